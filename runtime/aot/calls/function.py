@@ -250,8 +250,7 @@ class Recipe:
         return as_boxed(self.inference_compiler(joint.traced, examples(joint.traced))), None
 
     def _cut(self, joint: Joint) -> tuple[Boxed, Backward]:
-        without_round_trips(joint.module.graph)
-        joint.module.recompile()
+        without_round_trips(joint.module.graph)  # its code is not made yet
         options: dict[str, object] = {"num_fwd_outputs": joint.n_forward}
         n = len(joint.boundary.inputs)
         static = joint.in_graph([*range(self.num_params_buffers), *range(n - len(joint.closed_over), n)])

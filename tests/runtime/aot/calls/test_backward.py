@@ -374,6 +374,14 @@ def test_without_kept_arguments_there_is_a_second_derivative_where_the_first_one
     assert second(aot.aot_function(f, aot.nop)) == pytest.approx(second(f))
 
 
+def test_a_second_derivative_takes_cotangents_that_no_gradient_depends_on() -> None:
+    x = _leaf(1.0)
+    results = aot.aot_function(lambda x: (x.sin(), x.sign(), x.round()), aot.nop)(x)
+    (g,) = runtime.autograd.grad(results, x, [torch.ones(1)] * 3, create_graph=True)
+    (second,) = runtime.autograd.grad(g, x)
+    assert second.item() == pytest.approx(-torch.tensor(1.0).sin().item())
+
+
 def test_a_class_without_a_cotangent_has_no_gradient() -> None:
     x, y = (runtime.wrap(TwoTensor(torch.ones(2), torch.ones(2)), requires_grad=True) for _ in range(2))
     out, _ = aot.aot_function(lambda x, y: (x * 3, y * 2), aot.nop)(x, y)

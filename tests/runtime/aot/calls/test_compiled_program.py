@@ -251,3 +251,15 @@ def test_an_inference_tensor_that_a_derivative_needs_is_refused_as_anywhere() ->
     f = aot_function(lambda x, t: x * t, nop)
     with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
         f(leaf(1.0), t)
+
+
+def test_a_program_that_seeds_draws_and_leaves_the_generator_as_without_the_compiler() -> None:
+    def f(x: Any) -> Any:
+        torch.manual_seed(3)
+        return x * torch.rand(2)
+
+    def run(f: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        return [*(f(torch.ones(2)) for _ in range(3)), torch.rand(2)]
+
+    torch.testing.assert_close(run(aot_function(f, nop)), run(f), rtol=0, atol=0)

@@ -173,6 +173,30 @@ def test_a_partition_is_told_how_many_results_there_are_and_which_arguments_stay
     assert partition.options == [{"num_fwd_outputs": 2, **expected}]
 
 
+def test_a_partition_may_ask_for_the_code_of_the_graph() -> None:
+    codes: list[str] = []
+
+    def partition(module: Any, inputs: Any, **options: Any) -> Any:
+        codes.append(module.code)
+        assert len(module(torch.ones(2, 3), torch.ones(2, 3))) == 2
+        return default_partition(module, inputs, **options)
+
+    aot_function(lambda x: x.t().t() * 2, nop, partition_fn=partition)(leaf(2, 3))
+    assert "mul" in codes[0] and "aten.t." not in codes[0]
+
+
+def test_a_compiler_may_call_the_graph_that_it_gets() -> None:
+    found: list[Any] = []
+
+    def compiler(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        found.append(module(torch.full((2,), 3.0)))
+        return nop(module, inputs)
+
+    aot_function(lambda x: (x.cos(), x * 2)[1], compiler)(torch.ones(2))
+    aot_function(lambda x: (x.cos(), x * 2)[1], compiler)(leaf(2))
+    assert [[t.tolist() for t in results] for results in found] == [[[6.0, 6.0]]] * 2
+
+
 def test_without_a_backward_nothing_is_cut() -> None:
     partition = Partition()
     aot_function(lambda x: x * 2, nop, partition_fn=partition)(torch.ones(2))

@@ -136,6 +136,10 @@ def test_members_without_history_may_part_only_where_something_requires_grad(wan
     assert with_autograd_base(group, call).histories == ((0, 1) if wanted else ())
     mixed, (group,) = grouped(t, unwrap(t), *([leaf()] if wanted else []))
     assert with_autograd_base(group, mixed).histories == (), "a tensor of torch's gets no history"
+    with torch.no_grad():
+        overlap = t.unfold(0, 2, 1)
+    single, (group,) = grouped(overlap, *([leaf()] if wanted else []))
+    assert with_autograd_base(group, single).histories == (), "there is no other one"
     common, (group,) = grouped(*parts(t), *([leaf()] if wanted else []))
     assert with_autograd_base(group, common).histories == ()
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import io
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
+from torch import fx
 from torch.export import Dim
 
 from runtime.aot import export
-from runtime.aot.exporting.dims import specs_of
+from runtime.aot.exporting.dims import _move_checks, specs_of
 
 N = Dim("n", min=2, max=40)
 AUTO = Dim.AUTO
@@ -115,6 +117,23 @@ def test_a_size_with_too_few_pieces_is_refused_by_its_condition(f: Any) -> None:
         assert [t.shape[0] for t in module(torch.ones(13))] == [5, 5, 3]
         with pytest.raises(RuntimeError, match=r"the exported program is right for .* is dimension 0 of argument \[0\]"):
             module(torch.ones(4))  # two pieces
+
+
+def test_checks_of_sizes_come_before_the_calls_of_the_program() -> None:
+    aten: Any = torch.ops.aten
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    layout = graph.call_function(aten._assert_tensor_metadata.default, (x,))
+    sine = graph.call_function(aten.sin.default, (x,))
+    other = graph.call_function(aten.sym_size.int, (x, 1))  # which no check needs
+    size = graph.call_function(aten.sym_size.int, (x, 0))
+    holds = graph.call_function(operator.gt, (size, 3))
+    check = graph.call_function(aten._assert_scalar.default, (holds, "of the argument"))
+    computed = graph.call_function(aten.sym_size.int, (sine, 0))
+    late = graph.call_function(aten._assert_scalar.default, (computed, "of what is computed"))
+    output = graph.output((sine, other))
+    _move_checks(graph)
+    assert list(graph.nodes) == [x, layout, size, holds, check, sine, other, computed, late, output]
 
 
 def f_of_all(x: Any, y: Any = None, *rest: Any, scale: Any = None, **more: Any) -> Any:
