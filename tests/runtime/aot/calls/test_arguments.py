@@ -11,6 +11,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
 from runtime.aot.calls.arguments import enter, flags_of, flatten, kind_of
+from runtime.errors import NestedTensor
 from tests.runtime.aot.subclass_helpers import Scaled
 
 
@@ -109,6 +110,14 @@ ANY_SIZE: dict[str, tuple[Any, Any, bool]] = {
 def test_arguments_of_any_size_are_of_one_kind_if_their_memory_is_laid_out_alike(name: str) -> None:
     a, b, same = ANY_SIZE[name]
     assert (kind_of(a, False, True) == kind_of(b, False, True)) is same
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_a_nested_tensor_has_no_kind() -> None:
+    parts = [torch.ones(2), torch.ones(3)]
+    for layout in (torch.strided, torch.jagged):
+        with pytest.raises(NestedTensor):
+            kind_of(torch.nested.nested_tensor(parts, layout=layout), False, False)
 
 
 def test_a_call_knows_where_gradients_go() -> None:

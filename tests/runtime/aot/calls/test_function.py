@@ -45,6 +45,11 @@ def written(x: Any, y: Any) -> Any:
     return y * 1
 
 
+def taken_for_one(x: Any, y: Any) -> Any:
+    x.unsqueeze_(0)
+    return y * 1 if y.dim() == 2 else y[:, :, :]
+
+
 CAPTURES: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]], int]] = {
     "a program that only computes": (lambda x, y: x * y, lambda: [torch.ones(2), torch.ones(2)], 1),
     "one that writes": (written, lambda: [torch.ones(2), torch.ones(2)], 1),
@@ -52,6 +57,7 @@ CAPTURES: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]], int]] = {
     "arguments that share memory, and one is written": (written, overlapping_parts, 2),
     "one twice, which is written": (written, lambda: [torch.ones(2)] * 2, 2),
     "one that shows elements twice and is written": (written, lambda: [torch.ones(4).unfold(0, 2, 1), torch.ones(1)], 2),
+    "one twice, which is not traced as two": (taken_for_one, lambda: [torch.ones(2)] * 2, 2),
     "one that shows elements twice and is not": (lambda x, y: x * y, lambda: [torch.ones(4).unfold(0, 2, 1), torch.ones(1)], 1),
 }
 
@@ -312,6 +318,30 @@ def test_a_capture_that_fails_puts_back_what_it_has_changed() -> None:
     with pytest.raises(ValueError, match="mine"):
         aot_function(lambda x: net(x, True), nop)(torch.ones(1))
     assert (net.steps, net.seen, net.training) == (0, [], True)
+
+
+class Writes(Net):
+    def forward(self, x: Any, y: Any) -> Any:  # type: ignore[override]
+        self.steps += 1
+        self.seen.append(1)
+        x.unsqueeze_(0)
+        return y * 1 if y.dim() == 2 else y[:, :, :]
+
+
+class AddsOne(Net):
+    def forward(self, x: Any, y: Any) -> Any:  # type: ignore[override]
+        self.steps += 1
+        self.seen.append(1)
+        x.add_(1)
+        return y * 1
+
+
+@pytest.mark.filterwarnings("ignore:the program reads and changes the 'steps':UserWarning")
+@pytest.mark.parametrize("kind", [Writes, AddsOne])
+def test_a_capture_that_is_repeated_changes_python_once(kind: Any) -> None:
+    net, x = kind(), torch.ones(2)
+    aot_function(net, nop)(x, x)
+    assert (net.steps, net.seen) == (1, [1])
 
 
 def test_an_assigned_tensor_stays_as_it_was_and_a_warning_tells() -> None:
