@@ -14,8 +14,11 @@ import runtime
 from runtime.aot import aot_function, nop
 from runtime.aot.calls.arguments import enter, flatten
 from runtime.aot.calls.compiled_program import CompiledProgram, _told, count
+from runtime.aot.calls.function import Programs, function_of
 from runtime.aot.capture.boundary import Input, write
 from runtime.aot.capture.joint import joint_graph
+from runtime.aot.compilers import boxed
+from runtime.aot.compilers.staged import Staged
 
 
 def leaf(*values: float) -> Any:
@@ -263,3 +266,56 @@ def test_a_program_that_seeds_draws_and_leaves_the_generator_as_without_the_comp
         return [*(f(torch.ones(2)) for _ in range(3)), torch.rand(2)]
 
     torch.testing.assert_close(run(aot_function(f, nop)), run(f), rtol=0, atol=0)
+
+
+def test_generated_code_takes_the_place_of_what_runs_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boxed, "Staged", Staged)
+    recipe = aot_function(lambda x: x.sin(), nop).recipe  # type: ignore[attr-defined]
+    programs = Programs(recipe)
+    f = function_of(recipe, programs)
+    kinds: list[tuple[bool, bool]] = []
+    for _ in range(3):
+        f(leaf(1.0)).backward()
+        (((_, program),),) = programs.recent.values()
+        assert program.backward is not None
+        kinds.append((isinstance(program.forward, Staged), isinstance(program.backward._run, Staged)))
+    assert kinds[0] == (True, True) and kinds[-1] == (False, False)
+
+
+def test_a_result_that_the_program_makes_a_leaf_is_one() -> None:
+    y: Any = aot_function(lambda x: (x * 2).requires_grad_(), nop)(torch.ones(2))
+    assert y.is_leaf and y.requires_grad
+    (y * 3).sum().backward()
+    assert y.grad.tolist() == [3.0, 3.0]
+
+
+def test_a_result_that_is_made_outside_of_inference_mode_is_no_inference_tensor() -> None:
+    def f(x: Any) -> Any:
+        with torch.inference_mode(False):
+            y = torch.ones(2) * 2
+        return y, x * 2
+
+    with torch.inference_mode():
+        expected, found = f(torch.ones(2)), aot_function(f, nop)(torch.ones(2))
+    assert [t.is_inference() for t in found] == [t.is_inference() for t in expected] == [False, True]
+    assert [t.tolist() for t in found] == [[2.0, 2.0]] * 2
+
+
+def test_a_failed_call_notes_what_its_graph_may_have_written() -> None:
+    def compiler(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        def run(values: list[Any]) -> Any:
+            raise ValueError("graph")
+
+        run._boxed_call, run.placed = True, {0: 1, 1: 1}  # type: ignore[attr-defined]
+        return run
+
+    w = torch.zeros(3)
+
+    def f(x: Any) -> Any:
+        w.add_(1)
+        return added(x)
+
+    with pytest.raises(ValueError, match="graph") as caught:
+        aot_function(f, compiler)(torch.zeros(2))
+    (note,) = caught.value.__notes__
+    assert "an argument, float32[2], has its new value (perhaps in part); a tensor that the function closes over, float32[3], has" in note

@@ -544,3 +544,18 @@ def test_a_value_that_has_left_its_transform_is_given_to_the_function_itself() -
     counted = Count(lambda x: 3)
     f = aot_function(counted, nop)
     assert [f(escaped[0]) for _ in range(2)] == [3, 3] and counted.n == 2
+
+
+def test_without_grad_mode_a_program_may_switch_it_on() -> None:
+    def f(x: Any) -> Any:
+        with torch.enable_grad():
+            return x * 2
+
+    compiled = aot_function(f, nop)
+    for _ in range(2):
+        x = leaf(2)
+        with torch.no_grad():
+            y = compiled(x)
+        assert y.requires_grad
+        y.sum().backward()
+        assert x.grad.tolist() == [2.0, 2.0]

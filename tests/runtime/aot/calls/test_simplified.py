@@ -208,6 +208,15 @@ def test_graph_modules_are_changed_by_the_passes_before_the_trace() -> None:
     assert run(torch.ones(2), torch.ones(2))[0].tolist() == [0.0, 0.0]
 
 
+def test_passes_are_for_graph_modules_alone_and_may_be_left_out() -> None:
+    def never(module: torch.fx.GraphModule, examples: Any) -> torch.fx.GraphModule:
+        raise AssertionError
+
+    for module, passes in ((Sum(), never), (torch.fx.symbolic_trace(Sum()), None)):
+        run = aot_module_simplified(module, (torch.ones(2), torch.ones(2)), nop, pre_grad_passes=passes)
+        assert run(torch.ones(2), torch.ones(2))[0].tolist() == [2.0, 2.0]
+
+
 class Sum(nn.Module):
     def forward(self, a: Any, b: Any) -> Any:
         return (torch.add(a, b),)
