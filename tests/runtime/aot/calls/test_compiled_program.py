@@ -318,4 +318,4 @@ def test_a_failed_call_notes_what_its_graph_may_have_written() -> None:
     with pytest.raises(ValueError, match="graph") as caught:
         aot_function(f, compiler)(torch.zeros(2))
     (note,) = caught.value.__notes__
-    assert "an argument, float32[2], has its new value (perhaps in part); a tensor that the function closes over, float32[3], has" in note
+    assert "an argument, float32[2], has its new value; a tensor that the function closes over, float32[3], has its new value" in note
