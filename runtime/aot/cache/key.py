@@ -30,7 +30,6 @@ from ..capture.tangents import marked
 from ..partition.partitions import Partition, default_partition, min_cut_rematerialization_partition
 from ..partition.recompute import Again, again, flops, hint, policy_of
 
-FORMAT = 1
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _OPERATORS = (operator, math, builtins, torch)
 
@@ -42,14 +41,19 @@ class NoKey(Exception):
 @functools.cache
 def versions() -> str:
     """The versions of all that decides on a cut, and the digest of this package's source."""
-    source = hashlib.sha256()
-    root = Path(__file__).parents[2]
-    for path in sorted(root.rglob("*.py")):
-        source.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    source = digest_of_source(Path(__file__).parents[2])
     python = f"{platform.python_version()} {platform.machine()}"
     return f"torch {torch.__version__} {torch.version.git_version}, numpy {numpy.__version__}, scipy {scipy.__version__}, {python}, " + (
-        f"runtime {source.hexdigest()}, format {FORMAT}"
+        f"runtime {source}"
     )
+
+
+def digest_of_source(root: Path) -> str:
+    """Another one for each other set of Python files under ``root``, by name and content."""
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def parts_of_key(partition: Partition, joint: Joint, options: Mapping[str, object], dynamic: bool) -> dict[str, str]:

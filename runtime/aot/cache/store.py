@@ -48,14 +48,15 @@ class Folder:
 
     def write(self, name: str, entry: dict[str, Any]) -> None:
         """Write the entry under a name of its own, then rename it, so that a reader finds all of it or none. ``OSError`` if that fails."""
-        body = json.dumps(entry, sort_keys=True, allow_nan=False).encode()
-        if len(body) > LARGEST_ENTRY - 100:
+        body = json.dumps(entry).encode()
+        content = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+        if len(content) > LARGEST_ENTRY:
             return
         self.path.mkdir(parents=True, exist_ok=True)
         number, unfinished = tempfile.mkstemp(suffix=_UNFINISHED, dir=self.path)
         try:
             with os.fdopen(number, "wb") as file:
-                file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+                file.write(content)
             os.replace(unfinished, self._file(name))
         except BaseException:
             _remove(unfinished)

@@ -307,9 +307,8 @@ class CompiledBackward(Node):
         return factories.zeros(shape, dtype=dtype, device=self.backward.devices[i])
 
     def _write(self, news: Sequence[torch.Tensor]) -> None:
-        with torch.no_grad():
-            for t, new in zip(self.written, news, strict=True):
-                t.copy_(new)
+        for t, new in zip(self.written, news, strict=True):  # in no_grad mode, as there is no second derivative
+            t.copy_(new)
 
     def _differentiably(self, saved: list[Any], grads: list[Any], present: int | None) -> Sequence[Any]:
         backward = self.backward

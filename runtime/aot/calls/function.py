@@ -16,7 +16,6 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from ...func.graph_edits import without_unused
 from ...func.graph_module import LateGraphModule
 from ...func.stack_room import with_room
 from ...func.symbols import Abstraction
@@ -240,18 +239,14 @@ class Recipe:
         return joint_graph(f, given, based.wanted[:n], groups=groups, bases=bases, unknown=sorted(unknown), **options)
 
     def _without_backward(self, joint: Joint) -> tuple[Boxed, None]:
-        graph = joint.traced.graph
-        output = graph.output_node()
+        output = joint.traced.graph.output_node()
         results: Any = output.args[0]
-        output.args = (list(results)[: joint.n_forward],)
-        without_unused(graph)
-        joint.traced.recompile()
+        output.args = (list(results)[: joint.n_forward],)  # without gradients, each of which is None; its code is not made yet
         joint.traced.meta[DESTINATIONS] = destinations(joint)
         return as_boxed(self.inference_compiler(joint.traced, examples(joint.traced))), None
 
     def _cut(self, joint: Joint) -> tuple[Boxed, Backward]:
-        without_round_trips(joint.module.graph)
-        joint.module.recompile()
+        without_round_trips(joint.module.graph)  # its code is not made yet
         options: dict[str, object] = {"num_fwd_outputs": joint.n_forward}
         n = len(joint.boundary.inputs)
         static = joint.in_graph([*range(self.num_params_buffers), *range(n - len(joint.closed_over), n)])

@@ -114,7 +114,7 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
     targets, kinds = iter(call.targets), [(k[0] and i not in through_base, *k[1:]) for i, k in enumerate(call.kinds)]
     of_leaf = [next(targets) if wanted else None for wanted in call.wanted]
     own = [t for i, (t, wanted) in enumerate(zip(of_leaf, call.wanted, strict=True)) if wanted and i not in through_base]
-    more = [edge_of(b) or b for b, g in zip(bases, groups, strict=True) if g.differentiated]
+    more = [edge_of(b) for b, g in zip(bases, groups, strict=True) if g.differentiated]
     kinds += [(g.differentiated,) for g in groups]
     return Call([*call.leaves, *bases], [*call.plain, *plain], [*own, *more], kinds)
 

@@ -246,7 +246,7 @@ def _expected(x: Any) -> Any:
     """What an argument must have in common with its example: of a tensor its dtype, device, those sizes that are no symbols, and of what
     it consists."""
     if isinstance(x, torch.Tensor):
-        layout = layout_of(x, sized=True)
+        layout = layout_of(x)
         return x.dtype, x.device, tuple(map(_expected_size, x.shape)), layout and layout.key
     return None if isinstance(x, SYMBOLIC) else (type(x), x)
 

@@ -164,12 +164,8 @@ class ExportedSizes(Abstraction):
             expected = self.derived.get(id(place))
             if expected is not None and expression == env.replace(expected.node.expr) and not expression.is_number:
                 continue  # its root says all of it
-            if expression.is_number:
-                if not place.automatic:
-                    raise ValueError(
-                        f"{place}: the program is right for size {expression} alone. Leave the Dim out, or change the program."
-                    )
-                continue
+            if expression.is_number and not place.automatic:
+                raise ValueError(f"{place}: the program is right for size {expression} alone. Leave the Dim out, or change the program.")
             if not expression.is_symbol:
                 if not place.automatic:
                     raise ValueError(f"{place}: the program needs it to be {expression}. Give it Dim.AUTO.")

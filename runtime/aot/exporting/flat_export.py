@@ -320,7 +320,7 @@ def _refuse_results_that_alias(joint: Joint, names: Sequence[str]) -> None:
         n = r
         while isinstance(n, fx.Node) and n.op == "call_function" and n.all_input_nodes and _is_view(n):
             n = n.all_input_nodes[0]
-        if n in inputs and inputs[n] < len(names):
+        if n in inputs:
             raise RuntimeError(
                 f"aot_export_joint_simple does not support outputs that alias inputs. Result {number} is {names[inputs[n]]} or a view of "
                 "it; return a copy."
@@ -333,8 +333,7 @@ def _is_view(n: fx.Node) -> bool:
     if not isinstance(func, torch._ops.OpOverload):
         source = n.all_input_nodes[0]
         return isinstance(source.target, torch._ops.OpOverload) and _is_view(source)
-    first = func._schema.arguments[0].alias_info if func._schema.arguments else None
-    return first is not None and not first.is_write
+    return func._schema.arguments[0].alias_info is not None  # of an op that writes to nothing
 
 
 def _restructured(joint: Joint, n_inputs: int) -> fx.GraphModule:

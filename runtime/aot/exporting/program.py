@@ -172,8 +172,9 @@ def _names(f: Callable[..., Any], paths: Sequence[pytree.KeyPath]) -> list[str]:
         known = []
     names = []
     for path in paths:
-        kind, first, *rest = [getattr(key, "idx", getattr(key, "key", key)) for key in path]
-        head = str(first) if kind == 1 or not isinstance(first, int) else known[first] if first < len(known) else f"args_{first}"
+        parts: list[Any] = [getattr(key, "idx", getattr(key, "key", key)) for key in path]
+        _, first, *rest = parts
+        head = first if isinstance(first, str) else known[first] if first < len(known) else f"args_{first}"
         names.append("_".join([head, *map(str, rest)]))
     return names
 
@@ -223,7 +224,7 @@ class _Container:
             if persistent is False:
                 self.constants[name] = plain(t)
             specs.append(InputSpec(InputKind.PARAMETER if parameter else InputKind.BUFFER, TensorArgument(node.name), name, persistent))
-        first = placeholders[n_state] if placeholders[n_state:] else None
+        first = next(n for n in self.graph.nodes if n not in placeholders[:n_state])
         specs += self._other_names(dict(zip(given.state, placeholders, strict=False)), first)
         specs += self._lift_constants(first)
         for node, name, x in zip(placeholders[n_state:], given.names, given.user, strict=True):
@@ -233,10 +234,9 @@ class _Container:
             specs.append(InputSpec(InputKind.USER_INPUT, _argument(node), None))
         return specs, placeholders
 
-    def _other_names(self, known: Mapping[str, fx.Node], before: fx.Node | None) -> list[InputSpec]:
+    def _other_names(self, known: Mapping[str, fx.Node], before: fx.Node) -> list[InputSpec]:
         """Inputs that the graph does not use: other names of shared parameters and buffers. A program has a state dict by its inputs."""
         specs = []
-        before = before or next(n for n in self.graph.nodes if n.op != "placeholder")
         for name, t in self.given.other_names().items():
             parameter = isinstance(t, torch.nn.Parameter)
             owner = next(first for first, shared in self.given.state.items() if shared is t)
@@ -253,9 +253,8 @@ class _Container:
         node._rename(name)
         node.target = node.name
 
-    def _lift_constants(self, before: fx.Node | None) -> list[InputSpec]:
-        specs = []
-        first = before or next((n for n in self.graph.nodes if n.op != "placeholder"), None)
+    def _lift_constants(self, before: fx.Node) -> list[InputSpec]:
+        specs, lifted_from = [], []
         for node in [n for n in self.graph.nodes if n.op == "get_attr"]:
             name = str(node.target)
             value = getattr(self.module, name)
@@ -267,13 +266,15 @@ class _Container:
                     f"the program has a constant of type {type(value).__name__}, which a saved program cannot hold: {value!r}. Leave "
                     f"it out, or compute it from tensors.{'' if line is None else f' It happened at {line}'}"
                 )
-            with self.graph.inserting_before(first):
+            with self.graph.inserting_before(before):
                 lifted = self.graph.placeholder(f"c{name}")
             lifted.meta = node.meta
             node.replace_all_uses_with(lifted)
-            self.graph.erase_node(node)
+            lifted_from.append(node)
             self.constants[name] = plain(value).detach()
             specs.append(InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(lifted.name), name))
+        for node in lifted_from:  # now, as one of them may be what the inputs are inserted before
+            self.graph.erase_node(node)
         return specs
 
     def _check_layouts(self, placeholders: Sequence[fx.Node]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -104,6 +105,7 @@ def _entry(**parts: str) -> dict[str, Any]:
         ([_entry(partition="q")], "another partition"),
         ([_entry(partition="q", versions="w")], "another partition and versions"),
         ([_entry(partition="q", versions="w"), _entry(boundary="c"), _entry(boundary="c", partition="q")], "another boundary"),
+        ([_entry(boundary="c", partition="q"), _entry(versions="w")], "another versions"),
         ([{"saved": []}], "a new graph"),
         ([{"key": "no parts"}, _entry(versions="w")], "another versions"),
         ([_entry()], "a new graph"),
@@ -193,3 +195,31 @@ def test_there_is_one_cache_for_each_folder_that_the_environment_names(
     assert default_cache() is first and cache_info().entries == 1
     cache_clear()
     assert cache_info() == CacheInfo()
+
+
+COUNTED: dict[str, Callable[[Any], object]] = {
+    "told": lambda cache: cache.info(),
+    "cleared": lambda cache: cache.clear(),
+    "a miss": lambda cache: cache._count(cache._misses, "why"),
+    "a hit": lambda cache: cache._found("name", {}, None),
+    "a write that fails": lambda cache: cache._keep("name", {}),
+}
+
+
+@pytest.mark.parametrize("what", COUNTED)
+@pytest.mark.filterwarnings("ignore:runtime.aot cannot keep:UserWarning")
+def test_counts_of_several_threads_are_taken_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    cache: Any = Cache(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache._folder, "write", full)
+    monkeypatch.setattr(cache._folder, "read", lambda name: {"key": {}, "saved": []})
+    monkeypatch.setattr(cuts, "_cut", lambda joint, saved: None)
+    thread = threading.Thread(target=COUNTED[what], args=(cache,))
+    with cache._lock:
+        thread.start()
+        thread.join(0.05)
+        assert thread.is_alive(), "it waits"
+    thread.join()

@@ -19,7 +19,19 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 import runtime
 from runtime import aot
 from runtime.aot.cache.cuts import Cache
-from runtime.aot.cache.key import NoKey, _literal, _partition, _record, _size, _target, _value, differing, file_name
+from runtime.aot.cache.key import (
+    NoKey,
+    _literal,
+    _partition,
+    _record,
+    _size,
+    _target,
+    _value,
+    differing,
+    digest_of_source,
+    file_name,
+    versions,
+)
 
 CUT: Any = aot.min_cut_rematerialization_partition
 Program = tuple[Any, tuple[Any, ...]]
@@ -356,3 +368,21 @@ def test_the_parts_that_differ_are_told_in_order() -> None:
     for some in itertools.chain.from_iterable(itertools.combinations("xyz", k) for k in range(4)):
         assert differing(a, {**a, **dict.fromkeys(some, "0")}, "xyz") == list(some)
     assert differing(a, {"x": "1"}, ["z", "y"]) == ["z", "y"] and differing(a, {}, ["x"]) == ["x"]
+
+
+def test_a_digest_of_source_tells_files_apart_by_name_and_content(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    found: list[str] = []
+    for files in ({"a.py": "1"}, {"a.py": "2"}, {"a.py": ""}, {"a.py": "1", "b.py": ""}, {"inner/a.py": "1"}, {"a.py": "2", "b.py": "1"}):
+        for path, content in reversed(files.items()):
+            (tmp_path / path).write_text(content)
+        (tmp_path / "notes.txt").write_text(str(len(found)))
+        found.append(digest_of_source(tmp_path))
+        assert digest_of_source(tmp_path) == found[-1]
+        for path in files:
+            (tmp_path / path).unlink()
+    assert len(set(found)) == 6
+
+
+def test_the_versions_have_the_digest_of_this_whole_package() -> None:
+    assert f"runtime {digest_of_source(Path(runtime.__file__).parent)}" in versions()

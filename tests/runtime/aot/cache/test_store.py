@@ -116,9 +116,89 @@ def test_a_write_that_fails_leaves_no_file(folder: Folder, monkeypatch: pytest.M
     assert [p.name for p in folder.path.iterdir()] == ["a.json"]
 
 
+def test_an_entry_is_made_beside_the_others_before_it_has_its_name(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+    replace = os.replace
+
+    def noted(source: str, target: Path) -> None:
+        made.append(Path(source))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", noted)
+    folder.write("a", ENTRY)
+    assert [p.parent for p in made] == [folder.path] and made[0].suffix == ".unfinished"
+
+
 def test_an_entry_that_is_too_large_is_not_written(folder: Folder) -> None:
     folder.write("a", {"saved": "x" * LARGEST_ENTRY})
     assert folder.names() == []
+
+
+def test_an_entry_may_fill_its_file_to_the_last_byte(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write("a", ENTRY)
+    size = file_of(folder).stat().st_size
+    monkeypatch.setattr(store, "LARGEST_ENTRY", size)
+    folder.write("b", ENTRY)
+    assert folder.read("b") == ENTRY
+    file_of(folder).write_bytes(file_of(folder).read_bytes() + b" ")
+    with pytest.raises(Damaged):
+        folder.read("a")
+    monkeypatch.setattr(store, "LARGEST_ENTRY", size - 1)
+    folder.write("c", ENTRY)
+    assert sorted(folder.names()) == ["a", "b"]
+    with pytest.raises(Damaged):
+        folder.read("b")
+
+
+def test_the_largest_entry_has_four_mebibytes() -> None:
+    assert LARGEST_ENTRY == 4 * 1024 * 1024
+
+
+@pytest.mark.parametrize("gone", ["a.json", "x.unfinished"])
+def test_files_that_another_process_removes_meanwhile_are_passed_over(folder: Folder, monkeypatch: pytest.MonkeyPatch, gone: str) -> None:
+    for name in "ab":
+        folder.write(name, ENTRY)
+    (folder.path / "x.unfinished").write_bytes(b"")
+    size = file_of(folder).stat().st_size
+    seen = list(folder._files(".json", ".unfinished"))
+    monkeypatch.setattr(folder, "_files", lambda *suffixes: (e for e in seen if e.name.endswith(suffixes)))
+    (folder.path / gone).unlink()
+    left = 2 - gone.endswith(".json")
+    assert folder.size() == (left, left * size)
+    folder.max_bytes = 0
+    folder.write("c", ENTRY)  # which makes room
+    assert not list(folder.path.glob("[ab].json"))
+    folder.clear()
+    assert [p.name for p in folder.path.iterdir()] == ["c.json"], "which came after they were listed"
+
+
+def test_a_folder_that_exists_is_written_to(folder: Folder) -> None:
+    folder.path.mkdir(parents=True)
+    folder.write("a", ENTRY)
+    assert folder.names() == ["a"]
+
+
+def test_an_entry_in_a_folder_of_somebody_else_is_read(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write("a", ENTRY)
+
+    def refused(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "utime", refused)
+    assert folder.read("a") == ENTRY
+
+
+def test_only_as_many_of_the_oldest_entries_go_as_must(folder: Folder) -> None:
+    for i, name in enumerate("abcd"):
+        folder.write(name, ENTRY)
+        os.utime(file_of(folder, name), (1000 + i,) * 2)
+    size = file_of(folder).stat().st_size
+    folder.max_bytes = 3 * size
+    folder.write("e", ENTRY)
+    assert sorted(folder.names()) == ["c", "d", "e"]
+    folder.max_bytes = 3 * size - 1
+    folder._make_room()
+    assert sorted(folder.names()) == ["d", "e"]
 
 
 def test_processes_that_write_the_same_entries_at_once_disturb_nobody(tmp_path: Path) -> None:

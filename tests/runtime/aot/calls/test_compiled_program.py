@@ -12,10 +12,13 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
 from runtime.aot import aot_function, nop
-from runtime.aot.calls.arguments import enter, flags_of, flatten, kind_of
-from runtime.aot.calls.compiled_program import CompiledProgram
+from runtime.aot.calls.arguments import enter, flatten
+from runtime.aot.calls.compiled_program import CompiledProgram, _told, count
+from runtime.aot.calls.function import Programs, function_of
 from runtime.aot.capture.boundary import Input, write
 from runtime.aot.capture.joint import joint_graph
+from runtime.aot.compilers import boxed
+from runtime.aot.compilers.staged import Staged
 
 
 def leaf(*values: float) -> Any:
@@ -159,83 +162,160 @@ def test_an_exported_graph_takes_plain_tensors() -> None:
         joint_graph(lambda x, y: x * 2, [two, two], [False, False], whole=True)
 
 
-KINDS: dict[str, tuple[Any, Any, bool]] = {
-    "values": (torch.ones(2), torch.zeros(2), True),
-    "dtype": (torch.ones(2), torch.ones(2).double(), False),
-    "device": (torch.ones(2), torch.ones(2, device="meta"), False),
-    "size": (torch.ones(2), torch.ones(3), False),
-    "strides": (torch.ones(2, 3), torch.ones(3, 2).t(), False),
-    "layout": (torch.eye(2), torch.eye(2).to_sparse(), False),
-    "lazy conjugate": (torch.ones(2) * 1j, (torch.ones(2) * 1j).conj(), False),
-    "lazy negative": ((torch.ones(2) * 1j).imag, (torch.ones(2) * 1j).conj().imag, False),
-    "number and flag": (1, True, False),
-    "integer and float": (1, 1.0, False),
-    "zeros": (0.0, -0.0, False),
-    "not a number": (float("nan"), float("nan"), True),
-    "complex zeros": (0j, complex(0.0, -0.0), False),
-    "lists": ([1], [1], True),
-    "other lists": ([1], [2], False),
-    "texts": ("a", "b", False),
-}
+def steps(plain: Any) -> None:
+    plain.append(1)
+    if len(plain) > 2:
+        raise ValueError("graph")
+    plain.append(2)
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_arguments_are_of_one_kind_if_a_graph_takes_them_for_the_same(name: str) -> None:
-    a, b, same = KINDS[name]
-    assert (kind_of(a, False, False) == kind_of(b, False, False)) is same
-    assert kind_of(a, True, False) != kind_of(a, False, False)
+FIRST = steps.__code__.co_firstlineno
 
 
-ANY_SIZE: dict[str, tuple[Any, Any, bool]] = {
-    "size": (torch.ones(2, 3), torch.ones(4, 5), True),
-    "dimensions": (torch.ones(2), torch.ones(2, 1), False),
-    "order": (torch.ones(2, 3), torch.ones(3, 2).t(), False),
-    "gaps": (torch.ones(4, 3).t(), torch.ones(4, 6)[:, ::2].t(), False),
-    "overlaps": (torch.ones(4, 6)[:, ::2], torch.ones(6).unfold(0, 3, 1), False),
-    "dtype": (torch.ones(2), torch.ones(2).double(), False),
-    "device": (torch.ones(2), torch.ones(2, device="meta"), False),
-    "number": (1, 2, False),
-}
+def notes(forward: Any, error: BaseException, begun: tuple[str, ...] = ()) -> list[str]:
+    leaves = [torch.ones(2), torch.ones(2, 3).double(), torch.ones(1), leaf(1.0)]
+    _told(error, begun, forward, leaves, 2)
+    return [note.split("had done: ")[1] for note in getattr(error, "__notes__", [])]
 
 
-@pytest.mark.parametrize("name", ANY_SIZE)
-def test_arguments_of_any_size_are_of_one_kind_if_their_memory_is_laid_out_alike(name: str) -> None:
-    a, b, same = ANY_SIZE[name]
-    assert (kind_of(a, False, True) == kind_of(b, False, True)) is same
+def failed(forward: Any) -> BaseException:
+    try:
+        forward([1, 2])
+    except ValueError as error:
+        return error
+    raise AssertionError
 
 
-def test_a_call_knows_where_gradients_go() -> None:
-    x, y, z, view = torch.ones(1, requires_grad=True), leaf(1.0), leaf(1.0) * 1, leaf(1.0, 2.0)[0]
-    call = enter([x, y, z, view, torch.ones(1), 2], True, False)
-    assert call is not None and call.wanted == [True, True, True, True, False, False]
-    assert call.targets[0] is call.leaves[0] and call.targets[1] is y and len(call.targets) == 4
-    assert call.targets[2] == z._edge and call.targets[3] == view._edge
-    assert [type(t) for t in call.plain] == [torch.Tensor] * 5 + [int]
-    untracked = enter([x, y, z], False, False)
-    assert untracked is not None and untracked.wanted == [False] * 3 and untracked.targets == [] and untracked.leaves[0] is x
-    found: list[Any] = []
-
-    def inside(v: Any) -> Any:
-        found.append(enter([x, v], True, False))
-        return v.sum()
-
-    runtime.func.grad(inside)(torch.ones(1))
-    assert found == [None]
+def test_an_error_tells_the_writes_of_the_lines_that_have_run() -> None:
+    forward: Any = lambda plain: steps(plain)  # noqa: E731
+    forward.__code__ = steps.__code__
+    forward.writes = {0: FIRST + 1, 1: FIRST + 3, 2: FIRST + 3, 3: FIRST + 4}
+    first = "an argument, float32[2], has its new value"
+    second, third = "an argument, float64[2, 3], has its new value (perhaps in part)", "a tensor that the function closes over, float32[1]"
+    assert notes(forward, failed(forward)) == [f"{first}; {second}; {third}, has its new value (perhaps in part)."]
+    assert notes(forward, failed(forward), ("before",))[0].startswith(f"before; {first};")
+    forward.writes = {0: FIRST + 4}
+    assert notes(forward, failed(forward)) == [] and notes(forward, failed(forward), ("before",)) == ["before."]
 
 
-def test_without_grad_what_torch_has_recorded_is_told() -> None:
-    x = torch.ones(1, requires_grad=True)
-    given = [x, x * 1, leaf(1.0), leaf(1.0) * 1, torch.ones(1), 2]
-    with torch.no_grad():
-        assert flags_of(given) == ((1, False),)
+def test_an_error_of_a_graph_without_lines_tells_all_its_writes_as_perhaps_made() -> None:
+    forward: Any = type("Forward", (), {"placed": {3: 1, 1: 0}})()
+    third = "a tensor that the function closes over, float32[1], has its new value (perhaps in part)"
+    second = "an argument, float64[2, 3], has its new value (perhaps in part)"
+    assert notes(forward, ValueError()) == [f"{third}; {second}."]
+    assert notes(object(), ValueError()) == []
+
+
+def test_an_error_of_a_graph_leaves_views_of_what_it_wrote_without_their_old_history() -> None:
+    base: Any = leaf(1.0, 2.0) * 1
+    view = base[:1]
+    forward: Any = type("Forward", (), {"placed": {0: 0}})()
+    _told(ValueError(), (), forward, [view], 1)
+    written: Any = leaf(1.0, 2.0) * 1
+    count({0: 1}, [written[:1]])
+    assert base._generation == written._generation == 1
+
+
+def test_a_version_advances_by_what_it_is_behind() -> None:
+    leaves = [torch.ones(2), torch.ones(2), torch.ones(2)]
+    count({0: 2, 2: 0}, leaves)
+    assert [t._version for t in leaves] == [2, 0, 0]
+
+
+def test_a_write_without_grad_mode_leaves_the_history_of_an_argument() -> None:
+    def f(x: Any, w: Any) -> Any:
+        with torch.no_grad():
+            x.mul_(2)
+        return w * 3
+
+    x, w = leaf(1.0), leaf(1.0)
+    given = x * 5
+    aot_function(f, nop)(given, w)
+    (g,) = runtime.autograd.grad(given, x)
+    assert given.tolist() == [10.0] and g.tolist() == [5.0]
+
+
+def test_an_argument_with_overlaps_may_begin_anywhere_in_its_storage() -> None:
+    def f(x: Any) -> Any:
+        x[0].add_(1)
+        return x * 1
+
+    g = aot_function(f, nop)
+    for start in (0, 2, 1, 0):
+        base, expected = torch.arange(6.0), torch.arange(6.0)
+        f(expected[start : start + 4].unfold(0, 2, 1))
+        found = g(base[start : start + 4].unfold(0, 2, 1))
+        assert base.equal(expected) and found.equal(expected[start : start + 4].unfold(0, 2, 1))
+
+
+def test_an_inference_tensor_that_a_derivative_needs_is_refused_as_anywhere() -> None:
     with torch.inference_mode():
-        assert flags_of(given) == ((0, True), (1, False), (2, True), (3, False))
+        t = torch.ones(1)
+    f = aot_function(lambda x, t: x * t, nop)
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
+        f(leaf(1.0), t)
 
 
-def test_plain_positional_arguments_have_no_tree() -> None:
-    given = (torch.ones(1), leaf(1.0), 1, "a", None, True, 2.0)
-    assert flatten(given, {}) == (given, None)
-    others: list[tuple[tuple[object, ...], dict[str, object]]] = [((torch.ones(1), [1]), {}), ((1,), {"k": 2}), (((1, 2),), {})]
-    for args, kwargs in others:
-        leaves, spec = flatten(args, kwargs)
-        assert spec is not None and len(leaves) == 2
+def test_a_program_that_seeds_draws_and_leaves_the_generator_as_without_the_compiler() -> None:
+    def f(x: Any) -> Any:
+        torch.manual_seed(3)
+        return x * torch.rand(2)
+
+    def run(f: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        return [*(f(torch.ones(2)) for _ in range(3)), torch.rand(2)]
+
+    torch.testing.assert_close(run(aot_function(f, nop)), run(f), rtol=0, atol=0)
+
+
+def test_generated_code_takes_the_place_of_what_runs_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boxed, "Staged", Staged)
+    recipe = aot_function(lambda x: x.sin(), nop).recipe  # type: ignore[attr-defined]
+    programs = Programs(recipe)
+    f = function_of(recipe, programs)
+    kinds: list[tuple[bool, bool]] = []
+    for _ in range(3):
+        f(leaf(1.0)).backward()
+        (((_, program),),) = programs.recent.values()
+        assert program.backward is not None
+        kinds.append((isinstance(program.forward, Staged), isinstance(program.backward._run, Staged)))
+    assert kinds[0] == (True, True) and kinds[-1] == (False, False)
+
+
+def test_a_result_that_the_program_makes_a_leaf_is_one() -> None:
+    y: Any = aot_function(lambda x: (x * 2).requires_grad_(), nop)(torch.ones(2))
+    assert y.is_leaf and y.requires_grad
+    (y * 3).sum().backward()
+    assert y.grad.tolist() == [3.0, 3.0]
+
+
+def test_a_result_that_is_made_outside_of_inference_mode_is_no_inference_tensor() -> None:
+    def f(x: Any) -> Any:
+        with torch.inference_mode(False):
+            y = torch.ones(2) * 2
+        return y, x * 2
+
+    with torch.inference_mode():
+        expected, found = f(torch.ones(2)), aot_function(f, nop)(torch.ones(2))
+    assert [t.is_inference() for t in found] == [t.is_inference() for t in expected] == [False, True]
+    assert [t.tolist() for t in found] == [[2.0, 2.0]] * 2
+
+
+def test_a_failed_call_notes_what_its_graph_may_have_written() -> None:
+    def compiler(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        def run(values: list[Any]) -> Any:
+            raise ValueError("graph")
+
+        run._boxed_call, run.placed = True, {0: 1, 1: 1}  # type: ignore[attr-defined]
+        return run
+
+    w = torch.zeros(3)
+
+    def f(x: Any) -> Any:
+        w.add_(1)
+        return added(x)
+
+    with pytest.raises(ValueError, match="graph") as caught:
+        aot_function(f, compiler)(torch.zeros(2))
+    (note,) = caught.value.__notes__
+    assert "an argument, float32[2], has its new value; a tensor that the function closes over, float32[3], has its new value" in note

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gc
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 from torch import fx, nn
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import runtime
-from runtime.aot import aot_function, default_partition, nop
-from runtime.aot.calls.function import Programs
+from runtime.aot import aot_function, aot_module_simplified, default_partition, make_fx, nop
+from runtime.aot.calls.function import Beside, Programs, function_of
 from runtime.aot.calls.numbers import Pinned
 
 
@@ -42,6 +45,11 @@ def written(x: Any, y: Any) -> Any:
     return y * 1
 
 
+def taken_for_one(x: Any, y: Any) -> Any:
+    x.unsqueeze_(0)
+    return y * 1 if y.dim() == 2 else y[:, :, :]
+
+
 CAPTURES: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]], int]] = {
     "a program that only computes": (lambda x, y: x * y, lambda: [torch.ones(2), torch.ones(2)], 1),
     "one that writes": (written, lambda: [torch.ones(2), torch.ones(2)], 1),
@@ -49,6 +57,7 @@ CAPTURES: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]], int]] = {
     "arguments that share memory, and one is written": (written, overlapping_parts, 2),
     "one twice, which is written": (written, lambda: [torch.ones(2)] * 2, 2),
     "one that shows elements twice and is written": (written, lambda: [torch.ones(4).unfold(0, 2, 1), torch.ones(1)], 2),
+    "one twice, which is not traced as two": (taken_for_one, lambda: [torch.ones(2)] * 2, 2),
     "one that shows elements twice and is not": (lambda x, y: x * y, lambda: [torch.ones(4).unfold(0, 2, 1), torch.ones(1)], 1),
 }
 
@@ -170,6 +179,30 @@ def test_a_partition_is_told_how_many_results_there_are_and_which_arguments_stay
     assert partition.options == [{"num_fwd_outputs": 2, **expected}]
 
 
+def test_a_partition_may_ask_for_the_code_of_the_graph() -> None:
+    codes: list[str] = []
+
+    def partition(module: Any, inputs: Any, **options: Any) -> Any:
+        codes.append(module.code)
+        assert len(module(torch.ones(2, 3), torch.ones(2, 3))) == 2
+        return default_partition(module, inputs, **options)
+
+    aot_function(lambda x: x.t().t() * 2, nop, partition_fn=partition)(leaf(2, 3))
+    assert "mul" in codes[0] and "aten.t." not in codes[0]
+
+
+def test_a_compiler_may_call_the_graph_that_it_gets() -> None:
+    found: list[Any] = []
+
+    def compiler(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        found.append(module(torch.full((2,), 3.0)))
+        return nop(module, inputs)
+
+    aot_function(lambda x: (x.cos(), x * 2)[1], compiler)(torch.ones(2))
+    aot_function(lambda x: (x.cos(), x * 2)[1], compiler)(leaf(2))
+    assert [[t.tolist() for t in results] for results in found] == [[[6.0, 6.0]]] * 2
+
+
 def test_without_a_backward_nothing_is_cut() -> None:
     partition = Partition()
     aot_function(lambda x: x * 2, nop, partition_fn=partition)(torch.ones(2))
@@ -287,6 +320,30 @@ def test_a_capture_that_fails_puts_back_what_it_has_changed() -> None:
     assert (net.steps, net.seen, net.training) == (0, [], True)
 
 
+class Writes(Net):
+    def forward(self, x: Any, y: Any) -> Any:  # type: ignore[override]
+        self.steps += 1
+        self.seen.append(1)
+        x.unsqueeze_(0)
+        return y * 1 if y.dim() == 2 else y[:, :, :]
+
+
+class AddsOne(Net):
+    def forward(self, x: Any, y: Any) -> Any:  # type: ignore[override]
+        self.steps += 1
+        self.seen.append(1)
+        x.add_(1)
+        return y * 1
+
+
+@pytest.mark.filterwarnings("ignore:the program reads and changes the 'steps':UserWarning")
+@pytest.mark.parametrize("kind", [Writes, AddsOne])
+def test_a_capture_that_is_repeated_changes_python_once(kind: Any) -> None:
+    net, x = kind(), torch.ones(2)
+    aot_function(net, nop)(x, x)
+    assert (net.steps, net.seen) == (1, [1])
+
+
 def test_an_assigned_tensor_stays_as_it_was_and_a_warning_tells() -> None:
     class Keeps(nn.Module):
         last: Any = None
@@ -347,3 +404,158 @@ def test_the_state_around_a_call_is_a_part_of_its_kind() -> None:
     with torch.no_grad():
         f(x)
     assert counted.n == 4
+
+
+class Turned(TwoTensor):
+    """Takes the cosine where the program asks for the sine."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            return torch.cos(args[0]) if func is torch.sin else func(*args, **(kwargs or {}))
+
+
+def test_a_subclass_that_handles_functions_of_torch_is_refused() -> None:
+    x: Any = Turned(torch.zeros(2), torch.zeros(2))  # type: ignore[no-untyped-call]
+    for f, args in ((torch.sin, (x,)), (lambda: torch.sin(x), ())):
+        with pytest.raises(RuntimeError, match=r"a Turned is among .* whose __torch_function__ handles calls.*Use torch.compile"):
+            aot_function(f, nop)(*args)
+    run: Any = aot_module_simplified(make_fx(lambda x: (x * 2,))(torch.ones(2)), (x,), nop)  # captured before
+    whole: Any = runtime.unwrap(run(x)[0])
+    assert whole.b.tolist() == [0.0, 0.0]
+
+
+def multiplied(x: Any) -> Any:
+    with torch.autocast("cpu", enabled=False):
+        return x @ x
+
+
+def test_what_a_program_computes_without_autocast_it_computes_so_in_a_region_of_autocast() -> None:
+    x = torch.full((2, 2), 1.001)
+    f = aot_function(multiplied, nop)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in range(2):
+            y = f(x)
+            assert y.dtype is torch.float32 and torch.is_autocast_enabled("cpu")
+    torch.testing.assert_close(y, x @ x, rtol=0, atol=0)
+
+
+def test_compilers_run_without_autocast() -> None:
+    seen: list[bool] = []
+
+    def compiler(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        seen.append(torch.is_autocast_enabled("cpu"))
+        return nop(module, inputs)
+
+    f = aot_function(lambda x: x.sin(), compiler)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        f(torch.ones(2))
+        f(leaf(2)).sum().backward()
+        assert seen == [False] * 3 and torch.is_autocast_enabled("cpu")
+
+
+def test_garbage_is_not_collected_while_a_program_is_captured() -> None:
+    seen: list[bool] = []
+
+    def f(x: Any) -> Any:
+        seen.append(gc.isenabled())
+        return x * 2
+
+    aot_function(f, nop)(torch.ones(2))
+    assert seen == [False] and gc.isenabled()
+
+
+def test_the_last_four_programs_are_found_without_a_look_up() -> None:
+    looked_up: list[int] = []
+
+    class Counted(Programs):
+        def find(self, around: Any, spec: Any, given: Any, entered: Any) -> Any:
+            looked_up.append(given[0].numel())
+            return super().find(around, spec, given, entered)
+
+    recipe = aot_function(lambda x: x * 2, nop).recipe  # type: ignore[attr-defined]
+    f = function_of(recipe, Counted(recipe))
+    for n in (1, 2, 3, 4, 5):
+        f(torch.ones(n))
+    assert looked_up == [1, 2, 3, 4, 5]
+    for n in (2, 3, 4, 5, 2):
+        f(torch.ones(n))
+    assert looked_up == [1, 2, 3, 4, 5]
+    f(torch.ones(1))
+    f(torch.ones(5))
+    assert looked_up == [1, 2, 3, 4, 5, 1]
+    f(torch.ones(2))
+    assert looked_up == [1, 2, 3, 4, 5, 1, 2], "the one that was found by a look-up first went"
+
+
+def test_a_derivative_is_captured_without_what_is_of_the_program_alone() -> None:
+    decomposed: list[int] = []
+
+    def cosine(x: Any) -> Any:
+        decomposed.append(1)
+        return (x + torch.pi / 2).sin()
+
+    class Sine(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.sin()
+
+    partition, seen, module = Partition(), Compilers(), Sine()
+    cos: Any = torch.ops.aten.cos.default
+    f = aot_function(module, seen.named("graph"), partition_fn=partition, decompositions={cos: cosine}, num_params_buffers=1)
+    x = leaf(2)
+    y = f(x).sum()
+    assert partition.options == [{"num_fwd_outputs": 1, "static_lifetime_input_indices": [0]}]
+    before = len(decomposed)
+    for training in (True, False):
+        module.train(training)
+        (g,) = runtime.autograd.grad(y, x, create_graph=True)
+        torch.testing.assert_close(runtime.unwrap(g.detach()), torch.ones(2).cos())
+    assert len(decomposed) == before and partition.options[1:] == [{"num_fwd_outputs": 1}]
+    assert len(seen.calls) == 2, "the program, and one derivative in both modes"
+
+
+def test_a_graph_without_a_backward_has_no_calls_that_no_result_needs() -> None:
+    graphs: list[fx.GraphModule] = []
+
+    def compiler(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        graphs.append(module)
+        return nop(module, inputs)
+
+    aot_function(lambda x: (x.cos(), x.sin())[1], compiler)(torch.ones(2))
+    assert [n.target for n in graphs[0].graph.nodes if n.op == "call_function"] == [torch.ops.aten.sin.default]
+
+
+def test_records_of_how_programs_are_made_are_not_changed() -> None:
+    recipe = aot_function(lambda x: x, nop).recipe  # type: ignore[attr-defined]
+    for record, name in ((recipe, "fn"), (Beside(), "reads")):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(record, name, None)
+    assert (Beside().reads, Beside().begin, Beside().carried) == ((), None, frozenset())
+
+
+def test_a_value_that_has_left_its_transform_is_given_to_the_function_itself() -> None:
+    escaped: list[Any] = []
+
+    def inside(v: Any) -> Any:
+        escaped.append(v)
+        return v.sum()
+
+    runtime.func.grad(inside)(torch.ones(1))
+    counted = Count(lambda x: 3)
+    f = aot_function(counted, nop)
+    assert [f(escaped[0]) for _ in range(2)] == [3, 3] and counted.n == 2
+
+
+def test_without_grad_mode_a_program_may_switch_it_on() -> None:
+    def f(x: Any) -> Any:
+        with torch.enable_grad():
+            return x * 2
+
+    compiled = aot_function(f, nop)
+    for _ in range(2):
+        x = leaf(2)
+        with torch.no_grad():
+            y = compiled(x)
+        assert y.requires_grad
+        y.sum().backward()
+        assert x.grad.tolist() == [2.0, 2.0]

@@ -135,10 +135,10 @@ def test_a_function_holds_a_bounded_number_of_programs() -> None:
         for n in range(80):
             assert f(x, float(n)).tolist() == [n, n]
     assert graphs == 80
-    for n in (79, 78, 17):
+    for n in (79, 78, 16):
         f(x, float(n))
     assert graphs == 80, "the last 64 programs are there"
-    assert f(x, 0.0).tolist() == [0.0, 0.0] and graphs == 81
+    assert f(x, 15.0).tolist() == [15.0, 15.0] and graphs == 81
 
 
 def test_threads_wait_for_one_capture() -> None:

@@ -11,6 +11,8 @@ import torch
 from torch import fx
 
 from runtime.aot import aot_function, aot_module, default_partition, min_cut_rematerialization_partition, nop
+from runtime.aot.calls import numbers
+from runtime.aot.calls.numbers import Numbers, Pinned, in_range, refuse_pinned
 from runtime.func.symbols import Abstraction
 
 Program = Callable[..., Any]
@@ -164,6 +166,13 @@ def test_a_write_by_a_number_reaches_the_argument() -> None:
     assert len(graphs) == 2
 
 
+def test_one_program_takes_any_number_and_any_size() -> None:
+    compiled, graphs = counted(lambda x, k: x * k, dynamic=True)
+    for k, n in ((0.5, 2), (1.5, 3), (2.5, 4), (3.5, 5)):
+        assert compiled(torch.ones(n), k).tolist() == [k] * n
+    assert len(graphs) == 2
+
+
 def test_second_derivatives_take_any_number() -> None:
     compiled, _ = counted(lambda x, k: (x * k).sin())
     for k in (0.5, 1.5, 2.5):
@@ -211,3 +220,71 @@ def test_programs_that_are_gone_leave_no_symbols_behind() -> None:
         del compiled, _graphs
     gc.collect()
     assert len(mine) < 20, "torch remembers some, of 30"
+
+
+def test_integers_of_63_bits_are_inputs_and_nothing_else_is_one() -> None:
+    inside, outside = (0, True, 2**62 - 1, -(2**62) + 1), (2**62, -(2**62), 0.5, "1", None)
+    assert [in_range(n) for n in (*inside, *outside)] == [True] * 4 + [False] * 5
+
+
+def of(*values: Any) -> list[Any]:
+    return [(False, type(value), value if type(value) is int else repr(value)) for value in values]
+
+
+def test_a_number_is_an_input_from_its_first_change_on_unless_it_is_fixed() -> None:
+    known = Numbers()
+    assert known.opened((), of(1, 1.5)) == (of(1, 1.5), frozenset())
+    assert known.opened((), of(1, 2.5)) == ([*of(1), (False, float)], frozenset((1,)))
+    assert known.opened((), of(1, 1.5)) == ([*of(1), (False, float)], frozenset((1,))), "for the first value too"
+    assert known.opened((), of(2, 2.5)) == (
+        [(False, int), (False, float)],
+        frozenset(
+            (
+                0,
+                1,
+            )
+        ),
+    )
+    known.fix((), of(7, 7.5), [1])
+    assert known.opened((), of(3, 3.5)) == ([(False, int), *of(3.5)], frozenset((0,)))
+    known.fix((), of(7, 7.5), [0])
+    assert known.opened((), of(4, 4.5)) == (of(4, 4.5), frozenset())
+
+
+def test_numbers_of_another_kind_of_call_are_others() -> None:
+    known = Numbers()
+    for value in (1, 2):
+        known.opened(("a",), of(value))
+    assert known.opened(("b",), of(3)) == (of(3), frozenset()) and known.opened(("a",), of(3)) == ([(False, int)], frozenset((0,)))
+    assert known.opened(("a",), of(3.5)) == (of(3.5), frozenset()), "a float is another kind"
+    for constants in ([(False, bool, True)], [(False, bool, False)], of(2**62), of(-(2**62))):
+        assert known.opened(("d",), constants) == (constants, frozenset())
+    assert known.opened(("a",), [(False, str, "x")]) == ([(False, str, "x")], frozenset())
+    for real in (math.inf, -math.inf, math.nan):
+        assert known.opened(("c",), of(real)) == (of(real), frozenset()), "which are constants"
+
+
+def test_the_kind_of_call_that_was_not_seen_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "_LIMIT", 2)
+    known = Numbers()
+    for kind in ("a", "b", "a", "c"):
+        known.opened((kind,), of(1))
+    assert known.opened(("a",), of(2)) == ([(False, int)], frozenset((0,)))
+    assert known.opened(("b",), of(2)) == (of(2), frozenset())
+
+
+def test_the_numbers_whose_values_a_program_asks_for_are_told_by_position() -> None:
+    class Asked:
+        """An abstraction of three numbers, of which the program asks for the first and the last one."""
+
+        numbers = ("p", "q", "r")
+
+        def pinned(self, n: str) -> bool:
+            return n != "q"
+
+    joint: Any = type("Joint", (), {"abstraction": Asked()})
+    with pytest.raises(Pinned) as caught:
+        refuse_pinned(joint, frozenset((5, 2, 9)))
+    assert caught.value.positions == [2, 9]
+    joint.abstraction.numbers = ("q", "q", "q")
+    refuse_pinned(joint, frozenset((5, 2, 9)))

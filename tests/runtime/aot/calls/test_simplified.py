@@ -10,10 +10,13 @@ from torch import nn
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import runtime
 from runtime import unwrap
 from runtime.aot import aot_module_simplified, nop
+from runtime.aot.calls.simplified import fake_mode_of, refuse_fake_state, state_of
 
 
 class Normed(nn.Module):
@@ -205,6 +208,175 @@ def test_graph_modules_are_changed_by_the_passes_before_the_trace() -> None:
     assert run(torch.ones(2), torch.ones(2))[0].tolist() == [0.0, 0.0]
 
 
+def test_passes_are_for_graph_modules_alone_and_may_be_left_out() -> None:
+    def never(module: torch.fx.GraphModule, examples: Any) -> torch.fx.GraphModule:
+        raise AssertionError
+
+    for module, passes in ((Sum(), never), (torch.fx.symbolic_trace(Sum()), None)):
+        run = aot_module_simplified(module, (torch.ones(2), torch.ones(2)), nop, pre_grad_passes=passes)
+        assert run(torch.ones(2), torch.ones(2))[0].tolist() == [2.0, 2.0]
+
+
 class Sum(nn.Module):
     def forward(self, a: Any, b: Any) -> Any:
         return (torch.add(a, b),)
+
+
+class Calls(nn.Module):
+    """Calls a function, and counts how often it runs itself."""
+
+    def __init__(self, f: Any) -> None:
+        super().__init__()
+        self.f, self.n = f, 0
+
+    def forward(self, *args: Any) -> Any:
+        object.__setattr__(self, "n", self.n + 1)
+        return (self.f(*args),)
+
+
+def test_a_shared_parameter_or_buffer_is_there_under_each_name() -> None:
+    module: Any = nn.Module()
+    module.a = module.b = nn.Parameter(torch.ones(1))
+    module.register_buffer("x", torch.ones(1))
+    module.register_buffer("y", module.x)
+    params, buffers = state_of(module)
+    assert list(params) == ["a", "b"] and params["a"] is params["b"] and list(buffers) == ["x", "y"] and buffers["x"] is buffers["y"]
+
+
+def test_the_compiled_module_has_the_state_of_its_module() -> None:
+    module = Normed()
+    run: Any = aot_module_simplified(module, (torch.ones(2, 4), torch.ones(2, 3)), nop)
+    assert [n for n, _ in run.named_buffers()] == [n for n, _ in module.named_buffers()]
+    run(torch.randn(2, 4), torch.ones(2, 3))[0].sum().backward()
+    assert module.linear.bias.grad is not None
+    run.zero_grad()
+    assert module.linear.bias.grad is None
+
+
+def test_fake_tensors_are_of_one_mode() -> None:
+    modes = FakeTensorMode(), FakeTensorMode()
+    a, b = (mode.from_tensor(torch.ones(2)) for mode in modes)
+    assert fake_mode_of([torch.ones(2), 1]) is None and fake_mode_of([1, a, a, torch.ones(2)]) is modes[0]
+    assert fake_mode_of([runtime.wrap(b)]) is modes[1]
+    with pytest.raises(AssertionError, match="fake tensors of different fake modes"):
+        fake_mode_of([a, b])
+
+
+def test_a_fake_parameter_is_refused_unless_it_is_of_the_mode_of_the_arguments() -> None:
+    mode = FakeTensorMode()
+    a, b = mode.from_tensor(torch.ones(2)), FakeTensorMode().from_tensor(torch.ones(2))
+    refuse_fake_state({"w": a, "v": torch.ones(2)}, [a])
+    for state, arguments in (({"v": a, "w": b}, [a]), ({"w": a}, [torch.ones(2)])):
+        with pytest.raises(AssertionError, match="Unexpected fake parameter or buffer 'w'"):
+            refuse_fake_state(state, arguments)
+
+
+def test_sizes_of_real_examples_are_numbers_in_the_graph() -> None:
+    seen: list[Any] = []
+
+    def compiler(graph: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        seen.extend(n for t in examples for n in t.shape)
+        return nop(graph, examples)
+
+    aot_module_simplified(Sum(), (torch.ones(3), torch.ones(3)), compiler, decompositions={})
+    aot_module_simplified(Normed(), (torch.ones(3, 4), torch.ones(3, 3)), compiler)
+    assert seen and {type(n) for n in seen} == {int}
+
+
+def test_a_second_derivative_is_there_by_default() -> None:
+    x = runtime.tensor([1.0], requires_grad=True)
+    (y,) = aot_module_simplified(Calls(lambda x: x.exp()), (x,), nop)(x)
+    (g,) = runtime.autograd.grad(y, x, create_graph=True)
+    (second,) = runtime.autograd.grad(g, x)
+    assert second.item() == pytest.approx(torch.tensor(1.0).exp().item())
+
+
+@pytest.mark.parametrize("fake", [False, True])
+def test_a_program_of_no_grad_has_no_gradient(fake: bool) -> None:
+    x = torch.ones(2, requires_grad=True)
+    graphs: list[str] = []
+
+    def named(name: str) -> Any:
+        return lambda graph, examples: graphs.append(name) or nop(graph, examples)  # type: ignore[func-returns-value]
+
+    with torch.no_grad():
+        example = FakeTensorMode(shape_env=ShapeEnv()).from_tensor(x) if fake else x
+        run = aot_module_simplified(Calls(lambda x: x * 2), (example,), named("forward"), inference_compiler=named("inference"))
+        assert run(x)[0].tolist() == [2.0, 2.0]
+    assert graphs == ["inference"]
+    with pytest.raises(AssertionError, match="argument 0 did not require grad, and now it does"):
+        run(x)
+
+
+@pytest.mark.parametrize("how", ["transform", "mode"])
+def test_inside_a_transform_or_a_mode_the_module_itself_runs(how: str) -> None:
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    module = Calls(lambda x: (x * 2).sum())
+    run = aot_module_simplified(module, (torch.ones(2),), nop)
+    run(torch.ones(2))
+    assert module.n == 1
+    if how == "transform":
+        assert runtime.func.grad(lambda x: run(x)[0])(torch.ones(2)).tolist() == [2.0, 2.0]
+    else:
+        with Mode():  # type: ignore[no-untyped-call]
+            assert run(torch.ones(2))[0].item() == 4.0
+    assert module.n == 2
+
+
+def multiplied(x: Any) -> Any:
+    with torch.autocast("cpu", enabled=False):
+        return x @ x
+
+
+def test_what_a_program_computes_without_autocast_it_computes_so_in_a_region_of_autocast() -> None:
+    x = torch.full((2, 2), 1.001)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        run = aot_module_simplified(Calls(multiplied), (x,), nop)
+        for _ in range(2):
+            (y,) = run(x)
+            assert y.dtype is torch.float32 and torch.is_autocast_enabled("cpu")
+    torch.testing.assert_close(y, x @ x, rtol=0, atol=0)
+
+
+def test_a_module_with_another_constant_is_told_apart() -> None:
+    class Closed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.constant = torch.ones(2)
+
+        def forward(self, x: Any, y: Any) -> Any:
+            x.add_(1)
+            return (x + y + self.constant,)
+
+    module = Closed()
+    run = aot_module_simplified(module, (torch.zeros(2), module.constant), nop)
+    assert run(torch.zeros(2), module.constant)[0].tolist() == [3.0, 3.0]
+    for y in (torch.ones(2), module.constant):
+        with pytest.raises(AssertionError, match=r"^at compilation time the arguments and the tensors that the module closes over"):
+            run(torch.zeros(2), y)
+        module.constant = torch.ones(2)
+
+
+def test_a_class_is_described_by_what_it_consists_of() -> None:
+    two = TwoTensor(torch.ones(2), torch.ones(2))
+    run = aot_module_simplified(Sum(), (torch.ones(2), torch.ones(2)), nop)
+    with pytest.raises(AssertionError, match=r"argument 1 .*: a TwoTensor\(a=Tensor, b=Tensor.* of torch.float32, shape \[2\]"):
+        run(torch.ones(2), two)
+    with pytest.raises(AssertionError, match=r"argument 0 .*: a tensor of torch.float64, shape \[2\], strides \[1\] on cpu"):
+        run(torch.ones(2).double(), torch.ones(2))
+    with pytest.raises(AssertionError, match=r"argument 1 is of another kind than at compilation time: 3\. Compile"):
+        run(torch.ones(2), 3)
+
+
+def test_beside_a_fake_example_numbers_are_those_of_compilation_time() -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    run = aot_module_simplified(Calls(lambda x, n: x * n), (mode.from_tensor(torch.ones(3)), 2), nop)
+    assert run(torch.ones(5), 2)[0].tolist() == [2.0] * 5
+    for x, n, i in ((torch.ones(5), 3, 1), (torch.ones(5), 2.0, 1), (torch.ones(5), torch.ones(5), 1), (2, 2, 0), (torch.ones(5, 1), 2, 0)):
+        with pytest.raises(AssertionError, match=f"argument {i} is not like its example"):
+            run(x, n)
+    with pytest.raises(AssertionError, match="argument 0 is not like its example"):
+        run(torch.ones(5, device="meta"), 2)

@@ -14,7 +14,9 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
 from runtime import tensor
-from runtime.aot import aot_function, aot_module, aot_module_simplified, explain, make_fx, min_cut_rematerialization_partition, nop
+from runtime.aot import aot_function, aot_module, aot_module_simplified, explain, min_cut_rematerialization_partition, nop
+from runtime.aot.calls.subclasses import _as_traced, parts_of, zeros_of
+from runtime.aot.capture.subclasses import layout_of
 from runtime.errors import NestedTensor
 from tests.runtime.aot.subclass_helpers import Opaque, Scaled, as_eager, as_in_torch, compiled, nested, numbers, parts, same, two
 
@@ -363,29 +365,68 @@ def test_a_class_may_convert_its_cotangents() -> None:
     assert g.scale == 2 and g.elements.tolist() == [9.0, 18.0]
 
 
+class Answers(Scaled):
+    """Converts a cotangent to what it is told to give, and notes what it was asked for."""
+
+    asked: list[Any]
+    answer: Any
+
+    def __coerce_same_metadata_as_tangent__(self, *asked: Any) -> Any:
+        self.asked.append(asked)
+        return self.answer
+
+
+def test_a_class_is_asked_for_the_context_and_for_another_class() -> None:
+    given: Any = Answers(torch.ones(2), 3)
+    others: list[tuple[Any, tuple[Any, ...]]] = [
+        (Answers(torch.ones(2), 2), (2,)),
+        (Scaled(torch.ones(2), 2), (2, Scaled)),
+        (torch.ones(2), (None, torch.Tensor)),
+    ]
+    for like, asked in others:
+        layout = layout_of(like)
+        given.asked, given.answer = [], like
+        assert _as_traced(like, layout) is like and given.asked == []
+        assert _as_traced(given, layout) is like and given.asked == [asked]
+        for wrong in (None, Answers(torch.ones(2), 5)):
+            given.answer = wrong
+            with pytest.raises(RuntimeError, match="a tensor subclass where we guessed its metadata incorrectly"):
+                _as_traced(given, layout)
+
+
+def test_zeros_for_a_cotangent_have_the_sizes_and_dtypes_of_its_parts() -> None:
+    whole: list[Any] = [TwoTensor(*(torch.ones(2, 3, dtype=torch.float64, device="meta"),) * 2), two((2, 3))]
+    for t in whole:
+        layout = layout_of(t)
+        assert layout is not None
+        made: Any = zeros_of(layout, parts_of(t))
+        assert [(p.shape, p.dtype, p.device) for p in (made.a, made.b)] == [(t.a.shape, t.a.dtype, t.a.device)] * 2
+        assert t.a.device.type == "meta" or not made.b.any()
+
+
+def test_a_cotangent_may_have_parts_that_lie_in_another_order() -> None:
+    x, g = runtime.wrap(two((2, 3)), requires_grad=True), two((3, 2)).t()
+    (found,) = runtime.autograd.grad(compiled(lambda x: x.view(6).view(2, 3) * 2)(x), x, g)
+    assert not g.is_contiguous() and same(found, g * 2)
+
+
+def test_a_gradient_is_by_a_subclass_as_it_was_before_the_program_wrote_to_it() -> None:
+    def f(x: Any, state: Any) -> Any:
+        y = (x * state.square()).sum()
+        state.add_(1)
+        return y
+
+    x, state = runtime.wrap(two(), requires_grad=True), two(seed=5)
+    before = state.clone()
+    compiled(f, partition_fn=min_cut_rematerialization_partition)(x, state).backward()  # which keeps the state
+    assert same(x.grad, before * before) and same(state, before + 1)
+
+
 def test_a_subclass_that_does_not_say_what_it_consists_of_is_refused_by_name() -> None:
     x = Opaque(torch.ones(2))
     for f, args in ((torch.sin, (x,)), (lambda: x.sin(), ()), (torch.sin, (TwoTensor(x, x),))):
         with pytest.raises(RuntimeError, match=r"a Opaque is among the arguments or closed-over tensors.*Give it __tensor_flatten__"):
             compiled(f)(*args)
-
-
-class Turned(TwoTensor):
-    """Takes the cosine where the program asks for the sine."""
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with torch._C.DisableTorchFunctionSubclass():
-            return torch.cos(args[0]) if func is torch.sin else func(*args, **(kwargs or {}))
-
-
-def test_a_subclass_that_handles_functions_of_torch_is_refused() -> None:
-    x: Any = Turned(torch.zeros(2), torch.zeros(2))  # type: ignore[no-untyped-call]
-    for f, args in ((torch.sin, (x,)), (lambda: torch.sin(x), ())):
-        with pytest.raises(RuntimeError, match=r"a Turned is among .* whose __torch_function__ handles calls.*Use torch.compile"):
-            compiled(f)(*args)
-    run: Any = aot_module_simplified(make_fx(lambda x: (x * 2,))(torch.ones(2)), (x,), nop)  # captured before
-    assert same(run(x)[0], x * 2)
 
 
 def test_a_nested_tensor_is_refused_as_anywhere() -> None:

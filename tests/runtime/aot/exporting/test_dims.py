@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import io
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
+from torch import fx
 from torch.export import Dim
 
 from runtime.aot import export
-from runtime.aot.exporting.dims import specs_of
+from runtime.aot.exporting.dims import _move_checks, specs_of
 
 N = Dim("n", min=2, max=40)
 AUTO = Dim.AUTO
@@ -45,6 +47,8 @@ CASES = {
     "a Dim of a derived Dim": Case(lambda x, y: x.sum() * y, (N, (2 * N + 1) + 2), (4, 11), (7, 17), (7, 16)),
     "what the program does not need": Case(lambda x, y: x.sum() + y.sum(), (N, 2 * N), (4, 8), (6, 12), (6, 11)),
     "siblings without their root": Case(lambda x, y: x.sum() * y, (2 * N, 3 * N), (8, 12), (6, 9), (6, 12)),
+    "siblings of a sum without their root": Case(lambda x, y: x.sum() * y, (2 * N + 1, 3 * N), (9, 12), (7, 9), (7, 12)),
+    "a multiple of three and one": Case(lambda x, y: x * y.sum(), (3 * N + 1, None), (7, 2), (10, 2), (9, 2)),
     "one without its root": Case(lambda x, y: x * y.sum(), (2 * N + 1, None), (9, 2), (13, 2), (12, 2)),
     "the range of the root": Case(lambda x, y: x.sum() * y, (N, 2 * N), (4, 8), (40, 80), (41, 82)),
     "the range of a root that is no size": Case(lambda x, y: x * y.sum(), (2 * N, None), (8, 2), (80, 2), (82, 2)),
@@ -67,6 +71,13 @@ def test_sizes_that_are_computed_from_others(what: str) -> None:
             torch.testing.assert_close(module(*given), case.f(*given))
         with pytest.raises((RuntimeError, AssertionError)):
             module(*map(ones, case.refused))
+
+
+def test_a_condition_on_several_sizes_names_each() -> None:
+    program = export(lambda x, y: x.sin().sum() * y if x.shape[0] + y.shape[0] > 6 else y, (ones(5), ones(4)), dynamic=True)
+    says = r"right for .* alone; s\d+ is dimension 0 of argument \[0\], s\d+ is dimension 0 of argument \[1\]"
+    with pytest.raises(RuntimeError, match=says):
+        program.module()(ones(2), ones(3))
 
 
 def test_the_condition_names_the_dimensions() -> None:
@@ -92,7 +103,7 @@ def test_a_program_that_needs_another_relation_is_refused() -> None:
 def test_a_size_of_which_the_program_makes_a_number_is_the_only_one() -> None:
     program = export(lambda x: x * int(x.shape[1]), (ones(3, 4),), dynamic=True)
     assert program.module()(ones(5, 4)).equal(ones(5, 4) * 4)
-    with pytest.raises(RuntimeError, match=r"right if dimension 1 of argument .* is 4 alone"):
+    with pytest.raises(RuntimeError, match=r"right if dimension 1 of argument .* is 4 alone$"):
         program.module()(ones(3, 8))
 
 
@@ -106,6 +117,23 @@ def test_a_size_with_too_few_pieces_is_refused_by_its_condition(f: Any) -> None:
         assert [t.shape[0] for t in module(torch.ones(13))] == [5, 5, 3]
         with pytest.raises(RuntimeError, match=r"the exported program is right for .* is dimension 0 of argument \[0\]"):
             module(torch.ones(4))  # two pieces
+
+
+def test_checks_of_sizes_come_before_the_calls_of_the_program() -> None:
+    aten: Any = torch.ops.aten
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    layout = graph.call_function(aten._assert_tensor_metadata.default, (x,))
+    sine = graph.call_function(aten.sin.default, (x,))
+    other = graph.call_function(aten.sym_size.int, (x, 1))  # which no check needs
+    size = graph.call_function(aten.sym_size.int, (x, 0))
+    holds = graph.call_function(operator.gt, (size, 3))
+    check = graph.call_function(aten._assert_scalar.default, (holds, "of the argument"))
+    computed = graph.call_function(aten.sym_size.int, (sine, 0))
+    late = graph.call_function(aten._assert_scalar.default, (computed, "of what is computed"))
+    output = graph.output((sine, other))
+    _move_checks(graph)
+    assert list(graph.nodes) == [x, layout, size, holds, check, sine, other, computed, late, output]
 
 
 def f_of_all(x: Any, y: Any = None, *rest: Any, scale: Any = None, **more: Any) -> Any:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.testing._internal.two_tensor import TwoTensor
 
+import runtime
+from runtime import aot
 from runtime.aot import aot_export_joint_simple, aot_export_module
+from runtime.aot.exporting.flat_export import Loss as MarkedLoss
 
 
 class Scaled(nn.Module):
@@ -191,6 +198,11 @@ class TestJointSimple:
             (lambda x: (x[0] * 2,), ([torch.ones(2)],), "requires a flat tuple of inputs"),
             (lambda x: (x.add_(1) * 2,), (torch.ones(2),), "does not support input mutations. func writes to input 0"),
             (lambda x: (x.unsqueeze_(0) * 2,), (torch.ones(2),), "received a metadata mutation: input 0"),
+            (lambda x, y: (x * 2, y.expand(2).view(2)), (torch.ones(2), torch.ones(1)), "Result 1 is input 1 or a view of it"),
+            (lambda x, y: ({"a": x * 2}, y * 2), (torch.ones(2), torch.ones(1)), "requires outputs to be a single list or tuple"),
+            (lambda x, y: {"a": x * 2, "b": y * 2}, (torch.ones(2), torch.ones(1)), "requires outputs to be a single list or tuple"),
+            (lambda x: (x * 2,), torch.ones(2), "requires a flat tuple of inputs"),
+            (lambda x: (x + 1,), (TwoTensor(torch.ones(2), torch.ones(2)),), "a TwoTensor is among the inputs, and an exported graph"),
         ],
     )
     @pytest.mark.parametrize("joint", [False, True])
@@ -245,3 +257,162 @@ def test_dropout_that_drops_nothing_is_its_argument(pre_dispatch: bool, dynamic:
     graph, s = aot_export_module(module, (torch.zeros(2),), trace_joint=False, pre_dispatch=pre_dispatch, dynamic_shapes=dynamic)
     new, out = graph(module.w, torch.zeros(3) if dynamic else torch.zeros(2))
     assert list(s.user_inputs_to_mutate.values()) == s.user_inputs and set(new.tolist()) == {1.0} and set(out.tolist()) == {2.0}
+
+
+def called(graph: Any) -> list[Any]:
+    return [n.target for n in graph.graph.nodes if n.op == "call_function"]
+
+
+def hooked(x: torch.Tensor) -> torch.Tensor:
+    x.register_hook(lambda g: g * 2)
+    return x * 2
+
+
+def seeded(x: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(3)
+    return x * torch.rand(2)
+
+
+class Counting(runtime.autograd.Function):
+    """Counts its backward passes in an argument."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, count: Any) -> Any:
+        ctx.count = count
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        ctx.count.add_(1)
+        return g, None
+
+
+@pytest.mark.parametrize(
+    ("f", "says"),
+    [
+        (lambda x, y: (hooked(x), y * 2), "registers a hook on input 0. An exported graph cannot. Register it on the caller's tensor"),
+        (lambda x, y: (seeded(x), y * 2), "sets the state of a random generator, and an exported graph cannot"),
+        (lambda x, y: (Counting.apply(x, y),), "the backward pass writes to input 1. An exported graph cannot"),
+    ],
+)
+def test_what_happens_around_a_graph_is_refused(f: Any, says: str) -> None:
+    with pytest.raises(RuntimeError, match=says):
+        aot_export_joint_simple(f, (torch.ones(2, requires_grad=True), torch.zeros(2)), trace_joint=True)
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_a_program_is_traced_with_grad_mode_if_it_is_differentiated(joint: bool) -> None:
+    seen: list[bool] = []
+
+    def f(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor]:
+        seen.append(torch.is_grad_enabled())
+        return ((w * x).sum(),)
+
+    aot_export_module(Calls(f), (torch.ones(2),), trace_joint=joint, output_loss_index=0 if joint else None)
+    aot_export_joint_simple(f, (torch.ones(2, requires_grad=True), torch.ones(2)), trace_joint=joint)
+    assert seen == [joint, joint] and torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("pre_dispatch", [False, True])
+def test_ops_are_decomposed_as_asked(pre_dispatch: bool) -> None:
+    aten: Any = torch.ops.aten
+    table = {aten.tanh.default: lambda x: 2 * (2 * x).sigmoid() - 1}
+    module = Calls(lambda w, x: (x.tanh(),))
+    assert aten.tanh.default in called(aot_export_module(module, (torch.ones(2),), trace_joint=False, pre_dispatch=pre_dispatch)[0])
+    graph, _ = aot_export_module(module, (torch.ones(2),), trace_joint=False, decompositions=table, pre_dispatch=pre_dispatch)
+    assert aten.tanh.default not in called(graph) and aten.sigmoid.default in called(graph)
+    simple = aot_export_joint_simple(lambda x: (x.tanh(),), (torch.ones(2),), trace_joint=False, decompositions=table)
+    assert aten.tanh.default not in called(simple)
+    torch.testing.assert_close(simple(torch.ones(2))[0], torch.ones(2).tanh())
+
+
+def test_a_graph_may_be_run_with_grad_mode() -> None:
+    bags: Any = nn.EmbeddingBag(5, 2)
+    graph, _ = aot_export_module(Calls(lambda w, x: (bags(x),)), (torch.tensor([[0, 1], [2, 3]]),), trace_joint=False)
+    assert torch.ops.aten._embedding_bag.default in called(graph)
+
+
+def symbolic(t: torch.Tensor) -> Any:
+    return FakeTensorMode(shape_env=ShapeEnv()).from_tensor(t)
+
+
+def test_sizes_are_numbers_unless_a_fake_tensor_or_the_caller_makes_them_symbols() -> None:
+    def sizes(graph: Any) -> set[type]:
+        return {type(n) for p in graph.graph.nodes if p.op == "placeholder" for n in p.meta["val"].shape}
+
+    def flatten(x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (x.flatten(1) * 2,)
+
+    x = torch.ones(2, 3, 4)
+    module = Calls(lambda w, x: flatten(x))
+    for dynamic in (None, False):
+        assert sizes(aot_export_module(module, (x,), trace_joint=False, dynamic_shapes=dynamic)[0]) == {int}
+    for gradient in (False, True):
+        given = torch.ones(2, 3, 4, requires_grad=gradient)
+        assert sizes(aot_export_joint_simple(flatten, (given,), trace_joint=True)) == {int}
+    graph = aot_export_joint_simple(flatten, (symbolic(x),), trace_joint=False)
+    assert graph(torch.ones(5, 2, 2))[0].shape == (5, 4)
+
+
+def test_a_graph_module_of_fake_values_makes_a_graph_of_their_sizes() -> None:
+    class Flat(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+            return (torch.flatten(x, 1) * 2,)
+
+    module, x = torch.fx.symbolic_trace(Flat()), torch.ones(2, 3, 4)
+    assert aot_export_module(module, (x,), trace_joint=False)[0](x)[0].shape == (2, 12)
+    next(n for n in module.graph.nodes if n.op == "placeholder").meta["val"] = symbolic(x)
+    graph, _ = aot_export_module(module, (x,), trace_joint=False)
+    assert graph(torch.ones(5, 2, 2))[0].shape == (5, 4)
+
+
+def test_a_result_of_a_branch_is_no_view() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(aot.cond(x.sum() > 0, lambda x: (x.sin(), x.cos()), lambda x: (x.exp(), x + 1), (x,)))
+
+    found = aot_export_joint_simple(f, (torch.ones(2),), trace_joint=False)(torch.ones(2))
+    torch.testing.assert_close(found, (torch.ones(2).sin(), torch.ones(2).cos()))
+
+
+def test_constants_and_new_tensors_are_no_views() -> None:
+    graph = aot_export_joint_simple(lambda x: (x * 2, torch.ones(2), 3, None), (torch.ones(2),), trace_joint=False)
+    doubled, ones, three, none = graph(torch.ones(2))
+    assert (doubled.tolist(), ones.tolist(), three, none) == ([2.0, 2.0], [1.0, 1.0], 3, None)
+
+
+@pytest.mark.parametrize("index", [0, 1, 2, -1, -3])
+def test_the_loss_is_counted_from_either_end(index: int) -> None:
+    def f(w: torch.Tensor, x: torch.Tensor) -> list[Any]:
+        outs: list[Any] = [x * 1, None, x * 2]
+        outs[index] = (w * x).sum()
+        return outs
+
+    graph, s = aot_export_module(Calls(f), (torch.tensor([3.0, 5.0]),), trace_joint=True, output_loss_index=index)
+    assert s.backward_signature is not None and s.backward_signature.loss_output == s.user_outputs[index]
+    assert graph(torch.ones(2), torch.tensor([3.0, 5.0]))[-1].tolist() == [3.0, 5.0]
+
+
+def test_the_first_argument_of_a_module_without_buffers_is_no_parameter() -> None:
+    def written(w: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor]:
+        y.add_(1)
+        return ((w * x).sum(),)
+
+    x = torch.ones(2, requires_grad=True)
+    _, s = aot_export_module(Calls(written), (x, torch.ones(2)), trace_joint=True, output_loss_index=0)
+    backward = s.backward_signature
+    assert backward is not None and list(backward.gradients_to_parameters.values()) == ["w"]
+    assert list(backward.gradients_to_user_inputs.values()) == s.user_inputs[:1]
+    assert list(s.user_inputs_to_mutate.values()) == s.user_inputs[1:]
+
+
+@pytest.mark.parametrize(("index", "n"), [(-2, 1), (1, 1), (2, 2), (-3, 2)])
+def test_a_loss_beyond_the_results_is_refused(index: int, n: int) -> None:
+    with pytest.raises(RuntimeError, match=f"output_loss_index is {index}, and the program returns {n} results"):
+        MarkedLoss(index).check([torch.ones(1, requires_grad=True)] * n)
+
+
+def test_records_of_an_export_are_not_changed() -> None:
+    _, s = aot_export_module(Calls(lambda w, x: ((w * x).sum(),)), (torch.ones(2),), trace_joint=True, output_loss_index=0)
+    for record, name in ((MarkedLoss(0), "number"), (s, "parameters"), (s.backward_signature, "loss_output")):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(record, name, None)
