@@ -72,6 +72,7 @@ def test_rows_one_by_one_need_no_vmap() -> None:
     assert seen == [0, 1, 2]
     with pytest.raises(RuntimeError, match="vmap"):
         jacrev(Asks.apply, chunk_size=2)(X)
+    torch.testing.assert_close(jacrev(lambda x: Asks.apply(x)[1:2])(X), 2 * torch.eye(3)[1:2])  # nor does one row
 
 
 def test_chunks_in_transforms() -> None:
