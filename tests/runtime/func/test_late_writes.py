@@ -55,6 +55,25 @@ def test_a_program_that_returns_has_written_what_torch_writes_to_what_it_closes_
     assert torch.equal(found[0][0], found[1][0]) and found[0][1] == found[1][1]
 
 
+@pytest.mark.parametrize("name", [*WRITES, "a parameter", "an argument"])
+def test_a_trace_leaves_what_its_program_writes_to_as_it_was(name: str) -> None:
+    closed = torch.arange(1.0, 17.0).view(4, 4)
+    if name == "a parameter":
+        closed = torch.nn.Parameter(closed, requires_grad=False)
+    write = WRITES.get(name, WRITES["add_"])
+    traced = make_fx(lambda x: (write(x if name == "an argument" else closed), x * 1)[1])
+    traced(closed if name == "an argument" else torch.ones(4, 4))
+    assert closed.flatten().tolist() == list(range(1, 17)) and closed._version == 0
+
+
+def test_a_trace_takes_what_was_made_in_inference_mode() -> None:
+    with torch.inference_mode():
+        closed = torch.ones(2)
+    count = torch.zeros(())
+    module = make_fx(lambda x: x * closed + count.add_(1))(torch.ones(2))
+    assert count == 0 and module(torch.ones(2)).tolist() == [2.0, 2.0] and count == 1
+
+
 ONE_CALL: dict[str, tuple[Callable[[Tensor], Any], list[str]]] = {
     "foreach": (lambda x: torch._foreach_add_([x, x.exp()], 1.0), ["exp", "_foreach_add"]),
     "foreach of a list": (lambda x: torch._foreach_add_([x], [x.exp()]), ["exp", "_foreach_add"]),
