@@ -75,7 +75,8 @@ def test_a_branch_is_captured_with_the_strides_of_its_operand(strides: tuple[int
 def test_a_branch_sees_several_sizes_that_no_operand_has() -> None:
     def f(x: Any, y: Any) -> Any:
         n, m = x.shape
-        return cond(y.sum() > 0, lambda y: y * n + m, lambda y: y - m * n, (y,))
+        k = n * m
+        return cond(y.sum() > 0, lambda y: y * n + m, lambda y: y - k, (y,))
 
     graph = make_fx(f, tracing_mode="symbolic")(torch.ones(3, 4), X)
     for shape, y in (((5, 6), X), ((7, 2), -X)):
@@ -92,6 +93,22 @@ def test_a_branch_sees_a_size_that_depends_on_values() -> None:
     for x, y in ((torch.tensor([1.0, 0.0, 2.0]), X), (torch.ones(5), -X)):
         n = int(x.count_nonzero())
         torch.testing.assert_close(graph(x, y), y * n if y.sum() > 0 else y - n)
+
+
+def test_the_size_of_an_operand_may_depend_on_values() -> None:
+    def f(x: Any) -> Any:
+        return cond(x.sum() > 0, lambda i: i.sum(0), lambda i: i.prod(0), (x.nonzero(),))
+
+    graph = make_fx(f, tracing_mode="symbolic")(torch.ones(3))
+    for x in (torch.tensor([0.0, 1.0, 2.0, 3.0]), torch.tensor([-1.0, 0.0, 0.0, -2.0, -2.0])):
+        i = x.nonzero()
+        assert torch.equal(graph(x), i.sum(0) if x.sum() > 0 else i.prod(0))
+
+
+def test_a_branch_is_captured_with_numbers_that_are_places_in_a_tensor() -> None:
+    graph = make_fx(lambda x, i: cond(x.sum() > 0, lambda x, i: x[i], lambda x, i: x[i] * 2, (x, i)))(X, torch.tensor([1, 0]))
+    for x in (X, -X):
+        torch.testing.assert_close(graph(x, torch.tensor([0, 0])), x[[0, 0]] * (1 if x is X else 2))
 
 
 def test_a_value_of_a_branch_that_is_kept_has_escaped() -> None:
@@ -161,6 +178,11 @@ NOTHING: list[Callable[[Any], Any]] = [
 def test_nothing_is_scanned_along_a_dimension_without_elements(f: Callable[[Any], Any]) -> None:
     with pytest.raises(RuntimeError, match="length of at least 1"):
         f(X)
+
+
+def test_partial_results_are_combined_in_one_of_two_modes() -> None:
+    with pytest.raises(ValueError, match="must either 'pointwise' or 'generic', but got other"):
+        associative_scan(torch.add, X, 0, combine_mode="other")
 
 
 def test_a_scan_over_no_tensors_returns_its_start() -> None:
