@@ -17,7 +17,7 @@ from runtime.func import vmap
 from runtime.func.abstract_values import AbstractValues
 from runtime.func.linearize import linearize
 from runtime.func.symbols import Abstraction, Given, _plain_like
-from tests.runtime.func.graphs import CallsSeen, node
+from tests.runtime.func.graphs import CallsSeen, Net, node
 
 Make = Callable[[], torch.Tensor]
 IMAGE = (2, 3, 4, 5)
@@ -296,3 +296,16 @@ def test_the_geometry_of_symbolic_sizes_asks_for_no_guard() -> None:
     sparse = torch.fx.Graph().call_function(torch.ops.aten.sin.default)
     AbstractValues(None).describe(sparse, torch.eye(3).to_sparse())
     assert sparse.meta["tensor_meta"][:3] == ((3, 3), torch.float32, False) and sparse.meta["tensor_meta"].qparams == {}
+
+
+def test_what_nobody_asks_for_is_not_noted_and_not_allowed() -> None:
+    x, net, real = torch.ones(2, 3), Net(), torch.ones(3)
+    modules = {mode: make_fx(lambda x: x * 2, tracing_mode=mode)(x) for mode in ("real", "fake", "symbolic")}
+    assert [module.shape_env is not None for module in modules.values()] == [False, False, True]
+    for n in make_fx(net)(x).graph.nodes:
+        assert not {"nn_module_stack", "torch_fn", "stack_trace"} & n.meta.keys()
+    with pytest.raises(RuntimeError, match="Please convert all Tensors to FakeTensors first"):
+        make_fx(lambda x: x * real, tracing_mode="fake")(x)
+    given: list[Any] = []
+    make_fx(lambda x, module: (given.append(module), x * 2)[1])(x, net)
+    assert given == [net]
