@@ -216,14 +216,14 @@ def test_a_batch_is_run_in_pieces_of_the_size_that_was_asked_for(size: int, chun
 
 
 @pytest.mark.parametrize("size", [0, 1, 3])
-@pytest.mark.parametrize("named", [False, True])
-def test_an_op_of_lists_and_with_several_results_is_looped_over(named: bool, size: int) -> None:
+def test_an_op_of_lists_and_with_several_results_is_looped_over(size: int) -> None:
     xs, ys, shared = torch.rand(size, 2, 3), torch.rand(size, 2, 4), torch.rand(2, 5)
+    for named in (False, True):
 
-    def f(x: Any, y: Any) -> Any:
-        return OWN.joined(x, [y, shared, y], z=y if named else None)
+        def f(x: Any, y: Any, named: bool = named) -> Any:
+            return OWN.joined(x, [y, shared, y], z=y if named else None)
 
-    with fallback_policy("silent"):
-        joined, other = vmap(f)(xs, ys)
-    assert torch.equal(joined, torch.cat([xs, ys, shared.expand(size, 2, 5), ys], 2))
-    torch.testing.assert_close(other, ys * 2 if named else xs.sum((1, 2)))
+        with fallback_policy("silent"):
+            joined, other = vmap(f)(xs, ys)
+        assert torch.equal(joined, torch.cat([xs, ys, shared.expand(size, 2, 5), ys], 2))
+        torch.testing.assert_close(other, ys * 2 if named else xs.sum((1, 2)))

@@ -223,3 +223,13 @@ def test_elements_share_a_draw_of_the_generator_that_is_given() -> None:
     first, second = vmap(lambda x: torch.multinomial(x, 9, generator=generator), randomness="same")(X)
     assert torch.equal(first, second) and torch.equal(torch.get_rng_state(), before)
     assert torch.equal(first, torch.multinomial(X[0], 9, generator=torch.Generator().manual_seed(3)))
+
+
+@pytest.mark.parametrize("randomness", ["error", "same", "different"])
+def test_an_error_of_the_program_stays_what_it_is(randomness: str) -> None:
+    def f(x: Any) -> Any:
+        raise RuntimeError("of the program")
+
+    with pytest.raises(RuntimeError, match="of the program") as found:
+        vmap(f, randomness=randomness)(X)
+    assert type(found.value) is RuntimeError and found.value.__cause__ is None

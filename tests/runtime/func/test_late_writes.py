@@ -143,3 +143,37 @@ def test_the_values_of_a_level_are_views_until_they_are_to_be_copies() -> None:
     with CallsSeen() as seen:
         functionalize(lambda x: x[0] * 2)(torch.ones(2, 3))
     assert not any("copy" in name for name in seen.names)
+
+
+COUNTED: dict[str, Callable[[Tensor], Any]] = {
+    "detach_": lambda y: y.detach_(),
+    "a write to its data": lambda y: y.data.add_(1),
+    "a write to what is detached": lambda y: y.detach().add_(1),
+    "foreach": lambda y: torch._foreach_add_([y, y], 1.0),
+    "out=": lambda y: torch.add(y, 1, out=y),
+    "elements shown several times": lambda y: y.unfold(0, 2, 1).mul_(2),
+    "a draw into gaps": lambda y: y.repeat(5, 5)[:, ::2].normal_(),
+    "polygamma_": lambda y: y.polygamma_(1),
+    "statistics": lambda y: torch.nn.functional.batch_norm(torch.ones(3, 2), y[0], y[1], training=True),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_a_write_advances_the_versions_that_it_advances_in_torch(name: str) -> None:
+    def f(x: Tensor) -> Any:
+        y = x * 1
+        row, data, detached = y[0], y.data, y.detach()
+        COUNTED[name](y)
+        return [y._version, row._version, data._version, detached._version], y * 1
+
+    versions, y = functionalize(f)(torch.ones(2, 2))
+    assert versions == f(torch.ones(2, 2))[0] and y.shape == f(torch.ones(2, 2))[1].shape
+
+
+def test_the_data_of_a_value_is_not_set() -> None:
+    def f(x: Tensor) -> Tensor:
+        x.data = x * 2
+        return x
+
+    with pytest.raises(RuntimeError, match=r"mutating directly with `\.data`"):
+        functionalize(f)(torch.ones(2))

@@ -307,5 +307,10 @@ def test_what_nobody_asks_for_is_not_noted_and_not_allowed() -> None:
     with pytest.raises(RuntimeError, match="Please convert all Tensors to FakeTensors first"):
         make_fx(lambda x: x * real, tracing_mode="fake")(x)
     given: list[Any] = []
-    make_fx(lambda x, module: (given.append(module), x * 2)[1])(x, net)
+
+    def f(x: torch.Tensor, module: Any) -> torch.Tensor:
+        given.append(module)
+        return x * 2
+
+    make_fx(f)(x, net)
     assert given == [net]

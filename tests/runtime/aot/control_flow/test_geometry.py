@@ -67,7 +67,8 @@ def test_a_branch_is_captured_with_the_strides_of_its_operand(strides: tuple[int
         return cond(x.sum() > 0, lambda x: x.expand(2, *x.shape).sin(), lambda x: x.expand(2, *x.shape).cos(), (x,))
 
     x = torch.arange(1.0, 21.0).as_strided((3, 2), strides)
-    seen = [n.meta["val"] for n in make_fx(f)(x).true_graph_0.graph.nodes if n.op == "placeholder"]
+    branch: Any = make_fx(f)(x).true_graph_0
+    seen = [n.meta["val"] for n in branch.graph.nodes if n.op == "placeholder"]
     assert [t.stride() for t in seen] == [strides] and seen[0].shape == (3, 2)
     torch.testing.assert_close(make_fx(f)(x)(-x), (-x).cos().expand(2, 3, 2))
 
