@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from runtime.aot import make_fx
+from runtime.autograd import Function
 from runtime.func import functionalize
 from runtime.func.functionalize import FunctionalLevel
 from runtime.func.memory_order import draws_in_turn, laid_out_as
@@ -168,6 +169,32 @@ def test_a_write_advances_the_versions_that_it_advances_in_torch(name: str) -> N
 
     versions, y = functionalize(f)(torch.ones(2, 2))
     assert versions == f(torch.ones(2, 2))[0] and y.shape == f(torch.ones(2, 2))[1].shape
+
+
+class Dirty(Function):
+    """Returns its argument, which it says that it has written to. ``writes``: whether it has."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, writes: bool) -> Any:
+        if writes:
+            x.mul_(2)
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g, None
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_what_a_function_says_that_it_has_written_to_has_another_version(writes: bool) -> None:
+    def f(x: Tensor) -> Any:
+        y = x * 1
+        row, before = y[0], y._version
+        Dirty.apply(y, writes)
+        return before, y._version, row._version
+
+    assert functionalize(f)(torch.ones(2, 2)) == (0, 1 + writes, 1 + writes)  # as in torch
 
 
 def test_the_data_of_a_value_is_not_set() -> None:
