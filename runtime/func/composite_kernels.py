@@ -180,7 +180,8 @@ def _edge(x: Tensor, dim: int, gaps: Sequence[Any], front: bool) -> Tensor:
     at = [x.select(dim, n if front else -1 - n).unsqueeze(dim) for n in range(len(gaps) + 1)]
     sign = 1 if front else -1
     if len(gaps) == 1:
-        return sign * (at[1] - at[0]) / gaps[0]  # type: ignore[no-any-return]
+        (gap,) = gaps
+        return sign * (at[1] - at[0]) / gap  # type: ignore[no-any-return]
     near, far = gaps
     both = near + far
     inner = at[1] * (both / (near * far)) - at[2] * (near / (far * both))
