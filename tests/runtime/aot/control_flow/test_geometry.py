@@ -77,12 +77,12 @@ def test_a_branch_sees_several_sizes_that_no_operand_has() -> None:
     def f(x: Any, y: Any) -> Any:
         n, m = x.shape
         k = n * m
-        return cond(y.sum() > 0, lambda y: y * n + m, lambda y: y - k, (y,))
+        return cond(y.sum() > 0, lambda y: y * k, lambda y: y - n + m, (y,))
 
     graph = make_fx(f, tracing_mode="symbolic")(torch.ones(3, 4), X)
     for shape, y in (((5, 6), X), ((7, 2), -X)):
         n, m = shape
-        torch.testing.assert_close(graph(torch.ones(shape), y), y * n + m if y.sum() > 0 else y - m * n)
+        torch.testing.assert_close(graph(torch.ones(shape), y), y * n * m if y.sum() > 0 else y - n + m)
 
 
 def test_a_branch_sees_a_size_that_depends_on_values() -> None:
