@@ -45,7 +45,7 @@ class AbstractValues:
     def __init__(self, mode: FakeTensorMode | None, late: bool = False) -> None:
         if mode is None and _THREAD.mode is None:
             with _without_dispatch():
-                _THREAD.mode = FakeTensorMode(allow_fallback_kernels=True, allow_non_fake_inputs=True)
+                _THREAD.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.mode: FakeTensorMode = mode or _THREAD.mode  # type: ignore[assignment]
         self._first: dict[torch.device, dict[str, Any]] = {} if mode is not None else _THREAD.first
         self.late = late

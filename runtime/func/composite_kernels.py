@@ -130,8 +130,8 @@ def _max_pool1d(self: Tensor, kernel_size: Any, stride: Any = (), padding: Any =
     def flat(n: Any, beside: int) -> list[int]:
         return [beside, *n] if isinstance(n, (list, tuple)) else [beside, n]
 
-    stride = flat(stride, 1) if stride else []
-    sizes = flat(kernel_size, 1), stride, flat(padding, 0), flat(dilation, 1)
+    stride, dilation = flat(stride, 1) if stride else [], flat(dilation, 1)
+    sizes = flat(kernel_size, 1), stride, flat(padding, 0), dilation
     return torch.max_pool2d(self.unsqueeze(-2), *sizes, ceil_mode).squeeze(-2)
 
 
@@ -180,7 +180,8 @@ def _edge(x: Tensor, dim: int, gaps: Sequence[Any], front: bool) -> Tensor:
     at = [x.select(dim, n if front else -1 - n).unsqueeze(dim) for n in range(len(gaps) + 1)]
     sign = 1 if front else -1
     if len(gaps) == 1:
-        return sign * (at[1] - at[0]) / gaps[0]  # type: ignore[no-any-return]
+        (gap,) = gaps
+        return sign * (at[1] - at[0]) / gap  # type: ignore[no-any-return]
     near, far = gaps
     both = near + far
     inner = at[1] * (both / (near * far)) - at[2] * (near / (far * both))
@@ -202,7 +203,7 @@ def _transformed_as_resized(overload: Any) -> None:
         if dim is None:
             dim = -1 if not isinstance(size, (list, tuple)) else list(range(-len(sizes), 0))
         dims = list(dim) if isinstance(dim, (list, tuple)) else [dim]
-        if len(dims) != len(sizes) or not all(-self.dim() <= d < self.dim() for d in dims) or any(n < 1 and n != -1 for n in sizes):
+        if len(dims) != len(sizes) or not all(-self.dim() <= d < self.dim() for d in dims) or any(n < -1 for n in sizes):
             raise Refused
         resized = self
         for d, n in zip(dims, sizes, strict=True):

@@ -64,7 +64,6 @@ class FunctionalValue(Value):
         return self._store.version
 
     def count_write(self) -> None:
-        super().count_write()
         self._store.count(True)
 
     @property

@@ -42,8 +42,6 @@ def has_gaps(t: torch.Tensor) -> bool:
 def overlaps(base: torch.Tensor, chain: Sequence[Step]) -> bool:
     """Whether one of the views that ``chain`` takes from ``base`` shows an element twice."""
     last = max((i for i, step in enumerate(chain) if step[0] in _MAY_OVERLAP), default=-1)
-    if last < 0:
-        return False
     t = base
     for func, rest, kwargs, which in chain[: last + 1]:
         t = _viewed(t, func, rest, kwargs, which)

@@ -320,5 +320,5 @@ def example(t: torch.Tensor, mode: FakeTensorMode | None, contiguous: bool = Fal
             return factories.ones(t.shape, dtype=t.dtype, device=t.device)
         if mode is not None:
             return factories.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
-        extent = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) + 1 if t.numel() else 0
-        return factories.ones(extent, dtype=t.dtype, device=t.device).as_strided(t.shape, t.stride())
+        last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))  # the place of the last element
+        return factories.ones(last + 1 if t.numel() else 0, dtype=t.dtype, device=t.device).as_strided(t.shape, t.stride())

@@ -19,6 +19,7 @@ _LIBRARY = "runtime_test_batch_paths"
 torch.library.define(f"{_LIBRARY}::scale_", "(Tensor(a!) x, Tensor y) -> Tensor(a!)")
 torch.library.define(f"{_LIBRARY}::offset", "(Tensor x, Tensor y) -> Tensor")
 torch.library.define(f"{_LIBRARY}::nudge_", "(Tensor(a!) x, Tensor y) -> Tensor(a!)")
+torch.library.define(f"{_LIBRARY}::joined", "(Tensor x, Tensor[] ys, *, Tensor? z=None) -> (Tensor, Tensor)")
 OWN = getattr(torch.ops, _LIBRARY)
 
 
@@ -37,8 +38,13 @@ def _offset(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x + y
 
 
+def _joined(x: torch.Tensor, ys: list[torch.Tensor], *, z: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.cat([x, *ys], 1), x.sum() if z is None else z * 2
+
+
 torch.library.impl(f"{_LIBRARY}::scale_", "CompositeExplicitAutograd")(_scale_)
 torch.library.impl(f"{_LIBRARY}::offset", "CompositeExplicitAutograd")(_offset)
+torch.library.impl(f"{_LIBRARY}::joined", "CompositeExplicitAutograd")(_joined)
 torch.library.impl(f"{_LIBRARY}::nudge_", "CompositeExplicitAutograd")(lambda x, y: x.add_(y))
 
 
@@ -207,3 +213,17 @@ def test_a_batch_is_run_in_pieces_of_the_size_that_was_asked_for(size: int, chun
     x = torch.arange(float(size * 3)).reshape(size, 3).movedim(0, dim)
     assert torch.equal(vmap(f, in_dims=dim, out_dims=dim, chunk_size=chunk)(x), x * 2)
     assert sizes == expected
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_an_op_of_lists_and_with_several_results_is_looped_over(size: int) -> None:
+    xs, ys, shared = torch.rand(size, 2, 3), torch.rand(size, 2, 4), torch.rand(2, 5)
+    for named in (False, True):
+
+        def f(x: Any, y: Any, named: bool = named) -> Any:
+            return OWN.joined(x, [y, shared, y], z=y if named else None)
+
+        with fallback_policy("silent"):
+            joined, other = vmap(f)(xs, ys)
+        assert torch.equal(joined, torch.cat([xs, ys, shared.expand(size, 2, 5), ys], 2))
+        torch.testing.assert_close(other, ys * 2 if named else xs.sum((1, 2)))

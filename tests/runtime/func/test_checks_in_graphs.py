@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -118,3 +119,16 @@ def test_a_call_is_taken_apart_where_a_trace_sees_it(traced: str) -> None:
     graph = make_fx(f)(X)
     assert torch.ops.aten._assert_async.msg in [n.target for n in graph.graph.nodes]
     assert torch.equal(graph(X), f(X))
+
+
+@pytest.mark.parametrize(("wide", "fits"), [(4, True), (3, True), (2, False), (1, False)])
+def test_windows_are_a_fourth_of_their_length_apart_if_nobody_says(wide: int, fits: bool) -> None:
+    def f(s: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.istft(s, 12, window=w, center=False, length=16)
+
+    spectrum, window = torch.cat([SPECTRUM, SPECTRUM[:2]]), torch.zeros(12, dtype=torch.float64)
+    graph = make_fx(f)(spectrum, torch.ones(12, dtype=torch.float64))
+    window[:wide] = 1
+    expected = pytest.raises(RuntimeError, match=r"leave out a sample|overlap add min")
+    with nullcontext() if fits else expected:
+        torch.testing.assert_close(graph(spectrum, window), f(spectrum, window))

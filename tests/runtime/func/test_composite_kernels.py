@@ -78,6 +78,37 @@ CASES: dict[str, Case] = {
 }
 
 
+FORMS: dict[str, Case] = {  # of the arguments, whose graph is made and not compiled
+    "take_along_dim in the middle": (
+        lambda x, i: torch.take_along_dim(x, i, 1),
+        lambda n: (torch.randn(n, 5, 1, 3), torch.randint(-5, 5, (1, n, 2, 3))),
+    ),
+    "take_along_dim of rows": (lambda x, i: torch.take_along_dim(x, i, 0), lambda n: (torch.randn(5, n), torch.randint(5, (n, 1)))),
+    "gradient of two elements": (lambda x: torch.gradient(x, dim=1), lambda n: (torch.randn(n, 2),)),
+    "gradient of three elements": (lambda x: torch.gradient(x, dim=1, edge_order=2), lambda n: (torch.randn(n, 3),)),
+    "gradient of two coordinates": (
+        lambda x, t: torch.gradient(x, spacing=(t,), dim=1),
+        lambda n: (torch.randn(n, 2), torch.tensor([0.5, 2.0])),
+    ),
+    "gradient of other dimensions": (lambda x: torch.gradient(x, spacing=[2.0, 0.5], dim=(-1, 0)), _matrix),
+    "multi_dot of a vector first": (
+        lambda *xs: torch.linalg.multi_dot(xs),
+        lambda n: (torch.randn(n), torch.randn(n, 2 * n), torch.randn(2 * n, 3)),
+    ),
+    "multi_dot of a vector last": (
+        lambda *xs: torch.linalg.multi_dot(xs),
+        lambda n: (torch.randn(3, n), torch.randn(n, 2 * n), torch.randn(2 * n)),
+    ),
+    "max_pool1d of its own step": (lambda x: F.max_pool1d(x, 3), lambda n: (torch.randn(2, n, 2 * n),)),
+    "max_pool1d by the name of its argument": (lambda x: torch.ops.aten.max_pool1d(self=x, kernel_size=2), lambda n: (torch.randn(2, n),)),
+    "fft of one sample": (lambda x: torch.fft.fft(x, 1), _matrix),
+    "fft of all samples": (torch.fft.fft, _matrix),
+    "rfft of a norm": (lambda x: torch.fft.rfft(x, 7, norm="ortho"), _matrix),
+    "fftn of the last sizes": (lambda x: torch.fft.fftn(x, (7,)), _matrix),
+    "fftn of three dimensions": (lambda x: torch.fft.fftn(x, (6, 5), (0, 1)), lambda n: (torch.randn(n, n + 1, 2),)),
+}
+
+
 def _results(f: Callable[..., Any], *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
     found = f(*inputs)
     return (found,) if isinstance(found, torch.Tensor) else tuple(found)
@@ -90,10 +121,10 @@ def _gradients(f: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> list[
     return [x.grad for x in xs]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CASES | FORMS)
 def test_a_graph_for_symbolic_sizes_is_right_for_another_size(name: str) -> None:
     torch.manual_seed(0)
-    f, inputs = CASES[name]
+    f, inputs = (CASES | FORMS)[name]
     traced = make_fx(lambda *xs: _results(f, *xs), tracing_mode="symbolic")(*inputs(4))
     for n in (5, 9):
         given = inputs(n)
@@ -158,7 +189,7 @@ IN_ITS_WORDS: Refused = [
     (lambda *xs: torch.linalg.multi_dot(xs), [(4, 5), (5, 6), (7, 8)]),
     (lambda *xs: torch.linalg.multi_dot(xs), [(4, 5), (6, 6), (6, 8)]),
     (lambda *xs: torch.linalg.multi_dot(xs), [(4, 5)]),
-    (lambda *xs: torch.linalg.multi_dot(xs), [(1, 4, 5), (5, 6), (6, 8)]),
+    (lambda *xs: torch.linalg.multi_dot(xs), [(1, 5, 5), (5, 6), (6, 8)]),
     (lambda *xs: torch.linalg.multi_dot(xs), [(4, 5), (5,), (5, 8)]),
     (lambda *xs: torch.linalg.multi_dot(xs), [(4, 5), (5, 4), (4, 1, 8)]),
     (lambda x: F.max_pool1d(x, 3), [(4,)]),
@@ -203,6 +234,35 @@ def test_a_chain_of_products_is_multiplied_in_the_order_of_the_fewest_operations
         found = traced(*inputs)
     torch.testing.assert_close(found, functools.reduce(torch.mm, inputs))
     assert counted.get_total_flops() == 2 * _fewest(sizes)
+
+
+def test_a_diagonal_that_wraps_is_no_diagonal_for_symbolic_sizes() -> None:
+    with pytest.raises(RuntimeError, match="symbolic sizes"):
+        make_fx(lambda x: x.clone().fill_diagonal_(1.0, wrap=True), tracing_mode="symbolic")(torch.zeros(7, 3))
+
+
+def test_of_orders_that_take_as_many_operations_the_product_has_that_of_aten() -> None:
+    torch.manual_seed(0)
+    inputs = [torch.randn(4, 4) for _ in range(5)]
+    traced = make_fx(lambda *xs: torch.linalg.multi_dot(xs), tracing_mode="symbolic")(*inputs)
+    assert traced(*inputs).equal(torch.linalg.multi_dot(inputs))
+
+
+PLAIN: dict[str, Callable[..., torch.Tensor]] = {
+    "kron": torch.kron,
+    "take_along_dim": lambda x, y: torch.take_along_dim(x, y.long(), 1),
+    "multi_dot": lambda x, y: torch.linalg.multi_dot((x, y, x)),
+    "fill_diagonal_": lambda x, y: (x * y).fill_diagonal_(2.0),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_sizes_that_are_numbers_have_the_calls_of_aten(name: str) -> None:
+    """A size of one is a number in every graph."""
+    inputs = torch.ones(1, 1), torch.zeros(1, 1)
+    graphs = [trace(PLAIN[name], tracing_mode="symbolic")(*inputs).graph for trace in (make_fx, torch_make_fx)]
+    ops = [[n.target for n in graph.nodes if isinstance(n.target, torch._ops.OpOverload)] for graph in graphs]
+    assert ops[0] == ops[1]
 
 
 def test_traces_of_torch_are_what_they_are_without_this_package() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import runtime.func
+from runtime.autograd import Function
 from runtime.func import grad, grad_and_value, jacfwd, jacrev, jvp, vjp, vmap
 
 from ..errors import told
@@ -375,3 +377,55 @@ def test_nested_tensors_are_no_arguments_of_transforms(transform: Any) -> None:
     x = torch.nested.nested_tensor([torch.ones(2), torch.ones(2)], layout=torch.jagged)
     with pytest.raises((RuntimeError, NotImplementedError), match="nested"):
         transform(lambda x: x * 2, x)
+
+
+class Keeps(Function):
+    """Twice its argument. It saves a tensor of its own, which ``saved`` has a reference to."""
+
+    saved: weakref.ref[torch.Tensor]
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        kept = torch.ones(3)
+        Keeps.saved = weakref.ref(kept)
+        ctx.save_for_backward(kept)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * 2 * ctx.saved_tensors[0]
+
+
+class Asks(Function):
+    """Its argument. Its backward pass asks whether what :class:`Keeps` has saved is still there."""
+
+    there: bool
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return x * 1
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        Asks.there = Keeps.saved() is not None
+        return g * 1
+
+
+@pytest.mark.parametrize("what", ["grad", "a pullback that is called once", "a pullback"])
+def test_a_pass_frees_what_it_has_used_if_it_is_the_last_one(what: str, without_collector: None) -> None:
+    def f(x: Any) -> Any:
+        return Keeps.apply(Asks.apply(x)).sum()
+
+    if what == "grad":
+        found = grad(f)(X)
+    else:
+        _, pull = vjp(f, X)
+        (found,) = pull(torch.ones(()), retain_graph=what == "a pullback")
+    assert Asks.there is (what == "a pullback") and found.tolist() == [2.0, 2.0, 2.0]

@@ -187,3 +187,49 @@ def test_data_of_a_tensor_from_outside_leaves_versions_as_they_are() -> None:
     view = t[:2]
     t.add_(1)
     assert view._version == 1
+
+
+def test_a_factory_draws_for_all_elements_at_once() -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(2, 3), torch.randn(2, 3), torch.randint(2, 9, (2, 3))
+    torch.manual_seed(0)
+    found = vmap(lambda x: (torch.rand(3), torch.randn(3), torch.randint(2, 9, (3,))), randomness="different")(X)
+    assert all(map(torch.equal, found, expected))
+
+
+ALONE: dict[str, Callable[[Any], Any]] = {
+    "rand_like": torch.rand_like,
+    "multinomial": lambda x: torch.multinomial(x, 9),
+    "poisson": torch.poisson,
+    "rrelu": lambda x: F.rrelu(-x, training=True),
+    "uniform_": lambda x: x.clone().uniform_(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*has no batch rule")
+@pytest.mark.parametrize("name", ALONE)
+def test_all_elements_draw_what_one_alone_draws_if_they_share_a_draw(name: str) -> None:
+    torch.manual_seed(0)
+    expected = ALONE[name](X[0])
+    for n in (1, 2):
+        torch.manual_seed(0)
+        found = vmap(ALONE[name], randomness="same")(X[:n])
+        assert torch.equal(found, expected.expand(n, *expected.shape))
+
+
+@pytest.mark.filterwarnings("ignore:.*has no batch rule")
+def test_elements_share_a_draw_of_the_generator_that_is_given() -> None:
+    generator, before = torch.Generator().manual_seed(3), torch.get_rng_state()
+    first, second = vmap(lambda x: torch.multinomial(x, 9, generator=generator), randomness="same")(X)
+    assert torch.equal(first, second) and torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first, torch.multinomial(X[0], 9, generator=torch.Generator().manual_seed(3)))
+
+
+@pytest.mark.parametrize("randomness", ["error", "same", "different"])
+def test_an_error_of_the_program_stays_what_it_is(randomness: str) -> None:
+    def f(x: Any) -> Any:
+        raise RuntimeError("of the program")
+
+    with pytest.raises(RuntimeError, match="of the program") as found:
+        vmap(f, randomness=randomness)(X)
+    assert type(found.value) is RuntimeError and found.value.__cause__ is None

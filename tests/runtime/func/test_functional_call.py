@@ -107,6 +107,7 @@ def test_what_forward_deletes_stays_in_the_dict() -> None:
         ([3], {}),
         ({"body.weight": X}, {}),
         ({"weight.x": X}, {}),
+        ({"weight.x.y": X}, {}),
         ({"training.x": X}, {}),
         ({"head.weight.x": X}, {}),
         ({"head.body.x": X}, {}),

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 import torch
 
+import runtime.func
+from runtime.aot import make_fx
 from runtime.autograd import Function
 from runtime.func import grad, grad_and_value, hessian, jacfwd, jacrev, vjp, vmap
 
@@ -70,6 +72,7 @@ def test_rows_one_by_one_need_no_vmap() -> None:
     assert seen == [0, 1, 2]
     with pytest.raises(RuntimeError, match="vmap"):
         jacrev(Asks.apply, chunk_size=2)(X)
+    torch.testing.assert_close(jacrev(lambda x: Asks.apply(x)[1:2])(X), 2 * torch.eye(3)[1:2])  # nor does one row
 
 
 def test_chunks_in_transforms() -> None:
@@ -122,3 +125,77 @@ def test_an_output_of_one_element_has_one_row(shape: Any, chunk: int | None) -> 
         torch.testing.assert_close(vmap(jacrev(f, argnums), in_dims=(0, None))(X[:, None], Y), torch.func.vmap(
             torch.func.jacrev(f, argnums), in_dims=(0, None))(X[:, None], Y))  # fmt: skip
     torch.testing.assert_close(jacrev(jacrev(f))(X, Y), torch.func.jacrev(torch.func.jacrev(f))(X, Y))
+
+
+@pytest.mark.parametrize("transform", ["grad", "grad_and_value", "jacrev", "jacfwd", "hessian"])
+def test_the_first_argument_is_differentiated_by_if_none_is_named(transform: str) -> None:
+    def f(x: Any, y: Any) -> Any:
+        return (x.prod() * y.sin()).sum()
+
+    torch.testing.assert_close(getattr(runtime.func, transform)(f)(X, Y), getattr(torch.func, transform)(f)(X, Y))
+
+
+class Batches(Function):
+    """Twice its argument. ``seen``: how many elements its batches had."""
+
+    seen: list[int]
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Any) -> Any:
+        Batches.seen.append(info.batch_size)
+        return x * 2, in_dims[0]
+
+
+class Doubled(Function):
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return Batches.apply(g)
+
+    @staticmethod
+    def jvp(ctx: Any, t: Any) -> Any:
+        return Batches.apply(t)
+
+
+@pytest.mark.parametrize("transform", [jacrev, jacfwd])
+@pytest.mark.parametrize(("chunk", "seen"), [(None, [3]), (2, [2, 1]), (3, [3])])
+def test_a_chunk_is_a_batch_of_as_many_rows_or_columns(transform: Any, chunk: int | None, seen: list[int]) -> None:
+    Batches.seen = []
+    torch.testing.assert_close(transform(Doubled.apply, chunk_size=chunk)(X), 2 * torch.eye(3))
+    assert Batches.seen == seen
+
+
+def test_one_row_of_several_outputs_is_looped_over() -> None:
+    def f(x: Any) -> Any:
+        return x.sum(), x[:0]
+
+    torch.testing.assert_close(jacrev(f, chunk_size=1)(X), (torch.ones(3), torch.zeros(0, 3)))
+
+
+@pytest.mark.parametrize("transform", [jacrev, jacfwd])
+def test_a_graph_of_a_jacobian_of_several_arguments_is_for_any_size_in_their_dtype_and_on_their_device(transform: Any) -> None:
+    def f(x: Any, y: Any) -> Any:
+        return x.sum() * y.sin(), x.cos() * y.sum()
+
+    x, y = X.double(), Y.double()
+    graph = make_fx(transform(f, (0, 1)), tracing_mode="symbolic")(x, y)
+    larger = torch.linspace(-1, 1, 5, dtype=torch.float64), torch.linspace(0, 1, 4, dtype=torch.float64)
+    torch.testing.assert_close(graph(*larger), torch.func.jacrev(f, (0, 1))(*larger))
+    nodes = make_fx(transform(f, (0, 1)), tracing_mode="symbolic")(x.to("meta"), y.to("meta")).graph.nodes
+    values = [n.meta["val"] for n in nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+    assert {v.device.type for v in values} == {"meta"}

@@ -1,6 +1,7 @@
 """linearize: one run of the function, then its derivative applied to any number of tangents, under any transform."""
 
 import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import runtime
 from runtime import wrap
 from runtime.autograd import Function
+from runtime.errors import EscapedValue
 from runtime.func import functional_call, grad, jacfwd, jvp, linearize, vjp, vmap
 
 W = torch.linspace(-1, 1, 16, dtype=torch.float64).reshape(4, 4)
@@ -224,3 +226,29 @@ def test_a_primal_that_all_elements_of_an_enclosing_vmap_share(randomness: str) 
     out, found = vmap(pushed, (None, 0), out_dims=(None, 0), randomness=randomness)(x, t)
     assert torch.equal(out, x.sin())
     torch.testing.assert_close(found, x.cos() * t)
+
+
+def test_what_no_output_needs_is_not_kept(without_collector: None) -> None:
+    made: list[Any] = []
+
+    def f(x: Any) -> Any:
+        unused, used = x.detach() * 2, x.detach() * 3
+        made.extend(map(weakref.ref, (unused, used)))
+        x * unused
+        return x * used
+
+    _, push = linearize(f, X)
+    assert made[0]() is None
+    torch.testing.assert_close(push(T), 3 * X * T)
+
+
+def test_a_value_that_outlives_the_function_has_escaped() -> None:
+    kept: list[Any] = []
+
+    def f(x: Any) -> Any:
+        kept.append(x * 2)
+        return x.sin()
+
+    linearize(f, X)
+    with pytest.raises(EscapedValue):
+        kept[0] + 1

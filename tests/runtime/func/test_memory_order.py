@@ -10,6 +10,7 @@ import torch
 
 from runtime.aot import aot_function, nop
 from runtime.func import functionalize
+from runtime.func.memory_order import _follows_memory
 
 LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "plain": lambda x: x,
@@ -77,3 +78,10 @@ def test_a_long_draw_into_gaps_gives_the_elements_that_it_gives_in_torch(where: 
 
     for expected, found in zip(run(f), run(ENGINES[engine](f)), strict=True):
         assert torch.equal(expected, found)
+
+
+def test_whether_draws_follow_memory_is_what_torch_does() -> None:
+    drawn = [torch.zeros(7, 5).bernoulli_(0.5, generator=torch.Generator().manual_seed(1)).flatten()]
+    drawn.append(torch.zeros(5, 7).t().bernoulli_(0.5, generator=torch.Generator().manual_seed(1)).t().flatten())
+    _follows_memory.cache_clear()
+    assert _follows_memory() is torch.equal(*drawn)

@@ -17,7 +17,7 @@ from runtime.func import vmap
 from runtime.func.abstract_values import AbstractValues
 from runtime.func.linearize import linearize
 from runtime.func.symbols import Abstraction, Given, _plain_like
-from tests.runtime.func.graphs import node
+from tests.runtime.func.graphs import CallsSeen, Net, node
 
 Make = Callable[[], torch.Tensor]
 IMAGE = (2, 3, 4, 5)
@@ -257,3 +257,60 @@ def test_a_number_that_is_computed_of_sizes_is_described_with_its_value() -> Non
     sizes = [n.meta["val"] for n in call.args[1]]
     assert [type(n) for n in sizes] == [torch.SymInt] * 2 and [n.node.hint for n in sizes] == [11, 4]
     assert call.meta["val"].shape == tuple(sizes)
+
+
+def test_abstract_values_of_a_mode_are_of_that_mode() -> None:
+    for mode in (None, FakeTensorMode(), FakeTensorMode()):
+        values = AbstractValues(mode)
+        for t in (torch.zeros(2), torch.zeros(3), torch.zeros(2, device="meta")):  # of the second a part is copied from the first
+            found = values.of(t)
+            assert found.fake_mode is values.mode and (mode is None or values.mode is mode)
+            assert found.device == t.device and not found.requires_grad
+
+
+def test_the_modes_of_the_caller_see_nothing_of_a_description() -> None:
+    with CallsSeen() as seen:
+        for t in (torch.zeros(2, 3), torch.zeros(2, 3)[:, 1:], torch.eye(2).to_sparse()):
+            AbstractValues(None).of(t)
+    assert set(seen.names) <= {"aten::eye", "aten::_to_sparse", "aten::zeros", "aten::slice"}
+
+
+def test_late_values_are_made_once() -> None:
+    values, call = AbstractValues(None, late=True), torch.fx.Graph().call_function(torch.ops.aten.sin.default)
+    values.describe(call, torch.zeros(2))
+    values.complete()
+    first = call.meta["val"]
+    values.complete()
+    assert call.meta["val"] is first
+    fake = values.of(torch.zeros(2))
+    assert values.describe(call, fake) is fake is call.meta["val"]
+
+
+def test_the_geometry_of_symbolic_sizes_asks_for_no_guard() -> None:
+    traced = make_fx(lambda x: x * 2, tracing_mode="symbolic")(torch.zeros(IMAGE).contiguous(memory_format=torch.channels_last))
+    for n in traced.graph.nodes:
+        if n.op != "output":
+            found = n.meta["tensor_meta"]
+            assert (found.requires_grad, found.is_quantized, found.memory_format, found.qparams) == (False, False, None, {})
+            assert found.dtype is torch.float32 and found.stride == n.meta["val"].stride()
+    sparse = torch.fx.Graph().call_function(torch.ops.aten.sin.default)
+    AbstractValues(None).describe(sparse, torch.eye(3).to_sparse())
+    assert sparse.meta["tensor_meta"][:3] == ((3, 3), torch.float32, False) and sparse.meta["tensor_meta"].qparams == {}
+
+
+def test_what_nobody_asks_for_is_not_noted_and_not_allowed() -> None:
+    x, net, real = torch.ones(2, 3), Net(), torch.ones(3)
+    modules = {mode: make_fx(lambda x: x * 2, tracing_mode=mode)(x) for mode in ("real", "fake", "symbolic")}
+    assert [module.shape_env is not None for module in modules.values()] == [False, False, True]
+    for n in make_fx(net)(x).graph.nodes:
+        assert not {"nn_module_stack", "torch_fn", "stack_trace"} & n.meta.keys()
+    with pytest.raises(RuntimeError, match="Please convert all Tensors to FakeTensors first"):
+        make_fx(lambda x: x * real, tracing_mode="fake")(x)
+    given: list[Any] = []
+
+    def f(x: torch.Tensor, module: Any) -> torch.Tensor:
+        given.append(module)
+        return x * 2
+
+    make_fx(f)(x, net)
+    assert given == [net]

@@ -10,7 +10,7 @@ import torch
 from runtime.aot import aot_function, nop
 from runtime.errors import InplaceError
 from runtime.func import functionalize, grad, vmap
-from runtime.func.overlap import shows_twice
+from runtime.func.overlap import has_gaps, same_strides, shows_twice
 
 Program = Callable[[torch.Tensor], Any]
 
@@ -155,3 +155,71 @@ def test_a_write_through_as_strided_within_a_view_reaches_its_base() -> None:
     functionalize(f)(y)
     f(x)
     assert torch.equal(x, y)
+
+
+TURNED: dict[str, Program] = {  # each writes to elements of ``y`` that a view shows several times, as numbers of another kind
+    "real parts": lambda y: y.unfold(0, 2, 1).real.mul_(2),
+    "imaginary parts": lambda y: y.unfold(0, 2, 1).imag.mul_(2),
+    "imaginary parts of the conjugated": lambda y: y.unfold(0, 2, 1).conj().imag.mul_(3),
+    "conjugated": lambda y: y.conj().unfold(0, 2, 1).mul_(1 + 2j),
+    "negated": lambda y: torch._neg_view(y).unfold(0, 2, 1).add_(1),
+    "all parts": lambda y: torch.view_as_real(y).unfold(0, 2, 1).add_(1),
+    "part of them": lambda y: y[1:].unfold(0, 2, 1).real.add_(1),
+    "as integers of the same size": lambda y: y.view(torch.int64).unfold(0, 2, 1).add_(1),
+}
+
+
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("name", TURNED)
+def test_a_write_to_other_numbers_that_show_an_element_several_times_is_that_of_the_kernel(name: str, start: int) -> None:
+    def f(x: torch.Tensor) -> Any:
+        TURNED[name](x)
+        y = x * 1
+        TURNED[name](y)
+        return y
+
+    x, y = (torch.complex(torch.arange(1.0, 6.0), torch.arange(2.0, 7.0)) for _ in range(2))
+    expected, found = f(x[start:]), aot_function(f, nop)(y[start:])
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert torch.equal(x, y)
+
+
+def test_a_write_of_numbers_of_another_size_that_show_an_element_several_times_is_refused() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        y.view(torch.int16).unfold(0, 2, 1).add_(1)
+        return y
+
+    with pytest.raises(
+        InplaceError, match=r"a write to torch.int16 in memory of torch.float32 that shows an element several times.*test_ov"
+    ):
+        aot_function(f, nop)(torch.ones(4))
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "twice", "gaps"),
+    [
+        ((3, 1), (1, 0), False, False),
+        ((1, 1), (0, 0), False, False),
+        ((3, 2), (1, 3), False, False),
+        ((3,), (2,), False, True),
+        ((2, 2), (3, 1), False, True),
+        ((3, 2), (0, 1), True, False),
+        ((), (), False, False),
+        ((0, 2), (1, 1), False, False),
+    ],
+)
+def test_a_dimension_of_one_element_shows_nothing_twice(shape: Any, strides: Any, twice: bool, gaps: bool) -> None:
+    t = torch.zeros(12).as_strided(shape, strides)
+    assert (shows_twice(t), has_gaps(t)) == (twice, gaps)
+
+
+def test_strides_differ_where_there_are_several_elements() -> None:
+    t = torch.zeros(12)
+    a, b, c = t.as_strided((3, 1), (1, 1)), t.as_strided((3, 1), (1, 7)), t.as_strided((3, 1), (2, 1))
+    assert same_strides(a, b) and not same_strides(a, c)
+    assert (
+        same_strides(a, torch.eye(3).to_sparse())
+        and same_strides(torch.eye(3).to_sparse(), a)
+        and not shows_twice(torch.eye(3).to_sparse())
+    )

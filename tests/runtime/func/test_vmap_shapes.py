@@ -139,3 +139,14 @@ def test_only_so_many_accepted_calls_are_remembered(monkeypatch: pytest.MonkeyPa
     for n in range(1, 9):
         vmap(lambda x: x.cumsum(0))(ones(2, n))
         assert 1 <= len(op.accepted) <= 3
+
+
+def test_an_element_that_is_asked_saves_nothing_for_torchs_gradients() -> None:
+    weight, saved = (torch.eye(2) * 2).requires_grad_(), []
+    op_of(torch.ops.aten.linalg_inv_ex.default).accepted = set()
+    for _ in range(2):
+        count: list[Any] = []
+        with torch.autograd.graph.saved_tensors_hooks(count.append, lambda x: x):
+            vmap(lambda x: torch.linalg.inv(weight) @ x)(ones(3, 2))
+        saved.append(len(count))
+    assert saved[0] == saved[1]

@@ -159,7 +159,18 @@ def twice(x: Any) -> Any:
     return y, y
 
 
+def written_without_history(x: Any) -> Any:
+    y = x.sin()
+    with torch.no_grad():
+        y.mul_(2)
+    return y
+
+
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a write under no_grad": (
+        lambda x: cond(x.sum() > 0, written_without_history, torch.sin, (x,)),
+        r"branch of cond writes under no_grad.*mul_",
+    ),
     "a write to an operand": (lambda x: cond(x.sum() > 0, writing, torch.sin, (x,)), "writes to a tensor that it is given.*y.add_.1."),
     "different shapes": (lambda x: cond(x.sum() > 0, lambda x: x[:1] + 1, torch.sin, (x,)), r"float32\[1\] of .*float32\[2\]"),
     "different dtypes": (lambda x: cond(x.sum() > 0, lambda x: x.double(), torch.sin, (x,)), r"float64\[2\] of .*float32\[2\]"),
