@@ -79,6 +79,7 @@ WRITES: dict[str, Program] = {
     "what is detached, to itself": lambda x, w, y: y.add_(y.detach()),
     "what is detached after it": lambda x, w, y: [y.mul_(x), y.detach()][0],
     "a view that was taken before": lambda x, w, y: [y[:, 1], y.mul_(x)][0],
+    "a view of parameters that was taken before": lambda x, w, y: (b := w * 1, v := b[:2], b.mul_(w), x[:, :2] * v)[3],
 }
 
 
@@ -125,6 +126,10 @@ REFUSED: dict[str, tuple[Program, str]] = {
     "a product of sums": (lambda x, w, y: (y.sum() * x.sum() * torch.ones(())).sqrt(), "aten.mul.Tensor mixes samples .* not linear"),
     "a product of a sum with samples": (lambda x, w, y: y * y.sum(), "it computes with a sum or mean over the samples and with single"),
     "samples that a packed layout shows of several": (lambda x, w, y: y.flatten()[1:], "aten.slice.Tensor mixes samples"),
+    "a view of a mixture that was taken before": (
+        lambda x, w, y: (v := y[:, 1], y.copy_(y.softmax(0)), v)[2],
+        "aten._softmax.default mixes samples",
+    ),
     "what depends on one mixture and another": (lambda x, w, y: y.softmax(0) * y.cumsum(0), "aten._softmax.default mixes samples"),
 }
 
@@ -199,6 +204,49 @@ def test_one_pass_of_a_sum_and_a_mean_needs_a_word() -> None:
         each = (grads.batch(samples()) * w).sum(1)
         with pytest.raises(RuntimeError, match="the loss is a sum over the samples in one term and a mean in another"):
             runtime.autograd.backward([each.sum(), each.mean()])
+
+
+def test_one_pass_of_a_sum_and_a_mean_is_of_what_the_word_says() -> None:
+    x, w = samples(), parameter()
+    for reduction, factor in (("sum", 1), ("mean", B)):
+        with per_sample([w], reduction=reduction) as grads:
+            each = (grads.batch(x) * w).sum(1)
+            runtime.autograd.backward([each.sum(), each.mean()])
+        torch.testing.assert_close(grads.materialize()[0], factor * (1 + 1 / B) * x)
+
+
+WITHOUT_GRADIENT: dict[str, Callable[[Tensor], Tensor]] = {
+    "a comparison": lambda w: (w > 0).sum(),
+    "a position": lambda w: w.argmax(),
+    "what is detached": lambda w: w.detach().sum(),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_GRADIENT)
+def test_a_number_of_the_parameters_without_a_gradient_may_be_added_to_the_loss(name: str) -> None:
+    x, w = samples(), parameter()
+    with per_sample([w]) as grads:
+        ((grads.batch(x) * w).sum() + WITHOUT_GRADIENT[name](w)).backward()
+    torch.testing.assert_close(grads.materialize()[0], x)
+
+
+@pytest.mark.parametrize("rows", [2, N])
+def test_samples_in_rows_that_are_written_into_columns_are_refused(rows: int) -> None:
+    w = parameter()
+    with per_sample([w]) as grads, pytest.raises(RuntimeError, match="does not fit the samples in the other parts"):
+        x = grads.batch(samples(rows))
+        y = (x * w)[:, :rows].clone()
+        y.mT.copy_(x[:, :rows])
+        y.sum().backward()
+
+
+def test_what_samples_were_written_to_in_an_earlier_context_is_a_constant() -> None:
+    x, w = samples(), parameter()
+    with per_sample([w]) as grads:
+        kept = (grads.batch(x) * 1).mul_(2)
+    with per_sample([w]) as grads:
+        (grads.batch(x) * w * kept).sum().backward()
+    torch.testing.assert_close(grads.materialize()[0], 2 * x * x)
 
 
 def test_passes_of_a_sum_and_of_a_mean_add_up() -> None:

@@ -214,6 +214,24 @@ class TestTheBlock:
         torch.testing.assert_close(kept, x.mean(0))
         compare(grads.materialize(), by_loop(m, x, y))
 
+    @pytest.mark.parametrize("held", [True, False])
+    def test_a_plain_buffer_of_which_a_row_got_samples_is_plain_again(self, held: bool) -> None:
+        m, (x, y) = network(), batch()
+        kept = torch.zeros(2, 5, dtype=torch.float64)
+        row = kept[1] if held else None
+        with per_sample(m.parameters()) as grads, torch.no_grad():
+            (kept[1] if row is None else row).add_(grads.batch(x).mean(0))
+        assert type(kept) is Tensor and type(kept[1] if row is None else row) is Tensor
+        torch.testing.assert_close(kept, torch.stack([torch.zeros_like(kept[0]), x.mean(0)]))
+
+    def test_a_plain_tensor_that_got_a_history_keeps_it(self) -> None:
+        m, (x, y) = network(), batch()
+        kept = torch.zeros(6, 2, 3, dtype=torch.float64)
+        with per_sample(m.parameters(), reduction="sum") as grads:
+            kept[:, 1] = m(x)
+        kept.pow(2).sum().backward()
+        compare(grads.materialize(), by_loop(m, x, y, lambda m, x, y: m(x).pow(2).sum()))
+
     def test_one_within_another_is_refused_and_the_outer_one_goes_on(self) -> None:
         m, (x, y) = network(), batch()
         with per_sample(m.parameters()) as grads:

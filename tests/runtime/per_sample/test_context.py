@@ -169,6 +169,15 @@ def test_the_rows_of_a_packed_sequence_belong_to_its_samples(order: list[int]) -
     torch.testing.assert_close(grads.materialize(), torch.stack([each.sum(0) for each in rows]))
 
 
+@pytest.mark.parametrize("packed", [2, 3, 4])
+def test_a_packed_sequence_may_have_as_many_samples_as_the_batch_or_fewer(packed: int) -> None:
+    rows = samples(packed, seed=1)
+    module, x = Scale(lambda x, sequence: torch.cat([x, sequence.data])), samples()
+    with per_sample(module.w) as grads:
+        module(x, pack_sequence(list(rows[:, None]))).sum().backward()
+    torch.testing.assert_close(grads.materialize(), torch.cat([x[:packed] + rows, x[packed:]]))
+
+
 def test_a_packed_sequence_of_more_samples_than_the_batch_is_refused() -> None:
     module, x, packed = Scale(lambda x, packed: x.sum() * packed.data), samples(), pack_sequence([samples(1)] * 5)
     with per_sample(module.w), pytest.raises(RuntimeError, match="a packed sequence has 5 samples, and another batch has 4"):
