@@ -125,7 +125,7 @@ class BatchSession(StandIn):
         self.lifted.clear()
 
     def lift(self, t: Any, op: Op) -> None:
-        """Make the plain tensor ``t``, and its base if it is a view, values of the session until :meth:`give_back`. ``op``: writes to it."""
+        """Make the plain tensor ``t``, and its base, values of the session until :meth:`give_back`. ``op``: what writes to it."""
         v: Any = lift_in_place(SESSION, t, op.func)
         self.lifted += [weakref.ref(each) for each in ((v,) if v._view is None else (v, v._view.base))]
 
@@ -408,13 +408,15 @@ class BatchSession(StandIn):
             return self._mixed(outs, op, Mixed("nothing is known of where this write leaves the samples"))
         if copies:
             v: Any = target
-            if states[0] is PARAMETERS and v._view is None:
-                v._edge = None
-            states = [None, *states[1:]]  # nothing is left of what was there, nor of its history
+            former, *states = states
+            if former is PARAMETERS and v._view is None and _grad_enabled():
+                v._edge = None  # nothing is left of what was there, nor of its history
+            stays = isinstance(former, Place) or (not _grad_enabled() and edge_of(v) is not None)  # each row is still that of a sample
+            states = [None, *states]
             samples = isinstance(states[1], Place)
             if states[1] is PARAMETERS or states[1] is None:
                 outs = self._record_write(op, args, kwargs)
-                state = states[1] if _grad_enabled() else None
+                state = former if stays else states[1] if _grad_enabled() else None
                 self.put(outs, state)
                 return self._follow_base(outs, state, of_base, op)
         if all(s is None or s is PARAMETERS for s in states):

@@ -82,7 +82,7 @@ class per_sample(PerSampleGrads):
             if not isinstance(leaf, torch.Tensor):
                 raise TypeError(f"per_sample: {name} must be a tensor, got {type(leaf).__name__}")
             self._enter(name, leaf)
-        self._known = -1
+        self._known: int | None = None  # of the changes of the uses, those that `_found` is of
         super().__init__([], spec, torch.zeros(0), (), memory_limit)
 
     def _enter(self, name: str, leaf: Tensor) -> None:

@@ -37,11 +37,9 @@ def with_placed_states(session: BatchSession, args: Sequence[Any]) -> list[Any]:
             ones = SESSION.wrap(torch.ones_like(SESSION.lowered(h)))
             session.put(ones, place)
             states[i] = h * ones  # each sample uses its part of the parameter
-            continue
-        if isinstance(h, Value) and session.state(h) is not None and id(h) not in session.supposed:
-            continue
-        states[i] = h if isinstance(h, Value) else SESSION.wrap(h)
-        session.put(states[i], place)
+        elif not isinstance(h, Value) or session.state(h) is None or id(h) in session.supposed:
+            states[i] = h if isinstance(h, Value) else SESSION.wrap(h)
+            session.put(states[i], place)
     found = list(args)
     found[at] = states if isinstance(hx, (list, tuple)) else states[0]
     return found

@@ -64,6 +64,12 @@ def test_the_batch_is_found_in_the_arguments(name: str) -> None:
     torch.testing.assert_close(module.w.grad_sample, x)
 
 
+def test_the_size_that_is_said_tells_the_batch_from_constants_before_it() -> None:
+    module, x = Scale(lambda c, x: c.sum() * x), samples(4, N)
+    call_for_per_sample_grads(module, batch_size=4)(torch.ones(5, N, dtype=x.dtype), x).sum().backward()
+    torch.testing.assert_close(module.w.grad_sample, 5 * N * x)
+
+
 def test_a_packed_sequence_is_a_batch() -> None:
     module, rows = Scale(lambda packed: packed.data), [samples(n, N) for n in (1, 3, 2)]
     call_for_per_sample_grads(module)(pack_sequence(rows, enforce_sorted=False)).sum().backward()

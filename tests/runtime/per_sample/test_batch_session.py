@@ -79,6 +79,9 @@ WRITES: dict[str, Program] = {
     "what is detached, to itself": lambda x, w, y: y.add_(y.detach()),
     "what is detached after it": lambda x, w, y: [y.mul_(x), y.detach()][0],
     "a view that was taken before": lambda x, w, y: [y[:, 1], y.mul_(x)][0],
+    "constants over all": lambda x, w, y: y.copy_(torch.ones(N)) * w,
+    "a number over parameters without grad mode": lambda x, w, y: (z := w * 1, without_grad(lambda: z.copy_(torch.ones(N))), x * z)[2],
+    "parameters over others without grad mode": lambda x, w, y: (z := w * 1, without_grad(lambda: z.copy_(2 * w)), x * z)[2],
     "a view of parameters that was taken before": lambda x, w, y: (b := w * 1, v := b[:2], b.mul_(w), x[:, :2] * v)[3],
 }
 
@@ -126,6 +129,14 @@ REFUSED: dict[str, tuple[Program, str]] = {
     "a product of sums": (lambda x, w, y: (y.sum() * x.sum() * torch.ones(())).sqrt(), "aten.mul.Tensor mixes samples .* not linear"),
     "a product of a sum with samples": (lambda x, w, y: y * y.sum(), "it computes with a sum or mean over the samples and with single"),
     "samples that a packed layout shows of several": (lambda x, w, y: y.flatten()[1:], "aten.slice.Tensor mixes samples"),
+    "a sum of constants that were written over samples": (
+        lambda x, w, y: (x * w) * y.copy_(torch.ones(N)).sum(),
+        "it computes with a sum or mean over the samples and with single samples",
+    ),
+    "a sum of parameters that were written over samples without grad mode": (
+        lambda x, w, y: (without_grad(lambda: y.copy_(w)), (x * w) * y.sum())[1],
+        "it computes with a sum or mean over the samples and with single samples",
+    ),
     "a view of a mixture that was taken before": (
         lambda x, w, y: (v := y[:, 1], y.copy_(y.softmax(0)), v)[2],
         "aten._softmax.default mixes samples",

@@ -123,7 +123,21 @@ class NormedBySaved(Normed):
         return g / x.norm()
 
 
-@pytest.mark.parametrize(("function", "text"), [(Centered, "mixes samples"), (Normed, "Function Normed"), (NormedBySaved, "NormedBySaved")])
+class CenteredForward(Centered):
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (Centered, "mixes samples"),
+        (CenteredForward, r"aten\.sub\.Tensor mixes samples"),
+        (Normed, "Function Normed"),
+        (NormedBySaved, "NormedBySaved"),
+    ],
+)
 def test_a_custom_function_that_mixes_samples_is_refused(function: Any, text: str) -> None:
     layer, x = layer_and_batch()
     with per_sample(layer.parameters()):

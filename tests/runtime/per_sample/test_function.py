@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import weakref
 from typing import Any
 
 import pytest
@@ -305,6 +307,19 @@ def test_what_gradients_are_computed_of_must_stay() -> None:
     x.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         grads.norms()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_leaves_no_cycle_of_references(fails: bool, without_collector: None) -> None:
+    seen: list[weakref.ref[Tensor]] = []
+
+    def loss(w: Tensor, x: Tensor) -> Tensor:
+        seen.append(weakref.ref(w))
+        return (w * x).sum() if not fails else w * x
+
+    with pytest.raises(RuntimeError, match="the loss of a sample must be") if fails else contextlib.nullcontext():
+        per_sample_grads(loss)(W, X)
+    assert seen[0]() is None
 
 
 def test_a_gradient_that_is_not_finite_shows_in_the_sum() -> None:

@@ -168,6 +168,23 @@ def test_a_recurrent_layer_from_states(kind: str, state: str, batch_first: bool)
     check(loss, [*cell.parameters(), own, to_state], numbers(T, B, N).transpose(0, int(batch_first)), dim=int(not batch_first))
 
 
+@pytest.mark.parametrize("given", ["a plain tensor", "a batch that was marked"])
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_first_states_that_a_module_is_called_with_have_the_samples_behind_the_layers(kind: str, given: str) -> None:
+    torch.manual_seed(0)
+    cell = CELLS[kind](N, 3, num_layers=B, batch_first=True).double()  # as many layers as samples
+    x, h, params = numbers(B, T, N), numbers(B, B, 3, seed=2), list(cell.parameters())
+
+    def states(h: Tensor) -> Any:
+        return (h, 2 * h) if kind == "lstm" else h
+
+    loop = [torch.autograd.grad(squares(cell(x[b : b + 1], states(h[:, b : b + 1].contiguous()))), params) for b in range(B)]
+    with per_sample(params) as grads:
+        squares(cell(x, states(h if given == "a plain tensor" else grads.batch(h, 1)))).backward()
+    for g, expected in zip(grads.materialize(), zip(*loop, strict=True), strict=True):
+        torch.testing.assert_close(g, torch.stack(expected))
+
+
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
 def test_a_call_of_aten_with_constant_states(kind: str) -> None:
     torch.manual_seed(0)
@@ -247,7 +264,7 @@ def test_passes_through_a_retained_graph_add_up_and_one_that_is_not_retained_is_
     make, layer, _ = MADE[name]
     params = make()
     with per_sample(params) as grads:
-        loss = layer(grads.batch(numbers(B, N)), *params).pow(2).sum()
+        loss = layer(grads.batch(numbers(B, N)), *params).sum()
         loss.backward(retain_graph=True)
         once = grads.materialize()
         (3 * loss).backward()
