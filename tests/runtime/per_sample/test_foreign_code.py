@@ -235,6 +235,18 @@ def test_an_output_that_is_marked_as_a_constant_is_followed_as_one() -> None:
     torch.testing.assert_close(grads.materialize(), by_loop(f))
 
 
+def test_an_output_of_parameters_that_is_marked_as_a_constant_is_followed_as_one() -> None:
+    def f(layer: nn.Linear, x: Tensor) -> Tensor:
+        _, signs = apply(Absolute, layer.weight)
+        out: Tensor = layer(x) @ signs
+        return out
+
+    layer, x = layer_and_batch()
+    with per_sample(layer.weight) as grads:
+        f(layer, grads.batch(x)).pow(2).sum().backward()
+    torch.testing.assert_close(grads.materialize(), by_loop(f))
+
+
 def test_a_custom_function_of_constants_is_a_constant() -> None:
     def f(layer: nn.Linear, x: Tensor) -> Tensor:
         size, signs = apply(Absolute, torch.tensor([-1.0, 2.0, 0.5], dtype=torch.float64))

@@ -16,6 +16,7 @@ from runtime import jit
 from runtime.func import grad, hessian, jvp, vmap
 from runtime.per_sample import PerSampleGrads, per_sample_grads
 from runtime.rules.per_sample import Term
+from runtime.session.tensor import unwrap
 
 W, X = torch.linspace(0.5, 1.5, 6, dtype=torch.float64), torch.linspace(-1, 2, 24, dtype=torch.float64).reshape(4, 6)
 
@@ -277,6 +278,7 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
     "a vector of another shape": (lambda: _grads().dot(W[:2]), ValueError, r"expected shape \[6\]"),
     "a vector of another structure": (lambda: _grads().dot({"w": W}), ValueError, "another structure"),
     "no columns": (lambda: _grads().project(0), ValueError, "positive"),
+    "another randomness": (_refuses(_loss, randomness="none"), RuntimeError, "'error', 'different', or 'same'. Got none"),
 }
 
 
@@ -307,6 +309,21 @@ def test_what_gradients_are_computed_of_must_stay() -> None:
     x.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         grads.norms()
+
+
+def test_a_frozen_layer_keeps_nothing_of_its_input(without_collector: None) -> None:
+    kept: list[bool] = []
+
+    def loss(w: Tensor, x: Tensor) -> Tensor:
+        h = x * 2
+        storage = weakref.ref(unwrap(h).untyped_storage())
+        out = F.linear(h, W.reshape(1, 6))
+        del h
+        kept.append(storage() is not None)
+        return (out * w).sum()
+
+    per_sample_grads(loss)(W, X)
+    assert kept == [False]
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils import _pytree as pytree
 
 import runtime
 from runtime.per_sample import per_sample
@@ -104,6 +105,29 @@ def test_a_bias_of_one_number_for_each_sample_is_no_bias_of_a_layer() -> None:
     with per_sample([w]) as grads, pytest.raises(RuntimeError, match="mixes samples"):
         x = grads.batch(numbers(B, N))
         F.linear(x, w, x[:, 0]).sum().backward()
+
+
+def test_a_frozen_layer_of_the_batch_has_no_history() -> None:
+    w = leaf(N)
+    with per_sample([w]) as grads:
+        x = grads.batch(numbers(B, N))
+        assert not F.linear(x, numbers(2, N), numbers(2)).requires_grad
+        assert F.linear(x * w, numbers(2, N), numbers(2)).requires_grad
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("kind", CELLS)
+def test_a_recurrent_layer_returns_what_it_returns_alone(kind: str, batch_first: bool, packed: bool) -> None:
+    def run(x: Tensor) -> Any:
+        return cell(pack_padded_sequence(x, [T, 3, 3, 1], batch_first=batch_first) if packed else x)
+
+    torch.manual_seed(0)
+    cell = CELLS[kind](N, 3, 2, batch_first=batch_first, bidirectional=True).double()
+    x = numbers(B, T, N) if batch_first else numbers(T, B, N)
+    with per_sample(cell.parameters()) as grads:
+        found = run(grads.batch(x, 0 if batch_first else 1))
+    torch.testing.assert_close(pytree.tree_map(runtime.unwrap, found), run(x))
 
 
 def test_a_layer_without_grad_mode_is_a_constant() -> None:
