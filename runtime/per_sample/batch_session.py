@@ -334,7 +334,7 @@ class BatchSession(StandIn):
         plain = [
             a._inner if isinstance(a, Value) and a._level is SESSION else a.detach() if isinstance(a, torch.Tensor) else a for a in flat
         ]
-        size, number, count = call.size, dict(zip(at, range(len(at)), strict=True)), len(results)
+        size, number, count = call.size, {i: k for k, i in enumerate(at)}, len(results)
         parts = [p.split(a, size) if isinstance(p, Place) else a for a, p in zip(plain, places, strict=True)]
         batched = [isinstance(p, Place) for p in places]
         adapt(op, parts, batched, spec, size)

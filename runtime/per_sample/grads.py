@@ -177,7 +177,12 @@ class PerSampleGrads:
 
         def of(p: Parameter) -> Tensor:
             mean = self._summed(p, lambda d: d) / len(self)
-            return self._summed(p, lambda d: real((d - mean).conj() * (d - mean))) / len(self)
+
+            def squared(d: Tensor) -> Tensor:
+                centered = d - mean
+                return real(centered.conj() * centered)
+
+            return self._summed(p, squared) / len(self)
 
         return self._tree(of)
 

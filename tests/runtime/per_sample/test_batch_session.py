@@ -79,6 +79,7 @@ WRITES: dict[str, Program] = {
     "what is detached, to itself": lambda x, w, y: y.add_(y.detach()),
     "what is detached after it": lambda x, w, y: [y.mul_(x), y.detach()][0],
     "a view that was taken before": lambda x, w, y: [y[:, 1], y.mul_(x)][0],
+    "a parameter into a part of a tensor of parameters": lambda x, w, y: x * put(w * 1, 0, w[1]),
     "constants over all": lambda x, w, y: y.copy_(torch.ones(N)) * w,
     "a number over parameters without grad mode": lambda x, w, y: (z := w * 1, without_grad(lambda: z.copy_(torch.ones(N))), x * z)[2],
     "parameters over others without grad mode": lambda x, w, y: (z := w * 1, without_grad(lambda: z.copy_(2 * w)), x * z)[2],
@@ -129,6 +130,10 @@ REFUSED: dict[str, tuple[Program, str]] = {
     "a product of sums": (lambda x, w, y: (y.sum() * x.sum() * torch.ones(())).sqrt(), "aten.mul.Tensor mixes samples .* not linear"),
     "a product of a sum with samples": (lambda x, w, y: y * y.sum(), "it computes with a sum or mean over the samples and with single"),
     "samples that a packed layout shows of several": (lambda x, w, y: y.flatten()[1:], "aten.slice.Tensor mixes samples"),
+    "a write of which nothing is known": (
+        lambda x, w, y: y.polygamma_(1),
+        "aten.polygamma_.default mixes samples .* nothing is known of where this write leaves the samples",
+    ),
     "a sum of constants that were written over samples": (
         lambda x, w, y: (x * w) * y.copy_(torch.ones(N)).sum(),
         "it computes with a sum or mean over the samples and with single samples",

@@ -325,6 +325,17 @@ def test_running_statistics_in_memory_that_others_share_are_refused() -> None:
         F.batch_norm(grads.batch(x), both[0], both[1], training=True)
 
 
+def test_running_statistics_in_a_row_of_a_buffer_are_refused_where_the_same_pass_reads_the_buffer() -> None:
+    w, x, means = torch.ones(4, requires_grad=True), torch.randn(3, 4), torch.zeros(2, 4)
+    with per_sample([w]) as grads:
+        x = grads.batch(x)
+        F.batch_norm(x, means[0], torch.ones(4), training=True)
+        loss = (x * w * means.sum(0)).sum()
+        with pytest.raises(RuntimeError, match=r"batch_norm.* mixes samples in the program: batch norm computes its statistics over"):
+            loss.backward()
+    assert type(means) is Tensor and means[0].abs().min() > 0 and means[1].count_nonzero() == 0
+
+
 def test_running_statistics_are_updated_once_and_are_plain_afterwards() -> None:
     norm, x = torch.nn.BatchNorm1d(4), torch.randn(3, 4)
     alone = copy.deepcopy(norm)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import runtime
 from runtime.per_sample import per_sample
@@ -265,6 +266,18 @@ def test_a_custom_function_of_parameters_alone_is_refused_where_its_gradient_pas
         y = grads.batch(x) @ apply(Square, layer.weight * 1)
         with pytest.raises(RuntimeError, match="custom Function Square of parameters in the program"):
             y.sum().backward()
+
+
+@pytest.mark.parametrize("preserved", [False, True])
+def test_a_reentrant_checkpoint_draws_again_or_the_same(preserved: bool) -> None:
+    layer, x = layer_and_batch()
+    with per_sample(layer.weight) as grads:
+        loss = checkpoint(
+            lambda x: nn.functional.dropout(layer(x), 0.5), layer(grads.batch(x)), use_reentrant=True, preserve_rng_state=preserved
+        ).sum()
+        before = torch.get_rng_state()
+        loss.backward()
+    assert torch.get_rng_state().equal(before) is preserved
 
 
 class Swapped(Function):  # type: ignore[misc]

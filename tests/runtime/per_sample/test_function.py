@@ -278,6 +278,11 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
     "a vector of another shape": (lambda: _grads().dot(W[:2]), ValueError, r"expected shape \[6\]"),
     "a vector of another structure": (lambda: _grads().dot({"w": W}), ValueError, "another structure"),
     "no columns": (lambda: _grads().project(0), ValueError, "positive"),
+    "a list that is written to": (
+        _refuses(lambda w, x: [z := x.clone(), torch._foreach_mul_([z], [w])][0].sum()),
+        RuntimeError,
+        "_foreach_mul_.* writes in place and takes a parameter. Use an op that returns its result",
+    ),
     "another randomness": (_refuses(_loss, randomness="none"), RuntimeError, "'error', 'different', or 'same'. Got none"),
 }
 

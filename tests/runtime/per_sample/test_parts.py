@@ -184,6 +184,18 @@ def test_rows_of_a_matrix_that_is_too_large_to_be_projected_at_once(monkeypatch:
     torch.testing.assert_close(*found)
 
 
+def test_entries_of_a_stack_that_is_too_large_to_be_projected_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.per_sample.projections._ENTRIES", 12)
+    shape, like = torch.Size((2, 3, 5)), torch.ones((), dtype=torch.float64)
+    basis = Dense(torch.eye(30, dtype=torch.float64).reshape(30, *shape))
+    matrix = Projection(30, 7, 3, 1 << 30, like).of(0, shape, [basis])
+    torch.testing.assert_close(matrix.abs(), torch.full((30, 7), 7**-0.5, dtype=torch.float64))
+    assert len({tuple(row.sign().tolist()) for row in matrix}) > 20
+    values = torch.randn(4, 30, dtype=torch.float64)
+    found = Projection(4, 7, 3, 1 << 30, like).of(0, shape, [Dense(values.reshape(4, *shape))])
+    torch.testing.assert_close(found, values @ matrix)
+
+
 @pytest.mark.parametrize("limit", [1, 2 * EACH, 1 << 30])
 def test_moments_are_those_of_the_gradients(limit: int) -> None:
     grads = gradients(limit)
