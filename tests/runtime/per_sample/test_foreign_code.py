@@ -75,6 +75,35 @@ def by_loop(f: Callable[[nn.Linear, Tensor], Tensor]) -> Tensor:
     return torch.stack(found)
 
 
+def test_a_custom_function_of_one_sample_keeps_its_gradient() -> None:
+    layer, x = layer_and_batch()
+    with per_sample(layer.weight) as grads:
+        (apply(Square, layer(grads.batch(x[:1]))) + apply(Centered, layer(grads.batch(x[:1])))).pow(2).sum().backward()
+    torch.testing.assert_close(grads.materialize(), by_loop(lambda layer, x: layer(x).pow(2))[:1])
+
+
+class Transposed(Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.t()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g.t()
+
+
+def test_a_parameter_of_which_a_custom_function_gives_a_view_may_be_used_elsewhere() -> None:
+    def f(layer: nn.Linear, x: Tensor) -> Tensor:
+        w = layer.weight * 1
+        assert apply(Transposed, w).shape == (3, 3)
+        return x @ w
+
+    layer, x = layer_and_batch()
+    with per_sample(layer.weight) as grads:
+        f(layer, grads.batch(x)).pow(2).sum().backward()
+    torch.testing.assert_close(grads.materialize(), by_loop(f))
+
+
 @pytest.mark.parametrize("function", [Square, SquareInTwoParts])
 @pytest.mark.parametrize("beside", [0.0, 1.0])
 def test_a_custom_function_keeps_its_gradient(function: Any, beside: float) -> None:

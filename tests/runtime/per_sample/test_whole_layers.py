@@ -224,6 +224,18 @@ def test_a_call_of_aten_with_constant_states(kind: str) -> None:
     check(loss, params, numbers(B, T, N))
 
 
+def test_a_recurrent_layer_with_options_by_keyword() -> None:
+    torch.manual_seed(0)
+    cell = nn.GRU(N, 2).double()
+    params = list(cell.parameters())
+
+    def loss(x: Tensor) -> Tensor:
+        options: Any = {"num_layers": 1, "dropout": 0.0, "train": False, "bidirectional": False, "batch_first": False}
+        return squares(torch.gru(x, x.new_zeros(1, x.shape[1], 2), params, has_biases=True, **options))
+
+    check(loss, params, numbers(T, B, N), dim=1)
+
+
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_a_packed_batch_from_learned_states(kind: str) -> None:
     torch.manual_seed(0)
