@@ -264,9 +264,10 @@ class Modules:
         _intercept(-1)
 
     def call(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-        grads = self.grads()
         refuse_wrapper(module)
-        if not self.stack and grads is not None:
+        if not self.stack:
+            grads = self.grads()
+            assert grads is not None  # it is entered
             args, kwargs = grads.marked((args, kwargs))
         self.stack.append(module)
         try:

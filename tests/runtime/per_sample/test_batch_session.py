@@ -102,6 +102,12 @@ def _out_argument(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
     return torch.add(y, 1, out=torch.empty_like(y.detach()))
 
 
+def _constant_written_through_detach(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+    z = runtime.wrap(buffer(x))
+    z.detach().add_(x)
+    return z * y
+
+
 def _two_means(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
     return put(put(buffer(x, 2), 0, y.sum()), 1, y.sum(1).mean())
 
@@ -121,6 +127,10 @@ REFUSED: dict[str, tuple[Program, str]] = {
     "a mean beside a sum": (_two_means, "aten.copy_.default mixes samples .* does not fit the samples in the other parts"),
     "a sum into every row": (lambda x, w, y: put(y, (slice(None), 0), y.sum()), "a sum or mean over the samples and with single samples"),
     "memory that was written to through detach": (_written_through_detach, r"written to through detach\(\) or .data. Write to the tensor"),
+    "memory of a constant that was written to through detach": (
+        _constant_written_through_detach,
+        r"written to through detach\(\) or .data. Write to the tensor",
+    ),
     "out": (_out_argument, "aten.add.out writes samples or parameters by out= in the program, and has no gradient. Use its result"),
     "several tensors": (
         lambda x, w, y: torch._foreach_mul_([y, y * 1], [w, w]),
@@ -271,6 +281,16 @@ def test_passes_of_a_sum_and_of_a_mean_add_up() -> None:
         (grads.batch(x) * w).sum().backward()
         (grads.batch(x) * w).sum(1).mean().backward()
     torch.testing.assert_close(grads.materialize()[0], 2 * x)
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.binary_cross_entropy_with_logits])
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_a_loss_of_samples_and_a_parameter(loss: Any, reduction: str) -> None:
+    x, w = samples(), parameter()
+    expected = [torch.autograd.grad(loss(one[None], w.expand(1, N), reduction=reduction), w)[0] for one in x]
+    with per_sample([w]) as grads:
+        loss(grads.batch(x), w.expand(B, N), reduction=reduction).backward()
+    torch.testing.assert_close(grads.materialize()[0], torch.stack(expected))
 
 
 def test_a_pass_that_begins_at_the_losses_needs_a_word() -> None:

@@ -265,6 +265,24 @@ class TestTheBlock:
             compare(*found[i])
         assert found[2] is found[3] is Tensor
 
+    def test_a_thread_whose_block_is_over_calls_modules_as_torch_does(self) -> None:
+        m, (x, y), entered, over = network(), batch(), threading.Event(), threading.Event()
+
+        def other() -> None:
+            with per_sample(network().parameters()):
+                entered.set()
+                over.wait(60)
+
+        with per_sample(m.parameters()) as grads:
+            loss_of(m, x, y).backward()
+        thread = threading.Thread(target=other)
+        thread.start()
+        entered.wait(60)
+        out = m(x)
+        over.set()
+        thread.join()
+        assert type(out) is Tensor and len(grads) == 6
+
     def test_a_parameter_that_is_written_before_the_backward_pass_is_noticed(self) -> None:
         m, (x, y) = nn.Linear(5, 3).double(), batch()
         with per_sample(m.parameters()):

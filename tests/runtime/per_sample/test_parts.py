@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from runtime.per_sample import PerSampleGrads, per_sample
+from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads
 from runtime.per_sample.projections import Projection, TwoSided, checked
 from runtime.rules.per_sample import Dense, Outer
 
@@ -79,6 +79,20 @@ def test_without_out_all_samples_are_computed_at_once(monkeypatch: pytest.Monkey
     parts = _spied(monkeypatch)
     grads.materialize()
     assert parts == [(0, B)]
+
+
+@pytest.mark.parametrize("ask", [lambda g: g.norms(), lambda g: g.gram(), lambda g: g.project(3)], ids=["norms", "gram", "project"])
+def test_small_gradients_are_computed_at_once_where_no_limit_is_said(
+    ask: Callable[[PerSampleGrads], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, x = nn.Linear(COLUMNS, ROWS, bias=False), torch.randn(B, T, COLUMNS)
+    with per_sample([layer.weight]) as grads:
+        layer(grads.batch(x)).pow(3).sum().backward()
+    by_function = per_sample_grads(lambda w, x: (x @ w).pow(3).sum())(torch.ones(COLUMNS, ROWS), x)
+    parts = _spied(monkeypatch)
+    for each in (grads, by_function):
+        ask(each)
+    assert set(parts) == {(0, B)}
 
 
 def test_factors_are_kept_if_they_give_the_norms() -> None:
