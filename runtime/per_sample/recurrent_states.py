@@ -27,11 +27,13 @@ def with_placed_states(session: BatchSession, args: Sequence[Any]) -> list[Any]:
     if not isinstance(place, Place):
         return list(args)
     states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
-    owners = place.owners(session.size or 0, x.device)[: states[0].shape[1]]
+    size = session.size
+    assert size is not None
+    owners = place.owners(size, x.device)[: states[0].shape[1]]
     if place is not ALONE:
         if owners.numel() != states[0].shape[1] or place.dim != (0 if packed or args[-1] else 1):
             return list(args)  # the ops of the layer say what is wrong
-        place = listed(1, owners, session.size or 0, packed)
+        place = listed(1, owners, size, packed)
     for i, h in enumerate(states):
         if session.is_parameter(h):
             ones = SESSION.wrap(torch.ones_like(SESSION.lowered(h)))

@@ -354,6 +354,17 @@ def test_running_statistics_in_a_row_of_a_buffer_are_refused_where_the_same_pass
     assert type(means) is Tensor and means[0].abs().min() > 0 and means[1].count_nonzero() == 0
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_noise_that_a_call_draws_for_each_sample_is_a_batch(rows: int) -> None:
+    w, x, noise = torch.ones(4, requires_grad=True), torch.randn(rows, 4), torch.zeros(rows, 4)
+    with per_sample([w]) as grads:
+        x_ = grads.batch(x)
+        torch.ops.aten.rrelu_with_noise(x_, noise, 0.1, 0.3, True)
+        (x_ * w * noise).sum().backward()
+    assert type(noise) is Tensor and noise.abs().min() > 0
+    torch.testing.assert_close(grads.materialize()[0], x * noise)
+
+
 def test_running_statistics_are_updated_once_and_are_plain_afterwards() -> None:
     norm, x = torch.nn.BatchNorm1d(4), torch.randn(3, 4)
     alone = copy.deepcopy(norm)

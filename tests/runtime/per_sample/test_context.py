@@ -183,6 +183,14 @@ def test_a_packed_sequence_may_have_as_many_samples_as_the_batch_or_fewer(packed
     torch.testing.assert_close(grads.materialize(), expected)
 
 
+def test_the_later_steps_of_a_packed_sequence_are_a_part_of_each_sample() -> None:
+    rows = [samples(3 - i, seed=i) for i in range(3)]
+    module = Scale(lambda sequence: sequence.data[3:])
+    with per_sample(module.w) as grads:
+        module(pack_sequence(rows)).sum().backward()
+    torch.testing.assert_close(grads.materialize(), torch.stack([each[1:].sum(0) for each in rows]))
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_packed_sequence_of_few_samples(size: int) -> None:
     rows = [samples(3, seed=i) for i in range(size)]

@@ -176,6 +176,14 @@ def test_a_custom_function_that_mixes_samples_is_refused(function: Any, text: st
             (apply(function, y) + y).sum().backward()
 
 
+def test_a_pass_that_begins_at_a_custom_function_that_mixes_samples_is_refused() -> None:
+    layer, x = layer_and_batch()
+    with per_sample(layer.parameters(), reduction="sum"):
+        out = apply(CenteredForward, layer(x))
+        with pytest.raises(RuntimeError, match=r"aten\.sub\.Tensor mixes samples"):
+            out.backward(torch.ones(4, 3, dtype=x.dtype))
+
+
 def test_a_custom_function_of_a_parameter_is_refused_by_its_name() -> None:
     layer, x = layer_and_batch()
     with per_sample(layer.parameters()), pytest.raises(RuntimeError, match="custom Function Product of parameters"):
@@ -267,7 +275,7 @@ def test_an_output_that_is_marked_as_a_constant_is_followed_as_one() -> None:
 
 def test_an_output_of_parameters_that_is_marked_as_a_constant_is_followed_as_one() -> None:
     def f(layer: nn.Linear, x: Tensor) -> Tensor:
-        _, signs = apply(Absolute, layer.weight)
+        _, signs = apply(Absolute, layer.weight * 1)
         out: Tensor = layer(x) @ signs
         return out
 

@@ -16,7 +16,6 @@ from runtime import jit
 from runtime.func import grad, hessian, jvp, vmap
 from runtime.per_sample import PerSampleGrads, per_sample_grads
 from runtime.rules.per_sample import Term
-from runtime.session.tensor import unwrap
 
 W, X = torch.linspace(0.5, 1.5, 6, dtype=torch.float64), torch.linspace(-1, 2, 24, dtype=torch.float64).reshape(4, 6)
 
@@ -38,6 +37,8 @@ def _loop(loss: Any, w: Tensor, x: Tensor) -> Tensor:
 LOSSES: dict[str, Any] = {
     "an assignment": lambda w, x: _assigned(x, w),
     "data": lambda w, x: (x * w.data).sum() + (x * w).sum(),
+    "a weighted mean with a parameter in place": lambda w, x: (x * 1).lerp_(w, 0.3).square().sum(),
+    "a number of a parameter at an index": lambda w, x: (x * 1).index_fill_(0, torch.tensor([1]), w[0]).square().sum(),
     "a number of a parameter": lambda w, x: (x * w[0].item() * w).sum(),
     "foreach": lambda w, x: torch.stack(torch._foreach_mul([x, x], [w, w])).sum(),
     "einsum": lambda w, x: torch.einsum("ij,jk->", x.reshape(2, 3), w.reshape(3, 2)),
@@ -320,11 +321,11 @@ def test_a_frozen_layer_keeps_nothing_of_its_input(without_collector: None) -> N
     kept: list[bool] = []
 
     def loss(w: Tensor, x: Tensor) -> Tensor:
-        h = x * 2
-        storage = weakref.ref(unwrap(h).untyped_storage())
+        h: Any = x * 2
+        held = weakref.ref(h._inner)
         out = F.linear(h, W.reshape(1, 6))
         del h
-        kept.append(storage() is not None)
+        kept.append(held() is not None)
         return (out * w).sum()
 
     per_sample_grads(loss)(W, X)
