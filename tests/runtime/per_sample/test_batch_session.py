@@ -47,6 +47,11 @@ def without_grad(write: Callable[[], Any]) -> None:
         write()
 
 
+def copied_without_grad(target: Tensor, value: Tensor) -> Tensor:
+    without_grad(lambda: target.copy_(value))
+    return target
+
+
 def _set_twice(x: Tensor, w: Tensor) -> Tensor:
     return x * put(put(buffer(x, N), slice(2), w[:2]), 2, 2.0)
 
@@ -81,8 +86,8 @@ WRITES: dict[str, Program] = {
     "a view that was taken before": lambda x, w, y: [y[:, 1], y.mul_(x)][0],
     "a parameter into a part of a tensor of parameters": lambda x, w, y: x * put(w * 1, 0, w[1]),
     "constants over all": lambda x, w, y: y.copy_(torch.ones(N)) * w,
-    "a number over parameters without grad mode": lambda x, w, y: (z := w * 1, without_grad(lambda: z.copy_(torch.ones(N))), x * z)[2],
-    "parameters over others without grad mode": lambda x, w, y: (z := w * 1, without_grad(lambda: z.copy_(2 * w)), x * z)[2],
+    "a number over parameters without grad mode": lambda x, w, y: x * copied_without_grad(w * 1, torch.ones(N)),
+    "parameters over others without grad mode": lambda x, w, y: x * copied_without_grad(w * 1, 2 * w),
     "a view of parameters that was taken before": lambda x, w, y: (b := w * 1, v := b[:2], b.mul_(w), x[:, :2] * v)[3],
 }
 
@@ -149,7 +154,7 @@ REFUSED: dict[str, tuple[Program, str]] = {
         "it computes with a sum or mean over the samples and with single samples",
     ),
     "a sum of parameters that were written over samples without grad mode": (
-        lambda x, w, y: (without_grad(lambda: y.copy_(w)), (x * w) * y.sum())[1],
+        lambda x, w, y: x * w * copied_without_grad(y, w).sum(),
         "it computes with a sum or mean over the samples and with single samples",
     ),
     "a view of a mixture that was taken before": (
@@ -245,6 +250,7 @@ WITHOUT_GRADIENT: dict[str, Callable[[Tensor], Tensor]] = {
     "a comparison": lambda w: (w > 0).sum(),
     "a position": lambda w: w.argmax(),
     "what is detached": lambda w: w.detach().sum(),
+    "data": lambda w: w.data.sum() + (w * 1).data.sum(),
 }
 
 

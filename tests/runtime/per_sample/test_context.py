@@ -214,8 +214,11 @@ def test_a_tensor_of_the_runtime_is_a_batch_as_a_plain_one_is() -> None:
     torch.testing.assert_close(grads.materialize(), x)
 
 
+NO_MORE: Any = None
+
+
 def test_a_data_class_without_a_batch_reaches_the_module_itself() -> None:
-    given, x, seen = Inputs(torch.tensor(2.0), None), samples(), list[Any]()
+    given, x, seen = Inputs(torch.tensor(2.0), NO_MORE), samples(), list[Any]()
     module = Scale(lambda x, *rest: [x, seen.extend(rest)][0])  # type: ignore[func-returns-value]
     with per_sample(module.w) as grads:
         module(x, given, Inputs).sum().backward()

@@ -227,7 +227,7 @@ def test_a_call_of_aten_with_constant_states(kind: str) -> None:
 def test_a_recurrent_layer_with_options_by_keyword() -> None:
     torch.manual_seed(0)
     cell = nn.GRU(N, 2).double()
-    params = list(cell.parameters())
+    params: list[Tensor] = list(cell.parameters())
 
     def loss(x: Tensor) -> Tensor:
         options: Any = {"num_layers": 1, "dropout": 0.0, "train": False, "bidirectional": False, "batch_first": False}
