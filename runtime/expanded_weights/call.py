@@ -67,7 +67,8 @@ def _check_arguments(module: object, batch_size: object, loss_reduction: object)
 def _tensors(given: Any, dim: int) -> list[torch.Tensor]:
     """The tensors that may be batches. A packed sequence has as many samples as sequences, so it is none."""
     leaves = pytree.tree_leaves(given, is_leaf=lambda a: isinstance(a, PackedSequence))
-    return [t for t in leaves if isinstance(t, torch.Tensor) and t.dim() > dim]
+    found = (t for leaf in leaves for t in ((leaf,) if isinstance(leaf, torch.Tensor) else _contained(leaf)))
+    return [t for t in found if t.dim() > dim]
 
 
 def _batch_size(args: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -> int:

@@ -19,7 +19,7 @@ class Delivery(per_sample):
         super().__init__(params, batch_dim, reduction=reduction)
         self.length = length
         self._session.arrived = self._queue
-        self._of_pass = -1
+        self._of_pass: int | None = None
 
     def _queue(self) -> None:
         if self._of_pass != current_graph_task_id():

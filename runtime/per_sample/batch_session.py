@@ -84,9 +84,9 @@ class BatchSession(StandIn):
         self.supposed: dict[int, Any] = {}  # by id: a batch that was marked because it is an argument of a module
         self.parameters: dict[int, Any] = {}  # by id of a tensor of the user: its value on the tape
         self.uses = Uses()
-        self.lifted: list[weakref.ref[Tensor]] = []  # plain tensors that became values of the session when samples were written to them
+        self.lifted: list[weakref.ref[Any]] = []  # plain tensors that became values of the session when samples were written to them
         self._factor: Any = None
-        self._of_pass = -1
+        self._of_pass: int | None = None  # the backward pass that `_factor` is of
 
     # states
 
@@ -119,12 +119,15 @@ class BatchSession(StandIn):
 
     def give_back(self) -> None:
         """The plain tensors to which samples were written are plain again, unless they have a history."""
-        for t in [t for ref in self.lifted if (t := ref()) is not None]:
-            whole: Any = t if t._view is None else t._view.base  # type: ignore[attr-defined]
-            if edge_of(whole) is None:
-                for each in (t,) if whole is t else (t, whole):
-                    give_back(SESSION, each)
+        lifted = [t for ref in self.lifted if (t := ref()) is not None]
+        for t in [t for t in lifted if edge_of(t if t._view is None else t._view.base) is None]:
+            give_back(SESSION, t)
         self.lifted.clear()
+
+    def lift(self, t: Any, op: Op) -> None:
+        """Make the plain tensor ``t``, and its base, values of the session until :meth:`give_back`. ``op``: what writes to it."""
+        v: Any = lift_in_place(SESSION, t, op.func)
+        self.lifted += [weakref.ref(each) for each in ((v,) if v._view is None else (v, v._view.base))]
 
     def mark(self, v: Any, dim: int) -> None:
         """The samples lie in dimension ``dim`` of ``v``."""
@@ -137,7 +140,7 @@ class BatchSession(StandIn):
 
     def mark_rows(self, v: Any, owners: Tensor) -> None:
         """Row i of ``v`` belongs to sample ``owners[i]``."""
-        n = int(owners.max()) + 1 if owners.numel() else 0
+        n = int(owners.max()) + 1
         if self.size is None:
             self.size = n
         if n > self.size:
@@ -233,7 +236,8 @@ class BatchSession(StandIn):
             raise Mixed("it is not linear in a sum or mean over the samples, so the loss is no sum of those of the samples")
         if not all(equal(p.factor, pooled[0].factor) for p in pooled[1:]):
             raise Mixed("it adds a sum and a mean over the samples. Say which the gradients are of by reduction='sum' or 'mean'")
-        if self.reduction is None and op.base_name.rstrip("_") in ("mul", "div") and self.size is not None and self.size > 1:
+        if self.reduction is None and op.base_name.rstrip("_") in ("mul", "div"):
+            assert self.size is not None
             refuse_number_of_samples(op.base_name, flat, isinstance(pooled[0].factor, int) and pooled[0].factor == 1, self.size)
         return pooled[0]
 
@@ -330,7 +334,7 @@ class BatchSession(StandIn):
         plain = [
             a._inner if isinstance(a, Value) and a._level is SESSION else a.detach() if isinstance(a, torch.Tensor) else a for a in flat
         ]
-        size, number, count = call.size, dict(zip(at, range(len(at)), strict=True)), len(results)
+        size, number, count = call.size, {i: k for k, i in enumerate(at)}, len(results)
         parts = [p.split(a, size) if isinstance(p, Place) else a for a, p in zip(plain, places, strict=True)]
         batched = [isinstance(p, Place) for p in places]
         adapt(op, parts, batched, spec, size)
@@ -392,8 +396,7 @@ class BatchSession(StandIn):
                 f"per_sample: {op.func} writes samples or parameters to several tensors in {self.where()}. Write to one at a time."
             )
         if not isinstance(target, Value):
-            lift_in_place(SESSION, target, op.func)
-            self.lifted.append(weakref.ref(target))
+            self.lift(target, op)
         samples, copies = any(isinstance(s, Place) for s in states), op.base_name == "copy_"
         if samples and any(s is PARAMETERS for s in states[copies:]) and _grad_enabled() and op.functional is not None:
             result = op.functional.func(target.clone(), *args[1:], **kwargs)
@@ -405,13 +408,15 @@ class BatchSession(StandIn):
             return self._mixed(outs, op, Mixed("nothing is known of where this write leaves the samples"))
         if copies:
             v: Any = target
-            if states[0] is PARAMETERS and v._view is None:
-                v._edge = None
-            states = [None, *states[1:]]  # nothing is left of what was there, nor of its history
+            former, *states = states
+            if former is PARAMETERS and v._view is None and _grad_enabled():
+                v._edge = None  # nothing is left of what was there, nor of its history
+            stays = isinstance(former, Place) or (not _grad_enabled() and edge_of(v) is not None)  # each row is still that of a sample
+            states = [None, *states]
             samples = isinstance(states[1], Place)
             if states[1] is PARAMETERS or states[1] is None:
                 outs = self._record_write(op, args, kwargs)
-                state = states[1] if _grad_enabled() else None
+                state = former if stays else states[1] if _grad_enabled() else None
                 self.put(outs, state)
                 return self._follow_base(outs, state, of_base, op)
         if all(s is None or s is PARAMETERS for s in states):

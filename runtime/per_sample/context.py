@@ -82,7 +82,7 @@ class per_sample(PerSampleGrads):
             if not isinstance(leaf, torch.Tensor):
                 raise TypeError(f"per_sample: {name} must be a tensor, got {type(leaf).__name__}")
             self._enter(name, leaf)
-        self._known = -1
+        self._known: int | None = None  # of the changes of the uses, those that `_found` is of
         super().__init__([], spec, torch.zeros(0), (), memory_limit)
 
     def _enter(self, name: str, leaf: Tensor) -> None:
@@ -264,9 +264,10 @@ class Modules:
         _intercept(-1)
 
     def call(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-        grads = self.grads()
         refuse_wrapper(module)
-        if not self.stack and grads is not None:
+        if not self.stack:
+            grads = self.grads()
+            assert grads is not None  # it is entered
             args, kwargs = grads.marked((args, kwargs))
         self.stack.append(module)
         try:

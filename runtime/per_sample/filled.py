@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +12,6 @@ from ..rules.ops import Op
 from ..rules.places import ALONE, Mixed, Place, Tensor
 from ..rules.record import parameters
 from ..seam.levels import Value
-from ..session.tensor import SESSION
-from ..tape.lift import lift_in_place
 
 
 class Filled:
@@ -42,13 +39,12 @@ class Filled:
 
     def _lift(self, session: Any, name: str, t: Tensor) -> None:
         try:
-            lift_in_place(SESSION, t, self.op.func)
+            session.lift(t, self.op)
         except InplaceError as error:
             raise RuntimeError(
                 f"per_sample: {self.op.func} writes values of the samples to its argument {name} in {session.where()}. Other tensors "
                 "share its memory, or it requires grad, so it is not known where these values are read. Give it a buffer of its own."
             ) from error
-        session.lifted.append(weakref.ref(t))
 
 
 def _names(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[str]:

@@ -84,8 +84,7 @@ class _Places:
         """Raise if a gradient does not have the samples where the input has them."""
         for i, (g, place) in enumerate(zip(found, self.given, strict=False)):
             state = _state(self.session, g)
-            fits = state is None or self.session.size == 1 or (isinstance(state, Place) and state == place)
-            if isinstance(place, Place) and not fits:
+            if isinstance(place, Place) and state is not None and state != place:
                 why = f" {state.why}" if isinstance(state, Mixture) else ""
                 raise RuntimeError(
                     f"per_sample: the backward of the custom Function {self.name} mixes samples in the gradient of its input {i}.{why}"

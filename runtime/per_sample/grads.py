@@ -140,14 +140,14 @@ class PerSampleGrads:
         found = (of(i, p.value.shape, p.terms) for i, p in enumerate(self._parameters))
         if _checked(per) == "parameter":
             return trees.unflatten(list(found), self._spec)
-        start = self.losses.new_zeros(len(self), *(k if isinstance(k, tuple) else (k,)))
+        start = self._zeros(len(self), *(k if isinstance(k, tuple) else (k,)))
         return functools.reduce(torch.add, found, start).flatten(1)
 
     def _projection(self, k: int | tuple[int, int], seed: int) -> Callable[..., Tensor]:
         """A function of the number, the shape and the terms of a parameter: its projection."""
         if isinstance(k, tuple):
-            return TwoSided(len(self), k, seed, self.memory_limit, self.losses).of
-        return Projection(len(self), k, seed, self.memory_limit, self.losses).of
+            return TwoSided(len(self), k, seed, self.memory_limit, self._zeros()).of
+        return Projection(len(self), k, seed, self.memory_limit, self._zeros()).of
 
     # gradients
 
@@ -177,7 +177,12 @@ class PerSampleGrads:
 
         def of(p: Parameter) -> Tensor:
             mean = self._summed(p, lambda d: d) / len(self)
-            return self._summed(p, lambda d: real((d - mean).conj() * (d - mean))) / len(self)
+
+            def squared(d: Tensor) -> Tensor:
+                centered = d - mean
+                return real(centered.conj() * centered)
+
+            return self._summed(p, squared) / len(self)
 
         return self._tree(of)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,9 +18,9 @@ def refuse_number_of_samples(name: str, given: Sequence[Any], is_sum: bool, size
     Example: ``losses.sum() / 4`` with a batch of 4 is their mean, or a sum with a weight. ``name``: of the op, ``given``: its arguments.
     """
     for c in _numbers(given):
-        by = c if name.startswith("div") == is_sum else 1 / c if c else 0.0
+        by = c if name.startswith("div") == is_sum else 1 / c
         near = round(by)
-        if near >= size and near % size == 0 and abs(by - near) < 1e-6 * near:
+        if near >= size and near % size == 0 and math.isclose(by, near, rel_tol=1e-6):
             what, instead = ("sum", "mean()") if is_sum else ("mean", "sum()")
             how = "divided by" if name.startswith("div") else "multiplied with"
             raise Mixed(
@@ -29,9 +30,10 @@ def refuse_number_of_samples(name: str, given: Sequence[Any], is_sum: bool, size
 
 
 def _numbers(given: Sequence[Any]) -> list[float]:
-    plain = [a for a in given if isinstance(a, (int, float)) and not isinstance(a, bool)]
+    """The magnitudes of the numbers among arguments, but zero."""
+    plain = [a for a in given if isinstance(a, (int, float))]
     plain += [a.item() for a in given if type(a) is torch.Tensor and a.numel() == 1 and not a.is_complex()]
-    return [abs(float(a)) for a in plain]
+    return [abs(float(a)) for a in plain if a]
 
 
 def _cross_entropy(

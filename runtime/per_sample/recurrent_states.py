@@ -27,21 +27,21 @@ def with_placed_states(session: BatchSession, args: Sequence[Any]) -> list[Any]:
     if not isinstance(place, Place):
         return list(args)
     states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
-    owners = place.owners(session.size or 0, x.device)[: states[0].shape[1]]
+    size = session.size
+    assert size is not None
+    owners = place.owners(size, x.device)[: states[0].shape[1]]
     if place is not ALONE:
         if owners.numel() != states[0].shape[1] or place.dim != (0 if packed or args[-1] else 1):
             return list(args)  # the ops of the layer say what is wrong
-        place = listed(1, owners, session.size or 0, packed)
+        place = listed(1, owners, size, packed)
     for i, h in enumerate(states):
         if session.is_parameter(h):
             ones = SESSION.wrap(torch.ones_like(SESSION.lowered(h)))
             session.put(ones, place)
             states[i] = h * ones  # each sample uses its part of the parameter
-            continue
-        if isinstance(h, Value) and session.state(h) is not None and id(h) not in session.supposed:
-            continue
-        states[i] = h if isinstance(h, Value) else SESSION.wrap(h)
-        session.put(states[i], place)
+        elif not isinstance(h, Value) or session.state(h) is None or id(h) in session.supposed:
+            states[i] = h if isinstance(h, Value) else SESSION.wrap(h)
+            session.put(states[i], place)
     found = list(args)
     found[at] = states if isinstance(hx, (list, tuple)) else states[0]
     return found

@@ -135,7 +135,7 @@ class Samples(BatchLevel):
         inner = [flat[i]._inner for i in at]
         edges = tuple(edge_of(t) if isinstance(t, Value) and t._level is self.tape else None for t in inner)
         lowered = [self.tape.lowered(t) for t in inner]
-        number = dict(zip(at, range(len(at)), strict=True))
+        number = {i: k for k, i in enumerate(at)}
 
         def found(grads: list[Any]) -> None:
             self.uses.add(call.uses([grads[number[i]] if i in number else None for i in range(size)]))

@@ -101,7 +101,7 @@ class _Scale:
         self._copies: dict[tuple[int, int, torch.dtype], tuple[Tensor, Tensor]] = {}  # with the tensor, whose address is then not reused
 
     def __call__(self, t: Tensor) -> Tensor:
-        if type(t) is not torch.Tensor or not t.is_contiguous() or not t.numel() or t.is_conj() or t.is_neg():
+        if type(t) is not torch.Tensor or not t.is_contiguous() or t.is_conj() or t.is_neg():
             return self._scaled(t)
         key = t.data_ptr(), t.numel(), t.dtype
         if key not in self._copies:
@@ -200,8 +200,7 @@ class ParameterCall:
     def _term(self, i: int, gs: list[Any]) -> Term:
         if self.batched[i]:  # each sample uses a part of its own
             return Dense(self._general(i, gs).dense())
-        first, *others = gs
-        term = self._factored(i, first) if first is not None and all(g is None for g in others) else None
+        term = None if gs[0] is None else self._factored(i, gs[0])  # of ops with factors, only the first result depends on parameters
         if term is not None:
             return term
         general = self._general(i, gs)

@@ -64,6 +64,12 @@ def test_the_batch_is_found_in_the_arguments(name: str) -> None:
     torch.testing.assert_close(module.w.grad_sample, x)
 
 
+def test_the_size_that_is_said_tells_the_batch_from_constants_before_it() -> None:
+    module, x = Scale(lambda c, x: c.sum() * x), samples(4, N)
+    call_for_per_sample_grads(module, batch_size=4)(torch.ones(5, N, dtype=x.dtype), x).sum().backward()
+    torch.testing.assert_close(module.w.grad_sample, 5 * N * x)
+
+
 def test_a_packed_sequence_is_a_batch() -> None:
     module, rows = Scale(lambda packed: packed.data), [samples(n, N) for n in (1, 3, 2)]
     call_for_per_sample_grads(module)(pack_sequence(rows, enforce_sorted=False)).sum().backward()
@@ -74,6 +80,12 @@ def test_a_data_class_is_a_batch_of_the_size_that_is_said() -> None:
     module, x = Scale(lambda d: d.x * d.more.x), samples(4, N)
     call_for_per_sample_grads(module, batch_size=4)(Inputs(x, Inputs(2 * x))).sum().backward()
     torch.testing.assert_close(module.w.grad_sample, 2 * x * x)
+
+
+def test_a_batch_in_a_data_class_may_be_smaller_than_what_was_said() -> None:
+    module, x = Scale(lambda d: d.x * d.more.x), samples(3, N)
+    call_for_per_sample_grads(module, batch_size=4)(Inputs(x, Inputs(2 * x, torch.ones(())))).sum().backward()
+    torch.testing.assert_close(module.w.grad_sample, torch.cat([2 * x * x, x.new_zeros(1, N)]))
 
 
 def test_the_batch_may_lie_behind_a_dimension() -> None:
@@ -137,6 +149,26 @@ def test_a_weight_tells_the_facts_of_its_original() -> None:
     assert (weight.shape, weight.dim(), weight.size(1), weight.numel(), len(weight)) == ((2, 3), 2, 3, 6, 2)
     assert weight.dtype is torch.float32 and weight.stride() == (3, 1) and weight.is_floating_point() and not weight.is_complex()
     assert weight.requires_grad and weight.is_contiguous() and repr(weight) == repr(weight.orig_weight)
+
+
+@pytest.mark.parametrize(
+    ("layer", "weight", "sample"),
+    [
+        (torch.nn.functional.conv2d, (2, N, 1, 1), (N, 5, 5)),
+        (torch.nn.functional.conv3d, (2, N, 1, 1, 1), (N, 2, 2, 2)),
+        (torch.nn.functional.embedding, (2, N), (5,)),
+        (lambda x, w: torch.nn.functional.group_norm(x, 1, w), (N,), (N,)),
+        (lambda x, w: torch.nn.functional.instance_norm(x, weight=w), (N,), (N, 5)),
+    ],
+)
+def test_each_layer_has_a_batch_of_some_dimensions(layer: Any, weight: tuple[int, ...], sample: tuple[int, ...]) -> None:
+    w = ExpandedWeight(torch.ones(weight, requires_grad=True), 4)
+    x = torch.arange(torch.Size((4, *sample)).numel()).reshape(4, *sample) % 2
+    x = x if layer is torch.nn.functional.embedding else x.float()
+    with pytest.raises(RuntimeError, match=f"need a batch dimension: .* got an input of {len(sample)} dimensions"):
+        layer(x[0], w)
+    layer(x, w).sum().backward()
+    assert w.orig_weight.grad_sample.shape == (4, *weight)
 
 
 @pytest.mark.parametrize("by_keyword", [False, True])

@@ -47,6 +47,11 @@ def without_grad(write: Callable[[], Any]) -> None:
         write()
 
 
+def copied_without_grad(target: Tensor, value: Tensor) -> Tensor:
+    without_grad(lambda: target.copy_(value))
+    return target
+
+
 def _set_twice(x: Tensor, w: Tensor) -> Tensor:
     return x * put(put(buffer(x, N), slice(2), w[:2]), 2, 2.0)
 
@@ -79,6 +84,11 @@ WRITES: dict[str, Program] = {
     "what is detached, to itself": lambda x, w, y: y.add_(y.detach()),
     "what is detached after it": lambda x, w, y: [y.mul_(x), y.detach()][0],
     "a view that was taken before": lambda x, w, y: [y[:, 1], y.mul_(x)][0],
+    "a parameter into a part of a tensor of parameters": lambda x, w, y: x * put(w * 1, 0, w[1]),
+    "constants over all": lambda x, w, y: y.copy_(torch.ones(N)) * w,
+    "a number over parameters without grad mode": lambda x, w, y: x * copied_without_grad(w * 1, torch.ones(N)),
+    "parameters over others without grad mode": lambda x, w, y: x * copied_without_grad(w * 1, 2 * w),
+    "a view of parameters that was taken before": lambda x, w, y: (b := w * 1, v := b[:2], b.mul_(w), x[:, :2] * v)[3],
 }
 
 
@@ -95,6 +105,12 @@ def test_a_write_has_the_gradients_of_a_loop(name: str, rows: int) -> None:
 
 def _out_argument(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
     return torch.add(y, 1, out=torch.empty_like(y.detach()))
+
+
+def _constant_written_through_detach(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+    z = runtime.wrap(buffer(x))
+    z.detach().add_(x)
+    return z * y
 
 
 def _two_means(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
@@ -116,6 +132,10 @@ REFUSED: dict[str, tuple[Program, str]] = {
     "a mean beside a sum": (_two_means, "aten.copy_.default mixes samples .* does not fit the samples in the other parts"),
     "a sum into every row": (lambda x, w, y: put(y, (slice(None), 0), y.sum()), "a sum or mean over the samples and with single samples"),
     "memory that was written to through detach": (_written_through_detach, r"written to through detach\(\) or .data. Write to the tensor"),
+    "memory of a constant that was written to through detach": (
+        _constant_written_through_detach,
+        r"written to through detach\(\) or .data. Write to the tensor",
+    ),
     "out": (_out_argument, "aten.add.out writes samples or parameters by out= in the program, and has no gradient. Use its result"),
     "several tensors": (
         lambda x, w, y: torch._foreach_mul_([y, y * 1], [w, w]),
@@ -125,6 +145,22 @@ REFUSED: dict[str, tuple[Program, str]] = {
     "a product of sums": (lambda x, w, y: (y.sum() * x.sum() * torch.ones(())).sqrt(), "aten.mul.Tensor mixes samples .* not linear"),
     "a product of a sum with samples": (lambda x, w, y: y * y.sum(), "it computes with a sum or mean over the samples and with single"),
     "samples that a packed layout shows of several": (lambda x, w, y: y.flatten()[1:], "aten.slice.Tensor mixes samples"),
+    "a write of which nothing is known": (
+        lambda x, w, y: y.polygamma_(1),
+        "aten.polygamma_.default mixes samples .* nothing is known of where this write leaves the samples",
+    ),
+    "a sum of constants that were written over samples": (
+        lambda x, w, y: (x * w) * y.copy_(torch.ones(N)).sum(),
+        "it computes with a sum or mean over the samples and with single samples",
+    ),
+    "a sum of parameters that were written over samples without grad mode": (
+        lambda x, w, y: x * w * copied_without_grad(y, w).sum(),
+        "it computes with a sum or mean over the samples and with single samples",
+    ),
+    "a view of a mixture that was taken before": (
+        lambda x, w, y: (v := y[:, 1], y.copy_(y.softmax(0)), v)[2],
+        "aten._softmax.default mixes samples",
+    ),
     "what depends on one mixture and another": (lambda x, w, y: y.softmax(0) * y.cumsum(0), "aten._softmax.default mixes samples"),
 }
 
@@ -201,12 +237,66 @@ def test_one_pass_of_a_sum_and_a_mean_needs_a_word() -> None:
             runtime.autograd.backward([each.sum(), each.mean()])
 
 
+def test_one_pass_of_a_sum_and_a_mean_is_of_what_the_word_says() -> None:
+    x, w = samples(), parameter()
+    for reduction, factor in (("sum", 1), ("mean", B)):
+        with per_sample([w], reduction=reduction) as grads:
+            each = (grads.batch(x) * w).sum(1)
+            runtime.autograd.backward([each.sum(), each.mean()])
+        torch.testing.assert_close(grads.materialize()[0], factor * (1 + 1 / B) * x)
+
+
+WITHOUT_GRADIENT: dict[str, Callable[[Tensor], Tensor]] = {
+    "a comparison": lambda w: (w > 0).sum(),
+    "a position": lambda w: w.argmax(),
+    "what is detached": lambda w: w.detach().sum(),
+    "data": lambda w: w.data.sum() + (w * 1).data.sum(),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_GRADIENT)
+def test_a_number_of_the_parameters_without_a_gradient_may_be_added_to_the_loss(name: str) -> None:
+    x, w = samples(), parameter()
+    with per_sample([w]) as grads:
+        ((grads.batch(x) * w).sum() + WITHOUT_GRADIENT[name](w)).backward()
+    torch.testing.assert_close(grads.materialize()[0], x)
+
+
+@pytest.mark.parametrize("rows", [2, N])
+def test_samples_in_rows_that_are_written_into_columns_are_refused(rows: int) -> None:
+    w = parameter()
+    with per_sample([w]) as grads, pytest.raises(RuntimeError, match="does not fit the samples in the other parts"):
+        x = grads.batch(samples(rows))
+        y = (x * w)[:, :rows].clone()
+        y.mT.copy_(x[:, :rows])
+        y.sum().backward()
+
+
+def test_what_samples_were_written_to_in_an_earlier_context_is_a_constant() -> None:
+    x, w = samples(), parameter()
+    with per_sample([w]) as grads:
+        kept = (grads.batch(x) * 1).mul_(2)
+    with per_sample([w]) as grads:
+        (grads.batch(x) * w * kept).sum().backward()
+    torch.testing.assert_close(grads.materialize()[0], 2 * x * x)
+
+
 def test_passes_of_a_sum_and_of_a_mean_add_up() -> None:
     x, w = samples(), parameter()
     with per_sample([w]) as grads:
         (grads.batch(x) * w).sum().backward()
         (grads.batch(x) * w).sum(1).mean().backward()
     torch.testing.assert_close(grads.materialize()[0], 2 * x)
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.binary_cross_entropy_with_logits])
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_a_loss_of_samples_and_a_parameter(loss: Any, reduction: str) -> None:
+    x, w = samples(), parameter()
+    expected = [torch.autograd.grad(loss(one[None], w.expand(1, N), reduction=reduction), w)[0] for one in x]
+    with per_sample([w]) as grads:
+        loss(grads.batch(x), w.expand(B, N), reduction=reduction).backward()
+    torch.testing.assert_close(grads.materialize()[0], torch.stack(expected))
 
 
 def test_a_pass_that_begins_at_the_losses_needs_a_word() -> None:

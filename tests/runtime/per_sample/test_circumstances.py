@@ -214,6 +214,24 @@ class TestTheBlock:
         torch.testing.assert_close(kept, x.mean(0))
         compare(grads.materialize(), by_loop(m, x, y))
 
+    @pytest.mark.parametrize("held", [True, False])
+    def test_a_plain_buffer_of_which_a_row_got_samples_is_plain_again(self, held: bool) -> None:
+        m, x = network(), batch()[0]
+        kept = torch.zeros(2, 5, dtype=torch.float64)
+        row = kept[1] if held else None
+        with per_sample(m.parameters()) as grads, torch.no_grad():
+            (kept[1] if row is None else row).add_(grads.batch(x).mean(0))
+        assert type(kept) is Tensor and type(kept[1] if row is None else row) is Tensor
+        torch.testing.assert_close(kept, torch.stack([torch.zeros_like(kept[0]), x.mean(0)]))
+
+    def test_a_plain_tensor_that_got_a_history_keeps_it(self) -> None:
+        m, (x, y) = network(), batch()
+        kept = torch.zeros(6, 2, 3, dtype=torch.float64)
+        with per_sample(m.parameters(), reduction="sum") as grads:
+            kept[:, 1] = m(x)
+        kept.pow(2).sum().backward()
+        compare(grads.materialize(), by_loop(m, x, y, lambda m, x, y: m(x).pow(2).sum()))
+
     def test_one_within_another_is_refused_and_the_outer_one_goes_on(self) -> None:
         m, (x, y) = network(), batch()
         with per_sample(m.parameters()) as grads:
@@ -246,6 +264,24 @@ class TestTheBlock:
         for i in range(2):
             compare(*found[i])
         assert found[2] is found[3] is Tensor
+
+    def test_a_thread_whose_block_is_over_calls_modules_as_torch_does(self) -> None:
+        m, (x, y), entered, over = network(), batch(), threading.Event(), threading.Event()
+
+        def other() -> None:
+            with per_sample(network().parameters()):
+                entered.set()
+                over.wait(60)
+
+        with per_sample(m.parameters()) as grads:
+            loss_of(m, x, y).backward()
+        thread = threading.Thread(target=other)
+        thread.start()
+        entered.wait(60)
+        out = m(x)
+        over.set()
+        thread.join()
+        assert type(out) is Tensor and len(grads) == 6
 
     def test_a_parameter_that_is_written_before_the_backward_pass_is_noticed(self) -> None:
         m, (x, y) = nn.Linear(5, 3).double(), batch()
@@ -289,9 +325,10 @@ def _statistics(x: Tensor, which: str) -> Tensor:
     return mean
 
 
+@pytest.mark.parametrize("rows", [2, 3])
 @pytest.mark.parametrize("which", ["batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"])
-def test_running_statistics_that_the_same_pass_reads_are_refused(which: str) -> None:
-    w, x = torch.randn(4, 4, dtype=torch.float64, requires_grad=True), torch.randn(3, 4, dtype=torch.float64)
+def test_running_statistics_that_the_same_pass_reads_are_refused(which: str, rows: int) -> None:
+    w, x = torch.randn(4, 4, dtype=torch.float64, requires_grad=True), torch.randn(rows, 4, dtype=torch.float64)
     with per_sample([w]) as grads:
         x = grads.batch(x)
         mean = _statistics(torch.stack([x, 2 * x], -1), which)
@@ -304,6 +341,28 @@ def test_running_statistics_in_memory_that_others_share_are_refused() -> None:
     w, x, both = torch.ones(4, requires_grad=True), torch.randn(3, 4), torch.zeros(2, 4)
     with per_sample([w]) as grads, pytest.raises(RuntimeError, match=r"its argument running_mean .* Other tensors share its memory"):
         F.batch_norm(grads.batch(x), both[0], both[1], training=True)
+
+
+def test_running_statistics_in_a_row_of_a_buffer_are_refused_where_the_same_pass_reads_the_buffer() -> None:
+    w, x, means = torch.ones(4, requires_grad=True), torch.randn(3, 4), torch.zeros(2, 4)
+    with per_sample([w]) as grads:
+        x = grads.batch(x)
+        F.batch_norm(x, means[0], torch.ones(4), training=True)
+        loss = (x * w * means.sum(0)).sum()
+        with pytest.raises(RuntimeError, match=r"batch_norm.* mixes samples in the program: batch norm computes its statistics over"):
+            loss.backward()
+    assert type(means) is Tensor and means[0].abs().min() > 0 and means[1].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_noise_that_a_call_draws_for_each_sample_is_a_batch(rows: int) -> None:
+    w, x, noise = torch.ones(4, requires_grad=True), torch.randn(rows, 4), torch.zeros(rows, 4)
+    with per_sample([w]) as grads:
+        x_ = grads.batch(x)
+        torch.ops.aten.rrelu_with_noise(x_, noise, 0.1, 0.3, True)
+        (x_ * w * noise).sum().backward()
+    assert type(noise) is Tensor and noise.abs().min() > 0
+    torch.testing.assert_close(grads.materialize()[0], x * noise)
 
 
 def test_running_statistics_are_updated_once_and_are_plain_afterwards() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
+import runtime
 from runtime.func import grad
 from runtime.per_sample import per_sample
 
@@ -91,7 +92,9 @@ def test_data_of_a_plain_tensor_is_not_set_to_samples() -> None:
         x = grads.batch(samples())
         with pytest.raises(RuntimeError, match=r"\.data of a plain tensor is set to what follows from samples or parameters. Use copy_"):
             kept.data = x * 2
-    assert kept.count_nonzero() == 0
+        assert kept.count_nonzero() == 0
+        kept.data = torch.ones(2)
+    assert kept.equal(torch.ones(2))
 
 
 @dataclass
@@ -167,6 +170,76 @@ def test_the_rows_of_a_packed_sequence_belong_to_its_samples(order: list[int]) -
     with per_sample(module.w) as grads:
         module(pack_sequence(rows, enforce_sorted=False)).sum().backward()
     torch.testing.assert_close(grads.materialize(), torch.stack([each.sum(0) for each in rows]))
+
+
+@pytest.mark.parametrize("packed", [2, 3, 4])
+def test_a_packed_sequence_may_have_as_many_samples_as_the_batch_or_fewer(packed: int) -> None:
+    rows = [samples(packed - i, seed=i) for i in range(packed)]
+    module, x = Scale(lambda x, sequence: torch.cat([x, sequence.data])), samples()
+    with per_sample(module.w) as grads:
+        module(x, pack_sequence(rows)).sum().backward()
+    expected = x.clone()
+    expected[:packed] += torch.stack([each.sum(0) for each in rows])
+    torch.testing.assert_close(grads.materialize(), expected)
+
+
+def test_the_later_steps_of_a_packed_sequence_are_a_part_of_each_sample() -> None:
+    rows = [samples(3 - i, seed=i) for i in range(3)]
+    module = Scale(lambda sequence: sequence.data[3:])
+    with per_sample(module.w) as grads:
+        module(pack_sequence(rows)).sum().backward()
+    torch.testing.assert_close(grads.materialize(), torch.stack([each[1:].sum(0) for each in rows]))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_packed_sequence_of_few_samples(size: int) -> None:
+    rows = [samples(3, seed=i) for i in range(size)]
+    module = Scale(lambda sequence: sequence.data.exp())
+    with per_sample(module.w) as grads:
+        module(pack_sequence(rows)).sum().backward()
+    torch.testing.assert_close(grads.materialize(), torch.stack([each.exp().sum(0) for each in rows]))
+
+
+def test_a_batch_that_was_marked_in_another_dimension_stays_so_in_a_module() -> None:
+    x, module = samples(N), Scale(lambda x: x.mT)
+    with per_sample(module.w) as grads:
+        module(grads.batch(x.mT, 1)).sum().backward()
+    torch.testing.assert_close(grads.materialize(), x)
+
+
+def test_a_tensor_of_the_runtime_is_a_batch_as_a_plain_one_is() -> None:
+    x, module = samples(), Scale()
+    with per_sample(module.w) as grads:
+        module(runtime.wrap(x)).sum().backward()
+    torch.testing.assert_close(grads.materialize(), x)
+
+
+NO_MORE: Any = None
+
+
+def test_a_data_class_without_a_batch_reaches_the_module_itself() -> None:
+    given, x, seen = Inputs(torch.tensor(2.0), NO_MORE), samples(), list[Any]()
+    module = Scale(lambda x, *rest: [x, seen.extend(rest)][0])  # type: ignore[func-returns-value]
+    with per_sample(module.w) as grads:
+        module(x, given, Inputs).sum().backward()
+    assert seen[0] is given and seen[1] is Inputs
+    torch.testing.assert_close(grads.materialize(), x)
+
+
+def test_an_empty_batch_of_a_product_has_gradients_of_no_rows() -> None:
+    w = parameter()
+    with per_sample(w) as grads:
+        assert len(grads) == 0 and grads.losses.shape == (0,)
+        (grads.batch(samples(0)) * w).sum().backward()
+    assert grads.materialize().shape == (0, N) and grads.weighted_sum(torch.zeros(0)).equal(torch.zeros(N).double())
+
+
+@pytest.mark.parametrize("k", [7, (2, 3)])
+def test_projections_are_on_the_device_of_the_gradients(k: Any) -> None:
+    layer, unused = nn.Linear(N, 2, device="meta"), torch.ones(2, device="meta", requires_grad=True)
+    with per_sample([*layer.parameters(), unused]) as grads:
+        layer(grads.batch(torch.ones(B, N, device="meta"))).sum().backward()
+    assert grads.project(k).device.type == "meta" and grads.project(k).shape == (B, 7 if k == 7 else 6)
 
 
 def test_a_packed_sequence_of_more_samples_than_the_batch_is_refused() -> None:

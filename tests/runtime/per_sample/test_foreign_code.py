@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import runtime
 from runtime.per_sample import per_sample
@@ -74,6 +75,35 @@ def by_loop(f: Callable[[nn.Linear, Tensor], Tensor]) -> Tensor:
     return torch.stack(found)
 
 
+def test_a_custom_function_of_one_sample_keeps_its_gradient() -> None:
+    layer, x = layer_and_batch()
+    with per_sample(layer.weight) as grads:
+        (apply(Square, layer(grads.batch(x[:1]))) + apply(Centered, layer(grads.batch(x[:1])))).pow(2).sum().backward()
+    torch.testing.assert_close(grads.materialize(), by_loop(lambda layer, x: layer(x).pow(2))[:1])
+
+
+class Transposed(Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.t()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g.t()
+
+
+def test_a_parameter_of_which_a_custom_function_gives_a_view_may_be_used_elsewhere() -> None:
+    def f(layer: nn.Linear, x: Tensor) -> Tensor:
+        w = layer.weight * 1
+        assert apply(Transposed, w).shape == (3, 3)
+        return x @ w
+
+    layer, x = layer_and_batch()
+    with per_sample(layer.weight) as grads:
+        f(layer, grads.batch(x)).pow(2).sum().backward()
+    torch.testing.assert_close(grads.materialize(), by_loop(f))
+
+
 @pytest.mark.parametrize("function", [Square, SquareInTwoParts])
 @pytest.mark.parametrize("beside", [0.0, 1.0])
 def test_a_custom_function_keeps_its_gradient(function: Any, beside: float) -> None:
@@ -123,13 +153,35 @@ class NormedBySaved(Normed):
         return g / x.norm()
 
 
-@pytest.mark.parametrize(("function", "text"), [(Centered, "mixes samples"), (Normed, "Function Normed"), (NormedBySaved, "NormedBySaved")])
+class CenteredForward(Centered):
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (Centered, "mixes samples"),
+        (CenteredForward, r"aten\.sub\.Tensor mixes samples"),
+        (Normed, "Function Normed"),
+        (NormedBySaved, "NormedBySaved"),
+    ],
+)
 def test_a_custom_function_that_mixes_samples_is_refused(function: Any, text: str) -> None:
     layer, x = layer_and_batch()
     with per_sample(layer.parameters()):
         y = layer(x)
         with pytest.raises(RuntimeError, match=text):
             (apply(function, y) + y).sum().backward()
+
+
+def test_a_pass_that_begins_at_a_custom_function_that_mixes_samples_is_refused() -> None:
+    layer, x = layer_and_batch()
+    with per_sample(layer.parameters(), reduction="sum"):
+        out = apply(CenteredForward, layer(x))
+        with pytest.raises(RuntimeError, match=r"^per_sample: aten\.sub\.Tensor mixes samples"):
+            out.backward(torch.ones(4, 3, dtype=x.dtype))
 
 
 def test_a_custom_function_of_a_parameter_is_refused_by_its_name() -> None:
@@ -221,6 +273,18 @@ def test_an_output_that_is_marked_as_a_constant_is_followed_as_one() -> None:
     torch.testing.assert_close(grads.materialize(), by_loop(f))
 
 
+def test_an_output_of_parameters_that_is_marked_as_a_constant_is_followed_as_one() -> None:
+    def f(layer: nn.Linear, x: Tensor) -> Tensor:
+        _, signs = apply(Absolute, layer.weight * 1)
+        out: Tensor = layer(x) @ signs
+        return out
+
+    layer, x = layer_and_batch()
+    with per_sample(layer.weight) as grads:
+        f(layer, grads.batch(x)).pow(2).sum().backward()
+    torch.testing.assert_close(grads.materialize(), by_loop(f))
+
+
 def test_a_custom_function_of_constants_is_a_constant() -> None:
     def f(layer: nn.Linear, x: Tensor) -> Tensor:
         size, signs = apply(Absolute, torch.tensor([-1.0, 2.0, 0.5], dtype=torch.float64))
@@ -239,6 +303,18 @@ def test_a_custom_function_of_parameters_alone_is_refused_where_its_gradient_pas
         y = grads.batch(x) @ apply(Square, layer.weight * 1)
         with pytest.raises(RuntimeError, match="custom Function Square of parameters in the program"):
             y.sum().backward()
+
+
+@pytest.mark.parametrize("preserved", [False, True])
+def test_a_reentrant_checkpoint_draws_again_or_the_same(preserved: bool) -> None:
+    layer, x = layer_and_batch()
+    with per_sample(layer.weight) as grads:
+        loss = checkpoint(
+            lambda x: nn.functional.dropout(layer(x), 0.5), layer(grads.batch(x)), use_reentrant=True, preserve_rng_state=preserved
+        ).sum()
+        before = torch.get_rng_state()
+        loss.backward()
+    assert torch.get_rng_state().equal(before) is preserved
 
 
 class Swapped(Function):  # type: ignore[misc]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import weakref
 from typing import Any
 
 import pytest
@@ -35,6 +37,8 @@ def _loop(loss: Any, w: Tensor, x: Tensor) -> Tensor:
 LOSSES: dict[str, Any] = {
     "an assignment": lambda w, x: _assigned(x, w),
     "data": lambda w, x: (x * w.data).sum() + (x * w).sum(),
+    "a weighted mean with a parameter in place": lambda w, x: (x * 1).lerp_(w, 0.3).square().sum(),
+    "a number of a parameter at an index": lambda w, x: (x * 1).index_fill_(0, torch.tensor([1]), w[0]).square().sum(),
     "a number of a parameter": lambda w, x: (x * w[0].item() * w).sum(),
     "foreach": lambda w, x: torch.stack(torch._foreach_mul([x, x], [w, w])).sum(),
     "einsum": lambda w, x: torch.einsum("ij,jk->", x.reshape(2, 3), w.reshape(3, 2)),
@@ -275,6 +279,12 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
     "a vector of another shape": (lambda: _grads().dot(W[:2]), ValueError, r"expected shape \[6\]"),
     "a vector of another structure": (lambda: _grads().dot({"w": W}), ValueError, "another structure"),
     "no columns": (lambda: _grads().project(0), ValueError, "positive"),
+    "a list that is written to": (
+        _refuses(lambda w, x: [z := x.clone(), torch._foreach_mul_([z], [w])][0].sum()),
+        RuntimeError,
+        "_foreach_mul_.* writes in place and takes a parameter. Use an op that returns its result",
+    ),
+    "another randomness": (_refuses(_loss, randomness="none"), RuntimeError, "'error', 'different', or 'same'. Got none"),
 }
 
 
@@ -305,6 +315,34 @@ def test_what_gradients_are_computed_of_must_stay() -> None:
     x.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         grads.norms()
+
+
+def test_a_frozen_layer_keeps_nothing_of_its_input(without_collector: None) -> None:
+    kept: list[bool] = []
+
+    def loss(w: Tensor, x: Tensor) -> Tensor:
+        h: Any = x * 2
+        held = weakref.ref(h._inner)
+        out = F.linear(h, W.reshape(1, 6))
+        del h
+        kept.append(held() is not None)
+        return (out * w).sum()
+
+    per_sample_grads(loss)(W, X)
+    assert kept == [False]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_leaves_no_cycle_of_references(fails: bool, without_collector: None) -> None:
+    seen: list[weakref.ref[Tensor]] = []
+
+    def loss(w: Tensor, x: Tensor) -> Tensor:
+        seen.append(weakref.ref(w))
+        return (w * x).sum() if not fails else w * x
+
+    with pytest.raises(RuntimeError, match="the loss of a sample must be") if fails else contextlib.nullcontext():
+        per_sample_grads(loss)(W, X)
+    assert seen[0]() is None
 
 
 def test_a_gradient_that_is_not_finite_shows_in_the_sum() -> None:

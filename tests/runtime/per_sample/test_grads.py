@@ -372,6 +372,11 @@ def test_a_gradient_of_just_the_bound_stays_as_it_is() -> None:
     torch.testing.assert_close(grads.clipped_sum(float(norms[1])), rows[:2].sum(0) + rows[2] * norms[1] / norms[2])
 
 
+@pytest.mark.parametrize("k", [5, (3, 2)])
+def test_without_a_seed_it_is_zero(k: int | tuple[int, int]) -> None:
+    assert _product().project(k).equal(_product().project(k, seed=0))
+
+
 def test_every_bit_of_a_seed_counts(both: Both) -> None:
     found = [both[0].project(64, seed=seed) for seed in (1, 1 + 2**32, 1 + 2**40)]
     assert len({tuple(columns.flatten().tolist()) for columns in found}) == 3

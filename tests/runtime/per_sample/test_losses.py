@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import runtime
 from runtime.per_sample import per_sample
 
 B, C, T = 4, 3, 5
@@ -65,7 +66,20 @@ def test_targets_that_are_ignored_have_no_part_in_the_mean_of_their_sample(ignor
     target = classes(B, T)
     target[0, 2:], target[1, 0] = ignored, ignored
     options: dict[str, Any] = {} if ignored == -100 else {"ignore_index": ignored}
-    check(lambda x, y: F.cross_entropy(x, y, label_smoothing=smoothing, **options), numbers(B, C, T), target)
+    check(lambda x, y: 3 * F.cross_entropy(x, y, label_smoothing=smoothing, **options), numbers(B, C, T), target)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_mean_over_some_targets_beside_one_over_all_samples_needs_a_word(first: bool) -> None:
+    target = classes(B, T)
+    target[1, 0] = -100
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        terms = F.cross_entropy(x, y), x.exp().mean()
+        return terms[0] + terms[1] if first else terms[1] + terms[0]
+
+    with pytest.raises(RuntimeError, match="it adds a sum and a mean over the samples"):
+        check(loss, numbers(B, C, T), target)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -99,15 +113,44 @@ def test_the_divergence_of_kullback_and_leibler(shape: tuple[int, ...], reductio
     check(lambda x, y: F.kl_div(x.log_softmax(1), y, reduction=reduction, log_target=log_target), numbers(*shape), target)
 
 
-NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {  # of the loss of each of 4 samples
-    "divided by their number": lambda each: each.sum() / 4,
-    "divided by a multiple": lambda each: each.sum() / 12,
-    "divided by a tensor": lambda each: each.sum() / torch.tensor(4.0),
-    "times the inverse": lambda each: each.sum() * 0.25,
-    "times the negative inverse": lambda each: -0.25 * each.sum(),
-    "a mean times their number": lambda each: each.mean() * 4,
-    "a mean divided by the inverse": lambda each: each.mean() / 0.25,
-    "in place": lambda each: each.sum().div_(8),
+def _normalized(x: Tensor, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    mean, var = torch.full((C,), 0.5, dtype=x.dtype), torch.full((C,), 2.0, dtype=x.dtype)
+    return F.instance_norm(x, mean, var, **options), mean, var
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.5, "eps": 0.3}, {"use_input_stats": False}], ids=str)
+def test_instance_norm_by_its_function(options: dict[str, Any]) -> None:
+    check(lambda x, y: (_normalized(x.sin(), **options)[0] * y).sum(), numbers(B, C, T), numbers(B, C, T, seed=1))
+    x = numbers(B, C, T)
+    with per_sample(torch.ones(1, requires_grad=True)) as grads:
+        found = _normalized(grads.batch(x), **options)
+    torch.testing.assert_close([runtime.unwrap(t) for t in found], list(_normalized(x, **options)))
+
+
+@pytest.mark.parametrize("shape", [(B, C), (C,)], ids=str)
+def test_what_instance_norm_refuses_is_refused_in_torchs_words(shape: tuple[int, ...]) -> None:
+    with pytest.raises((ValueError, RuntimeError)) as alone:
+        _normalized(numbers(*shape))
+    with per_sample(torch.ones(1, requires_grad=True)) as grads, pytest.raises(type(alone.value)) as found:
+        _normalized(grads.batch(numbers(*shape)))
+    assert str(found.value) == str(alone.value)
+
+
+def test_instance_norm_of_no_samples_has_no_elements() -> None:
+    with per_sample(torch.ones(1, requires_grad=True)) as grads:
+        assert _normalized(grads.batch(numbers(0, C, T)))[0].shape == (0, C, T)
+
+
+NUMBERS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {  # of the loss of each of 4 samples, and what the error says of it
+    "divided by their number": (lambda each: each.sum() / 4, "a sum over 4 samples is divided by 4"),
+    "divided by a multiple": (lambda each: each.sum() / 12, "a sum over 4 samples is divided by 12"),
+    "divided by a tensor": (lambda each: each.sum() / torch.tensor(4.0), "a sum over 4 samples is divided by 4"),
+    "times the inverse": (lambda each: each.sum() * 0.25, "a sum over 4 samples is multiplied with 0.25"),
+    "times the negative inverse": (lambda each: -0.25 * each.sum(), "a sum over 4 samples is multiplied with 0.25"),
+    "times the inverse in single precision": (lambda each: each.sum() * float(torch.tensor(1 / 12)), "a sum over 4 samples is multiplied"),
+    "a mean times their number": (lambda each: each.mean() * 4, "a mean over 4 samples is multiplied with 4"),
+    "a mean divided by the inverse": (lambda each: each.mean() / 0.25, "a mean over 4 samples is divided by 0.25"),
+    "in place": (lambda each: each.sum().div_(8), "a sum over 4 samples is divided by 8"),
 }
 OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
     "a sum divided by less": lambda each: each.sum() / 2,
@@ -123,10 +166,17 @@ OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_sum_by_a_number_that_may_be_that_of_the_samples_is_refused(name: str) -> None:
+    scaled, says = NUMBERS[name]
+    instead = "mean" if "a sum" in says else "sum"
     with pytest.raises(
-        RuntimeError, match=r"which may be their number\. Use (mean|sum).., or say which the gradients are of by reduction="
+        RuntimeError, match=rf"{says}.* may be their number\. Use {instead}\(\), or say which the gradients are of by reduc"
     ):
-        check(lambda x, y: NUMBERS[name]((x * y).sum(1)), numbers(B, C), numbers(B, C, seed=1))
+        check(lambda x, y: scaled((x * y).sum(1)), numbers(B, C), numbers(B, C, seed=1))
+
+
+def test_a_sum_over_two_samples_divided_by_two_may_be_their_mean() -> None:
+    with pytest.raises(RuntimeError, match="a sum over 2 samples is divided by 2, which may be their number"):
+        check(lambda x, y: (x * y).sum() / 2, numbers(2, C), numbers(2, C, seed=1))
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -136,8 +186,8 @@ def test_a_sum_by_another_number_is_a_sum_with_a_weight(name: str) -> None:
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_word_decides_what_the_number_means(name: str) -> None:
-    w, x, share = torch.ones(C, dtype=torch.float64, requires_grad=True), numbers(B, C), float(NUMBERS[name](torch.ones(B))) / B
+    w, x, share = torch.ones(C, dtype=torch.float64, requires_grad=True), numbers(B, C), float(NUMBERS[name][0](torch.ones(B))) / B
     for reduction, scale in (("sum", share), ("mean", B * share)):
         with per_sample(w, reduction=reduction) as grads:
-            NUMBERS[name]((grads.batch(x) * w).sum(1)).backward()
+            NUMBERS[name][0]((grads.batch(x) * w).sum(1)).backward()
         torch.testing.assert_close(grads.materialize(), scale * x)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from runtime.per_sample import PerSampleGrads, per_sample
+from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads
 from runtime.per_sample.projections import Projection, TwoSided, checked
 from runtime.rules.per_sample import Dense, Outer
 
@@ -79,6 +79,20 @@ def test_without_out_all_samples_are_computed_at_once(monkeypatch: pytest.Monkey
     parts = _spied(monkeypatch)
     grads.materialize()
     assert parts == [(0, B)]
+
+
+@pytest.mark.parametrize("ask", [lambda g: g.norms(), lambda g: g.gram(), lambda g: g.project(3)], ids=["norms", "gram", "project"])
+def test_small_gradients_are_computed_at_once_where_no_limit_is_said(
+    ask: Callable[[PerSampleGrads], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, x = nn.Linear(COLUMNS, ROWS, bias=False), torch.randn(B, T, COLUMNS)
+    with per_sample([layer.weight]) as grads:
+        layer(grads.batch(x)).pow(3).sum().backward()
+    by_function = per_sample_grads(lambda w, x: (x @ w).pow(3).sum())(torch.ones(COLUMNS, ROWS), x)
+    parts = _spied(monkeypatch)
+    for each in (grads, by_function):
+        ask(each)
+    assert set(parts) == {(0, B)}
 
 
 def test_factors_are_kept_if_they_give_the_norms() -> None:
@@ -182,6 +196,18 @@ def test_rows_of_a_matrix_that_is_too_large_to_be_projected_at_once(monkeypatch:
     found = [Projection(B, 7, 0, 1 << 30, like).of(0, outer.shape, [t]) for t in (outer, Dense(outer.dense()))]
     assert seen == [10, 10] * 2
     torch.testing.assert_close(*found)
+
+
+def test_entries_of_a_stack_that_is_too_large_to_be_projected_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.per_sample.projections._ENTRIES", 12)
+    shape, like = torch.Size((2, 3, 5)), torch.ones((), dtype=torch.float64)
+    basis = Dense(torch.eye(30, dtype=torch.float64).reshape(30, *shape))
+    matrix = Projection(30, 7, 3, 1 << 30, like).of(0, shape, [basis])
+    torch.testing.assert_close(matrix.abs(), torch.full((30, 7), 7**-0.5, dtype=torch.float64))
+    assert len({tuple(row.sign().tolist()) for row in matrix}) > 20
+    values = torch.randn(4, 30, dtype=torch.float64)
+    found = Projection(4, 7, 3, 1 << 30, like).of(0, shape, [Dense(values.reshape(4, *shape))])
+    torch.testing.assert_close(found, values @ matrix)
 
 
 @pytest.mark.parametrize("limit", [1, 2 * EACH, 1 << 30])

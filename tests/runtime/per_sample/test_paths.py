@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from runtime.func import functional_call
 from runtime.per_sample import linear, per_sample, per_sample_grads, recurrent, whole_layers
@@ -114,6 +115,17 @@ def test_each_layer_and_direction_is_one_pass_through_time(
     monkeypatch.undo()
     batch = x if batch_first else x.transpose(0, 1).contiguous()
     assert by_context(monkeypatch, module, batch, lambda m, x: m(x)[0], 0 if batch_first else 1) == expected
+
+
+@pytest.mark.parametrize("kind", ["LSTM with projections", "GRU", "RNN with dropout"])
+def test_a_packed_sequence_is_one_pass_through_time(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, options = RECURRENT[kind]
+    module = make(3, 5, 2, **options).double()
+    lengths = [T, 2, 1]
+    by_samples = by_function(monkeypatch, module, numbers(2, T, 3, 3), lambda m, x: m(pack_padded_sequence(x, lengths))[0].data)
+    monkeypatch.undo()
+    assert by_context(monkeypatch, module, numbers(T, B, 3), lambda m, x: m(pack_padded_sequence(x, lengths))[0].data, 1) == by_samples
+    assert by_samples == Path([True], 2)
 
 
 LINEAR: dict[str, tuple[Callable[[Any, Tensor], Any], list[bool]]] = {

@@ -97,6 +97,21 @@ def test_the_weights_have_one_sum_of_outer_products_over_time() -> None:
     assert all(len(t) == 1 and isinstance(t[0], Outer) and t[0].left.shape == (5, 6, 96) for t in weights)
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("kind", ["LSTM with projections", "GRU"])
+def test_the_results_are_those_of_each_sample_alone(kind: str, batch_first: bool) -> None:
+    module = _layer(kind, num_layers=2, bidirectional=True, batch_first=batch_first)
+
+    def loss(params: Any, x: Tensor) -> tuple[Tensor, Any]:
+        out = functional_call(module, params, (x,))
+        return _loss(out), out
+
+    x = _sequences(3, 5, 2, 3)
+    found = per_sample_grads(loss, has_aux=True)(parameters_of(module), x).aux
+    for each, *alone in zip(_tensors(found), *(_tensors(module(one)) for one in x), strict=True):
+        torch.testing.assert_close(each, torch.stack(alone).detach())
+
+
 def _some(kind: str, which: tuple[int, ...]) -> Forward:
     return lambda m, x: tuple(_tensors(m(x))[i] for i in which)
 

@@ -17,6 +17,7 @@ MORE: dict[str, Program] = {
     "a parameter at indices": lambda x, w, y: put(y, (slice(None), INDICES), w[:2]),
     "one number of a parameter at indices": lambda x, w, y: put(y, (slice(None), INDICES), w[1]),
     "a parameter added at indices": lambda x, w, y: _added(y, w[:2]),
+    "a parameter at indices of all rows": lambda x, w, y: y.index_put([torch.arange(len(y))[:, None], INDICES], w[:2]),
     "a transposed view that was taken before": lambda x, w, y: [y.t(), y.mul_(x)][0] * w[:, None],
     "a transposed view of a part that was taken before": lambda x, w, y: [y[:, 1:].t(), y.mul_(x)][0] * w[1:, None],
     "a view of a view that was taken before": lambda x, w, y: [y.t()[1:].t(), y.mul_(x)][0] * w[1:],

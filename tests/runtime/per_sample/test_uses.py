@@ -101,6 +101,23 @@ def test_views_of_one_cotangent_are_scaled_once() -> None:
     assert g.equal(numbers(B, 4))
 
 
+NEIGHBOURS: dict[str, Callable[[Tensor], Tensor]] = {
+    "transposed": lambda g: g.t(),
+    "conjugate": lambda g: g.conj(),
+    "negative": torch._neg_view,
+}
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_views_of_other_numbers_in_the_same_memory_are_scaled_by_themselves(name: str) -> None:
+    g = torch.complex(numbers(B, B), numbers(B, B).exp())
+    other = NEIGHBOURS[name](g)
+    uses = Uses()
+    uses.add([((None, 0), Dense(g)), ((None, 1), Dense(other))], 2)  # type: ignore[list-item]
+    first, second = (found.dense() for _, found in uses.settled())
+    assert first.equal(2 * g) and second.equal(2 * other) and not second.equal(first)
+
+
 def test_changes_count_what_is_added_and_dropped() -> None:
     uses = Uses()
     assert uses.changes == 0

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils import _pytree as pytree
 
 import runtime
 from runtime.per_sample import per_sample
@@ -106,6 +107,29 @@ def test_a_bias_of_one_number_for_each_sample_is_no_bias_of_a_layer() -> None:
         F.linear(x, w, x[:, 0]).sum().backward()
 
 
+def test_a_frozen_layer_of_the_batch_has_no_history() -> None:
+    w = leaf(N)
+    with per_sample([w]) as grads:
+        x = grads.batch(numbers(B, N))
+        assert not F.linear(x, numbers(2, N), numbers(2)).requires_grad
+        assert F.linear(x * w, numbers(2, N), numbers(2)).requires_grad
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("kind", ["lstm with projections", "gru"])
+def test_a_recurrent_layer_returns_what_it_returns_alone(kind: str, batch_first: bool, packed: bool) -> None:
+    def run(x: Tensor) -> Any:
+        return cell(pack_padded_sequence(x, [T, 3, 3, 1], batch_first=batch_first) if packed else x)
+
+    torch.manual_seed(0)
+    cell = CELLS[kind](N, 3, 2, batch_first=batch_first, bidirectional=True).double()
+    x = numbers(B, T, N) if batch_first else numbers(T, B, N)
+    with per_sample(cell.parameters()) as grads:
+        found = run(grads.batch(x, 0 if batch_first else 1))
+    torch.testing.assert_close(pytree.tree_map(runtime.unwrap, found), run(x))
+
+
 def test_a_layer_without_grad_mode_is_a_constant() -> None:
     w, v, cell = leaf(2, N), leaf(2, N), nn.GRU(N, 2, batch_first=True).double()
 
@@ -168,6 +192,23 @@ def test_a_recurrent_layer_from_states(kind: str, state: str, batch_first: bool)
     check(loss, [*cell.parameters(), own, to_state], numbers(T, B, N).transpose(0, int(batch_first)), dim=int(not batch_first))
 
 
+@pytest.mark.parametrize("given", ["a plain tensor", "a batch that was marked"])
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_first_states_that_a_module_is_called_with_have_the_samples_behind_the_layers(kind: str, given: str) -> None:
+    torch.manual_seed(0)
+    cell = CELLS[kind](N, 3, num_layers=B, batch_first=True).double()  # as many layers as samples
+    x, h, params = numbers(B, T, N), numbers(B, B, 3, seed=2), list(cell.parameters())
+
+    def states(h: Tensor) -> Any:
+        return (h, 2 * h) if kind == "lstm" else h
+
+    loop = [torch.autograd.grad(squares(cell(x[b : b + 1], states(h[:, b : b + 1].contiguous()))), params) for b in range(B)]
+    with per_sample(params) as grads:
+        squares(cell(x, states(h if given == "a plain tensor" else grads.batch(h, 1)))).backward()
+    for g, expected in zip(grads.materialize(), zip(*loop, strict=True), strict=True):
+        torch.testing.assert_close(g, torch.stack(expected))
+
+
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
 def test_a_call_of_aten_with_constant_states(kind: str) -> None:
     torch.manual_seed(0)
@@ -181,6 +222,18 @@ def test_a_call_of_aten_with_constant_states(kind: str) -> None:
         )
 
     check(loss, params, numbers(B, T, N))
+
+
+def test_a_recurrent_layer_with_options_by_keyword() -> None:
+    torch.manual_seed(0)
+    cell = nn.GRU(N, 2).double()
+    params: list[Tensor] = list(cell.parameters())
+
+    def loss(x: Tensor) -> Tensor:
+        options: Any = {"num_layers": 1, "dropout": 0.0, "train": False, "bidirectional": False, "batch_first": False}
+        return squares(torch.gru(x, x.new_zeros(1, x.shape[1], 2), params, has_biases=True, **options))
+
+    check(loss, params, numbers(T, B, N), dim=1)
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
@@ -247,7 +300,7 @@ def test_passes_through_a_retained_graph_add_up_and_one_that_is_not_retained_is_
     make, layer, _ = MADE[name]
     params = make()
     with per_sample(params) as grads:
-        loss = layer(grads.batch(numbers(B, N)), *params).pow(2).sum()
+        loss = layer(grads.batch(numbers(B, N)), *params).sum()
         loss.backward(retain_graph=True)
         once = grads.materialize()
         (3 * loss).backward()
