@@ -136,7 +136,7 @@ def _borders(network: Network, memory: Memory, number: int) -> set[fx.Node]:
     found: set[fx.Node] = set()
     for k in range(1, number):
         middle, width = total * k / number, total / number / 2.5
-        places = [i for i, s in enumerate(sums[:-1]) if abs(s - middle) <= width]
+        places = [i for i, s in enumerate(sums) if abs(s - middle) <= width]
         if places:
             best = min(places, key=lambda i: (crossing[i], abs(sums[i] - middle)))
             found.update(n for i, n in enumerate(order[: best + 1]) if own[i] and reach[i] > best and not network.inside(n))
