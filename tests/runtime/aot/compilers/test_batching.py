@@ -14,7 +14,7 @@ from runtime.aot.compilers.batching import LIST, NUMBERS, ONE, batch, form, gath
 from runtime.aot.compilers.peephole import rewritten
 
 from .random_graphs import bits
-from .rewritten_graphs import calls, names
+from .rewritten_graphs import calls, names, rewrites, runs
 
 aten = torch.ops.aten
 X, Y = torch.randn(4, 3), torch.rand(4, 3)
@@ -336,3 +336,22 @@ def test_a_form_begins_with_a_list(func: Any, ways: tuple[str, ...]) -> None:
     assert form(func, ("{}", *ways[1:])) is None
     assert form(abs, ways) is None and form("sin", ways) is None
     assert form(aten.copy.default, ("List[{}]", "List[{}]", "{}")) is None
+
+
+def sines(*each: Tensor) -> list[Tensor]:
+    return [x.sin() for x in each]
+
+
+def test_tensors_are_batched_up_to_2_to_the_14_elements() -> None:
+    for dtype in (torch.float32, torch.float64):
+        assert runs(sines, (1 << 14,), (1 << 14,), dtype=dtype)[0] == "_foreach_sin"
+        assert runs(sines, (1 << 14 | 1,), (1 << 14 | 1,), dtype=dtype) == ["sin", "sin"]
+
+
+def test_a_batch_takes_the_smallest_results_up_to_a_mebibyte() -> None:
+    assert runs(sines, *[(1 << 14,)] * 16).count("sin") == 0
+    assert runs(sines, *[(1 << 14,)] * 17).count("sin") == 1
+    graph = rewrites(sines, *[(1 << 14,)] * 16, (5,), (3,))
+    (alone,) = (n for n in graph.nodes if n.target is aten.sin.default)
+    assert alone.meta["val"].shape == (1 << 14,)
+    assert sum(len(n.args[0]) for n in graph.nodes if n.target is aten._foreach_sin.default) == 17
