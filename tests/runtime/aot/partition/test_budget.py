@@ -15,6 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import runtime
 from runtime import aot
+from runtime.aot.partition import partitions
 from runtime.aot.partition.budget import choices
 from runtime.aot.partition.network import Network
 from runtime.aot.partition.parts import Parts
@@ -246,6 +247,17 @@ def test_a_long_chain_takes_the_least_memory_in_about_as_many_segments_as_each_h
     least = choices(products(number))[-1]
     assert len(least.saved) == 2 + (segments - 1)
     assert least.peak == peak * X.nbytes + 4
+
+
+def test_a_budget_of_one_measures_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **options: Any) -> Any:
+        raise AssertionError("choices are measured")
+
+    monkeypatch.setattr(partitions, "within", fail)
+    module = network(0).parts.module
+    aot.min_cut_rematerialization_partition(module, num_fwd_outputs=1)
+    with pytest.raises(AssertionError, match="measured"):
+        aot.min_cut_rematerialization_partition(module, num_fwd_outputs=1, memory_budget=0.9)
 
 
 def test_views_cost_the_least_that_a_call_can() -> None:
