@@ -148,7 +148,7 @@ def test_a_stack_is_made_without_a_call_of_an_op() -> None:
     graph = make_fx(lambda *each: [(x * 2).sum(0) * 3 for x in each])(*[torch.ones(5, 7)] * 4).graph
     for n in graph.nodes:
         n.meta["note"] = n.name
-    with Seen():
+    with Seen():  # type: ignore[no-untyped-call]
         sums(graph)
     assert {n.meta["note"] for n in graph.nodes if str(n.target) in ("aten.stack.default", "aten.unbind.int")} == {"sum_1"}
     assert [n.meta["val"].shape for n in graph.nodes if "stack" in str(n.target)] == [(4, 5, 7)]

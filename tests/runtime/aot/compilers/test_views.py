@@ -14,7 +14,7 @@ from runtime.aot.compilers.peephole import rewritten
 from runtime.aot.compilers.views import _canonical, _geometry, _reshaped, _source, _viewable, _whole
 
 from .by_hand import aten, node_of, symbolic
-from .rewritten_graphs import calls, names
+from .rewritten_graphs import calls, names, runs
 
 X, BIAS, W = torch.randn(8, 6), torch.randn(6), torch.randn(6, 6)
 
@@ -207,3 +207,22 @@ def test_a_view_stands_for_what_it_shows_if_both_have_the_sizes_in_question() ->
         assert _reshaped(view, shape, sizes, {view: x}) is not x
     rows = _call(graph, aten.t.default, x, val=X.t())
     assert _reshaped(rows, (6, 8), (8, 6), {rows: x}) is None
+
+
+def test_a_sum_of_a_view_and_a_bias_which_is_a_view_too_is_computed_in_the_shape_of_the_first() -> None:
+    def f(x: Tensor, bias: Tensor) -> Tensor:
+        return ((x * 2).view(2, 4, 6) + (bias * 2).view(6)).view(8, 6).sum(0)
+
+    assert calls(f, X, BIAS.view(1, 6)) == ["mul", "mul", "view", "add_", "sum"]
+
+
+@pytest.mark.parametrize(
+    "f, called",
+    [
+        pytest.param(lambda x: [(x * 2).t().t()], ["mul"], id="of a new value"),
+        pytest.param(lambda x: [x.t().t()], ["t", "t"], id="of an argument"),
+        pytest.param(lambda x: [(u := x * 2).t().t(), u], ["mul", "t", "t"], id="of another result"),
+    ],
+)
+def test_a_result_that_shows_the_whole_of_a_value_is_the_value_if_nobody_else_has_it(f: Any, called: list[str]) -> None:
+    assert runs(f, (4, 3)) == called
