@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from runtime.aot.capture.origins import ORIGIN, Kind, Origin
-from runtime.aot.partition.absent import without
+from runtime.aot.partition.absent import _alike, _same_strides, without
 
 aten: Any = torch.ops.aten
 X = torch.rand(3, 4)
@@ -173,3 +173,30 @@ def test_an_absent_cotangent_itself_is_no_result() -> None:
     for present, results in ((FIRST, ["t0", "None", "x"]), (SECOND, ["None", "t1", "x"])):
         back = Back()
         assert back.left([back.t0, back.t1, back.x], present) == ([], results)
+
+
+def _node(value: Any) -> fx.Node:
+    n = fx.Graph().placeholder("x")
+    n.meta["val"] = value
+    return n
+
+
+@pytest.mark.parametrize(
+    "one, other, alike, same_strides",
+    [
+        (X, X.clone(), True, True),
+        (X, X.t().contiguous().t(), True, False),
+        (X, X.double(), False, True),
+        (X, X[:2], False, True),
+        (X, X[0], False, True),
+        (X[:1], X.as_strided((1, 4), (9, 1)), True, True),
+        (X, X.to_sparse(), True, True),
+        (X.to_sparse(), X, True, True),
+        (X, None, False, True),
+        (3, X, False, True),
+    ],
+    ids=["itself", "turned", "another dtype", "fewer rows", "a row", "one row", "sparse", "of sparse", "nothing", "a number"],
+)
+def test_what_two_values_have_in_common(one: Any, other: Any, alike: bool, same_strides: bool) -> None:
+    assert _alike(_node(one), _node(other)) is alike
+    assert _same_strides(_node(one), _node(other)) is same_strides

@@ -1,4 +1,5 @@
-"""Where a forward is cut into segments: by the bytes that its calls make, and at the places around a border that the fewest bytes cross."""
+"""Where a forward is cut into segments: by the bytes that its calls make, and at the places around a border that the fewest bytes cross.
+And which of several measured choices a budget takes."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ import pytest
 import torch
 from torch import fx
 
-from runtime.aot.partition.budget import _borders
+from runtime.aot.partition import budget
+from runtime.aot.partition.budget import Choice, _borders, _chain, _line, within
 from runtime.aot.partition.memory import Memory
 from runtime.aot.partition.network import Network
 from runtime.aot.partition.recompute import recomputable
@@ -92,3 +94,57 @@ def test_a_result_of_the_forward_lies_in_memory_from_then_on() -> None:
     with chain.joint.graph.inserting_after(chain.calls[2]):
         chain.results.append(chain.joint.call(SIN, chain.calls[2], val=torch.zeros(4)))
     assert chain.borders(2) == [2]
+
+
+def choice(peak: int, saved: int, work: int) -> Choice:
+    return Choice((), saved, peak, work)
+
+
+START = choice(100, 50, 0)
+
+
+@pytest.mark.parametrize(
+    "found, chain",
+    [
+        pytest.param([], [], id="none"),
+        pytest.param([(100, 40, 1), (110, 40, 1), (90, 51, 1)], [], id="none with a smaller peak and no more bytes"),
+        pytest.param([(90, 50, 1)], [(90, 50, 1)], id="one with as many bytes"),
+        pytest.param([(90, 40, 1), (80, 30, 2)], [(90, 40, 1), (80, 30, 2)], id="two"),
+        pytest.param([(80, 30, 2), (90, 40, 1)], [(90, 40, 1), (80, 30, 2)], id="two in another order"),
+        pytest.param([(90, 40, 2), (80, 30, 2)], [(80, 30, 2)], id="one that computes as much again"),
+        pytest.param([(90, 20, 1), (80, 30, 2)], [(80, 30, 2)], id="one that saves less than the next"),
+        pytest.param([(90, 30, 1), (80, 30, 2)], [(90, 30, 1), (80, 30, 2)], id="one that saves as much as the next"),
+        pytest.param([(80, 40, 1), (80, 30, 2)], [(80, 30, 2)], id="of equal peaks the one with fewer bytes"),
+        pytest.param([(80, 30, 2), (80, 30, 1)], [(80, 30, 1)], id="of equal bytes the one with less work"),
+        pytest.param(
+            [(95, 45, 4), (90, 40, 5), (85, 35, 6), (93, 45, 7), (80, 30, 8)],
+            [(95, 45, 4), (90, 40, 5), (85, 35, 6), (80, 30, 8)],
+            id="the longest of several chains",
+        ),
+    ],
+)
+def test_of_all_choices_the_longest_chain_to_the_least_peak_is_kept(found: list[Any], chain: list[Any]) -> None:
+    assert _chain(START, [choice(*c) for c in found]) == [START, *(choice(*c) for c in chain)]
+
+
+@pytest.mark.parametrize("share, taken", [(1.0, 0), (0.99, 1), (0.5, 1), (0.49, 2), (0.0, 2)])
+def test_a_budget_is_the_share_of_the_way_from_the_least_peak_to_the_greatest(
+    share: float, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [fx.Graph().placeholder(name) for name in "abc"]
+    chain = [Choice((n,), 0, peak, 0) for n, peak in zip(values, (100, 60, 20), strict=True)]
+    asked: list[Any] = []
+    monkeypatch.setattr(budget, "choices", lambda *args: asked.append(args) or chain)
+    network: Any = object()
+    assert within(share, network, False) == (values[taken],) and asked == [(network, False)]
+
+
+def test_the_line_of_a_cut_has_the_bytes_that_it_saves_and_the_price_of_what_it_computes_again() -> None:
+    joint = Joint()
+    x, y, t = joint.inputs
+    product = joint.call(aten.mm.default, x, y)
+    sine = joint.call(aten.sin.default, product)
+    parts = joint.parts([joint.call(aten.sum.default, sine, val=torch.zeros(()))], [joint.call(aten.mul.Tensor, t, sine)])
+    network = Network(parts, {y}, recomputable)
+    assert _line(network, [sine]) == (48, 0) and _line(network, [product]) == (48, 0)
+    assert _line(network, [x, y]) == (48, network.price_of(product)) and network.price_of(product) > 100
