@@ -134,7 +134,12 @@ def test_a_budget_is_the_share_of_the_way_from_the_least_peak_to_the_greatest(
     values = [fx.Graph().placeholder(name) for name in "abc"]
     chain = [Choice((n,), 0, peak, 0) for n, peak in zip(values, (100, 60, 20), strict=True)]
     asked: list[Any] = []
-    monkeypatch.setattr(budget, "choices", lambda *args: asked.append(args) or chain)
+
+    def choices(*args: Any) -> list[Choice]:
+        asked.append(args)
+        return chain
+
+    monkeypatch.setattr(budget, "choices", choices)
     network: Any = object()
     assert within(share, network, False) == (values[taken],) and asked == [(network, False)]
 
