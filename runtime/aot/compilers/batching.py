@@ -75,7 +75,7 @@ def gather(graph: fx.Graph) -> list[list[fx.Node]]:
             ready = [n for n in found if distance[n] == farthest or n in earlier]
             if len(ready) < len(found):
                 agenda[key] = [n for n in found if n not in ready]
-            batches.append(_within(sorted(ready, key=place.__getitem__)))
+            batches.append(_within(sorted(ready)))
         for u in after[ready.pop()]:
             missing[u] -= 1
             if not missing[u]:
@@ -117,8 +117,6 @@ def _key(n: fx.Node) -> Hashable | None:
 def _ways(n: fx.Node, once: bool = False) -> tuple[str, ...]:
     """How a batch with the call ``n`` takes each argument. ``once``: its second operand is one tensor for all calls."""
     func: Any = n.target
-    if type(func) is not torch._ops.OpOverload:
-        return ()
     ways = []
     for i, kind in enumerate(_kinds(func)):
         given: Any = _argument(n, i)
@@ -182,8 +180,6 @@ def _common(n: fx.Node) -> tuple[Hashable, ...]:
 
 def _conflict(group: Sequence[fx.Node]) -> bool:
     """Whether a call writes to what another one reads or writes."""
-    if not any(n.target._schema.is_mutable for n in group):  # type: ignore[union-attr]
-        return False
     known: dict[fx.Node, frozenset[fx.Node]] = {}
     reads = [frozenset[fx.Node]().union(*(_memory(a, known) for a in n.all_input_nodes)) for n in group]
     for i, n in enumerate(group):

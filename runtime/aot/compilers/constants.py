@@ -87,8 +87,6 @@ def without_neutral(graph: fx.Graph) -> None:
         number = _number(other)
         if not isinstance(x, fx.Node) or not static(x) or number is None or not same_layout(n, x):
             continue
-        if isinstance(other, torch.Tensor) and other.dtype is not n.meta["val"].dtype and other.dim():
-            continue
         if _neutral(n.target, number):
             replace(n, x)
         elif isinstance(other, torch.Tensor) and other.dim():
@@ -104,7 +102,7 @@ def _number(a: Any) -> float | None:
         first = elements[0]
         same = bool((elements == first).all()) and bool((elements.signbit() == first.signbit()).all())
         return float(first) if same else None
-    return float(a) if type(a) in (int, float) and abs(a) <= 1 << 24 else None
+    return float(a) if type(a) in (int, float) else None
 
 
 def _neutral(func: Any, number: float) -> bool:

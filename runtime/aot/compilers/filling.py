@@ -26,12 +26,11 @@ _BYTES = 1 << 16  # of a piece on average, below which a call takes longer than 
 
 def fill(graph: fx.Graph) -> None:
     """Take apart the concatenations of large pieces that nothing else uses."""
-    order = {n: i for i, n in enumerate(graph.nodes)}
     for n in calls_of(graph):
         if n.target is aten.cat.default and not n.kwargs and static(n):
             pieces: Any = n.args[0]
-            if _pays(n, pieces) and all(_fits(p, n) for p in pieces) and _are_near(n, sorted(pieces, key=order.__getitem__)):
-                _take_apart(graph, n, pieces, min(pieces, key=order.__getitem__))
+            if _pays(n, pieces) and all(_fits(p, n) for p in pieces) and _are_near(n, sorted(pieces)):
+                _take_apart(graph, n, pieces, min(pieces))
 
 
 def _pays(n: fx.Node, pieces: Sequence[Any]) -> bool:

@@ -75,7 +75,8 @@ def layers(graph: fx.Graph) -> None:
         bias, x, transposed = n.args
         if not isinstance(transposed, fx.Node) or transposed.target is not aten.t.default or len(transposed.users) > 1:
             continue
-        args = (x, transposed.args[0], bias)
+        (weight,) = transposed.args
+        args = (x, weight, bias)
         if [func for func, *_ in Witness(n.meta.get("val")).watch(_steps_of_linear, example(args), {})] == [aten.t.default, n.target]:
             n.target, n.args = LINEAR, args
             graph.erase_node(transposed)
@@ -91,12 +92,16 @@ def squares(graph: fx.Graph) -> None:
 def means(graph: fx.Graph) -> None:
     """The mean of all elements becomes their sum and a division, which is how the kernel computes it."""
     for n in calls_of(graph):
-        if n.target is not aten.mean.default or n.kwargs or not static(n) or not static(n.args[0]):
+        if n.target is not aten.mean.default or n.kwargs:
             continue
-        value: Any = n.args[0].meta["val"]  # type: ignore[union-attr]
+        x: Any
+        (x,) = n.args
+        if not static(n) or not static(x):
+            continue
+        value = x.meta["val"]
         if value.device.type == "cpu" and value.dtype in _WIDE and 0 < value.numel() <= _EXACT:
             with graph.inserting_before(n):
-                total = add_call(graph, aten.sum.default, (n.args[0],))
+                total = add_call(graph, aten.sum.default, (x,))
             total.meta = dict(n.meta)
             n.target, n.args = aten.div.Tensor, (total, value.numel())
 

@@ -19,7 +19,6 @@ from typing import Any
 from torch import fx
 
 from ...func.traced_numbers import on_side
-from ..capture.aliasing import functional_pointwise
 from ..capture.joint import Joint
 from .overloads import SETS, in_place, same_layout, static, with_out
 from .replacing import shown
@@ -83,10 +82,10 @@ def _calls_into(target: fx.Node, new: fx.Node, output: fx.Node, order: Mapping[f
     given = shown(target)
     if any(output in n.users for n in given):
         return []
-    last_read = max((order[u] for n in given for u in n.users), default=-1)
+    reads = [order[u] for n in given for u in n.users]
     found: list[fx.Node] = []
     n: fx.Node | None = new
-    while n is not None and order[n] >= last_read and _takes(n, target, given):
+    while n is not None and all(i <= order[n] for i in reads) and _takes(n, target, given):
         views = shown(n)
         needed = max(order[u] for v in views for u in v.users)
         if found:
@@ -103,13 +102,9 @@ def _calls_into(target: fx.Node, new: fx.Node, output: fx.Node, order: Mapping[f
 def _takes(n: fx.Node, target: fx.Node, views: Sequence[fx.Node]) -> bool:
     """Whether the call ``n`` may have ``target`` as its result. It may read ``target`` itself, as each element is read before it is
     written, and no view of it."""
-    if n.op != "call_function" or not static(n) or not same_layout(n, target):
+    if n.op != "call_function" or not static(n) or not same_layout(n, target) or (n.target not in SETS and with_out(n.target) is None):
         return False
-    if not functional_pointwise(n.target) and n.target not in SETS:
-        return False
-    if any(v in n.all_input_nodes for v in views if v is not target):
-        return False
-    return n.target in SETS or with_out(n.target) is not None or (in_place(n.target) is not None and n.args[0] is target)
+    return not any(v in n.all_input_nodes for v in views if v is not target)
 
 
 def _write(n: fx.Node, target: fx.Node, calls: Sequence[fx.Node]) -> None:
@@ -120,5 +115,5 @@ def _write(n: fx.Node, target: fx.Node, calls: Sequence[fx.Node]) -> None:
     elif func is not None and (n.args[0] is target or n.args[0] in calls):
         n.target = func
     else:
-        assert out is not None, "the call has one of the two forms"
+        assert out is not None, "every op with an in-place form has one that writes to a given tensor"
         n.target, n.kwargs = out[0], {**n.kwargs, out[1]: target}

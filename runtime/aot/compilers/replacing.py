@@ -82,10 +82,8 @@ def without_repetitions(graph: fx.Graph) -> None:
             continue
         key = (n.target, _key(n.args), _key(tuple(n.kwargs.items())))
         first = known.setdefault(key, n)
-        if first is n:
-            continue
         alias = may_alias(n) and n.target is not operator.getitem
-        if alias or _small(n) or max((order.get(u, 0) for v in shown(first) for u in v.users), default=-1) > order[n]:
+        if first is not n and (alias or _small(n) or any(order[u] > order[n] for v in shown(first) for u in v.users)):
             replace(n, first, same_memory=alias)
 
 
@@ -99,8 +97,7 @@ def _pure(n: fx.Node) -> bool:
 
 
 def _key(a: Any) -> Hashable:
-    if isinstance(a, fx.Node):
-        return a
+    """What tells an argument from others. A node has a name of its own."""
     if isinstance(a, (list, tuple)):
         return tuple(map(_key, a))
     return (id(a), torch.Tensor) if isinstance(a, torch.Tensor) else (type(a), repr(a))

@@ -132,7 +132,7 @@ class _Source:
             return self.name(a)
         if isinstance(a, list):
             return f"[{', '.join(map(self.text, a))}]"
-        if isinstance(a, tuple) and type(a) is not torch.Size:
+        if isinstance(a, tuple):
             return f"({''.join(self.text(b) + ', ' for b in a)})"
         if isinstance(a, slice):
             return f"slice({self.text(a.start)}, {self.text(a.stop)}, {self.text(a.step)})"

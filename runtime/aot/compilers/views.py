@@ -25,8 +25,6 @@ _VIEW = aten.view.default
 
 def shorter_views(graph: fx.Graph) -> None:
     """Views of views become views of what these show, or that itself; pointwise calls of reshaped values compute the values' own shape."""
-    if not any(_source(n) is not None for n in graph.nodes):
-        return
     known: dict[tuple[fx.Node, Geometry], fx.Node] = {}
     roots: dict[fx.Node, fx.Node] = {}
     for n in calls_of(graph):
@@ -92,7 +90,7 @@ def _reshape(graph: fx.Graph, n: fx.Node, known: dict[tuple[fx.Node, Geometry], 
     """Let the pointwise call ``n`` take the values whose views it takes, where that gives a view of the same elements."""
     value = n.meta["val"]
     views = [a for a in n.all_input_nodes if a in roots and _whole(a, roots[a])]
-    if not views or not value.is_contiguous() or not value.numel() or any(user.op == "output" for user in n.users) or returned(n):
+    if not views or not value.is_contiguous() or not value.numel() or returned(n):
         return
     sizes = tuple(roots[views[0]].meta["val"].shape)
     if any(isinstance(a, torch.Tensor) and a.dim() for a in (*n.args, *n.kwargs.values())):

@@ -60,15 +60,15 @@ class _Writer:
     def written(self, whole: bool) -> fx.GraphModule:
         for n in self.module.graph.nodes:
             if n.op == "output":
-                self.graph.output(type(n.args[0])(self._result(r, whole) for r in n.args[0]))
+                results: Any
+                (results,) = n.args
+                self.graph.output(type(results)(self._result(r, whole) for r in results))
             elif n.op == "placeholder":
                 self._enter(n)
             else:
                 self._write(n)
         wanted = {n for n in self.kept.values() if has_effect(n)}  # a draw of a derivative that does not run is none
         self.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output") or n in wanted)
-        if not self.modules:
-            return GraphModule(self.module, self.graph, "Partial")
         names = {str(n.target) for n in self.graph.nodes if n.op == "get_attr"} - self.modules.keys()
         return GraphModule({**{name: operator.attrgetter(name)(self.module) for name in names}, **self.modules}, self.graph, "Partial")
 
@@ -185,7 +185,8 @@ class _Writer:
         return _Writer(module, roots, 0b01, inner=True)
 
     def absent_results(self) -> set[int]:
-        results: Any = self.module.graph.output_node().args[0]
+        results: Any
+        (results,) = self.module.graph.output_node().args
         return {i for i, r in enumerate(results) if isinstance(r, fx.Node) and r not in self.kept}
 
     def _given(self, a: Any) -> Any:

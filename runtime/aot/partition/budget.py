@@ -76,7 +76,7 @@ def _other_cuts(network: Network, memory: Memory, first: list[fx.Node], anything
     if anything:
         last = network.cut(price=lambda n: 0)
         yield last
-        yield from _between(network, memory, _line(network, memory, first), _line(network, memory, last), [_MOST_CUTS])
+        yield from _between(network, _line(network, first), _line(network, last), [_MOST_CUTS])
     for number in _SEGMENTS:
         borders = _borders(network, memory, number)
         if not borders:
@@ -88,23 +88,23 @@ Line = tuple[int, int]
 """Bytes saved by a cut, and the price of what it computes again."""
 
 
-def _line(network: Network, memory: Memory, cut: list[fx.Node]) -> Line:
+def _line(network: Network, cut: list[fx.Node]) -> Line:
     saved = sum(n_bytes(n.meta["val"]) for n in cut if n not in network.static)
     return saved, sum(network.price_of(n) for n in network.recomputed(cut) if not network.allowed[n])
 
 
-def _between(network: Network, memory: Memory, costly: Line, cheap: Line, left: list[int]) -> Iterator[list[fx.Node]]:
+def _between(network: Network, costly: Line, cheap: Line, left: list[int]) -> Iterator[list[fx.Node]]:
     """The cheapest cuts at the prices between that of two: the one where both cost the same has the next one, if there is any."""
     if not left[0] or costly[0] <= cheap[0] or costly[1] >= cheap[1]:
         return
     left[0] -= 1
     factor = (costly[0] - cheap[0]) / (cheap[1] - costly[1])
     cut = network.cut(price=partial(_scaled, network, factor))
-    line = _line(network, memory, cut)
+    line = _line(network, cut)
     if line[0] + factor * line[1] < (costly[0] + factor * costly[1]) * (1 - 1e-6) and line not in (costly, cheap):
         yield cut
-        yield from _between(network, memory, costly, line, left)
-        yield from _between(network, memory, line, cheap, left)
+        yield from _between(network, costly, line, left)
+        yield from _between(network, line, cheap, left)
 
 
 def _scaled(network: Network, factor: float, n: fx.Node) -> int:
@@ -136,7 +136,7 @@ def _borders(network: Network, memory: Memory, number: int) -> set[fx.Node]:
     found: set[fx.Node] = set()
     for k in range(1, number):
         middle, width = total * k / number, total / number / 2.5
-        places = [i for i, s in enumerate(sums[:-1]) if abs(s - middle) <= width]
+        places = [i for i, s in enumerate(sums) if abs(s - middle) <= width]
         if places:
             best = min(places, key=lambda i: (crossing[i], abs(sums[i] - middle)))
             found.update(n for i, n in enumerate(order[: best + 1]) if own[i] and reach[i] > best and not network.inside(n))

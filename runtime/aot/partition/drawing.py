@@ -47,8 +47,8 @@ class _Side:
         self.notes: dict[str, str] = {}
         self.edges: list[Edge] = []
         self.late: set[str] = set()
-        self.left = 0.0
         self.up = False  # whether it runs upwards
+        self.left: float
         self.plan: Layout
 
     def add(self, n: fx.Node, kind: str, label: str, note: str = "") -> None:

@@ -31,8 +31,8 @@ class Parts:
         self.nodes = list(module.graph.nodes)
         for n in self.nodes:
             _complete(n)
-        self.number = {n: i for i, n in enumerate(self.nodes)}
-        results: Any = self.nodes[-1].args[0]
+        results: Any
+        (results,) = self.nodes[-1].args
         if not isinstance(results, (list, tuple)) or not 0 <= num_fwd_outputs <= len(results):
             raise ValueError(f"num_fwd_outputs={num_fwd_outputs}, but the joint graph returns {results}: forward results, then gradients")
         self.results = list(results[:num_fwd_outputs])
@@ -97,7 +97,7 @@ class Parts:
         given = {*saved, *self.tangents}
         order: dict[fx.Node, None] = {}
         needed = _closure([n for n in self.goals if n not in given], lambda n: [u for u in n.all_input_nodes if u not in given])
-        for n in sorted(needed & self.after_tangents, key=self.number.__getitem__):
+        for n in sorted(needed & self.after_tangents):
             self._with_inputs(n, given, order)
         for n in self.goals:
             self._with_inputs(n, given, order)
@@ -110,7 +110,7 @@ class Parts:
             n = stack[-1]
             missing = [u for u in n.all_input_nodes if u not in order and u not in given] if n not in order and n not in given else []
             if missing:
-                stack.extend(sorted(missing, key=self.number.__getitem__, reverse=True))
+                stack.extend(sorted(missing, reverse=True))
                 continue
             stack.pop()
             if n not in order and n not in given:

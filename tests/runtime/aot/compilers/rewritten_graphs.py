@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from runtime import aot
@@ -36,3 +37,14 @@ def calls(f: Callable[..., Any], *args: torch.Tensor) -> list[str]:
 def names(graph: fx.Graph) -> list[str]:
     """Of the ops that ``graph`` calls."""
     return [getattr(n.target, "__name__", str(n.target)).partition(".")[0] for n in graph.nodes if n.op == "call_function"]
+
+
+def rewrites(f: Callable[..., Any], *sizes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> fx.Graph:
+    """What the rewrites make of ``f``, for which no memory is taken."""
+    with FakeTensorMode():
+        traced = aot.make_fx(f)(*(torch.empty(size, dtype=dtype) for size in sizes))
+    return rewritten(traced.graph)[0]
+
+
+def runs(f: Callable[..., Any], *sizes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[str]:
+    return names(rewrites(f, *sizes, dtype=dtype))

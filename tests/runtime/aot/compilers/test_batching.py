@@ -14,7 +14,7 @@ from runtime.aot.compilers.batching import LIST, NUMBERS, ONE, batch, form, gath
 from runtime.aot.compilers.peephole import rewritten
 
 from .random_graphs import bits
-from .rewritten_graphs import calls, names
+from .rewritten_graphs import calls, names, rewrites, runs
 
 aten = torch.ops.aten
 X, Y = torch.randn(4, 3), torch.rand(4, 3)
@@ -244,6 +244,16 @@ def test_a_batch_stands_where_its_last_farthest_call_stood() -> None:
     assert names(graph) == ["exp", "cos", "sin", "sin"]
 
 
+def test_a_nearer_call_comes_to_the_place_of_the_last_farthest_one_of_its_batch() -> None:
+    def f(x: Tensor, y: Tensor) -> list[Tensor]:
+        u, far, other = y * 2, x.sin(), x.exp()
+        return [far.cos(), other, u.sin()]
+
+    graph = aot.make_fx(f)(X, Y).graph
+    assert [len(b) for b in gather(graph)] == [2]
+    assert names(graph) == ["mul", "sin", "sin", "exp", "cos"]
+
+
 def _graph(*calls: tuple[Any, ...]) -> tuple[fx.Graph, list[list[fx.Node]]]:
     """A graph of the inputs ``a``, ``b``, ``c`` and ``d``, and of calls, whose strings name inputs and whose numbers name earlier calls.
     The last two are a batch."""
@@ -282,12 +292,26 @@ ADD, MUL_OUT, TANH_OUT = aten.add_.Tensor, aten.mul.out, aten.tanh_backward.grad
         pytest.param([(aten.alias.default, "a"), (aten.alias.default, 0), (ADD, 1, "b"), (ADD, "c", 0)], False, id="views of views"),
         pytest.param([(aten.neg.default, "a"), (ADD, 0, "b"), (ADD, "c", "a")], True, id="a new tensor"),
         pytest.param([(aten.neg.default, "a"), (aten.neg.default, "b")], True, id="nothing is written"),
+        pytest.param([(MUL_OUT, "a", "a", "b"), (MUL_OUT, "c", "c", "d")], False, id="no form writes to given tensors"),
     ],
 )
 def test_calls_are_together_where_none_writes_what_another_one_takes(calls: list[tuple[Any, ...]], together: bool) -> None:
     graph, groups = _graph(*calls)
     batch(graph, groups)
     assert any("foreach" in name for name in names(graph)) is together
+
+
+def test_a_batch_stands_behind_what_its_last_call_takes() -> None:
+    graph, _ = _graph((aten.sin.default, "a"), (aten.neg.default, "b"), (aten.sin.default, 1))
+    first, _, last = (n for n in graph.nodes if n.op == "call_function")
+    batch(graph, [[first, last]])
+    assert names(graph) == ["neg", "_foreach_sin", "getitem", "getitem"]
+
+
+def test_a_call_with_a_number_that_is_read_is_in_no_batch_with_one_of_two_tensors() -> None:
+    graph, _ = _graph((aten.mul.Tensor, "a", "d"), (aten.mul.Tensor, "b", "c"))
+    next(n for n in graph.nodes if n.name == "d").meta["val"] = 2.5
+    assert gather(graph) == []
 
 
 def test_batches_are_made_from_the_last_one_to_the_first() -> None:
@@ -312,3 +336,22 @@ def test_a_form_begins_with_a_list(func: Any, ways: tuple[str, ...]) -> None:
     assert form(func, ("{}", *ways[1:])) is None
     assert form(abs, ways) is None and form("sin", ways) is None
     assert form(aten.copy.default, ("List[{}]", "List[{}]", "{}")) is None
+
+
+def sines(*each: Tensor) -> list[Tensor]:
+    return [x.sin() for x in each]
+
+
+def test_tensors_are_batched_up_to_2_to_the_14_elements() -> None:
+    for dtype in (torch.float32, torch.float64):
+        assert runs(sines, (1 << 14,), (1 << 14,), dtype=dtype)[0] == "_foreach_sin"
+        assert runs(sines, (1 << 14 | 1,), (1 << 14 | 1,), dtype=dtype) == ["sin", "sin"]
+
+
+def test_a_batch_takes_the_smallest_results_up_to_a_mebibyte() -> None:
+    assert runs(sines, *[(1 << 14,)] * 16).count("sin") == 0
+    assert runs(sines, *[(1 << 14,)] * 17).count("sin") == 1
+    graph = rewrites(sines, *[(1 << 14,)] * 16, (5,), (3,))
+    (alone,) = (n for n in graph.nodes if n.target is aten.sin.default)
+    assert alone.meta["val"].shape == (1 << 14,)
+    assert sum(len(n.args[0]) for n in graph.nodes if n.target is aten._foreach_sin.default) == 17

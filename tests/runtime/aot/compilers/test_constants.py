@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import fx
 
 from runtime import aot
+from runtime.aot.compilers.constants import _number, fold
 from runtime.func import grad, jacrev
 
+from .by_hand import aten, node_of
 from .random_graphs import inputs
-from .rewritten_graphs import calls
+from .rewritten_graphs import calls, runs
 
 X = inputs(0)[0]
 
@@ -66,3 +69,53 @@ def test_a_constant_that_the_program_writes_to_is_new_in_every_call() -> None:
 
 def test_large_constants_are_not_kept() -> None:
     assert "ones_like" in calls(lambda x: x @ torch.ones_like(x), torch.randn(100, 100))
+
+
+def test_a_constant_of_up_to_2_to_the_12_elements_is_kept() -> None:
+    def scaled(x: torch.Tensor) -> Any:
+        return x * torch.eye(x.shape[0])
+
+    assert runs(scaled, (64, 64)) == ["mul"]
+    assert runs(scaled, (65, 65)) == ["eye", "mul"]
+
+
+@pytest.mark.parametrize(
+    "value, number",
+    [
+        (torch.ones(2, 3), "1.0"),
+        (torch.full((3,), -0.0), "-0.0"),
+        (torch.tensor(2.5, dtype=torch.float64), "2.5"),
+        (torch.eye(2), "None"),
+        (torch.tensor([0.0, -0.0]), "None"),
+        (torch.tensor([-1.0, 1.0]), "None"),
+        (torch.full((2,), float("nan")), "None"),
+        (torch.ones(2, dtype=torch.int64), "None"),
+        (torch.ones(2, dtype=torch.float16), "None"),
+        (torch.ones(0), "None"),
+        (3, "3.0"),
+        (-0.0, "-0.0"),
+        (True, "None"),
+        (None, "None"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_the_number_that_all_elements_are(value: Any, number: str) -> None:
+    assert str(_number(value)) == number
+
+
+def test_a_constant_takes_the_place_of_an_argument_by_position_and_by_name() -> None:
+    graph = fx.Graph()
+    x, one = node_of(X, graph), graph.call_function(aten.ones.default, ([4, 3],))
+    users = [graph.call_function(aten.add.Tensor, (x, one)), graph.call_function(aten.add.Tensor, (x,), {"other": one})]
+    for n in (one, *users):
+        n.meta["val"] = torch.ones(4, 3)
+    graph.output(users)
+    fold(graph)
+    assert torch.equal(users[0].args[1], torch.ones(4, 3))  # type: ignore[arg-type]
+    assert torch.equal(users[1].kwargs["other"], torch.ones(4, 3))  # type: ignore[arg-type]
+    assert not one.users
+
+
+def test_a_product_with_ones_of_a_narrower_dtype_is_left_out() -> None:
+    assert calls(lambda x: (x * torch.ones(4, 3)).neg(), X.double()) == ["neg"]
+    assert calls(lambda x: x * torch.full((4, 3), 0.1), X.double()) == ["mul"]

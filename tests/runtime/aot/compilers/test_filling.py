@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from runtime import jit
+from runtime.huge_pages import LARGE
 
 from .random_graphs import bits
-from .rewritten_graphs import calls
+from .rewritten_graphs import calls, rewrites, runs
 
 ROWS = 200  # with 100 columns of float32: 80 kB
 
@@ -66,3 +67,49 @@ def test_the_result_is_that_of_cat(seed: int) -> None:
 def test_others_stay(f: Callable[[Tensor], object]) -> None:
     names = calls(f, X)
     assert "cat" in names and "copy_" not in names
+
+
+LIMIT = 1 << 13  # rows of two columns of float32: 64 KiB
+
+
+def halves(x: Tensor) -> Tensor:
+    return torch.cat([x[:LIMIT].sin(), x[LIMIT:].cos()])
+
+
+def test_pieces_of_64_kibibytes_on_average_are_put_in_their_places() -> None:
+    assert "cat" not in runs(halves, (2 * LIMIT, 2))
+    assert "cat" in runs(halves, (2 * LIMIT - 1, 2))
+    assert "cat" in runs(lambda x: torch.cat([x.sin()]), (4 * LIMIT, 2))
+
+
+@pytest.mark.parametrize("between, fits", [(2, True), (3, False)])
+def test_between_two_pieces_as_much_as_the_whole_may_be_computed(between: int, fits: bool) -> None:
+    """Each of the values between is half of the whole."""
+
+    def f(x: Tensor) -> Tensor:
+        first, y = x.sin(), x
+        for _ in range(between - 1):
+            y = y.cumsum(0)
+        return torch.cat([first, y.cos().view(-1).t().view(x.shape).cumsum(0)])
+
+    assert ("cat" not in runs(f, (LIMIT, 2))) == fits
+
+
+def test_a_large_whole_lies_in_huge_pages() -> None:
+    assert runs(halves, (LARGE // 4, 2)).count("empty_in_huge_pages") == 2
+    assert "empty" not in runs(halves, (LARGE // 4, 2))
+
+
+def test_a_single_element_beyond_the_whole_between_two_pieces_is_too_much() -> None:
+    def f(x: Tensor) -> Tensor:
+        first = x.sin()
+        return torch.cat([first, (x.cumsum(0).cos() + x[0, 0].exp()).cumsum(0)])
+
+    assert "cat" in runs(f, (LIMIT, 2))
+
+
+def test_each_call_says_what_it_gives() -> None:
+    for n in rewrites(halves, (2 * LIMIT, 2)).nodes:
+        if n.op == "call_function":
+            rows = 2 * LIMIT if n.target is torch.ops.aten.empty.memory_format else LIMIT
+            assert n.meta["val"].shape == (rows, 2)

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from runtime import jit
 from runtime.dropin import installed
+from runtime.huge_pages import LARGE
 from runtime.session.tensor import unwrap
 
-from .rewritten_graphs import calls
+from .rewritten_graphs import calls, runs
 
 X = torch.randn(1600, 1600)  # 10 MB
 SMALL = X[:100, :100].contiguous()
@@ -77,3 +78,9 @@ def test_the_gradients_of_a_step_under_the_drop_in_are_those_of_torch() -> None:
         for _ in range(3):
             found = jitted(torch.from_numpy(X.numpy().copy()).requires_grad_())
             assert torch.allclose(unwrap(found), expected, rtol=1e-5)
+
+
+def test_results_of_a_large_size_lie_in_large_pages() -> None:
+    assert runs(torch.relu, (LARGE // 4,)) == ["empty_in_huge_pages", "relu"]
+    assert runs(torch.relu, (LARGE // 4 - 1,)) == ["relu"]
+    assert runs(torch.relu, (LARGE // 8,), dtype=torch.float64) == ["empty_in_huge_pages", "relu"]

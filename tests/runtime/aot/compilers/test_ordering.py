@@ -36,7 +36,7 @@ X = torch.rand(4, 3)
         (aten._local_scalar_dense.default, 2.5, False),
         (torch.ops.higher_order.cond, (X,), True),
     ],
-    ids=str,
+    ids=lambda value: str(value) if callable(value) else type(value).__name__,
 )
 def test_draws_effects_and_functions_keep_their_order(func: Any, value: Any, ordered: bool) -> None:
     graph = fx.Graph()

@@ -12,6 +12,8 @@ import runtime
 from runtime import aot
 from runtime.aot.compilers.peephole import rewritten
 
+from .rewritten_graphs import rewrites, runs
+
 aten = torch.ops.aten
 
 
@@ -271,3 +273,58 @@ def test_a_result_is_written_by_the_overload_for_its_types() -> None:
     (written,) = (n.target for n in rewritten(_traced(f, X).graph)[0].nodes if "rsub" in str(n.target))
     assert written == aten.rsub.Scalar_out
     _same_bits(f, X)
+
+
+@pytest.mark.parametrize(
+    "number, call", [(1 << 24, torch.Tensor), (-(1 << 24), torch.Tensor), (1 << 24 | 1, int), (0.5, torch.Tensor), (True, bool)]
+)
+def test_integers_of_float32_become_tensors(number: Any, call: type) -> None:
+    (n,) = (n for n in rewrites(lambda x: x + number, (3,)).nodes if n.op == "call_function")
+    assert isinstance(n.args[1], call)
+
+
+def test_a_mean_is_a_sum_as_long_as_its_length_is_a_number_of_float32() -> None:
+    assert runs(torch.mean, (1 << 12, 1 << 12)) == ["sum", "div_"]
+    assert runs(torch.mean, ((1 << 24) + 1,)) == ["mean"]
+    assert runs(torch.mean, (1,)) == ["sum", "div_"] and runs(torch.mean, (0,)) == ["mean"]
+
+
+def test_in_a_graph_that_writes_single_calls_are_rewritten_and_none_is_moved() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
+        y = torch.addmm(b, x, w.t())
+        x.mul_(2)
+        return [y, x.sin(), b.sin(), x.clone() + 1, x.square().mean() / 1, b[:3].expand(4, 3) * x]
+
+    shapes = (4, 3), (5, 3), (5,)
+    assert runs(f, *shapes) == ["linear", "mul_", "sin", "sin", "clone", "add_", "mul", "sum", "div_", "div_", "slice", "mul"]
+    before = torch.ones(4, 3)
+    graph = aot.make_fx(f)(before.clone(), torch.ones(5, 3), torch.ones(5)).graph
+    found = fx.Interpreter(nn.Module(), graph=rewritten(graph)[0]).run(before.clone(), torch.ones(5, 3), torch.ones(5))
+    assert all(torch.equal(a, b) for a, b in zip(found, f(before.clone(), torch.ones(5, 3), torch.ones(5)), strict=True))
+
+
+IMAGES = (8, 16, 32, 32)
+
+
+@pytest.mark.parametrize(
+    "f, sizes, expected",
+    [
+        pytest.param(lambda x: x * torch.zeros(4, 3).exp().neg(), [(4, 3)], ["exp", "neg_", "mul_"], id="a constant that calls take"),
+        pytest.param(lambda x: x @ torch.ones(3).diag_embed(), [(4, 3)], ["mm"], id="constants"),
+        pytest.param(lambda x: x.sin() * x.sin(), [(4, 3)], ["sin", "mul_"], id="repetitions"),
+        pytest.param(lambda x: x.clone().sin(), [(4, 3)], ["sin"], id="copies"),
+        pytest.param(lambda x: x.view(12).view(2, 6).sum(0), [(4, 3)], ["view", "sum"], id="views"),
+        pytest.param(lambda x: (x * 1).sin(), [(4, 3)], ["sin"], id="neutral numbers"),
+        pytest.param(lambda x: [x.sin(), x.exp()][:1], [(4, 3)], ["sin"], id="what is not used"),
+        pytest.param(nn.functional.linear, [(4, 3), (5, 3), (5,)], ["linear"], id="layers"),
+        pytest.param(lambda x: x.mean(), [(4, 3)], ["sum", "div_"], id="means"),
+        pytest.param(lambda x: x.square(), [(4, 3)], ["mul"], id="squares"),
+        pytest.param(lambda x, y: x.expand(4, 3) * y, [(3,), (4, 3)], ["mul"], id="expanded operands"),
+        pytest.param(lambda x: x.square() + (x * x), [(4, 3)], ["mul", "add_"], id="repetitions after squares"),
+        pytest.param(lambda x, y: [x.sin(), y.sin()], [(4, 3), (4, 3)], ["_foreach_sin", "getitem", "getitem"], id="batches"),
+        pytest.param(lambda x: nn.functional.max_pool2d(x, 2), [IMAGES], ["max_pool2d", "getitem"], id="poolings"),
+        pytest.param(torch.relu, [(2048, 2048)], ["empty_in_huge_pages", "relu"], id="large results"),
+    ],
+)
+def test_a_graph_that_writes_to_nothing_gets_every_rewrite(f: Any, sizes: list[tuple[int, ...]], expected: list[str]) -> None:
+    assert runs(f, *sizes) == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor, fx
 import runtime
 from runtime import aot
 from runtime.aot.compilers.boxed import nop
-from runtime.aot.compilers.placing import DESTINATIONS, Destination, place
+from runtime.aot.compilers.placing import DESTINATIONS, Destination, destinations, place
 from runtime.func.traced_numbers import on_side
 
 from . import random_graphs
@@ -303,3 +304,34 @@ def test_a_destination_which_the_programs_of_a_graph_share_cannot_be_changed() -
     assert place(graph, [wanted]) == {} and place(graph, []) == {}
     with pytest.raises(dataclasses.FrozenInstanceError):
         wanted.counted = 2
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [{}, {"tangent": 0}, {"reshaped": True}, {"replaced": 1}, {"begins": True}, {"overwritten": True}, {"counted": 0}, {"shared": True}],
+    ids=str,
+)
+def test_an_argument_takes_its_new_value_early_if_it_is_plain_alone_and_counts_the_write(fact: dict[str, Any]) -> None:
+    ordinary = {"tangent": None, "reshaped": False, "replaced": None, "begins": False, "overwritten": False, "counted": 2}
+    inputs = [SimpleNamespace(**ordinary), SimpleNamespace(**ordinary | fact)]
+    joint: Any = SimpleNamespace(
+        layouts=None,
+        groups=[SimpleNamespace(members=[1, 2])] if "shared" in fact else [],
+        boundary=SimpleNamespace(written=[1, 0], inputs=inputs),
+    )
+    early = Destination(0, 1, 2)
+    assert destinations(joint) == (*([] if fact else [early]), Destination(1, 0, 2))
+    joint.layouts = {}
+    assert destinations(joint) == ()
+
+
+def test_a_copy_over_a_new_value_is_one_into_the_argument() -> None:
+    graph = fx.Graph()
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    like = graph.call_function(aten.sin.default, (y,))
+    new = graph.call_function(aten.copy.default, (like, y))
+    for n in (x, y, like, new):
+        n.meta["val"] = X.to("meta")
+    graph.output([new])
+    assert place(graph, [Destination(0, 0, 1)]) == {0: 0}
+    assert new.target is aten.copy_.default and new.args == (x, y)

@@ -111,3 +111,28 @@ def test_the_gradient_of_pooled_images_is_that_of_eager() -> None:
     aot.aot_function(f, aot.nop)(x).backward()
     f(reference).backward()
     assert reference.grad is not None and torch.equal(runtime.unwrap(x.grad), reference.grad)
+
+
+@pytest.mark.parametrize(
+    "shape, window, stride, pays",
+    [
+        ((1, 16, 32, 64), [2, 2], [2, 2], True),  # 2 ** 15 elements, each compared once
+        ((1, 16, 31, 64), [2, 2], [2, 2], False),
+        ((1, 16, 16, 32), [2, 2], [1, 1], True),  # four times
+        ((1, 16, 16, 31), [2, 2], [1, 1], False),
+        ((1, 16, 16, 32), [2], [1], True),
+        ((1, 16, 32, 64), [2], [], True),
+        ((1, 16, 31, 64), [2], [], False),
+        ((1, 16, 8, 64), [2, 4], [1, 2], True),
+        ((2, 15, 64, 64), [2, 2], [2, 2], False),
+        ((2, 16, 2, 1024), [2, 2], [2, 2], True),
+        ((2, 16, 1, 2048), [1, 2], [1, 2], False),
+        ((2, 16, 2048, 1), [2, 1], [2, 1], False),
+        ((64, 16, 64, 64), [2, 2], [2, 2], True),  # 2 ** 22 elements
+        ((64, 16, 64, 65), [2, 2], [2, 2], False),
+    ],
+)
+def test_images_are_transposed_where_that_saves_enough(shape: tuple[int, ...], window: list[int], stride: list[int], pays: bool) -> None:
+    x = torch.empty(shape, device="meta")
+    assert pooling.pays(x, window, stride) is pays
+    assert not pooling.pays(x.contiguous(memory_format=torch.channels_last), window, stride)

@@ -14,7 +14,7 @@ from runtime.aot.capture.aliasing import LINEAR
 from runtime.aot.compilers.replacing import _pure, _small, replace, results_in, returned, shown, without_copies, without_repetitions
 
 from .by_hand import node_of, symbolic
-from .rewritten_graphs import calls
+from .rewritten_graphs import calls, runs
 
 X, Y = torch.randn(4, 3), torch.randn(4, 3)
 
@@ -253,3 +253,12 @@ def test_a_copy_is_what_was_copied(func: Any, which: int) -> None:
     graph.output(user)
     without_copies(graph)
     assert user.args == (inputs[which],)
+
+
+def test_a_value_of_up_to_2_to_the_14_elements_is_kept_for_a_later_call() -> None:
+    def again(x: Tensor) -> Any:
+        return x.exp().sum() + x.sin().sum() * x.exp().max()
+
+    assert runs(again, (1 << 14,)).count("exp") == 1
+    assert runs(again, (1 << 14 | 1,)).count("exp") == 2
+    assert runs(again, (3, 1 << 12)).count("exp") == 1

@@ -121,3 +121,30 @@ def test_an_argument_may_be_a_slice() -> None:
     n = _call(operator.getitem, torch.ones(5), slice(1, None, 2), val=torch.ones(2))
     n.graph.output([n])
     assert _run(fx.GraphModule(torch.nn.Module(), n.graph), [torch.arange(5.0)])[0].tolist() == [1.0, 3.0]
+
+
+def test_a_slice_may_begin_at_a_number_of_the_graph() -> None:
+    graph = fx.Graph()
+    x, start = graph.placeholder("x"), graph.placeholder("start")
+    x.meta["val"], start.meta["val"] = torch.ones(5), 1
+    item = graph.call_function(operator.getitem, (x, slice(start, 4, start)))
+    item.meta["val"] = torch.ones(3)
+    graph.output([item])
+    run = as_python(fx.GraphModule(torch.nn.Module(), graph))
+    assert run([torch.arange(5.0), 2])[0].tolist() == [2.0] and run([torch.arange(5.0), 1])[0].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_arguments_of_every_kind_reach_a_call() -> None:
+    def taken(*args: Any, **kwargs: Any) -> Any:
+        return args, kwargs
+
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.ones(2)
+    rest = [None, True, 3, 2.5, "s", torch.Size([2]), torch.float64]
+    n = graph.call_function(taken, (x, [x, 1], (x,), (), {"a": x, "b": [x]}, *rest), {"k": (x, [x]), "d": {"e": x}})
+    graph.output((n, x))
+    t = torch.zeros(2)
+    (args, kwargs), same = as_python(fx.GraphModule(torch.nn.Module(), graph))([t])
+    assert same is t and kwargs == {"k": (t, [t]), "d": {"e": t}}
+    assert args[:5] == (t, [t, 1], (t,), (), {"a": t, "b": [t]}) and list(args[5:]) == rest

@@ -181,3 +181,16 @@ def test_another_compiler_gets_all_abstract_values() -> None:
 
     jit(lambda x: x.sin().cos(), compiler=compiler)(torch.ones(2))
     assert len(found) == 2 and all(isinstance(v, FakeTensor) for v in found)
+
+
+def test_a_graph_run_node_by_node_takes_constants_and_keywords_and_records_nothing() -> None:
+    root, graph = torch.nn.Module(), fx.Graph()
+    root.inner = torch.nn.Module()
+    root.inner.w = torch.nn.Parameter(torch.full((3,), 4.0))
+    x, w = graph.placeholder("x"), graph.get_attr("inner.w")
+    graph.call_function(torch.sin, (x,))
+    total = graph.call_function(torch.add, (x,), {"other": w, "alpha": 2})
+    graph.output([total, 3])
+    given = [torch.ones(3)]
+    found, three = run_graph(complete(fx.GraphModule(root, graph)), given)
+    assert found.tolist() == [9.0] * 3 and not found.requires_grad and three == 3 and given == []

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from runtime.aot import aot_function, nop
+from runtime.aot import aot_function, make_fx, nop
+from runtime.aot.compilers.sums import sums
 from runtime.func import grad
 
 from .random_graphs import bits
-from .rewritten_graphs import calls
+from .rewritten_graphs import calls, runs
 
 _BYTES = 1 << 16  # of a stack
 _SIZES = [(m, n) for m in (1, 2, 4, 5, 15, 16, 17, 64, 65, 200) for n in (1, 3, 8, 16, 31, 64, 100, 513) if m * n * 8 * 4 <= _BYTES]
@@ -96,3 +99,56 @@ def test_sums_of_two_kinds_that_need_one_another_are_two_stacks() -> None:
         return tuple(w * n.sum() for w, n in zip(wide, narrow, strict=True))
 
     assert calls(f, *[torch.randn(5, 7) for _ in range(6)]).count("stack") == 2
+
+
+def column_sums(*each: Tensor) -> list[Tensor]:
+    return [(x * 2).sum(0) * 3 for x in each]
+
+
+@pytest.mark.parametrize("number, stacks", [(3, 0), (4, 1)])
+def test_four_sums_are_a_stack(number: int, stacks: int) -> None:
+    assert runs(column_sums, *[(5, 7)] * number).count("stack") == stacks
+
+
+@pytest.mark.parametrize(
+    "size, number, stacks", [((64, 64), 4, 1), ((64, 65), 4, 0), ((64, 64), 5, 1), ((64, 64), 8, 2), ((16, 64), 16, 1), ((16, 64), 20, 2)]
+)
+def test_a_stack_has_up_to_64_kibibytes_and_four_matrices(size: tuple[int, int], number: int, stacks: int) -> None:
+    assert runs(column_sums, *[size] * number).count("stack") == stacks
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        pytest.param(lambda x: (x * 2).sum(1) * 3, id="of columns"),
+        pytest.param(lambda x: (x * 2).sum((0, 1)) * 3, id="of all"),
+        pytest.param(lambda x: (x * 2).sum(0, True) * 3, id="that keep the dimension"),
+        pytest.param(lambda x: (x * 2).sum(0, dtype=torch.float64) * 3, id="in another dtype"),
+        pytest.param(lambda x: ((y := x * 2).sum(0) * 3, y), id="of what something else uses"),
+        pytest.param(lambda x: (x * 2).t().sum(0) * 3, id="of matrices that are not contiguous"),
+        pytest.param(lambda x: (x * 2).unsqueeze(0).expand(2, 5, 7).contiguous().sum(0) * 3, id="of three dimensions"),
+        pytest.param(lambda x: (x * 2).half().sum(0) * 3, id="of half precision"),
+        pytest.param(lambda x: (x * 2).sum(0).cumsum(0) * 3, id="that do not go into pointwise calls"),
+    ],
+)
+def test_other_sums_are_no_stack(f: Callable[..., Any]) -> None:
+    assert "stack" not in runs(lambda *each: [f(x) for x in each], *[(5, 7)] * 5)
+
+
+@pytest.mark.parametrize("size", [(5, 0), (0, 7)])
+def test_sums_of_matrices_without_elements_are_a_stack(size: tuple[int, int]) -> None:
+    assert calls(lambda *each: [(x * 2).sum(0) * 3 for x in each], *[torch.ones(size)] * 5).count("stack") == 1
+
+
+def test_a_stack_is_made_without_a_call_of_an_op() -> None:
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            raise AssertionError(f"{func} was called")
+
+    graph = make_fx(lambda *each: [(x * 2).sum(0) * 3 for x in each])(*[torch.ones(5, 7)] * 4).graph
+    for n in graph.nodes:
+        n.meta["note"] = n.name
+    with Seen():  # type: ignore[no-untyped-call]
+        sums(graph)
+    assert {n.meta["note"] for n in graph.nodes if str(n.target) in ("aten.stack.default", "aten.unbind.int")} == {"sum_1"}
+    assert [n.meta["val"].shape for n in graph.nodes if "stack" in str(n.target)] == [(4, 5, 7)]

@@ -15,11 +15,15 @@ from torch.profiler import ProfilerActivity, profile
 
 import runtime
 from runtime import aot
+from runtime.aot.partition import partitions
 from runtime.aot.partition.budget import choices
 from runtime.aot.partition.network import Network
 from runtime.aot.partition.parts import Parts
 from runtime.aot.partition.recompute import Again, again, is_view, recomputable
 
+from .by_hand import Joint, X
+
+aten: Any = torch.ops.aten
 BUDGETS = (1.0, 0.8, 0.6, 0.4, 0.2, 0.0)
 WIDTH = 6
 
@@ -220,6 +224,40 @@ def test_what_cannot_be_honoured_is_refused_by_name() -> None:
     unknown = torch.fx.symbolic_trace(lambda a, b: [a.sin(), b * a.cos()])
     with pytest.raises(ValueError, match="known to be a tangent"):
         cut(unknown, num_fwd_outputs=1)
+
+
+def products(number: int) -> Network:
+    """A chain of matrix products by one weight, each of which the backward needs, the last one first."""
+    joint = Joint()
+    value, weight, grad = joint.inputs
+    values = [value]
+    for _ in range(number):
+        values.append(joint.call(aten.mm.default, values[-1], weight))
+    for value in reversed(values):
+        grad = joint.call(aten.mul.Tensor, grad, value)
+    return Network(joint.parts([joint.call(aten.sum.default, values[-1], val=X[0, 0])], [grad]), set(), recomputable)
+
+
+@pytest.mark.parametrize(
+    "number, segments, peak",
+    [(5, 2, 5), (12, 3, 8), (20, 4, 10), (42, 5, 14), (49, 6, 15), (72, 8, 18), (110, 10, 22), (156, 12, 26), (200, 16, 29)],
+)
+def test_a_long_chain_takes_the_least_memory_in_about_as_many_segments_as_each_has_calls(number: int, segments: int, peak: int) -> None:
+    """Saved are the argument, the weight, and a product at each border. The loss takes four bytes."""
+    least = choices(products(number))[-1]
+    assert len(least.saved) == 2 + (segments - 1)
+    assert least.peak == peak * X.nbytes + 4
+
+
+def test_a_budget_of_one_measures_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **options: Any) -> Any:
+        raise AssertionError("choices are measured")
+
+    monkeypatch.setattr(partitions, "within", fail)
+    module = network(0).parts.module
+    aot.min_cut_rematerialization_partition(module, num_fwd_outputs=1)
+    with pytest.raises(AssertionError, match="measured"):
+        aot.min_cut_rematerialization_partition(module, num_fwd_outputs=1, memory_budget=0.9)
 
 
 def test_views_cost_the_least_that_a_call_can() -> None:

@@ -12,9 +12,14 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from torch import fx
 from torch.nn import functional as F
 
 from runtime import aot
+from runtime.aot.partition.drawing import drawn
+from runtime.aot.partition.reasons import SavedValue, Why
+
+from .by_hand import Joint
 
 SVG = "{http://www.w3.org/2000/svg}"
 CUT: Any = aot.min_cut_rematerialization_partition
@@ -292,3 +297,40 @@ def test_the_legend_has_a_mark_of_each_kind_and_the_head_says_the_totals() -> No
     assert all(x + 20 < label < after for x, label, after in zip(places, labels, [*places[1:], found.width], strict=True))
     assert [m.get("rx") for m in marks] == ["3"] * 5 + ["6"] * 2
     assert found.width >= 6 * len(found.report.summary) + 24
+
+
+def by_hand(joint: Joint, saved: list[fx.Node], title: str = "") -> Any:
+    """The picture of a cut whose forward returns ``saved``, and whose backward takes the first argument."""
+    x, _, t = joint.inputs
+    parts = joint.parts(saved, [joint.call(torch.ops.aten.mul.Tensor, t, x)])
+    values = [SavedValue(n.name, "sin", (3,), torch.float32, 12, Why.CHEAPEST) for n in saved]
+    return ElementTree.fromstring(drawn(parts, values, (), parts.cut([x])[1], {}, title))
+
+
+def test_a_picture_has_room_for_two_columns_what_is_saved_and_a_long_title(joint: Joint) -> None:
+    beside, rows = 24 + 120 + 70 + 60 + 70 + 120 + 24, 92 + 58 * 2 + 24
+    assert by_hand(joint, []).get("viewBox") == f"0 0 {beside} {rows}"
+    assert float(by_hand(Joint(), [], "m" * 500).get("width")) == 24 + 6.2 * 500
+
+
+@pytest.mark.parametrize("number, rows", [(1, 2), (3, 3), (13, 9), (16, 12)])
+def test_a_picture_is_high_enough_for_all_that_is_saved(joint: Joint, number: int, rows: int) -> None:
+    """Each takes 34 and stands 6 apart from the next, and a row takes 58."""
+    saved = [joint.call(torch.ops.aten.sin.default, joint.inputs[0]) for _ in range(number)]
+    assert float(by_hand(joint, saved).get("height")) == 92 + 58 * rows + 24
+
+
+def test_pills_that_would_stand_below_the_last_row_move_up(joint: Joint) -> None:
+    last = joint.inputs[0]
+    for _ in range(3):
+        last = joint.call(torch.ops.aten.exp.default, last)
+    root = by_hand(joint, [joint.call(torch.ops.aten.sin.default, last) for _ in range(9)])
+    heights = [float(r.get("y")) for r in root.iter(f"{SVG}rect") if r.get("class") == "saved" and r.get("height") == "34.0"]
+    bottom = float(root.get("height")) - 24 - 58
+    assert sorted(heights) == [bottom - 40 * i for i in reversed(range(9))]
+
+
+def test_a_view_in_the_forward_stands_right_before_its_user() -> None:
+    found = Picture(lambda x, w: (w.exp().sin() * x.t()).sum(), torch.randn(4, 4), torch.randn(4, 4, requires_grad=True))
+    rows = {b.lines[0]: b.y for b in found.boxes if not b.pill and b.middle < found.pills[0].x}
+    assert rows["t"] == rows["mul"] - 58 > rows["exp"]

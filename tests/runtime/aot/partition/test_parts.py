@@ -185,8 +185,26 @@ def test_forward_and_backward_are_what_their_results_need(joint: Joint) -> None:
     assert names(parts.forward_order([])) == ["sin"] and names(parts.forward_order([cos])) == ["sin", "cos"]
     assert names(parts.backward_order([x, y])) == ["cos", "mul_1", "mul", "mul_2"]
     assert names(parts.backward_order([both, cos])) == ["mul_1", "mul_2"]
+    _, backward = parts.cut([x, y])
+    assert names(n for n in backward.graph.nodes if n.op == "call_function") == ["cos", "mul_1", "mul", "mul_2"]
     with pytest.raises(RuntimeError, match=r"^the backward needs primals_1, which is not saved$"):
         parts.backward_order([both])
+
+
+def test_calls_of_the_backward_keep_their_order_and_what_runs_again_comes_in_that_of_the_forward(joint: Joint) -> None:
+    x, y, t = joint.inputs
+    cos, exp = joint.call(aten.cos.default, x), joint.call(aten.exp.default, y)
+    both = joint.call(aten.mul.Tensor, exp, cos)
+    first, second = joint.call(aten.add.Tensor, t, both), joint.call(aten.neg.default, t)
+    parts = joint.parts([x], [second, first])
+    assert names(parts.backward_order([x, y])) == ["cos", "exp", "mul", "add", "neg"]
+
+
+def test_a_gradient_that_is_saved_is_not_computed(joint: Joint) -> None:
+    x, _, t = joint.inputs
+    sin = joint.call(aten.sin.default, x)
+    parts = joint.parts([sin], [sin, joint.call(aten.mul.Tensor, t, sin)])
+    assert names(parts.saved([])) == ["sin"] and names(parts.backward_order([sin])) == ["mul"]
 
 
 @pytest.mark.parametrize(
