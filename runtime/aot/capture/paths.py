@@ -99,7 +99,7 @@ def paths_of(code: CodeType) -> tuple[Path, ...]:
             path = aliases.get(i.argval, Path(root, i.argval)) if root is Root.LOCAL else Path(root, i.argval)
             found[path] = None
     for inner in (c for c in code.co_consts if isinstance(c, CodeType)):
-        found |= dict.fromkeys(p for p in map(_outside, paths_of(inner), [code] * len(paths_of(inner))) if p is not None)
+        found |= {p: None for p in (_outside(p, code) for p in paths_of(inner)) if p is not None}
     return tuple(found)
 
 
