@@ -227,11 +227,11 @@ def test_a_result_is_made_of_an_argument_or_of_a_result() -> None:
     step = ViewStep(torch.ops.aten.select.int, (0, 1), {}, None)
     x, y = torch.arange(4.0).view(2, 2), torch.ones(2, requires_grad=True) * 2
     assert Output(Made.CONSTANT, constant="a").of([x], [y]) == "a"
-    assert Output(Made.INPUT).of([x], [y]) is x and Output(Made.RESULT).of([x], [y]) is y
+    assert Output(Made.INPUT, 0).of([x], [y]) is x and Output(Made.RESULT, 0).of([x], [y]) is y
     assert Output(Made.INPUT, 0, (step,)).returned([x], [y]).tolist() == [2.0, 3.0]
     assert Output(Made.RESULT, 1).returned([x], [x, y]) is y
     for released, t in ((True, y), (True, x), (False, y)):
-        found = Output(Made.RESULT, released=released).of([], [t])
+        found = Output(Made.RESULT, 0, released=released).of([], [t])
         assert found.requires_grad is (t is y and not released) and found.data_ptr() == t.data_ptr()
 
 
