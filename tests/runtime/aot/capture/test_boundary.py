@@ -12,9 +12,10 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
 from runtime.aot.capture.aliasing import sharing
-from runtime.aot.capture.boundary import Boundary, Input, Made, Output, Size, ViewStep, write
+from runtime.aot.capture.boundary import Boundary, Input, Made, Output, Size, ViewStep, refuse_hooked_view, write
 from runtime.aot.capture.joint import Joint, joint_graph
 from runtime.aot.capture.paths import paths_of
+from runtime.session.leaf import as_leaf
 from tests.runtime.aot.capture.boundary_helpers import both, compiled, equal
 
 
@@ -174,6 +175,73 @@ def test_a_part_of_an_expanded_tensor_takes_no_other_value_than_the_rest() -> No
     with pytest.raises(RuntimeError, match="writes to a part of an expanded argument"):
         write([(Input(False, True, None, 1), target, new, False)])
     assert target.count_nonzero() == 0
+
+
+TARGETS: dict[str, Callable[[], torch.Tensor]] = {
+    "plain": lambda: torch.ones(2, dtype=torch.complex64),
+    "a lazy conjugate": lambda: torch.ones(2, dtype=torch.complex64).conj(),
+    "lazily negated": lambda: torch.ones(2, dtype=torch.complex64).conj().imag,
+    "expanded": lambda: torch.ones(1).expand(2),
+    "sparse": lambda: torch.ones(2).to_sparse(),
+}
+
+
+@pytest.mark.parametrize("name, counted", [(name, counted) for name in TARGETS for counted in (0, 1) if counted or name != "sparse"])
+def test_a_tensor_of_any_layout_takes_a_new_value(name: str, counted: int) -> None:
+    target = TARGETS[name]()
+    new = target.clone() * 3
+    write([(Input(False, True, None, counted), target, new, False)])
+    assert torch.equal(target.to_dense(), new.to_dense()) and target._version == counted
+
+
+class TestOtherMemory:
+    @pytest.mark.parametrize("counted", [1, 2, 3])
+    @pytest.mark.parametrize("requires_grad", [False, True])
+    def test_of_another_tensor_counts(self, requires_grad: bool, counted: int) -> None:
+        target, source = torch.zeros(2, requires_grad=requires_grad), torch.ones(2, requires_grad=True) * 3
+        Input(False, counted=counted).replace(target, source)
+        assert target.tolist() == [3.0, 3.0] and target.data_ptr() == source.data_ptr() and target._version == counted
+        assert target.is_leaf and target.requires_grad is requires_grad
+
+    @pytest.mark.parametrize("counted", [0, 1, 2])
+    def test_of_its_own_counts(self, counted: int) -> None:
+        target = torch.ones(2)
+        Input(False, counted=counted).replace(target, target)
+        assert target.tolist() == [1.0, 1.0] and target._version == counted
+
+    def test_of_a_leaf_of_torchs_own_is_refused(self) -> None:
+        with pytest.raises(RuntimeError, match="a leaf of torch's own autograd"):
+            Input(True, counted=1).replace(as_leaf(torch.ones(2, requires_grad=True)), torch.zeros(2))
+        target = runtime.wrap(torch.ones(2), True)
+        Input(True, counted=1).replace(target, runtime.wrap(torch.zeros(2)))
+        assert target.tolist() == [0.0, 0.0]
+
+
+HOOKED: dict[str, tuple[Callable[[Any, Any, Any], Any], bool]] = {
+    "nothing": (lambda base, part, x: None, False),
+    "the tensor that it is a view of": (lambda base, part, x: base.register_hook(lambda g: g), False),
+    "the view": (lambda base, part, x: x.register_hook(lambda g: g), True),
+    "the view between": (lambda base, part, x: part.register_hook(lambda g: g), True),
+    "the node of the view, before": (lambda base, part, x: x.grad_fn.register_prehook(lambda gs: None), True),
+    "the node of the view, after": (lambda base, part, x: x.grad_fn.register_hook(lambda gs, _: None), True),
+    "the node between, before": (lambda base, part, x: part.grad_fn.register_prehook(lambda gs: None), True),
+    "the node between, after": (lambda base, part, x: part.grad_fn.register_hook(lambda gs, _: None), True),
+}
+
+
+@pytest.mark.parametrize("name", HOOKED)
+def test_a_view_that_a_hook_sees_is_not_written_to(name: str) -> None:
+    register, refused = HOOKED[name]
+    base: Any = runtime.wrap(torch.ones(2, 6), True) * 1
+    part = base[:, 1:]
+    x = part[:, ::2]
+    register(base, part, x)
+    for hooked in (False, True):
+        if refused or hooked:
+            with pytest.raises(RuntimeError, match="registers a hook on an argument that is a view"):
+                refuse_hooked_view(x, hooked)
+        else:
+            refuse_hooked_view(x, hooked)
 
 
 class TestChangesOfGeometry:

@@ -56,7 +56,7 @@ def deleted(a: Any) -> Any:
     return b.c  # type: ignore[misc]  # noqa: F821
 
 
-def an_argument_that_is_assigned(a: Any, x: Any) -> Any:
+def an_argument_that_is_assigned(x: Any, a: Any) -> Any:
     x = a.b
     return x.c
 
