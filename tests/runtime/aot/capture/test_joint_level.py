@@ -85,6 +85,7 @@ def read_without_grad_after_a_write(x: Any) -> Any:
 LABELS: dict[str, tuple[Callable[[Any], Any], str]] = {  # "op" of the op, "own" a Function's, "-" none, "?" nothing; "!" unseen
     "ops": (lambda x: (x * 2).sin(), "mul=op sin=op"),
     "constants": (lambda x: torch.ones(2).sin().add(1).sum() * x, "ones=- sin=- add=- sum_1=- mul=op"),
+    "a constant base": (lambda x: (2 ** torch.ones(3)) * x, "ones=- pow_1=- mul=op"),
     "a Function in the old style": (lambda x: Old.apply(x) * x, "exp=own mul=op"),
     "a Function that writes": (lambda x: Doubles.apply(x * 1).sin(), "mul=op mul_1=own sin=op"),
     "a Function that writes to a row": (row_doubled, "mul=op select=op mul_1=? select_scatter=own sin=op"),
@@ -118,6 +119,9 @@ STEPS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a view": (lambda x: without_grad(lambda: x[0]), "d -> i0.select~-unrecorded | "),
     "detach()": (lambda x: without_grad(x.detach), "d -> i0.detach-unrecorded | "),
     "a view of detach()": (lambda x: without_grad(lambda: x.detach()[0]), "d -> i0.detach.select~-unrecorded | "),
+    "a view of a view without grad": (lambda x: without_grad(lambda: x[0][1:]), "d -> i0.select~.slice~-unrecorded | "),
+    "a change of geometry": (lambda x: without_grad(x.t_), "d[t]~ -> i0 | "),
+    "a write": (lambda x: without_grad(x.mul_, 2), "dw*1 -> i0 | "),
     "a view of a view": (lambda x: without_grad(lambda: x[0])[1:], "d -> i0.select~.slice | "),
     "parts": (lambda x: without_grad(lambda: x.unbind()), "d -> i0.unbind#0~-unrecorded i0.unbind#1~-unrecorded | "),
 }
@@ -143,6 +147,32 @@ def test_a_mode_of_the_program_sees_its_calls_with_and_without_a_history() -> No
 
     joint_graph(f, [torch.ones(2), torch.ones(2)], [True, False])
     assert seen == ["sin", "mul"]
+
+
+@pytest.mark.parametrize(
+    "act, why",
+    [
+        (lambda x: setattr(x, "data", x * 2), "assigns to .data of a tensor"),
+        (lambda x: setattr(x * 2, "data", x), "assigns to .data of a tensor"),
+        (lambda x: (x * 2).retain_grad(), r"retain_grad\(\) of a tensor inside"),
+    ],
+)
+def test_what_a_graph_cannot_do_to_a_value_is_refused(act: Callable[[Any], Any], why: str) -> None:
+    with pytest.raises(RuntimeError, match=why):
+        boundary_of(act, [True])
+
+
+def test_a_mode_around_a_capture_sees_what_it_computes() -> None:
+    seen: list[str] = []
+
+    class Seeing(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func._schema.name.split("::")[1])
+            return func(*args, **kwargs or {})
+
+    with Seeing():  # type: ignore[no-untyped-call]
+        joint_graph(lambda x, y: (y.sin(), x.cos()), [torch.ones(2), torch.ones(2)], [True, False])
+    assert [name for name in seen if name in ("sin", "cos")][:2] == ["sin", "cos"]
 
 
 def test_a_value_that_was_written_is_computed_with_as_it_is() -> None:
