@@ -222,3 +222,15 @@ def test_which_values_are_tensors_of_their_own() -> None:
     assert not fresh(nodes["t"] if "t" in nodes else nodes["transpose"]) and not any(
         fresh(n) for n in nodes.values() if n.op == "placeholder"
     )
+
+
+def test_an_item_of_several_results_is_fresh_if_it_has_no_other_name() -> None:
+    def items(*numbers: int, whole: bool = False) -> list[bool]:
+        graph = fx.Graph()
+        several = graph.call_function(torch.ops.aten.native_layer_norm.default, (graph.placeholder("x"), [2], None, None, 1e-5))
+        made = [graph.call_function(operator.getitem, (several, i)) for i in numbers]
+        graph.output((*made, several) if whole else tuple(made))
+        return [fresh(n) for n in made]
+
+    assert items(0, 1) == [True, True] and items(0) == [True]
+    assert items(0, 1, 0) == [False, True, False] and items(0, 1, whole=True) == [False, False]

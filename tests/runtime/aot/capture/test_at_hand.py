@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,13 +9,12 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import fx, nn
+from torch import nn
 
 import runtime
 from runtime.aot import aot_function, nop
 from runtime.aot.calls.function import Programs, function_of
 from runtime.aot.capture import closed_over
-from runtime.aot.capture.aliasing import fresh
 from runtime.aot.capture.python_state import Held, Place, PythonState, holds_values
 from runtime.aot.capture.reader import reads_of
 from runtime.aot.capture.reads import FACTS, MISSING, WHOLE, Read, Slots
@@ -181,18 +179,6 @@ def test_a_function_sees_which_of_its_arguments_require_grad_and_no_one_after_it
     assert Asks.seen == [(True, False)] and after == [True, False, False]
     assert aot_function(f, nop)(torch.ones(1), x).item() == 3.0
     assert Asks.seen[1:] == [(False, True)]
-
-
-def test_an_item_of_several_results_is_fresh_if_it_has_no_other_name() -> None:
-    def items(*numbers: int, whole: bool = False) -> list[bool]:
-        graph = fx.Graph()
-        several = graph.call_function(torch.ops.aten.native_layer_norm.default, (graph.placeholder("x"), [2], None, None, 1e-5))
-        made = [graph.call_function(operator.getitem, (several, i)) for i in numbers]
-        graph.output((*made, several) if whole else tuple(made))
-        return [fresh(n) for n in made]
-
-    assert items(0, 1) == [True, True] and items(0) == [True]
-    assert items(0, 1, 0) == [False, True, False] and items(0, 1, whole=True) == [False, False]
 
 
 def test_a_few_of_the_last_programs_are_asked_first_by_their_guards() -> None:
