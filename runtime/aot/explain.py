@@ -121,7 +121,7 @@ class Explanation:
         for v in self.saved:
             size = f"in {v.shares}" if v.shares else f"{v.bytes:,}"
             rows.append((size, f"{v.name}: {_kind(v)}", v.source, v.why.value, v.line or ""))
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [f"{a:>{widths[0]}}  {b:<{widths[1]}}  {c:<{widths[2]}}  {d:<{widths[3]}}  {e}".rstrip() for a, b, c, d, e in rows]
         if self.recomputed:
             counts: dict[str, int] = {}

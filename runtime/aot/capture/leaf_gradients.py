@@ -48,7 +48,7 @@ _BETWEEN = (__file__, inspect.getfile(Tensor))  # of the frames that read a grad
 _ZEROING = tuple(inspect.unwrap(f).__code__ for f in (torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad))
 
 
-@dataclass(eq=False)
+@dataclass
 class _Kept:
     """The gradient of one leaf. ``leaf``: the tensor from outside, or the number of an argument; None for one that the program has made.
     ``like``: what stands for it. ``known``: whether ``value`` is it, else nobody has read it yet. ``changed``: whether a call is to assign
@@ -140,7 +140,6 @@ class LeafGradients:
 
     def assign(self, t: Any, g: Any) -> None:
         """``t.grad = g``."""
-        self.used = True
         if g is not None and (not isinstance(g, torch.Tensor) or g.shape != t.shape or g.dtype is not t.dtype):
             what = f"{g.dtype}{list(g.shape)}" if isinstance(g, torch.Tensor) else type(g).__name__
             raise RuntimeError(f"the program assigns a gradient to a tensor {t.dtype}{list(t.shape)} that is a {what}.{here()}")
@@ -214,16 +213,15 @@ class LeafGradients:
             if g is not None:
                 self._add(node, hooks.for_users(node.level, g), create_graph, others)
 
-    def grad(self, outputs: Any, inputs: Any, *rest: Any, **options: Any) -> Any:
-        """As ``torch.autograd.grad``."""
+    def grad(self, outputs: Any, inputs: Any, **options: Any) -> Any:
+        """As ``torch.autograd.grad``, which names all its options."""
         outputs, inputs = self.inside(outputs), self.inside(inputs)
         edges = [edge_of(t) for t in session.listed(outputs) if isinstance(t, GradValue)]
         reached = _behind([e[0] for e in edges if e is not None])
         with without_autocast():
-            found = session.grad(outputs, inputs, *rest, **options)
-        retain = rest[1] if len(rest) > 1 else options.get("retain_graph")
-        create = rest[2] if len(rest) > 2 else options.get("create_graph", False)
-        if not (create if retain is None else retain):
+            found = session.grad(outputs, inputs, **options)
+        retain = options["retain_graph"]
+        if not (options["create_graph"] if retain is None else retain):
             self.spent |= {n for n in reached if not isinstance(n, (Argument, Input))}
         return found
 
@@ -364,33 +362,11 @@ def _is_of_functorch(args: Any) -> bool:
 
 def _leaf_of(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """What a factory such as ``torch.zeros(…, requires_grad=True)`` gives. Torch would set its own flag, on a value of the program."""
-    made = func(*args, **{**kwargs, "requires_grad": False})
-    if not isinstance(made, torch.Tensor):
-        return func(*args, **kwargs)
-    return _mode().value(made).requires_grad_()
+    return _mode().value(func(*args, **{**kwargs, "requires_grad": False})).requires_grad_()
 
 
-def _backward_of(
-    gradients: LeafGradients,
-    tensor: Any,
-    gradient: Any = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
-    inputs: Any = None,
-) -> None:
-    gradients.backward(tensor, gradient, retain_graph, create_graph, inputs)
-
-
-def _backward(
-    gradients: LeafGradients,
-    tensors: Any,
-    grad_tensors: Any = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
-    grad_variables: Any = None,
-    inputs: Any = None,
-) -> None:
-    gradients.backward(tensors, grad_tensors if grad_variables is None else grad_variables, retain_graph, create_graph, inputs)
+def _backward_of(gradients: LeafGradients, tensor: Any, gradient: Any, **options: Any) -> None:
+    gradients.backward(tensor, gradient, **options)
 
 
 def _data(gradients: LeafGradients, t: Any) -> Any:
@@ -409,4 +385,7 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     _data_of.__get__: _data,
     _data_of.__set__: lambda gradients, t, new: refuse_data(),
 }
-_OF_AUTOGRAD: dict[str, Callable[..., Any]] = {"backward": _backward, "grad": LeafGradients.grad}  # functions of torch's engine
+_OF_AUTOGRAD: dict[str, Callable[..., Any]] = {
+    "backward": LeafGradients.backward,
+    "grad": LeafGradients.grad,
+}

@@ -24,7 +24,7 @@ from ...func.provenance import here
 from ...seam.levels import Value
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass
 class _Opened:
     """An object of a data class, as a node of a tree."""
 

@@ -95,11 +95,11 @@ def paths_of(code: CodeType) -> tuple[Path, ...]:
         by_name = path in _BY_NAME
         path, key = Path(Root.UNKNOWN, "") if name in _UNKNOWN else None, None
         if name in _ROOTS:
-            root = _ROOTS[name]
+            root = Root.LOCAL if i.argval in code.co_cellvars else _ROOTS[name]  # a variable that a function inside uses too
             path = aliases.get(i.argval, Path(root, i.argval)) if root is Root.LOCAL else Path(root, i.argval)
             found[path] = None
     for inner in (c for c in code.co_consts if isinstance(c, CodeType)):
-        found |= dict.fromkeys(p for p in map(_outside, paths_of(inner), [code] * len(paths_of(inner))) if p is not None)
+        found |= {p: None for p in (_outside(p, code) for p in paths_of(inner)) if p is not None}
     return tuple(found)
 
 

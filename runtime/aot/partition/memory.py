@@ -33,7 +33,7 @@ class Memory:
         if is_item(n):
             call: Any = n.args[0]
             return self.homes[call] if call not in self.homes[call] else (self._items(call)[n.args[1]],)
-        shared = _aliased(n)
+        shared = _aliased(n) if isinstance(value, (torch.Tensor, list, tuple)) else []  # a size lies in no memory of a tensor
         if shared:
             return tuple(dict.fromkeys(home for u in shared for home in self.homes[u]))
         if not isinstance(value, (list, tuple)):

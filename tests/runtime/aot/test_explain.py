@@ -1,5 +1,6 @@
 """An explanation names every saved value with its bytes, its origin and the reason, and counts what runs again."""
 
+import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 from torch.library import Library
+from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
 from runtime import aot
@@ -141,6 +143,8 @@ def test_sizes_of_a_dynamic_graph_are_numbers() -> None:
     report = aot.explain(compiled(lambda x: x.sum(0), dynamic=True), torch.randn(3, 5, requires_grad=True))
     assert {v.why for v in report.saved} == {Why.SIZE}
     assert all(v.dtype is None for v in report.saved)
+    assert (report.saved_bytes, report.new_bytes) == (2 * 8, 2 * 8), "two numbers, and not the tensor whose sizes they are"
+    assert str(report).splitlines()[3] == "    8  sym_size_int: number    aten.sym_size.int  a size"
 
 
 def test_a_call_without_gradients_is_refused() -> None:
@@ -170,6 +174,102 @@ def test_the_text_has_a_row_for_each_value_and_the_totals() -> None:
         assert f"{v.bytes:,}" in text and v.source in text and v.why.value in text
     assert text.startswith("3 values saved, ")
     assert "run again: " in text
+
+
+def lines_of(report: aot.Explanation) -> list[str]:
+    """Those of the text, without the places in this file."""
+    return [line.partition(f"{Path(__file__)}:")[0].rstrip() for line in str(report).splitlines()]
+
+
+def test_the_text_is_a_table() -> None:
+    header = "bytes  value                  made by  why                         line"
+    row = "   12  primals_1: float32[3]  args[0]  an argument of the program"
+    none = aot.explain(compiled(lambda x: x.sin().sum()), torch.ones(3, requires_grad=True))
+    text = "1 value saved, 12 B, of which 0 B beside arguments; 0 calls run again; peak about 32 B beside arguments"
+    assert lines_of(none) == [text, "", header, row]
+    two = aot.explain(compiled(lambda x: x.sin().exp().sin().sum()), torch.ones(3, requires_grad=True))
+    text = "1 value saved, 12 B, of which 0 B beside arguments; 2 calls run again; peak about 44 B beside arguments"
+    assert lines_of(two) == [text, "", header, row, "", "run again: aten.sin.default, aten.exp.default"]
+    one = aot.explain(compiled(lambda x: x.sin().sin().sum()), torch.ones(3, requires_grad=True))
+    assert "; 1 call runs again; " in one.summary
+
+
+def test_the_text_names_the_memory_of_a_view_and_counts_the_calls_of_an_op() -> None:
+    def viewed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        product = x @ w
+        return (product.view(-1) ** 3).sum() + (product.t() @ product).sum()
+
+    assert lines_of(aot.explain(compiled(viewed, aot.default_partition), *inputs()))[3:] == [
+        "  128  primals_1: float32[4, 8]  args[0]                               an argument of the program",
+        "  256  mm: float32[4, 16]        aten.mm.default                       its op is expensive to run again",
+        "in mm  view: float32[64]         aten.view.default of aten.mm.default  its op is expensive to run again",
+    ]
+    report = aot.explain(compiled(lambda x, w: (x @ w).sin().sin().tanh().exp().sum()), *inputs())
+    assert lines_of(report)[-1] == "run again: aten.sin.default ×2, aten.tanh.default, aten.exp.default"
+
+
+def test_values_go_by_the_names_of_arguments_and_of_state() -> None:
+    class Scale(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table: Any
+            self.register_buffer("table", torch.ones(3))
+            self.inner: Any = torch.nn.ParameterDict({"weight": torch.nn.Parameter(torch.ones(3))})
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return x.sin() * self.table + x * self.inner["weight"]
+
+    def sources(f: Any, *args: Any, **kwargs: Any) -> set[str]:
+        return {v.source for v in aot.explain(f, *args, **kwargs).saved}
+
+    x, net, outside = torch.ones(3, requires_grad=True), Scale(), torch.ones(3)
+    assert sources(net, x) == {"args[0]", "table", "inner.weight"}
+    assert sources(compiled(lambda x: net(x)), x) == {"args[0]", "Scale.table", "ParameterDict.weight"}
+    assert sources(compiled(lambda x: x * outside), x) == {"a tensor from outside"}
+    assert sources(compiled(lambda a, *, b: a["k"][1] * b), {"k": [1, torch.ones(3)]}, b=x) == {"args[0]['k'][1]"}
+    assert sources(compiled(lambda a, *, b: a * b["k"]), x, b={"k": torch.ones(3)}) == {"kwargs['b']['k']"}
+
+
+def test_arguments_that_share_memory_and_parts_of_a_subclass_have_their_names() -> None:
+    def written(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        made = b.sin() * c * outside
+        a.add_(1)
+        return made
+
+    outside, base, x = torch.ones(3), torch.ones(5), torch.ones(3, requires_grad=True)
+    report = aot.explain(compiled(written), base[:3], base[2:], x)
+    assert [(v.source, v.why) for v in report.saved] == [
+        ("a tensor from outside", Why.CLOSED_OVER),
+        ("aten.sin.default", Why.FORWARD),
+    ]
+    assert "arguments that share memory" in report.svg()
+    report = aot.explain(compiled(lambda a, b: a * b * outside), TwoTensor(torch.ones(3), torch.ones(3)), x)
+    assert [(v.source, v.why) for v in report.saved] == [
+        ("args[0].a", Why.ARGUMENT),
+        ("args[0].b", Why.ARGUMENT),
+        ("a tensor from outside", Why.CLOSED_OVER),
+    ]
+
+
+def test_what_is_shown_of_it_has_no_graphs_and_it_does_not_change() -> None:
+    report = aot.explain(compiled(lambda x: x.sin().sin().sum()), torch.ones(3, requires_grad=True))
+    assert (
+        "forward=" not in repr(report) and "backward=" not in repr(report) and "_parts" not in repr(report) and "_names" not in repr(report)
+    )
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        report.saved_bytes = 0  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        report.recomputed[0].work = 0  # type: ignore[misc]
+    assert [(r.name, r.op, r.work, r.line is not None) for r in report.recomputed] == [("sin", "aten.sin.default", 2 * 3 * 4, True)]
+
+
+def test_a_value_of_a_transform_is_refused() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        aot.explain(compiled(lambda x: x.sin()), x)
+        return x.sum()
+
+    with pytest.raises(ValueError, match="an argument is a value of a transform"):
+        runtime.func.grad(f)(torch.ones(3))
 
 
 def test_a_partition_of_one_s_own_is_explained_by_its_modules() -> None:

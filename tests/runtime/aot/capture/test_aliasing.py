@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from runtime import aot
 from runtime.aot.capture.aliasing import (
+    LINEAR,
     fresh,
     functional_pointwise,
+    may_alias,
     may_return_argument,
     memory_of,
     overlapping,
@@ -72,7 +75,7 @@ def test_one_tensor_that_is_given_twice_is_identical() -> None:
     (group,) = sharing([x, 2.0, x])
     assert group.identical and group.members == (0, 2) and group.first(2) == 0
     (group,) = sharing([x, x.view(3)])
-    assert not group.identical and group.first(1) == 1
+    assert not group.identical and group.first(1) == 1 and group.firsts == ()
 
 
 def test_the_first_of_each_tensor_stands_for_it() -> None:
@@ -94,7 +97,7 @@ def test_tensors_without_elements_share_nothing_but_themselves() -> None:
     empty, other = x[:0], x[1:1]
     assert members(empty, other, x) == []
     (group,) = sharing([empty, x, empty])
-    assert group.members == (0, 2) and group.identical
+    assert group.members == (0, 2) and group.identical and (group.start, group.length, group.places) == (0, 0, ())
 
 
 def test_parts_of_subclasses_share_memory_as_the_whole() -> None:
@@ -180,6 +183,11 @@ def test_what_the_caller_can_write_to_among_what_is_saved() -> None:
 
     graph = graph_of(f, torch.ones(2, 2), torch.ones(2, 2))
     assert within_reach(graph, 1) == (0, 1, 2, 3)
+    assert within_reach(graph_of(lambda x: (x * 2, x * 3, x.t()), torch.ones(2, 2)), 1) == (1,)
+    assert within_reach(graph_of(lambda x: (x * 2, x * 3, x * 4), torch.ones(2, 2)), 2) == ()
+    assert saved_of(graph_of(lambda x: (x * 2, x.t()), torch.ones(2, 2)), 1, [0]) == (0,)
+    first, last = graph_of(lambda x: (lambda r: (r, x * 1, r.t()))(x.sin()), torch.ones(2, 2)), (1,)
+    assert within_reach(first, 1) == last, "of a view of the first result"
     assert saved_of(graph, 1, [0]) == (0, 1) and saved_of(graph, 1, [1]) == () and saved_of(graph, 1, [0, 1]) == (0, 1)
 
 
@@ -191,6 +199,17 @@ def test_which_results_may_share_memory_with_what_is_saved() -> None:
     graph = graph_of(f, torch.ones(2, 2))
     assert saved_of_results(graph, [[0], [1], [2], [3]], 4) == (0, 2)
     assert saved_of_results(graph, [[1, 3], [3, 2], []], 4) == (1,)
+    assert saved_of_results(graph, [[0], [1]], 5) == ()
+
+
+def test_a_linear_layer_of_a_graph_that_is_about_to_run_is_a_tensor_of_its_own() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    y = graph.call_function(LINEAR, (x, x))
+    part = graph.call_function(operator.getitem, (y, 0))
+    graph.output((y, part))
+    assert not may_alias(y) and may_alias(part) and fresh(y)
+    assert saved_of(graph, 0, [0]) == ()
 
 
 def test_which_values_are_tensors_of_their_own() -> None:
@@ -203,3 +222,15 @@ def test_which_values_are_tensors_of_their_own() -> None:
     assert not fresh(nodes["t"] if "t" in nodes else nodes["transpose"]) and not any(
         fresh(n) for n in nodes.values() if n.op == "placeholder"
     )
+
+
+def test_an_item_of_several_results_is_fresh_if_it_has_no_other_name() -> None:
+    def items(*numbers: int, whole: bool = False) -> list[bool]:
+        graph = fx.Graph()
+        several = graph.call_function(torch.ops.aten.native_layer_norm.default, (graph.placeholder("x"), [2], None, None, 1e-5))
+        made = [graph.call_function(operator.getitem, (several, i)) for i in numbers]
+        graph.output((*made, several) if whole else tuple(made))
+        return [fresh(n) for n in made]
+
+    assert items(0, 1) == [True, True] and items(0) == [True]
+    assert items(0, 1, 0) == [False, True, False] and items(0, 1, whole=True) == [False, False]

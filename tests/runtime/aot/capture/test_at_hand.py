@@ -1,9 +1,7 @@
-"""What is found at hand of a function, what is put back after a capture, and what a custom Function sees of its arguments."""
+"""Which objects hold values, what is put back after a capture, and what a custom Function sees of its arguments."""
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -11,87 +9,25 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import fx, nn
+from torch import nn
 
 import runtime
 from runtime.aot import aot_function, nop
 from runtime.aot.calls.function import Programs, function_of
 from runtime.aot.capture import closed_over
-from runtime.aot.capture.aliasing import fresh
-from runtime.aot.capture.closed_over import at_hand, generators_of, modules_of
 from runtime.aot.capture.python_state import Held, Place, PythonState, holds_values
 from runtime.aot.capture.reader import reads_of
 from runtime.aot.capture.reads import FACTS, MISSING, WHOLE, Read, Slots
 
 LAYER = nn.Linear(1, 1)
-GENERATOR = torch.Generator()
-
-
-def boxes(depth: int) -> Any:
-    """``depth`` lists in one another around a text."""
-    return [boxes(depth - 1)] if depth else "inside"
-
-
-@pytest.mark.parametrize("depth, found", [(0, False), (1, False), (2, False), (3, True), (4, True)])
-def test_what_is_at_hand_in_some_steps(depth: int, found: bool) -> None:
-    assert ("inside" in list(at_hand(boxes(3), depth))) is found
-
-
-def test_what_holds_itself_is_looked_through_in_some_steps() -> None:
-    ring: list[Any] = []
-    ring.append(ring)
-    assert len(list(at_hand(ring, 3))) == 4
 
 
 class Owner:
-    def method(self, x: Any) -> Any:
-        return x
-
-
-OWNER = Owner()
-
-
-def uses_layer(x: Any) -> Any:
-    return LAYER(x)
-
-
-def wrapper(x: Any) -> Any:
-    return x
-
-
-wrapper.__wrapped__ = uses_layer  # type: ignore[attr-defined]
+    pass
 
 
 def closure_of(value: Any) -> Callable[[], Any]:
     return lambda: value
-
-
-HAND: dict[str, tuple[Any, list[Any]]] = {
-    "partial": (functools.partial(max, 1, key=2), [max, 1, 2]),
-    "method": (OWNER.method, [OWNER, Owner.method]),
-    "closure": (closure_of(7), [7, None]),
-    "function that uses a module": (uses_layer, [None, LAYER]),
-    "list": ([1, 2], [1, 2]),
-    "tuple": ((1, 2), [1, 2]),
-    "dictionary": ({"a": 1}, [1]),
-    "wrapper": (wrapper, [uses_layer]),
-    "number": (1, []),
-}
-
-
-@pytest.mark.parametrize("name", HAND)
-def test_what_is_at_hand_in_one_step(name: str) -> None:
-    f, expected = HAND[name]
-    assert list(at_hand(f, 1)) == [f, *expected]
-
-
-def test_modules_and_generators_at_hand() -> None:
-    net = nn.Sequential(LAYER, nn.Identity())
-    assert modules_of(net) == (net, net[0], net[1]) and modules_of(uses_layer) == (LAYER,) and modules_of(1) == ()
-    assert modules_of(functools.partial(lambda m, x: m(x), net)) == (net, net[0], net[1])
-    own = torch.Generator()
-    assert generators_of(lambda x: torch.rand(2, generator=GENERATOR)) == [GENERATOR]
-    assert generators_of(closure_of(own)) == [own] and generators_of(closure_of(torch.default_generator)) == []
 
 
 def test_values_are_found_in_objects_and_in_lists_of_them() -> None:
@@ -243,18 +179,6 @@ def test_a_function_sees_which_of_its_arguments_require_grad_and_no_one_after_it
     assert Asks.seen == [(True, False)] and after == [True, False, False]
     assert aot_function(f, nop)(torch.ones(1), x).item() == 3.0
     assert Asks.seen[1:] == [(False, True)]
-
-
-def test_an_item_of_several_results_is_fresh_if_it_has_no_other_name() -> None:
-    def items(*numbers: int, whole: bool = False) -> list[bool]:
-        graph = fx.Graph()
-        several = graph.call_function(torch.ops.aten.native_layer_norm.default, (graph.placeholder("x"), [2], None, None, 1e-5))
-        made = [graph.call_function(operator.getitem, (several, i)) for i in numbers]
-        graph.output((*made, several) if whole else tuple(made))
-        return [fresh(n) for n in made]
-
-    assert items(0, 1) == [True, True] and items(0) == [True]
-    assert items(0, 1, 0) == [False, True, False] and items(0, 1, whole=True) == [False, False]
 
 
 def test_a_few_of_the_last_programs_are_asked_first_by_their_guards() -> None:

@@ -1,465 +1,330 @@
-"""What a compiled program does at its boundary: writes to arguments, results that share memory, what it closes over."""
+"""What the records of a boundary say together, how they carry out writes, and that nobody changes them."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
-from runtime import tensor
-from runtime.aot import default_partition, min_cut_rematerialization_partition
+from runtime.aot.capture.aliasing import sharing
+from runtime.aot.capture.boundary import Boundary, Input, Made, Output, Size, ViewStep, refuse_hooked_view, write
+from runtime.aot.capture.joint import Joint, joint_graph
+from runtime.aot.capture.paths import paths_of
+from runtime.session.leaf import as_leaf
 from tests.runtime.aot.capture.boundary_helpers import both, compiled, equal
 
-PARTITIONS = (default_partition, min_cut_rematerialization_partition)
+
+def joint_of(f: Callable[..., Any], *differentiate: bool, **options: Any) -> Joint:
+    return joint_graph(f, [torch.ones(2, 3) for _ in differentiate], differentiate, **options)
 
 
-def add_one(x: Any, y: Any) -> Any:
-    x.add_(1)
-    return y * 2
+def without_grad(f: Callable[[], Any]) -> Any:
+    with torch.no_grad():
+        return f()
 
 
-class TestWrites:
-    @pytest.mark.parametrize("partition", PARTITIONS)
-    def test_a_write_to_an_argument_that_requires_grad_is_differentiated(self, partition: Any) -> None:
-        def f(b: Any) -> Any:
-            b.mul_(3)
-            return (b * b).sum()
+DIRECT: dict[str, tuple[Callable[..., Any], tuple[int, ...] | None]] = {
+    "computed results": (lambda x, y: (x * 2, y * 3), (0, 1)),
+    "one of them twice in a computation": (lambda x, y: (lambda z: (z + 1, z * 2))(x + y), (0, 1)),
+    "an argument": (lambda x, y: (x * 2, y), None),
+    "a constant": (lambda x, y: (x * 2, 1), None),
+    "one result twice": (lambda x, y: (lambda z: (z, z))(x * 2), None),
+    "views of a result": (lambda x, y: (lambda z: (z, z[0]))(x * 2), None),
+    "a leaf": (lambda x, y: (x.detach() * 2).requires_grad_(), None),
+    "a view of a leaf": (lambda x, y: (lambda z: (z[0], z[1]))((x.detach() * 2).requires_grad_()), None),
+    "a write": (lambda x, y: (y.add_(1), x * 2)[1], None),
+    "a change of geometry": (lambda x, y: (y.t_(), x * 2)[1], None),
+    "other memory": (lambda x, y: (without_grad(lambda: y.set_(torch.ones(2, 3))), x * 2)[1], None),
+    "an argument that begins to require grad": (lambda x, y: (y.requires_grad_(), x * 2)[1], None),
+    "a hook": (lambda x, y: (x.register_hook(lambda g: g * 2), x * 2)[1], None),
+}
 
-        def gradient(f: Callable[..., Any]) -> Any:
-            a = tensor([1.0, 2.0], requires_grad=True)
-            b = a * 1
-            (f(b) + b.sum()).backward()
-            return a.grad, b, b._version
 
-        assert equal(gradient(f), gradient(compiled(f, partition_fn=partition)))
+@pytest.mark.parametrize("name", DIRECT)
+def test_a_program_that_only_computes_returns_results_of_the_graph(name: str) -> None:
+    f, expected = DIRECT[name]
+    assert joint_of(f, True, False).boundary.direct == expected
 
-    @pytest.mark.parametrize("how", ["detach", "no_grad", "data"])
-    def test_a_write_that_autograd_does_not_see_changes_numbers_alone(self, how: str) -> None:
-        def f(b: Any) -> Any:
-            if how == "no_grad":
-                with torch.no_grad():
-                    b.add_(1)
-            else:
-                (b.detach() if how == "detach" else b.data).add_(1)
-            return (b * b).sum()
 
-        def gradient(f: Callable[..., Any]) -> Any:
-            a = tensor([1.0, 2.0], requires_grad=True)
-            b = a * 1
-            (f(b) + b.sum()).backward()
-            return a.grad, b
+CHANGES: dict[str, tuple[Callable[..., Any], bool]] = {
+    "nothing": (lambda x, y: x * y, False),
+    "a view": (lambda x, y: y[0], False),
+    "a hook": (lambda x, y: (x.register_hook(lambda g: g * 2), x * 2)[1], False),
+    "a write": (lambda x, y: (y.add_(1), x * 2)[1], True),
+    "a change of geometry": (lambda x, y: (y.t_(), x * 2)[1], True),
+    "other memory": (lambda x, y: (without_grad(lambda: y.set_(torch.ones(2, 3))), x * 2)[1], True),
+    "requires_grad_()": (lambda x, y: (y.requires_grad_(), x * 2)[1], True),
+}
 
-        assert equal(*both(f, gradient))
 
-    def test_a_leaf_may_be_updated_without_grad(self) -> None:
-        def f(w: Any, x: Any) -> Any:
-            with torch.no_grad():
-                w.sub_(0.1)
-            return (w * x).sum()
+@pytest.mark.parametrize("name", CHANGES)
+def test_which_programs_change_an_argument(name: str) -> None:
+    f, expected = CHANGES[name]
+    assert joint_of(f, True, False).boundary.changes_inputs is expected
 
-        def gradient(f: Callable[..., Any]) -> Any:
-            w = tensor([1.0, 2.0], requires_grad=True)
-            f(w, tensor([3.0, 4.0])).backward()
-            return w.grad, w, w.is_leaf
 
-        assert equal(*both(f, gradient))
+def test_results_and_cotangents_are_counted() -> None:
+    def f(x: Any, y: Any, z: Any) -> Any:
+        y.add_(1)
+        z.mul_(x)
+        return x * 2, y * 2, x.detach() * 3
 
-    def test_an_argument_without_history_gets_one_from_what_is_written(self) -> None:
-        def f(x: Any, w: Any) -> Any:
-            x.add_(w * w)
-            return x.sum()
+    joint = joint_of(f, True, False, False)
+    found = joint.boundary
+    assert (found.written, found.differentiated) == ((1, 2), (0,))
+    assert [x.tangent for x in found.inputs] == [None, None, 0] and found.tangents == (1, None, None)
+    assert (found.n_forward, found.n_tangents) == (5, 2)
+    assert (joint.n_forward, joint.n_primals, joint.in_graph([0, 2])) == (5, 3, [0, 2])
+    assert list(joint.whole_primals()) == [(0, 0), (1, 1), (2, 2)]
+    assert len(joint.module.graph.find_nodes(op="placeholder")) == 3 + 2
 
-        def gradient(f: Callable[..., Any]) -> Any:
-            x, w = tensor([1.0, 2.0]), tensor([3.0, 4.0], requires_grad=True)
-            f(x, w)
-            (x * x).sum().backward()
-            return x, w.grad
 
-        assert equal(*both(f, gradient))
+def test_a_value_of_several_tensors_is_one_primal_and_as_many_placeholders() -> None:
+    def two() -> TwoTensor:
+        return TwoTensor(torch.ones(2), torch.zeros(2))
 
-    def test_writes_advance_the_version_as_often_as_the_program_does(self) -> None:
-        def f(x: Any) -> Any:
-            x.add_(1).mul_(2)
-            x[0] = 5
-            return x + 1
+    joint = joint_graph(lambda x, a, y: (x * a, a * 2), [torch.ones(2), two(), torch.ones(2)], [False, False, False])
+    assert (joint.n_forward, joint.n_primals, len(joint.boundary.inputs)) == (4, 4, 3)
+    assert list(joint.in_graph([1])) == [1, 2] and list(joint.in_graph([2])) == [3]
+    assert list(joint.whole_primals()) == [(0, 0), (2, 3)]
 
-        def version(f: Callable[..., Any]) -> Any:
-            x = tensor([1.0, 2.0])
-            return f(x), x, x._version
 
-        assert equal(*both(f, version))
-
-    @pytest.mark.parametrize("change", ["t_", "unsqueeze_"])
-    def test_a_change_of_geometry_is_seen_by_the_caller(self, change: str) -> None:
-        def f(x: Any) -> Any:
-            getattr(x, change)(*([0] if change == "unsqueeze_" else []))
+@pytest.mark.parametrize("n", [0, 1, 2, 3])
+def test_a_plain_argument_is_written_once_and_its_version_advances_as_often_as_in_the_program(n: int) -> None:
+    def f(x: Any, y: Any) -> Any:
+        for _ in range(n):
             x.add_(1)
-            return x * 2
+        y.data.mul_(3)
+        return x * y
 
-        def shape(f: Callable[..., Any]) -> Any:
-            x = tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
-            return f(x), x, list(x.shape), list(x.stride())
-
-        assert equal(*both(f, shape))
-
-
-class TestSharedMemory:
-    def test_one_tensor_given_twice_is_one_tensor_inside(self) -> None:
-        x = tensor([0.0, 0.0])
-        assert equal(compiled(add_one)(x, x), torch.full((2,), 2.0)) and x.tolist() == [1.0, 1.0]
-
-    def test_a_view_of_another_argument_sees_what_is_written_to_that(self) -> None:
-        x = tensor([0.0, 1.0, 2.0, 3.0])
-        f = compiled(add_one)
-        assert f(x, x[1:3]).tolist() == [4.0, 6.0] and x.tolist() == [1.0, 2.0, 3.0, 4.0]
-        assert f(x, tensor([5.0, 6.0])).tolist() == [10.0, 12.0], "another program serves arguments of memory of their own"
-
-    @pytest.mark.parametrize("under_no_grad", [False, True])
-    @pytest.mark.parametrize("given", ["one view twice", "base and views", "flat and whole"])
-    def test_a_write_to_one_of_several_views_that_require_grad_is_differentiated(self, given: str, under_no_grad: bool) -> None:
-        def f(a: Any, b: Any) -> Any:
-            with torch.set_grad_enabled(not under_no_grad):
-                a.mul_(3)
-            return a.sum() * b, a
-
-        def program(f: Callable[..., Any]) -> Any:
-            leaf = tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], requires_grad=True)
-            x = leaf * 1
-            args = {"one view twice": (x[0], x[0]), "base and views": (x, x[1:]), "flat and whole": (x.view(-1), x)}[given]
-            result, same = f(*args)
-            (result.square().sum() + x.sum()).backward()
-            return result, same is args[0], x, x._version, leaf.grad
-
-        assert equal(*both(f, program))
-
-    def test_a_write_that_brings_a_history_gives_it_to_all_views_of_the_base(self) -> None:
-        def program(f: Callable[..., Any]) -> Any:
-            w = tensor([2.0, 3.0], requires_grad=True)
-            x = tensor([[1.0, 2.0], [3.0, 4.0]])
-            args = x[0], x.view(-1)[:2]
-            result = f(*args, w)
-            (result.sum() + x.sum()).backward()
-            return result, x, x.requires_grad, [a.requires_grad for a in args], w.grad
-
-        def f(a: Any, b: Any, w: Any) -> Any:
-            a.mul_(w)
-            return a + b
-
-        assert equal(*both(f, program))
-
-    def test_one_of_several_views_may_change_its_geometry(self) -> None:
-        def f(a: Any, b: Any) -> Any:
-            a.mul_(2)
-            b.t_()
-            return a @ b, b.unsqueeze(0)
-
-        def program(f: Callable[..., Any]) -> Any:
-            leaf = tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
-            x = leaf * 1
-            b = x.view(2, 2)
-            product, view = f(x, b)
-            (product.sin().sum() + view.sum()).backward()
-            return product, view, list(b.stride()), leaf.grad
-
-        assert equal(*both(f, program))
-
-    @pytest.mark.parametrize("alias", [lambda x: x.detach(), lambda x: x.data[1:], lambda x: x.detach().t()], ids=["detach", "data", "t"])
-    @pytest.mark.parametrize("write", ["plain", "of a result", "of the tensor with the history", "both"])
-    def test_arguments_that_share_memory_and_no_history_keep_their_own(self, alias: Callable[[Any], Any], write: str) -> None:
-        def f(x: Any, d: Any, w: Any) -> Any:
-            y = x + x.sum()
-            if write == "plain":
-                d.mul_(2)
-            elif write == "of a result":
-                d.mul_(w)
-            else:
-                x.mul_(w)
-                if write == "both":
-                    d.add_(1)
-            return y, d + 1, d.view_as(d), x[0] * 3
-
-        def program(f: Callable[..., Any]) -> Any:
-            leaf = tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
-            w = tensor([2.0, 3.0], requires_grad=True)
-            x = leaf * 1
-            d = alias(x)
-            before = x._version, d._version
-            results = f(x, d, w)
-            loss = sum(r.sum() * i for i, r in enumerate((*results, x, d), 1))
-            grads = runtime.autograd.grad(loss, [leaf, w], allow_unused=True)
-            counts = x._version - before[0], d._version - before[1]
-            return results, x, d, d.requires_grad, counts, [torch.zeros(()) if g is None else g for g in grads]
-
-        assert equal(*both(f, program))
-
-    @pytest.mark.parametrize("dynamic", [False, True])
-    def test_what_is_saved_of_several_views_is_saved_before_the_write(self, dynamic: bool) -> None:
-        def f(a: Any, b: Any) -> Any:
-            b.copy_(b.flip(0).sin())
-            return b
-
-        def program(f: Callable[..., Any]) -> Any:
-            leaf = tensor([1.0, 2.0], requires_grad=True)
-            x = leaf * 1
-            y = f(x, x.t())
-            return runtime.autograd.grad((y * y).sum() + x.sum(), leaf)
-
-        assert equal(program(f), program(compiled(f, dynamic=dynamic)))
-
-    def test_an_error_of_a_trace_that_takes_memory_for_apart_is_none(self) -> None:
-        def f(x: Any, part: Any) -> Any:
-            part.zero_()
-            return torch.tensor([1.0, 2.0]).gather(0, x)  # the indices are in bounds after the write
-
-        def program(f: Callable[..., Any]) -> Any:
-            x = torch.tensor([1, 5])
-            return f(x, x[1:]), x
-
-        assert equal(*both(f, program))
-        with pytest.raises(RuntimeError, match="index 5 is out of bounds"):
-            compiled(f)(torch.tensor([1, 5]), torch.tensor([5]))
-
-    def test_a_lazy_conjugate_of_another_argument_is_refused(self) -> None:
-        x = tensor([1 + 2j, 3 + 4j])
-        with pytest.raises(RuntimeError, match="share memory, one is a lazy conjugate, and the program writes to it"):
-            compiled(add_one)(x, x.conj())
-
-    def test_other_arguments_of_one_memory_get_a_program_of_their_own(self) -> None:
-        f = compiled(add_one)
-        leaf = tensor([0.0, 1.0, 2.0, 3.0], requires_grad=True)
-        for shares_history in (False, True, False):
-            x = leaf * 1
-            other = x[1:3] if shares_history else x.detach()[1:3]
-            (g,) = runtime.autograd.grad(f(other, x[1:3]).sum(), leaf)
-            assert g.tolist() == [0.0, 2.0, 2.0, 0.0] and x.tolist() == [0.0, 2.0, 3.0, 3.0]
-
-    def test_several_views_of_one_history_with_an_alias_without_it_are_refused(self) -> None:
-        x = tensor([0.0, 1.0, 2.0, 3.0], requires_grad=True) * 1
-        with pytest.raises(RuntimeError, match=r"argument 0 and argument 1 and argument 2 share memory.* others are not"):
-            compiled(lambda a, b, c: add_one(a, b) + c)(x[:2], x[1:3], x.detach()[1:3])
-
-    def test_a_result_that_is_an_argument_is_that_object(self) -> None:
-        def f(x: Any) -> Any:
-            x.add_(1)
-            return x
-
-        x = tensor([0.0, 0.0])
-        assert compiled(f)(x) is x
-
-    def test_a_view_of_an_argument_keeps_memory_and_history(self) -> None:
-        def gradient(f: Callable[..., Any]) -> Any:
-            a = tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True)
-            b = a * 1
-            y = f(b)
-            y.mul_(10)
-            (b * b).sum().backward()
-            return a.grad, b
-
-        assert equal(*both(lambda b: b.view(2, 2)[1], gradient))
-
-    def test_two_results_of_one_intermediate_share_memory_and_history(self) -> None:
-        def f(x: Any) -> tuple[Any, ...]:
-            y = x * 2
-            return y, y.view(-1), y[0]
-
-        def gradient(f: Callable[..., Any]) -> Any:
-            x = tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
-            y, flat, row = f(x)
-            flat.mul_(3)
-            row.add_(1)
-            (y * y).sum().backward()
-            return x.grad, y, flat, row
-
-        assert equal(*both(f, gradient))
-
-    def test_two_views_of_one_intermediate_that_is_not_returned_share_it(self) -> None:
-        def f(x: Any) -> Any:
-            return (x * 2).unbind(0)[:1] + (x * 3).split(1)
-
-        x = tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
-        assert equal(*both(f, lambda f: f(x)))
-
-    def test_a_view_of_a_written_intermediate_has_the_gradient_of_both(self) -> None:
-        def f(x: Any) -> Any:
-            z = x * 2
-            v = z.view(-1)
-            v.clamp_(0, 1)
-            return v
-
-        def gradient(f: Callable[..., Any]) -> Any:
-            x = tensor([[0.2, 1.0]], requires_grad=True)
-            y = f(x)
-            y.sum().backward()
-            return y, x.grad
-
-        assert equal(*both(f, gradient))
+    x, y = torch.zeros(2), torch.ones(2)
+    before = x._version, y._version
+    assert compiled(f)(x, y).tolist() == [3.0 * n] * 2
+    assert (x._version - before[0], y._version - before[1]) == (n, 0)
+    assert (x.tolist(), y.tolist()) == ([float(n)] * 2, [3.0] * 2)
 
 
-class TestRandomNumbers:
-    def test_the_first_call_draws_what_the_program_draws(self) -> None:
-        def drawn(f: Callable[..., Any]) -> Any:
-            torch.manual_seed(3)
-            return f(torch.ones(64)), torch.rand(2)
-
-        assert equal(*both(lambda x: torch.nn.functional.dropout(x, 0.5), drawn))
-
-    @pytest.mark.parametrize("partition", PARTITIONS)
-    def test_draws_that_nothing_uses_are_drawn(self, partition: Any) -> None:
-        def f(x: Any) -> Any:
-            torch.rand(3)
-            return x * torch.rand(3)
-
-        def drawn(f: Callable[..., Any]) -> Any:
-            torch.manual_seed(3)
-            return f(tensor([1.0, 1.0, 1.0], requires_grad=True))
-
-        assert equal(drawn(f), drawn(compiled(f, partition_fn=partition)))
+@pytest.mark.parametrize("counted", [0, 1, 2, 3])
+@pytest.mark.parametrize("how", ["alone", "with others"])
+def test_a_write_counts(counted: int, how: str) -> None:
+    record, target, new = Input(False, True, None, counted), torch.zeros(2), torch.tensor([1.0, 2.0])
+    other = torch.zeros(2)
+    if how == "alone":
+        record.write(target, new, False)
+    else:
+        write([(record, target, new, False), (Input(False, True, None, 1), other, new, False)])
+        assert other.tolist() == [1.0, 2.0] and other._version == 1
+    assert (target._version, target.tolist()) == (counted, [1.0, 2.0])
 
 
-def test_a_size_that_depends_on_values_is_refused() -> None:
-    def f(x: Any) -> Any:
-        y = x[x > 0]
-        return y.sum() / y.numel()
-
-    with pytest.raises(RuntimeError, match=r"size of what aten.index.Tensor returns depends on values"):
-        compiled(f)(torch.tensor([1.0, -1.0]))
+def test_what_is_not_written_stays() -> None:
+    target = torch.zeros(2)
+    Input(False).write(target, torch.ones(2), False)
+    assert target.tolist() == [0.0, 0.0] and target._version == 0
 
 
-def test_a_literal_is_new_in_every_call() -> None:
-    def f(x: Any) -> Any:
-        t = torch.tensor([1.0, 2.0])
-        t.add_(x)
-        return t
-
-    g, h = compiled(f), runtime.aot.make_fx(f)(torch.ones(2))
-    for call in (g, h):
-        assert [call(torch.ones(2)).tolist() for _ in range(2)] == [[2.0, 3.0]] * 2
-
-
-def test_one_tensor_twice_in_a_list_is_written_to_twice() -> None:
-    def f(x: Any) -> Any:
-        y = x * 1
-        torch._foreach_add_([y, y], 1.0)
-        return y
-
-    assert compiled(f)(torch.zeros(2)).tolist() == [2.0, 2.0]
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_write_is_recorded_if_the_new_value_has_a_history(plain: bool, recorded: bool, mode: Any) -> None:
+    start = torch.zeros(2)
+    leaf: Any = start.clone().requires_grad_() if plain else runtime.wrap(start.clone(), True)
+    target: Any = start.clone() if plain else runtime.wrap(start.clone())
+    new = leaf * 2 if recorded else torch.ones(2)
+    with mode():
+        write([(Input(False, True, 0, 1), target, new, recorded)])
+    assert target.requires_grad is recorded and target.tolist() == new.tolist()
 
 
-def test_a_cotangent_may_have_any_layout() -> None:
-    x = tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], requires_grad=True)
-    compiled(lambda x: (x * 2).view(3, 2))(x).backward(torch.arange(6.0).reshape(2, 3).t())
-    assert x.grad.tolist() == [[0.0, 6.0, 2.0], [8.0, 4.0, 10.0]]
+def test_a_leaf_is_written_without_a_history() -> None:
+    for counted in (0, 1, 2):
+        target = torch.zeros(2, requires_grad=True)
+        if counted:
+            write([(Input(True, True, None, counted), target, torch.ones(2), False)])
+        else:
+            Input(True, True).write(target, torch.ones(2), False)
+        assert target.is_leaf and target.requires_grad and target.tolist() == [1.0, 1.0] and target._version == counted
 
 
-def test_a_function_may_be_written_in_the_old_style() -> None:
-    class Square(runtime.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.save_for_backward(x)
-            return x * x
-
-        @staticmethod
-        def backward(ctx: Any, g: Any) -> Any:
-            (x,) = ctx.saved_tensors
-            return 2 * x * g
-
-    x = tensor([2.0, 3.0], requires_grad=True)
-    compiled(lambda x: Square.apply(x).sum())(x).backward()
-    assert x.grad.tolist() == [4.0, 6.0]
+EXPANDED: dict[str, tuple[Callable[[Any], Any], Callable[[], Any]]] = {
+    "rows": (lambda x: x.add_(torch.arange(3.0)), lambda: torch.arange(3.0).expand(2, 3)),
+    "columns": (lambda x: x.add_(torch.arange(2.0)[:, None]), lambda: torch.arange(2.0)[:, None].expand(2, 3)),
+    "both": (lambda x: x.add_(1), lambda: torch.ones(1, 1).expand(2, 3)),
+    "one of three": (lambda x: x.add_(torch.arange(4.0)), lambda: torch.arange(8.0).view(2, 1, 4).expand(2, 3, 4)),
+    "of size one": (lambda x: x.add_(torch.arange(3.0)), lambda: torch.arange(3.0).as_strided((1, 3), (0, 1))),
+}
 
 
-def test_another_layout_of_an_argument_is_another_program_of_any_size() -> None:
-    def f(x: Any) -> Any:
-        x.reshape(-1).add_(1)
+@pytest.mark.parametrize("name", EXPANDED)
+def test_all_of_an_expanded_tensor_takes_a_new_value(name: str) -> None:
+    change, make = EXPANDED[name]
+    target = make()
+    new = change(target.clone())
+    write([(Input(False, True, None, 1), target, new, False)])
+    assert torch.equal(target, new)
+
+
+def test_a_part_of_an_expanded_tensor_takes_no_other_value_than_the_rest() -> None:
+    target = torch.zeros(3).expand(2, 3)
+    new = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    with pytest.raises(RuntimeError, match="writes to a part of an expanded argument"):
+        write([(Input(False, True, None, 1), target, new, False)])
+    assert target.count_nonzero() == 0
+
+
+TARGETS: dict[str, Callable[[], torch.Tensor]] = {
+    "plain": lambda: torch.ones(2, dtype=torch.complex64),
+    "a lazy conjugate": lambda: torch.ones(2, dtype=torch.complex64).conj(),
+    "lazily negated": lambda: torch.ones(2, dtype=torch.complex64).conj().imag,
+    "expanded": lambda: torch.ones(1).expand(2),
+    "sparse": lambda: torch.ones(2).to_sparse(),
+}
+
+
+@pytest.mark.parametrize("name, counted", [(name, counted) for name in TARGETS for counted in (0, 1) if counted or name != "sparse"])
+def test_a_tensor_of_any_layout_takes_a_new_value(name: str, counted: int) -> None:
+    target = TARGETS[name]()
+    new = target.clone() * 3
+    write([(Input(False, True, None, counted), target, new, False)])
+    assert torch.equal(target.to_dense(), new.to_dense()) and target._version == counted
+
+
+class TestOtherMemory:
+    @pytest.mark.parametrize("counted", [1, 2, 3])
+    @pytest.mark.parametrize("requires_grad", [False, True])
+    def test_of_another_tensor_counts(self, requires_grad: bool, counted: int) -> None:
+        target, source = torch.zeros(2, requires_grad=requires_grad), torch.ones(2, requires_grad=True) * 3
+        Input(False, counted=counted).replace(target, source)
+        assert target.tolist() == [3.0, 3.0] and target.data_ptr() == source.data_ptr() and target._version == counted
+        assert target.is_leaf and target.requires_grad is requires_grad
+
+    @pytest.mark.parametrize("counted", [0, 1, 2])
+    def test_of_its_own_counts(self, counted: int) -> None:
+        target = torch.ones(2)
+        Input(False, counted=counted).replace(target, target)
+        assert target.tolist() == [1.0, 1.0] and target._version == counted
+
+    def test_of_a_leaf_of_torchs_own_is_refused(self) -> None:
+        with pytest.raises(RuntimeError, match="a leaf of torch's own autograd"):
+            Input(True, counted=1).replace(as_leaf(torch.ones(2, requires_grad=True)), torch.zeros(2))
+        target = runtime.wrap(torch.ones(2), True)
+        Input(True, counted=1).replace(target, runtime.wrap(torch.zeros(2)))
+        assert target.tolist() == [0.0, 0.0]
+
+
+HOOKED: dict[str, tuple[Callable[[Any, Any, Any], Any], bool]] = {
+    "nothing": (lambda base, part, x: None, False),
+    "the tensor that it is a view of": (lambda base, part, x: base.register_hook(lambda g: g), False),
+    "the view": (lambda base, part, x: x.register_hook(lambda g: g), True),
+    "the view between": (lambda base, part, x: part.register_hook(lambda g: g), True),
+    "the node of the view, before": (lambda base, part, x: x.grad_fn.register_prehook(lambda gs: None), True),
+    "the node of the view, after": (lambda base, part, x: x.grad_fn.register_hook(lambda gs, _: None), True),
+    "the node between, before": (lambda base, part, x: part.grad_fn.register_prehook(lambda gs: None), True),
+    "the node between, after": (lambda base, part, x: part.grad_fn.register_hook(lambda gs, _: None), True),
+}
+
+
+@pytest.mark.parametrize("name", HOOKED)
+def test_a_view_that_a_hook_sees_is_not_written_to(name: str) -> None:
+    register, refused = HOOKED[name]
+    base: Any = runtime.wrap(torch.ones(2, 6), True) * 1
+    part = base[:, 1:]
+    x = part[:, ::2]
+    register(base, part, x)
+    for hooked in (False, True):
+        if refused or hooked:
+            with pytest.raises(RuntimeError, match="registers a hook on an argument that is a view"):
+                refuse_hooked_view(x, hooked)
+        else:
+            refuse_hooked_view(x, hooked)
+
+
+class TestChangesOfGeometry:
+    def there_and_back(self, x: Any) -> Any:
+        x.unsqueeze_(0)
+        x.squeeze_(0)
         return x * 2
 
-    g = compiled(f, dynamic=True)
-    x, y = torch.zeros(3, 2).t(), torch.zeros(2, 3)
-    assert g(x).sum() == 0 == x.sum() and g(y).sum() == 12 and y.sum() == 6
+    def turned(self, x: Any) -> Any:
+        x.t_()
+        return x * 2
+
+    def test_a_leaf_takes_none_under_no_grad(self) -> None:
+        x = runtime.wrap(torch.ones(2, 3), True)
+        with pytest.raises(RuntimeError, match="the argument is a leaf"):
+            compiled(lambda x: without_grad(lambda: self.turned(x)))(x)
+        assert x.shape == (2, 3)
+
+    @pytest.mark.parametrize("kind", ["leaf that keeps it", "with a history", "without grad"])
+    def test_another_argument_takes_one(self, kind: str) -> None:
+        f = self.there_and_back if kind == "leaf that keeps it" else self.turned
+
+        def program(f: Callable[[Any], Any]) -> Any:
+            leaf = runtime.wrap(torch.arange(6.0).view(2, 3), kind != "without grad")
+            x = leaf * 1 if kind == "with a history" else leaf
+            y = f(x)
+            return y, x, list(x.shape), x.requires_grad, x.is_leaf, x._version
+
+        assert equal(*both(lambda x: without_grad(lambda: f(x)), program))
+
+    def test_one_that_is_recorded_has_its_gradient(self) -> None:
+        def program(f: Callable[[Any], Any]) -> Any:
+            leaf = runtime.wrap(torch.arange(6.0).view(2, 3), True)
+            x = leaf * 1
+            y = f(x)
+            return list(x.shape), runtime.autograd.grad((y * x * torch.arange(6.0).view(3, 2)).sum(), leaf)
+
+        assert equal(*both(self.turned, program))
 
 
-def test_a_transform_differentiates_and_batches_a_compiled_function() -> None:
-    f = compiled(lambda x: (x * x).sum())
-    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    assert runtime.func.vmap(runtime.func.grad(f))(x).equal(2 * x)
+def test_steps_of_a_view_depend_on_sizes_and_on_the_item() -> None:
+    aten = torch.ops.aten
+    split = ViewStep(aten.split.Tensor, (Size(1), 0), {}, 2)
+    x = torch.arange(6.0)
+    assert split.sized([None, 2])(x).tolist() == [4.0, 5.0] and split.sized([None, 1])(x).tolist() == [2.0]
+    found = [ViewStep(func, (), {}, None).in_place() for func in (aten.t.default, aten.transpose.int, aten.view.default)]
+    assert found == [aten.t_.default, aten.transpose_.default, None]
 
 
-def test_a_literal_may_get_a_history_by_a_write() -> None:
-    def f(x: Any) -> Any:
-        table = torch.tensor([1.0, 2.0, 3.0])
-        table[:2].mul_(x)
-        return table
-
-    def program(f: Callable[..., Any]) -> Any:
-        x = tensor([4.0, 5.0], requires_grad=True)
-        y = f(x)
-        return y, runtime.autograd.grad(y.square().sum(), x)
-
-    assert equal(*both(f, program))
+def test_a_result_is_made_of_an_argument_or_of_a_result() -> None:
+    step = ViewStep(torch.ops.aten.select.int, (0, 1), {}, None)
+    x, y = torch.arange(4.0).view(2, 2), torch.ones(2, requires_grad=True) * 2
+    assert Output(Made.CONSTANT, constant="a").of([x], [y]) == "a"
+    assert Output(Made.INPUT, 0).of([x], [y]) is x and Output(Made.RESULT, 0).of([x], [y]) is y
+    assert Output(Made.INPUT, 0, (step,)).returned([x], [y]).tolist() == [2.0, 3.0]
+    assert Output(Made.RESULT, 1).returned([x], [x, y]) is y
+    for released, t in ((True, y), (True, x), (False, y)):
+        found = Output(Made.RESULT, 0, released=released).of([], [t])
+        assert found.requires_grad is (t is y and not released) and found.data_ptr() == t.data_ptr()
 
 
-def test_mark_dirty_counts_as_a_write() -> None:
-    class Tripled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.mark_dirty(x)
-            return x.mul_(3)
-
-        @staticmethod
-        def backward(ctx: Any, g: Any) -> Any:
-            return g * 3
-
-    def program(f: Any) -> Any:
-        x = runtime.tensor([1.0], requires_grad=True) * 1
-        before = x._version
-        f(x)
-        return x, x._version - before
-
-    assert equal(*both(Tripled.apply, program))
+@pytest.mark.parametrize("recorded, step_recorded", [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
+def test_views_have_a_history_if_they_and_the_step_are_recorded(recorded: bool, step_recorded: bool, mode: Any) -> None:
+    step = ViewStep(torch.ops.aten.select.int, (0, 1), {}, None, step_recorded)
+    x = torch.ones(2, 2, requires_grad=True) * 1
+    with mode():
+        view = Output(Made.INPUT, 0, (step,), recorded).of([x], [])
+        assert torch.is_grad_enabled() is (mode is torch.enable_grad)
+    assert (view.grad_fn is not None) is (recorded and step_recorded)
 
 
-def test_a_result_of_the_right_size_given_by_out_is_filled() -> None:
-    assert equal(*both(lambda x: x * torch.add(x, 1, out=torch.empty(2).resize_(2)), lambda f: f(torch.ones(2))))
+def test_nobody_changes_a_record() -> None:
+    def f(x: Any, y: Any) -> Any:
+        y.t_()
+        return (x * 1).view(x.shape[1], -1), y
 
-
-def test_a_function_reads_what_was_written_through_another_view() -> None:
-    class Halves(torch.autograd.Function):
-        @staticmethod
-        def forward(x: Any) -> Any:
-            return x / 2, x.detach() > 1
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            ctx.mark_non_differentiable(output[1])
-
-        @staticmethod
-        def backward(ctx: Any, g: Any, _: Any) -> Any:
-            return g / 2
-
-    def f(x: Any) -> Any:
-        y = x * 1
-        row = y[0]
-        y.mul_(3)
-        return Halves.apply(row)  # type: ignore[no-untyped-call]
-
-    expected, found = both(f, lambda f: f(tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)))
-    assert equal(expected, found) and type(found[1]) is torch.Tensor
-
-
-def test_retain_grad_is_refused_by_its_name() -> None:
-    def f(x: Any) -> Any:
-        y = x * 2
-        y.retain_grad()
-        return y
-
-    with pytest.raises(RuntimeError, match=r"retain_grad\(\) of a tensor inside"):
-        compiled(f)(tensor([1.0], requires_grad=True))
-
-
-def test_a_write_beside_the_elements_of_an_argument_is_refused() -> None:
-    for dynamic in (False, True):
-        with pytest.raises(RuntimeError, match="a write through as_strided of a tensor that does not fill its memory"):
-            compiled(lambda x: x.as_strided((2, 2), (1, 1)).fill_(0.5), dynamic=dynamic)(torch.zeros(6)[::2])
+    joint = joint_of(f, True, False, dynamic=True)
+    boundary = joint.boundary
+    (group,) = sharing([joint, x := torch.ones(2), x])
+    (step,) = boundary.outputs[0].steps
+    sizes = [size for size in torch.utils._pytree.tree_leaves(step.rest) if isinstance(size, Size)]
+    assert isinstance(boundary, Boundary) and sizes
+    for record in (joint, boundary, boundary.inputs[0], boundary.outputs[0], step, sizes[0], group, paths_of(f.__code__)[0]):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(record, dataclasses.fields(record)[0].name, None)

@@ -147,6 +147,41 @@ def transposed(p: Any, q: Any, x: Any) -> Any:
     (q.t() * x).sum().backward()
 
 
+def of_one_cotangent(p: Any, q: Any, x: Any) -> None:
+    (p + q[0]).backward(x)
+
+
+def of_one_cotangent_that_is_left(p: Any, q: Any, x: Any) -> Any:
+    g = x * 1
+    (p + q[0]).backward(g)
+    p.grad.mul_(2)
+    return g, q.grad * 1
+
+
+def retained_and_returned(p: Any, q: Any, x: Any) -> Any:
+    p.retain_grad()
+    (p * q * x).sum().backward()
+    return p
+
+
+def module_zeroes(p: Any, q: Any, x: Any) -> None:
+    nn.ParameterList([p, q]).zero_grad(set_to_none=False)
+    (p * q * x).sum().backward()
+
+
+def module_drops(p: Any, q: Any, x: Any) -> None:
+    nn.ParameterList([p, q]).zero_grad()
+    (p * x).sum().backward()
+
+
+def twice_by_grad(p: Any, q: Any, x: Any) -> Any:
+    y = (p * p * x).sum()
+    (g,) = torch.autograd.grad(y, p, retain_graph=True)
+    (h,) = torch.autograd.grad(y, [p], torch.ones(()), True)
+    y.backward()
+    return g, h
+
+
 def nothing(p: Any, q: Any, x: Any) -> Any:
     return x * 2
 
@@ -177,6 +212,12 @@ STEPS: dict[str, Step] = {
         by_data,
         before_asked,
         transposed,
+        of_one_cotangent,
+        of_one_cotangent_that_is_left,
+        retained_and_returned,
+        module_zeroes,
+        module_drops,
+        twice_by_grad,
         nothing,
     )
 }
@@ -204,8 +245,8 @@ def course(step: Step, wrap: Callable[..., Any], closed: bool, before: bool) -> 
 @pytest.mark.filterwarnings("ignore:Using backward", "ignore:`grad_variables` is deprecated")
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize(
-    "name, closed", [(name, closed) for name in STEPS for closed in (True, False) if closed or not name.startswith("frozen")]
-)  # an argument is not frozen by the step
+    "name, closed", [(name, closed) for name in STEPS for closed in (True, False) if closed or not name.startswith(("frozen", "module"))]
+)  # an argument is not frozen by the step, and is no parameter
 def test_gradients_are_those_of_eager_mode_in_each_call(name: str, closed: bool, before: bool) -> None:
     step = STEPS[name]
     assert course(step, jit, closed, before) == course(step, lambda f: f, closed, before)
@@ -259,13 +300,40 @@ def test_a_tensor_with_a_history_from_before_is_refused() -> None:
         jit(lambda x: (y * x).sum().backward())(torch.ones(2))
 
 
-def test_a_history_that_a_pass_has_freed_is_not_passed_twice() -> None:
+PASSES: dict[str, Callable[[Any, Any], Any]] = {
+    "backward()": lambda y, p: y.backward(),
+    "backward() that keeps nothing": lambda y, p: y.backward(retain_graph=False, create_graph=True),
+    "backward() of autograd": lambda y, p: torch.autograd.backward([y]),
+    "grad()": lambda y, p: torch.autograd.grad(y, p),
+    "grad() that keeps nothing": lambda y, p: torch.autograd.grad(y, p, None, False, True),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+@pytest.mark.parametrize("name", PASSES)
+def test_a_history_that_a_pass_has_freed_is_not_passed_twice(name: str) -> None:
     p, _ = params()
 
     def step(x: Any) -> None:
         y = (p * p * x).sum()
-        y.backward()
+        PASSES[name](y, p)
         y.backward()
 
-    with pytest.raises(RuntimeError, match="a second time"):
-        jit(step)(torch.ones(2))
+    for f in (step, jit(step)):
+        with pytest.raises(RuntimeError, match="a second time"):
+            f(torch.ones(2))
+
+
+def test_a_result_whose_history_a_pass_has_freed_has_it_no_more() -> None:
+    def step(x: Any) -> Any:
+        leaf = torch.ones(2, requires_grad=True)
+        y = (leaf * leaf * x).sum()
+        y.backward()
+        return y, (leaf * x).sum()
+
+    for f in (step, jit(step)):
+        spent, kept = f(torch.ones(2))
+        assert spent.requires_grad and kept.requires_grad
+        kept.backward()
+        with pytest.raises(RuntimeError, match="a second time"):
+            spent.backward()

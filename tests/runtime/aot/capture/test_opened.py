@@ -45,7 +45,39 @@ def test_a_tree_with_them_is_taken_apart_and_made_again() -> None:
     assert torch.utils._pytree.tree_unflatten(leaves, spec) == {"a": [Frozen(State(1, 2.0), "n")], "b": 3}
 
 
+def test_a_field_that_is_not_set_stays_so() -> None:
+    made = object.__new__(Frozen)
+    object.__setattr__(made, "name", "a")
+    leaves, spec = flatten([made, 1])
+    (again, one) = torch.utils._pytree.tree_unflatten(leaves, spec)
+    assert leaves == ["a", 1] and type(again) is Frozen and vars(again) == {"name": "a"} and one == 1
+
+
+def test_modules_and_classes_are_leaves() -> None:
+    @dataclasses.dataclass(eq=False)
+    class Layer(torch.nn.Module):
+        size: int
+
+    layer = object.__new__(Layer)
+    assert flatten([layer, State, (2, 3)])[0] == [layer, State, 2, 3]
+
+
 class TestWhatIsLost:
+    def test_tensors_that_change_places_are_told(self) -> None:
+        def f(d: dict[str, Any]) -> Any:
+            d["a"], d["b"] = d["b"], d["a"]
+            return d["a"] * 1
+
+        given = {"a": torch.zeros(1), "b": torch.ones(1)}
+        with pytest.warns(UserWarning, match="changes a list, a dictionary or an object that it is given"):
+            assert compiled(f)(given).item() == 1.0
+        assert given["a"].item() == 0.0
+
+    @pytest.mark.filterwarnings("error")
+    def test_a_program_that_changes_nothing_is_told_nothing(self) -> None:
+        s = State(torch.ones(1))
+        assert compiled(lambda s, xs: s.position * xs[0])(s, [torch.ones(1)]).item() == 1.0
+
     def test_a_tensor_assigned_to_an_argument_is_refused(self) -> None:
         def into_field(s: State) -> Any:
             s.position = s.position * 2

@@ -131,6 +131,26 @@ RESULTS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 }
 
 
+OTHER_MEMORY: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "of a new tensor": (lambda x, y: (unrecorded(lambda: y.set_(torch.zeros(2, 3))), x * 2)[1], "d _*1=r0 -> r1 | - 0 reach=(1,)"),
+    "of a view of an argument": (
+        lambda x, y: (unrecorded(lambda: y.set_(x.detach().view(-1).view(2, 3))), x * 2)[1],
+        "d _*1=i0.detach.view~.view~-unrecorded -> r0 | 0 reach=(1,)",
+    ),
+    "of its own elements": (lambda x, y: (unrecorded(lambda: y.set_(y.detach())), x)[1], "d _*1=i1-unrecorded -> i0 | "),
+    "of an intermediate and back": (
+        lambda x, y: (lambda old: (unrecorded(lambda: (y.set_(x.detach() * 2), y.set_(old))), x)[1])(y.detach()),
+        "d _*2=i1-unrecorded -> i0 | ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_MEMORY)
+def test_the_memory_that_an_argument_is_given_is_made_as_a_result(name: str) -> None:
+    f, expected = OTHER_MEMORY[name]
+    assert boundary_of(f) == expected
+
+
 @pytest.mark.parametrize("name", RESULTS)
 def test_results_are_computed_or_made_of_arguments_and_of_computed_ones(name: str) -> None:
     f, expected = RESULTS[name]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
 from runtime.aot.calls.arguments import enter
@@ -166,6 +167,13 @@ def test_what_a_call_cannot_do_to_an_argument_is_refused(name: str) -> None:
     f, why = REFUSED[name]
     with pytest.raises((RuntimeError, AssertionError), match=why):
         boundary_of(f)
+
+
+def test_a_value_of_another_class_is_not_written_to_an_argument() -> None:
+    given = [torch.ones(2), TwoTensor(torch.ones(2), torch.ones(2))]
+    with pytest.raises(RuntimeError, match=r"writes a TwoTensor.* to a tensor that is a plain tensor"):
+        boundary_of(lambda x, y: x.copy_(y), (False, False), given)
+    assert boundary_of(lambda x, y: then(y.add_(x), x), (False, False), given).startswith("_ _w*1 -> i0 | ")
 
 
 @pytest.mark.parametrize("given", [2, 2.5, True, "a", None, (1,)])

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 import runtime
-from runtime.aot.capture.paths import Path, Root, Step, paths_of
 from runtime.aot.capture.reads import same
 from tests.runtime.aot.capture.boundary_helpers import compiled
 
@@ -307,30 +306,27 @@ def test_the_way_to_a_number_is_not_called() -> None:
     assert compiled(lambda x: x * lazy.factor)(torch.ones(1)).item() == 3.0 and lazy.asked == 1
 
 
-class TestPaths:
-    def test_attributes_items_and_variables_that_stand_for_them(self) -> None:
-        def f(a: Any, x: Any) -> Any:
-            b = a.b
-            return x * b["c"] + b[0].d
+class Inner:
+    def __init__(self) -> None:
+        self.rate, self.bias = 2.0, 1.0
 
-        found = {(p.name, tuple(key for _, key in p.steps)) for p in paths_of(f.__code__) if p.root is Root.LOCAL}
-        assert {("a", ("b",)), ("a", ("b", "c")), ("a", ("b", 0, "d"))} <= found
+    def comprehended(self, x: Any) -> Any:
+        return sum([x * self.bias for _ in range(1)]) * self.rate
 
-    def test_a_function_inside_reads_what_is_around_it(self) -> None:
-        def f(a: Any, x: Any) -> Any:
-            return [a.b * y for y in x], lambda z: z * a.c
+    def defining(self, x: Any) -> Any:
+        rate = self.rate
+        return (lambda y: y * rate * self.bias)(x)
 
-        found = {(p.root, p.name, p.steps) for p in paths_of(f.__code__)}
-        assert {(Root.LOCAL, "a", ((Step.ATTRIBUTE, "b"),)), (Root.LOCAL, "a", ((Step.ATTRIBUTE, "c"),))} <= found
 
-    def test_what_a_variable_holds_that_is_assigned_twice_is_not_known(self) -> None:
-        def f(a: Any, x: Any) -> Any:
-            b = a.b
-            if x is None:
-                b = a.c
-            return b.d
-
-        assert Path(Root.LOCAL, "a", ((Step.ATTRIBUTE, "b"), (Step.ATTRIBUTE, "d"))) not in paths_of(f.__code__)
+@pytest.mark.parametrize("name", ["comprehended", "defining"])
+def test_what_a_method_reads_beside_a_function_inside_that_uses_self_makes_another_program(name: str) -> None:
+    inner = Inner()
+    f = compiled(getattr(inner, name))
+    assert f(torch.ones(1)).item() == 2.0
+    inner.rate = 3.0
+    assert f(torch.ones(1)).item() == 3.0
+    inner.bias = 5.0
+    assert f(torch.ones(1)).item() == 15.0
 
 
 @pytest.mark.parametrize(
