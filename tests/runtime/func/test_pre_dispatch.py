@@ -1,5 +1,6 @@
 """Graphs that are recorded before dispatch: composite ops whole, grad mode and autocast as calls."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import nn
 
 from runtime.aot import make_fx
 from runtime.func import functionalize, grad, hessian, jacrev, jvp, linearize, vmap
+from runtime.func.pre_dispatch import note_modes
 from runtime.func.provenance import line_of
 from tests.runtime.func.graphs import Net, close, names, node, targets
 
@@ -99,12 +101,49 @@ def test_dropout_inside_a_transform_draws_as_without_a_trace(transform: Any) -> 
     def f(x: torch.Tensor) -> torch.Tensor:
         return nn.functional.dropout(x, 0.3)
 
-    x = torch.randn(4, 30)
-    module = make_fx(transform(f), pre_dispatch=True)(x)
+    _draws_as_eager(transform(f), torch.randn(4, 30))
+
+
+def _draws_as_eager(f: Any, x: torch.Tensor, **options: Any) -> None:
+    module = make_fx(f, pre_dispatch=True, **options)(x)
     torch.manual_seed(3)
-    expected = transform(f)(x)
+    expected = f(x)
     torch.manual_seed(3)
     close(module(x), expected)
+
+
+@pytest.mark.parametrize("transform", [lambda f: grad(lambda x: f(x).sum()), functionalize], ids=["grad", "functionalize"])
+def test_dropout_in_place_inside_a_transform_draws_as_without_a_trace(transform: Any) -> None:
+    _draws_as_eager(transform(lambda x: nn.functional.dropout(x * 1, 0.3, inplace=True)), torch.randn(4, 30))
+
+
+def test_recurrent_layers_inside_a_transform_have_their_dropout() -> None:
+    """Torch's decomposition in Python leaves it out, and is the only one for sizes that are symbols."""
+    layers, x = nn.LSTM(2, 3, 2, dropout=0.5), torch.randn(4, 1, 2)
+    f = functionalize(lambda x: layers(x)[0])
+    _draws_as_eager(f, x)
+    options: Any = {"tracing_mode": "symbolic", "_allow_non_fake_inputs": True}
+    with pytest.raises(RuntimeError, match="leaves out the dropout"):
+        make_fx(f, pre_dispatch=True, **options)(x)
+    _draws_as_eager(functionalize(lambda x: layers.eval()(x)[0]), x, **options)
+
+
+def test_a_change_of_mode_is_noted_for_a_call_that_no_mode_sees() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        with torch.no_grad():
+            note_modes()
+        return y * 2
+
+    assert names(make_fx(f, pre_dispatch=True)(torch.ones(2))) == [
+        "x_1",
+        "add",
+        "_set_grad_enabled",
+        "_set_grad_enabled_1",
+        "mul",
+        "output",
+    ]
+    assert names(make_fx(f)(torch.ones(2))) == ["x_1", "add", "mul", "output"]
 
 
 BF16, HALF = torch.bfloat16, torch.float16
@@ -216,3 +255,16 @@ def test_a_change_of_grad_mode_has_the_line_of_the_call_after_it_and_no_value() 
     change = node(make_fx(f, pre_dispatch=True)(torch.ones(2)), "_set_grad_enabled")
     assert line_of(change) == f"{__file__}:{f.__code__.co_firstlineno + 2}: return x.sin()"
     assert change.meta["val"] is None and change.args == (False,)
+
+
+def test_after_a_trace_before_dispatch_another_thread_may_trace() -> None:
+    made: list[Any] = []
+
+    def trace() -> None:
+        made.append(make_fx(torch.sin, pre_dispatch=True)(torch.ones(2)))
+
+    trace()
+    other = threading.Thread(target=trace, daemon=True)
+    other.start()
+    other.join(20)
+    assert len(made) == 2
