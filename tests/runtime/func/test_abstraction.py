@@ -31,7 +31,7 @@ def test_every_size_of_an_input_is_a_symbol_of_its_own() -> None:
     fake = Abstraction().abstract(torch.ones(3, 3, 1, 0, requires_grad=True))
     first, second, one, none = (_expression(size) for size in fake.shape)
     assert first != second and fake.requires_grad and (one, none) == (1, 0)
-    assert {type(size) for size in Abstraction().abstract(torch.eye(3).to_sparse()).shape} == {torch.SymInt}
+    assert 3 not in [_expression(size) for size in Abstraction().abstract(torch.eye(3).to_sparse()).shape]
 
 
 def _expression(size: Any) -> Any:
