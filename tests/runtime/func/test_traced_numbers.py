@@ -45,7 +45,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "a power of it": lambda n: n**2, "it as a power": lambda n: 0.9**n, "the larger": lambda n: torch.sym_max(n, 2),
     "the smaller": lambda n: torch.sym_min(2.5, n), "negative": lambda n: -n, "absolute": lambda n: abs(1 - n), "rest": lambda n: n % 2,
     "equal": lambda n: n == 3, "not equal": lambda n: n != 3.0, "less": lambda n: n < 3, "at most": lambda n: n <= 3,
-    "greater": lambda n: 3 > n, "at least": lambda n: n >= 7.25, "root": torch._sym_sqrt, "itself": torch.sym_float,  # type: ignore[attr-defined]
+    "greater": lambda n: n > 2.5, "at least": lambda n: n >= 7.25, "root": torch._sym_sqrt, "itself": torch.sym_float,  # type: ignore[attr-defined]
     "with itself": lambda n: n - n * 2, "a truth": lambda n: (n > 4) == True,  # noqa: E712
 }  # fmt: skip
 
