@@ -21,10 +21,13 @@ from torch._C import DispatchKey, _len_torch_dispatch_stack
 from torch._ops import _len_torch_dispatch_stack_pre_dispatch, _pop_mode_from_pre_dispatch, _set_mode_pre_dispatch
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
 
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value, innermost
+from .composite_kernels import symbolic
+from .provenance import here
 from .trace import Trace
 
 Autocast = tuple[bool, torch.dtype]  # enabled, dtype
@@ -33,11 +36,11 @@ _DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
 @contextmanager
-def suspended() -> Iterator[None]:
-    """No call inside is seen by a trace before dispatch, if there is one."""
+def suspended() -> Iterator[Any]:
+    """No call inside is seen by a trace before dispatch, if there is one. The context gives its mode, or another of torch's."""
     around = _pop_mode_from_pre_dispatch() if _len_torch_dispatch_stack_pre_dispatch() else None
     try:
-        yield
+        yield around
     finally:
         if around is not None:
             _set_mode_pre_dispatch(around)
@@ -45,13 +48,9 @@ def suspended() -> Iterator[None]:
 
 def note_modes() -> None:
     """Before a call that no mode sees: a trace before dispatch, if there is one, writes down grad mode and autocast."""
-    if _len_torch_dispatch_stack_pre_dispatch():
-        mode = _pop_mode_from_pre_dispatch()
-        try:
-            if isinstance(mode, PreDispatchMode) and isinstance(mode.level, PreDispatchTrace):
-                mode.level.switch_to_now()
-        finally:
-            _set_mode_pre_dispatch(mode)
+    with suspended() as mode:
+        if isinstance(mode, PreDispatchMode):
+            mode.trace.switch_to_now()
 
 
 class PreDispatchMode(LevelMode, SchemaCheckMode):
@@ -63,6 +62,7 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
 
     def __init__(self, level: PreDispatchTrace) -> None:
         LevelMode.__init__(self, level)
+        self.trace = level
         self.__dict__["_dispatch_key"] = DispatchKey.PreDispatch
         self.around: list[Any] = []
 
@@ -77,9 +77,7 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
         decomposed = level is not None and level.number > self.level.number and func not in getattr(level, "whole", ())
         if decomposed and _is_composite(func):
             with self:
-                out = func.decompose(*args, **kwargs or {})
-            if out is not NotImplemented:
-                return out
+                return _decomposed(func, args, kwargs or {})
         if inner is not None:
             with _pop_mode_temporarily() as mode, self:
                 return mode.__torch_dispatch__(func, types, args, kwargs)
@@ -162,6 +160,20 @@ class PreDispatchTrace(Trace):
 def _is_composite(func: Any) -> bool:
     """Whether the dispatcher decomposes ``func`` before a level sees it."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), DispatchKey.CompositeImplicitAutograd))
+
+
+def _decomposed(func: Any, args: Any, kwargs: Any) -> Any:
+    """The call by ATen's kernel of a composite op. It takes no symbols for sizes, for which torch has decompositions in Python. Those of
+    recurrent layers leave out the dropout."""
+    if not any(map(symbolic, pytree.tree_leaves((args, kwargs)))):
+        return func._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False))
+    if given.get("num_layers", 1) > 1 and given["dropout"] and given["train"]:
+        raise RuntimeError(
+            f"{func} with dropout in a transform, in a trace before dispatch of any size: torch's decomposition leaves out the dropout. "
+            f"Trace it for one size, or not before dispatch.{here()}"
+        )
+    return func.decompose(*args, **kwargs)
 
 
 def _autocast(device: str) -> Autocast:

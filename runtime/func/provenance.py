@@ -83,7 +83,7 @@ def user_line() -> Line | None:
     """The user's line that runs now, in a program that :func:`run` has started. Without a frame of the user's the line of a layer of
     ``torch.nn``. None in a rule of a backward pass."""
     layer: Line | None = None
-    frame: FrameType | None = CALL.made_by or sys._getframe(1)
+    frame: FrameType | None = CALL.made_by or sys._getframe()
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
     while frame is not None:

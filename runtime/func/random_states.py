@@ -75,22 +75,20 @@ class RandomStates:
 
     def __init__(self, generators: Sequence[Any], really: bool) -> None:
         self.really = really
-        with _disable_current_modes():
-            self.before = [(g, g.get_state()) for g in generators]
-            self.states: dict[int, tuple[Any, torch.Tensor]] = {}  # by address, since a call of ATen gets another object for a generator
-            for g in (torch.default_generator, *generators):
-                g.manual_seed(1 << 62 | secrets.randbits(62))  # a seed that the program does not set by chance
-                self.states[g._cdata] = g, g.get_state()
-            self.entered = {cdata: state for cdata, (_, state) in self.states.items()}
-            self.drawn: set[int] = set()
-            self.first: dict[int, int] = {}  # by address of a generator: the seed that it had at the first draw
+        self.before = [(g, g.get_state()) for g in generators]
+        self.states: dict[int, tuple[Any, torch.Tensor]] = {}  # by address, since a call of ATen gets another object for a generator
+        for g in (torch.default_generator, *generators):
+            g.manual_seed(_BOUND | secrets.randbits(62))  # a seed that the program does not set by chance
+            self.states[g._cdata] = g, g.get_state()
+        self.entered = {cdata: state for cdata, (_, state) in self.states.items()}
+        self.drawn: set[int] = set()
+        self.first: dict[int, int] = {}  # by address of a generator: the seed that it had at the first draw
 
     def check(self, generator: Any = None) -> None:
         """Raise if the program has set the state of ``generator`` since the last draw."""
         generator = torch.default_generator if generator is None else generator
         if generator._cdata not in self.states:
-            with _disable_current_modes():
-                self.before.append((generator, generator.get_state()))
+            self.before.append((generator, generator.get_state()))
         elif not self._unset(generator):
             with _disable_current_modes():
                 seed = None if generator._cdata in self.drawn else _seed_of(generator)

@@ -168,7 +168,7 @@ class Abstraction:
     def __init__(self, *, dynamic: bool = True, mode: FakeTensorMode | None = None) -> None:
         self.dynamic = dynamic
         self.allows_real_constants = True
-        self.mode = mode or FakeTensorMode(shape_env=_ByHint(duck_shape=False), allow_non_fake_inputs=True, static_shapes=not dynamic)
+        self.mode = mode or FakeTensorMode(shape_env=_ByHint(duck_shape=False), allow_non_fake_inputs=True)
         self.shape_env: Any = self.mode.shape_env
         self.inputs: list[Any] = []
         self.numbers: list[Any] = []  # those of the inputs that are numbers
@@ -203,7 +203,6 @@ class Abstraction:
     def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
         """A fake tensor for input ``t``. Every size of it is a symbol if the trace is dynamic and the input is not ``fixed``. A fixed input
         is not among those that :meth:`holds` takes."""
-        source = ConstantSource(f"input_{len(self.inputs)}")
         t = _plain_like(t)
         composed: bool = is_traceable_wrapper_subclass(t)
         if composed:
@@ -215,10 +214,10 @@ class Abstraction:
             if fixed or t._is_view():  # the mode knows a tensor again, and the base of a view: a fixed size would be a symbol there
                 t = t.detach().requires_grad_(t.requires_grad)
             if fixed or not self.dynamic:
-                fake = self.mode.from_tensor(t, static_shapes=True, source=source)
-            else:
+                fake = self.mode.from_tensor(t, static_shapes=True)
+            else:  # without a context the sizes of a sparse tensor would be numbers
                 context: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * t.dim())
-                fake = self.mode.from_tensor(t, symbolic_context=context, source=source)
+                fake = self.mode.from_tensor(t, symbolic_context=context)
         if not fixed and self.dynamic:
             self.inputs.append(fake)
         return fake
@@ -227,11 +226,11 @@ class Abstraction:
         """A symbol for the number that is the input of ``node``, an ``int`` or a ``float``."""
         source, env = ConstantSource(f"input_{len(self.inputs)}"), self.shape_env
         if type(n) is float:
-            symbol = env.create_unspecified_symbol(n, source=source, dynamic_dim=DimDynamic.DYNAMIC)
-            number = env.create_symfloatnode(symbol, hint=n, source=source)
+            symbol = env.create_unspecified_symbol(n, source)
+            number = env.create_symfloatnode(symbol, hint=n)
         else:
-            symbol = env.create_symbol(n, source, dynamic_dim=DimDynamic.DYNAMIC, positive=None, do_not_specialize_zero_one=True)
-            number = env.create_symintnode(symbol, hint=n, source=source)
+            symbol = env.create_symbol(n, source, positive=None, do_not_specialize_zero_one=True)
+            number = env.create_symintnode(symbol, hint=n)
         self.inputs.append(number)
         self.numbers.append(number)
         self.symbols[symbol] = Place(node, None, number)
@@ -257,13 +256,14 @@ class Abstraction:
 
     def bind(self, fake: Any, node: fx.Node) -> None:
         """Know where to read the sizes and strides of a placeholder, for the symbols that it is the first to have."""
-        for func, numbers in ((torch.ops.aten.sym_size.int, fake.shape), (torch.ops.aten.sym_stride.int, _strides(fake))):
-            for dim, size in enumerate(numbers):
-                if isinstance(size, torch.SymInt) and size.node.expr.is_symbol:
-                    self.symbols.setdefault(size.node.expr, Place(node, functools.partial(_number_of, func=func, dim=dim), size))
-        offset = fake.storage_offset() if fake.layout is torch.strided else 0
-        if isinstance(offset, torch.SymInt) and offset.node.expr.is_symbol:
-            self.symbols.setdefault(offset.node.expr, Place(node, functools.partial(_number_of, func=_NUMBERS["storage_offset"]), offset))
+        numbers: list[tuple[str, int | None, Any]] = [("size", dim, size) for dim, size in enumerate(fake.shape)]
+        if fake.layout is torch.strided:
+            numbers += [("stride", dim, stride) for dim, stride in enumerate(fake.stride())]
+            numbers.append(("storage_offset", None, fake.storage_offset()))
+        for name, dim, number in numbers:
+            if isinstance(number, torch.SymInt) and number.node.expr.is_symbol:
+                read = functools.partial(_number_of, func=_NUMBERS[name], dim=dim)
+                self.symbols.setdefault(number.node.expr, Place(node, read, number))
 
     def bind_results(self, node: fx.Node, out: Any) -> None:
         """Know where to read the sizes of ``out``, the result of ``node``, that depend on values, and the number that it is."""
@@ -342,8 +342,6 @@ class Given(Abstraction):
     def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
         # an alias of its own, whose geometry the program may change
         fake: Any = t if isinstance(t, FakeTensor) else self.mode.from_tensor(t, static_shapes=True)
-        if not fixed:
-            self.inputs.append(fake)
         with self.mode, torch.no_grad():
             return fake.detach()  # type: ignore[no-any-return]
 
@@ -387,10 +385,6 @@ def _compiled_guards(code: str, n: int) -> Callable[..., bool]:
     return function(lines, "holds", "<guards of sizes>", {"math": math, **SYMPY_INTERP})
 
 
-def _strides(t: torch.Tensor) -> Sequence[Any]:
-    return t.stride() if t.layout is torch.strided else ()
-
-
 _NUMBERS = {
     "size": torch.ops.aten.sym_size.int,
     "stride": torch.ops.aten.sym_stride.int,
@@ -399,7 +393,7 @@ _NUMBERS = {
 }
 
 
-def _number_of(node: fx.Node, func: Any, dim: int | None = None) -> fx.Node:
+def _number_of(node: fx.Node, func: Any, dim: int | None) -> fx.Node:
     """A size, a stride or the offset of the result of ``node``."""
     return node.graph.call_function(func, (node,) if dim is None else (node, dim))
 

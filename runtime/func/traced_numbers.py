@@ -134,25 +134,25 @@ class TracedNumber:
     def wrap_bool(self, flag: bool) -> TracedNumber:
         return TracedNumber(flag, bool, flag)
 
-    def expect_true(self, file: str, line: int) -> bool:
+    def expect_true(self, *where: object) -> bool:
         """A condition that torch sets for symbols alone, such as that the base of a power is not negative."""
         return True
 
-    def guard_float(self, file: str, line: int) -> NoReturn:
+    def guard_float(self, *where: object) -> NoReturn:
         raise AskedForNumber(self, "float(), or a function of numbers,")
 
-    def guard_bool(self, file: str, line: int) -> bool:
+    def guard_bool(self, *where: object) -> bool:
         if self.value is None or not _asked_by_torch():
             raise AskedForNumber(self, "a condition")
         side = bool(self.value)
         self._graph().call_function(on_side, (self.node, side))
         return side
 
-    def guard_int(self, file: str, line: int) -> NoReturn:
+    def guard_int(self, *where: object) -> NoReturn:
         raise AskedForNumber(self, "int(), or a size,")
 
     def bool_(self) -> bool:
-        return self.guard_bool("", 0)
+        return self.guard_bool()
 
     def __str__(self) -> str:
         if is_of_user(_asking().f_code.co_filename):
@@ -194,7 +194,7 @@ for _name, _function in _ARITHMETIC.items():
 for _name, _function in _COMPARISONS.items():
     setattr(TracedNumber, _name, _method(_function, bool))
 for _name in _TO_INTEGERS:
-    setattr(TracedNumber, _name, lambda number, *others: number.guard_int("", 0))
+    setattr(TracedNumber, _name, TracedNumber.guard_int)
 
 
 def _asking() -> FrameType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 from typing import Any
 
 import pytest
@@ -53,7 +54,8 @@ def test_a_line_is_shown_with_its_source_or_with_its_function() -> None:
 FILES: dict[str, bool] = {
     torch.__file__: False, nn.modules.linear.__file__: False, nn.modules.module.__file__: False, provenance.__file__: False,
     fx.__file__: False, __file__: True, "/home/me/torchvision/ops.py": True, "<eval_with_key>.3": False, "<frozen importlib>": False,
-    "<replay 4>": False, "<stdin>": True, torch.__file__.replace("/torch/", "/torchvision/"): True,
+    "<replay 4>": False, "<stdin>": True, torch.__file__.replace("/torch/", "/torchvision/"): True, "<__array_function__ 2>": False,
+    sysconfig.get_paths()["stdlib"] + "/site-packages/einops.py": True, sysconfig.get_paths()["stdlib"] + "/abc.py": False,
 }  # fmt: skip
 
 
@@ -164,3 +166,96 @@ def test_what_was_noted_of_a_program_is_forgotten_at_the_end() -> None:
     assert noted.origins and noted.numbers
     noted.close()
     assert not noted.origins and not noted.numbers and not noted.calls
+
+
+def _stack(module: fx.GraphModule, name: str) -> list[tuple[str, str]]:
+    return [(key, path) for key, (path, _) in node(module, name).meta["nn_module_stack"].items()]
+
+
+def test_a_second_call_of_the_root_has_another_name_as_in_torch() -> None:
+    net = nn.Sequential(nn.Tanh())
+
+    def f(x: torch.Tensor) -> Any:
+        return net(net(x))
+
+    f._orig_mod = net  # type: ignore[attr-defined]
+    traced = make_fx(f, record_module_stack=True)(torch.ones(2))
+    assert _stack(traced, "tanh") == [("", ""), ("0", "0")]
+    assert _stack(traced, "tanh_1") == [("@1", ""), ("0@1", "0")]
+
+
+def test_a_module_that_another_one_borrows_has_the_first_of_its_names() -> None:
+    class Borrows(nn.Module):
+        def __init__(self, *layers: nn.Module) -> None:
+            super().__init__()
+            self.layers = layers  # a tuple, so they are no submodules
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.layers[0](x)
+
+    net: Any = nn.Module()
+    net.first = net.second = layer = nn.Tanh()
+    net.block = Borrows(layer)
+    net.forward = lambda x: net.block(x)
+    assert _stack(make_fx(net, record_module_stack=True)(torch.ones(2)), "tanh") == [("", ""), ("block", "block"), ("first", "first")]
+
+
+def test_a_stack_has_the_frames_of_layers_and_of_text_that_was_run_and_none_for_a_function_of_torch() -> None:
+    names: dict[str, Any] = {}
+    exec("def g(x):\n    return x.sin()", names)
+    layers = node(make_fx(nn.Sequential(nn.Tanh()), record_stack_traces=True)(torch.ones(2)), "tanh")
+    assert [line.split("/")[-1] for line in layers.meta["stack_trace"].splitlines()[::2]] == [
+        f'container.py", line {_line(layers, 0)}, in forward', f'activation.py", line {_line(layers, 1)}, in forward',
+    ]  # fmt: skip
+    text = node(make_fx(names["g"], record_stack_traces=True)(torch.ones(2)), "sin").meta["stack_trace"]
+    assert text.endswith('File "<string>", line 2, in g')
+    assert "stack_trace" not in node(make_fx(torch.sin, record_stack_traces=True)(torch.ones(2)), "sin").meta
+
+
+def _line(made: fx.Node, frame: int) -> str:
+    return str(made.meta["stack_trace"].splitlines()[2 * frame].split(" line ")[1].split(",")[0])
+
+
+def test_without_a_line_of_the_users_the_innermost_layer_counts() -> None:
+    line = origin_of(node(make_fx(nn.Sequential(nn.Sequential(nn.Tanh())))(torch.ones(2)), "tanh"))
+    assert line is not None and line[0] == nn.modules.activation.__file__
+
+
+def test_a_record_of_its_own_has_what_it_was_asked_for() -> None:
+    stacks, modules = _node(), _node()
+    Provenance(stacks=True).note(stacks)
+    assert stacks.meta["stack_trace"].endswith("Provenance(stacks=True).note(stacks)") and "nn_module_stack" not in stacks.meta
+    Provenance(root=nn.Tanh()).note(modules)
+    assert modules.meta["nn_module_stack"] == {"": ("", "torch.nn.modules.activation.Tanh")} and "stack_trace" not in modules.meta
+
+
+def test_the_frames_of_modules_are_forgotten_at_the_end() -> None:
+    net = nn.Tanh()
+    noted = Provenance(root=net)
+    net.register_forward_hook(lambda *_: noted.note(_node()))
+    net(torch.ones(2))
+    assert list(noted.calls) == [""]
+    noted.close()
+    assert not noted.calls
+
+
+def test_an_error_in_a_backward_of_the_program_has_the_line_there() -> None:
+    def f(x: torch.Tensor) -> Any:
+        return Asks.apply(x).sum()  # type: ignore[no-untyped-call]
+
+    with pytest.raises(RuntimeError, match=r"It happened at .*test_origins.py:\d+: return float\(g.sum\(\)\) \* g"):
+        make_fx(grad(f))(torch.ones(2))
+
+
+class Asks(torch.autograd.Function):
+    @staticmethod
+    def forward(x: torch.Tensor) -> Any:
+        return x * 1
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        return float(g.sum()) * g

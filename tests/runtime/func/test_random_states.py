@@ -71,6 +71,16 @@ def seeds_by_the_seed(x: Any) -> Any:
     return x + torch.rand(2)
 
 
+def seeds_below_the_bound(x: Any) -> Any:
+    torch.manual_seed((1 << 40) - 1)
+    return x + torch.rand(2)
+
+
+def seeds_at_the_bound(x: Any) -> Any:
+    torch.manual_seed(1 << 40)
+    return x + torch.rand(2)
+
+
 def restores_a_later_state(x: Any) -> Any:
     y = x + torch.rand(2)
     state = torch.get_rng_state()
@@ -79,8 +89,8 @@ def restores_a_later_state(x: Any) -> Any:
     return y
 
 
-SERVED = [seeds, seeds_a_generator, seeds_a_generator_after_a_draw, forks, forks_and_seeds, seeds_before_and_after]
-REFUSED = [seeds_after_a_draw, seeds_again, seeds_at_random, seeds_by_the_seed, restores_a_later_state]
+SERVED = [seeds, seeds_a_generator, seeds_a_generator_after_a_draw, forks, forks_and_seeds, seeds_before_and_after, seeds_below_the_bound]
+REFUSED = [seeds_after_a_draw, seeds_again, seeds_at_random, seeds_by_the_seed, restores_a_later_state, seeds_at_the_bound]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -175,3 +185,15 @@ def test_an_op_of_another_library_may_draw() -> None:
     with torch.random.fork_rng():
         expected = (torch.manual_seed(3), noisy(x))[1]
     assert aot_function(lambda x: (torch.manual_seed(3), noisy(x))[1], nop)(x).equal(expected)
+
+
+class Holder:
+    generator = torch.Generator()
+
+
+def test_the_first_call_draws_as_the_program_from_a_generator_that_is_first_met_at_a_draw() -> None:
+    compiled = aot_function(lambda x: x * torch.rand(2, generator=Holder.generator), nop)
+    Holder.generator.manual_seed(3)
+    found = [compiled(torch.ones(2)) for _ in range(2)]
+    Holder.generator.manual_seed(3)
+    assert all(torch.equal(x, torch.rand(2, generator=Holder.generator)) for x in found)

@@ -12,7 +12,7 @@ from torch import fx
 
 from runtime.aot import aot_function, nop
 from runtime.func.make_fx import make_fx
-from runtime.func.traced_numbers import AskedForNumber, OtherSide, TracedNumber, number_of, on_side
+from runtime.func.traced_numbers import AskedForNumber, OtherSide, TracedNumber, number_of, on_side, with_values
 
 
 def number(value: float) -> tuple[fx.Graph, Any]:
@@ -41,11 +41,58 @@ def test_a_number_knows_the_tensors_that_it_was_read_of() -> None:
     assert known is not None and known.sources == {x.node for x in sources if x is not None}
 
 
-@pytest.mark.parametrize("ask", [bool, float, int, math.floor, math.sin, lambda n: n > 1 and None])
-def test_asking_for_the_value_is_an_error(ask: Callable[[Any], Any]) -> None:
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "a power of it": lambda n: n**2, "it as a power": lambda n: 0.9**n, "the larger": lambda n: torch.sym_max(n, 2),
+    "the smaller": lambda n: torch.sym_min(2.5, n), "negative": lambda n: -n, "absolute": lambda n: abs(1 - n), "rest": lambda n: n % 2,
+    "equal": lambda n: n == 3, "not equal": lambda n: n != 3.0, "less": lambda n: n < 3, "at most": lambda n: n <= 3,
+    "greater": lambda n: n > 2.5, "at least": lambda n: n >= 7.25, "root": torch._sym_sqrt, "itself": torch.sym_float,  # type: ignore[attr-defined]
+    "with itself": lambda n: n - n * 2, "a truth": lambda n: (n > 4) == True,  # noqa: E712
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_a_function_of_a_number_has_its_value_and_is_computed_anew_by_the_graph(function: Callable[[Any], Any]) -> None:
+    graph, n = number(3.0)
+    result = function(n)
+    known = number_of(result)
+    wanted = function(3.0)
+    assert known is not None and known.value == wanted and known.kind is type(wanted)
+    assert isinstance(known.node, fx.Node) and isinstance(known.node.meta["val"], torch.SymBool if known.kind is bool else torch.SymFloat)
+    assert known.sources == {node for node in graph.nodes if node.op == "placeholder"}
+    graph.output(known.node)
+    module = fx.GraphModule({}, graph)
+    for value in (1.0, 3.0, 7.25):
+        assert module(value) == function(value)
+
+
+ASKED: dict[str, list[Callable[[Any], Any]]] = {
+    "a condition asks": [bool, lambda n: n > 1 and None, lambda n: max(n, 2)],
+    r"float\(\), or a function of numbers, asks": [float, math.sin],
+    r"int\(\), or a size, asks": [int, math.floor, math.ceil, math.trunc, round, lambda n: n // 2, lambda n: n.is_integer()],
+    r"str\(\), or print\(\), asks": [str, repr, lambda n: f"{n}"],
+}
+
+
+@pytest.mark.parametrize(("message", "ask"), [(message, ask) for message, asks in ASKED.items() for ask in asks])
+def test_asking_for_the_value_is_an_error(message: str, ask: Callable[[Any], Any]) -> None:
     _, n = number(3.0)
-    with pytest.raises(AskedForNumber):
+    with pytest.raises(AskedForNumber, match=message) as error:
         ask(n)
+    assert error.value.number.sources
+
+
+def test_of_abstract_values_a_number_has_no_value() -> None:
+    graph = fx.Graph()
+    n: Any = TracedNumber.read(graph.placeholder("number"), None)
+    known = number_of(2 * n + 1)
+    assert known is not None and known.value is None and with_values(n * 1) == 0.5
+
+
+def test_arguments_of_a_call_get_the_values_of_numbers_wherever_they_are() -> None:
+    _, n = number(3.0)
+    shape = torch.Size([2])
+    found = with_values({"a": [n, 2.0], "b": (n * 2, "x"), "c": shape, "d": n > 1})
+    assert found == {"a": [3.0, 2.0], "b": (6.0, "x"), "c": shape, "d": True} and type(found["b"]) is tuple and found["c"] is shape
 
 
 def test_a_number_is_no_size() -> None:

@@ -12,7 +12,7 @@ import runtime
 from runtime.autograd import forward_ad
 from runtime.session import direct
 
-from ..view_scenarios import OURS, TORCH, Scenario, gradients, outcome, same
+from ..view_scenarios import OURS, TORCH, Scenario, gradients, outcome, same, shown
 
 INDICES = {
     "one row": (0,), "last row": (-1,), "an element": (0, 1, 2), "a column": (slice(None), 1), "the last column": (Ellipsis, -1),
@@ -338,3 +338,76 @@ def test_gradients_of_what_is_named_are_right_beside_torchs_engine(name: str) ->
     (expected,) = torch.autograd.grad(THROUGH[name](alone * twos, alone).square().sum(), alone)
     (found,) = runtime.autograd.grad(THROUGH[name](x * twos.requires_grad_(), x).square().sum(), x, allow_unused=True)
     torch.testing.assert_close(runtime.unwrap(found), expected)
+
+
+Call = Callable[[Any, Any], Any]  # of a tensor of shape (2, 2) and another one
+ALONE = [
+    "exp_",
+    "log_",
+    "neg_",
+    "reciprocal_",
+    "relu_",
+    "round_",
+    "rsqrt_",
+    "sigmoid_",
+    "sign_",
+    "sqrt_",
+    "square_",
+    "tanh_",
+    "tril_",
+    "triu_",
+    "zero_",
+    "bernoulli_",
+    "exponential_",
+    "normal_",
+    "random_",
+    "uniform_",
+]
+OF_ANOTHER = ["__iadd__", "__imul__", "__isub__", "__itruediv__", "add_", "mul_", "sub_", "div_", "pow_", "copy_"]
+
+
+def _calling(name: str, others: int) -> Call:
+    """A call of a method with the other tensor so often."""
+    return lambda x, y: getattr(x, name)(*[y] * others)
+
+
+UNRECORDED: dict[str, Call] = {
+    **{name: _calling(name, 0) for name in ALONE}, **{name: _calling(name, 1) for name in OF_ANOTHER},
+    **{name: _calling(name, 2) for name in ("addcdiv_", "addcmul_", "addmm_")},
+    "addmv_": lambda x, y: x[0].addmv_(y, y[0]), "lerp_": lambda x, y: x.lerp_(y, 0.25),
+    "masked_fill_": lambda x, y: x.masked_fill_(y > 2, 0.5), "add_ by keyword": lambda x, y: x.add_(y, alpha=3),
+    "clamp_": lambda x, y: x.clamp_(1.5, 2.5), "clamp_max_": lambda x, y: x.clamp_max_(1.5), "clamp_min_": lambda x, y: x.clamp_min_(1.5),
+    "fill_": lambda x, y: x.fill_(3.0), "fill_ by keyword": lambda x, y: x.fill_(value=3.0),
+    "an element": lambda x, y: x[0, 1], "a slice": lambda x, y: x[:, 1:], "all": lambda x, y: x[...],
+    "an element that is written": lambda x, y: x.__setitem__((0, 1), 7.0), "a row that is written": lambda x, y: x.__setitem__(1, y[0]),
+    "a copy": lambda x, y: x.clone(), "an item": lambda x, y: x[0, 1].item(), "a truth": lambda x, y: bool(x[0, 1] > 1),
+    "a number": lambda x, y: [float(x[0, 1]), int(x[0, 1]), [0, 1, 2, 3][(x[0, 1] > 0)]],
+    "comparisons": lambda x, y: [x == y, x >= 2, x > y, x <= y, x < 2.5, x != y, (x > 0).all(), (x > 9).any(), (x > 2).all(0)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("leaf", [True, False], ids=["of a leaf under no_grad", "of a constant"])
+def test_a_call_that_is_not_recorded_passes_no_dispatcher(leaf: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    real: Any = runtime.Tensor.__torch_dispatch__
+
+    def watched(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        seen.append(func)
+        return real(func, types, args, kwargs)
+
+    def found(name: str, lib: Any) -> Any:
+        x, y = lib.leaf(2, 2), lib.leaf(2, 2).detach()
+        x = x if leaf else x.detach()
+        version, seen[:] = x._version, []
+        torch.manual_seed(0)
+        with torch.no_grad() if leaf else torch.enable_grad():
+            out = UNRECORDED[name](x, y)
+        assert not seen, name
+        return shown(out), shown(x), x._version - version, out is x
+
+    monkeypatch.setattr(runtime.Tensor, "__torch_dispatch__", classmethod(watched))
+    for name in UNRECORDED:
+        if leaf or name != "addmv_":  # which is a write through a view
+            assert found(name, OURS) == found(name, TORCH), name
+    OURS.leaf(2).sinh()
+    assert seen
