@@ -61,6 +61,23 @@ class _Referent:
         return id(self.reference())
 
 
+class Container:
+    """The items of a list or dictionary of a class of the user's, of which there may be no copy."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+        self._kind: Any = next(kind for kind in _WHOLES if isinstance(of, kind))
+
+    @property
+    def items(self) -> tuple[Any, ...]:
+        return tuple(self._kind.items(self._of) if issubclass(self._kind, dict) else self._kind.__iter__(self._of))
+
+    @items.setter
+    def items(self, before: tuple[Any, ...]) -> None:
+        self._kind.clear(self._of)
+        (self._kind.extend if issubclass(self._kind, (list, deque)) else self._kind.update)(self._of, before)
+
+
 def reads_of(f: Any, args: Sequence[Any], kwargs: Mapping[str, Any], modules: Sequence[torch.nn.Module]) -> list[Read]:
     """What the call ``f(*args, **kwargs)`` reads. ``modules``: those whose ``training`` flags are known to be the same."""
     reader = _Reader(modules)
@@ -163,14 +180,14 @@ class _Reader:
             if len(self.found) >= _LIMIT:
                 return
             if path.root is Root.GLOBAL:
-                found = self._read(f.__globals__, path.name) if users and path.name in f.__globals__ else MISSING
+                found = self._read(f.__globals__, path.name) if users and path.name in f.__globals__ else None
             elif path.name in cells:
                 found = self._read(cells[path.name], None)
             elif path.root is Root.LOCAL and path.name in arguments:
                 found = arguments[path.name]
             else:
                 self.unbound[path.steps] = path.ends or self.unbound.get(path.steps, False)
-                found = defaults.get(path.name, MISSING)
+                found = defaults.get(path.name)
             self._follow(found, path.steps, path.ends)
 
     def _note_defaults(self, f: FunctionType) -> None:
@@ -185,10 +202,7 @@ class _Reader:
         if isinstance(found, torch.Tensor):  # a default of an argument
             self._note_facts(found)
         for step, name in steps:
-            if found is not MISSING:
-                found = self._step(found, step, name)
-        if found is MISSING:
-            return
+            found = self._step(found, step, name)
         if ends and isinstance(found, (tuple, *_WHOLES)):
             self._read_whole(found)
             self.handed[id(found)] = found
@@ -250,7 +264,8 @@ class _Reader:
                 self._note_memory(read.owner, name)
 
     def _step(self, owner: Any, step: Step, name: Any) -> Any:
-        """What ``owner`` has under ``name``, noted if a dictionary or list holds it. Nothing is called to find it."""
+        """What ``owner`` has under ``name``, noted if a dictionary or list holds it; None if there is nothing, or nothing to follow. Nothing
+        is called to find it."""
         if step is Step.ITEM:
             if type(owner) in (list, tuple, deque) and isinstance(name, int) and -len(owner) <= name < len(owner):
                 return self._read(owner, name)
@@ -259,30 +274,30 @@ class _Reader:
             if isinstance(owner, (dict, *_MAPPINGS)):
                 self._note(owner, name, MISSING)
             self.hand_on(owner)
-            return MISSING
+            return None
         if isinstance(owner, ContextVar) and name == "get":
             self._note(owner, name, owner.get(MISSING))
             try:
                 value = owner.get()
             except LookupError:
-                return MISSING
+                return None
             self.reach(value)
             self.hand_on(value)
-            return MISSING
+            return None
         if isinstance(owner, np.ndarray):
             if name not in _OF_SHAPES:
                 self._read_through(owner)
-            return MISSING
+            return None
         if isinstance(owner, (ChainMap, UserDict, *_WHOLES)) and name in _ASKING:
             (self._read_whole if isinstance(owner, _WHOLES) else self._read_through)(owner)
-            return MISSING
+            return None
         if isinstance(owner, torch.Tensor) and name in OF_MEMORY:
             self._note_memory(owner, name)
-        if owner is MISSING or isinstance(owner, (torch.Tensor, type(None), *SIMPLE)):
-            return MISSING
+        if isinstance(owner, (torch.Tensor, *SIMPLE)):
+            return None
         if isinstance(owner, ModuleType):  # of Python: its functions are not the program's state
             users = is_of_user(getattr(owner, "__file__", None) or "<built in>")
-            return self._read(vars(owner), name) if users else vars(owner).get(name, MISSING)
+            return self._read(vars(owner), name) if users else vars(owner).get(name)
         own = getattr(owner, "__dict__", {})
         places = (own, own.get("_parameters"), own.get("_buffers"), own.get("_modules")) if isinstance(owner, torch.nn.Module) else (own,)
         for names in places:
@@ -299,7 +314,7 @@ class _Reader:
         kind = owner if isinstance(owner, type) else type(owner)
         defining = next((c for c in kind.__mro__ if name in vars(c)), None)
         if defining is None:
-            return MISSING
+            return None
         value = vars(defining)[name]
         if isinstance(value, (FunctionType, property, staticmethod, classmethod)):
             self._defined(kind, name)
@@ -308,7 +323,7 @@ class _Reader:
         if isinstance(value, property):
             if isinstance(value.fget, FunctionType):
                 self._scan_method(value.fget, owner)
-            return MISSING
+            return None
         if isinstance(value, FunctionType):
             if isinstance(owner, type):
                 self.scan(value, {})
@@ -316,15 +331,15 @@ class _Reader:
                 self._overridden(owner, name)
                 self._scan_method(value, owner)
                 self._read_attributes(value, owner)
-            return MISSING
+            return None
         if isinstance(value, (staticmethod, classmethod)):
             if isinstance(value.__func__, FunctionType) and isinstance(value, classmethod):
                 self._scan_method(value.__func__, kind)
             elif isinstance(value.__func__, FunctionType):
                 self.scan(value.__func__, {})
-            return MISSING
+            return None
         if hasattr(type(value), "__get__"):
-            return MISSING
+            return None
         if not isinstance(owner, type):
             self._overridden(owner, name)
         for c in itertools.takewhile(lambda c: c is not defining, kind.__mro__):
@@ -367,7 +382,7 @@ class _Reader:
     def _read(self, owner: Any, name: Any) -> Any:
         value = look_up(owner, name)
         if value is MISSING:
-            return MISSING
+            return None
         if (id(owner), name) not in self.found:
             self._note(owner, name, value)
         self.reach(value)
@@ -382,8 +397,11 @@ class _Reader:
             if len(items) > _MOST:
                 self._warn(items, f"a {type(items).__name__} of {len(items)} items, which")
                 return
-        if type(items) in _WHOLES:  # a copy of another class need not be of that class
+        if type(items) in _WHOLES:
             self._note(items, WHOLE, copy.copy(items))
+        elif not isinstance(items, tuple):  # a copy need not be of that class
+            owner = self.slots.setdefault(id(items), Slots(Container(items)))
+            self._note(owner, "items", owner.of.items)
         for value in values:
             self.reach(value)
             if isinstance(value, (tuple, *_WHOLES)) and id(value) not in self.reached:  # the copy holds the same object, whatever is in it

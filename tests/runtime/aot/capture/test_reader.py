@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import types
 import weakref
 from collections import ChainMap, UserDict, defaultdict, deque
@@ -51,6 +52,21 @@ class Scale:
     def __repr__(self) -> str:
         return str(rate)
 
+    def ends_as_special__(self) -> Any:
+        return config
+
+    __begins_as_special = ends_as_special__  # noqa: PLE0237  # which no operator calls either
+    by_getter = property(operator.attrgetter("rate"))
+    of_torch = staticmethod(torch.sin)
+    of_python = classmethod(operator.attrgetter("shared"))  # type: ignore[arg-type]
+    thrice = functools.cached_property(lambda self: self.rate * 3)
+
+    def of_another(self, other: Any) -> Any:
+        return other.rate
+
+    def of_all(*those: Any) -> Any:
+        return those[0].rate
+
 
 class Heir(Scale):
     pass
@@ -61,6 +77,10 @@ class Slotted:
 
     def __init__(self) -> None:
         self.rate = 1.0
+
+
+class SlottedHeir(Slotted):
+    __slots__ = ()
 
 
 class Names(dict[str, float]):
@@ -78,6 +98,22 @@ class Doubled(nn.Module):
 
     def forward(self, x: Any) -> Any:
         return self.inner(x * self.factor * self.weight + self.mean)
+
+
+class Own(dict[str, float]):
+    pass
+
+
+def placed(t: Any) -> Any:
+    return t.data_ptr()
+
+
+def versioned(t: Any) -> Any:
+    return t._version
+
+
+def keyed(d: Any) -> Any:
+    return d["data_ptr"]
 
 
 rate = 2.0
@@ -98,6 +134,11 @@ unset: ContextVar[float] = ContextVar("unset")
 held = ContextVar("held", default=scale)
 w = torch.ones(2)
 reference = weakref.ref(scale)
+users = types.ModuleType("users")
+users.__file__ = __file__
+users.factor = 2.0  # type: ignore[attr-defined]
+own = Own(rate=2.0)
+modules = nn.ModuleList([nn.Identity() for _ in range(33)])
 chain = ChainMap({"a": 1.0}, config)
 user = UserDict({"a": 1.0})
 made = defaultdict(float, {"a": 1.0})
@@ -135,6 +176,9 @@ OWNERS: list[tuple[object, str]] = [
     (listed._modules, "listed's modules"),
     (vars(listed[0]), "listed[0]"),
     (mapped, "mapped"),
+    (vars(users), "users"),
+    (own, "own"),
+    (modules._modules, "modules' modules"),
 ]
 
 
@@ -281,6 +325,22 @@ READS: dict[str, tuple[Callable[..., Any], str]] = {
         handed,
         "Scale:__call__, Scale:__iter__, globals:called, globals:scale, scale:rate",
     ),
+    "a name of a module of the user's": (lambda x: x * users.factor, "users:factor"),
+    "a name of torch's": (lambda x: x.to(torch.float32), ""),
+    "a property that is no function of Python": (lambda x: x * scale.by_getter, "Scale:by_getter, globals:scale"),
+    "a static method that is no function of Python": (lambda x: Scale.of_torch(x), "Scale:of_torch"),
+    "a class method that is no function of Python": (lambda x: x * Scale.of_python(), "Scale:of_python"),
+    "a value that is computed once": (lambda x: x * scale.thrice, "globals:scale"),
+    "a slot by a class": (lambda x: SlottedHeir.rate.__get__(slotted), "globals:slotted"),  # type: ignore[attr-defined]
+    "an attribute of another argument of a method": (lambda x: scale.of_another(x), "Scale:of_another, globals:scale, scale:of_another!"),
+    "an attribute of one of all arguments of a method": (lambda x: scale.of_all(x), "Scale:of_all, globals:scale, scale:of_all!"),
+    "a loop over a dictionary of another class": (lambda x: [x * v for v in own.values()], "Container:items, globals:own"),
+    "whether a dictionary of another class has an item": (lambda x: x if "rate" in own else x * 2, "Container:items, globals:own"),
+    "an item by get of a dictionary of another class": (lambda x: x * own.get("rate", 1.0), "Container:items, globals:own"),
+    "many modules": (lambda x: [m(x) for m in modules], "Module:forward, ModuleList:forward!, OrderedDict:whole, another class:forward, dict:forward!, globals:modules, modules' modules:whole"),
+    "where a tensor is, asked by another function": (lambda x: x if placed(w) else w, "Tensor:data_ptr, globals:placed, globals:w, w:data_ptr"),
+    "how often a tensor was written to, asked by another function": (lambda x: x if versioned(w) else w, "globals:versioned, globals:w"),
+    "an item that is named as a method": (lambda x: x * w * keyed({}), "globals:keyed, globals:w"),
     "a module": (
         layer,
         "Doubled:forward, Dropout:forward, OrderedDict:whole, dropout:forward!, dropout:inplace, dropout:p, dropout:training, "
@@ -453,6 +513,43 @@ def test_modules_that_loop_over_themselves_are_asked_for_their_children() -> Non
     by_name = nn.ParameterDict({"a": nn.Parameter(torch.ones(1))})
     reads = reads_of(lambda x: [x * by_name[k] for k in by_name], (), {}, [])
     assert any(r.owner is by_name._keys and r.name is WHOLE for r in reads)
+
+
+def test_objects_that_are_handed_on_are_looked_into_up_to_that_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = types.SimpleNamespace(rate=1.0)
+
+    def program(x: Any) -> Any:
+        return called(holder, x)
+
+    for limit in (2, 3, 4):
+        monkeypatch.setattr(reader, "_LIMIT", limit)
+        assert len(found(program, torch.ones(2))) == min(limit, 3)  # both names, and what is read of the object
+
+
+def test_what_is_too_long_is_told_once(recwarn: pytest.WarningsRecorder) -> None:
+    items = [0.0] * (2**14 + 1)
+    reads_of(lambda x: [x * i for i in items] + [x * i for i in items] + [x for i in [*items]], (), {}, [])
+    assert len(recwarn) == 1
+
+
+def test_tensors_are_found_over_functions_that_call_others() -> None:
+    inside = torch.ones(1)
+
+    def called(x: Any) -> Any:
+        return x * inside
+
+    def second(x: Any) -> Any:
+        return called(x)
+
+    def third(x: Any) -> Any:
+        return second(x)
+
+    def fourth(x: Any) -> Any:
+        return third(x)
+
+    assert [text(r) for r in tensors_read([inside], third, [])] == ["cell:"]
+    assert [text(r) for r in tensors_read([inside], fourth, [])] == ["cell:"]
+    assert tensors_read([inside], lambda x: fourth(x), []) == []
 
 
 @pytest.mark.parametrize("step, noted", [(False, ["_enabled", "_growth_factor"]), (True, [])])
