@@ -376,13 +376,13 @@ def traced(use: Callable[[Any], None]) -> None:
 
 
 def test_a_value_of_a_trace_is_known_wherever_it_is_held() -> None:
-    parameter = nn.Parameter(torch.ones(1))
+    plain, parameter = torch.ones(1), nn.Parameter(torch.ones(1))
 
     def use(x: Any) -> None:
         deep = {"a": ([x],)}
         for held in (x, [x], (1, x), {x}, deque([x]), {"a": x}, deep, [[[x]]], [1] * 1023 + [x]):
             assert holds_values(held)
-        for other in (torch.ones(1), parameter, 3, "text", None, [], {}, [deep], [[[[x]]]], [1] * 1024 + [x]):
+        for other in (plain, parameter, 3, "text", None, [], {}, [deep], [[[[x]]]], [1] * 1024 + [x]):
             assert not holds_values(other)
         assert not holds_values({**dict.fromkeys(range(1024)), "a": x}) and holds_values({**dict.fromkeys(range(1023)), "a": x})
 

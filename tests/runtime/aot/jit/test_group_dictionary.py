@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +28,7 @@ USES: dict[str, Callable[[Any], Any]] = {
     "assignment to none": lambda g: g.__setitem__("none", 7),
     "values": lambda g: list(g.values()),
     "items": lambda g: list(g.items()),
+    "a name that is no text": lambda g: (3 in g, g.get(3), 3 not in g),
     "keys": lambda g: (list(g), list(g.keys()), len(g)),
     "a copy": lambda g: dict(g),
     "keywords": lambda g: (lambda **more: more)(**g),
@@ -168,6 +171,32 @@ def test_numbers_of_one_name_in_two_groups_have_cells_of_their_own() -> None:
     for c in cells:
         c.fill()
     assert [c.tensor.item() for c in cells] == [0.1, 0.3]
+
+
+def test_what_stays_a_constant_has_no_cells() -> None:
+    numbers, group = Numbers(), _plain() | {"lr": 0.1}
+    assert [numbers.opened(group, name) for name in ("count", "nesterov", "decay", "betas", "params")] == [[]] * 5
+    numbers.fixed.add((id(group), "lr", None))
+    assert numbers.opened(group, "lr") == []
+
+
+def test_cells_are_on_the_cpu_whatever_the_default_device_is() -> None:
+    with torch.device("meta"):
+        (cell,) = Numbers().opened({"params": [], "lr": 0.5}, "lr")
+    assert cell.tensor.device.type == "cpu" and cell.tensor.item() == 0.5
+
+
+class Referred(dict[str, Any]):
+    """A dictionary that may have weak references."""
+
+
+def test_a_group_lives_as_long_as_what_is_known_of_its_numbers() -> None:
+    numbers, group = Numbers(), Referred(params=[], decay=0.5)
+    reference = weakref.ref(group)
+    assert numbers.opened(group, "decay") == []
+    del group
+    gc.collect()
+    assert reference() is not None
 
 
 def test_a_cell_of_a_tuple_has_its_position() -> None:

@@ -107,6 +107,19 @@ def test_as_many_programs_are_told_of_as_are_kept() -> None:
         run(torch.ones(n))
     assert [c.arguments for c in explain(run).programs] == [(f"float32[{n}]",) for n in range(4, Programs.LIMIT + 4)]
     assert run(torch.ones(2)).tolist() == [2.0, 2.0]  # is captured again
+    assert explain(run).programs[-1].arguments == ("float32[2]",) and len(explain(run).programs) == Programs.LIMIT
+
+
+def test_as_many_refusals_are_told_of_as_programs() -> None:
+    def f(x: Any, n: str) -> Any:
+        raise ValueError(n)
+
+    run = jit(f, dynamic=False)
+    for n in range(Programs.LIMIT + 2):
+        with pytest.raises(ValueError, match=str(n)):
+            run(torch.ones(1), str(n))
+    assert [text[:19] for text in explain(run).refused[::63]] == ["(float32[1], '2'): ", "(float32[1], '65'):"]
+    assert len(explain(run).refused) == Programs.LIMIT
 
 
 def _by_elements(x: Any) -> Any:
@@ -166,6 +179,9 @@ WHY: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "argument 1 is 'b', was 'a'": (double, [(torch.ones(2), "a"), (torch.ones(2), "b")]),
     "argument 1 is None, was True": (double, [(torch.ones(2), True), (torch.ones(2), None)]),
     "2 arguments, were 1": (double, [*ones(2), (torch.ones(2), 1)]),
+    "none of the programs before takes the call": (double, [(torch.ones(2, 2),), (torch.ones(2, 2).t(),)]),  # of other strides
+    "argument 1 is ellipsis, was dtype": (double, [(torch.ones(2), torch.float32), (torch.ones(2), ...)]),
+    "argument 1 is 2j, was 1.5": (double, [(torch.ones(2), 1.5), (torch.ones(2), 2j)]),
 }
 
 
