@@ -285,7 +285,7 @@ class Holder(nn.Module):
         self.table: dict[str, Any] = {"a": 1, "deeper": []}
         self.queue, self.names, self.long = deque([1], 3), {1, 2}, [0] * 1024
         self.longer = [0] * 1025
-        self.pair = ([1], 2)
+        self.pair, self.number = ([1], 2), 1
 
 
 def change(m: Any) -> None:
@@ -319,10 +319,11 @@ def test_long_containers_and_what_is_deeper_stay_changed() -> None:
     m = Holder()
     state = PythonState([], [m])
     m.longer.clear()
+    m.number = 2
     m.table["deeper"].append(1)
     m.pair[0].append(2)
     state.restore()
-    assert m.longer == [] and m.table["deeper"] == [1] and m.pair == ([1, 2], 2)
+    assert m.number == 1 and m.longer == [] and m.table["deeper"] == [1] and m.pair == ([1, 2], 2)
 
 
 def test_equal_objects_in_place_of_others_are_put_back() -> None:

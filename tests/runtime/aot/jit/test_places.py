@@ -1,0 +1,193 @@
+"""What a jitted step finds and leaves in Python's state beside gradients: places of tensors, leaves, optimizers of others, errors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.optim import SGD
+
+import runtime
+from runtime import jit
+from runtime.aot.capture.reads import WHOLE
+from runtime.aot.jit.groups import Group, Numbers
+from runtime.aot.jit.known import Known
+from runtime.aot.jit.optimizers import Optimizers, Unknown
+from runtime.aot.jit.steps import _Leaves, _without_history_of_torch
+
+from .training import linear, normal
+
+
+def recorded() -> Tensor:
+    return torch.ones(2, requires_grad=True) * 2
+
+
+KEPT: dict[str, Callable[[], Any]] = {
+    "a number": lambda: 3,
+    "nothing": lambda: None,
+    "a tensor": lambda: torch.ones(2),
+    "a leaf": lambda: torch.ones(2, requires_grad=True),
+    "a tensor of the session": lambda: runtime.tensor([1.0], requires_grad=True) * 2,
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_torch_has_not_recorded_is_what_is_at_a_place(name: str) -> None:
+    x = KEPT[name]()
+    assert _without_history_of_torch(x) is x
+
+
+def test_a_gradient_does_not_cross_to_what_torch_has_recorded() -> None:
+    x: Any = recorded()
+    with torch.no_grad():
+        assert _without_history_of_torch(x) is x
+    found = _without_history_of_torch(x)
+    assert isinstance(found, runtime.Tensor) and found.requires_grad and found.tolist() == [2.0, 2.0] and found.output_nr == 0
+    with pytest.raises(RuntimeError, match="recorded by torch's own autograd"):
+        (found * 2).sum().backward()
+
+
+@pytest.mark.parametrize("uses", [False, True])
+def test_what_torch_has_recorded_may_be_replaced_and_read_but_not_differentiated(uses: bool) -> None:
+    owner = SimpleNamespace(h=recorded())
+    weight = torch.ones(2, requires_grad=True)
+
+    def step(x: Tensor) -> None:
+        old = owner.h
+        owner.h = x * 3
+        ((old if uses else old.detach()) * weight).sum().backward()
+
+    if uses:
+        with pytest.raises(RuntimeError, match="reaches a tensor that has a history from before the call"):
+            jit(step)(torch.ones(2))
+        return
+    jit(step)(torch.ones(2))
+    assert owner.h.tolist() == [3.0, 3.0] and weight.grad is not None and weight.grad.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("of_session", [True, False])
+@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook", None])
+def test_leaves_have_hooks_if_one_of_them_has_one(kind: str | None, of_session: bool) -> None:
+    mine: list[Any] = [runtime.tensor([1.0], requires_grad=True) for _ in range(2)]
+    torchs: list[Any] = [torch.ones(1, requires_grad=True) for _ in range(2)]
+    leaves = _Leaves([*mine, *torchs])
+    assert not leaves.hooked
+    if kind is not None:
+        handle = getattr((mine if of_session else torchs)[1], kind)(lambda t: None)
+        assert leaves.hooked
+        handle.remove()
+        assert not leaves.hooked
+
+
+@pytest.mark.parametrize("error", [TypeError("of the program"), TypeError("SymInt"), ValueError("SymFloat")])
+def test_an_error_of_the_program_is_that_error(error: Exception) -> None:
+    def f(x: Tensor) -> Tensor:
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        jit(f)(torch.ones(2))
+    assert raised.value is error
+
+
+def test_a_result_whose_gradient_the_program_wants_kept_is_refused() -> None:
+    weight = torch.ones(2, requires_grad=True)
+
+    @jit
+    def f(x: Tensor) -> Tensor:
+        y = weight * x
+        y.retain_grad()
+        y.sum().backward(retain_graph=True)
+        return y
+
+    with pytest.raises(RuntimeError, match=r"calls retain_grad\(\) of a tensor that it returns"):
+        f(torch.ones(2))
+
+
+def test_another_threads_optimizer_is_none_of_the_programs() -> None:
+    model = linear()
+    optimizer = SGD(model.parameters(), lr=0.5)
+    errors: list[BaseException] = []
+
+    def other() -> None:
+        try:
+            for p in optimizer.param_groups[0]["params"]:
+                p.grad = torch.ones_like(p)
+            optimizer.step()
+        except BaseException as e:
+            errors.append(e)
+
+    def f(x: Tensor) -> Tensor:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        return x * 2
+
+    before = [p.detach().clone() for p in model.parameters()]
+    with Optimizers(Numbers(), Known()) as optimizers:
+        f(torch.ones(2))
+        assert errors == [] and optimizers.used == [] and optimizers.unseen == []
+        with pytest.raises(Unknown) as raised:
+            optimizer.step()
+        assert raised.value.optimizer() is optimizer
+    for p, old in zip(model.parameters(), before, strict=True):
+        torch.testing.assert_close(p.detach(), old - 0.5)
+
+
+GROUPS: list[Any] = []
+
+
+def test_a_capture_does_not_watch_the_optimizers_of_captures_before() -> None:
+    first, second = (SGD(linear().parameters(), lr=0.5) for _ in range(2))
+
+    @jit
+    def step(optimizer: Any, x: Tensor) -> None:
+        GROUPS.append([type(o.param_groups[0]) for o in globals()["OPTI" + "MIZERS"]])  # a name that no read shows
+        optimizer.zero_grad()
+        optimizer.param_groups[0]["lr"] = 0.25
+
+    globals()["OPTIMIZERS"] = [first, second]
+    try:
+        step(first, torch.ones(2))
+        step(second, torch.ones(2))
+    finally:
+        del globals()["OPTIMIZERS"]
+    assert GROUPS[0] == [Group, dict] and GROUPS[-1] == [dict, Group]
+    assert [o.param_groups[0]["lr"] for o in (first, second)] == [0.25, 0.25]
+
+
+def test_what_a_program_has_found_in_an_optimizer_that_it_does_not_step() -> None:
+    optimizer = SGD(linear().parameters(), lr=0.5, momentum=0.5)
+    known = Known()
+    known.find([optimizer])
+    group = optimizer.param_groups[0]
+    with Optimizers(Numbers(), known) as optimizers:
+        (seen,) = optimizer.param_groups
+        assert optimizers.used == [] and list(seen["params"]) == group["params"] and optimizers.used == []
+        assert seen["momentum"] == 0.5
+        (watched,) = optimizers.used
+    names = {(id(r.owner), r.name) for r in watched.reads()}
+    assert {(id(vars(optimizer)), "param_groups"), (id(optimizer.param_groups), WHOLE), (id(group["params"]), WHOLE)} <= names
+    assert (id(group), "momentum") in names and (id(vars(optimizer)), "state") not in names
+    assert (id(group), WHOLE) in watched.carried and (id(group), "momentum") not in watched.carried
+    assert watched.cells == [] and watched.assigned() == [] and watched.made() == []
+
+
+def test_an_optimizer_whose_state_a_program_reads_and_leaves_is_not_used() -> None:
+    model = linear()
+    optimizer = SGD(model.parameters(), lr=0.5, momentum=0.5)
+    model(normal(0, 8, 4)).sum().backward()
+    optimizer.step()
+    known = Known()
+    known.find([optimizer])
+    state = next(iter(optimizer.state.values()))
+    with Optimizers(Numbers(), known) as optimizers:
+        assert optimizers.used == []
+        before = state["momentum_buffer"]
+        state["momentum_buffer"] = before.clone()
+        assert len(optimizers.used) == 1
+    assert state["momentum_buffer"] is before
