@@ -264,8 +264,8 @@ class _Reader:
                 self._note_memory(read.owner, name)
 
     def _step(self, owner: Any, step: Step, name: Any) -> Any:
-        """What ``owner`` has under ``name``, noted if a dictionary or list holds it; None if there is nothing, or nothing to follow. Nothing
-        is called to find it."""
+        """What ``owner`` has under ``name``, noted if a dictionary or list holds it. None if there is nothing, or nothing to follow.
+        Nothing is called to find it."""
         if step is Step.ITEM:
             if type(owner) in (list, tuple, deque) and isinstance(name, int) and -len(owner) <= name < len(owner):
                 return self._read(owner, name)

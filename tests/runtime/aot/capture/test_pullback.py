@@ -126,10 +126,13 @@ CASES = {
         lambda x: torch.bernoulli(x.sigmoid()) * x, f"sigmoid={OP}, bernoulli={OP}, mul={OP}", refused=DRAWS, without_draws=DRAWS
     ),
     "Function without derivative": Case(lambda x: Sign.apply(x) * x, f"gt=None, _to_copy=none, mul={OP}", "gt, _to_copy"),
-    "derivative that draws": Case(lambda x: Noisy.apply(x), f"exp={OWN}", refused="its derivative draws random numbers (aten.rand_like.default)"),
+    "derivative that draws": Case(
+        lambda x: Noisy.apply(x), f"exp={OWN}", refused="its derivative draws random numbers (aten.rand_like.default)"
+    ),
     "batch norm, whose new variance is read": Case(
         with_variance,
-        f"zeros=none, ones=none, {NORM}=None, getitem={OP}, getitem_1=none, getitem_2=none, getitem_4=None, mul={OP}, detach=none, mul_1={OP}",
+        f"zeros=none, ones=none, {NORM}=None, getitem={OP}, getitem_1=none, getitem_2=none, getitem_4=None, mul={OP}, detach=none, "
+        f"mul_1={OP}",
         f"zeros, ones, {NORM}, getitem, getitem_1, getitem_2, getitem_4, detach",
     ),
     "several draws of one call": Case(
@@ -247,7 +250,7 @@ def test_draws_are_numbered_after_what_is_saved_anyway() -> None:
     assert found.saved == (1, 4, 5) and found.primals == (0,)
 
 
-LIBRARY = torch.library.Library("tests_of_pullbacks", "DEF")  # noqa: TOR901
+LIBRARY = torch.library.Library("tests_of_pullbacks", "DEF")
 for name, tags in (("drawn", [torch.Tag.nondeterministic_seeded]), ("made", [])):
     LIBRARY.define(f"{name}(Tensor x) -> Tensor", tags=tags)
 
@@ -275,7 +278,9 @@ def test_an_op_of_the_users_draws_if_its_tags_say_so(draws: bool, of_primal: boo
     module, boundary = by_hand(build)
     found = pullback_of(module, boundary, [])
     if draws and of_primal:
-        assert found == Pullback(refused="it draws random numbers (tests_of_pullbacks.drawn.default), and what was saved does not tell them")
+        assert found == Pullback(
+            refused="it draws random numbers (tests_of_pullbacks.drawn.default), and what was saved does not tell them"
+        )
         return
     assert [n.target for n in found.drawn] == ([op] if draws else [])
     assert found.primals == ((0,) if of_primal else ())

@@ -416,7 +416,7 @@ def test_places_to_which_a_program_assigns_a_value_of_a_trace_are_named() -> Non
             ("a variable of a function around", None),
             ("the 'held' of a dict", "held"),
         ]
-        with pytest.raises(RuntimeError, match="reads and assigns 'mean' of a Holder, .* the 'held' of a dict, and"):
+        with pytest.raises(RuntimeError, match=r"reads and assigns 'mean' of a Holder, .* the 'held' of a dict, and"):
             state.leave_assigned()
 
     traced(use)

@@ -55,7 +55,7 @@ class Scale:
     def ends_as_special__(self) -> Any:
         return config
 
-    __begins_as_special = ends_as_special__  # noqa: PLE0237  # which no operator calls either
+    __begins_as_special = ends_as_special__  # which no operator calls either
     by_getter = property(operator.attrgetter("rate"))
     of_torch = staticmethod(torch.sin)
     of_python = classmethod(operator.attrgetter("shared"))  # type: ignore[arg-type]
@@ -337,8 +337,15 @@ READS: dict[str, tuple[Callable[..., Any], str]] = {
     "a loop over a dictionary of another class": (lambda x: [x * v for v in own.values()], "Container:items, globals:own"),
     "whether a dictionary of another class has an item": (lambda x: x if "rate" in own else x * 2, "Container:items, globals:own"),
     "an item by get of a dictionary of another class": (lambda x: x * own.get("rate", 1.0), "Container:items, globals:own"),
-    "many modules": (lambda x: [m(x) for m in modules], "Module:forward, ModuleList:forward!, OrderedDict:whole, another class:forward, dict:forward!, globals:modules, modules' modules:whole"),
-    "where a tensor is, asked by another function": (lambda x: x if placed(w) else w, "Tensor:data_ptr, globals:placed, globals:w, w:data_ptr"),
+    "many modules": (
+        lambda x: [m(x) for m in modules],
+        "Module:forward, ModuleList:forward!, OrderedDict:whole, another class:forward, dict:forward!, globals:modules, "
+        "modules' modules:whole",
+    ),
+    "where a tensor is, asked by another function": (
+        lambda x: x if placed(w) else w,
+        "Tensor:data_ptr, globals:placed, globals:w, w:data_ptr",
+    ),
     "how often a tensor was written to, asked by another function": (lambda x: x if versioned(w) else w, "globals:versioned, globals:w"),
     "an item that is named as a method": (lambda x: x * w * keyed({}), "globals:keyed, globals:w"),
     "a module": (
@@ -418,68 +425,6 @@ def test_what_a_tensor_says_of_itself_is_noted_once_for_those_that_are_found() -
     assert [id(r.owner) for r in reads if r.name is FACTS] == [id(w), id(pair_of_tensors[1])]
 
 
-@pytest.mark.parametrize("n, noted", [(2**14, True), (2**14 + 1, False)])
-def test_a_long_list_is_compared_up_to_a_length(n: int, noted: bool, recwarn: pytest.WarningsRecorder) -> None:
-    items = [0.0] * n
-    reads = reads_of(lambda x: [x * i for i in items], (), {}, [])
-    assert any(r.owner is items and r.name is WHOLE for r in reads) is noted
-    assert [f"a list of {n} items" in str(w.message) for w in recwarn] == ([] if noted else [True])
-
-
-@pytest.mark.parametrize("n, noted", [(2**21, True), (2**21 + 1, False)])
-def test_an_array_is_compared_up_to_a_size(n: int, noted: bool, recwarn: pytest.WarningsRecorder) -> None:
-    items = np.zeros(n)
-    reads = reads_of(lambda x: [x * items[0], x * items.sum()], (), {}, [])
-    assert any(r.owner is items and r.name is WHOLE for r in reads) is noted
-    assert [f"{n * 8} bytes" in str(w.message) for w in recwarn] == ([] if noted else [True])
-
-
-@pytest.mark.parametrize("n, noted", [(32, True), (33, False)])
-@pytest.mark.parametrize("item", [scale, torch.sin])
-def test_many_objects_are_a_registry_and_few_are_read(n: int, noted: bool, item: Any) -> None:
-    items = [item] * n
-    reads = reads_of(lambda x: [x for i in items], (), {}, [])
-    assert any(r.owner is items and r.name is WHOLE for r in reads) is noted
-
-
-@pytest.mark.parametrize(
-    "items", [[1.0] * 40, [w] * 40, [(1.0,)] * 40, [None] * 40, dict.fromkeys(range(40), "a")], ids=lambda x: str(type(x))
-)
-def test_many_numbers_texts_and_tensors_are_data(items: Any) -> None:
-    reads = reads_of(lambda x: [x for i in items], (), {}, [])
-    assert any(r.owner is items and r.name is WHOLE for r in reads)
-
-
-@pytest.mark.parametrize(
-    "items, noted",
-    [([1.0] * 40, True), ([w] * 40, True), (["a"] * 40, False), ([(1.0,)] * 40, False), (dict.fromkeys(range(40), 1.0), False)],
-)
-def test_of_an_object_that_is_handed_on_many_numbers_and_tensors_are_data_alone(items: Any, noted: bool) -> None:
-    """Any function that reads ``items`` of its argument makes the program ask for those of each object that is handed on."""
-    holder = types.SimpleNamespace(items_of_it=items)
-
-    def loops(h: Any, x: Any) -> Any:
-        return [x for i in h.items_of_it]
-
-    def program(x: Any) -> Any:
-        return loops(holder, x)
-
-    assert any(r.owner is items and r.name is WHOLE for r in reads_of(program, (), {}, [])) is noted
-
-
-def test_a_copy_of_a_container_is_compared_and_not_the_container_itself() -> None:
-    items, inner = [1.0, [2.0]], [2.0]
-    items[1] = inner
-    (read,) = [r for r in reads_of(lambda x: [x for i in items], (), {}, []) if r.owner is items]
-    assert read.holds()
-    items.append(3.0)
-    assert not read.holds()
-    values = np.ones(2)
-    (read,) = [r for r in reads_of(lambda x: x * values[0], (), {}, []) if r.owner is values]
-    values[0] = 2.0
-    assert not read.holds()
-
-
 def test_a_program_asks_for_a_limited_number_of_places(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_LIMIT", 2)
     assert len(found(lambda x: x * rate * config["rate"] * scale.rate, torch.ones(2))) == 2
@@ -524,12 +469,6 @@ def test_objects_that_are_handed_on_are_looked_into_up_to_that_number(monkeypatc
     for limit in (2, 3, 4):
         monkeypatch.setattr(reader, "_LIMIT", limit)
         assert len(found(program, torch.ones(2))) == min(limit, 3)  # both names, and what is read of the object
-
-
-def test_what_is_too_long_is_told_once(recwarn: pytest.WarningsRecorder) -> None:
-    items = [0.0] * (2**14 + 1)
-    reads_of(lambda x: [x * i for i in items] + [x * i for i in items] + [x for i in [*items]], (), {}, [])
-    assert len(recwarn) == 1
 
 
 def test_tensors_are_found_over_functions_that_call_others() -> None:

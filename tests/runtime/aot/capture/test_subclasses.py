@@ -281,7 +281,9 @@ class Disabling(TwoTensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
 
-@pytest.mark.parametrize(("kind", "refused"), [(Handling, True), (Static, True), (Inheriting, False), (Disabling, False), (TwoTensor, False)])
+@pytest.mark.parametrize(
+    ("kind", "refused"), [(Handling, True), (Static, True), (Inheriting, False), (Disabling, False), (TwoTensor, False)]
+)
 def test_a_composed_tensor_that_handles_functions_of_torch_is_refused(kind: Any, refused: bool) -> None:
     made = kind(torch.ones(2), torch.ones(2))
     with pytest.raises(RuntimeError, match=f"a {kind.__name__} is among") if refused else nullcontext():

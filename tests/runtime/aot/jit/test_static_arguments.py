@@ -40,7 +40,9 @@ CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("options", [{"static_argnums": 1, "static_argnames": "n"}, {"static_argnums": (-2,)}, {"static_argnames": ["k", "n"]}])
+@pytest.mark.parametrize(
+    "options", [{"static_argnums": 1, "static_argnames": "n"}, {"static_argnums": (-2,)}, {"static_argnames": ["k", "n"]}]
+)
 @pytest.mark.parametrize("args, kwargs", CALLS)
 def test_static_arguments_may_be_given_by_position_or_by_name(options: Any, args: Any, kwargs: Any) -> None:
     run = jit(several, **options)
