@@ -125,7 +125,7 @@ class _Reader:
         self.guessing = False  # whether what is read from now on may be more than the program reads
         self.handed: dict[int, Any] = {}  # objects that a function may get as an argument
         self.unbound: dict[tuple[tuple[Step, Any], ...], bool] = {}  # what functions read of arguments that are not known
-        self.held: list[Any] = []  # so that no id in `reached` and `seen` is given to another object
+        self.held: list[Any] = []  # so that no id in `reached`, `seen` and `warned` is given to another object
 
     def reach(self, x: Any) -> None:
         """Read what ``x`` reads if the program calls it."""
@@ -221,7 +221,6 @@ class _Reader:
         if not (hasattr(x, "__dict__") or hasattr(type(x), "__slots__")):
             return
         self.handed[id(x)] = x
-        self.held.append(x)
         for kind in type(x).__mro__:
             for name, f in vars(kind).items():
                 special = name.startswith("__") and name.endswith("__") and name not in _UNASKED
@@ -391,7 +390,7 @@ class _Reader:
     def _read_whole(self, items: Any) -> None:
         """Note a list or dictionary with all its items, and reach these. One of many items only if it is data."""
         values = list(items.values()) if isinstance(items, dict) else list(items)
-        if len(items) > MANY and not isinstance(values[0], torch.nn.Module):
+        if len(items) > MANY and not any(isinstance(value, torch.nn.Module) for value in values):
             if not self._is_data(items, values):
                 return
             if len(items) > _MOST:
@@ -426,7 +425,6 @@ class _Reader:
     def _note_facts(self, t: torch.Tensor) -> None:
         """Note what ``t`` says of itself. The program may ask it without a call that the graph would have."""
         if id(t) not in self.tensors and not (isinstance(t, Value) and t._level.number > 0):
-            self.held.append(t)
             self.tensors[id(t)] = Read(t, FACTS, facts(t))
 
     def _note_memory(self, t: torch.Tensor, name: str) -> None:
@@ -435,5 +433,4 @@ class _Reader:
 
     def _note(self, owner: Any, name: Any, value: Any) -> None:
         if not isinstance(value, (ModuleType, type)) and not (name == "training" and id(owner) in self.flags_known):
-            self.held.append(owner)
             self.found[id(owner), name] = Read(owner, name, value)

@@ -383,6 +383,7 @@ def test_a_value_of_a_trace_is_known_wherever_it_is_held() -> None:
         deep = {"a": ([x],)}
         for held in (x, [x], (1, x), {x}, deque([x]), {"a": x}, deep, [[[x]]], [1] * 1023 + [x]):
             assert holds_values(held)
+        other: Any
         for other in (plain, parameter, 3, "text", None, [], {}, [deep], [[[[x]]]], [1] * 1024 + [x]):
             assert not holds_values(other)
         assert not holds_values({**dict.fromkeys(range(1024)), "a": x}) and holds_values({**dict.fromkeys(range(1023)), "a": x})

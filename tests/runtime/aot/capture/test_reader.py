@@ -58,7 +58,7 @@ class Scale:
     __begins_as_special = ends_as_special__  # which no operator calls either
     by_getter = property(operator.attrgetter("rate"))
     of_torch = staticmethod(torch.sin)
-    of_python = classmethod(operator.attrgetter("shared"))  # type: ignore[arg-type]
+    of_python = classmethod(operator.attrgetter("shared"))
     thrice = functools.cached_property(lambda self: self.rate * 3)
 
     def of_another(self, other: Any) -> Any:
@@ -331,7 +331,7 @@ READS: dict[str, tuple[Callable[..., Any], str]] = {
     "a static method that is no function of Python": (lambda x: Scale.of_torch(x), "Scale:of_torch"),
     "a class method that is no function of Python": (lambda x: x * Scale.of_python(), "Scale:of_python"),
     "a value that is computed once": (lambda x: x * scale.thrice, "globals:scale"),
-    "a slot by a class": (lambda x: SlottedHeir.rate.__get__(slotted), "globals:slotted"),  # type: ignore[attr-defined]
+    "a slot by a class": (lambda x: SlottedHeir.rate.__get__(slotted), "globals:slotted"),  # type: ignore[misc, attr-defined]
     "an attribute of another argument of a method": (lambda x: scale.of_another(x), "Scale:of_another, globals:scale, scale:of_another!"),
     "an attribute of one of all arguments of a method": (lambda x: scale.of_all(x), "Scale:of_all, globals:scale, scale:of_all!"),
     "a loop over a dictionary of another class": (lambda x: [x * v for v in own.values()], "Container:items, globals:own"),

@@ -47,7 +47,7 @@ class Shaped(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        return func(*(t.a if isinstance(t, Shaped) else t for t in args), **(kwargs or {}))
+        return func(*(vars(t)["a"] if isinstance(t, Shaped) else t for t in args), **(kwargs or {}))
 
 
 def two(*sizes: int) -> TwoTensor:
@@ -162,7 +162,8 @@ def test_plain_tensors_alone_have_no_layouts() -> None:
     for i, one in enumerate(([layout], [two(2)], [layout], [two(2)])):
         given: list[Any] = [[None], [x], [None], [x]]
         given[i] = one
-        found = Layouts.of(*given, False)
+        primals, results, tangents, gradients = given
+        found = Layouts.of(primals, results, tangents, gradients, False)
         assert found is not None
         each = [layouts[0] for layouts in (found.primals, found.results, found.tangents, found.gradients)]
         assert [layout is not None for layout in each] == [i == j for j in range(4)]
@@ -261,6 +262,12 @@ class Subclass(torch.Tensor):
     """Leaves its calls to torch."""
 
 
+class Talking(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(func, types, args, kwargs)
+
+
 class Handling(TwoTensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -278,7 +285,7 @@ class Inheriting(TwoTensor):
 
 
 class Disabling(TwoTensor):
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize(
@@ -287,7 +294,7 @@ class Disabling(TwoTensor):
 def test_a_composed_tensor_that_handles_functions_of_torch_is_refused(kind: Any, refused: bool) -> None:
     made = kind(torch.ones(2), torch.ones(2))
     with pytest.raises(RuntimeError, match=f"a {kind.__name__} is among") if refused else nullcontext():
-        refuse_functions([None, torch.ones(2), Subclass(2), made])
+        refuse_functions([None, torch.ones(2), Subclass(2), Talking(2), made])
 
 
 def test_a_layout_is_told_with_its_parts_and_context() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -191,3 +193,25 @@ def test_a_donating_call_inside_another_one_takes_its_own_arguments() -> None:
         x = torch.ones(2)
         assert outer(x).tolist() == [3.0, 3.0] and x.numel() == 0
         assert [t.numel() for t in kept] == [0] * n
+
+
+def test_a_donated_tensor_is_not_kept_alive() -> None:
+    run, x = jit(lambda x: x * 2, donate=0), torch.ones(2)
+    reference = weakref.ref(x)
+    run(x)
+    del x
+    gc.collect()
+    assert reference() is None
+
+
+def test_a_tensor_for_an_item_of_a_group_is_refused() -> None:
+    optimizer = torch.optim.SGD(linear().parameters(), lr=0.1)
+
+    @jit
+    def f(x: Tensor) -> Tensor:
+        optimizer.param_groups[0]["lr"] = x.sum()
+        return x * 2
+
+    with pytest.raises(RuntimeError, match="assigns a tensor to 'lr' of a group of its SGD"):
+        f(torch.ones(2))
+    assert optimizer.param_groups[0]["lr"] == 0.1
