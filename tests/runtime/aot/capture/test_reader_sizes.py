@@ -82,3 +82,10 @@ def test_what_is_too_long_is_told_once(recwarn: pytest.WarningsRecorder) -> None
     items = [0.0] * (2**14 + 1)
     reads_of(lambda x: [x * i for i in items] + [x * i for i in items] + [x for i in [*items]], (), {}, [])
     assert len(recwarn) == 1
+
+
+def test_a_program_that_reads_thousands_of_places_asks_for_the_first_4096() -> None:
+    items = [0.0] * 4200
+    source = f"lambda items: lambda x: [{', '.join(f'items[{i}]' for i in range(4200))}]"
+    program = eval(compile(source, __file__, "eval"))(items)
+    assert len(reads_of(program, (), {}, [])) == 4096
