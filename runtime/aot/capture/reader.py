@@ -121,11 +121,11 @@ class _Reader:
         self.tensors: dict[int, Read] = {}  # by id of a tensor, what it says of itself
         self.seen: set[tuple[Any, ...]] = set()
         self.reached: set[int] = set()
-        self.warned: set[int] = set()
+        self.warned: dict[int, Any] = {}  # by id
         self.guessing = False  # whether what is read from now on may be more than the program reads
         self.handed: dict[int, Any] = {}  # objects that a function may get as an argument
         self.unbound: dict[tuple[tuple[Step, Any], ...], bool] = {}  # what functions read of arguments that are not known
-        self.held: list[Any] = []  # so that no id in `reached`, `seen` and `warned` is given to another object
+        self.held: list[Any] = []  # so that no id in `reached` and `seen` is given to another object
 
     def reach(self, x: Any) -> None:
         """Read what ``x`` reads if the program calls it."""
@@ -418,8 +418,7 @@ class _Reader:
     def _warn(self, x: Any, what: str) -> None:
         """Warn once of ``x``, which is too large to be compared by each call."""
         if id(x) not in self.warned:
-            self.warned.add(id(x))
-            self.held.append(x)
+            self.warned[id(x)] = x
             warnings.warn(f"the program may read {what} a call does not compare. Pass it as a tensor.", UserWarning, stacklevel=2)
 
     def _note_facts(self, t: torch.Tensor) -> None:

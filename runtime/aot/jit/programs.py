@@ -30,8 +30,8 @@ class Captured:
     dynamic: bool
     arguments: tuple[str, ...]
     why: str
-    reads: Sequence[Read] = field(repr=False, default=())
-    around: Kind = field(repr=False, default=())
+    reads: Sequence[Read] = field(repr=False)
+    around: Kind = field(repr=False)
 
 
 class Captures:

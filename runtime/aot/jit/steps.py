@@ -159,7 +159,7 @@ class Steps:
     tries, in this order; None is the first one's. ``donates``: whether calls take the memory of arguments, see :mod:`.donation`.
     """
 
-    def __init__(self, f: Callable[..., Any], donates: bool = False) -> None:
+    def __init__(self, f: Callable[..., Any], donates: bool) -> None:
         self.f = f
         self.donates = donates
         self.asked: list[Any] = []

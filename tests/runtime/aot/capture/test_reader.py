@@ -104,6 +104,10 @@ class Own(dict[str, float]):
     pass
 
 
+def calling(h: Any, x: Any) -> Any:
+    return h.scale.times(x)
+
+
 def placed(t: Any) -> Any:
     return t.data_ptr()
 
@@ -138,6 +142,7 @@ users = types.ModuleType("users")
 users.__file__ = __file__
 users.factor = 2.0  # type: ignore[attr-defined]
 own = Own(rate=2.0)
+holder = types.SimpleNamespace(scale=scale)
 modules = nn.ModuleList([nn.Identity() for _ in range(33)])
 chain = ChainMap({"a": 1.0}, config)
 user = UserDict({"a": 1.0})
@@ -178,6 +183,7 @@ OWNERS: list[tuple[object, str]] = [
     (mapped, "mapped"),
     (vars(users), "users"),
     (own, "own"),
+    (vars(holder), "holder"),
     (modules._modules, "modules' modules"),
 ]
 
@@ -267,6 +273,14 @@ READS: dict[str, tuple[Callable[..., Any], str]] = {
     "an item by attribute": (lambda x: x * named.rate, "globals:named, named:rate"),
     "a method": (lambda x: scale.times(x), "Scale:times, globals:scale, scale:rate, scale:times!"),
     "an inherited method": (lambda x: heir.times(x), "Heir:times!, Scale:times, globals:heir, heir:rate, heir:times!"),
+    "an inherited method by the class": (
+        lambda x: Heir.times(scale, x),
+        "Heir:times!, Scale:__call__, Scale:__iter__, Scale:times, globals:scale, scale:rate",
+    ),
+    "an object that is handed on and called": (
+        lambda x: calling(holder, x),
+        "Scale:times, globals:calling, globals:holder, holder:scale, scale:rate, scale:times!",
+    ),
     "a property": (lambda x: x * scale.twice, "Scale:twice, globals:scale, scale:rate"),
     "a class method": (lambda x: Scale.of_class(x), "Scale:of_class, Scale:shared"),
     "a class method by the object": (
@@ -308,6 +322,7 @@ READS: dict[str, tuple[Callable[..., Any], str]] = {
     "a view of a dictionary": (lambda x: x * mapped["rate"], "globals:mapped, mapped:rate"),
     "a name of Python's module": (lambda x: x * math.pi, ""),
     "a function of torch's": (lambda x: torch.sin(x), ""),
+    "a function of torch's that is written in Python": (lambda x: nn.functional.dropout(x, 0.5), ""),
     "a decorated function": (wrapping(lambda x: x * rate), "cell:, globals:rate"),
     "a method by partial": (functools.partial(Scale.times, scale), "Scale:__call__, Scale:__iter__, scale:rate"),
     "defaults": (

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from runtime import jit
 from runtime.aot.calls.function import Programs
+from runtime.aot.capture.reads import MISSING, facts
 from runtime.aot.jit import explain
+from runtime.aot.jit.programs import Captures, described
 
 
 class Case(NamedTuple):
@@ -171,6 +173,35 @@ def test_other_modes_are_a_reason() -> None:
         with torch.set_grad_enabled(len(explain(run).programs) == 0):
             run(*args)
     assert explain(run).programs[1].why.startswith("other modes: of grad, ")
+
+
+def test_a_program_for_any_sizes_is_at_hand_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = jit(double)
+    for args in ones(2, 3):
+        run(*args)
+    monkeypatch.setattr(Captures, "find", None)  # which a call comes to only if no program at hand takes it
+    for args in ones(2, 3, 4):
+        assert run(*args).tolist() == [2.0] * len(args[0])
+
+
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [
+        (MISSING, "not there"),
+        (facts(torch.ones(2, requires_grad=True)), "float32[2] that requires grad"),
+        (torch.ones(2, 3, dtype=torch.int64), "int64[2, 3]"),
+        (True, "True"),
+        (2, "2"),
+        (0.5, "0.5"),
+        (None, "None"),
+        ("text", "'text'"),
+        ([1, 2], "list"),
+        (double, "function"),
+    ],
+    ids=str,
+)
+def test_objects_are_told_in_a_few_words(x: Any, text: str) -> None:
+    assert described(x) == text
 
 
 WHY: dict[str, tuple[Callable[..., Any], list[Any]]] = {
