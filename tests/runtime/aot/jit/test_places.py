@@ -18,7 +18,8 @@ from runtime.aot.capture.reads import WHOLE
 from runtime.aot.jit.groups import Group, Numbers
 from runtime.aot.jit.known import Known
 from runtime.aot.jit.optimizers import Optimizers, Unknown
-from runtime.aot.jit.steps import _Leaves, _without_history_of_torch
+from runtime.aot.jit.steps import _DRAWS, Steps, _Again, _Leaves, _Side, _without_history_of_torch
+from runtime.func.traced_numbers import OtherSide
 
 from .training import linear, normal
 
@@ -190,3 +191,80 @@ def test_an_optimizer_whose_state_a_program_reads_and_leaves_is_not_used() -> No
         state["momentum_buffer"] = before.clone()
         assert len(optimizers.used) == 1
     assert state["momentum_buffer"] is before
+
+
+class Runs:
+    """In place of the programs of a jitted function: each call does the next of ``outcomes``, which is a result or an error."""
+
+    def __init__(self, *outcomes: Any) -> None:
+        self.steps = Steps(lambda x: x, False)
+        self.left = list(outcomes)
+        self.sides: list[Any] = []
+        self.call = self.steps.around(self.run)
+
+    def run(self, *args: Any) -> Any:
+        self.sides.append(args[0] if isinstance(args[0], _Side) else None)
+        assert args[-1] == "x"
+        outcome = self.left.pop(0)
+        if isinstance(outcome, BaseException):
+            _DRAWS.before = torch.get_rng_state()
+            torch.rand(1)
+            raise outcome
+        return outcome
+
+    def __call__(self) -> Any:
+        found = self.call("x")
+        assert self.left == []
+        return found
+
+
+def test_a_program_that_is_to_be_captured_again_is_run_again() -> None:
+    runs = Runs(_Again(), _Again(), 5)
+    assert runs() == 5 and runs.sides == [None] * 3
+
+
+def test_the_side_that_a_branch_took_last_is_tried_first() -> None:
+    runs = Runs(OtherSide(), 5)
+    assert runs() == 5
+    first, second = runs.steps.sides
+    assert runs.sides == [None, first] and isinstance(first, _Side) and second is None
+    runs.left = [6]
+    assert runs() == 6 and runs.sides[2:] == [first]
+    runs.left = [OtherSide(), 7]
+    assert runs() == 7 and runs.sides[3:] == [first, None] and runs.steps.sides == [None, first]
+    runs.left = [OtherSide(), OtherSide(), _Again(), 8]
+    assert runs() == 8
+    third = runs.steps.sides[0]
+    assert runs.sides[5:] == [None, first, third, third] and third not in (None, first) and runs.steps.sides == [third, None, first]
+
+
+def test_a_branch_that_takes_another_side_whenever_it_is_run_is_an_error() -> None:
+    runs = Runs(OtherSide(), OtherSide())
+    with pytest.raises(RuntimeError, match="takes another side whenever it is run"):
+        runs()
+    assert runs.left == [] and runs.steps.sides == [None]
+
+
+@pytest.mark.parametrize("sides", [1, 2])
+def test_what_a_program_for_another_side_has_drawn_is_drawn_again(sides: int) -> None:
+    runs = Runs(*(OtherSide() for _ in range(sides)), 5)
+    if sides == 2:
+        runs.steps.sides.append(_Side())
+    torch.manual_seed(3)
+    assert runs() == 5
+    found = torch.rand(1)
+    torch.manual_seed(3)
+    assert torch.equal(found, torch.rand(1))
+    _DRAWS.before = None
+
+
+def test_a_number_type_of_autocast_that_a_program_changes_is_refused() -> None:
+    def f(x: Tensor) -> Tensor:
+        torch.set_autocast_dtype("cpu", torch.float16)
+        return x * 2
+
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad), torch.autocast("cpu", dtype=torch.bfloat16):
+            with pytest.raises(RuntimeError, match="leaves grad mode, autocast"):
+                jit(f)(torch.ones(2))
+            torch.set_autocast_dtype("cpu", torch.bfloat16)
