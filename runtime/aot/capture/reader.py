@@ -257,7 +257,7 @@ class _Reader:
             for x, steps in pairs:
                 done.add((id(x), steps))
                 self._follow(x, steps, self.unbound[steps])
-        names = {steps[0][1] for steps in self.unbound if steps and steps[0][0] is not Step.ITEM}
+        names = {name for (step, name), *_ in filter(None, self.unbound) if step is not Step.ITEM}
         for name in names & (OF_MEMORY.keys() - {"_version"}):  # which steps of training change, also where it is not asked for
             for read in self.tensors.values():
                 self._note_memory(read.owner, name)

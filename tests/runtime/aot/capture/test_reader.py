@@ -52,6 +52,9 @@ class Scale:
     def __repr__(self) -> str:
         return str(rate)
 
+    def by_name(self, x: Any) -> Any:
+        return x * config["rate"]
+
     def ends_as_special__(self) -> Any:
         return config
 
@@ -112,6 +115,10 @@ def placed(t: Any) -> Any:
     return t.data_ptr()
 
 
+def placed_inside(h: Any) -> Any:
+    return h.inside.data_ptr()
+
+
 def versioned(t: Any) -> Any:
     return t._version
 
@@ -143,6 +150,8 @@ users.__file__ = __file__
 users.factor = 2.0  # type: ignore[attr-defined]
 own = Own(rate=2.0)
 holder = types.SimpleNamespace(scale=scale)
+inside_of_box = torch.ones(1)
+box = types.SimpleNamespace(inside=inside_of_box)
 modules = nn.ModuleList([nn.Identity() for _ in range(33)])
 chain = ChainMap({"a": 1.0}, config)
 user = UserDict({"a": 1.0})
@@ -184,6 +193,8 @@ OWNERS: list[tuple[object, str]] = [
     (vars(users), "users"),
     (own, "own"),
     (vars(holder), "holder"),
+    (vars(box), "box"),
+    (inside_of_box, "what is inside"),
     (modules._modules, "modules' modules"),
 ]
 
@@ -276,6 +287,14 @@ READS: dict[str, tuple[Callable[..., Any], str]] = {
     "an inherited method by the class": (
         lambda x: Heir.times(scale, x),
         "Heir:times!, Scale:__call__, Scale:__iter__, Scale:times, globals:scale, scale:rate",
+    ),
+    "a name in an inherited method by the class": (
+        lambda x: Heir.by_name(0, x),
+        "Heir:by_name!, Scale:by_name, config:rate, globals:config",
+    ),  # type: ignore[arg-type]
+    "where a tensor in an object is": (
+        lambda x: x * w if placed_inside(box) else x,
+        "box:inside, globals:box, globals:placed_inside, globals:w, what is inside:data_ptr",
     ),
     "an object that is handed on and called": (
         lambda x: calling(holder, x),

@@ -155,6 +155,23 @@ def test_sizes_of_a_result_are_those_of_a_part_or_numbers(f: Any) -> None:
         assert [p.shape for p in flattened(found)] == [p.shape for p in flattened(expected)]
 
 
+@pytest.mark.parametrize(
+    ("f", "sizes"),
+    [
+        (lambda x, y: Shaped((y.shape[0] // 2,), (1,), None, x), ((4,), (8,))),
+        (lambda x, y: Shaped((x.shape[0], 7), (y.shape[0] // 2, 1), None, x), ((3, 9), (18,))),
+    ],
+)
+def test_a_size_that_is_that_of_a_part_for_these_arguments_makes_a_program_for_such_ones(f: Any, sizes: Any) -> None:
+    first, second = sizes
+    run = compiled(f, dynamic=True)
+    for n in (0, 2):
+        x, y = torch.ones(*first[:-1], first[-1] + n), torch.ones(second[0] + 2 * n)
+        assert (run(x, y).shape, run(x, y).stride()) == (f(x, y).shape, f(x, y).stride())
+    with pytest.raises(RuntimeError, match="of a Shaped (is that|are those) of none of its parts"):
+        run(torch.ones(first), torch.ones(second[0] + 6))
+
+
 def test_plain_tensors_alone_have_no_layouts() -> None:
     x = torch.ones(2)
     assert Layouts.of([None], [x], [None], [x], False) is None

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.optim import lr_scheduler
 
 from runtime.aot.capture.reads import MISSING
 from runtime.aot.jit.groups import Cell, Group, Kinds, Numbers
@@ -106,6 +107,18 @@ def test_changes_that_a_call_would_not_make_are_refused(change: Callable[[Any], 
     change(seen)
     with pytest.raises(RuntimeError, match=f"the program {says} of a group of an optimizer"):
         seen.changes()
+
+
+def test_the_code_of_a_scheduler_is_refused_and_what_it_calls_is_not() -> None:
+    seen = _group(_plain())
+
+    def run(source: str) -> Any:
+        return eval(compile(source, lr_scheduler.__file__, "eval"), {"group": seen, "read": lambda: seen["decay"]})
+
+    for source in ("group['decay']", "group.__setitem__('decay', 1)"):
+        with pytest.raises(RuntimeError, match="the program steps or makes a learning-rate scheduler"):
+            run(source)
+    assert run("read()") == 0.5 and seen.assigned == set()
 
 
 def test_another_thread_has_the_callers_dictionary() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.optim import SGD
+from torch.optim.lr_scheduler import StepLR
 
 import runtime
 from runtime import jit
@@ -268,3 +270,21 @@ def test_a_number_type_of_autocast_that_a_program_changes_is_refused() -> None:
             with pytest.raises(RuntimeError, match="leaves grad mode, autocast"):
                 jit(f)(torch.ones(2))
             torch.set_autocast_dtype("cpu", torch.bfloat16)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_attributes_of_optimizers_and_schedulers_are_put_back_after_an_error(fails: bool) -> None:
+    optimizer: Any = SGD(linear().parameters(), lr=0.5)
+    scheduler = StepLR(optimizer, 2)
+    known = Known()
+    known.find([optimizer, scheduler])
+    before, epoch = dict(vars(optimizer)), scheduler.last_epoch
+    with suppress(KeyError), Optimizers(Numbers(), known):
+        optimizer.more, optimizer.defaults = 1, {}
+        scheduler.last_epoch += 3
+        if fails:
+            raise KeyError
+    if fails:
+        assert vars(optimizer) == before and optimizer.defaults is before["defaults"] and scheduler.last_epoch == epoch
+    else:
+        assert optimizer.more == 1 and optimizer.defaults == {} and scheduler.last_epoch == epoch + 3
