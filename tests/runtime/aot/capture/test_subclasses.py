@@ -168,7 +168,7 @@ def test_a_size_that_is_that_of_a_part_for_these_arguments_makes_a_program_for_s
     for n in (0, 2):
         x, y = torch.ones(*first[:-1], first[-1] + n), torch.ones(second[0] + 2 * n)
         assert (run(x, y).shape, run(x, y).stride()) == (f(x, y).shape, f(x, y).stride())
-    with pytest.raises(RuntimeError, match="of a Shaped (is that|are those) of none of its parts"):
+    with pytest.raises(RuntimeError, match=r"of a Shaped (is that|are those) of none of its parts"):
         run(torch.ones(first), torch.ones(second[0] + 6))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 
@@ -21,7 +21,7 @@ from runtime.aot.jit.groups import Group, Numbers
 from runtime.aot.jit.known import Known
 from runtime.aot.jit.optimizers import Optimizers, Unknown
 from runtime.aot.jit.steps import _DRAWS, Steps, _Again, _Leaves, _Side, _without_history_of_torch
-from runtime.func.traced_numbers import OtherSide
+from runtime.func.traced_numbers import OtherSide, on_side
 
 from .training import linear, normal
 
@@ -288,3 +288,33 @@ def test_attributes_of_optimizers_and_schedulers_are_put_back_after_an_error(fai
         assert vars(optimizer) == before and optimizer.defaults is before["defaults"] and scheduler.last_epoch == epoch
     else:
         assert optimizer.more == 1 and optimizer.defaults == {} and scheduler.last_epoch == epoch + 3
+
+
+@pytest.mark.parametrize("sided", [True, False])
+def test_before_a_graph_that_may_be_for_another_side_gradients_stay_and_draws_are_noted(sided: bool) -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.call_function(torch.ops.aten.bernoulli.default, (x,))
+    if sided:
+        graph.call_function(on_side, (x, True))
+    leaf = torch.ones(1, requires_grad=True)
+    leaf.grad = torch.ones(1)
+    joint: Any = SimpleNamespace(traced=SimpleNamespace(graph=graph))
+    begin = Steps(lambda x: x, False)._beginning((), [leaf], (), joint)
+    assert begin is not None
+    _DRAWS.before = torch.zeros(1)
+    lost = begin(SimpleNamespace(leaves=[]))  # type: ignore[arg-type]
+    before, _DRAWS.before = _DRAWS.before, None
+    if sided:
+        assert lost == [] and leaf.grad is not None and before is not None and torch.equal(before, torch.get_rng_state())
+    else:
+        assert lost == [".grad is None of 1 tensor"] and leaf.grad is None and before is None
+
+
+def test_gradients_from_before_a_call_are_those_of_its_own_arguments() -> None:
+    run = jit(lambda x, y: (x * y).sum().backward())
+    x, y = torch.ones(2, requires_grad=True), torch.full((2,), 3.0, requires_grad=True)
+    y.grad = torch.full((2,), 10.0)
+    for n in range(1, 4):
+        run(x, y=y)
+        assert x.grad is not None and x.grad.tolist() == [3.0 * n] * 2 and y.grad.tolist() == [10.0 + n] * 2
