@@ -289,9 +289,9 @@ READS: dict[str, tuple[Callable[..., Any], str]] = {
         "Heir:times!, Scale:__call__, Scale:__iter__, Scale:times, globals:scale, scale:rate",
     ),
     "a name in an inherited method by the class": (
-        lambda x: Heir.by_name(0, x),
+        lambda x: Heir.by_name(0, x),  # type: ignore[arg-type]
         "Heir:by_name!, Scale:by_name, config:rate, globals:config",
-    ),  # type: ignore[arg-type]
+    ),
     "where a tensor in an object is": (
         lambda x: x * w if placed_inside(box) else x,
         "box:inside, globals:box, globals:placed_inside, globals:w, what is inside:data_ptr",
