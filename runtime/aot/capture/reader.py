@@ -61,6 +61,23 @@ class _Referent:
         return id(self.reference())
 
 
+class Container:
+    """The items of a list or dictionary of a class of the user's, of which there may be no copy."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+        self._kind: Any = next(kind for kind in _WHOLES if isinstance(of, kind))
+
+    @property
+    def items(self) -> tuple[Any, ...]:
+        return tuple(self._kind.items(self._of) if issubclass(self._kind, dict) else self._kind.__iter__(self._of))
+
+    @items.setter
+    def items(self, before: tuple[Any, ...]) -> None:
+        self._kind.clear(self._of)
+        (self._kind.extend if issubclass(self._kind, (list, deque)) else self._kind.update)(self._of, before)
+
+
 def reads_of(f: Any, args: Sequence[Any], kwargs: Mapping[str, Any], modules: Sequence[torch.nn.Module]) -> list[Read]:
     """What the call ``f(*args, **kwargs)`` reads. ``modules``: those whose ``training`` flags are known to be the same."""
     reader = _Reader(modules)
@@ -104,7 +121,7 @@ class _Reader:
         self.tensors: dict[int, Read] = {}  # by id of a tensor, what it says of itself
         self.seen: set[tuple[Any, ...]] = set()
         self.reached: set[int] = set()
-        self.warned: set[int] = set()
+        self.warned: dict[int, Any] = {}  # by id
         self.guessing = False  # whether what is read from now on may be more than the program reads
         self.handed: dict[int, Any] = {}  # objects that a function may get as an argument
         self.unbound: dict[tuple[tuple[Step, Any], ...], bool] = {}  # what functions read of arguments that are not known
@@ -163,14 +180,14 @@ class _Reader:
             if len(self.found) >= _LIMIT:
                 return
             if path.root is Root.GLOBAL:
-                found = self._read(f.__globals__, path.name) if users and path.name in f.__globals__ else MISSING
+                found = self._read(f.__globals__, path.name) if users and path.name in f.__globals__ else None
             elif path.name in cells:
                 found = self._read(cells[path.name], None)
             elif path.root is Root.LOCAL and path.name in arguments:
                 found = arguments[path.name]
             else:
                 self.unbound[path.steps] = path.ends or self.unbound.get(path.steps, False)
-                found = defaults.get(path.name, MISSING)
+                found = defaults.get(path.name)
             self._follow(found, path.steps, path.ends)
 
     def _note_defaults(self, f: FunctionType) -> None:
@@ -185,10 +202,7 @@ class _Reader:
         if isinstance(found, torch.Tensor):  # a default of an argument
             self._note_facts(found)
         for step, name in steps:
-            if found is not MISSING:
-                found = self._step(found, step, name)
-        if found is MISSING:
-            return
+            found = self._step(found, step, name)
         if ends and isinstance(found, (tuple, *_WHOLES)):
             self._read_whole(found)
             self.handed[id(found)] = found
@@ -207,7 +221,6 @@ class _Reader:
         if not (hasattr(x, "__dict__") or hasattr(type(x), "__slots__")):
             return
         self.handed[id(x)] = x
-        self.held.append(x)
         for kind in type(x).__mro__:
             for name, f in vars(kind).items():
                 special = name.startswith("__") and name.endswith("__") and name not in _UNASKED
@@ -244,13 +257,14 @@ class _Reader:
             for x, steps in pairs:
                 done.add((id(x), steps))
                 self._follow(x, steps, self.unbound[steps])
-        names = {steps[0][1] for steps in self.unbound if steps and steps[0][0] is not Step.ITEM}
+        names = {name for (step, name), *_ in filter(None, self.unbound) if step is not Step.ITEM}
         for name in names & (OF_MEMORY.keys() - {"_version"}):  # which steps of training change, also where it is not asked for
             for read in self.tensors.values():
                 self._note_memory(read.owner, name)
 
     def _step(self, owner: Any, step: Step, name: Any) -> Any:
-        """What ``owner`` has under ``name``, noted if a dictionary or list holds it. Nothing is called to find it."""
+        """What ``owner`` has under ``name``, noted if a dictionary or list holds it. None if there is nothing, or nothing to follow.
+        Nothing is called to find it."""
         if step is Step.ITEM:
             if type(owner) in (list, tuple, deque) and isinstance(name, int) and -len(owner) <= name < len(owner):
                 return self._read(owner, name)
@@ -259,30 +273,30 @@ class _Reader:
             if isinstance(owner, (dict, *_MAPPINGS)):
                 self._note(owner, name, MISSING)
             self.hand_on(owner)
-            return MISSING
+            return None
         if isinstance(owner, ContextVar) and name == "get":
             self._note(owner, name, owner.get(MISSING))
             try:
                 value = owner.get()
             except LookupError:
-                return MISSING
+                return None
             self.reach(value)
             self.hand_on(value)
-            return MISSING
+            return None
         if isinstance(owner, np.ndarray):
             if name not in _OF_SHAPES:
                 self._read_through(owner)
-            return MISSING
+            return None
         if isinstance(owner, (ChainMap, UserDict, *_WHOLES)) and name in _ASKING:
             (self._read_whole if isinstance(owner, _WHOLES) else self._read_through)(owner)
-            return MISSING
+            return None
         if isinstance(owner, torch.Tensor) and name in OF_MEMORY:
             self._note_memory(owner, name)
-        if owner is MISSING or isinstance(owner, (torch.Tensor, type(None), *SIMPLE)):
-            return MISSING
+        if isinstance(owner, (torch.Tensor, *SIMPLE)):
+            return None
         if isinstance(owner, ModuleType):  # of Python: its functions are not the program's state
             users = is_of_user(getattr(owner, "__file__", None) or "<built in>")
-            return self._read(vars(owner), name) if users else vars(owner).get(name, MISSING)
+            return self._read(vars(owner), name) if users else vars(owner).get(name)
         own = getattr(owner, "__dict__", {})
         places = (own, own.get("_parameters"), own.get("_buffers"), own.get("_modules")) if isinstance(owner, torch.nn.Module) else (own,)
         for names in places:
@@ -299,7 +313,7 @@ class _Reader:
         kind = owner if isinstance(owner, type) else type(owner)
         defining = next((c for c in kind.__mro__ if name in vars(c)), None)
         if defining is None:
-            return MISSING
+            return None
         value = vars(defining)[name]
         if isinstance(value, (FunctionType, property, staticmethod, classmethod)):
             self._defined(kind, name)
@@ -308,7 +322,7 @@ class _Reader:
         if isinstance(value, property):
             if isinstance(value.fget, FunctionType):
                 self._scan_method(value.fget, owner)
-            return MISSING
+            return None
         if isinstance(value, FunctionType):
             if isinstance(owner, type):
                 self.scan(value, {})
@@ -316,15 +330,15 @@ class _Reader:
                 self._overridden(owner, name)
                 self._scan_method(value, owner)
                 self._read_attributes(value, owner)
-            return MISSING
+            return None
         if isinstance(value, (staticmethod, classmethod)):
             if isinstance(value.__func__, FunctionType) and isinstance(value, classmethod):
                 self._scan_method(value.__func__, kind)
             elif isinstance(value.__func__, FunctionType):
                 self.scan(value.__func__, {})
-            return MISSING
+            return None
         if hasattr(type(value), "__get__"):
-            return MISSING
+            return None
         if not isinstance(owner, type):
             self._overridden(owner, name)
         for c in itertools.takewhile(lambda c: c is not defining, kind.__mro__):
@@ -367,7 +381,7 @@ class _Reader:
     def _read(self, owner: Any, name: Any) -> Any:
         value = look_up(owner, name)
         if value is MISSING:
-            return MISSING
+            return None
         if (id(owner), name) not in self.found:
             self._note(owner, name, value)
         self.reach(value)
@@ -376,14 +390,17 @@ class _Reader:
     def _read_whole(self, items: Any) -> None:
         """Note a list or dictionary with all its items, and reach these. One of many items only if it is data."""
         values = list(items.values()) if isinstance(items, dict) else list(items)
-        if len(items) > MANY and not isinstance(values[0], torch.nn.Module):
+        if len(items) > MANY and not any(isinstance(value, torch.nn.Module) for value in values):
             if not self._is_data(items, values):
                 return
             if len(items) > _MOST:
                 self._warn(items, f"a {type(items).__name__} of {len(items)} items, which")
                 return
-        if type(items) in _WHOLES:  # a copy of another class need not be of that class
+        if type(items) in _WHOLES:
             self._note(items, WHOLE, copy.copy(items))
+        elif not isinstance(items, tuple):  # a copy need not be of that class
+            owner = self.slots.setdefault(id(items), Slots(Container(items)))
+            self._note(owner, "items", owner.of.items)
         for value in values:
             self.reach(value)
             if isinstance(value, (tuple, *_WHOLES)) and id(value) not in self.reached:  # the copy holds the same object, whatever is in it
@@ -401,14 +418,12 @@ class _Reader:
     def _warn(self, x: Any, what: str) -> None:
         """Warn once of ``x``, which is too large to be compared by each call."""
         if id(x) not in self.warned:
-            self.warned.add(id(x))
-            self.held.append(x)
+            self.warned[id(x)] = x
             warnings.warn(f"the program may read {what} a call does not compare. Pass it as a tensor.", UserWarning, stacklevel=2)
 
     def _note_facts(self, t: torch.Tensor) -> None:
         """Note what ``t`` says of itself. The program may ask it without a call that the graph would have."""
         if id(t) not in self.tensors and not (isinstance(t, Value) and t._level.number > 0):
-            self.held.append(t)
             self.tensors[id(t)] = Read(t, FACTS, facts(t))
 
     def _note_memory(self, t: torch.Tensor, name: str) -> None:
@@ -417,5 +432,4 @@ class _Reader:
 
     def _note(self, owner: Any, name: Any, value: Any) -> None:
         if not isinstance(value, (ModuleType, type)) and not (name == "training" and id(owner) in self.flags_known):
-            self.held.append(owner)
             self.found[id(owner), name] = Read(owner, name, value)

@@ -81,8 +81,11 @@ class Read:
     def __str__(self) -> str:
         if self.name is FACTS:
             return f"what a {type(self.owner).__name__} says of itself"
-        name = "" if self.name is WHOLE else f" {type(self.name).__name__}" if isinstance(self.name, torch.Tensor) else f" {self.name!r}"
-        return f"the{name} of a {type(self.owner).__name__}" if not isinstance(self.owner, CellType) else "a variable of a function around"
+        name = (
+            " items" if self.name is WHOLE else f" {type(self.name).__name__}" if isinstance(self.name, torch.Tensor) else f" {self.name!r}"
+        )
+        kind = type(self.owner.of if isinstance(self.owner, Slots) else self.owner).__name__
+        return f"the{name} of a {kind}" if not isinstance(self.owner, CellType) else "a variable of a function around"
 
 
 class Facts(NamedTuple):

@@ -70,7 +70,7 @@ class WholeTensorsLevel(FunctionalLevel):
 
     def wrap(self, inner: torch.Tensor, place: Any = None, /) -> FunctionalValue:
         v = super().wrap(inner, place)
-        if type(inner) not in VALUES and composed(inner):
+        if composed(inner):
             _set_class(v, ShownFunctionalValue)
         return v
 
@@ -126,8 +126,6 @@ def _with(mixin: Any, kind: Any) -> Any:
 
 def with_flags(f: Callable[..., Any], flags: Sequence[tuple[int, bool]]) -> Callable[..., Any]:
     """``f`` of values. ``flags``: which of them say that they require grad, and whether each is a leaf."""
-    if not flags:
-        return f
 
     def flat(*leaves: Any) -> Any:
         for i, is_leaf in flags:

@@ -51,7 +51,8 @@ def refuse_opaque(t: object) -> None:
 def refuse_functions(tensors: Iterable[object]) -> None:
     """Refuse tensors that consist of others and handle calls of torch's functions, which a trace of ATen calls would leave out."""
     for t in tensors:
-        handler: Any = type(t).__torch_function__ if isinstance(t, torch.Tensor) and composed(t) else None
+        kind: Any = type(t)
+        handler = kind.__torch_function__ if composed(t) else None
         if handler is not None and getattr(handler, "__func__", handler) not in _NO_HANDLERS:
             raise RuntimeError(
                 f"a {type(t).__name__} is among the arguments or closed-over tensors, whose __torch_function__ handles calls of torch's "

@@ -42,9 +42,16 @@ def _number_of_primals(module: fx.GraphModule, joint_inputs: Any, number: int) -
         if primals + tangents == number:
             return primals
     info = getattr(module.graph._codegen, "pytree_info", None)
-    if info is not None and info.in_spec.num_children == 2:
-        positional = info.in_spec.child(0)
-        if positional.num_children == 2 and not info.in_spec.child(1).num_leaves and positional.num_leaves == number:
-            first: int = positional.child(0).num_leaves
-            return first
+    if info is None:
+        return None
+    parts = _children(info.in_spec)
+    if [part.type for part in parts] == [tuple, dict]:  # of positional arguments and keywords, in a graph of ours
+        parts = _children(parts[0])
+    if len(parts) == 2 and all(part.type in (list, tuple) for part in parts) and sum(part.num_leaves for part in parts) == number:
+        first: int = parts[0].num_leaves
+        return first
     return None
+
+
+def _children(spec: pytree.TreeSpec) -> list[pytree.TreeSpec]:
+    return [spec.child(i) for i in range(spec.num_children)]

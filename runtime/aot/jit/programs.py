@@ -30,8 +30,8 @@ class Captured:
     dynamic: bool
     arguments: tuple[str, ...]
     why: str
-    reads: Sequence[Read] = field(repr=False, default=())
-    around: Kind = field(repr=False, default=())
+    reads: Sequence[Read] = field(repr=False)
+    around: Kind = field(repr=False)
 
 
 class Captures:
@@ -67,9 +67,6 @@ class Captures:
                 found = self._captured(self.fixed, around, spec, given, entered)
                 self._seen.setdefault(kind, (*around, *entered.kinds))
                 return found
-            known = self.any.known(around, given, of_any_size)
-            if known is not None:
-                return known
             try:
                 return self._captured(self.any, around, spec, given, of_any_size)
             except Exception:  # a program of these sizes alone says what is wrong, if anything is

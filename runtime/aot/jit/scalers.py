@@ -25,7 +25,7 @@ _FILE = GradScaler.step.__code__.co_filename
 
 def made_in_capture() -> GradScaler | None:
     """The scaler that calls the present function, if its scale is a value of a program."""
-    frame: Any = sys._getframe(1)
+    frame: Any = sys._getframe()
     while frame is not None and frame.f_code.co_filename != _FILE:
         frame = frame.f_back
     scaler = None if frame is None else frame.f_locals.get("self")

@@ -150,9 +150,6 @@ class _Leaves:
 class _Side:
     """An argument of the program, by which it is captured once for each way through the branches of an optimizer or gradient scaler."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-
 
 class Steps:
     """The programs of one jitted function ``f``, as functions without effects on Python's state. ``program``: what is captured.
@@ -162,7 +159,7 @@ class Steps:
     tries, in this order; None is the first one's. ``donates``: whether calls take the memory of arguments, see :mod:`.donation`.
     """
 
-    def __init__(self, f: Callable[..., Any], donates: bool = False) -> None:
+    def __init__(self, f: Callable[..., Any], donates: bool) -> None:
         self.f = f
         self.donates = donates
         self.asked: list[Any] = []
@@ -171,7 +168,6 @@ class Steps:
         self.numbers = Numbers()
         self._known = self._others = Known()
         self._makes_optimizers = False
-        self._beside = Beside()
 
         @wraps(f)
         def program(*args: Any, **kwargs: Any) -> Any:
@@ -186,6 +182,7 @@ class Steps:
     def starting(self, reads: Sequence[Read], state: PythonState) -> None:
         """A capture begins, of a program that finds ``reads`` in Python's state."""
         self._state = state
+        self._beside = Beside()
         self._known = Known(self._others)
         self._known.find(read.value for read in reads)
 
@@ -216,7 +213,7 @@ class Steps:
 
     def _by_another_side(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The result by another program than the first one, which has done nothing yet. If all are wrong, one more is captured."""
-        for side in (*self.sides[1:], _Side(len(self.sides))):
+        for side in (*self.sides[1:], _Side()):
             while True:
                 try:
                     result = self._sided(run, side, args, kwargs)
@@ -251,7 +248,6 @@ class Steps:
             values, args = args[0].values, args[1:]
         if args and isinstance(args[0], _Side):
             args = args[1:]
-        self._beside = Beside()
         arguments = opened.flatten((args, kwargs))[0]
         self._known.find(arguments)
         with (

@@ -331,8 +331,9 @@ def test_a_default_dictionary_that_has_made_nothing_is_asked_as_before() -> None
     "read, text",
     [
         (Read({}, "a", 1), "the 'a' of a dict"),
-        (Read([], WHOLE, []), "the of a list"),
+        (Read([], WHOLE, []), "the items of a list"),
         (Read([], 1, 1), "the 1 of a list"),
+        (Read(Slots(Slotted()), "rate", 1.0), "the 'rate' of a Slotted"),
         (Read(cell(1), None, 1), "a variable of a function around"),
         (Read(torch.ones(1), FACTS, None), "what a Tensor says of itself"),
         (Read({}, torch.ones(1), 1), "the Tensor of a dict"),

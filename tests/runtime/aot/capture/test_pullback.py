@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -52,6 +55,29 @@ def hidden_write_that_nothing_reads(x: Any) -> Any:
     return z
 
 
+class Sign(Exp):
+    """Its result has no derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return (x > 0).long()
+
+
+class Noisy(Exp):
+    """Its derivative draws random numbers."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * torch.rand_like(g)
+
+
+def with_variance(x: Any) -> Any:
+    mean, variance = torch.zeros(3), torch.ones(3)
+    y = F.batch_norm(x, mean, variance, training=True)
+    return y * x * variance.detach()
+
+
 def in_batches(x: Any) -> Any:
     mean, variance = torch.zeros(3), torch.ones(3)
     return F.batch_norm(x, mean, variance, training=True) * x
@@ -75,6 +101,7 @@ class Case(NamedTuple):
     without_draws: str = ""
 
 
+NORM = "_native_batch_norm_legit_functional"
 OP, OWN = "of the op", "a custom Function's"
 DRAWS = "draws random numbers"
 CASES = {
@@ -97,6 +124,16 @@ CASES = {
     ),
     "draw by values": Case(
         lambda x: torch.bernoulli(x.sigmoid()) * x, f"sigmoid={OP}, bernoulli={OP}, mul={OP}", refused=DRAWS, without_draws=DRAWS
+    ),
+    "Function without derivative": Case(lambda x: Sign.apply(x) * x, f"gt=None, _to_copy=none, mul={OP}", "gt, _to_copy"),
+    "derivative that draws": Case(
+        lambda x: Noisy.apply(x), f"exp={OWN}", refused="its derivative draws random numbers (aten.rand_like.default)"
+    ),
+    "batch norm, whose new variance is read": Case(
+        with_variance,
+        f"zeros=none, ones=none, {NORM}=None, getitem={OP}, getitem_1=none, getitem_2=none, getitem_4=None, mul={OP}, detach=none, "
+        f"mul_1={OP}",
+        f"zeros, ones, {NORM}, getitem, getitem_1, getitem_2, getitem_4, detach",
     ),
     "several draws of one call": Case(
         lambda x: F.rrelu(x, training=True),
@@ -198,6 +235,71 @@ def test_the_pullback_of_a_batch_norm_takes_the_op_that_gives_no_statistics() ->
     norm = next(n for n in module.graph.nodes if "batch_norm" in n.name)
     assert norm.target is torch.ops.aten.native_batch_norm.default and len(norm.meta["val"]) == 3
     assert all(a is None for a in norm.args[3:5])
+
+
+def test_what_a_boundary_refuses_has_no_second_derivative() -> None:
+    joint = joint_of(torch.sin)
+    assert pullback_of(joint.module, replace(joint.boundary, once="why"), []) == Pullback(refused="why")
+
+
+def test_draws_are_numbered_after_what_is_saved_anyway() -> None:
+    joint = joint_of(lambda x: torch.rand_like(x) * x + (x > 0).exp() * torch.rand_like(x) * x.sin())
+    calls = {n.name: n for n in forward_calls(joint)}
+    found = pullback_of(joint.module, joint.boundary, [None, calls["exp"], calls["sin"], calls["mul"]])
+    assert {n.name for n in found.drawn} == {"rand_like", "rand_like_1"}
+    assert found.saved == (1, 4, 5) and found.primals == (0,)
+
+
+LIBRARY = torch.library.Library("tests_of_pullbacks", "DEF")
+for name, tags in (("drawn", [torch.Tag.nondeterministic_seeded]), ("made", [])):
+    LIBRARY.define(f"{name}(Tensor x) -> Tensor", tags=tags)
+
+
+def by_hand(build: Callable[[fx.Graph, fx.Node, fx.Node], fx.Node]) -> tuple[fx.GraphModule, Any]:
+    """A joint graph of one primal and one cotangent: ``x, t -> x, build(x, t)``. All calls have a tensor."""
+    graph = fx.Graph()
+    x, t = graph.placeholder("x"), graph.placeholder("t")
+    graph.output([x, build(graph, x, t)])
+    for n in graph.nodes:
+        n.meta["val"] = torch.ones(2)
+    return fx.GraphModule(torch.nn.Module(), graph), SimpleNamespace(once="", inputs=[None], n_forward=1, differentiated=[0])
+
+
+@pytest.mark.parametrize("of_primal", [True, False])
+@pytest.mark.parametrize("draws", [True, False])
+def test_an_op_of_the_users_draws_if_its_tags_say_so(draws: bool, of_primal: bool) -> None:
+    op: Any = torch.ops.tests_of_pullbacks.drawn.default if draws else torch.ops.tests_of_pullbacks.made.default
+
+    def build(graph: fx.Graph, x: fx.Node, t: fx.Node) -> fx.Node:
+        constant = graph.call_function(torch.ops.aten.zeros.default, ([2],))
+        made = graph.call_function(op, (x if of_primal else constant,))
+        return graph.call_function(torch.ops.aten.mul.Tensor, (t, made))
+
+    module, boundary = by_hand(build)
+    found = pullback_of(module, boundary, [])
+    if draws and of_primal:
+        assert found == Pullback(
+            refused="it draws random numbers (tests_of_pullbacks.drawn.default), and what was saved does not tell them"
+        )
+        return
+    assert [n.target for n in found.drawn] == ([op] if draws else [])
+    assert found.primals == ((0,) if of_primal else ())
+    assert op in {n.target for n in found.nodes}
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("item", range(5))
+def test_a_batch_norm_reads_its_statistics_unless_it_trains(training: bool, item: int) -> None:
+    def build(graph: fx.Graph, x: fx.Node, t: fx.Node) -> fx.Node:
+        mean, variance = (graph.call_function(f, ([2],)) for f in (torch.ops.aten.zeros.default, torch.ops.aten.ones.default))
+        op = torch.ops.aten._native_batch_norm_legit_functional.default
+        norm = graph.call_function(op, (x, None, None, mean, variance, training, 0.1, 1e-5))
+        return graph.call_function(torch.ops.aten.mul.Tensor, (t, graph.call_function(operator.getitem, (norm, item))))
+
+    module, boundary = by_hand(build)
+    read = {getattr(n.target, "__name__", "") for n in pullback_of(module, boundary, []).nodes}
+    assert {"zeros.default", "ones.default"} & read == ({"zeros.default", "ones.default"} if not training or item > 2 else set())
+    assert {f"{NORM}.default", "getitem"} <= read
 
 
 def test_attention_has_a_second_derivative() -> None:

@@ -74,6 +74,18 @@ class Names(dict[str, float]):
         return self[name]
 
 
+class Queue(deque[float]):
+    pass
+
+
+class Items(list[float]):
+    pass
+
+
+class Numbers(set[float]):
+    pass
+
+
 def _entered(scale: Scale, x: Any) -> Any:
     with scale as rate:
         return x * rate
@@ -251,6 +263,10 @@ CASES: dict[str, Callable[[], Case]] = {
     ),
     "a set": _of_items(lambda s, x: x * sum(s), lambda: {1, 2}, lambda s: s.add(7)),
     "a deque": _of_items(lambda q, x: x * q[0], lambda: deque([2.0]), lambda q: q.appendleft(3.0)),
+    "get of a dictionary of the user's class": _of_items(
+        lambda d, x: x * d.get("rate", 1.0), lambda: Names(rate=2.0), lambda d: d.update(rate=3.0)
+    ),
+    "a queue of the user's class": _of_items(lambda q, x: x * sum(q), lambda: Queue([2.0]), lambda q: q.append(3.0)),
     "a default of a function": _default,
     "an argument of a partial": _partial,
     "a forward hook": _hooked,
@@ -269,6 +285,35 @@ def test_what_changes_makes_another_program(case: Callable[[], Case], wrapped: C
     expected = f(x)
     assert not torch.equal(before, expected)
     torch.testing.assert_close(g(x).detach(), expected)
+
+
+@pytest.mark.parametrize("kind", [Queue, Items, Numbers, dict, Names])
+def test_what_a_failing_program_changes_in_a_container_is_put_back(kind: Any) -> None:
+    before = {2.0: 3.0} if issubclass(kind, dict) else [2.0]
+    items = kind(before)
+
+    def f(x: Any) -> Any:
+        total = sum(items)
+        items.clear()
+        items.update({5.0: 6.0}) if issubclass(kind, dict) else items.add(5.0) if kind is Numbers else items.extend([5.0, 6.0])
+        raise KeyError(total)
+
+    with pytest.raises(KeyError):
+        jit(f)(torch.ones(1))
+    assert type(items) is kind and (items if issubclass(kind, dict) else list(items)) == before
+
+
+def test_a_container_that_a_program_reads_and_changes_is_told_by_its_class() -> None:
+    queue, slotted = Queue([2.0]), Slotted()
+
+    def f(x: Any) -> Any:
+        queue.append(sum(queue) * slotted.rate)
+        slotted.rate = 4.0
+        return x * queue[0]
+
+    with pytest.warns(UserWarning, match="reads and changes the 'items' of a Container, the 'rate' of a Slotted") as told:
+        compiled(f)(torch.ones(1))
+    assert len(told) == 1
 
 
 def test_a_weak_reference_whose_object_is_gone_makes_another_program() -> None:

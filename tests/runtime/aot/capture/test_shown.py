@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
-from runtime.aot import aot_function, nop
+from runtime.aot import aot_function, make_fx, nop
+from runtime.aot.capture.shown import requiring_grad
 from tests.runtime.aot.subclass_helpers import Scaled, as_in_torch, nested, two
 
 
@@ -176,3 +178,71 @@ def test_under_no_grad_a_history_that_would_cross_to_torchs_autograd_is_refused(
     with torch.no_grad():
         assert aot_function(lambda x: x * 2, nop)(x).tolist() == [2.0, 2.0]
         assert aot_function(detached, nop)(x).tolist() == [2.0, 2.0]
+
+
+class Asking(torch.autograd.Function):
+    """Takes a branch by the flags of its arguments, which ``forward`` sees as the caller does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> Any:
+        return x * (2 if x.requires_grad else 3) + y * (5 if y.requires_grad else 7)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * 11, g * 13
+
+
+class AskingOurs(runtime.autograd.Function):
+    forward = Asking.forward
+    backward = Asking.backward
+
+
+@pytest.mark.parametrize("flags", [(True, True), (True, False), (False, True)])
+def test_in_the_forward_of_a_custom_function_an_argument_says_whether_it_requires_grad(flags: tuple[bool, bool]) -> None:
+    def program(function: Any) -> Any:
+        def f(x: Any, y: Any) -> Any:
+            x, y = x * 1, y * 1
+            return function.apply(x, y) + function.apply(y, y)
+
+        return f
+
+    def run(f: Any, given: list[Any]) -> list[Any]:
+        out = f(*given)
+        out.sum().backward()
+        return [runtime.unwrap(t).detach().tolist() if t is not None else None for t in (out, given[0].grad, given[1].grad)]
+
+    expected = run(program(Asking), [torch.ones(2, requires_grad=flag) for flag in flags])
+    found = run(aot_function(program(AskingOurs), nop), [runtime.tensor([1.0, 1.0], requires_grad=flag) for flag in flags])
+    assert found == expected
+
+
+def test_values_say_that_they_require_grad_for_as_long_as_is_asked() -> None:
+    def f(x: Any) -> Any:
+        kind = type(x)
+        for error in (None, KeyError):
+            with suppress(KeyError), requiring_grad([x, x]):
+                assert x.requires_grad and isinstance(x, kind) and type(x) is not kind
+                if error is not None:
+                    raise error
+            assert not x.requires_grad and type(x) is kind
+        return x * 2
+
+    assert make_fx(f)(torch.ones(2))(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_special_attributes_of_the_class_are_absent() -> None:
+    def program(x: Any) -> Any:
+        return x * 2 if hasattr(x, "__tensor_flatten__") else x * 3
+
+    found = aot_function(program, nop)(TwoTensor(torch.ones(2), torch.ones(2)))
+    assert found.a.tolist() == [3.0, 3.0]
+
+
+def test_what_a_plain_tensor_lacks_is_said_of_a_plain_tensor() -> None:
+    def program(x: Any) -> Any:
+        return x * 2 if hasattr(x, "scale") or hasattr(x * 2, "scale") else x * 3
+
+    x: Any = torch.ones(2)
+    assert aot_function(program, nop)(x).tolist() == [3.0, 3.0]
+    x.scale = 2.0  # of this object, which the program does not see
+    assert aot_function(lambda x: x * getattr(x, "scale", 5.0), nop)(x).tolist() == [5.0, 5.0]

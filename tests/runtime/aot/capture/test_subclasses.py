@@ -2,14 +2,52 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
-from runtime.aot.capture.subclasses import Context, Layout, composed, count, flattened, layout_of, names_of_parts, numbers, rebuilt
-from tests.runtime.aot.subclass_helpers import Scaled
+from runtime.aot.capture.subclasses import (
+    Context,
+    Layout,
+    Layouts,
+    composed,
+    count,
+    flattened,
+    layout_of,
+    names_of_parts,
+    numbers,
+    rebuilt,
+    refuse_functions,
+    refuse_opaque,
+)
+from tests.runtime.aot.subclass_helpers import Opaque, Scaled, compiled
+
+
+class Shaped(torch.Tensor):
+    """Says sizes and strides that need not be those of its parts."""
+
+    @staticmethod
+    def __new__(cls, size: Any, stride: Any, context: Any, *inside: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, size, strides=stride, dtype=torch.float32)
+
+    def __init__(self, size: Any, stride: Any, context: Any, *inside: torch.Tensor) -> None:
+        self.context, self.names = context, list("abc"[: len(inside)])
+        vars(self).update(zip(self.names, inside, strict=True))
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        return self.names, self.context
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, torch.Tensor], context: Any, size: Any, stride: Any) -> Shaped:
+        return Shaped(size, stride, context, *inner.values())
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        return func(*(vars(t)["a"] if isinstance(t, Shaped) else t for t in args), **(kwargs or {}))
 
 
 def two(*sizes: int) -> TwoTensor:
@@ -67,6 +105,87 @@ def test_a_layout_for_one_size_has_numbers_and_one_for_any_size_says_whose_they_
     assert of(turned).stride == (1, 3)
 
 
+SIZED: list[tuple[Any, Any, Any, Any, Any]] = [  # sizes and strides, those of the parts, and where they come from
+    ((3, 2), (2, 1), [(3, 2)], ((0, 0), (0, 1)), 0),
+    ((3, 2), (1, 3), [(2, 3)], ((0, 1), (0, 0)), (1, 3)),  # the part is transposed
+    ((4, 2), (2, 1), [(3,), (4, 2)], ((1, 0), (1, 1)), 1),
+    ((3, 3), (3, 1), [(3,), (3, 3)], ((0, 0), (1, 1)), 1),
+    ((5, 7), (7, 1), [(5,)], ((0, 0), 7), None),  # a size that no part has, and the strides of a contiguous tensor
+    ((5, 7), (9, 1), [(5,)], ((0, 0), 7), (9, 1)),
+    ((2, 0, 3), (3, 3, 1), [(1,)], (2, 0, 3), None),
+    ((), (), [(1,)], (), None),
+]
+
+
+@pytest.mark.parametrize(("size", "stride", "parts", "sizes", "strides"), SIZED)
+def test_for_any_size_a_size_is_that_of_the_part_that_has_it(size: Any, stride: Any, parts: Any, sizes: Any, strides: Any) -> None:
+    t = Shaped(size, stride, None, *(torch.ones(p) for p in parts))
+    assert (of(t, sized=True).size, of(t, sized=True).stride) == (sizes, strides)
+    assert (of(t).size, of(t).stride) == (size, stride)
+    for sized in (True, False):
+        made = of(t, sized).rebuilt(flattened(t))
+        assert (made.shape, made.stride()) == (size, stride)
+
+
+def test_strides_are_not_those_of_a_sparse_part() -> None:
+    t = Shaped((2, 3), (3, 1), None, torch.ones(2, 3).to_sparse(), torch.ones(2, 3))
+    assert of(t, sized=True).stride == 1
+
+
+@pytest.mark.parametrize(
+    ("f", "says"),
+    [
+        (lambda x: Shaped((x.shape[0] * 2,), (1,), None, x), "a size of a Shaped is that of none of its parts"),
+        (lambda x: Shaped((x.shape[0],), (x.shape[0],), None, x), "the strides of a Shaped are those of none of its parts"),
+        (lambda x: Shaped((2,), (1,), x.shape[0], x), "the context of a Shaped depends on sizes or on tensors of the program"),
+        (lambda x: Shaped((2,), (1,), {"by": [x * 2]}, x), "the context of a Shaped depends on sizes or on tensors of the program"),
+    ],
+)
+def test_what_a_graph_cannot_say_of_a_result_is_refused(f: Any, says: str) -> None:
+    with pytest.raises(RuntimeError, match=says):
+        compiled(f, dynamic=True)(torch.ones(4))
+
+
+@pytest.mark.parametrize("f", [lambda x: Shaped((x.shape[0],), (1,), None, torch.ones(2), x), lambda x: Shaped((5,), (1,), "text", x)])
+def test_sizes_of_a_result_are_those_of_a_part_or_numbers(f: Any) -> None:
+    run = compiled(f, dynamic=True)
+    for n in (4, 6):
+        found, expected = run(torch.ones(n)), f(torch.ones(n))
+        assert (found.shape, found.stride(), found.context) == (expected.shape, expected.stride(), expected.context)
+        assert [p.shape for p in flattened(found)] == [p.shape for p in flattened(expected)]
+
+
+@pytest.mark.parametrize(
+    ("f", "sizes"),
+    [
+        (lambda x, y: Shaped((y.shape[0] // 2,), (1,), None, x), ((4,), (8,))),
+        (lambda x, y: Shaped((x.shape[0], 7), (y.shape[0] // 2, 1), None, x), ((3, 9), (18,))),
+    ],
+)
+def test_a_size_that_is_that_of_a_part_for_these_arguments_makes_a_program_for_such_ones(f: Any, sizes: Any) -> None:
+    first, second = sizes
+    run = compiled(f, dynamic=True)
+    for n in (0, 2):
+        x, y = torch.ones(*first[:-1], first[-1] + n), torch.ones(second[0] + 2 * n)
+        assert (run(x, y).shape, run(x, y).stride()) == (f(x, y).shape, f(x, y).stride())
+    with pytest.raises(RuntimeError, match=r"of a Shaped (is that|are those) of none of its parts"):
+        run(torch.ones(first), torch.ones(second[0] + 6))
+
+
+def test_plain_tensors_alone_have_no_layouts() -> None:
+    x = torch.ones(2)
+    assert Layouts.of([None], [x], [None], [x], False) is None
+    layout = of(two(2))
+    for i, one in enumerate(([layout], [two(2)], [layout], [two(2)])):
+        given: list[Any] = [[None], [x], [None], [x]]
+        given[i] = one
+        primals, results, tangents, gradients = given
+        found = Layouts.of(primals, results, tangents, gradients, False)
+        assert found is not None
+        each = [layouts[0] for layouts in (found.primals, found.results, found.tangents, found.gradients)]
+        assert [layout is not None for layout in each] == [i == j for j in range(4)]
+
+
 def test_layouts_of_one_class_context_and_structure_have_one_key() -> None:
     assert of(two(2)).key == of(two(5, 3)).key
     assert of(two(2)).key != of(nested()).key != of(Scaled(torch.ones(2), 1.0)).key
@@ -104,6 +223,17 @@ def test_a_tensor_in_a_context_is_equal_to_itself_alone() -> None:
     assert Context(Scaled, [x]) == Context(Scaled, [x]) != Context(Scaled, [x.clone()])
 
 
+def test_an_object_and_an_array_in_a_context_are_equal_to_themselves_alone() -> None:
+    marker, array = object(), np.ones(2)
+    assert Context(Scaled, marker) == Context(Scaled, marker) != Context(Scaled, object())
+    assert Context(Scaled, array) != Context(Scaled, array)  # which may be written to
+
+
+def test_contexts_of_one_class_have_one_hash_and_are_told_as_they_are() -> None:
+    assert hash(Context(Scaled, 2.0)) == hash(Context(Scaled, 3.0)) != hash(Context(TwoTensor, 2.0))
+    assert repr(Context(Scaled, {"by": 2.0})) == "{'by': 2.0}"
+
+
 def test_a_context_is_as_it_was_when_the_layout_was_made() -> None:
     class Settings:
         __hash__ = None  # type: ignore[assignment]
@@ -135,6 +265,53 @@ def test_a_part_that_is_no_tensor_is_refused_by_its_name() -> None:
     t.b = 3
     with pytest.raises(TypeError, match="__tensor_flatten__ of TwoTensor names 'b', which is a int and no tensor"):
         list(flattened(t))
+
+
+def test_a_tensor_that_does_not_say_what_it_consists_of_is_refused_as_a_part_too() -> None:
+    for t in (torch.ones(2), torch.nn.Parameter(torch.ones(2)), two(2), Subclass(2), None, 3):
+        refuse_opaque(t)
+    for run in (lambda: refuse_opaque(Opaque(torch.ones(2))), lambda: list(flattened(TwoTensor(torch.ones(2), Opaque(torch.ones(2)))))):
+        with pytest.raises(RuntimeError, match="a Opaque is among the arguments or closed-over tensors"):
+            run()
+
+
+class Subclass(torch.Tensor):
+    """Leaves its calls to torch."""
+
+
+class Talking(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+
+
+class Handling(TwoTensor):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError
+
+
+class Static(TwoTensor):
+    @staticmethod
+    def __torch_function__(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError
+
+
+class Inheriting(TwoTensor):
+    __torch_function__ = torch.Tensor.__torch_function__
+
+
+class Disabling(TwoTensor):
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused"), [(Handling, True), (Static, True), (Inheriting, False), (Disabling, False), (TwoTensor, False)]
+)
+def test_a_composed_tensor_that_handles_functions_of_torch_is_refused(kind: Any, refused: bool) -> None:
+    made = kind(torch.ones(2), torch.ones(2))
+    with pytest.raises(RuntimeError, match=f"a {kind.__name__} is among") if refused else nullcontext():
+        refuse_functions([None, torch.ones(2), Subclass(2), Talking(2), made])
 
 
 def test_a_layout_is_told_with_its_parts_and_context() -> None:

@@ -1,5 +1,6 @@
 """A compiled program in a global state other than that of its trace does the same as the function."""
 
+import gc
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -10,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 import runtime
 from runtime import aot, dropin
+from runtime.aot.capture.surroundings import own_casts, surroundings, without_collection
 from runtime.seam.levels import Value
 
 
@@ -115,3 +117,54 @@ def test_a_graph_that_is_captured_under_the_drop_in_holds_no_tensor_of_the_sessi
     assert len(graphs) == 4 and layer.weight.grad is not None and layer.weight.grad.is_sparse
     values = [n.meta["val"] for module in graphs for n in module.graph.nodes if "val" in n.meta]
     assert values and not any(isinstance(t, Value) for t in pytree.tree_leaves(values))
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_the_garbage_collector_waits_and_goes_on_as_before(collects: bool) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if collects else gc.disable)()
+        with without_collection():
+            assert not gc.isenabled()
+        assert gc.isenabled() is collects
+        with pytest.raises(KeyError), without_collection():
+            raise KeyError
+        assert gc.isenabled() is collects
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
+def test_casts_of_parameters_are_made_anew_and_forgotten() -> None:
+    x, weight = torch.ones(1, 1), torch.ones(1, 1, requires_grad=True)
+
+    def found(value: float) -> float:
+        weight.data = torch.full((1, 1), value)  # unseen by autocast, which keeps the cast of a parameter
+        return (x @ weight).item()
+
+    with _cast():
+        assert found(1.0) == found(2.0) == 1.0
+        with own_casts():
+            assert found(3.0) == found(4.0) == 3.0
+        assert found(5.0) == found(6.0) == 5.0
+        with pytest.raises(KeyError), own_casts():
+            assert found(7.0) == 7.0
+            raise KeyError
+        assert found(8.0) == 8.0
+
+
+def test_the_key_of_a_state_names_what_a_trace_depends_on() -> None:
+    plain = surroundings(True, False)
+    assert plain == (None, torch.float32, False, None, None) and surroundings(False, False) == (False, *plain[1:])
+    with torch.inference_mode():
+        assert surroundings(False, False)[0] is True and surroundings(True, False)[0] is None
+    with _default_dtype():
+        assert surroundings(True, False) == (None, torch.float64, *plain[2:])
+    with _deterministic():
+        assert surroundings(True, False) == (*plain[:2], True, *plain[3:])
+    with torch.device("meta"):
+        assert surroundings(True, False) == (*plain[:3], "meta", None)
+    with _cast():
+        of_devices = surroundings(True, True)[4]
+        assert of_devices.count(torch.bfloat16) == 1 and of_devices.count(None) == len(of_devices) - 1
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert surroundings(True, True)[4] != of_devices and surroundings(True, False) == plain

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch.optim import lr_scheduler
 
 from runtime.aot.capture.reads import MISSING
 from runtime.aot.jit.groups import Cell, Group, Kinds, Numbers
@@ -26,6 +29,7 @@ USES: dict[str, Callable[[Any], Any]] = {
     "assignment to none": lambda g: g.__setitem__("none", 7),
     "values": lambda g: list(g.values()),
     "items": lambda g: list(g.items()),
+    "a name that is no text": lambda g: (3 in g, g.get(3), 3 not in g),
     "keys": lambda g: (list(g), list(g.keys()), len(g)),
     "a copy": lambda g: dict(g),
     "keywords": lambda g: (lambda **more: more)(**g),
@@ -105,6 +109,18 @@ def test_changes_that_a_call_would_not_make_are_refused(change: Callable[[Any], 
         seen.changes()
 
 
+def test_the_code_of_a_scheduler_is_refused_and_what_it_calls_is_not() -> None:
+    seen = _group(_plain())
+
+    def run(source: str) -> Any:
+        return eval(compile(source, lr_scheduler.__file__, "eval"), {"group": seen, "read": lambda: seen["decay"]})
+
+    for source in ("group['decay']", "group.__setitem__('decay', 1)"):
+        with pytest.raises(RuntimeError, match="the program steps or makes a learning-rate scheduler"):
+            run(source)
+    assert run("read()") == 0.5 and seen.assigned == set()
+
+
 def test_another_thread_has_the_callers_dictionary() -> None:
     group, found = _plain(), []
     seen = _group(group)
@@ -168,6 +184,32 @@ def test_numbers_of_one_name_in_two_groups_have_cells_of_their_own() -> None:
     for c in cells:
         c.fill()
     assert [c.tensor.item() for c in cells] == [0.1, 0.3]
+
+
+def test_what_stays_a_constant_has_no_cells() -> None:
+    numbers, group = Numbers(), _plain() | {"lr": 0.1}
+    assert [numbers.opened(group, name) for name in ("count", "nesterov", "decay", "betas", "params")] == [[]] * 5
+    numbers.fixed.add((id(group), "lr", None))
+    assert numbers.opened(group, "lr") == []
+
+
+def test_cells_are_on_the_cpu_whatever_the_default_device_is() -> None:
+    with torch.device("meta"):
+        (cell,) = Numbers().opened({"params": [], "lr": 0.5}, "lr")
+    assert cell.tensor.device.type == "cpu" and cell.tensor.item() == 0.5
+
+
+class Referred(dict[str, Any]):
+    """A dictionary that may have weak references."""
+
+
+def test_a_group_lives_as_long_as_what_is_known_of_its_numbers() -> None:
+    numbers, group = Numbers(), Referred(params=[], decay=0.5)
+    reference = weakref.ref(group)
+    assert numbers.opened(group, "decay") == []
+    del group
+    gc.collect()
+    assert reference() is not None
 
 
 def test_a_cell_of_a_tuple_has_its_position() -> None:

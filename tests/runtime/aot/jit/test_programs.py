@@ -13,7 +13,9 @@ from torch import Tensor
 
 from runtime import jit
 from runtime.aot.calls.function import Programs
+from runtime.aot.capture.reads import MISSING, facts
 from runtime.aot.jit import explain
+from runtime.aot.jit.programs import Captures, described
 
 
 class Case(NamedTuple):
@@ -107,6 +109,19 @@ def test_as_many_programs_are_told_of_as_are_kept() -> None:
         run(torch.ones(n))
     assert [c.arguments for c in explain(run).programs] == [(f"float32[{n}]",) for n in range(4, Programs.LIMIT + 4)]
     assert run(torch.ones(2)).tolist() == [2.0, 2.0]  # is captured again
+    assert explain(run).programs[-1].arguments == ("float32[2]",) and len(explain(run).programs) == Programs.LIMIT
+
+
+def test_as_many_refusals_are_told_of_as_programs() -> None:
+    def f(x: Any, n: str) -> Any:
+        raise ValueError(n)
+
+    run = jit(f, dynamic=False)
+    for n in range(Programs.LIMIT + 2):
+        with pytest.raises(ValueError, match=str(n)):
+            run(torch.ones(1), str(n))
+    assert [text[:19] for text in explain(run).refused[::63]] == ["(float32[1], '2'): ", "(float32[1], '65'):"]
+    assert len(explain(run).refused) == Programs.LIMIT
 
 
 def _by_elements(x: Any) -> Any:
@@ -160,12 +175,44 @@ def test_other_modes_are_a_reason() -> None:
     assert explain(run).programs[1].why.startswith("other modes: of grad, ")
 
 
+def test_a_program_for_any_sizes_is_at_hand_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = jit(double)
+    for args in ones(2, 3):
+        run(*args)
+    monkeypatch.setattr(Captures, "find", None)  # which a call comes to only if no program at hand takes it
+    for args in ones(2, 3, 4):
+        assert run(*args).tolist() == [2.0] * len(args[0])
+
+
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [
+        (MISSING, "not there"),
+        (facts(torch.ones(2, requires_grad=True)), "float32[2] that requires grad"),
+        (torch.ones(2, 3, dtype=torch.int64), "int64[2, 3]"),
+        (True, "True"),
+        (2, "2"),
+        (0.5, "0.5"),
+        (None, "None"),
+        ("text", "'text'"),
+        ([1, 2], "list"),
+        (double, "function"),
+    ],
+    ids=str,
+)
+def test_objects_are_told_in_a_few_words(x: Any, text: str) -> None:
+    assert described(x) == text
+
+
 WHY: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "argument 0 is float32[3], was float32[2]": (double, ones(2, 3)),
     "argument 0 is int64[2], was float32[2]": (double, [*ones(2), (torch.ones(2, dtype=torch.int64),)]),
     "argument 1 is 'b', was 'a'": (double, [(torch.ones(2), "a"), (torch.ones(2), "b")]),
     "argument 1 is None, was True": (double, [(torch.ones(2), True), (torch.ones(2), None)]),
     "2 arguments, were 1": (double, [*ones(2), (torch.ones(2), 1)]),
+    "none of the programs before takes the call": (double, [(torch.ones(2, 2),), (torch.ones(2, 2).t(),)]),  # of other strides
+    "argument 1 is ellipsis, was dtype": (double, [(torch.ones(2), torch.float32), (torch.ones(2), ...)]),
+    "argument 1 is 2j, was 1.5": (double, [(torch.ones(2), 1.5), (torch.ones(2), 2j)]),
 }
 
 

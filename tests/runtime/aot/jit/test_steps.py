@@ -146,7 +146,7 @@ def test_a_loss_that_the_program_has_differentiated_says_so_when_it_is_different
         return loss
 
     loss = step(normal(0, 8, 4))
-    assert loss.requires_grad
+    assert loss.requires_grad and loss.output_nr == 0
     with pytest.raises(RuntimeError, match="a second time"):
         loss.backward()
 

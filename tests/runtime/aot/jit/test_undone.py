@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -166,3 +168,50 @@ def test_a_call_that_fails_donates_nothing_to_the_next_one() -> None:
     with pytest.raises(RuntimeError):
         run(x, 0)
     assert jit(lambda x: x * 2)(x).tolist() == [2.0, 2.0] and x.numel() == 2
+
+
+def test_what_is_donated_is_found_among_any_arguments() -> None:
+    run, xs = jit(lambda *xs: xs[0] * 2 + xs[1], donate=1), [torch.ones(2), torch.ones(2)]
+    assert run(*xs).tolist() == [3.0, 3.0] and [x.numel() for x in xs] == [2, 0]
+    assert jit(lambda *xs: xs[0] * 2, donate=3)(*xs[:1]).tolist() == [2.0, 2.0]
+
+
+def test_a_donating_call_inside_another_one_takes_its_own_arguments() -> None:
+    inner = jit(lambda x: x * 2, donate=0)
+    kept: list[Tensor] = []
+
+    def compiler(module: Any, inputs: Any) -> Any:
+        def run(*args: Any) -> Any:
+            kept.append(torch.ones(2))
+            inner(kept[-1])
+            return module(*args)
+
+        return run
+
+    outer, x = jit(lambda x: x * 3, donate=0, compiler=compiler), torch.ones(2)
+    for n in range(1, 3):
+        x = torch.ones(2)
+        assert outer(x).tolist() == [3.0, 3.0] and x.numel() == 0
+        assert [t.numel() for t in kept] == [0] * n
+
+
+def test_a_donated_tensor_is_not_kept_alive() -> None:
+    run, x = jit(lambda x: x * 2, donate=0), torch.ones(2)
+    reference = weakref.ref(x)
+    run(x)
+    del x
+    gc.collect()
+    assert reference() is None
+
+
+def test_a_tensor_for_an_item_of_a_group_is_refused() -> None:
+    optimizer = torch.optim.SGD(linear().parameters(), lr=0.1)
+
+    @jit
+    def f(x: Tensor) -> Tensor:
+        optimizer.param_groups[0]["lr"] = x.sum()
+        return x * 2
+
+    with pytest.raises(RuntimeError, match="assigns a tensor to 'lr' of a group of its SGD"):
+        f(torch.ones(2))
+    assert optimizer.param_groups[0]["lr"] == 0.1

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
 
 import runtime
 from runtime import aot
+from runtime.aot.capture.tangents import primals_and_tangents
 
 X, Y, G = (torch.randn(3) for _ in range(3))
 CUTS = [aot.default_partition, aot.min_cut_rematerialization_partition]
@@ -54,13 +56,42 @@ def test_of_a_graph_with_other_names_by_the_inputs_that_it_was_made_for(cut: Any
     check(traced(), ((X, Y), (G,)), cut)
 
 
+@pytest.mark.parametrize("trace", [aot.make_fx, make_fx], ids=["ours", "torch's"])
 @pytest.mark.parametrize("cut", CUTS)
-def test_of_a_function_of_two_lists_by_its_signature(cut: Any) -> None:
-    module = aot.make_fx(joint)([X, Y], [G])
-    output = module.graph.output_node()
-    outs, gradients = output.args[0]  # type: ignore[misc, str-unpack]
-    output.args = ([*outs, *gradients],)  # type: ignore[misc]
-    check(module, None, cut)
+def test_of_a_function_of_two_lists_by_its_signature(cut: Any, trace: Any) -> None:
+    def f(inputs: list[torch.Tensor], cotangents: list[torch.Tensor]) -> Any:
+        outs, gradients = joint(inputs, cotangents)
+        return [*outs, *gradients]
+
+    check(trace(f)([X, Y], [G]), None, cut)
+
+
+@pytest.mark.parametrize("trace", [aot.make_fx, make_fx], ids=["ours", "torch's"])
+def test_a_list_of_no_tangents_is_one(trace: Any) -> None:
+    module = trace(lambda inputs, cotangents: [inputs[0] * inputs[1]])([X, Y], [])
+    primals, tangents = primals_and_tangents(module)
+    assert [n.name for n in primals] == ["inputs_1", "inputs_2"] and tangents == []
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        aot.make_fx(lambda x, tangents: x * tangents)(X, G),  # two tensors
+        aot.make_fx(lambda a, b, tangents: a[0] * b[0] * tangents[0])([X], [Y], [G]),  # three lists
+        aot.make_fx(lambda a, tangents: a["x"] * a["y"] * tangents[0])({"x": X, "y": Y}, [G]),
+    ],
+)
+def test_of_a_function_of_other_arguments_by_their_names(module: Any) -> None:
+    primals, tangents = primals_and_tangents(module)
+    inputs = module.graph.find_nodes(op="placeholder")
+    assert (primals, tangents) == (inputs[:-1], inputs[-1:]) and inputs[-1].name.startswith("tangents")
+
+
+def test_of_a_graph_that_has_lost_an_input_by_the_names() -> None:
+    module = aot.make_fx(lambda inputs, tangents: inputs[0] * tangents[0])([X, Y], [G])
+    first, second, third = module.graph.find_nodes(op="placeholder")
+    module.graph.erase_node(second)
+    assert primals_and_tangents(module) == ([first], [third])
 
 
 @pytest.mark.parametrize("cut", CUTS)

@@ -1,0 +1,85 @@
+"""What a capture writes down is not changed afterwards, and two places are one only if they are one object."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from runtime import jit
+from runtime.aot.capture.pullback import Pullback
+from runtime.aot.capture.python_state import Place
+from runtime.aot.capture.reach import Reach
+from runtime.aot.capture.reader import _Referent
+from runtime.aot.capture.reads import Read, Slots
+from runtime.aot.capture.subclasses import Layouts, layout_of
+from runtime.aot.jit import explain
+from runtime.aot.jit.groups import Cell
+from runtime.aot.jit.optimizers import Assigned, StatePlace
+from runtime.aot.jit.report import Report
+from runtime.aot.jit.steps import Outcome, _Entry
+from tests.runtime.aot.subclass_helpers import two
+
+OWNER: dict[str, Any] = {}
+OPTIMIZER = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
+REFERENCE = weakref.ref(OPTIMIZER)
+NUMBER = torch.zeros((), dtype=torch.float64)
+FIXED: list[Any] = [
+    Pullback(),
+    Place(OWNER, "a", ""),
+    Reach({}, {}),
+    Slots(OWNER),
+    Read(OWNER, "a", 1),
+    _Referent(REFERENCE),
+    layout_of(two()),
+    Layouts((), (), (), ()),
+    Report("f", (), ()),
+]
+
+
+@pytest.mark.parametrize("record", FIXED, ids=lambda x: type(x).__name__)
+def test_a_record_is_not_changed(record: Any) -> None:
+    name = dataclasses.fields(record)[0].name
+    before = getattr(record, name)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(record, name, 1)
+    assert getattr(record, name) is before
+
+
+PLACES: list[Callable[[], Any]] = [
+    lambda: Place(OWNER, "a", ""),
+    lambda: Slots(OWNER),
+    lambda: Read(OWNER, "a", 1),
+    lambda: _Referent(REFERENCE),
+    lambda: Cell(OWNER, "lr", None, NUMBER),
+    lambda: StatePlace(OPTIMIZER, NUMBER, "step"),
+    lambda: Assigned(OWNER, "lr"),
+    lambda: Outcome(None, [], [], [], None),  # type: ignore[arg-type]
+    lambda: _Entry([], []),
+]
+
+
+@pytest.mark.parametrize("make", PLACES, ids=lambda make: type(make()).__name__)
+def test_two_records_of_the_same_are_two(make: Callable[[], Any]) -> None:
+    first, second = make(), make()
+    assert first != second and first == first and len({first, second, first}) == 2
+
+
+def test_layouts_of_the_same_are_equal() -> None:
+    first, second = layout_of(two()), layout_of(two())
+    assert first is not second and first == second and hash(first) == hash(second)
+    assert Layouts((first,), (), (), ()) == Layouts((second,), (), (), ())
+
+
+def test_what_a_program_was_captured_for_is_told_without_what_it_reads() -> None:
+    rate = 2.0
+    f = jit(lambda x: x * rate)
+    f(torch.ones(2))
+    (captured,) = explain(f).programs
+    assert captured.reads and captured.around
+    told = repr(captured)
+    assert "the first call" in told and "float32[2]" in told and "reads=" not in told and "around=" not in told
