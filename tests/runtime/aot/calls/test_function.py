@@ -493,9 +493,8 @@ def test_without_grad_mode_a_program_may_switch_it_on() -> None:
 
     compiled = aot_function(f, nop)
     for _ in range(2):
-        x = leaf(2)
         with torch.no_grad():
-            y = compiled(x)
+            y = compiled(x := leaf(2))
         assert y.requires_grad
         y.sum().backward()
         assert x.grad.tolist() == [2.0, 2.0]

@@ -464,34 +464,12 @@ def test_a_program_asks_for_a_limited_number_of_places(monkeypatch: pytest.Monke
     assert len(found(lambda x: x * rate * config["rate"] * scale.rate, torch.ones(2))) == 2
 
 
-def test_hooks_of_modules_are_read() -> None:
-    module = nn.Identity()
-    module.register_forward_hook(lambda m, args, out: out * rate)
-    module.register_forward_pre_hook(lambda m, args: args)
-    places = found(module, torch.ones(2))
-    assert "globals:rate" in places
-    kept = [r.owner for r in reads_of(module, (), {}, []) if r.name is WHOLE]
-    assert any(o is module._forward_hooks for o in kept) and any(o is module._forward_pre_hooks for o in kept)
-    assert any(o is nn.modules.module._global_forward_hooks for o in kept)
-
-
 def test_a_module_with_a_forward_of_its_own_is_asked_for_it() -> None:
     module = nn.Identity()
     module.forward = lambda x: x * rate  # type: ignore[method-assign, assignment]
     reads = reads_of(module, (), {}, [])
     assert [r.value for r in reads if r.owner is vars(module) and r.name == "forward"] == [module.forward]
     assert "globals:rate" in found(module, torch.ones(2))
-
-
-def test_modules_that_loop_over_themselves_are_asked_for_their_children() -> None:
-    for module in (nn.Sequential(nn.Identity()), nn.ModuleList([nn.Identity()]), nn.ModuleDict({"a": nn.Identity()})):
-        assert any(r.owner is module._modules and r.name is WHOLE for r in reads_of(module, (), {}, []))
-    parameters = nn.ParameterList([nn.Parameter(torch.ones(1))])
-    reads = reads_of(lambda x: [x * p for p in parameters], (), {}, [])
-    assert any(r.owner is vars(parameters) and r.name == "_size" for r in reads)
-    by_name = nn.ParameterDict({"a": nn.Parameter(torch.ones(1))})
-    reads = reads_of(lambda x: [x * by_name[k] for k in by_name], (), {}, [])
-    assert any(r.owner is by_name._keys and r.name is WHOLE for r in reads)
 
 
 def test_objects_that_are_handed_on_are_looked_into_up_to_that_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -523,14 +501,3 @@ def test_tensors_are_found_over_functions_that_call_others() -> None:
     assert [text(r) for r in tensors_read([inside], third, [])] == ["cell:"]
     assert [text(r) for r in tensors_read([inside], fourth, [])] == ["cell:"]
     assert tensors_read([inside], lambda x: fourth(x), []) == []
-
-
-@pytest.mark.parametrize("step, noted", [(False, ["_enabled", "_growth_factor"]), (True, [])])
-def test_numbers_of_an_object_of_torchs_are_read_by_its_methods(step: bool, noted: list[str]) -> None:
-    scaler = torch.amp.GradScaler("cpu")
-    optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], 0.1)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-    f: Any = (lambda x: scheduler.step()) if step else (lambda x: scaler.scale(x))
-    owner = vars(scheduler if step else scaler)
-    names = [r.name for r in reads_of(f, (), {}, []) if r.owner is owner and r.value is not MISSING]
-    assert [n for n in noted if n in names] == noted and (noted or not names)
