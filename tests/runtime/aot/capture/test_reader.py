@@ -464,14 +464,6 @@ def test_a_program_asks_for_a_limited_number_of_places(monkeypatch: pytest.Monke
     assert len(found(lambda x: x * rate * config["rate"] * scale.rate, torch.ones(2))) == 2
 
 
-def test_a_module_with_a_forward_of_its_own_is_asked_for_it() -> None:
-    module = nn.Identity()
-    module.forward = lambda x: x * rate  # type: ignore[method-assign, assignment]
-    reads = reads_of(module, (), {}, [])
-    assert [r.value for r in reads if r.owner is vars(module) and r.name == "forward"] == [module.forward]
-    assert "globals:rate" in found(module, torch.ones(2))
-
-
 def test_objects_that_are_handed_on_are_looked_into_up_to_that_number(monkeypatch: pytest.MonkeyPatch) -> None:
     holder = types.SimpleNamespace(rate=1.0)
 

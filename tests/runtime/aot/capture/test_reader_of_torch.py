@@ -25,6 +25,14 @@ def test_hooks_of_modules_are_read() -> None:
     assert any(o is nn.modules.module._global_forward_hooks for o in kept)
 
 
+def test_a_module_with_a_forward_of_its_own_is_asked_for_it() -> None:
+    module = nn.Identity()
+    module.forward = lambda x: x * rate  # type: ignore[method-assign, assignment]
+    reads = reads_of(module, (), {}, [])
+    assert [r.value for r in reads if r.owner is vars(module) and r.name == "forward"] == [module.forward]
+    assert [r.value for r in reads if r.name == "rate"] == [rate]
+
+
 def test_modules_that_loop_over_themselves_are_asked_for_their_children() -> None:
     for module in (nn.Sequential(nn.Identity()), nn.ModuleList([nn.Identity()]), nn.ModuleDict({"a": nn.Identity()})):
         assert any(r.owner is module._modules and r.name is WHOLE for r in reads_of(module, (), {}, []))
