@@ -198,7 +198,7 @@ def test_a_program_for_any_sizes_is_at_hand_like_any_other(monkeypatch: pytest.M
         ([1, 2], "list"),
         (double, "function"),
     ],
-    ids=str,
+    ids=["absent", "facts", "tensor", "bool", "int", "float", "None", "text", "list", "function"],
 )
 def test_objects_are_told_in_a_few_words(x: Any, text: str) -> None:
     assert described(x) == text
