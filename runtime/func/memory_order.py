@@ -94,8 +94,10 @@ def _turned(t: torch.Tensor, conjugated: bool, negated: bool) -> torch.Tensor:
 
 
 def _order(t: torch.Tensor) -> list[int]:
-    """The dimensions of ``t`` from the largest stride to the smallest."""
-    return sorted(range(t.dim()), key=t.stride().__getitem__, reverse=True)
+    """The dimensions of ``t`` from the largest stride to the smallest. Those of size 1 have no place in memory and stay where they are."""
+    wide = [d for d in range(t.dim()) if t.shape[d] != 1]
+    ordered = iter(sorted(wide, key=t.stride().__getitem__, reverse=True))
+    return [next(ordered) if d in wide else d for d in range(t.dim())]
 
 
 @cache

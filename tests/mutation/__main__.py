@@ -37,7 +37,6 @@ TESTS = ["tests/runtime", "generated_tests"]
 SLOW = [  # each takes half a minute or more, and other tests run the same lines
     "tests/runtime/tape/test_saved_memory.py",
     "tests/runtime/rules/test_bindings.py",
-    "tests/runtime/session/test_backward.py::test_a_chain_of_a_million_nodes_runs_and_is_freed",
 ]
 FIRST = 3.0  # seconds of tests
 

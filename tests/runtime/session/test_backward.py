@@ -99,10 +99,10 @@ def test_hooks_change_gradients_and_can_be_removed() -> None:
     assert seen == [30.0, 33.0]
 
 
-def test_a_chain_of_a_million_nodes_runs_and_is_freed(without_collector: None) -> None:
+def test_a_long_chain_of_nodes_runs_and_is_freed(without_collector: None) -> None:
     x = runtime.tensor([1.0], requires_grad=True)
     y: Any = x
-    for _ in range(1_000_000):
+    for _ in range(100_000):
         y = y + 1
     y.backward()
     assert x.grad is not None and x.grad.item() == 1.0

@@ -50,7 +50,7 @@ def loss(params: list[Any], k: int) -> Any:
 
 @pytest.mark.parametrize("repetition", range(2))
 def test_shared_parameters_get_the_sums_of_the_serial_run(repetition: int) -> None:
-    passes = 200
+    passes = 60
     serial, shared = parameters(), parameters()
     for k in range(THREADS):
         for _ in range(passes):
