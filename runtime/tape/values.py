@@ -133,6 +133,15 @@ class GradValue(Value):
             raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
         return hooks.register(self._own_hooks(*edge), hook)
 
+    @property
+    def _backward_hooks(self) -> Any:
+        edge = edge_of(self)
+        return None if edge is None else (edge[0].tensor_hooks or {}).get(edge[1])
+
+    @_backward_hooks.setter
+    def _backward_hooks(self, new: Any) -> None:
+        raise RuntimeError(f"a program assigns _backward_hooks of a tensor inside {self._level.what}. Let it call register_hook().")
+
     def register_post_accumulate_grad_hook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
         """Refused: a hook for what is added to ``.grad`` would never be called."""
         raise RuntimeError(

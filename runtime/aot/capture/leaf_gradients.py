@@ -265,7 +265,7 @@ class LeafGradients:
         """Add ``g`` to the gradient of the leaf at ``node``. ``others``: ids of memories that other tensors of the program show."""
         kept = self._of_node(node)
         kept.added = True
-        if hooked(kept.leaf):
+        if hooked(kept.leaf) or node.pre_hooks or node.post_hooks:
             raise RuntimeError(f"backward() in the program adds to the gradient of a tensor with hooks, {HOOKS}{here()}")
         if not kept.known:
             self._read(kept, False)
@@ -385,7 +385,4 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     _data_of.__get__: _data,
     _data_of.__set__: lambda gradients, t, new: refuse_data(),
 }
-_OF_AUTOGRAD: dict[str, Callable[..., Any]] = {
-    "backward": LeafGradients.backward,
-    "grad": LeafGradients.grad,
-}
+_OF_AUTOGRAD: dict[str, Callable[..., Any]] = {"backward": LeafGradients.backward, "grad": LeafGradients.grad}  # of torch's engine

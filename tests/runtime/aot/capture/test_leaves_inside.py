@@ -31,6 +31,23 @@ def test_a_leaf_that_shall_no_longer_require_grad_is_refused_as_a_leaf(way: str)
         WAYS[way](lambda leaf: leaf.requires_grad_(False) and None)(X)
 
 
+def test_hooks_of_the_node_of_a_leaf_are_refused_where_its_gradient_arrives() -> None:
+    def program(x: Any) -> Any:
+        leaf = x.detach().clone().requires_grad_()
+        leaf.view_as(leaf).grad_fn.next_functions[0][0].register_prehook(lambda grads: grads)
+        leaf.sin().sum().backward()
+        return leaf.grad
+
+    with pytest.raises(RuntimeError, match="adds to the gradient of a tensor with hooks"):
+        jit(program)(X)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_hooks_are_registered_and_not_assigned(way: str) -> None:
+    with pytest.raises(RuntimeError, match=r"assigns _backward_hooks of a tensor inside .* register_hook\(\)"):
+        WAYS[way](lambda leaf: setattr(leaf, "_backward_hooks", {0: print}))(X)
+
+
 def test_a_result_says_whether_it_retains_its_gradient() -> None:
     def flags(x: Any) -> tuple[Any, ...]:
         y, z = x * 2, x.sin()
