@@ -19,7 +19,7 @@ def refuse_number_of_samples(name: str, given: Sequence[Any], is_sum: bool, size
     """
     for c in _numbers(given):
         by = c if name.startswith("div") == is_sum else 1 / c
-        near = round(by)
+        near = round(by) if math.isfinite(by) else 0
         if near >= size and near % size == 0 and math.isclose(by, near, rel_tol=1e-6):
             what, instead = ("sum", "mean()") if is_sum else ("mean", "sum()")
             how = "divided by" if name.startswith("div") else "multiplied with"

@@ -191,3 +191,11 @@ def test_a_word_decides_what_the_number_means(name: str) -> None:
         with per_sample(w, reduction=reduction) as grads:
             NUMBERS[name][0]((grads.batch(x) * w).sum(1)).backward()
         torch.testing.assert_close(grads.materialize(), scale * x)
+
+
+@pytest.mark.parametrize("factor", [float("inf"), float("nan")])
+def test_a_loss_may_be_scaled_by_what_is_no_number_of_samples(factor: float) -> None:
+    p = runtime.tensor([1.0, 2.0], requires_grad=True)
+    with per_sample([p]) as grads:
+        ((grads.batch(torch.ones(3, 2)) * p).sum(1).mean() * factor).backward()
+    assert not grads.norms().isfinite().any()
