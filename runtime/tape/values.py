@@ -140,6 +140,8 @@ class GradValue(Value):
 
     @_backward_hooks.setter
     def _backward_hooks(self, new: Any) -> None:
+        if not new and not self._backward_hooks:  # as a tensor is unpickled
+            return
         raise RuntimeError(f"a program assigns _backward_hooks of a tensor inside {self._level.what}. Let it call register_hook().")
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Any], Any]) -> RemovableHandle:

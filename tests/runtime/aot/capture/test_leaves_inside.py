@@ -48,6 +48,17 @@ def test_hooks_are_registered_and_not_assigned(way: str) -> None:
         WAYS[way](lambda leaf: setattr(leaf, "_backward_hooks", {0: print}))(X)
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_hooks_are_not_taken_away_by_assignment(way: str) -> None:
+    def program(leaf: Any) -> None:
+        leaf._backward_hooks = None  # there are none to lose
+        leaf.register_hook(torch.cos)
+        leaf._backward_hooks = None
+
+    with pytest.raises(RuntimeError, match="assigns _backward_hooks"):
+        WAYS[way](program)(X)
+
+
 def test_a_result_says_whether_it_retains_its_gradient() -> None:
     def flags(x: Any) -> tuple[Any, ...]:
         y, z = x * 2, x.sin()
