@@ -51,7 +51,7 @@ _autocast = torch._C._is_any_autocast_enabled
 
 def plain_case() -> bool:
     """Whether only the session's tape has to see the parts: no hooks, scopes, modes, autocast, stand-in or inference mode."""
-    modes = HOOKS.stack or SCOPE.levels or _active_modes() or _autocast()
+    modes = HOOKS.innermost() or SCOPE.levels or _active_modes() or _autocast()
     return current_stand_in() is None and not modes and (_grad_enabled() or not _inference())
 
 

@@ -47,7 +47,7 @@ class GradLevel(Tape):
                 decomposed = decomposition_of(op, "vjp")
                 if decomposed is not None:
                     return self.run_inside(decomposed, args, kwargs)
-            if HOOKS.stack:
+            if HOOKS.innermost():
                 return self._record_packed(op, args, inner, kwargs, edges, wanted, spans)
             outs = self.outward(op, inner, kwargs)
             if not isinstance(outs, torch.Tensor):

@@ -106,7 +106,7 @@ def rebase(level: Tape, target: Any, edge: Edge, self_edge: int | None) -> None:
 
 def _save_counted(node: OpNode, args: list[Any], kwargs: Any, result: torch.Tensor) -> None:
     """Save for ``node``. The dispatcher counts the write after this, so a saved ``result`` expects the next version."""
-    if HOOKS.stack:
+    if HOOKS.innermost():
         HOOKS.about_to_bump = result
         try:
             node.save(args, kwargs, result)

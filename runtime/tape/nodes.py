@@ -224,7 +224,7 @@ class OpNode(Node):
 
         Under pack hooks it may be called twice: before the kernel with ``outs=None``, to pack the arguments, then with the outputs.
         """
-        if HOOKS.stack:
+        if HOOKS.innermost():
             self._pack(args, kwargs, outs)
         else:
             self.save_unpacked(args, kwargs, outs)

@@ -27,9 +27,12 @@ FREED = (
 Pack = Callable[[torch.Tensor], Any]
 Unpack = Callable[[Any], torch.Tensor]
 
+# Its argument: whether the pairs of a trace of torch's count as well.
+_pushed_to_torch: Callable[[bool], tuple[Pack, Unpack] | None] = torch._C._autograd._top_saved_tensors_default_hooks
+
 
 class _Hooks(Ambient):
-    """Pack and unpack hooks of this thread. The last pair of ``stack`` applies. ``disabled``: the error message while hooks are forbidden.
+    """Pack and unpack hooks of this thread. ``disabled``: the error message while hooks are forbidden.
     ``about_to_bump``: the result of an in-place op while it is packed. The dispatcher will increment its version after that."""
 
     def __init__(self) -> None:
@@ -44,14 +47,30 @@ class _Hooks(Ambient):
             raise RuntimeError(self.disabled)
         self.stack.append((pack, unpack))
 
+    def innermost(self) -> tuple[Pack, Unpack] | None:
+        """The pair that applies: the last of ``stack``, else the last that ``torch.autograd.graph`` was given without the drop-in.
+
+        That of ``torch.utils.checkpoint`` counts what torch's own nodes save. Without it the values are the same.
+        """
+        if self.stack:
+            return self.stack[-1]
+        hooks = _pushed_to_torch(True)
+        return None if hooks is None or getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint" else hooks
+
     @contextmanager
     def suspended(self) -> Iterator[None]:
         """While entered, the hooks that there are now see nothing."""
         before, self.stack = self.stack, []
+        of_torch: list[tuple[Pack, Unpack]] = []
+        while hooks := _pushed_to_torch(True):
+            torch._C._autograd._pop_saved_tensors_default_hooks()
+            of_torch.append(hooks)
         try:
             yield
         finally:
             self.stack = before
+            for hooks in reversed(of_torch):
+                torch._C._autograd._push_saved_tensors_default_hooks(*hooks)
 
 
 HOOKS = _Hooks()
@@ -124,8 +143,8 @@ def _type_name(t: torch.Tensor) -> str:
 
 def save(level: Level, t: torch.Tensor, edge: History | None) -> Saved | Packed:
     """Save inner tensor ``t`` of history ``edge``. It is packed if this thread has hooks and ``level`` is the eager session."""
-    if HOOKS.stack and level.packs:
-        return pack(level, t, edge, *HOOKS.stack[-1])
+    if level.packs and (hooks := HOOKS.innermost()) is not None:
+        return pack(level, t, edge, *hooks)
     return store(level, t)
 
 

@@ -18,7 +18,7 @@ from ...seam import factories
 from ...session.tensor import SESSION, Tensor
 from ...tape.nodes import Edge, Node
 from ...tape.running import RUNNING
-from ...tape.saved import FREED, HOOKS, Packed, modified, pack, restore
+from ...tape.saved import FREED, HOOKS, Pack, Packed, Unpack, modified, pack, restore
 from ...tape.values import accumulator_of, edge_of
 from ..capture.aliasing import saved_of, within_reach
 from ..capture.joint import Joint
@@ -213,8 +213,8 @@ class CompiledBackward(Node):
         self.written = written
         self.parts: dict[int, list[Part]] = {}
         self.watched: list[tuple[torch.Tensor, int]] = []
-        if HOOKS.stack:
-            self._pack()
+        if hooks := HOOKS.innermost():
+            self._pack(hooks)
 
     @property
     def edges(self) -> tuple[Edge | None, ...]:
@@ -324,13 +324,12 @@ class CompiledBackward(Node):
             results: Sequence[Any] = again(*primals, *(saved[i] for i in backward.pullback.saved), *given)
         return results
 
-    def _pack(self) -> None:
+    def _pack(self, hooks: tuple[Pack, Unpack]) -> None:
         """Give what is saved to the pack hooks of this thread."""
         assert self.saved is not None
         targets = dict(zip(self.backward.joint.boundary.differentiated, self.targets, strict=True))
         of_saved: dict[int, Target | None] = {at: targets.get(i) for i, at in self.backward.saved_primals.items()}
         of_saved |= {at: targets.get(i) for at, i in enumerate(self.backward.reread, self.backward.n_kept)}
-        hooks = HOOKS.stack[-1]
         self.saved = [
             pack(SESSION, t, _edge(of_saved.get(i)), *hooks) if isinstance(t, torch.Tensor) else t for i, t in enumerate(self.saved)
         ]

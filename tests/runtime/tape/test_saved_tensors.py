@@ -156,6 +156,41 @@ class TestDefaultHooks:
         same(scenario)
 
 
+X = torch.tensor([1.0, 2.0, 3.0])
+WAYS: dict[str, Callable[..., Any]] = {
+    "session": lambda f: runtime.autograd.grad(f(x := runtime.wrap(X).requires_grad_()).sum(), x)[0],
+    "jitted": lambda f: runtime.autograd.grad(runtime.jit(f)(x := runtime.wrap(X).requires_grad_()).sum(), x)[0],
+    "jitted step": lambda f: runtime.jit(lambda x: runtime.autograd.grad(f(y := x.clone().requires_grad_()).sum(), y)[0])(X),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+class TestHooksOfTorchWithoutTheDropIn:
+    def test_they_pack_what_is_saved(self, way: str) -> None:
+        def program(x: Any) -> Any:
+            with torch.autograd.graph.saved_tensors_hooks(lambda t: 2 * t.detach(), lambda t: t + 1):
+                y = x * x
+            return y + x * x
+
+        assert unwrap(WAYS[way](program)).tolist() == [8.0, 14.0, 20.0]  # 2 (2x + 1) + 2x
+
+    def test_those_of_its_checkpoint_change_no_value(self, way: str) -> None:
+        def program(x: Any) -> Any:
+            return torch.utils.checkpoint.checkpoint(lambda x: x.sin() * x, x, use_reentrant=False)
+
+        torch.testing.assert_close(unwrap(WAYS[way](program)), X.sin() + X * X.cos())
+
+
+def test_hooks_of_torch_around_a_call_are_not_traced_into_its_program() -> None:
+    f = runtime.jit(lambda x: x.sin() * x)
+    x = runtime.wrap(X).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().clone(), lambda t: t):
+        first = f(x)
+        assert torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    torch.testing.assert_close(unwrap(slope(OURS, first, x)), X.sin() + X * X.cos())
+    torch.testing.assert_close(unwrap(slope(OURS, f(x), x)), X.sin() + X * X.cos())
+
+
 class TestHandles:
     def test_hooks_of_one_saved_tensor(self) -> None:
         def scenario(lib: Any, x: Any) -> Any:
