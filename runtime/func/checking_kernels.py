@@ -7,17 +7,14 @@ ATen, and so does a call that ATen refuses.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._C import DispatchKey
 
-from ..seam.levels import levels_of
 from .composite_kernels import Refused, symbolic
-from .regions import running_traces
-from .trace import Trace
+from .regions import traced
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -37,7 +34,7 @@ def _in_traces(overload: Any) -> Callable[[Callable[..., Any]], Callable[..., An
         names = [a.name for a in overload._schema.arguments]
 
         def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            if _traced(args, kwargs):
+            if traced(args, kwargs):
                 try:
                     return f(**dict(zip(names, args, strict=False)), **kwargs)
                 except Refused:
@@ -49,13 +46,6 @@ def _in_traces(overload: Any) -> Callable[[Callable[..., Any]], Callable[..., An
         return f
 
     return register
-
-
-def _traced(args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether a trace sees the call: its mode is active, or one of its values is within an argument."""
-    if running_traces():
-        return True
-    return any(isinstance(level, Trace) for a in itertools.chain(args, kwargs.values()) for level in levels_of(a))
 
 
 def _require(holds: Tensor, message: str) -> None:

@@ -92,6 +92,13 @@ def fill(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> A
 
 def with_one_draw(op: Op, calls: list[tuple[list[Any], dict[str, Any]]]) -> list[Any]:
     """Run the op once per element, each time from the same state of the generator. ``calls``: (arguments, options) of each element."""
+    from .regions import traced  # here, since traces import sympy
+
+    if traced(*calls[0]):
+        raise BatchingError(
+            f"vmap: with randomness='same', {op.func} runs for each element from the same state of the generator, and a graph sets no "
+            "state. Use randomness='different', or draw outside of vmap."
+        )
     generator = calls[0][1].get("generator") or torch.default_generator
     state = generator.get_state()
     results = []

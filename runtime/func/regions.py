@@ -6,7 +6,7 @@ A checkpoint inside a compiled program is such a region. Its calls say in ``meta
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import fx
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..seam.level_mode import LevelMode
+from ..seam.levels import levels_of
 from .trace import Trace
 
 _KEY = "ac_graph_id"
@@ -24,6 +25,13 @@ def running_traces() -> list[Trace]:
     """The traces that run on this thread, outermost first."""
     levels = (mode.level for mode in _get_current_dispatch_mode_stack() if isinstance(mode, LevelMode))
     return [level for level in levels if isinstance(level, Trace)]
+
+
+def traced(args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a trace sees a call: its mode is active, or one of its values is within an argument."""
+    if running_traces():
+        return True
+    return any(isinstance(level, Trace) for a in itertools.chain(args, kwargs.values()) for level in levels_of(a))
 
 
 @contextmanager

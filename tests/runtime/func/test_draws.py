@@ -225,6 +225,14 @@ def test_elements_share_a_draw_of_the_generator_that_is_given() -> None:
     assert torch.equal(first, torch.multinomial(X[0], 9, generator=torch.Generator().manual_seed(3)))
 
 
+@pytest.mark.filterwarnings("ignore:.*has no batch rule")
+@pytest.mark.parametrize("draw", [lambda x: F.rrelu(-x, training=True), lambda x: torch.multinomial(x, 2)])
+@pytest.mark.parametrize("way", [lambda f: make_fx(f)(X), lambda f: runtime.jit(f)(X)])
+def test_a_graph_does_not_draw_again_from_the_same_state(way: Callable[..., Any], draw: Callable[[Any], Any]) -> None:
+    with pytest.raises(BatchingError, match="runs for each element from the same state of the generator, and a graph sets no state"):
+        way(vmap(draw, randomness="same"))
+
+
 @pytest.mark.parametrize("randomness", ["error", "same", "different"])
 def test_an_error_of_the_program_stays_what_it_is(randomness: str) -> None:
     def f(x: Any) -> Any:
