@@ -1,6 +1,7 @@
 """Who may import whom: the arrows of docs/architecture.md, and what `runtime` may not take from torch."""
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -59,26 +60,44 @@ def modules(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
 
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` as it is written. Empty for what begins with anything but a name."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(names)]) if isinstance(node, ast.Name) else ""
+
+
+@functools.cache  # several claims read every file
+def read(text: str) -> tuple[list[ast.Import | ast.ImportFrom], list[tuple[int, str]]]:
+    """The imports of a file, wherever in it, and what it mentions as `a.b`, with its line."""
+    imports: list[ast.Import | ast.ImportFrom] = []
+    mentioned: list[tuple[int, str]] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute):
+            mentioned.append((node.lineno, dotted(node)))
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            imports.append(node)
+    return imports, mentioned
+
+
 def imported_names(path: Path) -> Iterator[tuple[int, str]]:
-    """Every module that the file imports, wherever in it, with its line; `from a import b` is `a.b`."""
-    package = ".".join(path.relative_to(ROOT).with_suffix("").parts[:-1])
-    for node in ast.walk(ast.parse(path.read_text())):
+    """Every module that the file imports, with its line; `from a import b` is `a.b`."""
+    package = path.relative_to(ROOT).parts[:-1]
+    for node in read(path.read_text())[0]:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*parents, base] if base else parents)
+        else:
+            parents = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join([*parents, *filter(None, [node.module])])
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
 
 
 def dotted_names(path: Path) -> Iterator[tuple[int, str]]:
     """:func:`imported_names`, and every `torch.a.b` that the file mentions."""
     yield from imported_names(path)
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Attribute):
-            yield node.lineno, ast.unparse(node)
+    yield from read(path.read_text())[1]
 
 
 def within(name: str, package: str) -> bool:
