@@ -7,6 +7,7 @@ cell needs them.
 from __future__ import annotations
 
 import datetime
+import gc
 import re
 import shlex
 from collections.abc import Generator, Mapping, Sequence
@@ -252,10 +253,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Load torch, the target and OpInfo's database before the first cell, so that no cell's time includes the loading.
-
-    On other devices than the CPU, the workers load them: a process may not be forked once it has used a GPU.
-    """
+    """Load before the first cell what cells need. The collector need not look at any of it again: it stays until the end."""
     run = session.config.stash[_run]
     tiers = {cell.tier for item in session.items if (cell := _cell(item)) is not None}
     if run.sharding is None and run.tier == TIERS[-1] and tiers and tiers.isdisjoint(TIERS[-1:]):
@@ -264,9 +262,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     here = _in_process(session.config)
     run.runner = Runner(session.items, _run_here, here=here)
-    if not here and run.settings.device not in ("cpu", "meta"):
-        return
-    cells = [(item, cell) for item in session.items if (cell := _cell(item)) is not None]
+    if here or run.settings.device in ("cpu", "meta"):
+        _load(session.items, run, here)
+    gc.collect()
+    gc.freeze()
+
+
+def _load(items: Sequence[pytest.Item], run: Run, here: bool) -> None:
+    """Load torch, the target and OpInfo's database, so that no cell's time includes the loading.
+
+    On other devices than the CPU, the workers load them: a process may not be forked once it has used a GPU.
+    """
+    cells = [(item, cell) for item in items if (cell := _cell(item)) is not None]
     if cells:
         import torch
 
