@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -111,11 +112,11 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_module_of_the_page_gives_right_values(name: str, package: Path) -> None:
-    lines = [line.removeprefix("        ") for line in PROGRAMS[name].splitlines()]
+def test_the_modules_of_the_page_give_right_values(package: Path) -> None:
+    programs = {name: textwrap.dedent(text) for name, text in PROGRAMS.items()}
+    runs = [f"exec(compile({text!r}, {name!r}, 'exec'), dict(globals()))" for name, text in programs.items()]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(package), str(ROOT)))}
-    program = [sys.executable, "-W", "error:.*has no batch rule", "-c", START + "\n".join(lines)]
+    program = [sys.executable, "-W", "error:.*has no batch rule", "-c", "\n".join([START, *runs])]
     done = subprocess.run(program, cwd=package, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 

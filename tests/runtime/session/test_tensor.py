@@ -25,13 +25,21 @@ class Named(torch.Tensor):
 
 
 def _told(program: Callable[[Any], Any], lib: Any) -> Any:
-    """What a program gives, or the type of its error; with the warnings that it makes."""
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        try:
-            found = shown(program(lib))
-        except (RuntimeError, TypeError, ValueError) as e:
-            found = type(e)
+    """What a program gives, or the type of its error; with the warnings that it makes.
+
+    Some warnings are given once for each process, by torch as by the runtime. Here they are given always: others ran before this test.
+    """
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            try:
+                found = shown(program(lib))
+            except (RuntimeError, TypeError, ValueError) as e:
+                found = type(e)
+    finally:
+        torch.set_warn_always(always)
     return found, [w.category for w in seen]
 
 

@@ -66,7 +66,7 @@ def test_one_process_tries_all_programs_and_a_fork_leaves_it_alone(seen: dict[st
     [
         ("exits", "it ends the process with code 7 while compiling"),
         ("is killed", "it ends by SIGSEGV while compiling; its last line is 'about to die'"),
-        ("never ends", "it takes more than 15 s, and was compiling"),
+        ("never ends", "it takes more than 6 s, and was compiling"),
         ("raises", "ValueError: not this graph"),
         ("makes code that crashes", "it ends by SIGSEGV while running the code"),
         ("makes code of a wrong layout", "its code expects another layout than a kernel gives: expected size 2==3"),

@@ -54,7 +54,7 @@ def main() -> None:
     seen["process of another"] = process()
     seen["cache"] = {k: v for k, v in counters["inductor"].items() if k in ("fxgraph_cache_hit", "fxgraph_cache_miss")}
     for way in WAYS:
-        compiler = partial(inductor, limit=15) if way == "never ends" else "inductor"
+        compiler = partial(inductor, limit=6) if way == "never ends" else "inductor"
         with config.patch(post_grad_custom_post_pass=Failing(way)):
             seen[way] = outcome(jit(lambda x: x.sin() + 1, compiler=compiler))
     with config.patch(post_grad_custom_post_pass=lambda graph: None):

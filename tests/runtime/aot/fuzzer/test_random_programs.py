@@ -21,7 +21,7 @@ from .programs import Case, Step, random_case
 from .surroundings import SESSION, TORCH
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # random programs do much that torch warns of
-NUMBER, FIRST = int(os.environ.get("PROGRAMS", "120")), int(os.environ.get("SEED", "0"))
+NUMBER, FIRST = int(os.environ.get("PROGRAMS", "90")), int(os.environ.get("SEED", "0"))
 
 
 def described(case: Case, found: Outcome) -> str:
