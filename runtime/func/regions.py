@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from torch import fx
@@ -27,7 +28,7 @@ def running_traces() -> list[Trace]:
     return [level for level in levels if isinstance(level, Trace)]
 
 
-def traced(args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
+def traced(args: Iterable[Any], kwargs: Mapping[str, Any] = MappingProxyType({})) -> bool:
     """Whether a trace sees a call: its mode is active, or one of its values is within an argument."""
     if running_traces():
         return True

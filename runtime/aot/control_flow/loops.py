@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ...autograd.function_rules import VmapInfo
 from ...func.grad import vjp
 from ...func.graph_module import GraphModule
 from ...func.jvp import jvp
 from ...func.provenance import here, line_of
+from ...func.regions import running_traces, traced
 from ...func.trace import Trace
 from ...rules.ops import DIFFERENTIABLE
-from ...seam.level_mode import LevelMode
 from ...seam.levels import levels_of
 from .branches import Branch, ControlFlow, Piece, captured, draws, refuse_draws
 from .conditions import replaced
@@ -55,7 +55,7 @@ def _repeated(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carry: t
     """``while_loop``. ``copies``: a result that shares memory with the carry is copied."""
     leaves, spec = pytree.tree_flatten(carry)
     of_tensors = all(isinstance(x, torch.Tensor) for x in leaves)
-    if of_tensors and (in_trace() or any(isinstance(level, Trace) for x in leaves for level in levels_of(x))):
+    if of_tensors and traced(leaves):
         return _captured(cond_fn, body_fn, leaves, spec, copies)
     ran = False
     while True:
@@ -110,10 +110,6 @@ def check_carry(
         )
 
 
-def in_trace() -> bool:
-    return any(isinstance(mode, LevelMode) and isinstance(mode.level, Trace) for mode in _get_current_dispatch_mode_stack())
-
-
 def _captured(
     cond_fn: Callable[..., Any], body_fn: Callable[..., Any], leaves: Sequence[torch.Tensor], spec: pytree.TreeSpec, copies: bool
 ) -> tuple[Any, ...]:
@@ -141,7 +137,7 @@ def _captured(
 
 def entered(t: torch.Tensor) -> torch.Tensor:
     """A value of the carry as the graph takes it: contiguous, and in a trace one of its own."""
-    if in_trace() and not any(isinstance(level, Trace) for level in levels_of(t)):
+    if running_traces() and not any(isinstance(level, Trace) for level in levels_of(t)):
         return t.clone(memory_format=torch.contiguous_format)
     return t.contiguous() if t.layout is torch.strided else t
 
@@ -159,7 +155,7 @@ def chosen_loop(condition: Any, body: Any, carried: Sequence[Any], rest: Sequenc
     """``torch.ops.higher_order.while_loop`` for values of any level."""
     given = (*carried, *rest)
     graphs = isinstance(condition, fx.GraphModule) and isinstance(body, fx.GraphModule)
-    if graphs and all(isinstance(x, torch.Tensor) for x in given) and (in_trace() or any(map(unreadable, given))):
+    if graphs and all(isinstance(x, torch.Tensor) for x in given) and (running_traces() or any(map(unreadable, given))):
         return _While.apply(Branch(condition), Branch(body), len(carried), *given)
     return _repeated(lambda *c: condition(*c, *rest), lambda *c: body(*c, *rest), tuple(carried), copies=True)
 

@@ -17,14 +17,14 @@ from ...autograd.function_rules import VmapInfo
 from ...func.grad import vjp
 from ...func.jvp import jvp
 from ...func.provenance import here
+from ...func.regions import traced
 from ...func.trace import Trace
 from ...func.vmap import vmap
 from ...rules.ops import DIFFERENTIABLE
-from ...seam.levels import levels_of
 from .branches import Branch, ControlFlow, Piece, captured, refuse_draws
 from .conditions import replaced
 from .lanes import batched
-from .loops import check_carry, entered, in_trace
+from .loops import check_carry, entered
 from .registered import Tensors, abstract_results, run, stands_for, through_levels, transformable
 
 _OPERATOR = torch.ops.higher_order.scan
@@ -126,7 +126,7 @@ def _scanned(step: Callable[[Any, Any], Any], init: Any, xs: Any, dim: int, reve
     length = _length(moved)
     of_tensors = all(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(init))
     whole = unroll is False or (unroll is None and not isinstance(length, int))
-    if whole and of_tensors and (in_trace() or any(isinstance(level, Trace) for x in moved for level in levels_of(x))):
+    if whole and of_tensors and traced(moved):
         carry, ys = _captured(step, init, [x.flip(0) for x in moved] if reverse else moved, spec)
         ys = pytree.tree_map_only(torch.Tensor, lambda y: y.flip(0) if reverse else y, ys)
     else:
@@ -178,7 +178,7 @@ def _captured(step: Callable[[Any, Any], Any], init: Any, xs: Sequence[torch.Ten
 def _along(step: Callable[..., Any], carry: Sequence[torch.Tensor], xs: Sequence[torch.Tensor]) -> tuple[list[Any], list[Any]]:
     """``carry, y = step(carry, x)`` along ``xs``, flat lists all of them. One call in a trace."""
     spec = pytree.tree_structure(list(xs))
-    if in_trace() or any(isinstance(level, Trace) for x in (*carry, *xs) for level in levels_of(x)):
+    if traced((*carry, *xs)):
         return _captured(step, list(carry), xs, spec, copies=True)  # type: ignore[no-any-return]
     return _scanned(step, list(carry), list(xs), 0, False, True)
 

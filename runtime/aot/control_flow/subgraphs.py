@@ -17,9 +17,7 @@ from torch._ops import _higher_order_ops
 from torch.utils import _pytree as pytree
 
 from ...func.provenance import here
-from ...func.trace import Trace
-from ...seam.levels import levels_of
-from .loops import in_trace
+from ...func.regions import traced
 from .registered import OURS, refuse, stands_for
 
 _HIGHER = torch.ops.higher_order
@@ -65,7 +63,7 @@ for _operator in (_HIGHER.auto_functionalized, _HIGHER.auto_functionalized_v2, _
 @stands_for(_HIGHER.print)
 def _printed(text: str, *args: Any, **kwargs: Any) -> None:
     leaves = pytree.tree_leaves((args, kwargs))
-    if in_trace() or any(isinstance(level, Trace) for x in leaves for level in levels_of(x)):
+    if traced(leaves):
         raise NotImplementedError(
             "torch.ops.higher_order.print in a program that is traced would print once, and no numbers. Return what is to be printed."
             f"{here()}"
