@@ -6,11 +6,18 @@
 
 Between two draws the state of a generator stays as it is, unless the program sets it. A call can set a seed before the draws of the graph,
 and afterwards give back the state from before the call or set a seed. What a program does in between is refused.
+
+A generator that the program makes has the same seed in each call:
+
+    def f(x):
+        return x + torch.rand(2, generator=(g := torch.Generator().manual_seed(3)))     # g is freed when f returns
 """
 
 from __future__ import annotations
 
 import secrets
+import sys
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +32,16 @@ _SET = (
     "the program sets the state of a random generator (manual_seed, set_rng_state, fork_rng, set_state) between two draws, or to a state "
     "that is not that of a seed below 2**40, and a graph makes draws alone. Do that before the call."
 )
+_UNFOUND = (
+    "the program draws from a generator that was just seeded, and that is in no variable of a function that runs. So it is not known "
+    "whether each call makes it. Keep it in a variable."
+)
+_UNSEEDED = (
+    "the program makes a generator, and its state is that of no seed below 2**40. A graph would go on drawing from it, where each call "
+    "makes another one. Give it a seed by manual_seed, or make it before the call."
+)
 _BOUND = 1 << 40  # torch.seed() and initial_seed() of a trace give larger ones, which are others in the next call
+_DEFAULT_SEED = torch.Generator().initial_seed()
 
 
 @dataclass(frozen=True)
@@ -59,9 +75,36 @@ def seeded(seedings: Sequence[Seeding]) -> Iterator[None]:
 def _seed_of(generator: Any) -> int | None:
     """The seed that ``generator`` was just given; None if it is in another state, or if draws may be made elsewhere than on the CPU."""
     seed: int = generator.initial_seed()
-    if seed >= _BOUND or generator.device.type != "cpu" or torch.accelerator.is_available():
+    if _is_random(seed) or generator.device.type != "cpu" or torch.accelerator.is_available():
         return None
-    return seed if torch.equal(torch.Generator().manual_seed(seed).get_state(), generator.get_state()) else None
+    return seed if _is_fresh(generator) else None
+
+
+def _is_random(seed: int) -> bool:
+    return seed >= _BOUND and seed != _DEFAULT_SEED
+
+
+def _is_fresh(generator: Any) -> bool:
+    """Whether ``generator`` is in the state of its seed."""
+    return torch.equal(torch.Generator(generator.device).manual_seed(generator.initial_seed()).get_state(), generator.get_state())
+
+
+def _in_variables(generator: Any) -> Any:
+    """The object that running functions have for ``generator``: a variable, or an element or attribute of one. None if there is none.
+
+    ``generator`` is the object that a call of ATen is given, which is another one.
+    """
+    frame: Any = sys._getframe(1)
+    address = generator._cdata
+    while frame is not None:
+        names = (frame.f_globals.get(name) for name in frame.f_code.co_names)
+        for x in (*frame.f_locals.values(), *names):
+            held = x.values() if type(x) is dict else x if type(x) in (list, tuple) else getattr(x, "__dict__", {}).values()
+            for y in (x, *held):
+                if isinstance(y, torch.Generator) and y is not generator and y._cdata == address:  # type: ignore[attr-defined]
+                    return y
+        frame = frame.f_back
+    return None
 
 
 class RandomStates:
@@ -83,18 +126,40 @@ class RandomStates:
         self.entered = {cdata: state for cdata, (_, state) in self.states.items()}
         self.drawn: set[int] = set()
         self.first: dict[int, int] = {}  # by address of a generator: the seed that it had at the first draw
+        self.met: dict[int, tuple[weakref.ref[Any], int | None]] = {}  # by address: one first seen at a draw, with the seed it had there
 
     def check(self, generator: Any = None) -> None:
         """Raise if the program has set the state of ``generator`` since the last draw."""
         generator = torch.default_generator if generator is None else generator
         if generator._cdata not in self.states:
             self.before.append((generator, generator.get_state()))
+            self._meet(generator)
         elif not self._unset(generator):
             with _disable_current_modes():
                 seed = None if generator._cdata in self.drawn else _seed_of(generator)
             if seed is None:
                 raise RuntimeError(f"{_SET} It was before this draw.{here()}")
             self.first[generator._cdata] = seed
+
+    def _meet(self, generator: Any) -> None:
+        """``generator`` is first seen at a draw. If its state is random, all its draws may be others in each call."""
+        with _disable_current_modes():
+            if _is_random(generator.initial_seed()) and _is_fresh(generator):
+                return
+            seed = _seed_of(generator)
+        own = _in_variables(generator)
+        if own is not None:
+            self.met[generator._cdata] = weakref.ref(own), seed
+        elif seed is not None:
+            raise RuntimeError(f"{_UNFOUND}{here()}")
+
+    def _find_those_made_inside(self) -> None:
+        """The program has returned. A generator that it made and that is freed now had its seed in this call, and has it in each."""
+        for cdata, (own, seed) in self.met.items():
+            if own() is None:
+                if seed is None:
+                    raise RuntimeError(_UNSEEDED)
+                self.first[cdata] = seed
 
     def _unset(self, generator: Any) -> bool:
         with _disable_current_modes():
@@ -116,6 +181,7 @@ class RandomStates:
         """When the program has returned: check all generators, and give the closed-over ones the states that they had before the trace."""
         try:
             if kind is None:
+                self._find_those_made_inside()
                 self.seedings = tuple(filter(None, map(self._seeding, self.states)))
         finally:
             for generator, state in self.before:

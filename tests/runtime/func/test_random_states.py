@@ -1,9 +1,11 @@
 """A call of a compiled program sets the states of random generators that the program sets, or the program is refused."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import runtime
 from runtime.aot import aot_function, export, nop
@@ -81,6 +83,21 @@ def seeds_at_the_bound(x: Any) -> Any:
     return x + torch.rand(2)
 
 
+def makes_a_generator(x: Any) -> Any:
+    g = torch.Generator().manual_seed(5)
+    return x + torch.rand(2, generator=g) * torch.rand(2, generator=g)
+
+
+def makes_one_of_the_default_seed(x: Any) -> Any:
+    held = [torch.Generator()]
+    return x + torch.rand(2, generator=held[0])
+
+
+def makes_two(x: Any) -> Any:
+    g, others = torch.Generator().manual_seed(5), {"a": torch.Generator().manual_seed(6)}
+    return x + torch.rand(2, generator=g) * torch.rand(2, generator=others["a"]) - torch.rand(2, generator=g)
+
+
 def restores_a_later_state(x: Any) -> Any:
     y = x + torch.rand(2)
     state = torch.get_rng_state()
@@ -89,7 +106,10 @@ def restores_a_later_state(x: Any) -> Any:
     return y
 
 
-SERVED = [seeds, seeds_a_generator, seeds_a_generator_after_a_draw, forks, forks_and_seeds, seeds_before_and_after, seeds_below_the_bound]
+SERVED = [
+    *(seeds, seeds_a_generator, seeds_a_generator_after_a_draw, forks, forks_and_seeds, seeds_before_and_after, seeds_below_the_bound),
+    *(makes_a_generator, makes_one_of_the_default_seed, makes_two),
+]
 REFUSED = [seeds_after_a_draw, seeds_again, seeds_at_random, seeds_by_the_seed, restores_a_later_state, seeds_at_the_bound]
 
 
@@ -197,3 +217,60 @@ def test_the_first_call_draws_as_the_program_from_a_generator_that_is_first_met_
     found = [compiled(torch.ones(2)) for _ in range(2)]
     Holder.generator.manual_seed(3)
     assert all(torch.equal(x, torch.rand(2, generator=Holder.generator)) for x in found)
+
+
+class Noise(nn.Module):
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.generator = generator
+
+
+HELD: dict[str, tuple[Callable[[torch.Generator], Any], Callable[[Any], torch.Generator]]] = {
+    "list": (lambda g: [g], lambda held: held[0]),
+    "dictionary": (lambda g: {"a": g}, lambda held: held["a"]),
+    "module": (Noise, lambda held: held.generator),
+}
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_a_generator_of_the_caller_goes_on_though_it_was_just_seeded(kind: str) -> None:
+    hold, of = HELD[kind]
+    holder, same = hold(torch.Generator().manual_seed(3)), torch.Generator().manual_seed(3)
+    compiled = aot_function(lambda x: x + torch.rand(2, generator=of(holder)), nop)
+    assert all(torch.equal(compiled(torch.zeros(2)), torch.rand(2, generator=same)) for _ in range(3))
+
+
+def test_a_generator_that_is_passed_and_not_kept_is_that_of_its_call() -> None:
+    compiled = aot_function(lambda x, g: x + torch.rand(2, generator=g), nop)
+    found = [compiled(torch.zeros(2), torch.Generator().manual_seed(seed)) for seed in (3, 4, 3)]
+    assert all(
+        torch.equal(a, torch.rand(2, generator=torch.Generator().manual_seed(seed))) for a, seed in zip(found, (3, 4, 3), strict=True)
+    )
+
+
+def test_a_generator_that_no_variable_has_is_refused_with_the_line() -> None:
+    with pytest.raises(RuntimeError, match=r"Keep it in a variable\. It happened at .*torch\.Generator\(\)\.manual_seed\(3\)"):
+        aot_function(lambda x: x + torch.rand(2, generator=torch.Generator().manual_seed(3)), nop)(torch.zeros(2))
+
+
+def test_a_generator_that_the_program_gives_a_state_is_refused() -> None:
+    def program(x: Any) -> Any:
+        g = torch.Generator()
+        g.set_state(used)
+        return x + torch.rand(2, generator=g)
+
+    own = torch.Generator().manual_seed(3)
+    torch.rand(2, generator=own)
+    used = own.get_state()
+    with pytest.raises(RuntimeError, match="its state is that of no seed below"):
+        aot_function(program, nop)(torch.zeros(2))
+
+
+def test_a_generator_with_a_random_seed_draws_other_numbers_in_each_call() -> None:
+    def program(x: Any) -> Any:
+        g = torch.Generator()
+        g.seed()
+        return x + torch.rand(2, generator=g)
+
+    compiled = aot_function(program, nop)
+    assert not torch.equal(compiled(torch.zeros(2)), compiled(torch.zeros(2)))
