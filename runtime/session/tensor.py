@@ -333,8 +333,8 @@ class Tensor(GradValue):
             memo[id(self)] = copied = torch.nn.Parameter(wrap(self._inner.clone()), self.requires_grad)
             return copied  # type: ignore[return-value]
         copied = pickling.deep_copied(self, memo)
-        # not if copies share memory: a level would not know them as views
-        if SCOPE.levels and not copied.requires_grad and users(self._inner) == 2:
+        # not if copies share memory: a level would not know them as views. Sparse tensors cannot be asked.
+        if SCOPE.levels and not copied.requires_grad and (self.is_sparse or users(self._inner) == 2):
             memo[id(self)] = copied = lifted(copied, 0)
         return copied  # type: ignore[no-any-return]
 
