@@ -253,7 +253,7 @@ def grad(
         reached: list[int] = []  # positions of the gradients that are tensors: vmap returns nothing else
 
         def one(*batched: Any) -> tuple[Any, ...]:
-            grads = _grads(edges, wanted, batched, True, create_graph, allow_unused, materialize_grads)
+            grads = _grads(edges, wanted, batched, retain_graph, create_graph, allow_unused, materialize_grads)
             reached[:] = [i for i, g in enumerate(grads) if g is not None]
             return tuple(grads[i] for i in reached)
 

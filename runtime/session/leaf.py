@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from ..rules.record import extent
 from ..seam.levels import Value
+from ..tape import hooks
 from .tensor import Tensor, wrap
 
 OF_TORCH = (
@@ -27,16 +30,27 @@ def as_leaf(t: torch.Tensor) -> torch.Tensor:
         return wrap(t)
     known = _known.get(id(t))
     if known is not None and known[0]() is t and _shows(t, known[1]._inner):
-        known[1]._hooks = _hooks(t)
-        return known[1]
+        return _following(known[1], t)
     if t.grad_fn is not None:
         raise RuntimeError(OF_TORCH)
     leaf = wrap(t.detach(), requires_grad=True)
     number = id(t)
     source = weakref.ref(t, lambda _: _known.pop(number, None))
     leaf._deliver, leaf._stands_for = _delivery(source), source
-    leaf._hooks = _hooks(t)
     _known[number] = source, leaf
+    return _following(leaf, t)
+
+
+def _following(leaf: Tensor, t: torch.Tensor) -> Tensor:
+    """``leaf`` with the hooks and the ``grad_dtype`` of ``t``. They share the hooks, so that a hook which is registered later runs, too."""
+    seeing = t._backward_hooks
+    if seeing is None:
+        t._backward_hooks = seeing = OrderedDict()
+    if leaf._hooks is not seeing:
+        leaf._backward_hooks = seeing
+    dtype = t.grad_dtype
+    if dtype is not leaf.dtype_of_grad():
+        leaf.grad_dtype = dtype
     return leaf
 
 
@@ -46,17 +60,25 @@ def plain_of(t: Any) -> Any:
     return t if source is None else source
 
 
-def _hooks(t: torch.Tensor) -> Any:
-    return t._backward_hooks
-
-
 def _shows(t: torch.Tensor, inner: torch.Tensor) -> bool:
     """Whether ``inner``, once detached from ``t``, still is what ``t`` shows. Assignment to ``t.data`` changes that."""
-    if t.dtype is not inner.dtype or t.shape != inner.shape or t.layout is not inner.layout:
+    if t.dtype is not inner.dtype or t.layout is not inner.layout:
         return False
-    if t.layout is not torch.strided or t.data_ptr() != inner.data_ptr() or t.stride() != inner.stride():
+    if t.layout is not torch.strided or t.is_nested:
+        return extent(t) == extent(inner) and _places(t) == _places(inner)
+    if t.shape != inner.shape or t.data_ptr() != inner.data_ptr() or t.stride() != inner.stride():
         return False
     return t.is_neg() is inner.is_neg() and t.is_conj() is inner.is_conj()
+
+
+def _places(t: torch.Tensor) -> object:
+    """Where the elements of a nested or a sparse tensor are. Equal to nothing else for a tensor that does not tell."""
+    t = t.detach()
+    if t.is_nested:
+        return t.data_ptr()
+    if t.layout is torch.sparse_coo:
+        return t._indices().data_ptr(), t._values().data_ptr()
+    return object() if t.is_mkldnn else t.values().data_ptr()
 
 
 def _delivery(source: weakref.ref[torch.Tensor]) -> Callable[[torch.Tensor], None]:
@@ -64,17 +86,22 @@ def _delivery(source: weakref.ref[torch.Tensor]) -> Callable[[torch.Tensor], Non
 
     def deliver(g: torch.Tensor) -> None:
         t = source()
-        if t is None or not t.requires_grad:  # as torch, where it was frozen after the forward pass
+        if t is None:
             return
-        old = t.grad
-        if old is None:
-            t.grad = g
-        elif old.layout is g.layout is torch.strided:
-            with torch.no_grad():
-                old.add_(g)
-        else:
-            t.grad = old + g
-        for hook in list((t._post_accumulate_grad_hooks or {}).values()):
-            hook(t)
+        if t.requires_grad:  # as torch, not where it was frozen after the forward pass
+            old = t.grad
+            if old is None and t.is_nested:  # Python may not assign such a gradient, and torch's node calls the hooks
+                with torch.enable_grad():
+                    of_torch: Any = torch.ops.aten.alias.default(t).grad_fn
+                of_torch.next_functions[0][0](g)
+                return
+            if old is None:
+                t.grad = g
+            elif old.is_sparse and not g.is_sparse:
+                t.grad = g + old
+            else:
+                with torch.no_grad():
+                    old.add_(g)
+        hooks.run_post_accumulate(t, t._post_accumulate_grad_hooks)
 
     return deliver

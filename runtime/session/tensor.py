@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -55,6 +56,7 @@ class Tensor(GradValue):
     _grad: Any = None
     _grad_dtype: Any = _OWN_DTYPE
     _hooks: hooks.Hooks | None = None  # of a leaf; for any other tensor they are stored on the node that made it
+    _assigned: Any = None  # of another tensor: a reference to that node, and what was assigned to ``_backward_hooks``
     _lock: Any = None  # of a leaf that has had a gradient; a backward pass holds it while it adds to the gradient
     _post_accumulate: hooks.Hooks | None = None
     _deliver: Callable[[torch.Tensor], None] | None = None  # of a leaf that stands for a plain tensor of torch
@@ -113,8 +115,6 @@ class Tensor(GradValue):
         if requires_grad and self.is_inference() and not torch.is_inference_mode_enabled():
             raise RuntimeError("Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.")
         self._req = requires_grad
-        if not requires_grad:
-            self._accumulator = None
         return self
 
     @property
@@ -260,7 +260,11 @@ class Tensor(GradValue):
 
     def _own_hooks(self, node: Node, index: int) -> hooks.Hooks:
         if type(node) is not AccumulateGrad:
-            return node.hooks_of(index)
+            known: hooks.Hooks | None = self._backward_hooks
+            if known is None:
+                self._assigned = None
+                known = node.hooks_of(index)
+            return known
         if self._hooks is None:
             self._hooks = node.hooks_of(0)
         return self._hooks
@@ -270,15 +274,20 @@ class Tensor(GradValue):
         edge = edge_of(self)
         if edge is None or type(edge[0]) is AccumulateGrad:
             return self._hooks
+        if self._assigned is not None and self._assigned[0]() is edge[0]:
+            return self._assigned[1]
         return (edge[0].tensor_hooks or {}).get(edge[1])
 
     @_backward_hooks.setter
     def _backward_hooks(self, new: Any) -> None:
         edge = edge_of(self)
-        if edge is None or type(edge[0]) is AccumulateGrad:
-            self._hooks = new
-        if edge is not None and (new is not None or edge[0].tensor_hooks):
-            edge[0].tensor_hooks = {**(edge[0].tensor_hooks or {}), edge[1]: OrderedDict() if new is None else new}
+        if edge is not None and type(edge[0]) is not AccumulateGrad:
+            self._assigned = weakref.ref(edge[0]), new  # as in torch, its node is not told
+            return
+        self._hooks = new
+        node = self._accumulator() if self._accumulator is not None else None
+        if node is not None:
+            node.tensor_hooks = None if new is None else {0: new}
 
     @_backward_hooks.deleter
     def _backward_hooks(self) -> None:
@@ -333,8 +342,8 @@ class Tensor(GradValue):
             memo[id(self)] = copied = torch.nn.Parameter(wrap(self._inner.clone()), self.requires_grad)
             return copied  # type: ignore[return-value]
         copied = pickling.deep_copied(self, memo)
-        # not if copies share memory: a level would not know them as views
-        if SCOPE.levels and not copied.requires_grad and users(self._inner) == 2:
+        # not if copies share memory: a level would not know them as views. Sparse tensors cannot be asked.
+        if SCOPE.levels and not copied.requires_grad and (self.is_sparse or users(self._inner) == 2):
             memo[id(self)] = copied = lifted(copied, 0)
         return copied  # type: ignore[no-any-return]
 

@@ -90,7 +90,13 @@ def into_leaf(level: Level, variable: Leaf, grads: list[Any], index: int, create
     more reference, for hooks after the node. The gradient gets the strides of the leaf if the leaf is dense, else it becomes contiguous.
     """
     if not variable._req:
-        return  # a view made without history (see ``Tensor._follows_base``), or a leaf that no longer requires grad
+        if variable._edge is not None:
+            raise RuntimeError(
+                "leaf variable has been moved into the graph interior. It was frozen after its use, and then written to. Write to it under "
+                "torch.no_grad(), or after the backward pass."
+            )
+        hooks.run_post_accumulate(variable, variable._post_accumulate)  # as in torch, also of a leaf that no longer requires grad
+        return
     with variable._lock or variable.__dict__.setdefault("_lock", threading.RLock()):
         g = grads[index]
         grads[index] = None
@@ -117,7 +123,7 @@ def into_leaf(level: Level, variable: Leaf, grads: list[Any], index: int, create
             else:
                 inner.add_(g)
         if variable._post_accumulate:
-            hooks.run_post_accumulate(variable)
+            hooks.run_post_accumulate(variable, variable._post_accumulate)
 
 
 def _as_gradient(g: Any, variable: Leaf, sole: bool) -> Any:

@@ -8,7 +8,7 @@ tensor. A leaf stores its hooks itself, because its ``AccumulateGrad`` lives onl
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,6 @@ from torch.utils.hooks import RemovableHandle
 from ..rules.record import extent
 from ..seam.levels import Level, Value
 from .conform import conform
-from .leaf_protocol import Leaf
 from .node_protocol import Hook as Hook
 from .node_protocol import Hooks as Hooks
 from .node_protocol import TapeNode
@@ -90,9 +89,10 @@ def run_posthooks(level: Level, node: TapeNode, outs: Sequence[Any], grads: Sequ
     return outs
 
 
-def run_post_accumulate(variable: Leaf) -> None:
-    for hook in list((variable._post_accumulate or {}).values()):
-        if hook(variable) is not None:
+def run_post_accumulate(leaf: Any, hooks: Mapping[int, Hook] | None) -> None:
+    """Run ``hooks``, after the ``.grad`` of ``leaf`` has changed."""
+    for hook in list((hooks or {}).values()):
+        if hook(leaf) is not None:
             raise RuntimeError("Tensor post accumulate grad hooks should return None.")
 
 

@@ -10,11 +10,13 @@ import torch
 
 
 class Leaf(Protocol):
-    """``_req``: whether it still requires grad. ``_lock``: held while a pass adds to ``_grad``. ``_hooks`` see the gradient before it is
-    added, ``_post_accumulate`` the leaf afterwards. ``_deliver`` takes a plain gradient to where it belongs, if that is elsewhere."""
+    """``_req``: whether it still requires grad. ``_edge``: its history, if a write has made it no leaf. ``_lock``: held while a pass adds
+    to ``_grad``. ``_hooks`` see the gradient before it is added, ``_post_accumulate`` the leaf afterwards. ``_deliver`` takes a plain
+    gradient to where it belongs, if that is elsewhere."""
 
     _inner: torch.Tensor
     _req: bool
+    _edge: Any
     _grad: Any
     _lock: Any
     _hooks: OrderedDict[int, Callable[..., Any]] | None

@@ -163,7 +163,8 @@ class AccumulateGrad(Node):
 
     def unwatched(self) -> bool:
         """Whether no hook sees the gradient, so that the engine may add it at any time."""
-        return not (self.tensor_hooks or self.pre_hooks or self.post_hooks or self.variable._post_accumulate)
+        of_leaf = self.tensor_hooks[0] if self.tensor_hooks else None
+        return not (of_leaf or self.pre_hooks or self.post_hooks or self.variable._post_accumulate)
 
 
 class Input(Node):

@@ -214,7 +214,7 @@ def _outside(source: _Source, t: torch.Tensor, kind: Kind, tracked: bool) -> tup
         return name, inner, name if wanted else ""
     if wanted:
         if t.layout is not torch.strided:
-            return None  # a leaf of its own for every call
+            return None  # a guard of its own for each layout would not pay
         leaf: Tensor = as_leaf(t)  # type: ignore[assignment]
         known, inner = source.constant(leaf, "l"), source.constant(leaf._inner, "i")
         source.require(f"{name}.requires_grad and {name}.data_ptr() == {leaf._inner.data_ptr()}")  # what `as_leaf` asks

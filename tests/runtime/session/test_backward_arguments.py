@@ -177,6 +177,24 @@ def test_a_refused_cotangent_is_named_by_its_number() -> None:
         runtime.autograd.grad([x * y, y], [x], [ONES[None], ONES[None]], is_grads_batched=True)
 
 
+@pytest.mark.parametrize("create", [False, True])
+@pytest.mark.parametrize("retain", [None, False, True])
+def test_a_batch_of_cotangents_frees_the_graph_as_one_does(retain: bool | None, create: bool) -> None:
+    kept = []
+    for ours in (False, True):
+        lib = Library(ours)
+        x = lib.leaf(3)
+        y = x.exp()
+        lib.grad(y, x, torch.ones(2, 3, dtype=torch.float64), retain, create, is_grads_batched=True)
+        try:
+            lib.grad(y, x, torch.ones(3, dtype=torch.float64))
+            kept.append(True)
+        except RuntimeError as e:
+            assert "Trying to backward through the graph a second time" in str(e)
+            kept.append(False)
+    assert kept[0] is kept[1] is (create if retain is None else retain)
+
+
 def test_inputs_are_a_dict_or_tensors() -> None:
     x = Library(True).leaf(3)
     with pytest.raises(TypeError, match=r"`inputs` argument to `grad\(\)` must be a dict, not mappingproxy. Pass dict\(inputs\)"):

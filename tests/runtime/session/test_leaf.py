@@ -6,6 +6,7 @@ import gc
 import weakref
 from typing import Any
 
+import pytest
 import torch
 
 import runtime
@@ -81,3 +82,157 @@ def test_a_tensor_that_is_frozen_before_the_backward_pass_gets_no_gradient() -> 
     t.requires_grad_(False)
     out.backward()
     assert t.grad is None
+
+
+class Times(runtime.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, factor: float) -> Any:
+        ctx.factor = factor
+        return x * factor
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * ctx.factor, None
+
+
+class Rows(runtime.autograd.Function):
+    """The sum of the second row of a matrix, with a sparse gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x[1].sum()
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return runtime.wrap(torch.sparse_coo_tensor(torch.tensor([[1]]), g.detach().expand(1, 2), (2, 2), check_invariants=False))
+
+
+@pytest.mark.parametrize("uses_after", [0, 1])
+def test_a_hook_that_is_registered_after_the_first_use_sees_the_gradients_of_all(uses_after: int) -> None:
+    t, seen = plain(), []
+    out = Times.apply(t, 2).sum()
+
+    def hook(g: Any) -> Any:
+        seen.append(g.tolist())
+        return g * 10
+
+    t.register_hook(hook)
+    for _ in range(uses_after):
+        out = out + Times.apply(t, 3).sum()
+    out.backward()
+    total = 2.0 + 3 * uses_after
+    assert seen == [[total, total]] and t.grad is not None and t.grad.tolist() == [10 * total] * 2
+
+
+def test_hooks_that_are_assigned_between_two_uses_count_for_both() -> None:
+    t = plain()
+    t.register_hook(lambda g: g * 10)
+    first = Times.apply(t, 2).sum()
+    t._backward_hooks = None
+    (first + Times.apply(t, 3).sum()).backward()
+    assert t.grad is not None and t.grad.tolist() == [5.0, 5.0]
+
+
+def test_a_hook_that_returns_another_size_is_refused() -> None:
+    t = plain()
+    out = Times.apply(t, 2).sum()
+    t.register_hook(lambda g: torch.ones(3))
+    with pytest.raises(RuntimeError, match="has changed the size of value"):
+        out.backward()
+
+
+def test_a_hook_after_the_accumulation_returns_nothing() -> None:
+    t = plain()
+    t.register_post_accumulate_grad_hook(lambda p: p)
+    with pytest.raises(RuntimeError, match="Tensor post accumulate grad hooks should return None"):
+        Times.apply(t, 2).sum().backward()
+
+
+def test_a_hook_after_the_accumulation_runs_for_a_frozen_tensor() -> None:
+    t, seen = plain(), []
+    t.register_post_accumulate_grad_hook(lambda p: seen.append((p is t, p.grad)))
+    out = Times.apply(t, 2).sum()
+    t.requires_grad_(False)
+    out.backward()
+    assert seen == [(True, None)]
+
+
+def test_gradients_have_the_dtype_that_the_plain_tensor_wants() -> None:
+    for before, after in ((torch.float64, torch.float16), (torch.float16, None)):
+        t: Any = plain()
+        t.grad_dtype = before
+        first = Times.apply(t, 2).sum()
+        first.backward()
+        assert t.grad.dtype is before
+        t.grad, t.grad_dtype = None, after
+        Times.apply(t, 2).sum().backward()
+        assert t.grad.dtype is (after or torch.float32) and t.grad.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("order", ["ds", "sd", "ss"])
+def test_dense_and_sparse_gradients_add_up_as_torchs(order: str) -> None:
+    def added(t: torch.Tensor) -> tuple[Any, ...]:
+        return t.grad, t.grad.layout, t.grad.to_dense().tolist()  # type: ignore[union-attr]
+
+    of_torch = torch.ones(2, 2, requires_grad=True)
+    t = of_torch.detach().clone().requires_grad_()
+    found, expected = [], []
+    for kind in order:
+        (Times.apply(t, 2).sum() if kind == "d" else Rows.apply(t)).backward()
+        (of_torch * 2 if kind == "d" else torch.nn.functional.embedding(torch.tensor([1]), of_torch, sparse=True)).sum().backward()
+        found.append(added(t))
+        expected.append(added(of_torch))
+    assert [f[1:] for f in found] == [e[1:] for e in expected]
+    assert (found[0][0] is found[1][0]) is (expected[0][0] is expected[1][0]) is (order != "sd")
+
+
+MADE: dict[str, Any] = {
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2, 3), 2 * torch.ones(1, 3)]),
+    "coo": lambda: torch.eye(2).to_sparse(),
+    "csr": lambda: torch.tensor([[1.0, 2.0], [0.0, 3.0]]).to_sparse_csr(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+@pytest.mark.parametrize("layout", MADE)
+def test_a_nested_or_sparse_tensor_is_one_leaf_whose_hooks_see_the_whole_gradient(layout: str) -> None:
+    def total(y: Any) -> Any:
+        return torch.nested.to_padded_tensor(y, 0.0).sum() if y.is_nested else y.to_dense().sum()
+
+    def dense(g: Any) -> Any:
+        return torch.nested.to_padded_tensor(g, 0.0).tolist() if g.is_nested else g.to_dense().tolist()
+
+    t, seen = MADE[layout]().requires_grad_(), []
+    of_torch = MADE[layout]().requires_grad_()
+    t.register_hook(lambda g: seen.append(dense(runtime.unwrap(g))))
+    t.register_post_accumulate_grad_hook(lambda p: seen.append(p is t))
+    assert as_leaf(t) is as_leaf(t)
+    (total(Times.apply(t, 2)) + total(Times.apply(t, 3))).backward()
+    (total(of_torch * 2) + total(of_torch * 3)).backward()
+    assert t.grad.layout is of_torch.grad.layout and dense(t.grad) == dense(of_torch.grad)
+    assert seen == [dense(of_torch.grad), True]
+    first = t.grad
+    total(Times.apply(t, 5)).backward()
+    whole = torch.tensor(dense(of_torch.grad))
+    assert t.grad is first and dense(t.grad) == (2 * whole).tolist()
+
+
+@pytest.mark.parametrize("part", ["indices", "values"])
+def test_other_data_make_another_leaf_of_a_sparse_tensor(part: str) -> None:
+    t = MADE["coo"]().requires_grad_()
+    before, values = as_leaf(t), t.detach()._values()
+    t.data = (
+        torch.sparse_coo_tensor(torch.tensor([[0, 1], [1, 0]]), values, (2, 2), check_invariants=False)
+        if part == "indices"
+        else 2 * t.detach()
+    )
+    assert as_leaf(t) is not before
+    total = Times.apply(t, 2).to_dense() * torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    total.sum().backward()
+    assert t.grad.to_dense().tolist() == ([[0.0, 4.0], [6.0, 0.0]] if part == "indices" else [[2.0, 0.0], [0.0, 8.0]])
+
+
+def test_a_tensor_of_onednn_is_a_leaf_of_its_own_for_every_use() -> None:
+    t = torch.ones(2, 2).to_mkldnn().requires_grad_()
+    assert as_leaf(t) is not as_leaf(t)  # it does not tell where its elements are

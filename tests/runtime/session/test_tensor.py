@@ -394,3 +394,18 @@ def test_a_tensor_is_made_with_its_dtype_its_device_and_its_flag() -> None:
     made = runtime.tensor([1.0, 2.0], dtype=torch.float64, device="meta", requires_grad=True)
     assert (made.dtype, made.device.type, made.requires_grad) == (torch.float64, "meta", True)
     assert not runtime.tensor([1.0]).requires_grad
+
+
+@pytest.mark.parametrize("transform", [runtime.func.grad, torch.func.grad])
+def test_a_deep_copy_of_a_sparse_tensor_inside_a_transform_takes_what_is_written_to_it(transform: Any) -> None:
+    buffer = torch.eye(2).to_sparse()
+    if transform is runtime.func.grad:
+        buffer = runtime.wrap(buffer)
+
+    def energy(x: Any) -> Any:
+        copied = copy.deepcopy(buffer)
+        copied.add_(x.to_sparse())
+        return copied.to_dense().pow(2).sum()
+
+    assert transform(energy)(torch.ones(2, 2)).tolist() == [[4.0, 2.0], [2.0, 4.0]]
+    assert buffer.to_dense().tolist() == [[1.0, 0.0], [0.0, 1.0]]
