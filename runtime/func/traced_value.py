@@ -39,9 +39,6 @@ class TracedValue(Value):
             return array
         raise escape("numpy()")
 
-    def __array__(self, dtype: Any = None) -> Any:
-        return self.numpy() if dtype is None else self.numpy().astype(dtype, copy=False)
-
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"TracedValue({self._node.name}: {self.dtype}{list(self.shape)})"
 
