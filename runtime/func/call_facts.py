@@ -12,6 +12,7 @@ from torch import fx
 from ..rules.core import QUESTIONS
 from ..rules.ops import is_composite, op_of
 from ..rules.record import listeners
+from .hidden_writes import may_hide
 
 aten = torch.ops.aten
 _SIZES = frozenset((aten.sym_size.int, aten.sym_size.default, aten.sym_stride.default, aten.sym_stride.int, aten.sym_numel.default))
@@ -74,7 +75,7 @@ def _found(func: Any) -> CallFacts:
         or (func.namespace != "aten" if op.record is None else bool(op.record.draws)),
         reads=reads,
         reshapes=torch.Tag.inplace_view in func.tags,
-        may_write=bool(written) or (op.record is not None and op.record.hidden_writes is not None),
+        may_write=bool(written) or may_hide(op),
         written=written,
         returned=next((i for i in written if len(schema.returns) == 1 and _same_alias(schema.arguments[i], schema.returns[0])), None),
         follows=torch.Tag.nondeterministic_seeded not in func.tags and all(r.alias_info is None for r in schema.returns),

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..rules.ops import op_of
+from .hidden_writes import hidden_writes, may_hide
 from .traced_numbers import on_side
 
 _EFFECTS: dict[int, bool] = {}  # by id of an overload of ATen, which lives as long as the process
@@ -61,6 +63,8 @@ def has_effect(n: fx.Node) -> bool:
     known = _EFFECTS.get(id(func))
     if known is None:
         known = n.is_impure() or not func._schema.returns
+        if may_hide(op := op_of(func)):
+            return known or bool(hidden_writes(op, n.args, n.kwargs))
         if func.namespace == "aten":  # what is known of an op of another library may change
             _EFFECTS[id(func)] = known
     return known

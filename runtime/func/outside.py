@@ -5,16 +5,16 @@ A trace runs the program. What the program writes is for the replays of the grap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..rules.ops import Op
-from ..rules.record import parameters
 from ..seam import factories
-from ..seam.levels import Value, constant_of
+from ..seam.levels import Value, bottom, constant_of
+from .hidden_writes import hidden_writes
 from .provenance import here
 
 
@@ -22,12 +22,15 @@ class OutsideMemory:
     """The tensors from outside that a program has met, and the memory of those that it has written to.
 
     Memory is copied before the first write to it, and put back at the end of the trace. Most programs write to none, so none is copied.
+    A write ends the literals in its memory as well: their elements follow no longer from the text of the program.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, abstract: bool = False) -> None:
+        self.abstract = abstract  # the program runs on fake tensors: its writes change versions alone
         self.tensors: dict[int, Any] = {}  # by address of a storage: the storage
         self.saved: dict[int, Any] = {}  # likewise: its bytes before the first write
         self.versions: list[tuple[torch.Tensor, int]] = []
+        self.literals: dict[int, Any] = {}  # by address of a storage: the value of the trace that it is the memory of
 
     def hold(self, t: torch.Tensor) -> None:
         """Note a tensor that is not the trace's."""
@@ -37,29 +40,45 @@ class OutsideMemory:
             if not t.is_inference():
                 self.versions.append((t, t._version))
 
+    def literal(self, value: Any) -> None:
+        """Note a literal of the program's text, whose memory is its own."""
+        if value.layout is torch.strided:
+            self.literals[_address(value)] = value
+
     def before(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Copy the memory that a call of ``op`` is about to write to, if it comes from outside."""
-        written = [a.name for a in op.func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-        hidden = None if op.record is None else op.record.hidden_writes
-        if hidden is not None and hidden.when(*(op.argument(op.positions[n], args, kwargs) for n in parameters(hidden.when))):
-            written += hidden.arguments
-        for name in written:
-            given = op.argument(op.positions[name], args, kwargs)
-            for t in given if isinstance(given, (list, tuple)) else (given,):
-                storage = _storage(t)
-                if storage is not None and storage._cdata in self.tensors:
-                    self.saved.setdefault(storage._cdata, storage.clone())
+        """Before a call of ``op`` that writes: copy the memory that it writes to, if it comes from outside, and end literals in it."""
+        for t in _written(op, args, kwargs):
+            storage = _storage(t)
+            if storage is not None and storage._cdata in self.tensors:
+                self.saved.setdefault(storage._cdata, storage.clone())
+            if self.literals and t.layout is torch.strided and (value := self.literals.pop(_address(t), None)) is not None:
+                value._literal = None
 
     def restore(self) -> None:
         """Put back what was written over. The dispatcher has counted the writes, so the versions are put back as well."""
         for key, old in self.saved.items():
             self.tensors[key].copy_(old)
-        if self.saved:
+        if self.versions and (self.saved or self.abstract):
             tensors, versions = zip(*self.versions, strict=True)
             torch._C._autograd._unsafe_set_version_counter(tensors, versions)
         self.saved.clear()
         self.tensors.clear()
         self.versions.clear()
+        self.literals.clear()
+
+
+def _written(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """The tensors that a call of ``op`` writes to."""
+    names = [a.name for a in op.func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    for name in (*names, *hidden_writes(op, args, kwargs)):
+        given = op.argument(op.positions[name], args, kwargs)
+        for t in given if isinstance(given, (list, tuple)) else (given,):
+            if isinstance(t, torch.Tensor):
+                yield t
+
+
+def _address(t: torch.Tensor) -> int:
+    return int(bottom(t).untyped_storage()._cdata)
 
 
 def _storage(t: Any) -> Any:

@@ -97,7 +97,7 @@ class Trace(Level):
         self.attributes: dict[str, Any] = {}
         self.constants: dict[int, Any] = {}
         self.held: list[Any] = []  # keeps ids in `constants` valid
-        self.outside = OutsideMemory()
+        self.outside = OutsideMemory(abstraction is not None)
         self.random_states: RandomStates | None = None  # if a program that sets such a state is refused
         self.decompositions = decompositions or {}
         self.abstraction = abstraction
@@ -185,8 +185,7 @@ class Trace(Level):
                 inner = constant_of(t.detach())
             if self.abstraction is not None:
                 inner = self.abstraction.constant(inner, literal)
-            else:
-                self.outside.hold(t)
+            self.outside.hold(t)
             known = self.constants[id(t)] = self.wrap(inner, node)
             self.held.append(t)
         return known
@@ -229,7 +228,7 @@ class Trace(Level):
         if kwargs:
             values, in_graph, inside = self._operands(kwargs.values())
             kwargs, named, options = (dict(zip(kwargs, each, strict=True)) for each in (values, in_graph, inside))
-        if facts.may_write and self.outside.tensors:
+        if facts.may_write and (self.outside.tensors or self.outside.literals) and func is not aten.detach_.default:
             self.outside.before(op_of(func), inner, options)
         if facts.reshapes and isinstance(args[0], TracedValue):
             if func is not aten.detach_.default and any(args[0] is known for known in self.constants.values()):
@@ -271,7 +270,7 @@ class Trace(Level):
         """As :meth:`call`, for a call that only computes, of values of plain tensors and literals. None for any other call. It needs no
         modes to be left, and takes half the time."""
         facts = facts_of(func)
-        if facts.special or facts.may_draw or self.decompositions or self.abstraction is not None:
+        if facts.special or facts.may_draw or facts.may_write or self.decompositions or self.abstraction is not None:
             return None
         given: list[Any] = []
         inner: list[Any] = []
@@ -345,6 +344,8 @@ class Trace(Level):
             self.abstract.describe(node, out, v._geometry)
             if facts.literal or (facts.follows and not v.dim()):
                 v._literal = self._literal_of(func, facts, args, kwargs, v)
+                if v._literal is not None:
+                    self.outside.literal(v)
             return v
         abstract = self.abstract.describe(node, out)
         return rewrapped(out, lambda t, i: self._value(t, self._item(node, i, abstract)))
@@ -379,7 +380,7 @@ class Trace(Level):
         targets = [_argument(func, i, args, kwargs) for i in facts.written]
         flat = [t for x in targets for t in (x if isinstance(x, (list, tuple)) else (x,)) if isinstance(t, TracedValue)]
         for t in flat:
-            t._literal = None
+            t._literal = t._literal if func is aten.detach_.default else None
             if t.shape != t._inner.shape or (t.layout is torch.strided and t.stride() != t._inner.stride()):
                 refit(t, self._value(t._inner, t._node))
         abstract = self.abstract.describe(node, out)

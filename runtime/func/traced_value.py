@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..seam.levels import Value
 from .provenance import here
@@ -24,18 +25,19 @@ class TracedValue(Value):
 
     def tolist(self) -> Any:
         if self._literal is not None:
-            return self._literal.tolist()
+            with _disable_current_modes():
+                return self._literal.tolist()
         if self._level.reads == "symbol":
             return [t.tolist() for t in self.unbind()] if self.dim() else self.item()
         raise escape("tolist()")
 
     def numpy(self, *, force: bool = False) -> Any:
         if self._literal is not None:
-            return self._literal.numpy(force=force)
+            with _disable_current_modes():  # else the trace would see the detach() within
+                array = self._literal.numpy(force=force).copy()
+            array.flags.writeable = False  # no write to it would be in the graph
+            return array
         raise escape("numpy()")
-
-    def __array__(self, dtype: Any = None) -> Any:
-        return self.numpy() if dtype is None else self.numpy().astype(dtype, copy=False)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"TracedValue({self._node.name}: {self.dtype}{list(self.shape)})"

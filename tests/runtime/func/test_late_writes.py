@@ -45,13 +45,14 @@ def test_a_program_that_fails_has_written_nothing_to_what_it_closes_over(name: s
     assert closed.tolist() == torch.arange(1.0, 17.0).view(4, 4).tolist()
 
 
+@pytest.mark.parametrize("options", [{}, {"pre_dispatch": True}, {"tracing_mode": "fake", "_allow_non_fake_inputs": True}], ids=str)
 @pytest.mark.parametrize("name", [*WRITES, "a parameter", "an argument"])
-def test_a_trace_leaves_what_its_program_writes_to_as_it_was(name: str) -> None:
+def test_a_trace_leaves_what_its_program_writes_to_as_it_was(name: str, options: dict[str, Any]) -> None:
     closed = torch.arange(1.0, 17.0).view(4, 4)
     if name == "a parameter":
         closed = torch.nn.Parameter(closed, requires_grad=False)
     write = WRITES.get(name, WRITES["add_"])
-    traced = make_fx(lambda x: (write(x if name == "an argument" else closed), x * 1)[1])
+    traced = make_fx(lambda x: (write(x if name == "an argument" else closed), x * 1)[1], **options)
     traced(closed if name == "an argument" else torch.ones(4, 4))
     assert closed.flatten().tolist() == list(range(1, 17)) and closed._version == 0
 
