@@ -1,4 +1,5 @@
-"""The stage ``aot.parts``: an op runs as it is, and the target compiles the programs in it that the op names (:mod:`gen.targets.parts`)."""
+"""The stage ``aot.parts``: an op runs as it is, and the target gives what the op asks for by :mod:`gen.targets.parts`: programs in it,
+compiled, and functions of the target's own."""
 
 from __future__ import annotations
 
@@ -27,15 +28,15 @@ def of(program: Program, axes: Mapping[str, str]) -> Program:
 
         def g(*values: Any) -> Values:
             if axes.get("cuts") != "loaded":
-                with parts_compiled(_compile(compiling, axes, None)):
+                with parts_compiled(_compile(compiling, axes, None), compiling.offered):
                     return f(*values)
             draws = Replay()
             with TemporaryDirectory() as folder:
-                with parts_compiled(_compile(compiling, axes, compiling.cache(folder))):
+                with parts_compiled(_compile(compiling, axes, compiling.cache(folder)), compiling.offered):
                     f(*values)
                 draws.rewind()
                 cache = compiling.cache(folder)
-                with parts_compiled(_compile(compiling, axes, cache)):
+                with parts_compiled(_compile(compiling, axes, cache), compiling.offered):
                     found = f(*values)
             _require_loaded(cache.info())
             return found

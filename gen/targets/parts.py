@@ -6,6 +6,10 @@
         return f(y), f(y), y
 
 So a row can show what lies between a compiled program and its caller: shared memory, several calls, a module with its buffers.
+
+A row may call what a target offers by a name of its own as well:
+
+    jacfwd = offered("func.jacfwd", torch.func.jacfwd)      # in the stage: the target's; elsewhere torch's
 """
 
 from __future__ import annotations
@@ -18,8 +22,11 @@ from typing import Any
 Part = Callable[..., Any]
 Compile = Callable[[Part, tuple[Any, ...]], Part]
 """A function or module, and example arguments or none, to what is called in its place."""
+Offer = Callable[[str, Any], Any]
+"""A name, and what stands for it elsewhere, to what the target offers."""
 
 _compile: ContextVar[Compile | None] = ContextVar("compile", default=None)
+_offer: ContextVar[Offer | None] = ContextVar("offer", default=None)
 
 
 def compiled(f: Part, *examples: Any) -> Part:
@@ -31,11 +38,19 @@ def compiled(f: Part, *examples: Any) -> Part:
     return f if make is None else make(f, examples)
 
 
+def offered(name: str, otherwise: Any) -> Any:
+    """What the target offers by this name, such as ``func.vmap``, if the stage ``aot.parts`` runs. Elsewhere `otherwise`: torch's own, or a
+    loop."""
+    offer = _offer.get()
+    return otherwise if offer is None else offer(name, otherwise)
+
+
 @contextmanager
-def parts_compiled(make: Compile) -> Iterator[None]:
-    """Inside, :func:`compiled` calls `make`."""
-    before = _compile.set(make)
+def parts_compiled(make: Compile, offer: Offer | None = None) -> Iterator[None]:
+    """Inside, :func:`compiled` calls `make`, and :func:`offered` calls `offer`."""
+    made, given = _compile.set(make), _offer.set(offer)
     try:
         yield
     finally:
-        _compile.reset(before)
+        _compile.reset(made)
+        _offer.reset(given)

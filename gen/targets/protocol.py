@@ -209,6 +209,10 @@ class Compiling(Target, Protocol):
         """
         ...
 
+    def offered(self, name: str, otherwise: Any) -> Any:
+        """What the target has by this name of its own, such as ``func.vmap``; `otherwise`, which stands for it in torch, if it has none."""
+        ...
+
     def cache(self, folder: str) -> Any:
         """A cache of partitions in this folder. Its ``info()`` has ``hits`` and ``misses``, of which the one is a number."""
         ...

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from operator import attrgetter
 from typing import Any, cast
 
 import torch
@@ -117,6 +118,9 @@ class RuntimeTarget:
         if examples:
             return aot.aot_module_simplified(cast(torch.nn.Module, f), examples, **options)
         return (aot.aot_module if isinstance(f, torch.nn.Module) else aot.aot_function)(cast(Any, f), dynamic=dynamic, **options)
+
+    def offered(self, name: str, otherwise: Any) -> Any:
+        return attrgetter(name)(runtime)
 
     def cache(self, folder: str) -> aot.Cache:
         return aot.Cache(folder)

@@ -156,6 +156,9 @@ class TorchTarget:
 
         return g
 
+    def offered(self, name: str, otherwise: Any) -> Any:
+        return otherwise
+
     def session(self, f: Callable[..., Any], args: Sequence[Tensor], cotangents: Sequence[Tensor], kept: Sequence[int]) -> Any:
         outputs = f(*args)
         found = gradients([outputs[place] for place in kept], [x for x in args if x.requires_grad], cotangents)

@@ -188,17 +188,17 @@ class DualLevel(Level):
         if op.base_name in METADATA:
             return self._replace(op, v, primals, kwargs, found)
         if not found:
-            uncounted(op.func, *primals, **kwargs)  # the dispatcher counts the write on the value
+            _write(op, primals, kwargs)
             return target
         functional = op.functional or op
         if functional.record is None:
             raise MissingRule(str(op.func), "jvp")
         if functional.nondiff:  # draws, comparisons: what is written has no tangent
-            uncounted(op.func, *primals, **kwargs)
+            _write(op, primals, kwargs)
             self._set_tangent(v, None)
             return target
         before = [p.clone() if isinstance(p, torch.Tensor) and aliases(p, primals[0]) else p for p in primals]
-        uncounted(op.func, *primals, **kwargs)
+        _write(op, primals, kwargs)
         t = fit(tangent_rule(functional)(functional, before, tangents, kwargs, v._inner), v._inner)
         self._set_tangent(v, t)
         return target
@@ -225,7 +225,7 @@ class DualLevel(Level):
         primals, _, found = self._split(op, args)
         if found and args[0].dtype in DIFFERENTIABLE:
             return self._inplace(op, [lift_in_place(self, args[0], op.func), *args[1:]], kwargs)
-        uncounted(op.func, *primals, **self.lowered_kwargs(kwargs))
+        uncounted(op.func, *primals, **self.lowered_kwargs(kwargs))  # the dispatcher counts the write on `args[0]`
         return args[0]
 
     def _set_tangent(self, v: DualValue, t: torch.Tensor | None) -> None:
@@ -262,3 +262,12 @@ class DualLevel(Level):
             raise RuntimeError(f"{op.base_name}(): functions with out=... arguments don't support automatic differentiation")
         op.func(*self.lowered_args(args), **self.lowered_kwargs(kwargs))
         return kwargs.get("out")
+
+
+def _write(op: Op, primals: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Write to the inner tensor of a value. The dispatcher counts the write on the value, whose counter a plain tensor shares. Another one
+    counts for itself."""
+    if type(primals[0]) is torch.Tensor:
+        uncounted(op.func, *primals, **kwargs)
+    else:
+        op.func(*primals, **kwargs)

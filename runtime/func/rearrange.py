@@ -10,7 +10,8 @@ import torch
 
 _TOKEN = re.compile(r"\.\.\.|\(|\)|\w+|\S")
 _REST = "..."
-Groups = list[list[str]]
+_OTHERS = (_REST,)  # the dimensions of ... as they are; a list of it, for `(...)`, joins them
+Groups = list[Sequence[str]]
 
 
 def rearrange(tensor: torch.Tensor | Sequence[torch.Tensor], pattern: str, **axes_lengths: int) -> torch.Tensor:
@@ -41,7 +42,7 @@ def rearrange(tensor: torch.Tensor | Sequence[torch.Tensor], pattern: str, **axe
         starts[axis] = at
         at += len(sizes[axis])
     order = [starts[axis] + k for axis in wanted for k in range(len(sizes[axis]))]
-    shape = [n for group in right for n in (sizes[_REST] if group == [_REST] else [math.prod(math.prod(sizes[axis]) for axis in group)])]
+    shape = [n for group in right for n in (sizes[_REST] if group is _OTHERS else [math.prod(math.prod(sizes[axis]) for axis in group)])]
     return flat.permute(order).reshape(shape)
 
 
@@ -59,11 +60,11 @@ def _parse(side: str, pattern: str) -> Groups:
             continue
         if token != _REST and token != "1" and not token.isidentifier():
             raise ValueError(f"rearrange: {token!r} in {pattern!r} is no axis; axes are identifiers, 1 or ...")
-        axes = [] if token == "1" else [token]
+        axes: Sequence[str] = [] if token == "1" else [token]
         if inside:
-            groups[-1].extend(axes)
+            groups[-1] = [*groups[-1], *axes]
         else:
-            groups.append(axes)
+            groups.append(_OTHERS if token == _REST else axes)
     if inside:
         raise ValueError(f"rearrange: unbalanced or nested parentheses in {pattern!r}")
     names = [axis for group in groups for axis in group]
@@ -75,7 +76,7 @@ def _parse(side: str, pattern: str) -> Groups:
 
 def _sizes(x: torch.Tensor, left: Groups, pattern: str, lengths: dict[str, int]) -> dict[str, list[int]]:
     """The size of every axis, as a list: ``...`` has as many as the other dimensions leave."""
-    at = next((i for i, group in enumerate(left) if group == [_REST]), None)
+    at = next((i for i, group in enumerate(left) if group is _OTHERS), None)
     rest = x.dim() - len(left) + (at is not None)
     if rest < 0 or (at is None and rest):
         raise ValueError(f"rearrange: {pattern!r} is for tensors of {len(left)} dimensions, and this one has {x.dim()}: {list(x.shape)}")

@@ -252,3 +252,16 @@ def test_a_value_that_outlives_the_function_has_escaped() -> None:
     linearize(f, X)
     with pytest.raises(EscapedValue):
         kept[0] + 1
+
+
+def test_a_write_is_noticed_where_the_tensor_belongs_to_another_level() -> None:
+    def f(x: Any) -> Any:
+        y = x.sin()
+        squares = y * y  # its derivative needs the sine
+        y.add_(squares)
+        return y
+
+    expected = jvp(f, (X,), (T,))[1]
+    torch.testing.assert_close(runtime.unwrap(linearize(f, wrap(X))[1](T)), expected)
+    torch.testing.assert_close(vmap(lambda x, t: linearize(f, x)[1](t))(X[None], T[None])[0], expected)
+    torch.testing.assert_close(linearize(lambda x: vmap(f)(x[None])[0], wrap(X))[1](wrap(T)).detach(), wrap(expected))
