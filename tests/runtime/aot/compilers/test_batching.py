@@ -254,6 +254,25 @@ def test_a_nearer_call_comes_to_the_place_of_the_last_farthest_one_of_its_batch(
     assert names(graph) == ["mul", "sin", "sin", "exp", "cos"]
 
 
+def test_a_call_is_in_no_batch_before_its_arguments_are_computed() -> None:
+    """``n`` needs ``a``, which is taken together with ``c``, which needs ``far``: so ``n`` cannot be taken together with ``far``."""
+
+    def f(x: Tensor, y: Tensor) -> list[Tensor]:
+        a, far = x.exp(), y.sin()
+        n, c = a.sin(), far.exp()
+        return [n.tanh(), c.cos().neg()]
+
+    graph = aot.make_fx(f)(X, Y).graph
+    assert [[n.name for n in b] for b in gather(graph)] == [["exp", "exp_1"]]
+    found = fx.Interpreter(torch.nn.Module(), graph=graph).run(X, Y)
+    assert all(torch.equal(a, b) for a, b in zip(found, f(X, Y), strict=True))
+
+
+def test_calls_that_are_left_out_of_a_batch_are_the_next_one() -> None:
+    graph = aot.make_fx(lambda x, y: [x.sin().cos(), y.sin(), (y + 1).sin()])(X, Y).graph
+    assert [[n.name for n in b] for b in gather(graph)] == [["sin_1", "sin_2"]]
+
+
 def _graph(*calls: tuple[Any, ...]) -> tuple[fx.Graph, list[list[fx.Node]]]:
     """A graph of the inputs ``a``, ``b``, ``c`` and ``d``, and of calls, whose strings name inputs and whose numbers name earlier calls.
     The last two are a batch."""
@@ -306,6 +325,9 @@ def test_a_batch_stands_behind_what_its_last_call_takes() -> None:
     first, _, last = (n for n in graph.nodes if n.op == "call_function")
     batch(graph, [[first, last]])
     assert names(graph) == ["neg", "_foreach_sin", "getitem", "getitem"]
+    graph, _ = _graph((aten.sin.default, "a"), (aten.sin.default, "b"), (aten.neg.default, "c"), (aten.sin.default, 2))
+    batch(graph, [[n for n in graph.nodes if n.target is aten.sin.default]])
+    assert names(graph) == ["neg", "_foreach_sin", "getitem", "getitem", "getitem"]
 
 
 def test_a_call_with_a_number_that_is_read_is_in_no_batch_with_one_of_two_tensors() -> None:
