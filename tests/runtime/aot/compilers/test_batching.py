@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from runtime import aot, jit
-from runtime.aot.compilers.batching import LIST, NUMBERS, ONE, batch, form, gather
+from runtime.aot.compilers.batching import LIST, NUMBERS, ONE, _is_free_at, batch, form, gather
 from runtime.aot.compilers.peephole import rewritten
 
 from .random_graphs import bits
@@ -254,6 +254,74 @@ def test_a_nearer_call_comes_to_the_place_of_the_last_farthest_one_of_its_batch(
     assert names(graph) == ["mul", "sin", "sin", "exp", "cos"]
 
 
+def test_a_call_is_in_no_batch_before_its_arguments_are_computed() -> None:
+    """``n`` needs ``a``, which is taken together with ``c``, which needs ``far``: so ``n`` cannot be taken together with ``far``."""
+
+    def f(x: Tensor, y: Tensor) -> list[Tensor]:
+        a, far = x.exp(), y.sin()
+        n, c = a.sin(), far.exp()
+        return [n.tanh(), c.cos().neg()]
+
+    graph = aot.make_fx(f)(X, Y).graph
+    assert [[n.name for n in b] for b in gather(graph)] == [["exp", "exp_1"]]
+    found = fx.Interpreter(torch.nn.Module(), graph=graph).run(X, Y)
+    assert all(torch.equal(a, b) for a, b in zip(found, f(X, Y), strict=True))
+
+
+def test_calls_that_are_left_out_of_a_batch_are_the_next_one() -> None:
+    graph = aot.make_fx(lambda x, y: [x.sin().cos(), y.sin(), (y + 1).sin()])(X, Y).graph
+    assert [[n.name for n in b] for b in gather(graph)] == [["sin_1", "sin_2"]]
+
+
+def test_calls_that_no_form_takes_stay_where_they_are() -> None:
+    graph = aot.make_fx(lambda x, y: [torch.pow(2, x), x.exp(), torch.pow(2, y)])(X, Y).graph
+    assert gather(graph) == [] and names(graph) == ["pow", "exp", "pow"]
+
+
+def test_calls_that_do_not_fit_into_a_batch_stay_where_they_are() -> None:
+    sizes = [(1 << 14,)] * 17 + [(3,)]
+    graph = aot.make_fx(lambda *each: [x.atan2(x).sin() for x in each])(*map(torch.ones, sizes)).graph
+    (group,) = gather(graph)
+    others = [n for n in graph.nodes if n.target is aten.sin.default and n not in group]
+    assert (len(group), len(others)) == (16, 2) and all(n.prev is n.args[0] for n in others)
+
+
+OPS: dict[str, Any] = {name: getattr(aten, name).default for name in ("neg", "exp", "sin", "cos", "t", "sum")} | {"mul": aten.mul.Tensor}
+
+
+@pytest.mark.parametrize(
+    "program, free",
+    [
+        pytest.param("u = neg x; far = exp x; n = sin u", True, id="its argument ends"),
+        pytest.param("u = neg x; far = exp x; n = mul u x", True, id="one of two arguments ends"),
+        pytest.param("far = exp x; n = sin x", False, id="an input does not end"),
+        pytest.param("u = sum x; far = exp x; n = mul u x", False, id="what ends is smaller"),
+        pytest.param("u = t x; far = exp x; n = sin u", False, id="a view ends"),
+        pytest.param("u = neg x; far = exp x; n = sin u; return u", False, id="its argument is a result"),
+        pytest.param("u = neg x; c = cos u; far = exp x; n = sin u", True, id="its argument is used before"),
+        pytest.param("u = neg x; far = exp u; n = sin u", False, id="its argument is used there"),
+        pytest.param("u = neg x; far = exp x; n = sin u; c = cos u", False, id="its argument is used later"),
+        pytest.param("u = neg x; v = t u; far = exp x; n = sin u", False, id="its argument has a view"),
+        pytest.param("u = neg x; far = exp x; n = mul u far", False, id="it needs what is computed there"),
+    ],
+)
+def test_a_nearer_call_is_taken_where_it_ends_an_argument_of_its_size(program: str, free: bool) -> None:
+    graph = fx.Graph()
+    values = {"x": graph.placeholder("x")}
+    returned = ["n"]
+    for line in program.split("; "):
+        if line.startswith("return"):
+            returned += line.split()[1:]
+        else:
+            name, _, op, *args = line.split()
+            values[name] = graph.call_function(OPS[op], tuple(values[a] for a in args))
+            values[name].meta["val"] = X.sum() if op == "sum" else X
+    values["x"].meta["val"] = X
+    graph.output([values[name] for name in returned])
+    place = {n: i for i, n in enumerate(n for n in graph.nodes if n.op == "call_function")}
+    assert _is_free_at(values["n"], place[values["far"]], place) is free
+
+
 def _graph(*calls: tuple[Any, ...]) -> tuple[fx.Graph, list[list[fx.Node]]]:
     """A graph of the inputs ``a``, ``b``, ``c`` and ``d``, and of calls, whose strings name inputs and whose numbers name earlier calls.
     The last two are a batch."""
@@ -306,6 +374,9 @@ def test_a_batch_stands_behind_what_its_last_call_takes() -> None:
     first, _, last = (n for n in graph.nodes if n.op == "call_function")
     batch(graph, [[first, last]])
     assert names(graph) == ["neg", "_foreach_sin", "getitem", "getitem"]
+    graph, _ = _graph((aten.sin.default, "a"), (aten.sin.default, "b"), (aten.neg.default, "c"), (aten.sin.default, 2))
+    batch(graph, [[n for n in graph.nodes if n.target is aten.sin.default]])
+    assert names(graph) == ["neg", "_foreach_sin", "getitem", "getitem", "getitem"]
 
 
 def test_a_call_with_a_number_that_is_read_is_in_no_batch_with_one_of_two_tensors() -> None:

@@ -9,10 +9,10 @@ import torch
 from torch import fx
 
 from runtime import aot
-from runtime.aot.compilers.constants import _number, fold
+from runtime.aot.compilers.constants import _number, fold, without_neutral
 from runtime.func import grad, jacrev
 
-from .by_hand import aten, node_of
+from .by_hand import aten, node_of, symbolic
 from .random_graphs import inputs
 from .rewritten_graphs import calls, runs
 
@@ -119,3 +119,64 @@ def test_a_constant_takes_the_place_of_an_argument_by_position_and_by_name() -> 
 def test_a_product_with_ones_of_a_narrower_dtype_is_left_out() -> None:
     assert calls(lambda x: (x * torch.ones(4, 3)).neg(), X.double()) == ["neg"]
     assert calls(lambda x: x * torch.full((4, 3), 0.1), X.double()) == ["mul"]
+
+
+def test_a_constant_of_a_double_is_computed_once_too() -> None:
+    assert calls(lambda x: x * torch.ones_like(x.exp().sum(0)), X.double()) == ["mul"]
+
+
+def _graph_of(func: Any, args: tuple[Any, ...], value: torch.Tensor) -> tuple[fx.Graph, fx.Node, fx.Node]:
+    """A graph with a call of ``func``, which is said to give ``value``, and a user of it. A string stands for an input."""
+    inputs = {"x": X, "number": 2.5, "symbolic": symbolic(0)}
+    graph = fx.Graph()
+    made = graph.call_function(func, tuple(node_of(inputs[a], graph) if isinstance(a, str) else a for a in args))
+    user = graph.call_function(aten.sin.default, (made,))
+    made.meta["val"] = user.meta["val"] = value
+    graph.output([user])
+    return graph, made, user
+
+
+@pytest.mark.parametrize(
+    "func, args",
+    [
+        pytest.param(aten.full_like.default, ("x", "number"), id="a number of the graph"),
+        pytest.param(aten.new_ones.default, ("symbolic", [4, 3]), id="an argument of any size"),
+        pytest.param(aten.full.default, ([4, 3], "number"), id="a number of the graph, without a tensor"),
+    ],
+)
+def test_what_depends_on_the_arguments_is_no_constant(func: Any, args: tuple[Any, ...]) -> None:
+    graph, made, user = _graph_of(func, args, X)
+    fold(graph)
+    assert user.args == (made,)
+
+
+@pytest.mark.parametrize(
+    "value, folded",
+    [(torch.empty(4, 3), True), (torch.empty(4, 3).double(), False), (torch.empty(3, 4), False), (torch.empty(3, 4).t(), False)],
+)
+def test_a_constant_that_is_not_as_the_graph_says_is_left_to_each_call(value: torch.Tensor, folded: bool) -> None:
+    """As where the default dtype is another one than at the trace."""
+    graph, made, user = _graph_of(aten.ones.default, ([4, 3],), value)
+    fold(graph)
+    assert (user.args != (made,)) is folded
+
+
+def test_constants_lie_on_the_processor_whatever_the_default_device_is() -> None:
+    graph, _, user = _graph_of(aten.ones_like.default, ("x",), X)
+    with torch.device("meta"):
+        fold(graph)
+    (one,) = user.args
+    assert isinstance(one, torch.Tensor) and one.device.type == "cpu" and one.equal(torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_tensor_of_one_number_is_kept_without_dimensions(dtype: torch.dtype) -> None:
+    graph = fx.Graph()
+    x, tenths = node_of(X.double(), graph), torch.full((4, 3), 0.1, dtype=dtype)
+    product = graph.call_function(aten.mul.Tensor, (x, tenths))
+    product.meta["val"] = X.double()
+    graph.output([product])
+    with torch.device("meta"):
+        without_neutral(graph)
+    number: Any = product.args[1]
+    assert number.shape == () and number.dtype is dtype and number.device.type == "cpu" and number.equal(tenths[0, 0])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from runtime import jit
+from runtime.aot.compilers.filling import fill
 from runtime.huge_pages import LARGE
 
+from .by_hand import aten, node_of
 from .random_graphs import bits
 from .rewritten_graphs import calls, rewrites, runs
 
@@ -113,3 +117,41 @@ def test_each_call_says_what_it_gives() -> None:
         if n.op == "call_function":
             rows = 2 * LIMIT if n.target is torch.ops.aten.empty.memory_format else LIMIT
             assert n.meta["val"].shape == (rows, 2)
+
+
+PIECE = 1 << 16
+VIEW, SPLIT, HELD, ITEM = aten.view.default, aten.split.Tensor, "get_attr", operator.getitem
+
+
+@pytest.mark.parametrize(
+    "between, fits",
+    [
+        pytest.param([(aten.cumsum.default, 3 * PIECE)], True, id="as much as the whole"),
+        pytest.param([(aten.cumsum.default, 3 * PIECE + 1)], False, id="a byte more"),
+        pytest.param([(aten.cumsum.default, 3 * PIECE), (VIEW, 3 * PIECE)], True, id="a view"),
+        pytest.param([(VIEW, 3 * PIECE), (aten.cumsum.default, 3 * PIECE + 1)], False, id="a view does not make room"),
+        pytest.param([(aten.cumsum.default, 3 * PIECE), (HELD, 9)], True, id="a constant"),
+        pytest.param([(HELD, 9), (aten.cumsum.default, 3 * PIECE + 1)], False, id="a constant does not make room"),
+        pytest.param([(aten.cumsum.default, 3 * PIECE), (ITEM, 3 * PIECE)], True, id="an item"),
+        pytest.param([(SPLIT, [2 * PIECE, PIECE])], True, id="several results"),
+        pytest.param([(SPLIT, [2 * PIECE, PIECE + 1])], False, id="several larger results"),
+        pytest.param([(aten._assert_async.msg, None)], True, id="no result"),
+    ],
+)
+@pytest.mark.parametrize("after", [0, 1])
+def test_as_many_bytes_as_the_whole_has_may_be_computed_after_a_piece(between: list[tuple[Any, Any]], fits: bool, after: int) -> None:
+    graph = fx.Graph()
+    x = node_of(torch.empty(PIECE, dtype=torch.uint8, device="meta"), graph)
+    pieces = []
+    for i in range(3):
+        pieces.append(graph.call_function(aten.sin.default, (x,)))
+        pieces[-1].meta["val"] = x.meta["val"]
+        for func, size in between if i == after else ():
+            n = graph.create_node("get_attr", "held") if func == HELD else graph.call_function(func, (x, 0))
+            made = [torch.empty(s, dtype=torch.uint8, device="meta") for s in (size if isinstance(size, list) else [size or 0])]
+            n.meta["val"] = made if isinstance(size, list) else made[0] if size else None
+    whole = graph.call_function(aten.cat.default, (pieces,))
+    whole.meta["val"] = torch.empty(3 * PIECE, dtype=torch.uint8, device="meta")
+    graph.output([whole])
+    fill(graph)
+    assert (aten.cat.default not in {n.target for n in graph.nodes}) is fits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -33,6 +34,25 @@ def test_each_graph_has_a_name_of_its_own_while_it_is_compiled() -> None:
     assert numbers[0] == numbers[1] < numbers[2] and len({whole for _, whole in seen}) == 3
     assert all(name in whole for name, whole in seen)
     assert get_aot_compilation_context()[0] == []
+
+
+def test_the_graphs_that_a_thread_compiles_are_counted_from_0() -> None:
+    seen: list[tuple[int, str]] = []
+
+    def compiler(graph: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        names, model, number = get_aot_compilation_context()
+        assert (get_aot_graph_name(), model) == (f"model__{names[0]}_{number}", "model")
+        seen.append((number, names[0].partition("_")[2]))
+        return nop(graph, examples)
+
+    def compile() -> None:
+        assert get_aot_compilation_context() == ([], "model", 0)
+        for n in (1, 2):
+            aot_function(lambda x: x.sin().sum(), compiler)(runtime.tensor([1.0] * n, requires_grad=True)).backward()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(compile).result()
+    assert seen == [(0, "forward"), (1, "backward"), (2, "forward"), (3, "backward")]
 
 
 def test_a_compiler_that_fails_leaves_no_name_behind() -> None:
