@@ -48,7 +48,9 @@ def _cross_entropy(
 ) -> Tensor:
     dim = 0 if x.dim() == 1 else 1
     soft = x.shape == target.shape
-    if size_average is not None or reduce is not None or (not soft and (not label_smoothing or weight is not None)):
+    fits = ignore_index < 0 and target.is_floating_point() if soft else label_smoothing and weight is None
+    valid = reduction in ("none", "mean", "sum") and 0 <= label_smoothing <= 1  # torch refuses the others
+    if size_average is not None or reduce is not None or not fits or not valid:
         return F.cross_entropy(x, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing)
     scores = x.log_softmax(dim)
     if not soft:
@@ -68,7 +70,7 @@ def _kl_div(
     reduction: str = "mean",
     log_target: bool = False,
 ) -> Tensor:
-    if reduction != "batchmean" or x.dim() < 2:
+    if size_average is not None or reduce is not None or reduction != "batchmean" or x.dim() < 2:
         return F.kl_div(x, target, size_average, reduce, reduction, log_target)
     return F.kl_div(x, target, reduction="none", log_target=log_target).flatten(1).sum(1).mean()
 

@@ -62,7 +62,7 @@ def plain_of(t: Any) -> Any:
 
 def _shows(t: torch.Tensor, inner: torch.Tensor) -> bool:
     """Whether ``inner``, once detached from ``t``, still is what ``t`` shows. Assignment to ``t.data`` changes that."""
-    if t.dtype is not inner.dtype or t.layout is not inner.layout:
+    if t.dtype is not inner.dtype:
         return False
     if t.layout is not torch.strided or t.is_nested:
         return extent(t) == extent(inner) and _places(t) == _places(inner)
@@ -97,11 +97,10 @@ def _delivery(source: weakref.ref[torch.Tensor]) -> Callable[[torch.Tensor], Non
                 return
             if old is None:
                 t.grad = g
-            elif old.is_sparse and not g.is_sparse:
+            elif torch.is_grad_enabled() or (old.is_sparse and not g.is_sparse):  # a recorded pass leaves the former gradient as it is
                 t.grad = g + old
             else:
-                with torch.no_grad():
-                    old.add_(g)
+                old.add_(g)
         hooks.run_post_accumulate(t, t._post_accumulate_grad_hooks)
 
     return deliver

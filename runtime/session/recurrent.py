@@ -116,6 +116,9 @@ def _lstm_cell(x: Part, state: tuple[Part, Part], weights: Weights, ready: bool)
     return binary(_MUL, o, _unary(_TANH, c)), c
 
 
+_GATES: dict[Cell, int] = {_gru_cell: 3, _tanh_cell: 1, _relu_cell: 1, _lstm_cell: 4}
+
+
 def _of_input(x: Part, weights: Weights) -> Part:
     """``linear`` of a whole sequence."""
     t, edge = x
@@ -193,11 +196,20 @@ def _batch_first(cell: Cell, out: Part) -> Any:
     return SESSION.wrap(inner, edge)
 
 
+def _fit(cell: Cell, x: Any, states: Any, w: Any, u: Any) -> bool:
+    """Whether these are matrices of the shapes of a cell. ATen refuses others in its own words."""
+    if any(t.dim() != 2 for t in (x, *states, w, u)):
+        return False
+    (rows, features), hidden = x.shape, u.shape[1]
+    fit = all(s.shape == (rows, hidden) for s in states)
+    return fit and w.shape == (_GATES[cell] * hidden, features) and u.shape[0] == w.shape[0]
+
+
 def _single(cell: Cell, native: Any, x: Any, hx: Any, weights: tuple[Any, ...]) -> Any:
     """The results of a recurrent cell, None if it must go on to ATen."""
     states = hx if cell is _lstm_cell else [hx]
     known = [known_part(t) for t in (x, *states, *weights)]
-    if any(t is None for t in known) or any(t.dim() != 2 for t in (x, *states, *weights[:2])):
+    if any(t is None for t in known) or not _fit(cell, x, states, *weights[:2]):
         return None
     parts: list[Any] = known
     given, held = parts[1 + len(states) :], parts[1 : 1 + len(states)]

@@ -113,6 +113,51 @@ def test_the_divergence_of_kullback_and_leibler(shape: tuple[int, ...], reductio
     check(lambda x, y: F.kl_div(x.log_softmax(1), y, reduction=reduction, log_target=log_target), numbers(*shape), target)
 
 
+REFUSED: dict[str, tuple[dict[str, Any], bool]] = {  # options of cross entropy, and whether it gets probabilities
+    "a reduction without a name": ({"reduction": "average"}, True),
+    "a reduction without a name, of smoothed classes": ({"reduction": "average", "label_smoothing": 0.1}, False),
+    "too much smoothing": ({"label_smoothing": 1.5}, True),
+    "too much smoothing of classes": ({"label_smoothing": 1.5}, False),
+    "classes to ignore among probabilities": ({"ignore_index": 0}, True),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cross_entropy_refuses_is_refused_in_torchs_words(name: str) -> None:
+    options, soft = REFUSED[name]
+    x, target = numbers(B, C), numbers(B, C, seed=1).softmax(1) if soft else classes(B)
+    with pytest.raises((ValueError, RuntimeError)) as alone:
+        F.cross_entropy(x, target, **options)
+    with per_sample(torch.ones(1, requires_grad=True)) as grads, pytest.raises(type(alone.value)) as found:
+        F.cross_entropy(grads.batch(x), grads.batch(target), **options)
+    assert str(found.value) == str(alone.value)
+
+
+def test_probabilities_are_no_integers() -> None:
+    with (
+        per_sample(torch.ones(1, requires_grad=True)) as grads,
+        pytest.raises(RuntimeError, match="Expected floating point type for target"),
+    ):
+        F.cross_entropy(grads.batch(numbers(B, C)), grads.batch(torch.ones(B, C, dtype=torch.int64)))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 1.0, -1.0])
+def test_the_value_of_smoothed_cross_entropy_is_torchs(smoothing: float) -> None:
+    x, target = numbers(B, C), classes(B)
+    with per_sample(torch.ones(1, requires_grad=True)) as grads:
+        found = F.cross_entropy(grads.batch(x), grads.batch(target), label_smoothing=smoothing)
+    torch.testing.assert_close(runtime.unwrap(found), F.cross_entropy(x, target, label_smoothing=smoothing))
+
+
+@pytest.mark.filterwarnings("ignore:size_average and reduce args will be deprecated")
+@pytest.mark.parametrize("old", [{"size_average": False}, {"reduce": False}])
+def test_the_old_names_of_reductions_come_before_the_new_one(old: dict[str, Any]) -> None:
+    x, target = numbers(B, C).log_softmax(1), numbers(B, C, seed=1).softmax(1)
+    with per_sample(torch.ones(1, requires_grad=True)) as grads:
+        found = F.kl_div(grads.batch(x), grads.batch(target), reduction="batchmean", **old)
+    torch.testing.assert_close(runtime.unwrap(found), F.kl_div(x, target, reduction="batchmean", **old))
+
+
 def _normalized(x: Tensor, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
     mean, var = torch.full((C,), 0.5, dtype=x.dtype), torch.full((C,), 2.0, dtype=x.dtype)
     return F.instance_norm(x, mean, var, **options), mean, var

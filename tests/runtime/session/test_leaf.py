@@ -104,7 +104,7 @@ class Rows(runtime.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        return runtime.wrap(torch.sparse_coo_tensor(torch.tensor([[1]]), g.detach().expand(1, 2), (2, 2), check_invariants=False))
+        return runtime.wrap(_sparse(torch.tensor([[1]]), g.detach().expand(1, 2)))
 
 
 @pytest.mark.parametrize("uses_after", [0, 1])
@@ -218,15 +218,49 @@ def test_a_nested_or_sparse_tensor_is_one_leaf_whose_hooks_see_the_whole_gradien
     assert t.grad is first and dense(t.grad) == (2 * whole).tolist()
 
 
+OTHER: dict[str, tuple[torch.Tensor, Any]] = {  # data, and others in the same memory
+    "dtype": (torch.ones(2, dtype=torch.float16), lambda d: d.view(torch.bfloat16)),
+    "shape": (torch.ones(2), lambda d: d[:1]),
+    "strides": (torch.arange(4.0).view(2, 2), lambda d: d.t()),
+    "conjugate": (torch.tensor([1.0 + 2j]), lambda d: d.conj()),
+    "negative": (torch.tensor([1.0, 2.0]), lambda d: torch._neg_view(d)),
+    "sizes of a sparse tensor": (torch.eye(2).to_sparse(), lambda d: _sparse(d._indices(), d._values(), 3)),
+}
+
+
+def _sparse(indices: torch.Tensor, values: torch.Tensor, size: int = 2) -> torch.Tensor:
+    return torch.sparse_coo_tensor(indices, values, (size, size), check_invariants=False)
+
+
+@pytest.mark.parametrize("what", OTHER)
+def test_other_data_in_the_same_memory_make_another_leaf(what: str) -> None:
+    data, change = OTHER[what]
+    t = data.detach().clone().requires_grad_()
+    before = as_leaf(t)
+    t.data = change(t.data)
+    after = as_leaf(t)
+    assert after is not before and as_leaf(t) is after
+    assert torch.equal(runtime.unwrap(after).to_dense(), t.detach().to_dense()) and after.dtype is t.dtype
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.* with create_graph=True")
+def test_a_recorded_pass_leaves_the_former_gradient_as_it_is() -> None:
+    t, of_torch = plain(), plain()
+    found = []
+    for x, times in ((t, Times.apply), (of_torch, torch.mul)):
+        former = torch.tensor([1.0, 2.0], requires_grad=True)
+        x.grad = former
+        times(x, 2).sum().backward(create_graph=True)
+        assert x.grad is not None
+        found.append((former.tolist(), x.grad.tolist(), x.grad.requires_grad))
+    assert found[0] == found[1] == ([1.0, 2.0], [3.0, 4.0], True)
+
+
 @pytest.mark.parametrize("part", ["indices", "values"])
 def test_other_data_make_another_leaf_of_a_sparse_tensor(part: str) -> None:
     t = MADE["coo"]().requires_grad_()
     before, values = as_leaf(t), t.detach()._values()
-    t.data = (
-        torch.sparse_coo_tensor(torch.tensor([[0, 1], [1, 0]]), values, (2, 2), check_invariants=False)
-        if part == "indices"
-        else 2 * t.detach()
-    )
+    t.data = _sparse(torch.tensor([[0, 1], [1, 0]]), values) if part == "indices" else 2 * t.detach()
     assert as_leaf(t) is not before
     total = Times.apply(t, 2).to_dense() * torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     total.sum().backward()

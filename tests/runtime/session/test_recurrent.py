@@ -264,6 +264,39 @@ def test_what_does_not_fit_has_torchs_result_or_is_refused_as_by_torch(kind: str
     agree(scenario)
 
 
+ODD_CELLS: dict[str, Change] = {
+    "fitting": lambda x, states, given: (x, states, given),
+    "an input of one dimension": lambda x, states, given: (x[0], states, given),
+    "an input of another width": lambda x, states, given: (x[:, :2], states, given),
+    "an input of one row": lambda x, states, given: (x[:1], states, given),
+    "no rows": lambda x, states, given: (x[:0], [s[:0] for s in states], given),
+    "states of another width": lambda x, states, given: (x, [s[:, :1] for s in states], given),
+    "states of one row": lambda x, states, given: (x, [s[:1] for s in states], given),
+    "a last state of one row": lambda x, states, given: (x, [*states[:-1], states[-1][:1]], given),
+    "states of one dimension": lambda x, states, given: (x, [s[0] for s in states], given),
+    "weights of more gates": lambda x, states, given: (x, states, [torch.cat([w, w]) for w in given]),
+    "an input weight of more gates": lambda x, states, given: (x, states, [torch.cat([given[0]] * 2), *given[1:]]),
+    "a state weight of more gates": lambda x, states, given: (x, states, [given[0], torch.cat([given[1]] * 2), *given[2:]]),
+    "a weight of one dimension": lambda x, states, given: (x, states, [given[0], given[1][0], *given[2:]]),
+    "a bias of one element": lambda x, states, given: (x, states, [*given[:2], given[2][:1], given[3]]),
+    "a bias of another size": lambda x, states, given: (x, states, [*given[:3], torch.cat([given[3]] * 2)]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ODD_CELLS)
+def test_a_cell_takes_what_torchs_takes_and_refuses_the_rest_in_its_words(kind: str, name: str) -> None:
+    def scenario(lib: Any) -> Any:
+        x, given = values(lib, 50, BATCH, FEATURES), weights(lib, kind, 1, 1)
+        x, states, given = ODD_CELLS[name](x, [values(lib, 60 + i, BATCH, HIDDEN) for i in range(1 + (kind == "lstm"))], given)
+        try:
+            return getattr(torch, f"{kind}_cell")(x, states if kind == "lstm" else states[0], *given)
+        except IndexError as error:
+            raise RuntimeError(str(error)) from error
+
+    agree(scenario)
+
+
 OTHERS: dict[str, Callable[..., Any]] = {  # of the input, the states and the weights of two layers
     "no biases": lambda run, x, h, w: run(x, h, [t for i in (0, 4) for t in w[i : i + 2]], False, 2, 0.0, True, False, False),
     "dropout in evaluation": lambda run, x, h, w: run(x, h, w, True, 2, 0.5, False, False, False),
