@@ -16,9 +16,11 @@ import torch
 
 from ..seam.levels import SCOPE, Level, Value
 from ..seam.surgery import exchange
-from .view_history import View
+from .view_history import View, replay
 
 _as_strided = torch.ops.aten.as_strided.default
+_view_as_real = torch.ops.aten.view_as_real.default
+_view_as_complex = torch.ops.aten.view_as_complex.default
 _SHELLS = "_lifted_by"  # attribute of a lifted tensor: how many levels have made a value of it; each value uses the storage once
 
 
@@ -29,7 +31,7 @@ def lift_in_place(level: Level, t: Any, what: Any) -> Any:
     known: list[Any] = [t] if base is None else [base, t]
     if not all(_is_simple(x, base) for x in known) or users(t) != sum(1 + int(getattr(x, _SHELLS, 0)) for x in known):
         level.refuse_captured_write(what)
-    place = None if base is None else (t.shape, t.stride(), t.storage_offset() - base.storage_offset())
+    path = () if base is None else _path(base, t)
     if SCOPE.levels:
         _renew_counter(base, t)
     for each in (*SCOPE.levels, level):  # outermost first, as for a tensor that is made in the scope of several transforms
@@ -37,17 +39,18 @@ def lift_in_place(level: Level, t: Any, what: Any) -> Any:
             _become_value(each, x)
         v: Any = t
         if base is not None:
-            v._view = View(base, ((_as_strided, place, {}, None),), "")
+            v._view = View(base, path, "")
             if isinstance(v._inner, Value):
                 v._inner._view.base = base._inner  # the contents of `base` at the outer level are in another object now
     return t
 
 
 def _is_simple(t: Any, base: Any) -> bool:
-    """Whether ``t`` is a plain tensor without history, in a layout in which a tangent of its shape has the same views."""
+    """Whether ``t`` is a plain tensor without history, in a layout in which a tangent of its shape has the same views. A tangent starts at
+    offset 0, and so must the base of a view."""
     if type(t) is not torch.Tensor or t.layout is not torch.strided or t.requires_grad or t.is_conj() or t.is_neg():
         return False
-    return (base is not None and t is not base) or t.is_contiguous()
+    return (base is not None and t is not base) or (t.is_contiguous() and (base is None or not t.storage_offset()))
 
 
 def users(t: torch.Tensor) -> int:
@@ -56,14 +59,30 @@ def users(t: torch.Tensor) -> int:
     return int(torch._C._storage_Use_Count(storage._cdata)) - 1  # `storage`, made here, is a user itself
 
 
+def _path(base: torch.Tensor, t: torch.Tensor) -> tuple[Any, ...]:
+    """The view ops that lead from ``base`` to its view ``t``, as the chain of a :class:`View`. A view of another dtype shows a complex base
+    as real or a real one as complex."""
+    shape, stride, start = t.shape, t.stride(), t.storage_offset()
+    if t.dtype is base.dtype:
+        return (_step(_as_strided, shape, stride, start),)
+    if base.is_complex():
+        return (_step(_view_as_real), _step(_as_strided, shape, stride, start))
+    pairs = _step(_as_strided, (*shape, 2), (*(2 * n for n in stride), 1), 2 * start)
+    return (pairs, _step(_view_as_complex))
+
+
+def _step(func: Any, *rest: Any) -> tuple[Any, ...]:
+    return func, rest, {}, None
+
+
 def _renew_counter(base: Any, t: Any) -> None:
     """Give ``t`` and its base new version counters. The dispatcher counts the present write on the tensor that it was called with, after
     all levels have counted it."""
-    place = (t.shape, t.stride(), t.storage_offset())
+    path = () if base is None else _path(base, t)
     whole = t if base is None else base
     exchange(whole, whole.data)
     if base is not None:
-        exchange(t, base.as_strided(*place))
+        exchange(t, replay(path, base))
 
 
 def _become_value(level: Level, t: Any) -> None:
