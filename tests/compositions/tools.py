@@ -7,20 +7,38 @@ from typing import Any
 
 from torch import Tensor
 
+from gen.targets.parts import offered
+
 Results = tuple[Any, ...]
+Calls = Callable[[], object]
 
 
-def refused(*calls: Callable[[], object], kinds: tuple[type[Exception], ...] = (Exception,)) -> list[bool]:
+def refused(*calls: Calls, kinds: tuple[type[Exception], ...] = (Exception,)) -> list[bool]:
     """For each call, whether it raises one of `kinds`."""
     return [_raises(call, kinds) for call in calls]
 
 
-def _raises(call: Callable[[], object], kinds: tuple[type[Exception], ...]) -> bool:
+def own_refused(*calls: Calls, kinds: tuple[type[Exception], ...] = (Exception,)) -> list[bool]:
+    """The same of functions that only the target has. Each call is to be refused."""
+    return refused(*calls, kinds=kinds) if own("unwrap") is not None else [True for _ in calls]
+
+
+def _raises(call: Calls, kinds: tuple[type[Exception], ...]) -> bool:
     try:
         call()
     except kinds:
         return True
     return False
+
+
+def own(name: str) -> Any:
+    """What the target has by this name. None, where plain torch is the reference."""
+    return offered(name, None)
+
+
+def plain(x: Tensor) -> Any:
+    """`x` without a history, as a tensor of torch's own class."""
+    return offered("unwrap", lambda t: t)(x.detach())
 
 
 def beside(x: Tensor, *found: Any) -> Results:

@@ -75,7 +75,13 @@ def jacobians_beside_others(x: Tensor) -> Results:
     for g in (lambda a: a.prod(), lambda a: a.sum().reshape(1), lambda a: [a[0], a[0, 0]]):
         found += [jacrev(g)(x), jacfwd(g)(x), jacrev(g)(x[0, :1]) if g(x) is None else jacrev(g)(x[:1])]
     number = x.sum()
-    return *found, jacrev(torch.sin)(number), jacfwd(torch.cos)(number), jacrev(lambda a: a * x[0])(number), jacfwd(lambda a: a * x[0])(number)
+    return (
+        *found,
+        jacrev(torch.sin)(number),
+        jacfwd(torch.cos)(number),
+        jacrev(lambda a: a * x[0])(number),
+        jacfwd(lambda a: a * x[0])(number),
+    )
 
 
 def jacobians_of_trees(x: Tensor) -> Results:
@@ -286,7 +292,13 @@ def mapped_draws(x: Tensor) -> Results:
     vmap = _func("vmap")
 
     def f(a: Tensor) -> Results:
-        return a + torch.rand(3, dtype=a.dtype), torch.rand_like(a), nn.functional.dropout(a, 0.5), torch.randint(9, (2,)), torch.randperm(4)
+        return (
+            a + torch.rand(3, dtype=a.dtype),
+            torch.rand_like(a),
+            nn.functional.dropout(a, 0.5),
+            torch.randint(9, (2,)),
+            torch.randperm(4),
+        )
 
     def g(a: Tensor) -> Results:
         b = a.clone()
