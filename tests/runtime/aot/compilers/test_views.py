@@ -184,6 +184,7 @@ def test_a_view_of_the_whole_shows_all_elements_in_their_order() -> None:
         (torch.ones(6), (8, 1, 6), (8, 6), True),
         (torch.ones(1, 6), (8, 1, 6), (8, 6), False),
         (torch.ones(6), (8, 6), (2, 4, 6), True),
+        (torch.ones(6), (1, 6), (6,), True),
         (torch.ones(8, 6), (8, 6), (2, 4, 6), False),
         (torch.ones(6), (8, 6), (8, 6), False),
         (torch.ones(6), (8, 6), (6, 8), False),
