@@ -46,7 +46,7 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
             last_use.setdefault(used, n)
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
     lines = [f"[{', '.join(source.name(n) for n in inputs)}] = args", "args.clear()", "with below_autograd():"]
-    lines += _freed(n for n in inputs if n not in last_use) if inputs else []
+    lines += _freed(n for n in inputs if n not in last_use)
     unpacked: set[fx.Node] = set()
     writes: dict[int, int] = {}
     origins: dict[int, Line] = {}  # by number of the line, of which the signature is the first

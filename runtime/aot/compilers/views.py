@@ -104,8 +104,8 @@ def _reshape(graph: fx.Graph, n: fx.Node, known: dict[tuple[fx.Node, Geometry], 
     with graph.inserting_before(n):
         computed = add_call(graph, n.target, n.args, n.kwargs)  # type: ignore[arg-type]
     for a, other in given.items():
-        if other is not None and other is not a:
-            computed.replace_input_with(a, other)
+        assert other is not None, "asked above"
+        computed.replace_input_with(a, other)
     computed.meta = {**n.meta, "val": like.meta["val"]}
     n.target, n.args, n.kwargs = _VIEW, (computed, list(value.shape)), {}
     roots[n] = computed

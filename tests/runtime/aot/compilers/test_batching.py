@@ -406,6 +406,7 @@ def test_a_form_begins_with_a_list(func: Any, ways: tuple[str, ...]) -> None:
     assert form(func, ways) is not None
     assert form(func, ("{}", *ways[1:])) is None
     assert form(abs, ways) is None and form("sin", ways) is None
+    assert form(aten.pow_.Scalar, ("List[{}]", "{}")) is None  # of `pow.Scalar` the first argument is the number
     assert form(aten.copy.default, ("List[{}]", "List[{}]", "{}")) is None
 
 

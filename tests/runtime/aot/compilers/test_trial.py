@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -116,6 +117,13 @@ def test_how_the_process_has_ended_is_told(command: str, said: str) -> None:
     one = object.__new__(_Process)
     one._process = subprocess.Popen(["sh", "-c", command])
     assert one._end() == said
+
+
+def test_a_process_may_end_by_the_first_signal() -> None:
+    """Which is ignored where this program runs under ``nohup``."""
+    one: Any = object.__new__(_Process)
+    one._process = SimpleNamespace(wait=lambda seconds: -1)
+    assert one._end() == "it ends by SIGHUP"
 
 
 def test_a_process_that_neither_answers_nor_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

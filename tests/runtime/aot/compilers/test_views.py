@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from runtime import aot
 from runtime.aot.compilers.peephole import rewritten
-from runtime.aot.compilers.views import _canonical, _geometry, _reshaped, _source, _viewable, _whole
+from runtime.aot.compilers.views import _canonical, _geometry, _is_like, _reshaped, _source, _viewable, _viewable_as, _whole, shorter_views
 
 from .by_hand import aten, node_of, symbolic
 from .rewritten_graphs import calls, names, runs
@@ -132,6 +132,7 @@ def test_an_item_is_a_view_if_its_call_gives_views() -> None:
     x = node_of(X, graph)
     for func, args, value, known in (
         (aten.unbind.int, (x,), X[0], True),
+        (aten.split.Tensor, (x, 4), X[:4], True),
         (aten.max.dim, (x, 0), X[0], False),
         (abs, (x,), X, False),
         (dict, (), X, False),
@@ -183,6 +184,7 @@ def test_a_view_of_the_whole_shows_all_elements_in_their_order() -> None:
         (torch.ones(6), (8, 1, 6), (8, 6), True),
         (torch.ones(1, 6), (8, 1, 6), (8, 6), False),
         (torch.ones(6), (8, 6), (2, 4, 6), True),
+        (torch.ones(6), (1, 6), (6,), True),
         (torch.ones(8, 6), (8, 6), (2, 4, 6), False),
         (torch.ones(6), (8, 6), (8, 6), False),
         (torch.ones(6), (8, 6), (6, 8), False),
@@ -226,3 +228,41 @@ def test_a_sum_of_a_view_and_a_bias_which_is_a_view_too_is_computed_in_the_shape
 )
 def test_a_result_that_shows_the_whole_of_a_value_is_the_value_if_nobody_else_has_it(f: Any, called: list[str]) -> None:
     assert runs(f, (4, 3)) == called
+
+
+def test_other_calls_than_pointwise_ones_compute_in_the_shape_that_they_are_given() -> None:
+    calls(lambda x: (x * 2).view(48).cumsum(0) + 1, X)
+    calls(lambda x: (x * 2).view(2, 4, 6).softmax(1) + 1, X)
+    calls(lambda x: (x * 2).view(48).sort()[0] + 1, X)
+
+
+def test_a_view_of_a_large_value_is_found_without_its_memory() -> None:
+    large = torch.empty(1 << 20, 1 << 20, device="meta")
+    n = node_of(large)
+    assert _viewable(n, _geometry(node_of(large.view(1 << 40)), n))
+
+
+def test_a_view_that_takes_the_place_of_a_call_is_known_to_later_ones() -> None:
+    def f(x: Tensor, bias: Tensor) -> Tensor:
+        y = (x * 2).view(8, 1, 6) + bias
+        return y.cumsum(0) + y.view(8, 6).view(8, 1, 6).cumsum(0) + y.view(48).view(8, 1, 6).cumsum(0)
+
+    graph = aot.make_fx(f)(X, BIAS).graph
+    shorter_views(graph)
+    (taken,) = {n.args[0] for n in graph.nodes if n.target is aten.cumsum.default}
+    computed: Any = taken.args[0]  # type: ignore[union-attr]
+    assert taken.target is aten.view.default and computed.target is aten.add.Tensor  # type: ignore[union-attr]
+
+
+CHANNELS = X.as_strided((48, 1), (1, 9))  # contiguous, and not as a new tensor
+
+
+def test_a_value_is_computed_in_other_sizes_of_as_many_elements_if_it_lies_as_a_new_one() -> None:
+    assert _viewable_as(X, (48,)) and _viewable_as(X, (2, 4, 6)) and _viewable_as(X[0, 0], ()) and _viewable_as(X[0, 0], (1, 1))
+    assert not _viewable_as(X, (7, 6)) and not _viewable_as(X, ()) and not _viewable_as(CHANNELS, (8, 6))
+
+
+def test_one_operand_has_the_sizes_the_dtype_and_the_layout_of_the_result() -> None:
+    assert _is_like(node_of(X), (8, 6), torch.float32)
+    assert not _is_like(None, (8, 6), torch.float32) and not _is_like(node_of(X), (48,), torch.float32)
+    assert not _is_like(node_of(X), (8, 6), torch.float64) and not _is_like(node_of(CHANNELS), (48, 1), torch.float32)

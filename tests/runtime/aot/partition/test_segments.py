@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from runtime.aot.partition import budget
-from runtime.aot.partition.budget import Choice, _borders, _chain, _line, within
+from runtime.aot.partition.budget import Choice, Line, _between, _borders, _chain, _line, within
 from runtime.aot.partition.memory import Memory
 from runtime.aot.partition.network import Network
 from runtime.aot.partition.recompute import recomputable
@@ -153,3 +153,44 @@ def test_the_line_of_a_cut_has_the_bytes_that_it_saves_and_the_price_of_what_it_
     network = Network(parts, {y}, recomputable)
     assert _line(network, [sine]) == (48, 0) and _line(network, [product]) == (48, 0)
     assert _line(network, [x, y]) == (48, network.price_of(product)) and network.price_of(product) > 100
+
+
+class Cuts:
+    """A network that has so many cuts, each of so many bytes and so much work. A call stands for its work."""
+
+    def __init__(self, *lines: Line) -> None:
+        self.lines, self.asked = lines, 0
+
+    def price_of(self, n: int) -> int:
+        return n
+
+    def cut(self, price: Any) -> Line:
+        self.asked += 1
+        return min(self.lines, key=lambda line: line[0] + price(line[1]))
+
+
+COSTLY, CHEAP = (100, 0), (0, 100)
+
+
+@pytest.mark.parametrize("left, found", [(0, []), (1, [(30, 30)]), (2, [(30, 30), (60, 10)]), (12, [(30, 30), (60, 10), (10, 70)])])
+def test_between_two_cuts_those_are_found_that_are_the_cheapest_at_some_price(
+    left: int, found: list[Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "_line", lambda network, cut: cut)
+    network: Any = Cuts(COSTLY, (80, 5), (60, 10), (70, 60), (30, 30), (10, 70), CHEAP)
+    assert list(_between(network, COSTLY, CHEAP, [left])) == found
+    assert network.asked == min(left, 7)
+
+
+@pytest.mark.parametrize("costly, cheap", [((50, 0), (50, 10)), ((40, 0), (50, 10)), ((50, 10), (40, 10)), ((50, 11), (40, 10))])
+def test_between_cuts_of_which_one_is_the_better_in_every_way_there_is_none(costly: Line, cheap: Line) -> None:
+    network: Any = Cuts(costly, cheap)
+    assert list(_between(network, costly, cheap, [12])) == [] and not network.asked
+
+
+@pytest.mark.parametrize("gained, found", [(1, False), (20, True)])
+def test_a_cut_that_is_cheaper_by_less_than_a_millionth_is_none(gained: int, found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "_line", lambda network, cut: cut)
+    costly, cheap, line = (10_000_000, 0), (0, 10_000_000), (5_000_000 - gained, 5_000_000)
+    network: Any = Cuts(costly, cheap, line)
+    assert list(_between(network, costly, cheap, [1])) == [line] * found
