@@ -152,9 +152,7 @@ def _folded(x: Any, y: Any) -> Any:
         return None
     rows = [prod(shape[:-1]), shape[-1]]
     dense, of_x = known
-    flat = step(_VIEW, [dense, rows], (of_x,), of_x is not None) if dense.is_contiguous() else known_part(x.reshape(rows))
-    if flat is None:
-        return None
+    flat: Any = step(_VIEW, [dense, rows], (of_x,), of_x is not None) if dense.is_contiguous() else known_part(x.reshape(rows))
     x, of_x = flat
     recorded: Any = ((of_x, of_y), 3) if of_x is not None else ((of_y,), 2)
     out, edge = step(_MM if y.dim() == 2 else _MV, [x, y], *recorded)

@@ -79,9 +79,11 @@ def _parts(index: tuple[Any, ...], shape: Any, lone: bool) -> list[tuple[Op, tup
     sizes = iter(shape)
     skipped = len(shape) - sum(i is not None and i is not Ellipsis for i in index)
     dim = 0
-    for i in index:
+    for place, i in enumerate(index):
         if type(i) is int:
-            next(sizes)
+            size = next(sizes)
+            if not -size <= i < size:
+                raise IndexError(f"index {i} is out of bounds for dimension {place} with size {size}")
             parts.append((_SELECT, (dim, i)))
         elif i is None:
             parts.append((_UNSQUEEZE, (dim,)))
@@ -136,18 +138,18 @@ def _setitem(self: Any, index: Any, value: Any) -> None:
         plain = kind in _NUMBERS or (_dense(new) and (kind is Tensor or not new.requires_grad))
         if _grad_enabled() and (recorded_by_torch(self) or (kind is Tensor and recorded_by_torch(value))):
             plain = False  # torch must see the write to pass its mark on
-        lone = type(index) is not tuple
-        each = (index,) if lone else index
+        each = index if type(index) is tuple else (index,)
         if plain and _dense(inner) and _basic(each):
             histories = _histories(self, value) if _grad_enabled() else None
             if histories is None:
                 inner[index] = new
                 unrecorded(self)
                 return
-            if histories[0] is not None and sum(i is not None and i is not Ellipsis for i in each) > inner.dim():
+            if sum(i is not None and i is not Ellipsis for i in each) > inner.dim():
                 _native_setitem(self, index, value)
                 return
-            part = _view(self, each, lone, histories[0])
+            whole = _parts(each, inner.shape, False)[0][0] is _ALIAS  # then ATen writes to the tensor itself
+            part = self if whole else _view(self, each, False, histories[0])
             if kind in _NUMBERS:
                 new = value = _scalar_tensor(value, dtype=inner.dtype, device=inner.device)
             if part.shape == new.shape or (new.dim() == 0 and new.device.type == "cpu"):

@@ -82,9 +82,21 @@ ANSWERS: dict[str, Ask] = {
     "into some leaves": lambda lib, x, y: _grads_after(lambda: lib.backward((x * y).sum(), inputs=[y]), x, y),
     "into one leaf": lambda lib, x, y: _grads_after(lambda: lib.backward((x * y).sum(), inputs=y), x, y),
     "into leaves of a dictionary": lambda lib, x, y: _grads_after(lambda: lib.backward((x * y).sum(), inputs={"y": y}), x, y),
+    "into a result": lambda lib, x, y: _into(lib, x, y, lambda z: [z]),
+    "into a result and a leaf": lambda lib, x, y: _into(lib, x, y, lambda z: [z, y]),
+    "into the edge of a result": lambda lib, x, y: _into(lib, x, y, lambda z: [lib.edge(z)]),
+    "into the edge of a leaf": lambda lib, x, y: _into(lib, x, y, lambda z: [lib.edge(x)]),
     "with a cotangent": lambda lib, x, y: _grads_after(lambda: lib.backward(x * y, 2 * ONES), x, y),
     "twice": lambda lib, x, y: _grads_after(lambda: _twice(lib, (x * y).sum()), x, y),
 }
+
+
+def _into(lib: Library, x: Any, y: Any, inputs: Callable[[Any], list[Any]]) -> tuple[Any, ...]:
+    z = x * y
+    lib.backward(z.pow(2).sum(), inputs=inputs(z))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the gradient of what is no leaf
+        return z.grad, x.grad, y.grad, z.retains_grad
 
 
 def _to_the_middle(lib: Library, x: Any, y: Any) -> Any:

@@ -15,7 +15,7 @@ from runtime.autograd import forward_ad
 from runtime.autograd.graph import saved_tensors_hooks
 from runtime.session import composite
 
-from ..view_scenarios import OURS, TORCH, gradients, name, same
+from ..view_scenarios import OURS, TORCH, gradients, name, outcome, same
 
 pytestmark = pytest.mark.skipif(not composite.INTERCEPTED, reason="linear, matmul and layer_norm cannot be intercepted before torch 2.13")
 SHAPES = [(5, 3), (2, 5, 3), (2, 2, 5, 3), (3,), (0, 3), (2, 0, 3), (1, 1, 3)]
@@ -60,6 +60,28 @@ def test_graph_and_gradients_are_those_of_the_parts(shape: tuple[int, ...], want
         return y, history(y), gradients(lib, y * y, *(a for a, w in zip(args, wanted, strict=True) if w))
 
     same(scenario)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("wanted", [(True, True), (True, False), (False, True)], ids=str)
+def test_without_a_bias_too(shape: tuple[int, ...], wanted: tuple[bool, bool]) -> None:
+    def scenario(lib: Any) -> Any:
+        x, w, _ = layer(lib, shape, (*wanted, False))
+        y = linear(x, w)
+        return y, history(y), gradients(lib, y * y, *(a for a, flag in zip((x, w), wanted, strict=True) if flag))
+
+    same(scenario)
+
+
+@pytest.mark.parametrize("spoil", [lambda w: w[:, :2], lambda w: w[0], lambda w: w.float(), lambda w: w[None]])
+def test_a_weight_without_a_bias_that_does_not_fit_is_torchs_error(spoil: Callable[[Any], Any]) -> None:
+    def scenario(lib: Any) -> Any:
+        x, w, _ = layer(lib, (5, 3))
+        y = linear(x, spoil(w))
+        return y, history(y)
+
+    expected, found = outcome(scenario, TORCH), outcome(scenario, OURS)
+    assert found == expected
 
 
 @pytest.mark.parametrize(("shape", "expected"), [((5, 3), True), ((2, 5, 3), True), ((2, 2, 5, 3), True), ((3,), True)], ids=str)

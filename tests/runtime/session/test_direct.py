@@ -92,6 +92,24 @@ def test_what_torch_refuses_is_refused(index: tuple[Any, ...], recorded: bool) -
     agree(scenario)
 
 
+@pytest.mark.parametrize("index", [3, -4, (1, 4), (slice(None), -5), (Ellipsis, 5), (None, 0, 0, -6)], ids=str)
+@pytest.mark.parametrize("written", [False, True])
+def test_an_element_that_is_not_there_is_told_by_its_dimension(index: Any, written: bool) -> None:
+    said = []
+    for lib in (TORCH, OURS):
+        x = lib.leaf(3, 4, 5) * 2
+        with pytest.raises(IndexError, match="is out of bounds for dimension") as error:
+            x.__setitem__(index, 1.0) if written else x[index]
+        said.append(str(error.value))
+    assert said[0] == said[1]
+
+
+def test_a_write_of_all_to_a_leaf_is_refused_as_one_to_the_leaf_itself() -> None:
+    for index in (slice(None), Ellipsis, ()):
+        with pytest.raises(RuntimeError, match=r"^a leaf Variable that requires grad is being used in an in-place operation"):
+            OURS.leaf(3)[index] = 1.0
+
+
 LISTS = [[0, 1], [[0, 2]], [[0, 1], [1, 2]], ([[0, 1], [1, 2]],), [slice(None), [1, 3]], [None, [1, 2]], [Ellipsis, 0]]
 
 
@@ -110,7 +128,7 @@ def test_other_indices_are_torchs(index: Any, native: list[Any]) -> None:
 
 @pytest.mark.parametrize("target", ["buffer", "product", "view", "view of a view"])
 @pytest.mark.parametrize("value", ["number", "element", "same shape", "broadcast", "recorded", "recorded same shape"])
-@pytest.mark.parametrize("index", [(0, 1), (slice(0, 2), 1), (0,), (Ellipsis, 2)], ids=str)
+@pytest.mark.parametrize("index", [(0, 1), (slice(0, 2), 1), (0,), (Ellipsis, 2), slice(None), (Ellipsis, slice(0, 3)), ()], ids=str)
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
 def test_a_write_has_torchs_values_versions_and_history(target: str, value: str, index: Any, mode: Any) -> None:
     def scenario(lib: Any) -> Any:

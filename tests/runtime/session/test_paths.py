@@ -149,6 +149,8 @@ WHOLE: dict[str, Composite] = {
     "a layer of a stack without a bias": lambda x, w, b: F.linear(x, w),
     "a stack and a matrix": lambda x, w, b: x @ w[:3],
     "a stack and a vector": lambda x, w, b: x @ w[0],
+    "a vector and a stack": lambda x, w, b: w[0] @ x.mT,
+    "a matrix and a stack": lambda x, w, b: w @ x.mT,
     "a constant stack and a matrix": lambda x, w, b: x.detach() @ w[:3],
     "a normalization": lambda x, w, b: F.layer_norm(x, (3,), w[0], w[1]),
     "a normalization of a constant": lambda x, w, b: F.layer_norm(x.detach(), (3,), w[0]),
@@ -233,6 +235,18 @@ def test_a_recurrent_layer_is_recorded_without_a_call(kind: str, name: str, arri
     arrived.clear()
     getattr(torch, kind)(x, states if kind == "lstm" else states[0], weights, *flags)
     assert (arrived != []) is (kind in LAYERS[name][1])
+
+
+@needs_interception
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sequence_with_time_first_in_memory_is_recorded_so_with_the_batch_first(kind: str, arrived: Seen) -> None:
+    gates = 2 * KINDS[kind]
+    weights = [_tensor(*shape, wanted=True) for shape in ((gates, 3), (gates, 2), (gates,), (gates,))]
+    states = [_tensor(1, 2, 2) for _ in range(1 + (kind == "lstm"))]
+    x = _tensor(4, 2, 3, wanted=True).transpose(0, 1)
+    arrived.clear()
+    getattr(torch, kind)(x, states if kind == "lstm" else states[0], weights, True, 1, 0.0, False, False, True)
+    assert arrived == []
 
 
 CELLS: dict[str, tuple[Callable[..., Any], bool]] = {  # of the op, the input, the states and the weights; whether it is recorded in one go

@@ -269,6 +269,9 @@ COPIES: dict[str, Callable[[Any], Any]] = {
     "an array that is a view": lambda lib: (
         x := lib.leaf(2).detach(), a := x.__array__(), b := x.__array__(np.dtype("float64")), x.mul_(2), a.tolist(), b.tolist(),
     )[4:],
+    "arrays of float32": lambda lib: (
+        x := lib.leaf(2).detach().float(), x.__array__().dtype.name, x.__array__(np.dtype("int32")).dtype.name,
+    )[1:],
     "a copy that is known": lambda lib: (x := lib.leaf(2), x.__deepcopy__({id(x): 3}))[1],
     "deep of a parameter with an attribute": lambda lib: (
         p := _set(nn.Parameter(lib.leaf(2).detach()), "owner", "me"), p.sum().backward(), y := copy.deepcopy(p), hasattr(y, "owner"),
@@ -309,6 +312,8 @@ TEXTS: dict[str, Callable[[Any], Any]] = {
     "parameter": lambda lib: nn.Parameter(lib.leaf(2).detach()), "sparse": lambda lib: lib.leaf(2, 2).detach().to_sparse(),
     "lost history": lambda lib: (y := lib.leaf(3) * 2, parts := y.unbind(), y.mul_(2), parts[0])[3],
     "sparse result": lambda lib: lib.leaf(2, 2).to_sparse(), "matrix": lambda lib: lib.leaf(2, 3) * 2, "integers": _integers,
+    "a class": lambda lib: lib.leaf(2).detach().as_subclass(Named),
+    "a class with a history": lambda lib: lib.leaf(2).as_subclass(Named) * 2,
 }  # fmt: skip
 
 
