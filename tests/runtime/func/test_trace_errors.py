@@ -43,7 +43,7 @@ CHANGES: dict[str, Any] = {
 @pytest.mark.parametrize("mode", ["real", "fake"])
 def test_sizes_of_what_the_program_closes_over_do_not_change_in_place(mode: str, change: str) -> None:
     closed = torch.ones(1, 2)
-    with pytest.raises(RuntimeError, match="metadata mutating ops on a tensor that the program closes over.*test_trace_errors.py"):
+    with pytest.raises(RuntimeError, match=r"metadata mutating ops on a tensor that the program closes over.*test_trace_errors\.py"):
         make_fx(lambda x: (CHANGES[change](closed), x)[1], tracing_mode=mode, _allow_non_fake_inputs=True)(X)
     assert closed.shape == (1, 2)
 
