@@ -117,6 +117,13 @@ def test_copies_and_pickles_run(kind: type[fx.GraphModule]) -> None:
         assert torch.equal(again(torch.arange(5)), torch.arange(5))
 
 
+def test_a_module_with_code_has_the_name_and_the_notes_of_the_late_one() -> None:
+    late = LateGraphModule(torch.nn.Module(), _graph(), "Part")
+    late.meta["note"] = 3
+    made = complete(late)
+    assert type(made).__name__ == "Part" and made.meta["note"] == 3 and complete(made) is made
+
+
 def test_a_compiler_may_change_its_graph_and_script_it() -> None:
     def scripted(module: Any, examples: list[Any]) -> Any:
         for n in module.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default):

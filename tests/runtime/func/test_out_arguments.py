@@ -9,7 +9,7 @@ import torch
 
 from runtime import jit
 from runtime.errors import InplaceError
-from runtime.func import functionalize
+from runtime.func import functionalize, grad
 
 Function = Callable[[torch.Tensor], Any]
 FOLLOWED = [functionalize, jit]
@@ -171,3 +171,14 @@ def test_an_op_that_writes_to_more_than_its_out_is_refused() -> None:
 
     with pytest.raises(InplaceError, match="writes to more than its out= arguments"):
         functionalize(f)(torch.ones(2, 3))
+
+
+def test_what_has_grown_may_be_multiplied_by_what_has_a_gradient() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(0)
+        torch.add(torch.ones(3), 1, out=out)
+        out.mul_(x)
+        return (out * x).sum()
+
+    x = torch.arange(3.0)
+    torch.testing.assert_close(grad(functionalize(f))(x), 4 * x)
