@@ -29,13 +29,24 @@ def defines(cls: type, name: str) -> bool:
     return owner is not None and owner not in INTERFACES
 
 
+_ONCE_OF_TORCH = torch.autograd.function.once_differentiable(lambda ctx: None).__code__  # type: ignore[attr-defined]
+
+
 def backward_of(cls: type[Any]) -> Callable[..., Any]:
-    """The ``backward`` of ``cls``, or its ``vjp``, which is another name for it."""
+    """The ``backward`` of ``cls``, or its ``vjp``, which is another name for it.
+
+    torch's own ``once_differentiable`` marks results by a node of torch's engine, which the session does not see, so this package's is put
+    in its place.
+    """
     has_vjp = defines(cls, "vjp")
     if has_vjp and defines(cls, "backward"):
         raise RuntimeError("Implementing both 'backward' and 'vjp' for a custom Function is not allowed. They are two names of one method.")
-    found: Callable[..., Any] = cls.vjp if has_vjp else cls.backward
-    return found
+    found: Any = cls.vjp if has_vjp else cls.backward
+    if getattr(found, "__code__", None) is _ONCE_OF_TORCH:
+        from .function import once_differentiable  # which imports this module
+
+        return once_differentiable(found.__wrapped__)
+    return found  # type: ignore[no-any-return]
 
 
 class FunctionCtx:

@@ -21,10 +21,10 @@ def _if(chosen: Any, then: Callable[..., Any], otherwise: Callable[..., Any], op
 
 
 def _while(goes_on: Callable[..., Any], step: Callable[..., Any], carry: Sequence[Any]) -> tuple[Any, ...]:
-    carry = tuple(carry)
-    while bool(goes_on(*carry)):
-        carry = step(*carry)
-    return carry
+    found: tuple[Any, ...] = tuple(carry)
+    while bool(goes_on(*found)):
+        found = step(*found)
+    return found
 
 
 def _scan(
@@ -72,7 +72,7 @@ def _scanned(*args: Any, **options: Any) -> Any:
 def _each(f: Callable[..., Any]) -> Callable[..., Any]:
     """`f` of each row of its arguments."""
     vmap = own("func.vmap")
-    return vmap(f) if vmap else lambda *xs: _stacked([f(*row) for row in zip(*xs, strict=True)])  # type: ignore[no-any-return]
+    return vmap(f) if vmap else lambda *xs: _stacked([f(*row) for row in zip(*xs, strict=True)])
 
 
 def _func(name: str) -> Any:
@@ -81,7 +81,12 @@ def _func(name: str) -> Any:
 
 def _graph(f: Callable[..., Any], *args: Any, **options: Any) -> Callable[..., Any]:
     make = own("aot.make_fx")
-    return f if make is None else make(f, **options)(*args)  # type: ignore[no-any-return]
+    return f if make is None else make(f, **options)(*args)
+
+
+def _exported(f: Callable[..., Any], *args: Any) -> Callable[..., Any]:
+    make = own("aot.export")
+    return f if make is None else make(f, args).module()
 
 
 def _calls(graph: Any, name: str, wanted: int) -> bool:
@@ -108,9 +113,9 @@ def branches(x: Tensor) -> Results:
     """Trees as operands and results, a branch inside a branch, what is closed over; each side, in graphs and in compiled programs."""
     y = plain(x)
     f = _branches(y.cos())
-    graph, twice = _graph(f, y, y), compiled(lambda a, b: f(a, b)["a"] * 2)
-    found = [of(s * y, b) for of in (f, graph) for s in (1, -1) for b in (y, y.t().abs())]
-    return beside(x, *found, *(twice(s * x, y) for s in (1, -1, 1)), _calls(graph, "cond", 1))
+    graph, exported, twice = _graph(f, y, y), _exported(f, y, y), compiled(lambda a, b: f(a, b)["a"] * 2)
+    found = [of(s * y, b) for of in (f, graph, exported) for s in (1, -1) for b in (y, y.t().abs())]
+    return beside(x, *found, f(x, y)["a"], *(twice(s * x, y) for s in (1, -1, 1)), _calls(graph, "cond", 1))
 
 
 def derivatives_of_branches(x: Tensor) -> Results:
@@ -131,7 +136,10 @@ def derivatives_of_branches(x: Tensor) -> Results:
 def batches_of_branches(x: Tensor) -> Results:
     """A side for each element, alone, with its derivatives and in a graph; a side for all where the condition is shared."""
     y = plain(x)
-    f = lambda a, k: _cond(a.sum() > k, lambda t: (t.sin(), t.sum()), lambda t: (t * k, t.prod()), (a,))  # noqa: E731
+
+    def f(a: Tensor, k: Tensor) -> Any:
+        return _cond(a.sum() > k, lambda t: (t.sin(), t.sum()), lambda t: (t * k, t.prod()), (a,))
+
     grad = _func("grad")
     ks = y.new_tensor([-9.0, 0.1, 9.0])
     of_one = lambda a, k: grad(lambda t: f(t, k)[0].pow(3).sum())(a)  # noqa: E731
@@ -188,7 +196,8 @@ def loops(x: Tensor) -> Results:
     numbers = _while_loop(lambda i, t: i < 4, lambda i, t: (i + 2, t * i + 1), (1, y))
     made = compiled(lambda a, b: f(a, b)[1]["a"])
     found = [of(s * y, y) for of in (f, graph) for s in (0.1, 1, 9)]
-    return beside(x, *found, *numbers, *(made(s * y, y) for s in (0.1, 9, 1)), _calls(graph, "while_loop", 1))
+    made_of = [made(s * x, y) for s in (0.1, 9, 1)]
+    return beside(x, *found, *numbers, *made_of, f(y, x)[1]["a"], *_exported(f, y, y)(y, y.cos()), _calls(graph, "while_loop", 1))
 
 
 def derivatives_of_loops(x: Tensor) -> Results:
@@ -262,7 +271,8 @@ def scans(x: Tensor) -> Results:
     of_any = _graph(_filter(0, False, None), y, y[0], tracing_mode="symbolic")
     longer = torch.cat([y, y.cos()])
     made = compiled(lambda a, s: _filter(0, True, False)(a, s)[1][0])
-    return beside(x, *found, of_any(longer, y[0]), _calls(of_any, "scan", 1), *(made(a, y[0]) for a in (x, x.sin(), longer)))
+    kept = [_filter(1, False, False)(x, y[0])[1], _exported(_filter(0, False, False), y, y[0])(y.t(), y[1])]
+    return beside(x, *found, *kept, of_any(longer, y[0]), _calls(of_any, "scan", 1), *(made(a, y[0]) for a in (x, x.sin(), longer)))
 
 
 def derivatives_of_scans(x: Tensor) -> Results:
@@ -270,8 +280,13 @@ def derivatives_of_scans(x: Tensor) -> Results:
     y = plain(x)
     f = _filter(0, False, False)
     grad = _func("grad")
-    last = lambda a, s: f(a, s)[0]["s"].pow(2).sum()  # noqa: E731
-    whole = lambda a, s: last(a, s) + (f(a, s)[1][0] * a).sum() + f(a, s)[1][1].sum()  # noqa: E731
+
+    def last(a: Tensor, s: Tensor) -> Any:
+        return f(a, s)[0]["s"].pow(2).sum()
+
+    def whole(a: Tensor, s: Tensor) -> Any:
+        return last(a, s) + (f(a, s)[1][0] * a).sum() + f(a, s)[1][1].sum()
+
     of_all = [
         grad(whole, (0, 1)),
         grad(last, 1),
@@ -288,7 +303,7 @@ def maps(x: Tensor) -> Results:
     y = plain(x)
     run = offered("aot.map", _map)
     f = lambda pair, k, w: (pair[0].sin() * w + k, pair[1].sum())  # noqa: E731
-    found = [run(f, (y, y.t()), 2.0, y[0])]
+    found = [run(f, (y, y.t()), 2.0, y[0]), run(f, (x, y), 1.0, x[0])]
     graphs = [_graph(lambda a, b, u=u: run(f, (a, b), 2.0, a[0], unroll=u), y, y) for u in (True, False)]
     slopes = [_func("grad")(lambda a, u=u: run(f, (a, a.cos()), 1.0, a[1], unroll=u)[0].pow(2).sum()) for u in (True, False)]
     whole = _graph(slopes[1], y)
@@ -314,7 +329,10 @@ def scans_refused(x: Tensor) -> Results:
     """Empty dimensions, other lengths, carries and structures that do not stay, and unknown modes."""
     y = plain(x)
     scan, prefix = own("aot.associative_scan"), own("aot.scan")
-    whole = lambda step, init=y[0]: lambda: _graph(lambda a: _scanned(step, init, a, unroll=False), y)  # noqa: E731
+
+    def whole(step: Callable[[Any, Any], Any]) -> Callable[[], object]:
+        return lambda: _graph(lambda a: _scanned(step, y[0], a, unroll=False), y)
+
     flags = own_refused(
         lambda: _scanned(lambda c, r: (c, r), y[0], y[:0]),
         lambda: _scanned(lambda c, r: (c, r[0]), y[0], [y, y[:2]]),

@@ -226,6 +226,21 @@ def test_once_differentiable_refuses_the_second_derivative() -> None:
         runtime.autograd.grad(g.sum(), x)
 
 
+def test_torchs_own_once_differentiable_refuses_the_second_derivative_without_the_drop_in() -> None:
+    backward = torch.autograd.function.once_differentiable(lambda ctx, g: g * ctx.saved_tensors[0].cos())
+
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    x = leaf("runtime")
+    fn = made(torch.autograd.Function, forward=forward, backward=backward)
+    (g,) = runtime.autograd.grad(fn.apply(x).sum(), x, create_graph=True)
+    torch.testing.assert_close(unwrap(g.detach()), unwrap(x.detach()).cos())
+    with pytest.raises(RuntimeError, match="trying to differentiate twice a function that was marked with @once_differentiable"):
+        runtime.autograd.grad((g * x).sum(), x)
+
+
 def test_instances_and_legacy_functions_are_refused() -> None:
     fn = made(Function)
     with pytest.warns(DeprecationWarning, match="should not be instantiated"):
