@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import functional as F
 
 import runtime
@@ -21,7 +23,7 @@ from runtime import jit
 from runtime.aot import aot_function, aot_module, inductor, make_fx
 from runtime.aot.compilers import trial
 from runtime.aot.compilers.boxed import examples
-from runtime.aot.compilers.inductor import decomposed
+from runtime.aot.compilers.inductor import _with_known_sizes, decomposed
 from runtime.aot.compilers.trial import TrialFailed
 
 ROOT = Path(__file__).parents[4]
@@ -287,6 +289,19 @@ def test_a_size_that_has_one_value_left_is_a_number(stand_in: StandIn) -> None:
     (value,) = (v for v in stand_in.values[0] if isinstance(v, torch.Tensor))
     kinds: list[Any] = [type(n) for n in (*value.shape, *value.stride())]
     assert kinds == [int, torch.SymInt, torch.SymInt, int] and (value.shape[0], value.stride()[1]) == (3, 1)
+
+
+def test_values_without_symbols_and_symbols_themselves_are_given_as_they_are() -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    fixed, free = mode.from_tensor(torch.ones(5, 7), static_shapes=True), mode.from_tensor(torch.ones(5, 7))
+    n: Any = free.shape[0]
+    assert _with_known_sizes(fixed) is fixed and _with_known_sizes(n) is n and _with_known_sizes(3) == 3
+    again = _with_known_sizes(free)
+    assert again.shape == free.shape and isinstance(again.shape[0], torch.SymInt)
+    assert n == 5  # from here on it has one value
+    again = _with_known_sizes(free[1:])
+    assert [type(s) for s in (*again.shape, *again.stride(), again.storage_offset())] == [int, torch.SymInt, torch.SymInt, int, torch.SymInt]
+    assert (again.shape[0], again.stride()[1]) == (4, 1) and not again.requires_grad
 
 
 def test_how_many_calls_a_refused_graph_has_is_told(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:

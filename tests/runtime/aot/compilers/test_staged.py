@@ -49,6 +49,13 @@ def test_code_is_generated_by_the_second_call_alone(generations: list[Any]) -> N
         assert len(generations) == expected, f"after call {call}"
 
 
+def test_without_anybody_to_tell_all_calls_go_through_the_stages(generations: list[Any]) -> None:
+    run = Staged(aot.make_fx(lambda x: [x.sin()])(torch.ones(3)))
+    for call, expected in enumerate([0, 1, 1, 1]):
+        x = torch.full((3,), float(call))
+        assert torch.equal(run([x])[0], x.sin()) and len(generations) == expected
+
+
 def test_each_program_has_a_first_call_of_its_own(generations: list[Any]) -> None:
     f = jit(lambda x: x.sin(), dynamic=False)
     for n in (2, 3, 2, 3):

@@ -130,6 +130,37 @@ def test_a_request_is_read_as_it_was_made(state: dict[str, Any]) -> None:
     assert torch.equal(read(torch.ones(2, 2))[0], torch.full((2, 2), 2.0).sin())
 
 
+def test_a_request_may_have_symbols_of_every_kind(state: dict[str, Any]) -> None:
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    x: Any = mode.from_tensor(torch.ones(5, 7))
+    n, m = x.shape
+    given = [x, n, torch.sym_float(n) / 2, n > m]
+    env.tracked_fakes = [object(), lambda: None]  # type: ignore[list-item]  # which is no part of a request
+    head, content = request(fx.symbolic_trace(lambda x, n, f, b: [x * n]), given, 1.0)
+    _, read, _ = _read(importlib.import_module("pickle").loads(head), content)
+    assert [type(v) for v in read[1:]] == [torch.SymInt, torch.SymFloat, torch.SymBool]
+    assert [v.node.hint for v in read[1:]] == [5, 2.5, False] and [s.node.hint for s in read[0].shape] == [5, 7]
+    environments = {id(v.node.shape_env) for v in (*read[1:], *read[0].shape)}
+    assert environments == {id(read[0].fake_mode.shape_env)} and id(env) not in environments
+    assert [str(s) for s in read[0].shape] == [str(n), str(m)] and str(read[1]) == str(n)
+
+
+def test_a_graph_that_was_read_computes_abstract_values_with_its_constants(state: dict[str, Any]) -> None:
+    graph, values = graph_of(lambda x: [x.sin()], torch.ones(2, 2))
+    graph.register_buffer("held", torch.full((2, 2), 3.0))
+    (sin,) = (n for n in graph.graph.nodes if n.op == "call_function")
+    with graph.graph.inserting_before(sin):
+        held = graph.graph.get_attr("held")
+        sin.replace_input_with(sin.args[0], graph.graph.call_function(torch.ops.aten.add.Tensor, (sin.args[0], held)))
+    graph.recompile()
+    head, content = request(graph, values, 1.0)
+    read, inputs, _ = _read(importlib.import_module("pickle").loads(head), content)
+    with inputs[0].fake_mode:
+        (found,) = read(*inputs)
+    assert found.shape == (2, 2) and type(found) is type(inputs[0])
+
+
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[Compiler], None]:
     def put(compiler: Compiler) -> None:
