@@ -56,11 +56,21 @@ SORTED = "v_sort_default = sort_0(v_x)"
 ITEM = "v_getitem = call_1(v_sort_default, {})"
 PROGRAMS: dict[str, tuple[Callable[[fx.Graph, fx.Node], Any], list[str]]] = {
     "nothing": (lambda g, x: [x], ["return [v_x]"]),
-    "all items": (lambda g, x: sort(g, x, 1, 0)[1], ["[v_getitem_1, v_getitem] = sort_0(v_x)", "del v_x", "return [v_getitem, v_getitem_1]"]),
+    "all items": (
+        lambda g, x: sort(g, x, 1, 0)[1],
+        ["[v_getitem_1, v_getitem] = sort_0(v_x)", "del v_x", "return [v_getitem, v_getitem_1]"],
+    ),
     "one item": (lambda g, x: sort(g, x, 1)[1], ["[_, v_getitem] = sort_0(v_x)", "del _", "del v_x", "return [v_getitem]"]),
     "one item twice": (
         lambda g, x: sort(g, x, 0, 0)[1],
-        [SORTED, "del v_x", ITEM.format(0), "v_getitem_1 = call_1(v_sort_default, 0)", "del v_sort_default", "return [v_getitem, v_getitem_1]"],
+        [
+            SORTED,
+            "del v_x",
+            ITEM.format(0),
+            ITEM.format(0).replace("m =", "m_1 ="),
+            "del v_sort_default",
+            "return [v_getitem, v_getitem_1]",
+        ],
     ),
     "an item from the end": (
         lambda g, x: sort(g, x, -1)[1],

@@ -146,6 +146,7 @@ def test_a_process_that_neither_answers_nor_ends_is_told(monkeypatch: pytest.Mon
         (b"x" * 20_000 + b"\n  end \n", "; its last line is 'end'"),
         (b"\xff!\n", "; its last line is '\ufffd!'"),
         (b"first" + b"z" * 10_000, f"; its last line is {'z' * 300!r}"),
+        (b"first\na" + b"z" * 9_999, f"; its last line is {'a' + 'z' * 299!r}"),
         (b"y" * 301 + b"\n", f"; its last line is {'y' * 300!r}"),
     ],
 )

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import copyreg
 import importlib
+import os
+import pickle
+import signal
 import sys
+import threading
 import types
+import warnings
 from collections.abc import Callable, Iterator
+from multiprocessing import Pipe
 from typing import Any
 
 import pytest
@@ -247,3 +253,37 @@ def test_the_operators_of_a_request_are_looked_for_in_a_library_of_their_name(
     assert tried(operators=["aten", "no_such_library", "a_library_elsewhere"])[0] == ("done", "")
     assert "no_such_library" in sought and "no.such.place" in sought
     assert not {"aten", "a_library_elsewhere"} & set(sought)
+
+
+def test_the_process_says_when_it_is_ready_and_limits_the_time_of_each_trial(
+    monkeypatch: pytest.MonkeyPatch, stand_in: Callable[[Compiler], None]
+) -> None:
+    timers: list[tuple[int, float]] = []
+    filters: list[Any] = []
+    seen: list[tuple[Any, bytes]] = []
+
+    def trying(head: Any, content: bytes, compiled: Callable[[], None]) -> tuple[str, str]:
+        seen.append((head, content))
+        compiled()
+        return "done", str(len(timers))
+
+    stand_in(_raises(AssertionError()))
+    monkeypatch.setattr(trial_process, "_tried", trying)
+    monkeypatch.setattr(signal, "setitimer", lambda which, seconds: timers.append((which, seconds)))
+    monkeypatch.setattr(warnings, "simplefilter", filters.append)
+    mine, other = Pipe()
+    monkeypatch.setattr(sys, "argv", ["program", str(os.dup(other.fileno()))])
+    other.close()
+    thread = threading.Thread(target=trial_process.main)
+    thread.start()
+    answers = [mine.recv()]
+    for content in (b"first", b"second"):
+        mine.send_bytes(pickle.dumps({"limit": 7.0}))
+        mine.send_bytes(content)
+        answers += [mine.recv(), mine.recv()]
+    mine.close()
+    thread.join(60)
+    assert not thread.is_alive() and filters == ["ignore"]
+    assert answers == [("ready", ""), ("compiled", ""), ("done", "1"), ("compiled", ""), ("done", "3")]
+    assert seen == [({"limit": 7.0}, b"first"), ({"limit": 7.0}, b"second")]
+    assert timers == [(signal.ITIMER_REAL, 7.0 + trial_process.GRACE), (signal.ITIMER_REAL, 0)] * 2
