@@ -279,6 +279,15 @@ def test_closing_ends_the_process_and_what_it_has_started(scripted: Any) -> None
     assert ended.process._process.returncode == 0 and ended.process.connection.closed
 
 
+def test_closing_a_process_that_has_just_ended_is_no_error(scripted: Any) -> None:
+    one = scripted(program=("true",))
+    ended = one.process._process
+    ended.wait()
+    one.process._process = SimpleNamespace(poll=lambda: None, pid=ended.pid, wait=ended.wait, returncode=0)
+    one.process.close()
+    assert one.process.connection.closed
+
+
 def test_forgetting_leaves_the_process_alone(scripted: Any) -> None:
     one = scripted()
     handle = one.process._process
