@@ -73,7 +73,7 @@ def inductor(module: fx.GraphModule, inputs: list[Any], *, isolated: bool = ISOL
         with _below_autograd():
             results = run(taken)
         for i, t, version in written:  # the first call tells which writes of the code count: those of kernels of ATen
-            placed[i] = max(0, placed[i] - (t._version - version))
+            placed[i] -= t._version - version
         return results
 
     boxed._boxed_call, boxed.placed = True, placed  # type: ignore[attr-defined]

@@ -46,6 +46,16 @@ def same_as_eager(f: Program, numbers: list[Any], n_programs: int | None, x: tor
     assert n_programs is None or len(graphs) == n_programs
 
 
+def test_programs_for_any_integer_and_for_any_float_are_two() -> None:
+    """Of integers: their product with a float is one of floats."""
+    compiled, graphs = counted(lambda x, k: x * k)
+    x = torch.arange(3)
+    for number in (1.5, 2.5, 2, 3, 4.5, 5, 0.5, 7):
+        found = compiled(x, number)
+        assert found.dtype is (x * number).dtype and torch.equal(found, x * number)
+    assert len(graphs) == 4
+
+
 FLOATS = [0.1, 0.7, -2.5, 3.0, 0.0]
 INTS = [2, 3, 5, 1, 0, -4]
 

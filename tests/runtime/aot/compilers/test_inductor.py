@@ -14,15 +14,19 @@ from typing import Any
 import pytest
 import torch
 from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import functional as F
 
 import runtime
 from runtime import jit
-from runtime.aot import aot_function, aot_module, inductor, make_fx
+from runtime.aot import aot_function, aot_module, cond, inductor, make_fx
 from runtime.aot.compilers import trial
 from runtime.aot.compilers.boxed import examples
-from runtime.aot.compilers.inductor import decomposed
+from runtime.aot.compilers.inductor import _refuse_other_layouts, _with_known_sizes, decomposed
 from runtime.aot.compilers.trial import TrialFailed
+
+from .by_hand import symbolic
 
 ROOT = Path(__file__).parents[4]
 aten = torch.ops.aten
@@ -287,6 +291,87 @@ def test_a_size_that_has_one_value_left_is_a_number(stand_in: StandIn) -> None:
     (value,) = (v for v in stand_in.values[0] if isinstance(v, torch.Tensor))
     kinds: list[Any] = [type(n) for n in (*value.shape, *value.stride())]
     assert kinds == [int, torch.SymInt, torch.SymInt, int] and (value.shape[0], value.stride()[1]) == (3, 1)
+
+
+def test_values_without_symbols_and_symbols_themselves_are_given_as_they_are() -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    fixed, free = mode.from_tensor(torch.ones(5, 7), static_shapes=True), mode.from_tensor(torch.ones(5, 7, requires_grad=True))
+    n: Any = free.shape[0]
+    assert _with_known_sizes(fixed) is fixed and _with_known_sizes(n) is n and _with_known_sizes(3) == 3
+    again = _with_known_sizes(free)
+    assert again.shape == free.shape and isinstance(again.shape[0], torch.SymInt)
+    assert n == 5  # from here on it has one value
+    again = _with_known_sizes(free[1:])
+    kinds: list[Any] = [type(s) for s in (*again.shape, *again.stride(), again.storage_offset())]
+    assert kinds == [int, torch.SymInt, torch.SymInt, int, torch.SymInt]
+    assert (again.shape[0], again.stride()[1]) == (4, 1) and again.grad_fn is None
+
+
+def test_in_inference_mode_new_values_are_written_too(stand_in: StandIn) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2).add_(1)
+        return x * 3
+
+    run = aot_function(f, here)
+    with torch.inference_mode():
+        mine, theirs = torch.ones(3), torch.ones(3)
+        for _ in range(2):
+            assert torch.equal(run(mine), f(theirs)) and torch.equal(mine, theirs)
+
+
+def _results(*values: Any) -> fx.GraphModule:
+    graph = fx.Graph()
+    results = [v if v is None else graph.call_function(aten.sin.default, ()) for v in values]
+    for n, value in zip(results, values, strict=True):
+        if n is not None:
+            n.meta["val"] = value
+    graph.output(results)
+    return fx.GraphModule({}, graph)
+
+
+X = torch.ones(2, 3)
+
+
+@pytest.mark.parametrize(
+    "before, after, refused",
+    [
+        (X, X, False),
+        (X, X.t(), True),
+        (X, X.t().contiguous().t(), True),
+        (X, X.double(), True),
+        (symbolic(0), X, False),
+        (X, None, False),
+        (None, X, False),
+        (3, X, False),
+        (X, 3, False),
+    ],
+)
+def test_abstract_kernels_are_asked_for_the_layouts_of_the_trace(before: Any, after: Any, refused: bool) -> None:
+    lowered: Any = _results(None, after).graph.output_node().args[0]
+    if not refused:
+        _refuse_other_layouts(_results(None, before), lowered)
+        return
+    with pytest.raises(RuntimeError, match=r"abstract kernels say of aten\.sin\.default that a result has shape .* gave shape"):
+        _refuse_other_layouts(_results(None, before), lowered)
+
+
+def test_the_branches_of_a_condition_are_decomposed_too() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return [cond(x.sum() > 0, lambda x: F.layer_norm(x, (2,)), lambda x: x.t().t() * 2, (x,))]
+
+    modules: list[fx.GraphModule] = []
+
+    def keep(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        modules.append(module)
+        return module.forward
+
+    jit(program, compiler=keep)(torch.ones(3, 2))
+    lowered = decomposed(modules[0], examples(modules[0]))
+    branches = [m for name, m in lowered.named_children() if isinstance(m, fx.GraphModule)]
+    called = {n.target for m in branches for n in m.graph.nodes}
+    assert len(branches) == 2 and aten.native_layer_norm.default not in called and aten.rsqrt.default in called
+    for x in (torch.rand(3, 2), -torch.rand(3, 2)):
+        torch.testing.assert_close(lowered(x), program(x))
 
 
 def test_how_many_calls_a_refused_graph_has_is_told(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,12 @@ def test_an_op_takes_a_tensor_in_place_of_a_number(name: str) -> None:
     torch.testing.assert_close(NumberTensors(module).run(x, later)[0], expected)
 
 
+def test_numbers_of_the_program_keep_their_precision() -> None:
+    x, t = torch.linspace(-1, 1, 5, dtype=torch.float64), torch.tensor(0.7, dtype=torch.float64)
+    _, module = captured(lambda x, t: x * (1 - 0.9 ** t.item()), x, t)
+    torch.testing.assert_close(NumberTensors(module).run(x, t)[0], x * (1 - 0.9 ** t.item()), rtol=1e-12, atol=0)
+
+
 def test_a_number_among_the_results_is_known() -> None:
     _, module = captured(lambda x: (x * 2, x.sum().item()), torch.ones(3))
     assert numbers_of(module) == [1]

@@ -289,6 +289,24 @@ def test_a_mean_is_a_sum_as_long_as_its_length_is_a_number_of_float32() -> None:
     assert runs(torch.mean, (1,)) == ["sum", "div_"] and runs(torch.mean, (0,)) == ["mean"]
 
 
+def test_numbers_lie_on_the_processor_whatever_the_default_device_is() -> None:
+    graph = _traced(lambda x: (x * 0.1) / 3, X).graph
+    with torch.device("meta"):
+        found = rewritten(graph)[0]
+    numbers = [a for n in found.nodes for a in n.args if isinstance(a, torch.Tensor)]
+    assert [(t.device.type, t.item()) for t in numbers] == [("cpu", pytest.approx(0.1)), ("cpu", 3.0)]
+
+
+def test_rewrites_of_single_calls_are_right_for_every_size_of_a_graph() -> None:
+    def f(x: torch.Tensor, row: torch.Tensor) -> Any:
+        return x.mean(), x.square() * 2, row.expand(x.shape[0], 3) * x, x.double().mean() / 3
+
+    compiled = aot.aot_function(f, aot.nop, dynamic=True)
+    for n in (4, 5, 7):
+        x, row = torch.randn(n, 3), torch.randn(3)
+        assert all(torch.equal(a, b) for a, b in zip(compiled(x, row), f(x, row), strict=True))
+
+
 def test_in_a_graph_that_writes_single_calls_are_rewritten_and_none_is_moved() -> None:
     def f(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
         y = torch.addmm(b, x, w.t())

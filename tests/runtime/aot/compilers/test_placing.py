@@ -111,6 +111,11 @@ def test_a_result_is_written_where_no_argument_of_the_call_lies() -> None:
     assert _calls(lambda x, y: y * 2, X, Y) == ["aten.mul.out"]
 
 
+def test_the_operand_that_may_lie_in_the_argument_is_sought_among_all() -> None:
+    assert _calls(lambda x, y: y * x.sin(), X, Y, counted=9) == ["aten.sin_.default", "aten.mul.out"]
+    assert _calls(lambda x, y: x * (y * 2).sin(), X, Y, counted=9) == ["aten.mul_.Tensor"]
+
+
 def test_arguments_take_the_values_of_one_another() -> None:
     def swap(x: Tensor, y: Tensor) -> None:
         z = x.clone()

@@ -43,6 +43,8 @@ def test_a_number_stands_for_a_list_of_one_where_that_is_the_same_call() -> None
     x = torch.randn(2, 3)
     func, (_, dim) = shortest(_call(aten.sum.dim_IntList, x, [0], val=x.sum(0)))
     assert func is torch.sum and dim == 0
+    func, (_, dims) = shortest(_call(aten.flip.default, x, [0], val=x.flip(0)))
+    assert func is torch.flip and dims == [0]
     backward = aten.upsample_nearest1d_backward.default
     func, (_, size, _) = shortest(_call(backward, torch.randn(2, 3, 8), [8], [2, 3, 4], val=torch.randn(2, 3, 4)))
     assert func == backward._op and size == [8]

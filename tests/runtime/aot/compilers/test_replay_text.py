@@ -53,26 +53,37 @@ def sort(graph: fx.Graph, x: fx.Node, *which: Any, val: Any = (X, X)) -> tuple[f
 
 
 SORTED = "v_sort_default = sort_0(v_x)"
+GONE = "del v_sort_default"
 ITEM = "v_getitem = call_1(v_sort_default, {})"
 PROGRAMS: dict[str, tuple[Callable[[fx.Graph, fx.Node], Any], list[str]]] = {
     "nothing": (lambda g, x: [x], ["return [v_x]"]),
-    "all items": (lambda g, x: sort(g, x, 1, 0)[1], ["[v_getitem_1, v_getitem] = sort_0(v_x)", "del v_x", "return [v_getitem, v_getitem_1]"]),
+    "all items": (
+        lambda g, x: sort(g, x, 1, 0)[1],
+        ["[v_getitem_1, v_getitem] = sort_0(v_x)", "del v_x", "return [v_getitem, v_getitem_1]"],
+    ),
     "one item": (lambda g, x: sort(g, x, 1)[1], ["[_, v_getitem] = sort_0(v_x)", "del _", "del v_x", "return [v_getitem]"]),
     "one item twice": (
         lambda g, x: sort(g, x, 0, 0)[1],
-        [SORTED, "del v_x", ITEM.format(0), "v_getitem_1 = call_1(v_sort_default, 0)", "del v_sort_default", "return [v_getitem, v_getitem_1]"],
+        [
+            SORTED,
+            "del v_x",
+            ITEM.format(0),
+            ITEM.format(0).replace("m =", "m_1 ="),
+            "del v_sort_default",
+            "return [v_getitem, v_getitem_1]",
+        ],
     ),
     "an item from the end": (
         lambda g, x: sort(g, x, -1)[1],
-        [SORTED, "del v_x", ITEM.format(-1), "del v_sort_default", "return [v_getitem]"],
+        [SORTED, "del v_x", ITEM.format(-1), GONE, "return [v_getitem]"],
     ),
     "an item that is not there": (
         lambda g, x: sort(g, x, 2)[1],
-        [SORTED, "del v_x", ITEM.format(2), "del v_sort_default", "return [v_getitem]"],
+        [SORTED, "del v_x", ITEM.format(2), GONE, "return [v_getitem]"],
     ),
     "several items at once": (
         lambda g, x: sort(g, x, slice(0, 1))[1],
-        [SORTED, "del v_x", ITEM.format("slice(0, 1, None)"), "del v_sort_default", "return [v_getitem]"],
+        [SORTED, "del v_x", ITEM.format("slice(0, 1, None)"), GONE, "return [v_getitem]"],
     ),
     "an item and the whole": (
         lambda g, x: (lambda several, items: [several, *items])(*sort(g, x, 0)),
@@ -80,7 +91,7 @@ PROGRAMS: dict[str, tuple[Callable[[fx.Graph, fx.Node], Any], list[str]]] = {
     ),
     "rows of one result": (
         lambda g, x: sort(g, x, 0, val=X)[1],
-        [SORTED, "del v_x", ITEM.format(0), "del v_sort_default", "return [v_getitem]"],
+        [SORTED, "del v_x", ITEM.format(0), GONE, "return [v_getitem]"],
     ),
     "a draw that nothing uses": (
         lambda g, x: (g.call_function(aten.bernoulli.default, (x,)), [x])[1],

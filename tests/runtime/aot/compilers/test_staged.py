@@ -1,5 +1,6 @@
 """The first call of a program runs its graph, the second one generates code, the others run that."""
 
+import gc
 import threading
 import weakref
 from collections.abc import Callable
@@ -47,6 +48,31 @@ def test_code_is_generated_by_the_second_call_alone(generations: list[Any]) -> N
     for call, expected in enumerate([0, 1, 1, 1]):
         assert f(x).equal(x.sin().cos())
         assert len(generations) == expected, f"after call {call}"
+
+
+def test_without_anybody_to_tell_all_calls_go_through_the_stages(generations: list[Any]) -> None:
+    run = Staged(aot.make_fx(lambda x: [x.sin()])(torch.ones(3)))
+    for call, expected in enumerate([0, 1, 1, 1]):
+        x = torch.full((3,), float(call))
+        assert torch.equal(run([x])[0], x.sin()) and len(generations) == expected
+
+
+def test_code_is_generated_without_autocast_and_without_collections_and_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[bool, bool]] = []
+    told: list[Any] = []
+
+    def noted(module: fx.GraphModule) -> Callable[..., Any]:
+        seen.append((torch.is_autocast_enabled("cpu"), gc.isenabled()))
+        return as_python(module)
+
+    monkeypatch.setattr(staged, "as_python", noted)
+    run = Staged(aot.make_fx(lambda x: [x.sin()])(torch.ones(3)))
+    run.settled = told.append
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in range(3):
+            run([torch.ones(3)])
+    assert seen == [(False, False)] and len(told) == 1 and run.settled is None
+    assert torch.equal(told[0]([torch.ones(3)])[0], torch.ones(3).sin())
 
 
 def test_each_program_has_a_first_call_of_its_own(generations: list[Any]) -> None:

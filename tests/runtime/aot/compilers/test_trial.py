@@ -146,6 +146,7 @@ def test_a_process_that_neither_answers_nor_ends_is_told(monkeypatch: pytest.Mon
         (b"x" * 20_000 + b"\n  end \n", "; its last line is 'end'"),
         (b"\xff!\n", "; its last line is '\ufffd!'"),
         (b"first" + b"z" * 10_000, f"; its last line is {'z' * 300!r}"),
+        (b"first\na" + b"z" * 9_999, f"; its last line is {'a' + 'z' * 299!r}"),
         (b"y" * 301 + b"\n", f"; its last line is {'y' * 300!r}"),
     ],
 )
@@ -276,6 +277,15 @@ def test_closing_ends_the_process_and_what_it_has_started(scripted: Any) -> None
     ended.process._process.wait()
     ended.process.close()
     assert ended.process._process.returncode == 0 and ended.process.connection.closed
+
+
+def test_closing_a_process_that_has_just_ended_is_no_error(scripted: Any) -> None:
+    one = scripted(program=("true",))
+    ended = one.process._process
+    ended.wait()
+    one.process._process = SimpleNamespace(poll=lambda: None, pid=ended.pid, wait=ended.wait, returncode=0)
+    one.process.close()
+    assert one.process.connection.closed
 
 
 def test_forgetting_leaves_the_process_alone(scripted: Any) -> None:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import copyreg
 import importlib
+import os
+import pickle
+import signal
 import sys
+import threading
 import types
+import warnings
 from collections.abc import Callable, Iterator
+from multiprocessing import Pipe
 from typing import Any
 
 import pytest
@@ -130,6 +136,37 @@ def test_a_request_is_read_as_it_was_made(state: dict[str, Any]) -> None:
     assert torch.equal(read(torch.ones(2, 2))[0], torch.full((2, 2), 2.0).sin())
 
 
+def test_a_request_may_have_symbols_of_every_kind(state: dict[str, Any]) -> None:
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    x: Any = mode.from_tensor(torch.ones(5, 7))
+    n, m = x.shape
+    given = [x, n, torch.sym_float(n) / 2, n > m]
+    env.tracked_fakes = [object(), lambda: None]  # type: ignore[list-item]  # which is no part of a request
+    head, content = request(fx.symbolic_trace(lambda x, n, f, b: [x * n]), given, 1.0)
+    _, read, _ = _read(importlib.import_module("pickle").loads(head), content)
+    assert [type(v) for v in read[1:]] == [torch.SymInt, torch.SymFloat, torch.SymBool]
+    assert [v.node.hint for v in read[1:]] == [5, 2.5, False] and [s.node.hint for s in read[0].shape] == [5, 7]
+    environments = {id(v.node.shape_env) for v in (*read[1:], *read[0].shape)}
+    assert environments == {id(read[0].fake_mode.shape_env)} and id(env) not in environments
+    assert [str(s) for s in read[0].shape] == [str(n), str(m)] and str(read[1]) == str(n)
+
+
+def test_a_graph_that_was_read_computes_abstract_values_with_its_constants(state: dict[str, Any]) -> None:
+    graph, values = graph_of(lambda x: [x.sin()], torch.ones(2, 2))
+    graph.register_buffer("held", torch.full((2, 2), 3.0))
+    (sin,) = (n for n in graph.graph.nodes if n.op == "call_function")
+    with graph.graph.inserting_before(sin):
+        held = graph.graph.get_attr("held")
+        sin.replace_input_with(sin.args[0], graph.graph.call_function(torch.ops.aten.add.Tensor, (sin.args[0], held)))
+    graph.recompile()
+    head, content = request(graph, values, 1.0)
+    read, inputs, _ = _read(importlib.import_module("pickle").loads(head), content)
+    with inputs[0].fake_mode:
+        (found,) = read(*inputs)
+    assert found.shape == (2, 2) and type(found) is type(inputs[0])
+
+
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[Compiler], None]:
     def put(compiler: Compiler) -> None:
@@ -216,3 +253,37 @@ def test_the_operators_of_a_request_are_looked_for_in_a_library_of_their_name(
     assert tried(operators=["aten", "no_such_library", "a_library_elsewhere"])[0] == ("done", "")
     assert "no_such_library" in sought and "no.such.place" in sought
     assert not {"aten", "a_library_elsewhere"} & set(sought)
+
+
+def test_the_process_says_when_it_is_ready_and_limits_the_time_of_each_trial(
+    monkeypatch: pytest.MonkeyPatch, stand_in: Callable[[Compiler], None]
+) -> None:
+    timers: list[tuple[int, float]] = []
+    filters: list[Any] = []
+    seen: list[tuple[Any, bytes]] = []
+
+    def trying(head: Any, content: bytes, compiled: Callable[[], None]) -> tuple[str, str]:
+        seen.append((head, content))
+        compiled()
+        return "done", str(len(timers))
+
+    stand_in(_raises(AssertionError()))
+    monkeypatch.setattr(trial_process, "_tried", trying)
+    monkeypatch.setattr(signal, "setitimer", lambda which, seconds: timers.append((which, seconds)))
+    monkeypatch.setattr(warnings, "simplefilter", filters.append)
+    mine, other = Pipe()
+    monkeypatch.setattr(sys, "argv", ["program", str(os.dup(other.fileno()))])
+    other.close()
+    thread = threading.Thread(target=trial_process.main)
+    thread.start()
+    answers = [mine.recv()]
+    for content in (b"first", b"second"):
+        mine.send_bytes(pickle.dumps({"limit": 7.0}))
+        mine.send_bytes(content)
+        answers += [mine.recv(), mine.recv()]
+    mine.close()
+    thread.join(60)
+    assert not thread.is_alive() and filters == ["ignore"]
+    assert answers == [("ready", ""), ("compiled", ""), ("done", "1"), ("compiled", ""), ("done", "3")]
+    assert seen == [({"limit": 7.0}, b"first"), ({"limit": 7.0}, b"second")]
+    assert timers == [(signal.ITIMER_REAL, 7.0 + trial_process.GRACE), (signal.ITIMER_REAL, 0)] * 2

@@ -63,6 +63,7 @@ def test_an_uncuttable_path_is_an_error() -> None:
 def test_the_value_of_a_cut_is_that_of_its_edges_and_parallel_edges_add_up() -> None:
     assert min_cut(3, [(0, 1, 5), (0, 1, 2), (1, 2, 9)], 0, 2)[0] == 7
     assert min_cut(3, [(0, 1, INFINITE), (0, 1, INFINITE), (1, 2, 9)], 0, 2)[0] == 9
+    assert min_cut(3, [(0, 1, INFINITE), (1, 2, 9)], 0, 2)[0] == min_cut(3, [(0, 1, 9), (1, 2, INFINITE)], 0, 2)[0] == 9
     assert min_cut(4, [(0, 1, 5), (2, 3, 1), (0, 3, 0)], 0, 3)[0] == 0
     assert min_cut(2, [(0, 1, 0)], 0, 1)[0] == 0
     large = 2**31

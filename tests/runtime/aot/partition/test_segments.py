@@ -3,6 +3,7 @@ And which of several measured choices a budget takes."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import fx
 
 from runtime.aot.partition import budget
-from runtime.aot.partition.budget import Choice, Line, _between, _borders, _chain, _line, within
+from runtime.aot.partition.budget import Choice, Line, _between, _borders, _chain, _line, _other_cuts, within
 from runtime.aot.partition.memory import Memory
 from runtime.aot.partition.network import Network
 from runtime.aot.partition.recompute import recomputable
@@ -194,3 +195,27 @@ def test_a_cut_that_is_cheaper_by_less_than_a_millionth_is_none(gained: int, fou
     costly, cheap, line = (10_000_000, 0), (0, 10_000_000), (5_000_000 - gained, 5_000_000)
     network: Any = Cuts(costly, cheap, line)
     assert list(_between(network, costly, cheap, [1])) == [line] * found
+
+
+SEGMENTS = [2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32]
+
+
+@pytest.mark.parametrize("anything", [False, True])
+@pytest.mark.parametrize("limit", [1, 3, 7, 100])
+def test_a_forward_is_cut_into_up_to_32_segments_as_long_as_there_are_borders(
+    limit: int, anything: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def borders(network: Any, memory: Any, number: int) -> set[int]:
+        asked.append(number)
+        return {number} if number <= limit else set()
+
+    monkeypatch.setattr(budget, "_borders", borders)
+    monkeypatch.setattr(budget, "_line", lambda network, cut: (0, 0))
+    network: Any = SimpleNamespace(cut=lambda price=None, fixed=(): (price and price(None), fixed))
+    found: Any = list(_other_cuts(network, Any, [], anything))  # type: ignore[arg-type]
+    price = 0 if anything else None
+    taken = [n for n in SEGMENTS if n <= limit]
+    assert found == [*([(0, ())] if anything else []), *((price, {n}) for n in taken)]
+    assert asked == SEGMENTS[: len(taken) + 1]
