@@ -108,7 +108,7 @@ class DualLevel(Level):
             result = op.run(primals, kwargs)
             ts = tangent_rule(op)(op, primals, tangents, kwargs, result)
             if op.kind is not VIEW and any(ts is t for t in tangents if t is not None):
-                ts = ts.clone()  # in-place ops write into tangents, so two values must not share one
+                ts = ts.clone()  # who is given both tangents may write to one
             return self._wrap(op, args, kwargs, result, ts)
         except RuntimeError as error:
             refuse_nested(args, error)

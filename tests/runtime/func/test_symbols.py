@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import sympy
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy.interp import sympy_interp
 
 from runtime import func, jit
 from runtime.aot import make_fx
+from runtime.func import symbols
 from tests.runtime.func.graphs import CallsSeen, node, targets
 
 
@@ -125,3 +128,9 @@ def test_modes_of_the_caller_see_no_reading_of_a_literal_in_a_trace_of_abstract_
     with CallsSeen() as seen:
         module = make_fx(lambda x: x * int(torch.tensor(3)), tracing_mode="fake")(torch.ones(2))
     assert module(torch.ones(2)).tolist() == [3.0, 3.0] and "aten::_local_scalar_dense" not in seen.names
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_a_condition_that_does_not_hold_is_evaluated(value: bool) -> None:
+    holds = sympy.Symbol("holds")
+    assert sympy_interp(symbols._Sizes, {holds: value}, sympy.Not(holds)) == (not value)

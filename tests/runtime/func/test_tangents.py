@@ -249,3 +249,8 @@ def test_tangents_of_programs_that_write(transform: Any, written: Any, pure: Any
 def test_a_view_is_not_detached_in_place() -> None:
     with pytest.raises(RuntimeError, match=r"Can't detach views in-place"):
         jvp(lambda x: (x * 1)[0].detach_(), (X,), (T,))
+
+
+def test_tangents_of_two_results_share_no_memory() -> None:
+    _, tangents = jvp(lambda x: (y := x * 2, y + 1, 3 + y), (X,), (T,))
+    assert len({t.data_ptr() for t in tangents}) == 3

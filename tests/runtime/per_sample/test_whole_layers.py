@@ -346,3 +346,25 @@ def test_weights_that_are_no_parameters_of_the_context_have_their_ordinary_gradi
         squares(layer(grads.batch(x.transpose(0, dim), dim) * p)).backward()
     torch.testing.assert_close([w.grad for w in layer.parameters()], list(expected))
     torch.testing.assert_close(grads.materialize()[0], of_p)
+
+
+class NoGradient(runtime.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Any) -> Any:
+        return y * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return None
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_layer_whose_result_has_no_gradient_gives_none_to_its_parameters(name: str) -> None:
+    make, layer, _ = MADE[name]
+    params, q, x = make(), leaf(N), numbers(B, N)
+    with per_sample([*params, q]) as grads:
+        marked = grads.batch(x)
+        (NoGradient.apply(layer(marked * q, *params)).sum() + (marked * q).sum()).backward()
+    *found, of_q = grads.materialize()
+    assert not any(g.any() for g in found)
+    torch.testing.assert_close(of_q, x)
