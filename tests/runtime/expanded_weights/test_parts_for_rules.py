@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import runtime
 from runtime.expanded_weights import (
     ExpandedWeight,
     forward_helper,
@@ -36,9 +37,10 @@ def test_the_last_arguments_are_those_by_name(names: tuple[str, ...], expected: 
     assert standard_kwargs(names, ("x", "w", 1, 2)) == expected
 
 
-def test_a_layer_runs_on_the_plain_tensors() -> None:
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_layer_runs_on_the_plain_tensors(wrapped: bool) -> None:
     x, weight = torch.ones(4, 3), expanded(4)
-    out = forward_helper(F.linear, (x, weight), {"bias": None})
+    out = forward_helper(F.linear, (runtime.wrap(x, requires_grad=True) if wrapped else x, weight), {"bias": None})
     assert type(out) is Tensor and not out.requires_grad
     assert torch.equal(out, torch.tensor([3.0, 12.0]).expand(4, 2))
 

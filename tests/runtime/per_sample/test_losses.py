@@ -89,11 +89,12 @@ def test_losses_without_reduction_are_reduced_by_the_program(reduction: str) -> 
     check(lambda x, y: getattr(F.cross_entropy(x, y, reduction="none", label_smoothing=0.1), reduction)(), numbers(B, C), classes(B))
 
 
-def test_a_sample_of_one_vector_of_scores() -> None:
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(str(v)[:6] for v in o.values()))
+def test_a_sample_of_one_vector_of_scores(options: dict[str, Any]) -> None:
     w, x, y = torch.ones(C, dtype=torch.float64, requires_grad=True), numbers(1, C), numbers(1, C, seed=1).softmax(1)
-    (expected,) = torch.autograd.grad(F.cross_entropy((x * w)[0], y[0]), w)
+    (expected,) = torch.autograd.grad(F.cross_entropy((x * w)[0], y[0], **options), w)
     with per_sample(w) as grads:
-        F.cross_entropy((grads.batch(x) * w)[0], grads.batch(y)[0]).backward()
+        F.cross_entropy((grads.batch(x) * w)[0], grads.batch(y)[0], **options).backward()
     torch.testing.assert_close(grads.materialize(), expected[None])
 
 

@@ -13,7 +13,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils import _pytree as pytree
 
 import runtime
-from runtime.per_sample import per_sample
+from runtime import func
+from runtime.per_sample import per_sample, per_sample_grads
 
 B, T, N = 4, 5, 3
 CELLS: dict[str, Any] = {
@@ -251,6 +252,47 @@ def test_a_packed_batch_from_learned_states(kind: str) -> None:
         loss(grads.batch(x, 1), lengths).backward()
     for g, expected in zip(grads.materialize(), zip(*loop, strict=True), strict=True):
         torch.testing.assert_close(g, torch.stack(expected))
+
+
+class Misread(nn.Module):
+    """Reads a packed sequence by other sizes of its steps, and with so many first states."""
+
+    def __init__(self, sizes: list[int], states: int) -> None:
+        super().__init__()
+        self.cell, self.sizes, self.states = nn.GRU(N, 2).double(), torch.tensor(sizes), states
+
+    def forward(self, packed: Any) -> Tensor:
+        first = packed.data.new_zeros(1, self.states, 2)
+        weights: list[Tensor] = list(self.cell.parameters())
+        out: Tensor = torch.gru(packed.data, self.sizes, first, weights, True, 1, 0.0, False, False)[0]
+        return out
+
+
+@pytest.mark.parametrize(
+    ("sizes", "states", "says"),
+    [([4, 3], 3, r"size of tensor a \(3\) must match the size of tensor b \(4\)"), ([4, 4], 4, r"start \(4\) \+ length \(4\) exceeds")],
+    ids=["other states", "more rows"],
+)
+def test_a_packed_batch_that_does_not_fit_is_refused_in_torchs_words(sizes: list[int], states: int, says: str) -> None:
+    torch.manual_seed(0)
+    module, packed = Misread(sizes, states), pack_padded_sequence(numbers(2, B, N), [2, 2, 2, 1])
+    with pytest.raises(RuntimeError, match=says):
+        module(packed)
+    with per_sample(module.parameters()), pytest.raises(RuntimeError, match=says):
+        module(packed)
+    with pytest.raises(RuntimeError, match=says):
+        per_sample_grads(lambda p, x: func.functional_call(module, p, (packed._replace(data=x),)).sum())(
+            dict(module.named_parameters()), packed.data.expand(2, -1, -1)
+        )
+
+
+@pytest.mark.parametrize("rows", [[4, 3], [4, 2]])
+def test_rows_behind_the_last_step_of_a_packed_batch_are_left_out(rows: list[int]) -> None:
+    torch.manual_seed(0)
+    module, packed = Misread(rows, 4), pack_padded_sequence(numbers(2, B, N), [2, 2, 2, 1])
+    with per_sample(module.parameters()):
+        found = module(packed)
+    torch.testing.assert_close(runtime.unwrap(found.detach()), module(packed).detach())
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])

@@ -10,6 +10,7 @@ import torch
 
 import runtime
 from runtime.autograd import forward_ad
+from runtime.errors import MissingRule
 from runtime.session.dual import Tangents, empty_like_laid_out, laid_out_like, unshared
 
 from ..view_scenarios import OURS, TORCH
@@ -154,3 +155,22 @@ def test_an_index_of_too_many_dimensions_is_torchs_error_and_writes_nothing(name
 
     for value in (1.0, torch.ones(1, dtype=torch.float64)):
         assert error(OURS, value) == error(TORCH, value)
+
+
+LIBRARY = torch.library.Library("runtime_dual_tests", "DEF")
+LIBRARY.define("twice(Tensor x) -> Tensor")
+LIBRARY.impl("twice", lambda x: x * 2, "CPU")
+LIBRARY.define("double(Tensor(a!) x) -> Tensor(a!)")
+LIBRARY.impl("double", lambda x: x.mul_(2), "CPU")
+
+
+@pytest.mark.parametrize("name", ["twice", "double"])
+def test_an_op_without_rules_is_named_and_takes_what_has_no_tangent(name: str) -> None:
+    op = getattr(torch.ops.runtime_dual_tests, name)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(torch.ones(2), torch.ones(2))
+        with pytest.raises(
+            MissingRule, match=rf"Trying to use forward AD with {name} .*runtime_dual_tests\.{name}\.default has no jvp rule"
+        ):
+            op(dual)
+        assert op(forward_ad.unpack_dual(dual).primal.clone()).tolist() == [2.0, 2.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import pickle
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -414,3 +415,45 @@ def test_a_deep_copy_of_a_sparse_tensor_inside_a_transform_takes_what_is_written
 
     assert transform(energy)(torch.ones(2, 2)).tolist() == [[4.0, 2.0], [2.0, 4.0]]
     assert buffer.to_dense().tolist() == [[1.0, 0.0], [0.0, 1.0]]
+
+
+def _parameter(lib: Any, **attributes: Any) -> Any:
+    p = nn.Parameter(lib.leaf(2).detach(), requires_grad=attributes.pop("requires_grad", True))
+    for name, value in attributes.items():
+        setattr(p, name, value)
+    return p
+
+
+PICKLED: dict[str, Callable[[Any], Any]] = {
+    "leaf": lambda lib: lib.leaf(2),
+    "constant": lambda lib: lib.leaf(2).detach(),
+    "transposed": lambda lib: lib.leaf(2, 3).detach().t(),
+    "conjugate": lambda lib: (lib.leaf(2).detach() * 1j).conj(),
+    "sparse": lambda lib: lib.leaf(2, 2).detach().to_sparse(),
+    "parameter": _parameter,
+    "frozen parameter": lambda lib: _parameter(lib, requires_grad=False),
+    "parameter with an attribute": lambda lib: _parameter(lib, owner="me"),
+    "leaf with an attribute": lambda lib: _set(lib.leaf(2), "owner", "me"),
+}
+
+
+@pytest.mark.parametrize("name", PICKLED)
+def test_what_is_pickled_comes_back_as_torchs(name: str) -> None:
+    found = []
+    for lib in (TORCH, OURS):
+        back: Any = pickle.loads(pickle.dumps(PICKLED[name](lib)))
+        assert type(back) in (torch.Tensor, nn.Parameter)
+        found.append((type(back), back.requires_grad, back.is_conj(), getattr(back, "owner", None), back.layout, back.to_dense().tolist()))
+    assert found[0] == found[1]
+
+
+def test_a_buffer_made_by_a_tensor_of_the_session_inside_a_transform_takes_values_of_it() -> None:
+    like = OURS.leaf(2).detach()
+
+    def energy(x: Any) -> Any:
+        buffer = like.new_zeros(2)
+        buffer.add_(x)
+        return buffer.pow(2).sum()
+
+    assert grad(energy)(torch.tensor([1.0, 2.0], dtype=torch.float64)).tolist() == [2.0, 4.0]
+    assert like.new_zeros(2, requires_grad=True).is_leaf
