@@ -34,7 +34,7 @@ class OutsideMemory:
 
     def hold(self, t: torch.Tensor) -> None:
         """Note a tensor that is not the trace's."""
-        storage = _storage(t)
+        storage = _storage(held_by_session(t))
         if storage is not None:
             self.tensors[storage._cdata] = storage
             if not t.is_inference():
@@ -48,7 +48,7 @@ class OutsideMemory:
     def before(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Before a call of ``op`` that writes: copy the memory that it writes to, if it comes from outside, and end literals in it."""
         for t in _written(op, args, kwargs):
-            storage = _storage(t)
+            storage = _storage(held_by_session(t))
             if storage is not None and storage._cdata in self.tensors:
                 self.saved.setdefault(storage._cdata, storage.clone())
             if self.literals and t.layout is torch.strided and (value := self.literals.pop(_address(t), None)) is not None:

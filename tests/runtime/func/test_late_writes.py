@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import runtime
 from runtime.aot import make_fx
 from runtime.autograd import Function
 from runtime.func import functionalize
@@ -46,11 +47,13 @@ def test_a_program_that_fails_has_written_nothing_to_what_it_closes_over(name: s
 
 
 @pytest.mark.parametrize("options", [{}, {"pre_dispatch": True}, {"tracing_mode": "fake", "_allow_non_fake_inputs": True}], ids=str)
-@pytest.mark.parametrize("name", [*WRITES, "a parameter", "an argument"])
+@pytest.mark.parametrize("name", [*WRITES, "a parameter", "an argument", "a tensor of the session", "a leaf of the session"])
 def test_a_trace_leaves_what_its_program_writes_to_as_it_was(name: str, options: dict[str, Any]) -> None:
     closed = torch.arange(1.0, 17.0).view(4, 4)
     if name == "a parameter":
         closed = torch.nn.Parameter(closed, requires_grad=False)
+    if name.endswith("of the session"):
+        closed = runtime.wrap(closed, requires_grad=name.startswith("a leaf"))
     write = WRITES.get(name, WRITES["add_"])
     traced = make_fx(lambda x: (write(x if name == "an argument" else closed), x * 1)[1], **options)
     traced(closed if name == "an argument" else torch.ones(4, 4))
