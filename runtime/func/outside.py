@@ -34,11 +34,10 @@ class OutsideMemory:
 
     def hold(self, t: torch.Tensor) -> None:
         """Note a tensor that is not the trace's."""
-        storage = _storage(held_by_session(t))
-        if storage is not None:
-            self.tensors[storage._cdata] = storage
-            if not t.is_inference():
-                self.versions.append((t, t._version))
+        storages = _storages(t)
+        self.tensors.update((storage._cdata, storage) for storage in storages)
+        if storages and not t.is_inference():
+            self.versions.append((t, t._version))
 
     def literal(self, value: Any) -> None:
         """Note a literal of the program's text, whose memory is its own."""
@@ -48,9 +47,9 @@ class OutsideMemory:
     def before(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Before a call of ``op`` that writes: copy the memory that it writes to, if it comes from outside, and end literals in it."""
         for t in _written(op, args, kwargs):
-            storage = _storage(held_by_session(t))
-            if storage is not None and storage._cdata in self.tensors:
-                self.saved.setdefault(storage._cdata, storage.clone())
+            for storage in _storages(t):
+                if storage._cdata in self.tensors and storage._cdata not in self.saved:
+                    self.saved[storage._cdata] = storage.clone()
             if self.literals and t.layout is torch.strided and (value := self.literals.pop(_address(t), None)) is not None:
                 value._literal = None
 
@@ -81,12 +80,22 @@ def _address(t: torch.Tensor) -> int:
     return int(bottom(t).untyped_storage()._cdata)
 
 
-def _storage(t: Any) -> Any:
-    """The storage of a plain tensor. None for any other."""
-    return t.untyped_storage() if type(t) in _PLAIN and t.layout is torch.strided and not t.is_nested else None
+def _storages(t: Any) -> list[Any]:
+    """The storages of a tensor that is plain or of the eager session; of a sparse one those of its indices and values. Else none."""
+    t = t._inner if isinstance(t, Value) and not t._level.number else t
+    if type(t) not in _PLAIN or t.is_nested:
+        return []
+    with torch._C._DisableTorchDispatch():
+        return [part.untyped_storage() for part in (getattr(t, name)() for name in _PARTS.get(t.layout, ()))]
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PARTS = {  # of each layout the methods that give the tensors that it consists of
+    torch.strided: ("detach",),
+    torch.sparse_coo: ("_indices", "_values"),
+    **dict.fromkeys((torch.sparse_csr, torch.sparse_bsr), ("crow_indices", "col_indices", "values")),
+    **dict.fromkeys((torch.sparse_csc, torch.sparse_bsc), ("ccol_indices", "row_indices", "values")),
+}
 
 
 def held_by_session(t: Any) -> Any:

@@ -197,3 +197,29 @@ def test_the_data_of_a_value_is_not_set() -> None:
 
     with pytest.raises(RuntimeError, match=r"mutating directly with `\.data`"):
         functionalize(f)(torch.ones(2))
+
+
+SPARSE: dict[str, Callable[[Tensor], Tensor]] = {
+    "coo": lambda t: t.to_sparse(),
+    "csr": lambda t: t.to_sparse_csr(),
+    "csc": lambda t: t.to_sparse_csc(),
+    "bsr": lambda t: t.to_sparse_bsr((2, 2)),
+    "bsc": lambda t: t.to_sparse_bsc((2, 2)),
+    "coo of the session": lambda t: runtime.wrap(t.to_sparse()),
+}
+INTO_SPARSE: dict[str, Callable[[Tensor], Any]] = {
+    "mul_": lambda t: t.mul_(3.0),
+    "copy_": lambda t: t.copy_(t * 3),
+    "its values": lambda t: (t._values() if t.layout is torch.sparse_coo else t.values()).mul_(3.0),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")  # torch's own: in beta
+@pytest.mark.parametrize("write", INTO_SPARSE)
+@pytest.mark.parametrize("layout", SPARSE)
+def test_a_trace_leaves_a_sparse_tensor_as_it_was_and_the_replay_writes_to_it(layout: str, write: str) -> None:
+    closed = SPARSE[layout](torch.eye(4))
+    traced = make_fx(lambda x: (INTO_SPARSE[write](closed), x * 1)[1])(torch.ones(4))
+    assert torch.equal(closed.to_dense(), torch.eye(4)) and closed._version == 0
+    traced(torch.ones(4))
+    assert torch.equal(closed.to_dense(), 3 * torch.eye(4))
