@@ -34,10 +34,9 @@ class OutsideMemory:
 
     def hold(self, t: torch.Tensor) -> None:
         """Note a tensor that is not the trace's."""
-        storages = _storages(t)
-        self.tensors.update((storage._cdata, storage) for storage in storages)
-        if storages and not t.is_inference():
-            self.versions.append((t, t._version))
+        parts = list(_parts(t))
+        self.tensors.update((storage._cdata, storage) for part in parts for storage in _storages(part))
+        self.versions += [(each, each._version) for each in (t, *parts) if parts and not each.is_inference()]
 
     def literal(self, value: Any) -> None:
         """Note a literal of the program's text, whose memory is its own."""
@@ -47,7 +46,7 @@ class OutsideMemory:
     def before(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Before a call of ``op`` that writes: copy the memory that it writes to, if it comes from outside, and end literals in it."""
         for t in _written(op, args, kwargs):
-            for storage in _storages(t):
+            for storage in (storage for part in _parts(t) for storage in _storages(part)):
                 if storage._cdata in self.tensors and storage._cdata not in self.saved:
                     self.saved[storage._cdata] = storage.clone()
             if self.literals and t.layout is torch.strided and (value := self.literals.pop(_address(t), None)) is not None:
@@ -80,11 +79,20 @@ def _address(t: torch.Tensor) -> int:
     return int(bottom(t).untyped_storage()._cdata)
 
 
-def _storages(t: Any) -> list[Any]:
-    """The storages of a tensor that is plain or of the eager session; of a sparse one those of its indices and values. Else none."""
-    t = t._inner if isinstance(t, Value) and not t._level.number else t
-    if type(t) not in _PLAIN or t.is_nested:
-        return []
+def _parts(t: Any) -> Iterator[torch.Tensor]:
+    """The plain tensors that have the memory of ``t``: itself, the one that it holds if it is of the eager session, or those of which an
+    instance of a user's class consists. A value of a transform has none."""
+    if isinstance(t, Value):
+        yield from () if t._level.number else _parts(t._inner)
+    elif is_traceable_wrapper_subclass(t):
+        for name in t.__tensor_flatten__()[0]:
+            yield from _parts(getattr(t, name))
+    elif type(t) in _PLAIN and not t.is_nested:
+        yield t
+
+
+def _storages(t: torch.Tensor) -> list[Any]:
+    """The storages of a plain tensor; of a sparse one those of its indices and values."""
     with torch._C._DisableTorchDispatch():
         return [part.untyped_storage() for part in (getattr(t, name)() for name in _PARTS.get(t.layout, ()))]
 

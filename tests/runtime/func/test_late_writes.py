@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
 from runtime.aot import make_fx
@@ -223,3 +224,14 @@ def test_a_trace_leaves_a_sparse_tensor_as_it_was_and_the_replay_writes_to_it(la
     assert torch.equal(closed.to_dense(), torch.eye(4)) and closed._version == 0
     traced(torch.ones(4))
     assert torch.equal(closed.to_dense(), 3 * torch.eye(4))
+
+
+@pytest.mark.parametrize("of_session", [False, True])
+def test_a_trace_leaves_an_instance_of_a_class_as_it_was_and_the_replay_writes_to_it(of_session: bool) -> None:
+    parts = torch.ones(2), torch.zeros(2)
+    closed = TwoTensor(*map(runtime.wrap, parts)) if of_session else TwoTensor(*parts)
+    traced = make_fx(lambda x: (closed.add_(x), x * 1)[1])(torch.ones(2))
+    assert (closed.a.tolist(), closed.b.tolist(), closed._version) == ([1.0, 1.0], [0.0, 0.0], 0)
+    traced(torch.ones(2))
+    assert (closed.a.tolist(), closed.b.tolist(), closed._version) == ([2.0, 2.0], [1.0, 1.0], 1)
+    assert make_fx(lambda x: x * closed)(torch.ones(2))(torch.full((2,), 3.0)).b.tolist() == [3.0, 3.0]
