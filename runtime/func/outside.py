@@ -34,11 +34,9 @@ class OutsideMemory:
 
     def hold(self, t: torch.Tensor) -> None:
         """Note a tensor that is not the trace's."""
-        storage = _storage(t)
-        if storage is not None:
-            self.tensors[storage._cdata] = storage
-            if not t.is_inference():
-                self.versions.append((t, t._version))
+        parts = list(_parts(t))
+        self.tensors.update((storage._cdata, storage) for part in parts for storage in _storages(part))
+        self.versions += [(each, each._version) for each in (t, *parts) if parts and not each.is_inference()]
 
     def literal(self, value: Any) -> None:
         """Note a literal of the program's text, whose memory is its own."""
@@ -48,9 +46,9 @@ class OutsideMemory:
     def before(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Before a call of ``op`` that writes: copy the memory that it writes to, if it comes from outside, and end literals in it."""
         for t in _written(op, args, kwargs):
-            storage = _storage(t)
-            if storage is not None and storage._cdata in self.tensors:
-                self.saved.setdefault(storage._cdata, storage.clone())
+            for storage in (storage for part in _parts(t) for storage in _storages(part)):
+                if storage._cdata in self.tensors and storage._cdata not in self.saved:
+                    self.saved[storage._cdata] = storage.clone()
             if self.literals and t.layout is torch.strided and (value := self.literals.pop(_address(t), None)) is not None:
                 value._literal = None
 
@@ -81,12 +79,31 @@ def _address(t: torch.Tensor) -> int:
     return int(bottom(t).untyped_storage()._cdata)
 
 
-def _storage(t: Any) -> Any:
-    """The storage of a plain tensor. None for any other."""
-    return t.untyped_storage() if type(t) in _PLAIN and t.layout is torch.strided and not t.is_nested else None
+def _parts(t: Any) -> Iterator[torch.Tensor]:
+    """The plain tensors that have the memory of ``t``: itself, the one that it holds if it is of the eager session, or those of which an
+    instance of a user's class consists. A value of a transform has none."""
+    if isinstance(t, Value):
+        yield from () if t._level.number else _parts(t._inner)
+    elif is_traceable_wrapper_subclass(t):
+        for name in t.__tensor_flatten__()[0]:
+            yield from _parts(getattr(t, name))
+    elif type(t) in _PLAIN and not t.is_nested:
+        yield t
+
+
+def _storages(t: torch.Tensor) -> list[Any]:
+    """The storages of a plain tensor; of a sparse one those of its indices and values."""
+    with torch._C._DisableTorchDispatch():
+        return [part.untyped_storage() for part in (getattr(t, name)() for name in _PARTS.get(t.layout, ()))]
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PARTS = {  # of each layout the methods that give the tensors that it consists of
+    torch.strided: ("detach",),
+    torch.sparse_coo: ("_indices", "_values"),
+    **dict.fromkeys((torch.sparse_csr, torch.sparse_bsr), ("crow_indices", "col_indices", "values")),
+    **dict.fromkeys((torch.sparse_csc, torch.sparse_bsc), ("ccol_indices", "row_indices", "values")),
+}
 
 
 def held_by_session(t: Any) -> Any:

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _pop_mode_temporarily
 from ..errors import EscapedValue, InplaceError
 from .ambient import Ambient
 from .keys import CHUNK, CONJUGATE, NARROW, NEGATIVE, VIEWS, set_excluded, uncounted
-from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape
+from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape, share_memory_
 from .surgery import GEOMETRY, change_geometry
 
 _no_dispatch = torch.Tensor.__torch_dispatch__
@@ -192,6 +192,7 @@ class Value(torch.Tensor):
     _faithful = False
 
     __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]
+    share_memory_ = share_memory_
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

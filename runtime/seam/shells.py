@@ -121,3 +121,10 @@ def same_shape(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
         v = shell(cls, inner)
     v._inner = inner
     return v
+
+
+def share_memory_(v: Any) -> Any:
+    """As ``torch.Tensor.share_memory_``, a method of values. A shell is refused: torch would copy from memory that it does not have."""
+    if v._geometry is not None:
+        raise RuntimeError(f"share_memory_() of a tensor inside {v._level.what}, which has no memory of its own. Call it on the result.")
+    return torch.Tensor.share_memory_(v)  # type: ignore[no-untyped-call]

@@ -132,3 +132,15 @@ def test_windows_are_a_fourth_of_their_length_apart_if_nobody_says(wide: int, fi
     expected = pytest.raises(RuntimeError, match=r"leave out a sample|overlap add min")
     with nullcontext() if fits else expected:
         torch.testing.assert_close(graph(spectrum, window), f(spectrum, window))
+
+
+@pytest.mark.parametrize(("center", "length", "fits"), [(False, 7, True), (False, 8, False), (True, 3, True), (True, 4, False)])
+def test_samples_after_the_length_that_is_asked_for_may_be_left_out(center: bool, length: int, fits: bool) -> None:
+    def f(s: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.istft(s, 8, 8, window=w, center=center, length=length)
+
+    window = torch.ones(8, dtype=torch.float64)
+    graph = make_fx(f)(SPECTRUM, window.clone())
+    window[7] = 0  # every eighth sample is left out
+    with nullcontext() if fits else pytest.raises(RuntimeError, match="leave out a sample"):
+        torch.testing.assert_close(graph(SPECTRUM, window), f(SPECTRUM, window))

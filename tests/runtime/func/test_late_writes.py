@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.testing._internal.two_tensor import TwoTensor
 
+import runtime
 from runtime.aot import make_fx
 from runtime.autograd import Function
 from runtime.func import functionalize
@@ -46,11 +48,13 @@ def test_a_program_that_fails_has_written_nothing_to_what_it_closes_over(name: s
 
 
 @pytest.mark.parametrize("options", [{}, {"pre_dispatch": True}, {"tracing_mode": "fake", "_allow_non_fake_inputs": True}], ids=str)
-@pytest.mark.parametrize("name", [*WRITES, "a parameter", "an argument"])
+@pytest.mark.parametrize("name", [*WRITES, "a parameter", "an argument", "a tensor of the session", "a leaf of the session"])
 def test_a_trace_leaves_what_its_program_writes_to_as_it_was(name: str, options: dict[str, Any]) -> None:
     closed = torch.arange(1.0, 17.0).view(4, 4)
     if name == "a parameter":
         closed = torch.nn.Parameter(closed, requires_grad=False)
+    if name.endswith("of the session"):
+        closed = runtime.wrap(closed, requires_grad=name.startswith("a leaf"))
     write = WRITES.get(name, WRITES["add_"])
     traced = make_fx(lambda x: (write(x if name == "an argument" else closed), x * 1)[1], **options)
     traced(closed if name == "an argument" else torch.ones(4, 4))
@@ -194,3 +198,40 @@ def test_the_data_of_a_value_is_not_set() -> None:
 
     with pytest.raises(RuntimeError, match=r"mutating directly with `\.data`"):
         functionalize(f)(torch.ones(2))
+
+
+SPARSE: dict[str, Callable[[Tensor], Tensor]] = {
+    "coo": lambda t: t.to_sparse(),
+    "csr": lambda t: t.to_sparse_csr(),
+    "csc": lambda t: t.to_sparse_csc(),
+    "bsr": lambda t: t.to_sparse_bsr((2, 2)),
+    "bsc": lambda t: t.to_sparse_bsc((2, 2)),
+    "coo of the session": lambda t: runtime.wrap(t.to_sparse()),
+}
+INTO_SPARSE: dict[str, Callable[[Tensor], Any]] = {
+    "mul_": lambda t: t.mul_(3.0),
+    "copy_": lambda t: t.copy_(t * 3),
+    "its values": lambda t: (t._values() if t.layout is torch.sparse_coo else t.values()).mul_(3.0),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")  # torch's own: in beta
+@pytest.mark.parametrize("write", INTO_SPARSE)
+@pytest.mark.parametrize("layout", SPARSE)
+def test_a_trace_leaves_a_sparse_tensor_as_it_was_and_the_replay_writes_to_it(layout: str, write: str) -> None:
+    closed = SPARSE[layout](torch.eye(4))
+    traced = make_fx(lambda x: (INTO_SPARSE[write](closed), x * 1)[1])(torch.ones(4))
+    assert torch.equal(closed.to_dense(), torch.eye(4)) and closed._version == 0
+    traced(torch.ones(4))
+    assert torch.equal(closed.to_dense(), 3 * torch.eye(4))
+
+
+@pytest.mark.parametrize("of_session", [False, True])
+def test_a_trace_leaves_an_instance_of_a_class_as_it_was_and_the_replay_writes_to_it(of_session: bool) -> None:
+    parts = torch.ones(2), torch.zeros(2)
+    closed = TwoTensor(*map(runtime.wrap, parts)) if of_session else TwoTensor(*parts)
+    traced = make_fx(lambda x: (closed.add_(x), x * 1)[1])(torch.ones(2))
+    assert (closed.a.tolist(), closed.b.tolist(), closed._version) == ([1.0, 1.0], [0.0, 0.0], 0)
+    traced(torch.ones(2))
+    assert (closed.a.tolist(), closed.b.tolist(), closed._version) == ([2.0, 2.0], [1.0, 1.0], 1)
+    assert make_fx(lambda x: x * closed)(torch.ones(2))(torch.full((2,), 3.0)).b.tolist() == [3.0, 3.0]

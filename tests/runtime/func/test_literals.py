@@ -67,6 +67,7 @@ WRITES: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "an element": lambda c, x: c.__setitem__(0, 9.0),
     "an element of the input": lambda c, x: c.__setitem__(0, x[1]),
     "a view": lambda c, x: c.view(3, 1).copy_(x[:, None]),
+    "data": lambda c, x: c.data.fill_(5.0),
     "an alias": lambda c, x: c.detach().add_(1.0),
     "an argument out": lambda c, x: torch.sin(x, out=c[:]),
     "a list": lambda c, x: torch._foreach_add_([x.clone(), c[1:]], 1.0),

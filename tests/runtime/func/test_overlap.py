@@ -64,6 +64,27 @@ RUNS: dict[str, Callable[[Program], Program]] = {
 }
 
 
+def out_is_one_of_two_rows_that_are_one(x: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    torch.add(x, 1, out=y.expand(2, 4)[0])
+    return y
+
+
+def statistics_are_one_of_two_rows_that_are_one(x: torch.Tensor) -> torch.Tensor:
+    y, variance = x.clone(), torch.ones(4)
+    torch.nn.functional.batch_norm(torch.stack([x, x * 3]), y.expand(2, 4)[1], variance, training=True)
+    return y
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize(
+    "program", [out_is_one_of_two_rows_that_are_one, statistics_are_one_of_two_rows_that_are_one], ids=lambda f: f.__name__
+)
+def test_a_write_by_another_way_than_in_place_is_that_of_the_kernel(program: Program, run: str) -> None:
+    x = torch.arange(4.0)
+    torch.testing.assert_close(RUNS[run](program)(x.clone()), program(x), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_the_numbers_are_those_of_the_kernels(program: Program, run: str) -> None:

@@ -1,13 +1,15 @@
 """Python numbers from values, outputs that are not floating-point tensors, and other objects that a transform returns."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from runtime import jit
-from runtime.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from runtime.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from runtime.func.make_fx import make_fx
 
 X = torch.tensor([[0.5, 1.5], [2.5, 3.5]])
 
@@ -126,3 +128,32 @@ def test_zeros_without_memory_are_zeros(f: Any, wrap: Any) -> None:
     """A value of a level does not tell the dispatcher that its tensor has no memory, and a kernel would read it."""
     zeros = torch._efficientzerotensor(2, 3)
     torch.testing.assert_close(wrap(f)(zeros), f(torch.zeros(2, 3)))
+
+
+MEMORYLESS: dict[str, Callable[[Any], Any]] = {
+    "vmap": lambda f: vmap(f)(X),
+    "functionalize": lambda f: functionalize(f)(X),
+    "make_fx": lambda f: make_fx(f)(X),
+    "make_fx of grad": lambda f: make_fx(grad(lambda x: f(x).sum()))(X),
+    "grad of grad": lambda f: grad(lambda x: grad(lambda y: f(y).sum())(x).sum())(X),
+}
+
+
+@pytest.mark.parametrize("transform", MEMORYLESS)
+def test_memory_is_not_shared_with_other_processes_where_a_value_has_none(transform: str) -> None:
+    with pytest.raises(RuntimeError, match=r"share_memory_\(\) of a tensor inside .* has no memory of its own"):
+        MEMORYLESS[transform](lambda x: (x * 1).share_memory_())
+
+
+def test_memory_of_a_value_that_has_some_is_shared_with_other_processes() -> None:
+    seen: list[bool] = []
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.share_memory_()
+        seen.append(y.is_shared())
+        return (y * x).sum()
+
+    torch.testing.assert_close(grad(f)(X), 4 * X)
+    torch.testing.assert_close(jvp(f, (X,), (X,))[1], 4 * (X * X).sum())
+    assert seen == [True, True]
