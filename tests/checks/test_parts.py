@@ -9,7 +9,8 @@ import torch
 
 from gen.checks.case import Case, Lacking, Mismatch, Vacuous
 from gen.checks.tables import Cell, Family
-from gen.targets.parts import compiled, parts_compiled
+from gen.targets.parts import compiled, offered, parts_compiled
+from gen.targets.runtime_target import RuntimeTarget
 from gen.targets.torch_target import TorchTarget
 from tests.compositions import boundaries
 
@@ -166,6 +167,41 @@ def test_a_part_is_compiled_in_the_stage_alone() -> None:
     with parts_compiled(make):
         assert compiled(f) is str and compiled(f, 1, 2) is str
     assert made == [(f,), (f, 1, 2)] and compiled(f, 1) is f
+
+
+def test_what_a_target_offers_is_given_in_the_stage_alone() -> None:
+    def offer(name: str, otherwise: Any) -> Any:
+        return name, otherwise
+
+    assert offered("func.vmap", 3) == 3
+    with parts_compiled(lambda f, examples: f, offer):
+        assert offered("func.vmap", 3) == ("func.vmap", 3)
+        with parts_compiled(lambda f, examples: f):
+            assert offered("func.vmap", 3) == 3
+        assert offered("func.vmap", 3) == ("func.vmap", 3)
+    assert offered("func.vmap", 3) == 3
+
+
+def test_the_runtime_offers_its_own_names_and_torch_what_stands_for_them() -> None:
+    import runtime
+
+    assert RuntimeTarget().offered("func.vmap", None) is runtime.func.vmap
+    assert TorchTarget().offered("func.vmap", 3) == 3
+
+
+def test_a_wrong_function_that_a_target_offers_is_noticed() -> None:
+    class Doubling(Faulty):
+        def offered(self, name: str, otherwise: Any) -> Any:
+            return (
+                (lambda *args, **sizes: 2 * otherwise(*args, **sizes)) if self.info.get("twice") and name == "func.rearrange" else otherwise
+            )
+
+    name = "tests.compositions.transforms.rearranged"
+    case = Case(Cell(name, "float64", (), "full", ()), "check", Family("tests", {name: {"samples": SAMPLES}}), Doubling())
+    case.assert_same("aot.parts", against="eager")
+    case.target.info["twice"] = True  # type: ignore[attr-defined]
+    with pytest.raises(Mismatch, match="largest error"):
+        case.assert_same("aot.parts", against="eager")
 
 
 def test_the_options_of_a_part_are_the_axes() -> None:

@@ -1,283 +1,28 @@
-"""Programs that ask for the gradients of each sample: of modules in a context, and of functions. The reference is a loop over the samples.
-
-Modules are small and have three samples.
-"""
+"""Programs that ask for the gradients of each sample, in a context and of functions. The reference is a loop over the samples."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations, rnn
 
 from gen.targets.parts import offered
+from tests.compositions.sample_gradients import (
+    Loss,
+    Of,
+    answers,
+    answers_of,
+    by_loop_of,
+    filled,
+    gradients,
+    rows_of,
+)
 from tests.compositions.tools import Results, beside, own, own_refused, plain
 
 F = nn.functional
-Loss = Callable[..., Tensor]
-
-
-class Loop:
-    """The gradients of each sample, each computed alone, and the answers that follow from them. ``dense``: (B, *parameter) each."""
-
-    def __init__(self, dense: Sequence[Tensor]) -> None:
-        self.dense = list(dense)
-
-    def norms(self, per: str = "total") -> Any:
-        squares = [(d.conj() * d).real.flatten(1).sum(1) for d in self.dense]
-        return [s.sqrt() for s in squares] if per == "parameter" else torch.stack(squares).sum(0).sqrt()
-
-    def weighted_sum(self, weights: Tensor, keep: bool = True) -> Any:
-        return [torch.einsum("b...,b->...", d, weights.to(d.dtype)) for d in self.dense]
-
-    def clipped_sum(self, most: float, per: str = "total", keep: bool = True) -> Any:
-        norms = self.norms(per) if per == "parameter" else [self.norms()] * len(self.dense)
-        scales = [(most / n).clamp(max=1) for n in norms]
-        return [torch.einsum("b...,b->...", d, s.to(d.dtype)) for d, s in zip(self.dense, scales, strict=True)]
-
-    def dot(self, vector: Sequence[Tensor]) -> Tensor:
-        return torch.stack([(d * v).flatten(1).sum(1) for d, v in zip(self.dense, vector, strict=True)]).sum(0)
-
-    def gram(self, other: Loop | None = None) -> Tensor:
-        pairs = zip(self.dense, (other or self).dense, strict=True)
-        return torch.stack([a.flatten(1) @ b.flatten(1).t() for a, b in pairs]).sum(0)
-
-    def second_moment(self) -> Any:
-        return [(d.conj() * d).real.mean(0) for d in self.dense]
-
-    def variance(self) -> Any:
-        return [d.var(0, correction=0) for d in self.dense]
-
-    def materialize(self, out: Any = None) -> Any:
-        return self.dense
-
-
-def _squares(module: Any, *batch: Any) -> Tensor:
-    out: Tensor = module(*batch)
-    return out.square().sum()
-
-
-def _mean(module: Any, *batch: Any) -> Tensor:
-    out: Tensor = module(*batch)
-    return out.square().flatten(1).sum(1).mean()
-
-
-def _loop(loss: Callable[[int], Tensor], size: int, params: Sequence[Tensor]) -> Loop:
-    each = [torch.autograd.grad(loss(i), params, allow_unused=True, materialize_grads=True) for i in range(size)]
-    return Loop([torch.stack(column) for column in zip(*each, strict=True)])
-
-
-def _grads(module: nn.Module, batch: Results, loss: Loss = _squares, dim: int = 0, params: Any = None, **options: Any) -> Any:
-    """The gradients of the samples of `batch`, which lie along `dim` of each of its tensors."""
-    context, wanted = own("per_sample.per_sample"), list(module.parameters()) if params is None else params
-    if context is None:
-        return _loop(lambda i: loss(module, *(x.narrow(dim, i, 1) for x in batch)), batch[0].shape[dim], wanted)
-    with context(wanted, dim, **options) as grads:
-        loss(module, *batch).backward()
-    return grads
-
-
-def _told(grads: Any, params: Sequence[Tensor]) -> list[Any]:
-    """What the gradients answer."""
-    vector = [torch.linspace(-1, 1, p.numel(), dtype=p.dtype).reshape(p.shape) for p in params]
-    found = [grads.norms(), *grads.norms("parameter"), *grads.clipped_sum(0.5), *grads.clipped_sum(0.3, "parameter"), grads.dot(vector)]
-    return [*found, grads.gram(), *grads.materialize()]
-
-
-def _of(x: Tensor, module: nn.Module, batch: Results, loss: Loss = _squares, dim: int = 0, **options: Any) -> Results:
-    """The answers for the parameters of a module, in double precision, with numbers that do not depend on a generator."""
-    module.double()
-    _filled(module)
-    return beside(x, *_told(_grads(module, batch, loss, dim, **options), list(module.parameters())))
-
-
-def _filled(module: nn.Module) -> None:
-    with torch.no_grad():
-        for k, p in enumerate(module.parameters()):
-            p.copy_(torch.sin(torch.arange(p.numel(), dtype=torch.float64) * 0.7 + k + 1).reshape(p.shape) * 0.6)
-
-
-class Of(nn.Module):
-    """A module whose forward pass is a function of it and of its arguments."""
-
-    def __init__(self, f: Callable[..., Any], **parts: Any) -> None:
-        super().__init__()
-        self.f = f
-        for name, part in parts.items():
-            setattr(self, name, part)
-
-    def forward(self, *batch: Any, **named: Any) -> Any:
-        return self.f(self, *batch, **named)
-
-
-def _rows(x: Tensor, *shape: int) -> Tensor:
-    """A batch of three samples with the numbers of x and others."""
-    many = torch.stack([plain(x) * 0.3 * (k + 1) for k in range(24)]).transpose(0, 1).reshape(3, -1).sin()
-    return many[:, : torch.Size(shape).numel()].reshape(3, *shape).contiguous()
-
-
-# --- modules ----------------------------------------------------------------------------------------------------------------------
-
-
-def tied_layers(x: Tensor) -> Results:
-    """A weight that two layers share, and one that is used transposed, beside a bias of its own."""
-    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
-    second.weight = first.weight
-    return _of(x, Of(lambda m, a: m.b(m.a(a).tanh()) @ m.a.weight.sin(), a=first, b=second), (_rows(x, 3),))
-
-
-def layers_of_sequences(x: Tensor) -> Results:
-    """Layers on sequences, on rows of rows and on one more dimension, where a mean is taken over the samples."""
-    return _of(x, Of(lambda m, a: m.b(m.a(a).relu().flatten(1)), a=nn.Linear(2, 3), b=nn.Linear(12, 2)), (_rows(x, 2, 2, 2),), _mean)
-
-
-def convolutions(x: Tensor) -> Results:
-    """Groups, strides, dilations and modes of padding, in one, two and three dimensions."""
-    model = nn.Sequential(
-        nn.Conv1d(2, 4, 3, padding=1, groups=2, padding_mode="circular"),
-        nn.Tanh(),
-        nn.Conv1d(4, 2, 2, stride=2, dilation=2, padding="valid", bias=False),
-        nn.Unflatten(1, (1, 2)),
-        nn.Conv2d(1, 2, (2, 1), padding=(1, 0), padding_mode="zeros"),
-        nn.Unflatten(1, (2, 1)),
-        nn.Conv3d(2, 1, (1, 2, 1), padding="same"),
-    )
-    return _of(x, model, (_rows(x, 2, 6),))
-
-
-def transposed_convolutions(x: Tensor) -> Results:
-    model = nn.Sequential(nn.ConvTranspose1d(2, 4, 2, stride=2, groups=2), nn.Unflatten(1, (2, 2)), nn.ConvTranspose2d(2, 1, 2, padding=1))
-    return _of(x, model, (_rows(x, 2, 3),), _mean)
-
-
-def normalizations(x: Tensor) -> Results:
-    """Those that a sample has alone, with and without weights, and batch norm with fixed statistics."""
-    fixed = nn.BatchNorm1d(4).eval()
-    fixed.running_mean, fixed.running_var = torch.linspace(0, 1, 4), torch.linspace(1, 2, 4)
-    model = nn.Sequential(
-        nn.GroupNorm(2, 4),
-        nn.InstanceNorm1d(4, affine=True),
-        fixed,
-        nn.LayerNorm((4, 3)),
-        nn.RMSNorm(3),
-        nn.LayerNorm(3, elementwise_affine=False),
-        nn.GroupNorm(1, 4, affine=False),
-        nn.PReLU(4),
-    )
-    return _of(x, model, (_rows(x, 4, 3),), lambda m, a: (m(a) * torch.linspace(0, 1, 12, dtype=a.dtype).reshape(4, 3)).sin().sum())
-
-
-def recurrent_layers(x: Tensor) -> Results:
-    """Both directions, several layers, projections and initial states that are learned, with the batch in front."""
-    f = lambda m, a: m.a(a)[0].sum((1, 2)) + m.b(a)[1][0].sin().sum((0, 2)) + m.c(a, m.h.sin())[0].tanh().flatten(1).sum(1)  # noqa: E731
-    parts = {
-        "a": nn.GRU(2, 2, num_layers=2, bidirectional=True, batch_first=True),
-        "b": nn.LSTM(2, 3, proj_size=2, batch_first=True),
-        "c": nn.RNN(2, 2, nonlinearity="relu", bias=False, batch_first=True),
-    }
-    module = Of(lambda m, a: f(m, a), h=nn.Parameter(torch.zeros(1, 1, 2)), **parts)
-    module.f = lambda m, a: (
-        m.a(a)[0].sum((1, 2))
-        + m.b(a)[1][0].sin().sum((0, 2))
-        + m.c(a, m.h.sin().expand(1, len(a), 2).contiguous())[0].tanh().flatten(1).sum(1)
-    )
-    return _of(x, module, (_rows(x, 3, 2),), lambda m, a: m(a).square().sum())
-
-
-def recurrent_cells(x: Tensor) -> Results:
-    """Cells that are called for each time, and a layer with time in front of the batch."""
-
-    def steps(m: Any, a: Tensor) -> Tensor:
-        h = c = a.new_zeros(a.shape[1], 2)
-        for row in a:
-            h, c = m.cell(row, (h, c))
-            h = m.other(row, h)
-        return m.layer(a)[0].sum(0) + h
-
-    module = Of(steps, cell=nn.LSTMCell(2, 2), other=nn.GRUCell(2, 2, bias=False), layer=nn.LSTM(2, 2))
-    return _of(x, module, (_rows(x, 3, 2).transpose(0, 1).contiguous(),), dim=1)
-
-
-def packed_sequences(x: Tensor) -> Results:
-    """Sequences of different lengths, packed: one sample each."""
-    lengths, y = [3, 2, 1], _rows(x, 3, 2)
-    module = Of(lambda m, packed: m.a(packed), a=nn.GRU(2, 2, batch_first=True)).double()
-    _filled(module)
-    params = list(module.parameters())
-
-    def loss(packed: Any) -> Tensor:
-        out, last = module(packed)
-        return rnn.pad_packed_sequence(out, batch_first=True)[0].sin().sum() + last.square().sum()
-
-    context = own("per_sample.per_sample")
-    if context is None:
-        one = lambda i: rnn.pack_padded_sequence(y[i : i + 1], [lengths[i]], batch_first=True)  # noqa: E731
-        return beside(x, *_told(_loop(lambda i: loss(one(i)), 3, params), params))
-    with context(params, reduction="sum") as grads:
-        grads.expect(3)
-        loss(rnn.pack_padded_sequence(y, lengths, batch_first=True)).backward()
-    return beside(x, *_told(grads, params))
-
-
-def attention_layers(x: Tensor) -> Results:
-    """Attention with a mask that all samples share, and a layer of an encoder."""
-    mask = torch.triu(torch.full((2, 2), -torch.inf, dtype=torch.float64), 1)
-
-    def f(m: Any, a: Tensor) -> Tensor:
-        b = m.encoder(a)
-        return m.attention(b, a, a, attn_mask=mask, need_weights=False)[0] + F.scaled_dot_product_attention(a, b, b)  # type: ignore[no-any-return]
-
-    parts = {
-        "encoder": nn.TransformerEncoderLayer(4, 2, 5, dropout=0.0, batch_first=True),
-        "attention": nn.MultiheadAttention(4, 2, batch_first=True, bias=False),
-    }
-    return _of(x, Of(f, **parts), (_rows(x, 2, 4),), _mean)
-
-
-def embeddings(x: Tensor) -> Results:
-    """Tables by rows, bags that are sums and means, a padding word, and weights of the words."""
-    words = torch.tensor([[0, 1, 1], [2, 0, 3], [3, 3, 3]])
-
-    def f(m: Any, a: Tensor, k: Tensor) -> Tensor:
-        bags = m.sums(a, per_sample_weights=k) + m.means(a)
-        return m.table(a).mean(1) + bags + m.table.weight[a[:, 0]] @ m.table.weight.t() @ m.sums.weight
-
-    parts = {
-        "table": nn.Embedding(4, 2, padding_idx=3),
-        "sums": nn.EmbeddingBag(4, 2, mode="sum"),
-        "means": nn.EmbeddingBag(4, 2, mode="mean", padding_idx=1),
-    }
-    return _of(x, Of(f, **parts), (words, _rows(x, 3)))
-
-
-def computed_weights(x: Tensor) -> Results:
-    """Weights that are computed of parameters: by norm and direction, orthogonal ones, and by a sum of two."""
-    layer = parametrizations.weight_norm(nn.Linear(3, 2))
-    f = lambda m, a: F.linear(m.a(a), (m.b + m.c.exp()).t() @ m.b.relu(), m.c.mean(1))  # noqa: E731
-    return _of(x, Of(f, a=layer, b=nn.Parameter(torch.zeros(2, 2)), c=nn.Parameter(torch.zeros(2, 2))), (_rows(x, 3),))
-
-
-def general_ops(x: Tensor) -> Results:
-    """Ops of parameters without factors: bilinear forms, einsum, scans, distances, gather and solves."""
-
-    def f(m: Any, a: Tensor) -> Tensor:
-        first = torch.cdist(a.unsqueeze(1), m.w.unsqueeze(0)).squeeze(1).cumsum(1)
-        second = torch.einsum("bi,ij,bj->b", a, m.w, a).unsqueeze(1) + F.bilinear(a, a.sin(), m.t, m.w[0, :2]).sum(1, keepdim=True)
-        picked = m.w.unsqueeze(0).expand(len(a), 3, 3).gather(2, a.argsort(1).unsqueeze(2)).squeeze(2)
-        return first * second + picked + torch.linalg.solve(m.w @ m.w.t() + torch.eye(3, dtype=a.dtype), a.unsqueeze(2)).squeeze(2)
-
-    return _of(x, Of(f, w=nn.Parameter(torch.zeros(3, 3)), t=nn.Parameter(torch.zeros(2, 3, 3))), (_rows(x, 3),))
-
-
-def complex_layers(x: Tensor) -> Results:
-    """Parameters that are complex, and real ones of complex inputs."""
-    y = torch.complex(_rows(x, 3), _rows(x, 6)[:, 3:])
-    f = lambda m, a: torch.view_as_real(F.linear(a, torch.view_as_complex(m.w)) * m.s)  # noqa: E731
-    module = Of(f, w=nn.Parameter(torch.zeros(2, 3, 2)), s=nn.Parameter(torch.zeros(2)))
-    return _of(x, module, (y,))
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------------------
@@ -299,7 +44,7 @@ def moved_samples(x: Tensor) -> Results:
         )
 
     module = Of(f, a=nn.Linear(2, 3), b=nn.Linear(2, 2), s=nn.Parameter(torch.zeros(2)))
-    return _of(x, module, (_rows(x, 2, 2),), lambda m, a: m(a).square().sum())
+    return answers_of(x, module, (rows_of(x, 2, 2),), lambda m, a: m(a).square().sum())
 
 
 def written_samples(x: Tensor) -> Results:
@@ -320,12 +65,12 @@ def written_samples(x: Tensor) -> Results:
 
     module = Of(f, a=nn.Linear(3, 3), s=nn.Parameter(torch.zeros(4)))
     module.a.weight.requires_grad_()
-    return _of(x, module, (_rows(x, 3),))
+    return answers_of(x, module, (rows_of(x, 3),))
 
 
 def losses_of_classes(x: Tensor) -> Results:
     """Means that torch divides by the size of the batch or by weights, and soft targets."""
-    classes, soft = torch.tensor([0, 2, 1]), _rows(x, 3).softmax(1)
+    classes, soft = torch.tensor([0, 2, 1]), rows_of(x, 3).softmax(1)
     weights = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)
     losses: list[Loss] = [
         lambda m, a: F.cross_entropy(m(a[:, :3]), a[:, 3].round().long()),
@@ -340,9 +85,9 @@ def losses_of_classes(x: Tensor) -> Results:
         lambda m, a: F.smooth_l1_loss(m(a[:, :3]), a[:, 4:], reduction="sum") / 2,
         lambda m, a: m(a[:, :3]).logsumexp(1).mean() * 2.5 + m(a[:, :3]).square().sum(1).mean(),
     ]
-    model, y = nn.Linear(3, 3).double(), torch.cat([_rows(x, 3), classes.unsqueeze(1), soft], 1)
-    _filled(model)
-    return beside(x, *(part for loss in losses for part in _grads(model, (y,), loss).materialize()))
+    model, y = nn.Linear(3, 3).double(), torch.cat([rows_of(x, 3), classes.unsqueeze(1), soft], 1)
+    filled(model)
+    return beside(x, *(part for loss in losses for part in gradients(model, (y,), loss).materialize()))
 
 
 class Cubed(torch.autograd.Function):
@@ -386,8 +131,8 @@ def own_functions_of_samples(x: Tensor) -> Results:
     module.b.register_full_backward_hook(lambda m, gi, go: tuple(g * 0.5 for g in gi))
     mixes = Of(lambda m, a: Mixing.apply(m.a(a)), a=nn.Linear(3, 3)).double()
     of_parameter = Of(lambda m, a: a @ Cubed.apply(m.w)[0], w=nn.Parameter(torch.ones(3, 3, dtype=torch.float64)))
-    flags = own_refused(lambda: _grads(mixes, (_rows(x, 3),)), lambda: _grads(of_parameter, (_rows(x, 3),)))
-    return *_of(x, module, (_rows(x, 3),)), *flags
+    flags = own_refused(lambda: gradients(mixes, (rows_of(x, 3),)), lambda: gradients(of_parameter, (rows_of(x, 3),)))
+    return *answers_of(x, module, (rows_of(x, 3),)), *flags
 
 
 @dataclass
@@ -401,17 +146,17 @@ class Batch:
 
 def marked_batches(x: Tensor) -> Results:
     """Batches in a data class, by keyword, marked by hand, another dimension, and tensors that are no batch although they look so."""
-    y, other = _rows(x, 3), _rows(x, 3).cos()
+    y, other = rows_of(x, 3), rows_of(x, 3).cos()
     module = Of(lambda m, given, *, mask: m.a(given.a * given.k) * (given.b @ mask), a=nn.Linear(3, 3)).double()
     plainly = nn.Linear(3, 3).double()
-    _filled(module)
-    _filled(plainly)
+    filled(module)
+    filled(plainly)
     params, mask, context = list(module.parameters()), other.tril(), own("per_sample.per_sample")
     w, b = list(plainly.parameters())
     if context is None:
-        first = _loop(lambda i: module(Batch(y[i : i + 1], other[i : i + 1], 2.0), mask=mask).square().sum(), 3, params)
-        second = _loop(lambda i: (y[i : i + 1].sin() @ w.t() + b).square().sum(), 3, [w, b])
-        third = _loop(lambda i: plainly(y.t()[i : i + 1]).square().sum(), 3, [w, b])
+        first = by_loop_of(lambda i: module(Batch(y[i : i + 1], other[i : i + 1], 2.0), mask=mask).square().sum(), 3, params)
+        second = by_loop_of(lambda i: (y[i : i + 1].sin() @ w.t() + b).square().sum(), 3, [w, b])
+        third = by_loop_of(lambda i: plainly(y.t()[i : i + 1]).square().sum(), 3, [w, b])
     else:
         with context(params) as first:
             module(Batch(y, other, 2.0), mask=first.shared(mask)).square().sum().backward()
@@ -421,39 +166,39 @@ def marked_batches(x: Tensor) -> Results:
         with context([w, b], batch_dim=1) as third:
             plainly(third.batch(y).t()).square().sum().backward()
     named = second.materialize() if context is None else list(second.materialize().values())
-    return beside(x, *_told(first, params), *named, *third.materialize(), *third.variance(), *third.second_moment())
+    return beside(x, *answers(first, params), *named, *third.materialize(), *third.variance(), *third.second_moment())
 
 
 def several_passes(x: Tensor) -> Results:
     """Two backward passes that add up, weights that free what they use, and gradients in parts of a few bytes, in given memory."""
-    y, model = _rows(x, 3), nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2)).double()
-    _filled(model)
+    y, model = rows_of(x, 3), nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2)).double()
+    filled(model)
     params, weights, context = list(model.parameters()), plain(x)[0], own("per_sample.per_sample")
     losses: list[Loss] = [lambda m, a: m(a).square().sum(), lambda m, a: m(a).sin().sum()]
     if context is None:
-        both = _grads(model, (y,), lambda m, a: losses[0](m, a) + losses[1](m, a))
-        other = _grads(model, (y.cos(),))
+        both = gradients(model, (y,), lambda m, a: losses[0](m, a) + losses[1](m, a))
+        other = gradients(model, (y.cos(),))
     else:
         with context(params, memory_limit=64) as both:
             for loss in losses:
                 loss(model, y).backward()
-        other = _grads(model, (y.cos(),), memory_limit=1)
+        other = gradients(model, (y.cos(),), memory_limit=1)
     out = [torch.full((3, *p.shape), 7.0, dtype=p.dtype) for p in params]
     found = [*both.norms("parameter"), both.gram(other), *both.variance(), *both.second_moment()]
     found += [*both.materialize(out), *other.weighted_sum(weights, keep=False), *both.clipped_sum(0.2, keep=False)]
     frozen = nn.Linear(3, 3).double()
     frozen.bias.requires_grad_(False)
-    _filled(frozen)
-    halves = _grads(frozen, (y,), params=[frozen.weight])
+    filled(frozen)
+    halves = gradients(frozen, (y,), params=[frozen.weight])
     gone = own_refused(lambda: other.norms(), lambda: both.materialize())
     return beside(x, *found, *halves.materialize(), *gone, all(p.grad is None for p in params), len(both.dense) if context is None else 4)
 
 
 def samples_that_mix(x: Tensor) -> Results:
     """What mixes samples, or would treat one of them alone, is refused where the gradient passes, and elsewhere it is fine."""
-    y, model = _rows(x, 3), nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)).double()
-    _filled(model)
-    fine = _grads(model, (y,), lambda m, a: (m(a).softmax(0), m(a).mean(0), m(a).square().sum())[2])
+    y, model = rows_of(x, 3), nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)).double()
+    filled(model)
+    fine = gradients(model, (y,), lambda m, a: (m(a).softmax(0), m(a).mean(0), m(a).square().sum())[2])
     losses: list[Loss] = [
         lambda m, a: (m(a) - m(a).mean(0)).square().sum(),
         lambda m, a: m(a).softmax(0).square().sum(),
@@ -474,15 +219,15 @@ def samples_that_mix(x: Tensor) -> Results:
         lambda m, a: m(a).std(),
         lambda m, a: (m(a) - m(a).roll(1, 0)).square().sum(),
     ]
-    return beside(x, *fine.materialize(), *own_refused(*(lambda loss=loss: _grads(model, (y,), loss) for loss in losses)))
+    return beside(x, *fine.materialize(), *own_refused(*(lambda loss=loss: gradients(model, (y,), loss) for loss in losses)))
 
 
 def questions_refused(x: Tensor) -> Results:
     """Arguments that no question takes."""
-    y, model = _rows(x, 3), nn.Linear(3, 2).double()
-    _filled(model)
+    y, model = rows_of(x, 3), nn.Linear(3, 2).double()
+    filled(model)
     context, params = own("per_sample.per_sample"), list(model.parameters())
-    grads = _grads(model, (y,))
+    grads = gradients(model, (y,))
     function = own("per_sample.per_sample_grads")
     loss = lambda w, a: (a @ w).square()  # noqa: E731
 
@@ -514,7 +259,7 @@ def questions_refused(x: Tensor) -> Results:
             lambda: grads.dot([params[1], params[0]]),
             lambda: grads.materialize(params),
             lambda: grads.materialize(params[:1]),
-            lambda: grads.gram(_grads(nn.Linear(3, 3).double(), (y,))),
+            lambda: grads.gram(gradients(nn.Linear(3, 3).double(), (y,))),
             lambda: grads.project(0),
             lambda: grads.project((2, 0)),
             lambda: grads.shared(params[0]),
@@ -551,7 +296,7 @@ def _function(loss: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         tree = torch.utils._pytree.tree_unflatten(leaves, spec)
         made = [loss(tree, *(x if d is None else x.select(d, i) for x, d in zip(batch, dims, strict=True))) for i in range(size)]
         losses = [m[0] for m in made] if has_aux else made
-        found = _loop(lambda i: losses[i], size, leaves)
+        found = by_loop_of(lambda i: losses[i], size, leaves)
         found.losses = torch.stack(losses).detach()  # type: ignore[attr-defined]
         found.aux = torch.utils._pytree.tree_map(lambda *a: torch.stack(a).detach(), *[m[1] for m in made]) if has_aux else None  # type: ignore[attr-defined]
         return found
@@ -561,7 +306,7 @@ def _function(loss: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
 def functions_of_samples(x: Tensor) -> Results:
     """Losses of a dictionary of parameters, with further results, batches at other places, and what all samples share."""
-    y, table = _rows(x, 3), _rows(x, 2)
+    y, table = rows_of(x, 3), rows_of(x, 2)
     p = {"w": y.sin(), "b": [y[0], y[1] * 2]}
 
     def loss(p: dict[str, Any], a: Tensor, b: Tensor, k: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -577,7 +322,7 @@ def functions_of_samples(x: Tensor) -> Results:
 
 def functions_of_layers(x: Tensor) -> Results:
     """Losses through modules of one sample: convolutions, norms, recurrent layers and attention, without a batch."""
-    y = _rows(x, 2, 4)
+    y = rows_of(x, 2, 4)
 
     def f(m: Any, a: Tensor) -> Tensor:
         b = m.norm(m.conv(a.unsqueeze(0)))
@@ -594,17 +339,17 @@ def functions_of_layers(x: Tensor) -> Results:
         attention=nn.MultiheadAttention(4, 2),
         table=nn.Embedding(3, 2),
     ).double()
-    _filled(module)
+    filled(module)
     names = [name for name, _ in module.named_parameters()]
     params = [p.detach() for _, p in module.named_parameters()]
     call = offered("func.functional_call", torch.func.functional_call)
     grads = _function(lambda given, a: call(module, dict(zip(names, given, strict=True)), (a,)))(params, y)
-    return beside(x, grads.losses, *_told(grads, params))
+    return beside(x, grads.losses, *answers(grads, params))
 
 
 def answers_with_derivatives(x: Tensor) -> Results:
     """Norms and sums that are differentiated by the batch and by the parameters, mapped, and as one captured program."""
-    y, w = _rows(x, 3), plain(x)[0]
+    y, w = rows_of(x, 3), plain(x)[0]
     loss = lambda w, a: (a @ w).sin() * w.sum()  # noqa: E731
     function, grad, vmap, jit = own("per_sample.per_sample_grads"), own("func.grad"), own("func.vmap"), own("jit")
 
@@ -627,9 +372,9 @@ def answers_with_derivatives(x: Tensor) -> Results:
 
 def tables_of_answers(x: Tensor) -> Results:
     """What the table of the uses says: parameters, shapes, uses, forms, the way to the norms and bytes."""
-    y, module = _rows(x, 4), nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 3, bias=False)).double()
-    _filled(module)
-    grads = _grads(Of(lambda m, a: m.a(a) @ m.a[2].weight, a=module), (y,), params=list(module.parameters()))
+    y, module = rows_of(x, 4), nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 3, bias=False)).double()
+    filled(module)
+    grads = gradients(Of(lambda m, a: m.a(a) @ m.a[2].weight, a=module), (y,), params=list(module.parameters()))
     if own("unwrap") is None:
         return beside(x, grads.norms(), *[True] * 3)
     text = grads.explain()
