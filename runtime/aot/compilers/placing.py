@@ -80,9 +80,7 @@ def _calls_into(target: fx.Node, new: fx.Node, output: fx.Node, order: Mapping[f
     """The calls that may write to ``target``, the last one first: ``new``, what it is computed from if nothing else needs that, and so
     on."""
     given = shown(target)
-    if any(output in n.users for n in given):
-        return []
-    reads = [order[u] for n in given for u in n.users]
+    reads = [order[u] for n in given for u in n.users]  # by the output too, which is the last node
     found: list[fx.Node] = []
     n: fx.Node | None = new
     while n is not None and all(i <= order[n] for i in reads) and _takes(n, target, given):

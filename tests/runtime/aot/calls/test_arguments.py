@@ -103,6 +103,8 @@ ANY_SIZE: dict[str, tuple[Any, Any, bool]] = {
     "dtype": (torch.ones(2), torch.ones(2).double(), False),
     "device": (torch.ones(2), torch.ones(2, device="meta"), False),
     "number": (1, 2, False),
+    "size of one": (torch.ones(2, 3), torch.ones(1, 1), True),
+    "sparse": (torch.eye(2).to_sparse(), torch.eye(3).to_sparse(), True),
 }
 
 

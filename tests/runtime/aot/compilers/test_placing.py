@@ -178,6 +178,18 @@ def test_what_a_new_value_is_computed_from_has_a_buffer_where(f: Any, calls: lis
     assert _calls(f, X, Y, counted=9) == calls
 
 
+@pytest.mark.parametrize("shown", [False, True])
+def test_an_argument_whose_former_value_is_a_result_is_not_written(shown: bool) -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    former = graph.call_function(aten.view.default, (x, [4, 3])) if shown else x
+    new = graph.call_function(aten.mul.Tensor, (x, 2.0))
+    for n in (x, former, new):
+        n.meta["val"] = X.to("meta")
+    graph.output([new, former])
+    assert place(graph, [Destination(0, 0, 1)]) == {} and new.target is aten.mul.Tensor
+
+
 def test_nothing_is_written_before_a_call_that_may_refuse_the_program() -> None:
     graph = fx.Graph()
     x, y = graph.placeholder("x"), graph.placeholder("y")

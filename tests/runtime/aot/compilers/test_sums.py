@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -151,4 +152,8 @@ def test_a_stack_is_made_without_a_call_of_an_op() -> None:
     with Seen():  # type: ignore[no-untyped-call]
         sums(graph)
     assert {n.meta["note"] for n in graph.nodes if str(n.target) in ("aten.stack.default", "aten.unbind.int")} == {"sum_1"}
-    assert [n.meta["val"].shape for n in graph.nodes if "stack" in str(n.target)] == [(4, 5, 7)]
+    made = {str(n.target): n.meta["val"] for n in graph.nodes if n.op == "call_function"}
+    assert made["aten.stack.default"].shape == (4, 5, 7) and made["aten.sum.dim_IntList"].shape == (4, 7)
+    assert [t.shape for t in made["aten.unbind.int"]] == [(7,)] * 4
+    items = [n for n in graph.nodes if n.target is operator.getitem]
+    assert [n.args[1] for n in sorted(items, key=lambda n: n.args[1])] == [0, 1, 2, 3] and {n.meta["val"].shape for n in items} == {(7,)}

@@ -55,6 +55,8 @@ def test_operands_that_meet_other_elements_keep_their_shape() -> None:
     calls(lambda x, y: ((x * 2).view(2, 4, 6) + y.view(4, 1)).view(8, 6).sum(0), X, torch.randn(4))
     calls(lambda x: ((x * 2).view(48) * torch.arange(48.0)).view(8, 6).sum(0), X)
     calls(lambda x: ((x * 2).t().reshape(8, 6) + x).sum(0), X)
+    for f in (lambda x: ((x * 2).view(48) > 0).sum(), lambda x: ((x * 2).view(48) * 0.5).sum()):
+        assert calls(f, torch.arange(48).view(8, 6)).count("view") == 1  # of another dtype
 
 
 def test_a_result_that_is_a_view_of_a_view_is_a_tensor_of_its_own() -> None:

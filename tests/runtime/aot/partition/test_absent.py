@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import runtime
-from runtime.aot import aot_function, nop
+from runtime.aot import aot_function, nop, scan
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -83,3 +83,16 @@ def test_any_results_of_transposed_values_can_be_differentiated_twice(name: str,
         expected, found = seen(x, plain(x), which, torch.autograd.grad), seen(y, f(y), which, runtime.autograd.grad)
         where = partial("results {}: {}".format, which)
         torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-4, atol=1e-4, msg=where)
+
+
+def test_steps_whose_elements_all_are_absent_are_as_many_as_before() -> None:
+    """The derivative of the second result alone takes elements, none of which is there."""
+
+    def f(x: Any) -> Any:
+        return scan(lambda carry, e: (carry * 2, e * 3), x[:4] * 1, x.view(3, 4), unroll=False)
+
+    compiled = aot_function(f, nop)
+    for which, expected in ((0, [8.0] * 4 + [0.0] * 8), (1, [3.0] * 12)):
+        x: Any = runtime.wrap(torch.arange(12.0), requires_grad=True)
+        (g,) = runtime.autograd.grad(compiled(x)[which].sum(), x)
+        assert g.tolist() == expected
