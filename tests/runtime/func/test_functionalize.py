@@ -456,3 +456,12 @@ def test_a_foreach_op_on_overlapping_elements_writes_one_after_the_other() -> No
     f(*expected)
     functionalize(f)(*args)
     assert [t.tolist() for t in args] == [t.tolist() for t in expected]
+
+
+def test_a_result_may_be_written_to_memory_without_elements() -> None:
+    def program(x: Any) -> Any:
+        out = torch.empty(0)
+        torch.add(x, 1, out=out)
+        return out * 2
+
+    torch.testing.assert_close(functionalize(program)(torch.arange(3.0)), torch.tensor([2.0, 4.0, 6.0]))

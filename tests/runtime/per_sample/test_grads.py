@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads
+from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads, projections
 from runtime.per_sample.grads import Parameter
 from runtime.rules.per_sample import Dense, Outer
 from runtime.session.tensor import unwrap
@@ -380,3 +380,11 @@ def test_without_a_seed_it_is_zero(k: int | tuple[int, int]) -> None:
 def test_every_bit_of_a_seed_counts(both: Both) -> None:
     found = [both[0].project(64, seed=seed) for seed in (1, 1 + 2**32, 1 + 2**40)]
     assert len({tuple(columns.flatten().tolist()) for columns in found}) == 3
+
+
+def test_every_random_part_of_a_projection_has_a_generator_of_its_own(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[tuple[int, ...]] = []
+    generator = projections._generator
+    monkeypatch.setattr(projections, "_generator", lambda place: places.append(tuple(place)) or generator(place))
+    both[0].project(5, seed=1)
+    assert places and len(places) == len(set(places))

@@ -257,3 +257,16 @@ def test_a_pass_leaves_the_grad_mode_as_it_was(enabled: bool) -> None:
             runtime.autograd.grad(loss, x, torch.ones(4))
         assert torch.is_grad_enabled() is enabled
     assert seen == [False, True]
+
+
+@pytest.mark.parametrize("outputs", [lambda y, z: [y, z], lambda y, z: [z, y], lambda y, z: [y, y, z]], ids=["last", "first", "third"])
+def test_a_pass_from_results_of_several_levels_is_one_of_the_innermost(outputs: Callable[[Tensor, Tensor], list[Tensor]]) -> None:
+    outside = runtime.tensor([2.0], requires_grad=True)
+    y = outside * 3
+
+    def program(x: Tensor) -> Tensor:
+        z = x * x * 5
+        (g,) = runtime.autograd.grad(outputs(y, z), x, [torch.ones(1)] * len(outputs(y, z)), create_graph=True)
+        return g.sum()
+
+    close(runtime.func.grad(program)(torch.tensor([7.0])), torch.tensor([10.0]))

@@ -416,3 +416,9 @@ def test_records_of_an_export_are_not_changed() -> None:
     for record, name in ((MarkedLoss(0), "number"), (s, "parameters"), (s.backward_signature, "loss_output")):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(record, name, None)
+
+
+@pytest.mark.parametrize("pre_dispatch", [True, False])
+def test_the_code_of_an_exported_graph_has_its_names(pre_dispatch: bool) -> None:
+    graph, _ = aot_export_module(torch.nn.Linear(3, 2), (torch.ones(1, 3),), trace_joint=False, pre_dispatch=pre_dispatch)
+    assert "def forward(self, arg0_1, arg1_1, arg2_1):" in graph.code

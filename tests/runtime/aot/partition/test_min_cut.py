@@ -69,3 +69,8 @@ def test_the_value_of_a_cut_is_that_of_its_edges_and_parallel_edges_add_up() -> 
     large = 2**31
     value, side = min_cut(3, [(0, 1, large), (1, 2, large - 1), (0, 2, 3)], 0, 2)
     assert value == large + 2 and list(side) == [False, False, True]
+
+
+def test_an_edge_of_no_bytes_is_cut_for_nothing() -> None:
+    value, side = min_cut(3, [(0, 1, 0), (1, 2, 5)], 0, 2)
+    assert value == 0 and list(side) == [False, True, True]
