@@ -229,9 +229,9 @@ def test_outputs_of_the_session_and_of_a_transform_are_differentiated_in_one_pas
 
     def energy(x: Any) -> Any:
         outputs = [(x * x).sum(), (own * own * own).sum()]
-        grads = runtime.autograd.grad(outputs[::-1] if turned else outputs, [x, own])
+        grads = runtime.autograd.grad(outputs[::-1] if turned else outputs, [x, own], create_graph=True)
         found.extend(g.tolist() for g in grads)
-        return x.sum()
+        return grads[0].pow(2).sum()
 
-    runtime.func.grad(energy)(torch.tensor([3.0, 4.0]))
+    assert runtime.func.grad(energy)(torch.tensor([3.0, 4.0])).tolist() == [24.0, 32.0]
     assert found == [[6.0, 8.0], [3.0, 12.0]]
