@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads
 from runtime.per_sample.projections import Projection, TwoSided, checked
-from runtime.rules.per_sample import Dense, Outer
+from runtime.rules.per_sample import Dense, Outer, Rows
 
 B, T, ROWS, COLUMNS = 6, 6, 4, 5
 EACH = ROWS * COLUMNS * 8  # bytes of the gradient of one sample
@@ -179,12 +179,14 @@ def test_a_parameter_without_elements_or_uses_projects_to_zeros(shape: tuple[int
         assert TwoSided(2, (3, 4), 0, 1, like).of(0, torch.Size(shape), terms).equal(torch.zeros(2, 3, 4, dtype=torch.float64))
 
 
-def test_rows_of_a_matrix_that_is_too_large_to_be_projected_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By an outer product, whose rows are known, as by the dense gradients."""
+@pytest.mark.parametrize("kind", ["an outer product", "rows"])
+def test_rows_of_a_matrix_that_is_too_large_to_be_projected_at_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By factors, of which the rows are known, as by the dense gradients."""
     monkeypatch.setattr("runtime.per_sample.projections._ENTRIES", 10)
     like = torch.ones((), dtype=torch.float64)
     left, right = torch.randn(B, 2, ROWS, dtype=torch.float64), torch.randn(B, 2, COLUMNS, dtype=torch.float64)
-    outer = Outer(left, right)
+    used = torch.stack([torch.tensor([b % ROWS, (b * b) % ROWS]) for b in range(B)])
+    term = Outer(left, right) if kind == "an outer product" else Rows(used, right, ROWS)
     seen: list[int] = []
     of = Projection._projected
 
@@ -193,7 +195,7 @@ def test_rows_of_a_matrix_that_is_too_large_to_be_projected_at_once(monkeypatch:
         return of(self, number, piece, columns)
 
     monkeypatch.setattr(Projection, "_projected", projected)
-    found = [Projection(B, 7, 0, 1 << 30, like).of(0, outer.shape, [t]) for t in (outer, Dense(outer.dense()))]
+    found = [Projection(B, 7, 0, 1 << 30, like).of(0, term.shape, [t]) for t in (term, Dense(term.dense()))]
     assert seen == [10, 10] * 2
     torch.testing.assert_close(*found)
 

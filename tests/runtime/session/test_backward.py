@@ -220,3 +220,18 @@ def test_a_gradient_that_comes_as_a_view_keeps_its_memory_only_if_nobody_else_se
         assert (grad.data_ptr() == made[0]) is not seen
         assert unwrap(grad)._base is None
         torch.testing.assert_close(unwrap(grad), torch.tensor([[3.0, 5.0], [3.0, 5.0]]))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_outputs_of_the_session_and_of_a_transform_are_differentiated_in_one_pass(turned: bool) -> None:
+    own = runtime.tensor([1.0, 2.0], requires_grad=True)
+    found: list[Any] = []
+
+    def energy(x: Any) -> Any:
+        outputs = [(x * x).sum(), (own * own * own).sum()]
+        grads = runtime.autograd.grad(outputs[::-1] if turned else outputs, [x, own], create_graph=True)
+        found.extend(g.tolist() for g in grads)
+        return grads[0].pow(2).sum()
+
+    assert runtime.func.grad(energy)(torch.tensor([3.0, 4.0])).tolist() == [24.0, 32.0]
+    assert found == [[6.0, 8.0], [3.0, 12.0]]

@@ -174,3 +174,18 @@ def test_an_op_without_rules_is_named_and_takes_what_has_no_tangent(name: str) -
         ):
             op(dual)
         assert op(forward_ad.unpack_dual(dual).primal.clone()).tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("dual", [False, True])
+def test_a_recorded_write_keeps_what_its_formula_needs_of_a_dual_tensor_and_of_its_primal(dual: bool) -> None:
+    found = []
+    for lib, duals in ((TORCH, torch.autograd.forward_ad), (OURS, forward_ad)):
+        with duals.dual_level():
+            x = lib.leaf(2)
+            t: Any = duals.make_dual(x * 1, torch.ones(2, dtype=torch.float64))
+            t = t if dual else duals.unpack_dual(t).primal
+            t.mul_(x)
+            tangent = duals.unpack_dual(t).tangent
+            (g,) = lib.grad(t.sum(), x)
+            found.append((t.tolist(), None if tangent is None else tangent.tolist(), g.tolist()))
+    assert found[0] == found[1] and (found[0][1] is not None) is dual

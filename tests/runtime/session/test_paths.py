@@ -239,6 +239,24 @@ def test_a_recurrent_layer_is_recorded_without_a_call(kind: str, name: str, arri
 
 @needs_interception
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("of_session", ["input", "weights"])
+def test_a_recurrent_layer_of_plain_tensors_beside_those_of_the_session_is_recorded_without_a_call(
+    kind: str, of_session: str, arrived: Seen
+) -> None:
+    gates = 2 * KINDS[kind]
+    weights = [_tensor(*shape, wanted=True) for shape in ((gates, 3), (gates, 2), (gates,), (gates,))]
+    states = [_tensor(1, 2, 2)._inner for _ in range(1 + (kind == "lstm"))]
+    x = _tensor(4, 2, 3, wanted=True)
+    if of_session == "input":
+        weights = [w._inner.detach() for w in weights]
+    else:
+        x = x._inner.detach()
+    outs = getattr(torch, kind)(x, states if kind == "lstm" else states[0], weights, True, 1, 0.0, False, False, False)
+    assert arrived == [] and all(o.requires_grad for o in outs)
+
+
+@needs_interception
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_sequence_with_time_first_in_memory_is_recorded_so_with_the_batch_first(kind: str, arrived: Seen) -> None:
     gates = 2 * KINDS[kind]
     weights = [_tensor(*shape, wanted=True) for shape in ((gates, 3), (gates, 2), (gates,), (gates,))]
