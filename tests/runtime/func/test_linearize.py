@@ -1,6 +1,7 @@
 """linearize: one run of the function, then its derivative applied to any number of tangents, under any transform."""
 
 import gc
+import math
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -252,3 +253,11 @@ def test_a_value_that_outlives_the_function_has_escaped() -> None:
     linearize(f, X)
     with pytest.raises(EscapedValue):
         kept[0] + 1
+
+
+def test_a_constant_that_is_no_literal_of_python_is_one_of_the_derivative() -> None:
+    def f(x: Any) -> Any:
+        return x * complex(2, math.inf)
+
+    out, push = linearize(f, X)
+    torch.testing.assert_close((out, push(T)), jvp(f, (X,), (T,)), equal_nan=True)
