@@ -182,3 +182,15 @@ def test_one_hot_without_a_number_of_classes_takes_the_largest_class_of_each_cal
         graph(torch.tensor([0, -1, 1]))
     with pytest.raises(RuntimeError, match="asks for the elements of a tensor"):
         make_fx(F.one_hot)(torch.tensor([0, 2, 1]))
+
+
+def test_the_weight_of_one_observation_is_checked_and_of_none_there_is_no_weight() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.cov(x, correction=0, fweights=w)
+
+    one = make_fx(f)(torch.ones(2, 1), torch.tensor([3]))
+    assert one(torch.ones(2, 1), torch.tensor([2])).tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    with pytest.raises(RuntimeError, match="fweights cannot be negative"):
+        one(torch.ones(2, 1), torch.tensor([-3]))
+    with pytest.raises(RuntimeError, match="weights sum to zero"):
+        make_fx(f)(torch.ones(2, 0), torch.zeros(0, dtype=torch.int64))

@@ -1,6 +1,7 @@
 """linearize: one run of the function, then its derivative applied to any number of tangents, under any transform."""
 
 import gc
+import math
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -265,3 +266,11 @@ def test_a_write_is_noticed_where_the_tensor_belongs_to_another_level() -> None:
     torch.testing.assert_close(runtime.unwrap(linearize(f, wrap(X))[1](T)), expected)
     torch.testing.assert_close(vmap(lambda x, t: linearize(f, x)[1](t))(X[None], T[None])[0], expected)
     torch.testing.assert_close(linearize(lambda x: vmap(f)(x[None])[0], wrap(X))[1](wrap(T)).detach(), wrap(expected))
+
+
+def test_a_constant_that_is_no_literal_of_python_is_one_of_the_derivative() -> None:
+    def f(x: Any) -> Any:
+        return x * complex(2, math.inf)
+
+    out, push = linearize(f, X)
+    torch.testing.assert_close((out, push(T)), jvp(f, (X,), (T,)), equal_nan=True)

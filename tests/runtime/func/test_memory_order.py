@@ -85,3 +85,10 @@ def test_whether_draws_follow_memory_is_what_torch_does() -> None:
     drawn.append(torch.zeros(5, 7).t().bernoulli_(0.5, generator=torch.Generator().manual_seed(1)).t().flatten())
     _follows_memory.cache_clear()
     assert _follows_memory() is torch.equal(*drawn)
+
+
+def test_asking_whether_draws_follow_memory_takes_no_draw_from_the_user() -> None:
+    before = torch.get_rng_state()
+    _follows_memory.cache_clear()
+    _follows_memory()
+    assert torch.equal(torch.get_rng_state(), before)

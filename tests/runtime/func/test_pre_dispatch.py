@@ -268,3 +268,14 @@ def test_after_a_trace_before_dispatch_another_thread_may_trace() -> None:
     other.start()
     other.join(20)
     assert len(made) == 2
+
+
+def test_what_a_functionalized_program_makes_is_its_own_before_dispatch() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        made = torch.zeros(2)
+        made.add_(x)
+        return made * 2
+
+    module = make_fx(functionalize(f), pre_dispatch=True)(torch.ones(2))
+    assert targets(module) == [aten.zeros.default, aten.add.Tensor, aten.mul.Tensor]
+    close(module(torch.ones(2)), f(torch.ones(2)))

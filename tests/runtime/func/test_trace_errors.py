@@ -103,3 +103,15 @@ def test_a_program_without_arguments_has_no_placeholders() -> None:
     module = make_fx(lambda: torch.ones(2) * 3)()
     assert [n.op for n in module.graph.nodes] == ["call_function", "call_function", "output"] and module().tolist() == [3.0, 3.0]
     assert targets(module) == [aten.ones.default, aten.mul.Tensor]
+
+
+def test_a_constant_has_the_line_of_its_first_use() -> None:
+    closed = torch.ones(2)
+
+    def program(x: Tensor) -> Tensor:
+        x = x + closed
+        return x * closed
+
+    line = program.__code__.co_firstlineno + 1
+    constant = node(make_fx(program)(X), "_tensor_constant0")
+    assert constant.meta["user_line"] == (__file__, line, "program")
