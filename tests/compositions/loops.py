@@ -88,14 +88,14 @@ def branches(x: Tensor) -> Results:
     run = compiled(f)
     pairs = [(x, x.cos()), (x.cos(), x + 9), (x.sin() + 3, x.sin()), (x - 9, x)]
     constant = cond(torch.tensor(True), lambda t: t * 3, lambda t: t * 4, (x,))
-    return [f(a, b) for a, b in pairs], [run(a, b) for a, b in pairs], constant, cond(True, lambda t: t * 3, lambda t: t * 4, (x,))  # type: ignore[return-value]
+    return [f(a, b) for a, b in pairs], [run(a, b) for a, b in pairs], constant, cond(True, lambda t: t * 3, lambda t: t * 4, (x,))
 
 
 def branches_under_transforms(x: Tensor) -> Results:
     """Branches that differ from element to element, their gradients, tangents and second derivatives."""
     cond, vmap, grad, jvp = _op("cond"), _func("vmap"), _func("grad"), _func("jvp")
     f = lambda a: cond(a.sum() > 0, lambda t: (t.sin() * t).sum(), lambda t: t.exp().sum() * 2, (a,))  # noqa: E731
-    each = [f(row) for row in x]
+    each = [f(row) for row in x]  # type: ignore[no-untyped-call]
     g = f if own("unwrap") is not None else lambda a: torch.where(a.sum() > 0, (a.sin() * a).sum(), a.exp().sum() * 2)
     found = [vmap(g)(x), vmap(grad(g))(x), grad(f)(x[0]), jvp(f, (x[1],), (x[2],))[1], grad(lambda a: grad(f)(a).sum())(x[2])]
     return *each, *found, vmap(lambda a: vmap(g)(torch.stack([a, -a])))(x)
@@ -110,7 +110,7 @@ def branches_in_graphs(x: Tensor) -> Results:
         return cond(a.sum() > 0, lambda t: (t.sin() + outside[0], t.sum()), lambda t: (t * 2, t.prod()), (a,))
 
     graphs = [_graph(f, y), _graph(f, y, tracing_mode="symbolic", _allow_non_fake_inputs=True), _exported(f, y)]
-    grads = _graph(_func("grad")(lambda a: f(a)[0].sum()), y) if own("unwrap") is not None else torch.func.grad(lambda a: f(a)[0].sum())
+    grads = _graph(_func("grad")(lambda a: f(a)[0].sum()), y) if own("unwrap") is not None else torch.func.grad(lambda a: f(a)[0].sum())  # type: ignore[misc]
     run = own("jit")(f) if own("unwrap") is not None else f
     found = [g(a) for g in graphs for a in (y.exp(), -y.exp())]
     found += [run(a) for a in (y.exp(), -y.exp(), y, torch.cat([y, y]).exp())]
@@ -193,7 +193,7 @@ def scans_under_transforms(x: Tensor) -> Results:
     scan, y = _op("scan"), x.detach() / 2
     f = lambda a: scan(lambda c, r: ((c * r).sin(), c + r), a[0], a)  # noqa: E731
     vmap, grad, jvp = _func("vmap"), _func("grad"), _func("jvp")
-    total = lambda a: f(a)[1].square().sum() + f(a)[0].sum()  # noqa: E731
+    total = lambda a: f(a)[1].square().sum() + f(a)[0].sum()  # type: ignore[no-untyped-call]  # noqa: E731
     found: list[Any] = [
         grad(total)(y),
         vmap(f)(torch.stack([y, y.cos()])),
@@ -212,8 +212,8 @@ def maps(x: Tensor) -> Results:
     vmap, grad = _func("vmap"), _func("grad")
     run, p = compiled(f), plain(x)
     graph = _graph(f, p, p[0])
-    inside = grad(lambda a: f(a, a[0])["y"].sum())(x)
-    return f(x, x[0]), run(x, x[0]), run(x.cos(), x[1]), graph(p.exp(), p[1]), inside, vmap(f, (0, None))(torch.stack([x, x.cos()]), x[2])
+    inside = grad(lambda a: f(a, a[0])["y"].sum())(x)  # type: ignore[no-untyped-call]
+    return f(x, x[0]), run(x, x[0]), run(x.cos(), x[1]), graph(p.exp(), p[1]), inside, vmap(f, (0, None))(torch.stack([x, x.cos()]), x[2])  # type: ignore[no-untyped-call]
 
 
 def associative_scans(x: Tensor) -> Results:
