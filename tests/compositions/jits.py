@@ -435,7 +435,7 @@ def state_that_changes(x: Tensor) -> Results:
         lambda: layers.append(_model(3, 3)),
         lambda: layers[0][0].weight.data.mul_(0.5),  # type: ignore[index]
         lambda: setattr(layers[1][0], "bias", None),  # type: ignore[index]
-        lambda: default.__defaults__[0].append(1) or default.__defaults__[0].insert(0, 7.0),
+        lambda: default.__defaults__[0].append(1) or default.__defaults__[0].insert(0, 7.0),  # type: ignore[index]
         lambda: globals().update(CONSTANT=2.5),
         lambda: table.pop("a"),
     ]

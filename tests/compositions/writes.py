@@ -16,13 +16,13 @@ F = torch.nn.functional
 
 def _clean(f: Callable[..., Any], remove: str = "mutations") -> Callable[..., Any]:
     make = own("func.functionalize")
-    return f if make is None else make(f, remove=remove)  # type: ignore[no-any-return]
+    return f if make is None else make(f, remove=remove)
 
 
 def _graph(f: Callable[..., Any], *args: Any) -> Callable[..., Any]:
     """The graph of `f` without writes."""
     make = own("aot.make_fx")
-    return f if make is None else make(_clean(f))(*args)  # type: ignore[no-any-return]
+    return f if make is None else make(_clean(f))(*args)
 
 
 def _vmap(*args: Any, **options: Any) -> Any:
@@ -107,7 +107,7 @@ def writes_to_what_is_given(x: Tensor) -> Results:
         b[0].mul_(2)
         outside[:2].copy_(a[1:])
         b[1] += outside.sum()
-        return (a + outside) @ b[0]
+        return (a + outside) @ b[0]  # type: ignore[no-any-return]
 
     found: list[Any] = []
     for remove in ("mutations", "mutations_and_views"):
@@ -139,7 +139,7 @@ def writes_refused(x: Tensor) -> Results:
     )
     more = own_refused(
         lambda: own("func.functionalize")(torch.sin, remove="all"),
-        of(lambda a: a.set_(torch.zeros(2, dtype=a.dtype))),
+        of(lambda a: a.set_(torch.zeros(2, dtype=a.dtype))),  # type: ignore[call-overload]
         of(lambda a: outside.t_()),
         of(lambda a: a.resize_(1)),
     )
@@ -215,7 +215,7 @@ def batches_of_nothing(x: Tensor) -> Results:
 
     shapes = [(0, *t.shape) for t in f(plain(x))]
     made = _vmap(f)(y) if own("unwrap") is not None else [torch.empty(s, dtype=x.dtype) for s in shapes]
-    return beside(x, [tuple(t.shape) == s for t, s in zip(made, shapes, strict=True)], _vmap(torch.sum)(y).sum() + 1)  # type: ignore[return-value]
+    return beside(x, [tuple(t.shape) == s for t, s in zip(made, shapes, strict=True)], _vmap(torch.sum)(y).sum() + 1)
 
 
 def batches_asked(x: Tensor) -> Results:
