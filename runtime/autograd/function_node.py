@@ -29,7 +29,7 @@ def defines(cls: type, name: str) -> bool:
     return owner is not None and owner not in INTERFACES
 
 
-_ONCE_OF_TORCH = torch.autograd.function.once_differentiable(lambda ctx: None).__code__  # type: ignore[attr-defined]
+_ONCE_OF_TORCH = torch.autograd.function.once_differentiable(lambda ctx: None).__code__
 
 
 def backward_of(cls: type[Any]) -> Callable[..., Any]:

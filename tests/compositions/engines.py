@@ -108,7 +108,7 @@ def gradients_in_layouts(x: Tensor) -> Results:
     a, t = _leaf(x), x.detach().t().clone(memory_format=torch.preserve_format).requires_grad_()
     a.expand(2, 3, 3).sum().backward()
     (t * 2).sum().backward()
-    first, version = a.grad, a.grad._version
+    first, version = a.grad, a.grad._version  # type: ignore[union-attr]
     (a * 3).sum().backward()
     table, words = _leaf(x), torch.tensor([0, 2, 2])
     F.embedding(words, table, sparse=True).sin().sum().backward()
@@ -119,13 +119,13 @@ def gradients_in_layouts(x: Tensor) -> Results:
     cotangent = x.detach().clone()
     b = _leaf(x)
     (b + 0).backward(cotangent)
-    shares = b.grad.data_ptr() == cotangent.data_ptr()
+    shares = b.grad.data_ptr() == cotangent.data_ptr()  # type: ignore[union-attr]
     c = _leaf(x)
     c.backward(cotangent)
     pair = _leaf(x)
     (pair[0] + pair[1]).backward(cotangent[0])
-    flags = [a.grad is first, version, a.grad._version, a.grad.stride(), t.grad.stride(), sparse.is_sparse, table.grad.is_sparse]
-    return beside(x, a.grad, t.grad, sparse.to_dense(), table.grad.to_dense(), narrow.grad, b.grad, c.grad, pair.grad, *flags, shares)
+    flags = [a.grad is first, version, a.grad._version, a.grad.stride(), t.grad.stride(), sparse.is_sparse, table.grad.is_sparse]  # type: ignore[union-attr]
+    return beside(x, a.grad, t.grad, sparse.to_dense(), table.grad.to_dense(), narrow.grad, b.grad, c.grad, pair.grad, *flags, shares)  # type: ignore[union-attr]
 
 
 def hooks_of_passes(x: Tensor) -> Results:
@@ -133,7 +133,7 @@ def hooks_of_passes(x: Tensor) -> Results:
     saved_hooks, multi = (offered(f"autograd.graph.{n}", getattr(graph, n)) for n in ("saved_tensors_hooks", "register_multi_grad_hook"))
     seen: list[Any] = []
     a, b = _leaf(x), _leaf(x.cos())
-    with saved_hooks(lambda t: (seen.append(t.sum().item()), t * 1)[1], lambda t: t + 0):
+    with saved_hooks(lambda t: (seen.append(t.sum().item()), t * 1)[1], lambda t: t + 0):  # type: ignore[func-returns-value]
         y = a.sin() * b.exp()
     node = y.grad_fn
     assert node is not None
@@ -144,7 +144,7 @@ def hooks_of_passes(x: Tensor) -> Results:
     c = _leaf(x)
     a.register_hook(torch.enable_grad()(lambda g: (c.exp() * g.detach()).sum().backward()))
     y.sum().backward(retain_graph=True)
-    first = a.grad * 1
+    first = a.grad * 1  # type: ignore[operator]
     handle.remove()
     y.sum().backward()
     names = [_text(type(y.grad_fn).__name__), _text(node.name()), len(node.next_functions), node.next_functions[0][1]]
@@ -300,7 +300,7 @@ def checked_gradients(x: Tensor) -> Results:
 
         @staticmethod
         def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * ctx.saved_tensors[0].cos() * 1.1
+            return grad * ctx.saved_tensors[0].cos() * 1.1  # type: ignore[no-any-return]
 
     f = lambda s, t: (s.sin() * t).sum(1)  # noqa: E731
     found = [

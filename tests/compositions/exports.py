@@ -22,11 +22,11 @@ aten = torch.ops.aten
 def _traced(f: Callable[..., Any], *args: Any, **options: Any) -> Callable[..., Any]:
     """The graph of `f` on `args`."""
     make = own("aot.make_fx")
-    return f if make is None else make(f, **options)(*args)  # type: ignore[no-any-return]
+    return f if make is None else make(f, **options)(*args)
 
 
 def _vmap(f: Callable[..., Any]) -> Callable[..., Any]:
-    return (own("func.vmap") or torch.func.vmap)(f)  # type: ignore[no-any-return]
+    return (own("func.vmap") or torch.func.vmap)(f)
 
 
 def _calls(graph: Any) -> list[str]:
@@ -160,9 +160,9 @@ def exported_functions(x: Tensor) -> Results:
     a, b, c = y.clone().requires_grad_(), y.cos(), y[0].clone().requires_grad_()
     tangents = [y.exp(), y[0, 0].clone()]
     if export is None:
-        outs = f(a, b, 2, c)
+        outs = f(a, b, 2, c)  # type: ignore[no-untyped-call]
         found = torch.autograd.grad(outs, [a, c], tangents)
-        return beside(x, *(o.detach() for o in outs), *found, True, *f(b, a.detach(), 2, c.detach()))
+        return beside(x, *(o.detach() for o in outs), *found, True, *f(b, a.detach(), 2, c.detach()))  # type: ignore[no-untyped-call]
     joint = export(f, (a, b, 2, c), trace_joint=True, num_params_buffers=1)
     with torch.no_grad():
         outs, grads = joint([y, b, 2, y[0]], tangents)

@@ -97,11 +97,11 @@ class Sine(Function):
     @staticmethod
     def jvp(ctx: Any, t: Tensor, _: None) -> Tensor:
         (x,) = ctx.saved_tensors
-        return t * (x * ctx.k).cos() * ctx.k
+        return t * (x * ctx.k).cos() * ctx.k  # type: ignore[no-any-return]
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, k: int) -> Any:
-        return Sine.apply(x, k), in_dims[0]
+        return Sine.apply(x, k), in_dims[0]  # type: ignore[no-untyped-call]
 
 
 class Generated(Function):
@@ -173,11 +173,11 @@ class Wrong(Function):
 def contexts(x: Tensor) -> Results:
     """Which inputs need a gradient, outputs that are not used, numbers among the arguments, and what is saved."""
     a, b = _leaf(x), _leaf(x.cos())
-    first, second = Scaled.apply(x, 2.0, x.cos())
-    found = [first, second, Scaled.apply(x, 3.0, b.detach())[0], Scaled.apply(a.detach(), 3.0, x)[1]]
-    y, z = Scaled.apply(a, 2.0, b)
+    first, second = Scaled.apply(x, 2.0, x.cos())  # type: ignore[no-untyped-call]
+    found = [first, second, Scaled.apply(x, 3.0, b.detach())[0], Scaled.apply(a.detach(), 3.0, x)[1]]  # type: ignore[no-untyped-call]
+    y, z = Scaled.apply(a, 2.0, b)  # type: ignore[no-untyped-call]
     found += [*_grad(z.sum(), [b], retain_graph=True), *_grad(y.sum(), [a, b], retain_graph=True), *_grad((y * z).sum(), [a])]
-    node: Any = Scaled.apply(a, 2.0, b)[0].grad_fn
+    node: Any = Scaled.apply(a, 2.0, b)[0].grad_fn  # type: ignore[no-untyped-call]
     flags = [
         len(node.saved_tensors),
         node.k,
@@ -185,52 +185,52 @@ def contexts(x: Tensor) -> Results:
         len(node.next_functions),
         type(node).__name__ == "ScaledBackward",
     ]
-    (twice,) = _grad(Scaled.apply(a, 2.0, b)[0].square().sum(), a, create_graph=True)
+    (twice,) = _grad(Scaled.apply(a, 2.0, b)[0].square().sum(), a, create_graph=True)  # type: ignore[no-untyped-call]
     return *found, *flags, *_grad(twice.sum(), [a, b])
 
 
 def writes_and_views(x: Tensor) -> Results:
     """Arguments that are written to, through views as well, outputs that are views, and integer outputs."""
     y = x * 1
-    out = Written.apply(y)
+    out = Written.apply(y)  # type: ignore[no-untyped-call]
     z = x * 1
-    part = Written.apply(z[0])
-    values, places = Sorted.apply(x)
-    same, row = Viewing.apply(x * 1)
+    part = Written.apply(z[0])  # type: ignore[no-untyped-call]
+    values, places = Sorted.apply(x)  # type: ignore[no-untyped-call]
+    same, row = Viewing.apply(x * 1)  # type: ignore[no-untyped-call]
     a = _leaf(x)
-    (first,) = _grad(Sorted.apply(a)[0].square().sum(), a, create_graph=True)
+    (first,) = _grad(Sorted.apply(a)[0].square().sum(), a, create_graph=True)  # type: ignore[no-untyped-call]
     flags = [out is y, y._version, part._is_view(), places.requires_grad, same._is_view(), places.dtype == torch.int64, first.requires_grad]
-    bad = refused(lambda: Written.apply(_leaf(x)), lambda: _grad(first.sum(), a), lambda: same.mul_(2))
+    bad = refused(lambda: Written.apply(_leaf(x)), lambda: _grad(first.sum(), a), lambda: same.mul_(2))  # type: ignore[no-untyped-call]
     return y, z, values, places, same, row, *flags, *bad, first.detach()
 
 
 def under_transforms(x: Tensor) -> Results:
     """Batches by a rule and by a generated one, tangents, gradients of gradients and Jacobians."""
     vmap, grad, jvp, jacrev = (_func(n) for n in ("vmap", "grad", "jvp", "jacrev"))
-    f = lambda a: Sine.apply(a, 2)  # noqa: E731
-    g = lambda a, b: Generated.apply(a, b)[0] + Generated.apply(a, b)[1]  # noqa: E731
-    found: list[Any] = [vmap(f)(x), vmap(f, 1, 1)(x), vmap(grad(lambda a: f(a).sum()))(x), jacrev(f)(x[0]), *jvp(f, (x,), (x.cos(),))]
+    f = lambda a: Sine.apply(a, 2)  # type: ignore[no-untyped-call]  # noqa: E731
+    g = lambda a, b: Generated.apply(a, b)[0] + Generated.apply(a, b)[1]  # type: ignore[no-untyped-call]  # noqa: E731
+    found: list[Any] = [vmap(f)(x), vmap(f, 1, 1)(x), vmap(grad(lambda a: f(a).sum()))(x), jacrev(f)(x[0]), *jvp(f, (x,), (x.cos(),))]  # type: ignore[no-untyped-call]
     found += [
         vmap(g, (0, None))(x, x[0]),
-        vmap(grad(lambda a, b: g(a, b).sum(), (0, 1)))(x, x.sin()),
-        grad(lambda a: grad(lambda b: f(b).sum())(a).sum())(x),
+        vmap(grad(lambda a, b: g(a, b).sum(), (0, 1)))(x, x.sin()),  # type: ignore[no-untyped-call]
+        grad(lambda a: grad(lambda b: f(b).sum())(a).sum())(x),  # type: ignore[no-untyped-call]
     ]
     found += [
         vmap(lambda a: jvp(f, (a,), (a,))[1])(x),
         vmap(lambda a: vmap(f)(torch.stack([a, a * 2])))(x),
-        jacrev(lambda a: g(a, x[0]))(x[1]),
+        jacrev(lambda a: g(a, x[0]))(x[1]),  # type: ignore[no-untyped-call]
     ]
-    return *found, f(x), g(x, x.cos())
+    return *found, f(x), g(x, x.cos())  # type: ignore[no-untyped-call]
 
 
 def inside_parts(x: Tensor) -> Results:
     """The same functions inside of compiled functions."""
     parts = [
-        compiled(lambda a: Scaled.apply(a.sin(), 2.0, a.cos())),
-        compiled(lambda a: Sine.apply(a * 2, 3).exp()),
-        compiled(lambda a: Generated.apply(a, a.sin())),
-        compiled(lambda a: Sorted.apply(a * 2)[0]),
-        compiled(lambda a: Written.apply(a * 3) + 1),
+        compiled(lambda a: Scaled.apply(a.sin(), 2.0, a.cos())),  # type: ignore[no-untyped-call]
+        compiled(lambda a: Sine.apply(a * 2, 3).exp()),  # type: ignore[no-untyped-call]
+        compiled(lambda a: Generated.apply(a, a.sin())),  # type: ignore[no-untyped-call]
+        compiled(lambda a: Sorted.apply(a * 2)[0]),  # type: ignore[no-untyped-call]
+        compiled(lambda a: Written.apply(a * 3) + 1),  # type: ignore[no-untyped-call]
     ]
     found: list[Any] = []
     for a in (x, x.cos(), x * 0.5):
@@ -242,9 +242,9 @@ def inside_parts(x: Tensor) -> Results:
 
 def passes_inside(x: Tensor) -> Results:
     """A pass inside of a backward, in a chain of functions, and a function of no tensor that requires grad."""
-    y = Recorded.apply(Recorded.apply(x / 9) / 9)
-    plainly = Recorded.apply(x.detach())
-    return y, plainly, plainly.requires_grad, Scaled.apply(x.detach(), 2.0, x.detach())[0].grad_fn is None
+    y = Recorded.apply(Recorded.apply(x / 9) / 9)  # type: ignore[no-untyped-call]
+    plainly = Recorded.apply(x.detach())  # type: ignore[no-untyped-call]
+    return y, plainly, plainly.requires_grad, Scaled.apply(x.detach(), 2.0, x.detach())[0].grad_fn is None  # type: ignore[no-untyped-call]
 
 
 def functions_misused(x: Tensor) -> Results:
@@ -280,15 +280,15 @@ def functions_misused(x: Tensor) -> Results:
         def forward(ctx: Any, t: Tensor) -> Tensor:
             return t * 2
 
-    fine = Wrong.apply(a, 6)
+    fine = Wrong.apply(a, 6)  # type: ignore[no-untyped-call]
     fine.sum().backward()
     flags = refused(
-        *(lambda way=way: Wrong.apply(a, way).sum().backward() for way in range(6)),
-        lambda: Old()(a),
-        lambda: Saving.apply(a),
-        lambda: Missing.apply(a).sum().backward(),
-        lambda: Dirty.apply(a * 1),
-        lambda: _func("vmap")(lambda t: Scaled.apply(t, 2.0, t)[0])(x),
-        lambda: _func("jvp")(lambda t: Scaled.apply(t, 2.0, t)[0], (x,), (x,)),
+        *(lambda way=way: Wrong.apply(a, way).sum().backward() for way in range(6)),  # type: ignore[no-untyped-call]
+        lambda: Old()(a),  # type: ignore[no-untyped-call]
+        lambda: Saving.apply(a),  # type: ignore[no-untyped-call]
+        lambda: Missing.apply(a).sum().backward(),  # type: ignore[no-untyped-call]
+        lambda: Dirty.apply(a * 1),  # type: ignore[no-untyped-call]
+        lambda: _func("vmap")(lambda t: Scaled.apply(t, 2.0, t)[0])(x),  # type: ignore[no-untyped-call]
+        lambda: _func("jvp")(lambda t: Scaled.apply(t, 2.0, t)[0], (x,), (x,)),  # type: ignore[no-untyped-call]
     )
     return beside(x, fine.detach(), *flags)

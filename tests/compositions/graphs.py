@@ -20,11 +20,11 @@ aten = torch.ops.aten
 def _traced(f: Callable[..., Any], *args: Any, **options: Any) -> Callable[..., Any]:
     """The graph of `f` on `args`."""
     make = own("aot.make_fx")
-    return f if make is None else make(f, **options)(*args)  # type: ignore[no-any-return]
+    return f if make is None else make(f, **options)(*args)
 
 
 def _vmap(f: Callable[..., Any]) -> Callable[..., Any]:
-    return (own("func.vmap") or torch.func.vmap)(f)  # type: ignore[no-any-return]
+    return (own("func.vmap") or torch.func.vmap)(f)
 
 
 def _calls(graph: Any) -> list[str]:
@@ -133,10 +133,10 @@ def traces_of_modules(x: Tensor) -> Results:
     lines = _traced(lambda a: a.sin() + 1, y, record_stack_traces=True)
     flags: list[bool] = []
     if own("unwrap") is not None:
-        nodes = [n for n in graph.graph.nodes if n.op == "call_function"]
+        nodes = [n for n in graph.graph.nodes if n.op == "call_function"]  # type: ignore[attr-defined]
         paths = [list(n.meta["nn_module_stack"].values())[-1][0] for n in nodes if n.meta.get("nn_module_stack")]
         flags = [any("1.0" in p for p in paths), any(p.endswith("1.1") for p in paths), any(p.endswith("0") for p in paths)]
-        flags += ["graphs.py" in n.meta["stack_trace"] for n in lines.graph.nodes if n.op == "call_function"]
+        flags += ["graphs.py" in n.meta["stack_trace"] for n in lines.graph.nodes if n.op == "call_function"]  # type: ignore[attr-defined]
         flags += [n.meta["val"].shape == (3, 2) for n in nodes[-1:]]
     return beside(x, graph(y.cos()).detach(), lines(y.exp()), *(flags or [True] * 6))
 

@@ -63,7 +63,7 @@ def steps_by_hand(x: Tensor) -> Results:
             for p in parameters:
                 p -= 0.1 * p.grad
                 p.grad = None
-        return loss.detach()
+        return loss.detach()  # type: ignore[no-any-return]
 
     def second(a: Tensor) -> Tensor:
         loss = model(a).square().sum()
@@ -71,7 +71,7 @@ def steps_by_hand(x: Tensor) -> Results:
         norm = torch.stack([g.norm() for g in grads]).norm()
         for p, g in zip(parameters, grads, strict=True):
             p.data.sub_(g / norm, alpha=0.05)
-        return loss.detach() + norm
+        return loss.detach() + norm  # type: ignore[no-any-return]
 
     def third(a: Tensor) -> tuple[Tensor, ...]:
         for p in parameters:
@@ -111,9 +111,9 @@ def steps_of_optimizers(x: Tensor) -> Results:
             other.zero_grad()
             loss = model(a).cos().sum()
             loss.backward()
-            return loss
+            return loss  # type: ignore[no-any-return]
 
-        return other.step(closure).detach()  # type: ignore[union-attr, return-value]
+        return other.step(closure).detach()  # type: ignore[no-any-return]
 
     run, closed = _jit(step), _jit(closure_step)
     found: list[Any] = []
@@ -137,7 +137,7 @@ def steps_that_accumulate(x: Tensor) -> Results:
         if last:
             optimizer.step()
             optimizer.zero_grad(set_to_none=False)
-        return loss.detach()
+        return loss.detach()  # type: ignore[no-any-return]
 
     run = _jit(micro, static_argnames="last")
     for k, a in enumerate(_batches(x)):
@@ -162,7 +162,7 @@ def steps_with_scaling(x: Tensor) -> Results:
         nn.utils.clip_grad_value_(model.parameters(), 0.3)
         scaler.step(optimizer)
         scaler.update()
-        return loss.detach()
+        return loss.detach()  # type: ignore[no-any-return]
 
     run, found = _jit(step), []
     batches = _batches(x)[:3]
@@ -213,7 +213,7 @@ class Counting(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(self.layer(x))
         self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)
-        return self.drop(y) + self.mean
+        return self.drop(y) + self.mean  # type: ignore[no-any-return]
 
 
 def steps_with_state(x: Tensor) -> Results:
@@ -233,7 +233,7 @@ def steps_with_state(x: Tensor) -> Results:
         model.history["loss"] += loss.item()
         model.history["last"] = loss.detach() * 2
         model.eval()
-        return model(a).sum().detach()
+        return model(a).sum().detach()  # type: ignore[no-any-return]
 
     run, found = _jit(step), []
     torch.manual_seed(2)
@@ -257,7 +257,7 @@ def options_of_calls(x: Tensor) -> Results:
 
     def f(a: Tensor, kind: str, k: int = 2, *rest: Tensor, scale: float = 1.0) -> Tensor:
         out = getattr(a, kind)() * k + scale
-        return out + sum(r.sum() for r in rest)
+        return out + sum(r.sum() for r in rest)  # type: ignore[no-any-return]
 
     class Holder:
         factor = 3.0
@@ -266,7 +266,7 @@ def options_of_calls(x: Tensor) -> Results:
         def method(self, a: Tensor) -> Tensor:
             return a * self.factor
 
-        @_jit(dynamic=False)
+        @_jit(dynamic=False)  # type: ignore[untyped-decorator]
         def other(self, a: Tensor) -> Tensor:
             return a.sum() + self.factor
 
@@ -344,7 +344,7 @@ def breaks(x: Tensor) -> Results:
         lambda: _jit(lambda a: a.numpy())(y),
         lambda: _jit(lambda a: torch.set_grad_enabled(False) and a)(y),
         lambda: _jit(lambda a: a.tolist())(y),
-        lambda: _jit(lambda: torch.set_default_dtype(torch.float64) or torch.ones(2))(),
+        lambda: _jit(lambda: torch.set_default_dtype(torch.float64) or torch.ones(2))(),  # type: ignore[func-returns-value]
     )
     torch.set_grad_enabled(True)
     torch.set_default_dtype(torch.float32)
@@ -359,7 +359,7 @@ def reports(x: Tensor) -> Results:
     scale = {"k": 2.0}
 
     def slopes(a: Tensor, b: Any = 1.0) -> Tensor:
-        return a.sin() * scale["k"] * b
+        return a.sin() * scale["k"] * b  # type: ignore[no-any-return]
 
     f = _jit(slopes)
     found = [f(y), f(y[:2]), f(y, 2.0), f(y, y)]
@@ -419,7 +419,7 @@ def state_that_changes(x: Tensor) -> Results:
             out = out * n
         for layer in layers:
             out = layer(out)
-        return default(table["f"](out) + table["a"]) * table["n"]["k"] if "a" in table else out
+        return default(table["f"](out) + table["a"]) * table["n"]["k"] if "a" in table else out  # type: ignore[no-any-return, no-untyped-call]
 
     run = _jit(f)
     found = [run(y), run(y)]
@@ -433,9 +433,9 @@ def state_that_changes(x: Tensor) -> Results:
         lambda: table["a"].mul_(2),
         lambda: table.update(a=y * 5),
         lambda: layers.append(_model(3, 3)),
-        lambda: layers[0][0].weight.data.mul_(0.5),
-        lambda: setattr(layers[1][0], "bias", None),
-        lambda: default.__defaults__[0].append(1) or default.__defaults__[0].insert(0, 7.0),  # type: ignore[func-returns-value, index]
+        lambda: layers[0][0].weight.data.mul_(0.5),  # type: ignore[index]
+        lambda: setattr(layers[1][0], "bias", None),  # type: ignore[index]
+        lambda: default.__defaults__[0].append(1) or default.__defaults__[0].insert(0, 7.0),  # type: ignore[index]
         lambda: globals().update(CONSTANT=2.5),
         lambda: table.pop("a"),
     ]

@@ -85,7 +85,7 @@ def recurrent_layers(x: Tensor) -> Results:
         "b": nn.LSTM(2, 3, proj_size=2, batch_first=True),
         "c": nn.RNN(2, 2, nonlinearity="relu", bias=False, batch_first=True),
     }
-    module = Of(lambda m, a: f(m, a), h=nn.Parameter(torch.zeros(1, 1, 2)), **parts)
+    module = Of(lambda m, a: f(m, a), h=nn.Parameter(torch.zeros(1, 1, 2)), **parts)  # type: ignore[no-untyped-call]
     module.f = lambda m, a: (
         m.a(a)[0].sum((1, 2))
         + m.b(a)[1][0].sin().sum((0, 2))
@@ -102,7 +102,7 @@ def recurrent_cells(x: Tensor) -> Results:
         for row in a:
             h, c = m.cell(row, (h, c))
             h = m.other(row, h)
-        return m.layer(a)[0].sum(0) + h
+        return m.layer(a)[0].sum(0) + h  # type: ignore[no-any-return]
 
     module = Of(steps, cell=nn.LSTMCell(2, 2), other=nn.GRUCell(2, 2, bias=False), layer=nn.LSTM(2, 2))
     return answers_of(x, module, (rows_of(x, 3, 2).transpose(0, 1).contiguous(),), dim=1)
@@ -117,12 +117,12 @@ def packed_sequences(x: Tensor) -> Results:
 
     def loss(packed: Any) -> Tensor:
         out, last = module(packed)
-        return rnn.pad_packed_sequence(out, batch_first=True)[0].sin().sum() + last.square().sum()
+        return rnn.pad_packed_sequence(out, batch_first=True)[0].sin().sum() + last.square().sum()  # type: ignore[no-any-return]
 
     context = own("per_sample.per_sample")
     if context is None:
         one = lambda i: rnn.pack_padded_sequence(y[i : i + 1], [lengths[i]], batch_first=True)  # noqa: E731
-        return beside(x, *answers(by_loop_of(lambda i: loss(one(i)), 3, params), params))
+        return beside(x, *answers(by_loop_of(lambda i: loss(one(i)), 3, params), params))  # type: ignore[no-untyped-call]
     with context(params, reduction="sum") as grads:
         grads.expect(3)
         loss(rnn.pack_padded_sequence(y, lengths, batch_first=True)).backward()
@@ -150,7 +150,7 @@ def embeddings(x: Tensor) -> Results:
 
     def f(m: Any, a: Tensor, k: Tensor) -> Tensor:
         bags = m.sums(a, per_sample_weights=k) + m.means(a)
-        return m.table(a).mean(1) + bags + m.table.weight[a[:, 0]] @ m.table.weight.t() @ m.sums.weight
+        return m.table(a).mean(1) + bags + m.table.weight[a[:, 0]] @ m.table.weight.t() @ m.sums.weight  # type: ignore[no-any-return]
 
     parts = {
         "table": nn.Embedding(4, 2, padding_idx=3),
@@ -174,7 +174,7 @@ def general_ops(x: Tensor) -> Results:
         first = torch.cdist(a.unsqueeze(1), m.w.unsqueeze(0)).squeeze(1).cumsum(1)
         second = torch.einsum("bi,ij,bj->b", a, m.w, a).unsqueeze(1) + F.bilinear(a, a.sin(), m.t, m.w[0, :2]).sum(1, keepdim=True)
         picked = m.w.unsqueeze(0).expand(len(a), 3, 3).gather(2, a.argsort(1).unsqueeze(2)).squeeze(2)
-        return first * second + picked + torch.linalg.solve(m.w @ m.w.t() + torch.eye(3, dtype=a.dtype), a.unsqueeze(2)).squeeze(2)
+        return first * second + picked + torch.linalg.solve(m.w @ m.w.t() + torch.eye(3, dtype=a.dtype), a.unsqueeze(2)).squeeze(2)  # type: ignore[no-any-return]
 
     return answers_of(x, Of(f, w=nn.Parameter(torch.zeros(3, 3)), t=nn.Parameter(torch.zeros(2, 3, 3))), (rows_of(x, 3),))
 

@@ -37,7 +37,7 @@ def moved_samples(x: Tensor) -> Results:
         d = torch.stack([m.b(part).sum(1) for part in c.unbind(1)], 1)
         e = torch.cat([a[..., 0], a[..., 1]])
         rows = m.a(a)[a[..., 0] > 0]
-        return (
+        return (  # type: ignore[no-any-return]
             d.sum(1)
             + (e * m.s).chunk(2)[1].sum(1)
             + torch.zeros(len(a), dtype=a.dtype).index_add(0, (a[..., 0] > 0).nonzero()[:, 0], rows.sum(1))
@@ -61,10 +61,10 @@ def written_samples(x: Tensor) -> Results:
         d[:, 0].fill_(2)
         with torch.no_grad():
             mean.mul_(0.5).add_(b.detach().mean(0), alpha=0.5)
-        return c + d.sum(1, keepdim=True) * m.s
+        return c + d.sum(1, keepdim=True) * m.s  # type: ignore[no-any-return]
 
     module = Of(f, a=nn.Linear(3, 3), s=nn.Parameter(torch.zeros(4)))
-    module.a.weight.requires_grad_()
+    module.a.weight.requires_grad_()  # type: ignore[union-attr]
     return answers_of(x, module, (rows_of(x, 3),))
 
 
@@ -123,14 +123,14 @@ def own_functions_of_samples(x: Tensor) -> Results:
     checkpoint, reentrant = torch.utils.checkpoint.checkpoint, own("unwrap") is not None  # torch.autograd.grad takes no reentrant one
 
     def f(m: Any, a: Tensor) -> Tensor:
-        b, c = Cubed.apply(m.a(a) / 2)
+        b, c = Cubed.apply(m.a(a) / 2)  # type: ignore[no-untyped-call]
         b.register_hook(lambda g: g * 2) if b.requires_grad else None
-        return checkpoint(m.b, b, use_reentrant=False) + checkpoint(lambda t: m.b(t).sin(), b + c, use_reentrant=reentrant)
+        return checkpoint(m.b, b, use_reentrant=False) + checkpoint(lambda t: m.b(t).sin(), b + c, use_reentrant=reentrant)  # type: ignore[no-any-return]
 
     module = Of(f, a=nn.Linear(3, 3), b=nn.Linear(3, 2))
-    module.b.register_full_backward_hook(lambda m, gi, go: tuple(g * 0.5 for g in gi))
-    mixes = Of(lambda m, a: Mixing.apply(m.a(a)), a=nn.Linear(3, 3)).double()
-    of_parameter = Of(lambda m, a: a @ Cubed.apply(m.w)[0], w=nn.Parameter(torch.ones(3, 3, dtype=torch.float64)))
+    module.b.register_full_backward_hook(lambda m, gi, go: tuple(g * 0.5 for g in gi))  # type: ignore[attr-defined, union-attr]
+    mixes = Of(lambda m, a: Mixing.apply(m.a(a)), a=nn.Linear(3, 3)).double()  # type: ignore[no-untyped-call]
+    of_parameter = Of(lambda m, a: a @ Cubed.apply(m.w)[0], w=nn.Parameter(torch.ones(3, 3, dtype=torch.float64)))  # type: ignore[no-untyped-call]
     flags = own_refused(lambda: gradients(mixes, (rows_of(x, 3),)), lambda: gradients(of_parameter, (rows_of(x, 3),)))
     return *answers_of(x, module, (rows_of(x, 3),)), *flags
 
@@ -327,7 +327,7 @@ def functions_of_layers(x: Tensor) -> Results:
     def f(m: Any, a: Tensor) -> Tensor:
         b = m.norm(m.conv(a.unsqueeze(0)))
         c, _ = m.gru(a.unsqueeze(0))
-        return (
+        return (  # type: ignore[no-any-return]
             b.sum() + c.sin().sum() + m.attention(a, a, a)[0].square().sum() + m.table(torch.tensor([0, 1, 1])).sin().sum() * a.sum()
         ) ** 2
 
@@ -354,7 +354,7 @@ def answers_with_derivatives(x: Tensor) -> Results:
     function, grad, vmap, jit = own("per_sample.per_sample_grads"), own("func.grad"), own("func.vmap"), own("jit")
 
     def by_loop(w: Tensor, a: Tensor) -> Tensor:
-        return torch.func.vmap(torch.func.grad(loss), (None, 0))(w, a)
+        return torch.func.vmap(torch.func.grad(loss), (None, 0))(w, a)  # type: ignore[no-any-return]
 
     if function is None:
         of_batch = torch.func.grad(lambda a: by_loop(w, a).norm(dim=1).sum())(y)

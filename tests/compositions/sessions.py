@@ -236,7 +236,7 @@ def indexed(x: Tensor) -> Results:
         lambda: y[::-1],
         lambda: bool(y),
         lambda: y.item(),
-        lambda: y["a"],
+        lambda: y["a"],  # type: ignore[index]
         lambda: int(y),
         lambda: len(y[0, 0]),
     )
@@ -251,7 +251,7 @@ class Length(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         Length.seen += 1
-        return super().__torch_function__(func, types, args, kwargs or {})
+        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
 
 
 def own_classes(x: Tensor) -> Results:
@@ -305,8 +305,8 @@ def accumulated_by_modules(x: Tensor) -> Results:
         for name, p in list(part.named_parameters()):  # as parameters of the session, if x is of the session
             setattr(part, name, nn.Parameter(torch.linspace(-1, 2, p.numel(), dtype=p.dtype).reshape(p.shape) + x.detach().sum() * 0))
     seen: list[Any] = []
-    model[0].register_full_backward_hook(lambda m, gi, go: seen.append(go[0].sum()))
-    model[3].register_full_backward_pre_hook(lambda m, go: (go[0] * 2,))
+    model[0].register_full_backward_hook(lambda m, gi, go: seen.append(go[0].sum()))  # type: ignore[index]
+    model[3].register_full_backward_pre_hook(lambda m, go: (go[0] * 2,))  # type: ignore[index]
     model[1].register_forward_hook(lambda m, args, out: out + 1)
     model[3].bias.requires_grad_(False)
     out = model(x * 1)
@@ -378,7 +378,7 @@ def graphs_of_nodes(x: Tensor) -> Results:
     """A walk through the graph behind a result: names, edges, leaves and metadata."""
     a = _leaf(x)
     y = (a.sin() * a.t() + a[0]).exp().sum()
-    names, stack, leaves = [], [y.grad_fn], 0
+    names, stack, leaves = [], [y.grad_fn], 0  # type: ignore[var-annotated]
     while stack and len(names) < 30:
         node: Any = stack.pop(0)
         names.append(type(node).__name__)

@@ -435,5 +435,5 @@ def different_levels(x: Tensor) -> Results:
     inner = vmap(lambda row: grad(lambda b: (b * vmap(lambda c: c * row)(x).sum(0)).sin().sum())(row))(x)
     constant = grad(lambda a: jvp(lambda b: a, (x,), (x,))[1].sum() + (a * a).sum())(x)
     kept: list[Tensor] = []
-    grad(lambda a: (kept.append(a.detach() * 2), (a * a).sum())[1])(x)
+    grad(lambda a: (kept.append(a.detach() * 2), (a * a).sum())[1])(x)  # type: ignore[func-returns-value]
     return confused, inner, constant, kept[0], grad(lambda a: (a * a.detach() + a.detach()).sum())(x)
