@@ -90,7 +90,8 @@ def test_a_region_is_marked_in_the_graphs_of_all_traces_around_it() -> None:
 
         inner.append(make_fx(within)(x))
         assert len(running_traces()) == 1
-        return inner[0](x).cos()
+        result: Tensor = inner[0](x).cos()
+        return result
 
     make_fx(program)(X)
     outer_call, inner_call = marked
@@ -134,7 +135,8 @@ def test_a_trace_sees_a_call_while_it_runs_or_if_a_value_of_it_is_given() -> Non
                 found.extend((traced((), {}), traced((1, x), {}), traced((), {"a": x}), traced((y,), {}), traced((X,), {"b": X})))
             return y.sum()
 
-        return grad(inner)(x)
+        result: Tensor = grad(inner)(x)
+        return result
 
     make_fx(program)(X)
     assert found == [True, False, True, True, True, False]
