@@ -118,12 +118,14 @@ def _drawn_well(text: str, report: Any) -> list[bool]:
     rows = sorted(pills, key=lambda b: b.y)
     cut = list(map(float, re.findall(r'<line class="cut" x1="(\d+)" y1="(\d+)" x2="(\d+)" y2="(\d+)"/>', text)[0]))
     legend = [float(x) for x in re.findall(r'<rect class="[^"]*" x="(\d+)" y="36" width="20" height="12" rx="[36]"/>', text)]
+    heads = [(float(h), word) for h, word in re.findall(r'<text class="head" x="(\d+)" y="\d+">(\w+)', text)]
     into, out = [e for e in savings if e[2] < cut[0]], [e for e in savings if e[0] > cut[0]]
     return [
         len(boxes) == len(pills) + len(forward) + len(backward) and len(pills) == len(report.saved),
         all(b.x >= 0 and b.x + b.width <= width and b.y > 60 and b.y + b.height <= height for b in boxes),
         _apart(forward, 16.0) and _apart(backward, 16.0) and min(b.x for b in forward) >= 24,
         len(left) + len(right) == len(edges) and all(b.height == 34 for b in boxes),
+        all(any(abs(e[2] - b.x - b.width / 2) < 0.2 and abs(e[3] - b.y) < 0.2 for e in left) for b in forward if b.kind != "argument"),
         all(e[1] < e[3] and _on(e[0], e[1], forward, "bottom") and _on(e[2], e[3], forward, "top") for e in left),
         all(e[1] > e[3] and _on(e[0], e[1], backward, "top") and _on(e[2], e[3], backward, "bottom") for e in right),
         all(a.y + 40 <= b.y + 0.2 for a, b in pairwise(rows)) and len({b.width for b in pills}) == 1,
@@ -139,6 +141,11 @@ def _drawn_well(text: str, report: Any) -> list[bool]:
         all(abs(b.at[0] - b.x - b.width / 2) < 0.2 and b.at[0] == b.at[2] and b.y < b.at[1] < b.at[3] < b.y + 34 for b in boxes),
         all(b.width >= 34 and b.width >= 6.4 * max(map(len, b.lines)) for b in boxes),
         len({(b.x, b.y) for b in boxes}) == len(boxes) and report.summary in text,
+        [word for _, word in heads] == ["forward", "saved", "backward"] and heads[1][0] == cut[0],
+        all(
+            abs(h - (min(b.x for b in side) + max(b.x + b.width for b in side)) / 2) < 60
+            for (h, _), side in zip(heads[::2], (forward, backward), strict=True)
+        ),
     ]
 
 
@@ -146,7 +153,7 @@ def drawings(x: Tensor) -> Results:
     """Cuts of a chain, of branches that meet again, and of calls with several results: boxes do not overlap, lines meet boxes."""
     explain = own("aot.explain")
     if explain is None:
-        return beside(x, *[True] * (3 * 18 + 6))
+        return beside(x, *[True] * (3 * 21 + 6))
     y, w = plain(x).requires_grad_(), plain(x.cos()).requires_grad_()
 
     def branches(a: Tensor, b: Tensor) -> Results:
