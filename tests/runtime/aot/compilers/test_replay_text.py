@@ -86,7 +86,7 @@ PROGRAMS: dict[str, tuple[Callable[[fx.Graph, fx.Node], Any], list[str]]] = {
         [SORTED, "del v_x", ITEM.format("slice(0, 1, None)"), GONE, "return [v_getitem]"],
     ),
     "an item and the whole": (
-        lambda g, x: (lambda several, items: [several, *items])(*sort(g, x, 0)),
+        lambda g, x: (lambda found: [found[0], *found[1]])(sort(g, x, 0)),
         [SORTED, "del v_x", ITEM.format(0), "return [v_sort_default, v_getitem]"],
     ),
     "rows of one result": (

@@ -66,7 +66,7 @@ def test_code_is_generated_without_autocast_and_without_collections_and_told_onc
         return as_python(module)
 
     monkeypatch.setattr(staged, "as_python", noted)
-    run = Staged(aot.make_fx(lambda x: [x.sin()])(torch.ones(3)))
+    run: Any = Staged(aot.make_fx(lambda x: [x.sin()])(torch.ones(3)))
     run.settled = told.append
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for _ in range(3):

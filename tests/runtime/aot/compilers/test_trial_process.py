@@ -142,7 +142,7 @@ def test_a_request_may_have_symbols_of_every_kind(state: dict[str, Any]) -> None
     x: Any = mode.from_tensor(torch.ones(5, 7))
     n, m = x.shape
     given = [x, n, torch.sym_float(n) / 2, n > m]
-    env.tracked_fakes = [object(), lambda: None]  # type: ignore[list-item]  # which is no part of a request
+    env.tracked_fakes = [object(), lambda: None]  # which is no part of a request
     head, content = request(fx.symbolic_trace(lambda x, n, f, b: [x * n]), given, 1.0)
     _, read, _ = _read(importlib.import_module("pickle").loads(head), content)
     assert [type(v) for v in read[1:]] == [torch.SymInt, torch.SymFloat, torch.SymBool]

@@ -179,7 +179,8 @@ def test_between_two_cuts_those_are_found_that_are_the_cheapest_at_some_price(
 ) -> None:
     monkeypatch.setattr(budget, "_line", lambda network, cut: cut)
     network: Any = Cuts(COSTLY, (80, 5), (60, 10), (70, 60), (30, 30), (10, 70), CHEAP)
-    assert list(_between(network, COSTLY, CHEAP, [left])) == found
+    cuts: Any = list(_between(network, COSTLY, CHEAP, [left]))
+    assert cuts == found
     assert network.asked == min(left, 7)
 
 
@@ -194,7 +195,8 @@ def test_a_cut_that_is_cheaper_by_less_than_a_millionth_is_none(gained: int, fou
     monkeypatch.setattr(budget, "_line", lambda network, cut: cut)
     costly, cheap, line = (10_000_000, 0), (0, 10_000_000), (5_000_000 - gained, 5_000_000)
     network: Any = Cuts(costly, cheap, line)
-    assert list(_between(network, costly, cheap, [1])) == [line] * found
+    cuts: Any = list(_between(network, costly, cheap, [1]))
+    assert cuts == [line] * found
 
 
 SEGMENTS = [2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32]
