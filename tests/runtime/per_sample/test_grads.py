@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -385,6 +385,11 @@ def test_every_bit_of_a_seed_counts(both: Both) -> None:
 def test_every_random_part_of_a_projection_has_a_generator_of_its_own(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     places: list[tuple[int, ...]] = []
     generator = projections._generator
-    monkeypatch.setattr(projections, "_generator", lambda place: places.append(tuple(place)) or generator(place))
+
+    def noted(place: Sequence[int]) -> torch.Generator:
+        places.append(tuple(place))
+        return generator(place)
+
+    monkeypatch.setattr(projections, "_generator", noted)
     both[0].project(5, seed=1)
     assert places and len(places) == len(set(places))

@@ -266,7 +266,7 @@ def test_a_pass_from_results_of_several_levels_is_one_of_the_innermost(outputs: 
 
     def program(x: Tensor) -> Tensor:
         z = x * x * 5
-        (g,) = runtime.autograd.grad(outputs(y, z), x, [torch.ones(1)] * len(outputs(y, z)), create_graph=True)
+        g: Tensor = runtime.autograd.grad(outputs(y, z), x, [torch.ones(1)] * len(outputs(y, z)), create_graph=True)[0]
         return g.sum()
 
     close(runtime.func.grad(program)(torch.tensor([7.0])), torch.tensor([10.0]))
