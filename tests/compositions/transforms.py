@@ -8,7 +8,7 @@ from typing import Any
 
 import functorch.experimental
 import torch
-from functorch.einops import rearrange as torch_rearrange
+from functorch.einops.rearrange import rearrange as torch_rearrange
 from torch import Tensor, nn
 
 from gen.targets.parts import offered
