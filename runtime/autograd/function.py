@@ -27,7 +27,7 @@ from ..tape.foreign import pass_mark_on
 from ..tape.grad_level import GradLevel
 from ..tape.nodes import AccumulateGrad, Edge, Input
 from ..tape.values import edge_of
-from .function_node import INTERFACES, FunctionCtx, FunctionNode, defines
+from .function_node import DECORATORS, INTERFACES, FunctionCtx, FunctionNode, defines
 
 _grad_enabled = torch.is_grad_enabled
 
@@ -440,6 +440,9 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
         return out if several else out[0]
 
     return once
+
+
+DECORATORS["once_differentiable"] = once_differentiable
 
 
 class _Once(Function):

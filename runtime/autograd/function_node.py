@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -21,15 +22,14 @@ from ..tape.values import edge_of
 
 # Classes whose staticmethods only declare the interface: ours, and those of torch after `dropin/intercept.py` has added them.
 INTERFACES: set[type] = set()
+# What stands for decorators of torch's, by name. `.function` adds it.
+DECORATORS: dict[str, Callable[..., Any]] = {}
 
 
 def defines(cls: type, name: str) -> bool:
     """Whether ``cls`` has a staticmethod ``name`` other than that of an interface."""
     owner = next((c for c in cls.__mro__ if name in vars(c)), None)
     return owner is not None and owner not in INTERFACES
-
-
-_ONCE_OF_TORCH = torch.autograd.function.once_differentiable(lambda ctx: None).__code__
 
 
 def backward_of(cls: type[Any]) -> Callable[..., Any]:
@@ -42,10 +42,9 @@ def backward_of(cls: type[Any]) -> Callable[..., Any]:
     if has_vjp and defines(cls, "backward"):
         raise RuntimeError("Implementing both 'backward' and 'vjp' for a custom Function is not allowed. They are two names of one method.")
     found: Any = cls.vjp if has_vjp else cls.backward
-    if getattr(found, "__code__", None) is _ONCE_OF_TORCH:
-        from .function import once_differentiable  # which imports this module
-
-        return once_differentiable(found.__wrapped__)
+    if isinstance(found, FunctionType) and found.__globals__.get("__name__") == "torch.autograd.function":
+        decorator = DECORATORS.get(found.__code__.co_qualname.partition(".")[0])
+        return found if decorator is None else decorator(found.__wrapped__)  # type: ignore[attr-defined]
     return found  # type: ignore[no-any-return]
 
 
