@@ -284,3 +284,13 @@ def jvp_of_atan2_over_its_own_arguments():
         return y.atan2_(y)
 
     return jvp(angle, (x,), (t,))[1], torch.zeros(2)
+
+
+@report("F83")
+def jacfwd_by_the_last_argument():
+    """jacfwd by the argument -1 is zero.
+
+    No argument gets a tangent. jacrev takes the number, as jacfwd does for 1. The derivative of a · b by b is a.
+    """
+    a, b = torch.tensor([0.5, 1.0]), torch.tensor([2.0, 3.0])
+    return torch.func.jacfwd(torch.mul, -1)(a, b), torch.diag(a)
