@@ -175,6 +175,12 @@ def times_written_constant(x: Tensor) -> Tensor:
     return x * factor
 
 
+def answers_of_rows(x: Tensor) -> tuple[Tensor, ...]:
+    """Whether some, and whether all, of each row of x (N, M) are positive; and its elements in order, with the places where they were."""
+    values, places = x.flatten().sort(stable=True)
+    return (x > 0).any(1), (x > 0).all(1), (x > 0).any(0), values, places
+
+
 def scattered_ones(index: Tensor) -> Tensor:
     """Ones at `index` (N,) in a vector of three zeros, which is made inside."""
     return torch.zeros(3, device=index.device).scatter(0, index, 1.0)

@@ -20,7 +20,7 @@ def _func(name: str) -> Any:
 
 
 def _jacobian(of: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's, with keywords for the function and pieces of any size, which change no number. Its jacfwd by the argument -1 is zero (F83)."""
+    """torch's, with keywords for the function and pieces of any size, which change no number. Its jacfwd by argument -1 is zero (F83)."""
 
     def transform(f: Callable[..., Any], argnums: Any = 0, *, chunk_size: int | None = None, **options: Any) -> Callable[..., Any]:
         torch._assert(chunk_size is None or chunk_size > 0, "no piece")
