@@ -176,9 +176,13 @@ def times_written_constant(x: Tensor) -> Tensor:
 
 
 def answers_of_rows(x: Tensor) -> tuple[Tensor, ...]:
-    """Whether some, and whether all, of each row of x (N, M) are positive; and its elements in order, with the places where they were."""
-    values, places = x.flatten().sort(stable=True)
-    return (x > 0).any(1), (x > 0).all(1), (x > 0).any(0), values, places
+    """Whether some, and whether all, of each row of sin(8 x) are positive, for x (N, M); and its elements in order, with their places.
+
+    Other multiples of x, of which a batch is made, have other answers.
+    """
+    y = (8 * x).sin()
+    values, places = y.flatten().sort(stable=True)
+    return (y > 0).any(1), (y > 0).all(1), (y > 0).any(0), values, places
 
 
 def scattered_ones(index: Tensor) -> Tensor:
