@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,23 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from gen.targets.parts import offered
-from tests.compositions.tools import Results, beside, refused
+from tests.compositions.tools import Results, beside, grad_of, leaf_of, refused, text_number
 
 F = nn.functional
 graph = torch.autograd.graph
-
-
-def _grad(*args: Any, **options: Any) -> Any:
-    return offered("autograd.grad", torch.autograd.grad)(*args, **options)
-
-
-def _leaf(x: Tensor) -> Tensor:
-    return x.detach().clone().requires_grad_()
-
-
-def _text(value: object) -> int:
-    """A number for a text."""
-    return zlib.crc32(str(value).encode())
 
 
 # --- the engine -------------------------------------------------------------------------------------------------------------------
@@ -35,27 +21,27 @@ def _text(value: object) -> int:
 
 def gradients_of_outputs(x: Tensor) -> Results:
     """Gradients of several outputs, by one input and several, of which some are unused, in a batch, twice and by an edge."""
-    a, b = _leaf(x), _leaf(x.cos())
+    a, b = leaf_of(x), leaf_of(x.cos())
     y, z = a.sin() * b, a.exp().sum()
-    first = _grad([y, z], [a, b], [x.detach(), None], retain_graph=True)
-    single = _grad(z, a, retain_graph=True)
-    unused = _grad(z, [a, b], allow_unused=True, retain_graph=True)
-    zeros = _grad(z, [a, b], materialize_grads=True, retain_graph=True)
+    first = grad_of([y, z], [a, b], [x.detach(), None], retain_graph=True)
+    single = grad_of(z, a, retain_graph=True)
+    unused = grad_of(z, [a, b], allow_unused=True, retain_graph=True)
+    zeros = grad_of(z, [a, b], materialize_grads=True, retain_graph=True)
     basis = torch.eye(9, dtype=x.dtype).reshape(9, 3, 3)
-    many = _grad(y, [a, b], basis, is_grads_batched=True, retain_graph=True)
+    many = grad_of(y, [a, b], basis, is_grads_batched=True, retain_graph=True)
     inner = a * 2
-    of_inner = _grad((inner.sin() + inner).sum(), [inner, a])
-    same = _grad((a * a).sum(), [a, a])
-    both = _grad([y, y], b, [x.detach(), x.detach()], retain_graph=True)
+    of_inner = grad_of((inner.sin() + inner).sum(), [inner, a])
+    same = grad_of((a * a).sum(), [a, a])
+    both = grad_of([y, y], b, [x.detach(), x.detach()], retain_graph=True)
     edge = offered("autograd.graph.get_gradient_edge", graph.get_gradient_edge)(y)
-    by_edge = _grad([edge], a, [x.detach()])
+    by_edge = grad_of([edge], a, [x.detach()])
     flags = [unused[1] is None, a.grad is None, first[0].requires_grad]
     return beside(x, *first, *single, unused[0], *zeros, *many, *of_inner, *same, *both, *by_edge, *flags)
 
 
 def gradients_refused(x: Tensor) -> Results:
     """Calls of the engine that fit nothing."""
-    a, b = _leaf(x), _leaf(x.cos())
+    a, b = leaf_of(x), leaf_of(x.cos())
     y, backward = a * 2, offered("autograd.backward", torch.autograd.backward)
     z = torch.complex(a, a)
 
@@ -74,19 +60,19 @@ def gradients_refused(x: Tensor) -> Results:
         c.sum().backward()
 
     flags = refused(
-        lambda: _grad(y, a),
-        lambda: _grad(y.sum(), b),
-        lambda: _grad(y.sum(), []),
-        lambda: _grad(y.sum(), x.detach()),
-        lambda: _grad(y, a, x.detach()[0]),
-        lambda: _grad(y, a, torch.ones(3, 3, dtype=torch.complex128)),
-        lambda: _grad(z, a, x.detach()),
-        lambda: _grad(z.sum(), a),
-        lambda: _grad(x.detach().sum(), a),
-        lambda: _grad([], a),
-        lambda: _grad(y, a, 1.0),
-        lambda: _grad(y.sum(), a, allow_unused=False, materialize_grads=True),
-        lambda: _grad(y, a, x.detach(), is_grads_batched=True),
+        lambda: grad_of(y, a),
+        lambda: grad_of(y.sum(), b),
+        lambda: grad_of(y.sum(), []),
+        lambda: grad_of(y.sum(), x.detach()),
+        lambda: grad_of(y, a, x.detach()[0]),
+        lambda: grad_of(y, a, torch.ones(3, 3, dtype=torch.complex128)),
+        lambda: grad_of(z, a, x.detach()),
+        lambda: grad_of(z.sum(), a),
+        lambda: grad_of(x.detach().sum(), a),
+        lambda: grad_of([], a),
+        lambda: grad_of(y, a, 1.0),
+        lambda: grad_of(y.sum(), a, allow_unused=False, materialize_grads=True),
+        lambda: grad_of(y, a, x.detach(), is_grads_batched=True),
         lambda: backward(y),
         lambda: backward(y, x.detach()[0]),
         lambda: backward(y.sum(), inputs=[]),
@@ -105,24 +91,24 @@ def gradients_refused(x: Tensor) -> Results:
 
 def gradients_in_layouts(x: Tensor) -> Results:
     """Where gradients lie in memory, which are added in place, and what a leaf gets of another dtype or a sparse table."""
-    a, t = _leaf(x), x.detach().t().clone(memory_format=torch.preserve_format).requires_grad_()
+    a, t = leaf_of(x), x.detach().t().clone(memory_format=torch.preserve_format).requires_grad_()
     a.expand(2, 3, 3).sum().backward()
     (t * 2).sum().backward()
     first, version = a.grad, a.grad._version  # type: ignore[union-attr]
     (a * 3).sum().backward()
-    table, words = _leaf(x), torch.tensor([0, 2, 2])
+    table, words = leaf_of(x), torch.tensor([0, 2, 2])
     F.embedding(words, table, sparse=True).sin().sum().backward()
     sparse = table.grad
     (table * 2).sum().backward()
     narrow = x.detach().float().requires_grad_()
     (narrow.double() * 2).sum().backward()
     cotangent = x.detach().clone()
-    b = _leaf(x)
+    b = leaf_of(x)
     (b + 0).backward(cotangent)
     shares = b.grad.data_ptr() == cotangent.data_ptr()  # type: ignore[union-attr]
-    c = _leaf(x)
+    c = leaf_of(x)
     c.backward(cotangent)
-    pair = _leaf(x)
+    pair = leaf_of(x)
     (pair[0] + pair[1]).backward(cotangent[0])
     flags = [a.grad is first, version, a.grad._version, a.grad.stride(), t.grad.stride(), sparse.is_sparse, table.grad.is_sparse]  # type: ignore[union-attr]
     return beside(x, a.grad, t.grad, sparse.to_dense(), table.grad.to_dense(), narrow.grad, b.grad, c.grad, pair.grad, *flags, shares)  # type: ignore[union-attr]
@@ -132,7 +118,7 @@ def hooks_of_passes(x: Tensor) -> Results:
     """Hooks on nodes, on several tensors at once, on what is saved, and passes inside of hooks."""
     saved_hooks, multi = (offered(f"autograd.graph.{n}", getattr(graph, n)) for n in ("saved_tensors_hooks", "register_multi_grad_hook"))
     seen: list[Any] = []
-    a, b = _leaf(x), _leaf(x.cos())
+    a, b = leaf_of(x), leaf_of(x.cos())
     with saved_hooks(lambda t: (seen.append(t.sum().item()), t * 1)[1], lambda t: t + 0):  # type: ignore[func-returns-value]
         y = a.sin() * b.exp()
     node = y.grad_fn
@@ -141,13 +127,13 @@ def hooks_of_passes(x: Tensor) -> Results:
     node.register_prehook(lambda go: tuple(g + 1 for g in go))
     multi((a, b), lambda grads: seen.append(sum(g.sum().item() for g in grads if g is not None)))
     multi((a, b), lambda g: seen.append(g.sum().item()), mode="any")
-    c = _leaf(x)
+    c = leaf_of(x)
     a.register_hook(torch.enable_grad()(lambda g: (c.exp() * g.detach()).sum().backward()))
     y.sum().backward(retain_graph=True)
     first = a.grad * 1  # type: ignore[operator]
     handle.remove()
     y.sum().backward()
-    names = [_text(type(y.grad_fn).__name__), _text(node.name()), len(node.next_functions), node.next_functions[0][1]]
+    names = [text_number(type(y.grad_fn).__name__), text_number(node.name()), len(node.next_functions), node.next_functions[0][1]]
     with offered("autograd.graph.disable_saved_tensors_hooks", graph.disable_saved_tensors_hooks)("not here"):
         flags = refused(lambda: saved_hooks(lambda t: t, lambda t: t).__enter__())
     with offered("autograd.graph.save_on_cpu", graph.save_on_cpu)():
@@ -156,9 +142,9 @@ def hooks_of_passes(x: Tensor) -> Results:
         t = c * 1
         out = t * t
         t.add_(1)
-        kept = _grad(out.sum(), c)[0]
+        kept = grad_of(out.sum(), c)[0]
     bad = refused(lambda: _packed(saved_hooks, a, lambda t: t.add_(1)), lambda: _unpacked(saved_hooks, a))
-    return beside(x, first, a.grad, b.grad, c.grad, *seen, *names, _grad(z, c)[0], kept, *flags, *bad)
+    return beside(x, first, a.grad, b.grad, c.grad, *seen, *names, grad_of(z, c)[0], kept, *flags, *bad)
 
 
 def _packed(saved_hooks: Any, a: Tensor, pack: Callable[[Tensor], Any]) -> None:
@@ -173,7 +159,7 @@ def _unpacked(saved_hooks: Any, a: Tensor) -> None:
 
 def saved_by_nodes(x: Tensor) -> Results:
     """What nodes have saved, by its name, before and after it is freed, and anomalies with the place of their forward call."""
-    a = _leaf(x)
+    a = leaf_of(x)
     y = a.exp() * a.sin()
     node: Any = y.grad_fn
     found = [node._saved_self, node._saved_other, node.next_functions[0][0]._saved_result]
@@ -207,9 +193,9 @@ def functional_products(x: Tensor) -> Results:
     found += [part for row in functional.hessian(g, (a, b), vectorize=True, outer_jacobian_strategy="forward-mode") for part in row]
     found += [*functional.vjp(f, (a, b), a[0])[1], functional.jvp(f, (a, b), (b, a))[1], *functional.vhp(g, (a, b), (b, a))[1]]
     found += functional.hvp(g, (a, b), (b, a))[1]
-    leaf = _leaf(a)
+    leaf = leaf_of(a)
     kept = functional.jacobian(lambda t: t.sin() * t.sum(), leaf, create_graph=True)
-    found.append(_grad(kept.square().sum(), leaf)[0])
+    found.append(grad_of(kept.square().sum(), leaf)[0])
     flags = refused(
         lambda: functional.jacobian(f, (a, b), strict=True, vectorize=True),
         lambda: functional.jacobian(lambda t: b, a, strict=True),
@@ -259,9 +245,9 @@ def dual_tensors(x: Tensor) -> Results:
             pair = forward_ad.unpack_dual(out)
             found += [pair.primal, pair.tangent is None, torch.zeros(()) if pair.tangent is None else pair.tangent]
         plain = forward_ad.unpack_dual(a)
-        leaf = _leaf(a)
+        leaf = leaf_of(a)
         mixed = forward_ad.unpack_dual(forward_ad.make_dual(leaf, t).sin()).tangent
-        found += [_grad(mixed.sum(), leaf)[0], plain.tangent is None, d.is_leaf, _text(type(pair).__name__)]
+        found += [grad_of(mixed.sum(), leaf)[0], plain.tangent is None, d.is_leaf, text_number(type(pair).__name__)]
     return beside(x, *found, forward_ad.unpack_dual(d).tangent is None)
 
 
@@ -290,7 +276,7 @@ def dual_tensors_refused(x: Tensor) -> Results:
 def checked_gradients(x: Tensor) -> Results:
     """gradcheck of right and wrong gradients, with its options."""
     check, twice = (offered(f"autograd.{n}", getattr(torch.autograd, n)) for n in ("gradcheck", "gradgradcheck"))
-    a, b = _leaf(x / 4), _leaf(x.cos())
+    a, b = leaf_of(x / 4), leaf_of(x.cos())
 
     class Wrong(torch.autograd.Function):
         @staticmethod
@@ -345,7 +331,7 @@ def checkpoints(x: Tensor) -> Results:
         turn[0] += 1
         return (s.sin() if turn[0] == 1 else s[:2].exp()).exp()
 
-    leaf = _leaf(x)
+    leaf = leaf_of(x)
     flags += refused(lambda: module.checkpoint(changing, leaf, use_reentrant=False).sum().backward())
     flags += refused(lambda: module.checkpoint(torch.sin, leaf, use_reentrant=True, context_fn=contexts))
     return *found, *flags
@@ -353,7 +339,7 @@ def checkpoints(x: Tensor) -> Results:
 
 def modes_of_grad(x: Tensor) -> Results:
     """Recording that is switched by functions, decorators and inference mode, and views and writes there."""
-    a = _leaf(x)
+    a = leaf_of(x)
 
     @torch.no_grad()
     def off(t: Tensor) -> Tensor:

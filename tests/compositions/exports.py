@@ -13,29 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from tests.compositions.tools import Results, beside, own, own_refused, plain
+from tests.compositions.tools import Results, beside, calls_of, own, own_refused, plain
 
 F = nn.functional
 aten = torch.ops.aten
-
-
-def _traced(f: Callable[..., Any], *args: Any, **options: Any) -> Callable[..., Any]:
-    """The graph of `f` on `args`."""
-    make = own("aot.make_fx")
-    return f if make is None else make(f, **options)(*args)
-
-
-def _vmap(f: Callable[..., Any]) -> Callable[..., Any]:
-    return (own("func.vmap") or torch.func.vmap)(f)
-
-
-def _calls(graph: Any) -> list[str]:
-    return [str(n.target).removeprefix("aten.").removesuffix(".default") for n in graph.graph.nodes if n.op == "call_function"]
-
-
-def _has(graph: Any, *calls: str) -> bool:
-    """Whether these are the calls of the graph, if it is one."""
-    return own("unwrap") is None or _calls(graph) == list(calls)
 
 
 # --- exports ----------------------------------------------------------------------------------------------------------------------
@@ -149,7 +130,7 @@ def exported_before_dispatch(x: Tensor) -> Results:
     by_name = dict(zip([n.name for n in graph.graph.output_node().args[0]], results, strict=True))
     (new,) = [by_name[n] for n in signature.buffers_to_mutate]
     switches = [n.args[0] for n in graph.graph.nodes if n.target is torch._C._set_grad_enabled]
-    return beside(x, *(by_name[n] for n in signature.user_outputs), new, switches == [False, True], _calls(graph).count("linear") == 3)
+    return beside(x, *(by_name[n] for n in signature.user_outputs), new, switches == [False, True], calls_of(graph).count("linear") == 3)
 
 
 def exported_functions(x: Tensor) -> Results:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from gen.targets.parts import compiled, offered
-from tests.compositions.tools import Results, beside, own, own_refused, plain
+from tests.compositions.tools import Results, beside, graph_of, own, own_refused, plain, transform
 
 
 def _if(chosen: Any, then: Callable[..., Any], otherwise: Callable[..., Any], operands: Sequence[Any] = ()) -> Any:
@@ -75,15 +75,6 @@ def _each(f: Callable[..., Any]) -> Callable[..., Any]:
     return vmap(f) if vmap else lambda *xs: _stacked([f(*row) for row in zip(*xs, strict=True)])
 
 
-def _func(name: str) -> Any:
-    return offered(f"func.{name}", getattr(torch.func, name))
-
-
-def _graph(f: Callable[..., Any], *args: Any, **options: Any) -> Callable[..., Any]:
-    make = own("aot.make_fx")
-    return f if make is None else make(f, **options)(*args)
-
-
 def _exported(f: Callable[..., Any], *args: Any) -> Callable[..., Any]:
     make = own("aot.export")
     return f if make is None else make(f, args).module()
@@ -113,7 +104,7 @@ def branches(x: Tensor) -> Results:
     """Trees as operands and results, a branch inside a branch, what is closed over; each side, in graphs and in compiled programs."""
     y = plain(x)
     f = _branches(y.cos())
-    graph, exported, twice = _graph(f, y, y), _exported(f, y, y), compiled(lambda a, b: f(a, b)["a"] * 2)
+    graph, exported, twice = graph_of(f, y, y), _exported(f, y, y), compiled(lambda a, b: f(a, b)["a"] * 2)
     found = [of(s * y, b) for of in (f, graph, exported) for s in (1, -1) for b in (y, y.t().abs())]
     return beside(x, *found, f(x, y)["a"], *(twice(s * x, y) for s in (1, -1, 1)), _calls(graph, "cond", 1))
 
@@ -122,14 +113,14 @@ def derivatives_of_branches(x: Tensor) -> Results:
     """First and second derivatives of each side, at once and in graphs that take either side."""
     y = plain(x)
     f = _branches(y.cos())
-    grad, jvp = _func("grad"), _func("jvp")
+    grad, jvp = transform("grad"), transform("jvp")
     of_all = [
         grad(lambda a, b: f(a, b)["a"].sum() + f(a, b)["b"][0].pow(2).sum(), (0, 1)),
         lambda a, b: jvp(lambda t: f(t, b)["a"], (a,), (b.sin(),)),
-        lambda a, b: _func("jacrev")(lambda t: f(t, b)["a"][0])(a),
+        lambda a, b: transform("jacrev")(lambda t: f(t, b)["a"][0])(a),
         lambda a, b: grad(lambda s: grad(lambda t: f(t, b)["a"].sum())(s).pow(2).sum())(a),
     ]
-    made = [_graph(d, y, y) for d in of_all]
+    made = [graph_of(d, y, y) for d in of_all]
     return beside(x, *(d(s * y, y) for d in (*of_all, *made) for s in (1, -1)))
 
 
@@ -140,11 +131,11 @@ def batches_of_branches(x: Tensor) -> Results:
     def f(a: Tensor, k: Tensor) -> Any:
         return _cond(a.sum() > k, lambda t: (t.sin(), t.sum()), lambda t: (t * k, t.prod()), (a,))
 
-    grad = _func("grad")
+    grad = transform("grad")
     ks = y.new_tensor([-9.0, 0.1, 9.0])
     of_one = lambda a, k: grad(lambda t: f(t, k)[0].pow(3).sum())(a)  # noqa: E731
     shared = _each(lambda a: _cond(ks.sum() > 0, lambda t: t.exp(), lambda t: t * 2, (a,)))(y)
-    graph = _graph(_each(f), y, ks)
+    graph = graph_of(_each(f), y, ks)
     return beside(
         x, _each(f)(y, ks), _each(of_one)(y, ks), shared, graph(-y, ks), graph(y, ks.flip(0)), grad(lambda a: _each(f)(a, ks)[0].sum())(y)
     )
@@ -155,7 +146,7 @@ def branches_refused(x: Tensor) -> Results:
     y = plain(x)
 
     def trace(then: Callable[[Tensor], Any], otherwise: Callable[[Tensor], Any], of: Any = None) -> Callable[[], object]:
-        return lambda: _graph(lambda t: _cond(t.sum() > 0 if of is None else of(t), then, otherwise, (t,)), y)
+        return lambda: graph_of(lambda t: _cond(t.sum() > 0 if of is None else of(t), then, otherwise, (t,)), y)
 
     flags = own_refused(
         trace(lambda t: t.sin(), lambda t: t[0].sin()),
@@ -192,7 +183,7 @@ def _grown(limit: float) -> Callable[[Tensor, Tensor], Any]:
 def loops(x: Tensor) -> Results:
     """Loops of some steps, of none and with a number in the carry; the graph of one takes any number of steps."""
     y, f = plain(x), _grown(40.0)
-    graph = _graph(f, y, y)
+    graph = graph_of(f, y, y)
     numbers = _while_loop(lambda i, t: i < 4, lambda i, t: (i + 2, t * i + 1), (1, y))
     made = compiled(lambda a, b: f(a, b)[1]["a"])
     found = [of(s * y, y) for of in (f, graph) for s in (0.1, 1, 9)]
@@ -204,11 +195,11 @@ def derivatives_of_loops(x: Tensor) -> Results:
     """Gradients, tangents and Jacobians of loops, at once and in graphs at other numbers of steps."""
     y, f = plain(x), _grown(40.0)
     of_all = [
-        _func("grad")(lambda a, b: f(a, b)[1]["a"].sum(), (0, 1)),
-        lambda a, b: _func("jvp")(lambda t: f(t, b)[1]["a"], (a,), (b.sin(),)),
-        lambda a, b: _func("jacrev")(lambda t: f(a, t)[1]["a"][0])(b),
+        transform("grad")(lambda a, b: f(a, b)[1]["a"].sum(), (0, 1)),
+        lambda a, b: transform("jvp")(lambda t: f(t, b)[1]["a"], (a,), (b.sin(),)),
+        lambda a, b: transform("jacrev")(lambda t: f(a, t)[1]["a"][0])(b),
     ]
-    made = [_graph(d, y, y) for d in of_all]
+    made = [graph_of(d, y, y) for d in of_all]
     return beside(x, *(d(s * y, y.cos()) for d in (*of_all, *made) for s in (0.1, 1)))
 
 
@@ -217,8 +208,8 @@ def batches_of_loops(x: Tensor) -> Results:
     y, f = plain(x), _grown(8.0)
     scales = y.new_tensor([0.01, 1.0, 9.0])
     run = _each(lambda a, b, s: (f(a * s, b)[0], f(a * s, b)[1]["a"]))
-    slope = _each(lambda a, b, s: _func("grad")(lambda t: f(t * s, b)[1]["a"].sum())(a))
-    graph = _graph(run, y, y, scales)
+    slope = _each(lambda a, b, s: transform("grad")(lambda t: f(t * s, b)[1]["a"].sum())(a))
+    graph = graph_of(run, y, y, scales)
     return beside(x, run(y, y, scales), slope(y, y.cos(), scales), graph(y.cos(), y, scales.flip(0)))
 
 
@@ -227,7 +218,7 @@ def loops_refused(x: Tensor) -> Results:
     y = plain(x)
 
     def trace(step: Callable[[Tensor], Any], goes_on: Any = lambda t: t.sum() < 9) -> Callable[[], object]:
-        return lambda: _graph(lambda t: _while_loop(goes_on, step, (t,)), y)
+        return lambda: graph_of(lambda t: _while_loop(goes_on, step, (t,)), y)
 
     flags = own_refused(
         trace(lambda t: (t.float() * 2,)),
@@ -266,9 +257,9 @@ def scans(x: Tensor) -> Results:
     found: list[Any] = []
     for dim, reverse, unroll in WAYS[:3]:
         f = _filter(dim, reverse, unroll)
-        graph = _graph(f, y, y[0])
+        graph = graph_of(f, y, y[0])
         found += [f(y, y[0]), graph(y.t(), y[1]), _calls(graph, "scan", int(unroll is False))]
-    of_any = _graph(_filter(0, False, None), y, y[0], tracing_mode="symbolic")
+    of_any = graph_of(_filter(0, False, None), y, y[0], tracing_mode="symbolic")
     longer = torch.cat([y, y.cos()])
     made = compiled(lambda a, s: _filter(0, True, False)(a, s)[1][0])
     kept = [_filter(1, False, False)(x, y[0])[1], _exported(_filter(0, False, False), y, y[0])(y.t(), y[1])]
@@ -279,7 +270,7 @@ def derivatives_of_scans(x: Tensor) -> Results:
     """Gradients with respect to rows and carry, tangents, second derivatives and batches, at once and in graphs."""
     y = plain(x)
     f = _filter(0, False, False)
-    grad = _func("grad")
+    grad = transform("grad")
 
     def last(a: Tensor, s: Tensor) -> Any:
         return f(a, s)[0]["s"].pow(2).sum()
@@ -290,11 +281,11 @@ def derivatives_of_scans(x: Tensor) -> Results:
     of_all = [
         grad(whole, (0, 1)),
         grad(last, 1),
-        lambda a, s: _func("jvp")(lambda t: f(t, s)[1], (a,), (a.sin(),)),
+        lambda a, s: transform("jvp")(lambda t: f(t, s)[1], (a,), (a.sin(),)),
         lambda a, s: grad(lambda t: grad(last)(t, s).pow(2).sum())(a),
         lambda a, s: _each(lambda t: grad(whole)(a, t))(a),
     ]
-    made = [_graph(d, y, y[0]) for d in of_all]
+    made = [graph_of(d, y, y[0]) for d in of_all]
     return beside(x, *(d(y.cos(), y[1]) for d in (*of_all, *made)))
 
 
@@ -304,9 +295,9 @@ def maps(x: Tensor) -> Results:
     run = offered("aot.map", _map)
     f = lambda pair, k, w: (pair[0].sin() * w + k, pair[1].sum())  # noqa: E731
     found = [run(f, (y, y.t()), 2.0, y[0]), run(f, (x, y), 1.0, x[0])]
-    graphs = [_graph(lambda a, b, u=u: run(f, (a, b), 2.0, a[0], unroll=u), y, y) for u in (True, False)]
-    slopes = [_func("grad")(lambda a, u=u: run(f, (a, a.cos()), 1.0, a[1], unroll=u)[0].pow(2).sum()) for u in (True, False)]
-    whole = _graph(slopes[1], y)
+    graphs = [graph_of(lambda a, b, u=u: run(f, (a, b), 2.0, a[0], unroll=u), y, y) for u in (True, False)]
+    slopes = [transform("grad")(lambda a, u=u: run(f, (a, a.cos()), 1.0, a[1], unroll=u)[0].pow(2).sum()) for u in (True, False)]
+    whole = graph_of(slopes[1], y)
     return beside(x, *found, *(g(y.t(), y) for g in graphs), *(s(y) for s in slopes), whole(y.t()), _calls(graphs[1], "map_impl", 1))
 
 
@@ -320,8 +311,8 @@ def prefixes(x: Tensor) -> Results:
     found = [scan(torch.add, longer, dim, reverse=reverse) for dim in (0, 1) for reverse in (False, True)]
     found += scan(linear, [longer, longer.sin()], 0) + scan(linear, [longer, longer.sin()], 1, reverse=True)
     found += [scan(torch.matmul, stack, 0, combine_mode="generic"), scan(torch.mul, y[:1], 0)]
-    graph = _graph(lambda a: scan(linear, [a, a.cos()], 0), longer)
-    slope = _func("grad")(lambda a: scan(linear, [a, a.cos()], 0)[1].pow(2).sum())(longer)
+    graph = graph_of(lambda a: scan(linear, [a, a.cos()], 0), longer)
+    slope = transform("grad")(lambda a: scan(linear, [a, a.cos()], 0)[1].pow(2).sum())(longer)
     return beside(x, *found, *graph(longer.sin()), slope)
 
 
@@ -331,7 +322,7 @@ def scans_refused(x: Tensor) -> Results:
     scan, prefix = own("aot.associative_scan"), own("aot.scan")
 
     def whole(step: Callable[[Any, Any], Any]) -> Callable[[], object]:
-        return lambda: _graph(lambda a: _scanned(step, y[0], a, unroll=False), y)
+        return lambda: graph_of(lambda a: _scanned(step, y[0], a, unroll=False), y)
 
     flags = own_refused(
         lambda: _scanned(lambda c, r: (c, r), y[0], y[:0]),

@@ -10,23 +10,11 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from gen.targets.parts import compiled, offered
-from tests.compositions.tools import Results, beside, refused
-
-
-def _func(name: str) -> Any:
-    return offered(f"func.{name}", getattr(torch.func, name))
+from tests.compositions.tools import Results, beside, grad_of, leaf_of, refused, transform
 
 
 def _gradient() -> Any:
     return offered("autograd.grad", torch.autograd.grad)
-
-
-def _grad(*args: Any, **options: Any) -> Any:
-    return _gradient()(*args, **options)
-
-
-def _leaf(x: Tensor) -> Tensor:
-    return x.detach().clone().requires_grad_()
 
 
 class Scaled(Function):
@@ -172,11 +160,11 @@ class Wrong(Function):
 
 def contexts(x: Tensor) -> Results:
     """Which inputs need a gradient, outputs that are not used, numbers among the arguments, and what is saved."""
-    a, b = _leaf(x), _leaf(x.cos())
+    a, b = leaf_of(x), leaf_of(x.cos())
     first, second = Scaled.apply(x, 2.0, x.cos())  # type: ignore[no-untyped-call]
     found = [first, second, Scaled.apply(x, 3.0, b.detach())[0], Scaled.apply(a.detach(), 3.0, x)[1]]  # type: ignore[no-untyped-call]
     y, z = Scaled.apply(a, 2.0, b)  # type: ignore[no-untyped-call]
-    found += [*_grad(z.sum(), [b], retain_graph=True), *_grad(y.sum(), [a, b], retain_graph=True), *_grad((y * z).sum(), [a])]
+    found += [*grad_of(z.sum(), [b], retain_graph=True), *grad_of(y.sum(), [a, b], retain_graph=True), *grad_of((y * z).sum(), [a])]
     node: Any = Scaled.apply(a, 2.0, b)[0].grad_fn  # type: ignore[no-untyped-call]
     flags = [
         len(node.saved_tensors),
@@ -185,8 +173,8 @@ def contexts(x: Tensor) -> Results:
         len(node.next_functions),
         type(node).__name__ == "ScaledBackward",
     ]
-    (twice,) = _grad(Scaled.apply(a, 2.0, b)[0].square().sum(), a, create_graph=True)  # type: ignore[no-untyped-call]
-    return *found, *flags, *_grad(twice.sum(), [a, b])
+    (twice,) = grad_of(Scaled.apply(a, 2.0, b)[0].square().sum(), a, create_graph=True)  # type: ignore[no-untyped-call]
+    return *found, *flags, *grad_of(twice.sum(), [a, b])
 
 
 def writes_and_views(x: Tensor) -> Results:
@@ -197,16 +185,16 @@ def writes_and_views(x: Tensor) -> Results:
     part = Written.apply(z[0])  # type: ignore[no-untyped-call]
     values, places = Sorted.apply(x)  # type: ignore[no-untyped-call]
     same, row = Viewing.apply(x * 1)  # type: ignore[no-untyped-call]
-    a = _leaf(x)
-    (first,) = _grad(Sorted.apply(a)[0].square().sum(), a, create_graph=True)  # type: ignore[no-untyped-call]
+    a = leaf_of(x)
+    (first,) = grad_of(Sorted.apply(a)[0].square().sum(), a, create_graph=True)  # type: ignore[no-untyped-call]
     flags = [out is y, y._version, part._is_view(), places.requires_grad, same._is_view(), places.dtype == torch.int64, first.requires_grad]
-    bad = refused(lambda: Written.apply(_leaf(x)), lambda: _grad(first.sum(), a), lambda: same.mul_(2))  # type: ignore[no-untyped-call]
+    bad = refused(lambda: Written.apply(leaf_of(x)), lambda: grad_of(first.sum(), a), lambda: same.mul_(2))  # type: ignore[no-untyped-call]
     return y, z, values, places, same, row, *flags, *bad, first.detach()
 
 
 def under_transforms(x: Tensor) -> Results:
     """Batches by a rule and by a generated one, tangents, gradients of gradients and Jacobians."""
-    vmap, grad, jvp, jacrev = (_func(n) for n in ("vmap", "grad", "jvp", "jacrev"))
+    vmap, grad, jvp, jacrev = (transform(n) for n in ("vmap", "grad", "jvp", "jacrev"))
     f = lambda a: Sine.apply(a, 2)  # type: ignore[no-untyped-call]  # noqa: E731
     g = lambda a, b: Generated.apply(a, b)[0] + Generated.apply(a, b)[1]  # type: ignore[no-untyped-call]  # noqa: E731
     found: list[Any] = [vmap(f)(x), vmap(f, 1, 1)(x), vmap(grad(lambda a: f(a).sum()))(x), jacrev(f)(x[0]), *jvp(f, (x,), (x.cos(),))]  # type: ignore[no-untyped-call]
@@ -249,7 +237,7 @@ def passes_inside(x: Tensor) -> Results:
 
 def functions_misused(x: Tensor) -> Results:
     """Gradients of wrong numbers and shapes, calls without a class, and what a context refuses."""
-    a = _leaf(x)
+    a = leaf_of(x)
 
     class Old(Function):
         def forward(self, t: Tensor) -> Tensor:  # type: ignore[override]
@@ -288,7 +276,7 @@ def functions_misused(x: Tensor) -> Results:
         lambda: Saving.apply(a),  # type: ignore[no-untyped-call]
         lambda: Missing.apply(a).sum().backward(),  # type: ignore[no-untyped-call]
         lambda: Dirty.apply(a * 1),  # type: ignore[no-untyped-call]
-        lambda: _func("vmap")(lambda t: Scaled.apply(t, 2.0, t)[0])(x),  # type: ignore[no-untyped-call]
-        lambda: _func("jvp")(lambda t: Scaled.apply(t, 2.0, t)[0], (x,), (x,)),  # type: ignore[no-untyped-call]
+        lambda: transform("vmap")(lambda t: Scaled.apply(t, 2.0, t)[0])(x),  # type: ignore[no-untyped-call]
+        lambda: transform("jvp")(lambda t: Scaled.apply(t, 2.0, t)[0], (x,), (x,)),  # type: ignore[no-untyped-call]
     )
     return beside(x, fine.detach(), *flags)

@@ -5,35 +5,15 @@ The reference runs the function itself. What only a graph has, such as its calls
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tests.compositions.tools import Results, beside, own, own_refused, plain
+from tests.compositions.tools import Results, beside, calls_of, graph_of, has_calls, own, own_refused, plain, transform
 
 F = nn.functional
 aten = torch.ops.aten
-
-
-def _traced(f: Callable[..., Any], *args: Any, **options: Any) -> Callable[..., Any]:
-    """The graph of `f` on `args`."""
-    make = own("aot.make_fx")
-    return f if make is None else make(f, **options)(*args)
-
-
-def _vmap(f: Callable[..., Any]) -> Callable[..., Any]:
-    return (own("func.vmap") or torch.func.vmap)(f)
-
-
-def _calls(graph: Any) -> list[str]:
-    return [str(n.target).removeprefix("aten.").removesuffix(".default") for n in graph.graph.nodes if n.op == "call_function"]
-
-
-def _has(graph: Any, *calls: str) -> bool:
-    """Whether these are the calls of the graph, if it is one."""
-    return own("unwrap") is None or _calls(graph) == list(calls)
 
 
 # --- traces -----------------------------------------------------------------------------------------------------------------------
@@ -47,11 +27,11 @@ def traces(x: Tensor) -> Results:
     def f(pair: list[Tensor], named: dict[str, Any], k: int) -> dict[str, Any]:
         return {"a": pair[0].sin() * k + outside, "b": [named["x"] @ pair[1], None, k], "c": layer(pair[0]).detach()}
 
-    graph = _traced(f, [y, y], {"x": y}, 2)
-    flat = _traced(lambda a, b: (a.sin(), [b * 2], a), y, y)
+    graph = graph_of(f, [y, y], {"x": y}, 2)
+    flat = graph_of(lambda a, b: (a.sin(), [b * 2], a), y, y)
     outside.mul_(2)
     made = graph([y.exp(), y.t()], {"x": y.t()}, 2)
-    return beside(x, made, flat(y.t(), y.exp()), _traced(layer, y)(y.sin()).detach(), _has(flat, "sin", "mul.Tensor"))
+    return beside(x, made, flat(y.t(), y.exp()), graph_of(layer, y)(y.sin()).detach(), has_calls(flat, "sin", "mul.Tensor"))
 
 
 def traces_of_other_sizes(x: Tensor) -> Results:
@@ -74,9 +54,9 @@ def traces_of_other_sizes(x: Tensor) -> Results:
         found = a.nonzero()
         return found, a[a > 0].sum(), found.shape[0]
 
-    graph = _traced(f, y, 4, tracing_mode="symbolic")
-    places = _traced(g, y, tracing_mode="symbolic")
-    fake = _traced(lambda a: a.sin() + a.shape[0], y, tracing_mode="fake")
+    graph = graph_of(f, y, 4, tracing_mode="symbolic")
+    places = graph_of(g, y, tracing_mode="symbolic")
+    fake = graph_of(lambda a: a.sin() + a.shape[0], y, tracing_mode="fake")
     wide = torch.cat([y, y.sin()], 1)
     return beside(x, *graph(y, 5), *graph(wide, 2), *graph(wide.t().contiguous(), 7), *places(y), *places(wide * (wide > 0)), fake(y.cos()))
 
@@ -101,14 +81,14 @@ def traces_before_dispatch(x: Tensor) -> Results:
             d = b @ w
         return b.float(), c, d.float(), a @ w
 
-    before = _traced(f, y, weight, pre_dispatch=True)
+    before = graph_of(f, y, weight, pre_dispatch=True)
     narrow = y.float(), weight.float()
-    cast = _traced(g, *narrow, pre_dispatch=True)
-    mapped = _traced(lambda a, w: _vmap(lambda row: F.linear(row, w))(a), y, weight, pre_dispatch=True)
-    sized = _traced(lambda a, w: F.linear(a, w).relu(), y, weight, pre_dispatch=True, tracing_mode="symbolic")
-    told = _has(sized, "linear", "relu"), own("unwrap") is None or [c.partition(" ")[0] for c in _calls(before)].count("linear") == 2
-    switches = own("unwrap") is None or sum("_set_grad_enabled" in c for c in _calls(before)) == 2
-    regions = own("unwrap") is None or sum("autocast" in c for c in _calls(cast)) == 4
+    cast = graph_of(g, *narrow, pre_dispatch=True)
+    mapped = graph_of(lambda a, w: transform("vmap")(lambda row: F.linear(row, w))(a), y, weight, pre_dispatch=True)
+    sized = graph_of(lambda a, w: F.linear(a, w).relu(), y, weight, pre_dispatch=True, tracing_mode="symbolic")
+    told = has_calls(sized, "linear", "relu"), own("unwrap") is None or [c.partition(" ")[0] for c in calls_of(before)].count("linear") == 2
+    switches = own("unwrap") is None or sum("_set_grad_enabled" in c for c in calls_of(before)) == 2
+    regions = own("unwrap") is None or sum("autocast" in c for c in calls_of(cast)) == 4
     return beside(x, *before(y.sin(), weight), *cast(*narrow), mapped(y, weight), sized(y[:2], weight), *told, switches, regions)
 
 
@@ -120,8 +100,8 @@ def traces_with_other_calls(x: Tensor) -> Results:
         aten.exp.default: lambda a: torch.cosh(a) + torch.sqrt(torch.cosh(a) ** 2 - 1) * a.sign(),
         aten.silu.default: lambda a: a * a.sigmoid(),
     }
-    graph = _traced(lambda a: (a.sinh(), F.silu(a), a.clone().silu() if hasattr(a, "silu") else a), y, decomposition_table=table)
-    replaced = own("unwrap") is None or not {"sinh", "exp", "silu"} & set(_calls(graph))
+    graph = graph_of(lambda a: (a.sinh(), F.silu(a), a.clone().silu() if hasattr(a, "silu") else a), y, decomposition_table=table)
+    replaced = own("unwrap") is None or not {"sinh", "exp", "silu"} & set(calls_of(graph))
     return beside(x, *graph(y.cos()), replaced)
 
 
@@ -129,14 +109,14 @@ def traces_of_modules(x: Tensor) -> Results:
     """What nodes tell of the modules that made them, and a module as an input of the graph."""
     y = plain(x)
     model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.Tanh(), nn.Linear(3, 2))).double()
-    graph = _traced(model, y, record_module_stack=True)
-    lines = _traced(lambda a: a.sin() + 1, y, record_stack_traces=True)
+    graph = graph_of(model, y, record_module_stack=True)
+    lines = graph_of(lambda a: a.sin() + 1, y, record_stack_traces=True)
     flags: list[bool] = []
     if own("unwrap") is not None:
-        nodes = [n for n in graph.graph.nodes if n.op == "call_function"]  # type: ignore[attr-defined]
+        nodes = [n for n in graph.graph.nodes if n.op == "call_function"]
         paths = [list(n.meta["nn_module_stack"].values())[-1][0] for n in nodes if n.meta.get("nn_module_stack")]
         flags = [any("1.0" in p for p in paths), any(p.endswith("1.1") for p in paths), any(p.endswith("0") for p in paths)]
-        flags += ["graphs.py" in n.meta["stack_trace"] for n in lines.graph.nodes if n.op == "call_function"]  # type: ignore[attr-defined]
+        flags += ["graphs.py" in n.meta["stack_trace"] for n in lines.graph.nodes if n.op == "call_function"]
         flags += [n.meta["val"].shape == (3, 2) for n in nodes[-1:]]
     return beside(x, graph(y.cos()).detach(), lines(y.exp()), *(flags or [True] * 6))
 
@@ -144,20 +124,20 @@ def traces_of_modules(x: Tensor) -> Results:
 def traces_refused(x: Tensor) -> Results:
     """What no trace takes, and reads that a trace may fix."""
     y = plain(x)
-    fixed = _traced(lambda a: a * int(a.shape[0] + 0 * a.sum().item()), y, _error_on_data_dependent_ops=False)
-    read = _traced(lambda a: a * a.sum().item(), y, tracing_mode="symbolic")
+    fixed = graph_of(lambda a: a * int(a.shape[0] + 0 * a.sum().item()), y, _error_on_data_dependent_ops=False)
+    read = graph_of(lambda a: a * a.sum().item(), y, tracing_mode="symbolic")
     return beside(
         x,
         fixed(y.cos()),
         read(y.cos()),
         *own_refused(
-            lambda: _traced(torch.sin, y, tracing_mode="abstract"),
-            lambda: _traced(lambda a: a if a.sum() > 0 else -a, y),
-            lambda: _traced(lambda a: a * a.sum().item(), y),
-            lambda: _traced(lambda a: a.tolist(), y),
-            lambda: _traced(lambda a: a.numpy(), y),
-            lambda: _traced(lambda a: a * y, y, tracing_mode="fake"),
-            lambda: _traced(lambda a: a if a.sum() > 0 else -a, y, tracing_mode="symbolic"),
+            lambda: graph_of(torch.sin, y, tracing_mode="abstract"),
+            lambda: graph_of(lambda a: a if a.sum() > 0 else -a, y),
+            lambda: graph_of(lambda a: a * a.sum().item(), y),
+            lambda: graph_of(lambda a: a.tolist(), y),
+            lambda: graph_of(lambda a: a.numpy(), y),
+            lambda: graph_of(lambda a: a * y, y, tracing_mode="fake"),
+            lambda: graph_of(lambda a: a if a.sum() > 0 else -a, y, tracing_mode="symbolic"),
         ),
     )
 
@@ -165,11 +145,11 @@ def traces_refused(x: Tensor) -> Results:
 def traces_of_draws(x: Tensor) -> Results:
     """Draws of a graph come from the generator that a program would use, and advance it as far."""
     y = plain(x)
-    graph = _traced(lambda a: (F.dropout(a, 0.5), torch.rand_like(a) + torch.randn(3, dtype=a.dtype), torch.randperm(5)), y)
+    graph = graph_of(lambda a: (F.dropout(a, 0.5), torch.rand_like(a) + torch.randn(3, dtype=a.dtype), torch.randperm(5)), y)
     torch.manual_seed(3)
     first = graph(y)
     source = torch.Generator().manual_seed(7)
-    given = _traced(lambda a: a + torch.rand(3, generator=source, dtype=a.dtype), y)
+    given = graph_of(lambda a: a + torch.rand(3, generator=source, dtype=a.dtype), y)
     source.manual_seed(7)
     return beside(x, *first, torch.rand(2), given(y), given(y))
 
@@ -186,9 +166,9 @@ def traces_of_writes(x: Tensor) -> Results:
         a[0].add_(1)
         return b, a.sum()
 
-    graph = _traced(f, y)
+    graph = graph_of(f, y)
     functionalize = own("func.functionalize")
-    clean = _traced(f if functionalize is None else functionalize(f), y.clone())
+    clean = graph_of(f if functionalize is None else functionalize(f), y.clone())
     given, other = y.clone(), y.clone()
-    pure = own("unwrap") is None or all(not c.partition(".")[0].endswith("_") or c.startswith("copy_") for c in _calls(clean))
+    pure = own("unwrap") is None or all(not c.partition(".")[0].endswith("_") or c.startswith("copy_") for c in calls_of(clean))
     return beside(x, *graph(given), given, *clean(other), other, pure)

@@ -5,31 +5,16 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gen.targets.parts import offered
-from tests.compositions.tools import Results, beside, own, refused
+from tests.compositions.tools import Results, beside, grad_of, leaf_of, own, refused, text_number
 
 F = nn.functional
 graph = torch.autograd.graph
-
-
-def _grad(*args: Any, **options: Any) -> Any:
-    return offered("autograd.grad", torch.autograd.grad)(*args, **options)
-
-
-def _leaf(x: Tensor) -> Tensor:
-    return x.detach().clone().requires_grad_()
-
-
-def _text(value: object) -> int:
-    """A number for a text."""
-    return zlib.crc32(str(value).encode())
 
 
 # --- layers that the session records whole ------------------------------------------------------------------------------------------
@@ -68,10 +53,10 @@ def recurrent_stacks(x: Tensor) -> Results:
     data, sizes = torch.cat([x, x[:2], x[:1]]), torch.tensor([3, 2, 1])
     found += torch.gru(data, sizes, h[:1], _weights(x, 9), True, 1, 0.0, False, False)
     found += torch.lstm(data, sizes, (h[:2], h[2:]), [*w, *(t * 2 for t in w)], True, 1, 0.0, False, True)[1:]
-    leaf = _leaf(x)
+    leaf = leaf_of(x)
     out = torch.gru(torch.stack([leaf, leaf]), h[:1].detach(), [t.detach() for t in _weights(x, 9)], True, 1, 0.0, False, False, False)[0]
-    (first,) = _grad(out.sum(), leaf, create_graph=True)
-    return *found, first.detach(), _grad(first.square().sum(), leaf)[0]
+    (first,) = grad_of(out.sum(), leaf, create_graph=True)
+    return *found, first.detach(), grad_of(first.square().sum(), leaf)[0]
 
 
 def recurrent_cells(x: Tensor) -> Results:
@@ -125,7 +110,7 @@ def layers(x: Tensor) -> Results:
 
 def attributes(x: Tensor) -> Results:
     """What tensors show of themselves, as texts, and attributes that are set, read and deleted."""
-    a, y = _leaf(x), x.detach() * 1
+    a, y = leaf_of(x), x.detach() * 1
     z = a * 2
     texts = [
         repr(a),
@@ -154,7 +139,7 @@ def attributes(x: Tensor) -> Results:
         lambda: setattr(a, "grad", 1.0),
         lambda: setattr(a, "grad", a),
         lambda: setattr(y, "grad", y[0]),
-        lambda: setattr(_leaf(x), "grad", y.float()),
+        lambda: setattr(leaf_of(x), "grad", y.float()),
         lambda: setattr(a, "data", 1.0),
         lambda: setattr(a, "data", torch.arange(3)),
         lambda: delattr(a, "data"),
@@ -172,7 +157,7 @@ def attributes(x: Tensor) -> Results:
     kinds = [a.requires_grad, z.retains_grad, a.retains_grad, z.output_nr, a.is_leaf, z.is_leaf, z[0]._base is z, a._base is None, before]
     inside = z.detach()
     inside.requires_grad = True
-    return beside(x, *map(_text, texts), z.grad, a.grad, *flags, *kinds, inside.is_leaf, copy.copy(a).unit == "kept")  # type: ignore[attr-defined]
+    return beside(x, *map(text_number, texts), z.grad, a.grad, *flags, *kinds, inside.is_leaf, copy.copy(a).unit == "kept")  # type: ignore[attr-defined]
 
 
 def indexed(x: Tensor) -> Results:
@@ -256,7 +241,7 @@ class Length(torch.Tensor):
 
 def own_classes(x: Tensor) -> Results:
     """Tensors of a class of the program: what results are, what is recorded, and what is kept of attributes."""
-    a = _leaf(x)
+    a = leaf_of(x)
     length = (a * 2).as_subclass(Length)
     length.unit = "m"  # type: ignore[attr-defined]
     before = Length.seen
@@ -272,7 +257,7 @@ def own_classes(x: Tensor) -> Results:
 
 def kept_in_files(x: Tensor) -> Results:
     """Tensors, parameters and modules that are pickled, saved and copied, with what they share."""
-    a, buffer = _leaf(x), io.BytesIO()
+    a, buffer = leaf_of(x), io.BytesIO()
     a.sin().sum().backward()
     layer = nn.Linear(3, 3).double()
     layer.weight = nn.Parameter(x.detach().clone())
@@ -348,8 +333,8 @@ def views_with_histories(x: Tensor) -> Results:
         lambda: y.unbind(0)[0].add_(1),
         lambda: y.expand(2, 3, 3).add_(1),
         lambda: y.split(1)[0].mul_(2),
-        lambda: _leaf(x)[0].mul_(2),
-        lambda: _leaf(x).t_(),
+        lambda: leaf_of(x)[0].mul_(2),
+        lambda: leaf_of(x).t_(),
         lambda: torch.sin(y, out=y.detach()),
     )
     return y, a, b, c, f, g, h, *flags, *bad, *refused(lambda: d.sum(), lambda: e.grad_fn)
@@ -371,12 +356,12 @@ def sparse_and_others(x: Tensor) -> Results:
 
 
 def _names(nodes: Sequence[Any]) -> list[int]:
-    return [_text(type(n).__name__) for n in nodes]
+    return [text_number(type(n).__name__) for n in nodes]
 
 
 def graphs_of_nodes(x: Tensor) -> Results:
     """A walk through the graph behind a result: names, edges, leaves and metadata."""
-    a = _leaf(x)
+    a = leaf_of(x)
     y = (a.sin() * a.t() + a[0]).exp().sum()
     names, stack, leaves = [], [y.grad_fn], 0  # type: ignore[var-annotated]
     while stack and len(names) < 30:
@@ -391,4 +376,4 @@ def graphs_of_nodes(x: Tensor) -> Results:
     order = graph.increment_version if own("unwrap") is None else own("autograd.graph.increment_version")
     z = x.detach().clone()
     order(z)
-    return beside(x, *map(_text, names), leaves, kept, z._version, y.grad_fn is node, y.grad_fn == node)
+    return beside(x, *map(text_number, names), leaves, kept, z._version, y.grad_fn is node, y.grad_fn == node)
