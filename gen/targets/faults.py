@@ -7,6 +7,7 @@ describes one execution of a rule. So a target only describes its rules and adds
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -107,14 +108,16 @@ class Call:
         return self.run(*self.inputs)
 
     def with_inputs(self, role: str, change: Callable[[Any], Any], count: int | None = None) -> Call:
-        """The call with `count` of its tensor inputs of `role` changed, or all of them."""
-        inputs = list(self.inputs)
-        left = len(inputs) if count is None else count
-        for place, value in enumerate(inputs):
-            if self.roles[place] == role and left and any(map(inexact, _leaves(value))):
-                inputs[place] = _mapped(value, change)
-                left -= 1
-        return replace(self, inputs=tuple(inputs))
+        """The call with `count` of its inexact tensors of `role` changed, or all of them. Each tensor of a list counts."""
+        left = math.inf if count is None else count
+
+        def changed(x: Any) -> Any:
+            nonlocal left
+            left -= 1
+            return change(x) if left >= 0 else x
+
+        inputs = tuple(_mapped(x, changed) if has == role else x for x, has in zip(self.inputs, self.roles, strict=True))
+        return replace(self, inputs=inputs)
 
 
 def inexact(x: Any) -> bool:

@@ -102,6 +102,11 @@ def test_a_saved_value_off_leaves_the_seed_alone() -> None:
     assert torch.allclose(change(product, "saved", product.result()), A * A * 1.01)
 
 
+def test_of_a_list_of_saved_values_one_is_off() -> None:
+    quotient = call(lambda xs: xs[0] / xs[1], [A, A + 1], roles="saved")
+    assert torch.allclose(change(quotient, "saved", quotient.result()), A / (A + 1) * 1.01)
+
+
 def test_an_edge_is_where_a_saved_value_is_zero_or_infinite() -> None:
     x = torch.tensor([0.0, 1.0, torch.inf])
     step = call(lambda g, x: g, torch.ones(3), x, roles="seed saved")

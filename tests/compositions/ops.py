@@ -191,6 +191,6 @@ def scattered_ones(index: Tensor) -> Tensor:
 
 
 def gelu_backward_at_zero(g: Tensor, x: Tensor) -> Tensor:
-    """The gradient of GELU by its kernel, from a cotangent g, at the positive part of x, which has zeros."""
-    found: Tensor = torch.ops.aten.gelu_backward.default(g, x.relu())
+    """The gradient of GELU by its kernel, at the positive part of x and from that of a cotangent g. Both have zeros."""
+    found: Tensor = torch.ops.aten.gelu_backward.default(g * (g > 0), x * (x > 0))
     return found
