@@ -29,6 +29,7 @@ class OutsideMemory:
         self.abstract = abstract  # the program runs on fake tensors: its writes change versions alone
         self.tensors: dict[int, Any] = {}  # by address of a storage: the storage
         self.saved: dict[int, Any] = {}  # likewise: its bytes before the first write
+        self.patterns: list[tuple[torch.Tensor, torch.Tensor]] = []  # a compressed sparse tensor, and a copy from before the first write
         self.versions: list[tuple[torch.Tensor, int]] = []
         self.literals: dict[int, Any] = {}  # by address of a storage: the value of the trace that it is the memory of
 
@@ -46,20 +47,31 @@ class OutsideMemory:
     def before(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Before a call of ``op`` that writes: copy the memory that it writes to, if it comes from outside, and end literals in it."""
         for t in _written(op, args, kwargs):
-            for storage in (storage for part in _parts(t) for storage in _storages(part)):
-                if storage._cdata in self.tensors and storage._cdata not in self.saved:
-                    self.saved[storage._cdata] = storage.clone()
+            for part in _parts(t):
+                fresh = [s for s in _storages(part) if s._cdata in self.tensors and s._cdata not in self.saved]
+                self.saved.update((storage._cdata, storage.clone()) for storage in fresh)
+                if fresh and part.layout in _COMPRESSED:
+                    self._keep_pattern(part)
             if self.literals and t.layout is torch.strided and (value := self.literals.pop(_address(t), None)) is not None:
                 value._literal = None
 
+    def _keep_pattern(self, t: torch.Tensor) -> None:
+        """Note how many elements a compressed tensor specifies: ``zero_`` resizes the tensors that it consists of, and leaves none."""
+        with torch._C._DisableTorchDispatch():
+            self.patterns.append((t.detach(), t.detach().clone()))
+
     def restore(self) -> None:
         """Put back what was written over. The dispatcher has counted the writes, so the versions are put back as well."""
+        with torch._C._DisableTorchDispatch():
+            for t, old in self.patterns:
+                t.resize_as_sparse_(old)
         for key, old in self.saved.items():
             self.tensors[key].copy_(old)
         if self.versions and (self.saved or self.abstract):
             tensors, versions = zip(*self.versions, strict=True)
             torch._C._autograd._unsafe_set_version_counter(tensors, versions)
         self.saved.clear()
+        self.patterns.clear()
         self.tensors.clear()
         self.versions.clear()
         self.literals.clear()
@@ -98,6 +110,7 @@ def _storages(t: torch.Tensor) -> list[Any]:
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_COMPRESSED = frozenset((torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc))
 _PARTS = {  # of each layout the methods that give the tensors that it consists of
     torch.strided: ("detach",),
     torch.sparse_coo: ("_indices", "_values"),

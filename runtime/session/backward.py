@@ -14,7 +14,7 @@ from ..rules.sparse import in_layout
 from ..seam.levels import Value, constant_of
 from ..seam.shells import VALUES
 from ..tape.engine import execute
-from ..tape.foreign import refuse_lost_gradients
+from ..tape.foreign import refuse_lost_gradients, refuse_plain_inputs
 from ..tape.gradient_edges import GradientEdge
 from ..tape.hooks import for_users
 from ..tape.nodes import AccumulateGrad, Edge, Node, Sink
@@ -52,6 +52,7 @@ def _inputs(inputs: Any, caller: str) -> tuple[Any, ...]:
     for t in found:
         if not isinstance(t, (torch.Tensor, GradientEdge)):
             raise RuntimeError(f"all inputs have to be Tensors or GradientEdges, but got {type(t).__name__}")
+    refuse_plain_inputs(found)
     return found
 
 

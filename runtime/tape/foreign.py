@@ -17,9 +17,9 @@ recorded_by_torch: Any = torch._C.TensorBase.requires_grad.__get__  # type: igno
 _mark: Any = torch._C.TensorBase.requires_grad.__set__  # type: ignore[attr-defined]
 
 _MESSAGE = (
-    "{what} was computed from a plain torch tensor that requires grad by torch's own engine, whose gradient this package's engine cannot "
-    "deliver. Make that tensor one of the session, x = runtime.wrap(x, requires_grad=True), or all of the program's by "
-    "`python -m runtime`; detach() it if it needs no gradient; or name what does: backward(inputs=[...]) or runtime.autograd.grad(...)."
+    "{what} a plain torch tensor that requires grad by torch's own engine, whose gradient this package's engine cannot deliver. Make that "
+    "tensor one of the session, x = runtime.wrap(x, requires_grad=True), or all of the program's by `python -m runtime`; detach() it if it "
+    "needs no gradient; or name what does: backward(inputs=[...]) or runtime.autograd.grad(...)."
 )
 
 
@@ -27,7 +27,14 @@ def refuse_lost_gradients(outputs: Iterable[Any]) -> None:
     """Raise if an output has torch's mark. Called before a pass in which all leaves get their gradients."""
     for i, t in enumerate(outputs):
         if isinstance(t, Value) and recorded_by_torch(t):
-            raise RuntimeError(_MESSAGE.format(what=f"element {i} of tensors"))
+            raise RuntimeError(_MESSAGE.format(what=f"element {i} of tensors was computed from"))
+
+
+def refuse_plain_inputs(inputs: Iterable[Any]) -> None:
+    """Raise if an input of a pass is a plain tensor that requires grad: none of its history is ours."""
+    for i, t in enumerate(inputs):
+        if isinstance(t, torch.Tensor) and not isinstance(t, Value) and t.requires_grad:
+            raise RuntimeError(_MESSAGE.format(what=f"input {i} is"))
 
 
 def pass_mark_on(args: Iterable[Any], output: Any) -> None:

@@ -126,3 +126,11 @@ def test_torchs_engine_says_that_it_does_not_know_the_result_of_a_transform() ->
     slope = runtime.func.grad(lambda x: (x * w).sum())(torch.ones(2, 2))
     with pytest.raises(RuntimeError, match="does not require grad"):
         torch.autograd.grad(slope.sum(), w)
+
+
+def test_a_plain_input_of_a_pass_is_named_as_such() -> None:
+    x, w = ours(), plain()
+    with pytest.raises(RuntimeError, match="input 1 is a plain torch tensor that requires grad"):
+        runtime.autograd.grad((x * w).sum(), [x, w])
+    with pytest.raises(RuntimeError, match="input 0 is a plain torch tensor that requires grad"):
+        (x * w).sum().backward(inputs=[w])
