@@ -15,13 +15,14 @@ import gen.checks
 from gen.audit.modules import Check
 from gen.audit.workers import Job, Workers
 from gen.checks.tables import Cell
-from gen.pipeline import CAPTURES
+from gen.pipeline import CAPTURES, PARTS
 from gen.targets.faults import KINDS, REFUSED
 from gen.words import RUN
 
 __all__ = ["Map", "Reach", "content", "op_of", "telling"]
 
 SAVE_EVERY = 500  # cells; progress is reported and saved then, so a stopped run loses little
+_GRAPHS = CAPTURES - {PARTS}  # a program that compiles parts of itself runs rules that no op's cell does
 WIDEST = ("float64", "complex128", "float32", "complex64", "bfloat16", "float16")
 
 
@@ -39,11 +40,11 @@ class Reach:
 def telling(cells: Mapping[str, tuple[Check, Cell]]) -> Iterator[str]:
     """The keys of the cells to run first: those that show most rules at least cost.
 
-    They are in the tiers below full. Whole programs and jitted ones are left out, as they run the same rules as their parts. Of each op
-    under each check, the widest real and the widest complex dtype count; if it has neither, one other dtype does."""
+    They are in the tiers below full. Graphs of ops and jitted ops are left out, as they run the same rules as the ops. Of each op under
+    each check, the widest real and the widest complex dtype count; if it has neither, one other dtype does."""
     found: dict[tuple[str, str, str], dict[str, tuple[int, str]]] = {}
     for key, (check, cell) in cells.items():
-        if cell.tier == "full" or check.stages & CAPTURES or (RUN, "jitted") in cell.axes:
+        if cell.tier == "full" or check.stages & _GRAPHS or (RUN, "jitted") in cell.axes:
             continue
         width = WIDEST.index(cell.dtype) if cell.dtype in WIDEST else len(WIDEST)
         kind = "complex" if cell.dtype.startswith("complex") else "real" if width < len(WIDEST) else "other"

@@ -92,6 +92,12 @@ def test_results_in_sparse_layouts_differ_by_value_and_layout() -> None:
     assert differs(sparse, -sparse) and differs(sparse, A) and not differs(sparse, A.to_sparse())
 
 
+def test_results_that_are_rounded_otherwise_do_not_differ() -> None:
+    third = torch.tensor([1.0, 3.0], dtype=torch.float64) / 3
+    assert not differs(third * (1 + 4e-16), third) and differs(third * (1 + 4e-15), third)
+    assert differs(third * torch.nan, third) and differs(torch.tensor([1, 2**40]), torch.tensor([0, 2**40]))
+
+
 def test_a_joint_rule_answers_for_one_of_its_results() -> None:
     joint = call(lambda g: (g, g), A, place=1)
     assert not differs(change(joint, "sign", joint.result()), (A, -A))

@@ -194,3 +194,15 @@ def gelu_backward_at_zero(g: Tensor, x: Tensor) -> Tensor:
     """The gradient of GELU by its kernel, at the positive part of x and from that of a cotangent g. Both have zeros."""
     found: Tensor = torch.ops.aten.gelu_backward.default(g * (g > 0), x * (x > 0))
     return found
+
+
+def log_softmax_backward(g: Tensor, logarithms: Tensor) -> Tensor:
+    """The gradient of log_softmax along dimension 1 by its kernel, from a cotangent g and the result, both (N, M)."""
+    found: Tensor = torch.ops.aten._log_softmax_backward_data.default(g, logarithms, 1, g.dtype)
+    return found
+
+
+def complex_copy(x: Tensor) -> Tensor:
+    """Complex numbers of a copy of pairs x (N, 2), which lie side by side as the op asks for."""
+    found: Tensor = torch.ops.aten.view_as_complex_copy.default(x.clone(memory_format=torch.contiguous_format))
+    return found

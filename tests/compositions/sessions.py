@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -353,6 +354,28 @@ def sparse_and_others(x: Tensor) -> Results:
     norms = torch._foreach_norm([x, x[0]])
     masked = x.masked_fill(x.detach() > 1, 0.5).masked_select(x.detach() < 2).sum()
     return product, total, dense, *lists, *added, *written, *norms, masked, torch.block_diag(x, x[:1]), *torch.broadcast_tensors(x, x[0])
+
+
+def ragged(x: Tensor) -> Results:
+    """Nested tensors of a padded tensor, of one under a mask, of a list and of a buffer, and functions of their components."""
+    sizes, strides, offsets = torch.tensor([[2, 3], [1, 3]]), torch.tensor([[3, 1], [3, 1]]), torch.tensor([0, 6])
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nested tensors are a prototype
+        padded = torch._nested_from_padded(torch.stack([x, x.sin()]), sizes)
+        masked = torch._nested_tensor_from_mask(torch.stack([x, x.cos()]), mask)
+        of_list = torch._nested_tensor_from_tensor_list([x * 2, x[:2]])
+        viewed = torch._nested_view_from_buffer(x.flatten(), sizes, strides, offsets)
+        return padded.sin().values(), masked.to_padded_tensor(0.0), *of_list.unbind(), (viewed * 2).values()
+
+
+def gradients_that_warn(x: Tensor) -> Results:
+    """The gradient of an op of ATen that warns when it is computed, and whether it did."""
+    leaf = leaf_of(x)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        (found,) = grad_of((torch.ops.aten._test_warn_in_autograd(leaf) * x.detach()).sum(), leaf)
+    return beside(x, found, any("Warn from backward" in str(w.message) for w in seen))
 
 
 def _names(nodes: Sequence[Any]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from functorch.einops.rearrange import rearrange as torch_rearrange
 from torch import Tensor, nn
 
 from gen.targets.parts import offered
-from tests.compositions.tools import Results, beside, refused
+from tests.compositions.tools import Results, beside, own, refused
 
 
 def _func(name: str) -> Any:
@@ -437,3 +438,22 @@ def different_levels(x: Tensor) -> Results:
     kept: list[Tensor] = []
     grad(lambda a: (kept.append(a.detach() * 2), (a * a).sum())[1])(x)  # type: ignore[func-returns-value]
     return confused, inner, constant, kept[0], grad(lambda a: (a * a.detach() + a.detach()).sum())(x)
+
+
+def attention_by_mask(x: Tensor) -> Results:
+    """The derivative, by a mask that is added to the scores, of the gradient of attention by its query."""
+    vjp = _func("vjp")
+    query, key, value = x.sin()[None, None], x.cos()[None, None], x[None, None]
+
+    def by_query(mask: Tensor) -> Tensor:
+        def attention(query: Tensor) -> Tensor:
+            return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+        out, pull = vjp(attention, query)
+        (found,) = pull(out.cos())
+        return found  # type: ignore[no-any-return]
+
+    # torch's kernel has no second derivative
+    with nullcontext() if own("unwrap") else nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
+        first, pull = vjp(by_query, x * 0.3)
+        return first, *pull(first.cos())
