@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from ..errors import BatchingError
 from ..rules.ops import INPLACE, Op, op_of
 from ..rules.record import RECORDS
 from ..seam.keys import VIEWS, reopen_keys, set_excluded
-from ..seam.levels import hand_over, innermost
+from ..seam.levels import hand_over, innermost, lifted, scope_outside
 from . import element_check
 
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
@@ -49,6 +49,11 @@ def is_random(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return False
     at = op.positions.get("training", op.positions.get("train"))
     return at is None or op.argument(at, args, kwargs) is not False
+
+
+def generator_of(args: Iterable[Any], kwargs: Mapping[str, Any]) -> torch.Generator:
+    """The generator from which a call draws. ``poisson`` and ``rrelu`` take it by position."""
+    return next((a for a in (*args, *kwargs.values()) if isinstance(a, torch.Generator)), torch.default_generator)
 
 
 def _refuse_same(op: Op) -> None:
@@ -99,7 +104,7 @@ def with_one_draw(op: Op, calls: list[tuple[list[Any], dict[str, Any]]]) -> list
             f"vmap: with randomness='same', {op.func} runs for each element from the same state of the generator, and a graph sets no "
             "state. Use randomness='different', or draw outside of vmap."
         )
-    generator = calls[0][1].get("generator") or torch.default_generator
+    generator = generator_of(*calls[0])
     state = generator.get_state()
     results = []
     for element, options in calls:
@@ -192,7 +197,6 @@ class DrawPerElement(TorchDispatchMode):
         level = self.level
         found = innermost(args, None)
         op = op_of(func)
-        record = op.record
         draws = _draws_or_fills(op)
         if found is not None and found.number > level.number and (draws or op.composite):
             with self:  # a rule of an inner level may draw from tensors that all elements share
@@ -204,6 +208,13 @@ class DrawPerElement(TorchDispatchMode):
                 f"vmap: Cannot ask for different inplace randomness on an unbatched tensor: {func} fills one that all elements of the "
                 "batch share. Make it from a batched tensor, with empty_like or new_empty, or use the out-of-place form."
             )
+        with scope_outside(level):  # else an outer mode would lift what it draws to the inner levels, and the batch would stand around these
+            made = self._drawn(op, args, kwargs)
+        return lifted(made, level.number, given=args)
+
+    def _drawn(self, op: Op, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The results of a call without batched arguments, as values of the level."""
+        level, func, record = self.level, op.func, op.record
         if not any(isinstance(a, torch.Tensor) for a in args):
             if record is not None and record.batch is not None:  # a factory: the batch dimension goes before its size
                 return level.wrap(record.batch(func, level.size, (False,) * len(args), args, kwargs))

@@ -30,6 +30,7 @@ from ..seam.surgery import refit
 from .abstract_kernels import run_abstractly
 from .abstract_values import AbstractValues
 from .call_facts import CallFacts, facts_of
+from .draws import generator_of
 from .graph_edits import add_call
 from .known_sizes import size_depends_on_values
 from .other_forms import OTHERWISE
@@ -242,7 +243,7 @@ class Trace(Level):
             args[0]._node.meta["val"] = self.abstract.snapshot(args[0]._node.meta["val"])  # of the sizes before the call
         drawing = self.random_states if facts.may_draw else None
         if drawing is not None:
-            drawing.check(options.get("generator"))
+            drawing.check(generator_of(inner, options))
         if self.abstraction is None:
             out = func(*inner, **options)
         else:
@@ -254,7 +255,7 @@ class Trace(Level):
             except DataDependentOutputException as e:
                 raise escape(f"{e.func}") from None
         if drawing is not None:
-            drawing.note(options.get("generator"))
+            drawing.note(generator_of(inner, options))
         return self._written(func, facts, given, named, out, args, kwargs)
 
     def _written(self, func: Any, facts: CallFacts, given: Sequence[Any], named: dict[str, Any], out: Any, args: Any, kwargs: Any) -> Any:

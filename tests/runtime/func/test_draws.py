@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import runtime
 from runtime.aot import make_fx
 from runtime.errors import BatchingError
-from runtime.func import grad, jvp, vjp, vmap
+from runtime.func import functionalize, grad, jvp, vjp, vmap
 
 X = torch.ones(2, 200)
 SHARED = torch.full((200,), 0.5)
@@ -217,12 +217,40 @@ def test_all_elements_draw_what_one_alone_draws_if_they_share_a_draw(name: str) 
         assert torch.equal(found, expected.expand(n, *expected.shape))
 
 
+FROM_GIVEN: dict[str, Callable[[Any, torch.Generator], Any]] = {
+    "multinomial": lambda x, generator: torch.multinomial(x, 9, generator=generator),
+    "poisson, which takes it by position": lambda x, generator: torch.poisson(x * 9, generator=generator),
+    "rrelu, which takes it by position": lambda x, generator: torch.rrelu(-x, training=True, generator=generator),
+}
+
+
 @pytest.mark.filterwarnings("ignore:.*has no batch rule")
-def test_elements_share_a_draw_of_the_generator_that_is_given() -> None:
+@pytest.mark.parametrize("name", FROM_GIVEN)
+def test_elements_share_a_draw_of_the_generator_that_is_given(name: str) -> None:
+    draw = FROM_GIVEN[name]
     generator, before = torch.Generator().manual_seed(3), torch.get_rng_state()
-    first, second = vmap(lambda x: torch.multinomial(x, 9, generator=generator), randomness="same")(X)
+    first, second = vmap(lambda x: draw(x, generator), randomness="same")(X)
     assert torch.equal(first, second) and torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(first, torch.multinomial(X[0], 9, generator=torch.Generator().manual_seed(3)))
+    assert torch.equal(first, draw(X[0], torch.Generator().manual_seed(3)))
+
+
+INNER: dict[str, Callable[[Any], Any]] = {
+    "grad": grad(lambda t: (t * t * torch.rand(())).sum()),
+    "grad of a draw that is written to": grad(lambda t: torch.rand(200).mul_(t).sum()),
+    "jvp": lambda x: jvp(lambda t: t * torch.rand(200), (x,), (x,)),
+    "vjp of a draw for what is shared": lambda x: vjp(lambda t: t * torch.bernoulli(SHARED), x)[1](x)[0],
+}
+OUTER: dict[str, Callable[[Any], Any]] = {"functionalize": functionalize, "jit": runtime.jit, "make_fx": lambda f: make_fx(f)(X)}
+
+
+@pytest.mark.parametrize("outer", OUTER)
+@pytest.mark.parametrize("name", INNER)
+def test_a_draw_for_each_element_inside_of_a_derivative_is_of_the_batch_under_an_outer_level(name: str, outer: str) -> None:
+    f, found = vmap(INNER[name], randomness="different"), []
+    for g in (f, OUTER[outer](f)):
+        torch.manual_seed(0)
+        found.append(g(X))
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
 
 
 @pytest.mark.filterwarnings("ignore:.*has no batch rule")

@@ -98,6 +98,12 @@ def makes_two(x: Any) -> Any:
     return x + torch.rand(2, generator=g) * torch.rand(2, generator=others["a"]) - torch.rand(2, generator=g)
 
 
+def draws_from_one_that_is_given_by_position(x: Any) -> Any:
+    g = torch.Generator().manual_seed(5)
+    y = torch.poisson(x + 5, generator=GENERATOR) + torch.rand(2) * torch.rand(2, generator=GENERATOR)
+    return torch.rrelu(torch.poisson(y, generator=g) - 9, training=True, generator=g)
+
+
 def restores_a_later_state(x: Any) -> Any:
     y = x + torch.rand(2)
     state = torch.get_rng_state()
@@ -108,7 +114,7 @@ def restores_a_later_state(x: Any) -> Any:
 
 SERVED = [
     *(seeds, seeds_a_generator, seeds_a_generator_after_a_draw, forks, forks_and_seeds, seeds_before_and_after, seeds_below_the_bound),
-    *(makes_a_generator, makes_one_of_the_default_seed, makes_two),
+    *(makes_a_generator, makes_one_of_the_default_seed, makes_two, draws_from_one_that_is_given_by_position),
 ]
 REFUSED = [seeds_after_a_draw, seeds_again, seeds_at_random, seeds_by_the_seed, restores_a_later_state, seeds_at_the_bound]
 
