@@ -208,7 +208,8 @@ class DrawPerElement(TorchDispatchMode):
                 f"vmap: Cannot ask for different inplace randomness on an unbatched tensor: {func} fills one that all elements of the "
                 "batch share. Make it from a batched tensor, with empty_like or new_empty, or use the out-of-place form."
             )
-        with scope_outside(level):  # else an outer mode would lift what it draws to the inner levels, and the batch would stand around these
+        # else an outer mode lifts what it draws to the inner levels, and the batch stands around these
+        with scope_outside(level):  # type: ignore[arg-type]
             made = self._drawn(op, args, kwargs)
         return lifted(made, level.number, given=args)
 

@@ -11,10 +11,14 @@ A generator that the program makes has the same seed in each call:
 
     def f(x):
         return x + torch.rand(2, generator=(g := torch.Generator().manual_seed(3)))     # g is freed when f returns
+
+While it is traced, the generators from outside have seeds that nobody knows. So what the program sets is seen, and so is a state that it
+takes from one of them, which would be that of the trace for ever.
 """
 
 from __future__ import annotations
 
+import gc
 import secrets
 import sys
 import weakref
@@ -32,6 +36,11 @@ _SET = (
     "the program sets the state of a random generator (manual_seed, set_rng_state, fork_rng, set_state) between two draws, or to a state "
     "that is not that of a seed below 2**40, and a graph makes draws alone. Do that before the call."
 )
+_TAKEN = (
+    "the program sets the state of a random generator to one that it takes from another state (clone_state, get_state, "
+    "manual_seed(torch.initial_seed() + 1)), and a graph would keep that of its trace. Do that before the call."
+)
+_READ = "the program uses the state of a random generator as a tensor, and a graph would keep that of its trace. Do that outside of it."
 _UNFOUND = (
     "the program draws from a generator that was just seeded, and that is in no variable of a function that runs. So it is not known "
     "whether each call makes it. Keep it in a variable."
@@ -39,6 +48,11 @@ _UNFOUND = (
 _UNSEEDED = (
     "the program makes a generator, and its state is that of no seed below 2**40. A graph would go on drawing from it, where each call "
     "makes another one. Give it a seed by manual_seed, or make it before the call."
+)
+_KEPT = (
+    "the program draws from a generator that was just seeded, that is none of those which it finds outside by a name, and that is still "
+    "there when it has returned. A graph would go on drawing from it, where each call may make or seed it. Make it before the call, and "
+    "let the program find it as an argument, a variable or an attribute."
 )
 _BOUND = 1 << 40  # torch.seed() and initial_seed() of a trace give larger ones, which are others in the next call
 _DEFAULT_SEED = torch.Generator().initial_seed()
@@ -73,20 +87,33 @@ def seeded(seedings: Sequence[Seeding]) -> Iterator[None]:
 
 
 def _seed_of(generator: Any) -> int | None:
-    """The seed that ``generator`` was just given; None if it is in another state, or if draws may be made elsewhere than on the CPU."""
+    """The seed that ``generator`` was just given; None if it is in another state, or if draws may be made elsewhere than on the CPU.
+    ``torch.manual_seed`` seeds the default generators of all devices."""
     seed: int = generator.initial_seed()
-    if _is_random(seed) or generator.device.type != "cpu" or torch.accelerator.is_available():
+    elsewhere = generator.device.type != "cpu" or (_is_default(generator) and torch.accelerator.is_available())
+    if elsewhere or (seed >= _BOUND and seed != _DEFAULT_SEED):
         return None
     return seed if _is_fresh(generator) else None
 
 
-def _is_random(seed: int) -> bool:
-    return seed >= _BOUND and seed != _DEFAULT_SEED
+def _is_default(generator: Any) -> bool:
+    default: Any = torch.default_generator
+    return bool(generator._cdata == default._cdata)
 
 
 def _is_fresh(generator: Any) -> bool:
     """Whether ``generator`` is in the state of its seed."""
     return torch.equal(torch.Generator(generator.device).manual_seed(generator.initial_seed()).get_state(), generator.get_state())
+
+
+def _seed_in(state: torch.Tensor) -> int | None:
+    """The seed of the generator that has been in ``state``. None for a tensor that is no state."""
+    generator = torch.Generator()
+    try:
+        generator.set_state(state)
+    except (RuntimeError, TypeError):
+        return None
+    return generator.initial_seed()
 
 
 def _in_variables(generator: Any) -> Any:
@@ -107,6 +134,17 @@ def _in_variables(generator: Any) -> Any:
     return None
 
 
+@dataclass(frozen=True)
+class _Met:
+    """A generator that a trace first sees at a draw. ``own``: the program's object for it. ``seed``: see :func:`_seed_of`. ``fresh``:
+    whether it was in the state of its seed, so that the program may have made or seeded it. ``where``: the line of the draw."""
+
+    own: weakref.ref[Any]
+    seed: int | None
+    fresh: bool
+    where: str
+
+
 class RandomStates:
     """The states of the default generator of the CPU, and of ``generators``, after the last draw of a trace.
 
@@ -118,56 +156,78 @@ class RandomStates:
 
     def __init__(self, generators: Sequence[Any], really: bool) -> None:
         self.really = really
+        generators = [g for g in {g._cdata: g for g in generators}.values() if not _is_default(g)]
         self.before = [(g, g.get_state()) for g in generators]
+        self.secrets: dict[int, int] = {}  # by address of a generator: the seed that it has while the program is traced
         self.states: dict[int, tuple[Any, torch.Tensor]] = {}  # by address, since a call of ATen gets another object for a generator
         for g in (torch.default_generator, *generators):
             g.manual_seed(_BOUND | secrets.randbits(62))  # a seed that the program does not set by chance
             self.states[g._cdata] = g, g.get_state()
+            self.secrets[g._cdata] = g.initial_seed()
         self.entered = {cdata: state for cdata, (_, state) in self.states.items()}
         self.drawn: set[int] = set()
         self.first: dict[int, int] = {}  # by address of a generator: the seed that it had at the first draw
-        self.met: dict[int, tuple[weakref.ref[Any], int | None]] = {}  # by address: one first seen at a draw, with the seed it had there
+        self.met: dict[int, _Met] = {}  # by address
 
-    def check(self, generator: Any = None) -> None:
+    def check(self, generator: Any) -> None:
         """Raise if the program has set the state of ``generator`` since the last draw."""
-        generator = torch.default_generator if generator is None else generator
         if generator._cdata not in self.states:
             self.before.append((generator, generator.get_state()))
             self._meet(generator)
         elif not self._unset(generator):
             with _disable_current_modes():
                 seed = None if generator._cdata in self.drawn else _seed_of(generator)
+            if self._is_taken(generator.initial_seed(), generator._cdata):
+                raise RuntimeError(f"{_TAKEN} It was before this draw.{here()}")
             if seed is None:
                 raise RuntimeError(f"{_SET} It was before this draw.{here()}")
             self.first[generator._cdata] = seed
 
+    def refuse_state(self, t: Any) -> None:
+        """Raise if ``t``, which the graph has from outside, is the state of a generator of the trace."""
+        if type(t) is torch.Tensor and t.dtype is torch.uint8 and t.dim() == 1:
+            with _disable_current_modes():
+                seed = _seed_in(t)
+            if seed is not None and self._is_taken(seed):
+                raise RuntimeError(f"{_READ}{here()}")
+
+    def _is_taken(self, seed: int, cdata: int | None = None) -> bool:
+        """Whether ``seed``, of the generator at this address, follows from that of a generator of the trace: it is that of another one, a
+        few more, or its last bits."""
+        others = (secret for g, secret in self.secrets.items() if (g, secret) != (cdata, seed))
+        return any((seed - secret) % (1 << 31) < 1 << 10 for secret in others)
+
     def _meet(self, generator: Any) -> None:
-        """``generator`` is first seen at a draw. If its state is random, all its draws may be others in each call."""
+        """``generator`` is first seen at a draw."""
         with _disable_current_modes():
-            if _is_random(generator.initial_seed()) and _is_fresh(generator):
-                return
-            seed = _seed_of(generator)
+            if self._is_taken(generator.initial_seed()):
+                raise RuntimeError(f"{_TAKEN}{here()}")
+            seed, fresh = _seed_of(generator), _is_fresh(generator)
         own = _in_variables(generator)
         if own is not None:
-            self.met[generator._cdata] = weakref.ref(own), seed
-        elif seed is not None:
+            self.met[generator._cdata] = _Met(weakref.ref(own), seed, fresh, here())
+        elif fresh:
             raise RuntimeError(f"{_UNFOUND}{here()}")
 
     def _find_those_made_inside(self) -> None:
         """The program has returned. A generator that it made and that is freed now had its seed in this call, and has it in each."""
-        for cdata, (own, seed) in self.met.items():
-            if own() is None:
-                if seed is None:
-                    raise RuntimeError(_UNSEEDED)
-                self.first[cdata] = seed
+        if any(met.fresh and met.own() is not None for met in self.met.values()):
+            gc.collect()  # what it made may be part of a cycle
+        for cdata, met in self.met.items():
+            if met.own() is not None:
+                if met.fresh:
+                    raise RuntimeError(f"{_KEPT}{met.where}")
+            elif met.seed is None:
+                raise RuntimeError(f"{_UNSEEDED}{met.where}")
+            else:
+                self.first[cdata] = met.seed
 
     def _unset(self, generator: Any) -> bool:
         with _disable_current_modes():
             return torch.equal(self.states[generator._cdata][1], generator.get_state())
 
-    def note(self, generator: Any = None) -> None:
+    def note(self, generator: Any) -> None:
         """A draw from ``generator`` has been made."""
-        generator = torch.default_generator if generator is None else generator
         with _disable_current_modes():
             if not self.really:
                 torch.rand((), generator=generator)
@@ -197,6 +257,8 @@ class RandomStates:
             if cdata in self.entered and torch.equal(self.entered[cdata], generator.get_state()):
                 return Seeding(generator, first, True, None)
             last = _seed_of(generator)
+        if self._is_taken(generator.initial_seed(), cdata):
+            raise RuntimeError(_TAKEN)
         if last is None:
             raise RuntimeError(_SET)
         return Seeding(generator, first, False, last)

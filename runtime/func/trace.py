@@ -171,6 +171,8 @@ class Trace(Level):
         known: TracedValue | None = self.constants.get(id(t))
         if known is None:
             refuse_made_of_values(t)
+            if self.random_states is not None:
+                self.random_states.refuse_state(t)
             if self.abstraction is None and isinstance(t, FakeTensor):
                 raise RuntimeError(
                     "the program closes over a fake tensor, and its arguments are real. Pass it as an argument, or give fake arguments of "

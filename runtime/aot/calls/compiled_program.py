@@ -5,6 +5,7 @@ It runs the forward graph, holds what the backward needs as a node of the tape, 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -93,6 +94,7 @@ class CompiledProgram:
         "computed",
         "copied",
         "direct",
+        "drawing",
         "exposed",
         "forward",
         "hooked",
@@ -141,6 +143,7 @@ class CompiledProgram:
         self.computed = [x.tangent for _, x in self.written] + list(boundary.tangents)
         self.replaced = [(i, x, x.replaced) for i, x in enumerate(boundary.inputs) if x.replaced is not None]
         self.seedings = boundary.seedings
+        self.drawing = threading.RLock()  # a generator that the program makes is one for all calls, so threads draw from it in turn
         self.begun = [i for i, x in enumerate(boundary.inputs) if x.begins]
         self.hooked = [(i, hook) for i, x in enumerate(boundary.inputs) for hook in x.hooks]
         self.reshaped = [(i, x) for i, x in enumerate(boundary.inputs) if x.reshaped and not x.begins]
@@ -217,7 +220,7 @@ class CompiledProgram:
         reread = [plain[i] for i in self.reread] if self.reread else ()
         try:
             if self.seedings:
-                with seeded(self.seedings):
+                with self.drawing, seeded(self.seedings):
                     results = self.forward(plain)
             else:
                 results = self.forward(plain)  # empties the list

@@ -28,7 +28,7 @@ from ..capture.closed_over import modules_of
 from ..capture.joint import Joint, joint_graph
 from ..capture.python_state import PythonState
 from ..capture.reader import reads_of, tensors_read
-from ..capture.reads import Read, asked_for, once, unchanged
+from ..capture.reads import Read, asked_for, generators_in, once, unchanged
 from ..capture.shown import with_flags
 from ..capture.subclasses import refuse_functions
 from ..capture.surroundings import autocast_enabled, surroundings, without_autocast, without_collection
@@ -167,11 +167,11 @@ class Recipe:
     ) -> CompiledProgram:
         groups: list[Group] = []
         try:
-            joint = self._joint(spec, call, tracked, abstraction, unknown)
+            joint = self._joint(spec, call, tracked, abstraction, unknown, reads)
         except Exception as error:  # perhaps as arguments that share memory were traced as if they did not
             groups = self._joined(call, error)
             state.restore()
-            joint = self._joint(spec, call, tracked, abstraction, unknown, groups)
+            joint = self._joint(spec, call, tracked, abstraction, unknown, reads, groups)
         if not any(isinstance(f, fx.GraphModule) for f in (self.fn, *self.modules)):  # else torch's functions were captured before
             refuse_functions(map(unwrap, (*call.plain, *joint.closed_over)))
         if unknown:
@@ -190,7 +190,7 @@ class Recipe:
             if groups:
                 refuse_untangled(groups, every, len(call.plain))
                 state.restore()
-                joint = self._joint(spec, call, tracked, abstraction, unknown, [with_autograd_base(g, call) for g in groups])
+                joint = self._joint(spec, call, tracked, abstraction, unknown, reads, [with_autograd_base(g, call) for g in groups])
         if joint.boundary.n_tangents and any(n.target is on_side for n in joint.traced.graph.nodes):
             raise RuntimeError(
                 "the program branches on a number that it computes, in an optimizer or gradient scaler, and returns a tensor that requires "
@@ -226,6 +226,7 @@ class Recipe:
         tracked: bool,
         abstraction: Abstraction | None,
         unknown: frozenset[int],
+        reads: Sequence[Read],
         groups: Sequence[Group] = (),
     ) -> Joint:
         f, n = with_flags(of_leaves(self.fn, spec), call.flags), len(call.plain)
@@ -235,7 +236,7 @@ class Recipe:
         if unknown and abstraction is None:
             abstraction = Abstraction(dynamic=self.dynamic)
         options: dict[str, Any] = {"dynamic": self.dynamic, "decompositions": self.decompositions, "abstraction": abstraction}
-        options |= {"tracked": tracked, "kind": LateGraphModule, "reads": self.reads}
+        options |= {"tracked": tracked, "kind": LateGraphModule, "reads": self.reads, "generators": generators_in(reads)}
         return joint_graph(f, given, based.wanted[:n], groups=groups, bases=bases, unknown=sorted(unknown), **options)
 
     def _without_backward(self, joint: Joint) -> tuple[Boxed, None]:

@@ -20,6 +20,7 @@ from ...func.tracing import module_of, trace_flat
 from ...tape.saved import HOOKS
 from .aliasing import Group
 from .boundary import Boundary
+from .closed_over import generators_of
 from .origins import Origins
 from .program import Program
 from .subclasses import Layouts, count, flattened, layout_of, numbers, refuse_opaque
@@ -87,6 +88,7 @@ def joint_graph(
     tracked: bool = False,
     kind: type[fx.GraphModule] = GraphModule,
     reads: str = "refuse",
+    generators: Sequence[Any] = (),
 ) -> Joint:
     """``f`` takes ``inputs`` (tensors, and other values that become constants) and returns a pytree; see :class:`Joint`.
 
@@ -96,7 +98,8 @@ def joint_graph(
     that ``f`` returns, arguments and their views as well. ``abstraction``: what makes the abstract values of the trace.
     ``loss``: the number of the result whose gradients the graph gives. Then it takes no cotangents. ``unknown``: the inputs that are
     numbers whose values are symbols. ``tracked``: ``f`` runs in the present grad mode, and sees under ``no_grad``, too, what requires grad.
-    ``kind``: the class of the module. ``reads``: what becomes of ``item()``, see :class:`.Trace`.
+    ``kind``: the class of the module. ``reads``: what becomes of ``item()``, see :class:`.Trace`. ``generators``: random generators that
+    ``f`` may find outside of it and of ``inputs``.
     """
     for t in inputs:
         refuse_opaque(t)
@@ -107,10 +110,11 @@ def joint_graph(
         raise RuntimeError(
             f"a {kinds} is among the inputs, and an exported graph takes plain tensors. Export a function of what it consists of."
         )
+    outside = [*generators, *generators_of(f), *(x for x in inputs if isinstance(x, torch.Generator))]
     programs: list[Program] = []
 
     def run(trace: Trace, *traced: Any) -> list[Any]:
-        program = Program(trace, f, differentiate, layouts, groups, bases, lift, whole, loss, tracked)
+        program = Program(trace, f, differentiate, layouts, groups, bases, lift, whole, loss, tracked, outside)
         programs.append(program)
         with HOOKS.suspended():  # hooks around a call see what the call saves
             return program.results(traced)

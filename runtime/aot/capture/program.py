@@ -20,7 +20,7 @@ from ...tape.nodes import Input as Leaf
 from . import opened
 from .aliasing import Group, refuse_written_pieces
 from .boundary import Boundary
-from .closed_over import ClosedOver, generators_of
+from .closed_over import ClosedOver
 from .origins import Origins
 from .outputs import Computed, leaf_of, released, repeated
 from .primals import Primals
@@ -51,7 +51,9 @@ class Program:
         whole: bool,
         loss: int | None,
         tracked: bool,
+        generators: Sequence[Any],
     ) -> None:
+        self.generators = generators
         self.trace = trace
         trace.leaves_classes = lift
         self.f = f
@@ -102,9 +104,16 @@ class Program:
             primals.close()
 
     def _run(self, given: Sequence[Any]) -> tuple[list[Any], pytree.TreeSpec]:
-        states = self.trace.random_states = RandomStates(generators_of(self.f), self.trace.abstraction is None)
-        with ClosedOver(self.primals.from_outside) if self.lift else nullcontext() as closed_over, states, own_casts():
+        states = self.trace.random_states = RandomStates(self.generators, self.trace.abstraction is None)
+
+        def enter(t: torch.Tensor) -> Any:
+            states.refuse_state(t)
+            return self.primals.from_outside(t)
+
+        with ClosedOver(enter) if self.lift else nullcontext() as closed_over, states, own_casts():
             outs, spec = opened.flatten(self.tape.run_inside(self.f, given, {}))
+        for o in outs:
+            states.refuse_state(o)
         self.seedings = states.seedings
         self.trace.random_states = None  # a checkpoint sets states while the backward runs
         if closed_over is None:

@@ -173,6 +173,17 @@ def asked_for(reads: Sequence[Read], known: Iterable[torch.Tensor], carried: fro
     return [read for read in others if read.name is not FACTS or id(read.owner) not in gone]
 
 
+def generators_in(reads: Iterable[Read]) -> list[torch.Generator]:
+    """The random generators that a program has found, also as items of a container."""
+    found: list[torch.Generator] = []
+    for value in (read.value for read in reads):
+        items = (
+            value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list, set, frozenset, deque)) else (value,)
+        )
+        found += [x for x in items if isinstance(x, torch.Generator)]
+    return found
+
+
 def once(reads: Iterable[Read]) -> list[Read]:
     """``reads``, of each place one."""
     return list({(id(r.owner), r.name): r for r in reads}.values())

@@ -21,6 +21,8 @@ from ..capture.aliasing import sharing
 from ..capture.before_dispatch import traced_before_dispatch
 from ..capture.joint import Joint, joint_graph
 from ..capture.outputs import leaf_of
+from ..capture.reader import reads_of
+from ..capture.reads import generators_in
 from .signature import BackwardSignature, GraphSignature
 
 Table = Mapping[Any, Callable[..., Any]]
@@ -65,8 +67,10 @@ def captured(
     decompositions: Table | None = None,
     dynamic: bool = False,
     abstraction: Abstraction | None = None,
+    generators: Sequence[torch.Generator] = (),
 ) -> Joint:
-    """The joint graph of ``f`` on ``leaves``, free of writes. What the graph cannot say is refused; ``names`` are those of the leaves."""
+    """The joint graph of ``f`` on ``leaves``, free of writes. What the graph cannot say is refused; ``names`` are those of the leaves.
+    ``generators``: the random generators that ``f`` finds."""
 
     def checked(*values: Any) -> Any:
         out = f(*values)
@@ -87,6 +91,7 @@ def captured(
             whole=True,
             abstraction=abstraction,
             loss=None if loss is None else loss.number,
+            generators=generators,
         )
     _refuse_writes(joint, given, names)
     return joint
@@ -196,7 +201,9 @@ def aot_export_module(
     if pre_dispatch:
         return _before_dispatch(call, leaves, names, (list(params), list(buffers)), whole_spec, decompositions, dynamic)
     loss = Loss(output_loss_index) if trace_joint and output_loss_index is not None else None
-    joint = captured(call, leaves, names, wanted=wanted, loss=loss, decompositions=decompositions, dynamic=dynamic, abstraction=abstraction)
+    options: dict[str, Any] = {"decompositions": decompositions, "dynamic": dynamic, "abstraction": abstraction}
+    found = generators_in(reads_of(mod, args, kwargs or {}, ()))
+    joint = captured(call, leaves, names, wanted=wanted, loss=loss, generators=found, **options)
     refuse_missing_gradients(joint, names)
     placeholders = named(joint, len(leaves))
     _as_tuple(joint)
@@ -298,7 +305,8 @@ def aot_export_joint_simple(
     wanted = [trace_joint and isinstance(t, torch.Tensor) and t.requires_grad for t in args]
     mode = fake_mode_of(args)
     abstraction = None if mode is None else Given(mode)
-    joint = captured(func, args, names, wanted=wanted, decompositions=decompositions, abstraction=abstraction)
+    options: dict[str, Any] = {"decompositions": decompositions, "abstraction": abstraction}
+    joint = captured(func, args, names, wanted=wanted, generators=generators_in(reads_of(func, args, {}, ())), **options)
     if joint.boundary.written:
         changed = ", ".join(names[i] for i in joint.boundary.written)
         raise RuntimeError(f"aot_export_joint_simple does not support input mutations. func writes to {changed}; write to a copy.")

@@ -30,6 +30,8 @@ from ...seam.shells import make_subclass
 from ..calls.simplified import plain
 from ..capture.joint import Joint
 from ..capture.outputs import leaf_of
+from ..capture.reader import reads_of
+from ..capture.reads import generators_in
 from .dims import ExportedSizes, specs_of
 from .flat_export import Loss, captured, refuse_missing_gradients
 
@@ -98,7 +100,9 @@ def export(
     if dynamic_shapes is not None:
         specs = [*({} for _ in given.state), *specs_of(f, args, kwargs, dynamic_shapes)]
         sizes = ExportedSizes(specs, given.described)
-    joint = captured(given.call, given.leaves, given.described, wanted=wanted, loss=loss, decompositions=decompositions, abstraction=sizes)
+    options: dict[str, Any] = {"decompositions": decompositions, "abstraction": sizes}
+    found = generators_in(reads_of(f, args, kwargs, ()))
+    joint = captured(given.call, given.leaves, given.described, wanted=wanted, loss=loss, generators=found, **options)
     refuse_missing_gradients(joint, given.described)
     return _Container(joint, given, loss).program(sizes)
 

@@ -1,6 +1,7 @@
 """A call of a compiled program sets the states of random generators that the program sets, or the program is refused."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -104,6 +105,39 @@ def draws_from_one_that_is_given_by_position(x: Any) -> Any:
     return torch.rrelu(torch.poisson(y, generator=g) - 9, training=True, generator=g)
 
 
+def draws_from_one_in_a_cycle(x: Any) -> Any:
+    held: list[Any] = [torch.Generator().manual_seed(5)]
+    held.append(held)
+    return x + torch.rand(2, generator=held[0])
+
+
+class Place:
+    def __init__(self) -> None:
+        self.generator = GENERATOR
+
+
+PLACE = Place()
+
+
+def seeds_what_an_object_holds(x: Any) -> Any:
+    PLACE.generator.manual_seed(3)
+    return x * torch.rand(2, generator=PLACE.generator)
+
+
+def seeds_what_an_object_holds_and_does_not_draw(x: Any) -> Any:
+    PLACE.generator.manual_seed(3)
+    return x * 2
+
+
+def seeds_a_default(x: Any, generator: torch.Generator = GENERATOR) -> Any:
+    generator.manual_seed(3)
+    return x * torch.rand(2, generator=generator)
+
+
+def in_a_helper(x: Any) -> Any:
+    return seeds_a_generator(x) + 1
+
+
 def restores_a_later_state(x: Any) -> Any:
     y = x + torch.rand(2)
     state = torch.get_rng_state()
@@ -115,6 +149,7 @@ def restores_a_later_state(x: Any) -> Any:
 SERVED = [
     *(seeds, seeds_a_generator, seeds_a_generator_after_a_draw, forks, forks_and_seeds, seeds_before_and_after, seeds_below_the_bound),
     *(makes_a_generator, makes_one_of_the_default_seed, makes_two, draws_from_one_that_is_given_by_position),
+    *(draws_from_one_in_a_cycle, seeds_what_an_object_holds, seeds_what_an_object_holds_and_does_not_draw, seeds_a_default, in_a_helper),
 ]
 REFUSED = [seeds_after_a_draw, seeds_again, seeds_at_random, seeds_by_the_seed, restores_a_later_state, seeds_at_the_bound]
 
@@ -272,11 +307,119 @@ def test_a_generator_that_the_program_gives_a_state_is_refused() -> None:
         aot_function(program, nop)(torch.zeros(2))
 
 
-def test_a_generator_with_a_random_seed_draws_other_numbers_in_each_call() -> None:
+def test_a_generator_of_the_cpu_is_seeded_by_each_call_beside_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    compiled = aot_function(makes_two, nop)
+    assert all(torch.equal(compiled(torch.ones(2)), makes_two(torch.ones(2))) for _ in range(2))
+    with pytest.raises(RuntimeError, match="sets the state of a random generator"):
+        aot_function(lambda x: (torch.manual_seed(3), x + torch.rand(2))[1], nop)(torch.ones(2))
+
+
+class Depths:
+    def __init__(self) -> None:
+        self.held = [[torch.Generator().manual_seed(3)]]
+
+
+def test_a_generator_that_no_path_leads_to_is_refused_if_it_was_just_seeded_and_else_goes_on() -> None:
+    depths, name = Depths(), "".join(["he", "ld"])
+
     def program(x: Any) -> Any:
-        g = torch.Generator()
-        g.seed()
+        return x + torch.rand(2, generator=getattr(depths, name)[0][0])
+
+    with pytest.raises(RuntimeError, match="a generator that was just seeded"):
+        aot_function(program, nop)(torch.zeros(2))
+    same = torch.Generator().manual_seed(3)
+    torch.rand(2, generator=depths.held[0][0]), torch.rand(2, generator=same)
+    compiled = aot_function(program, nop)
+    assert all(torch.equal(compiled(torch.zeros(2)), torch.rand(2, generator=same)) for _ in range(3))
+
+
+def test_an_argument_is_seeded_by_each_call() -> None:
+    def program(x: Any, g: torch.Generator) -> Any:
+        g.manual_seed(3)
         return x + torch.rand(2, generator=g)
 
-    compiled = aot_function(program, nop)
-    assert not torch.equal(compiled(torch.zeros(2)), compiled(torch.zeros(2)))
+    compiled, used = aot_function(program, nop), torch.Generator()
+    found = [compiled(torch.zeros(2), used) for _ in range(3)]
+    assert all(torch.equal(x, program(torch.zeros(2), torch.Generator())) for x in found)
+
+
+@pytest.mark.parametrize("seed", [torch.Generator.seed, lambda g: g.manual_seed(1 << 40), lambda g: g.manual_seed(-1)])
+def test_a_generator_with_a_seed_that_may_be_random_is_refused(seed: Any) -> None:
+    def program(x: Any) -> Any:
+        seed(g := torch.Generator())
+        return x + torch.rand(2, generator=g)
+
+    with pytest.raises(RuntimeError, match="its state is that of no seed below"):
+        aot_function(program, nop)(torch.zeros(2))
+
+
+def other(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+TAKEN: dict[str, Callable[[], torch.Generator]] = {
+    "a clone": lambda: GENERATOR.clone_state(),
+    "the state of another one": lambda: (g := torch.Generator()).set_state(GENERATOR.get_state()) or g,
+    "that of the default one": lambda: (g := torch.Generator()).set_state(torch.get_rng_state()) or g,
+    "a seed and one more": lambda: other(torch.initial_seed() + 1),
+    "a part of a seed": lambda: other(torch.initial_seed() % 2**32),
+}
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+def test_a_state_that_is_taken_from_another_one_is_refused(kind: str) -> None:
+    make = TAKEN[kind]
+
+    def program(x: Any, drawn: int) -> Any:
+        x = x + sum(torch.rand(2) + torch.rand(2, generator=GENERATOR) for _ in range(drawn))
+        g = make()
+        return x + torch.rand(2, generator=g)
+
+    for drawn in (0, 1):
+        with pytest.raises(RuntimeError, match="to one that it takes from another state"):
+            aot_function(program, nop)(torch.zeros(2), drawn)
+
+
+def uses_a_state(x: Any) -> Any:
+    torch.rand(2)
+    return x + torch.get_rng_state()[:2]
+
+
+def returns_a_state(x: Any) -> Any:
+    return x * 2, GENERATOR.get_state()
+
+
+@pytest.mark.parametrize("way", [lambda f: aot_function(f, nop)(torch.ones(2)), lambda f: export(f, (torch.ones(2),))])
+@pytest.mark.parametrize("program", [uses_a_state, returns_a_state])
+def test_a_state_as_a_tensor_is_refused(program: Any, way: Any) -> None:
+    with pytest.raises(RuntimeError, match="uses the state of a random generator as a tensor"):
+        way(program)
+
+
+def test_a_generator_that_the_program_makes_and_keeps_is_refused_with_the_line() -> None:
+    kept: list[torch.Generator] = []
+
+    def program(x: Any) -> Any:
+        kept.append(g := torch.Generator().manual_seed(3))
+        return x + torch.rand(2, generator=g)
+
+    with pytest.raises(RuntimeError, match=r"is still there when it has returned.*return x \+ torch.rand\(2, generator=g\)"):
+        aot_function(program, nop)(torch.zeros(2))
+
+
+def test_an_exported_graph_does_not_seed_what_an_object_holds() -> None:
+    with pytest.raises(RuntimeError, match="sets the state of a random generator, and an exported graph cannot"):
+        export(seeds_what_an_object_holds, (torch.ones(2),))
+
+
+def test_threads_draw_in_turn_from_a_generator_that_each_call_makes() -> None:
+    def program(x: Any) -> Any:
+        g = torch.Generator().manual_seed(5)
+        return x + torch.rand(100_000, generator=g) * torch.rand(100_000, generator=g)
+
+    compiled, x = runtime.jit(program), torch.zeros(1)
+    expected, found = program(x), [compiled(x), compiled(x)]
+    with ThreadPoolExecutor(4) as pool:
+        found += pool.map(lambda _: compiled(x), range(40))
+    assert all(torch.equal(y, expected) for y in found)
