@@ -1,8 +1,9 @@
 """Kernels for torch's Python dispatcher, which symbolic traces switch on, where its own differ from the C++ kernels.
 
 ``dropout(x, 0.5, train=False)`` is ``x`` itself for the C++ kernel. Torch's decomposition in Python returns a copy, and a write to the copy
-would not reach ``x``. A level that takes ``dropout`` apart in inference mode runs that decomposition, too. ``native_batch_norm`` does not
-count its writes to running statistics, and torch's decomposition does. The decompositions of recurrent nets have no dropout between layers.
+would not reach ``x``. ``dropout(x, 1.0)`` draws in the decomposition alone. A level that takes ``dropout`` apart in inference mode runs
+that one, too. ``native_batch_norm`` does not count its writes to running statistics, and torch's decomposition does. The decompositions of
+recurrent nets have no dropout between layers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ _drop: Callable[[torch.Tensor, float, bool], torch.Tensor] = _DROPOUT.py_kernels
 
 def _dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     """As the C++ kernel where a level of ours sees the call. Other calls go on to torch's decomposition."""
-    return input if sees_ours((input,)) and drops_nothing(input, p, train) else _drop(input, p, train)
+    if sees_ours((input,)):
+        if drops_nothing(input, p, train):
+            return input
+        if p == 1:
+            return input * input.new_zeros(())
+    return _drop(input, p, train)
 
 
 for _key in (DispatchKey.PythonTLSSnapshot, DispatchKey.CompositeImplicitAutograd):

@@ -111,6 +111,22 @@ def draws_from_one_in_a_cycle(x: Any) -> Any:
     return x + torch.rand(2, generator=held[0])
 
 
+def draws_of_its_size(x: Any) -> Any:
+    y = torch.rand(x.shape, generator=GENERATOR) - torch.randn(x.shape[0], generator=GENERATOR, dtype=torch.float64)
+    y = y * torch.randint(5, x.shape, generator=GENERATOR) + torch.randint(2, 5, x.shape, generator=GENERATOR, dtype=torch.int32)
+    x = x.clone().exponential_(generator=GENERATOR) + x.clone().cauchy_(generator=GENERATOR)
+    return y + x.log_normal_(generator=GENERATOR) + x.clone().geometric_(0.5, generator=GENERATOR)
+
+
+def drops_all(x: Any) -> Any:
+    return torch.nn.functional.dropout(x, 1.0) + torch.rand(2)
+
+
+def drops_all_in_inference_mode(x: Any) -> Any:
+    with torch.inference_mode():
+        return drops_all(x)
+
+
 class Place:
     def __init__(self) -> None:
         self.generator = GENERATOR
@@ -149,6 +165,7 @@ def restores_a_later_state(x: Any) -> Any:
 SERVED = [
     *(seeds, seeds_a_generator, seeds_a_generator_after_a_draw, forks, forks_and_seeds, seeds_before_and_after, seeds_below_the_bound),
     *(makes_a_generator, makes_one_of_the_default_seed, makes_two, draws_from_one_that_is_given_by_position),
+    *(draws_of_its_size, drops_all, drops_all_in_inference_mode),
     *(draws_from_one_in_a_cycle, seeds_what_an_object_holds, seeds_what_an_object_holds_and_does_not_draw, seeds_a_default, in_a_helper),
 ]
 REFUSED = [seeds_after_a_draw, seeds_again, seeds_at_random, seeds_by_the_seed, restores_a_later_state, seeds_at_the_bound]
@@ -164,6 +181,14 @@ def test_every_call_sets_the_states_that_the_program_sets(program: Any, dynamic:
         seen.append([(f(torch.ones(2)), torch.rand(2), torch.rand(2, generator=GENERATOR)) for _ in range(3)])
     for expected, found in zip(*seen, strict=True):
         assert all(map(torch.equal, expected, found))
+
+
+def test_a_program_for_any_sizes_draws_from_a_generator() -> None:
+    seen = []
+    for f in (draws_of_its_size, jitted := runtime.jit(draws_of_its_size, dynamic=True)):
+        GENERATOR.manual_seed(2)
+        seen.append([f(torch.ones(n)) for n in (2, 3, 5, 4)])
+    assert all(map(torch.equal, *seen)) and "1 program" in str(runtime.jit.explain(jitted))
 
 
 def test_a_forward_with_a_seed_has_its_gradient() -> None:
