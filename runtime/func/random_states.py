@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..seam.ambient import Ambient
 from .provenance import here
 
 _SET = (
@@ -145,18 +146,25 @@ class _Met:
     where: str
 
 
+class _Around(Ambient):
+    states: RandomStates | None = None
+
+
+_AROUND = _Around()
+
+
 class RandomStates:
     """The states of the default generator of the CPU, and of ``generators``, after the last draw of a trace.
 
-    ``really``: whether the trace makes draws, rather than abstract values of their results. ``seedings``: what a call does with their
-    states beside the draws. Known when the program has returned.
+    ``seedings``: what a call does with their states beside the draws. Known when the program has returned.
     """
 
     seedings: tuple[Seeding, ...] = ()
 
-    def __init__(self, generators: Sequence[Any], really: bool) -> None:
-        self.really = really
-        generators = [g for g in {g._cdata: g for g in generators}.values() if not _is_default(g)]
+    def __init__(self, generators: Sequence[Any]) -> None:
+        self.around = _AROUND.states
+        known = [] if self.around is None else [g for g, _ in self.around.states.values()]
+        generators = [g for g in {g._cdata: g for g in (*known, *generators)}.values() if not _is_default(g)]
         self.before = [(g, g.get_state()) for g in generators]
         self.secrets: dict[int, int] = {}  # by address of a generator: the seed that it has while the program is traced
         self.states: dict[int, tuple[Any, torch.Tensor]] = {}  # by address, since a call of ATen gets another object for a generator
@@ -169,7 +177,17 @@ class RandomStates:
         self.first: dict[int, int] = {}  # by address of a generator: the seed that it had at the first draw
         self.met: dict[int, _Met] = {}  # by address
 
-    def check(self, generator: Any) -> None:
+    @contextmanager
+    def drawing(self, generators: Sequence[Any]) -> Iterator[None]:
+        """Run a call that may draw from ``generators``. Raise if the program has set the state of one since the last draw."""
+        for generator in generators:
+            self._check(generator)
+        before = [generator.get_state() for generator in generators]
+        yield
+        for generator, state in zip(generators, before, strict=True):
+            self._note(generator, state)
+
+    def _check(self, generator: Any) -> None:
         """Raise if the program has set the state of ``generator`` since the last draw."""
         if generator._cdata not in self.states:
             self.before.append((generator, generator.get_state()))
@@ -226,19 +244,20 @@ class RandomStates:
         with _disable_current_modes():
             return torch.equal(self.states[generator._cdata][1], generator.get_state())
 
-    def note(self, generator: Any) -> None:
-        """A draw from ``generator`` has been made."""
+    def _note(self, generator: Any, before: torch.Tensor) -> None:
+        """A call has been made that may draw from ``generator``. ``before``: the state of it before the call."""
         with _disable_current_modes():
-            if not self.really:
+            if torch.equal(before, generator.get_state()):  # only abstract values were drawn, or the branch that was taken draws nothing
                 torch.rand((), generator=generator)
             self.states[generator._cdata] = generator, generator.get_state()
             self.drawn.add(generator._cdata)
 
     def __enter__(self) -> None:
-        pass
+        _AROUND.states = self
 
     def __exit__(self, kind: object, *_: object) -> None:
         """When the program has returned: check all generators, and give the closed-over ones the states that they had before the trace."""
+        _AROUND.states = self.around
         try:
             if kind is None:
                 self._find_those_made_inside()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from math import isfinite
 from typing import Any, NoReturn
 
@@ -243,21 +243,17 @@ class Trace(Level):
                 self.abstraction.read_sizes_of(args[0]._node)
             self.abstract.complete()
             args[0]._node.meta["val"] = self.abstract.snapshot(args[0]._node.meta["val"])  # of the sizes before the call
-        drawing = self.random_states if facts.may_draw else None
-        if drawing is not None:
-            drawing.check(generator_of(inner, options))
-        if self.abstraction is None:
-            out = func(*inner, **options)
-        else:
-            try:
-                with self.abstraction.running():
-                    out = run_abstractly(func, inner, options)
-            except DynamicOutputShapeException:
-                self._refuse_size(func)
-            except DataDependentOutputException as e:
-                raise escape(f"{e.func}") from None
-        if drawing is not None:
-            drawing.note(generator_of(inner, options))
+        with self.drawing((generator_of(inner, options),)) if facts.may_draw else _NOTHING:
+            if self.abstraction is None:
+                out = func(*inner, **options)
+            else:
+                try:
+                    with self.abstraction.running():
+                        out = run_abstractly(func, inner, options)
+                except DynamicOutputShapeException:
+                    self._refuse_size(func)
+                except DataDependentOutputException as e:
+                    raise escape(f"{e.func}") from None
         return self._written(func, facts, given, named, out, args, kwargs)
 
     def _written(self, func: Any, facts: CallFacts, given: Sequence[Any], named: dict[str, Any], out: Any, args: Any, kwargs: Any) -> Any:
@@ -268,6 +264,10 @@ class Trace(Level):
         if self.abstraction is not None:
             self.abstraction.bind_results(node, out)
         return self._results(func, facts, node, out, args, kwargs)
+
+    def drawing(self, generators: Sequence[Any]) -> AbstractContextManager[None]:
+        """Around a call that may draw from ``generators``, see :meth:`.RandomStates.drawing`."""
+        return _NOTHING if self.random_states is None else self.random_states.drawing(generators)
 
     def computed(self, func: Any, args: Sequence[Any]) -> Any:
         """As :meth:`call`, for a call that only computes, of values of plain tensors and literals. None for any other call. It needs no

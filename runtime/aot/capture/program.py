@@ -104,7 +104,7 @@ class Program:
             primals.close()
 
     def _run(self, given: Sequence[Any]) -> tuple[list[Any], pytree.TreeSpec]:
-        states = self.trace.random_states = RandomStates(self.generators, self.trace.abstraction is None)
+        states = self.trace.random_states = RandomStates(self.generators)
 
         def enter(t: torch.Tensor) -> Any:
             states.refuse_state(t)

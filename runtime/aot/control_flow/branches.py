@@ -7,8 +7,10 @@ it can be applied to it as to a function of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from operator import attrgetter
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -18,10 +20,12 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from ...autograd.function import Function, FunctionClass, rule, run_forward
-from ...func.draws import DrawPerElement
+from ...func.call_facts import facts_of
+from ...func.draws import DrawPerElement, generator_of
 from ...func.functionalize import FunctionalLevel, FunctionalValue
 from ...func.pre_dispatch import note_modes, suspended
 from ...func.provenance import Provenance, here, line_of
+from ...func.random_states import RandomStates
 from ...func.symbols import SYMBOLIC, Given
 from ...func.trace import Trace
 from ...func.tracing import module_of, run_trace
@@ -29,6 +33,9 @@ from ...rules.ops import INPLACE, op_of
 from ...seam import factories
 from ...seam.level_mode import EnteringMode
 from ...seam.levels import Value, bottom, innermost, levels_of
+from ..capture.closed_over import at_hand, generators_of
+from ..capture.reader import reads_of
+from ..capture.reads import generators_in
 
 
 class Piece(NamedTuple):
@@ -89,6 +96,18 @@ def _draw_in(branch: Branch) -> fx.Node | None:
                 if torch.Tag.nondeterministic_seeded in n.target.tags or (record is not None and record.draws is not None):
                     return n  # type: ignore[no-any-return]
     return None
+
+
+def drawing(trace: Trace, *branches: Branch) -> AbstractContextManager[None]:
+    """Around a call in ``trace`` that may run ``branches``, which may draw."""
+    generators: dict[int, Any] = {}
+    for module in (m for branch in branches for m in branch.module.modules()):
+        for n in getattr(module, "graph", fx.Graph()).nodes:
+            if isinstance(n.target, torch._ops.OpOverload) and facts_of(n.target).may_draw:
+                attributes = [attrgetter(a.target)(module) for a in n.all_input_nodes if a.op == "get_attr"]
+                generator: Any = generator_of(attributes, {})
+                generators[generator._cdata] = generator
+    return trace.drawing(list(generators.values()))
 
 
 def refuse_draws(what: str, *branches: Branch) -> None:
@@ -226,6 +245,7 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
     tensors = [*operands, *outside]
     spec: Any = None
     call = here()  # of the operator, for what is found when the piece has returned
+    found = [g for x in at_hand(piece.run, 3) if isinstance(x, (FunctionType, MethodType)) for g in generators_in(reads_of(x, (), {}, ()))]
 
     def take(t: torch.Tensor) -> FunctionalValue:
         with _disable_current_modes():  # else the levels around would see the calls that make an example
@@ -244,7 +264,14 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
         # A carry starts as the tensor that it is given, and is another one in the next step. What is closed over stays.
         known = {id(t): v for t, v in zip(tensors[piece.contiguous :], given[piece.contiguous :], strict=True)}
         with suspended(), functional.mode, Entering(piece.what, trace.number, functional.number, known, enter) as entering:
-            outs, spec = pytree.tree_flatten(piece.run(*given[: len(operands)]))
+            states = trace.random_states = RandomStates([*generators_of(piece.run), *found])
+            with states:
+                outs, spec = pytree.tree_flatten(piece.run(*given[: len(operands)]))
+            if states.seedings:
+                raise RuntimeError(
+                    f"{piece.what} makes a random generator or sets the state of one, and a graph of it makes draws alone. Do that "
+                    f"outside.{call}"
+                )
             outs = _apart(piece, [entering.value(o) for o in outs], given, call)
         return [functional.read(o) if isinstance(o, FunctionalValue) else o for o in outs]
 

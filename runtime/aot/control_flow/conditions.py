@@ -16,7 +16,7 @@ from ...func.jvp import jvp
 from ...func.provenance import here, line_of
 from ...func.trace import Trace
 from ...rules.ops import DIFFERENTIABLE
-from .branches import Branch, ControlFlow, Piece, captured, refuse_draws
+from .branches import Branch, ControlFlow, Piece, captured, drawing, refuse_draws
 from .lanes import batched, chosen_lanes, of_active_lanes
 from .registered import Tensors, abstract_results, run, stands_for, through_levels, transformable, unreadable
 
@@ -212,7 +212,7 @@ def _recorded(trace: Trace, pred: Any, on_true: Branch, on_false: Branch, operan
     """One call in the graph of ``trace``. Its results have the shapes of either branch's; in a trace on real tensors, their values."""
     given = [trace.lower_output(t) for t in (pred, *operands)]
     modules = [trace.attribute(b.module, name) for b, name in ((on_true, "true_graph_"), (on_false, "false_graph_"))]
-    with _disable_current_modes():
+    with drawing(trace, on_true, on_false), _disable_current_modes():
         if trace.abstraction is None:
             branches = (transformable(on_true.module), transformable(on_false.module))
             outs = chosen(trace.lowered(pred), *branches, trace.lowered_args(operands))

@@ -24,7 +24,7 @@ from ...func.regions import running_traces, traced
 from ...func.trace import Trace
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.levels import levels_of
-from .branches import Branch, ControlFlow, Piece, captured, draws, refuse_draws
+from .branches import Branch, ControlFlow, Piece, captured, drawing, draws, refuse_draws
 from .conditions import replaced
 from .lanes import batched, chosen_lanes, of_active_lanes
 from .registered import Tensors, abstract_results, run, stands_for, through_levels, transformable, unreadable
@@ -318,7 +318,7 @@ def _recorded(trace: Trace, condition: Branch, body: Branch, n: int, operands: S
     """One call in the graph of ``trace``."""
     given = [trace.lower_output(t) for t in operands]
     modules = [trace.attribute(b.module, name) for b, name in ((condition, "while_loop_cond_graph_"), (body, "while_loop_body_graph_"))]
-    with _disable_current_modes():
+    with drawing(trace, condition, body), _disable_current_modes():
         if trace.abstraction is None:
             inner = trace.lowered_args(operands)
             outs = chosen_loop(transformable(condition.module), transformable(body.module), inner[:n], inner[n:])

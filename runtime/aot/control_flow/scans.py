@@ -21,7 +21,7 @@ from ...func.regions import traced
 from ...func.trace import Trace
 from ...func.vmap import vmap
 from ...rules.ops import DIFFERENTIABLE
-from .branches import Branch, ControlFlow, Piece, captured, refuse_draws
+from .branches import Branch, ControlFlow, Piece, captured, drawing, refuse_draws
 from .conditions import replaced
 from .lanes import batched
 from .loops import check_carry, entered
@@ -307,7 +307,7 @@ def _recorded(trace: Trace, body: Branch, n: int, m: int, operands: Sequence[Any
     carry, xs, rest = given[:n], given[n : n + m], given[n + m :]
     module = trace.attribute(body.module, "scan_combine_graph_" if n else "body_graph_")
     inner = trace.lowered_args(operands)
-    with _disable_current_modes():
+    with drawing(trace, body), _disable_current_modes():
         if trace.abstraction is None:
             outs = _of_values(transformable(body.module), inner[:n], inner[n : n + m], inner[n + m :])
         else:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from runtime import jit
 from runtime.aot import cond, make_fx, map, scan, while_loop
 from runtime.func import grad, grad_and_value, jvp, vmap
 
@@ -126,3 +127,89 @@ def test_what_draws_nothing_is_one_call_for_all_elements() -> None:
     graph = make_fx(_of_elements(lambda x: cond(x.sum() > 0, torch.sin, torch.cos, (x,)), "different"))(X, ONES)
     (call,) = [n for n in graph.graph.nodes if n.target is torch.ops.higher_order.cond]
     assert all(n.meta["val"].shape == (2, 3) for n in call.args[3])
+
+
+GENERATOR = torch.Generator()
+
+
+def _own(t: Any) -> Any:
+    g = torch.Generator().manual_seed(5)
+    return t + torch.rand(2, 3, generator=g)
+
+
+def _clone(t: Any) -> Any:
+    g = GENERATOR.clone_state()
+    return t + torch.rand(2, 3, generator=g)
+
+
+def _cond(x: Any, on_true: Callable[[Any], Any]) -> Any:
+    return cond(x.sum() > 7, on_true, lambda t: t * 2, (x,))
+
+
+def _draw(t: Any) -> Any:
+    return t + torch.rand(2, 3)
+
+
+def _draw_of(t: Any) -> Any:
+    return t + torch.rand(2, 3, generator=GENERATOR)
+
+
+def _forked(x: Any) -> Any:
+    with torch.random.fork_rng(devices=()):
+        return _cond(x, _draw)
+
+
+def _from_own(x: Any) -> Any:
+    g = torch.Generator().manual_seed(5)
+    return _cond(x, lambda t: t + torch.rand(2, 3, generator=g)) + torch.rand(2, 3, generator=g)
+
+
+WITH_STATES: dict[str, Callable[[Any], Any]] = {
+    "a branch": lambda x: _cond(x, _draw) + torch.rand(2, 3),
+    "a branch, of a generator": lambda x: (
+        _cond(x, lambda t: t + torch.rand(2, 3, generator=GENERATOR)) + torch.rand(2, 3, generator=GENERATOR)
+    ),
+    "a branch after a seed": lambda x: (torch.manual_seed(3), _cond(x, _draw))[1],
+    "a branch after a seed of a generator": lambda x: (
+        GENERATOR.manual_seed(3),
+        _cond(x, lambda t: torch.poisson(t, generator=GENERATOR)),
+    )[1],
+    "a branch before a seed": lambda x: (_cond(x, _draw), torch.manual_seed(3))[0],
+    "a branch whose state is given back": _forked,
+    "a branch, of a generator that each call makes": _from_own,
+    "a loop": lambda x: while_loop(lambda y: y.sum() < 9, lambda y: (y + torch.rand_like(y),), (x,))[0] + torch.rand(2, 3),
+    "a condition": lambda x: while_loop(lambda y: y.sum() < 9 * torch.rand(()), lambda y: (y + x / 6,), (x * 0,))[0] + torch.rand(2, 3),
+    "a scan": lambda x: scan(lambda c, row: (c + row, torch.rand_like(row)), x[0] * 0, x, unroll=False)[1] + torch.rand(2, 3),
+    "a map": lambda x: map(lambda row: row * torch.rand((3,), generator=GENERATOR), x, unroll=False),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", WITH_STATES)
+def test_a_compiled_call_draws_as_the_program_whichever_branch_was_captured(name: str, dynamic: bool) -> None:
+    seen = []
+    for f in (WITH_STATES[name], jit(WITH_STATES[name], dynamic=dynamic)):
+        torch.manual_seed(1)
+        GENERATOR.manual_seed(2)
+        seen.append([(f(X * n), torch.rand(2), torch.rand(2, generator=GENERATOR)) for n in (1, 2, 1, 2)])
+    for expected, found in zip(*seen, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+
+
+SETS: dict[str, Callable[[Any], Any]] = {
+    "a seed": lambda t: (torch.manual_seed(3), t + torch.rand(2, 3))[1],
+    "a seed without a draw": lambda t: (torch.manual_seed(3), t + 1)[1],
+    "a seed of a generator": lambda t: (GENERATOR.manual_seed(3), t + torch.rand(2, 3, generator=GENERATOR))[1],
+    "a seed after a draw": lambda t: (t + torch.rand(2, 3), torch.manual_seed(3))[0],
+    "a generator of its own": _own,
+    "a clone": _clone,
+}
+
+
+@pytest.mark.parametrize("run", ["real", "symbolic"])
+@pytest.mark.parametrize("name", SETS)
+def test_a_branch_that_sets_a_state_is_refused(name: str, run: str) -> None:
+    state = torch.get_rng_state(), GENERATOR.get_state()
+    with pytest.raises(RuntimeError, match=r"makes a random generator or sets the state of one|sets the state of a random generator"):
+        make_fx(lambda x: _cond(x, SETS[name]), tracing_mode=run)(X)
+    assert torch.equal(torch.get_rng_state(), state[0]) and torch.equal(GENERATOR.get_state(), state[1])
