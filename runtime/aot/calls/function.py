@@ -199,6 +199,7 @@ class Recipe:
         with without_autocast():
             forward, backward = self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
         state.leave_assigned()
+        state.draws.tell()
         reads += tensors_read(joint.closed_over, self.fn, self.modules)
         beside = self.beside()
         begin = None if beside.begin is None else beside.begin(joint)

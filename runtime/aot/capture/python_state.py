@@ -24,6 +24,7 @@ import torch
 
 from ...func.symbols import SYMBOLIC
 from ...seam.levels import Value
+from .python_draws import PythonDraws
 from .reads import MISSING, WHOLE, Read, Slots, look_up
 
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict)
@@ -88,6 +89,7 @@ class PythonState:
 
     def __init__(self, reads: Sequence[Read], modules: Sequence[torch.nn.Module]) -> None:
         self._reads = reads
+        self.draws = PythonDraws(read.value for read in reads)
         self._flags = [(m, m.training) for m in modules]
         self._kept: dict[int, Any] = {}  # by id, containers
         self._copies: dict[int, Any] = {}
@@ -120,6 +122,7 @@ class PythonState:
 
     def restore(self) -> None:
         """Put back what the program has changed."""
+        self.draws.restore()
         for m, flag in self._flags:
             vars(m)["training"] = flag
         for key, x in self._kept.items():
