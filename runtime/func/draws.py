@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode_temporarily
 
 from ..errors import BatchingError
-from ..rules.ops import INPLACE, Op, op_of
+from ..rules.ops import INPLACE, Op, generator_of, op_of
 from ..rules.record import RECORDS
 from ..seam.keys import VIEWS, reopen_keys, set_excluded
 from ..seam.levels import hand_over, innermost, lifted, scope_outside
@@ -49,11 +49,6 @@ def is_random(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return False
     at = op.positions.get("training", op.positions.get("train"))
     return at is None or op.argument(at, args, kwargs) is not False
-
-
-def generator_of(args: Iterable[Any], kwargs: Mapping[str, Any]) -> torch.Generator:
-    """The generator from which a call draws. ``poisson`` and ``rrelu`` take it by position."""
-    return next((a for a in (*args, *kwargs.values()) if isinstance(a, torch.Generator)), torch.default_generator)
 
 
 def _refuse_same(op: Op) -> None:

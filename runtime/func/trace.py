@@ -20,7 +20,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..rules.ops import VIEW, op_of
+from ..rules.ops import VIEW, generator_of, op_of
 from ..seam import factories
 from ..seam.keys import VIEWS, set_excluded
 from ..seam.level_mode import LevelMode
@@ -30,7 +30,6 @@ from ..seam.surgery import refit
 from .abstract_kernels import run_abstractly
 from .abstract_values import AbstractValues
 from .call_facts import CallFacts, facts_of
-from .draws import generator_of
 from .graph_edits import add_call
 from .known_sizes import size_depends_on_values
 from .other_forms import OTHERWISE

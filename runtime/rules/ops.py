@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -397,3 +397,8 @@ def written_out(op: Op, rule: str) -> Callable[..., Any]:
     if found is None:
         raise MissingRule(str(op.func), rule, case="for a keyword argument")
     return found
+
+
+def generator_of(args: Iterable[Any], kwargs: Mapping[str, Any]) -> torch.Generator:
+    """The generator from which a call draws. ``poisson`` and ``rrelu`` take it by position."""
+    return next((a for a in (*args, *kwargs.values()) if isinstance(a, torch.Generator)), torch.default_generator)

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 
 from ...autograd.function import Function, FunctionClass, rule, run_forward
 from ...func.call_facts import facts_of
-from ...func.draws import DrawPerElement, generator_of
+from ...func.draws import DrawPerElement
 from ...func.functionalize import FunctionalLevel, FunctionalValue
 from ...func.pre_dispatch import note_modes, suspended
 from ...func.provenance import Provenance, here, line_of
@@ -29,7 +29,7 @@ from ...func.random_states import RandomStates
 from ...func.symbols import SYMBOLIC, Given
 from ...func.trace import Trace
 from ...func.tracing import module_of, run_trace
-from ...rules.ops import INPLACE, op_of
+from ...rules.ops import INPLACE, generator_of, op_of
 from ...seam import factories
 from ...seam.level_mode import EnteringMode
 from ...seam.levels import Value, bottom, innermost, levels_of
