@@ -272,11 +272,12 @@ def _same_layout(t: torch.Tensor, p: torch.Tensor) -> bool:
 
 
 def empty_like_laid_out(t: Any, p: torch.Tensor) -> Any:
-    """Zeros made from ``t``, with the geometry of ``p`` in a storage of the same size, so that every view of ``p`` can be taken of them."""
+    """Zeros made from ``t``, with the dtype and geometry of ``p`` in a storage of the same size, so that every view of ``p`` can be taken
+    of them. A view may have another dtype than its base: ``z.real``."""
     if p.layout is not torch.strided:
-        return t.new_zeros(p.shape)
+        return t.new_zeros(p.shape, dtype=p.dtype)
     cells = p.untyped_storage().nbytes() // p.itemsize
-    made = t.new_zeros(cells).as_strided(p.shape, p.stride(), p.storage_offset())
+    made = t.new_zeros(cells, dtype=p.dtype).as_strided(p.shape, p.stride(), p.storage_offset())
     if p.is_conj():
         made = made.conj()
     return torch._neg_view(made) if p.is_neg() else made

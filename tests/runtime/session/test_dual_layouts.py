@@ -189,3 +189,14 @@ def test_a_recorded_write_keeps_what_its_formula_needs_of_a_dual_tensor_and_of_i
             (g,) = lib.grad(t.sum(), x)
             found.append((t.tolist(), None if tangent is None else tangent.tolist(), g.tolist()))
     assert found[0] == found[1] and (found[0][1] is not None) is dual
+
+
+@pytest.mark.parametrize("part", [torch.real, torch.imag, lambda z: torch.view_as_real(z)[:, 1], lambda z: z.conj().imag])
+def test_a_write_to_a_real_view_gives_a_complex_base_a_complex_tangent(part: Callable[[Any], Any]) -> None:
+    found = []
+    for lib, duals in ((TORCH, torch.autograd.forward_ad), (OURS, forward_ad)):
+        with duals.dual_level():
+            z: Any = lib.leaf(2).detach() * (1 + 2j)
+            part(z).mul_(duals.make_dual(lib.leaf(2).detach(), torch.ones(2, dtype=torch.float64)))
+            found.append((z.tolist(), duals.unpack_dual(z).tangent.tolist()))
+    assert found[0] == found[1]
