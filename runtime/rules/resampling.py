@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,9 +21,16 @@ aten = torch.ops.aten
 def _upsample(name: str, spatial: int) -> None:
     forward, backward = overload(name), overload(f"{name}_backward")
     options = [a.name for a in forward._schema.arguments[2:]]
+
+    def transposed(g: torch.Tensor, shape: Sequence[int], size: Sequence[int], *rest: Any) -> torch.Tensor:
+        if _takes_another_way(name, shape[2:], size, rest[len(rest) - spatial :]):
+            return _by_matrices(forward, g, shape[2:], size, rest)
+        gradient: torch.Tensor = backward(g, size, shape, *rest)
+        return gradient
+
     linear(
         name,
-        {"self": asking("g", "self_shape", "output_size", *options)(lambda g, shape, size, *rest: backward(g, size, shape, *rest))},
+        {"self": asking("g", "self_shape", "output_size", *options)(transposed)},
         fold(spatial + 2),
         cost="high" if "bicubic" in name else "low",
     )
@@ -32,6 +39,37 @@ def _upsample(name: str, spatial: int) -> None:
         {"grad_output": asking("g", "output_size", *options)(lambda g, size, *rest: forward(g, size, *rest))},
         fold(spatial + 2, size_at=2),
     )
+
+
+def _takes_another_way(name: str, old: Sequence[int], new: Sequence[int], scales: Sequence[float | None]) -> bool:
+    """Whether the kernel of the gradient looks at the sizes alone, where that of the result takes a scale that does not fit them.
+
+    3 elements by a scale of 1.3 are 3 elements. They are no copy of the old ones, but their gradient is that of a copy.
+    """
+    factors = [(n, m, s) for n, m, s in zip(old, new, scales, strict=True) if s is not None]
+    if name.startswith("upsample_nearest"):
+        return any((m == n and s != 1) or (m == 2 * n and s != 2) for n, m, s in factors)
+    if "bicubic" in name or name.endswith("_aa"):
+        return list(old) == list(new) and any(s != 1 for _, _, s in factors)
+    return False
+
+
+def _by_matrices(forward: Any, g: torch.Tensor, old: Sequence[int], new: Sequence[int], rest: Sequence[Any]) -> torch.Tensor:
+    """The transpose by a matrix for each dimension: what ``forward`` makes of images of one element."""
+    spatial = len(old)
+    options, scales = rest[: len(rest) - spatial], rest[len(rest) - spatial :]
+    for d in range(spatial):
+        n, m = old[d], new[d]
+        if forward is overload(f"upsample_nearest{spatial}d"):  # some kernels ask for the whole size, so the images have it
+            ramp = torch.arange(n, dtype=torch.float64, device=g.device).reshape(n, *[1] * (spatial - 1 - d)).expand(*old)
+            taken = forward(ramp.expand(1, 1, *old).contiguous(), list(new), *scales)[0, 0].movedim(d, 0).reshape(m, -1)[:, 0]
+            matrix = (taken == torch.arange(n, device=g.device)[:, None]).to(g.dtype)
+        else:
+            units = torch.eye(n, dtype=g.dtype, device=g.device).reshape(1, n, *[n if e == d else 1 for e in range(spatial)])
+            size, kept = [m if e == d else 1 for e in range(spatial)], [scales[e] if e == d else None for e in range(spatial)]
+            matrix = forward(units, size, *options, *kept).reshape(n, m)
+        g = (g.movedim(2 + d, -1) @ matrix.t()).movedim(-1, 2 + d)
+    return g
 
 
 for _name, _spatial in {

@@ -42,3 +42,28 @@ def test_second_derivatives_of_sampling_in_three_dimensions(padding_mode: str, a
     behind = gradient(x - step * directions[0], grid - step * directions[1])
     expected = tuple((a - b) / (2 * step) for a, b in zip(ahead, behind, strict=True))
     torch.testing.assert_close(func.jvp(gradient, (x, grid), directions)[1], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("mode", "shape", "factor", "smooth"),
+    [
+        *(("nearest", shape, factor, False) for shape in ((3,), (3, 2, 3)) for factor in (1.3, 2.3)),
+        ("nearest", (40, 40), 2.01, False),
+        *((mode, (3, 3), 1.3, smooth) for mode, smooth in (("bicubic", False), ("bicubic", True), ("bilinear", True))),
+        ("bicubic", (3, 5), 1.3, False),
+    ],
+)
+def test_the_gradient_takes_the_scale_that_the_result_takes(mode: str, shape: tuple[int, ...], factor: float, smooth: bool) -> None:
+    """The sizes alone are those of a copy, or of one that shows each element twice, and torch's kernel takes it for one."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.interpolate(x, scale_factor=factor, mode=mode, antialias=smooth)
+
+    x, direction = torch.randn(2, 1, 2, *shape, dtype=torch.float64)
+    out, pullback = func.vjp(f, x)
+    cotangent = torch.randn_like(out)
+    (gradient,) = pullback(cotangent)
+    torch.testing.assert_close((gradient * direction).sum(), (f(direction) * cotangent).sum())
+    batch = func.vmap(lambda c: pullback(c)[0])(torch.stack([cotangent, 2 * cotangent]))
+    torch.testing.assert_close(batch, torch.stack([gradient, 2 * gradient]))
+    torch.testing.assert_close(func.jvp(lambda c: pullback(c)[0], (cotangent,), (cotangent,))[1], gradient)
