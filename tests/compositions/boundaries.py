@@ -55,6 +55,32 @@ def separate_histories(x: Tensor) -> Results:
     return *first, *f(z.detach(), z), *f(y, y.detach()), y * x, z * x
 
 
+def view_beside_base(x: Tensor) -> Results:
+    """A row of an argument (M - 1, M) that is the end of another one (M, M), which is written to."""
+
+    def g(base: Tensor, end: Tensor) -> Tensor:
+        base.mul_(2)
+        return end[0]
+
+    f = compiled(g)
+    y = x * 1
+    return f(y, y[1:]), f(y, y[1:]), y
+
+
+def turned_after_a_view(x: Tensor) -> Results:
+    """A row of x (M, M) from before it is transposed in place, after it is doubled."""
+
+    def g(a: Tensor) -> Tensor:
+        a.mul_(2)
+        row = a[0]
+        a.transpose_(0, 1)
+        return row * 3
+
+    f = compiled(g)
+    y = x * 1
+    return f(y), f(y), y
+
+
 def shown_twice(x: Tensor) -> Results:
     """Writes to views that show each row but the first and the last one twice, at several places of a tensor."""
 

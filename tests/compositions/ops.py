@@ -211,3 +211,63 @@ def complex_copy(x: Tensor) -> Tensor:
 def beside_zeros(x: Tensor) -> tuple[Tensor, Tensor]:
     """Twice x, and zeros like it that no derivative passes: a row of zeros alone would say nothing."""
     return 2 * x, torch.ops.aten.zero.default(x)
+
+
+# --- what samples of OpInfo do not have: factors that keep a size, exponents and sources of another kind -----------------------------
+
+
+def resized_lines(x: Tensor) -> tuple[Tensor, ...]:
+    """x (N, C, 3) by nearest at the factors 1.3, which keeps the size, and 2.3, which doubles it; and the same of x as a volume."""
+    line, volume = x, x[..., None, None].expand(*x.shape, 2, 2).contiguous()
+    resize = torch.nn.functional.interpolate
+    return tuple(resize(y, scale_factor=factor, mode="nearest") for y in (line, volume) for factor in (1.3, 2.3))
+
+
+def resized_images(x: Tensor) -> tuple[Tensor, ...]:
+    """Images x (N, C, 3, 3) at the factor 1.3, which keeps the size: bicubic, with and without antialias, and bilinear with it."""
+    resize = torch.nn.functional.interpolate
+    return tuple(resize(x, scale_factor=1.3, mode=mode, antialias=smooth) for mode, smooth in _RESIZES)
+
+
+_RESIZES = (("bicubic", False), ("bicubic", True), ("bilinear", True))
+
+
+def resized_to_nearest(x: Tensor) -> Tensor:
+    """Images x (N, C, 3, 3) by nearest at the factor 1.3, which keeps the size."""
+    return torch.nn.functional.interpolate(x, scale_factor=1.3, mode="nearest")
+
+
+def by_powers_of_two(x: Tensor) -> Tensor:
+    """x (4,) times 2, 1/4, 1 and 1/8, by integers as exponents."""
+    return torch.ldexp(x, torch.tensor([1, -2, 0, -3], device=x.device))
+
+
+def multiplied_at_places(x: Tensor, source: Tensor) -> Tensor:
+    """x (3,) with its first element multiplied by the first two of source (3,), and the last one by the third."""
+    return torch.scatter_reduce(x, 0, torch.tensor([0, 0, 2], device=x.device), source, "prod")
+
+
+def scattered_beginnings(x: Tensor, source: Tensor) -> tuple[Tensor, ...]:
+    """The first two elements of source (3,), put, added to and multiplied with the last two of x (3,)."""
+    places = torch.tensor([1, 2], device=x.device)
+    return (
+        x.scatter(0, places, source),
+        x.scatter_add(0, places, source),
+        *(x.scatter_reduce(0, places, source, how) for how in ("sum", "prod", "amax")),
+    )
+
+
+def added_to_one_row(x: Tensor, index: Tensor) -> Tensor:
+    """Rows x (N, M) added at `index` to three rows of zeros that are one in memory."""
+    zeros = torch.zeros(1, x.shape[1], dtype=x.dtype, device=x.device).expand(3, -1)
+    return zeros.index_add(0, index, x)
+
+
+def compared_with_numbers(x: Tensor) -> tuple[Tensor, ...]:
+    """Bytes x compared with -1 and 300, and from below by -1."""
+    return x > -1, x < 300, x == 300, x.clamp(min=-1)
+
+
+def copied_to_reals(x: Tensor) -> Tensor:
+    """The real part of x (N,), as a copy into a real tensor."""
+    return torch.zeros(x.shape, dtype=torch.float64, device=x.device).copy_(x)

@@ -62,3 +62,16 @@ def masked_attention(x: Tensor, hidden: Tensor, *parameters: Tensor) -> Tensor:
                 joined += [sum(s * v[i] for s, v in zip(scores, values, strict=True)) / (sum(scores) or 1.0) for i in range(width)]
             found.append(_affine(w_out, joined, b_out))
     return torch.tensor(found, dtype=torch.float64).reshape(x.shape)
+
+
+def scored_layer(x: Tensor, *parameters: Tensor) -> Tensor:
+    w_in, b_in, w_out, b_out, w_first, b_first, w_second, b_second, *norms = (p.double() for p in parameters)
+    added, heads, found = torch.arange(9, dtype=x.dtype).reshape(3, 3).sin().double(), 2, []
+    for sample in x.double():
+        query, key, value = (sample @ w_in.T + b_in).chunk(3, 1)
+        parts = zip(query.chunk(heads, 1), key.chunk(heads, 1), value.chunk(heads, 1), strict=True)
+        attended = torch.cat([(q @ k.T / math.sqrt(q.shape[1]) + added).softmax(1) @ v for q, k, v in parts], 1)
+        inner = layer_norm(sample + attended @ w_out.T + b_out, *norms[:2])
+        outer = inner + (inner @ w_first.T + b_first).clamp(min=0) @ w_second.T + b_second
+        found.append(layer_norm(outer, *norms[2:]))
+    return torch.stack(found)

@@ -26,6 +26,7 @@ MODULES: _SHAPES = {
     "gru_cell": (lambda: nn.GRUCell(3, 2), (4, 3)),
     "attention": (lambda: nn.MultiheadAttention(4, 2, batch_first=True), (2, 3, 4)),
     "encoder_layer": (lambda: nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True, norm_first=True), (2, 3, 4)),
+    "scored_layer": (lambda: nn.TransformerEncoderLayer(4, 2, 6, batch_first=True).eval(), (2, 3, 4)),
     "decoder_layer": (lambda: nn.TransformerDecoderLayer(4, 2, 6, dropout=0.0, batch_first=True), (2, 3, 4)),
     "mixed": (lambda: nn.Sequential(nn.Conv1d(2, 2, 2), nn.GELU(), nn.AvgPool1d(2), nn.Flatten(), nn.LazyLinear(2)), (3, 2, 5)),
 }
@@ -72,6 +73,15 @@ def masked_attention(x: Tensor, hidden: Tensor, *parameters: Tensor) -> Tensor:
     module = _skeleton("attention", x.dtype)
     names = [key for key, _ in module.named_parameters()]
     result: Tensor = functional_call(module, dict(zip(names, parameters, strict=True)), (x, x, x), {"key_padding_mask": hidden})[0]
+    return result
+
+
+def scored_layer(x: Tensor, *parameters: Tensor) -> Tensor:
+    """The result of ``nn.TransformerEncoderLayer`` in eval mode, with numbers that are added to the scores of attention."""
+    module = _skeleton("scored_layer", x.dtype)
+    names = [key for key, _ in module.named_parameters()]
+    scores = torch.arange(9, dtype=x.dtype, device=x.device).reshape(3, 3).sin()
+    result: Tensor = functional_call(module, dict(zip(names, parameters, strict=True)), (x,), {"src_mask": scores})
     return result
 
 

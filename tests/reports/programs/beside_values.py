@@ -116,3 +116,13 @@ def jacobian_of_no_outputs():
     The Jacobian of 0 outputs by 0 inputs is an empty matrix, which torch.func.jacrev gives.
     """
     return jacobian(torch.sin, torch.ones(0)), torch.ones(0, 0)
+
+
+@report("F25.3", raises="argument 'dim' must be int, not NoneType")
+def output_without_a_place_in_chunks():
+    """vmap with chunk_size fails for out_dims=None.
+
+    The second output does not depend on the batch. Without chunk_size it has the shape of one element.
+    """
+    x, two = torch.arange(4.0), torch.tensor(2.0)
+    return vmap(lambda a: (a, 3 * two), out_dims=(0, None), chunk_size=2)(x), (x, torch.tensor(6.0))

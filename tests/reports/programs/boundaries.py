@@ -70,3 +70,51 @@ def requires_grad_of_an_argument():
     x = torch.ones(2)
     aot_function(lambda x: x.requires_grad_() * 2, nop)(x)
     return x.requires_grad, True
+
+
+@report("F97.1", "pytorch#198095")
+def result_that_is_a_view_of_an_argument_beside_its_base():
+    """A result of aot_function that is a view of one argument is made of another, if that one is written and holds the memory of both.
+
+    tail is rows 1 and 2 of base, and its row 0 is row 1 of base.
+    """
+
+    def f(base, tail):
+        base.add_(10.0)
+        return tail[0]
+
+    base = torch.arange(3.0)[:, None] * torch.ones(2)
+    return aot_function(f, nop)(base, base[1:]), torch.tensor([11.0, 11.0])
+
+
+@report("F98.1", runtime="it refuses an assignment to the data of a tensor")
+def data_of_an_argument():
+    """aot_function does not carry out an assignment to the data of an argument.
+
+    The program gives its argument other data, and it reads them.
+    """
+
+    def f(x):
+        x.data = torch.full((2,), 5.0)
+        return x * 2
+
+    x = torch.ones(2)
+    return [aot_function(f, nop)(x), x], [torch.full((2,), 10.0), torch.full((2,), 5.0)]
+
+
+@report("F99.1")
+def view_of_an_argument_that_is_transposed_afterwards():
+    """The gradient by a view of an argument of aot_function is transposed, if the argument is written and then transposed in place.
+
+    The view is row 0 as it was before. So row 0 has the gradient 2, and the other one 0.
+    """
+
+    def f(x):
+        x.mul_(2.0)
+        row = x[0]
+        x.transpose_(0, 1)
+        return row * 1
+
+    leaf = torch.ones(2, 2, requires_grad=True)
+    aot_function(f, nop)(leaf.clone()).sum().backward()
+    return leaf.grad, torch.tensor([[2.0, 2.0], [0.0, 0.0]])

@@ -263,3 +263,104 @@ def compiled_remainder_of_a_large_number():
     1e20 in float32 is 100000002004087734272, which leaves 2 by integer arithmetic.
     """
     return torch.compile(torch.remainder)(torch.full((40,), 1e20), torch.full((40,), 3.0)), torch.full((40,), 100000002004087734272 % 3.0)
+
+
+@report("F100.1", "pytorch#198033", compiled=True)
+def compiled_sum_with_a_flipped_tensor():
+    """Compiled _foreach_add_ of a tensor and its own flip reads elements that are written already.
+
+    0, 1, 2 and 2, 1, 0 add up to twos.
+    """
+
+    def f(x):
+        torch._foreach_add_([x], [x.flip(0)])
+        return x
+
+    return torch.compile(f)(torch.arange(3.0)), torch.full((3,), 2.0)
+
+
+@report("F100.2", "pytorch#197829", compiled=True)
+def compiled_shift_of_rows():
+    """Compiled code that moves the rows of a tensor down copies rows that are written already.
+
+    The program copies the rows before it writes. The copy is left out.
+    """
+
+    def f(x):
+        x[1:] = x[:-1].clone()
+        return x
+
+    return torch.compile(f)(torch.arange(32.0).reshape(4, 8)), torch.arange(32.0).reshape(4, 8)[[0, 0, 1, 2]]
+
+
+@report("F101.1", "pytorch#197887", compiled=True)
+def compiled_product_whose_factor_is_written_afterwards():
+    """The gradient of a compiled product is that of other numbers, if a factor is written before the backward pass.
+
+    The gradient by w is the sum of x. Eager raises an error: a saved tensor was modified.
+    """
+    x, w = torch.ones(2, 3), torch.ones(3, 2, requires_grad=True)
+    y = torch.compile(torch.matmul)(x, w)
+    x.add_(1.0)
+    try:
+        y.sum().backward()
+    except RuntimeError:
+        w.grad = torch.full((3, 2), 2.0)
+    return w.grad, torch.full((3, 2), 2.0)
+
+
+@report("F102.1", "pytorch#186799", compiled=True)
+def compiled_gradient_of_a_minimum_of_angles():
+    """The compiled gradient of the smallest of some atan2 is 0.
+
+    It compares the minimum with angles that it computes again, and they differ in the last bit. The gradient by x is y/(x² + y²).
+    """
+    torch.manual_seed(0)
+    x, y = torch.randn(2, 3).requires_grad_(), torch.randn(2, 3)
+    torch.compile(lambda x: torch.atan2(x, y).amin(-1))(x).sum().backward()
+    least = F.one_hot(torch.atan2(x.detach().double(), y.double()).argmin(-1), 3)
+    return x.grad, least * y / (x.detach() ** 2 + y**2)
+
+
+@report("F103.1", "pytorch#183986", compiled=True)
+def compiled_index_add_of_an_expanded_tensor():
+    """Compiled index_add to an expanded tensor adds to all of its rows.
+
+    The result is a new tensor, whose rows are their own.
+    """
+    f = torch.compile(lambda source, i: torch.zeros(1, 2).expand(3, 2).index_add(0, i, source))
+    return f(torch.ones(2, 2), torch.tensor([0, 0])), torch.tensor([[2.0, 2.0], [0.0, 0.0], [0.0, 0.0]])
+
+
+@report("F104.1", "pytorch#179804", compiled=True, rtol=1e-4)
+def compiled_product_without_autocast_in_autocast():
+    """The compiled gradient of a product in autocast(enabled=False) is computed in bfloat16, if the call is in autocast.
+
+    The backward pass has no autocast around it, and its product is one of float32.
+    """
+
+    def f(x, w):
+        with torch.autocast("cpu", enabled=False):
+            return x @ w
+
+    x, w = torch.full((4, 4), 1.003), torch.full((4, 4), 1.0, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = torch.compile(f, backend="aot_eager")(x, w)
+    y.sum().backward()
+    return w.grad, torch.full((4, 4), 4.012)
+
+
+@report("F92.1", compiled=True, raises="appears to not have been used in the graph")
+def compiled_slices_beside_a_detached_tensor():
+    """Compiled slices of a tensor have no gradient, if the tensor is returned too, detached.
+
+    The slices are half of twice x each, so the gradient by x is 2.
+    """
+
+    def f(x):
+        y = x * 2
+        return y[0:2], y[2:4], y.detach()
+
+    x = torch.ones(4, requires_grad=True)
+    a, b, _ = torch.compile(f)(x)
+    return torch.autograd.grad(a.sum() + b.sum(), x)[0], torch.full((4,), 2.0)

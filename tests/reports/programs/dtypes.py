@@ -51,3 +51,48 @@ def vmap_of_linspace():
         return torch.linspace(0.0, end, 3)
 
     return vmap(f)(ends).dtype, torch.stack([f(end) for end in ends]).dtype
+
+
+@report("F93.1", "pytorch#101653", kernel=True)
+def comparison_of_bytes_with_a_negative_number():
+    """5 > -1 is False for a tensor of uint8, and 44 == 300 is True.
+
+    The number is made a byte first, which -1 and 300 are not.
+    """
+    five, other = torch.tensor([5], dtype=torch.uint8), torch.tensor([44], dtype=torch.uint8)
+    return [(five > -1).item(), (other == 300).item()], [True, False]
+
+
+@report("F93.2", "pytorch#107702", kernel=True)
+def bytes_clamped_from_below_by_a_negative_number():
+    """clamp(5, min=-1) is 255 for a tensor of uint8.
+
+    The bound is made a byte first.
+    """
+    return torch.tensor([5], dtype=torch.uint8).clamp(min=-1), torch.tensor([5], dtype=torch.uint8)
+
+
+@report("F94.1", "pytorch#190651", kernel=True)
+def fill_of_integers_beyond_their_range():
+    """A tensor of int64 is filled with 2.0**63, which becomes -2**63.
+
+    2**63 is no int64. Other numbers that are none are refused.
+    """
+
+    def refused(value):
+        try:
+            torch.zeros(1, dtype=torch.int64).fill_(value)
+        except RuntimeError:
+            return True
+        return False
+
+    return [refused(2.0**63), refused(2.0**64)], [True, True]
+
+
+@report("F95.1", "pytorch#187338", kernel=True)
+def gcd_of_the_smallest_integer():
+    """gcd(-2**63, 6) is -2.
+
+    A greatest common divisor is not negative.
+    """
+    return torch.gcd(torch.tensor([-(2**63)]), torch.tensor([6])), torch.tensor([2])

@@ -294,3 +294,24 @@ def jacfwd_by_the_last_argument():
     """
     a, b = torch.tensor([0.5, 1.0]), torch.tensor([2.0, 3.0])
     return torch.func.jacfwd(torch.mul, -1)(a, b), torch.diag(a)
+
+
+@report("F87.1", "pytorch#196702")
+def tangent_of_scatter_reduce_by_product():
+    """The tangent of scatter_reduce with "prod" is 0.
+
+    The source element is written to a place of its own, so the derivative of the product is that of two numbers.
+    """
+    x, source, one = torch.tensor([2.0, 3.0]), torch.tensor([5.0]), torch.ones(2)
+    tangent = jvp(lambda x, s: torch.scatter_reduce(x, 0, torch.tensor([0]), s, "prod"), (x, source), (one, one[:1]))[1]
+    return tangent, torch.tensor([7.0, 1.0])
+
+
+@report("F11.5")
+def tangent_of_a_copy_to_another_dtype():
+    """The tangent of copy_ to another dtype has the dtype of the source, and is complex where the source is.
+
+    copy_ to a real tensor keeps the real part. The tangent along i has none.
+    """
+    x = torch.ones(2, dtype=torch.complex64)
+    return jvp(lambda x: torch.zeros(2).copy_(x), (x,), (1j * x,))[1], torch.zeros(2)

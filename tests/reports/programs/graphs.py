@@ -1,6 +1,7 @@
 """Graphs made ahead of time."""
 
 import torch
+import torch.nn.functional as F
 from functorch.compile import aot_function, nop
 from torch.func import jvp
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -57,3 +58,13 @@ def symbolic_trace_of_the_tangent_of_gradient():
         return jvp(lambda x: torch.gradient(x)[0], (x,), (v,))[1]
 
     return make_fx(tangent, tracing_mode="symbolic")(x, v)(x, v), torch.gradient(v)[0]
+
+
+@report("F96.3", "pytorch#175154", "pytorch#198201")
+def aot_function_of_interpolate_by_a_factor_that_keeps_the_size():
+    """In aot_function interpolate by nearest resamples a dimension of an image whose size stays.
+
+    1.3 times 2 is 2 elements, and eager keeps both. The decomposition divides the index by 1.3, and takes the first one twice.
+    """
+    x = torch.tensor([[[[1.0, 2.0]]]])
+    return aot_function(lambda x: F.interpolate(x, scale_factor=1.3, mode="nearest"), nop)(x), x

@@ -180,3 +180,24 @@ def strides_on_the_meta_device():
         return [y.stride() for y in (F.pixel_shuffle(x, 2), F.group_norm(x, 2), F.pad(x, (1, 1, 1, 1), "reflect"))]
 
     return strides(x.to("meta")), strides(x)
+
+
+@report("F91.1", "pytorch#195066", kernel=True)
+def integer_product_of_an_expanded_factor():
+    """_int_mm of a factor whose rows are one row in memory reads other memory.
+
+    Each row is 1, and so is each product with 1.
+    """
+    ones = torch.ones(1, 1, dtype=torch.int8)
+    return torch._int_mm(ones.expand(32, 1), ones.expand(1, 32).contiguous()), torch.ones(32, 32, dtype=torch.int32)
+
+
+@report("F70.4", "pytorch#170573", kernel=True)
+def sum_into_a_view_that_is_too_small():
+    """add with out= a view that is too small writes behind the view, into the rest of the tensor.
+
+    It makes the view longer, with a warning. The tensor has other elements there.
+    """
+    base = torch.zeros(6)
+    torch.add(torch.ones(4), 1, out=base[:2])
+    return base[2:], torch.zeros(4)
