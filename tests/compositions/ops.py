@@ -6,6 +6,7 @@ Each takes and returns dense tensors. Those that take no sparsity pattern have t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -271,3 +272,37 @@ def compared_with_numbers(x: Tensor) -> tuple[Tensor, ...]:
 def copied_to_reals(x: Tensor) -> Tensor:
     """The real part of x (N,), as a copy into a real tensor."""
     return torch.zeros(x.shape, dtype=torch.float64, device=x.device).copy_(x)
+
+
+def of_extreme_integers(x: Tensor) -> tuple[Tensor, ...]:
+    """Common divisors, quotients, remainders and comparisons of the least and largest numbers of the integer dtype of x (2,), and of x."""
+    ends = torch.iinfo(x.dtype)
+    y = torch.cat([x.new_tensor([ends.min, ends.min + 1, ends.max - 1, ends.max]), x])
+    six, big = x.new_tensor(6), float(ends.max) * 2.5
+    return torch.gcd(y, six), y // six, y % six, torch.fmod(y, six), y.sign(), y > -big, y < big, y == big
+
+
+def fused_steps(x: Tensor) -> tuple[Tensor, ...]:
+    """A parameter x (N,) after a step of SGD of each kind, by the gradient 1: by loops, by lists of tensors, and fused."""
+    found = []
+    for kind in ({"foreach": False, "fused": False}, {"foreach": True}, {"fused": True}):
+        p = torch.nn.Parameter(x.detach().clone())
+        p.grad = torch.ones_like(p)
+        torch.optim.SGD([p], lr=0.5, **kind).step()
+        found.append(p.detach())
+    return tuple(found)
+
+
+def refused_beyond(x: Tensor) -> Tensor:
+    """Whether integers like x (N,) refuse each number next to their least and largest, and beyond: none of them is one of these."""
+    ends = torch.iinfo(x.dtype)
+    beyond = [float(ends.max + 1), 2.0 * (ends.max + 1), 2.0 * ends.min - 2.0, 1e30, math.inf, -math.inf]
+
+    def refuses(number: float) -> bool:
+        try:
+            x.clone().fill_(number)
+        except (RuntimeError, OverflowError):
+            return True
+        return False
+
+    return torch.tensor([refuses(number) for number in beyond])

@@ -102,3 +102,24 @@ def added_to_one_row(x: Tensor, index: Tensor) -> Tensor:
 
 def compared_with_numbers(x: Tensor) -> tuple[Tensor, ...]:
     return torch.ones_like(x, dtype=torch.bool), torch.ones_like(x, dtype=torch.bool), torch.zeros_like(x, dtype=torch.bool), x
+
+
+def of_extreme_integers(x: Tensor) -> tuple[Tensor, ...]:
+    """By Python's integers, which have no ends. The remainder has the sign of the divisor, that of fmod the sign of the number."""
+    ends = torch.iinfo(x.dtype)
+    numbers = [ends.min, ends.min + 1, ends.max - 1, ends.max, *x.tolist()]
+    signs, lasts = [(n > 0) - (n < 0) for n in numbers], [abs(n) % 6 for n in numbers]
+    found = [math.gcd(n, 6) for n in numbers], [n // 6 for n in numbers], [n % 6 for n in numbers]
+    truth = torch.ones(len(numbers), dtype=torch.bool)
+    of_numbers = (x.new_tensor(each) for each in (*found, [s * last for s, last in zip(signs, lasts, strict=True)], signs))
+    return *of_numbers, truth, truth, ~truth
+
+
+def fused_steps(x: Tensor) -> tuple[Tensor, ...]:
+    """In double precision, rounded to the dtype of the parameter."""
+    step = (x.double() - 0.5).to(x.dtype)
+    return step, step, step
+
+
+def refused_beyond(x: Tensor) -> Tensor:
+    return torch.ones(6, dtype=torch.bool)
