@@ -63,3 +63,11 @@ def test_an_outer_call_takes_the_tensors_that_its_branches_use_and_no_others(nam
     graph = make_fx(_outer(INNER[name][0], cond))(X[0], W).graph
     (call,) = [n for n in graph.nodes if n.target is torch.ops.higher_order.cond]
     assert {n.op for n in call.args[3]} == {"placeholder"} and len(call.args[3]) == 2
+
+
+def test_a_branch_that_returns_a_size_is_refused() -> None:
+    def program(x: Any) -> Any:
+        return cond(x.sum() > 0, lambda x: x.shape[0], lambda x: x.shape[0] + 1, (x,))
+
+    with pytest.raises(RuntimeError, match="a branch of cond returns a size, which is no tensor"):
+        make_fx(program, tracing_mode="symbolic")(torch.ones(3))

@@ -334,3 +334,9 @@ def test_a_view_in_the_forward_stands_right_before_its_user() -> None:
     found = Picture(lambda x, w: (w.exp().sin() * x.t()).sum(), torch.randn(4, 4), torch.randn(4, 4, requires_grad=True))
     rows = {b.lines[0]: b.y for b in found.boxes if not b.pill and b.middle < found.pills[0].x}
     assert rows["t"] == rows["mul"] - 58 > rows["exp"]
+
+
+def test_a_view_of_a_result_stands_right_below_it() -> None:
+    found = Picture(lambda x, w: (x.exp().t() * w.sin().cos().sin()).sum(), torch.randn(4, 4), torch.randn(4, 4, requires_grad=True))
+    rows = {b.lines[0]: b.y for b in found.boxes if not b.pill and b.middle < found.pills[0].x}
+    assert rows["exp"] + 58 == rows["t"] < rows["mul"] - 58
