@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
+
+from tests.compositions.tools import refused
 
 
 def ctc_of_log_softmax(x: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -298,11 +301,4 @@ def refused_beyond(x: Tensor) -> Tensor:
     ends = torch.iinfo(x.dtype)
     beyond = [float(ends.max + 1), 2.0 * (ends.max + 1), 2.0 * ends.min - 2.0, 1e30, math.inf, -math.inf]
 
-    def refuses(number: float) -> bool:
-        try:
-            x.clone().fill_(number)
-        except (RuntimeError, OverflowError):
-            return True
-        return False
-
-    return torch.tensor([refuses(number) for number in beyond])
+    return torch.tensor(refused(*(partial(x.clone().fill_, number) for number in beyond), kinds=(RuntimeError, OverflowError)))

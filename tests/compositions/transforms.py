@@ -450,8 +450,8 @@ def attention_by_mask(x: Tensor) -> Results:
             return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
         out, pull = vjp(attention, query)
-        (found,) = pull(out.cos())
-        return found  # type: ignore[no-any-return]
+        found: Tensor = pull(out.cos())[0]
+        return found
 
     # torch's kernel has no second derivative
     with nullcontext() if own("unwrap") else nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):

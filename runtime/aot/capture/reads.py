@@ -175,13 +175,15 @@ def asked_for(reads: Sequence[Read], known: Iterable[torch.Tensor], carried: fro
 
 def generators_in(reads: Iterable[Read]) -> list[torch.Generator]:
     """The random generators that a program has found, also as items of a container."""
-    found: list[torch.Generator] = []
+    found: list[Any] = []
     for value in (read.value for read in reads):
-        items = (
-            value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list, set, frozenset, deque)) else (value,)
-        )
-        found += [x for x in items if isinstance(x, torch.Generator)]
-    return found
+        if isinstance(value, dict):
+            found += value.values()
+        elif isinstance(value, (tuple, list, set, frozenset, deque)):
+            found += value
+        else:
+            found.append(value)
+    return [x for x in found if isinstance(x, torch.Generator)]
 
 
 def once(reads: Iterable[Read]) -> list[Read]:
