@@ -41,7 +41,7 @@ _TAKEN = (
     "the program sets the state of a random generator to one that it takes from another state (clone_state, get_state, "
     "manual_seed(torch.initial_seed() + 1)), and a graph would keep that of its trace. Do that before the call."
 )
-_READ = "the program uses the state of a random generator as a tensor, and a graph would keep that of its trace. Do that outside of it."
+_READ = "the program uses the {} of a random generator, and a graph would keep that of its trace. Do that outside of it."
 _UNFOUND = (
     "the program draws from a generator that was just seeded, and that is in no variable of a function that runs. So it is not known "
     "whether each call makes it. Keep it in a variable."
@@ -207,7 +207,12 @@ class RandomStates:
             with _disable_current_modes():
                 seed = _seed_in(t)
             if seed is not None and self._is_taken(seed):
-                raise RuntimeError(f"{_READ}{here()}")
+                raise RuntimeError(f"{_READ.format('state')}{here()}")
+
+    def refuse_seed(self, number: int) -> None:
+        """Raise if ``number``, which the graph would keep, is the seed of a generator of the trace: ``x * torch.initial_seed()``."""
+        if number >= _BOUND and self._is_taken(number):
+            raise RuntimeError(f"{_READ.format('seed')}{here()}")
 
     def _is_taken(self, seed: int, cdata: int | None = None) -> bool:
         """Whether ``seed``, of the generator at this address, follows from that of a generator of the trace: it is that of another one, a

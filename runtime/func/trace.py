@@ -257,6 +257,9 @@ class Trace(Level):
 
     def _written(self, func: Any, facts: CallFacts, given: Sequence[Any], named: dict[str, Any], out: Any, args: Any, kwargs: Any) -> Any:
         """Write a call that has run into the graph. ``given`` and ``named``: its arguments there. ``out``: what it has returned."""
+        if self.random_states is not None:
+            for number in (a for a in given if type(a) is int):
+                self.random_states.refuse_seed(number)
         node = add_call(self.graph, func, tuple(given), named, facts.node_name)
         if self.provenance is not None:
             self.provenance.note(node)

@@ -418,8 +418,15 @@ def returns_a_state(x: Any) -> Any:
 @pytest.mark.parametrize("way", [lambda f: aot_function(f, nop)(torch.ones(2)), lambda f: export(f, (torch.ones(2),))])
 @pytest.mark.parametrize("program", [uses_a_state, returns_a_state])
 def test_a_state_as_a_tensor_is_refused(program: Any, way: Any) -> None:
-    with pytest.raises(RuntimeError, match="uses the state of a random generator as a tensor"):
+    with pytest.raises(RuntimeError, match="uses the state of a random generator, and a graph would keep"):
         way(program)
+
+
+@pytest.mark.parametrize("way", [lambda f: aot_function(f, nop)(torch.ones(2)), lambda f: export(f, (torch.ones(2),))])
+@pytest.mark.parametrize("generator", [torch.default_generator, GENERATOR])
+def test_a_seed_as_a_number_is_refused(generator: torch.Generator, way: Any) -> None:
+    with pytest.raises(RuntimeError, match="uses the seed of a random generator, and a graph would keep"):
+        way(lambda x: x * generator.initial_seed())
 
 
 def test_a_generator_that_the_program_makes_and_keeps_is_refused_with_the_line() -> None:
