@@ -2,4 +2,5 @@
 
 import os
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # read when torch is imported: the profiler writes to stderr each time it starts
+# read when torch is imported: the profiler writes to stderr each time it starts
+os.environ.setdefault("KINETO_LOG_LEVEL", "9")

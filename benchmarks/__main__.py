@@ -30,18 +30,46 @@ from benchmarks import (
 from benchmarks.cells import Cell, Outcome, run
 from benchmarks.programs import SIZES
 
-SUITES = ("transforms", "jit", "captures", "steps", "engine", "compiled", "calls", "per_sample", "per_sample_peers", "memory", "compilers")
+SUITES = (
+    "transforms",
+    "jit",
+    "captures",
+    "steps",
+    "engine",
+    "compiled",
+    "calls",
+    "per_sample",
+    "per_sample_peers",
+    "memory",
+    "compilers",
+)
 _ASKED = ("per_sample_peers", "compilers")  # suites that run only if asked for
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", default="", metavar="TEXT", help='run what has TEXT in "suite / size / program / transform"')
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="TEXT",
+        help='run what has TEXT in "suite / size / program / transform"',
+    )
     parser.add_argument("--size", choices=SIZES, help="one size of the transforms (default: both)")
-    parser.add_argument("--suite", choices=SUITES, help=f"one suite (default: all but {', '.join(_ASKED)})")
-    parser.add_argument("--seconds", type=float, default=1.0, help="time for each comparison (default 1.0)")
-    parser.add_argument("--iterations", type=int, default=10_000, help="calls over which resident memory is measured (10000)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE as well")
+    parser.add_argument(
+        "--suite", choices=SUITES, help=f"one suite (default: all but {', '.join(_ASKED)})"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="time for each comparison (default 1.0)"
+    )
+    parser.add_argument(
+        "--iterations",
+        type=int,
+        default=10_000,
+        help="calls over which resident memory is measured (10000)",
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the results to FILE as well"
+    )
     return parser.parse_args()
 
 
@@ -80,16 +108,32 @@ def main() -> int:
         report.show(outcomes, console)
     imported = calls.imports() if wanted("calls") and not options.only else {}
     for name, taken in imported.items():
-        console.print(f"{name}: {taken:.2f} s of processor time beyond import torch (goal: at most 1)")
+        console.print(
+            f"{name}: {taken:.2f} s of processor time beyond import torch (goal: at most 1)"
+        )
     kept = memory.report(console, options.only, options.iterations) if wanted("memory") else None
     if kept is not None:
         kept["compiled"] = partitions.tables(console, options.only)
         kept["steps"] = steps.tables(console, options.only)
-        kept["steps resident"] = steps.residents(console, options.iterations) if options.iterations else {}
+        kept["steps resident"] = (
+            steps.residents(console, options.iterations) if options.iterations else {}
+        )
         kept["per_sample"] = per_sample_memory.report(console, options.only)
-    beside = peers.report(console, options.only, options.seconds) if options.suite == "compilers" else None
+    beside = (
+        peers.report(console, options.only, options.seconds)
+        if options.suite == "compilers"
+        else None
+    )
     if options.json:
-        report.write(options.json, {"times": report.as_data(outcomes), "imports": imported, "memory": kept, "compilers": beside})
+        report.write(
+            options.json,
+            {
+                "times": report.as_data(outcomes),
+                "imports": imported,
+                "memory": kept,
+                "compilers": beside,
+            },
+        )
     return int(any(o.error.startswith(("runtime:", "the sides")) for o in outcomes))
 
 

@@ -162,7 +162,9 @@ def cases() -> Iterator[Case]:
     indices: dict[str, Any] = {"x[0]": 0, "x[:, 1]": (slice(None), 1), "x[0:2]": slice(2)}
     yield from (Case(text, "call", partial(row, index)) for text, index in indices.items())
     yield Case("bool(x)", "call", partial(asking, bool), 6)
-    yield Case("bool((x == x).all())", "call", partial(asking, lambda x: bool((x == x).all()), 3, 4), 6)
+    yield Case(
+        "bool((x == x).all())", "call", partial(asking, lambda x: bool((x == x).all()), 3, 4), 6
+    )
     yield Case("x.item()", "call", partial(asking, lambda x: x.item()), 6)
     yield Case("float(x)", "call", partial(asking, float), 6)
     yield Case("len(x)", "call", partial(asking, len, 3, 4))
@@ -177,17 +179,41 @@ def cases() -> Iterator[Case]:
         which = "" if foreach is None else f", foreach={foreach}"
         for optimizer in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD):
             goal = 5 if foreach is None or optimizer is not torch.optim.SGD else None
-            yield Case(f"{optimizer.__name__} step{which}", "call", partial(stepping, optimizer, lr=1e-3, foreach=foreach), goal)
+            yield Case(
+                f"{optimizer.__name__} step{which}",
+                "call",
+                partial(stepping, optimizer, lr=1e-3, foreach=foreach),
+                goal,
+            )
     for layer in (nn.GRU, nn.LSTM, nn.RNN, nn.GRUCell, nn.LSTMCell, nn.RNNCell):
         shape = (2, 4) if layer.__name__.endswith("Cell") else (5, 2, 4)
         yield Case(layer.__name__, "call", partial(forward, layer, *shape))
-        yield Case(layer.__name__, "forward + backward", partial(forward_and_backward, layer, *shape), 4)
+        yield Case(
+            layer.__name__, "forward + backward", partial(forward_and_backward, layer, *shape), 4
+        )
         yield Case(layer.__name__, "func.grad", partial(transformed, layer, *shape))
     deep = {"num_layers": 2, "bidirectional": True, "batch_first": True}
-    yield Case("GRU, 2 layers, both ways", "forward + backward", partial(forward_and_backward, nn.GRU, 2, 5, 4, **deep), 4)
-    for mode, dims in (("nearest", 1), ("nearest", 2), ("nearest", 3), ("nearest-exact", 3), ("bilinear", 2), ("trilinear", 3)):
+    yield Case(
+        "GRU, 2 layers, both ways",
+        "forward + backward",
+        partial(forward_and_backward, nn.GRU, 2, 5, 4, **deep),
+        4,
+    )
+    for mode, dims in (
+        ("nearest", 1),
+        ("nearest", 2),
+        ("nearest", 3),
+        ("nearest-exact", 3),
+        ("bilinear", 2),
+        ("trilinear", 3),
+    ):
         yield Case(f"upsample {mode} {dims}d", "call", partial(resampling, mode, dims, False), 3)
-        yield Case(f"upsample {mode} {dims}d", "forward + backward", partial(resampling, mode, dims, True), 3)
+        yield Case(
+            f"upsample {mode} {dims}d",
+            "forward + backward",
+            partial(resampling, mode, dims, True),
+            3,
+        )
 
 
 def _both(case: Case) -> tuple[Call, Call]:
@@ -198,11 +224,23 @@ def _both(case: Case) -> tuple[Call, Call]:
 
 def cells() -> Iterator[Cell]:
     for case in cases():
-        yield Cell("calls", "", case.name, case.what, "torch", partial(_both, case), case.goal, runtime.dropin.installed)
+        yield Cell(
+            "calls",
+            "",
+            case.name,
+            case.what,
+            "torch",
+            partial(_both, case),
+            case.goal,
+            runtime.dropin.installed,
+        )
 
 
 _IMPORT = "import time, torch; start = time.process_time(); {}; print(time.process_time() - start)"
-IMPORTS = {"import runtime": "import runtime", "runtime.dropin.install()": "import runtime.dropin; runtime.dropin.install()"}
+IMPORTS = {
+    "import runtime": "import runtime",
+    "runtime.dropin.install()": "import runtime.dropin; runtime.dropin.install()",
+}
 
 
 def imports(rounds: int = 5) -> dict[str, float]:
@@ -212,4 +250,6 @@ def imports(rounds: int = 5) -> dict[str, float]:
         command = [sys.executable, "-c", _IMPORT.format(statement)]
         return float(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
 
-    return {name: median(once(statement) for _ in range(rounds)) for name, statement in IMPORTS.items()}
+    return {
+        name: median(once(statement) for _ in range(rounds)) for name, statement in IMPORTS.items()
+    }

@@ -45,7 +45,10 @@ class Outcome:
 
 def difference(ours: object, peer: object) -> str:
     """Where two results differ, or "". The tolerance is 1e-3 of a tensor's largest element: float32 sums in another order."""
-    mine, theirs = ([t for t in pytree.tree_leaves(plain(side)) if isinstance(t, torch.Tensor)] for side in (ours, peer))
+    mine, theirs = (
+        [t for t in pytree.tree_leaves(plain(side)) if isinstance(t, torch.Tensor)]
+        for side in (ours, peer)
+    )
     if len(mine) != len(theirs):
         return f"{len(mine)} results, the peer has {len(theirs)}"
     for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
@@ -65,12 +68,18 @@ def run(cell: Cell, *, seconds: float) -> Outcome:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.func warns of slow loops, which the table shows
         calls = cell.build()
-        for side, call, around in zip(("runtime", cell.peer), calls, (cell.around, nullcontext), strict=True):
+        for side, call, around in zip(
+            ("runtime", cell.peer), calls, (cell.around, nullcontext), strict=True
+        ):
             try:
                 with around():
                     results.append(call())
             except Exception as e:  # any error of a side belongs in the table
-                return Outcome(cell, None, f"{side}: {type(e).__name__}: {str(e).strip().splitlines()[0] if str(e) else ''}")
+                return Outcome(
+                    cell,
+                    None,
+                    f"{side}: {type(e).__name__}: {str(e).strip().splitlines()[0] if str(e) else ''}",
+                )
         different = difference(*results)
         if different:
             return Outcome(cell, None, f"the sides disagree: {different}")

@@ -26,7 +26,10 @@ def ours(**options: Any) -> Compile:
 def torchs(partition: str) -> Compile:
     import functorch.compile as theirs
 
-    cut = {"default": theirs.default_partition, "min cut": theirs.min_cut_rematerialization_partition}[partition]
+    cut = {
+        "default": theirs.default_partition,
+        "min cut": theirs.min_cut_rematerialization_partition,
+    }[partition]
     return lambda module: theirs.aot_module(module, theirs.nop, partition_fn=cut)
 
 
@@ -66,17 +69,46 @@ def _gradients(run: Callable[..., Any], model: Model, parameters: list[nn.Parame
 
 
 def cells() -> Iterator[Cell]:
-    partitions = {"default": aot.default_partition, "min cut": aot.min_cut_rematerialization_partition}
+    partitions = {
+        "default": aot.default_partition,
+        "min cut": aot.min_cut_rematerialization_partition,
+    }
     for model in models():
         for name, partition in partitions.items():
             mine = ours(partition_fn=partition)
             yield _cell(model, f"{name} ÷ eager", "torch", step, mine, lambda: eager, 1.0)
-            yield _cell(model, f"{name} ÷ AOT", "torch's AOT", step, mine, partial(torchs, name), 1.0)
-            yield _cell(model, f"capture, {name}", "torch's AOT", capture, mine, partial(torchs, name), 0.5)
-        yield _cell(model, "dynamic ÷ static", "the runtime, static shapes", step, ours(dynamic=True), ours, 1.3)
+            yield _cell(
+                model, f"{name} ÷ AOT", "torch's AOT", step, mine, partial(torchs, name), 1.0
+            )
+            yield _cell(
+                model, f"capture, {name}", "torch's AOT", capture, mine, partial(torchs, name), 0.5
+            )
+        yield _cell(
+            model,
+            "dynamic ÷ static",
+            "the runtime, static shapes",
+            step,
+            ours(dynamic=True),
+            ours,
+            1.3,
+        )
 
 
 def _cell(
-    model: Model, what: str, peer: str, build: Callable[[Model, Compile], Step], mine: Compile, theirs: Callable[[], Compile], goal: float
+    model: Model,
+    what: str,
+    peer: str,
+    build: Callable[[Model, Compile], Step],
+    mine: Compile,
+    theirs: Callable[[], Compile],
+    goal: float,
 ) -> Cell:
-    return Cell("compiled", "", model.name, what, peer, lambda: (build(model, mine), build(model, theirs())), goal)
+    return Cell(
+        "compiled",
+        "",
+        model.name,
+        what,
+        peer,
+        lambda: (build(model, mine), build(model, theirs())),
+        goal,
+    )

@@ -14,13 +14,17 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "")
+    + " --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+)
 
 import jax
 import jax.numpy as jnp
 
 jax.config.update("jax_platforms", "cpu")
-jax.config.update("jax_cpu_enable_async_dispatch", False)  # a call computes on the thread that it is made on
+# a call computes on the thread that it is made on
+jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 Function = Callable[[Any], Any]
 
@@ -37,7 +41,10 @@ def _sines(f: Callable[..., Any]) -> Function:
 
 
 def _mlp(f: Callable[..., Any]) -> Function:
-    layers = [(_array(weight), _array(bias)) for weight, bias in inspect.getclosurevars(f).nonlocals["layers"]]
+    layers = [
+        (_array(weight), _array(bias))
+        for weight, bias in inspect.getclosurevars(f).nonlocals["layers"]
+    ]
 
     def g(x: Any) -> Any:
         for i, (weight, bias) in enumerate(layers):
@@ -53,7 +60,11 @@ def _solve(f: Callable[..., Any]) -> Function:
     return lambda x: jnp.linalg.solve(matrix + 0.1 * x[:, None], x)
 
 
-PROGRAMS: dict[str, Callable[[Callable[..., Any]], Function]] = {"sines": _sines, "MLP": _mlp, "solve": _solve}
+PROGRAMS: dict[str, Callable[[Callable[..., Any]], Function]] = {
+    "sines": _sines,
+    "MLP": _mlp,
+    "solve": _solve,
+}
 """By name, what makes the program of jax from ours, whose constants it takes."""
 
 
@@ -74,7 +85,9 @@ TRANSFORMS: dict[str, Callable[[Function], Callable[..., Any]]] = {
 }
 
 
-def jitted(program: str, transform: str, f: Callable[..., Any], args: tuple[Tensor, ...]) -> Callable[[], Any]:
+def jitted(
+    program: str, transform: str, f: Callable[..., Any], args: tuple[Tensor, ...]
+) -> Callable[[], Any]:
     """A call of the jitted transform of a program: the one that ``f`` is in torch, of the same arguments."""
     compiled = jax.jit(TRANSFORMS[transform](PROGRAMS[program](f)))
     arrays = tuple(map(_array, args))

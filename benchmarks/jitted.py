@@ -61,7 +61,10 @@ TRANSFORMS: dict[str, Callable[[Any, Callable[[Tensor], Tensor], Tensor], Built]
     "jacrev": lambda api, f, x: (api.jacrev(f), (x,)),
     "jacfwd": lambda api, f, x: (api.jacfwd(f), (x,)),
     "hessian": lambda api, f, x: (api.hessian(_total(f)), (x,)),
-    "vmap of grad of grad": lambda api, f, x: (api.vmap(api.grad(_total(api.grad(_total(f))))), (torch.stack([x] * 8),)),
+    "vmap of grad of grad": lambda api, f, x: (
+        api.vmap(api.grad(_total(api.grad(_total(f))))),
+        (torch.stack([x] * 8),),
+    ),
 }
 
 
@@ -71,7 +74,9 @@ def programs() -> dict[str, Program]:
     return {"sines": _sines(), "MLP": _mlp(), "solve": _solve()}
 
 
-def both(transform: str, f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Callable[..., Any], Callable[..., Any], tuple[Tensor, ...]]:
+def both(
+    transform: str, f: Callable[[Tensor], Tensor], x: Tensor
+) -> tuple[Callable[..., Any], Callable[..., Any], tuple[Tensor, ...]]:
     """The transform of `f` by runtime.func and by torch.func, and its arguments."""
     mine, args = TRANSFORMS[transform](runtime.func, f, x)
     theirs, _ = TRANSFORMS[transform](torch.func, f, x)
@@ -81,7 +86,9 @@ def both(transform: str, f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Call
 def cells() -> Iterator[Cell]:
     for name, (f, x) in programs().items():
         for transform in TRANSFORMS:
-            yield Cell("jit", "", name, transform, "torch.func", partial(_sides, transform, f, x), 0.8)
+            yield Cell(
+                "jit", "", name, transform, "torch.func", partial(_sides, transform, f, x), 0.8
+            )
 
 
 def captures() -> Iterator[Cell]:
@@ -90,16 +97,28 @@ def captures() -> Iterator[Cell]:
     for name, (f, x) in programs().items():
         for calls, transform in itertools.product((1, 2), TRANSFORMS):
             row = name if calls == 1 else f"{name}, two calls"
-            yield Cell("captures", "", row, transform, "torch make_fx", partial(_first_calls, transform, calls, f, x), milliseconds=True)
+            yield Cell(
+                "captures",
+                "",
+                row,
+                transform,
+                "torch make_fx",
+                partial(_first_calls, transform, calls, f, x),
+                milliseconds=True,
+            )
 
 
-def _sides(transform: str, f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
+def _sides(
+    transform: str, f: Callable[[Tensor], Tensor], x: Tensor
+) -> tuple[Callable[[], object], Callable[[], object]]:
     mine, theirs, args = both(transform, f, x)
     jitted = jit(mine)
     return lambda: jitted(*args), lambda: theirs(*args)
 
 
-def _first_calls(transform: str, calls: int, f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
+def _first_calls(
+    transform: str, calls: int, f: Callable[[Tensor], Tensor], x: Tensor
+) -> tuple[Callable[[], object], Callable[[], object]]:
     mine, theirs, args = both(transform, f, x)
 
     def called(captured: Callable[..., object]) -> list[object]:

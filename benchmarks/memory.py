@@ -38,12 +38,20 @@ class Held:
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor]) -> "Held":
-        storages = {part.untyped_storage()._cdata: part.untyped_storage().nbytes() for t in tensors for part in _dense_parts(t)}
+        storages = {
+            part.untyped_storage()._cdata: part.untyped_storage().nbytes()
+            for t in tensors
+            for part in _dense_parts(t)
+        }
         return cls(len(tensors), len(storages), sum(storages.values()))
 
     def within(self, peer: "Held") -> bool:
         """Whether this is at most 5% more than the peer."""
-        return self.references <= SLACK * peer.references and self.storages <= SLACK * peer.storages and self.bytes <= SLACK * peer.bytes
+        return (
+            self.references <= SLACK * peer.references
+            and self.storages <= SLACK * peer.storages
+            and self.bytes <= SLACK * peer.bytes
+        )
 
     def __str__(self) -> str:
         return f"{self.references} / {self.storages} / {self.bytes:,}"
@@ -77,7 +85,8 @@ def saved_by_torch(f: Callable[..., Any], *args: Any) -> Held:
     return held
 
 
-_HOMES = ("runtime.tape", "runtime.session", "runtime.autograd", "runtime.aot")  # the modules of nodes and of the objects in them
+# the modules of nodes and of the objects in them
+_HOMES = ("runtime.tape", "runtime.session", "runtime.autograd", "runtime.aot")
 
 
 def saved_by_runtime(f: Callable[..., Any], *args: Any) -> Held:
@@ -152,7 +161,9 @@ def _changes(measured: Any) -> list[int]:
     return [e.nbytes() for e in measured.profiler.kineto_results.events() if e.name() == "[memory]"]
 
 
-def training_pass(p: Training, ours: bool) -> tuple[Callable[[], Callable[[], None]], Callable[[], None]]:
+def training_pass(
+    p: Training, ours: bool
+) -> tuple[Callable[[], Callable[[], None]], Callable[[], None]]:
     """A forward pass that returns the backward pass, and a function that clears the gradients."""
     x, parameters = leaves(p, ours)
 
@@ -167,7 +178,9 @@ def training_pass(p: Training, ours: bool) -> tuple[Callable[[], Callable[[], No
     return forward, reset
 
 
-def sides(f: Callable[..., Any], tensors: Sequence[Tensor], differentiable: Callable[[int], bool]) -> tuple[Held, Held]:
+def sides(
+    f: Callable[..., Any], tensors: Sequence[Tensor], differentiable: Callable[[int], bool]
+) -> tuple[Held, Held]:
     """The tensors that the runtime and torch's engine save for `f`."""
     ours = [runtime.wrap(t.clone(), requires_grad=differentiable(i)) for i, t in enumerate(tensors)]
     theirs = [t.clone().requires_grad_(differentiable(i)) for i, t in enumerate(tensors)]
@@ -197,7 +210,11 @@ def of_ops(only: str = "", samples: int = 2) -> Iterator[Swept]:
 
     for op in op_db:
         name = f"{op.name}.{op.variant_test_name}".rstrip(".")
-        if only.lower() not in name.lower() or torch.float64 not in op.supported_dtypes("cpu") or not op.supports_autograd:
+        if (
+            only.lower() not in name.lower()
+            or torch.float64 not in op.supported_dtypes("cpu")
+            or not op.supports_autograd
+        ):
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -214,8 +231,14 @@ def _of_sample(op: Any, sample: Any) -> tuple[Held | str, Held | str]:
         first, args, kwargs = pytree.tree_unflatten(list(values), spec)
         return op.op(first, *args, **kwargs)
 
-    theirs = [t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, Tensor) else t for t in flat]
-    ours = [runtime.wrap(t.detach().clone(), t.requires_grad) if isinstance(t, Tensor) else t for t in flat]
+    theirs = [
+        t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, Tensor) else t
+        for t in flat
+    ]
+    ours = [
+        runtime.wrap(t.detach().clone(), t.requires_grad) if isinstance(t, Tensor) else t
+        for t in flat
+    ]
     return _or_error(saved_by_runtime, f, ours), _or_error(saved_by_torch, f, theirs)
 
 
@@ -246,21 +269,30 @@ def resident(step: Callable[[], object], iterations: int, every: int) -> Iterato
             yield pages * resource.getpagesize()
 
 
-def resident_line(console: Console, what: str, step: Callable[[], object], iterations: int) -> list[int]:
+def resident_line(
+    console: Console, what: str, step: Callable[[], object], iterations: int
+) -> list[int]:
     """Print ten sizes of the process, in the course of `iterations` calls of `step`, and return them."""
     found = list(resident(step, iterations, max(1, iterations // 10)))
-    console.print(f"resident MiB during {iterations} {what}: {', '.join(f'{b / 2**20:.1f}' for b in found)}")
+    console.print(
+        f"resident MiB during {iterations} {what}: {', '.join(f'{b / 2**20:.1f}' for b in found)}"
+    )
     return found
 
 
 def report(console: Console, only: str, iterations: int) -> dict[str, Any]:
     """Print every table, and return the data."""
-    data: dict[str, Any] = {"saved": _saved_table(console, only), "peak": _peak_table(console, only)}
+    data: dict[str, Any] = {
+        "saved": _saved_table(console, only),
+        "peak": _peak_table(console, only),
+    }
     swept = list(of_ops(only))
     return data | {
         "sweep": _more_than_torch_table(console, swept),
         "not compared": _not_compared_table(console, swept),
-        "resident": resident_line(console, "training steps of an MLP", eager_step(), iterations) if iterations else [],
+        "resident": resident_line(console, "training steps of an MLP", eager_step(), iterations)
+        if iterations
+        else [],
     }
 
 
@@ -273,10 +305,19 @@ def empty_table(title: str, *columns: str, numbers: bool) -> Table:
 
 
 def _saved_table(console: Console, only: str) -> dict[str, Any]:
-    table = empty_table("saved for backward: references / storages / bytes", "program", "runtime", "torch", "", numbers=True)
+    table = empty_table(
+        "saved for backward: references / storages / bytes",
+        "program",
+        "runtime",
+        "torch",
+        "",
+        numbers=True,
+    )
     data = {}
     for name, mine, theirs in of_programs(only):
-        table.add_row(name, str(mine), str(theirs), "" if mine.within(theirs) else "[red]more[/red]")
+        table.add_row(
+            name, str(mine), str(theirs), "" if mine.within(theirs) else "[red]more[/red]"
+        )
         data[name] = {"runtime": vars(mine), "torch": vars(theirs)}
     console.print(table)
     return data
@@ -284,20 +325,36 @@ def _saved_table(console: Console, only: str) -> dict[str, Any]:
 
 def _peak_table(console: Console, only: str) -> dict[str, Any]:
     columns = ("program", "peak", "torch", "ratio", "kept", "torch", "ratio")
-    table = empty_table("bytes of forward and backward: peak, and kept between the two", *columns, numbers=True)
+    table = empty_table(
+        "bytes of forward and backward: peak, and kept between the two", *columns, numbers=True
+    )
     data = {}
     for p in trainings():
         if only.lower() in p.name.lower():
             a, b = (peak_of(p, ours) for ours in (True, False))
             ratios = a.peak / b.peak, a.kept / b.kept
-            table.add_row(p.name, f"{a.peak:,}", f"{b.peak:,}", f"{ratios[0]:.3f}", f"{a.kept:,}", f"{b.kept:,}", f"{ratios[1]:.3f}")
+            table.add_row(
+                p.name,
+                f"{a.peak:,}",
+                f"{b.peak:,}",
+                f"{ratios[0]:.3f}",
+                f"{a.kept:,}",
+                f"{b.kept:,}",
+                f"{ratios[1]:.3f}",
+            )
             data[p.name] = {"runtime": vars(a), "torch": vars(b)}
     console.print(table)
     return data
 
 
-def _more_than_torch_table(console: Console, swept: Sequence[Swept]) -> dict[str, list[dict[str, Any]]]:
-    compared = [(name, mine, theirs) for name, mine, theirs in swept if isinstance(mine, Held) and isinstance(theirs, Held)]
+def _more_than_torch_table(
+    console: Console, swept: Sequence[Swept]
+) -> dict[str, list[dict[str, Any]]]:
+    compared = [
+        (name, mine, theirs)
+        for name, mine, theirs in swept
+        if isinstance(mine, Held) and isinstance(theirs, Held)
+    ]
     more = [(name, mine, theirs) for name, mine, theirs in compared if not mine.within(theirs)]
     title = f"ops that keep more than under torch's engine: {len(more)} of {len(compared)} samples"
     table = empty_table(title, "op", "runtime", "torch", numbers=False)
@@ -317,7 +374,9 @@ def _not_compared_table(console: Console, swept: Sequence[Swept]) -> list[dict[s
         if isinstance(said, str)
     ]
     without = sum(isinstance(mine, str) or isinstance(theirs, str) for _, mine, theirs in swept)
-    table = empty_table(f"not compared: {without} of {len(swept)} samples", "op", "side", "error", numbers=False)
+    table = empty_table(
+        f"not compared: {without} of {len(swept)} samples", "op", "side", "error", numbers=False
+    )
     for error in errors:
         table.add_row(error["op"], error["side"], escape(error["error"]))
     console.print(table)

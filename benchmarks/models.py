@@ -27,7 +27,9 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
-        q, k, v = (t.view(batch, length, self.heads, -1).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        q, k, v = (
+            t.view(batch, length, self.heads, -1).transpose(1, 2) for t in self.qkv(x).chunk(3, -1)
+        )
         scores = q @ k.transpose(-2, -1) / math.sqrt(width // self.heads)
         if self.causal:
             future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
@@ -45,7 +47,9 @@ class Block(nn.Module):
         self.first = first
         self.attention = SelfAttention(width, heads, causal)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         if self.first:
@@ -58,10 +62,14 @@ class Block(nn.Module):
 class LanguageModel(nn.Module):
     """Token and position embeddings, blocks, and logits by the token embedding: weights are tied, as in both papers."""
 
-    def __init__(self, vocabulary: int, length: int, width: int, heads: int, depth: int, *, gpt: bool) -> None:
+    def __init__(
+        self, vocabulary: int, length: int, width: int, heads: int, depth: int, *, gpt: bool
+    ) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList([Block(width, heads, causal=gpt, first=gpt) for _ in range(depth)])
+        self.blocks = nn.ModuleList(
+            [Block(width, heads, causal=gpt, first=gpt) for _ in range(depth)]
+        )
         self.norm = nn.LayerNorm(width)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -76,11 +84,16 @@ class Residual(nn.Module):
 
     def __init__(self, channels: int, out: int, stride: int) -> None:
         super().__init__()
-        self.conv1, self.norm1 = nn.Conv2d(channels, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out)
+        self.conv1, self.norm1 = (
+            nn.Conv2d(channels, out, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(out),
+        )
         self.conv2, self.norm2 = nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels != out:
-            self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
@@ -92,8 +105,15 @@ def resnet18() -> nn.Module:
     blocks = []
     for i, (before, after) in enumerate(itertools.pairwise(channels)):
         blocks += [Residual(before, after, 1 if i == 0 else 2), Residual(after, after, 1)]
-    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
-    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
+    stem = [
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+    ]
+    return nn.Sequential(
+        *stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000)
+    )
 
 
 def small_cnn() -> nn.Module:
@@ -126,11 +146,17 @@ def models() -> list[Model]:
     kinds: list[tuple[str, Callable[[], nn.Module], Tensor]] = [
         (
             "MLP",
-            lambda: nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)),
+            lambda: nn.Sequential(
+                nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+            ),
             torch.randn(32, 64),
         ),
         ("CNN", small_cnn, torch.randn(8, 3, 32, 32)),
-        ("transformer block", lambda: Block(128, 4, causal=False, first=True), torch.randn(4, 64, 128)),
+        (
+            "transformer block",
+            lambda: Block(128, 4, causal=False, first=True),
+            torch.randn(4, 64, 128),
+        ),
         ("GPT-2 tiny", lambda: LanguageModel(1000, 64, 32, 4, 5, gpt=True), ids),
         ("BERT tiny", lambda: LanguageModel(1000, 64, 128, 2, 2, gpt=False), ids),
         ("ResNet-18", resnet18, torch.randn(1, 3, 64, 64)),

@@ -48,8 +48,12 @@ class _Watch:
         def forward(*args: Any) -> Any:
             outs = module(*args)
             given = {a.untyped_storage()._cdata for a in args if isinstance(a, torch.Tensor)}
-            saved = [t for t in outs[n:] if isinstance(t, torch.Tensor) and t.layout is torch.strided]
-            self.held = memory.Held.of([t for t in saved if t.untyped_storage()._cdata not in given])
+            saved = [
+                t for t in outs[n:] if isinstance(t, torch.Tensor) and t.layout is torch.strided
+            ]
+            self.held = memory.Held.of(
+                [t for t in saved if t.untyped_storage()._cdata not in given]
+            )
             return outs
 
         return self.make_boxed(forward)
@@ -58,20 +62,27 @@ class _Watch:
 def ours(model: Model, partition: Partition) -> Kept:
     watch, module = _Watch(partition, aot.make_boxed_func), MeanSquare(model.make())
     aot.aot_module(module, watch.compile, aot.nop, watch.cut)(model.x).backward()
-    return Kept(watch.held, _peak(model, lambda m: aot.aot_module(m, aot.nop, partition_fn=partition)))
+    return Kept(
+        watch.held, _peak(model, lambda m: aot.aot_module(m, aot.nop, partition_fn=partition))
+    )
 
 
 def torchs(model: Model, name: str) -> Kept | str:
     """What torch's partition of that name keeps, or why it cannot."""
     import functorch.compile as theirs
 
-    partition = {"default": theirs.default_partition, "min cut": theirs.min_cut_rematerialization_partition}[name]
+    partition = {
+        "default": theirs.default_partition,
+        "min cut": theirs.min_cut_rematerialization_partition,
+    }[name]
     watch, module = _Watch(partition, theirs.make_boxed_func), MeanSquare(model.make())
     try:
         theirs.aot_module(module, watch.compile, theirs.nop, watch.cut)(model.x).backward()
     except AssertionError as error:  # its forward graph of an LSTM saves a None
         return str(error).partition(",")[0]
-    return Kept(watch.held, _peak(model, lambda m: theirs.aot_module(m, theirs.nop, partition_fn=partition)))
+    return Kept(
+        watch.held, _peak(model, lambda m: theirs.aot_module(m, theirs.nop, partition_fn=partition))
+    )
 
 
 def _peak(model: Model, compile: Callable[[torch.nn.Module], Callable[..., Any]]) -> int:
@@ -119,16 +130,38 @@ def tables(console: Console, only: str) -> dict[str, Any]:
     found = list(rows(only))
     budgets = [f"min cut, {budget:g}" for budget in BUDGETS]
     saved = memory.empty_table(
-        "bytes handed to the backward", "model", "default", *budgets, "torch default", "torch min cut", "", numbers=True
+        "bytes handed to the backward",
+        "model",
+        "default",
+        *budgets,
+        "torch default",
+        "torch min cut",
+        "",
+        numbers=True,
     )
     peaks = memory.empty_table(
-        "peak bytes of a step", "model", "default", *budgets, "torch default", "torch min cut", "torch eager", "", numbers=True
+        "peak bytes of a step",
+        "model",
+        "default",
+        *budgets,
+        "torch default",
+        "torch min cut",
+        "torch eager",
+        "",
+        numbers=True,
     )
     for r in found:
         each: list[Kept | str] = [r.default, *r.budgets, r.torch_default, r.torch_min_cut]
-        more = isinstance(r.torch_min_cut, Kept) and r.budgets[0].held.bytes > r.torch_min_cut.held.bytes
+        more = (
+            isinstance(r.torch_min_cut, Kept)
+            and r.budgets[0].held.bytes > r.torch_min_cut.held.bytes
+        )
         rising = [k.peak for k in r.budgets] != sorted((k.peak for k in r.budgets), reverse=True)
-        saved.add_row(r.name, *(f"{k.held.bytes:,}" if isinstance(k, Kept) else "fails" for k in each), "[red]more[/red]" if more else "")
+        saved.add_row(
+            r.name,
+            *(f"{k.held.bytes:,}" if isinstance(k, Kept) else "fails" for k in each),
+            "[red]more[/red]" if more else "",
+        )
         peaks.add_row(
             r.name,
             *(f"{k.peak:,}" if isinstance(k, Kept) else "fails" for k in each),
@@ -140,7 +173,9 @@ def tables(console: Console, only: str) -> dict[str, Any]:
     return {
         r.name: {
             "default": _data(r.default),
-            "min cut": {f"{budget:g}": _data(kept) for budget, kept in zip(BUDGETS, r.budgets, strict=True)},
+            "min cut": {
+                f"{budget:g}": _data(kept) for budget, kept in zip(BUDGETS, r.budgets, strict=True)
+            },
             "torch default": _data(r.torch_default),
             "torch min cut": _data(r.torch_min_cut),
             "torch eager peak": r.eager,
@@ -150,4 +185,6 @@ def tables(console: Console, only: str) -> dict[str, Any]:
 
 
 def _data(kept: Kept | str) -> dict[str, Any]:
-    return {"error": kept} if isinstance(kept, str) else {"saved": vars(kept.held), "peak": kept.peak}
+    return (
+        {"error": kept} if isinstance(kept, str) else {"saved": vars(kept.held), "peak": kept.peak}
+    )

@@ -74,7 +74,12 @@ def measured(program: str, transform: str, backend: str, seconds: float) -> dict
     if different:
         return {"error": f"the sides disagree: {different}"}
     found = compare(lambda: jitted_mine(*args), call, seconds=seconds)
-    return {"ours": found.ours, "theirs": found.peer, "capture": capture, "compilation": compilation}
+    return {
+        "ours": found.ours,
+        "theirs": found.peer,
+        "capture": capture,
+        "compilation": compilation,
+    }
 
 
 def _first(call: Callable[[], object]) -> tuple[float, object]:
@@ -109,11 +114,16 @@ def report(console: Console, only: str, seconds: float) -> list[dict[str, Any]]:
         for transform in jitted.TRANSFORMS
         if only.lower() in f"compilers / {backend} / {program} / {transform}".lower()
     ]
-    found = [isolated(*cell, seconds) for cell in track(wanted, description="compiling", console=Console(stderr=True))]
+    found = [
+        isolated(*cell, seconds)
+        for cell in track(wanted, description="compiling", console=Console(stderr=True))
+    ]
     for backend in dict.fromkeys(b.backend for b in found):
         group = [b for b in found if b.backend == backend]
         peer = backend if backend == JAX else f"torch.compile(backend={backend!r})"
-        table = Table(title=f"time of jit ÷ {peer}, and how long that compiles", title_justify="left")
+        table = Table(
+            title=f"time of jit ÷ {peer}, and how long that compiles", title_justify="left"
+        )
         columns = list(dict.fromkeys(b.transform for b in group))
         for column in ("program", *columns):
             table.add_column(column)
@@ -128,7 +138,11 @@ def report(console: Console, only: str, seconds: float) -> list[dict[str, Any]]:
         )
         for b in group:
             if b.error:
-                console.print(f"no ratio for {b.backend} / {b.program} / {b.transform}: {b.error}", style="red", markup=False)
+                console.print(
+                    f"no ratio for {b.backend} / {b.program} / {b.transform}: {b.error}",
+                    style="red",
+                    markup=False,
+                )
     return [vars(b) for b in found]
 
 

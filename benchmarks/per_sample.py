@@ -15,8 +15,19 @@ from runtime.session.tensor import unwrap
 
 Params = dict[str, Tensor]
 Both = tuple[Callable[[], object], Callable[[], object]]
-_ALL = {"CNN of three 3×3": 1.2, "transformer block": 1.1, "embedding and LSTM": 3.0, "GPT-2 tiny": 1.5}
-_GOALS = {"MLP 784-512-512-10": 1.3, "CNN of three 3×3": 1.5, "transformer block": 1.25, "embedding and LSTM": 1.5, "GPT-2 tiny": 1.5}
+_ALL = {
+    "CNN of three 3×3": 1.2,
+    "transformer block": 1.1,
+    "embedding and LSTM": 3.0,
+    "GPT-2 tiny": 1.5,
+}
+_GOALS = {
+    "MLP 784-512-512-10": 1.3,
+    "CNN of three 3×3": 1.5,
+    "transformer block": 1.25,
+    "embedding and LSTM": 1.5,
+    "GPT-2 tiny": 1.5,
+}
 
 
 class _Words(nn.Module):
@@ -32,12 +43,18 @@ class _Words(nn.Module):
 
 
 def _mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+    return nn.Sequential(
+        nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+    )
 
 
 def _cnn() -> nn.Module:
     widths = ((3, 32, 1), (32, 64, 2), (64, 64, 2))
-    convolutions = [layer for a, b, s in widths for layer in (nn.Conv2d(a, b, 3, stride=s, padding=1), nn.ReLU())]
+    convolutions = [
+        layer
+        for a, b, s in widths
+        for layer in (nn.Conv2d(a, b, 3, stride=s, padding=1), nn.ReLU())
+    ]
     return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(64 * 64, 10))
 
 
@@ -62,7 +79,9 @@ def losses_of(out: Tensor) -> Tensor:
     return out.flatten(1).square().mean(1)
 
 
-def sides_of(make: Callable[[], nn.Module], x: Tensor) -> tuple[nn.Module, Params, Callable[[Params, Tensor], Tensor]]:
+def sides_of(
+    make: Callable[[], nn.Module], x: Tensor
+) -> tuple[nn.Module, Params, Callable[[Params, Tensor], Tensor]]:
     """A module, its parameters, and the loss of one sample as a function of them."""
     torch.manual_seed(0)
     module = make()
@@ -73,7 +92,13 @@ def sides_of(make: Callable[[], nn.Module], x: Tensor) -> tuple[nn.Module, Param
     return module, {name: p.detach() for name, p in module.named_parameters()}, loss
 
 
-def _beside_a_step(make: Callable[[], nn.Module], x: Tensor, *, ask: Callable[[PerSampleGrads], object], jitted: bool) -> Both:
+def _beside_a_step(
+    make: Callable[[], nn.Module],
+    x: Tensor,
+    *,
+    ask: Callable[[PerSampleGrads], object],
+    jitted: bool,
+) -> Both:
     """The results that are compared are the losses; the peer has no gradients of samples. ``ask``: what is asked of the gradients."""
     module, params, loss = sides_of(make, x)
 
@@ -91,7 +116,9 @@ def _beside_a_step(make: Callable[[], nn.Module], x: Tensor, *, ask: Callable[[P
     return lambda: run(params, x)[1], step
 
 
-def _context_beside_a_step(make: Callable[[], nn.Module], x: Tensor, *, ask: Callable[[per_sample], object]) -> Both:
+def _context_beside_a_step(
+    make: Callable[[], nn.Module], x: Tensor, *, ask: Callable[[per_sample], object]
+) -> Both:
     """The context around the step that is its peer. ``ask``: what is asked of the gradients."""
     torch.manual_seed(0)
     module = make()
@@ -154,10 +181,42 @@ def cells() -> Iterator[Cell]:
     }
     for name, (make, x) in programs().items():
         for way, build in ways.items():
-            yield Cell("per_sample", "", name, f"clipped sum, {way}", "one step", partial(build, make, x, ask=_clip), _GOALS[name])
+            yield Cell(
+                "per_sample",
+                "",
+                name,
+                f"clipped sum, {way}",
+                "one step",
+                partial(build, make, x, ask=_clip),
+                _GOALS[name],
+            )
             if name in _ALL:
-                yield Cell("per_sample", "", name, f"all gradients, {way}", "one step", partial(build, make, x, ask=_dense), _ALL[name])
+                yield Cell(
+                    "per_sample",
+                    "",
+                    name,
+                    f"all gradients, {way}",
+                    "one step",
+                    partial(build, make, x, ask=_dense),
+                    _ALL[name],
+                )
         if name not in _ALL:
             kept = partial(_into_kept_buffers, make, x)
-            yield Cell("per_sample", "", name, "all gradients into kept buffers", "one step and the filling", kept, 1.4)
-        yield Cell("per_sample", "", name, "clipped sum ÷ torch.func", "torch.func", partial(_beside_torch, make, x), 1.0)
+            yield Cell(
+                "per_sample",
+                "",
+                name,
+                "all gradients into kept buffers",
+                "one step and the filling",
+                kept,
+                1.4,
+            )
+        yield Cell(
+            "per_sample",
+            "",
+            name,
+            "clipped sum ÷ torch.func",
+            "torch.func",
+            partial(_beside_torch, make, x),
+            1.0,
+        )

@@ -71,11 +71,15 @@ def _run(name: str) -> None:
     parameters = sum(p.numel() for p in model.parameters())
     dense = batch * parameters * 4 / GB
     held = f"peak {_peak():.2f} GB, {before:.2f} with the model alone"
-    print(f"{name}: {parameters:,} parameters, batch {batch:,}: {held}; dense gradients {dense:.1f} GB")
+    print(
+        f"{name}: {parameters:,} parameters, batch {batch:,}: {held}; dense gradients {dense:.1f} GB"
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.per_sample_large", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.per_sample_large", description=__doc__
+    )
     parser.add_argument("--only", choices=PROGRAMS, help="one of them, in this process")
     only = parser.parse_args().only
     if only is not None:
@@ -86,7 +90,9 @@ def main() -> int:
         if name == "projection, GPT-2 small" and find_spec("transformers") is None:
             print(f"{name}: left out, as transformers is not installed")
             continue
-        failed |= subprocess.run([sys.executable, "-m", "benchmarks.per_sample_large", "--only", name], check=False).returncode
+        failed |= subprocess.run(
+            [sys.executable, "-m", "benchmarks.per_sample_large", "--only", name], check=False
+        ).returncode
     return int(failed != 0)
 
 

@@ -62,7 +62,9 @@ def _context(make: Make, x: Tensor, ask: Ask, sum_of: bool) -> Callable[[], obje
     return run
 
 
-def _by(peer: Callable[[Make, Tensor], Callable[[], list[Tensor]]], make: Make, x: Tensor, clip: bool) -> Callable[[], object]:
+def _by(
+    peer: Callable[[Make, Tensor], Callable[[], list[Tensor]]], make: Make, x: Tensor, clip: bool
+) -> Callable[[], object]:
     run = peer(make, x)
     return (lambda: clipped(run())) if clip else run
 
@@ -78,8 +80,14 @@ def ways(clip: bool) -> dict[str, Callable[[Make, Tensor], Callable[[], object]]
         "context, sum": partial(_context, ask=ask, sum_of=True),
         "jitted": partial(_function, ask=ask, jitted=True),
     }
-    peers = {name: partial(_by, peer, clip=clip) for name, peer in PEERS.items() if is_installed(name)}
-    return ours | peers | ({"Opacus ghost": by_ghost_clipping} if clip and is_installed("Opacus ghost") else {})
+    peers = {
+        name: partial(_by, peer, clip=clip) for name, peer in PEERS.items() if is_installed(name)
+    }
+    return (
+        ours
+        | peers
+        | ({"Opacus ghost": by_ghost_clipping} if clip and is_installed("Opacus ghost") else {})
+    )
 
 
 def peak_of(run: Callable[[], object]) -> int:
@@ -93,19 +101,28 @@ def peak_of(run: Callable[[], object]) -> int:
 def report(console: Console, only: str) -> dict[str, dict[str, dict[str, int]]]:
     """Print a table for clipped sums and one for all gradients, and return the bytes. What a peer cannot run is left out."""
     data: dict[str, dict[str, dict[str, int]]] = {}
-    titles = {True: f"peak of a clipped sum ÷ that of a step (goal: at most {GOAL})", False: "peak of all gradients ÷ that of a step"}
+    titles = {
+        True: f"peak of a clipped sum ÷ that of a step (goal: at most {GOAL})",
+        False: "peak of all gradients ÷ that of a step",
+    }
     for clip, title in titles.items():
         table = empty_table(title, "program", *ways(clip), numbers=True)
         rows = data["clipped sums" if clip else "all gradients"] = {}
         for name, (make, x) in programs().items():
             if only.lower() in name.lower():
                 rows[name] = peaks = _peaks(ways(clip), make, x)
-                table.add_row(name, f"{peaks['step']:,}", *(_cell(peaks, way, GOAL if clip else None) for way in [*ways(clip)][1:]))
+                table.add_row(
+                    name,
+                    f"{peaks['step']:,}",
+                    *(_cell(peaks, way, GOAL if clip else None) for way in [*ways(clip)][1:]),
+                )
         console.print(table)
     return data
 
 
-def _peaks(found: dict[str, Callable[[Make, Tensor], Callable[[], object]]], make: Make, x: Tensor) -> dict[str, int]:
+def _peaks(
+    found: dict[str, Callable[[Make, Tensor], Callable[[], object]]], make: Make, x: Tensor
+) -> dict[str, int]:
     peaks: dict[str, int] = {}
     for way, build in found.items():
         try:
@@ -121,4 +138,6 @@ def _cell(peaks: dict[str, int], way: str, goal: float | None) -> str:
     if way not in peaks:
         return "error"
     ratio = peaks[way] / peaks["step"]
-    return f"{ratio:.2f}" if goal is None else f"[{'green' if ratio <= goal else 'red'}]{ratio:.2f}[/]"
+    return (
+        f"{ratio:.2f}" if goal is None else f"[{'green' if ratio <= goal else 'red'}]{ratio:.2f}[/]"
+    )

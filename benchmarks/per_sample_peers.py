@@ -103,7 +103,9 @@ def by_opacus(make: Make, x: Tensor, kind: str) -> Callable[[], list[Tensor]]:
 def by_ghost_clipping(make: Make, x: Tensor) -> Callable[[], list[Tensor]]:
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
-    module: Any = GradSampleModuleFastGradientClipping(_made(make), loss_reduction="sum", max_grad_norm=_MAX_NORM)
+    module: Any = GradSampleModuleFastGradientClipping(
+        _made(make), loss_reduction="sum", max_grad_norm=_MAX_NORM
+    )
 
     def run() -> list[Tensor]:
         module.zero_grad()
@@ -146,7 +148,28 @@ def cells() -> Iterator[Cell]:
     for name, (make, x) in programs().items():
         for peer in PEERS:
             if is_installed(peer):
-                yield Cell("per_sample_peers", "", name, f"clipped ÷ {peer}", peer, partial(_beside, peer, make, x, True))
-                yield Cell("per_sample_peers", "", name, f"all ÷ {peer}", peer, partial(_beside, peer, make, x, False))
+                yield Cell(
+                    "per_sample_peers",
+                    "",
+                    name,
+                    f"clipped ÷ {peer}",
+                    peer,
+                    partial(_beside, peer, make, x, True),
+                )
+                yield Cell(
+                    "per_sample_peers",
+                    "",
+                    name,
+                    f"all ÷ {peer}",
+                    peer,
+                    partial(_beside, peer, make, x, False),
+                )
         if is_installed("Opacus ghost"):
-            yield Cell("per_sample_peers", "", name, "clipped ÷ Opacus ghost", "Opacus ghost", partial(_beside_ghost, make, x))
+            yield Cell(
+                "per_sample_peers",
+                "",
+                name,
+                "clipped ÷ Opacus ghost",
+                "Opacus ghost",
+                partial(_beside_ghost, make, x),
+            )

@@ -53,19 +53,38 @@ def pointwise_chain(size: str, length: int = 10) -> Program:
         return x.mean(-2)
 
     rows = 8 if size == "small" else 4096
-    return Program("pointwise chain", size, outputs, torch.randn(8, rows, 8), (1 + 0.1 * torch.randn(8),), few=1)
+    return Program(
+        "pointwise chain",
+        size,
+        outputs,
+        torch.randn(8, rows, 8),
+        (1 + 0.1 * torch.randn(8),),
+        few=1,
+    )
 
 
 def mlp(size: str) -> Program:
     """Three layers. The first one also gets a context vector."""
 
-    def outputs(x: Tensor, context: Tensor, w0: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w3: Tensor, b3: Tensor) -> Tensor:
+    def outputs(
+        x: Tensor,
+        context: Tensor,
+        w0: Tensor,
+        w1: Tensor,
+        b1: Tensor,
+        w2: Tensor,
+        b2: Tensor,
+        w3: Tensor,
+        b3: Tensor,
+    ) -> Tensor:
         hidden = torch.relu(F.linear(x, w1, b1) + F.linear(context, w0))
         hidden = torch.relu(F.linear(hidden, w2, b2))
         return F.linear(hidden, w3, b3)
 
     batch, width = (4, 16) if size == "small" else (32, 512)
-    parameters = randoms((8,), (width, 8), (width, width), (width,), (width, width), (width,), (10, width), (10,))
+    parameters = randoms(
+        (8,), (width, 8), (width, width), (width,), (width, width), (width,), (10, width), (10,)
+    )
     return Program("MLP", size, outputs, torch.randn(batch, width), parameters, few=1)
 
 
@@ -111,11 +130,22 @@ def transformer_block(size: str) -> Program:
         return F.linear(x.mean(-2), w3, b3)
 
     parameters = (
-        *(torch.ones(heads), torch.ones(width), torch.zeros(width), *randoms((3 * width, width), (width, width))),
-        *(torch.ones(width), torch.zeros(width), *randoms((4 * width, width), (4 * width,), (width, 4 * width), (width,))),
+        *(
+            torch.ones(heads),
+            torch.ones(width),
+            torch.zeros(width),
+            *randoms((3 * width, width), (width, width)),
+        ),
+        *(
+            torch.ones(width),
+            torch.zeros(width),
+            *randoms((4 * width, width), (4 * width,), (width, 4 * width), (width,)),
+        ),
         *randoms((10, width), (10,)),
     )
-    return Program("transformer block", size, outputs, torch.randn(batch, length, width), parameters, few=1)
+    return Program(
+        "transformer block", size, outputs, torch.randn(batch, length, width), parameters, few=1
+    )
 
 
 def linear_solve(size: str) -> Program:
@@ -128,13 +158,19 @@ def linear_solve(size: str) -> Program:
 
     batch, n, columns = (4, 8, 2) if size == "small" else (8, 128, 8)
     x = torch.randn(batch, n, n) / n + 2 * torch.eye(n)
-    return Program("linear solve", size, outputs, x, (torch.rand(8), *randoms((n, 8), (n, columns))), few=1)
+    return Program(
+        "linear solve", size, outputs, x, (torch.rand(8), *randoms((n, 8), (n, columns))), few=1
+    )
 
 
 def programs(sizes: tuple[str, ...] = SIZES) -> list[Program]:
     """Every program of the given sizes, with seeded values."""
     torch.manual_seed(0)
-    return [make(size) for size in sizes for make in (pointwise_chain, mlp, cnn, transformer_block, linear_solve)]
+    return [
+        make(size)
+        for size in sizes
+        for make in (pointwise_chain, mlp, cnn, transformer_block, linear_solve)
+    ]
 
 
 @dataclass(frozen=True)
@@ -159,11 +195,18 @@ def chain_of_100() -> Training:
 
 
 def mlp_step() -> Training:
-    def loss(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w3: Tensor, b3: Tensor) -> Tensor:
+    def loss(
+        x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w3: Tensor, b3: Tensor
+    ) -> Tensor:
         hidden = torch.relu(F.linear(x, w1, b1))
         return F.linear(torch.relu(F.linear(hidden, w2, b2)), w3, b3).square().mean()
 
-    return Training("MLP, batch 32", loss, torch.randn(32, 64), randoms((128, 64), (128,), (128, 128), (128,), (10, 128), (10,)))
+    return Training(
+        "MLP, batch 32",
+        loss,
+        torch.randn(32, 64),
+        randoms((128, 64), (128,), (128, 128), (128,), (10, 128), (10,)),
+    )
 
 
 def transformer_step(width: int, heads: int) -> Training:
@@ -178,34 +221,76 @@ def transformer_step(width: int, heads: int) -> Training:
             return t.view(batch, length, heads, width // heads).transpose(1, 2)
 
         q, k, v = map(split, F.linear(F.layer_norm(x, (width,), n1, m1), w_qkv, b_qkv).chunk(3, -1))
-        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, width)
+        attended = (
+            F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, width)
+        )
         x = x + F.linear(attended, w_out, b_out)
-        return (x + F.linear(F.gelu(F.linear(F.layer_norm(x, (width,), n2, m2), w1, b1)), w2, b2)).square().mean()
+        return (
+            (x + F.linear(F.gelu(F.linear(F.layer_norm(x, (width,), n2, m2), w1, b1)), w2, b2))
+            .square()
+            .mean()
+        )
 
     parameters = (
-        *(torch.ones(width), torch.zeros(width), *randoms((3 * width, width), (3 * width,), (width, width), (width,))),
-        *(torch.ones(width), torch.zeros(width), *randoms((4 * width, width), (4 * width,), (width, 4 * width), (width,))),
+        *(
+            torch.ones(width),
+            torch.zeros(width),
+            *randoms((3 * width, width), (3 * width,), (width, width), (width,)),
+        ),
+        *(
+            torch.ones(width),
+            torch.zeros(width),
+            *randoms((4 * width, width), (4 * width,), (width, 4 * width), (width,)),
+        ),
     )
-    return Training(f"transformer block, batch 4, width {width}", loss, torch.randn(batch, length, width), parameters)
+    return Training(
+        f"transformer block, batch 4, width {width}",
+        loss,
+        torch.randn(batch, length, width),
+        parameters,
+    )
 
 
 def cnn_step(first: int, second: int) -> Training:
     """A CNN of two convolutions with batch normalization, on 8 images of 32×32."""
 
     def loss(
-        x: Tensor, w1: Tensor, b1: Tensor, n1: Tensor, m1: Tensor, w2: Tensor, b2: Tensor, n2: Tensor, m2: Tensor, w3: Tensor, b3: Tensor
+        x: Tensor,
+        w1: Tensor,
+        b1: Tensor,
+        n1: Tensor,
+        m1: Tensor,
+        w2: Tensor,
+        b2: Tensor,
+        n2: Tensor,
+        m2: Tensor,
+        w3: Tensor,
+        b3: Tensor,
     ) -> Tensor:
-        hidden = torch.relu(F.batch_norm(F.conv2d(x, w1, b1, padding=1), None, None, n1, m1, training=True))
+        hidden = torch.relu(
+            F.batch_norm(F.conv2d(x, w1, b1, padding=1), None, None, n1, m1, training=True)
+        )
         hidden = F.max_pool2d(hidden, 2)
-        hidden = torch.relu(F.batch_norm(F.conv2d(hidden, w2, b2, padding=1), None, None, n2, m2, training=True))
+        hidden = torch.relu(
+            F.batch_norm(F.conv2d(hidden, w2, b2, padding=1), None, None, n2, m2, training=True)
+        )
         target = torch.arange(x.shape[0]) % 10
-        return F.cross_entropy(F.linear(F.adaptive_avg_pool2d(hidden, 1).flatten(1), w3, b3), target)
+        return F.cross_entropy(
+            F.linear(F.adaptive_avg_pool2d(hidden, 1).flatten(1), w3, b3), target
+        )
 
     parameters = (
         *(*randoms((first, 3, 3, 3), (first,)), torch.ones(first), torch.zeros(first)),
-        *(*randoms((second, first, 3, 3), (second,)), torch.ones(second), torch.zeros(second), *randoms((10, second), (10,))),
+        *(
+            *randoms((second, first, 3, 3), (second,)),
+            torch.ones(second),
+            torch.zeros(second),
+            *randoms((10, second), (10,)),
+        ),
     )
-    return Training(f"CNN, batch 8, {first} and {second} channels", loss, torch.randn(8, 3, 32, 32), parameters)
+    return Training(
+        f"CNN, batch 8, {first} and {second} channels", loss, torch.randn(8, 3, 32, 32), parameters
+    )
 
 
 def lstm_step() -> Training:
@@ -226,7 +311,12 @@ def solve_step() -> Training:
         solution: Tensor = torch.linalg.solve(x + a, b)
         return solution.square().mean()
 
-    return Training("linear solve, 64", loss, 2 * torch.eye(64), (0.05 * torch.randn(64, 64), torch.randn(64, 4)))
+    return Training(
+        "linear solve, 64",
+        loss,
+        2 * torch.eye(64),
+        (0.05 * torch.randn(64, 64), torch.randn(64, 4)),
+    )
 
 
 def trainings() -> list[Training]:
@@ -245,5 +335,7 @@ def trainings() -> list[Training]:
 def leaves(p: Training, ours: bool) -> tuple[Any, list[Any]]:
     """The input and fresh parameters that require grad, as runtime tensors or torch's own."""
     if ours:
-        return runtime.wrap(p.x), [runtime.wrap(t.clone(), requires_grad=True) for t in p.parameters]
+        return runtime.wrap(p.x), [
+            runtime.wrap(t.clone(), requires_grad=True) for t in p.parameters
+        ]
     return p.x, [t.clone().requires_grad_() for t in p.parameters]

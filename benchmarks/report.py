@@ -46,7 +46,10 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
     mean = means(outcomes)
     for key, group in groups.items():
         columns = list(dict.fromkeys(o.cell.what for o in group))
-        table = Table(title=f"{' · '.join(filter(None, key))}: time of the runtime ÷ {group[0].cell.peer}", title_justify="left")
+        table = Table(
+            title=f"{' · '.join(filter(None, key))}: time of the runtime ÷ {group[0].cell.peer}",
+            title_justify="left",
+        )
         table.add_column("program")
         for column in columns:
             table.add_column(column, justify="right")
@@ -64,13 +67,19 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
 def as_data(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     data: list[dict[str, Any]] = []
     for o in outcomes:
-        row: dict[str, Any] = {key: getattr(o.cell, key) for key in ("suite", "size", "program", "what", "peer")}
+        row: dict[str, Any] = {
+            key: getattr(o.cell, key) for key in ("suite", "size", "program", "what", "peer")
+        }
         if o.cell.goal is not None:
             row["goal"] = o.cell.goal
         if o.ratio is None:
             row["error"] = o.error
         else:
-            row |= {"ratio": o.ratio.value, "quartiles": [o.ratio.low, o.ratio.high], "rounds": o.ratio.rounds}
+            row |= {
+                "ratio": o.ratio.value,
+                "quartiles": [o.ratio.low, o.ratio.high],
+                "rounds": o.ratio.rounds,
+            }
             row |= {"runtime_seconds": o.ratio.ours, "peer_seconds": o.ratio.peer}
         data.append(row)
     return data

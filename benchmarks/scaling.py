@@ -37,7 +37,14 @@ ROOT = Path(__file__).parent.parent
 OPS, CHECKS = 100, 25  # ops of a family, checks; with 4 dtypes and 2 layouts 20,000 cells
 DTYPES, LAYOUTS = ("float32", "float64", "complex64", "complex128"), ("transposed", "noncontiguous")
 FAMILY = OPS * CHECKS * len(DTYPES) * len(LAYOUTS)
-HEADER = {"matrix": "simulated", "target": "torch", "device": "cpu", "tier": "full", "torch": "2.13.0", "narrowed": "no"}
+HEADER = {
+    "matrix": "simulated",
+    "target": "torch",
+    "device": "cpu",
+    "tier": "full",
+    "torch": "2.13.0",
+    "narrowed": "no",
+}
 _ADOPT = 36  # prctl's PR_SET_CHILD_SUBREAPER
 POINTS = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 
@@ -48,21 +55,43 @@ def write(folder: Path, cells: int) -> None:
     families = max(1, round(cells / FAMILY))
     ops = OPS if cells >= FAMILY else max(1, cells * OPS // FAMILY)
     lines = ["def double(x):", "    return x + x", ""]
-    text = ["version: 1", "targets: {default: torch, names: [torch]}", "devices: {cpu: {}}", "dtypes:"]
+    text = [
+        "version: 1",
+        "targets: {default: torch, names: [torch]}",
+        "devices: {cpu: {}}",
+        "dtypes:",
+    ]
     text += [f"  all: [{', '.join(DTYPES)}]", "over: {}", "checks:"]
     for check in range(CHECKS):
-        text += [f"  forward_{check}:", f"    claim: Check {check}.", "    pipeline: forward", "    against: eager", "    dtypes: [all]"]
+        text += [
+            f"  forward_{check}:",
+            f"    claim: Check {check}.",
+            "    pipeline: forward",
+            "    against: eager",
+            "    dtypes: [all]",
+        ]
         text += [f"    over: {{layout: [{', '.join(LAYOUTS)}]}}"]
-    text += ["tiers:", "  smoke: {reduce: smoke}", "  default: {reduce: smoke}", "  full: {reduce: full}", "families:"]
+    text += [
+        "tiers:",
+        "  smoke: {reduce: smoke}",
+        "  default: {reduce: smoke}",
+        "  full: {reduce: full}",
+        "families:",
+    ]
     for family in range(families):
         text += [f"  family{family:03}:", "    dtypes: [all]", "    ops:"]
         for op in range(ops):
             name = f"op_{family:03}_{op:03}"
             lines.append(f"{name} = double")
-            text += [f"      - op: scaled_ops.{name}", "        samples: [{args: [{shape: [2, 2]}]}]"]
+            text += [
+                f"      - op: scaled_ops.{name}",
+                "        samples: [{args: [{shape: [2, 2]}]}]",
+            ]
     (folder / "scaled_ops.py").write_text("\n".join(lines) + "\n")
     (folder / "matrix.yaml").write_text("\n".join(text) + "\n")
-    subprocess.run([sys.executable, "-m", "gen", "generate"], cwd=folder, env=_environment(folder), check=True)
+    subprocess.run(
+        [sys.executable, "-m", "gen", "generate"], cwd=folder, env=_environment(folder), check=True
+    )
 
 
 def collect(folder: Path, shard: str) -> None:
@@ -81,9 +110,15 @@ def collect(folder: Path, shard: str) -> None:
     ]
     command += ["--import-mode=importlib", "--tier", "full", "--target", "torch", "--shard", shard]
     begin = time.perf_counter()
-    done = subprocess.run(command, cwd=folder, env=_environment(folder), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=_environment(folder), capture_output=True, text=True, check=False
+    )
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    collected = sum(int(line.rpartition(": ")[2]) for line in done.stdout.splitlines() if line.startswith("generated_tests"))
+    collected = sum(
+        int(line.rpartition(": ")[2])
+        for line in done.stdout.splitlines()
+        if line.startswith("generated_tests")
+    )
     print(
         f"shard {shard}: {collected:,} cells collected in {used.ru_utime + used.ru_stime:.1f} s of processor time "
         f"({time.perf_counter() - begin:.1f} s by the clock), {used.ru_maxrss / 1024:.0f} MB"
@@ -107,7 +142,21 @@ class Instant:
         cells = [
             (
                 "passed",
-                line_of(CellResult(cell.id, "family", cell.op, cell.dtype, "forward", dict(cell.axes), "passed", "", 0.0123, 4, node)),
+                line_of(
+                    CellResult(
+                        cell.id,
+                        "family",
+                        cell.op,
+                        cell.dtype,
+                        "forward",
+                        dict(cell.axes),
+                        "passed",
+                        "",
+                        0.0123,
+                        4,
+                        node,
+                    )
+                ),
             )
             for node, (_, cell) in zip(group.nodes(), group.cells, strict=True)
         ]
@@ -117,10 +166,14 @@ class Instant:
 def simulate(folder: Path, picture: Path | None) -> None:
     """Coordinate the first cells of the matrix, more and more of them, each time in a process of its own. Prints a table, draws a chart."""
     rows: list[Row] = []
-    print("| cells | coordinator: time | a cell | memory | with --resume: time | memory | worker: time | memory |")
+    print(
+        "| cells | coordinator: time | a cell | memory | with --resume: time | memory | worker: time | memory |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for cells in POINTS:
-        figures = [_measured("_coordinate", folder, cells, flag) for flag in ("new", "resume")] + [_measured("_read", folder, cells, "")]
+        figures = [_measured("_coordinate", folder, cells, flag) for flag in ("new", "resume")] + [
+            _measured("_read", folder, cells, "")
+        ]
         (new, memory), (again, more), (worker, resident) = figures
         rows.append((cells, new, memory, again, more, worker, resident))
         print(
@@ -135,7 +188,14 @@ def simulate(folder: Path, picture: Path | None) -> None:
 def _measured(name: str, folder: Path, cells: int, flag: str) -> tuple[float, float]:
     """Seconds of processor time and megabytes of a function of this module in a process of its own."""
     code = f"from benchmarks.scaling import {name}; {name}({str(folder)!r}, {cells}, {flag!r})"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, env=_environment(folder))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=_environment(folder),
+    )
     seconds, megabytes = json.loads(done.stdout)
     return seconds, megabytes
 
@@ -153,7 +213,9 @@ def _coordinate(folder: str, cells: int, flag: str) -> None:
         path = Path(aside) / "results.jsonl"
         if flag == "resume":
             child = f"from benchmarks.scaling import _write_results; _write_results({folder!r}, {cells}, {str(path)!r})"
-            subprocess.run([sys.executable, "-c", child], cwd=ROOT, check=True, env=_environment(root))
+            subprocess.run(
+                [sys.executable, "-c", child], cwd=ROOT, check=True, env=_environment(root)
+            )
         output = Output(path, HEADER, resume=flag == "resume")
         line = groups(modules, Selection("full"), Durations(), 3.0, output.has)
         Coordinator(_first(line, cells - output.resumed), Instant(), output, lambda _: None).run()
@@ -192,7 +254,8 @@ def _read(folder: str, cells: int, flag: str) -> None:
 
 def cluster(folder: Path, workers: int, cells: int, seconds: float) -> None:
     """Run `cells` empty cells on a cluster of this machine, and print the processor time of all its processes for each of them."""
-    ctypes.CDLL(None).prctl(_ADOPT, 1)  # what workers leave behind comes here, so that its time is counted
+    # what workers leave behind comes here, so that its time is counted
+    ctypes.CDLL(None).prctl(_ADOPT, 1)
     folder.mkdir(parents=True, exist_ok=True)
     ops = cells // len(DTYPES)
     (folder / "test_empty.py").write_text(
@@ -203,7 +266,19 @@ def cluster(folder: Path, workers: int, cells: int, seconds: float) -> None:
         "def test_forward(case):\n    case.compared = 1\n"
     )
     results = folder / "results.jsonl"
-    command = [sys.executable, "-m", "gen", "run", "test_empty.py", "--cluster", f"local:{workers}", "--tier", "full", "--target", "torch"]
+    command = [
+        sys.executable,
+        "-m",
+        "gen",
+        "run",
+        "test_empty.py",
+        "--cluster",
+        f"local:{workers}",
+        "--tier",
+        "full",
+        "--target",
+        "torch",
+    ]
     command += ["--group-seconds", str(seconds), "--results", str(results)]
     print(
         "| cells done | coordinator and scheduler | a Dask worker | its process that starts cells | the process of a cell |\n"
@@ -218,14 +293,21 @@ def cluster(folder: Path, workers: int, cells: int, seconds: float) -> None:
             done = sum(1 for _ in results.open()) - 1 if results.exists() else 0
             if done * 5 >= cells * (shown + 1):
                 shown = done * 5 // cells
-                print(f"| {done:,} | " + " | ".join(f"{size:.0f} MB" for size in _resident(run.pid)) + " |", flush=True)
+                print(
+                    f"| {done:,} | "
+                    + " | ".join(f"{size:.0f} MB" for size in _resident(run.pid))
+                    + " |",
+                    flush=True,
+                )
     wall = time.perf_counter() - begin
     with contextlib.suppress(ChildProcessError):
         while True:
             os.wait()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     busy = used.ru_utime + used.ru_stime
-    print(f"{cells:,} empty cells on {workers} workers: {wall:.0f} s, {busy:.0f} s of processor time, {1000 * busy / cells:.2f} ms a cell")
+    print(
+        f"{cells:,} empty cells on {workers} workers: {wall:.0f} s, {busy:.0f} s of processor time, {1000 * busy / cells:.2f} ms a cell"
+    )
 
 
 def _resident(coordinator: int) -> list[float]:
@@ -249,19 +331,29 @@ def _parents() -> dict[int, int]:
 
 def _megabytes(process: int) -> float:
     try:
-        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+        return (
+            int(Path(f"/proc/{process}/statm").read_text().split()[1])
+            * os.sysconf("SC_PAGE_SIZE")
+            / 1e6
+        )
     except OSError:
         return 0.0
 
 
 def _environment(folder: Path) -> dict[str, str]:
     paths = [str(ROOT), str(folder), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.scaling", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m benchmarks.scaling",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("what", choices=("write", "collect", "simulate", "cluster"))
     parser.add_argument("folder", type=Path)
@@ -269,7 +361,9 @@ def main() -> None:
     parser.add_argument("--shard", default="7/50")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--group-seconds", type=float, default=3.0)
-    parser.add_argument("--chart", type=Path, metavar="FILE", help="of simulate: write the figures as SVG too")
+    parser.add_argument(
+        "--chart", type=Path, metavar="FILE", help="of simulate: write the figures as SVG too"
+    )
     given = parser.parse_args()
     folder = given.folder.resolve()
     match given.what:

@@ -16,7 +16,14 @@ from benchmarks.models import models
 from runtime import jit
 
 Step = Callable[[], object]
-_GOALS = {"MLP 32-64-32-1": 0.55, "chain of 100": 0.55, "CNN": 1.0, "transformer block": 0.95, "GPT-2 tiny": 0.8, "LSTM": 0.9}
+_GOALS = {
+    "MLP 32-64-32-1": 0.55,
+    "chain of 100": 0.55,
+    "CNN": 1.0,
+    "transformer block": 0.95,
+    "GPT-2 tiny": 0.8,
+    "LSTM": 0.9,
+}
 
 
 class Chain(nn.Module):
@@ -33,7 +40,9 @@ class Chain(nn.Module):
 
 
 def _small() -> nn.Module:
-    return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
+    return nn.Sequential(
+        nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1)
+    )
 
 
 def programs() -> dict[str, tuple[Callable[[], nn.Module], Tensor]]:
@@ -56,7 +65,11 @@ def training_step(make: Callable[[], nn.Module], x: Tensor, wrap: Callable[..., 
     def step(x: Tensor) -> Tensor:
         optimizer.zero_grad()
         out = model(x)
-        loss = out.square().mean() if x.is_floating_point() else F.cross_entropy(out[:, :-1].flatten(0, 1), x[:, 1:].flatten())
+        loss = (
+            out.square().mean()
+            if x.is_floating_point()
+            else F.cross_entropy(out[:, :-1].flatten(0, 1), x[:, 1:].flatten())
+        )
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -71,7 +84,9 @@ def _both(make: Callable[[], nn.Module], x: Tensor) -> tuple[Step, Step]:
 
 def _by_inductor(make: Callable[[], nn.Module], x: Tensor) -> tuple[Step, Step]:
     torch._dynamo.reset()
-    return training_step(make, x, partial(jit, compiler="inductor")), training_step(make, x, torch.compile)
+    return training_step(make, x, partial(jit, compiler="inductor")), training_step(
+        make, x, torch.compile
+    )
 
 
 def cells() -> Iterator[Cell]:
@@ -80,7 +95,15 @@ def cells() -> Iterator[Cell]:
     for name, (make, x) in programs().items():
         yield Cell("steps", "", name, "Adam", "torch eager", partial(_both, make, x), _GOALS[name])
     for name, (make, x) in programs().items():
-        yield Cell("steps", "", name, "Adam, by Inductor", "torch.compile", partial(_by_inductor, make, x), 1.0)
+        yield Cell(
+            "steps",
+            "",
+            name,
+            "Adam, by Inductor",
+            "torch.compile",
+            partial(_by_inductor, make, x),
+            1.0,
+        )
 
 
 def peaks(only: str = "") -> dict[str, tuple[int, int]]:
@@ -108,13 +131,23 @@ def residents(console: Console, iterations: int) -> dict[str, list[int]]:
 
     step = training_step(make, x, jit)
     calls = memory.resident_line(console, "calls of a jitted step", step, iterations)
-    return {"calls": calls, "captures": memory.resident_line(console, "captures of steps", capture, iterations // 10)}
+    return {
+        "calls": calls,
+        "captures": memory.resident_line(console, "captures of steps", capture, iterations // 10),
+    }
 
 
 def tables(console: Console, only: str) -> dict[str, tuple[int, int]]:
     """Print the peaks, and return them."""
     found = peaks(only)
-    table = memory.empty_table("peak bytes of a jitted step", "model", "runtime", "torch eager", "ratio (goal: at most 1.02)", numbers=True)
+    table = memory.empty_table(
+        "peak bytes of a jitted step",
+        "model",
+        "runtime",
+        "torch eager",
+        "ratio (goal: at most 1.02)",
+        numbers=True,
+    )
     for name, (ours, torchs) in found.items():
         table.add_row(name, f"{ours:,}", f"{torchs:,}", f"{ours / torchs:.3f}")
     console.print(table)

@@ -47,7 +47,8 @@ def compare(
 
     def turn(of_ours: bool, repeats: int) -> float:
         with around() if of_ours else nullcontext():
-            if around is not nullcontext:  # warms the interpreter's caches for what `around` changes
+            # warms the interpreter's caches for what `around` changes
+            if around is not nullcontext:
                 _once(ours if of_ours else peer, repeats, clock)
             return _once(ours if of_ours else peer, repeats, clock)
 
@@ -70,7 +71,9 @@ def compare(
             gc.enable()
     by_round = [a / b for a, b in zip(ours_times, peer_times, strict=True)]
     low, _, high = statistics.quantiles(by_round, n=4)
-    return Ratio(statistics.median(ours_times), statistics.median(peer_times), low, high, len(by_round))
+    return Ratio(
+        statistics.median(ours_times), statistics.median(peer_times), low, high, len(by_round)
+    )
 
 
 def geometric_mean(ratios: Iterable[float]) -> float:

@@ -16,12 +16,16 @@ suppress_warnings = ["misc.highlighting_failure"]  # examples with an ellipsis i
 _QUOTED = re.compile(r"(``.*?``)")
 
 
-def as_text(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+def as_text(
+    app: object, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
     """Docstrings are prose for readers of the code. Here stars and bars stay what they are, and tables keep their columns."""
     found: list[str] = []
     for paragraph in re.split(r"\n{2,}", "\n".join(lines)):
         parts = paragraph.split("\n")
-        aligned = any(re.search(r"^\s*\S.* {2,}\S", part) for part in parts) or any(part.startswith("    ") for part in parts)
+        aligned = any(re.search(r"^\s*\S.* {2,}\S", part) for part in parts) or any(
+            part.startswith("    ") for part in parts
+        )
         if aligned and not paragraph.startswith((">>>", "- ")):
             found += ["::", "", *("    " + part for part in parts), ""]
         else:

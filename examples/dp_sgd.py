@@ -18,7 +18,14 @@ from runtime.per_sample import per_sample
 
 
 def private_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, bound: float, noise: float, size: float, seed: torch.Generator
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    x: Tensor,
+    y: Tensor,
+    bound: float,
+    noise: float,
+    size: float,
+    seed: torch.Generator,
 ) -> None:
     """A step along the clipped gradients with Gaussian noise (Abadi et al. 2016, «Deep Learning with Differential Privacy», algorithm 1).
 
@@ -37,7 +44,14 @@ def poisson_batches(n: int, rate: float, steps: int, seed: torch.Generator) -> I
         yield (torch.rand(n, generator=seed) < rate).nonzero().flatten()
 
 
-def train(n: int = 10_000, rate: float = 0.03, steps: int = 150, bound: float = 1.0, noise: float = 1.0, seed: int = 0) -> nn.Module:
+def train(
+    n: int = 10_000,
+    rate: float = 0.03,
+    steps: int = 150,
+    bound: float = 1.0,
+    noise: float = 1.0,
+    seed: int = 0,
+) -> nn.Module:
     """A model trained with private steps. The same seed gives the same weights."""
     generator = torch.Generator().manual_seed(seed)
     model = classifier(seed)
@@ -54,7 +68,9 @@ def accuracy(model: nn.Module, seed: int = 1) -> float:
     return float((model(x).argmax(1) == y).double().mean())
 
 
-def epsilon(rate: float = 0.03, steps: int = 150, noise: float = 1.0, delta: float = 1e-5) -> float | None:
+def epsilon(
+    rate: float = 0.03, steps: int = 150, noise: float = 1.0, delta: float = 1e-5
+) -> float | None:
     """The privacy that these steps spend: (epsilon, ``delta``) of Rényi accounting. None without ``dp-accounting``."""
     try:
         import dp_accounting
@@ -68,4 +84,8 @@ def epsilon(rate: float = 0.03, steps: int = 150, noise: float = 1.0, delta: flo
 if __name__ == "__main__":
     print(f"accuracy with private steps: {accuracy(train()):.3f}")
     spent = epsilon()
-    print("epsilon is not computed: pip install .[privacy]" if spent is None else f"epsilon at delta 1e-5: {spent:.2f}")
+    print(
+        "epsilon is not computed: pip install .[privacy]"
+        if spent is None
+        else f"epsilon at delta 1e-5: {spent:.2f}"
+    )

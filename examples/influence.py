@@ -25,14 +25,18 @@ def features(model: nn.Module, x: Tensor, k: int | None, seed: int = 0) -> Tenso
         logit: Tensor = functional_call(model, params, (x[None],))[0, 0]
         return logit
 
-    grads: Any = per_sample_grads(output)({name: p.detach() for name, p in model.named_parameters()}, x)
+    grads: Any = per_sample_grads(output)(
+        {name: p.detach() for name, p in model.named_parameters()}, x
+    )
     if k is not None:
         projected: Tensor = grads.project(k, seed)
         return projected
     return torch.cat([g.flatten(1) for g in grads.materialize().values()], 1)
 
 
-def scores(model: nn.Module, x: Tensor, y: Tensor, z: Tensor, ridge: float, k: int | None = None) -> Tensor:
+def scores(
+    model: nn.Module, x: Tensor, y: Tensor, z: Tensor, ridge: float, k: int | None = None
+) -> Tensor:
     """By how much the output at each row of ``z`` rises if a training sample is left out. Shape (rows of ``z``, rows of ``x``).
 
     ``model`` has one output, the logit of class 1, and was trained on ``x`` and ``y`` with ``ridge / 2`` times the squared weights. The
@@ -62,10 +66,14 @@ def left_out(x: Tensor, y: Tensor, z: Tensor, ridge: float) -> Tensor:
     """What :func:`scores` predicts for logistic regression: it is fitted again without each sample."""
     whole = logistic_regression(x, y, ridge)(z).detach()
     kept = [torch.arange(len(x)) != i for i in range(len(x))]
-    return torch.cat([logistic_regression(x[rows], y[rows], ridge)(z).detach() - whole for rows in kept], 1)
+    return torch.cat(
+        [logistic_regression(x[rows], y[rows], ridge)(z).detach() - whole for rows in kept], 1
+    )
 
 
-def correlation(k: int | None, n: int = 150, inputs: int = 20, ridge: float = 1.0, seed: int = 0) -> float:
+def correlation(
+    k: int | None, n: int = 150, inputs: int = 20, ridge: float = 1.0, seed: int = 0
+) -> float:
     """Between the scores and leaving out, for logistic regression: the mean over 10 points."""
     generator = torch.Generator().manual_seed(seed)
     x, z = (torch.randn(rows, inputs, dtype=torch.float64, generator=generator) for rows in (n, 10))
@@ -95,5 +103,7 @@ def wrong_labels_found(n: int = 400, wrong: int = 20, k: int = 512, seed: int = 
 
 if __name__ == "__main__":
     exact, projected = correlation(None), correlation(256)
-    print(f"logistic regression, correlation with leaving out: {exact:.3f}, projected to 256 numbers: {projected:.3f}")
+    print(
+        f"logistic regression, correlation with leaving out: {exact:.3f}, projected to 256 numbers: {projected:.3f}"
+    )
     print(f"a small model, wrong labels among the most harmful samples: {wrong_labels_found():.2f}")

@@ -39,10 +39,14 @@ def hessian_vector_product(weights: Weights, x: Tensor, y: Tensor, directions: W
 
 def gradients_of_samples(weights: Weights, x: Tensor, labels: Tensor) -> Any:
     """The gradient of each sample's loss: a leading dimension of the batch before each weight."""
-    return vmap(grad(lambda w, x, label: cross_entropy(network(w, x), label)), in_dims=(None, 0, 0))(weights, x, labels)
+    return vmap(
+        grad(lambda w, x, label: cross_entropy(network(w, x), label)), in_dims=(None, 0, 0)
+    )(weights, x, labels)
 
 
-def maml_gradient(weights: Weights, support: tuple[Tensor, Tensor], query: tuple[Tensor, Tensor], rate: float) -> Any:
+def maml_gradient(
+    weights: Weights, support: tuple[Tensor, Tensor], query: tuple[Tensor, Tensor], rate: float
+) -> Any:
     """The gradient of the loss on ``query`` after one step on ``support``, through that step (Finn, Abbeel and Levine 2017)."""
 
     def adapted_loss(weights: Weights) -> Tensor:

@@ -20,7 +20,9 @@ def soft_threshold(x: Tensor, threshold: float = 0.5) -> Tensor:
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
     """x / √(mean of x² over the last dimension + eps) · weight; x [..., D], weight [D]."""
     if x.shape[-1] != weight.shape[0]:
-        raise ValueError(f"the last dimension of x is {x.shape[-1]}, but weight has {weight.shape[0]} entries")
+        raise ValueError(
+            f"the last dimension of x is {x.shape[-1]}, but weight has {weight.shape[0]} entries"
+        )
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
 
 

@@ -13,7 +13,9 @@ from torch import Tensor
 def _each(f: Callable[..., float], *tensors: Tensor) -> Tensor:
     """The tensor of `f(*entries)` at each position. The tensors have one shape."""
     columns = [t.reshape(-1).tolist() for t in tensors]
-    return torch.tensor([f(*entries) for entries in zip(*columns, strict=True)], dtype=torch.float64).reshape(tensors[0].shape)
+    return torch.tensor(
+        [f(*entries) for entries in zip(*columns, strict=True)], dtype=torch.float64
+    ).reshape(tensors[0].shape)
 
 
 def _each_row(f: Callable[..., list[float]], *tensors: Tensor) -> Tensor:

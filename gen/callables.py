@@ -28,7 +28,10 @@ def missing(name: str, folder: Path) -> Missing | None:
     parts = module.split(".")
     place = _top(parts[0], folder)
     if place is None:
-        return Missing(f'there is no package or module "{parts[0]}"', f"one that is installed, or that lies in {folder}")
+        return Missing(
+            f'there is no package or module "{parts[0]}"',
+            f"one that is installed, or that lies in {folder}",
+        )
     path, own = place
     for position, part in enumerate(parts[1:], 1):
         if path is None or path.is_file():
@@ -67,22 +70,35 @@ def _top(name: str, folder: Path) -> tuple[Path | None, bool] | None:
 def _member(folder: Path, name: str) -> Path | None:
     if (folder / name).is_dir():
         return folder / name
-    return next((path for ending in _ENDINGS if (path := folder / f"{name}{ending}").is_file()), None)
+    return next(
+        (path for ending in _ENDINGS if (path := folder / f"{name}{ending}").is_file()), None
+    )
 
 
 def _lacks(path: Path, folder: Path, wanted: str) -> Missing | None:
     shown = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
     if not path.is_file():  # a package without an __init__.py
-        return Missing(f'there is no "{wanted}" in {path.parent.name}', "a module or a function in it") if wanted else None
+        return (
+            Missing(f'there is no "{wanted}" in {path.parent.name}', "a module or a function in it")
+            if wanted
+            else None
+        )
     try:
         names = _names(path)
     except (SyntaxError, ValueError) as error:
-        return Missing(f"{shown}:{getattr(error, 'lineno', None) or 1}: is not readable as Python", "a module that can be imported")
+        return Missing(
+            f"{shown}:{getattr(error, 'lineno', None) or 1}: is not readable as Python",
+            "a module that can be imported",
+        )
     except OSError as error:
         return Missing(f"cannot read {shown}: {error.strerror}", "a module that can be imported")
     if names is None or not wanted or wanted in names:
         return None
-    return Missing(f'{shown} defines no "{wanted}"', "a function that it defines or imports", tuple(sorted(names)))
+    return Missing(
+        f'{shown} defines no "{wanted}"',
+        "a function that it defines or imports",
+        tuple(sorted(names)),
+    )
 
 
 @cache
@@ -90,7 +106,11 @@ def _names(path: Path) -> frozenset[str] | None:
     """The names that a module binds at its top level; None if only running it could tell."""
     tree = ast.parse(path.read_bytes())
     found = set(_bound(tree.body))
-    return None if "*" in found or "__getattr__" in found or _writes_to_itself(tree) else frozenset(found)
+    return (
+        None
+        if "*" in found or "__getattr__" in found or _writes_to_itself(tree)
+        else frozenset(found)
+    )
 
 
 def _bound(body: list[ast.stmt]) -> Iterator[str]:
@@ -103,7 +123,9 @@ def _bound(body: list[ast.stmt]) -> Iterator[str]:
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
                     yield inner.id
-                elif isinstance(inner, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom):
+                elif isinstance(
+                    inner, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
+                ):
                     yield from _bound([inner])
 
 

@@ -77,15 +77,21 @@ def torch_version() -> str:
 def load(cache: Path) -> Catalog:
     """The catalogue of the installed torch, which is read from `cache` when it is needed. If it is not there, it is built and written."""
     installed = torch_version()
-    return Catalog(installed, Unread(lambda: _stored(cache / f"opinfo-{installed}-{SCHEMA}.json", installed)))
+    return Catalog(
+        installed, Unread(lambda: _stored(cache / f"opinfo-{installed}-{SCHEMA}.json", installed))
+    )
 
 
 def _stored(path: Path, installed: str) -> Catalog:
     try:
         return _read(path.read_text())
-    except (OSError, ValueError, KeyError, TypeError):  # absent, or left half-written by an older tool
+    except (OSError, ValueError, KeyError, TypeError):
+        # absent, or left half-written by an older tool
         pass
-    print(f"reading the OpInfo database of torch {installed} (once per version, some 8 s)", file=sys.stderr)
+    print(
+        f"reading the OpInfo database of torch {installed} (once per version, some 8 s)",
+        file=sys.stderr,
+    )
     catalog = build()
     replace(path, _written(catalog))
     return catalog
@@ -129,7 +135,9 @@ def build() -> Catalog:
             variant=info.variant_test_name,
             kind=kind,
             dtypes=words(info.supported_dtypes("cpu")),
-            differentiable=words(dtype for dtype in derivatives if dtype.is_floating_point or dtype.is_complex),
+            differentiable=words(
+                dtype for dtype in derivatives if dtype.is_floating_point or dtype.is_complex
+            ),
             facts=tuple(fact for fact, holds in has.items() if holds),
         )
 
@@ -137,10 +145,16 @@ def build() -> Catalog:
 
 
 def _written(catalog: Catalog) -> str:
-    return json.dumps({"torch": catalog.torch, "ops": [asdict(op) for op in catalog.ops.values()]}, separators=(",", ":"))
+    return json.dumps(
+        {"torch": catalog.torch, "ops": [asdict(op) for op in catalog.ops.values()]},
+        separators=(",", ":"),
+    )
 
 
 def _read(text: str) -> Catalog:
     data = json.loads(text)
     several = ("dtypes", "differentiable", "facts")
-    return Catalog.of(data["torch"], (Facts(**{**op, **{key: tuple(op[key]) for key in several}}) for op in data["ops"]))
+    return Catalog.of(
+        data["torch"],
+        (Facts(**{**op, **{key: tuple(op[key]) for key in several}}) for op in data["ops"]),
+    )

@@ -18,13 +18,34 @@ from gen.plan import PLACES, add_matrix_arguments, cache_of, load_plan, write_co
 ELSEWHERE = {
     "init": ("gen.init", "a new project with a matrix of one op, for a package of your own"),
     "list": ("gen.listing", "the cases, filtered by any axis, with counts; runs nothing"),
-    "explain": ("gen.explain", "why a case exists, is excluded, is expected to fail, or was dropped by reduction"),
-    "probe": ("gen.probe", "run an op over dtypes, layouts and transforms; print the YAML entry that it would need"),
-    "script": ("gen.script", "a stand-alone program of what a cell does to one sample: actual, expected and why that is right"),
-    "soak": ("gen.soak", "draw cells beyond the list until the time is over; shrink what fails and group it by cause"),
-    "run": ("gen.cluster.command", "run cells on many machines, or on this one, with Dask; a stopped run goes on with --resume"),
-    "merge": ("gen.merge", "the results of all shards of a run as one file; refuses gaps, duplicates and mixtures by name"),
-    "durations": ("gen.durations", "write matrix/durations.json, by which shards and groups are balanced, from results"),
+    "explain": (
+        "gen.explain",
+        "why a case exists, is excluded, is expected to fail, or was dropped by reduction",
+    ),
+    "probe": (
+        "gen.probe",
+        "run an op over dtypes, layouts and transforms; print the YAML entry that it would need",
+    ),
+    "script": (
+        "gen.script",
+        "a stand-alone program of what a cell does to one sample: actual, expected and why that is right",
+    ),
+    "soak": (
+        "gen.soak",
+        "draw cells beyond the list until the time is over; shrink what fails and group it by cause",
+    ),
+    "run": (
+        "gen.cluster.command",
+        "run cells on many machines, or on this one, with Dask; a stopped run goes on with --resume",
+    ),
+    "merge": (
+        "gen.merge",
+        "the results of all shards of a run as one file; refuses gaps, duplicates and mixtures by name",
+    ),
+    "durations": (
+        "gen.durations",
+        "write matrix/durations.json, by which shards and groups are balanced, from results",
+    ),
     "report": ("gen.report", "draw the HTML page of a results file"),
     "audit": ("gen.audit", "plant faults in the target and count those that the matrix catches"),
 }
@@ -48,7 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError):
             sys.stderr.close()  # `gen list | head`
             return 0
-        print(f"{error.filename or 'a file'}: {error.strerror or error}; nothing was written there", file=sys.stderr)
+        print(
+            f"{error.filename or 'a file'}: {error.strerror or error}; nothing was written there",
+            file=sys.stderr,
+        )
         return 2
     return code
 
@@ -61,16 +85,36 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, run, text in (
-        ("generate", generate, "write the modules whose content changed, remove orphans; all or nothing"),
-        ("check", check, "compare the files with the matrix and show the difference; 1 if stale, edited by hand, orphaned or untracked"),
-        ("schema", schema, "write the JSON Schemas, which editors use to complete and check matrix.yaml and the files that it includes"),
+        (
+            "generate",
+            generate,
+            "write the modules whose content changed, remove orphans; all or nothing",
+        ),
+        (
+            "check",
+            check,
+            "compare the files with the matrix and show the difference; 1 if stale, edited by hand, orphaned or untracked",
+        ),
+        (
+            "schema",
+            schema,
+            "write the JSON Schemas, which editors use to complete and check matrix.yaml and the files that it includes",
+        ),
     ):
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         add_matrix_arguments(command)
         if name != "schema":
-            command.add_argument("--out", type=Path, help="directory of generated modules (default: generated_tests beside the matrix)")
+            command.add_argument(
+                "--out",
+                type=Path,
+                help="directory of generated modules (default: generated_tests beside the matrix)",
+            )
         if name == "generate":
-            command.add_argument("--every", action="store_true", help="also the cells that reduction drops, as tier `all` (needs --out)")
+            command.add_argument(
+                "--every",
+                action="store_true",
+                help="also the cells that reduction drops, as tier `all` (needs --out)",
+            )
         command.set_defaults(run=run)
     asked = next((word for word in arguments if not word.startswith("-")), None)
     for name, (module, text) in ELSEWHERE.items():
@@ -87,15 +131,28 @@ def generate(args: argparse.Namespace) -> int:
     from gen import render, writer
 
     if args.every and args.out is None:
-        print("generate --every: --out says where; generated_tests has the cells of three tiers", file=sys.stderr)
+        print(
+            "generate --every: --out says where; generated_tests has the cells of three tiers",
+            file=sys.stderr,
+        )
         return 2
     folder = _folder(args)
     plan = load_plan(args.matrix)
-    outside = [name for name in plan.loaded.source.files if not Path(name).resolve().is_relative_to(Path.cwd())]
+    outside = [
+        name
+        for name in plan.loaded.source.files
+        if not Path(name).resolve().is_relative_to(Path.cwd())
+    ]
     if outside:
         print(f"included from outside of this folder: {', '.join(outside)}", file=sys.stderr)
-    if empty := sorted({op.family for op in plan.ops} - {op.family for op, mask in zip(plan.ops, plan.valid, strict=True) if mask}):
-        print(f"no case is left of {', '.join(empty)}: its dtypes, checks or the section exclude leave none", file=sys.stderr)
+    if empty := sorted(
+        {op.family for op in plan.ops}
+        - {op.family for op, mask in zip(plan.ops, plan.valid, strict=True) if mask}
+    ):
+        print(
+            f"no case is left of {', '.join(empty)}: its dtypes, checks or the section exclude leave none",
+            file=sys.stderr,
+        )
     files = render.modules(plan, progress=_progress, every=args.every)
     changes = writer.compare(folder, files, render.is_generated, render.is_edited)
     if changes:
@@ -124,7 +181,9 @@ def check(args: argparse.Namespace) -> int:
     edited = [name for name in changes.edited if name not in changes.removed]
     faults = [f"edited by hand: {', '.join(edited)}"] if edited else []
     if changes.removed:
-        faults.append(f"orphaned: {', '.join(changes.removed)}: no family of {args.matrix} makes it; `make generate` removes it")
+        faults.append(
+            f"orphaned: {', '.join(changes.removed)}: no family of {args.matrix} makes it; `make generate` removes it"
+        )
     if changes:
         faults.append(f"stale: {changes.summary()}; run `make generate`")
     if untracked := writer.untracked(folder, files):

@@ -15,11 +15,23 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "results", type=Path, nargs="+", metavar="RESULTS", help="results files of whole runs, all of one target and device"
+        "results",
+        type=Path,
+        nargs="+",
+        metavar="RESULTS",
+        help="results files of whole runs, all of one target and device",
     )
-    parser.add_argument("--out", type=Path, default=PLACE, metavar="FILE", help="the file of durations (default %(default)s)")
     parser.add_argument(
-        "--add", action="store_true", help="keep what the file has, and add what it lacks: results of some ops at a larger tier will do"
+        "--out",
+        type=Path,
+        default=PLACE,
+        metavar="FILE",
+        help="the file of durations (default %(default)s)",
+    )
+    parser.add_argument(
+        "--add",
+        action="store_true",
+        help="keep what the file has, and add what it lacks: results of some ops at a larger tier will do",
     )
 
 
@@ -34,7 +46,9 @@ def run(args: argparse.Namespace) -> int:
         print("gen durations: these results have no cells; nothing was written", file=sys.stderr)
         return 2
     write_durations(args.out, found)
-    print(f"{args.out}: {len(found.checks)} checks, {len(found.ops)} ops, {len(found.families)} families")
+    print(
+        f"{args.out}: {len(found.checks)} checks, {len(found.ops)} ops, {len(found.families)} families"
+    )
     return 0
 
 

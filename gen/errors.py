@@ -40,7 +40,9 @@ class Problem:
     nearest: str = ""
 
     def __str__(self) -> str:
-        text = f"{self.mark}: {self.path}: {self.what}" if self.path else f"{self.mark}: {self.what}"
+        text = (
+            f"{self.mark}: {self.path}: {self.what}" if self.path else f"{self.mark}: {self.what}"
+        )
         if self.expected:
             text += f"; expected {self.expected}"
         if self.nearest:

@@ -24,7 +24,11 @@ from gen.validate import Loaded, shown
 from gen.words import PLAIN, said
 
 KNOWN_KINDS = ("skip", "xfail", "vanishes", "tolerance")
-DEFAULT_TIERS = {"smoke": Tier(reduce=Reduce(t=1)), "default": Tier(reduce=Reduce(t=2)), "full": Tier()}
+DEFAULT_TIERS = {
+    "smoke": Tier(reduce=Reduce(t=1)),
+    "default": Tier(reduce=Reduce(t=2)),
+    "full": Tier(),
+}
 
 
 @dataclass(frozen=True)
@@ -110,11 +114,15 @@ class Plan:
 
     def entries_of(self, op: int) -> Iterator[Entry]:
         """The known entries of an op. Those of the matrix come before those of a row or check."""
-        return (entry for entry in self.entries if entry.kind in KNOWN_KINDS and entry.ops >> op & 1)
+        return (
+            entry for entry in self.entries if entry.kind in KNOWN_KINDS and entry.ops >> op & 1
+        )
 
     def tier_of(self, op: int, column: int) -> str | None:
         """The smallest tier that takes the cell."""
-        return next((name for name, tier in self.tiers.items() if tier.chosen[op] >> column & 1), None)
+        return next(
+            (name for name, tier in self.tiers.items() if tier.chosen[op] >> column & 1), None
+        )
 
 
 def expand(loaded: Loaded, catalog: Catalog, today: date | None = None) -> Plan:
@@ -146,9 +154,17 @@ def _columns(loaded: Loaded, dtypes: Dtypes) -> tuple[list[Column], dict[str, tu
     columns: list[Column] = []
     spans: dict[str, tuple[int, int]] = {}
     for name, check in loaded.matrix.checks.items():
-        wanted = dtypes.all if check.dtypes is None else dtypes.resolve(check.dtypes, ("checks", name, "dtypes"))
+        wanted = (
+            dtypes.all
+            if check.dtypes is None
+            else dtypes.resolve(check.dtypes, ("checks", name, "dtypes"))
+        )
         start = len(columns)
-        columns += [Column(name, dtype, values) for dtype in wanted for values in product(*check.over.values())]
+        columns += [
+            Column(name, dtype, values)
+            for dtype in wanted
+            for values in product(*check.over.values())
+        ]
         spans[name] = (start, len(columns) - start)
     return columns, spans
 
@@ -172,12 +188,28 @@ class _Maker:
     """Makes cells, entries and tiers from the sets behind each name, which are made once."""
 
     def __init__(
-        self, loaded: Loaded, dtypes: Dtypes, found: Sequence[Op], columns: list[Column], spans: dict[str, tuple[int, int]], today: date
+        self,
+        loaded: Loaded,
+        dtypes: Dtypes,
+        found: Sequence[Op],
+        columns: list[Column],
+        spans: dict[str, tuple[int, int]],
+        today: date,
     ) -> None:
-        self._loaded, self._ops, self._columns, self._spans, self._today = loaded, found, columns, spans, today
+        self._loaded, self._ops, self._columns, self._spans, self._today = (
+            loaded,
+            found,
+            columns,
+            spans,
+            today,
+        )
         self._all_dtypes = dtypes
         matrix = loaded.matrix
-        families, by_dtype, axes = dict.fromkeys(matrix.families, 0), Counter[str](), {axis: Counter[str]() for axis in AXES}
+        families, by_dtype, axes = (
+            dict.fromkeys(matrix.families, 0),
+            Counter[str](),
+            {axis: Counter[str]() for axis in AXES},
+        )
         for index, op in enumerate(found):
             families[op.family] |= 1 << index
         for index, column in enumerate(columns):
@@ -186,7 +218,9 @@ class _Maker:
                 axes[axis][value] |= 1 << index
         self._op_names = Names({op.name: 1 << index for index, op in enumerate(found)}, "op")
         self._families = Names(families, "family")
-        self._checks = Names({name: ((1 << count) - 1) << start for name, (start, count) in spans.items()}, "check")
+        self._checks = Names(
+            {name: ((1 << count) - 1) << start for name, (start, count) in spans.items()}, "check"
+        )
         self._dtypes = Names(by_dtype, "dtype")
         self._axes = {axis: Names(values, f"value of axis {axis}") for axis, values in axes.items()}
 
@@ -195,12 +229,20 @@ class _Maker:
         for index, glob in enumerate(globs):
             if names.match(glob) is None and not self._was_cut_out(glob, names):
                 matches = "matches nothing" if is_glob(glob) else "is unknown"
-                self._loaded.problem((*path, index), f'{names.what} "{glob}" {matches}', one_of(names.sets), nearest(glob, names.sets))
+                self._loaded.problem(
+                    (*path, index),
+                    f'{names.what} "{glob}" {matches}',
+                    one_of(names.sets),
+                    nearest(glob, names.sets),
+                )
         return names.match_any(globs)
 
     def _was_cut_out(self, glob: str, names: Names) -> bool:
-        derived = names.what not in ("op", "family", "check")  # only the columns show dtypes and axis values
-        return glob in self._loaded.cut or (not self._loaded.cases_are_known and (derived or is_glob(glob)))
+        # only the columns show dtypes and axis values
+        derived = names.what not in ("op", "family", "check")
+        return glob in self._loaded.cut or (
+            not self._loaded.cases_are_known and (derived or is_glob(glob))
+        )
 
     # --- which cells there are ----------------------------------------------------------------------------------------------------
 
@@ -231,7 +273,9 @@ class _Maker:
         """Columns by what they need of an op: facts, a dtype, and whether the op must be differentiable in it."""
         found: dict[tuple[frozenset[str], str, bool], int] = {}
         checks = self._loaded.matrix.checks
-        differentiates = {name: pipeline.parse(check.pipeline).differentiates for name, check in checks.items()}
+        differentiates = {
+            name: pipeline.parse(check.pipeline).differentiates for name, check in checks.items()
+        }
         for index, column in enumerate(self._columns):
             check = checks[column.check]
             needed = facts_needed(check, dict(zip(check.over, column.values, strict=True)))
@@ -257,7 +301,11 @@ class _Maker:
         family = ("families", op.family)
         checks_path = (*op.path, "checks") if op.spec.checks is not None else (*family, "checks")
         mask = self._select(self._checks, op.checks, checks_path)
-        self._select(self._checks, self._loaded.matrix.families[op.family].not_checks, (*family, "not_checks"))
+        self._select(
+            self._checks,
+            self._loaded.matrix.families[op.family].not_checks,
+            (*family, "not_checks"),
+        )
         if own:
             self._select(self._checks, op.spec.not_checks, (*op.path, "not_checks"))
         return mask & ~self._checks.match_any(op.not_checks)
@@ -285,7 +333,10 @@ class _Maker:
         matrix = self._loaded.matrix
         written: list[tuple[str, Where, ops_.Path]] = [
             (kind, spec, (kind, index))
-            for kind, specs in (("exclude", matrix.exclude), *((kind, getattr(matrix, kind)) for kind in KNOWN_KINDS))
+            for kind, specs in (
+                ("exclude", matrix.exclude),
+                *((kind, getattr(matrix, kind)) for kind in KNOWN_KINDS),
+            )
             for index, spec in enumerate(specs)
         ]
         names = entry_names.UniqueNames(spec.name for _, spec, _ in written if spec.name)
@@ -308,7 +359,11 @@ class _Maker:
         ops &= self._select(self._families, spec.family, (*path, "family"))
         if spec.until is not None and spec.until < self._today:
             what = f"expired on {spec.until}: {spec.reason}"
-            self._loaded.problem((*path, "until"), what, "the cause to be gone and the entry removed, or a later date with a reason")
+            self._loaded.problem(
+                (*path, "until"),
+                what,
+                "the cause to be gone and the entry removed, or a later date with a reason",
+            )
         if isinstance(spec, Known):
             self._refuse_unknown_run(spec, path)
         return Entry(kind, name, spec, path, columns, ops)
@@ -316,27 +371,46 @@ class _Maker:
     def _refuse_unknown_run(self, spec: Known, path: ops_.Path) -> None:
         targets = Names(dict.fromkeys(self._loaded.matrix.targets.names, 0), "target")
         devices = Names(dict.fromkeys(self._loaded.matrix.devices, 0), "device")
-        for key, names, glob in (("target", targets, spec.target), ("device", devices, spec.device)):
+        for key, names, glob in (
+            ("target", targets, spec.target),
+            ("device", devices, spec.device),
+        ):
             if glob is not None and names.match(glob) is None:
-                self._loaded.problem((*path, key), f'{key} "{glob}" is unknown', one_of(names.sets), nearest(glob, names.sets))
+                self._loaded.problem(
+                    (*path, key),
+                    f'{key} "{glob}" is unknown',
+                    one_of(names.sets),
+                    nearest(glob, names.sets),
+                )
         if isinstance(spec, ToleranceEntry) and not (spec.rtol or spec.atol):
             self._loaded.problem(path, "a tolerance of nothing", "`rtol:` or `atol:`")
 
     def _refuse_idle(self, entry: Entry, cells: Sequence[int]) -> None:
-        if any(cells[index] & entry.columns for index in reduce.bits(entry.ops)) or not self._loaded.cases_are_known:
+        if (
+            any(cells[index] & entry.columns for index in reduce.bits(entry.ops))
+            or not self._loaded.cases_are_known
+        ):
             return
         if any(problem.path.startswith(shown(entry.path)) for problem in self._loaded.problems):
             return  # its names are wrong, which is already reported
         what = f"{entry.kind} matches no case: {entry.spec.reason}"
-        self._loaded.problem(entry.path, what, "an entry that is about something (`gen list` with the same filters shows cases)")
+        self._loaded.problem(
+            entry.path,
+            what,
+            "an entry that is about something (`gen list` with the same filters shows cases)",
+        )
 
-    def _named(self, written: Sequence[tuple[str, Where, ops_.Path]], names: entry_names.UniqueNames) -> dict[ops_.Path, str]:
+    def _named(
+        self, written: Sequence[tuple[str, Where, ops_.Path]], names: entry_names.UniqueNames
+    ) -> dict[ops_.Path, str]:
         """Each entry with its own name, or one from its reason. Exclusions come last, as no generated module names them."""
         own = Counter(spec.name for _, spec, _ in written if spec.name)
         found: dict[ops_.Path, str] = {}
         for kind, spec, path in sorted(written, key=lambda entry: entry[0] == "exclude"):
             if spec.name and own[spec.name] > 1:
-                self._loaded.problem((*path, "name"), f'the name "{spec.name}" is taken', "a name of its own")
+                self._loaded.problem(
+                    (*path, "name"), f'the name "{spec.name}" is taken', "a name of its own"
+                )
             found[path] = spec.name or names.give(entry_names.words_of(spec.reason, kind))
         return found
 
@@ -346,12 +420,28 @@ class _Maker:
             if (given := op.spec.tolerance) is not None:
                 reason = given.reason or f"{op.name} asks for it"
                 spec = ToleranceEntry(reason=reason, rtol=given.rtol, atol=given.atol)
-                yield Entry("tolerance", names.give(f"of_{op.name.replace('.', '_')}"), spec, op.path, -1, 1 << index)
+                yield Entry(
+                    "tolerance",
+                    names.give(f"of_{op.name.replace('.', '_')}"),
+                    spec,
+                    op.path,
+                    -1,
+                    1 << index,
+                )
         for name, check in self._loaded.matrix.checks.items():
             if check.tolerance is not None:
                 reason = check.tolerance.reason or f"the check {name} asks for it"
-                spec = ToleranceEntry(reason=reason, rtol=check.tolerance.rtol, atol=check.tolerance.atol)
-                yield Entry("tolerance", names.give(f"of_{name}"), spec, ("checks", name), self._checks.sets[name], everywhere)
+                spec = ToleranceEntry(
+                    reason=reason, rtol=check.tolerance.rtol, atol=check.tolerance.atol
+                )
+                yield Entry(
+                    "tolerance",
+                    names.give(f"of_{name}"),
+                    spec,
+                    ("checks", name),
+                    self._checks.sets[name],
+                    everywhere,
+                )
 
     # --- which tier takes them ----------------------------------------------------------------------------------------------------
 
@@ -362,7 +452,9 @@ class _Maker:
             tier = self._loaded.matrix.tiers.get(name, DEFAULT_TIERS[name])
             path = ("tiers", name)
             parts = [self._choice(tier, path)]
-            parts += [self._choice(part, (*path, "also", index)) for index, part in enumerate(tier.also)]
+            parts += [
+                self._choice(part, (*path, "also", index)) for index, part in enumerate(tier.also)
+            ]
             found[name] = (tier, parts)
         return found
 
@@ -370,18 +462,29 @@ class _Maker:
         columns = self._select(self._checks, part.checks, (*path, "checks"))
         columns &= ~self._select(self._checks, part.not_checks, (*path, "not_checks"))
         if part.dtypes is not None:
-            columns &= self._dtypes.match_any(self._all_dtypes.resolve(part.dtypes, (*path, "dtypes")))
+            columns &= self._dtypes.match_any(
+                self._all_dtypes.resolve(part.dtypes, (*path, "dtypes"))
+            )
         for axis, globs in part.axes.items():
             columns &= self._select(self._axes[axis], globs, (*path, "axes", axis))
         for axis, globs in part.not_axes.items():
             columns &= ~self._select(self._axes[axis], globs, (*path, "not_axes", axis))
-        if not columns and "also" in path and self._loaded.cases_are_known:  # `run: plain` of a check that has no other form, for example
-            self._loaded.problem(path, "chooses no column", "a check that has these dtypes and axes")
+        # `run: plain` of a check that has no other form, for example
+        if not columns and "also" in path and self._loaded.cases_are_known:
+            self._loaded.problem(
+                path, "chooses no column", "a check that has these dtypes and axes"
+            )
         ops = self._select(self._op_names, part.ops, (*path, "ops"))
         ops &= self._select(self._families, part.families, (*path, "families"))
         limits = []
         for index, limit in enumerate(part.limit):
-            limits.append((limit, columns & self._select(self._checks, limit.checks, (*path, "limit", index, "checks"))))
+            limits.append(
+                (
+                    limit,
+                    columns
+                    & self._select(self._checks, limit.checks, (*path, "limit", index, "checks")),
+                )
+            )
         return Choice(part, path, columns, ops, limits)
 
 
@@ -392,13 +495,24 @@ def fill_tiers(plan: Plan, specs: Mapping[str, tuple[Tier, list[Choice]]]) -> No
     for name, (tier, parts) in specs.items():
         whole = [0] * len(plan.ops)
         for part in parts:
-            universe = [mask & part.columns if part.ops >> index & 1 else 0 for index, mask in enumerate(plan.valid)]
+            universe = [
+                mask & part.columns if part.ops >> index & 1 else 0
+                for index, mask in enumerate(plan.valid)
+            ]
             chosen = _reduced(plan, part, universe, columns, chosen)
             whole = _joined(whole, universe)
-        plan.tiers[name] = TierCells(tier, parts, whole, chosen, reduce.coverage(whole, chosen, columns, tier.reduce.t or 2))
+        plan.tiers[name] = TierCells(
+            tier, parts, whole, chosen, reduce.coverage(whole, chosen, columns, tier.reduce.t or 2)
+        )
 
 
-def _reduced(plan: Plan, part: Choice, universe: list[int], columns: Sequence[reduce.Column], given: list[int]) -> list[int]:
+def _reduced(
+    plan: Plan,
+    part: Choice,
+    universe: list[int],
+    columns: Sequence[reduce.Column],
+    given: list[int],
+) -> list[int]:
     """The `given` cells, and those that the part chooses from `universe`."""
     rows = [op.name for op in plan.ops]
     wanted = part.spec.reduce
@@ -412,7 +526,9 @@ def _reduced(plan: Plan, part: Choice, universe: list[int], columns: Sequence[re
         free = [mask & limited & ~kept for mask, kept in zip(chosen, given, strict=True)]
         room = max(0, limit.cells - sum((mask & limited).bit_count() for mask in given))
         drawn = reduce.sample(rows, free, columns, room, limit.seed)
-        chosen = [mask & ~spare | taken for mask, spare, taken in zip(chosen, free, drawn, strict=True)]
+        chosen = [
+            mask & ~spare | taken for mask, spare, taken in zip(chosen, free, drawn, strict=True)
+        ]
     return chosen
 
 
@@ -420,7 +536,9 @@ def factors(plan: Plan, position: int) -> reduce.Column:
     """The values of a column that a reduction distinguishes."""
     column = plan.columns[position]
     over = plan.loaded.matrix.checks[column.check].over
-    values = [f"{axis}={value}" for axis, value in zip(over, column.values, strict=True) if value != PLAIN]
+    values = [
+        f"{axis}={value}" for axis, value in zip(over, column.values, strict=True) if value != PLAIN
+    ]
     return (f"check={column.check}", f"dtype={column.dtype}", *values)
 
 

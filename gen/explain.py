@@ -22,8 +22,14 @@ _NODE = re.compile(r"(?:.*::)?test_(?P<check>\w+)\[(?P<id>[^\]]+)\]")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The case, by its pytest id or by its own id and a check."""
     add_matrix_arguments(parser)
-    parser.add_argument("case", metavar="CASE", help="a pytest id, as test_unary.py::test_vjp[torch.sin-float64], or op-dtype[-value…]")
-    parser.add_argument("--check", help="the check, if CASE does not name it (default: a line for every check)")
+    parser.add_argument(
+        "case",
+        metavar="CASE",
+        help="a pytest id, as test_unary.py::test_vjp[torch.sin-float64], or op-dtype[-value…]",
+    )
+    parser.add_argument(
+        "--check", help="the check, if CASE does not name it (default: a line for every check)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,7 +54,9 @@ def case_of(plan: Plan, case: str, check: str | None) -> tuple[int, Column]:
     case, check = _read(case, check)
     op = _op(plan, case.split("-")[0])
     if check is None:
-        raise MatrixError([Problem(Mark("CASE"), "", f'"{case}" names no check', "a pytest id, or --check", "")])
+        raise MatrixError(
+            [Problem(Mark("CASE"), "", f'"{case}" names no check', "a pytest id, or --check", "")]
+        )
     return op, _column(plan, check, case)
 
 
@@ -64,12 +72,16 @@ def explain(plan: Plan, op: int, column: Column) -> Iterator[str]:
         yield "  there is no such case:"
         yield from (f"    {reason}" for reason in _reasons(plan, op, column))
         return
-    excluded = [entry for entry in plan.entries if entry.kind == "exclude" and _holds(entry, op, position)]
+    excluded = [
+        entry for entry in plan.entries if entry.kind == "exclude" and _holds(entry, op, position)
+    ]
     for entry in excluded:
         yield f"  excluded ({_at(plan, entry.path)}): {_why(entry)}"
     if excluded:
         return
-    yield f"  valid: the op takes {column.dtype}" + ("" if not check.requires else f" and offers {', '.join(check.requires)}")
+    yield f"  valid: the op takes {column.dtype}" + (
+        "" if not check.requires else f" and offers {', '.join(check.requires)}"
+    )
     for entry in plan.entries_of(op):
         if _holds(entry, op, position):
             yield f"  {_expectation(entry)} ({_at(plan, entry.path)}): {_why(entry)}"
@@ -90,13 +102,19 @@ def _overview(plan: Plan, op: int, case: str) -> int:
             found |= bool(plan.possible[op] >> position & 1)
             if plan.valid[op] >> position & 1:
                 tier = plan.tier_of(op, position)
-                print(f"{node_id(plan, op, column)}: {f'tier {tier}' if tier else 'dropped by reduction'}")
+                print(
+                    f"{node_id(plan, op, column)}: {f'tier {tier}' if tier else 'dropped by reduction'}"
+                )
             elif plan.possible[op] >> position & 1:
                 print(f"{node_id(plan, op, column)}: excluded")
     if not found:
         words = case.split("-")[1:]
         dtypes = sorted(plan.ops[op].dtypes)
-        what = f"{plan.ops[op].name} has no case {'-'.join(words)}" if words else f"no check fits {plan.ops[op].name}"
+        what = (
+            f"{plan.ops[op].name} has no case {'-'.join(words)}"
+            if words
+            else f"no check fits {plan.ops[op].name}"
+        )
         raise _unknown(what, dtypes, words[0] if words else "")
     return 0
 
@@ -118,8 +136,14 @@ def _column(plan: Plan, check: str, case: str) -> Column:
         raise _unknown(f'"{case}" names no dtype', list(DTYPES), words[0] if words else "")
     words = [*words[:1], *complete(words[1:], list(over))]
     if len(words) != len(over) + 1:
-        example = "-".join((case.split("-")[0], words[0], *said(tuple(values[0] for values in over.values()))))
-        raise _unknown(f'"{case}" has {len(words) - 1} axis values; the check {check} has {len(over)}', [f"an id such as {example}"], "")
+        example = "-".join(
+            (case.split("-")[0], words[0], *said(tuple(values[0] for values in over.values())))
+        )
+        raise _unknown(
+            f'"{case}" has {len(words) - 1} axis values; the check {check} has {len(over)}',
+            [f"an id such as {example}"],
+            "",
+        )
     for word, (axis, values) in zip(words[1:], over.items(), strict=True):
         if word not in values:
             raise _unknown(f'"{word}" is not a value of {axis} in the check {check}', values, word)
@@ -127,7 +151,9 @@ def _column(plan: Plan, check: str, case: str) -> Column:
 
 
 def _unknown(what: str, names: list[str], word: str) -> MatrixError:
-    return MatrixError([Problem(Mark("CASE"), "", what, one_of(names), nearest(word, names) if word else "")])
+    return MatrixError(
+        [Problem(Mark("CASE"), "", what, one_of(names), nearest(word, names) if word else "")]
+    )
 
 
 def _reasons(plan: Plan, index: int, column: Column) -> Iterator[str]:
@@ -143,14 +169,22 @@ def _reasons(plan: Plan, index: int, column: Column) -> Iterator[str]:
     elif pipeline.parse(check.pipeline).differentiates and column.dtype not in op.differentiable:
         yield f"the op has no derivative in {column.dtype}, says {source}"
     if op.asked is not None and column.dtype not in op.asked:
-        path = (*op.path, "dtypes") if op.spec.dtypes is not None else ("families", op.family, "dtypes")
+        path = (
+            (*op.path, "dtypes")
+            if op.spec.dtypes is not None
+            else ("families", op.family, "dtypes")
+        )
         yield f"only {', '.join(sorted(op.asked))} are asked for ({_at(plan, path)})"
     lacking = facts_needed(check, dict(zip(check.over, column.values, strict=True))) - op.facts
     if lacking:
         yield f"the check needs {', '.join(sorted(lacking))}, which the op lacks, says {source} ({there})"
     names = Names(dict.fromkeys(plan.loaded.matrix.checks, 0), "check")
     if not any(column.check in names.named(glob) for glob in op.checks):
-        path = (*op.path, "checks") if op.spec.checks is not None else ("families", op.family, "checks")
+        path = (
+            (*op.path, "checks")
+            if op.spec.checks is not None
+            else ("families", op.family, "checks")
+        )
         yield f"the check is not among those asked for: {', '.join(op.checks)} ({_at(plan, path)})"
     for glob in op.not_checks:
         if column.check in names.named(glob):
@@ -195,9 +229,15 @@ def _covered_by(plan: Plan, name: str, op: int, position: int) -> str:
     found: dict[str, None] = {}
     for wanted in combinations(own, size):
         for index in (op, *range(len(plan.ops))) if own[0] not in wanted else (op,):
-            cells = (c for c in bits(tier.chosen[index]) if set(wanted) <= {f"op={plan.ops[index].name}", *factors(plan, c)})
+            cells = (
+                c
+                for c in bits(tier.chosen[index])
+                if set(wanted) <= {f"op={plan.ops[index].name}", *factors(plan, c)}
+            )
             if (cell := next(cells, None)) is not None:
-                found[f"{plan.columns[cell].check}[{plan.columns[cell].case(plan.ops[index].name)}]"] = None
+                found[
+                    f"{plan.columns[cell].check}[{plan.columns[cell].case(plan.ops[index].name)}]"
+                ] = None
                 break
     return f"its {size}-tuples are covered by {', '.join(found)}"
 

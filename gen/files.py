@@ -15,7 +15,8 @@ def replace(path: Path, text: str) -> None:
     try:
         if path.is_dir():
             raise IsADirectoryError(21, "Is a directory")
-        if path.exists() and not path.is_file():  # a pipe or a device, which has no other file in its place
+        # a pipe or a device, which has no other file in its place
+        if path.exists() and not path.is_file():
             path.write_text(text, "utf-8")
             return
         path.parent.mkdir(parents=True, exist_ok=True)

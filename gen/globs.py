@@ -22,7 +22,9 @@ class Names:
         """The union of the sets of the names that `glob` matches, or None if it matches none."""
         if glob not in self._answers:
             named = self.named(glob)
-            self._answers[glob] = _union(self.sets[name] for name in named) if named or glob in ("*", "all") else None
+            self._answers[glob] = (
+                _union(self.sets[name] for name in named) if named or glob in ("*", "all") else None
+            )
         return self._answers[glob]
 
     def match_any(self, globs: Sequence[str]) -> int:

@@ -23,7 +23,11 @@ _PLACES = {"gitignore": ".gitignore", "workflow.yml": ".github/workflows/matrix.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="the folder of the new project; absent or empty")
-    parser.add_argument("--package", metavar="NAME", help="the package with the ops (default: the name of the folder)")
+    parser.add_argument(
+        "--package",
+        metavar="NAME",
+        help="the package with the ops (default: the name of the folder)",
+    )
     parser.add_argument(
         "--requirement",
         metavar="TEXT",
@@ -37,10 +41,16 @@ def run(args: argparse.Namespace) -> int:
     folder: Path = args.folder
     package = args.package or folder.resolve().name.replace("-", "_")
     if not package.isidentifier() or keyword.iskeyword(package):
-        print(f"init: {package!r} is no name for a package; choose one with --package", file=sys.stderr)
+        print(
+            f"init: {package!r} is no name for a package; choose one with --package",
+            file=sys.stderr,
+        )
         return 2
     if package in sys.stdlib_module_names or metadata.packages_distributions().get(package):
-        print(f"init: a package {package!r} is installed already; choose another name with --package", file=sys.stderr)
+        print(
+            f"init: a package {package!r} is installed already; choose another name with --package",
+            file=sys.stderr,
+        )
         return 2
     _refuse_what_is_there(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +61,11 @@ def run(args: argparse.Namespace) -> int:
             (staging / path).write_text(text, encoding="utf-8")
         modules = render.modules(load_plan(staging / "matrix.yaml"))
         generated = staging / "generated_tests"
-        writer.write(generated, modules, writer.compare(generated, modules, render.is_generated, render.is_edited))
+        writer.write(
+            generated,
+            modules,
+            writer.compare(generated, modules, render.is_generated, render.is_edited),
+        )
         staging.chmod(0o755)
         staging.replace(folder)  # an empty folder is replaced
     finally:
@@ -64,7 +78,9 @@ def files(package: str, required: str) -> dict[str, str]:
     """The files of a new project: relative path -> text. ``required``: the line of requirements.txt for this distribution."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True)
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True
+    )
     words = {
         "package": package,
         "requirement": required,
@@ -94,4 +110,6 @@ def _refuse_what_is_there(folder: Path) -> None:
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise OverwriteError(f"{folder} is no folder: choose a name that does not exist yet")
     if folder.is_dir() and (there := sorted(p.name for p in folder.iterdir())):
-        raise OverwriteError(f"{folder} has {', '.join(there[:3])}{' …' if there[3:] else ''}: choose an empty folder, or a new name")
+        raise OverwriteError(
+            f"{folder} has {', '.join(there[:3])}{' …' if there[3:] else ''}: choose an empty folder, or a new name"
+        )

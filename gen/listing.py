@@ -22,13 +22,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add filters on every axis, and options for the output."""
     add_matrix_arguments(parser)
     for name in FILTERS:
-        parser.add_argument(f"--{name}", action="append", metavar="GLOB", help=f"only this {name}; repeat for more")
-    parser.add_argument("--axis", action="append", default=[], metavar="NAME=VALUE", help="only this value, e.g. layout=expanded")
-    parser.add_argument("--tier", choices=TIERS, default="full", help="cases that this tier runs (default: %(default)s)")
-    parser.add_argument("--all", action="store_true", help="all valid cases, including those that reduction dropped from every tier")
-    parser.add_argument("--known", action="store_true", help="only cases with an entry of skip, xfail, vanishes or tolerance")
+        parser.add_argument(
+            f"--{name}", action="append", metavar="GLOB", help=f"only this {name}; repeat for more"
+        )
+    parser.add_argument(
+        "--axis",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="only this value, e.g. layout=expanded",
+    )
+    parser.add_argument(
+        "--tier",
+        choices=TIERS,
+        default="full",
+        help="cases that this tier runs (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="all valid cases, including those that reduction dropped from every tier",
+    )
+    parser.add_argument(
+        "--known",
+        action="store_true",
+        help="only cases with an entry of skip, xfail, vanishes or tolerance",
+    )
     parser.add_argument("--counts", action="store_true", help="only the counts per axis")
-    parser.add_argument("--coverage", action="store_true", help="only the coverage proof of each tier")
+    parser.add_argument(
+        "--coverage", action="store_true", help="only the coverage proof of each tier"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
 
 
@@ -42,7 +65,9 @@ def run(args: argparse.Namespace) -> int:
     counts = _counts(cases)
     if args.json:
         rows = [] if args.counts else cases
-        print(json.dumps({"total": len(cases), "counts": counts, "cases": rows}, ensure_ascii=False))
+        print(
+            json.dumps({"total": len(cases), "counts": counts, "cases": rows}, ensure_ascii=False)
+        )
         return 0
     if not args.counts:
         for case in cases:
@@ -60,7 +85,10 @@ def _cases(plan: Plan, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     suits = [
         column.check in wanted["check"]
         and column.dtype in wanted["dtype"]
-        and all(dict(zip(checks[column.check].over, column.values, strict=True)).get(axis) == value for axis, value in axes)
+        and all(
+            dict(zip(checks[column.check].over, column.values, strict=True)).get(axis) == value
+            for axis, value in axes
+        )
         for column in plan.columns
     ]
     for index, op in enumerate(plan.ops):
@@ -71,7 +99,9 @@ def _cases(plan: Plan, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             column = plan.columns[position]
             if not suits[position]:
                 continue
-            known = [f"{entry.kind}:{entry.name}" for entry in entries if entry.columns >> position & 1]
+            known = [
+                f"{entry.kind}:{entry.name}" for entry in entries if entry.columns >> position & 1
+            ]
             if args.known and not known:
                 continue
             yield {
@@ -100,7 +130,13 @@ def _accepted(plan: Plan, kind: str, globs: list[str] | None) -> set[str]:
         matched = names.named(glob)
         if not matched and globs:
             what = f'no {kind} matches "{glob}"'
-            raise MatrixError([Problem(Mark(f"--{kind}"), "", what, one_of(everything), nearest(glob, everything))])
+            raise MatrixError(
+                [
+                    Problem(
+                        Mark(f"--{kind}"), "", what, one_of(everything), nearest(glob, everything)
+                    )
+                ]
+            )
         found.update(matched)
     return found
 
@@ -109,12 +145,24 @@ def _axis(text: str) -> tuple[str, str]:
     axis, _, value = text.partition("=")
     if value not in AXES.get(axis, ()):
         pairs = [f"{name}={word}" for name, words in AXES.items() for word in words]
-        raise MatrixError([Problem(Mark("--axis"), "", f'unknown axis value "{text}"', one_of(pairs), nearest(text, pairs))])
+        raise MatrixError(
+            [
+                Problem(
+                    Mark("--axis"),
+                    "",
+                    f'unknown axis value "{text}"',
+                    one_of(pairs),
+                    nearest(text, pairs),
+                )
+            ]
+        )
     return axis, value
 
 
 def _counts(cases: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    counters: dict[str, Counter[str]] = {name: Counter() for name in ("tier", "family", "check", "dtype")}
+    counters: dict[str, Counter[str]] = {
+        name: Counter() for name in ("tier", "family", "check", "dtype")
+    }
     for case in cases:
         for name, counter in list(counters.items())[:4]:
             counter[case[name] or "dropped"] += 1
@@ -136,5 +184,10 @@ def _print_coverage(plan: Plan, as_json: bool) -> None:
         return
     for name, tier in proof.items():
         tuples = f"{tier['covered']:,} of {tier['tuples']:,} valid {tier['t']}-tuples"
-        limits = "".join(f"; at most {limit['cells']} of {', '.join(limit['checks'])}" for limit in tier["limits"])
-        print(f"{name}: {tier['cases']:,} cases of {tier['valid_cells']:,} valid cells; {tuples} covered{limits}")
+        limits = "".join(
+            f"; at most {limit['cells']} of {', '.join(limit['checks'])}"
+            for limit in tier["limits"]
+        )
+        print(
+            f"{name}: {tier['cases']:,} cases of {tier['valid_cells']:,} valid cells; {tuples} covered{limits}"
+        )

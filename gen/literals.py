@@ -18,10 +18,20 @@ def quoted(text: str) -> str:
 
 def docstring(text: str, indent: str = "") -> str:
     """The source of a docstring with the text `text`, on as many lines as it needs."""
-    escaped = text.encode("unicode_escape").decode("ascii") if not text.isprintable() else text.replace("\\", "\\\\")
-    lines = textwrap.wrap(escaped.replace('"""', r"\"\"\""), WIDTH - len(indent) - 6, break_long_words=False, break_on_hyphens=False)
+    escaped = (
+        text.encode("unicode_escape").decode("ascii")
+        if not text.isprintable()
+        else text.replace("\\", "\\\\")
+    )
+    lines = textwrap.wrap(
+        escaped.replace('"""', r"\"\"\""),
+        WIDTH - len(indent) - 6,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     body = f"\n{indent}".join(lines)
-    if body.endswith('"') and (len(body) - len(body[:-1].rstrip("\\"))) % 2:  # an even number of backslashes before it
+    # an even number of backslashes before it
+    if body.endswith('"') and (len(body) - len(body[:-1].rstrip("\\"))) % 2:
         body = body[:-1] + r"\""
     end = f"\n{indent}" if len(lines) > 1 else ""
     return f'{indent}"""{body}{end}"""'
@@ -36,11 +46,19 @@ def literal(value: object, indent: str = "", before: int = 0) -> str:
     if isinstance(value, str):
         return _wrapped(value, indent)
     if isinstance(value, Mapping):
-        items = [f"{inner}{_short(key)}: {literal(item, inner, len(_short(key)) + 3)},\n" for key, item in value.items()]
+        items = [
+            f"{inner}{_short(key)}: {literal(item, inner, len(_short(key)) + 3)},\n"
+            for key, item in value.items()
+        ]
         return "{\n" + "".join(items) + indent + "}"
     if isinstance(value, list | tuple):
         opening, closing = "[]" if isinstance(value, list) else "()"
-        return f"{opening}\n" + "".join(f"{inner}{literal(item, inner, 1)},\n" for item in value) + indent + closing
+        return (
+            f"{opening}\n"
+            + "".join(f"{inner}{literal(item, inner, 1)},\n" for item in value)
+            + indent
+            + closing
+        )
     return short
 
 
@@ -59,7 +77,9 @@ def _short(value: object) -> str:
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_short(key)}: {_short(item)}" for key, item in value.items()) + "}"
+        return (
+            "{" + ", ".join(f"{_short(key)}: {_short(item)}" for key, item in value.items()) + "}"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(map(_short, value)) + "]"
     if isinstance(value, tuple):

@@ -20,10 +20,17 @@ _NAMED = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("results", type=Path, nargs="+", metavar="RESULTS", help="the results file of each shard")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the results file of the whole run")
     parser.add_argument(
-        "--modules", default="generated_tests", metavar="FOLDER", help="where missing cells are looked up (default %(default)s)"
+        "results", type=Path, nargs="+", metavar="RESULTS", help="the results file of each shard"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the results file of the whole run"
+    )
+    parser.add_argument(
+        "--modules",
+        default="generated_tests",
+        metavar="FOLDER",
+        help="where missing cells are looked up (default %(default)s)",
     )
 
 
@@ -54,8 +61,11 @@ def merge(paths: Sequence[Path], out: Path, modules: str = "generated_tests") ->
     return counted
 
 
-def _copy(paths: Sequence[Path], headers: Mapping[Path, Mapping[str, Any]], writer: Writer, modules: str) -> int:
-    seen: dict[bytes, int] = {}  # digest of a cell's id -> place of its file: ids themselves would take several times the memory
+def _copy(
+    paths: Sequence[Path], headers: Mapping[Path, Mapping[str, Any]], writer: Writer, modules: str
+) -> int:
+    # digest of a cell's id -> place of its file: ids themselves would take several times the memory
+    seen: dict[bytes, int] = {}
     wall, met, active = 0.0, set[str](), dict[str, str]()
     for place, path in enumerate(paths):
         end: dict[str, Any] = {}
@@ -63,22 +73,30 @@ def _copy(paths: Sequence[Path], headers: Mapping[Path, Mapping[str, Any]], writ
             if isinstance(record, CellResult):
                 before = seen.setdefault(digest(record.node), place)
                 if len(seen) == writer.cells:
-                    where = f"in {paths[before]} and {path}" if before != place else f"twice in {path}"
+                    where = (
+                        f"in {paths[before]} and {path}" if before != place else f"twice in {path}"
+                    )
                     raise ResultsError(f"{record.node} is {where}; give each shard once")
                 writer.cell(record)
                 met.update(record.entries)
             elif record["event"] == "end":
                 end = record
         if not end.get("complete"):
-            raise ResultsError(f"{path}: shard {headers[path]['shard']} was cut short; run it again")
+            raise ResultsError(
+                f"{path}: shard {headers[path]['shard']} was cut short; run it again"
+            )
         wall += end.get("wall_seconds", 0.0)
         active.update(end.get("active", {}))
     expected = next(iter(headers.values()))
     whole = expected["narrowed"] == "no"
-    never = [f"{name}: {where}" for name, where in sorted(active.items()) if whole and name not in met]
+    never = [
+        f"{name}: {where}" for name, where in sorted(active.items()) if whole and name not in met
+    ]
     if whole and writer.cells != expected["cells"]:
         missing = _missing(seen.keys(), expected, modules)
-        raise ResultsError(f"{expected['cells'] - writer.cells} of {expected['cells']} cells have no result{missing}")
+        raise ResultsError(
+            f"{expected['cells'] - writer.cells} of {expected['cells']} cells have no result{missing}"
+        )
     writer.close({"complete": True, "wall_seconds": round(wall, 2), "never_happened": never})
     return writer.cells
 
@@ -101,7 +119,9 @@ def _refuse_mixture(headers: Mapping[Path, Mapping[str, Any]]) -> None:
     (first, expected), *others = headers.items()
     for path, header in others:
         pairs = [(key, trait(expected, key), trait(header, key)) for key in OF_A_RUN]
-        if what := "; ".join(f"{key} {one} and {other}" for key, one, other in pairs if one != other):
+        if what := "; ".join(
+            f"{key} {one} and {other}" for key, one, other in pairs if one != other
+        ):
             raise ResultsError(f"{first} and {path} are of different runs: {what}")
 
 
@@ -111,7 +131,9 @@ def _refuse_missing_shards(headers: Mapping[Path, Mapping[str, Any]]) -> None:
     for path, header in headers.items():
         number, count = parse_shard(header["shard"])
         if number in found:
-            raise ResultsError(f"shard {header['shard']} is in {found[number]} and {path}; give each shard once")
+            raise ResultsError(
+                f"shard {header['shard']} is in {found[number]} and {path}; give each shard once"
+            )
         found[number] = path
     if missing := [f"{number}/{count}" for number in range(1, count + 1) if number not in found]:
         raise ResultsError(f"no results of shard{'s' * (len(missing) > 1)} {', '.join(missing)}")

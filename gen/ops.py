@@ -23,7 +23,8 @@ OWN_DTYPES = ("float32", "float64")  # of an op that matrix.yaml describes witho
 DIFFERENTIABLE = frozenset((*FLOATS, *COMPLEX))
 DERIVATIVES = frozenset(("autograd", "forward_ad", "gradgrad"))
 SINGLE_FACTS = ("forward_ad", "gradgrad", "deterministic")  # that a row may state one by one
-OF_THE_EXPANSION = ("op", "dtypes", "checks", "not_checks", "tolerance", *SINGLE_FACTS)  # keys of a row that run time does not need
+# keys of a row that run time does not need
+OF_THE_EXPANSION = ("op", "dtypes", "checks", "not_checks", "tolerance", *SINGLE_FACTS)
 
 Path = tuple[str | int, ...]
 
@@ -59,7 +60,11 @@ class Dtypes:
         for index, word in enumerate(self._loaded.matrix.dtypes[group]):
             path = ("dtypes", group, index)
             if word in (*within, group):
-                self._loaded.problem(path, f'the dtype group "{word}" contains itself', "dtypes, and groups that end in dtypes")
+                self._loaded.problem(
+                    path,
+                    f'the dtype group "{word}" contains itself',
+                    "dtypes, and groups that end in dtypes",
+                )
             elif word in self._loaded.matrix.dtypes:
                 found += self._members(word, (*within, group))
             else:
@@ -71,19 +76,26 @@ class Dtypes:
             return [word]
         groups = list(self._loaded.matrix.dtypes)
         names = [*groups, *DTYPES]
-        self._loaded.problem(path, f'unknown dtype or dtype group "{word}"', one_of(names), nearest(word, names))
+        self._loaded.problem(
+            path, f'unknown dtype or dtype group "{word}"', one_of(names), nearest(word, names)
+        )
         return []
 
     @property
     def all(self) -> list[str]:
         """Every dtype of a group, or every common dtype if there are no groups."""
-        return list(dict.fromkeys(dtype for group in self._groups.values() for dtype in group)) or [*FLOATS[2:], *COMPLEX[1:]]
+        return list(dict.fromkeys(dtype for group in self._groups.values() for dtype in group)) or [
+            *FLOATS[2:],
+            *COMPLEX[1:],
+        ]
 
     def resolve(self, words: Iterable[str], path: Path) -> list[str]:
         """The dtypes of words (groups or dtypes), in their order. Unknown words are noted as mistakes."""
         found: list[str] = []
         for index, word in enumerate(words):
-            found += self._groups[word] if word in self._groups else self._single(word, (*path, index))
+            found += (
+                self._groups[word] if word in self._groups else self._single(word, (*path, index))
+            )
         return list(dict.fromkeys(found))
 
 
@@ -124,13 +136,25 @@ class _Resolver:
         if not is_glob(row.op):
             if row.op in self.found:
                 first = self._loaded.source.where(self.found[row.op].path).short
-                self._loaded.problem(path, f'the op "{row.op}" stands in the matrix twice (first at {first})', "each op in one family")
+                self._loaded.problem(
+                    path,
+                    f'the op "{row.op}" stands in the matrix twice (first at {first})',
+                    "each op in one family",
+                )
             elif self._is_known(family, row, path):
                 self.found[row.op] = self._op(row.op, family_name, family, row, path)
             return
-        matched = [name for name in self._names.named(row.op) if not family.kinds or self._catalog.ops[name].kind in family.kinds]
+        matched = [
+            name
+            for name in self._names.named(row.op)
+            if not family.kinds or self._catalog.ops[name].kind in family.kinds
+        ]
         if not matched:
-            self._loaded.problem(path, f'no op of torch\'s OpInfo database matches "{row.op}"', "a glob such as torch.linalg.*")
+            self._loaded.problem(
+                path,
+                f'no op of torch\'s OpInfo database matches "{row.op}"',
+                "a glob such as torch.linalg.*",
+            )
         dropped = {name for glob in family.not_ops for name in self._names.named(glob)}
         for name in matched:
             if name not in self.found and name not in dropped:
@@ -149,12 +173,19 @@ class _Resolver:
 
     def _has_modules(self, row: OpRow, samples: Samples | None, path: Path) -> bool:
         """Whether what the row names can be found. Nothing is imported."""
-        named = {"call": row.call, "reference": row.reference, "inplace": row.inplace, "out": row.out}
+        named = {
+            "call": row.call,
+            "reference": row.reference,
+            "inplace": row.inplace,
+            "out": row.out,
+        }
         if row.call is None and row.op not in self._catalog.ops:
             named["op"] = row.op
         if samples is not None:
             named["samples"] = samples.callable
-        found = [_is_missing(self._loaded, path, key, value) for key, value in named.items() if value]
+        found = [
+            _is_missing(self._loaded, path, key, value) for key, value in named.items() if value
+        ]
         if any(found):
             self._loaded.cut.add(row.op)
         return not any(found)
@@ -162,7 +193,13 @@ class _Resolver:
     def _op(self, name: str, family_name: str, family: Family, row: OpRow, path: Path) -> Op:
         known = self._catalog.ops.get(name) if row.call is None else None
         asked = self._asked(name, family_name, family, row, path, known)
-        supported = frozenset(known.dtypes) if known else asked if asked is not None else frozenset(OWN_DTYPES)
+        supported = (
+            frozenset(known.dtypes)
+            if known
+            else asked
+            if asked is not None
+            else frozenset(OWN_DTYPES)
+        )
         differentiable = frozenset(known.differentiable) if known else supported & DIFFERENTIABLE
         return Op(
             name=name,
@@ -178,21 +215,44 @@ class _Resolver:
             spec=row,
         )
 
-    def _asked(self, name: str, family_name: str, family: Family, row: OpRow, path: Path, known: Facts | None) -> frozenset[str] | None:
+    def _asked(
+        self,
+        name: str,
+        family_name: str,
+        family: Family,
+        row: OpRow,
+        path: Path,
+        known: Facts | None,
+    ) -> frozenset[str] | None:
         """The dtypes of the row, or of its family if the row has none."""
         if row.dtypes is None:
-            return None if family.dtypes is None else frozenset(self._dtypes.resolve(family.dtypes, ("families", family_name, "dtypes")))
+            return (
+                None
+                if family.dtypes is None
+                else frozenset(
+                    self._dtypes.resolve(family.dtypes, ("families", family_name, "dtypes"))
+                )
+            )
         asked = frozenset(self._dtypes.resolve(row.dtypes, (*path, "dtypes")))
         for index, word in enumerate(row.dtypes):
             if known and word in DTYPES and word not in known.dtypes:
                 what = f"{name} does not take {word} on the CPU"
-                self._loaded.problem((*path, "dtypes", index), what, one_of(known.dtypes), nearest(word, known.dtypes))
+                self._loaded.problem(
+                    (*path, "dtypes", index),
+                    what,
+                    one_of(known.dtypes),
+                    nearest(word, known.dtypes),
+                )
         return asked
 
     def _row(self, family_name: str, family: Family, row: OpRow, path: Path) -> dict[str, Any]:
         data = self._loaded.source.data
         written = _at(data, path)
-        kept = {key: value for key, value in written.items() if key not in OF_THE_EXPANSION} if isinstance(written, dict) else {}
+        kept = (
+            {key: value for key, value in written.items() if key not in OF_THE_EXPANSION}
+            if isinstance(written, dict)
+            else {}
+        )
         if row.samples is None and family.samples is not None:
             kept["samples"] = _at(data, ("families", family_name, "samples"))
         if kept.get("samples") == "opinfo":
@@ -206,7 +266,12 @@ def _is_missing(loaded: Loaded, path: Path, key: str, name: str) -> bool:
     if found is not None:
         written = _at(loaded.source.data, path)
         where = (*path, key) if isinstance(written, dict) and key in written else path
-        loaded.problem(where, found.what, found.expected, nearest(name.replace(":", ".").rpartition(".")[2], found.names))
+        loaded.problem(
+            where,
+            found.what,
+            found.expected,
+            nearest(name.replace(":", ".").rpartition(".")[2], found.names),
+        )
     return found is not None
 
 
@@ -224,7 +289,12 @@ def _facts(known: Facts | None, row: OpRow) -> frozenset[str]:
     for fact in SINGLE_FACTS:
         if getattr(row, fact) is not None:
             facts = facts | {fact} if getattr(row, fact) else facts - {fact}
-    given = {"reference": row.reference, "errors": row.errors, "inplace": row.inplace, "out": row.out}
+    given = {
+        "reference": row.reference,
+        "errors": row.errors,
+        "inplace": row.inplace,
+        "out": row.out,
+    }
     return frozenset(facts | {fact for fact, value in given.items() if value})
 
 

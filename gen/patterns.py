@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from re import _constants as codes  # type: ignore[attr-defined]  # no public way to look inside of a pattern
+
+# no public way to look inside of a pattern
+from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
@@ -31,7 +33,10 @@ def _repeats(tree: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _varies(tree: Any) -> bool:
-    return any(code is codes.BRANCH or (code in _REPEATS and argument[0] != argument[1]) for code, argument in _nodes(tree))
+    return any(
+        code is codes.BRANCH or (code in _REPEATS and argument[0] != argument[1])
+        for code, argument in _nodes(tree)
+    )
 
 
 def _nodes(tree: Any) -> Iterator[tuple[Any, Any]]:

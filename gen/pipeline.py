@@ -5,15 +5,32 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-NESTING = ("vmap", "vjp", "jvp", "linearize", "grad", "jacrev", "jacfwd", "hessian", "functionalize")
+NESTING = (
+    "vmap",
+    "vjp",
+    "jvp",
+    "linearize",
+    "grad",
+    "jacrev",
+    "jacfwd",
+    "hessian",
+    "functionalize",
+)
 BACKWARD = "backward"  # runs in the eager session, so only itself may be outside it
 DUAL = "dual"  # dual tensors of the eager session, which do not nest
 EAGER_STAGES = (BACKWARD, DUAL)
-COMPILED = "aot.function"  # compiles the op itself, so it is innermost; what is outside differentiates or maps the compiled function
-PARTS = "aot.parts"  # runs the op itself and compiles what it names (gen.targets.parts), so it is innermost too
+# compiles the op itself, so it is innermost; what is outside differentiates or maps the
+# compiled function
+COMPILED = "aot.function"
+# runs the op itself and compiles what it names (gen.targets.parts), so it is innermost too
+PARTS = "aot.parts"
 INNERMOST = (COMPILED, PARTS)
-FUNCTIONAL = tuple(f"functional.{name}" for name in ("vjp", "jvp", "jacobian", "hessian", "vhp", "hvp"))  # of torch.autograd.functional
-CHECKPOINT = "checkpoint"  # outputs and gradients of a program that is computed again in the backward pass
+# of torch.autograd.functional
+FUNCTIONAL = tuple(
+    f"functional.{name}" for name in ("vjp", "jvp", "jacobian", "hessian", "vhp", "hvp")
+)
+# outputs and gradients of a program that is computed again in the backward pass
+CHECKPOINT = "checkpoint"
 SESSION = "session"  # outputs and gradients of a program
 EAGER_PROGRAMS = (*FUNCTIONAL, CHECKPOINT, SESSION)  # whole programs of the eager session
 TRAINING = "training"  # steps of an optimizer, eagerly or each as one captured program
@@ -37,7 +54,9 @@ _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)|(?P<dot>\.
 def _pattern() -> str:
     """The grammar as one regular expression: for the JSON Schema, whose readers do not run `parse`."""
     dot = r"\s*\.\s*"
-    nesting, whole, compiled = ("|".join(re.escape(word) for word in words) for words in (NESTING, WHOLE, INNERMOST))
+    nesting, whole, compiled = (
+        "|".join(re.escape(word) for word in words) for words in (NESTING, WHOLE, INNERMOST)
+    )
     outermost = rf"(?:{whole})|{BACKWARD}(?:{dot}{BACKWARD})*(?:{dot}{DUAL})?|{DUAL}|(?:{nesting})"
     return rf"^\s*(?:{FORWARD}|(?:{outermost})(?:{dot}(?:{nesting}))*(?:{dot}(?:{compiled}))?|{compiled})\s*$"
 
@@ -80,12 +99,20 @@ def parse(text: str) -> Pipeline:
         start = token.start(token.lastgroup or 0)
         position = token.end()
         if token["bad"] or (token["dot"] is not None and expects_stage):
-            raise PipelineError(f'pipeline "{text}": {text[start]!r} is out of place', start, "transforms with ` . ` between them")
+            raise PipelineError(
+                f'pipeline "{text}": {text[start]!r} is out of place',
+                start,
+                "transforms with ` . ` between them",
+            )
         if token["dot"]:
             expects_stage = True
             continue
         if not expects_stage:
-            raise PipelineError(f'pipeline "{text}": no ` . ` before "{token["word"]}"', start, "transforms with ` . ` between them")
+            raise PipelineError(
+                f'pipeline "{text}": no ` . ` before "{token["word"]}"',
+                start,
+                "transforms with ` . ` between them",
+            )
         stages.extend(_words(token["word"], start))
         expects_stage = False
     if expects_stage:
@@ -111,15 +138,34 @@ def _words(word: str, start: int) -> list[tuple[str, int]]:
 def _checked(text: str, stages: list[tuple[str, int]]) -> Pipeline:
     for index, (stage, offset) in enumerate(stages):
         if stage not in STAGES:
-            raise PipelineError(f'unknown transform "{stage}" in pipeline "{text}"', offset, f"one of {', '.join(STAGES)}", stage)
+            raise PipelineError(
+                f'unknown transform "{stage}" in pipeline "{text}"',
+                offset,
+                f"one of {', '.join(STAGES)}",
+                stage,
+            )
         if stage == FORWARD and len(stages) > 1:
-            raise PipelineError(f'"{FORWARD}" in pipeline "{text}" stands for no transform at all', offset, f"`{FORWARD}` alone")
+            raise PipelineError(
+                f'"{FORWARD}" in pipeline "{text}" stands for no transform at all',
+                offset,
+                f"`{FORWARD}` alone",
+            )
         if stage in WHOLE and index:
-            raise PipelineError(f'"{stage}" in pipeline "{text}" takes a whole program', offset, f'"{stage}" as the outermost transform')
+            raise PipelineError(
+                f'"{stage}" in pipeline "{text}" takes a whole program',
+                offset,
+                f'"{stage}" as the outermost transform',
+            )
         if stage in EAGER_STAGES and index and stages[index - 1][0] != BACKWARD:
             what = f'"{stage}" in pipeline "{text}" runs in the eager session'
-            raise PipelineError(what, offset, f'only "{BACKWARD}" around it, not "{stages[index - 1][0]}"')
+            raise PipelineError(
+                what, offset, f'only "{BACKWARD}" around it, not "{stages[index - 1][0]}"'
+            )
         if stage in INNERMOST and index < len(stages) - 1:
             what = "the op itself" if stage == COMPILED else "programs inside of the op"
-            raise PipelineError(f'"{stage}" in pipeline "{text}" compiles {what}', offset, f'"{stage}" as the innermost transform')
+            raise PipelineError(
+                f'"{stage}" in pipeline "{text}" compiles {what}',
+                offset,
+                f'"{stage}" as the innermost transform',
+            )
     return Pipeline(tuple(stage for stage, _ in stages if stage != FORWARD))

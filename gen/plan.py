@@ -16,7 +16,13 @@ from gen.files import replace
 
 def add_matrix_arguments(parser: argparse.ArgumentParser) -> None:
     """`--matrix FILE`, for every sub-command that reads one."""
-    parser.add_argument("--matrix", type=Path, default=Path("matrix.yaml"), metavar="FILE", help="the matrix (default: %(default)s)")
+    parser.add_argument(
+        "--matrix",
+        type=Path,
+        default=Path("matrix.yaml"),
+        metavar="FILE",
+        help="the matrix (default: %(default)s)",
+    )
 
 
 def above(low: float, *, or_equal: bool = False, kind: type = float) -> Callable[[str], Any]:
@@ -26,9 +32,13 @@ def above(low: float, *, or_equal: bool = False, kind: type = float) -> Callable
         try:
             value = kind(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no {'whole ' * (kind is int)}number") from None
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is no {'whole ' * (kind is int)}number"
+            ) from None
         if not (low <= value if or_equal else low < value) or value == float("inf"):
-            raise argparse.ArgumentTypeError(f"{text} is {'below' if or_equal else 'not more than'} {low:g}")
+            raise argparse.ArgumentTypeError(
+                f"{text} is {'below' if or_equal else 'not more than'} {low:g}"
+            )
         return value
 
     return number
@@ -50,7 +60,9 @@ def coverage(plan: Plan) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "reduce": tier.spec.reduce.model_dump(exclude_none=True),
-            "limits": [limit.model_dump() for part in (tier.spec, *tier.spec.also) for limit in part.limit],
+            "limits": [
+                limit.model_dump() for part in (tier.spec, *tier.spec.also) for limit in part.limit
+            ],
             "cases": tier.cells,
             **asdict(tier.coverage),
             "complete": tier.coverage.complete,

@@ -37,11 +37,27 @@ __all__ = ["Probe", "Seen", "add_arguments", "proposal", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("op", help="a name of the OpInfo database, or of a row in matrix.yaml, as examples.ops.rms_norm")
-    parser.add_argument("--target", help="implementation to run (default: the matrix's targets.default)")
+    parser.add_argument(
+        "op",
+        help="a name of the OpInfo database, or of a row in matrix.yaml, as examples.ops.rms_norm",
+    )
+    parser.add_argument(
+        "--target", help="implementation to run (default: the matrix's targets.default)"
+    )
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--checks", action="extend", nargs="+", metavar="GLOB", help="only these checks; repeat for more")
-    parser.add_argument("--matrix", type=Path, default=Path("matrix.yaml"), help="where checks, dtype groups and rows are read")
+    parser.add_argument(
+        "--checks",
+        action="extend",
+        nargs="+",
+        metavar="GLOB",
+        help="only these checks; repeat for more",
+    )
+    parser.add_argument(
+        "--matrix",
+        type=Path,
+        default=Path("matrix.yaml"),
+        help="where checks, dtype groups and rows are read",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,16 +84,29 @@ def _checks(plan: Plan, globs: Sequence[str] | None) -> frozenset[str] | None:
     if idle := [glob for glob in globs or () if not checks.named(glob)]:
         wanted = one_of(checks.sets)
         raise MatrixError(
-            [Problem(Mark("--checks"), "", f'no check matches "{glob}"', wanted, nearest(glob, checks.sets)) for glob in idle]
+            [
+                Problem(
+                    Mark("--checks"),
+                    "",
+                    f'no check matches "{glob}"',
+                    wanted,
+                    nearest(glob, checks.sets),
+                )
+                for glob in idle
+            ]
         )
-    return None if globs is None else frozenset(name for glob in globs for name in checks.named(glob))
+    return (
+        None if globs is None else frozenset(name for glob in globs for name in checks.named(glob))
+    )
 
 
 def _require_device(device: str) -> None:
     try:
         torch.zeros((), device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise LookupError(f"--device {device}: not present here ({str(error).strip().splitlines()[0]})") from error
+        raise LookupError(
+            f"--device {device}: not present here ({str(error).strip().splitlines()[0]})"
+        ) from error
 
 
 def _plan(op: str, matrix: Path) -> Plan:
@@ -89,7 +118,9 @@ def _plan(op: str, matrix: Path) -> Plan:
     if op not in known.ops:
         near = nearest(op, known.ops)
         hint = f" (nearest: {near})" if near else ""
-        raise LookupError(f"{op!r} is no op of the OpInfo database and no row of {matrix}{hint}; write its row with samples first")
+        raise LookupError(
+            f"{op!r} is no op of the OpInfo database and no row of {matrix}{hint}; write its row with samples first"
+        )
     loaded = validate.load(matrix)
     loaded.source.data["families"].setdefault("mine", {"ops": []})["ops"].append(op)
     return expand(validate.Loaded(Matrix.model_validate(loaded.source.data), loaded.source), known)
@@ -140,15 +171,29 @@ class Probe:
     def _cell(self, column: Column) -> Seen:
         check = self.plan.loaded.matrix.checks[column.check]
         axes = tuple(zip(check.over, column.values, strict=True))
-        case = Case(Cell(self.op, column.dtype, axes, "full", ()), column.check, self.family, self.target, self.device)
+        case = Case(
+            Cell(self.op, column.dtype, axes, "full", ()),
+            column.check,
+            self.family,
+            self.target,
+            self.device,
+        )
 
         def body(case: Case) -> None:
-            case.assert_same(check.pipeline, against=tuple(check.against), form=check.form, layout=check.layout, values=check.values)
+            case.assert_same(
+                check.pipeline,
+                against=tuple(check.against),
+                form=check.form,
+                layout=check.layout,
+                values=check.values,
+            )
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             verdict = attempt(body, case, {}, self.today)
-        errors = dict.fromkeys((type(failure.error).__name__, pattern(failure.error)) for failure in verdict.failures)
+        errors = dict.fromkeys(
+            (type(failure.error).__name__, pattern(failure.error)) for failure in verdict.failures
+        )
         return Seen(column.check, column.word, verdict.outcome, verdict.why, tuple(errors))
 
 
@@ -163,24 +208,42 @@ def proposal(probe: Probe, seen: Sequence[Seen]) -> str:
     by_check: defaultdict[str, list[Seen]] = defaultdict(list)
     for one in seen:
         by_check[one.check].append(one)
-    good = [check for check, cells in by_check.items() if any(one.outcome in ("passed", "failed") for one in cells)]
+    good = [
+        check
+        for check, cells in by_check.items()
+        if any(one.outcome in ("passed", "failed") for one in cells)
+    ]
     dtypes = dict.fromkeys(one.dtype for one in seen)
     lines = [f"# {probe.op} on target {probe.target.name}: {_counts(seen)}"]
     if not good:
-        return "\n".join([*lines, "# nothing could be compared, so there is nothing to propose", ""])
-    lines += ["families:", f"  {probe.family.name}:", "    ops:", f"      - op: {probe.op}", f"        dtypes: {_flow(dtypes)}"]
+        return "\n".join(
+            [*lines, "# nothing could be compared, so there is nothing to propose", ""]
+        )
+    lines += [
+        "families:",
+        f"  {probe.family.name}:",
+        "    ops:",
+        f"      - op: {probe.op}",
+        f"        dtypes: {_flow(dtypes)}",
+    ]
     lines += [f"        checks: {_flow(good)}"]
     if probe.op in probe.family.ops:
         lines.append("        # samples, reference and errors: as the row has them")
     lines += _xfails(probe, seen)
-    lines += [f"# compared nothing: {check} {word} ({why})" for check, word, why in _notes(seen, "vacuous")]
+    lines += [
+        f"# compared nothing: {check} {word} ({why})"
+        for check, word, why in _notes(seen, "vacuous")
+    ]
     lines += [f"# lacking: {check} {word} ({why})" for check, word, why in _notes(seen, "lacking")]
     return "\n".join([*lines, ""])
 
 
 def _counts(seen: Sequence[Seen]) -> str:
     outcomes = [one.outcome for one in seen]
-    return ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes)) or "no check concerns it"
+    return (
+        ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes))
+        or "no check concerns it"
+    )
 
 
 def _xfails(probe: Probe, seen: Sequence[Seen]) -> list[str]:
@@ -191,13 +254,23 @@ def _xfails(probe: Probe, seen: Sequence[Seen]) -> list[str]:
             causes[cause].append(one)
     if not causes:
         return []
-    lines = ["xfail:", "  # Write why under `reason:`; an entry without a reason does not validate."]
+    lines = [
+        "xfail:",
+        "  # Write why under `reason:`; an entry without a reason does not validate.",
+    ]
     for (raises, match), cells in causes.items():
-        lines += [f"  - op: {probe.op}", f"    check: {_flow(dict.fromkeys(one.check for one in cells))}"]
+        lines += [
+            f"  - op: {probe.op}",
+            f"    check: {_flow(dict.fromkeys(one.check for one in cells))}",
+        ]
         checks = {one.check for one in cells}
         if {one.dtype for one in cells} != {one.dtype for one in seen if one.check in checks}:
             lines.append(f"    dtype: {_flow(dict.fromkeys(one.dtype for one in cells))}")
-        lines += [f"    target: {probe.target.name}", f"    raises: {raises}", f"    match: {json.dumps(match, ensure_ascii=False)}"]
+        lines += [
+            f"    target: {probe.target.name}",
+            f"    raises: {raises}",
+            f"    match: {json.dumps(match, ensure_ascii=False)}",
+        ]
         lines += ["    reason:", f"    # seen: {cells[0].why}"]
     return lines
 

@@ -20,7 +20,8 @@ from itertools import combinations
 from operator import or_
 from zlib import crc32
 
-Column = tuple[str, ...]  # the values of a cell's factors other than the op; no two factors share a value
+# the values of a cell's factors other than the op; no two factors share a value
+Column = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,13 @@ class Coverage:
         return self.tuples == self.covered
 
 
-def cover(rows: Sequence[str], valid: Sequence[int], columns: Sequence[Column], t: int, given: Sequence[int]) -> list[int]:
+def cover(
+    rows: Sequence[str],
+    valid: Sequence[int],
+    columns: Sequence[Column],
+    t: int,
+    given: Sequence[int],
+) -> list[int]:
     """The chosen columns of each row, as bits: those in `given`, and more until every t-tuple of the `valid` cells is covered.
 
     Deterministic. A row's own part depends only on the row's name and its valid columns.
@@ -58,7 +65,9 @@ def cover(rows: Sequence[str], valid: Sequence[int], columns: Sequence[Column], 
     return chosen
 
 
-def _cover_between_rows(rows: Sequence[str], valid: Sequence[int], columns: Sequence[Column], t: int, chosen: list[int]) -> None:
+def _cover_between_rows(
+    rows: Sequence[str], valid: Sequence[int], columns: Sequence[Column], t: int, chosen: list[int]
+) -> None:
     outside = _tuple_masks(columns, t)
     everywhere = fold(or_, valid, 0)
     taken = fold(or_, (mask & ok for mask, ok in zip(chosen, valid, strict=True)), 0)
@@ -69,7 +78,9 @@ def _cover_between_rows(rows: Sequence[str], valid: Sequence[int], columns: Sequ
         chosen[index] |= 1 << column
 
 
-def coverage(valid: Sequence[int], chosen: Sequence[int], columns: Sequence[Column], t: int) -> Coverage:
+def coverage(
+    valid: Sequence[int], chosen: Sequence[int], columns: Sequence[Column], t: int
+) -> Coverage:
     """Count the t-tuples of the valid cells and of the chosen ones."""
     inside, outside = _tuple_masks(columns, t - 1), _tuple_masks(columns, t)
     kept = [mask & ok for mask, ok in zip(chosen, valid, strict=True)]
@@ -82,10 +93,16 @@ def coverage(valid: Sequence[int], chosen: Sequence[int], columns: Sequence[Colu
     )
 
 
-def sample(rows: Sequence[str], valid: Sequence[int], columns: Sequence[Column], cells: int, seed: int) -> list[int]:
+def sample(
+    rows: Sequence[str], valid: Sequence[int], columns: Sequence[Column], cells: int, seed: int
+) -> list[int]:
     """`cells` of the valid cells, by a rank that depends only on the seed and the cell. So a new op displaces few others."""
     ranked = [
-        (blake2b(f"{seed} {rows[index]} {columns[column]}".encode(), digest_size=8).digest(), index, column)
+        (
+            blake2b(f"{seed} {rows[index]} {columns[column]}".encode(), digest_size=8).digest(),
+            index,
+            column,
+        )
         for index, mask in enumerate(valid)
         for column in bits(mask)
     ]
@@ -106,7 +123,10 @@ def bits(mask: int) -> Iterator[int]:
 def _tuple_masks(columns: Sequence[Column], size: int) -> list[int]:
     """For each column, the tuples of `size` of its values, as bits. The empty tuple stands for the row alone."""
     numbers: dict[tuple[str, ...], int] = {}
-    return [sum(1 << numbers.setdefault(values, len(numbers)) for values in combinations(column, size)) for column in columns]
+    return [
+        sum(1 << numbers.setdefault(values, len(numbers)) for values in combinations(column, size))
+        for column in columns
+    ]
 
 
 def _greedy(masks: Sequence[int], candidates: Sequence[int], missing: int) -> Iterator[int]:

@@ -38,7 +38,10 @@ def modules(plan: Plan, progress: Progress = iter, *, every: bool = False) -> di
         if words.tiers[-1][1][index]:
             members.setdefault(op.family, []).append(index)
     source = plan.loaded.source.relative(plan.loaded.source.name)
-    return {f"test_{family}.py": _module(plan, words, family, members[family], source) for family in progress(sorted(members))}
+    return {
+        f"test_{family}.py": _module(plan, words, family, members[family], source)
+        for family in progress(sorted(members))
+    }
 
 
 def is_generated(text: str) -> bool:
@@ -63,15 +66,28 @@ def _module(plan: Plan, words: _Words, family: str, ops: list[int], source: str)
     for name, check in plan.loaded.matrix.checks.items():
         rows = [row for op in ops if (row := words.row(op, name, used))]
         if rows:
-            axes = f"axes={literal({a: list(values) for a, values in check.over.items()}, '    ', 6)}," if check.over else ""
+            axes = (
+                f"axes={literal({a: list(values) for a, values in check.over.items()}, '    ', 6)},"
+                if check.over
+                else ""
+            )
             claim = docstring(check.claim, "    ")
             timeout = "" if check.timeout is None else f"timeout={literal(check.timeout)},"
             checks.append(
-                {"name": name, "axes": axes, "timeout": timeout, "rows": rows, "claim": claim, "arguments": _arguments(plan, name)}
+                {
+                    "name": name,
+                    "axes": axes,
+                    "timeout": timeout,
+                    "rows": rows,
+                    "claim": claim,
+                    "arguments": _arguments(plan, name),
+                }
             )
     own = {plan.ops[op].name: plan.ops[op].row for op in ops if plan.ops[op].row}
     body = _template().render(
-        counts=count_line({tier: sum(chosen[op].bit_count() for op in ops) for tier, chosen in words.tiers}),
+        counts=count_line(
+            {tier: sum(chosen[op].bit_count() for op in ops) for tier, chosen in words.tiers}
+        ),
         title=docstring((plan.loaded.matrix.families[family].title or family).rstrip(".") + "."),
         imports=", ".join(["cases", "family", *(["known"] if used else []), "op"]),
         family=_family(plan, family, own, used),
@@ -85,18 +101,28 @@ def _template() -> Template:
     from jinja2 import Environment, StrictUndefined
 
     # The values are Python source from gen.literals, which HTML escapes would break.
-    environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
-    return environment.from_string((Path(__file__).parent / "templates" / "module.py.j2").read_text())
+    environment = Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
+    )
+    return environment.from_string(
+        (Path(__file__).parent / "templates" / "module.py.j2").read_text()
+    )
 
 
 def _arguments(plan: Plan, name: str) -> str:
     check = plan.loaded.matrix.checks[name]
     against = quoted(check.against[0]) if len(check.against) == 1 else literal(tuple(check.against))
-    fixed = [f"{key}={quoted(getattr(check, key))}" for key, default in _DEFAULTS.items() if getattr(check, key) != default]
+    fixed = [
+        f"{key}={quoted(getattr(check, key))}"
+        for key, default in _DEFAULTS.items()
+        if getattr(check, key) != default
+    ]
     return ", ".join([quoted(check.pipeline), f"against={against}", *fixed])
 
 
-def _family(plan: Plan, family: str, own: Mapping[str, Mapping[str, object]], used: Mapping[str, Entry]) -> str:
+def _family(
+    plan: Plan, family: str, own: Mapping[str, Mapping[str, object]], used: Mapping[str, Entry]
+) -> str:
     timeout = plan.loaded.matrix.families[family].timeout
     if not own and not used and timeout is None:
         return f"FAMILY = family({quoted(family)})"
@@ -107,7 +133,9 @@ def _family(plan: Plan, family: str, own: Mapping[str, Mapping[str, object]], us
         text += "    known={\n"
         for name, entry in sorted(used.items()):
             arguments = _known_arguments(plan, entry)
-            text += f"        {quoted(name)}: {call('known', arguments, '        ', len(name) + 5)},\n"
+            text += (
+                f"        {quoted(name)}: {call('known', arguments, '        ', len(name) + 5)},\n"
+            )
         text += "    },\n"
     if timeout is not None:
         text += f"    timeout={literal(timeout)},\n"
@@ -118,14 +146,24 @@ def _known_arguments(plan: Plan, entry: Entry) -> list[tuple[str, object]]:
     spec = entry.spec
     found: list[tuple[str, object]] = [("", entry.kind)]
     if isinstance(spec, Known):
-        found += [("target", spec.target), ("device", spec.device), ("torch", spec.torch), ("cpu", spec.cpu)]
+        found += [
+            ("target", spec.target),
+            ("device", spec.device),
+            ("torch", spec.torch),
+            ("cpu", spec.cpu),
+        ]
     if isinstance(spec, Xfail):
         found += [("raises", spec.raises), ("match", spec.match)]
     if isinstance(spec, ToleranceEntry):
         found += [("rtol", spec.rtol), ("atol", spec.atol)]
     until = None if spec.until is None else spec.until.isoformat()
     source = plan.loaded.source.relative(plan.loaded.source.where(entry.path).file)
-    found += [("reason", spec.reason), ("link", spec.link or None), ("until", until), ("source", source)]
+    found += [
+        ("reason", spec.reason),
+        ("link", spec.link or None),
+        ("until", until),
+        ("source", source),
+    ]
     return [(key, value) for key, value in found if value is not None]
 
 
@@ -164,7 +202,13 @@ class _Words:
         if known:
             parts.append(("known", " ".join(known)))
         # The same text as `gen.literals.call`, which is too slow for thousands of lines.
-        line = "".join((f"    op({quoted(plan.ops[op].name)}", *(f', {key}="{text}"' for key, text in parts), "),"))
+        line = "".join(
+            (
+                f"    op({quoted(plan.ops[op].name)}",
+                *(f', {key}="{text}"' for key, text in parts),
+                "),",
+            )
+        )
         if len(line) <= WIDTH:
             return line
         return f"    {call('op', [('', plan.ops[op].name), *parts], '    ', 1)},"
@@ -174,7 +218,9 @@ class _Words:
         if key not in self._texts:
             start, count = self._plan.spans[check]
             columns = self._plan.columns[start : start + count]
-            self._texts[key] = " ".join(column.word for index, column in enumerate(columns) if mask >> index & 1)
+            self._texts[key] = " ".join(
+                column.word for index, column in enumerate(columns) if mask >> index & 1
+            )
         return self._texts[key]
 
     def _narrowed(self, name: str, check: str, hit: int, taken: int) -> str:
@@ -185,8 +231,17 @@ class _Words:
         columns = self._plan.columns[start : start + count]
         words: list[str] = []
         left = hit
-        for word in dict.fromkeys(part for column in columns for part in (column.dtype, *column.values)):
-            having = sum(1 << index for index, column in enumerate(columns) if word in (column.dtype, *column.values)) & taken
+        for word in dict.fromkeys(
+            part for column in columns for part in (column.dtype, *column.values)
+        ):
+            having = (
+                sum(
+                    1 << index
+                    for index, column in enumerate(columns)
+                    if word in (column.dtype, *column.values)
+                )
+                & taken
+            )
             if having & left and not having & ~hit:
                 words.append(word)
                 left &= ~having

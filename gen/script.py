@@ -22,12 +22,31 @@ from gen.targets.protocol import Target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("case", metavar="CASE", help="a pytest id, as test_unary.py::test_vjp[torch.sin-float64], or op-dtype[-value…]")
+    parser.add_argument(
+        "case",
+        metavar="CASE",
+        help="a pytest id, as test_unary.py::test_vjp[torch.sin-float64], or op-dtype[-value…]",
+    )
     parser.add_argument("--check", help="the check, if CASE does not name it")
     number = above(0, or_equal=True, kind=int)
-    parser.add_argument("--sample", type=number, metavar="N", help="this sample (default: the first that fails, else the first)")
-    parser.add_argument("--target", default="torch", help="implementation that the program shows (default: %(default)s)")
-    parser.add_argument("--matrix", type=Path, default=Path("matrix.yaml"), metavar="FILE", help="the matrix (default: %(default)s)")
+    parser.add_argument(
+        "--sample",
+        type=number,
+        metavar="N",
+        help="this sample (default: the first that fails, else the first)",
+    )
+    parser.add_argument(
+        "--target",
+        default="torch",
+        help="implementation that the program shows (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--matrix",
+        type=Path,
+        default=Path("matrix.yaml"),
+        metavar="FILE",
+        help="the matrix (default: %(default)s)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,7 +77,9 @@ def program(plan: Plan, op: int, column: Column, target: Target, sample: int | N
     row, check = plan.ops[op], plan.loaded.matrix.checks[column.check]
     axes = tuple(zip(check.over, column.values, strict=True))
     family = Family(row.family, {row.name: row.row} if row.row else {})
-    case = Case(Cell(row.name, column.dtype, axes, "full", ()), column.check, family, target, only=sample)
+    case = Case(
+        Cell(row.name, column.dtype, axes, "full", ()), column.check, family, target, only=sample
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         asserted = {"form": check.form, "layout": check.layout, "values": check.values}

@@ -40,13 +40,33 @@ _ENDED = "ended"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--minutes", type=above(0), default=10.0, help="how long to draw (default: %(default)s)")
-    parser.add_argument("--target", help="implementation to run (default: the matrix's targets.default)")
-    parser.add_argument("--seed", type=int, help="the same seed draws the same cells (default: another one each time)")
-    parser.add_argument("--most", type=above(0, kind=int), metavar="N", help="stop when N causes are found")
+    parser.add_argument(
+        "--minutes", type=above(0), default=10.0, help="how long to draw (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--target", help="implementation to run (default: the matrix's targets.default)"
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        help="the same seed draws the same cells (default: another one each time)",
+    )
+    parser.add_argument(
+        "--most", type=above(0, kind=int), metavar="N", help="stop when N causes are found"
+    )
     parser.add_argument("--op", default="*", metavar="GLOB", help="only these ops")
-    parser.add_argument("--out", type=Path, help="folder for what was found (default: .cache/soak beside the matrix)")
-    parser.add_argument("--matrix", type=Path, default=Path("matrix.yaml"), metavar="FILE", help="the matrix (default: %(default)s)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="folder for what was found (default: .cache/soak beside the matrix)",
+    )
+    parser.add_argument(
+        "--matrix",
+        type=Path,
+        default=Path("matrix.yaml"),
+        metavar="FILE",
+        help="the matrix (default: %(default)s)",
+    )
 
 
 @dataclass(frozen=True)
@@ -80,9 +100,13 @@ def run(args: argparse.Namespace) -> int:
     number = random.SystemRandom().randrange(1 << 30) if args.seed is None else args.seed
     out = args.out or args.matrix.resolve().parent / ".cache" / "soak" / f"{args.target}-{number}"
     print(f"seed {number}, {len(subjects)} ops, target {args.target}, {args.minutes:g} minutes")
-    soak = _Soak(args.target, subjects, number, time.monotonic() + 60 * args.minutes, out, args.most)
+    soak = _Soak(
+        args.target, subjects, number, time.monotonic() + 60 * args.minutes, out, args.most
+    )
     soak.run(60 * args.minutes)
-    print(f"{soak.run_count} draws, {soak.rejected} of them no cells; {len(soak.findings)} causes{f' in {out}' if soak.findings else ''}")
+    print(
+        f"{soak.run_count} draws, {soak.rejected} of them no cells; {len(soak.findings)} causes{f' in {out}' if soak.findings else ''}"
+    )
     return 1 if soak.findings else 0
 
 
@@ -96,7 +120,9 @@ def subjects_of(plan: Plan, target: str, glob: str = "*") -> Iterator[Subject]:
         known: list[Entry] = []
         tolerances: list[Entry] = []
         for entry in plan.entries:
-            if not entry.ops >> index & 1 or not fnmatchcase(target, getattr(entry.spec, "target", None) or "*"):
+            if not entry.ops >> index & 1 or not fnmatchcase(
+                target, getattr(entry.spec, "target", None) or "*"
+            ):
                 continue
             cells, spec = _cells(plan, entry.columns), entry.spec
             if isinstance(spec, ToleranceEntry):
@@ -106,7 +132,16 @@ def subjects_of(plan: Plan, target: str, glob: str = "*") -> Iterator[Subject]:
                 known += [replace(one, error=error) for one in cells]
             elif entry.kind in ("exclude", "skip"):
                 excluded += cells
-        yield Subject(op.name, op.family, op.row, dtypes, op.differentiable, tuple(excluded), tuple(known), tuple(tolerances))
+        yield Subject(
+            op.name,
+            op.family,
+            op.row,
+            dtypes,
+            op.differentiable,
+            tuple(excluded),
+            tuple(known),
+            tuple(tolerances),
+        )
 
 
 def _cells(plan: Plan, columns: int) -> list[Entry]:
@@ -137,14 +172,20 @@ class _Soak:
 
     def run(self, seconds: float) -> None:
         with Progress(
-            TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
         ) as progress:
             task = progress.add_task("soaking", total=seconds)
             start = time.monotonic()
 
             def show() -> None:
                 progress.update(
-                    task, completed=time.monotonic() - start, description=f"{self.run_count} draws, {len(self.findings)} causes"
+                    task,
+                    completed=time.monotonic() - start,
+                    description=f"{self.run_count} draws, {len(self.findings)} causes",
                 )
 
             turn = 0
@@ -160,7 +201,14 @@ class _Soak:
         """Run one process to its end or death."""
         context = multiprocessing.get_context("spawn")
         messages: Any = context.Queue()
-        arguments = (self.target, self.subjects, number, self.end - time.monotonic(), self._known, messages)
+        arguments = (
+            self.target,
+            self.subjects,
+            number,
+            self.end - time.monotonic(),
+            self._known,
+            messages,
+        )
         process = context.Process(target=_work, args=arguments, daemon=True)
         process.start()
         trying: Finding | None = None
@@ -172,11 +220,18 @@ class _Soak:
             except queue.Empty:
                 show()
                 if not process.is_alive():
-                    self._died(trying, f"the process ended with exit code {process.exitcode}", "crashed", by_target)
+                    self._died(
+                        trying,
+                        f"the process ended with exit code {process.exitcode}",
+                        "crashed",
+                        by_target,
+                    )
                     break
                 if trying is not None and time.monotonic() - since > _TOO_LONG:
                     process.kill()
-                    self._died(trying, f"it ran for more than {_TOO_LONG:g} s", "timed out", by_target)
+                    self._died(
+                        trying, f"it ran for more than {_TOO_LONG:g} s", "timed out", by_target
+                    )
                     break
                 continue
             if kind == _ENDED:
@@ -199,7 +254,9 @@ class _Soak:
             raise RuntimeError(f"the process that draws could not start: {why}")
         self.subjects = [subject for subject in self.subjects if subject.name != trying.op]
         if not by_target:
-            print(f"\n{trying.draw}\n  left out, since the op itself or its reference {kind}: {why}")
+            print(
+                f"\n{trying.draw}\n  left out, since the op itself or its reference {kind}: {why}"
+            )
             return
         self._add(Finding(**{**asdict(trying), "kind": kind, "message": why}), (trying.op, kind))
 
@@ -207,14 +264,21 @@ class _Soak:
         self._known.add(cause)
         self.findings.append(finding)
         write(self.out, self.findings, self.target)
-        print(f"\n{finding.draw}\n  {finding.kind}: {finding.message.splitlines()[0][:200] if finding.message else ''}")
+        print(
+            f"\n{finding.draw}\n  {finding.kind}: {finding.message.splitlines()[0][:200] if finding.message else ''}"
+        )
 
 
 def write(out: Path, findings: Sequence[Finding], target: str) -> None:
     """`findings.json`, `rows.yaml`, and a program for each finding that has one."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / "findings.json").write_text(json.dumps([asdict(one) for one in findings], indent=1), encoding="utf-8")
-    (out / "rows.yaml").write_text("\n".join(row(one, target, number) for number, one in enumerate(findings, 1)), encoding="utf-8")
+    (out / "findings.json").write_text(
+        json.dumps([asdict(one) for one in findings], indent=1), encoding="utf-8"
+    )
+    (out / "rows.yaml").write_text(
+        "\n".join(row(one, target, number) for number, one in enumerate(findings, 1)),
+        encoding="utf-8",
+    )
     for number, one in enumerate(findings, 1):
         if one.script is not None:
             name = re.sub(r"\W+", "_", one.op)
@@ -223,7 +287,11 @@ def write(out: Path, findings: Sequence[Finding], target: str) -> None:
 
 def row(finding: Finding, target: str, number: int) -> str:
     """The YAML of a check that has the finding as a cell. A person writes the reason."""
-    axes = [f"    {name}: {value}" for name, value in (("layout", finding.layout), ("values", finding.values)) if value not in _USUAL]
+    axes = [
+        f"    {name}: {value}"
+        for name, value in (("layout", finding.layout), ("values", finding.values))
+        if value not in _USUAL
+    ]
     return "\n".join(
         [
             f"# {finding.draw}",
@@ -244,13 +312,35 @@ def row(finding: Finding, target: str, number: int) -> str:
 _USUAL = ("contiguous", "ordinary")
 
 
-def _finding(draw: Draw, against: str = "loop", kind: str = "", message: str = "", program: tuple[str | None, str] = (None, "")) -> Finding:
+def _finding(
+    draw: Draw,
+    against: str = "loop",
+    kind: str = "",
+    message: str = "",
+    program: tuple[str | None, str] = (None, ""),
+) -> Finding:
     values, stages = "extreme" if draw.extreme else "ordinary", str(pipeline.Pipeline(draw.stages))
-    return Finding(draw.subject.name, draw.dtype, stages, draw.layout, values, against, kind, message, str(draw), *program)
+    return Finding(
+        draw.subject.name,
+        draw.dtype,
+        stages,
+        draw.layout,
+        values,
+        against,
+        kind,
+        message,
+        str(draw),
+        *program,
+    )
 
 
 def _work(
-    target: str, subjects: Sequence[Subject], number: int, seconds: float, known: set[tuple[str, ...]], messages: Any
+    target: str,
+    subjects: Sequence[Subject],
+    number: int,
+    seconds: float,
+    known: set[tuple[str, ...]],
+    messages: Any,
 ) -> None:  # in its own process
     import torch
 
@@ -259,10 +349,14 @@ def _work(
     loop: Search
 
     def trying(draw: Draw, by_target: bool) -> None:
-        messages.put(("trying", (_finding(draw), by_target, (loop.counts.run, loop.counts.rejected))))
+        messages.put(
+            ("trying", (_finding(draw), by_target, (loop.counts.run, loop.counts.rejected)))
+        )
 
     def found(failure: Failure) -> None:
-        finding = _finding(failure.draw, failure.word, failure.kind, str(failure.error), text(failure, loaded))
+        finding = _finding(
+            failure.draw, failure.word, failure.kind, str(failure.error), text(failure, loaded)
+        )
         messages.put(("found", (finding, failure.cause)))
 
     loop = Search(loaded, subjects, trying, found, set(known))

@@ -103,7 +103,11 @@ class Source:
                 found = next(((k, v) for k, v in node.value if _scalar_text(k) == str(step)), None)
                 if found is not None:
                     holder, node = found
-            elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            elif (
+                isinstance(node, yaml.SequenceNode)
+                and isinstance(step, int)
+                and step < len(node.value)
+            ):
                 holder = node = node.value[step]
         return node, holder
 
@@ -159,13 +163,20 @@ class _Reader:
         self.files: list[str] = []
         self._seen: set[Path] = set()
 
-    def file(self, path: Path, name: str, chain: tuple[tuple[Path, str], ...], included_at: Mark | None) -> yaml.MappingNode | None:
+    def file(
+        self, path: Path, name: str, chain: tuple[tuple[Path, str], ...], included_at: Mark | None
+    ) -> yaml.MappingNode | None:
         """The merged root mapping of one file, or None if nothing in it is usable."""
         here = included_at or Mark(name)
         resolved = _real(path)
         if any(resolved == earlier for earlier, _ in chain):
             names = [shown for _, shown in chain] + [name]
-            self._problem(here, "include", f"include cycle: {' -> '.join(names)}", "files that do not include each other")
+            self._problem(
+                here,
+                "include",
+                f"include cycle: {' -> '.join(names)}",
+                "files that do not include each other",
+            )
             return None
         if resolved in self._seen:
             return yaml.MappingNode(_CORE + "map", [])
@@ -183,7 +194,9 @@ class _Reader:
         try:
             found = path.stat()
             if not stat.S_ISREG(found.st_mode):
-                self._problem(place, at, f"cannot read {name}: it is no regular file", "a file of YAML")
+                self._problem(
+                    place, at, f"cannot read {name}: it is no regular file", "a file of YAML"
+                )
                 return None
             size = found.st_size
             if size > MAX_BYTES:
@@ -207,7 +220,9 @@ class _Reader:
         except UnicodeDecodeError as error:
             before = raw[: error.start]
             mark = Mark(name, before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1)
-            self._problem(mark, "", f"byte 0x{raw[error.start]:02x} is not UTF-8", "a file saved as UTF-8")
+            self._problem(
+                mark, "", f"byte 0x{raw[error.start]:02x} is not UTF-8", "a file saved as UTF-8"
+            )
             return None
 
     def _compose(self, text: str, name: str) -> yaml.MappingNode | None:
@@ -215,7 +230,11 @@ class _Reader:
         try:
             deep = _too_deep(text)
             if deep is not None:
-                self._problem(Mark(name, deep.line + 1, deep.column + 1), "", f"nested deeper than {MAX_DEPTH} levels")
+                self._problem(
+                    Mark(name, deep.line + 1, deep.column + 1),
+                    "",
+                    f"nested deeper than {MAX_DEPTH} levels",
+                )
                 return None
             root = loader.get_single_node()
         except yaml.MarkedYAMLError as error:
@@ -225,19 +244,30 @@ class _Reader:
             position = getattr(error, "position", 0)
             before = text[:position] if isinstance(position, int) else ""
             what = f"not readable as YAML: {getattr(error, 'reason', error)}"
-            self._problem(Mark(name, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1), "", what)
+            self._problem(
+                Mark(name, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1),
+                "",
+                what,
+            )
             return None
         finally:
             loader.dispose()
         if root is None:
-            self._problem(Mark(name), "", "the file is empty", "at least `version: 1` and `families:`")
+            self._problem(
+                Mark(name), "", "the file is empty", "at least `version: 1` and `families:`"
+            )
             return None
         count = len(self.problems)
         self._inspect(root)
         if len(self.problems) > count:
             return None
         if not isinstance(root, yaml.MappingNode):
-            self._problem(_mark(root), "", "the file is not a mapping", "sections such as `checks:` and `families:`")
+            self._problem(
+                _mark(root),
+                "",
+                "the file is not a mapping",
+                "sections such as `checks:` and `families:`",
+            )
             return None
         return root
 
@@ -251,7 +281,9 @@ class _Reader:
             if known is not None:
                 return known
             if id(node) in open_:
-                self._problem(_mark(node), "", "an alias that contains itself", "a finite structure")
+                self._problem(
+                    _mark(node), "", "an alias that contains itself", "a finite structure"
+                )
                 return 1
             if depth > MAX_DEPTH:  # only aliases nest so deep, as the text does not
                 self._problem(_mark(node), "", f"nested deeper than {MAX_DEPTH} levels")
@@ -260,11 +292,18 @@ class _Reader:
             if node.tag not in _KINDS[type(node)]:
                 tag = node.tag.removeprefix(_CORE)
                 tag = f"!!{tag}" if tag != node.tag else tag
-                self._problem(_mark(node), "", f"the tag {tag} is not allowed: a matrix holds data, not objects", "a plain value")
+                self._problem(
+                    _mark(node),
+                    "",
+                    f"the tag {tag} is not allowed: a matrix holds data, not objects",
+                    "a plain value",
+                )
             total = 1
             if isinstance(node, yaml.MappingNode):
                 self._refuse_duplicates(node)
-                total += sum(size(key, depth + 1) + size(value, depth + 1) for key, value in node.value)
+                total += sum(
+                    size(key, depth + 1) + size(value, depth + 1) for key, value in node.value
+                )
             elif isinstance(node, yaml.SequenceNode):
                 total += sum(size(item, depth + 1) for item in node.value)
             open_.discard(id(node))
@@ -273,7 +312,12 @@ class _Reader:
 
         total = size(root, 0)
         if total > MAX_NODES:
-            self._problem(Mark(str(root.start_mark.name)), "", f"aliases make {total:,} values of this file", f"at most {MAX_NODES:,}")
+            self._problem(
+                Mark(str(root.start_mark.name)),
+                "",
+                f"aliases make {total:,} values of this file",
+                f"at most {MAX_NODES:,}",
+            )
 
     def _refuse_duplicates(self, node: yaml.MappingNode) -> None:
         seen: dict[str, Mark] = {}
@@ -284,15 +328,24 @@ class _Reader:
                 continue
             first = seen.setdefault(key.value, mark)
             if first is not mark:
-                self._problem(mark, key.value, f'duplicate key "{key.value}" (first at {first.short})', "each key once")
+                self._problem(
+                    mark,
+                    key.value,
+                    f'duplicate key "{key.value}" (first at {first.short})',
+                    "each key once",
+                )
 
-    def _with_includes(self, root: yaml.MappingNode, path: Path, name: str, chain: tuple[tuple[Path, str], ...]) -> yaml.MappingNode:
+    def _with_includes(
+        self, root: yaml.MappingNode, path: Path, name: str, chain: tuple[tuple[Path, str], ...]
+    ) -> yaml.MappingNode:
         """Merge the sections of the included files with those of `root`: mappings by key, lists by appending."""
         sections: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key, value in root.value:
             if key.value == "include":
                 for item in self._include_items(value):
-                    other = self.file(path.parent / item.value, _beside(name, item.value), chain, _mark(item))
+                    other = self.file(
+                        path.parent / item.value, _beside(name, item.value), chain, _mark(item)
+                    )
                     for other_key, other_value in other.value if other else ():
                         self._merge(sections, other_key, other_value)
         for key, value in root.value:
@@ -302,19 +355,32 @@ class _Reader:
 
     def _include_items(self, value: yaml.Node) -> list[yaml.ScalarNode]:
         items = value.value if isinstance(value, yaml.SequenceNode) else [value]
-        good = [item for item in items if isinstance(item, yaml.ScalarNode) and item.tag == _CORE + "str"]
+        good = [
+            item
+            for item in items
+            if isinstance(item, yaml.ScalarNode) and item.tag == _CORE + "str"
+        ]
         for item in items:
             if item not in good:
-                self._problem(_mark(item), "include", "not a file name", "a list of paths relative to this file")
+                self._problem(
+                    _mark(item),
+                    "include",
+                    "not a file name",
+                    "a list of paths relative to this file",
+                )
         return good
 
-    def _merge(self, sections: dict[str, tuple[yaml.Node, yaml.Node]], key: yaml.Node, value: yaml.Node) -> None:
+    def _merge(
+        self, sections: dict[str, tuple[yaml.Node, yaml.Node]], key: yaml.Node, value: yaml.Node
+    ) -> None:
         if key.value not in sections:
             sections[key.value] = (key, value)
             return
         first_key, first = sections[key.value]
         if type(first) is not type(value):
-            self._problem(_mark(value), key.value, f"another kind of value than at {_mark(first).short}")
+            self._problem(
+                _mark(value), key.value, f"another kind of value than at {_mark(first).short}"
+            )
             return
         if isinstance(value, yaml.ScalarNode):
             if first.value != value.value:
@@ -326,7 +392,9 @@ class _Reader:
                 if item.value in names:
                     what = f'duplicate key "{item.value}" (first at {names[item.value].short})'
                     self._problem(_mark(item), f"{key.value}.{item.value}", what, "each key once")
-        both = type(value)(value.tag, [*first.value, *value.value], first.start_mark, first.end_mark)
+        both = type(value)(
+            value.tag, [*first.value, *value.value], first.start_mark, first.end_mark
+        )
         sections[key.value] = (first_key, both)
 
     def _problem(self, mark: Mark, path: str, what: str, expected: str = "") -> None:
@@ -343,7 +411,9 @@ def _construct(root: yaml.Node, problems: list[Problem]) -> Any:
             return _SCALARS[node.tag](node.value)
         except (ValueError, KeyError):
             kind = node.tag.removeprefix(_CORE)
-            problems.append(Problem(_mark(node), "", f'"{node.value[:40]}" is not a value of type {kind}'))
+            problems.append(
+                Problem(_mark(node), "", f'"{node.value[:40]}" is not a value of type {kind}')
+            )
             return None
 
     return build(root)
@@ -362,7 +432,9 @@ def _boolean(text: str) -> bool:
 
 
 def _float(text: str) -> float:
-    return float(text.replace(".inf", "inf").replace(".nan", "nan").lower() if "n" in text.lower() else text)
+    return float(
+        text.replace(".inf", "inf").replace(".nan", "nan").lower() if "n" in text.lower() else text
+    )
 
 
 _SCALARS: dict[str, Callable[[str], Any]] = {
@@ -392,14 +464,18 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, name: str) -> Proble
         indent = re.match(r"[ \t]*", lines[number]) if 0 <= number < len(lines) else None
         if indent and "\t" in indent[0]:
             place = Mark(name, number + 1, indent[0].index("\t") + 1)
-            return Problem(place, "", "a tab in the indentation", "spaces: YAML does not allow tabs there")
+            return Problem(
+                place, "", "a tab in the indentation", "spaces: YAML does not allow tabs there"
+            )
     if "but found another document" in (error.problem or ""):
         expected = "one document: join the two, or `include:` the second as a file"
         return Problem(Mark(name, line + 1, column + 1), "", "a second document begins", expected)
     what = error.problem or str(error)
     if error.context:
         start = error.context_mark
-        what = f"{what} {error.context}" + (f" (begun in line {start.line + 1})" if start and start.line != line else "")
+        what = f"{what} {error.context}" + (
+            f" (begun in line {start.line + 1})" if start and start.line != line else ""
+        )
     return Problem(Mark(name, line + 1, column + 1), "", what)
 
 

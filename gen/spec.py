@@ -97,7 +97,8 @@ FACTS = (
 )  # fmt: skip
 KINDS = ("unary", "binary", "reduction", "spectral", "shape", "other", "own")
 LARGEST_SIZE = 2**63 - 1
-MOST_ELEMENTS = 2**24  # of a described tensor: samples of more than 20,000 show no more than smaller ones
+# of a described tensor: samples of more than 20,000 show no more than smaller ones
+MOST_ELEMENTS = 2**24
 MOST_DIMENSIONS = 64
 
 
@@ -113,7 +114,10 @@ def _samples(value: object) -> object:
     if isinstance(value, str):
         return {} if value == "opinfo" else {"callable": value}
     if not isinstance(value, list):
-        raise fault("not a source of samples", "opinfo, package.module:callable, or a list of {args, kwargs}")
+        raise fault(
+            "not a source of samples",
+            "opinfo, package.module:callable, or a list of {args, kwargs}",
+        )
     return {"rows": value}
 
 
@@ -136,14 +140,24 @@ def _kind_of_argument(value: object) -> str:
 
 DtypeName = Annotated[str, OneOf(DTYPES, "dtype")]
 Globs = Annotated[
-    list[Glob], Field(min_length=1), BeforeValidator(_as_list, json_schema_input_type=Glob | Annotated[list[Glob], Field(min_length=1)])
+    list[Glob],
+    Field(min_length=1),
+    BeforeValidator(
+        _as_list, json_schema_input_type=Glob | Annotated[list[Glob], Field(min_length=1)]
+    ),
 ]
 Words = Annotated[
-    list[Word], Field(min_length=1), BeforeValidator(_as_list, json_schema_input_type=Word | Annotated[list[Word], Field(min_length=1)])
+    list[Word],
+    Field(min_length=1),
+    BeforeValidator(
+        _as_list, json_schema_input_type=Word | Annotated[list[Word], Field(min_length=1)]
+    ),
 ]
 Reference = Annotated[str, OneOf(REFERENCES, "reference")]
 SomeReferences = Annotated[list[Reference], Field(min_length=1)]
-Against = Annotated[SomeReferences, BeforeValidator(_as_list, json_schema_input_type=Reference | SomeReferences)]
+Against = Annotated[
+    SomeReferences, BeforeValidator(_as_list, json_schema_input_type=Reference | SomeReferences)
+]
 
 
 class Strict(BaseModel):
@@ -155,13 +169,31 @@ class Strict(BaseModel):
 class Tensor(Strict):
     """A tensor by description: its shape, the range of its values, and its memory layout."""
 
-    shape: Annotated[list[Annotated[int, Field(ge=0, le=LARGEST_SIZE)]], Field(max_length=MOST_DIMENSIONS)]
+    shape: Annotated[
+        list[Annotated[int, Field(ge=0, le=LARGEST_SIZE)]], Field(max_length=MOST_DIMENSIONS)
+    ]
     dtype: DtypeName | None = None
     low: Finite | None = None
     high: Finite | None = None
-    domain: Literal["any", "positive", "unit", "nonzero", "spd", "symmetric", "permutation", "index", "bool", "distinct"] = "any"
-    size: Annotated[Annotated[int, Field(ge=1, le=LARGEST_SIZE)] | None, Field(description="indices are drawn from 0 … size − 1")] = None
-    layout: Literal["contiguous", "transposed", "noncontiguous", "strided", "expanded"] = "contiguous"
+    domain: Literal[
+        "any",
+        "positive",
+        "unit",
+        "nonzero",
+        "spd",
+        "symmetric",
+        "permutation",
+        "index",
+        "bool",
+        "distinct",
+    ] = "any"
+    size: Annotated[
+        Annotated[int, Field(ge=1, le=LARGEST_SIZE)] | None,
+        Field(description="indices are drawn from 0 … size − 1"),
+    ] = None
+    layout: Literal["contiguous", "transposed", "noncontiguous", "strided", "expanded"] = (
+        "contiguous"
+    )
     requires_grad: bool | None = None
 
     @model_validator(mode="after")
@@ -170,9 +202,16 @@ class Tensor(Strict):
             what = f"shape {self.shape} has {math.prod(self.shape):,} elements"
             raise fault(what, f"at most {MOST_ELEMENTS:,}", at=("shape",))
         if self.domain == "index" and self.size is None:
-            raise fault("domain index without a size", "`size: N`, so that indices are drawn from 0 … N − 1")
-        if self.domain in ("spd", "symmetric") and (len(self.shape) < 2 or self.shape[-1] != self.shape[-2]):
-            raise fault(f"domain {self.domain} with shape {self.shape}", "a shape whose last two sizes are equal")
+            raise fault(
+                "domain index without a size", "`size: N`, so that indices are drawn from 0 … N − 1"
+            )
+        if self.domain in ("spd", "symmetric") and (
+            len(self.shape) < 2 or self.shape[-1] != self.shape[-2]
+        ):
+            raise fault(
+                f"domain {self.domain} with shape {self.shape}",
+                "a shape whose last two sizes are equal",
+            )
         if self.domain == "permutation" and not self.shape:
             raise fault("domain permutation with shape []", "a shape with at least one dimension")
         if self.low is not None and self.high is not None and not self.low < self.high:
@@ -212,7 +251,12 @@ class Samples(Strict):
         return self.callable is None and self.rows is None
 
 
-SamplesOf = Annotated[Samples, BeforeValidator(_samples, json_schema_input_type=Callable_ | Annotated[list[Sample], Field(min_length=1)])]
+SamplesOf = Annotated[
+    Samples,
+    BeforeValidator(
+        _samples, json_schema_input_type=Callable_ | Annotated[list[Sample], Field(min_length=1)]
+    ),
+]
 
 
 class Tolerance(Strict):
@@ -230,13 +274,19 @@ class OpRow(Strict):
     call: Callable_ | None = None
     dtypes: Words | None = None
     samples: SamplesOf | None = None
-    settings: Annotated[list[Sample], Field(description="further calls, for checks against exact values alone")] = []
+    settings: Annotated[
+        list[Sample], Field(description="further calls, for checks against exact values alone")
+    ] = []
     reference: Callable_ | None = None
     errors: list[ErrorSample] = []
     differentiable: bool | None = None
     forward_ad: Annotated[bool | None, Field(description="whether the op has tangents")] = None
-    gradgrad: Annotated[bool | None, Field(description="whether the op's gradient has a derivative")] = None
-    deterministic: Annotated[bool | None, Field(description="whether two calls give the same")] = None
+    gradgrad: Annotated[
+        bool | None, Field(description="whether the op's gradient has a derivative")
+    ] = None
+    deterministic: Annotated[bool | None, Field(description="whether two calls give the same")] = (
+        None
+    )
     inplace: Callable_ | None = None
     out: Callable_ | None = None
     checks: Globs | None = None
@@ -249,7 +299,9 @@ class OpRow(Strict):
     def _consistent(self) -> OpRow:
         for fact in ("forward_ad", "gradgrad"):
             if self.differentiable is False and getattr(self, fact):
-                raise fault(f"{fact}: true with differentiable: false", "one of them left out", at=(fact,))
+                raise fault(
+                    f"{fact}: true with differentiable: false", "one of them left out", at=(fact,)
+                )
         return self
 
 
@@ -274,7 +326,9 @@ def _axes_schema() -> dict[str, Any]:
     """Axes with their values, which the type of the field only checks together."""
     several = {"type": "array", "minItems": 1, "uniqueItems": True}
     words = {axis: {"type": "string", "enum": list(values)} for axis, values in AXES.items()}
-    properties = {axis: {"anyOf": [word, {**several, "items": word}]} for axis, word in words.items()}
+    properties = {
+        axis: {"anyOf": [word, {**several, "items": word}]} for axis, word in words.items()
+    }
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
@@ -287,7 +341,9 @@ class Check(Strict):
     form: Annotated[str, OneOf(AXES["form"], "form")] = "functional"
     layout: Annotated[str, OneOf(AXES["layout"], "layout")] = "contiguous"
     values: Annotated[str, OneOf(AXES["values"], "values")] = "ordinary"
-    over: Annotated[dict[Annotated[str, OneOf(AXES, "axis")], Words], WithJsonSchema(_axes_schema())] = {}
+    over: Annotated[
+        dict[Annotated[str, OneOf(AXES, "axis")], Words], WithJsonSchema(_axes_schema())
+    ] = {}
     dtypes: Words | None = None
     ops: Globs = ["*"]
     not_ops: Globs = []
@@ -300,9 +356,12 @@ class Check(Strict):
     @model_validator(mode="after")
     def _consistent(self) -> Check:
         _check_axes(self.over, "over")
-        if "argument_inplace" in self.over.get("form", [self.form]) and not pipeline.WRITABLE.intersection(self._innermost()):
+        if "argument_inplace" in self.over.get(
+            "form", [self.form]
+        ) and not pipeline.WRITABLE.intersection(self._innermost()):
             raise fault(
-                f'pipeline "{self.pipeline}" with form argument_inplace', f"one of {', '.join(sorted(pipeline.WRITABLE))} innermost"
+                f'pipeline "{self.pipeline}" with form argument_inplace',
+                f"one of {', '.join(sorted(pipeline.WRITABLE))} innermost",
             )
         return self
 
@@ -327,7 +386,9 @@ def _check_axes(over: Mapping[str, list[str]], *within: str, below: tuple[str, .
                 what = f'unknown value "{value}" of axis {axis}'
                 raise fault(what, one_of(AXES[axis]), nearest(value, AXES[axis]), at=at)
         if len(set(values)) < len(values):
-            raise fault(f"axis {axis} has a value twice", "each value once", at=(*within, axis, *below))
+            raise fault(
+                f"axis {axis} has a value twice", "each value once", at=(*within, axis, *below)
+            )
 
 
 def _spread_axes(over: dict[str, Spread]) -> dict[str, Spread]:
@@ -404,14 +465,21 @@ class Limit(Strict):
 class Part(Strict):
     """Cells of some checks, ops, dtypes and axis values, with their own reduction."""
 
-    reduce: Annotated[Reduce, BeforeValidator(_reduce, json_schema_input_type=Literal["smoke", "pairwise", "full"] | Reduce)] = Reduce()
+    reduce: Annotated[
+        Reduce,
+        BeforeValidator(
+            _reduce, json_schema_input_type=Literal["smoke", "pairwise", "full"] | Reduce
+        ),
+    ] = Reduce()
     checks: Globs = ["*"]
     not_checks: Globs = []
     ops: Globs = ["*"]
     families: Globs = ["*"]
     dtypes: Words | None = None
     axes: Annotated[dict[AxisName, Globs], Field(description="only columns with these values")] = {}
-    not_axes: Annotated[dict[AxisName, Globs], Field(description="no columns with these values")] = {}
+    not_axes: Annotated[
+        dict[AxisName, Globs], Field(description="no columns with these values")
+    ] = {}
     limit: list[Limit] = []
 
 
@@ -431,7 +499,9 @@ class Targets(Strict):
     def _listed(self) -> Targets:
         if self.default is not None and self.default not in self.names:
             what = f'"{self.default}" is not in targets.names'
-            raise fault(what, one_of(self.names), nearest(self.default, self.names), at=("default",))
+            raise fault(
+                what, one_of(self.names), nearest(self.default, self.names), at=("default",)
+            )
         return self
 
 
@@ -446,12 +516,18 @@ class Matrix(Strict):
     """matrix.yaml, its includes merged."""
 
     version: Literal[1]
-    include: Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str])] = []
+    include: Annotated[
+        list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str])
+    ] = []
     targets: Targets = Targets()
     dtypes: dict[Word, Words] = {}
     devices: dict[Word, Device] = {}
     checks: dict[Identifier, Check] = {}
-    over: Annotated[dict[AxisName, Spread], AfterValidator(_spread_axes), Field(description="axes that many checks have")] = {}
+    over: Annotated[
+        dict[AxisName, Spread],
+        AfterValidator(_spread_axes),
+        Field(description="axes that many checks have"),
+    ] = {}
     families: dict[Identifier, Family]
     exclude: list[Exclude] = []
     skip: list[Known] = []
@@ -469,8 +545,16 @@ def json_schemas() -> dict[str, dict[str, Any]]:
     """File name -> JSON Schema, for editors: of matrix.yaml, and of a file that it includes, which need not have every section."""
     schema = _closed(Matrix.model_json_schema())
     draft = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    whole = {**draft, "title": "matrix.yaml", **{key: value for key, value in schema.items() if key != "title"}}
-    included = {"title": "a file that matrix.yaml includes", "additionalProperties": False, "type": "object"}
+    whole = {
+        **draft,
+        "title": "matrix.yaml",
+        **{key: value for key, value in schema.items() if key != "title"},
+    }
+    included = {
+        "title": "a file that matrix.yaml includes",
+        "additionalProperties": False,
+        "type": "object",
+    }
     properties = {name: _elsewhere(value) for name, value in schema["properties"].items()}
     return {SCHEMA: whole, INCLUDED_SCHEMA: {**draft, **included, "properties": properties}}
 
@@ -490,5 +574,8 @@ def _elsewhere(schema: Any) -> Any:
     if isinstance(schema, list):
         return [_elsewhere(item) for item in schema]
     if isinstance(schema, dict):
-        return {key: f"{SCHEMA}{value}" if key == "$ref" else _elsewhere(value) for key, value in schema.items()}
+        return {
+            key: f"{SCHEMA}{value}" if key == "$ref" else _elsewhere(value)
+            for key, value in schema.items()
+        }
     return schema

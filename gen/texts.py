@@ -13,7 +13,14 @@ from collections.abc import Iterable
 from datetime import date
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -23,7 +30,13 @@ from gen.errors import nearest, one_of
 LONGEST_NAME = 100  # letters: file systems take 255 bytes
 
 
-def fault(what: str, expected: str = "", nearest: str = "", offset: int = -1, at: tuple[str | int, ...] = ()) -> PydanticCustomError:
+def fault(
+    what: str,
+    expected: str = "",
+    nearest: str = "",
+    offset: int = -1,
+    at: tuple[str | int, ...] = (),
+) -> PydanticCustomError:
     """A mistake with the fields of `gen.errors.Problem`. `offset` is the place in the string, `at` a place below the present one."""
     context = {"what": what, "expected": expected, "nearest": nearest, "offset": offset, "at": at}
     return PydanticCustomError("matrix", "{what}", context)
@@ -41,10 +54,14 @@ class _Matching:
             raise fault(f"{text!r} is not a name that Python source may hold", self.expected)
         return text
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
         return {**handler(schema), "pattern": self.pattern}
 
 
@@ -56,21 +73,32 @@ class OneOf:
 
     def check(self, text: str) -> str:
         if text not in self.names:
-            raise fault(f'unknown {self.what} "{text}"', one_of(self.names), nearest(text, self.names))
+            raise fault(
+                f'unknown {self.what} "{text}"', one_of(self.names), nearest(text, self.names)
+            )
         return text
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
         return {**handler(schema), "enum": list(self.names)}
 
 
 def _identifier(text: str) -> str:
     if not text.isidentifier() or not text.isascii() or keyword.iskeyword(text):
-        raise fault(f"{text!r} cannot name a test", "a Python identifier: letters, digits and underscores")
+        raise fault(
+            f"{text!r} cannot name a test", "a Python identifier: letters, digits and underscores"
+        )
     if len(text) > LONGEST_NAME:
-        raise fault(f"{text[:20]}… is too long for the name of a test or a file", f"at most {LONGEST_NAME} letters")
+        raise fault(
+            f"{text[:20]}… is too long for the name of a test or a file",
+            f"at most {LONGEST_NAME} letters",
+        )
     return text
 
 
@@ -78,16 +106,25 @@ def _pipeline(text: str) -> str:
     try:
         return str(pipeline.parse(text))
     except pipeline.PipelineError as error:
-        raise fault(error.what, error.expected, nearest(error.word, pipeline.STAGES), error.offset) from None
+        raise fault(
+            error.what, error.expected, nearest(error.word, pipeline.STAGES), error.offset
+        ) from None
 
 
 def _regex(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise fault(f"{text!r} is not a regular expression: {error}", "a pattern for re.search", offset=error.pos or -1) from None
+        raise fault(
+            f"{text!r} is not a regular expression: {error}",
+            "a pattern for re.search",
+            offset=error.pos or -1,
+        ) from None
     except (OverflowError, RecursionError):
-        raise fault(f"{text[:40]!r} is not a regular expression that Python takes", "a pattern for re.search") from None
+        raise fault(
+            f"{text[:40]!r} is not a regular expression that Python takes",
+            "a pattern for re.search",
+        ) from None
     if patterns.may_run_away(text):
         what = f"{text!r} repeats what has a repetition or a choice in it, and may take for ever"
         raise fault(what, "a pattern without +, *, ? or | inside of a + or *")
@@ -96,7 +133,9 @@ def _regex(text: str) -> str:
 
 def _telling(text: str) -> str:
     if patterns.matches_anything(text):
-        raise fault(f"{text!r} matches every message", "a part of the message (`^$` for an empty one)")
+        raise fault(
+            f"{text!r} matches every message", "a part of the message (`^$` for an empty one)"
+        )
     return text
 
 
@@ -106,11 +145,20 @@ def _exception(name: str) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=_SLIP)
     if "." in name or name in known or (not near and not hasattr(builtins, name)):
         return name
-    raise fault(f'there is no exception "{name}"', "the class of an exception, or module.Class", "".join(near))
+    raise fault(
+        f'there is no exception "{name}"',
+        "the class of an exception, or module.Class",
+        "".join(near),
+    )
 
 
-_SLIP = 0.88  # of the letters: TorchRuntimeError is another name than RuntimeError, RuntimeErorr is a slip
-_EXCEPTIONS = tuple(name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException))
+# of the letters: TorchRuntimeError is another name than RuntimeError, RuntimeErorr is a slip
+_SLIP = 0.88
+_EXCEPTIONS = tuple(
+    name
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type) and issubclass(kind, BaseException)
+)
 
 
 def _specifier(text: str) -> str:
@@ -119,7 +167,9 @@ def _specifier(text: str) -> str:
     try:
         SpecifierSet(text)
     except InvalidSpecifier:
-        raise fault(f"{text!r} is not a version specifier", 'such as "<2.14" or ">=2.11,!=2.12.0"') from None
+        raise fault(
+            f"{text!r} is not a version specifier", 'such as "<2.14" or ">=2.11,!=2.12.0"'
+        ) from None
     return text
 
 
@@ -144,10 +194,19 @@ def _said(**keywords: Any) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", **keywords})
 
 
-Identifier = Annotated[str, AfterValidator(_identifier), _said(pattern=r"^[A-Za-z_]\w*$", maxLength=LONGEST_NAME)]
+Identifier = Annotated[
+    str, AfterValidator(_identifier), _said(pattern=r"^[A-Za-z_]\w*$", maxLength=LONGEST_NAME)
+]
 PipelineText = Annotated[str, AfterValidator(_pipeline), _said(pattern=pipeline.PATTERN)]
-Dotted = Annotated[str, _Matching(r"[A-Za-z_]\w*(\.\w+)*", "a dotted name such as torch.nn.functional.conv2d")]
-Callable_ = Annotated[str, _Matching(r"[A-Za-z_]\w*(\.\w+)*(:[A-Za-z_]\w*(\.\w+)*)?", "package.module:function, or a dotted name")]
+Dotted = Annotated[
+    str, _Matching(r"[A-Za-z_]\w*(\.\w+)*", "a dotted name such as torch.nn.functional.conv2d")
+]
+Callable_ = Annotated[
+    str,
+    _Matching(
+        r"[A-Za-z_]\w*(\.\w+)*(:[A-Za-z_]\w*(\.\w+)*)?", "package.module:function, or a dotted name"
+    ),
+]
 Glob = Annotated[str, _Matching(r"[\w.*?\[\]!-]+", "a name, or a glob such as torch.linalg.*")]
 Word = Annotated[str, _Matching(r"\w+", "a word of letters, digits and underscores")]
 Text = Annotated[str, AfterValidator(_one_line), _said(pattern=r"\S")]
@@ -155,7 +214,11 @@ Regex = Annotated[str, AfterValidator(_regex), _said(format="regex")]
 Telling = Annotated[Regex, AfterValidator(_telling), _said(format="regex", minLength=1)]
 Exception_ = Annotated[Dotted, AfterValidator(_exception)]
 Specifier = Annotated[str, AfterValidator(_specifier)]
-Day = Annotated[date, BeforeValidator(_day, json_schema_input_type=str), _said(pattern=r"^\d{4}-\d\d-\d\d$", format="date")]
+Day = Annotated[
+    date,
+    BeforeValidator(_day, json_schema_input_type=str),
+    _said(pattern=r"^\d{4}-\d\d-\d\d$", format="date"),
+]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]

@@ -43,9 +43,18 @@ class Loaded:
         """Whether the cut-out parts leave the set of cases unchanged. If not, «matches no case» would mislead."""
         return not any(problem.path.split(".")[0] in SECTIONS_OF_CASES for problem in self.problems)
 
-    def problem(self, path: Sequence[str | int], what: str, expected: str = "", nearest: str = "", mark: Mark | None = None) -> None:
+    def problem(
+        self,
+        path: Sequence[str | int],
+        what: str,
+        expected: str = "",
+        nearest: str = "",
+        mark: Mark | None = None,
+    ) -> None:
         """Note a mistake at `path`."""
-        self.problems.append(Problem(mark or self.source.where(path), shown(path), what, expected, nearest))
+        self.problems.append(
+            Problem(mark or self.source.where(path), shown(path), what, expected, nearest)
+        )
 
 
 def load(path: str | Path, name: str | None = None) -> Loaded:
@@ -73,7 +82,9 @@ def _spread(matrix: Matrix) -> Matrix:
         left_out = {name for glob in spread.not_checks for name in names.named(glob)}
         for name in dict.fromkeys(name for glob in spread.checks for name in names.named(glob)):
             if name not in left_out and axis not in checks[name].over:
-                checks[name] = checks[name].model_copy(update={"over": {**checks[name].over, axis: spread.values}})
+                checks[name] = checks[name].model_copy(
+                    update={"over": {**checks[name].over, axis: spread.values}}
+                )
     return matrix.model_copy(update={"checks": checks})
 
 
@@ -97,10 +108,18 @@ def _problem(detail: ErrorDetails, read: source.Source) -> Problem:
         mark = read.within(path, context["offset"]) if context["offset"] >= 0 else read.where(path)
         return Problem(mark, shown(path), context["what"], context["expected"], context["nearest"])
     if kind == "missing":
-        return Problem(read.where(path, key=True), shown(path), f'"{loc[-1]}" is missing', _wanted(loc))
+        return Problem(
+            read.where(path, key=True), shown(path), f'"{loc[-1]}" is missing', _wanted(loc)
+        )
     if kind == "extra_forbidden":
         names = _keys(loc[:-1])
-        return Problem(read.where(path, key=True), shown(path), f'unknown key "{loc[-1]}"', one_of(names), nearest(loc[-1], names))
+        return Problem(
+            read.where(path, key=True),
+            shown(path),
+            f'unknown key "{loc[-1]}"',
+            one_of(names),
+            nearest(loc[-1], names),
+        )
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     return Problem(mark, shown(path), f"{_brief(value)} does not fit", _in_words(kind, message))
 
@@ -159,7 +178,9 @@ def _whole(detail: ErrorDetails, data: dict[str, Any]) -> Loc:
 def _with_emptied_families(paths: set[Loc], data: Any) -> set[Loc]:
     """`paths`, and the families of which they name every op: an empty one would be a second mistake."""
     gone = Counter(path[:2] for path in paths if len(path) == 4)
-    return paths | {family for family, count in gone.items() if count == len(data[family[0]][family[1]]["ops"])}
+    return paths | {
+        family for family, count in gone.items() if count == len(data[family[0]][family[1]]["ops"])
+    }
 
 
 def _name(path: Loc, data: Any) -> str:
@@ -200,7 +221,9 @@ def _inner_type(kind: Any, tag: str) -> Any:
 
 def _keys(loc: Sequence[str | int]) -> list[str]:
     model = _model_at(loc)
-    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+    return (
+        list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+    )
 
 
 def _wanted(loc: Sequence[str | int]) -> str:

@@ -46,7 +46,12 @@ class Changes:
         return ", ".join([*parts, f"{len(self.unchanged)} unchanged"])
 
 
-def compare(folder: Path, files: Mapping[str, str], is_generated: Callable[[str], bool], is_edited: Callable[[str], bool]) -> Changes:
+def compare(
+    folder: Path,
+    files: Mapping[str, str],
+    is_generated: Callable[[str], bool],
+    is_edited: Callable[[str], bool],
+) -> Changes:
     """How `folder` differs from `files`.
 
     Raises `OverwriteError` if a file that a person wrote has the name of one of them, or if `folder` is not one for generated modules.
@@ -70,8 +75,14 @@ def compare(folder: Path, files: Mapping[str, str], is_generated: Callable[[str]
 
 def _present(folder: Path) -> dict[str, str]:
     """The modules in `folder`. A file that is no text counts as one that a person wrote."""
-    found = {path.name: path for path in sorted(folder.glob(PATTERN)) if path.is_file()} if folder.is_dir() else {}
-    return {name: path.read_text(encoding="utf-8", errors="replace") for name, path in found.items()}
+    found = (
+        {path.name: path for path in sorted(folder.glob(PATTERN)) if path.is_file()}
+        if folder.is_dir()
+        else {}
+    )
+    return {
+        name: path.read_text(encoding="utf-8", errors="replace") for name, path in found.items()
+    }
 
 
 def _refuse_what_is_not_ours(folder: Path, is_generated: Callable[[str], bool]) -> None:
@@ -79,11 +90,19 @@ def _refuse_what_is_not_ours(folder: Path, is_generated: Callable[[str], bool]) 
     if not os.path.lexists(folder):
         return
     if not folder.is_dir():
-        raise OverwriteError(f"{folder} is {_kind(folder)}: choose a folder for the modules, or a name that does not exist yet")
-    others = sorted(item.name for item in folder.iterdir() if not item.name.startswith(".") and item.name != "__pycache__")
+        raise OverwriteError(
+            f"{folder} is {_kind(folder)}: choose a folder for the modules, or a name that does not exist yet"
+        )
+    others = sorted(
+        item.name
+        for item in folder.iterdir()
+        if not item.name.startswith(".") and item.name != "__pycache__"
+    )
     if others and not any(is_generated(text) for text in _present(folder).values()):
         shown = ", ".join(others[:3]) + (" …" if len(others) > 3 else "")
-        raise OverwriteError(f"{folder} has no generated module, but {shown}: choose an empty folder, or a name that does not exist yet")
+        raise OverwriteError(
+            f"{folder} has no generated module, but {shown}: choose an empty folder, or a name that does not exist yet"
+        )
 
 
 def _kind(path: Path) -> str:
@@ -98,14 +117,22 @@ def difference(folder: Path, files: Mapping[str, str], changes: Changes) -> Iter
         path = folder / name
         old = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         shown = f"{folder.name}/{name}"
-        yield from unified_diff(old, files.get(name, "").splitlines(), f"{shown} (as it is)", f"{shown} (as generated)", lineterm="")
+        yield from unified_diff(
+            old,
+            files.get(name, "").splitlines(),
+            f"{shown} (as it is)",
+            f"{shown} (as generated)",
+            lineterm="",
+        )
 
 
 def untracked(folder: Path, names: Iterable[str]) -> list[str]:
     """Files that git does not track; none if there is no repository."""
     command = ["git", "-C", str(folder), "ls-files", "--", "."]
     try:
-        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        listed = subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
     except (OSError, subprocess.CalledProcessError):
         return []
     return [name for name in names if name not in listed and (folder / name).exists()]

@@ -19,7 +19,8 @@ __all__ = ["Tensor", "autograd", "func", "jit", "tensor", "unwrap", "wrap"]
 def __getattr__(name: str) -> object:
     if name != "jit":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .aot.jit import jit  # when somebody asks for it: capture needs modules that take as long to import as all of this
+    # when somebody asks for it: capture needs modules that take as long to import as all of this
+    from .aot.jit import jit
 
     globals()["jit"] = jit
     return jit

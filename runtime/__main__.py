@@ -25,22 +25,41 @@ def main(arguments: list[str] | None = None) -> int:
         usage="%(prog)s coverage|records [--out PAGE] | script.py ARGS … | -m module ARGS …",
         description="Print what the records know of each op, or run an unmodified torch program on this package (see runtime.dropin).",
     )
-    parser.add_argument("-m", dest="module", metavar="module", help="run a module as a script, like python -m; the rest is its arguments")
-    parser.add_argument("what", nargs="?", help="`coverage`, `records`, or the path of a script; the rest is its arguments")
+    parser.add_argument(
+        "-m",
+        dest="module",
+        metavar="module",
+        help="run a module as a script, like python -m; the rest is its arguments",
+    )
+    parser.add_argument(
+        "what",
+        nargs="?",
+        help="`coverage`, `records`, or the path of a script; the rest is its arguments",
+    )
     given = sys.argv[1:] if arguments is None else arguments
     own = _own_arguments(given)
     options = parser.parse_args(given[:own])
     rest = given[own:]
     if options.module is not None:
-        return _run(lambda: runpy.run_module(options.module, run_name="__main__", alter_sys=True), [options.module, *rest], os.getcwd())
+        return _run(
+            lambda: runpy.run_module(options.module, run_name="__main__", alter_sys=True),
+            [options.module, *rest],
+            os.getcwd(),
+        )
     if options.what in ("coverage", "records"):
         return _page(options.what, rest)
     if options.what is None:
         parser.error("say what to do: `coverage`, `records`, a script, or -m and a module")
     script = Path(options.what)
     if not script.is_file():
-        parser.error(f"no such script: {options.what} (`coverage` and `records` print tables of the records)")
-    return _run(lambda: runpy.run_path(str(script), run_name="__main__"), [str(script), *rest], str(script.resolve().parent))
+        parser.error(
+            f"no such script: {options.what} (`coverage` and `records` print tables of the records)"
+        )
+    return _run(
+        lambda: runpy.run_path(str(script), run_name="__main__"),
+        [str(script), *rest],
+        str(script.resolve().parent),
+    )
 
 
 def _own_arguments(given: list[str]) -> int:
@@ -73,7 +92,10 @@ def _from_the_users_frame(trace: TracebackType | None) -> TracebackType | None:
     """A traceback without the frames of this file and of runpy at its beginning."""
     while trace is not None:
         frame = trace.tb_frame
-        if frame.f_code.co_filename not in (__file__, contextlib.__file__) and frame.f_globals.get("__name__") != "runpy":
+        if (
+            frame.f_code.co_filename not in (__file__, contextlib.__file__)
+            and frame.f_globals.get("__name__") != "runpy"
+        ):
             break
         trace = trace.tb_next
     return trace

@@ -30,7 +30,10 @@ class Row:
 
 def rows() -> list[Row]:
     """One row per recorded overload, sorted by name."""
-    return [_row(func, record) for func, record in sorted(RECORDS.items(), key=lambda item: str(item[0]))]
+    return [
+        _row(func, record)
+        for func, record in sorted(RECORDS.items(), key=lambda item: str(item[0]))
+    ]
 
 
 def _row(func: torch._ops.OpOverload, record: Record) -> Row:
@@ -73,8 +76,16 @@ def missing() -> list[str]:
 
     A record that only describes how its op draws covers nothing.
     """
-    recorded = {str(func).removeprefix("aten.") for func, r in RECORDS.items() if r.vjp or r.decomposition or r.nondiff}
-    return sorted(name for name in set(torch_differentiates()) - recorded if not name.split(".")[0].endswith("_"))
+    recorded = {
+        str(func).removeprefix("aten.")
+        for func, r in RECORDS.items()
+        if r.vjp or r.decomposition or r.nondiff
+    }
+    return sorted(
+        name
+        for name in set(torch_differentiates()) - recorded
+        if not name.split(".")[0].endswith("_")
+    )
 
 
 def markdown() -> str:
@@ -92,7 +103,10 @@ def markdown() -> str:
         "",
         "| op | family | vjp | jvp | batch | per sample |",
         "|---|---|---|---|---|---|",
-        *(f"| `{r.name}` | {r.family} | {r.vjp} | {r.jvp} | {r.batch} | {r.per_sample} |" for r in table),
+        *(
+            f"| `{r.name}` | {r.family} | {r.vjp} | {r.jvp} | {r.batch} | {r.per_sample} |"
+            for r in table
+        ),
         "",
         "## With nested tensors",
         "",

@@ -18,7 +18,14 @@ class MissingRule(NotImplementedError):
     ``case``: the calls that it is missing for. The first sentence of the message is for users, the second for maintainers.
     """
 
-    def __init__(self, op: str, rule: str, arguments: Iterable[str] = (), known: Iterable[str] = (), case: str = "") -> None:
+    def __init__(
+        self,
+        op: str,
+        rule: str,
+        arguments: Iterable[str] = (),
+        known: Iterable[str] = (),
+        case: str = "",
+    ) -> None:
         lacking, others = _listed(arguments), _listed(known)
         which = f"{case and ' ' + case}{lacking and f' for its argument {lacking}'}{lacking and others and f' (it has one for {others})'}"
         what = f"what is passed as {lacking}" if lacking else "the op's arguments"

@@ -16,7 +16,18 @@ from .func.batch import fallback_policy
 from .func.level_transform import transform
 from .rules import Record, place_rules, register
 from .rules import derive_batch as batch_rules
-from .rules.derive import conj, diagonal, elementwise, flat, linear, multilinear, nondifferentiable, pointwise, random, view
+from .rules.derive import (
+    conj,
+    diagonal,
+    elementwise,
+    flat,
+    linear,
+    multilinear,
+    nondifferentiable,
+    pointwise,
+    random,
+    view,
+)
 from .rules.per_sample import Dense, Outer
 from .rules.record import asking
 from .seam.level_mode import LevelMode

@@ -23,13 +23,18 @@ _empty: Any = torch._C._VariableFunctions.empty
 _PAGE = 1 << 21  # the huge pages of x86 and of most ARM kernels; of others a multiple or a fraction
 
 
-def empty_in_huge_pages(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def empty_in_huge_pages(
+    shape: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
     """A contiguous tensor whose elements are not set. It is a plain one in a session too, where ``torch.empty`` makes tensors of that."""
     found: torch.Tensor = _empty(shape, dtype=dtype, device=device)
-    wrapped = type(found) is not torch.Tensor or torch._C._functorch.is_functorch_wrapped_tensor(found)
+    wrapped = type(found) is not torch.Tensor or torch._C._functorch.is_functorch_wrapped_tensor(
+        found
+    )
     if not wrapped and found.is_cpu and found.nbytes >= LARGE and (advise := _advise()) is not None:
         start = -(-found.data_ptr() // _PAGE) * _PAGE
-        stop = (found.data_ptr() + found.nbytes) // _PAGE * _PAGE  # no page is shared with another tensor
+        # no page is shared with another tensor
+        stop = (found.data_ptr() + found.nbytes) // _PAGE * _PAGE
         advise(start, stop - start, mmap.MADV_HUGEPAGE)
     return found
 
@@ -40,5 +45,8 @@ def _advise() -> Callable[[int, int, int], int] | None:
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
     function = ctypes.CDLL(None).madvise
-    function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int), ctypes.c_int
+    function.argtypes, function.restype = (
+        (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
+        ctypes.c_int,
+    )
     return function

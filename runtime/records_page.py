@@ -38,11 +38,16 @@ def markdown() -> str:
     families: dict[str, dict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
     for func, record in sorted(RECORDS.items(), key=lambda item: str(item[0])):
         if getattr(func, "namespace", "") == "aten":
-            families[record.family][_cells(func, record)].append(str(func).removeprefix("aten.").removesuffix(".default"))
+            families[record.family][_cells(func, record)].append(
+                str(func).removeprefix("aten.").removesuffix(".default")
+            )
     lines = [PREFACE.format(version=torch.__version__.partition("+")[0])]
     for family, rows in sorted(families.items()):
         lines += [f"## {family}", "", _HEAD]
-        lines += [f"| {' '.join(f'`{name}`' for name in names)} | {' | '.join(cells)} |" for cells, names in rows.items()]
+        lines += [
+            f"| {' '.join(f'`{name}`' for name in names)} | {' | '.join(cells)} |"
+            for cells, names in rows.items()
+        ]
         lines.append("")
     return "\n".join(lines)
 
@@ -50,14 +55,29 @@ def markdown() -> str:
 def _cells(func: torch._ops.OpOverload, record: Record) -> tuple[str, ...]:
     """The columns after the first."""
     known = op_of(func).arg_names
-    vjp = _table(record.vjp, known) if record.vjp else "none needed" if record.nondiff is True else ""
-    jvp = record.jvp if isinstance(record.jvp, str) else _table(record.jvp, known) if isinstance(record.jvp, Mapping) else _code(record.jvp)
+    vjp = (
+        _table(record.vjp, known) if record.vjp else "none needed" if record.nondiff is True else ""
+    )
+    jvp = (
+        record.jvp
+        if isinstance(record.jvp, str)
+        else _table(record.jvp, known)
+        if isinstance(record.jvp, Mapping)
+        else _code(record.jvp)
+    )
     return vjp, jvp, _batch(record.batch), "; ".join(_facts(record))
 
 
 def _table(table: Mapping[Any, Formula], known: tuple[str, ...]) -> str:
-    each = [(key, formula) for key, formula in table.items() if {key} & {*known} or not isinstance(key, str)]
-    return "<br>".join(f"{key if isinstance(key, str) else ', '.join(key)}: {_code(formula)}" for key, formula in each)
+    each = [
+        (key, formula)
+        for key, formula in table.items()
+        if {key} & {*known} or not isinstance(key, str)
+    ]
+    return "<br>".join(
+        f"{key if isinstance(key, str) else ', '.join(key)}: {_code(formula)}"
+        for key, formula in each
+    )
 
 
 def _facts(record: Record) -> Iterator[str]:
@@ -79,7 +99,9 @@ def _facts(record: Record) -> Iterator[str]:
         yield "cost high"
     if record.in_place and record.batch is not elementwise:
         yield "batch in place"
-    yield from (mark for mark in ("commutes", "fresh", "unfilled", "workspace") if getattr(record, mark))
+    yield from (
+        mark for mark in ("commutes", "fresh", "unfilled", "workspace") if getattr(record, mark)
+    )
 
 
 def _batch(rule: Callable[..., Any] | None) -> str:
@@ -105,7 +127,11 @@ def source(formula: Callable[..., Any]) -> str:
     text = "" if shown is None else ast.unparse(shown)
     if 0 < len(text) <= WIDEST:
         return text
-    return f"{shown.func.id}(…)" if isinstance(shown, ast.Call) and isinstance(shown.func, ast.Name) else "…"
+    return (
+        f"{shown.func.id}(…)"
+        if isinstance(shown, ast.Call) and isinstance(shown.func, ast.Name)
+        else "…"
+    )
 
 
 def _expression(formula: Callable[..., Any]) -> ast.expr | None:
@@ -119,11 +145,16 @@ def _expression(formula: Callable[..., Any]) -> ast.expr | None:
         if hasattr(plain, "made_of"):
             return _expression(plain)
     if not isinstance(plain, FunctionType) or plain.__name__ != "<lambda>":
-        return _parsed(f"{getattr(plain, '__name__', type(plain).__name__).strip('_')}({', '.join(asked)})")
+        return _parsed(
+            f"{getattr(plain, '__name__', type(plain).__name__).strip('_')}({', '.join(asked)})"
+        )
     body = _body(plain.__code__)
-    if body is None or any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(plain).parameters.values()):
+    if body is None or any(
+        p.kind is p.VAR_POSITIONAL for p in inspect.signature(plain).parameters.values()
+    ):
         return body
-    names = zip(inspect.signature(plain).parameters, asked, strict=False)  # those with defaults are no part of what is asked for
+    # those with defaults are no part of what is asked for
+    names = zip(inspect.signature(plain).parameters, asked, strict=False)
     return _replaced(_parsed(ast.unparse(body)), {own: ast.Name(name) for own, name in names})
 
 
@@ -157,7 +188,11 @@ def _lambdas(path: str) -> dict[int, list[ast.Lambda]]:
 
 def _body(code: CodeType) -> ast.expr | None:
     """What the lambda with this code returns: the smallest body on its line in which all of its instructions lie."""
-    places = [(start, first, end, last) for start, end, first, last in code.co_positions() if start and end and last]
+    places = [
+        (start, first, end, last)
+        for start, end, first, last in code.co_positions()
+        if start and end and last
+    ]
     around = []
     for node in _lambdas(code.co_filename)[code.co_firstlineno]:
         body = node.body

@@ -26,7 +26,15 @@ MAY_IMPORT = {
     "runtime": set[str](),
     "gen/reference": {"gen.reference", "gen.pipeline"},
     "gen/targets": {"gen.targets", "gen.pipeline", "runtime"},
-    "gen/checks": {"gen.checks", "gen.reference", "gen.targets", "gen.pipeline", "gen.words", "gen.catalog", "gen.files"},
+    "gen/checks": {
+        "gen.checks",
+        "gen.reference",
+        "gen.targets",
+        "gen.pipeline",
+        "gen.words",
+        "gen.catalog",
+        "gen.files",
+    },
     "generated_tests": {"gen.checks"},
 }
 # From the ground up. A module imports from its own floor and from lower ones, inside functions and for types as well.
@@ -44,13 +52,37 @@ FLOORS = {
         ("__init__", "__main__", "coverage", "extend", "records_page"),
     ),
     "gen": (
-        ("__init__", "callables", "entry_names", "errors", "files", "globs", "literals", "patterns", "pipeline", "reduce", "words"),
+        (
+            "__init__",
+            "callables",
+            "entry_names",
+            "errors",
+            "files",
+            "globs",
+            "literals",
+            "patterns",
+            "pipeline",
+            "reduce",
+            "words",
+        ),
         ("reference", "targets"),
         ("checks",),
         ("catalog", "ops", "source", "spec", "texts", "validate"),
         ("expand",),
         ("plan", "render", "writer"),
-        ("audit", "cluster", "durations", "explain", "init", "listing", "merge", "probe", "report", "script", "soak"),
+        (
+            "audit",
+            "cluster",
+            "durations",
+            "explain",
+            "init",
+            "listing",
+            "merge",
+            "probe",
+            "report",
+            "script",
+            "soak",
+        ),
         ("cli", "__main__"),
     ),
 }
@@ -125,11 +157,16 @@ def violations_of_ours(path: Path) -> list[str]:
 
 def imports_within(package: str) -> dict[str, set[str]]:
     """Which modules of a package each of its modules imports, without the name of the package: `tape.nodes`."""
-    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in modules(package)}
+    paths = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in modules(package)
+    }
     found: dict[str, set[str]] = {}
     for name, path in paths.items():
         mentioned = {n for _, n in imported_names(path)}
-        targets = {n if n in paths else n.rpartition(".")[0] for n in mentioned} & paths.keys() - {name}
+        targets = {n if n in paths else n.rpartition(".")[0] for n in mentioned} & paths.keys() - {
+            name
+        }
         found[short(name)] = {short(target) for target in targets}
     return found
 
@@ -175,9 +212,17 @@ def test_circles_are_found() -> None:
 
 @pytest.mark.parametrize("folder", MAY_IMPORT)
 def test_dependencies_point_one_way(folder: str) -> None:
-    own = folder.split("/")[0] if folder in ("runtime", "generated_tests") else folder.replace("/", ".")
+    own = (
+        folder.split("/")[0]
+        if folder in ("runtime", "generated_tests")
+        else folder.replace("/", ".")
+    )
     assert modules(folder), f"{folder} has no modules"
-    assert not [v for path in modules(folder) for v in violations_of_layers(path, MAY_IMPORT[folder] | {own})]
+    assert not [
+        v
+        for path in modules(folder)
+        for v in violations_of_layers(path, MAY_IMPORT[folder] | {own})
+    ]
 
 
 def test_the_runtime_takes_no_transform_or_engine_from_torch() -> None:
@@ -188,9 +233,17 @@ def test_the_runtime_takes_no_transform_or_engine_from_torch() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["import torch.func", "from torch import func", "from torch.autograd import Function", "torch.autograd.grad(x, y)", "import functorch"],
+    [
+        "import torch.func",
+        "from torch import func",
+        "from torch.autograd import Function",
+        "torch.autograd.grad(x, y)",
+        "import functorch",
+    ],
 )
-def test_the_rule_about_torchs_systems_can_fail(tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rule_about_torchs_systems_can_fail(
+    tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
     (tmp_path / "module.py").write_text(line + "\n")
     assert violations_of_ours(tmp_path / "module.py")
@@ -206,5 +259,7 @@ def test_importing_the_runtime_brings_neither_dynamo_nor_sympy() -> None:
     """Which take several times as long as all of it, and which graphs alone need."""
     heavy = "{'torch._dynamo', 'sympy'}"
     program = f"import sys, torch; before = set(sys.modules); import runtime; print(*{heavy} & (set(sys.modules) - before))"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == []

@@ -24,7 +24,10 @@ def test_each_folder_of_the_runtime_has_one_of_tests() -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_files_are_short_enough_to_read_at_one_go(folder: str) -> None:
-    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")}
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text().splitlines())
+        for path in (ROOT / folder).rglob("*.py")
+    }
     assert {path: lines for path, lines in lengths.items() if lines > LONGEST} == {}
 
 
@@ -33,11 +36,19 @@ def functions(source: str) -> Iterator[tuple[str, int]]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             text = ast.get_docstring(node, clean=False)
-            yield node.name, (node.end_lineno or 0) - node.lineno + 1 - (0 if text is None else len(text.splitlines()))
+            yield (
+                node.name,
+                (node.end_lineno or 0)
+                - node.lineno
+                + 1
+                - (0 if text is None else len(text.splitlines())),
+            )
 
 
 def test_a_docstring_does_not_make_a_function_long() -> None:
-    assert list(functions('def f(\n    x,\n):\n    """A line.\n\n    Another.\n    """\n    return x\n')) == [("f", 4)]
+    assert list(
+        functions('def f(\n    x,\n):\n    """A line.\n\n    Another.\n    """\n    return x\n')
+    ) == [("f", 4)]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -14,9 +14,16 @@ from tests.bad_inputs import project
 from tests.bad_inputs.trial import attempt
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = re.findall(r"^ {4}((?:make|python|pytest|tox) .*?)(?:\s+#.*)?$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+COMMANDS = re.findall(
+    r"^ {4}((?:make|python|pytest|tox) .*?)(?:\s+#.*)?$",
+    (ROOT / "README.md").read_text("utf-8"),
+    re.MULTILINE,
+)
 NARROWED = {  # what is run in its place, with a part of its output
-    "python -m gen list --op 'torch.fft.*' --check 'vmap*'": ("gen list --op 'torch.fft.*' --check 'vmap*' --counts", "family: fft"),
+    "python -m gen list --op 'torch.fft.*' --check 'vmap*'": (
+        "gen list --op 'torch.fft.*' --check 'vmap*' --counts",
+        "family: fft",
+    ),
     "python -m gen explain 'torch.sin-float64' --check gradcheck": (
         "gen explain 'torch.sin-float64' --check gradcheck",
         "family unary (matrix/torch-ops.yaml",
@@ -37,7 +44,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = folder / "project"
     (folder / "temporary").mkdir()
     shutil.copytree(ROOT / "matrix", made / "matrix")
-    shutil.copytree(ROOT / "examples", made / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "examples", made / "examples", ignore=shutil.ignore_patterns("__pycache__")
+    )
     shutil.copy(ROOT / "matrix.yaml", made)
     (made / "generated_tests").mkdir()
     shutil.copy(ROOT / "generated_tests/test_unary.py", made / "generated_tests")
@@ -57,17 +66,27 @@ def test_a_command_of_the_readme_runs(command: str, copy: Path) -> None:
     assert done.outside == ()
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("make ")])
+@pytest.mark.parametrize(
+    "command", [command for command in COMMANDS if command.startswith("make ")]
+)
 def test_make_knows_what_the_readme_makes(command: str) -> None:
     """`make -n` prints the recipe without running it. The environment counts as made."""
     words = shlex.split(command)
-    done = subprocess.run([words[0], "-n", "-o", ".venv/.ready", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [words[0], "-n", "-o", ".venv/.ready", *words[1:]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     asked = [word.partition("=") for word in words[1:] if "=" in word]
     assert all(value in done.stdout for _, _, value in asked)
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("python -m gen ")])
+@pytest.mark.parametrize(
+    "command", [command for command in COMMANDS if command.startswith("python -m gen ")]
+)
 def test_gen_takes_the_options_that_the_readme_gives(command: str) -> None:
     """The options are parsed. The command itself runs above, or takes too long."""
     from gen.cli import _parser
@@ -77,11 +96,17 @@ def test_gen_takes_the_options_that_the_readme_gives(command: str) -> None:
 
 
 def test_every_other_command_is_known() -> None:
-    others = [command for command in COMMANDS if not command.startswith(("make ", "python -m gen ")) and command not in NARROWED]
+    others = [
+        command
+        for command in COMMANDS
+        if not command.startswith(("make ", "python -m gen ")) and command not in NARROWED
+    ]
     assert [
         command
         for command in others
         if command not in OF_THE_READER
         and not (command.startswith("python -m ") and command.split()[2] in OTHER_MODULES)
-        and not (command.startswith("tox -e ") and command.split()[2] in (ROOT / "tox.ini").read_text())
+        and not (
+            command.startswith("tox -e ") and command.split()[2] in (ROOT / "tox.ini").read_text()
+        )
     ] == []

@@ -35,11 +35,15 @@ OPS: dict[str, Callable[..., Any]] = {
     "torch.linalg.inv": jnp.linalg.inv,
     "torch.log": jnp.log,
     "torch.log1p": jnp.log1p,
-    "torch.logsumexp": lambda x, dim, keepdim=False: jax.scipy.special.logsumexp(x, dim, keepdims=keepdim),
+    "torch.logsumexp": lambda x, dim, keepdim=False: jax.scipy.special.logsumexp(
+        x, dim, keepdims=keepdim
+    ),
     "torch.matmul": jnp.matmul,
     "torch.mul": lambda x, y: x * y,
     "torch.nn.functional.silu": jax.nn.silu,
-    "torch.nn.functional.softplus": lambda x, beta=1, threshold=20: jax.nn.softplus(beta * x) / beta,
+    "torch.nn.functional.softplus": lambda x, beta=1, threshold=20: (
+        jax.nn.softplus(beta * x) / beta
+    ),
     "torch.outer": jnp.outer,
     "torch.sigmoid": jax.nn.sigmoid,
     "torch.sin": jnp.sin,
@@ -54,7 +58,19 @@ class JaxTarget:
     """See :class:`gen.targets.protocol.Target`."""
 
     name = "jax"
-    lacks = frozenset(("backward", "grad", "functionalize", "trace", "joint", "compiled", "export", "saved", "per_sample")) | {
+    lacks = frozenset(
+        (
+            "backward",
+            "grad",
+            "functionalize",
+            "trace",
+            "joint",
+            "compiled",
+            "export",
+            "saved",
+            "per_sample",
+        )
+    ) | {
         "dual",
         "checkpoint",
         "functional",
@@ -78,7 +94,9 @@ class JaxTarget:
     def pipeline(self, f: Flat, stages: Sequence[str]) -> Flat:
         return self.forward(f)
 
-    def vjp(self, f: Flat, *primals: Any) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
+    def vjp(
+        self, f: Flat, *primals: Any
+    ) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
         """jax pulls back linearly; torch's convention for complex values is the conjugate of that."""
         outputs, pull = jax.vjp(f, *primals)
 
@@ -87,15 +105,21 @@ class JaxTarget:
 
         return outputs, pullback
 
-    def jvp(self, f: Flat, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def jvp(
+        self, f: Flat, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         outputs, pushed = jax.jvp(f, primals, tangents)
         return outputs, pushed
 
-    def linearize(self, f: Flat, *primals: Any) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
+    def linearize(
+        self, f: Flat, *primals: Any
+    ) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
         outputs, push = jax.linearize(f, *primals)
         return outputs, lambda tangents: push(*tangents)
 
-    def vmap(self, f: Flat, in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0) -> Flat:
+    def vmap(
+        self, f: Flat, in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0
+    ) -> Flat:
         mapped: Flat = jax.vmap(f, in_dims, out_dims)
         return mapped
 

@@ -59,7 +59,9 @@ class Finding(Generic[F]):
     def line(self) -> str:
         if not self.applied:
             return f"{self.fault}: redrawn, {self.why}"
-        return f"{self.fault}: " + (f"caught by {self.caught}" if self.caught else f"SURVIVED {self.cells} cells")
+        return f"{self.fault}: " + (
+            f"caught by {self.caught}" if self.caught else f"SURVIVED {self.cells} cells"
+        )
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,11 @@ class Campaign:
         return found
 
     def _reached(self, op: str, where: str, kind: str) -> list[tuple[Check, Cell]]:
-        return [(check, cell) for check, cell in self._cells[op] if _runs(where, check, cell) and _may_change(kind, cell)]
+        return [
+            (check, cell)
+            for check, cell in self._cells[op]
+            if _runs(where, check, cell) and _may_change(kind, cell)
+        ]
 
     def try_fault(self, fault: Fault) -> Finding[Fault]:
         """Run the cells of the op that reach the fault, short pipelines first, until one catches it."""
@@ -116,8 +122,15 @@ class Campaign:
             planted = Planted(self.target, fault.where, fault.kind)
             verdict = run_cell(planted, check, cell, self.device)
             if planted.broken is not None:
-                return Finding(fault, False, why=f"the corruption itself raised {type(planted.broken).__name__}", cells=tried)
-            if verdict.outcome in ("skipped", "lacking") or (verdict.failed and not self._passes(check, cell)):
+                return Finding(
+                    fault,
+                    False,
+                    why=f"the corruption itself raised {type(planted.broken).__name__}",
+                    cells=tried,
+                )
+            if verdict.outcome in ("skipped", "lacking") or (
+                verdict.failed and not self._passes(check, cell)
+            ):
                 continue
             changed |= planted.differed
             if verdict.failed:
@@ -125,7 +138,9 @@ class Campaign:
                 return Finding(fault, True, f"{check.name}[{cell.id}]", verdict.why, tried)
         if not cells:
             return Finding(fault, False, why="no cell reaches it")
-        return Finding(fault, changed, why="" if changed else "it changed no value", cells=len(cells))
+        return Finding(
+            fault, changed, why="" if changed else "it changed no value", cells=len(cells)
+        )
 
     def _passes(self, check: Check, cell: Cell) -> bool:
         """Whether the cell passes on the target without faults. Only then is its failure a catch."""
@@ -165,10 +180,19 @@ class Survivors:
         data = yaml.safe_load(path.read_text("utf-8")) or []
         rows = []
         for number, row in enumerate(data, 1):
-            if not isinstance(row, Mapping) or set(row) != {"fault", "reason"} or not str(row["reason"] or "").strip():
-                raise ValueError(f"{path}: entry {number} is not {{fault: …, reason: …}} with both filled in")
+            if (
+                not isinstance(row, Mapping)
+                or set(row) != {"fault", "reason"}
+                or not str(row["reason"] or "").strip()
+            ):
+                raise ValueError(
+                    f"{path}: entry {number} is not {{fault: …, reason: …}} with both filled in"
+                )
             rows.append((str(row["fault"]), str(row["reason"])))
         return cls(tuple(rows))
 
     def reason(self, finding: Finding[AnyFault]) -> str | None:
-        return next((reason for pattern, reason in self.rows if fnmatchcase(str(finding.fault), pattern)), None)
+        return next(
+            (reason for pattern, reason in self.rows if fnmatchcase(str(finding.fault), pattern)),
+            None,
+        )

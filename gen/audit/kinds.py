@@ -41,7 +41,9 @@ def _dropped(tensors: Tensors) -> Tensors:
     dim = next((dim for dim, size in enumerate(x.shape) if size > 1), None)
     if dim is None:
         return tensors
-    kept = torch.ones([size if d == dim else 1 for d, size in enumerate(x.shape)], dtype=x.dtype, device=x.device)
+    kept = torch.ones(
+        [size if d == dim else 1 for d, size in enumerate(x.shape)], dtype=x.dtype, device=x.device
+    )
     kept.select(dim, 0).zero_()
     return _with(tensors, place, x * kept)
 

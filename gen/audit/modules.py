@@ -75,7 +75,9 @@ def _checks(file: Path) -> list[Check]:
 def run_cell(target: Target, check: Check, cell: Cell, device: str) -> Verdict:
     """The verdict that a run of the matrix would give for the cell."""
     settings = _settings(target.name, device)
-    entries = {name: entry for name, entry in check.family.entries(cell).items() if entry.active(settings)}
+    entries = {
+        name: entry for name, entry in check.family.entries(cell).items() if entry.active(settings)
+    }
     case = Case(cell, check.name, check.family, target, device, entries)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -89,4 +91,9 @@ def _settings(target: str, device: str) -> Settings:
 
 def eligible(checks: Iterable[Check], tier: str) -> dict[str, tuple[Check, Cell]]:
     """The cells of a tier that can run a rule, by key: those whose pipeline has a stage."""
-    return {f"{check.file}::{check.name}[{cell.id}]": (check, cell) for check in checks if check.stages for cell in check.cells.at(tier)}
+    return {
+        f"{check.file}::{check.name}[{cell.id}]": (check, cell)
+        for check in checks
+        if check.stages
+        for cell in check.cells.at(tier)
+    }

@@ -19,7 +19,14 @@ Tensor = torch.Tensor
 _Result = TypeVar("_Result")
 
 # The places for a fault, and the pipeline stage that runs each.
-WHERE = {"gradient": "vjp", "tangent": "jvp", "batch": "vmap", "trace": "trace", "joint": "aot.joint", "per_sample": "per_sample"}
+WHERE = {
+    "gradient": "vjp",
+    "tangent": "jvp",
+    "batch": "vmap",
+    "trace": "trace",
+    "joint": "aot.joint",
+    "per_sample": "per_sample",
+}
 # What axis `of` asks of per-sample gradients: each answer is a place of its own.
 ANSWERS = ("norms", "clipped_sum", "dot", "gram", "project")
 WHERE |= dict.fromkeys(ANSWERS, "per_sample")
@@ -39,7 +46,8 @@ class Planted:
             inner.lacks | {"jit", "checkpoint", "functional", "session", "part", "training"},
         )  # a jitted cell has the stages of its plain form
         self.differed = False
-        self.broken: Exception | None = None  # an error of the corruption itself, which is no fault of the target
+        # an error of the corruption itself, which is no fault of the target
+        self.broken: Exception | None = None
         self._depth = 0
         self._honest = False
 
@@ -63,7 +71,9 @@ class Planted:
             self._depth -= 1
             self._honest = before
 
-    def _outermost(self, run: Callable[[], _Result], shown: Callable[[_Result], Any] = lambda result: result) -> _Result:
+    def _outermost(
+        self, run: Callable[[], _Result], shown: Callable[[_Result], Any] = lambda result: result
+    ) -> _Result:
         """Call `run`. If it is the outermost call, note whether the fault changes its result.
 
         `shown` selects the plain tensors of a result.
@@ -98,11 +108,16 @@ class Planted:
     def backward(self, f: Flat, *primals: Any) -> tuple[Values, Pullback]:
         return self._reverse(self.inner.backward, f, *primals)
 
-    def _reverse(self, run: Callable[..., tuple[Values, Pullback]], f: Flat, *primals: Any) -> tuple[Values, Pullback]:
-        outputs, pullback = self._outermost(lambda: run(f, *primals), shown=lambda result: result[0])
+    def _reverse(
+        self, run: Callable[..., tuple[Values, Pullback]], f: Flat, *primals: Any
+    ) -> tuple[Values, Pullback]:
+        outputs, pullback = self._outermost(
+            lambda: run(f, *primals), shown=lambda result: result[0]
+        )
 
         def corrupted(cotangents: Values) -> Values:
-            with self._inside(honest=False):  # the pullback runs once, since a second run may be refused
+            # the pullback runs once, since a second run may be refused
+            with self._inside(honest=False):
                 truth = pullback(cotangents)
                 found = self._corrupt("gradient", truth)
             if not self._depth and not self.differed:
@@ -118,7 +133,9 @@ class Planted:
 
         return self._outermost(run)
 
-    def vmap(self, f: Flat, in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0) -> Flat:
+    def vmap(
+        self, f: Flat, in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0
+    ) -> Flat:
         return self._function("batch", cast(Placing, self.inner).vmap(f, in_dims, out_dims))
 
     def grad(self, f: Callable[..., Tensor]) -> Flat:
@@ -141,7 +158,9 @@ class Planted:
         return _Traced(self._replay("trace", honest, captured), getattr(captured, "graph", None))
 
     def joint(self, f: Flat, args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Joint:
-        honest, captured = self._captured(lambda: self.inner.joint(f, args, partition=partition, dynamic=dynamic))
+        honest, captured = self._captured(
+            lambda: self.inner.joint(f, args, partition=partition, dynamic=dynamic)
+        )
 
         def run(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Values, Values]:
             outputs, gradients = (honest if self._honest else captured)(values, cotangents)
@@ -160,12 +179,37 @@ class Planted:
         honest, captured = self._captured(lambda: self.inner.saved(f, args, dynamic=dynamic))
         return self._replay("", honest, captured)
 
-    def per_sample(self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool) -> tuple[Tensor, ...]:
-        honest = partial(self.inner.per_sample, f, batch, params, loss_reduction=loss_reduction, input_grad=input_grad)
+    def per_sample(
+        self,
+        f: Flat,
+        batch: Tensor,
+        params: Sequence[Tensor],
+        *,
+        loss_reduction: str,
+        input_grad: bool,
+    ) -> tuple[Tensor, ...]:
+        honest = partial(
+            self.inner.per_sample,
+            f,
+            batch,
+            params,
+            loss_reduction=loss_reduction,
+            input_grad=input_grad,
+        )
         return self._outermost(lambda: self._corrupt("per_sample", honest()))
 
-    def per_sample_answer(self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, of: str, given: Any, each: bool) -> tuple[Tensor, ...]:
-        honest = partial(cast(Answering, self.inner).per_sample_answer, f, batch, params, of=of, given=given, each=each)
+    def per_sample_answer(
+        self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, of: str, given: Any, each: bool
+    ) -> tuple[Tensor, ...]:
+        honest = partial(
+            cast(Answering, self.inner).per_sample_answer,
+            f,
+            batch,
+            params,
+            of=of,
+            given=given,
+            each=each,
+        )
         return self._outermost(lambda: self._corrupt(of, honest()))
 
     def _captured(self, capture: Callable[[], _Result]) -> tuple[_Result, _Result]:

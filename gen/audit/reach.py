@@ -22,7 +22,8 @@ from gen.words import RUN
 __all__ = ["Map", "Reach", "content", "op_of", "telling"]
 
 SAVE_EVERY = 500  # cells; progress is reported and saved then, so a stopped run loses little
-_GRAPHS = CAPTURES - {PARTS}  # a program that compiles parts of itself runs rules that no op's cell does
+# a program that compiles parts of itself runs rules that no op's cell does
+_GRAPHS = CAPTURES - {PARTS}
 WIDEST = ("float64", "complex128", "float32", "complex64", "bfloat16", "float16")
 
 
@@ -47,7 +48,13 @@ def telling(cells: Mapping[str, tuple[Check, Cell]]) -> Iterator[str]:
         if cell.tier == "full" or check.stages & _GRAPHS or (RUN, "jitted") in cell.axes:
             continue
         width = WIDEST.index(cell.dtype) if cell.dtype in WIDEST else len(WIDEST)
-        kind = "complex" if cell.dtype.startswith("complex") else "real" if width < len(WIDEST) else "other"
+        kind = (
+            "complex"
+            if cell.dtype.startswith("complex")
+            else "real"
+            if width < len(WIDEST)
+            else "other"
+        )
         kinds = found.setdefault((check.file, check.name, cell.op), {})
         kinds[kind] = min(kinds.get(kind, (width, key)), (width, key))
     for kinds in found.values():
@@ -69,7 +76,8 @@ class Map:
 
     def __init__(self, path: Path, digest: str) -> None:
         self.path, self.digest = path, digest
-        self._cells: dict[str, Reach | None] = {}  # None: the cell does not pass, so it can catch nothing
+        # None: the cell does not pass, so it can catch nothing
+        self._cells: dict[str, Reach | None] = {}
         if path.exists():
             data = json.loads(path.read_text("utf-8"))
             if data["content"] == digest:
@@ -78,7 +86,9 @@ class Map:
     def reached(self) -> list[Reach]:
         return [reach for _, reach in sorted(self._cells.items()) if reach is not None]
 
-    def learn(self, keys: Iterable[str], workers: Workers, progress: Callable[[int, int], None]) -> None:
+    def learn(
+        self, keys: Iterable[str], workers: Workers, progress: Callable[[int, int], None]
+    ) -> None:
         """Run once every cell that is not known yet."""
         groups: dict[tuple[str, str], list[str]] = {}
         for key in keys:
@@ -87,13 +97,17 @@ class Map:
         count, done, kept = sum(map(len, groups.values())), 0, 0
         for job, result in workers.each([Job("record", tuple(group)) for group in groups.values()]):
             self._cells.update(dict.fromkeys(job.arguments))
-            self._cells.update({key: Reach(key, seconds, rules) for key, seconds, rules in result or ()})
+            self._cells.update(
+                {key: Reach(key, seconds, rules) for key, seconds, rules in result or ()}
+            )
             done += len(job.arguments)
             if done == count or done - kept >= SAVE_EVERY:
                 kept = done
                 progress(done, count)
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                self.path.write_text(json.dumps(_packed(self.digest, self._cells), separators=(",", ":")), "utf-8")
+                self.path.write_text(
+                    json.dumps(_packed(self.digest, self._cells), separators=(",", ":")), "utf-8"
+                )
 
 
 def op_of(key: str) -> str:
@@ -104,15 +118,34 @@ def op_of(key: str) -> str:
 def _packed(digest: str, cells: Mapping[str, Reach | None]) -> dict[str, Any]:
     """The file's content. Names of rules are numbers and sets of kinds are bits, because both repeat by the hundred thousand."""
     reached = [reach for reach in cells.values() if reach is not None]
-    names = {name: number for number, name in enumerate(sorted({name for reach in reached for name in reach.rules}))}
-    bits = {kind: 1 << number for number, kind in enumerate(sorted({REFUSED, *(kind for parts in KINDS.values() for kind in parts)}))}
+    names = {
+        name: number
+        for number, name in enumerate(sorted({name for reach in reached for name in reach.rules}))
+    }
+    bits = {
+        kind: 1 << number
+        for number, kind in enumerate(
+            sorted({REFUSED, *(kind for parts in KINDS.values() for kind in parts)})
+        )
+    }
 
     def packed(reach: Reach | None) -> Any:
         if reach is None:
             return None
-        return [round(reach.seconds, 4), [[names[name], sum(map(bits.__getitem__, kinds))] for name, kinds in reach.rules.items()]]
+        return [
+            round(reach.seconds, 4),
+            [
+                [names[name], sum(map(bits.__getitem__, kinds))]
+                for name, kinds in reach.rules.items()
+            ],
+        ]
 
-    return {"content": digest, "rules": list(names), "kinds": list(bits), "cells": {key: packed(cells[key]) for key in sorted(cells)}}
+    return {
+        "content": digest,
+        "rules": list(names),
+        "kinds": list(bits),
+        "cells": {key: packed(cells[key]) for key in sorted(cells)},
+    }
 
 
 def _unpacked(data: Mapping[str, Any]) -> Iterator[tuple[str, Reach | None]]:
@@ -121,4 +154,10 @@ def _unpacked(data: Mapping[str, Any]) -> Iterator[tuple[str, Reach | None]]:
         return frozenset(kind for number, kind in enumerate(data["kinds"]) if bits >> number & 1)
 
     for key, cell in data["cells"].items():
-        yield key, cell and Reach(key, cell[0], {data["rules"][number]: kinds(bits) for number, bits in cell[1]})
+        yield (
+            key,
+            cell
+            and Reach(
+                key, cell[0], {data["rules"][number]: kinds(bits) for number, bits in cell[1]}
+            ),
+        )

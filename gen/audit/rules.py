@@ -20,7 +20,8 @@ from gen.targets.faults import KINDS, REFUSED, Rule
 __all__ = ["RuleFault", "Rules"]
 
 CELLS = 150  # at most so many are tried for one fault
-_UNSEEN = frozenset(("saved", "edge", "swapped", "dropped", "dim"))  # kinds that a watch may miss where values are batched
+# kinds that a watch may miss where values are batched
+_UNSEEN = frozenset(("saved", "edge", "swapped", "dropped", "dim"))
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,9 @@ class Rules:
         running = self._running.get(rule.name)
         if not running:
             return [rule.kinds[0]]
-        showing = frozenset[str]().union(*(reach.rules[rule.name] for reach in running if REFUSED not in reach.rules[rule.name]))
+        showing = frozenset[str]().union(
+            *(reach.rules[rule.name] for reach in running if REFUSED not in reach.rules[rule.name])
+        )
         return [kind for kind in rule.kinds if kind in showing]
 
     @property
@@ -82,9 +85,14 @@ class Rules:
         The draw of one rule depends on no other rule. So adding or removing a rule moves the others by one place at most."""
         pools: dict[str, list[tuple[Rule, list[str]]]] = defaultdict(list)
         for rule in sorted(self.rules, key=lambda rule: self._lot(rule.name)):
-            pools[rule.part].append((rule, sorted(self.kinds(rule), key=lambda kind: self._lot(f"{rule.name} {kind}"))))
+            pools[rule.part].append(
+                (rule, sorted(self.kinds(rule), key=lambda kind: self._lot(f"{rule.name} {kind}")))
+            )
         for turn in range(max(map(len, KINDS.values()))):
-            faults = {part: [RuleFault(rule, kinds[turn]) for rule, kinds in pool if turn < len(kinds)] for part, pool in pools.items()}
+            faults = {
+                part: [RuleFault(rule, kinds[turn]) for rule, kinds in pool if turn < len(kinds)]
+                for part, pool in pools.items()
+            }
             for place in range(max(map(len, faults.values()), default=0)):
                 yield from (pool[place] for pool in faults.values() if place < len(pool))
 
@@ -93,18 +101,33 @@ class Rules:
 
     def cells(self, fault: RuleFault) -> list[str]:
         """Cells that may catch a fault: cheap ones first, and one of every check before a second of any."""
-        running = [reach for reach in self._running.get(fault.rule.name, ()) if REFUSED not in reach.rules[fault.rule.name]]
+        running = [
+            reach
+            for reach in self._running.get(fault.rule.name, ())
+            if REFUSED not in reach.rules[fault.rule.name]
+        ]
         showing = [reach for reach in running if fault.kind in reach.rules[fault.rule.name]]
-        hidden = [reach for reach in running if fault.kind not in reach.rules[fault.rule.name]] if fault.kind in _UNSEEN else []
+        hidden = (
+            [reach for reach in running if fault.kind not in reach.rules[fault.rule.name]]
+            if fault.kind in _UNSEEN
+            else []
+        )
         return (_in_turn(showing) + _in_turn(hidden))[:CELLS]
 
     def related(self, rule: Rule, ops: Iterable[str]) -> set[str]:
         """The ops of `ops` whose cells may run the rule: they run another rule of its op, or have its name in theirs."""
-        running = {op_of(reach.key) for name, some in self._running.items() if name.split()[0] == rule.op for reach in some}
+        running = {
+            op_of(reach.key)
+            for name, some in self._running.items()
+            if name.split()[0] == rule.op
+            for reach in some
+        }
         word = rule.op.split(".")[0].removesuffix("_backward").strip("_")
         return running & set(ops) or {op for op in ops if word in op}
 
-    def findings(self, faults: Sequence[RuleFault], workers: Workers, further: Callable[[set[Rule]], None]) -> Iterator[Finding[RuleFault]]:
+    def findings(
+        self, faults: Sequence[RuleFault], workers: Workers, further: Callable[[set[Rule]], None]
+    ) -> Iterator[Finding[RuleFault]]:
         """The result of each fault, as soon as it is known.
 
         `further` is called once with the rules of the faults that survive. It calls :meth:`learn` with more cells, on which these
@@ -113,7 +136,10 @@ class Rules:
         met: dict[RuleFault, set[str]] = {}
         for last in (False, True):
             tried = survived if last else faults
-            trials = {fault: [key for key in self.cells(fault) if key not in met.get(fault, ())] for fault in tried}
+            trials = {
+                fault: [key for key in self.cells(fault) if key not in met.get(fault, ())]
+                for fault in tried
+            }
             met = {fault: set(cells) for fault, cells in trials.items()}
             for finding in self._tried(trials, workers):
                 if finding.caught is not None:
@@ -121,12 +147,16 @@ class Rules:
                     yield finding
                 elif not last or finding.cells:
                     before = survived.get(finding.fault)
-                    survived[finding.fault] = replace(finding, cells=finding.cells + (before.cells if before else 0))
+                    survived[finding.fault] = replace(
+                        finding, cells=finding.cells + (before.cells if before else 0)
+                    )
             if not last and survived:
                 further({fault.rule for fault in survived})
         yield from survived.values()
 
-    def _tried(self, trials: Mapping[RuleFault, Sequence[str]], workers: Workers) -> Iterator[Finding[RuleFault]]:
+    def _tried(
+        self, trials: Mapping[RuleFault, Sequence[str]], workers: Workers
+    ) -> Iterator[Finding[RuleFault]]:
         """Run each fault on its cells. Jobs are sorted, since neighbours share a module and its samples."""
         waiting: dict[tuple[str, str], RuleFault] = {}
         jobs: list[Job] = []
@@ -136,7 +166,9 @@ class Rules:
                 continue
             waiting[fault.rule.name, fault.kind] = fault
             jobs.append(Job("try", tuple(cells), fault.rule.name, fault.kind))
-        for job, tried in workers.each(sorted(jobs, key=lambda job: (job.arguments[0].split("-")[0], job.rule, job.kind))):
+        for job, tried in workers.each(
+            sorted(jobs, key=lambda job: (job.arguments[0].split("-")[0], job.rule, job.kind))
+        ):
             fault = waiting[job.rule, job.kind]
             if tried is None:
                 yield Finding(fault, True, job.arguments[0], "the process died")

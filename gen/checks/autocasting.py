@@ -25,14 +25,29 @@ LOWER = frozenset(
 )
 """Ops whose inputs of single precision are rounded to the low dtype, which results have."""
 SINGLE = frozenset(
-    _names("torch.", "cdist cholesky cholesky_inverse cholesky_solve lu_solve ormqr pinverse polar prod quantile nanquantile stft trace")
+    _names(
+        "torch.",
+        "cdist cholesky cholesky_inverse cholesky_solve lu_solve ormqr pinverse polar prod quantile nanquantile stft trace",
+    )
     + _names("torch.", "svd qr geqrf")
     + _names("torch.fft.", "fft fft2 fftn hfft ifft ifft2 ifftn ihfft irfft rfft rfft2 rfftn")
-    + _names("torch.linalg.", "cholesky cond det eig eigh eigvals eigvalsh householder_product inv inv_ex lstsq matrix_norm matrix_rank")
+    + _names(
+        "torch.linalg.",
+        "cholesky cond det eig eigh eigvals eigvalsh householder_product inv inv_ex lstsq matrix_norm matrix_rank",
+    )
     + _names("torch.linalg.", "qr solve svd svdvals tensorinv tensorsolve")
-    + _names(_F, "adaptive_avg_pool3d avg_pool3d max_pool3d max_unpool2d max_unpool3d grid_sample pad.reflect pad.replicate")
-    + _names(_F, "binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy ctc_loss huber_loss kl_div")
-    + _names(_F, "hinge_embedding_loss l1_loss margin_ranking_loss mse_loss multi_margin_loss multilabel_margin_loss nll_loss")
+    + _names(
+        _F,
+        "adaptive_avg_pool3d avg_pool3d max_pool3d max_unpool2d max_unpool3d grid_sample pad.reflect pad.replicate",
+    )
+    + _names(
+        _F,
+        "binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy ctc_loss huber_loss kl_div",
+    )
+    + _names(
+        _F,
+        "hinge_embedding_loss l1_loss margin_ranking_loss mse_loss multi_margin_loss multilabel_margin_loss nll_loss",
+    )
     + _names(_F, "poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss")
 )
 """Ops whose inputs of a low dtype are widened to single precision, which results have."""
@@ -52,7 +67,9 @@ def cast_by_hand(low: torch.dtype, sample: Sample, *values: Any) -> Values:
         given = tuple(_rounded(x, low) if x.is_floating_point() else x for x in values)
         return tuple(y.to(low) if y.is_floating_point() else y for y in sample(*given))
     if name in SINGLE:
-        return sample(*(x.float() if x.dtype in (torch.bfloat16, torch.float16) else x for x in values))
+        return sample(
+            *(x.float() if x.dtype in (torch.bfloat16, torch.float16) else x for x in values)
+        )
     if name in WIDEST | OTHER:
         return sample(*values)
     raise Unsuitable(f"autocast is not documented for {name}")

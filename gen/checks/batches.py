@@ -29,7 +29,10 @@ def around(program: Program, in_dims: Dims, batch: str) -> tuple[Program, Dims]:
     """
     if batch == "negative":
         ranks = [x.ndim + 1 for x in program.inputs]
-        return program, tuple(dim if dim is None or dim < 0 else dim - rank for dim, rank in zip(in_dims, ranks, strict=True))
+        return program, tuple(
+            dim if dim is None or dim < 0 else dim - rank
+            for dim, rank in zip(in_dims, ranks, strict=True)
+        )
     fixed = [place for place, dim in enumerate(in_dims) if dim is None]
     if batch != "out_dims" or not fixed:
         return program, in_dims
@@ -47,7 +50,12 @@ def changed(inner: Program, mapped: Program, in_dims: Dims, batch: str) -> Progr
         ranks = [x.ndim for x in inner.observed[0]]
         unbatched = sum(dim is None for dim in in_dims)
         own = ranks[: len(ranks) - unbatched]
-        return batched(inner, mapped.inputs, in_dims, (*(_out_dim(k, rank) for k, rank in enumerate(own)), *(None,) * unbatched))
+        return batched(
+            inner,
+            mapped.inputs,
+            in_dims,
+            (*(_out_dim(k, rank) for k, rank in enumerate(own)), *(None,) * unbatched),
+        )
     return _emptied(inner, mapped, in_dims) if batch == "empty" else mapped
 
 
@@ -58,8 +66,14 @@ def _out_dim(place: int, rank: int) -> int:
 
 def _emptied(inner: Program, mapped: Program, in_dims: Dims) -> Program:
     """vmap of a batch of no entries. A loop has nothing to run, so the reference runs one entry and drops it."""
-    examples = [x if dim is None else x.narrow(dim, 0, 1) for x, dim in zip(mapped.inputs, in_dims, strict=True)]
-    inputs = tuple(x if dim is None else x.narrow(dim, 0, 0).clone() for x, dim in zip(mapped.inputs, in_dims, strict=True))
+    examples = [
+        x if dim is None else x.narrow(dim, 0, 1)
+        for x, dim in zip(mapped.inputs, in_dims, strict=True)
+    ]
+    inputs = tuple(
+        x if dim is None else x.narrow(dim, 0, 0).clone()
+        for x, dim in zip(mapped.inputs, in_dims, strict=True)
+    )
 
     def over(target: Target) -> Flat:
         f = target.vmap(inner.over(target), in_dims)
@@ -67,12 +81,17 @@ def _emptied(inner: Program, mapped: Program, in_dims: Dims) -> Program:
             return f
 
         def g(*values: Any) -> Values:
-            full = [v if d is None else torch.cat([v, e.to(v)], d) for v, e, d in zip(values, examples, in_dims, strict=True)]
+            full = [
+                v if d is None else torch.cat([v, e.to(v)], d)
+                for v, e, d in zip(values, examples, in_dims, strict=True)
+            ]
             return tuple(y[:0] for y in f(*full))
 
         return g
 
-    return Program(over, inputs, mapped.differentiable, mapped.seed, f"{mapped.label} without entries")
+    return Program(
+        over, inputs, mapped.differentiable, mapped.seed, f"{mapped.label} without entries"
+    )
 
 
 # --- mistakes -----------------------------------------------------------------------------------------------------------------------
@@ -97,12 +116,16 @@ def assert_mistakes(target: Target, sample: Sample, tally: Tally) -> None:
         except ERRORS:
             compare(_called(target, sample, right, 0, batch), expected, Rule(), tally)
         else:
-            answered.append(f"{label}: in_dims {in_dims}, out_dims {out_dims} give {[list(x.shape) for x in found]}")
+            answered.append(
+                f"{label}: in_dims {in_dims}, out_dims {out_dims} give {[list(x.shape) for x in found]}"
+            )
     if answered:
         raise Mismatch("vmap answers a mistake; " + "; ".join(answered))
 
 
-def _called(target: Target, sample: Sample, in_dims: Any, out_dims: Any, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _called(
+    target: Target, sample: Sample, in_dims: Any, out_dims: Any, inputs: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
     with seeded(sample.seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return tuple(cast(Placing, target).vmap(sample, in_dims, out_dims)(*inputs))
@@ -111,12 +134,22 @@ def _called(target: Target, sample: Sample, in_dims: Any, out_dims: Any, inputs:
 Mistake = tuple[str, Dims, int | Dims, tuple[Tensor, ...]]
 
 
-def _mistakes(sample: Sample, batch: tuple[Tensor, ...], expected: Sequence[Tensor]) -> Iterator[Mistake]:
+def _mistakes(
+    sample: Sample, batch: tuple[Tensor, ...], expected: Sequence[Tensor]
+) -> Iterator[Mistake]:
     count, right = len(batch), tuple(0 for _ in batch)
     for place, x in enumerate(batch):
-        for label, dim in (("beyond the last dimension", x.ndim), ("before the first dimension", -x.ndim - 1)):
+        for label, dim in (
+            ("beyond the last dimension", x.ndim),
+            ("before the first dimension", -x.ndim - 1),
+        ):
             yield label, _with(right, place, dim), 0, batch
-        yield "a number has no dimension to batch", right, 0, _with(batch, place, x.flatten()[0] if x.numel() else x.new_zeros(()))
+        yield (
+            "a number has no dimension to batch",
+            right,
+            0,
+            _with(batch, place, x.flatten()[0] if x.numel() else x.new_zeros(())),
+        )
         for size in (1, 2) if count > 1 else ():
             yield "batches of other sizes", right, 0, _with(batch, place, x[:size])
     yield "no input is batched", tuple(None for _ in batch), 0, batch

@@ -23,7 +23,11 @@ Tensor = torch.Tensor
 InDims = tuple[int | None, ...]
 
 # (factors of floating entries, whether integer entries are reversed): tried in order until the reference accepts the batch.
-_VARIATIONS = (((1.0, 0.9375, 0.875), True), ((1.0, 0.9375, 0.875), False), ((1.0, 1.0625, 1.125), False))
+_VARIATIONS = (
+    ((1.0, 0.9375, 0.875), True),
+    ((1.0, 0.9375, 0.875), False),
+    ((1.0, 1.0625, 1.125), False),
+)
 
 
 def patterns(inputs: Sequence[Tensor], turn: int = 0) -> list[InDims]:
@@ -38,7 +42,11 @@ def patterns(inputs: Sequence[Tensor], turn: int = 0) -> list[InDims]:
     """
     count = len(inputs)
     if count <= 2:
-        found = [dims for dims in product((0, -1, None), repeat=count) if any(dim is not None for dim in dims)]
+        found = [
+            dims
+            for dims in product((0, -1, None), repeat=count)
+            if any(dim is not None for dim in dims)
+        ]
     else:
         if count == 3:
             masks = [mask for mask in product((True, False), repeat=3) if any(mask)]
@@ -54,7 +62,9 @@ def _alternating(masks: Sequence[tuple[bool, ...]]) -> list[InDims]:
     turns = list(range(len(masks[0])))
     found: list[InDims] = []
     for mask in masks:
-        found.append(tuple((0, -1)[turns[place] % 2] if flag else None for place, flag in enumerate(mask)))
+        found.append(
+            tuple((0, -1)[turns[place] % 2] if flag else None for place, flag in enumerate(mask))
+        )
         turns = [turn + flag for turn, flag in zip(turns, mask, strict=True)]
     return found
 
@@ -75,22 +85,28 @@ def vary(x: Tensor, entry: int, variation: int = 0) -> Tensor:
 
 
 VARIATIONS = range(len(_VARIATIONS))
-REFUSALS = (RuntimeError, ValueError, IndexError)  # by which ops refuse entries; any other error is a mistake of ours
+# by which ops refuse entries; any other error is a mistake of ours
+REFUSALS = (RuntimeError, ValueError, IndexError)
 
 
-def grow(program: Program, in_dims: InDims, size: int, evaluate: Callable[[Program], Sequence[Tensor]]) -> Program:
+def grow(
+    program: Program, in_dims: InDims, size: int, evaluate: Callable[[Program], Sequence[Tensor]]
+) -> Program:
     """vmap of `program` on a batch of `size` entries. `evaluate` runs a program on the reference.
 
     Returns the first variation of the batch that the reference accepts without a new NaN, or else the first that it accepts. Raises
     Unsuitable if it accepts none.
     """
-    base = evaluate(program)  # an op that fails on its own sample raises here: the pattern is not the cause
+    # an op that fails on its own sample raises here: the pattern is not the cause
+    base = evaluate(program)
     had_nan = any(_has_nan(output) for output in base)
     fallback: Program | None = None
     why = ""
     for variation in VARIATIONS:
         inputs = tuple(
-            x if dim is None else torch.stack([vary(x, entry, variation) for entry in range(size)], dim=dim)
+            x
+            if dim is None
+            else torch.stack([vary(x, entry, variation) for entry in range(size)], dim=dim)
             for x, dim in zip(program.inputs, in_dims, strict=True)
         )
         candidate = batched(program, inputs, in_dims)
@@ -103,7 +119,9 @@ def grow(program: Program, in_dims: InDims, size: int, evaluate: Callable[[Progr
             return candidate
         fallback = fallback or candidate
     if fallback is None:
-        raise Unsuitable(f"in_dims {in_dims}: the loop itself fails on a batch ({why.splitlines()[0][:120]})")
+        raise Unsuitable(
+            f"in_dims {in_dims}: the loop itself fails on a batch ({why.splitlines()[0][:120]})"
+        )
     return fallback
 
 
@@ -114,7 +132,9 @@ def _has_nan(x: Tensor) -> bool:
 Choice = Callable[[Sequence[Tensor]], list[InDims]]
 
 
-def choices(stages: Sequence[str], first: bool, turn: int, written: Collection[int], fewest: bool = False) -> list[Choice]:
+def choices(
+    stages: Sequence[str], first: bool, turn: int, written: Collection[int], fewest: bool = False
+) -> list[Choice]:
     """The patterns of a sample: each item maps the inputs of a vmap stage to the patterns to try there.
 
     `written`: places of the inputs that the op writes to. They must be batched if another input is. `fewest`: one pattern, for programs
@@ -122,16 +142,24 @@ def choices(stages: Sequence[str], first: bool, turn: int, written: Collection[i
     """
 
     def allowed(inputs: Sequence[Tensor], k: int) -> list[InDims]:
-        return [dims for dims in patterns(inputs, k) if all(dims[place] is not None for place in written)]
+        return [
+            dims
+            for dims in patterns(inputs, k)
+            if all(dims[place] is not None for place in written)
+        ]
 
     if fewest:
         return [partial(_one, allowed, turn)]
     if stages.count("vmap") == 1:
-        return [lambda inputs: allowed(inputs, turn) if first else _some(allowed(inputs, turn), turn, 2)]
+        return [
+            lambda inputs: allowed(inputs, turn) if first else _some(allowed(inputs, turn), turn, 2)
+        ]
     return [partial(_one, allowed, turn + combination) for combination in range(3 if first else 1)]
 
 
-def _one(allowed: Callable[[Sequence[Tensor], int], list[InDims]], k: int, inputs: Sequence[Tensor]) -> list[InDims]:
+def _one(
+    allowed: Callable[[Sequence[Tensor], int], list[InDims]], k: int, inputs: Sequence[Tensor]
+) -> list[InDims]:
     return _some(allowed(inputs, k), k, 1)
 
 

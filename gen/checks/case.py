@@ -103,7 +103,9 @@ class Case:
     def finish(self, failures: list[SampleFailure], /) -> None:
         """Called once at the end of an assertion. A case raises the first failure; the plug-in replaces this method by its own."""
         for failure in failures:
-            failure.error.add_note(f"{self.cell.id}, sample {failure.sample}: {failure.description}")
+            failure.error.add_note(
+                f"{self.cell.id}, sample {failure.sample}: {failure.description}"
+            )
             raise failure.error
 
     def begin(self, sample: int, description: str, /) -> None:
@@ -123,18 +125,30 @@ class Case:
         An axis of the case takes precedence over the argument of the same name. Failures of samples go to :meth:`finish`. Raises
         Vacuous if nothing was compared, or only zeros with zeros. Raises Lacking if the target lacks a stage.
         """
-        self.asserted = {"pipeline": pipeline, "against": against, "form": form, "layout": layout, "values": values}
+        self.asserted = {
+            "pipeline": pipeline,
+            "against": against,
+            "form": form,
+            "layout": layout,
+            "values": values,
+        }
         parsed = parse(pipeline)
         self._require(parsed, (against,) if isinstance(against, str) else against)
         axes = {"form": form, "layout": layout, "values": values, **self.axes}
         words = (against,) if isinstance(against, str) else tuple(against)
-        self._require_own_op(axes["form"] if axes["values"] != "ill_formed" else "ill_formed", words)
+        self._require_own_op(
+            axes["form"] if axes["values"] != "ill_formed" else "ill_formed", words
+        )
         failures: list[SampleFailure] = []
         of_torch = opinfo.may_have(self.op, self.row)
         if words == ("raises",) and axes["form"] == "functional":
             self._assert_errors(axes, failures)
         else:
-            with opinfo.drawing_from_outside() if CAPTURES.intersection(parsed.stages) and of_torch else nullcontext():
+            with (
+                opinfo.drawing_from_outside()
+                if CAPTURES.intersection(parsed.stages) and of_torch
+                else nullcontext()
+            ):
                 self._assert_samples(parsed, axes, words, failures)
         self.finish(failures)
 
@@ -145,7 +159,9 @@ class Case:
         """
         if getattr(self.target, "slow", False):
             return True
-        return self.axes.get("run") == "jitted" and not any(entry.kind == "xfail" for entry in self.entries.values())
+        return self.axes.get("run") == "jitted" and not any(
+            entry.kind == "xfail" for entry in self.entries.values()
+        )
 
     def _require(self, pipeline: Pipeline, words: Sequence[str]) -> None:
         stages = (
@@ -157,7 +173,9 @@ class Case:
             *(("jit",) if self.axes.get("trains", "").startswith("jitted") else ()),
             *(("out_dims",) if self.axes.get("batch") in ("out_dims", "mistaken") else ()),
         )
-        lacking = [stage for stage in stages if {stage, _METHOD.get(stage, stage)} & self.target.lacks]
+        lacking = [
+            stage for stage in stages if {stage, _METHOD.get(stage, stage)} & self.target.lacks
+        ]
         if lacking:
             raise Lacking(f"target {self.target.name} lacks {', '.join(dict.fromkeys(lacking))}")
 
@@ -169,11 +187,19 @@ class Case:
         if implementation(self.op) is None:
             raise Lacking(f"target {self.target.name} has no {self.op}")
         if form != "functional" or "raises" in words:
-            raise Lacking(f"target {self.target.name} has ops of its own: no variants that write, no documented errors")
+            raise Lacking(
+                f"target {self.target.name} has ops of its own: no variants that write, no documented errors"
+            )
 
     # --- samples ------------------------------------------------------------------------------------------------------------------
 
-    def _assert_samples(self, pipeline: Pipeline, axes: Mapping[str, str], words: tuple[str, ...], failures: list[SampleFailure]) -> None:
+    def _assert_samples(
+        self,
+        pipeline: Pipeline,
+        axes: Mapping[str, str],
+        words: tuple[str, ...],
+        failures: list[SampleFailure],
+    ) -> None:
         stages = pipeline.stages[::-1]  # innermost first
         reasons: dict[str, None] = {}
         tally = Tally()
@@ -196,7 +222,11 @@ class Case:
             self.compared += tally.entries > before
         self._require_sample(len(chosen) + len(reserve))
         if not failures and self.only is None:
-            why = "all results are zero on both sides" if tally.entries else "; ".join(list(reasons)[:3])
+            why = (
+                "all results are zero on both sides"
+                if tally.entries
+                else "; ".join(list(reasons)[:3])
+            )
             if axes["values"] in points.WORDS and not tally.nonzero:
                 raise Lacking(f"no {axes['values'].replace('_', ' ')} to compare at: {why}")
             of_itself = OF_ITSELF.issuperset(words)
@@ -205,11 +235,16 @@ class Case:
             if not (tally.entries and _asks_beside_values(axes, words)):
                 self._refuse_vacuity(tally, reasons)
 
-    def _samples(self, pipeline: Pipeline, words: tuple[str, ...], axes: Mapping[str, str]) -> tuple[list[Sample], list[Sample]]:
+    def _samples(
+        self, pipeline: Pipeline, words: tuple[str, ...], axes: Mapping[str, str]
+    ) -> tuple[list[Sample], list[Sample]]:
         """The samples to run, and a few more for the case that these compare nothing, or only zeros with zeros."""
         dtype = getattr(torch, self.dtype)
-        device = "cpu" if self.device == "meta" else self.device  # samples of meta are made on the CPU
-        pool = STORE.pool(self.family.name, self.op, self.row, dtype, device, wrapped=pipeline.differentiates)
+        # samples of meta are made on the CPU
+        device = "cpu" if self.device == "meta" else self.device
+        pool = STORE.pool(
+            self.family.name, self.op, self.row, dtype, device, wrapped=pipeline.differentiates
+        )
         settled = "definition" in words or axes["values"] in (*points.NUMBERS, *_REFUSED)
         more = self._settings(dtype, device) if settled else []
         if axes["values"] in points.NUMBERS and pool and points.is_scalar(pool[0]):
@@ -229,7 +264,13 @@ class Case:
         """The further calls that the row names for checks at degenerate points."""
         if not self.row.get("settings"):
             return []
-        return candidates(make_op(self.op, self.row), {"samples": self.row["settings"]}, dtype, device, wrapped=False)
+        return candidates(
+            make_op(self.op, self.row),
+            {"samples": self.row["settings"]},
+            dtype,
+            device,
+            wrapped=False,
+        )
 
     def _assert_sample(
         self,
@@ -243,8 +284,12 @@ class Case:
     ) -> None:
         if sample.facts.random and "vmap" in stages and not (stages == ("vmap",) and sample.draws):
             raise Unsuitable("the op draws random numbers: no loop draws what a batch does")
-        if "vmap" in stages and any(text.startswith("torch.channels_last") for text in sample.signature[2]):
-            raise Unsuitable("channels_last is a format of whole tensors of one rank, and a batch has another; values do not show it")
+        if "vmap" in stages and any(
+            text.startswith("torch.channels_last") for text in sample.signature[2]
+        ):
+            raise Unsuitable(
+                "channels_last is a format of whole tensors of one rank, and a batch has another; values do not show it"
+            )
         if axes["values"] == "ill_formed":
             illformed.assert_refused(self.target, sample, axes["form"], tally)
             return
@@ -252,7 +297,9 @@ class Case:
             batches.assert_mistakes(self.target, sample, tally)
             return
         if axes["values"] in ("out_of_range", "no_index"):
-            ranges.assert_in_range(self.target, sample, axes["values"] == "no_index", "vmap" in stages, tally)
+            ranges.assert_in_range(
+                self.target, sample, axes["values"] == "no_index", "vmap" in stages, tally
+            )
             return
         for comparison in self._comparisons(sample, turn, stages, axes, reasons):
             if axes["form"] in forms.REFUSED:
@@ -274,19 +321,42 @@ class Case:
                     tally.nonzero += 1
 
     def _comparisons(
-        self, sample: Sample, turn: int, stages: Sequence[str], axes: Mapping[str, str], reasons: dict[str, None]
+        self,
+        sample: Sample,
+        turn: int,
+        stages: Sequence[str],
+        axes: Mapping[str, str],
+        reasons: dict[str, None],
     ) -> Iterator[Comparison]:
         """Each program of the sample, to be compared with references."""
         turn_of_patterns = 0 if turn == 0 else turn + self.seed
-        for program, label in instances(sample, stages, axes, turn == 0, turn_of_patterns, reasons, self._few):
+        for program, label in instances(
+            sample, stages, axes, turn == 0, turn_of_patterns, reasons, self._few
+        ):
             if axes["values"] in ("extreme", *points.WORDS) and not _has_reference(program):
                 reasons[f"{label}: the reference itself refuses such values"] = None
                 continue
             place = _place(program.label, label)
-            yield Comparison(self.target, self.op, sample, program, stages, axes, self._rule(), place, self.device)
+            yield Comparison(
+                self.target,
+                self.op,
+                sample,
+                program,
+                stages,
+                axes,
+                self._rule(),
+                place,
+                self.device,
+            )
 
     def failing(
-        self, pipeline: str, *, against: str | Sequence[str], form: str = "functional", layout: str = "contiguous", values: str = "ordinary"
+        self,
+        pipeline: str,
+        *,
+        against: str | Sequence[str],
+        form: str = "functional",
+        layout: str = "contiguous",
+        values: str = "ordinary",
     ) -> Iterator[tuple[int, Comparison, str, Exception | None]]:
         """``(sample, comparison, reference, error)`` for each comparison that :meth:`assert_same` makes, in its order; no error: it agrees.
 
@@ -316,7 +386,13 @@ class Case:
                         yield turn, comparison, word, None
 
     def raising(
-        self, pipeline: str, *, against: str | Sequence[str], form: str = "functional", layout: str = "contiguous", values: str = "ordinary"
+        self,
+        pipeline: str,
+        *,
+        against: str | Sequence[str],
+        form: str = "functional",
+        layout: str = "contiguous",
+        values: str = "ordinary",
     ) -> Iterator[tuple[Sample, type[Exception] | None, str]]:
         """Calls whose error is not what :meth:`assert_same` asks for: ``(sample, exception, pattern)``.
 
@@ -325,7 +401,11 @@ class Case:
         words = (against,) if isinstance(against, str) else tuple(against)
         axes = {"form": form, "layout": layout, "values": values, **self.axes}
         if words != ("raises",):
-            yield from ((sample, None, "") for _, sample in self._shown(parse(pipeline), words, axes) if sample.error is not None)
+            yield from (
+                (sample, None, "")
+                for _, sample in self._shown(parse(pipeline), words, axes)
+                if sample.error is not None
+            )
         elif axes["form"] == "functional":
             documented = list(self._error_inputs())
             self._require_sample(len(documented))
@@ -333,7 +413,9 @@ class Case:
                 if not (isinstance(sample.error, kind) and re.search(match, str(sample.error))):
                     yield sample, kind, match
 
-    def _shown(self, pipeline: Pipeline, words: tuple[str, ...], axes: Mapping[str, str]) -> list[tuple[int, Sample]]:
+    def _shown(
+        self, pipeline: Pipeline, words: tuple[str, ...], axes: Mapping[str, str]
+    ) -> list[tuple[int, Sample]]:
         """The samples that a tool shows, with their numbers. If it asks for one, that may be of the reserve."""
         chosen, reserve = self._samples(pipeline, words, axes)
         self._require_sample(len(chosen) + len(reserve))
@@ -342,7 +424,9 @@ class Case:
 
     def _require_sample(self, count: int) -> None:
         if self.only is not None and self.only >= count:
-            raise Vacuous(f"--sample {self.only}: the cell has {count} sample{'s' * (count != 1)}, counted from 0")
+            raise Vacuous(
+                f"--sample {self.only}: the cell has {count} sample{'s' * (count != 1)}, counted from 0"
+            )
 
     def _rule(self) -> Rule:
         for entry in self.entries.values():
@@ -357,15 +441,21 @@ class Case:
         if not tally.entries:
             raise Vacuous(f"nothing was compared: {why or 'every sample is empty'}")
         if self.vanishes and tally.nonzero and self.device != "meta":
-            raise Mismatch("an entry says that the results vanish, but some are not zero: remove the entry or narrow it")
+            raise Mismatch(
+                "an entry says that the results vanish, but some are not zero: remove the entry or narrow it"
+            )
         if not tally.nonzero and not self.vanishes:
-            raise Vacuous("all results are zero on both sides; if that is right, a `vanishes` entry says so with its reason")
+            raise Vacuous(
+                "all results are zero on both sides; if that is right, a `vanishes` entry says so with its reason"
+            )
 
     # --- error inputs -------------------------------------------------------------------------------------------------------------
 
     def _assert_errors(self, axes: Mapping[str, str], failures: list[SampleFailure]) -> None:
         if self.device == "meta":
-            raise Lacking("kernels of the meta device check their inputs in other words, and values not at all")
+            raise Lacking(
+                "kernels of the meta device check their inputs in other words, and values not at all"
+            )
         wrong = list(self._error_inputs())
         if not wrong:
             raise Vacuous("the op has no error inputs")
@@ -384,8 +474,14 @@ class Case:
         dtype = getattr(torch, self.dtype)
         op = make_op(self.op, self.row)
         if self.row.get("errors"):
-            for sample, error in zip(_row_errors(op, self.row, dtype, self.device), self.row["errors"], strict=True):
-                kind = error["raises"] if isinstance(error["raises"], type) else _exception(error["raises"])
+            for sample, error in zip(
+                _row_errors(op, self.row, dtype, self.device), self.row["errors"], strict=True
+            ):
+                kind = (
+                    error["raises"]
+                    if isinstance(error["raises"], type)
+                    else _exception(error["raises"])
+                )
                 yield sample, kind, error.get("match", "")
         elif op.info is not None:
             for sample, given in _opinfo_errors(op, op.info, self.device):
@@ -395,14 +491,20 @@ class Case:
         def f(*tensors: Any) -> Values:
             raw = sample.raw(sample.op.call, tensors)
             if raw is NotImplemented:
-                raise TypeError(f"{sample.op.name} returned NotImplemented, of which Python makes a TypeError")
+                raise TypeError(
+                    f"{sample.op.name} returned NotImplemented, of which Python makes a TypeError"
+                )
             return sample.outputs(raw)
 
-        return lambda: self.target.forward(cast(Jitting, self.target).jit(f) if jitted else f)(*sample.inputs)
+        return lambda: self.target.forward(cast(Jitting, self.target).jit(f) if jitted else f)(
+            *sample.inputs
+        )
 
 
 def _row_errors(op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str) -> list[Sample]:
-    described = [{key: error[key] for key in ("args", "kwargs") if key in error} for error in row["errors"]]
+    described = [
+        {key: error[key] for key in ("args", "kwargs") if key in error} for error in row["errors"]
+    ]
     return candidates(op, {**row, "samples": described}, dtype, device, wrapped=False)
 
 
@@ -426,7 +528,9 @@ def _assert_raises(call: Callable[[], Any], kind: type[Exception], match: str) -
             call()
     except kind as error:
         if not re.search(match, str(error)):
-            raise Mismatch(f"{kind.__name__} says {str(error).strip()!r}, which does not match {match!r}") from error
+            raise Mismatch(
+                f"{kind.__name__} says {str(error).strip()!r}, which does not match {match!r}"
+            ) from error
         return
     raise Mismatch(f"no {kind.__name__} was raised (expected a message matching {match!r})")
 
@@ -452,7 +556,11 @@ _ILL_FORMED = 2, 1_000  # samples and elements: each sample is run in a dozen va
 
 def _asks_beside_values(axes: Mapping[str, str], words: Sequence[str]) -> bool:
     """Whether a case is about something other than the values of an op, such as its memory, a mode around it or the batch."""
-    return OF_ITSELF.issuperset(words) or axes["form"] in forms.BESIDE or not {"under", "batch"}.isdisjoint(axes)
+    return (
+        OF_ITSELF.issuperset(words)
+        or axes["form"] in forms.BESIDE
+        or not {"under", "batch"}.isdisjoint(axes)
+    )
 
 
 def _budget(pipeline: Pipeline, words: Sequence[str]) -> tuple[int, int]:

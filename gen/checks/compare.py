@@ -18,7 +18,8 @@ from gen.checks.outcomes import Mismatch
 Tensor = torch.Tensor
 Outputs = Sequence[Tensor]
 
-_TOLERANCES = {  # those of double precision are tight enough to show a step in single precision (6e-8)
+# those of double precision are tight enough to show a step in single precision (6e-8)
+_TOLERANCES = {
     torch.float64: 1e-8,
     torch.complex128: 1e-8,
     torch.float32: 2e-5,
@@ -28,9 +29,11 @@ _TOLERANCES = {  # those of double precision are tight enough to show a step in 
 }
 NUMERIC = 2e-6  # central differences with extrapolation, in float64
 NOISE = 1e-9  # rounding of values of size 1, divided by the smallest step
-FACTOR = 4.0  # a narrow result may be this many times as far from the float64 result as the reference is
+# a narrow result may be this many times as far from the float64 result as the reference is
+FACTOR = 4.0
 ULPS = 16.0
-CONDITIONING = 64.0  # a wide result may be off by this many times the change that an ulp in the inputs makes
+# a wide result may be off by this many times the change that an ulp in the inputs makes
+CONDITIONING = 64.0
 
 
 @dataclass
@@ -95,7 +98,9 @@ def compare(
             other = second() if other is None else other
             if conditioned and (_as_conditioned(a, e, other[place]) or _as_good(a, e, e)):
                 continue
-            if not conditioned and (_as_good if _narrow(a.dtype) else _as_conditioned)(a, e, other[place]):
+            if not conditioned and (_as_good if _narrow(a.dtype) else _as_conditioned)(
+                a, e, other[place]
+            ):
                 continue
         raise Mismatch(_describe(place, len(expected), a, e, difference, rule.bounds(a.dtype, e)))
 
@@ -132,7 +137,9 @@ def _disagreement(a: Tensor, e: Tensor, rule: Rule, known: Tensor | None) -> Ten
         return None
     wide = torch.complex128 if common.is_complex else torch.float64
     error = (a.to(wide) - e.to(wide)).abs()
-    return torch.where(close, torch.zeros_like(error), torch.nan_to_num(error, nan=torch.inf, posinf=torch.inf))
+    return torch.where(
+        close, torch.zeros_like(error), torch.nan_to_num(error, nan=torch.inf, posinf=torch.inf)
+    )
 
 
 def _parts(x: Tensor) -> Tensor:
@@ -150,14 +157,18 @@ def _as_good(a: Tensor, e: Tensor, exact: Tensor) -> bool:
         return True
     a_wide, e_wide, exact = a_wide[finite], e_wide[finite], exact[finite]
     eps = torch.finfo(a.dtype).eps
-    allowed = FACTOR * (e_wide - exact).abs().max() + ULPS * eps * exact.abs() + torch.finfo(a.dtype).tiny
+    allowed = (
+        FACTOR * (e_wide - exact).abs().max() + ULPS * eps * exact.abs() + torch.finfo(a.dtype).tiny
+    )
     return bool(((a_wide - exact).abs() <= allowed).all())
 
 
 def _as_conditioned(a: Tensor, e: Tensor, nudged: Tensor) -> bool:
     """Whether `a` differs from `e` by about as much as rounding of the inputs changes `e`."""
     finite = torch.isfinite(e) & torch.isfinite(nudged)
-    if not bool(finite.any()) or not bool(torch.isclose(a[~finite], e[~finite], equal_nan=True).all()):
+    if not bool(finite.any()) or not bool(
+        torch.isclose(a[~finite], e[~finite], equal_nan=True).all()
+    ):
         return False
     change = (nudged[finite] - e[finite]).abs().max()
     return bool(((a[finite] - e[finite]).abs() <= CONDITIONING * change).all())
@@ -179,8 +190,14 @@ def _magnitude(x: Tensor) -> float:
     return float(size.max()) if size.numel() else 0.0
 
 
-def _describe(place: int, count: int, a: Tensor, e: Tensor, error: Tensor, bounds: tuple[float, float]) -> str:
-    index = tuple(int(i) for i in torch.unravel_index(error.argmax(), error.shape)) if error.ndim else ()
+def _describe(
+    place: int, count: int, a: Tensor, e: Tensor, error: Tensor, bounds: tuple[float, float]
+) -> str:
+    index = (
+        tuple(int(i) for i in torch.unravel_index(error.argmax(), error.shape))
+        if error.ndim
+        else ()
+    )
     where = f" at index {list(index)}" if index else ""
     return (
         f"output {place} of {count}, {str(a.dtype).removeprefix('torch.')}{list(a.shape)}: largest error {float(error.max()):.3g}{where}: "

@@ -32,7 +32,9 @@ def called(name: str, function: Any, dtype: torch.dtype, device: str) -> list[Ma
     try:
         inspect.signature(function).bind(dtype, device)
     except TypeError as error:
-        raise SamplesError(f"{name} is called with a dtype and a device: TypeError: {error}") from None
+        raise SamplesError(
+            f"{name} is called with a dtype and a device: TypeError: {error}"
+        ) from None
     except ValueError:  # a builtin without a signature
         pass
     given = function(dtype, device)
@@ -61,7 +63,9 @@ def _refuse(what: str, sample: Any) -> None:
         raise SamplesError(f"{what} has kwargs {kwargs!r:.60}, which are no mapping of names")
 
 
-def build(source: Any, dtype: torch.dtype, device: str) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], Any], None]]:
+def build(
+    source: Any, dtype: torch.dtype, device: str
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], Any], None]]:
     """``(args, kwargs, output processing, no wrapper)`` for each sample of `source`, drawn from the global generator."""
     for sample in source:
         args = tuple(_value(arg, dtype, device) for arg in sample.get("args", ()))
@@ -76,7 +80,9 @@ def _identity(result: Any) -> Any:
 def _value(described: Any, dtype: torch.dtype, device: str) -> Any:
     if isinstance(described, Mapping):
         return tensor(described, dtype, device)
-    if isinstance(described, (list, tuple)) and any(isinstance(item, (Mapping, torch.Tensor)) for item in described):
+    if isinstance(described, (list, tuple)) and any(
+        isinstance(item, (Mapping, torch.Tensor)) for item in described
+    ):
         return [_value(item, dtype, device) for item in described]
     if isinstance(described, Tensor):
         wanted = described.detach().to(device)
@@ -94,9 +100,15 @@ def tensor(described: Mapping[str, Any], dtype: torch.dtype, device: str) -> Ten
     """
     unknown = set(described) - KEYS
     if unknown:
-        raise ValueError(f"a tensor's description has no key {', '.join(sorted(unknown))}; it may have {', '.join(sorted(KEYS))}")
+        raise ValueError(
+            f"a tensor's description has no key {', '.join(sorted(unknown))}; it may have {', '.join(sorted(KEYS))}"
+        )
     domain = described.get("domain", "any")
-    own = getattr(torch, described["dtype"]) if "dtype" in described else _default_dtype(domain, dtype)
+    own = (
+        getattr(torch, described["dtype"])
+        if "dtype" in described
+        else _default_dtype(domain, dtype)
+    )
     shape = tuple(described.get("shape", ()))
     made = _fill(domain, shape, own, described)
     made = arrange(made.to(device), described.get("layout", "contiguous"))
@@ -113,7 +125,9 @@ def _inexact(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
-def _fill(domain: str, shape: tuple[int, ...], dtype: torch.dtype, described: Mapping[str, Any]) -> Tensor:
+def _fill(
+    domain: str, shape: tuple[int, ...], dtype: torch.dtype, described: Mapping[str, Any]
+) -> Tensor:
     if domain == "bool" or dtype is torch.bool:
         return torch.rand(shape) < 0.5
     if domain == "index":
@@ -122,26 +136,39 @@ def _fill(domain: str, shape: tuple[int, ...], dtype: torch.dtype, described: Ma
         return torch.randint(0, described["size"], shape).to(dtype)
     if domain == "permutation":
         rows = math.prod(shape[:-1])
-        return torch.stack([torch.randperm(shape[-1]) for _ in range(rows)]).reshape(shape).to(dtype)
+        return (
+            torch.stack([torch.randperm(shape[-1]) for _ in range(rows)]).reshape(shape).to(dtype)
+        )
     if domain in ("spd", "symmetric"):
         return _matrix(domain, shape, dtype)
     if domain == "distinct":
         count = math.prod(shape)
         values = torch.randperm(count).to(torch.float64)
-        return (values if not _inexact(dtype) else values * (4.0 / max(count, 1)) - 2.0).reshape(shape).to(dtype)
+        return (
+            (values if not _inexact(dtype) else values * (4.0 / max(count, 1)) - 2.0)
+            .reshape(shape)
+            .to(dtype)
+        )
     if domain not in ("any", "positive", "unit", "nonzero"):
         known = "any, positive, unit, nonzero, spd, symmetric, permutation, index, bool, distinct"
         raise ValueError(f"no domain {domain!r}; known: {known}")
     return _uniform(domain, shape, dtype, described)
 
 
-def _uniform(domain: str, shape: tuple[int, ...], dtype: torch.dtype, described: Mapping[str, Any]) -> Tensor:
+def _uniform(
+    domain: str, shape: tuple[int, ...], dtype: torch.dtype, described: Mapping[str, Any]
+) -> Tensor:
     bounds = "any" if domain == "nonzero" else domain
     if not _inexact(dtype):
         lowest, highest = _INTEGER_BOUNDS[bounds]
-        low, high = int(described.get("low", lowest if dtype.is_signed else max(lowest, 0))), int(described.get("high", highest))
+        low, high = (
+            int(described.get("low", lowest if dtype.is_signed else max(lowest, 0))),
+            int(described.get("high", highest)),
+        )
         drawn = torch.randint(low, high, shape, dtype=dtype)
-        return torch.where(drawn == 0, torch.ones_like(drawn), drawn) if domain == "nonzero" else drawn
+        return (
+            torch.where(drawn == 0, torch.ones_like(drawn), drawn) if domain == "nonzero" else drawn
+        )
     low, high = described.get("low", _BOUNDS[bounds][0]), described.get("high", _BOUNDS[bounds][1])
     real = _real(shape, low, high)
     if dtype.is_complex:
@@ -157,7 +184,9 @@ def _real(shape: tuple[int, ...], low: float, high: float) -> Tensor:
 
 def _matrix(domain: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     if len(shape) < 2 or shape[-1] != shape[-2] or not _inexact(dtype):
-        raise ValueError(f"domain {domain} needs square matrices of a floating or complex dtype, not {list(shape)} of {dtype}")
+        raise ValueError(
+            f"domain {domain} needs square matrices of a floating or complex dtype, not {list(shape)} of {dtype}"
+        )
     a = torch.randn(shape, dtype=torch.complex128 if dtype.is_complex else torch.float64)
     if domain == "symmetric":
         return ((a + a.mH) / 2).to(dtype)
@@ -180,4 +209,6 @@ def arrange(x: Tensor, layout: str) -> Tensor:
         return torch.stack([x, torch.zeros_like(x)], dim=-1).select(-1, 0)
     if layout == "expanded":
         return x[:1].clone().expand(x.shape) if x.ndim and x.shape[0] else x
-    raise ValueError(f"no layout {layout!r}; known: contiguous, transposed, noncontiguous, strided, expanded")
+    raise ValueError(
+        f"no layout {layout!r}; known: contiguous, transposed, noncontiguous, strided, expanded"
+    )

@@ -30,7 +30,11 @@ class Declared:
             there = bool(resolve(available)())
         except Exception as error:
             return f"device {device} is not available: {available} raised {type(error).__name__}: {error}"
-        return "" if there else f"device {device} is not available: {reason or f'{available}() is false'}"
+        return (
+            ""
+            if there
+            else f"device {device} is not available: {reason or f'{available}() is false'}"
+        )
 
 
 def declared(folder: Path) -> Declared:

@@ -78,7 +78,9 @@ def fit(cells: Iterable[tuple[str, str, str, float]]) -> Durations:
     for _ in range(_ROUNDS):
         checks = _scaled(seconds, counts, checks, 0, {key: ops[key[1]] for key in counts})
         ops = _scaled(seconds, counts, ops, 1, {key: checks[key[0]] for key in counts})
-    return Durations(checks, ops, {name: total / count for name, (total, count) in of_family.items()})
+    return Durations(
+        checks, ops, {name: total / count for name, (total, count) in of_family.items()}
+    )
 
 
 def extended(known: Durations, cells: Iterable[tuple[str, str, str, float]]) -> Durations:
@@ -87,13 +89,31 @@ def extended(known: Durations, cells: Iterable[tuple[str, str, str, float]]) -> 
     The cells may be of a slower machine: what both have tells by how much. Raises ValueError if they have no cell of a known check and op.
     """
     met = list(cells)
-    both = [(check, seconds, known.cell(check, op)) for _, check, op, seconds in met if check in known.checks and op in known.ops]
+    both = [
+        (check, seconds, known.cell(check, op))
+        for _, check, op, seconds in met
+        if check in known.checks and op in known.ops
+    ]
     if not both:
-        raise ValueError("no cell is of a check and an op that the file has, so that the speed of the machine cannot be told")
+        raise ValueError(
+            "no cell is of a check and an op that the file has, so that the speed of the machine cannot be told"
+        )
     slowness = median(_ratios(both).values()) or 1.0
-    checks = {**_ratios((check, seconds / slowness, known.ops.get(op, known.op)) for _, check, op, seconds in met), **known.checks}
-    ops = {**_ratios((op, seconds / slowness, checks[check]) for _, check, op, seconds in met), **known.ops}
-    families = {**_ratios((family, seconds / slowness, 1.0) for family, _, _, seconds in met), **known.families}
+    checks = {
+        **_ratios(
+            (check, seconds / slowness, known.ops.get(op, known.op))
+            for _, check, op, seconds in met
+        ),
+        **known.checks,
+    }
+    ops = {
+        **_ratios((op, seconds / slowness, checks[check]) for _, check, op, seconds in met),
+        **known.ops,
+    }
+    families = {
+        **_ratios((family, seconds / slowness, 1.0) for family, _, _, seconds in met),
+        **known.families,
+    }
     return Durations(checks, ops, families)
 
 
@@ -128,12 +148,18 @@ def read_durations(path: Path) -> Durations:
     except FileNotFoundError:
         return Durations()
     except ValueError as error:
-        raise ValueError(f"{path}: not JSON ({error}); `python -m gen durations RESULTS` writes it") from error
+        raise ValueError(
+            f"{path}: not JSON ({error}); `python -m gen durations RESULTS` writes it"
+        ) from error
     try:
         parts: list[dict[str, Any]] = [data[name] for name in ("checks", "ops", "families")]
-        return Durations(*({name: _number(value) for name, value in part.items()} for part in parts))
+        return Durations(
+            *({name: _number(value) for name, value in part.items()} for part in parts)
+        )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path}: not a file of durations ({error!r}); `python -m gen durations RESULTS` writes it") from error
+        raise ValueError(
+            f"{path}: not a file of durations ({error!r}); `python -m gen durations RESULTS` writes it"
+        ) from error
 
 
 def _number(value: Any) -> float:
@@ -146,7 +172,9 @@ def _number(value: Any) -> float:
 def write_durations(path: Path, durations: Durations) -> None:
     """Write the file, with three digits of each number."""
     data = {
-        name: {key: float(f"{value:.3g}") for key, value in sorted(getattr(durations, name).items())}
+        name: {
+            key: float(f"{value:.3g}") for key, value in sorted(getattr(durations, name).items())
+        }
         for name in ("checks", "ops", "families")
     }
     replace(path, json.dumps(data, indent=1) + "\n")

@@ -26,7 +26,9 @@ def checkpointed(program: Program, reentrant: bool) -> Program:
         inner = restricted(program.over(target), [None] * count, range(count), kept)
 
         def drawn(*values: Any) -> Values:
-            return tuple(y * torch.rand(y.shape, dtype=torch.float64).to(y.dtype) for y in inner(*values))
+            return tuple(
+                y * torch.rand(y.shape, dtype=torch.float64).to(y.dtype) for y in inner(*values)
+            )
 
         def g(*values: Any) -> Values:
             outputs, gradients = cast(Eager, target).checkpoint(
@@ -36,7 +38,9 @@ def checkpointed(program: Program, reentrant: bool) -> Program:
 
         return g
 
-    return Program(over, inputs, (*flags, *(True for _ in kept)), program.seed, f"checkpoint({program.label})")
+    return Program(
+        over, inputs, (*flags, *(True for _ in kept)), program.seed, f"checkpoint({program.label})"
+    )
 
 
 def session(program: Program) -> Program:
@@ -48,16 +52,23 @@ def session(program: Program) -> Program:
         f = program.over(target)
 
         def g(*values: Any) -> Values:
-            outputs, gradients = cast(Eager, target).session(f, _recorded(values[:count], flags), values[count:], kept)
+            outputs, gradients = cast(Eager, target).session(
+                f, _recorded(values[:count], flags), values[count:], kept
+            )
             return (*outputs, *gradients)
 
         return g
 
-    return Program(over, inputs, (*flags, *(True for _ in kept)), program.seed, f"session({program.label})")
+    return Program(
+        over, inputs, (*flags, *(True for _ in kept)), program.seed, f"session({program.label})"
+    )
 
 
 def _recorded(values: Sequence[Tensor], flags: Sequence[bool]) -> list[Tensor]:
-    return [x.detach().clone().requires_grad_() if flag else x for x, flag in zip(values, flags, strict=True)]
+    return [
+        x.detach().clone().requires_grad_() if flag else x
+        for x, flag in zip(values, flags, strict=True)
+    ]
 
 
 def functional(name: str, program: Program) -> Program:
@@ -76,10 +87,20 @@ def functional(name: str, program: Program) -> Program:
 
         def g(*values: Any) -> Values:
             inner = restricted(f, values[:count], active, kept)
-            flat: Flat = (lambda *some: (sum_of_squares(inner(*some)),)) if name in ("hessian", "vhp", "hvp") else inner
-            return tuple(cast(Eager, target).functional(name, flat, tuple(values[place] for place in active), tuple(values[count:])))
+            flat: Flat = (
+                (lambda *some: (sum_of_squares(inner(*some)),))
+                if name in ("hessian", "vhp", "hvp")
+                else inner
+            )
+            return tuple(
+                cast(Eager, target).functional(
+                    name, flat, tuple(values[place] for place in active), tuple(values[count:])
+                )
+            )
 
         return g
 
     flags = (*program.differentiable, *(True for _ in along))
-    return Program(over, (*program.inputs, *along), flags, program.seed, f"functional.{name}({program.label})")
+    return Program(
+        over, (*program.inputs, *along), flags, program.seed, f"functional.{name}({program.label})"
+    )

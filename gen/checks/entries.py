@@ -63,7 +63,10 @@ class Known:
             (self.target is None or fnmatchcase(settings.target, self.target))
             and (self.device is None or fnmatchcase(settings.device.split(":")[0], self.device))
             and (self.cpu is None or fnmatchcase(settings.cpu, self.cpu))
-            and (self.torch is None or SpecifierSet(self.torch).contains(settings.torch.split("+")[0], prereleases=True))
+            and (
+                self.torch is None
+                or SpecifierSet(self.torch).contains(settings.torch.split("+")[0], prereleases=True)
+            )
         )
 
     def expired(self, today: datetime.date) -> bool:
@@ -71,8 +74,14 @@ class Known:
 
     def expects(self, error: BaseException) -> bool:
         """Whether `error` is the exception of this xfail: class or base class by plain or qualified name, message by search."""
-        names = {name for cls in type(error).__mro__ for name in (cls.__name__, f"{cls.__module__}.{cls.__qualname__}")}
-        return self.raises in names and (self.match is None or re.search(self.match, str(error)) is not None)
+        names = {
+            name
+            for cls in type(error).__mro__
+            for name in (cls.__name__, f"{cls.__module__}.{cls.__qualname__}")
+        }
+        return self.raises in names and (
+            self.match is None or re.search(self.match, str(error)) is not None
+        )
 
     def expectation(self) -> str:
         return f"{self.raises}({self.match!r})" if self.match is not None else str(self.raises)
@@ -99,7 +108,9 @@ def known(
     atol: float | None = None,
 ) -> Known:
     """One entry of a module's `known` table. Its error lists every mistake at once."""
-    entry = Known(kind, reason, target, device, torch, cpu, raises, match, link, until, source, rtol, atol)
+    entry = Known(
+        kind, reason, target, device, torch, cpu, raises, match, link, until, source, rtol, atol
+    )
     if mistakes := list(_mistakes(entry)):
         raise TableError(f"known({kind!r}, reason={reason!r}): " + "; ".join(mistakes))
     return entry

@@ -35,11 +35,17 @@ _OF_KERNELS = (
     r"(.*is deprecated in favor of|This overload of \w+ is deprecated|.*this will lower the performance|"
     r"An output with one or more elements was resized|The number of elements in the out tensor)"
 )
-_LINEAR = frozenset({"vjp", "backward", "grad"})  # stages whose results are gradients: a large gradient is compared in random directions
+# stages whose results are gradients: a large gradient is compared in random directions
+_LINEAR = frozenset({"vjp", "backward", "grad"})
 
 
 def run_target(
-    target: Target, program: Program, inputs: Sequence[Tensor], stages: Sequence[str], sample: Sample, under: str = ""
+    target: Target,
+    program: Program,
+    inputs: Sequence[Tensor],
+    stages: Sequence[str],
+    sample: Sample,
+    under: str = "",
 ) -> Outputs:
     """The program's results over `target`, run inside of the mode that `under` names.
 
@@ -49,7 +55,11 @@ def run_target(
     with seeded(program.seed), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_OF_KERNELS, category=UserWarning)
         for message, category in sample.facts.warnings:
-            warnings.filterwarnings("ignore", message=re.sub(r"\d+", r"[su]?\\d+", re.escape(message)), category=category)
+            warnings.filterwarnings(
+                "ignore",
+                message=re.sub(r"\d+", r"[su]?\\d+", re.escape(message)),
+                category=category,
+            )
         f = program.over(target)
         whole = getattr(target, "pipeline", None)
         if not stages:
@@ -108,7 +118,9 @@ class Comparison:
         elif word == "reference":
             self._against_own_reference(tally)
         elif word == "exact":
-            compare_with_exact(self.program, self.sample, self.actual, tally, self.label, self.axes["values"])
+            compare_with_exact(
+                self.program, self.sample, self.actual, tally, self.label, self.axes["values"]
+            )
         elif word == "definition":
             compare_with_definition(self.program, self.sample, self.actual, tally, self.label)
         elif word in OF_ITSELF:
@@ -121,7 +133,14 @@ class Comparison:
     def actual(self) -> Outputs:
         if self._actual is None:
             inputs = forms.laid_out(self.program.inputs, self.axes["layout"])
-            self._actual = run_target(self.target, self.program, inputs, self.stages, self.sample, self.axes.get("under", ""))
+            self._actual = run_target(
+                self.target,
+                self.program,
+                inputs,
+                self.stages,
+                self.sample,
+                self.axes.get("under", ""),
+            )
         return self._actual
 
     def _against_kinds(self, tally: Tally) -> None:
@@ -133,7 +152,9 @@ class Comparison:
             actual = run_target(self.target, self.program, inputs, self.stages, self.sample)
         except Exception as error:
             if self._needs_values():
-                raise Unsuitable(f"the op needs values, but tensors of the meta device have none ({type(error).__name__})") from None
+                raise Unsuitable(
+                    f"the op needs values, but tensors of the meta device have none ({type(error).__name__})"
+                ) from None
             raise
         try:
             compare_kinds(actual, self.program.on_reference(), tally)
@@ -162,7 +183,9 @@ class Comparison:
             compare_kinds(self.actual, expected, tally)
             for place, drawn in enumerate(self.actual):
                 if _whole(expected[place]) and not _whole(drawn):
-                    raise Mismatch(f"output {place}: draws that are no whole numbers, where those of the loop are")
+                    raise Mismatch(
+                        f"output {place}: draws that are no whole numbers, where those of the loop are"
+                    )
                 if drawn[:1].numel() and any(torch.equal(drawn[0], other) for other in drawn[1:]):
                     raise Mismatch(f"output {place}: elements of the batch share a draw")
         except Mismatch as mismatch:
@@ -174,25 +197,37 @@ class Comparison:
         inputs = forms.laid_out(self.program.inputs, self.axes["layout"])
 
         def run(change: Callable[[Tensor], Tensor] = torch.Tensor.clone) -> Outputs:
-            return run_target(self.target, self.program, tuple(map(change, inputs)), self.stages, self.sample)
+            return run_target(
+                self.target, self.program, tuple(map(change, inputs)), self.stages, self.sample
+            )
 
         try:
             if word == "again":
                 repeating.compare_calls(run, tally)
             elif word == "threads":
-                with warnings.catch_warnings():  # filters are of the process, and threads would restore one another's
+                # filters are of the process, and threads would restore one another's
+                with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     f = self.program.over(self.target)
                     f = f if self.stages else self.target.forward(f)
-                    repeating.compare_threads(lambda: tuple(f(*map(torch.Tensor.clone, inputs))), tally)
+                    repeating.compare_threads(
+                        lambda: tuple(f(*map(torch.Tensor.clone, inputs))), tally
+                    )
             elif "device" in self.sample.rebuild(self.sample.inputs)[1]:
                 raise Unsuitable("the sample names the device of its result")
             elif word == "strides":
-                repeating.compare_strides(self.actual, lambda: run(_on_meta), "on the meta device", tally)
+                repeating.compare_strides(
+                    self.actual, lambda: run(_on_meta), "on the meta device", tally
+                )
             else:
                 with FakeTensorMode() as mode:
                     fake = mode.from_tensor
-                repeating.compare_strides(self.actual, lambda: _inside(mode, partial(run, fake)), "as a fake tensor", tally)
+                repeating.compare_strides(
+                    self.actual,
+                    lambda: _inside(mode, partial(run, fake)),
+                    "as a fake tensor",
+                    tally,
+                )
         except Mismatch as mismatch:
             raise Mismatch(f"{self.label}: {mismatch}") from None
 
@@ -209,11 +244,19 @@ class Comparison:
         if second is None and (wide or not self.sample.facts.random):
             second = partial(self.program.on_reference, nudged if wide else widened)
         self.expected = expected
-        if self.axes.get("batch") == "empty":  # results are compared by shape and dtype, and gradients of what is not batched are zeros
+        # results are compared by shape and dtype, and gradients of what is not batched are zeros
+        if self.axes.get("batch") == "empty":
             tally.entries += len(expected)
             tally.nonzero += len(expected)
         try:
-            compare(self.actual if actual is None else actual, expected, rule, tally, second, conditioned)
+            compare(
+                self.actual if actual is None else actual,
+                expected,
+                rule,
+                tally,
+                second,
+                conditioned,
+            )
         except Mismatch as mismatch:
             raise Mismatch(f"{self.label}: {self.program.named(str(mismatch))}") from None
 
@@ -223,7 +266,9 @@ class Comparison:
         if not any(stage in DERIVING for stage in self.stages):
             raise Unsuitable("no derivative to take differences for")
         if _is_wide(self.sample.inputs) and not _is_wide(self.sample.facts.outputs):
-            raise Unsuitable("the op rounds to a narrower dtype: differences of its values say nothing")
+            raise Unsuitable(
+                "the op rounds to a narrower dtype: differences of its values say nothing"
+            )
         numeric = Numeric(project=self.stages[-1] in _LINEAR, seed=self.program.seed)
         inputs = tuple(map(widened, self.program.inputs))
         try:
@@ -237,10 +282,23 @@ class Comparison:
         actual = self.actual
         if self.stages[-1] in _LINEAR:
             share = len(actual) // self.program.calls
-            actual = tuple(x for k in range(self.program.calls) for x in numeric.project(actual[k * share : (k + 1) * share]))
-        coarsest = max((x.dtype for x in self.actual if x.is_floating_point() or x.is_complex()), key=_eps, default=None)
+            actual = tuple(
+                x
+                for k in range(self.program.calls)
+                for x in numeric.project(actual[k * share : (k + 1) * share])
+            )
+        coarsest = max(
+            (x.dtype for x in self.actual if x.is_floating_point() or x.is_complex()),
+            key=_eps,
+            default=None,
+        )
         narrow = not _is_wide(self.program.inputs)
-        self._compare(expected, tally, replace(self.rule, numeric=True, widened=narrow, dtype=coarsest), actual)
+        self._compare(
+            expected,
+            tally,
+            replace(self.rule, numeric=True, widened=narrow, dtype=coarsest),
+            actual,
+        )
 
     def _against_float64(self, tally: Tally) -> None:
         inexact = any(x.is_floating_point() or x.is_complex() for x in self.program.inputs)
@@ -251,15 +309,25 @@ class Comparison:
         narrow = self.program.on_reference()
 
         def rounded(change: Callable[[Tensor], Tensor]) -> Outputs:
-            return tuple(w.to(n.dtype) for w, n in zip(self.program.on_reference(change), narrow, strict=True))
+            return tuple(
+                w.to(n.dtype)
+                for w, n in zip(self.program.on_reference(change), narrow, strict=True)
+            )
 
         expected = rounded(widened)
         try:
-            self._compare(expected, tally, self.rule, second=partial(rounded, _nudged_and_widened), conditioned=True)
+            self._compare(
+                expected,
+                tally,
+                self.rule,
+                second=partial(rounded, _nudged_and_widened),
+                conditioned=True,
+            )
         except Mismatch:
             if self.target.name == "torch" or self.rule.rtol is not None:
                 raise
-            self._compare(narrow, tally, self.rule)  # a narrow result may be as far off as torch's own kernel is
+            # a narrow result may be as far off as torch's own kernel is
+            self._compare(narrow, tally, self.rule)
 
     def _against_own_reference(self, tally: Tally) -> None:
         op = self.sample.op
@@ -268,20 +336,29 @@ class Comparison:
         if op.reference is None and op.numpy_reference is None:
             raise Unsuitable(f"{self.op} has no reference of its own")
         change = nudged if _is_wide(self.program.inputs) else widened
-        self._compare(self._own_reference(None), tally, self.rule, second=partial(self._own_reference, change))
+        self._compare(
+            self._own_reference(None), tally, self.rule, second=partial(self._own_reference, change)
+        )
 
     def _own_reference(self, change: Callable[[Tensor], Tensor] | None) -> Outputs:
         """Results of the op's own reference, in the shapes and dtypes of the op's results. `change` is applied to the inputs."""
         share = len(self.program.inputs) // self.program.calls
         found: list[Tensor] = []
-        for start in range(0, self.program.calls * share, share) if share else range(self.program.calls):
+        for start in (
+            range(0, self.program.calls * share, share) if share else range(self.program.calls)
+        ):
             inputs = self.program.inputs[start : start + min(share, len(self.sample.inputs))]
-            found += self._of_own_reference(inputs if change is None else tuple(map(change, inputs)))
+            found += self._of_own_reference(
+                inputs if change is None else tuple(map(change, inputs))
+            )
         plain = self.program.on_reference(change)
         if len(found) < len(plain):
             raise Unsuitable("the reference gives only some of the outputs")
         pairs = zip(found, plain, strict=False)
-        return tuple(e.to(p.device, p.dtype).reshape(p.shape) if e.numel() == p.numel() else e for e, p in pairs)
+        return tuple(
+            e.to(p.device, p.dtype).reshape(p.shape) if e.numel() == p.numel() else e
+            for e, p in pairs
+        )
 
     def _of_own_reference(self, inputs: tuple[Tensor, ...]) -> Values:
         reference = self.sample.op.reference
@@ -305,7 +382,11 @@ def _eps(dtype: torch.dtype) -> float:
 
 
 def _is_wide(inputs: Sequence[Tensor]) -> bool:
-    return all(x.dtype in (torch.float64, torch.complex128) for x in inputs if x.is_floating_point() or x.is_complex())
+    return all(
+        x.dtype in (torch.float64, torch.complex128)
+        for x in inputs
+        if x.is_floating_point() or x.is_complex()
+    )
 
 
 def _whole(x: Tensor) -> bool:
@@ -327,12 +408,21 @@ def _by_numpy(sample: Sample, inputs: Sequence[Tensor]) -> Values:
     assert sample.op.numpy_reference is not None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # NumPy warns of overflow and invalid values; these are compared too
+            # NumPy warns of overflow and invalid values; these are compared too
+            warnings.simplefilter("ignore")
             found: Any = sample.op.numpy_reference(given.input, *given.args, **given.kwargs)
-    except (TypeError, ValueError, RuntimeError, AttributeError) as error:  # some references are compositions of torch's own ops
-        raise Unsuitable(f"the NumPy reference does not take the sample ({type(error).__name__}: {error})") from None
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        # some references are compositions of torch's own ops
+        raise Unsuitable(
+            f"the NumPy reference does not take the sample ({type(error).__name__}: {error})"
+        ) from None
     parts = found if isinstance(found, (tuple, list)) else (found,)
-    return flat_tensors(tuple(part if isinstance(part, torch.Tensor) else torch.from_numpy(numpy.array(part)) for part in parts))
+    return flat_tensors(
+        tuple(
+            part if isinstance(part, torch.Tensor) else torch.from_numpy(numpy.array(part))
+            for part in parts
+        )
+    )
 
 
 def _for_numpy(sample: Sample, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -340,7 +430,9 @@ def _for_numpy(sample: Sample, inputs: Sequence[Tensor]) -> list[Tensor]:
     computes in float16.
     """
     dtypes = {x.dtype for x in inputs}
-    exact = len(dtypes) == 1 and not any(dtype.is_floating_point or dtype.is_complex for dtype in dtypes)
+    exact = len(dtypes) == 1 and not any(
+        dtype.is_floating_point or dtype.is_complex for dtype in dtypes
+    )
     if exact and any(x.is_floating_point() or x.is_complex() for x in sample.facts.outputs):
         return [x.to(torch.int64) for x in inputs]
     return [widened(x) for x in inputs]

@@ -28,7 +28,11 @@ __all__ = ["DEFAULT_LIMIT", "Begin", "Ran", "Runner", "Told", "told"]
 DEFAULT_LIMIT = 120.0  # seconds of a cell for which the matrix names no limit
 _FRAMES = 12
 _HARNESS = str(Path(__file__).parents[1]) + os.sep
-_OUTCOMES: dict[str, Any] = {"skip": pytest.skip.Exception, "xfail": pytest.xfail.Exception, "fail": pytest.fail.Exception}
+_OUTCOMES: dict[str, Any] = {
+    "skip": pytest.skip.Exception,
+    "xfail": pytest.xfail.Exception,
+    "fail": pytest.fail.Exception,
+}
 _Warned = tuple[str, type[Warning], str, int]
 Begin = Callable[[int, str], None]
 
@@ -62,16 +66,30 @@ def told(error: BaseException) -> str:
     if isinstance(error, Crashed):
         lines = [line.strip() for line in error.stack.splitlines() if line.startswith("  File ")]
         frames = list(takewhile(lambda line: f'"{_HARNESS}' not in line, lines))[:_FRAMES]
-        return "\n".join([str(error), *(["it was here, innermost call first:"] if frames else []), *(f"  {frame}" for frame in frames)])
+        return "\n".join(
+            [
+                str(error),
+                *(["it was here, innermost call first:"] if frames else []),
+                *(f"  {frame}" for frame in frames),
+            ]
+        )
     if isinstance(error, Mismatch | Vacuous | Told):
         return str(error)
     shown = traceback.TracebackException.from_exception(error)
     for one in _chained(shown):
-        ours = [place for place, frame in enumerate(one.stack) if frame.filename.startswith(_HARNESS)]
+        ours = [
+            place for place, frame in enumerate(one.stack) if frame.filename.startswith(_HARNESS)
+        ]
         one.stack[:] = one.stack[max(ours, default=-1) + 1 :] or one.stack[-1:]
     if isinstance(error, SamplesError):
         shown.stack.clear()
-    return "".join(shown.format()).rstrip().removeprefix("Traceback (most recent call last):\n" if isinstance(error, SamplesError) else "")
+    return (
+        "".join(shown.format())
+        .rstrip()
+        .removeprefix(
+            "Traceback (most recent call last):\n" if isinstance(error, SamplesError) else ""
+        )
+    )
 
 
 def _chained(error: traceback.TracebackException | None) -> Iterator[traceback.TracebackException]:
@@ -83,14 +101,22 @@ def _chained(error: traceback.TracebackException | None) -> Iterator[traceback.T
 class Runner:
     """`run(item, begin)` runs the cell of an item and calls `begin` before each sample. The Runner decides in which process."""
 
-    def __init__(self, items: Sequence[pytest.Item], run: Callable[[pytest.Function, Begin | None], Ran], *, here: bool) -> None:
+    def __init__(
+        self,
+        items: Sequence[pytest.Item],
+        run: Callable[[pytest.Function, Begin | None], Ran],
+        *,
+        here: bool,
+    ) -> None:
         self._items = items
         self._places = {item: place for place, item in enumerate(items)}
         self._run = run
         self._worker = None if here or not POSSIBLE else Worker(self._serve)
         self._filters: list[Any] | None = None  # the filters of warnings that the worker has
 
-    def run(self, item: pytest.Function, limit: float | None) -> Ran | tuple[int | None, str, Crashed]:
+    def run(
+        self, item: pytest.Function, limit: float | None
+    ) -> Ran | tuple[int | None, str, Crashed]:
         """What the cell came to. If its process was lost: the sample that ran, its description, and how it was lost."""
         if self._worker is None:
             return self._run(item, None)
@@ -114,7 +140,9 @@ class Runner:
         if self._worker is not None:
             self._worker.close()
 
-    def _serve(self, question: tuple[int, list[Any] | None]) -> tuple[Ran | None, list[_Warned], tuple[str, str] | None]:
+    def _serve(
+        self, question: tuple[int, list[Any] | None]
+    ) -> tuple[Ran | None, list[_Warned], tuple[str, str] | None]:
         """In the worker: run the cell at a place of the session, with the parent's filters of warnings.
 
         Returns what it came to, the warnings, and the outcome of pytest that it raised: these exceptions cannot be pickled.
@@ -125,15 +153,26 @@ class Runner:
         note = self._worker.note
         if filters is not None:
             warnings.resetwarnings()
-            warnings.filters.extend(filters)  # type: ignore[attr-defined]  # a list, which typeshed does not say
+            # a list, which typeshed does not say
+            warnings.filters.extend(filters)  # type: ignore[attr-defined]
         with warnings.catch_warnings(record=True) as caught:
             try:
                 ran = self._run(item, lambda sample, description: note(f"{sample} {description}"))
-            except (SystemExit, KeyboardInterrupt) as error:  # of the op or its samples: the user's Ctrl-C does not reach this process
+            except (SystemExit, KeyboardInterrupt) as error:
+                # of the op or its samples: the user's Ctrl-C does not reach this process
                 raise Crashed(f"{error!r} was raised") from None
             except tuple(_OUTCOMES.values()) as outcome:
-                return None, _warned(caught), (next(name for name, kind in _OUTCOMES.items() if type(outcome) is kind), str(outcome.msg))
-        failures = tuple(replace(failure, error=Told(told(failure.error))) for failure in ran.verdict.failures)
+                return (
+                    None,
+                    _warned(caught),
+                    (
+                        next(name for name, kind in _OUTCOMES.items() if type(outcome) is kind),
+                        str(outcome.msg),
+                    ),
+                )
+        failures = tuple(
+            replace(failure, error=Told(told(failure.error))) for failure in ran.verdict.failures
+        )
         return replace(ran, verdict=replace(ran.verdict, failures=failures)), _warned(caught), None
 
 

@@ -38,7 +38,11 @@ BESIDE = MAY_REFUSE | {"out_view", "reloaded"}
 
 def is_refusal(form: str, error: Exception) -> bool:
     """Whether an op may say this of its buffer, instead of an answer."""
-    return form in MAY_REFUSE and isinstance(error, RuntimeError) and re.search(OVERLAP, str(error)) is not None
+    return (
+        form in MAY_REFUSE
+        and isinstance(error, RuntimeError)
+        and re.search(OVERLAP, str(error)) is not None
+    )
 
 
 def programs(sample: Sample, form: str, inputs: tuple[Tensor, ...]) -> list[Program]:
@@ -47,7 +51,11 @@ def programs(sample: Sample, form: str, inputs: tuple[Tensor, ...]) -> list[Prog
 
 
 def _program(
-    sample: Sample, inputs: tuple[Tensor, ...], label: str, call: Callable[..., Any], plain: Callable[..., Any] | None = None
+    sample: Sample,
+    inputs: tuple[Tensor, ...],
+    label: str,
+    call: Callable[..., Any],
+    plain: Callable[..., Any] | None = None,
 ) -> Program:
     """A program that runs `call` on a target and `plain` on a reference. Inputs after the sample's own are buffers, not differentiable."""
     flags = (*sample.differentiable, *(False for _ in inputs[len(sample.differentiable) :]))
@@ -75,7 +83,8 @@ def _functional(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
         if implementation is None:
             return sample
         call = implementation(sample.op.name)
-        return lambda *values: tuple(target.flat(sample.process(sample.raw(call, values))))  # type: ignore[attr-defined]  # beside `op`
+        # beside `op`
+        return lambda *values: tuple(target.flat(sample.process(sample.raw(call, values))))  # type: ignore[attr-defined]
 
     return [replace(program, over=over)]
 
@@ -105,7 +114,10 @@ def _out(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
         return (raw,) if single else tuple(raw)
 
     label = f"{sample.op.name}(out=…)"
-    return [_program(sample, (*inputs, *right), label, call, plain), _program(sample, (*inputs, *wrong), label + "(empty)", call, plain)]
+    return [
+        _program(sample, (*inputs, *right), label, call, plain),
+        _program(sample, (*inputs, *wrong), label + "(empty)", call, plain),
+    ]
 
 
 def _out_view(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
@@ -123,9 +135,14 @@ def _out_view(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     def plain(*values: Any) -> Values:
         found = sample.raw(sample.op.call, values[:count])
         parts = (found,) if isinstance(found, Tensor) else tuple(found)
-        return tuple(torch.stack([part, base.select(-1, 1)], -1) for part, base in zip(parts, values[count:], strict=True))
+        return tuple(
+            torch.stack([part, base.select(-1, 1)], -1)
+            for part, base in zip(parts, values[count:], strict=True)
+        )
 
-    return [_program(sample, (*inputs, *bases), f"{sample.op.name}(out=a view with gaps)", call, plain)]
+    return [
+        _program(sample, (*inputs, *bases), f"{sample.op.name}(out=a view with gaps)", call, plain)
+    ]
 
 
 def _out_overlapping(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
@@ -145,7 +162,14 @@ def _out_overlapping(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program
 def _out_of_input(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     """A buffer that begins one element after the first input that has its dtype, in the same memory."""
     variant, raw, _ = _for_out(sample, inputs)
-    place = next((k for k, x in enumerate(inputs) if isinstance(raw, Tensor) and x.dtype is raw.dtype and x.numel() > 1), None)
+    place = next(
+        (
+            k
+            for k, x in enumerate(inputs)
+            if isinstance(raw, Tensor) and x.dtype is raw.dtype and x.numel() > 1
+        ),
+        None,
+    )
     if place is None or raw.numel() < 2:
         raise Unsuitable(f"{sample.description}: no input that a result could overlap with")
 
@@ -178,10 +202,20 @@ def _out_small(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
         return (sample.raw(sample.op.call, values[:-1]),)
 
     memory = torch.full((raw.numel(),), 1, dtype=raw.dtype, device=raw.device)
-    return [_program(sample, (*inputs, memory), f"{sample.op.name}(out=a view that is too small)", call, plain)]
+    return [
+        _program(
+            sample,
+            (*inputs, memory),
+            f"{sample.op.name}(out=a view that is too small)",
+            call,
+            plain,
+        )
+    ]
 
 
-def _for_out(sample: Sample, inputs: tuple[Tensor, ...]) -> tuple[Callable[..., Any], Any, list[Tensor]]:
+def _for_out(
+    sample: Sample, inputs: tuple[Tensor, ...]
+) -> tuple[Callable[..., Any], Any, list[Tensor]]:
     if sample.op.out is None:
         raise Unsuitable(f"{sample.op.name} has no out= variant")
     raw = sample.raw(sample.op.call, [t.clone() for t in inputs])
@@ -245,7 +279,8 @@ def _argument_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Progra
     def plain(*values: Any) -> Values:
         return (values[0].copy_(sample(values[0].clone(), *values[1:])[0]),)
 
-    same = None if sample.facts.random else plain  # the variant of an op that draws draws other numbers
+    # the variant of an op that draws draws other numbers
+    same = None if sample.facts.random else plain
     program = _program(sample, inputs, f"{sample.op.name} in place on its argument", call, same)
     return [replace(program, written=(0,))]
 
@@ -273,7 +308,11 @@ def _reloaded(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
         file.seek(0)
         loaded = torch.load(file, weights_only=True)
         for place, (before, after) in enumerate(zip(results, loaded, strict=True)):
-            if before.stride() != after.stride() or before.is_conj() != after.is_conj() or before.is_neg() != after.is_neg():
+            if (
+                before.stride() != after.stride()
+                or before.is_conj() != after.is_conj()
+                or before.is_neg() != after.is_neg()
+            ):
                 raise Mismatch(
                     f"output {place} has strides {after.stride()} or lazy bits other than before it was saved: {before.stride()}"
                 )
@@ -290,7 +329,15 @@ def _autocast(low: torch.dtype, sample: Sample, inputs: tuple[Tensor, ...]) -> l
             return sample(*values)
 
     plain = partial(autocasting.cast_by_hand, low, sample)
-    return [_program(sample, inputs, f"{sample.op.name} under autocast to {str(low).removeprefix('torch.')}", call, plain)]
+    return [
+        _program(
+            sample,
+            inputs,
+            f"{sample.op.name} under autocast to {str(low).removeprefix('torch.')}",
+            call,
+            plain,
+        )
+    ]
 
 
 _FORMS: dict[str, Callable[[Sample, tuple[Tensor, ...]], list[Program]]] = {
@@ -401,10 +448,15 @@ def repeating(sample: Sample, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
     Some ops do not take repeated indices or lengths, such as lengths that must have a sum. These stay as they are.
     """
-    repeated = tuple(x[:1].expand(x.shape).contiguous() if x.ndim and x.shape[0] else x for x in inputs)
+    repeated = tuple(
+        x[:1].expand(x.shape).contiguous() if x.ndim and x.shape[0] else x for x in inputs
+    )
     if _accepts(sample, repeated):
         return repeated
-    return tuple(y if x.is_floating_point() or x.is_complex() else x for x, y in zip(inputs, repeated, strict=True))
+    return tuple(
+        y if x.is_floating_point() or x.is_complex() else x
+        for x, y in zip(inputs, repeated, strict=True)
+    )
 
 
 def _expanded(x: Tensor) -> Tensor:

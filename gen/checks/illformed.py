@@ -71,14 +71,28 @@ def variants(sample: Sample, form: str) -> Iterator[Variant]:
     yield Variant("as it is", calling(None), sample.inputs)
     for place, x in enumerate(sample.inputs):
         for label, changed in _reshaped(x):
-            batch = x if changed.ndim < x.ndim and x.shape[0] in LENGTHS else None  # its memory is that of the sample
-            yield Variant(f"tensor {place} {label}", calling(None), _replaced(sample.inputs, place, changed), place, batch)
+            # its memory is that of the sample
+            batch = x if changed.ndim < x.ndim and x.shape[0] in LENGTHS else None
+            yield Variant(
+                f"tensor {place} {label}",
+                calling(None),
+                _replaced(sample.inputs, place, changed),
+                place,
+                batch,
+            )
     for place, x in enumerate(sample.inputs):
         if x.dtype is torch.int64 and x.numel() and sample.inputs[0].ndim:
             beyond = x.clone(memory_format=torch.contiguous_format)
             beyond.view(-1)[0] = max(sample.inputs[0].shape)
-            batch = torch.stack([beyond, vary(x, 1)])  # in memory, the rows of the next element follow those of the first
-            yield Variant(f"tensor {place} with an index out of range", calling(None), sample.inputs, place, batch)
+            # in memory, the rows of the next element follow those of the first
+            batch = torch.stack([beyond, vary(x, 1)])
+            yield Variant(
+                f"tensor {place} with an index out of range",
+                calling(None),
+                sample.inputs,
+                place,
+                batch,
+            )
     for label, change in _renumbered(sample):
         yield Variant(label, calling(change), sample.inputs)
 
@@ -112,7 +126,9 @@ def _renumbered(sample: Sample) -> Iterator[tuple[str, Callable[[list[Any]], Non
         if type(leaf) is not int:
             before = None
             continue
-        for value in dict.fromkeys(v for v in (rank, -rank - 1, before) if v is not None and v != leaf):
+        for value in dict.fromkeys(
+            v for v in (rank, -rank - 1, before) if v is not None and v != leaf
+        ):
             yield f"{value} in place of {leaf} (argument {at})", setting(at, value)
         before = leaf
 
@@ -120,7 +136,10 @@ def _renumbered(sample: Sample) -> Iterator[tuple[str, Callable[[list[Any]], Non
 def _masks(variant: Variant, form: str) -> list[tuple[bool, ...]]:
     """The choices of batched inputs: all; only the changed one; or only the first, to which an in-place op writes."""
     places = range(len(variant.inputs))
-    masks = [tuple(True for _ in places), tuple(place == (variant.changed or 0) for place in places)]
+    masks = [
+        tuple(True for _ in places),
+        tuple(place == (variant.changed or 0) for place in places),
+    ]
     return [mask for mask in dict.fromkeys(masks) if mask[0] or form != "inplace"]
 
 
@@ -164,7 +183,12 @@ def _mapped(target: Target, sample: Sample, variant: Variant, mask: Sequence[boo
 def _looped(sample: Sample, variant: Variant, mask: Sequence[bool]) -> Any:
     def run() -> tuple[Tensor, ...]:
         batch = _batch(variant, mask)
-        rows = [variant.call(*(x[k].clone() if b else x.clone() for x, b in zip(batch, mask, strict=True))) for k in range(variant.size)]
+        rows = [
+            variant.call(
+                *(x[k].clone() if b else x.clone() for x, b in zip(batch, mask, strict=True))
+            )
+            for k in range(variant.size)
+        ]
         return tuple(torch.stack(column) for column in zip(*rows, strict=True))
 
     return attempt(sample, run)
@@ -180,7 +204,9 @@ def attempt(sample: Sample, run: Callable[[], Any]) -> tuple[Tensor, ...] | Exce
             return error
 
 
-def _differences(target: Target, sample: Sample, variant: Variant, mask: Sequence[bool], tally: Tally) -> Iterator[str]:
+def _differences(
+    target: Target, sample: Sample, variant: Variant, mask: Sequence[bool], tally: Tally
+) -> Iterator[str]:
     expected, actual = _looped(sample, variant, mask), _mapped(target, sample, variant, mask)
     where = f"{variant.label}, batch of {variant.size} in {[place for place, b in enumerate(mask) if b]}"
     if not isinstance(expected, Exception) and not isinstance(actual, Exception):

@@ -13,11 +13,18 @@ from gen.checks.samples import Sample
 from gen.pipeline import COMPILED, INNERMOST, WHOLE
 
 CAPTURED = frozenset(("trace", "aot.export", "aot.saved"))  # a graph, which is jitted itself
-SLOW = frozenset(("jacrev", "jacfwd", "hessian", *INNERMOST, *WHOLE))  # a larger size costs much, or is a matter of the stage
+# a larger size costs much, or is a matter of the stage
+SLOW = frozenset(("jacrev", "jacfwd", "hessian", *INNERMOST, *WHOLE))
 
 
 def instances(
-    sample: Sample, stages: Sequence[str], axes: Mapping[str, str], first: bool, turn: int, reasons: dict[str, None], fewest: bool = False
+    sample: Sample,
+    stages: Sequence[str],
+    axes: Mapping[str, str],
+    first: bool,
+    turn: int,
+    reasons: dict[str, None],
+    fewest: bool = False,
 ) -> Iterator[tuple[Program, str]]:
     """Programs of the pipeline `stages`, innermost first, over one sample. Each comes with a label that distinguishes it.
 
@@ -26,11 +33,21 @@ def instances(
     found = False
     jits = axes.get("run") == "jitted"
     captures = not CAPTURED.isdisjoint(stages)
-    usual = axes["form"] == "functional" and axes["layout"] == "contiguous" and axes["values"] == "ordinary"
-    sizes = first and usual and len(stages) <= 1 and SLOW.isdisjoint(stages)  # a program for any size costs ten times a call
+    usual = (
+        axes["form"] == "functional"
+        and axes["layout"] == "contiguous"
+        and axes["values"] == "ordinary"
+    )
+    # a program for any size costs ten times a call
+    sizes = first and usual and len(stages) <= 1 and SLOW.isdisjoint(stages)
     for root, label in _roots(sample, axes):
         for program in _grown(sample, root, stages, axes, first, turn, reasons, fewest):
-            yield jitted(program, axes["values"] == "ordinary", sizes and not found) if jits and not captures else program, label
+            yield (
+                jitted(program, axes["values"] == "ordinary", sizes and not found)
+                if jits and not captures
+                else program,
+                label,
+            )
             found = True
     if not found:
         raise Unsuitable(next(reversed(reasons), "no instance"))
@@ -44,7 +61,9 @@ def _roots(sample: Sample, axes: Mapping[str, str]) -> list[tuple[Program, str]]
         sample.memory[key] = [
             (program, label)
             for label, inputs in forms.fillings(sample, values)
-            for program in forms.programs(sample, form, forms.repeating(sample, inputs) if repeats else inputs)
+            for program in forms.programs(
+                sample, form, forms.repeating(sample, inputs) if repeats else inputs
+            )
         ]
     kept: list[tuple[Program, str]] = sample.memory[key]
     return kept
@@ -68,16 +87,28 @@ def _grown(
         program = _plain(sample, root, nesting)
         yield programs.whole(outer[0], program, axes) if outer else program
         return
-    written = [0] if axes["form"] in ("inplace", "view_inplace") else [place for place, flag in enumerate(sample.facts.mutated) if flag]
+    written = (
+        [0]
+        if axes["form"] in ("inplace", "view_inplace")
+        else [place for place, flag in enumerate(sample.facts.mutated) if flag]
+    )
     for choice in batching.choices(nesting, first, turn, written, fewest):
-        for program in _branches(sample, root, nesting, choice, reasons, axes.get("batch", "ordinary")):
+        for program in _branches(
+            sample, root, nesting, choice, reasons, axes.get("batch", "ordinary")
+        ):
             yield programs.whole(outer[0], program, axes) if outer else program
 
 
 def _compiled(sample: Sample, root: Program, stage: str, axes: Mapping[str, str]) -> Program:
-    key = (stage, id(root), *(axes.get(axis) for axis in ("shapes", "partition", "layout", "run", "by", "cuts")))
+    key = (
+        stage,
+        id(root),
+        *(axes.get(axis) for axis in ("shapes", "partition", "layout", "run", "by", "cuts")),
+    )
     if key not in sample.memory:
-        sample.memory[key] = programs.compiled(root, axes) if stage == COMPILED else parts.of(root, axes)
+        sample.memory[key] = (
+            programs.compiled(root, axes) if stage == COMPILED else parts.of(root, axes)
+        )
     made: Program = sample.memory[key]
     return made
 
@@ -94,7 +125,12 @@ def _plain(sample: Sample, root: Program, stages: Sequence[str]) -> Program:
 
 
 def _branches(
-    sample: Sample, program: Program, stages: Sequence[str], choice: batching.Choice, reasons: dict[str, None], batch: str
+    sample: Sample,
+    program: Program,
+    stages: Sequence[str],
+    choice: batching.Choice,
+    reasons: dict[str, None],
+    batch: str,
 ) -> Iterator[Program]:
     if "vmap" not in stages:
         for stage in stages:
@@ -110,8 +146,17 @@ def _branches(
     for in_dims in choice(program.inputs):
         try:
             inner, dims = batches.around(program, in_dims, batch)
-            mapped = batching.grow(inner, dims, size, _reference_outputs if outermost else _observed_outputs)
-            yield from _branches(sample, batches.changed(inner, mapped, dims, batch), stages[cut + 1 :], choice, reasons, batch)
+            mapped = batching.grow(
+                inner, dims, size, _reference_outputs if outermost else _observed_outputs
+            )
+            yield from _branches(
+                sample,
+                batches.changed(inner, mapped, dims, batch),
+                stages[cut + 1 :],
+                choice,
+                reasons,
+                batch,
+            )
         except Unsuitable as reason:
             reasons[str(reason)] = None
 

@@ -49,7 +49,13 @@ def find(arguments: Sequence[str], root: Path, patterns: Sequence[str] = PATTERN
     for argument in arguments:
         path = (root / argument.partition("::")[0]).resolve()
         if path.is_dir():
-            paths.update(dict.fromkeys(p for p in path.rglob("*.py") if any(fnmatch(p.name, pattern) for pattern in patterns)))
+            paths.update(
+                dict.fromkeys(
+                    p
+                    for p in path.rglob("*.py")
+                    if any(fnmatch(p.name, pattern) for pattern in patterns)
+                )
+            )
         elif path.is_file():
             paths[path] = None
     return sorted((_module(path, root.resolve()) for path in paths), key=lambda module: module.name)
@@ -65,7 +71,10 @@ def _counts(path: Path, data: bytes) -> dict[str, int]:
     second = data.split(b"\n", 2)[1:2]
     found = _COUNTS.fullmatch(second[0].decode("utf-8", "replace")) if second else None
     if found is not None:
-        return {tier: int(count) for tier, count in (pair.split() for pair in found["counts"].split(", "))}
+        return {
+            tier: int(count)
+            for tier, count in (pair.split() for pair in found["counts"].split(", "))
+        }
     if b"@cases(" not in data:
         return {}
     own = [cells for _, cells in checks_of(imported(path))]

@@ -58,7 +58,8 @@ class Worker:
             seconds = time.perf_counter() - begin
             cause, stack = self._end(None)
             raise Crashed(f"{cause} after {seconds:.1f} s", stack) from None
-        except BaseException:  # an interrupt: the worker is not to answer the next question with this answer
+        except BaseException:
+            # an interrupt: the worker is not to answer the next question with this answer
             self.close()
             raise
         if not answered:
@@ -86,7 +87,8 @@ class Worker:
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads; pytest-xdist's stay in the parent
+            # Python 3.12 warns of threads; pytest-xdist's stay in the parent
+            warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
             try:
@@ -131,14 +133,22 @@ class Worker:
             except OSError:
                 os._exit(0)
             except Exception as error:
-                connection.send((False, TypeError(f"the result cannot be sent to another process ({error}): {answer[1]!r:.300}")))
+                connection.send(
+                    (
+                        False,
+                        TypeError(
+                            f"the result cannot be sent to another process ({error}): {answer[1]!r:.300}"
+                        ),
+                    )
+                )
 
     def _answered(self, limit: float | None) -> bool:
         """Whether there is an answer, or the process has ended, within the limit."""
         ends: list[Any] = [self._connection, *([] if self._process is None else [self._process])]
         ready = wait(ends, limit)
         if ready and self._connection not in ready and not self._connection.poll():
-            raise EOFError  # the process has ended, though a process that it started holds its end of the pipe
+            # the process has ended, though a process that it started holds its end of the pipe
+            raise EOFError
         return bool(ready)
 
     def _end(self, by: signal.Signals | None) -> tuple[str, str]:

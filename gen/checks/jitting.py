@@ -37,4 +37,11 @@ def jitted(program: Program, others: bool, sizes: bool) -> Program:
 
     inputs = tuple(x for group in groups for x in group)
     # The label is that of the plain form, so that an entry that names it holds for both.
-    return Program(over, inputs, program.differentiable * len(groups), program.seed, program.label, calls=len(groups))
+    return Program(
+        over,
+        inputs,
+        program.differentiable * len(groups),
+        program.seed,
+        program.label,
+        calls=len(groups),
+    )

@@ -31,13 +31,16 @@ class Verdict:
         return self.outcome in ("failed", "xpassed", "vacuous", "crashed", "timed out")
 
 
-def attempt(check: Callable[[Case], object], case: Case, entries: Mapping[str, Known], today: datetime.date) -> Verdict:
+def attempt(
+    check: Callable[[Case], object], case: Case, entries: Mapping[str, Known], today: datetime.date
+) -> Verdict:
     """Run one check on one case and return its verdict. `entries` are those active under the run's settings, by name."""
     early = _before(entries, today)
     if early is not None:
         return early
     failures: list[SampleFailure] = []
-    case.finish = failures.extend  # type: ignore[method-assign]  # the hook that Case offers for this
+    # the hook that Case offers for this
+    case.finish = failures.extend  # type: ignore[method-assign]
     try:
         check(case)
     except Lacking as lacking:
@@ -50,14 +53,23 @@ def attempt(check: Callable[[Case], object], case: Case, entries: Mapping[str, K
 def _before(entries: Mapping[str, Known], today: datetime.date) -> Verdict | None:
     for name, entry in entries.items():
         if entry.expired(today):
-            return Verdict("failed", f"entry {name!r} held until {entry.until}, which has passed; renew or remove it: {entry.where()}")
+            return Verdict(
+                "failed",
+                f"entry {name!r} held until {entry.until}, which has passed; renew or remove it: {entry.where()}",
+            )
     for name, entry in entries.items():
         if entry.kind == "skip":
             return Verdict("skipped", entry.reason, happened=(name,))
     return None
 
 
-def settle(entries: Mapping[str, Known], failures: Sequence[SampleFailure], *, partial: bool = False, values: bool = True) -> Verdict:
+def settle(
+    entries: Mapping[str, Known],
+    failures: Sequence[SampleFailure],
+    *,
+    partial: bool = False,
+    values: bool = True,
+) -> Verdict:
     """The verdict, after matching every failure with an xfail.
 
     An entry need not happen if only some samples ran (`partial`). Nor need it if tensors have no `values`, unless the entry names a
@@ -76,13 +88,26 @@ def settle(entries: Mapping[str, Known], failures: Sequence[SampleFailure], *, p
         vacuous = all(isinstance(failure.error, Vacuous) for failure in unexpected)
         why = brief(unexpected[0].error)
         if xfails:
-            expected = " or ".join(f"{entry.expectation()} [{name}]" for name, entry in xfails.items())
+            expected = " or ".join(
+                f"{entry.expectation()} [{name}]" for name, entry in xfails.items()
+            )
             why = f"expected {expected}, got {why}"
-        lost = next((failure.error.outcome for failure in unexpected if isinstance(failure.error, Crashed)), None)
-        return Verdict(lost or ("vacuous" if vacuous else "failed"), why, tuple(unexpected), tuple(happened))
+        lost = next(
+            (failure.error.outcome for failure in unexpected if isinstance(failure.error, Crashed)),
+            None,
+        )
+        return Verdict(
+            lost or ("vacuous" if vacuous else "failed"), why, tuple(unexpected), tuple(happened)
+        )
     if happened:
-        return Verdict("xfailed", "; ".join(xfails[name].reason for name in happened), happened=tuple(happened))
-    due = [] if partial else [(name, entry) for name, entry in xfails.items() if values or entry.device is not None]
+        return Verdict(
+            "xfailed", "; ".join(xfails[name].reason for name in happened), happened=tuple(happened)
+        )
+    due = (
+        []
+        if partial
+        else [(name, entry) for name, entry in xfails.items() if values or entry.device is not None]
+    )
     if due:
         stale = ", ".join(f"{name!r} {entry.where()}" for name, entry in due)
         return Verdict("xpassed", f"passed, so remove the entry or narrow it: {stale}")
@@ -92,5 +117,9 @@ def settle(entries: Mapping[str, Known], failures: Sequence[SampleFailure], *, p
 def brief(error: BaseException) -> str:
     """The exception in one line."""
     lines = str(error).strip().splitlines() or [""]
-    first = lines[0] if isinstance(error, Mismatch | Vacuous | Crashed) else f"{type(error).__name__}: {lines[0]}"
+    first = (
+        lines[0]
+        if isinstance(error, Mismatch | Vacuous | Crashed)
+        else f"{type(error).__name__}: {lines[0]}"
+    )
     return first if len(first) <= 300 else first[:299] + "…"

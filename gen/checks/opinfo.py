@@ -80,7 +80,9 @@ def differentiates(info: OpInfo, dtype: torch.dtype, device: str) -> bool:
     return dtype in info.supported_backward_dtypes(torch.device(device).type)
 
 
-def samples(info: OpInfo, device: str, dtype: torch.dtype, seed_parts: tuple[object, ...]) -> Iterator[SampleInput]:
+def samples(
+    info: OpInfo, device: str, dtype: torch.dtype, seed_parts: tuple[object, ...]
+) -> Iterator[SampleInput]:
     """At most about :data:`CANDIDATES` SampleInputs. OpInfo marks inputs that torch would differentiate by ``requires_grad``."""
     with seeded_with_numpy(*seed_parts), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # sampling itself is not under test
@@ -88,7 +90,14 @@ def samples(info: OpInfo, device: str, dtype: torch.dtype, seed_parts: tuple[obj
     return iter([*_thinned(found), *_small(info, found)])
 
 
-def drawn(info: OpInfo, device: str, dtype: torch.dtype, count: int | None = None, *, requires_grad: bool = False) -> list[SampleInput]:
+def drawn(
+    info: OpInfo,
+    device: str,
+    dtype: torch.dtype,
+    count: int | None = None,
+    *,
+    requires_grad: bool = False,
+) -> list[SampleInput]:
     """The first `count` samples that OpInfo itself draws, or all of them."""
     with _without_its_test():
         return list(islice(info.sample_inputs(device, dtype, requires_grad=requires_grad), count))
@@ -130,7 +139,10 @@ def _without_its_test() -> Iterator[None]:
     from torch.testing._internal.opinfo import core
 
     seeding: dict[str, Any] = {} if has_accelerator() else {"set_rng_seed": _set_seed}
-    with patch.multiple(common_utils, extract_test_fn=_no_test, **seeding), patch.object(core, "extract_test_fn", _no_test):
+    with (
+        patch.multiple(common_utils, extract_test_fn=_no_test, **seeding),
+        patch.object(core, "extract_test_fn", _no_test),
+    ):
         yield
 
 
@@ -177,4 +189,6 @@ def has_own_wrapper(info: OpInfo) -> bool:
     """Whether OpInfo differentiates a wrapped op, such as ``cholesky(x + xᴴ)``, because the op reads only part of its input."""
     from torch.testing._internal.opinfo import core
 
-    return info.gradcheck_wrapper is not core.OpInfo.__dataclass_fields__["gradcheck_wrapper"].default
+    return (
+        info.gradcheck_wrapper is not core.OpInfo.__dataclass_fields__["gradcheck_wrapper"].default
+    )

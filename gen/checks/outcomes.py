@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["Crashed", "Lacking", "Mismatch", "SamplesError", "TimedOut", "Unsuitable", "Vacuous", "stable_part"]
+__all__ = [
+    "Crashed",
+    "Lacking",
+    "Mismatch",
+    "SamplesError",
+    "TimedOut",
+    "Unsuitable",
+    "Vacuous",
+    "stable_part",
+]
 
 
 class Mismatch(AssertionError):

@@ -32,7 +32,9 @@ def of(program: Program, axes: Mapping[str, str]) -> Program:
                     return f(*values)
             draws = Replay()
             with TemporaryDirectory() as folder:
-                with parts_compiled(_compile(compiling, axes, compiling.cache(folder)), compiling.offered):
+                with parts_compiled(
+                    _compile(compiling, axes, compiling.cache(folder)), compiling.offered
+                ):
                     f(*values)
                 draws.rewind()
                 cache = compiling.cache(folder)
@@ -43,11 +45,16 @@ def of(program: Program, axes: Mapping[str, str]) -> Program:
 
         return g
 
-    return Program(over, program.inputs, program.differentiable, program.seed, f"aot.parts({program.label})")
+    return Program(
+        over, program.inputs, program.differentiable, program.seed, f"aot.parts({program.label})"
+    )
 
 
 def _compile(target: Compiling, axes: Mapping[str, str], cache: Any) -> Compile:
-    options: dict[str, Any] = {"partition": axes.get("partition", "default"), "dynamic": axes.get("shapes") == "dynamic"}
+    options: dict[str, Any] = {
+        "partition": axes.get("partition", "default"),
+        "dynamic": axes.get("shapes") == "dynamic",
+    }
 
     def make(f: Part, examples: tuple[Any, ...]) -> Part:
         return target.part(f, examples, jits=axes.get("by") == "jit", cache=cache, **options)
@@ -58,6 +65,8 @@ def _compile(target: Compiling, axes: Mapping[str, str], cache: Any) -> Compile:
 def _require_loaded(info: Any) -> None:
     """Every partition came from the folder."""
     if info.misses:
-        raise Mismatch(f"a partition of the first run was not found by the second one: {', '.join(info.misses)}")
+        raise Mismatch(
+            f"a partition of the first run was not found by the second one: {', '.join(info.misses)}"
+        )
     if not info.hits:
         raise Unsuitable("no part is differentiated, so there is nothing to keep")

@@ -19,14 +19,18 @@ from gen.targets.protocol import Answering, Flat, Target, Values
 Tensor = torch.Tensor
 
 _ROUNDING = 1e-9  # a norm below is that of a gradient that is zero but for rounding
-_ENTRIES = 500  # of the parameters of one program; a projection is compared by as many gradients of one entry each
+# of the parameters of one program; a projection is compared by as many gradients of one entry each
+_ENTRIES = 500
 
 
 def gradients(program: Program, axes: Mapping[str, str]) -> Program:
     """Per-sample gradients of `program`."""
     place, params, kept = _parts(program)
     reduction = axes.get("loss_reduction", "sum")
-    input_grad = axes.get("input_grad", "without_input_grad") == "with_input_grad" and program.differentiable[place]
+    input_grad = (
+        axes.get("input_grad", "without_input_grad") == "with_input_grad"
+        and program.differentiable[place]
+    )
 
     def over(target: Target) -> Flat:
         f = program.over(target)
@@ -34,21 +38,33 @@ def gradients(program: Program, axes: Mapping[str, str]) -> Program:
         def g(*values: Any) -> Values:
             inner = restricted(f, values, [place, *params], kept)
             held = [values[p] for p in params]
-            return tuple(target.per_sample(inner, values[place], held, loss_reduction=reduction, input_grad=input_grad))
+            return tuple(
+                target.per_sample(
+                    inner, values[place], held, loss_reduction=reduction, input_grad=input_grad
+                )
+            )
 
         return g
 
-    return Program(over, program.inputs, program.differentiable, program.seed, f"per_sample({program.label})")
+    return Program(
+        over, program.inputs, program.differentiable, program.seed, f"per_sample({program.label})"
+    )
 
 
 def answers(program: Program, axes: Mapping[str, str]) -> Program:
     """What axis ``of`` asks of the per-sample gradients of `program`, from cotangents in the layout of axis ``cotangents``."""
     place, params, kept = _parts(program, every=True)
-    of, layout, each = axes["of"], axes.get("cotangents", "contiguous"), axes.get("run_on", "batch") == "sample"
+    of, layout, each = (
+        axes["of"],
+        axes.get("cotangents", "contiguous"),
+        axes.get("run_on", "batch") == "sample",
+    )
     shapes = [program.inputs[p].shape for p in params]
     entries = sum(shape.numel() for shape in shapes)
     if of == "project" and entries > _ENTRIES:
-        raise Unsuitable(f"{program.label} has {entries} entries of parameters, which would be as many projections")
+        raise Unsuitable(
+            f"{program.label} has {entries} entries of parameters, which would be as many projections"
+        )
 
     def inner(f: Flat, values: Sequence[Any]) -> Flat:
         some = restricted(f, values, [place, *params], kept)
@@ -64,16 +80,26 @@ def answers(program: Program, axes: Mapping[str, str]) -> Program:
             batch, held, some = values[place], [values[p] for p in params], inner(f, values)
             if of == "project":
                 return _of_projections(
-                    lambda f, batch: ask(f, batch, held, of=of, given=max(64, 4 * entries), each=each)[0], some, batch, held
+                    lambda f, batch: ask(
+                        f, batch, held, of=of, given=max(64, 4 * entries), each=each
+                    )[0],
+                    some,
+                    batch,
+                    held,
                 )
-            given: Any = {"clipped_sum": bound, "gram": batch.flip(0)[1:] if of == "gram" else None}.get(of)
+            given: Any = {
+                "clipped_sum": bound,
+                "gram": batch.flip(0)[1:] if of == "gram" else None,
+            }.get(of)
             if of == "dot":
                 given = [d.to(p) for d, p in zip(directions, held, strict=True)]
             return tuple(ask(some, batch, held, of=of, given=given, each=each))
 
         return g
 
-    return Program(over, program.inputs, program.differentiable, program.seed, f"per_sample({program.label})")
+    return Program(
+        over, program.inputs, program.differentiable, program.seed, f"per_sample({program.label})"
+    )
 
 
 def _parts(program: Program, every: bool = False) -> tuple[int, list[int], list[int]]:
@@ -84,7 +110,9 @@ def _parts(program: Program, every: bool = False) -> tuple[int, list[int], list[
         usual = every or place == 0 or not (x.is_floating_point() or x.is_complex())
         if params and usual and x.ndim >= 2 and len(x) >= 2 and _works_by_sample(program, place):
             return place, params, list(program.active_outputs)
-    raise Unsuitable(f"{program.label}: no input is a batch along dimension 0, with another one that is differentiable")
+    raise Unsuitable(
+        f"{program.label}: no input is a batch along dimension 0, with another one that is differentiable"
+    )
 
 
 def _with_cotangents(out: Any, layout: str) -> Any:
@@ -102,7 +130,9 @@ def _with_cotangents(out: Any, layout: str) -> Any:
 
 def _bound(f: Flat, inputs: Sequence[Tensor], place: int, params: Sequence[int]) -> float:
     """A bound between the norms of the samples, so that some gradients are clipped and others are not. Raises Unsuitable if all are 0."""
-    norms: Tensor = Loop().per_sample_answer(f, inputs[place], [inputs[p] for p in params], of="norms", given=None, each=False)[0]
+    norms: Tensor = Loop().per_sample_answer(
+        f, inputs[place], [inputs[p] for p in params], of="norms", given=None, each=False
+    )[0]
     if not (norms > _ROUNDING).any() or not norms.isfinite().all():
         raise Unsuitable("no result depends on a parameter, or a gradient is not finite")
     ordered = norms.double().sort().values
@@ -114,7 +144,9 @@ def _directions(shapes: Sequence[torch.Size], seed: int) -> list[Tensor]:
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
 
-def _of_projections(project: Callable[[Flat, Tensor], Tensor], f: Flat, batch: Tensor, params: Sequence[Tensor]) -> Values:
+def _of_projections(
+    project: Callable[[Flat, Tensor], Tensor], f: Flat, batch: Tensor, params: Sequence[Tensor]
+) -> Values:
     """The gradients of the samples of `f`, as the projections tell them, and the norms of the rows of the projection's matrix.
 
     A projection is a linear map, of which only the target knows the matrix. Its rows are the projections of gradients with one entry each,
@@ -126,22 +158,32 @@ def _of_projections(project: Callable[[Flat, Tensor], Tensor], f: Flat, batch: T
     def one_entry(places: Any, *held: Any) -> Values:
         """1 / 2 for each sample, with a gradient that is 1 in one place: the loss is the square."""
         parts = places.split(sizes, 1)
-        moved = [part @ (p.flatten() - c) for part, p, c in zip(parts, held, constants, strict=True)]
+        moved = [
+            part @ (p.flatten() - c) for part, p, c in zip(parts, held, constants, strict=True)
+        ]
         return (0.5 + torch.stack(moved).sum(0),)
 
     matrix = project(one_entry, torch.eye(sum(sizes), dtype=params[0].dtype, device=batch.device))
-    return torch.linalg.solve(matrix @ matrix.mT, matrix @ project(f, batch).mT).mT, matrix.square().sum(1)
+    return torch.linalg.solve(
+        matrix @ matrix.mT, matrix @ project(f, batch).mT
+    ).mT, matrix.square().sum(1)
 
 
 def _works_by_sample(program: Program, place: int) -> bool:
     f: Callable[..., tuple[Tensor, ...]] = program.over(Loop())
     samples = len(program.inputs[place])
     if any(not output.ndim or len(output) % samples for output in program.observed[0]):
-        return False  # without a call: kernels of torch write outside of their memory for some arguments that do not fit together
+        # without a call: kernels of torch write outside of their memory for some arguments that do
+        # not fit together
+        return False
     try:
-        rows = [f(*program.inputs[:place], entry[None], *program.inputs[place + 1 :]) for entry in program.inputs[place]]
+        rows = [
+            f(*program.inputs[:place], entry[None], *program.inputs[place + 1 :])
+            for entry in program.inputs[place]
+        ]
         together = [torch.cat(column) for column in zip(*rows, strict=True)]
-    except Exception:  # not a batch: the op refuses a slice of this input, or the results cannot be joined
+    except Exception:
+        # not a batch: the op refuses a slice of this input, or the results cannot be joined
         return False
     whole_outputs = program.observed[0]
     return len(together) == len(whole_outputs) and all(

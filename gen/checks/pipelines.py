@@ -43,7 +43,9 @@ class Program:
     written: tuple[int, ...] = ()
     calls: int = 1
     names: Sequence[str] = ()
-    _results: dict[Callable[[Tensor], Tensor] | None, tuple[Tensor, ...]] = field(default_factory=dict)
+    _results: dict[Callable[[Tensor], Tensor] | None, tuple[Tensor, ...]] = field(
+        default_factory=dict
+    )
 
     @cached_property
     def observed(self) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
@@ -96,7 +98,13 @@ class Program:
         """Seeded normal tensors: cotangents or tangents."""
         source = generator(self.seed, self.label, what)
         return tuple(
-            torch.randn(t.shape, dtype=torch.complex128 if t.is_complex() else torch.float64, generator=source).to(t.dtype).to(t.device)
+            torch.randn(
+                t.shape,
+                dtype=torch.complex128 if t.is_complex() else torch.float64,
+                generator=source,
+            )
+            .to(t.dtype)
+            .to(t.device)
             for t in tensors
         )
 
@@ -117,7 +125,13 @@ def nudged(x: Tensor) -> Tensor:
     return x * (1 + torch.finfo(x.dtype).eps * signs.reshape(x.shape))
 
 
-def restricted(f: Flat, values: Sequence[Any], places: Sequence[int], outputs: Sequence[int], total: int | None = None) -> Flat:
+def restricted(
+    f: Flat,
+    values: Sequence[Any],
+    places: Sequence[int],
+    outputs: Sequence[int],
+    total: int | None = None,
+) -> Flat:
     """`f` as a function of the inputs at `places`, which returns the outputs at `outputs`. Other inputs are fixed at `values`.
 
     `total`: how many outputs `f` has, if it may have another number of them for inputs of another size. Then it raises Unsuitable.
@@ -155,14 +169,20 @@ def extend(program: Program, stage: str) -> Program:
 Dims = tuple[int | None, ...]
 
 
-def batched(program: Program, inputs: tuple[Tensor, ...], in_dims: Dims, out_dims: Dims | None = None) -> Program:
+def batched(
+    program: Program, inputs: tuple[Tensor, ...], in_dims: Dims, out_dims: Dims | None = None
+) -> Program:
     """vmap of `program`; `inputs` are batched at `in_dims`, and outputs at `out_dims`, or at 0."""
     over = program.over
     label = f"vmap[{_shown(in_dims)}{'' if out_dims is None else f' to {_shown(out_dims)}'}]({program.label})"
 
     def mapped(target: Target) -> Flat:
         f = over(target)
-        return target.vmap(f, in_dims) if out_dims is None else cast(Placing, target).vmap(f, in_dims, out_dims)
+        return (
+            target.vmap(f, in_dims)
+            if out_dims is None
+            else cast(Placing, target).vmap(f, in_dims, out_dims)
+        )
 
     return Program(mapped, inputs, program.differentiable, program.seed, label)
 
@@ -188,7 +208,9 @@ def _reverse(name: str, program: Program) -> Program:
         return g
 
     flags = (*program.differentiable, *(True for _ in cotangents))
-    return Program(over, (*program.inputs, *cotangents), flags, program.seed, f"{name}({program.label})")
+    return Program(
+        over, (*program.inputs, *cotangents), flags, program.seed, f"{name}({program.label})"
+    )
 
 
 def _forward_mode(name: str, program: Program) -> Program:
@@ -212,7 +234,9 @@ def _forward_mode(name: str, program: Program) -> Program:
         return g
 
     flags = (*program.differentiable, *(True for _ in tangents))
-    return Program(over, (*program.inputs, *tangents), flags, program.seed, f"{name}({program.label})")
+    return Program(
+        over, (*program.inputs, *tangents), flags, program.seed, f"{name}({program.label})"
+    )
 
 
 def _grad(program: Program) -> Program:
@@ -223,11 +247,17 @@ def _grad(program: Program) -> Program:
 
         def g(*values: Any) -> Values:
             inner = restricted(f, values, active, kept)
-            return tuple(target.grad(lambda *some: sum_of_squares(inner(*some)))(*[values[place] for place in active]))
+            return tuple(
+                target.grad(lambda *some: sum_of_squares(inner(*some)))(
+                    *[values[place] for place in active]
+                )
+            )
 
         return g
 
-    return Program(over, program.inputs, program.differentiable, program.seed, f"grad({program.label})")
+    return Program(
+        over, program.inputs, program.differentiable, program.seed, f"grad({program.label})"
+    )
 
 
 def _jacobian(name: str) -> Callable[[Program], Program]:
@@ -240,12 +270,16 @@ def _jacobian(name: str) -> Callable[[Program], Program]:
 
             def g(*values: Any) -> Values:
                 inner = restricted(f, values, active, kept)
-                blocks = getattr(target, name)(inner, tuple(range(len(active))))(*[values[place] for place in active])
+                blocks = getattr(target, name)(inner, tuple(range(len(active))))(
+                    *[values[place] for place in active]
+                )
                 return _leaves(blocks)
 
             return g
 
-        return Program(over, program.inputs, program.differentiable, program.seed, f"{name}({program.label})")
+        return Program(
+            over, program.inputs, program.differentiable, program.seed, f"{name}({program.label})"
+        )
 
     return stage
 
@@ -278,13 +312,24 @@ def _cornered(program: Program) -> Program:
 
         return g
 
-    inputs = tuple(x.reshape(-1)[:CORNER].clone() if place in large else x for place, x in enumerate(program.inputs))
-    return Program(over, inputs, program.differentiable, program.seed, f"a corner of {program.label}")
+    inputs = tuple(
+        x.reshape(-1)[:CORNER].clone() if place in large else x
+        for place, x in enumerate(program.inputs)
+    )
+    return Program(
+        over, inputs, program.differentiable, program.seed, f"a corner of {program.label}"
+    )
 
 
 def _functionalize(program: Program) -> Program:
     over, label = program.over, f"functionalize({program.label})"
-    return Program(lambda target: target.functionalize(over(target)), program.inputs, program.differentiable, program.seed, label)
+    return Program(
+        lambda target: target.functionalize(over(target)),
+        program.inputs,
+        program.differentiable,
+        program.seed,
+        label,
+    )
 
 
 def _leaves(blocks: Any) -> Values:

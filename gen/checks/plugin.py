@@ -85,7 +85,11 @@ class Run:
             "tier": self.tier,
             "torch": self.settings.torch,
             "seed": "of the case's id",
-            "sample": "all" if self.all_samples else "usual" if self.sample is None else self.sample,
+            "sample": "all"
+            if self.all_samples
+            else "usual"
+            if self.sample is None
+            else self.sample,
             "shard": "{}/{}".format(*self.shard),
             "narrowed": self.narrowed or "no",
             "date": self.settings.today.isoformat(),
@@ -98,18 +102,53 @@ _active = pytest.StashKey[Mapping[str, Known]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("matrix", "the matrix of generated tests")
-    group.addoption("--target", help="what is tested: runtime, torch, or an entry point (default: the matrix's targets.default)")
-    group.addoption("--device", default="cpu", help="device of the samples (default cpu)")
-    group.addoption("--tier", choices=TIERS, default="default", help="which cells to take: smoke < default < full < all")
-    group.addoption("--sample", type=int, metavar="N", help="run only sample N of each case (counted from 0)")
-    group.addoption("--all-samples", action="store_true", help="run every sample of a case, including those beyond its usual limit")
-    group.addoption("--cell-timeout", type=float, metavar="SECONDS", help="limit of every cell (default: the matrix's, or 120; 0: none)")
     group.addoption(
-        "--in-process", action="store_true", help="run cells in pytest's own process: for debuggers; no limit, no crash survived"
+        "--target",
+        help="what is tested: runtime, torch, or an entry point (default: the matrix's targets.default)",
     )
-    group.addoption("--rules", action="store_true", help="note the target's rules that each cell runs, for the report; cells take longer")
-    group.addoption("--shard", default="1/1", metavar="I/N", help="run part I of N, balanced by matrix/durations.json")
-    group.addoption("--results", type=Path, metavar="PATH", help="results file (default .cache/matrix/results-TARGET-DEVICE.jsonl)")
+    group.addoption("--device", default="cpu", help="device of the samples (default cpu)")
+    group.addoption(
+        "--tier",
+        choices=TIERS,
+        default="default",
+        help="which cells to take: smoke < default < full < all",
+    )
+    group.addoption(
+        "--sample", type=int, metavar="N", help="run only sample N of each case (counted from 0)"
+    )
+    group.addoption(
+        "--all-samples",
+        action="store_true",
+        help="run every sample of a case, including those beyond its usual limit",
+    )
+    group.addoption(
+        "--cell-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="limit of every cell (default: the matrix's, or 120; 0: none)",
+    )
+    group.addoption(
+        "--in-process",
+        action="store_true",
+        help="run cells in pytest's own process: for debuggers; no limit, no crash survived",
+    )
+    group.addoption(
+        "--rules",
+        action="store_true",
+        help="note the target's rules that each cell runs, for the report; cells take longer",
+    )
+    group.addoption(
+        "--shard",
+        default="1/1",
+        metavar="I/N",
+        help="run part I of N, balanced by matrix/durations.json",
+    )
+    group.addoption(
+        "--results",
+        type=Path,
+        metavar="PATH",
+        help="results file (default .cache/matrix/results-TARGET-DEVICE.jsonl)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -119,12 +158,16 @@ def pytest_configure(config: pytest.Config) -> None:
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     if option.sample is not None and (option.sample < 0 or option.all_samples):
-        raise pytest.UsageError("--sample takes one number from 0 up, and not together with --all-samples")
+        raise pytest.UsageError(
+            "--sample takes one number from 0 up, and not together with --all-samples"
+        )
     if option.cell_timeout is not None and not 0 <= option.cell_timeout < float("inf"):
         raise pytest.UsageError("--cell-timeout takes seconds, or 0 for no limit")
     root = config.rootpath
     project = declared(root)
-    settings = Settings(option.target or project.target, option.device, version("torch"), datetime.date.today())
+    settings = Settings(
+        option.target or project.target, option.device, version("torch"), datetime.date.today()
+    )
     narrowed = _narrowed(config)
     part = "{}of{}".format(*shard) if shard[1] > 1 else "part" if narrowed else ""
     run = Run(
@@ -151,8 +194,16 @@ def pytest_configure(config: pytest.Config) -> None:
         if not built_in(settings.target) or run.rules is not None:
             # what does not load stops the run here, whether or not workers are to run it
             require_target(run.target, settings.target, here=_in_process(config))
-        header = run.header() | ({} if run.rules is None else {"rules": RulesRun.of(settings.target, run.target())})
-        recorder = Recorder(run.results, header, run.sharding, last=root / LAST, whole=not narrowed and shard[1] == 1)
+        header = run.header() | (
+            {} if run.rules is None else {"rules": RulesRun.of(settings.target, run.target())}
+        )
+        recorder = Recorder(
+            run.results,
+            header,
+            run.sharding,
+            last=root / LAST,
+            whole=not narrowed and shard[1] == 1,
+        )
         config.pluginmanager.register(recorder, "matrix-recorder")
 
 
@@ -211,7 +262,11 @@ def _relative(path: Path, root: Path) -> Path:
 def family_of(module: Any) -> Family:
     """The table of a generated module. A module without a table is a family with its file's name."""
     found = getattr(module, "FAMILY", None)
-    return found if isinstance(found, Family) else Family(module.__name__.rpartition(".")[2].removeprefix("test_"))
+    return (
+        found
+        if isinstance(found, Family)
+        else Family(module.__name__.rpartition(".")[2].removeprefix("test_"))
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -221,9 +276,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     run = metafunc.config.stash[_run]
     family = family_of(metafunc.module)
     try:
-        chosen = list(cells.at(run.tier)) if run.sharding is None else run.sharding.cells(metafunc.module, metafunc.function.__name__)
+        chosen = (
+            list(cells.at(run.tier))
+            if run.sharding is None
+            else run.sharding.cells(metafunc.module, metafunc.function.__name__)
+        )
         if run.shard[0] == 1:
-            chosen = [*chosen, *_asked_by_id(metafunc, cells, {cell.id for cell in cells.at(run.tier)})]
+            chosen = [
+                *chosen,
+                *_asked_by_id(metafunc, cells, {cell.id for cell in cells.at(run.tier)}),
+            ]
         for cell in chosen:
             family.entries(cell)
     except TableError as error:
@@ -238,8 +300,16 @@ def _asked_by_id(metafunc: pytest.Metafunc, cells: Cells, chosen: set[str]) -> l
     for argument in map(str, metafunc.config.args):
         path, _, node = argument.partition("::")
         name, _, case = node.partition("[")
-        here = name == metafunc.function.__name__ and Path(path).name == Path(metafunc.module.__file__ or "").name
-        if here and case.endswith("]") and case[:-1] not in chosen and (cell := cells.named(case[:-1])):
+        here = (
+            name == metafunc.function.__name__
+            and Path(path).name == Path(metafunc.module.__file__ or "").name
+        )
+        if (
+            here
+            and case.endswith("]")
+            and case[:-1] not in chosen
+            and (cell := cells.named(case[:-1]))
+        ):
             found.append(cell)
     return found
 
@@ -249,7 +319,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if not _empty(item)]
     run = config.stash[_run]
     if run.sharding is not None:
-        items[:] = [item for item in items if _cell(item) is not None or run.sharding.has_others(item)]
+        items[:] = [
+            item for item in items if _cell(item) is not None or run.sharding.has_others(item)
+        ]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -277,12 +349,15 @@ def _load(items: Sequence[pytest.Item], run: Run, here: bool) -> None:
     if cells:
         import torch
 
-        from gen.checks import ledger, opinfo  # noqa: F401  # the ledger imports what running a cell needs
+        # the ledger imports what running a cell needs
+        from gen.checks import ledger, opinfo  # noqa: F401
 
         torch.set_num_threads(1)
         if here or built_in(run.settings.target):
             run.target()
-        opinfo.preload((cell.op, family_of(_module(item)).ops.get(cell.op, {})) for item, cell in cells)
+        opinfo.preload(
+            (cell.op, family_of(_module(item)).ops.get(cell.op, {})) for item, cell in cells
+        )
 
 
 def _module(item: pytest.Item) -> Any:
@@ -294,7 +369,11 @@ def _module(item: pytest.Item) -> Any:
 def _empty(item: pytest.Item) -> bool:
     """Whether pytest made this item for a check without a cell at the tier."""
     spec = getattr(item, "callspec", None)
-    return spec is not None and cells_of(getattr(item, "function", None)) is not None and not isinstance(spec.params.get("case"), Cell)
+    return (
+        spec is not None
+        and cells_of(getattr(item, "function", None)) is not None
+        and not isinstance(spec.params.get("case"), Cell)
+    )
 
 
 def _cell(item: pytest.Item) -> Cell | None:
@@ -353,7 +432,11 @@ def _run_here(item: pytest.Function, begin: Begin | None) -> Ran:
 def _elsewhere(item: pytest.Function, verdict: Verdict) -> tuple[str, ...]:
     """Entries of other cells of this session that expect the first error: perhaps the same cause, perhaps an entry that is too narrow."""
     errors = [failure.error for failure in verdict.failures[:1]]
-    modules = {id(module): module for other in item.session.items if (module := getattr(other, "module", None)) is not None}
+    modules = {
+        id(module): module
+        for other in item.session.items
+        if (module := getattr(other, "module", None)) is not None
+    }
     found: dict[Known, str] = {}
     for family in map(family_of, modules.values()):
         for name, entry in family.known.items():
@@ -403,7 +486,10 @@ def _show(item: pytest.Function, ran: Ran) -> NoReturn:
     if not alike:
         raise CellFailed(f"{_title(item)}: {verdict.why}\nreproduce: {_command(item, None)}")
     groups = list(alike.values())
-    parts = [_told(item, group, verdict, None if place else ran) for place, group in enumerate(groups[:_SHOWN])]
+    parts = [
+        _told(item, group, verdict, None if place else ran)
+        for place, group in enumerate(groups[:_SHOWN])
+    ]
     if len(groups) > _SHOWN:
         parts.append(f"and {len(groups) - _SHOWN} more errors of other kinds")
     raise CellFailed("\n\n".join(parts)) from groups[0][0].error
@@ -417,10 +503,20 @@ def _without_numbers(text: str) -> str:
     return re.sub(r"-?\d[\d.e+-]*|\[[^\]]*\]|\b(?:nan|inf)\b", "#", text)
 
 
-def _told(item: pytest.Function, alike: Sequence[SampleFailure], verdict: Verdict, first: Ran | None = None) -> str:
+def _told(
+    item: pytest.Function,
+    alike: Sequence[SampleFailure],
+    verdict: Verdict,
+    first: Ran | None = None,
+) -> str:
     """The report of samples that fail alike. `first`: what the cell came to, of whose first error more is known."""
     failure, others = alike[0], [str(other.sample) for other in alike[1:]]
-    sample = "" if failure.sample is None else f", sample {failure.sample}" + (f" {failure.description}" if failure.description else "")
+    sample = (
+        ""
+        if failure.sample is None
+        else f", sample {failure.sample}"
+        + (f" {failure.description}" if failure.description else "")
+    )
     lines = [_title(item) + sample]
     if verdict.why.startswith("expected "):
         lines.append(verdict.why)
@@ -428,11 +524,17 @@ def _told(item: pytest.Function, alike: Sequence[SampleFailure], verdict: Verdic
     if others:
         lines.append(f"fails alike: sample{'s' * (len(others) > 1)} {', '.join(others)}")
     if first is not None and first.elsewhere:
-        names = ", ".join(first.elsewhere[:_LISTED]) + (", …" if len(first.elsewhere) > _LISTED else "")
+        names = ", ".join(first.elsewhere[:_LISTED]) + (
+            ", …" if len(first.elsewhere) > _LISTED else ""
+        )
         several = len(first.elsewhere) > 1
-        lines.append(f"known elsewhere: {len(first.elsewhere)} entr{'ies match' if several else 'y matches'} this message ({names})")
+        lines.append(
+            f"known elsewhere: {len(first.elsewhere)} entr{'ies match' if several else 'y matches'} this message ({names})"
+        )
     lines.append(f"reproduce: {_command(item, failure.sample)}")
-    return "\n".join([*lines, *(["as a program:", first.program] if first is not None and first.program else [])])
+    return "\n".join(
+        [*lines, *(["as a program:", first.program] if first is not None and first.program else [])]
+    )
 
 
 def _title(item: pytest.Function) -> str:
@@ -455,7 +557,9 @@ def _command(item: pytest.Function, sample: int | None) -> str:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if call.excinfo is not None and isinstance(call.excinfo.value, CellFailed):
         report.longrepr = str(call.excinfo.value)

@@ -31,7 +31,11 @@ def whole(stage: str, program: Program, axes: Mapping[str, str]) -> Program:
     """`stage` of `program`. `axes` may have ``layout``, ``shapes``, ``partition``, those of per-sample gradients and those of training. A
     captured graph with ``run: jitted`` is jitted itself."""
     if stage == "per_sample":
-        return per_sample.answers(program, axes) if "of" in axes else per_sample.gradients(program, axes)
+        return (
+            per_sample.answers(program, axes)
+            if "of" in axes
+            else per_sample.gradients(program, axes)
+        )
     if stage == TRAINING:
         return training.trained(program, axes)
     dynamic = axes.get("shapes") == "dynamic"
@@ -43,7 +47,9 @@ def whole(stage: str, program: Program, axes: Mapping[str, str]) -> Program:
         return eagerly.functional(stage.removeprefix("functional."), program)
     if stage == "aot.joint":
         return _joint(program, axes, dynamic)
-    return _captured(stage, program, dynamic, axes.get("layout", "contiguous"), axes.get("run") == "jitted")
+    return _captured(
+        stage, program, dynamic, axes.get("layout", "contiguous"), axes.get("run") == "jitted"
+    )
 
 
 def compiled(program: Program, axes: Mapping[str, str]) -> Program:
@@ -57,46 +63,71 @@ def compiled(program: Program, axes: Mapping[str, str]) -> Program:
     variation, size = _variation(apart), _doubling(apart) if dynamic else None
 
     def over(target: Target) -> Flat:
-        f = target.compiled(program.over(target), partition=axes.get("partition", "default"), dynamic=dynamic)
+        f = target.compiled(
+            program.over(target), partition=axes.get("partition", "default"), dynamic=dynamic
+        )
         f = on_copies(f, program.written)
 
         def g(*values: Any) -> Values:
             if target.name not in ("loop", "numeric") and axes.get("run") != "jitted":
-                others = values if variation is None else tuple(vary(x, 1, variation) for x in values)
-                f(*laid_out(others if size is None else tuple(_doubled(x, size) for x in values), layout))
-            if axes.get("run") == "jitted":  # no program that is captured may set the state of a generator
+                others = (
+                    values if variation is None else tuple(vary(x, 1, variation) for x in values)
+                )
+                f(
+                    *laid_out(
+                        others if size is None else tuple(_doubled(x, size) for x in values), layout
+                    )
+                )
+            # no program that is captured may set the state of a generator
+            if axes.get("run") == "jitted":
                 return f(*values)
             with seeded(program.seed):  # the first call may have drawn too
                 return f(*values)
 
         return g
 
-    return Program(over, program.inputs, program.differentiable, program.seed, f"aot.function({program.label})")
+    return Program(
+        over, program.inputs, program.differentiable, program.seed, f"aot.function({program.label})"
+    )
 
 
 def _apart(program: Program) -> Program:
     """`program` without effect on its arguments, for the reference."""
-    return replace(program, over=lambda target: on_copies(program.over(target), program.written), written=(), _results={})
+    return replace(
+        program,
+        over=lambda target: on_copies(program.over(target), program.written),
+        written=(),
+        _results={},
+    )
 
 
 def _captured(stage: str, program: Program, dynamic: bool, layout: str, jitted: bool) -> Program:
     capture = {"trace": "trace", "aot.export": "export", "aot.saved": "saved"}[stage]
     apart = _apart(program)
-    groups = [other_values(apart), *other_sizes(apart, dynamic, least=4)]  # half of 2 or 3 is 1, which is a constant of a graph
+    # half of 2 or 3 is 1, which is a constant of a graph
+    groups = [other_values(apart), *other_sizes(apart, dynamic, least=4)]
     count = len(program.inputs)
 
     def over(target: Target) -> Flat:
         def g(*values: Any) -> Values:
             examples = laid_out(_beside(values, program.inputs), layout)
             replay = getattr(target, capture)(program.over(target), examples, dynamic=dynamic)
-            if capture == "trace" and target.name not in ("loop", "numeric") and getattr(replay, "graph", None) is None:
+            if (
+                capture == "trace"
+                and target.name not in ("loop", "numeric")
+                and getattr(replay, "graph", None) is None
+            ):
                 raise Mismatch("the traced function has no attribute `graph`")
-            run = on_copies(cast(Jitting, target).jit(replay) if jitted else replay, program.written)
+            run = on_copies(
+                cast(Jitting, target).jit(replay) if jitted else replay, program.written
+            )
             found: list[Any] = []
             for k in range(len(groups)):
                 given = values[k * count : (k + 1) * count]
                 if k and not _guards_hold(replay, given):
-                    raise Unsuitable("by its guards the graph is not for another size: the program takes a size as a number")
+                    raise Unsuitable(
+                        "by its guards the graph is not for another size: the program takes a size as a number"
+                    )
                 with seeded(program.seed):  # the capture may have drawn too
                     found += run(*given)
             return tuple(found)
@@ -104,7 +135,13 @@ def _captured(stage: str, program: Program, dynamic: bool, layout: str, jitted: 
         return g
 
     inputs = tuple(x for group in groups for x in group)
-    return Program(over, inputs, program.differentiable * len(groups), program.seed, f"{stage}({program.label})")
+    return Program(
+        over,
+        inputs,
+        program.differentiable * len(groups),
+        program.seed,
+        f"{stage}({program.label})",
+    )
 
 
 def _guards_hold(replay: Any, values: Sequence[Tensor]) -> bool:
@@ -121,10 +158,16 @@ def _joint(program: Program, axes: Mapping[str, str], dynamic: bool) -> Program:
     kept, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
     _ = program.active_inputs  # raises if nothing is differentiable
     groups = [other_values(program), *other_sizes(program, dynamic)]
-    everywhere = [extend(Program(program.over, group, flags, program.seed, program.label), "vjp").inputs for group in groups]
+    everywhere = [
+        extend(Program(program.over, group, flags, program.seed, program.label), "vjp").inputs
+        for group in groups
+    ]
 
     def recorded(values: Sequence[Tensor]) -> list[Tensor]:
-        return [x.detach().clone().requires_grad_() if flag else x for x, flag in zip(values, flags, strict=True)]
+        return [
+            x.detach().clone().requires_grad_() if flag else x
+            for x, flag in zip(values, flags, strict=True)
+        ]
 
     def over(target: Target) -> Flat:
         inner = program.over(target)
@@ -140,7 +183,10 @@ def _joint(program: Program, axes: Mapping[str, str], dynamic: bool) -> Program:
             found: list[Any] = []
             for start in range(0, len(values), count + len(kept)):
                 with nullcontext() if axes.get("run") == "jitted" else seeded(program.seed):
-                    outputs, gradients = replay(recorded(values[start : start + count]), values[start + count : start + count + len(kept)])
+                    outputs, gradients = replay(
+                        recorded(values[start : start + count]),
+                        values[start + count : start + count + len(kept)],
+                    )
                 found += [*outputs, *gradients]
             return tuple(found)
 
@@ -159,14 +205,20 @@ def _beside(values: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor,
 def other_values(program: Program) -> tuple[Tensor, ...]:
     """Inputs of the same shapes with other values. The reference accepts them."""
     variation = _variation(program)
-    return program.inputs if variation is None else tuple(vary(x, 1, variation) for x in program.inputs)
+    return (
+        program.inputs
+        if variation is None
+        else tuple(vary(x, 1, variation) for x in program.inputs)
+    )
 
 
 def _variation(program: Program) -> int | None:
     """The number of a variation of the inputs that the reference accepts."""
     for variation in VARIATIONS:
         outputs = _accepted(program, tuple(vary(x, 1, variation) for x in program.inputs))
-        if outputs is not None and all(o.shape == p.shape for o, p in zip(outputs, program.observed[0], strict=True)):
+        if outputs is not None and all(
+            o.shape == p.shape for o, p in zip(outputs, program.observed[0], strict=True)
+        ):
             return variation
     return None
 
@@ -179,7 +231,11 @@ def other_sizes(program: Program, dynamic: bool, least: int = 2) -> list[tuple[T
 
 def doubled_again(program: Program, inputs: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
     """`inputs` of :func:`other_sizes` at twice their size once more: one set, or none."""
-    pairs = ((n, m) for x, y in zip(program.inputs, inputs, strict=True) for n, m in zip(x.shape, y.shape, strict=True))
+    pairs = (
+        (n, m)
+        for x, y in zip(program.inputs, inputs, strict=True)
+        for n, m in zip(x.shape, y.shape, strict=True)
+    )
     size = next(m for n, m in pairs if n != m)
     larger = tuple(_doubled(x, size) for x in inputs)
     outputs = _accepted(program, larger)
@@ -188,7 +244,9 @@ def doubled_again(program: Program, inputs: tuple[Tensor, ...]) -> list[tuple[Te
 
 def _doubling(program: Program, least: int = 2) -> int | None:
     """A size n >= `least` such that the reference accepts 2n in its place."""
-    sizes = sorted({size for x in program.inputs for size in x.shape if size >= least}, reverse=True)
+    sizes = sorted(
+        {size for x in program.inputs for size in x.shape if size >= least}, reverse=True
+    )
     for size in sizes:
         outputs = _accepted(program, tuple(_doubled(x, size) for x in program.inputs))
         if outputs is not None and len(outputs) == len(program.observed[0]):
@@ -214,7 +272,9 @@ def _doubled(x: Tensor, size: int) -> Tensor:
 
 
 def _distinct_indices(x: Tensor, size: int) -> bool:
-    integers = x.shape == (size,) and not (x.is_floating_point() or x.is_complex() or x.dtype is torch.bool)
+    integers = x.shape == (size,) and not (
+        x.is_floating_point() or x.is_complex() or x.dtype is torch.bool
+    )
     return integers and int(x.min()) >= 0 and int(x.max()) < size and len(x.unique()) == size
 
 

@@ -36,14 +36,17 @@ class Variant:
 
 def _variants(sample: Sample) -> Iterator[Variant]:
     numbers = [leaf for leaf in sample.numbers if type(leaf) is int]
-    beyond = max([1, *(x.numel() for x in sample.inputs), *numbers])  # no dimension is as large, nor are all of an input
+    # no dimension is as large, nor are all of an input
+    beyond = max([1, *(x.numel() for x in sample.inputs), *numbers])
     for place, x in enumerate(sample.inputs):
         if not x.numel():
             continue
         if x.dtype is torch.int64:
             yield _with(sample, place, -1)
             yield _with(
-                sample, place, max([1, *(size for y in sample.inputs for size in y.shape), *numbers])
+                sample,
+                place,
+                max([1, *(size for y in sample.inputs for size in y.shape), *numbers]),
             )  # in memory, the next element
             yield _with(sample, place, beyond, never=True)
             yield _with(sample, place, -beyond - 1, never=True)
@@ -59,7 +62,9 @@ def _with(sample: Sample, place: int, number: float, never: bool = False) -> Var
     return Variant(f"{number} in tensor {place}", place, inputs, never)
 
 
-def assert_in_range(target: Target, sample: Sample, absolute: bool, batched: bool, tally: Tally) -> None:
+def assert_in_range(
+    target: Target, sample: Sample, absolute: bool, batched: bool, tally: Tally
+) -> None:
     """Raise Mismatch unless the target agrees with the plain op on every variant, under vmap with a loop if `batched`.
 
     `absolute`: only indices that no op may take, which must be refused. Raises Unsuitable if the sample has no such arguments, and
@@ -78,7 +83,9 @@ def assert_in_range(target: Target, sample: Sample, absolute: bool, batched: boo
     failures: list[str] = []
     for variant in variants:
         expected = _looped(sample, variant) if batched else _tried(sample, sample, variant.inputs)
-        actual = _mapped(target, sample, variant) if run is None else _tried(sample, run, variant.inputs)
+        actual = (
+            _mapped(target, sample, variant) if run is None else _tried(sample, run, variant.inputs)
+        )
         tally.entries += 1
         tally.nonzero += 1
         failures += _difference(variant, expected, actual, absolute, sample.facts.random)
@@ -86,7 +93,9 @@ def assert_in_range(target: Target, sample: Sample, absolute: bool, batched: boo
         raise Mismatch("; ".join(failures))
 
 
-def _difference(variant: Variant, expected: Answer, actual: Answer, absolute: bool, random: bool) -> Iterator[str]:
+def _difference(
+    variant: Variant, expected: Answer, actual: Answer, absolute: bool, random: bool
+) -> Iterator[str]:
     if isinstance(actual, Exception):
         if not isinstance(expected, Exception):
             yield f"{variant.label} is refused ({said(actual)}), and the plain op takes it"

@@ -29,7 +29,15 @@ _LISTED = 40
 class Recorder:
     """Collects cells from test reports; inactive until the first one comes."""
 
-    def __init__(self, path: Path, header: Mapping[str, Any], sharding: Sharding | None, *, last: Path, whole: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        header: Mapping[str, Any],
+        sharding: Sharding | None,
+        *,
+        last: Path,
+        whole: bool,
+    ) -> None:
         self.path = path
         self.last = last
         self.header = {**header, "began": datetime.datetime.now().isoformat(timespec="seconds")}
@@ -51,9 +59,16 @@ class Recorder:
             if facts is None:
                 return
         pending = self._pending.setdefault(report.nodeid, facts)
-        pending.update({key: value for key, value in facts.items() if key not in ("outcome", "why") or report.when == "call"})
+        pending.update(
+            {
+                key: value
+                for key, value in facts.items()
+                if key not in ("outcome", "why") or report.when == "call"
+            }
+        )
         self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
-        if report.when not in ("setup", "call", "teardown"):  # pytest-xdist's report of a worker process that died
+        # pytest-xdist's report of a worker process that died
+        if report.when not in ("setup", "call", "teardown"):
             pending.update(outcome="crashed", why=report.longreprtext.strip().splitlines()[-1])
         elif report.failed and (report.when != "call" or pending["outcome"] == "error"):
             pending.update(outcome="error", why=_last_line(report))
@@ -65,7 +80,11 @@ class Recorder:
     def _finish(self, node: str) -> None:
         facts = self._pending.pop(node)
         self.entries.update(facts.pop("ledger", {}))
-        cell = CellResult(**facts | {"entries": tuple(facts["entries"])}, seconds=round(self._seconds[node], 5), node=node)
+        cell = CellResult(
+            **facts | {"entries": tuple(facts["entries"])},
+            seconds=round(self._seconds[node], 5),
+            node=node,
+        )
         self.cells.append(cell)
         self._write(lambda writer: writer.cell(cell))
 
@@ -80,12 +99,16 @@ class Recorder:
 
     def _open(self) -> Writer:
         if self._writer is None:
-            self._writer = Writer(self.path, {**self.header, **(self.sharding.facts() if self.sharding is not None else {})})
+            self._writer = Writer(
+                self.path,
+                {**self.header, **(self.sharding.facts() if self.sharding is not None else {})},
+            )
         return self._writer
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if self.sharding is not None and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:  # a shard without cells has results all the same
+        # a shard without cells has results all the same
+        if self.sharding is not None and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             session.exitstatus = exitstatus = pytest.ExitCode.OK
             self._write(lambda writer: None)
         if self._writer is None and not self.unwritten:
@@ -93,8 +116,14 @@ class Recorder:
         ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         self._complete = ended and not session.shouldstop and not session.shouldfail
         wall = round(time.perf_counter() - self._start, 2)
-        active = {"active": self.entries} if self.sharding is not None else {}  # for `gen merge`, which knows what happened in all shards
-        end = {"complete": self._complete, "wall_seconds": wall, "never_happened": self.never(), **active}
+        # for `gen merge`, which knows what happened in all shards
+        active = {"active": self.entries} if self.sharding is not None else {}
+        end = {
+            "complete": self._complete,
+            "wall_seconds": wall,
+            "never_happened": self.never(),
+            **active,
+        }
         self._write(lambda writer: writer.close(end))
         with contextlib.suppress(OSError):  # without it, a page is of the newest whole run
             replace(self.last, str(self.path))
@@ -103,14 +132,18 @@ class Recorder:
 
     def nothing_passed(self) -> bool:
         """Whether no cell passed or failed as expected. Such a run proves nothing."""
-        return bool(self.cells) and not any(cell.outcome in ("passed", "xfailed") for cell in self.cells)
+        return bool(self.cells) and not any(
+            cell.outcome in ("passed", "xfailed") for cell in self.cells
+        )
 
     def never(self) -> list[str]:
         """Active entries that no cell of a whole run needed. Strict xfails do not reveal one that shares its cases with another entry."""
         if not (self.whole and self._complete):
             return []
         met = {name for cell in self.cells for name in cell.entries}
-        return [f"{name}: {where}" for name, where in sorted(self.entries.items()) if name not in met]
+        return [
+            f"{name}: {where}" for name, where in sorted(self.entries.items()) if name not in met
+        ]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.cells:
@@ -118,13 +151,25 @@ class Recorder:
         out = terminalreporter
         counts = Counter(cell.outcome for cell in self.cells)
         out.section("matrix")
-        out.line(" · ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]))
+        out.line(
+            " · ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
+        )
         seconds = sum(cell.seconds for cell in self.cells)
         mean = 1000 * seconds / len(self.cells)
-        out.line(f"{len(self.cells)} cells, {mean:.1f} ms a cell on average, {seconds:.1f} s in all; {self.path}")
-        _list(out, "vacuous (nothing was proved)", [f"{cell.node}: {cell.why}" for cell in self.cells if cell.outcome == "vacuous"])
-        lacking = Counter((cell.why, cell.check) for cell in self.cells if cell.outcome == "lacking")
-        lines = [f"{count} cells of {check}: {why}" for (why, check), count in sorted(lacking.items())]
+        out.line(
+            f"{len(self.cells)} cells, {mean:.1f} ms a cell on average, {seconds:.1f} s in all; {self.path}"
+        )
+        _list(
+            out,
+            "vacuous (nothing was proved)",
+            [f"{cell.node}: {cell.why}" for cell in self.cells if cell.outcome == "vacuous"],
+        )
+        lacking = Counter(
+            (cell.why, cell.check) for cell in self.cells if cell.outcome == "lacking"
+        )
+        lines = [
+            f"{count} cells of {check}: {why}" for (why, check), count in sorted(lacking.items())
+        ]
         _list(out, "lacking (the target does not offer it)", lines)
         _list(out, f"entries that never happened at tier {self.header['tier']}", self.never())
         slowest = sorted(self.cells, key=lambda cell: -cell.seconds)[:10]

@@ -63,7 +63,9 @@ def compare_threads(run: Run, tally: Tally) -> None:
         _same_bits(alone, found, f"call {number} of {THREADS} at once", tally)
 
 
-def compare_strides(actual: Sequence[Tensor], abstractly: Callable[[], Outputs], where: str, tally: Tally) -> None:
+def compare_strides(
+    actual: Sequence[Tensor], abstractly: Callable[[], Outputs], where: str, tally: Tally
+) -> None:
     """Raise Mismatch unless abstract results have the strides of results on the CPU. A stride of a size 0 or 1 has no meaning.
 
     `where` the results are, such as ``on the meta device``.
@@ -71,20 +73,28 @@ def compare_strides(actual: Sequence[Tensor], abstractly: Callable[[], Outputs],
     try:
         found = abstractly()
     except Exception as error:  # kernels that read a value raise different errors
-        raise Unsuitable(f"the op needs values, but tensors {where} have none ({type(error).__name__})") from None
+        raise Unsuitable(
+            f"the op needs values, but tensors {where} have none ({type(error).__name__})"
+        ) from None
     if len(found) != len(actual):
         raise Mismatch(f"{len(found)} outputs {where}, expected {len(actual)}")
     for place, (a, e) in enumerate(zip(found, actual, strict=True)):
         tally.entries += 1
         tally.nonzero += 1
         if a.shape != e.shape or a.dtype != e.dtype:
-            raise Mismatch(f"output {place} {where} is {a.dtype}{list(a.shape)}, expected {e.dtype}{list(e.shape)}")
+            raise Mismatch(
+                f"output {place} {where} is {a.dtype}{list(a.shape)}, expected {e.dtype}{list(e.shape)}"
+            )
         if e.numel() and _strides(a) != _strides(e):
-            raise Mismatch(f"output {place} of shape {list(e.shape)} has strides {a.stride()} {where}, expected {e.stride()}")
+            raise Mismatch(
+                f"output {place} of shape {list(e.shape)} has strides {a.stride()} {where}, expected {e.stride()}"
+            )
 
 
 def _strides(x: Tensor) -> tuple[int | None, ...]:
-    return tuple(None if size == 1 else stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return tuple(
+        None if size == 1 else stride for size, stride in zip(x.shape, x.stride(), strict=True)
+    )
 
 
 def _same_bits(first: Outputs, other: Outputs, what: str, tally: Tally) -> None:
@@ -94,7 +104,11 @@ def _same_bits(first: Outputs, other: Outputs, what: str, tally: Tally) -> None:
         tally.entries += a.numel()
         tally.nonzero += a.numel()  # zeros are the same bits too
         if a.shape != b.shape or a.dtype != b.dtype:
-            raise Mismatch(f"{what}: output {place} is {b.dtype}{list(b.shape)}, the first {a.dtype}{list(a.shape)}")
+            raise Mismatch(
+                f"{what}: output {place} is {b.dtype}{list(b.shape)}, the first {a.dtype}{list(a.shape)}"
+            )
         differing = ~((a == b) | ((a != a) & (b != b)))
         if bool(differing.any()):
-            raise Mismatch(f"{what}: {int(differing.sum())} of {a.numel()} entries of output {place} have other bits")
+            raise Mismatch(
+                f"{what}: {int(differing.sum())} of {a.numel()} entries of output {place} have other bits"
+            )

@@ -15,7 +15,9 @@ def require_place(path: Path, given: Path | None) -> None:
     """The results file can be written: it is a file or absent, in a folder or where one can be made."""
     shown = f"--results {given}" if given else str(path)
     if path.exists() and not path.is_file():
-        raise pytest.UsageError(f"{shown}: is {'a folder' if path.is_dir() else 'a device, a pipe or a socket'}")
+        raise pytest.UsageError(
+            f"{shown}: is {'a folder' if path.is_dir() else 'a device, a pipe or a socket'}"
+        )
     above = next(folder for folder in path.parents if folder.exists())
     if not above.is_dir():
         raise pytest.UsageError(f"{shown}: {above.name} is not a folder")
@@ -43,7 +45,9 @@ def require_device(device: str, *, here: bool) -> None:
     try:
         _allocate(device) if here or device == "meta" or not POSSIBLE else worker.ask(device, None)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise pytest.UsageError(f"--device {device}: not present here, nothing was run ({str(error).strip().splitlines()[0]})") from error
+        raise pytest.UsageError(
+            f"--device {device}: not present here, nothing was run ({str(error).strip().splitlines()[0]})"
+        ) from error
     finally:
         worker.close()
 

@@ -27,10 +27,31 @@ __all__ = [
 
 LAST = Path(".cache/matrix/last")
 """A file with the path of the results of the last run, whole or narrowed."""
-OF_A_RUN = ("matrix", "partition", "target", "device", "tier", "torch", "sample", "narrowed", "rules")
+OF_A_RUN = (
+    "matrix",
+    "partition",
+    "target",
+    "device",
+    "tier",
+    "torch",
+    "sample",
+    "narrowed",
+    "rules",
+)
 """What the headers of the shards of one run have in common."""
 # Best first, so the worst of several cells has the last of these.
-OUTCOMES = ("passed", "skipped", "lacking", "xfailed", "vacuous", "xpassed", "failed", "error", "timed out", "crashed")
+OUTCOMES = (
+    "passed",
+    "skipped",
+    "lacking",
+    "xfailed",
+    "vacuous",
+    "xpassed",
+    "failed",
+    "error",
+    "timed out",
+    "crashed",
+)
 
 
 class ResultsError(ValueError):
@@ -176,18 +197,24 @@ def records(path: Path) -> Iterator[dict[str, Any] | CellResult]:
                 try:
                     record = _record(line)
                 except UnicodeDecodeError as error:
-                    raise ResultsError(f"{path}: byte {offset + error.start} is not UTF-8; is it a results file?") from error
+                    raise ResultsError(
+                        f"{path}: byte {offset + error.start} is not UTF-8; is it a results file?"
+                    ) from error
                 except ResultsError as error:
                     raise ResultsError(f"{path}:{number}: {error}") from None
                 except (ValueError, KeyError, TypeError, RecursionError) as error:
                     if not file.read(1):
                         return  # the run died while it wrote this line
-                    raise ResultsError(f"{path}:{number}: not a line of a results file ({error})") from error
+                    raise ResultsError(
+                        f"{path}:{number}: not a line of a results file ({error})"
+                    ) from error
                 offset += len(line)
                 if record is not None:
                     yield record
     except OSError as error:
-        raise ResultsError(f"{path}: {error.strerror}; run `pytest generated_tests` first") from error
+        raise ResultsError(
+            f"{path}: {error.strerror}; run `pytest generated_tests` first"
+        ) from error
 
 
 _NAMES = frozenset(f.name for f in fields(CellResult))
@@ -201,17 +228,24 @@ def _record(line: bytes) -> dict[str, Any] | CellResult | None:
     data = json.loads(line.decode("utf-8"))
     match data["event"]:
         case "run":
-            if lacking := [key for key in ("target", "device", "tier") if not isinstance(data.get(key), str)]:
+            if lacking := [
+                key for key in ("target", "device", "tier") if not isinstance(data.get(key), str)
+            ]:
                 raise ResultsError(f"the header lacks {', '.join(lacking)}")
             return dict(data)
         case "end":
             return dict(data)
         case "cell":
             known = {key: value for key, value in data.items() if key in _NAMES}
-            cell = CellResult(**known | {key: tuple(known.get(key, ())) for key in ("entries", "rules")})
+            cell = CellResult(
+                **known | {key: tuple(known.get(key, ())) for key in ("entries", "rules")}
+            )
             if cell.outcome not in OUTCOMES:
                 raise ValueError(f"{cell.outcome!r} is not an outcome")
-            if wrong := next((key for key, kind in _KINDS.items() if not isinstance(getattr(cell, key), kind)), None):
+            if wrong := next(
+                (key for key, kind in _KINDS.items() if not isinstance(getattr(cell, key), kind)),
+                None,
+            ):
                 raise ValueError(f"{wrong} is {getattr(cell, wrong)!r:.60}")
             return cell
     return None

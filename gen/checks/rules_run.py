@@ -39,5 +39,7 @@ def _auditable(name: str, target: Target) -> Auditable:
     from gen.targets.faults import Auditable
 
     if not isinstance(target, Auditable):
-        raise pytest.UsageError(f"--rules: target {name} offers no rules; see Auditable in gen/targets/faults.py")
+        raise pytest.UsageError(
+            f"--rules: target {name} offers no rules; see Auditable in gen/targets/faults.py"
+        )
     return target

@@ -42,7 +42,11 @@ def facts(family: Family, cell: Cell, check: str, entries: Mapping[str, Known]) 
         "outcome": "error",
         "why": "",
         "samples": 0,
-        "ledger": {f"{family.name}:{name}": entry.where() for name, entry in entries.items() if entry.kind in ("xfail", "skip")},
+        "ledger": {
+            f"{family.name}:{name}": entry.where()
+            for name, entry in entries.items()
+            if entry.kind in ("xfail", "skip")
+        },
         "entries": [],
     }
 
@@ -57,7 +61,9 @@ def outcome_facts(ran: Ran, family: str) -> dict[str, Any]:
         "entries": [f"{family}:{name}" for name in verdict.happened],
         "loops": dict(ran.loops),
         "rules": ran.rules,
-        "failing": next((failure.sample for failure in verdict.failures if failure.sample is not None), None),
+        "failing": next(
+            (failure.sample for failure in verdict.failures if failure.sample is not None), None
+        ),
     }
 
 
@@ -102,8 +108,12 @@ def run_cell(
         rules.taken()  # what ran between cells
     verdict = attempt(test, case, entries, settings.today)
     ran = () if rules is None else rules.taken()
-    failing = next((failure.sample for failure in verdict.failures if failure.sample is not None), None)
-    program = of_failure(case, failing) if explain and verdict.failed and failing is not None else None
+    failing = next(
+        (failure.sample for failure in verdict.failures if failure.sample is not None), None
+    )
+    program = (
+        of_failure(case, failing) if explain and verdict.failed and failing is not None else None
+    )
     return Ran(verdict, case.compared, dict(Counter(loops) - before), program or "", rules=ran)
 
 

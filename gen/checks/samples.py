@@ -66,7 +66,10 @@ class Sample:
     def __call__(self, *tensors: Any) -> Values:
         """The flat function. It first clones the inputs that the op writes to, so that it has no side effect."""
         if self.facts.mutates:
-            tensors = tuple(t.clone() if written else t for t, written in zip(tensors, self.facts.mutated, strict=True))
+            tensors = tuple(
+                t.clone() if written else t
+                for t, written in zip(tensors, self.facts.mutated, strict=True)
+            )
         return self.outputs(self.raw(self.op.call, tensors))
 
     def raw(self, call: Apply, tensors: Sequence[Any], **extra: Any) -> Any:
@@ -98,7 +101,9 @@ class Sample:
     @property
     def draws(self) -> bool:
         """Whether the op is only a draw: an ATen op with the tag of draws that drew random numbers, which are its result."""
-        return self.facts.random and torch.Tag.nondeterministic_seeded in getattr(self.op.call, "tags", ())
+        return self.facts.random and torch.Tag.nondeterministic_seeded in getattr(
+            self.op.call, "tags", ()
+        )
 
     @property
     def numel(self) -> int:
@@ -107,7 +112,11 @@ class Sample:
     @property
     def numbers(self) -> list[Any]:
         """The arguments that are no tensors."""
-        return [leaf for leaf in pytree.tree_leaves(self.rebuild(self.inputs)) if not isinstance(leaf, Tensor)]
+        return [
+            leaf
+            for leaf in pytree.tree_leaves(self.rebuild(self.inputs))
+            if not isinstance(leaf, Tensor)
+        ]
 
 
 @dataclass(frozen=True)
@@ -131,10 +140,14 @@ def flat_tensors(result: Any) -> Values:
         if isinstance(leaf, Tensor):
             leaves.append(leaf if leaf.layout is torch.strided else leaf.to_dense())
         elif isinstance(leaf, (bool, int, float, complex)):
-            leaves.append(torch.tensor(leaf, dtype=torch.complex128 if isinstance(leaf, complex) else None))
+            leaves.append(
+                torch.tensor(leaf, dtype=torch.complex128 if isinstance(leaf, complex) else None)
+            )
         elif hasattr(leaf, "__array__"):
             kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
-            raise TypeError(f"the op returned a {kind}, no torch.Tensor: a target with values of its own offers `op` and `flat`")
+            raise TypeError(
+                f"the op returned a {kind}, no torch.Tensor: a target with values of its own offers `op` and `flat`"
+            )
     return tuple(leaves)
 
 
@@ -144,8 +157,15 @@ class _RandomSpy(TorchDispatchMode):
     supports_higher_order_operators = True
     drew = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        if isinstance(func, OpOverload) and torch.Tag.nondeterministic_seeded not in func.tags:  # a branch or a loop has no tags
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        # a branch or a loop has no tags
+        if isinstance(func, OpOverload) and torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **(kwargs or {}))
         before = torch.get_rng_state()
         result = func(*args, **(kwargs or {}))
@@ -163,9 +183,12 @@ def _observe(sample: Sample) -> Facts:
     except Exception as error:
         return Facts(error=error)
     mutated = tuple(
-        t._version != version or not _identical(t, given) for t, given, version in zip(inputs, sample.inputs, versions, strict=True)
+        t._version != version or not _identical(t, given)
+        for t, given, version in zip(inputs, sample.inputs, versions, strict=True)
     )
-    return Facts(outputs, mutated, spy.drew, tuple({(str(w.message), w.category): None for w in seen}))
+    return Facts(
+        outputs, mutated, spy.drew, tuple({(str(w.message), w.category): None for w in seen})
+    )
 
 
 def _identical(a: Tensor, b: Tensor) -> bool:
@@ -216,7 +239,9 @@ def make_op(name: str, row: Mapping[str, Any]) -> Op:
     return Op(name, info.op, inplace or info.get_inplace(), out, reference, numpy_reference, info)
 
 
-def candidates(op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str, wrapped: bool) -> list[Sample]:
+def candidates(
+    op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str, wrapped: bool
+) -> list[Sample]:
     """Every sample of the op for `dtype`, in the order of its source. Nothing is run."""
     seed = ("samples", op.name, dtype)
     source = row.get("samples", "opinfo")
@@ -226,7 +251,11 @@ def candidates(op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str, 
         calls = _from_opinfo(op.info, dtype, device, seed, wrapped)
     else:
         with seeded_with_numpy(*seed):
-            rows = declarative.called(source, resolve(source), dtype, device) if isinstance(source, str) else source
+            rows = (
+                declarative.called(source, resolve(source), dtype, device)
+                if isinstance(source, str)
+                else source
+            )
             calls = list(declarative.build(rows, dtype, device))
     found = [
         _normalise(op, index, args, kwargs, process, wrap, stable_seed(*seed, index))
@@ -239,13 +268,17 @@ def candidates(op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str, 
 
 def from_call(op: Op, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sample:
     """The sample of one explicit call. Its outputs are not processed."""
-    return _normalise(op, index, args, kwargs, lambda result: result, None, stable_seed(op.name, index))
+    return _normalise(
+        op, index, args, kwargs, lambda result: result, None, stable_seed(op.name, index)
+    )
 
 
 Call = tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], Any], Callable[..., Any] | None]
 
 
-def _from_opinfo(info: OpInfo, dtype: torch.dtype, device: str, seed: tuple[object, ...], wrapped: bool) -> list[Call]:
+def _from_opinfo(
+    info: OpInfo, dtype: torch.dtype, device: str, seed: tuple[object, ...], wrapped: bool
+) -> list[Call]:
     wrap = opinfo.gradcheck_wrapper(info) if wrapped and opinfo.has_own_wrapper(info) else None
     return [
         ((sample.input, *sample.args), dict(sample.kwargs), sample.output_process_fn_grad, wrap)
@@ -263,9 +296,14 @@ def _normalise(
     seed: int,
 ) -> Sample:
     leaves, spec = pytree.tree_flatten((list(args), kwargs))
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.layout is torch.strided]
+    places = [
+        place
+        for place, leaf in enumerate(leaves)
+        if isinstance(leaf, Tensor) and leaf.layout is torch.strided
+    ]
     detached = {id(leaves[place]): leaves[place].detach() for place in places}
-    inputs = tuple(detached[id(leaves[place])] for place in places)  # a tensor that occurs twice stays one, as an op may refuse that
+    # a tensor that occurs twice stays one, as an op may refuse that
+    inputs = tuple(detached[id(leaves[place])] for place in places)
     differentiable = tuple(leaves[place].requires_grad for place in places)
     fixed = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
@@ -280,9 +318,26 @@ def _normalise(
     shown = [_show(leaf) for leaf in leaves]
     described = pytree.tree_unflatten(shown, spec)
     others = tuple(text for place, text in enumerate(shown) if place not in held)
-    description = ", ".join([*map(str, described[0]), *(f"{key}={value}" for key, value in described[1].items())])
-    signature = (tuple((t.ndim, tuple(min(size, 2) for size in t.shape), t.dtype) for t in inputs), str(spec), others)
-    return Sample(index, description.replace("'", ""), op, inputs, differentiable, rebuild, process, wrap, signature, seed)
+    description = ", ".join(
+        [*map(str, described[0]), *(f"{key}={value}" for key, value in described[1].items())]
+    )
+    signature = (
+        tuple((t.ndim, tuple(min(size, 2) for size in t.shape), t.dtype) for t in inputs),
+        str(spec),
+        others,
+    )
+    return Sample(
+        index,
+        description.replace("'", ""),
+        op,
+        inputs,
+        differentiable,
+        rebuild,
+        process,
+        wrap,
+        signature,
+        seed,
+    )
 
 
 def _show(leaf: Any) -> str:
@@ -351,7 +406,15 @@ class Store:
         self.family: str | None = None
         self._pools: dict[Any, list[Sample]] = {}
 
-    def pool(self, family: str, name: str, row: Mapping[str, Any], dtype: torch.dtype, device: str, wrapped: bool) -> list[Sample]:
+    def pool(
+        self,
+        family: str,
+        name: str,
+        row: Mapping[str, Any],
+        dtype: torch.dtype,
+        device: str,
+        wrapped: bool,
+    ) -> list[Sample]:
         """All candidates. `wrapped` selects OpInfo's wrapper for derivatives if the op has one."""
         if family != self.family:
             self._pools.clear()

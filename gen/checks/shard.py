@@ -34,7 +34,14 @@ class Partition:
     `selection` is what else narrows the run; it is only part of the fingerprint.
     """
 
-    def __init__(self, modules: Sequence[Module], durations: Durations, tier: str, count: int, selection: str = "") -> None:
+    def __init__(
+        self,
+        modules: Sequence[Module],
+        durations: Durations,
+        tier: str,
+        count: int,
+        selection: str = "",
+    ) -> None:
         self.matrix = matrix_fingerprint(modules)
         self.cells = sum(module.counts.get(tier, 0) for module in modules)
         self.count = count
@@ -42,11 +49,22 @@ class Partition:
         self._spans: dict[Path, tuple[float, float]] = {}
         begin = 0.0
         for module in modules:
-            length = durations.family(module.family) * module.counts.get(tier, 0) if module.counts else _PLAIN
+            length = (
+                durations.family(module.family) * module.counts.get(tier, 0)
+                if module.counts
+                else _PLAIN
+            )
             self._spans[module.path] = begin, begin + length
             begin += length
         self._length = begin
-        parts = [self.matrix, tier, str(count), selection, *(f"{path.name} {span}" for path, span in self._spans.items()), repr(durations)]
+        parts = [
+            self.matrix,
+            tier,
+            str(count),
+            selection,
+            *(f"{path.name} {span}" for path, span in self._spans.items()),
+            repr(durations),
+        ]
         self.fingerprint = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
     def knows(self, path: Path) -> bool:
@@ -62,9 +80,18 @@ class Partition:
         """The shard that runs what is in the module beside cells."""
         return self._at(self._spans[path][0])
 
-    def part(self, path: Path, tables: Mapping[str, Sequence[Cell]], number: int) -> dict[str, list[Cell]]:
+    def part(
+        self, path: Path, tables: Mapping[str, Sequence[Cell]], number: int
+    ) -> dict[str, list[Cell]]:
         """The cells of shard `number` among those of a module: function -> cells."""
-        line = sorted(((cell.op, turn, name, cell) for turn, (name, cells) in enumerate(tables.items()) for cell in cells), key=_by_op)
+        line = sorted(
+            (
+                (cell.op, turn, name, cell)
+                for turn, (name, cells) in enumerate(tables.items())
+                for cell in cells
+            ),
+            key=_by_op,
+        )
         weights = [self._durations.cell(name.removeprefix("test_"), op) for op, _, name, _ in line]
         begin, end = self._spans[path]
         scale = (end - begin) / (sum(weights) or 1.0)

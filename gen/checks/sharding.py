@@ -33,7 +33,8 @@ class Sharding:
         self._tier = tier
         self._selection = selection
         self._partition: Partition
-        self._here: tuple[Path, dict[str, list[Cell]]] | None = None  # the module that is being collected, and the shard's cells of it
+        # the module that is being collected, and the shard's cells of it
+        self._here: tuple[Path, dict[str, list[Cell]]] | None = None
         self._ids = False
 
     @pytest.hookimpl(tryfirst=True)
@@ -55,11 +56,21 @@ class Sharding:
     def facts(self) -> dict[str, Any]:
         """What the header of the results says, for `gen merge`."""
         partition = self._partition
-        return {"matrix": partition.matrix, "partition": partition.fingerprint, "cells": partition.cells}
+        return {
+            "matrix": partition.matrix,
+            "partition": partition.fingerprint,
+            "cells": partition.cells,
+        }
 
-    def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    def pytest_pycollect_makemodule(
+        self, module_path: Path, parent: pytest.Collector
+    ) -> pytest.Module | None:
         path = module_path.resolve()
-        if self._ids or not self._partition.knows(path) or self._partition.touches(path, self.shard[0]):
+        if (
+            self._ids
+            or not self._partition.knows(path)
+            or self._partition.touches(path, self.shard[0])
+        ):
             return None
         made: pytest.Module = _Elsewhere.from_parent(parent, path=module_path)
         return made
@@ -71,7 +82,9 @@ class Sharding:
             self._here = path, self._partition.part(path, tables(module, self._tier), self.shard[0])
         found: Mapping[str, list[Cell]] = self._here[1]
         if function not in found:
-            raise TableError(f"{function}: a check of a sharded run is a function of its module, as in `gen generate`'s modules")
+            raise TableError(
+                f"{function}: a check of a sharded run is a function of its module, as in `gen generate`'s modules"
+            )
         return found[function]
 
     def has_others(self, item: pytest.Item) -> bool:

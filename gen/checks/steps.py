@@ -47,7 +47,9 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
 class Model(nn.Module):
     """The op as a module. Its input is a batch of data; `f` takes the data and the weights."""
 
-    def __init__(self, f: Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]], weights: Sequence[Any]) -> None:
+    def __init__(
+        self, f: Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]], weights: Sequence[Any]
+    ) -> None:
         super().__init__()
         self.f = f
         self.weights = nn.ParameterList(weights)
@@ -88,7 +90,8 @@ class Trainer:
         self.scaler: torch.amp.GradScaler | None = None
         self.mean: Any = None  # of losses, and their sum, if the step keeps them
         self.total: Any = None
-        self.state: list[Any] = []  # arguments of the step before the batch; their memory is donated if `donates`
+        # arguments of the step before the batch; their memory is donated if `donates`
+        self.state: list[Any] = []
         self.donates = False
         self.between: Callable[[int], None] = lambda k: None
 
@@ -257,9 +260,17 @@ def _loaded(t: Trainer) -> Step:
         if k == 1:
             state = deepcopy(t.optimizer.state_dict())
             for of_parameter in state["state"].values():
-                of_parameter.update({name: 0.5 * x for name, x in of_parameter.items() if isinstance(x, Tensor) and x.ndim})
+                of_parameter.update(
+                    {
+                        name: 0.5 * x
+                        for name, x in of_parameter.items()
+                        if isinstance(x, Tensor) and x.ndim
+                    }
+                )
             t.optimizer.load_state_dict(state)
-            t.model.load_state_dict({name: 0.5 * x.detach() for name, x in t.model.state_dict().items()})
+            t.model.load_state_dict(
+                {name: 0.5 * x.detach() for name, x in t.model.state_dict().items()}
+            )
 
     t.between = between
     return _plain(t)
@@ -332,7 +343,9 @@ def _penalized(t: Trainer) -> Step:
         t.optimizer.zero_grad()
         loss = t.loss(*batch)
         gradients = torch.autograd.grad(loss, t.parameters, create_graph=True)
-        penalty: Any = sum((torch.view_as_real(g) if g.is_complex() else g).square().sum() for g in gradients)
+        penalty: Any = sum(
+            (torch.view_as_real(g) if g.is_complex() else g).square().sum() for g in gradients
+        )
         (loss + 0.125 * penalty).backward()
         t.optimizer.step()
         return loss.detach(), penalty.detach()

@@ -15,7 +15,21 @@ from typing import Any, TypeVar
 from gen.checks.entries import Known, TableError, known
 from gen.words import complete, said
 
-__all__ = ["DTYPES", "TIERS", "Cell", "Cells", "Family", "Known", "Row", "TableError", "cases", "cells_of", "family", "known", "op"]
+__all__ = [
+    "DTYPES",
+    "TIERS",
+    "Cell",
+    "Cells",
+    "Family",
+    "Known",
+    "Row",
+    "TableError",
+    "cases",
+    "cells_of",
+    "family",
+    "known",
+    "op",
+]
 
 TIERS = ("smoke", "default", "full", "all")
 DTYPES = frozenset(
@@ -51,23 +65,38 @@ class Row:
 
     name: str
     words: tuple[tuple[str, str], ...]  # (word, tier)
-    known: tuple[tuple[str, tuple[str, ...]], ...]  # (entry, the dtype and axis values to which it is narrowed)
+    # (entry, the dtype and axis values to which it is narrowed)
+    known: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-def op(name: str, smoke: str = "", default: str = "", full: str = "", all: str = "", known: str = "") -> Row:
+def op(
+    name: str, smoke: str = "", default: str = "", full: str = "", all: str = "", known: str = ""
+) -> Row:
     """One op of a check. Each tier runs its own words and those of the tiers before it. `all`: the cells that reduction drops."""
     if not _NAME.fullmatch(name):
-        raise TableError(f"op({name!r}): an op is named by a dotted name, as torch.nn.functional.conv2d")
-    words = tuple((word, tier) for tier, text in zip(TIERS, (smoke, default, full, all), strict=True) for word in text.split())
+        raise TableError(
+            f"op({name!r}): an op is named by a dotted name, as torch.nn.functional.conv2d"
+        )
+    words = tuple(
+        (word, tier)
+        for tier, text in zip(TIERS, (smoke, default, full, all), strict=True)
+        for word in text.split()
+    )
     if not words:
-        raise TableError(f"op({name!r}): no dtype at any tier; write one under smoke=, default=, full= or all=")
+        raise TableError(
+            f"op({name!r}): no dtype at any tier; write one under smoke=, default=, full= or all="
+        )
     seen: set[str] = set()
     for word, tier in words:
         dtype = word.split(":", 1)[0]
         if dtype not in DTYPES:
-            raise TableError(f"op({name!r}, {tier}=…): {dtype!r} is not a dtype; a word is dtype[:axisvalue…]")
+            raise TableError(
+                f"op({name!r}, {tier}=…): {dtype!r} is not a dtype; a word is dtype[:axisvalue…]"
+            )
         if word in seen:
-            raise TableError(f"op({name!r}): {word!r} stands twice; a case belongs to the first tier that takes it")
+            raise TableError(
+                f"op({name!r}): {word!r} stands twice; a case belongs to the first tier that takes it"
+            )
         seen.add(word)
     return Row(name, words, tuple(_narrowings(name, known)))
 
@@ -76,7 +105,9 @@ def _narrowings(name: str, text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     for item in text.split():
         found = _ENTRY.fullmatch(item)
         if found is None:
-            raise TableError(f"op({name!r}, known=…): {item!r} is not entry or entry@dtype[:axisvalue…]")
+            raise TableError(
+                f"op({name!r}, known=…): {item!r} is not entry or entry@dtype[:axisvalue…]"
+            )
         yield found["name"], tuple(found["where"].split(":")) if found["where"] else ()
 
 
@@ -112,13 +143,22 @@ class Cells:
 
 
 def _cell(
-    name: str, dtype: str, axes: tuple[str, ...], values: tuple[str, ...], tier: str, known: tuple[tuple[str, tuple[str, ...]], ...]
+    name: str,
+    dtype: str,
+    axes: tuple[str, ...],
+    values: tuple[str, ...],
+    tier: str,
+    known: tuple[tuple[str, tuple[str, ...]], ...],
 ) -> Cell:
-    entries = tuple(dict.fromkeys(entry for entry, where in known if set(where) <= {dtype, *values}))
+    entries = tuple(
+        dict.fromkeys(entry for entry, where in known if set(where) <= {dtype, *values})
+    )
     return Cell(name, dtype, tuple(zip(axes, values, strict=True)), tier, entries)
 
 
-def cases(*rows: Row, axes: Mapping[str, Sequence[str]] | None = None, timeout: float | None = None) -> Callable[[_Test], _Test]:
+def cases(
+    *rows: Row, axes: Mapping[str, Sequence[str]] | None = None, timeout: float | None = None
+) -> Callable[[_Test], _Test]:
     """Run the decorated check once for each cell of `rows`, for at most `timeout` seconds each. The check takes one argument, `case`."""
     table = tuple((name, tuple(values)) for name, values in (axes or {}).items())
     _validate_axes(table)
@@ -152,7 +192,9 @@ def _validate_axes(axes: Sequence[tuple[str, tuple[str, ...]]]) -> None:
         if not re.fullmatch(r"[\w.]+", value):
             raise TableError(f"cases(axes=…): {value!r} is not a word")
     if len(set(values)) < len(values) or set(values) & DTYPES:
-        raise TableError(f"cases(axes=…): axis values must be unique within a check and differ from dtypes: {' '.join(values)}")
+        raise TableError(
+            f"cases(axes=…): axis values must be unique within a check and differ from dtypes: {' '.join(values)}"
+        )
 
 
 def _validate_row(row: Row, axes: Sequence[tuple[str, tuple[str, ...]]]) -> None:
@@ -160,14 +202,23 @@ def _validate_row(row: Row, axes: Sequence[tuple[str, tuple[str, ...]]]) -> None
         values = complete(word.split(":")[1:], [name for name, _ in axes])
         if len(values) != len(axes):
             wanted = "".join(f":{name}" for name, _ in axes) or " alone"
-            raise TableError(f"op({row.name!r}): {word!r} has {len(values)} axis values; this check takes dtype{wanted}")
+            raise TableError(
+                f"op({row.name!r}): {word!r} has {len(values)} axis values; this check takes dtype{wanted}"
+            )
         for value, (name, allowed) in zip(values, axes, strict=True):
             if value not in allowed:
-                raise TableError(f"op({row.name!r}): {value!r} in {word!r} is not a value of axis {name!r} ({', '.join(allowed)})")
-    words = [{word.split(":")[0], *complete(word.split(":")[1:], [name for name, _ in axes])} for word, _ in row.words]
+                raise TableError(
+                    f"op({row.name!r}): {value!r} in {word!r} is not a value of axis {name!r} ({', '.join(allowed)})"
+                )
+    words = [
+        {word.split(":")[0], *complete(word.split(":")[1:], [name for name, _ in axes])}
+        for word, _ in row.words
+    ]
     for entry, where in row.known:
         if not any(set(where) <= word for word in words):
-            raise TableError(f"op({row.name!r}): known entry {entry}@{':'.join(where)} matches no word of the line")
+            raise TableError(
+                f"op({row.name!r}): known entry {entry}@{':'.join(where)} matches no word of the line"
+            )
 
 
 @dataclass(frozen=True)
@@ -182,13 +233,18 @@ class Family:
     def limit(self, op: str, cells: Cells) -> float | None:
         """The seconds that a cell of `op` may take, by its row, its check or its family, in this order."""
         of_op: float | None = self.ops.get(op, {}).get("timeout")
-        return next((seconds for seconds in (of_op, cells.timeout, self.timeout) if seconds is not None), None)
+        return next(
+            (seconds for seconds in (of_op, cells.timeout, self.timeout) if seconds is not None),
+            None,
+        )
 
     def entries(self, cell: Cell) -> dict[str, Known]:
         """The known entries written on the line of `cell`, by name."""
         missing = [name for name in cell.known if name not in self.known]
         if missing:
-            raise TableError(f"{cell.id}: the known table of family {self.name!r} has no entry {', '.join(missing)}")
+            raise TableError(
+                f"{cell.id}: the known table of family {self.name!r} has no entry {', '.join(missing)}"
+            )
         return {name: self.known[name] for name in cell.known}
 
 

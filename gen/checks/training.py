@@ -32,13 +32,22 @@ _MORE = {"scaled": 5, "grown": 5, "resized": len(_SIZES), "radam": 9}
 
 def trained(program: Program, axes: Mapping[str, str]) -> Program:
     """Training of `program`, with axes ``optimizer``, ``step`` and ``trains``. Raises Unsuitable if a step changes nothing."""
-    optimizer, kind, trains = axes.get("optimizer", "sgd"), axes.get("step", "plain"), axes.get("trains", "eagerly")
+    optimizer, kind, trains = (
+        axes.get("optimizer", "sgd"),
+        axes.get("step", "plain"),
+        axes.get("trains", "eagerly"),
+    )
     active = program.active_inputs
     places = active[1:] or active
     data = [place for place in range(len(program.inputs)) if place not in places]
     count = max(4, *(_MORE.get(word, 0) for word in (optimizer, kind)))
-    batches = [(*given, *_labels(program, given, data, k, kind)) for k, given in enumerate(_data(program, data, count, kind))]
-    names: list[str] = []  # of the reference's results; what a target lacks of them is empty, and what it has beside them comes last
+    batches = [
+        (*given, *_labels(program, given, data, k, kind))
+        for k, given in enumerate(_data(program, data, count, kind))
+    ]
+    # of the reference's results; what a target lacks of them is empty, and what it has beside
+    # them comes last
+    names: list[str] = []
 
     def over(target: Target) -> Flat:
         f = program.over(target)
@@ -52,8 +61,19 @@ def trained(program: Program, axes: Mapping[str, str]) -> Program:
             width = len(batches[0])
             parameters, rest = values[: len(places)], values[len(places) :]
             given = [rest[k * width : (k + 1) * width] for k in range(count)]
-            train = partial(_train, cast(Training, target), model, given, len(data), optimizer, kind, trains != "eagerly")
-            labelled = cast(Training, target).training(lambda leaves: _split(train(leaves), said), parameters, session=trains != "jitted")
+            train = partial(
+                _train,
+                cast(Training, target),
+                model,
+                given,
+                len(data),
+                optimizer,
+                kind,
+                trains != "eagerly",
+            )
+            labelled = cast(Training, target).training(
+                lambda leaves: _split(train(leaves), said), parameters, session=trains != "jitted"
+            )
             found = dict(zip(said, labelled, strict=True))
             said.clear()
             if not names:
@@ -63,8 +83,18 @@ def trained(program: Program, axes: Mapping[str, str]) -> Program:
 
         return g
 
-    inputs = (*(program.inputs[place] for place in places), *(x for batch in batches for x in batch))
-    made = Program(over, inputs, tuple(map(_inexact, inputs)), program.seed, f"training({program.label})", names=names)
+    inputs = (
+        *(program.inputs[place] for place in places),
+        *(x for batch in batches for x in batch),
+    )
+    made = Program(
+        over,
+        inputs,
+        tuple(map(_inexact, inputs)),
+        program.seed,
+        f"training({program.label})",
+        names=names,
+    )
     _require_progress(made, kind, count)
     return made
 
@@ -78,12 +108,16 @@ def _split(found: Sequence[Named], names: list[str]) -> Values:
     return tuple(x for _, x in found)
 
 
-def _placed(data: Sequence[int], given: Sequence[Any], places: Sequence[int], weights: Sequence[Any]) -> list[Any]:
+def _placed(
+    data: Sequence[int], given: Sequence[Any], places: Sequence[int], weights: Sequence[Any]
+) -> list[Any]:
     at = {**dict(zip(data, given, strict=True)), **dict(zip(places, weights, strict=True))}
     return [at[place] for place in range(len(at))]
 
 
-def _data(program: Program, data: Sequence[int], count: int, kind: str) -> Iterator[tuple[Tensor, ...]]:
+def _data(
+    program: Program, data: Sequence[int], count: int, kind: str
+) -> Iterator[tuple[Tensor, ...]]:
     """The data of each step: that of the sample, varied, and for `resized` of other sizes along dimension 0."""
     given = tuple(program.inputs[place] for place in data)
     if kind == "resized" and not any(x.ndim and len(x) > 1 for x in given):
@@ -92,8 +126,13 @@ def _data(program: Program, data: Sequence[int], count: int, kind: str) -> Itera
     for k in range(count):
         varied = [tuple(vary(x, k % 3, variation) for x in given) for variation in VARIATIONS]
         if kind == "resized":
-            varied = [tuple(_repeated(x, _SIZES[k]) if x.ndim and len(x) == size else x for x in each) for each in varied]
-        accepted = next((each for each in varied if _outputs(program, each, data) is not None), None)
+            varied = [
+                tuple(_repeated(x, _SIZES[k]) if x.ndim and len(x) == size else x for x in each)
+                for each in varied
+            ]
+        accepted = next(
+            (each for each in varied if _outputs(program, each, data) is not None), None
+        )
         if accepted is None:
             raise Unsuitable(f"{program.label} refuses other data")
         yield accepted
@@ -103,22 +142,32 @@ def _repeated(x: Tensor, times: int) -> Tensor:
     return torch.cat([vary(x, i, 1) for i in range(times)])
 
 
-def _outputs(program: Program, given: Sequence[Tensor], data: Sequence[int]) -> tuple[Tensor, ...] | None:
+def _outputs(
+    program: Program, given: Sequence[Tensor], data: Sequence[int]
+) -> tuple[Tensor, ...] | None:
     """The results of the reference for other data; None if it refuses them."""
     at = dict(zip(data, given, strict=True))
     reference = Loop()
     try:
         with seeded(program.seed):
-            found = program.over(reference)(*(at.get(place, x) for place, x in enumerate(program.inputs)))
+            found = program.over(reference)(
+                *(at.get(place, x) for place, x in enumerate(program.inputs))
+            )
     except Exception:  # the op refuses these inputs, with any error
         return None
     return found if len(found) == len(program.observed[0]) else None
 
 
-def _labels(program: Program, given: Sequence[Tensor], data: Sequence[int], k: int, kind: str) -> tuple[Tensor, ...]:
+def _labels(
+    program: Program, given: Sequence[Tensor], data: Sequence[int], k: int, kind: str
+) -> tuple[Tensor, ...]:
     found = _outputs(program, given, data) or ()
     labels = program.drawn_like([found[place] for place in program.active_outputs], f"labels {k}")
-    return tuple(torch.full_like(x, torch.inf) for x in labels) if kind == "scaled" and k == _INFINITE else labels
+    return (
+        tuple(torch.full_like(x, torch.inf) for x in labels)
+        if kind == "scaled" and k == _INFINITE
+        else labels
+    )
 
 
 def _train(
@@ -148,12 +197,18 @@ def _train(
         if t.donates:
             results, t.state = results[:1], list(results[1])
             t.parameters = t.state
-            found += [(f"memory of donated parameter {i} after step {k}", x.detach().clone()) for i, x in enumerate(state) if jitted]
+            found += [
+                (f"memory of donated parameter {i} after step {k}", x.detach().clone())
+                for i, x in enumerate(state)
+                if jitted
+            ]
         found += [(f"result {i} of step {k}", x.detach().clone()) for i, x in enumerate(results)]
         found += [(f"{name} after step {k}", x) for name, x in _left(t)]
         t.between(k)
     if jitted and target.name != "loop" and len(runs) > before:
-        raise Mismatch(f"the last of {len(batches)} steps ran the code of the step, so it is no replay of a captured program")
+        raise Mismatch(
+            f"the last of {len(batches)} steps ran the code of the step, so it is no replay of a captured program"
+        )
     if kind == "drawn":
         found.append(("the next random number", torch.rand(2)))
     return found
@@ -163,11 +218,16 @@ def _left(t: Trainer) -> Iterator[Named]:
     """What a step leaves in the model and its optimizers."""
     for i, p in enumerate(t.parameters):
         yield f"parameter {i}", p.detach().clone()
-        yield f".grad of parameter {i}", p.detach().new_empty(0) if p.grad is None else p.grad.detach().clone()
+        yield (
+            f".grad of parameter {i}",
+            p.detach().new_empty(0) if p.grad is None else p.grad.detach().clone(),
+        )
         yield f"flag of parameter {i}", torch.tensor(p.requires_grad)
     for name, buffer in t.model.named_buffers():
         yield f"buffer {name}", buffer.detach().clone()
-    yield from ((name, _tensor(x)) for name, x in (("mean", t.mean), ("total", t.total)) if x is not None)
+    yield from (
+        (name, _tensor(x)) for name, x in (("mean", t.mean), ("total", t.total)) if x is not None
+    )
     for number, optimizer in enumerate([t.optimizer, *t.further]):
         for i, p in enumerate(t.parameters):
             for name, x in sorted(optimizer.state.get(p, {}).items()):
@@ -187,7 +247,10 @@ def _require_progress(program: Program, kind: str, count: int) -> None:
     """Raise Unsuitable unless each step of the reference changes a parameter, and to a finite value. Else there would be nothing to see."""
     results = program.on_reference()  # it also gives the names
     found = list(zip(program.names, results, strict=True))
-    kept = [[x for name, x in found if name.startswith("parameter") and name.endswith(f" step {k}")] for k in range(count)]
+    kept = [
+        [x for name, x in found if name.startswith("parameter") and name.endswith(f" step {k}")]
+        for k in range(count)
+    ]
     if not all(bool(x.isfinite().all()) for each in kept for x in each):
         raise Unsuitable(f"{program.label} diverges")
     for k, (before, after) in enumerate(pairwise(kept), 1):

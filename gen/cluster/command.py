@@ -41,7 +41,11 @@ _STOPPED = 130
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
-        "modules", nargs="*", default=["generated_tests"], metavar="PATH", help="modules, folders, or pytest ids (default: generated_tests)"
+        "modules",
+        nargs="*",
+        default=["generated_tests"],
+        metavar="PATH",
+        help="modules, folders, or pytest ids (default: generated_tests)",
     )
     add(
         "--cluster",
@@ -49,24 +53,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHERE",
         help="local:N workers here, or a Dask scheduler, as tcp://host:8786 (default local:2)",
     )
-    add("--target", help="as of pytest: runtime, torch, or an entry point of matrix.targets (default: the matrix's targets.default)")
-    add("--device", default="cpu", help="device of the samples (default cpu); its cells go to workers with the resource CPU or GPU")
-    add("--tier", choices=TIERS, default="default", help="which cells to take: smoke < default < full < all")
+    add(
+        "--target",
+        help="as of pytest: runtime, torch, or an entry point of matrix.targets (default: the matrix's targets.default)",
+    )
+    add(
+        "--device",
+        default="cpu",
+        help="device of the samples (default cpu); its cells go to workers with the resource CPU or GPU",
+    )
+    add(
+        "--tier",
+        choices=TIERS,
+        default="default",
+        help="which cells to take: smoke < default < full < all",
+    )
     for name in ("op", "check", "dtype"):
-        add(f"--{name}", action="append", default=[], metavar="GLOB", help=f"only this {name}; repeat for more")
+        add(
+            f"--{name}",
+            action="append",
+            default=[],
+            metavar="GLOB",
+            help=f"only this {name}; repeat for more",
+        )
     add(
         "--cell-timeout",
         type=above(0, or_equal=True),
         metavar="SECONDS",
         help="limit of every cell (default: the matrix's, or 120; 0: none)",
     )
-    add("--cell-memory", type=_bytes, metavar="SIZE", help="memory that the process of a cell may have, as 4G (default: no limit)")
     add(
-        "--group-seconds", type=above(0), default=3.0, metavar="SECONDS", help="how long a group of cells should take (default %(default)s)"
+        "--cell-memory",
+        type=_bytes,
+        metavar="SIZE",
+        help="memory that the process of a cell may have, as 4G (default: no limit)",
     )
-    add("--rules", action="store_true", help="note the target's rules that each cell runs, for the report; cells take longer")
-    add("--results", type=Path, metavar="FILE", help="results file (default .cache/matrix/results-TARGET-DEVICE.jsonl)")
-    add("--resume", action="store_true", help="go on with the results file: run the cells that have no outcome in it")
+    add(
+        "--group-seconds",
+        type=above(0),
+        default=3.0,
+        metavar="SECONDS",
+        help="how long a group of cells should take (default %(default)s)",
+    )
+    add(
+        "--rules",
+        action="store_true",
+        help="note the target's rules that each cell runs, for the report; cells take longer",
+    )
+    add(
+        "--results",
+        type=Path,
+        metavar="FILE",
+        help="results file (default .cache/matrix/results-TARGET-DEVICE.jsonl)",
+    )
+    add(
+        "--resume",
+        action="store_true",
+        help="go on with the results file: run the cells that have no outcome in it",
+    )
 
 
 def _bytes(text: str) -> int:
@@ -95,8 +139,12 @@ def _run(args: argparse.Namespace) -> int:
     selection = _selection(args)
     durations = read_durations(root / PLACE)
     if next(groups(modules, selection, durations, 0.0, lambda node: False), None) is None:
-        raise ClusterError(f"no cell of {' '.join(args.modules)} at tier {args.tier} matches {selection.narrowed() or 'the tier'}")
-    path = args.results or default_path(args.target, args.device, "part" if selection.narrowed() else "")
+        raise ClusterError(
+            f"no cell of {' '.join(args.modules)} at tier {args.tier} matches {selection.narrowed() or 'the tier'}"
+        )
+    path = args.results or default_path(
+        args.target, args.device, "part" if selection.narrowed() else ""
+    )
     require_place(root / path, args.results)
     job = _job(args, modules)
     header = _header(args, job, modules, selection)
@@ -130,9 +178,13 @@ def _modules(args: argparse.Namespace, root: Path) -> list[Module]:
             raise ClusterError(f"{argument}: no such file or folder here, in {root}")
     modules = [module for module in find(args.modules, root) if module.counts]
     if not modules:
-        raise ClusterError(f"{' '.join(args.modules)}: no modules of a matrix; `python -m gen generate` writes them")
+        raise ClusterError(
+            f"{' '.join(args.modules)}: no modules of a matrix; `python -m gen generate` writes them"
+        )
     if args.tier == TIERS[-1] and lacks_the_largest_tier(modules):
-        raise ClusterError("these modules have no cells beyond the tier full; `gen generate --every --out FOLDER` writes all valid cells")
+        raise ClusterError(
+            "these modules have no cells beyond the tier full; `gen generate --every --out FOLDER` writes all valid cells"
+        )
     if args.target not in names():
         raise ClusterError(f"no target {args.target!r}; known: {', '.join(names())}")
     return modules
@@ -188,7 +240,9 @@ def _filters() -> tuple[str, ...]:
     return found.filters
 
 
-def _header(args: argparse.Namespace, job: Job, modules: Sequence[Module], selection: Selection) -> dict[str, Any]:
+def _header(
+    args: argparse.Namespace, job: Job, modules: Sequence[Module], selection: Selection
+) -> dict[str, Any]:
     return {
         "target": job.target,
         "device": job.device,
@@ -234,7 +288,9 @@ def _stoppable() -> Iterator[Callable[[], None]]:
             raise KeyboardInterrupt
 
     # A background job of a shell ignores Ctrl-C.
-    heard = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is not signal.SIG_IGN]
+    heard = [
+        s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is not signal.SIG_IGN
+    ]
     before = [(s, signal.signal(s, stop)) for s in heard]
     try:
         yield stop_if_asked
@@ -244,7 +300,12 @@ def _stoppable() -> Iterator[Callable[[], None]]:
 
 
 def _summary(output: Output, expected: int, never: Sequence[str], stopped: str) -> int:
-    print(" · ".join(f"{output.counts[outcome]} {outcome}" for outcome in OUTCOMES if output.counts[outcome]) or "no cell has run")
+    print(
+        " · ".join(
+            f"{output.counts[outcome]} {outcome}" for outcome in OUTCOMES if output.counts[outcome]
+        )
+        or "no cell has run"
+    )
     print(f"{output.cells:,} cells, {output.seconds:.1f} s of workers; {output.path}")
     for line in output.failures:
         print(f"  {line}")
@@ -253,9 +314,15 @@ def _summary(output: Output, expected: int, never: Sequence[str], stopped: str) 
     if never:
         print("entries that never happened:", *never, sep="\n  ")
     if stopped:
-        print(f"{stopped}; {output.cells:,} cells have an outcome, and --resume runs the others", file=sys.stderr)
+        print(
+            f"{stopped}; {output.cells:,} cells have an outcome, and --resume runs the others",
+            file=sys.stderr,
+        )
         return _STOPPED if stopped == "stopped" else 2
     if output.cells != expected:
-        print(f"{expected:,} cells were to run, and {output.cells:,} have an outcome: this is a mistake of gen.cluster", file=sys.stderr)
+        print(
+            f"{expected:,} cells were to run, and {output.cells:,} have an outcome: this is a mistake of gen.cluster",
+            file=sys.stderr,
+        )
         return 2
     return 1 if output.failed() else 0

@@ -49,7 +49,9 @@ class Sink(Protocol):
 class Coordinator:
     """Keeps a pool busy. It knows only the groups that are out, the parts of split ones, and the suspects."""
 
-    def __init__(self, groups: Iterator[Group], pool: Pool, sink: Sink, tick: Callable[[Coordinator], None]) -> None:
+    def __init__(
+        self, groups: Iterator[Group], pool: Pool, sink: Sink, tick: Callable[[Coordinator], None]
+    ) -> None:
         self.lost = 0  # groups whose worker died
         self._groups = groups
         self._pool = pool
@@ -109,7 +111,12 @@ class Coordinator:
                 elif deaths + 1 < _DEATHS:
                     self._suspects.appendleft((group, deaths + 1))
                 else:
-                    (function, cell), why = group.cells[0], f"its worker died, each of the {_DEATHS} times that it ran alone: {came.why}"
+                    (function, cell), why = (
+                        group.cells[0],
+                        f"its worker died, each of the {_DEATHS} times that it ran alone: {came.why}",
+                    )
                     line = died(group.module, function, cell, why)
-                    self._sink.take(group.nodes(), Answer((("crashed", line),), frozenset(), {}, 0.0))
+                    self._sink.take(
+                        group.nodes(), Answer((("crashed", line),), frozenset(), {}, 0.0)
+                    )
             self._tick(self)

@@ -23,7 +23,8 @@ _EVERY = 2.0  # seconds between looks at the workers
 _PATIENCE = 5  # seconds for a scheduler to answer
 _GONE = (asyncio.CancelledError, concurrent.futures.CancelledError)
 _SETTINGS = {
-    "distributed.scheduler.allowed-failures": 0,  # a group whose worker died comes back at once, to be split
+    # a group whose worker died comes back at once, to be split
+    "distributed.scheduler.allowed-failures": 0,
     "distributed.worker.profile.enabled": False,
     "distributed.admin.log-length": 1000,
     "distributed.admin.low-level-log-length": 100,
@@ -42,12 +43,16 @@ def connected(where: str, device: str) -> Iterator[Any]:
         import dask.config
         import distributed
     except ModuleNotFoundError as error:
-        raise ClusterError(f"--cluster needs Dask's distributed ({error.name} is missing): pip install distributed") from error
+        raise ClusterError(
+            f"--cluster needs Dask's distributed ({error.name} is missing): pip install distributed"
+        ) from error
     with dask.config.set(_SETTINGS), contextlib.ExitStack() as closing:
         kind, _, number = where.partition(":")
         if kind == "local":
             if not (number.isdecimal() and int(number) > 0):
-                raise ClusterError(f"--cluster {where}: expected local:N with N workers, as local:2, or an address, as tcp://host:8786")
+                raise ClusterError(
+                    f"--cluster {where}: expected local:N with N workers, as local:2, or an address, as tcp://host:8786"
+                )
             where = closing.enter_context(
                 distributed.LocalCluster(
                     n_workers=int(number),
@@ -59,9 +64,13 @@ def connected(where: str, device: str) -> Iterator[Any]:
                 )
             )
         elif "://" not in where:
-            raise ClusterError(f"--cluster {where}: expected local:N, or an address of a scheduler, as tcp://host:8786")
+            raise ClusterError(
+                f"--cluster {where}: expected local:N, or an address of a scheduler, as tcp://host:8786"
+            )
         try:
-            client = closing.enter_context(distributed.Client(where, timeout=_PATIENCE, set_as_default=False))
+            client = closing.enter_context(
+                distributed.Client(where, timeout=_PATIENCE, set_as_default=False)
+            )
         except (OSError, ValueError) as error:
             says = f"no scheduler answers within {_PATIENCE} s; is `dask scheduler` running there, and is the port open?"
             raise ClusterError(f"--cluster {where}: {says} ({error})") from error
@@ -74,7 +83,9 @@ class DaskPool:
 
     def __init__(self, client: Any, job: Job) -> None:
         self.workers = 0
-        self.dashboard = str(client.dashboard_link) + ("" if find_spec("bokeh") else " (with bokeh installed)")
+        self.dashboard = str(client.dashboard_link) + (
+            "" if find_spec("bokeh") else " (with bokeh installed)"
+        )
         self._client = client
         self._job = job
         self._resource = resource_of(job.device)
@@ -98,7 +109,9 @@ class DaskPool:
 
     def submit(self, key: int, group: Group) -> None:
         name = f"cells-{self._job.name}-{key}"
-        future = self._client.submit(run_group, self._job, group, key=name, resources={self._resource: 1}, pure=False)
+        future = self._client.submit(
+            run_group, self._job, group, key=name, resources={self._resource: 1}, pure=False
+        )
         self._futures[key] = future
         future.add_done_callback(lambda done: self._came.put((key, done)))
 
@@ -125,7 +138,9 @@ class DaskPool:
         except KilledWorker as error:
             return key, Lost(str(error.last_worker.address))
         except WrongVersion as error:
-            raise ClusterError(f"{error}; give every worker the same commit and environment") from error
+            raise ClusterError(
+                f"{error}; give every worker the same commit and environment"
+            ) from error
         except ModuleNotFoundError as error:
             raise ClusterError(
                 f"a worker cannot import {error.name}; start it in a checkout of this commit, with its environment"

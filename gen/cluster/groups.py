@@ -30,7 +30,12 @@ class Selection:
 
     def narrowed(self) -> str:
         """What narrows the run, in words; empty if it takes every cell of its tier."""
-        kinds = {"--op": self.op, "--check": self.check, "--dtype": self.dtype, "ids": self._few_ids()}
+        kinds = {
+            "--op": self.op,
+            "--check": self.check,
+            "--dtype": self.dtype,
+            "ids": self._few_ids(),
+        }
         return " ".join(f"{name} {' '.join(globs)}" for name, globs in kinds.items() if globs)
 
     def _few_ids(self) -> list[str]:
@@ -38,7 +43,9 @@ class Selection:
         ids = sorted(self.ids)
         if len(ids) <= _SHOWN:
             return ids
-        return [f"{len(ids)} with digest {hashlib.sha256(chr(10).join(ids).encode()).hexdigest()[:12]}"]
+        return [
+            f"{len(ids)} with digest {hashlib.sha256(chr(10).join(ids).encode()).hexdigest()[:12]}"
+        ]
 
     def takes(self, node: str, check: str, cell: Cell) -> bool:
         return (
@@ -54,7 +61,11 @@ def _matches(globs: Sequence[str], name: str) -> bool:
 
 
 def groups(
-    modules: Sequence[Module], selection: Selection, durations: Durations, seconds: float, done: Callable[[str], bool]
+    modules: Sequence[Module],
+    selection: Selection,
+    durations: Durations,
+    seconds: float,
+    done: Callable[[str], bool],
 ) -> Iterator[Group]:
     """The groups of all modules. `done(id)` says which cells need no run. Cells of one op are neighbours, since they share samples."""
     for module in modules:
@@ -78,4 +89,7 @@ def groups(
 
 def _line(cells: Mapping[str, Sequence[Cell]]) -> list[tuple[str, Cell]]:
     """The cells of a module, op after op."""
-    return sorted(((name, cell) for name, of_check in cells.items() for cell in of_check), key=lambda one: one[1].op)
+    return sorted(
+        ((name, cell) for name, of_check in cells.items() for cell in of_check),
+        key=lambda one: one[1].op,
+    )

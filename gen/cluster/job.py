@@ -42,7 +42,12 @@ class Job:
     rules: bool = False
 
     def settings(self) -> Settings:
-        return Settings(self.target, self.device, dict(self.versions)["torch"], datetime.date.fromisoformat(self.date))
+        return Settings(
+            self.target,
+            self.device,
+            dict(self.versions)["torch"],
+            datetime.date.fromisoformat(self.date),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,10 @@ class Group:
     def split(self, parts: int) -> list[Group]:
         """At most `parts` groups, about equal, with the same cells."""
         size = -(-len(self.cells) // parts)
-        return [Group(self.module, self.cells[begin : begin + size]) for begin in range(0, len(self.cells), size)]
+        return [
+            Group(self.module, self.cells[begin : begin + size])
+            for begin in range(0, len(self.cells), size)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +82,11 @@ class Answer:
 
 def versions() -> dict[str, str]:
     """What must be the same on every machine of a run, beside its modules."""
-    return {"code": _digest_of_code(), "torch": version("torch"), "python": ".".join(platform.python_version_tuple()[:2])}
+    return {
+        "code": _digest_of_code(),
+        "torch": version("torch"),
+        "python": ".".join(platform.python_version_tuple()[:2]),
+    }
 
 
 def _digest_of_code() -> str:
@@ -89,11 +101,17 @@ def _digest_of_code() -> str:
 def differences(job: Job, modules: Sequence[Module], own: Mapping[str, str]) -> list[str]:
     """How a worker with these modules and versions differs from the coordinator, in words."""
     found = {module.name: module.digest for module in modules}
-    lines = [f"{name} {own.get(name)}, not {wanted}" for name, wanted in job.versions if own.get(name) != wanted]
+    lines = [
+        f"{name} {own.get(name)}, not {wanted}"
+        for name, wanted in job.versions
+        if own.get(name) != wanted
+    ]
     other = [name for name, wanted in job.digests if found.get(name) != wanted]
     if other:
         more = f" and {len(other) - 2} more modules" if len(other) > 2 else ""
-        lines.append(f"another matrix: {', '.join(other[:2])}{more} differ{'s' * (len(other) == 1)}")
+        lines.append(
+            f"another matrix: {', '.join(other[:2])}{more} differ{'s' * (len(other) == 1)}"
+        )
     return lines
 
 

@@ -58,7 +58,9 @@ class Output:
     def take(self, nodes: Sequence[str], answer: Answer) -> None:
         """Write what came of the cells with the ids `nodes`."""
         if len(nodes) != len(answer.cells):
-            raise ResultsError(f"{len(answer.cells)} outcomes came for {len(nodes)} cells; the first is {nodes[0]}")
+            raise ResultsError(
+                f"{len(answer.cells)} outcomes came for {len(nodes)} cells; the first is {nodes[0]}"
+            )
         self._writer.lines([line for _, line in answer.cells])
         for node, (outcome, _) in zip(nodes, answer.cells, strict=True):
             self._count(node, outcome)
@@ -68,8 +70,13 @@ class Output:
 
     def close(self, *, complete: bool, whole: bool) -> list[str]:
         """Write the last line. Returns the entries that never happened, if the run was of every cell of its tier."""
-        known = complete and whole and not self.resumed  # entries that were active in an earlier run are not in its file
-        never = [f"{name}: {where}" for name, where in sorted(self.active.items()) if known and name not in self.met]
+        # entries that were active in an earlier run are not in its file
+        known = complete and whole and not self.resumed
+        never = [
+            f"{name}: {where}"
+            for name, where in sorted(self.active.items())
+            if known and name not in self.met
+        ]
         wall = round(time.perf_counter() - self._begin, 2)
         self._writer.close({"complete": complete, "wall_seconds": wall, "never_happened": never})
         return never
@@ -99,8 +106,12 @@ class Output:
             elif record["event"] == "run":
                 began = True
                 pairs = [(key, trait(record, key), trait(header, key)) for key in _SAME]
-                if different := "; ".join(f"{key} {before}, now {now}" for key, before, now in pairs if before != now):
-                    raise ResultsError(f"{self.path} is of another run: {different}. Without --resume a new run replaces it")
+                if different := "; ".join(
+                    f"{key} {before}, now {now}" for key, before, now in pairs if before != now
+                ):
+                    raise ResultsError(
+                        f"{self.path} is of another run: {different}. Without --resume a new run replaces it"
+                    )
         self._before = array("Q", sorted(numbers))
         return began
 

@@ -7,7 +7,14 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from gen.cluster.output import Output
 
@@ -38,7 +45,12 @@ class Display:
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._bar.stop()
 
     def show(self, workers: int, lost: int) -> None:
@@ -53,4 +65,8 @@ class Display:
         if self._bar.disable and now - self._told >= _EVERY:
             self._told = now
             of = f" of {self._total:,}" if self._total is not None else ""
-            print(f"{now - self._begin:6.0f} s  {counts.total():,}{of} cells · {text}", file=sys.stderr, flush=True)
+            print(
+                f"{now - self._begin:6.0f} s  {counts.total():,}{of} cells · {text}",
+                file=sys.stderr,
+                flush=True,
+            )

@@ -35,7 +35,11 @@ if TYPE_CHECKING:  # which imports torch
 
 __all__ = ["main"]
 
-_OUTCOMES = {pytest.skip.Exception: "skipped", pytest.xfail.Exception: "xfailed", pytest.fail.Exception: "failed"}
+_OUTCOMES = {
+    pytest.skip.Exception: "skipped",
+    pytest.xfail.Exception: "xfailed",
+    pytest.fail.Exception: "failed",
+}
 
 
 class Server:
@@ -72,10 +76,16 @@ class Server:
             self._rules.watch(self._job.target, target)
         return target
 
-    def run(self, module: str, function: str, cell: Cell) -> tuple[str, str, list[str], dict[str, str]]:
+    def run(
+        self, module: str, function: str, cell: Cell
+    ) -> tuple[str, str, list[str], dict[str, str]]:
         """The outcome of a cell, its line of the results file, the entries that happened, and the active ones not told before."""
         loaded = self._module(module)
-        test, family, check = getattr(loaded, function), _family_of(loaded, module), function.removeprefix("test_")
+        test, family, check = (
+            getattr(loaded, function),
+            _family_of(loaded, module),
+            function.removeprefix("test_"),
+        )
         entries = running.active_entries(family, cell, self._settings)
         facts = running.facts(family, cell, check, entries)
         cells = cells_of(test)
@@ -86,16 +96,26 @@ class Server:
             opinfo.preload([(cell.op, family.ops.get(cell.op, {}))])
         begin = time.perf_counter()
         try:
-            came = self._worker.ask((module, function, cell), running.limit_of(family, cell, cells, self._job.limit))
+            came = self._worker.ask(
+                (module, function, cell), running.limit_of(family, cell, cells, self._job.limit)
+            )
         except Crashed as error:
             sample, _, description = self._worker.noted().partition(" ")
             came = running.lost(entries, int(sample) if sample else None, description, error)
-        facts |= running.outcome_facts(came, family.name) if isinstance(came, Ran) else dict(zip(("outcome", "why"), came, strict=True))
-        told = {name: where for name, where in facts.pop("ledger").items() if name not in self._told}
+        facts |= (
+            running.outcome_facts(came, family.name)
+            if isinstance(came, Ran)
+            else dict(zip(("outcome", "why"), came, strict=True))
+        )
+        told = {
+            name: where for name, where in facts.pop("ledger").items() if name not in self._told
+        }
         self._told.update(told)
         seconds = round(time.perf_counter() - begin, 5)
         node = f"{module}::{function}[{cell.id}]"
-        result = CellResult(**facts | {"entries": tuple(facts["entries"])}, seconds=seconds, node=node)
+        result = CellResult(
+            **facts | {"entries": tuple(facts["entries"])}, seconds=seconds, node=node
+        )
         return result.outcome, line_of(result), facts["entries"], told
 
     def _module(self, name: str) -> Any:
@@ -132,7 +152,8 @@ class Server:
                 )
             except tuple(_OUTCOMES) as raised:
                 return _OUTCOMES[type(raised)], str(raised.msg)
-        return replace(ran, verdict=replace(ran.verdict, failures=()))  # whose exceptions need not be picklable
+        # whose exceptions need not be picklable
+        return replace(ran, verdict=replace(ran.verdict, failures=()))
 
 
 def _family_of(module: Any, name: str) -> Family:
@@ -160,7 +181,8 @@ def _parsed(line: str) -> Any:
     if category:
         package, _, name = category.rpartition(".")
         kind = getattr(__import__(package or "builtins", fromlist=[name]), name)
-    return partial(warnings.filterwarnings, action, message, kind, module, int(number or 0))  # type: ignore[arg-type]  # as the line says
+    # as the line says
+    return partial(warnings.filterwarnings, action, message, kind, module, int(number or 0))  # type: ignore[arg-type]
 
 
 def main(descriptor: int) -> None:

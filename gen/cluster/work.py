@@ -30,13 +30,18 @@ class Process:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
+        # open as long as the process
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         mine, its = Pipe()
         ours, self._lifeline = os.pipe()
         command = [sys.executable, "-m", "gen.cluster.serving", str(its.fileno())]
         self._connection = mine
         self._process = subprocess.Popen(
-            command, pass_fds=[its.fileno(), ours], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._log
+            command,
+            pass_fds=[its.fileno(), ours],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._log,
         )
         its.close()
         os.close(ours)
@@ -46,7 +51,9 @@ class Process:
             wrong = mine.recv()
         except (EOFError, OSError):
             cause = self.close()
-            raise RuntimeError(f"{_here()}: the process that runs cells did not start ({cause}): {self._last_words}") from None
+            raise RuntimeError(
+                f"{_here()}: the process that runs cells did not start ({cause}): {self._last_words}"
+            ) from None
         if wrong:
             self.close()
             raise WrongVersion(f"{_here()} has {wrong}")
@@ -72,7 +79,9 @@ class Process:
             self._process.kill()
             status = self._process.wait()
         self._log.seek(0)
-        self._last_words = " / ".join(self._log.read().decode(errors="replace").strip().splitlines()[-2:])[-300:]
+        self._last_words = " / ".join(
+            self._log.read().decode(errors="replace").strip().splitlines()[-2:]
+        )[-300:]
         self._log.close()
         return signal.Signals(-status).name if status < 0 else f"exit status {status}"
 
@@ -102,7 +111,17 @@ def run_group(job: Job, group: Group) -> Answer:
             tries += 1
             if tries == _TRIES:
                 function, cell = group.cells[len(cells)]
-                cells.append(("crashed", died(group.module, function, cell, f"{cause} of the process that started the cell's, twice")))
+                cells.append(
+                    (
+                        "crashed",
+                        died(
+                            group.module,
+                            function,
+                            cell,
+                            f"{cause} of the process that started the cell's, twice",
+                        ),
+                    )
+                )
                 tries = 0
             process = Process(job)
     with _lock:
@@ -136,7 +155,21 @@ def died(module: str, function: str, cell: Cell, why: str) -> str:
     """The line of a cell that took the process with it that was to report it."""
     family, check = Path(module).stem.removeprefix("test_"), function.removeprefix("test_")
     node = f"{module}::{function}[{cell.id}]"
-    return line_of(CellResult(cell.id, family, cell.op, cell.dtype, check, dict(cell.axes), "crashed", why, 0.0, 0, node))
+    return line_of(
+        CellResult(
+            cell.id,
+            family,
+            cell.op,
+            cell.dtype,
+            check,
+            dict(cell.axes),
+            "crashed",
+            why,
+            0.0,
+            0,
+            node,
+        )
+    )
 
 
 def _here() -> str:

@@ -23,7 +23,8 @@ __all__ = ["Array", "Definite", "bits", "exactly"]
 Array = Any
 """A ``numpy.ndarray`` of mpf or mpc, or of integers."""
 Flat = Callable[..., tuple[Array, ...]]
-FIRST, DEEPER = 100, 200  # bits of a step of the outermost derivative, and by how many those inside are smaller
+# bits of a step of the outermost derivative, and by how many those inside are smaller
+FIRST, DEEPER = 100, 200
 FINER = 40  # bits by which the second of two steps is smaller
 AGREE = mpf(2) ** -60
 
@@ -40,9 +41,22 @@ def exactly(x: torch.Tensor) -> Array:
 
 def bits(inputs: Sequence[torch.Tensor], derivatives: int, far: int = 0) -> int:
     """How many bits of precision make every step and every sum of the inputs exact. `far`: the bits of what stands for infinity."""
-    sizes = [v for x in inputs if x.is_floating_point() or x.is_complex() for v in (x.abs(), x.abs()[x != 0]) if v.numel()]
+    sizes = [
+        v
+        for x in inputs
+        if x.is_floating_point() or x.is_complex()
+        for v in (x.abs(), x.abs()[x != 0])
+        if v.numel()
+    ]
     finite = [v[v.isfinite()].to(torch.float64) for v in sizes]
-    spread = max((float(v.log2().abs().clamp(max=1100).max()) for v in (v[v > 0] for v in finite) if v.numel()), default=0.0)
+    spread = max(
+        (
+            float(v.log2().abs().clamp(max=1100).max())
+            for v in (v[v > 0] for v in finite)
+            if v.numel()
+        ),
+        default=0.0,
+    )
     return int(160 + 2 * spread + derivatives * (FIRST + DEEPER + FINER + spread) + 2 * far)
 
 
@@ -62,7 +76,9 @@ class Definite:
     def forward(self, f: Flat) -> Flat:
         return f
 
-    def vjp(self, f: Flat, *primals: Array) -> tuple[tuple[Array, ...], Callable[[Sequence[Array]], tuple[Array, ...]]]:
+    def vjp(
+        self, f: Flat, *primals: Array
+    ) -> tuple[tuple[Array, ...], Callable[[Sequence[Array]], tuple[Array, ...]]]:
         with self._inside():
             outputs = f(*primals)
 
@@ -73,37 +89,61 @@ class Definite:
 
     backward = vjp
 
-    def jvp(self, f: Flat, primals: Sequence[Array], tangents: Sequence[Array]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    def jvp(
+        self, f: Flat, primals: Sequence[Array], tangents: Sequence[Array]
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         with self._inside():
             outputs = f(*primals)
         return outputs, self.along(f, primals, tangents)
 
-    def jacrev(self, f: Flat, argnums: tuple[int, ...]) -> Callable[..., tuple[tuple[Array, ...], ...]]:
+    def jacrev(
+        self, f: Flat, argnums: tuple[int, ...]
+    ) -> Callable[..., tuple[tuple[Array, ...], ...]]:
         """Blocks ``[output][argument]``, column by column."""
 
         def g(*args: Array) -> tuple[tuple[Array, ...], ...]:
             blocks: list[list[Array]] = []
             for k in argnums:
-                columns = [self.along(f, args, _unit(args, k, index, mpf(1))) for index in numpy.ndindex(args[k].shape)]
+                columns = [
+                    self.along(f, args, _unit(args, k, index, mpf(1)))
+                    for index in numpy.ndindex(args[k].shape)
+                ]
                 blocks.append(
-                    [numpy.stack(parts, axis=-1).reshape(*parts[0].shape, *args[k].shape) for parts in zip(*columns, strict=True)]
+                    [
+                        numpy.stack(parts, axis=-1).reshape(*parts[0].shape, *args[k].shape)
+                        for parts in zip(*columns, strict=True)
+                    ]
                 )
             return tuple(zip(*blocks, strict=True))
 
         return g
 
-    def _gradient(self, f: Flat, primals: Sequence[Array], k: int, cotangents: Sequence[Array]) -> Array:
+    def _gradient(
+        self, f: Flat, primals: Sequence[Array], k: int, cotangents: Sequence[Array]
+    ) -> Array:
         gradient = numpy.empty(primals[k].shape, dtype=object)
         is_complex = any(isinstance(x, mp.mpc) for x in primals[k].flat)
         for index in numpy.ndindex(primals[k].shape):
             parts = [
-                sum((_inner(c, d) for c, d in zip(cotangents, self.along(f, primals, _unit(primals, k, index, way)), strict=True)), mpf(0))
+                sum(
+                    (
+                        _inner(c, d)
+                        for c, d in zip(
+                            cotangents,
+                            self.along(f, primals, _unit(primals, k, index, way)),
+                            strict=True,
+                        )
+                    ),
+                    mpf(0),
+                )
                 for way in ((mpf(1), mp.mpc(0, 1)) if is_complex else (mpf(1),))
             ]
             gradient[index] = mp.mpc(*parts) if is_complex else parts[0]
         return gradient
 
-    def along(self, f: Flat, primals: Sequence[Array], directions: Sequence[Array | None]) -> tuple[Array, ...]:
+    def along(
+        self, f: Flat, primals: Sequence[Array], directions: Sequence[Array | None]
+    ) -> tuple[Array, ...]:
         """The derivative of each output along `directions`, one for each primal; None: it stays."""
         sizes = [abs(v) for x in primals for v in x.flat if not isinstance(v, int) and v != 0]
         step = min(sizes, default=mpf(1)) * mp.ldexp(1, -FIRST - DEEPER * self._depth)
@@ -112,14 +152,24 @@ class Definite:
             return tuple(_array((a + b) / 2) for a, b in zip(ahead, behind, strict=True))
         nearer = zip(*self._slopes(f, primals, directions, step * mp.ldexp(1, -FINER)), strict=True)
         smooth = numpy.frompyfunc(_smooth, 4, 1)
-        return tuple(_array(smooth(a, b, c, d)) for a, b, (c, d) in zip(ahead, behind, nearer, strict=True))
+        return tuple(
+            _array(smooth(a, b, c, d)) for a, b, (c, d) in zip(ahead, behind, nearer, strict=True)
+        )
 
-    def _slopes(self, f: Flat, primals: Sequence[Array], directions: Sequence[Array | None], step: Any) -> tuple[list[Array], list[Array]]:
+    def _slopes(
+        self, f: Flat, primals: Sequence[Array], directions: Sequence[Array | None], step: Any
+    ) -> tuple[list[Array], list[Array]]:
         """Differences by `step` ahead and behind, over the step."""
         with self._inside():
             centre = f(*primals)
             up, down = (
-                f(*[x if u is None else _array(x + s * u) for x, u in zip(primals, directions, strict=True)]) for s in (step, -step)
+                f(
+                    *[
+                        x if u is None else _array(x + s * u)
+                        for x, u in zip(primals, directions, strict=True)
+                    ]
+                )
+                for s in (step, -step)
             )
         pairs = zip(up, centre, down, strict=True)
         slopes = [(_array((u - c) / step), _array((c - d) / step)) for u, c, d in pairs]
@@ -139,7 +189,10 @@ def _array(x: Any) -> Array:
 
 
 def _agree(ahead: Array, behind: Array) -> bool:
-    return all(abs(a - b) <= AGREE * max(abs(a), abs(b)) for a, b in zip(ahead.flat, behind.flat, strict=True))
+    return all(
+        abs(a - b) <= AGREE * max(abs(a), abs(b))
+        for a, b in zip(ahead.flat, behind.flat, strict=True)
+    )
 
 
 def _smooth(ahead: Any, behind: Any, nearer_ahead: Any, nearer_behind: Any) -> Any:
@@ -158,4 +211,6 @@ def _unit(primals: Sequence[Array], k: int, index: tuple[int, ...], way: Any) ->
 
 def _inner(c: Array, d: Array) -> Any:
     """The real part of Σ conj(c)·d. A zero cotangent leaves out an entry without a derivative."""
-    return sum(((mp.conj(a) * b).real for a, b in zip(c.flat, d.flat, strict=True) if a != 0), mpf(0))
+    return sum(
+        ((mp.conj(a) * b).real for a, b in zip(c.flat, d.flat, strict=True) if a != 0), mpf(0)
+    )

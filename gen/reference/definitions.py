@@ -19,7 +19,9 @@ from gen.reference.scalars import Undefined
 __all__ = ["DEFINITIONS", "MOVED"]
 
 Dim = int | Sequence[int] | None
-exp, log, sqrt = (numpy.frompyfunc(f, 1, 1) for f in (lambda x: mp.exp(x), lambda x: _log(x), lambda x: _sqrt(x)))
+exp, log, sqrt = (
+    numpy.frompyfunc(f, 1, 1) for f in (lambda x: mp.exp(x), lambda x: _log(x), lambda x: _sqrt(x))
+)
 
 
 def _log(x: Any) -> Any:
@@ -33,7 +35,13 @@ def _sqrt(x: Any) -> Any:
 
 
 def _axis(dim: Dim, x: Array) -> tuple[int, ...]:
-    dims = range(x.ndim) if dim is None or dim == [] or dim == () else [dim] if isinstance(dim, int) else dim
+    dims = (
+        range(x.ndim)
+        if dim is None or dim == [] or dim == ()
+        else [dim]
+        if isinstance(dim, int)
+        else dim
+    )
     return tuple(d % max(x.ndim, 1) for d in dims)
 
 
@@ -53,7 +61,9 @@ def _along_rows(f: Callable[[Array, int], Array]) -> Callable[..., Array]:
     """A definition of ``op(x, dim, dtype=None)`` from one for arrays with dimensions."""
 
     def g(x: Array, dim: int | None = None, dtype: Any = None, **others: Any) -> Array:
-        _plain(dtype=dtype, **{name: value for name, value in others.items() if name != "_stacklevel"})
+        _plain(
+            dtype=dtype, **{name: value for name, value in others.items() if name != "_stacklevel"}
+        )
         if dim is None:
             raise Undefined("no dimension")
         return f(_row(x), dim).reshape(x.shape)
@@ -99,7 +109,14 @@ def _prod(x: Array, axis: Any, keepdims: bool) -> Array:
     return x.prod(axis=axis, keepdims=keepdims)
 
 
-def _var(x: Array, dim: Dim = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None) -> Array:
+def _var(
+    x: Array,
+    dim: Dim = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: Any = None,
+) -> Array:
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     x, axis = _row(x), _axis(dim, _row(x))
@@ -111,25 +128,40 @@ def _var(x: Array, dim: Dim = None, unbiased: bool | None = None, keepdim: bool 
     return numpy.asarray((gaps * gaps).sum(axis=axis, keepdims=keepdim), dtype=object) / count
 
 
-def _norm(x: Array, ord: Any = 2, dim: Dim = None, keepdim: bool = False, dtype: Any = None) -> Array:  # torch's name
+# torch's name
+def _norm(
+    x: Array, ord: Any = 2, dim: Dim = None, keepdim: bool = False, dtype: Any = None
+) -> Array:
     _plain(dtype=dtype)
     if x.ndim == 0:
         return abs(x)
     axis, size = _axis(dim, x), abs(x)
     if ord in (math.inf, -math.inf):
-        return size.max(axis=axis, keepdims=keepdim) if ord > 0 else size.min(axis=axis, keepdims=keepdim)
+        return (
+            size.max(axis=axis, keepdims=keepdim)
+            if ord > 0
+            else size.min(axis=axis, keepdims=keepdim)
+        )
     if ord == 0:
         return numpy.asarray((size != 0).sum(axis=axis, keepdims=keepdim)).astype(object) * mpf(1)
     if ord < 0 and bool((size == 0).any()):
         raise Undefined("a negative power of 0")
-    return numpy.asarray(_power(size, ord).sum(axis=axis, keepdims=keepdim), dtype=object) ** (1 / mpf(ord))
+    return numpy.asarray(_power(size, ord).sum(axis=axis, keepdims=keepdim), dtype=object) ** (
+        1 / mpf(ord)
+    )
 
 
 def _power(size: Array, p: Any) -> Array:
-    return size * size if p == 2 else numpy.frompyfunc(lambda v: mpf(0) if v == 0 else mp.power(v, mpf(p)), 1, 1)(size)
+    return (
+        size * size
+        if p == 2
+        else numpy.frompyfunc(lambda v: mpf(0) if v == 0 else mp.power(v, mpf(p)), 1, 1)(size)
+    )
 
 
-def _p_norm(x: Array, p: Any = "fro", dim: Dim = None, keepdim: bool = False, dtype: Any = None) -> Array:
+def _p_norm(
+    x: Array, p: Any = "fro", dim: Dim = None, keepdim: bool = False, dtype: Any = None
+) -> Array:
     if p == "fro" or p is None:
         p = 2
     elif isinstance(p, str):
@@ -157,7 +189,9 @@ def _normalize(x: Array, p: Any = 2.0, dim: int = 1, eps: float = 1e-12) -> Arra
 def _cosine(x: Array, y: Array, dim: int = 1, eps: float = 1e-8) -> Array:
     x, y = (_row(v) for v in numpy.broadcast_arrays(x, y))
     product = numpy.asarray((x * y).sum(axis=dim), dtype=object)
-    return product / (numpy.maximum(_norm(x, 2, dim), mpf(eps)) * numpy.maximum(_norm(y, 2, dim), mpf(eps)))
+    return product / (
+        numpy.maximum(_norm(x, 2, dim), mpf(eps)) * numpy.maximum(_norm(y, 2, dim), mpf(eps))
+    )
 
 
 # --- normalizations -----------------------------------------------------------------------------------------------------------------
@@ -175,13 +209,17 @@ def _affine(x: Array, weight: Array | None, bias: Array | None) -> Array:
     return x if bias is None else x + bias.reshape(shape)
 
 
-def _layer_norm(x: Array, shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Array:
+def _layer_norm(
+    x: Array, shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Array:
     y = _standardized(x, tuple(range(x.ndim - len(shape), x.ndim)), eps)
     y = y if weight is None else y * weight
     return y if bias is None else y + bias
 
 
-def _group_norm(x: Array, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Array:
+def _group_norm(
+    x: Array, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Array:
     rows = x.reshape(x.shape[0], num_groups, -1)
     return _affine(_standardized(rows, (2,), eps).reshape(x.shape), weight, bias)
 
@@ -202,17 +240,30 @@ def _batch_norm(
     if training:
         return _affine(_standardized(x, (0, *range(2, x.ndim)), eps), weight, bias)
     shape = (1, -1, *(1 for _ in x.shape[2:]))
-    return _affine((x - running_mean.reshape(shape)) / sqrt(running_var.reshape(shape) + mpf(eps)), weight, bias)
+    return _affine(
+        (x - running_mean.reshape(shape)) / sqrt(running_var.reshape(shape) + mpf(eps)),
+        weight,
+        bias,
+    )
 
 
 # --- order, averages and ranges -----------------------------------------------------------------------------------------------------
 
 
-def _quantile(x: Array, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Array:
+def _quantile(
+    x: Array,
+    q: Any,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+) -> Array:
     if interpolation != "linear":
         raise Undefined(f"interpolation {interpolation}")
     q = numpy.asarray(q, dtype=object)
-    rows = numpy.sort(_row(x).reshape(-1) if dim is None else numpy.moveaxis(_row(x), dim, -1), axis=-1)
+    rows = numpy.sort(
+        _row(x).reshape(-1) if dim is None else numpy.moveaxis(_row(x), dim, -1), axis=-1
+    )
     found = []
     for part in q.reshape(-1):
         place = mpf(part) * (rows.shape[-1] - 1)
@@ -228,19 +279,35 @@ def _quantile(x: Array, q: Any, dim: int | None = None, keepdim: bool = False, *
 
 
 def _avg_pool1d(
-    x: Array, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True
+    x: Array,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
 ) -> Array:
-    (size, pace, pad) = (v[0] if isinstance(v, (tuple, list)) else v for v in (kernel_size, stride or kernel_size, padding))
+    (size, pace, pad) = (
+        v[0] if isinstance(v, (tuple, list)) else v
+        for v in (kernel_size, stride or kernel_size, padding)
+    )
     if pad or ceil_mode:
         raise Undefined("padding")
-    return numpy.stack([x[..., k : k + size].sum(axis=-1) / mpf(size) for k in range(0, x.shape[-1] - size + 1, pace)], axis=-1)
+    return numpy.stack(
+        [
+            x[..., k : k + size].sum(axis=-1) / mpf(size)
+            for k in range(0, x.shape[-1] - size + 1, pace)
+        ],
+        axis=-1,
+    )
 
 
 def _linspace(start: Any, end: Any, steps: int, **others: Any) -> Array:
     made = numpy.empty(steps, dtype=object)
     for k in range(steps):
         made[k] = (start * (steps - 1 - k) + end * k) / mpf(steps - 1) if steps > 1 else start
-    return numpy.stack([numpy.asarray(v, dtype=object).reshape(()) for v in made]) if steps else made
+    return (
+        numpy.stack([numpy.asarray(v, dtype=object).reshape(()) for v in made]) if steps else made
+    )
 
 
 # --- losses -------------------------------------------------------------------------------------------------------------------------
@@ -261,10 +328,16 @@ def _cross_entropy(
     if t.dtype == object:
         losses = -_times(numpy.moveaxis(t, channel, -1), logs).sum(axis=-1)
         total = numpy.asarray(losses, dtype=object)
-        return total.sum() / mpf(max(total.size, 1)) if reduction == "mean" else _reduced(total, reduction)
+        return (
+            total.sum() / mpf(max(total.size, 1))
+            if reduction == "mean"
+            else _reduced(total, reduction)
+        )
     if bool((t == ignore_index).any()) or bool((t < 0).any()):
         raise Undefined("classes that are ignored")
-    losses = numpy.asarray(-numpy.take_along_axis(logs, numpy.asarray(t)[..., None], -1)[..., 0], dtype=object)
+    losses = numpy.asarray(
+        -numpy.take_along_axis(logs, numpy.asarray(t)[..., None], -1)[..., 0], dtype=object
+    )
     return _reduced(losses, reduction)
 
 
@@ -272,7 +345,14 @@ _times = numpy.frompyfunc(lambda p, v: mpf(0) if p == 0 else p * v, 2, 1)
 """A probability times what may be infinite where it is 0."""
 
 
-def _kl_div(x: Array, t: Array, size_average: Any = None, reduce: Any = None, reduction: str = "mean", log_target: bool = False) -> Array:
+def _kl_div(
+    x: Array,
+    t: Array,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> Array:
     losses = exp(t) * (t - x) if log_target else _times(t, log(t) - x)
     losses = numpy.asarray(losses, dtype=object)
     if reduction == "batchmean":
@@ -281,21 +361,33 @@ def _kl_div(x: Array, t: Array, size_average: Any = None, reduce: Any = None, re
 
 
 def _ctc(
-    x: Array, targets: Array, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False
+    x: Array,
+    targets: Array,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
 ) -> Array:
     """By the sum over all ways to spell the targets with repetitions and blanks. x (T, N, C) are logarithms of probabilities."""
     if numpy.asarray(targets).ndim != 2 or zero_infinity:
         raise Undefined("targets that are no matrix")
     losses = []
-    for n, (steps, length) in enumerate(zip(map(int, input_lengths), map(int, target_lengths), strict=True)):
+    for n, (steps, length) in enumerate(
+        zip(map(int, input_lengths), map(int, target_lengths), strict=True)
+    ):
         word = [blank]
         for letter in targets[n][:length]:
             word += [int(letter), blank]
         ways = [exp(x[0, n, c]) if s < 2 else mpf(0) for s, c in enumerate(word)]
         for step in range(1, steps):
-            skips = [s > 1 and word[s] != blank and word[s] != word[s - 2] for s in range(len(word))]
+            skips = [
+                s > 1 and word[s] != blank and word[s] != word[s - 2] for s in range(len(word))
+            ]
             ways = [
-                (ways[s] + (ways[s - 1] if s else 0) + (ways[s - 2] if skips[s] else 0)) * exp(x[step, n, c]) for s, c in enumerate(word)
+                (ways[s] + (ways[s - 1] if s else 0) + (ways[s - 2] if skips[s] else 0))
+                * exp(x[step, n, c])
+                for s, c in enumerate(word)
             ]
         losses.append((-log(sum(ways[-2:], mpf(0))), max(length, 1)))
     if reduction == "mean":
@@ -304,7 +396,14 @@ def _ctc(
 
 
 def _elementwise_loss(f: Callable[[Array], Array]) -> Callable[..., Array]:
-    def g(x: Array, y: Array, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Any = None) -> Array:
+    def g(
+        x: Array,
+        y: Array,
+        size_average: Any = None,
+        reduce: Any = None,
+        reduction: str = "mean",
+        weight: Any = None,
+    ) -> Array:
         _plain(weight=weight)
         return _reduced(numpy.asarray(f(x - y), dtype=object), reduction)
 
@@ -376,7 +475,9 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
     "torch.nn.functional.mse_loss": _elementwise_loss(lambda d: d * d),
     "torch.nn.functional.l1_loss": _elementwise_loss(abs),
     # --- products
-    "torch.addr": lambda x, a, b, beta=1, alpha=1: (x * beta if beta else 0) + alpha * a[:, None] * b[None, :],
+    "torch.addr": lambda x, a, b, beta=1, alpha=1: (
+        (x * beta if beta else 0) + alpha * a[:, None] * b[None, :]
+    ),
     "torch.outer": lambda a, b: a[:, None] * b[None, :],
     # --- complex numbers
     "torch.angle": _each(_angle),
@@ -392,7 +493,19 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
 MOVED = {
     name: 2 if "dist" in name else 1
     for name in DEFINITIONS
-    if any(word in name for word in ("var", "std", "dist", "layer_norm", "group_norm", "instance_norm", "batch_norm", "cosine"))
+    if any(
+        word in name
+        for word in (
+            "var",
+            "std",
+            "dist",
+            "layer_norm",
+            "group_norm",
+            "instance_norm",
+            "batch_norm",
+            "cosine",
+        )
+    )
 }
 """Functions that a shift of their first inputs does not change, and how many inputs that is: rounding counts relative to differences of
 entries."""

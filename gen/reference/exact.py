@@ -70,7 +70,12 @@ class Polynomial:
 
     def times(self, place: int) -> Polynomial:
         """The product with the input at `place`."""
-        terms = Counter({(tuple(sorted((*factors, place))), orders): count for (factors, orders), count in self.terms.items()})
+        terms = Counter(
+            {
+                (tuple(sorted((*factors, place))), orders): count
+                for (factors, orders), count in self.terms.items()
+            }
+        )
         return Polynomial(terms, self.arguments)
 
     def plus(self, other: Polynomial) -> Polynomial:
@@ -91,22 +96,33 @@ class Exact:
     def forward(self, f: Flat) -> Flat:
         return f
 
-    def vjp(self, f: Flat, *primals: Symbol) -> tuple[tuple[Any, ...], Callable[[Sequence[Symbol]], tuple[Polynomial, ...]]]:
+    def vjp(
+        self, f: Flat, *primals: Symbol
+    ) -> tuple[tuple[Any, ...], Callable[[Sequence[Symbol]], tuple[Polynomial, ...]]]:
         outputs = f(*primals)
 
         def pullback(cotangents: Sequence[Symbol]) -> tuple[Polynomial, ...]:
             return tuple(
-                _sum(output.by(primal.place).times(c.place) for output, c in zip(outputs, cotangents, strict=True)) for primal in primals
+                _sum(
+                    output.by(primal.place).times(c.place)
+                    for output, c in zip(outputs, cotangents, strict=True)
+                )
+                for primal in primals
             )
 
         return outputs, pullback
 
     backward = vjp
 
-    def jvp(self, f: Flat, primals: Sequence[Symbol], tangents: Sequence[Symbol]) -> tuple[tuple[Any, ...], tuple[Polynomial, ...]]:
+    def jvp(
+        self, f: Flat, primals: Sequence[Symbol], tangents: Sequence[Symbol]
+    ) -> tuple[tuple[Any, ...], tuple[Polynomial, ...]]:
         outputs = f(*primals)
         pairs = list(zip(primals, tangents, strict=True))
-        return outputs, tuple(_sum(output.by(primal.place).times(t.place) for primal, t in pairs) for output in outputs)
+        return outputs, tuple(
+            _sum(output.by(primal.place).times(t.place) for primal, t in pairs)
+            for output in outputs
+        )
 
 
 def _sum(polynomials: Iterable[Polynomial]) -> Polynomial:
@@ -154,7 +170,12 @@ class Function:
         for (factors, orders), times in polynomial.terms.items():
             found = [self.partial(orders, point) for point in zip(*points, strict=True)]
             unknown |= torch.tensor([number is None for number in found])
-            term = torch.tensor([0.0 if number is None else number for number in found], dtype=torch.float64) * times
+            term = (
+                torch.tensor(
+                    [0.0 if number is None else number for number in found], dtype=torch.float64
+                )
+                * times
+            )
             reach, vanishes = torch.maximum(reach, term.abs()), term.abs() < ZERO
             inner = torch.ones_like(term)
             for place in factors:
@@ -164,14 +185,23 @@ class Function:
             noise += torch.where(vanishes, inner.abs() * nearest ** -sum(orders), 0.0)
         return Evaluated(value, scale, reach, noise, unknown)
 
-    def at_edges(self, polynomial: Polynomial, inputs: Sequence[Tensor], at: Callable[..., float | None]) -> tuple[Tensor, Tensor]:
+    def at_edges(
+        self, polynomial: Polynomial, inputs: Sequence[Tensor], at: Callable[..., float | None]
+    ) -> tuple[Tensor, Tensor]:
         """The polynomial at every element of `inputs` with the partial derivatives of `at`, and a mask of entries where one is None."""
-        points = list(zip(*(inputs[place].to(torch.float64).tolist() for place in polynomial.arguments), strict=True))
+        points = list(
+            zip(
+                *(inputs[place].to(torch.float64).tolist() for place in polynomial.arguments),
+                strict=True,
+            )
+        )
         terms, unknown = [], torch.zeros(len(points), dtype=torch.bool)
         for (factors, orders), times in polynomial.terms.items():
             found = [at(self, orders, point) for point in points]
             unknown |= torch.tensor([number is None for number in found])
-            numbers = [0.0 if number is None or 0 < abs(number) < ZERO else number for number in found]
+            numbers = [
+                0.0 if number is None or 0 < abs(number) < ZERO else number for number in found
+            ]
             term = torch.tensor(numbers, dtype=torch.float64) * times
             for place in factors:
                 term = term * inputs[place].to(torch.float64)
@@ -181,14 +211,21 @@ class Function:
     def partial(self, orders: Sequence[int], point: Sequence[float]) -> float | None:
         """The partial derivative at a point, from the store if it was computed before; None where there is none."""
         store = _store(self.name)
-        if sum(orders) > 1 and self.name not in DERIVATIVES:  # differences on either side of a kink see no second derivative
-            lower = (tuple(o - (k == at) for k, o in enumerate(orders)) for at in range(len(orders)) if orders[at])
+        # differences on either side of a kink see no second derivative
+        if sum(orders) > 1 and self.name not in DERIVATIVES:
+            lower = (
+                tuple(o - (k == at) for k, o in enumerate(orders))
+                for at in range(len(orders))
+                if orders[at]
+            )
             if any(self.partial(some, point) is None for some in lower):
                 return None
         key = f"{','.join(map(str, orders))} {','.join(map(float.hex, point))} {self.constants}"
         if key not in store.known:
             try:
-                store.known[key] = float(partial(self._call, orders, point, self._closed(), self.name in ACCURATE))
+                store.known[key] = float(
+                    partial(self._call, orders, point, self._closed(), self.name in ACCURATE)
+                )
             except Undefined as reason:
                 store.known[key] = str(reason)
             store.changed = True
@@ -236,7 +273,9 @@ def partial(
     """
     order = sum(orders)
     spread = max((abs(math.log2(abs(x))) for x in point if x), default=0.0)
-    bits = int(UNDERFLOW + spread + order * (FINE + 20 + spread) + (300 * order if 0.0 in point else 0))
+    bits = int(
+        UNDERFLOW + spread + order * (FINE + 20 + spread) + (300 * order if 0.0 in point else 0)
+    )
     if order and closed is not None:
         bits = int(300 + 2 * spread)
     if not order and accurate:
@@ -248,18 +287,29 @@ def partial(
             return _value(closed, order, *map(mpf, point))
         found = [_difference(f, orders, [mpf(x) for x in point], step) for step in (1, -1, 32)]
         size = max(map(abs, found))
-        if max(found) - min(found) > AGREE * size and size > (mpf(2) ** -250 if 0.0 in point else mpf(2) ** -1100):
+        if max(found) - min(found) > AGREE * size and size > (
+            mpf(2) ** -250 if 0.0 in point else mpf(2) ** -1100
+        ):
             raise Undefined("a kink: differences by several steps disagree")
         return (found[0] + found[1]) / 2
 
 
-def _difference(f: Callable[..., Any], orders: Sequence[int], point: Sequence[Any], factor: int) -> Any:
+def _difference(
+    f: Callable[..., Any], orders: Sequence[int], point: Sequence[Any], factor: int
+) -> Any:
     steps = [factor * mp.ldexp(1, int(min(0, mp.mag(x))) - FINE if x else -300) for x in point]
     total = mpf(0)
     for counts in product(*(range(order + 1) for order in orders)):
-        weight = math.prod(math.comb(order, k) * (-1) ** (order - k) for order, k in zip(orders, counts, strict=True))
-        total += weight * _value(f, *(x + k * h for x, k, h in zip(point, counts, steps, strict=True)))
-    return total / math.prod((h**order for h, order in zip(steps, orders, strict=True)), start=mpf(1))
+        weight = math.prod(
+            math.comb(order, k) * (-1) ** (order - k)
+            for order, k in zip(orders, counts, strict=True)
+        )
+        total += weight * _value(
+            f, *(x + k * h for x, k, h in zip(point, counts, steps, strict=True))
+        )
+    return total / math.prod(
+        (h**order for h, order in zip(steps, orders, strict=True)), start=mpf(1)
+    )
 
 
 def _value(f: Callable[..., Any], *args: Any) -> Any:
@@ -267,7 +317,8 @@ def _value(f: Callable[..., Any], *args: Any) -> Any:
         found = f(*args)
     except Undefined:
         raise
-    except (ValueError, ZeroDivisionError, OverflowError, mp.NoConvergence) as error:  # mpmath's words for poles and the like
+    except (ValueError, ZeroDivisionError, OverflowError, mp.NoConvergence) as error:
+        # mpmath's words for poles and the like
         raise Undefined(f"no value ({type(error).__name__}: {str(error)[:60]})") from None
     if isinstance(found, mp.mpc):
         if found.imag != 0:
@@ -328,4 +379,6 @@ def _read(path: Path) -> dict[str, float | str]:
 def _definitions() -> str:
     """A digest of what stored results depend on: the definitions and the way of differentiating."""
     here = Path(__file__).parent
-    return blake2b(b"".join((here / name).read_bytes() for name in ("scalars.py", "exact.py")), digest_size=6).hexdigest()
+    return blake2b(
+        b"".join((here / name).read_bytes() for name in ("scalars.py", "exact.py")), digest_size=6
+    ).hexdigest()

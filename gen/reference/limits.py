@@ -29,7 +29,11 @@ def _ignoring_nan(choose: Callable[..., float]) -> Callable[[float, float], floa
 
 def _quotient(x: float, y: float) -> float:
     if y == 0:
-        return math.nan if x == 0 or math.isnan(x) else math.copysign(math.inf, x) * math.copysign(1, y)
+        return (
+            math.nan
+            if x == 0 or math.isnan(x)
+            else math.copysign(math.inf, x) * math.copysign(1, y)
+        )
     return x / y
 
 
@@ -64,7 +68,9 @@ STANDARD: dict[str, Callable[..., float]] = {
     "torch.fmin": _ignoring_nan(min),
 }
 """Values by IEEE 754, by C or by Python, whose ``//`` and ``%`` torch's documentation names. Errors of Python are no value."""
-SIGNED = frozenset(("torch.add", "torch.sub", "torch.mul", "torch.true_divide", "torch.div.no_rounding_mode"))
+SIGNED = frozenset(
+    ("torch.add", "torch.sub", "torch.mul", "torch.true_divide", "torch.div.no_rounding_mode")
+)
 """Functions the sign of whose zeros IEEE 754 gives."""
 
 
@@ -99,7 +105,9 @@ def _standard(function: Function, point: Sequence[float]) -> float | None:
 
 def _at_nan(function: Function, orders: Sequence[int]) -> float | None:
     """The derivative of a function of one number at NaN: the same number as everywhere, or NaN."""
-    probed = {found for number in PROBES if (found := function.partial(orders, (number,))) is not None}
+    probed = {
+        found for number in PROBES if (found := function.partial(orders, (number,))) is not None
+    }
     return probed.pop() if len(probed) == 1 else math.nan if probed else None
 
 
@@ -111,7 +119,9 @@ def _ways(point: Sequence[float]) -> list[list[list[float]]]:
     for pace in paces:
         way = []
         for step in (0, 1):
-            sizes = iter([FAR[step] ** 0.5 if pace[k % 2] == 0 else FAR[step] for k in range(count)])
+            sizes = iter(
+                [FAR[step] ** 0.5 if pace[k % 2] == 0 else FAR[step] for k in range(count)]
+            )
             way.append([math.copysign(next(sizes), x) if math.isinf(x) else x for x in point])
         found.append(way)
     return found

@@ -27,7 +27,8 @@ class Loop:
     lacks: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
-        self._depth = 0  # how many derivatives are running; inside one, results must stay differentiable
+        # how many derivatives are running; inside one, results must stay differentiable
+        self._depth = 0
 
     def jit(self, f: Callable[..., Any], *, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
         """`f`, after a call of which the memory of the tensors in the lists at `donate` is taken."""
@@ -43,7 +44,13 @@ class Loop:
 
         return g
 
-    def training(self, train: Callable[[Sequence[Tensor]], tuple[Tensor, ...]], parameters: Sequence[Tensor], *, session: bool) -> Any:
+    def training(
+        self,
+        train: Callable[[Sequence[Tensor]], tuple[Tensor, ...]],
+        parameters: Sequence[Tensor],
+        *,
+        session: bool,
+    ) -> Any:
         with self._inside():
             return train([torch.nn.Parameter(p.clone()) for p in parameters])
 
@@ -52,7 +59,9 @@ class Loop:
     def forward(self, f: Flat) -> Flat:
         return f
 
-    def vjp(self, f: Flat, *primals: Tensor) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
+    def vjp(
+        self, f: Flat, *primals: Tensor
+    ) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
         xs, outputs = self._recorded(f, primals)
 
         def pullback(cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -60,17 +69,23 @@ class Loop:
 
         return self._released(outputs), pullback
 
-    def backward(self, f: Flat, *primals: Tensor) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
+    def backward(
+        self, f: Flat, *primals: Tensor
+    ) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
         return self.vjp(f, *primals)
 
-    def jvp(self, f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def jvp(
+        self, f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         outputs, push = self._linearized(f, primals)
         return self._released(outputs), push(tangents)
 
     def linearize(self, f: Flat, *primals: Tensor) -> tuple[tuple[Tensor, ...], Push]:
         return f(*primals), lambda tangents: self.jvp(f, primals, tangents)[1]
 
-    def dual(self, f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def dual(
+        self, f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         return self.jvp(f, primals, tangents)
 
     def grad(self, f: Callable[..., Tensor]) -> Flat:
@@ -80,24 +95,34 @@ class Loop:
 
         return g
 
-    def jacrev(self, f: Flat, argnums: Sequence[int]) -> Callable[..., tuple[tuple[Tensor, ...], ...]]:
+    def jacrev(
+        self, f: Flat, argnums: Sequence[int]
+    ) -> Callable[..., tuple[tuple[Tensor, ...], ...]]:
         def g(*args: Tensor) -> tuple[tuple[Tensor, ...], ...]:
             outputs, pullback = self.vjp(_of(f, args, argnums), *[args[n] for n in argnums])
             blocks = []
             for place, output in enumerate(outputs):
                 rows = [pullback(_one_hot(outputs, place, index)) for index in _indices(output)]
                 blocks.append(
-                    tuple(_stacked([row[k] for row in rows], output.shape, args[n].shape, args[n]) for k, n in enumerate(argnums))
+                    tuple(
+                        _stacked([row[k] for row in rows], output.shape, args[n].shape, args[n])
+                        for k, n in enumerate(argnums)
+                    )
                 )
             return tuple(blocks)
 
         return g
 
-    def jacfwd(self, f: Flat, argnums: Sequence[int]) -> Callable[..., tuple[tuple[Tensor, ...], ...]]:
+    def jacfwd(
+        self, f: Flat, argnums: Sequence[int]
+    ) -> Callable[..., tuple[tuple[Tensor, ...], ...]]:
         def g(*args: Tensor) -> tuple[tuple[Tensor, ...], ...]:
             primals = [args[n] for n in argnums]
             outputs, push = self._linearized(_of(f, args, argnums), primals)
-            columns = [[push(_one_hot(primals, k, index)) for index in _indices(primal)] for k, primal in enumerate(primals)]
+            columns = [
+                [push(_one_hot(primals, k, index)) for index in _indices(primal)]
+                for k, primal in enumerate(primals)
+            ]
             return _blocks(columns, primals, outputs)
 
         return g
@@ -114,24 +139,41 @@ class Loop:
                 return tuple(block for row in rows for block in row)
 
             flat = self.jacfwd(first, argnums)(*args)
-            return tuple(flat[place * count : (place + 1) * count] for place in range(outputs_count))
+            return tuple(
+                flat[place * count : (place + 1) * count] for place in range(outputs_count)
+            )
 
         return g
 
     # --- other transforms -------------------------------------------------------------------------------------------------------
 
-    def vmap(self, f: Flat, in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0) -> Flat:
+    def vmap(
+        self, f: Flat, in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0
+    ) -> Flat:
         """A loop over the batch. Each entry is a new contiguous tensor, without a trace of the batch in its layout.
 
         An output whose dimension is None is the same for every entry.
         """
 
         def g(*args: Tensor) -> tuple[Tensor, ...]:
-            size = next(arg.shape[dim] for arg, dim in zip(args, in_dims, strict=True) if dim is not None)
-            rows = [f(*[arg if dim is None else _entry(arg, dim, b) for arg, dim in zip(args, in_dims, strict=True)]) for b in range(size)]
+            size = next(
+                arg.shape[dim] for arg, dim in zip(args, in_dims, strict=True) if dim is not None
+            )
+            rows = [
+                f(
+                    *[
+                        arg if dim is None else _entry(arg, dim, b)
+                        for arg, dim in zip(args, in_dims, strict=True)
+                    ]
+                )
+                for b in range(size)
+            ]
             columns = list(zip(*rows, strict=True))
             dims = (out_dims,) * len(columns) if isinstance(out_dims, int) else out_dims
-            return tuple(c[0] if dim is None else torch.stack(c, dim) for c, dim in zip(columns, dims, strict=True))
+            return tuple(
+                c[0] if dim is None else torch.stack(c, dim)
+                for c, dim in zip(columns, dims, strict=True)
+            )
 
         return g
 
@@ -141,15 +183,25 @@ class Loop:
     def trace(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
         return f
 
-    def checkpoint(self, f: Flat, args: Sequence[Tensor], cotangents: Sequence[Tensor], *, reentrant: bool) -> Any:
+    def checkpoint(
+        self, f: Flat, args: Sequence[Tensor], cotangents: Sequence[Tensor], *, reentrant: bool
+    ) -> Any:
         return self.joint(f, args, partition="", dynamic=False)(args, cotangents)
 
-    def session(self, f: Flat, args: Sequence[Tensor], cotangents: Sequence[Tensor], kept: Sequence[int]) -> Any:
+    def session(
+        self, f: Flat, args: Sequence[Tensor], cotangents: Sequence[Tensor], kept: Sequence[int]
+    ) -> Any:
         wanted = [place for place, value in enumerate(args) if value.requires_grad]
-        xs, outputs = self._recorded(_of(f, args, wanted), [args[place].detach() for place in wanted])
-        return self._released(outputs), self._gradients([outputs[place] for place in kept], xs, cotangents)
+        xs, outputs = self._recorded(
+            _of(f, args, wanted), [args[place].detach() for place in wanted]
+        )
+        return self._released(outputs), self._gradients(
+            [outputs[place] for place in kept], xs, cotangents
+        )
 
-    def functional(self, name: str, f: Flat, args: Sequence[Tensor], along: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def functional(
+        self, name: str, f: Flat, args: Sequence[Tensor], along: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
         everywhere = tuple(range(len(args)))
         if name == "vjp":
             outputs, pullback = self.vjp(f, *args)
@@ -161,13 +213,23 @@ class Loop:
         if name == "hessian":
             return tuple(block for row in self.hessian(f, everywhere)(*args)[0] for block in row)
         gradient = self.grad(lambda *xs: f(*xs)[0])
-        product = self.vjp(gradient, *args)[1](tuple(along)) if name == "vhp" else self.jvp(gradient, args, along)[1]
+        product = (
+            self.vjp(gradient, *args)[1](tuple(along))
+            if name == "vhp"
+            else self.jvp(gradient, args, along)[1]
+        )
         return (*f(*args), *product)
 
-    def joint(self, f: Flat, args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
-        def g(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def joint(
+        self, f: Flat, args: Sequence[Tensor], *, partition: str, dynamic: bool
+    ) -> Callable[..., Any]:
+        def g(
+            values: Sequence[Tensor], cotangents: Sequence[Tensor]
+        ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
             wanted = [place for place, value in enumerate(values) if value.requires_grad]
-            outputs, pullback = self.vjp(_of(f, values, wanted), *[values[place].detach() for place in wanted])
+            outputs, pullback = self.vjp(
+                _of(f, values, wanted), *[values[place].detach() for place in wanted]
+            )
             return outputs, pullback(tuple(cotangents))
 
         return g
@@ -181,7 +243,15 @@ class Loop:
     def saved(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
         return f
 
-    def per_sample(self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool) -> tuple[Tensor, ...]:
+    def per_sample(
+        self,
+        f: Flat,
+        batch: Tensor,
+        params: Sequence[Tensor],
+        *,
+        loss_reduction: str,
+        input_grad: bool,
+    ) -> tuple[Tensor, ...]:
         def gradients(entry: Tensor) -> tuple[Tensor, ...]:
             def loss(*given: Tensor) -> Tensor:
                 *held, x = given if input_grad else (*given, entry)
@@ -193,7 +263,9 @@ class Loop:
         rows = [gradients(entry) for entry in batch]
         return tuple(torch.stack(column) for column in zip(*rows, strict=True))
 
-    def per_sample_answer(self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, of: str, given: Any, each: bool) -> tuple[Tensor, ...]:
+    def per_sample_answer(
+        self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, of: str, given: Any, each: bool
+    ) -> tuple[Tensor, ...]:
         """From the gradients themselves. ``project``: a part of them is the projection, by the identity matrix."""
 
         def gradients(batch: Tensor) -> tuple[Tensor, ...]:
@@ -217,12 +289,19 @@ class Loop:
 
     # --- for checks ---------------------------------------------------------------------------------------------------------------
 
-    def observe(self, f: Flat, inputs: Sequence[Tensor], differentiable: Sequence[bool]) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
+    def observe(
+        self, f: Flat, inputs: Sequence[Tensor], differentiable: Sequence[bool]
+    ) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
         """Outputs of `f`, and for each whether it depends differentiably on the differentiable inputs."""
-        xs = [x.detach().requires_grad_() if flag else x.detach() for x, flag in zip(inputs, differentiable, strict=True)]
+        xs = [
+            x.detach().requires_grad_() if flag else x.detach()
+            for x, flag in zip(inputs, differentiable, strict=True)
+        ]
         with self._inside():
             outputs = f(*xs)
-        return tuple(output.detach() for output in outputs), tuple(output.requires_grad for output in outputs)
+        return tuple(output.detach() for output in outputs), tuple(
+            output.requires_grad for output in outputs
+        )
 
     # --- inside -------------------------------------------------------------------------------------------------------------------
 
@@ -235,23 +314,36 @@ class Loop:
         finally:
             self._depth -= 1
 
-    def _recorded(self, f: Flat, primals: Sequence[Tensor]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    def _recorded(
+        self, f: Flat, primals: Sequence[Tensor]
+    ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
         """Inputs for the engine, and `f` of them. They are connected to an outer recording if there is one."""
         with self._inside():
-            xs = [p.clone() if p.requires_grad else p.detach().clone().requires_grad_() for p in primals]
+            xs = [
+                p.clone() if p.requires_grad else p.detach().clone().requires_grad_()
+                for p in primals
+            ]
             return xs, tuple(f(*xs))
 
     def _released(self, outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return tuple(outputs) if self._depth else tuple(output.detach() for output in outputs)
 
-    def _gradients(self, outputs: Sequence[Tensor], xs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _gradients(
+        self, outputs: Sequence[Tensor], xs: Sequence[Tensor], cotangents: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
         pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
         if not pairs:
             return tuple(torch.zeros_like(x) for x in xs)
         tracked, seeds = zip(*pairs, strict=True)
         with torch.set_grad_enabled(self._depth > 0):
             return torch.autograd.grad(
-                tracked, list(xs), seeds, create_graph=self._depth > 0, retain_graph=True, allow_unused=True, materialize_grads=True
+                tracked,
+                list(xs),
+                seeds,
+                create_graph=self._depth > 0,
+                retain_graph=True,
+                allow_unused=True,
+                materialize_grads=True,
             )
 
     def _linearized(self, f: Flat, primals: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Push]:
@@ -278,18 +370,38 @@ class Loop:
             probes = [torch.ones_like(output, requires_grad=True) for output in tracked]
             gradients: Sequence[Tensor] = ()
             if tracked:
-                gradients = torch.autograd.grad(tracked, list(xs), probes, create_graph=True, allow_unused=True, materialize_grads=True)
+                gradients = torch.autograd.grad(
+                    tracked,
+                    list(xs),
+                    probes,
+                    create_graph=True,
+                    allow_unused=True,
+                    materialize_grads=True,
+                )
 
         def push(tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            pairs = [(g, t) for g, t in zip(gradients, tangents, strict=True) if g.requires_grad] if tracked else []
+            pairs = (
+                [(g, t) for g, t in zip(gradients, tangents, strict=True) if g.requires_grad]
+                if tracked
+                else []
+            )
             if not pairs:
                 return tuple(torch.zeros_like(output) for output in outputs)
             linear, seeds = zip(*pairs, strict=True)
             pushed = torch.autograd.grad(
-                linear, probes, seeds, create_graph=self._depth > 0, retain_graph=True, allow_unused=True, materialize_grads=True
+                linear,
+                probes,
+                seeds,
+                create_graph=self._depth > 0,
+                retain_graph=True,
+                allow_unused=True,
+                materialize_grads=True,
             )
             found = iter(pushed)
-            return tuple(next(found) if output.requires_grad else torch.zeros_like(output) for output in outputs)
+            return tuple(
+                next(found) if output.requires_grad else torch.zeros_like(output)
+                for output in outputs
+            )
 
         return push
 
@@ -308,13 +420,22 @@ def sum_of_squares(outputs: Sequence[Any]) -> Any:
     return total
 
 
-def _forward_mode(f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _forward_mode(
+    f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
     with forward_ad.dual_level(), warnings.catch_warnings():
         # torch scripts its forward-mode formulas at the first use, and warns that scripting is deprecated.
-        warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=DeprecationWarning)
-        duals = [forward_ad.make_dual(p.detach(), t) for p, t in zip(primals, tangents, strict=True)]
+        warnings.filterwarnings(
+            "ignore", message="`torch.jit.script` is deprecated", category=DeprecationWarning
+        )
+        duals = [
+            forward_ad.make_dual(p.detach(), t) for p, t in zip(primals, tangents, strict=True)
+        ]
         parts = [forward_ad.unpack_dual(output) for output in f(*duals)]
-        return tuple(torch.zeros_like(part.primal) if part.tangent is None else part.tangent for part in parts)
+        return tuple(
+            torch.zeros_like(part.primal) if part.tangent is None else part.tangent
+            for part in parts
+        )
 
 
 def _of(f: Flat, args: Sequence[Tensor], argnums: Sequence[int]) -> Flat:
@@ -343,7 +464,9 @@ def _one_hot(like: Sequence[Tensor], place: int, index: tuple[int, ...]) -> tupl
     return basis
 
 
-def _stacked(rows: Sequence[Tensor], outer: torch.Size, inner: torch.Size, like: Tensor, last: bool = False) -> Tensor:
+def _stacked(
+    rows: Sequence[Tensor], outer: torch.Size, inner: torch.Size, like: Tensor, last: bool = False
+) -> Tensor:
     """Rows stacked to the shape ``outer + inner``; with `last`, to ``inner + outer``."""
     shape = (*inner, *outer) if last else (*outer, *inner)
     if not rows:
@@ -352,12 +475,20 @@ def _stacked(rows: Sequence[Tensor], outer: torch.Size, inner: torch.Size, like:
 
 
 def _blocks(
-    columns: Sequence[Sequence[Sequence[Tensor]]], primals: Sequence[Tensor], outputs: Sequence[Tensor]
+    columns: Sequence[Sequence[Sequence[Tensor]]],
+    primals: Sequence[Tensor],
+    outputs: Sequence[Tensor],
 ) -> tuple[tuple[Tensor, ...], ...]:
     """Blocks of a Jacobian by output and input, from its columns: the tangents of the outputs for each coordinate of each input."""
     return tuple(
         tuple(
-            _stacked([column[place] for column in columns[k]], primal.shape, output.shape, output, last=True)
+            _stacked(
+                [column[place] for column in columns[k]],
+                primal.shape,
+                output.shape,
+                output,
+                last=True,
+            )
             for k, primal in enumerate(primals)
         )
         for place, output in enumerate(outputs)

@@ -18,7 +18,8 @@ import torch
 from gen.reference.loop import Flat, Loop, _blocks, _of, _one_hot
 
 Tensor = torch.Tensor
-STEPS = (1e-3, 1e-5)  # the second is tried if the first found no derivative: the function may be steep, not kinked
+# the second is tried if the first found no derivative: the function may be steep, not kinked
+STEPS = (1e-3, 1e-5)
 FEW = 16  # an input with at most so many real coordinates gets its full gradient
 DIRECTIONS = 6  # random directions for larger inputs
 LIMIT = 96  # real coordinates of all inputs, if results cannot be projected
@@ -41,7 +42,9 @@ class Numeric(Loop):
         self._directions: dict[int, list[Tensor]] = {}
         self._busy = False
 
-    def vjp(self, f: Flat, *primals: Tensor) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
+    def vjp(
+        self, f: Flat, *primals: Tensor
+    ) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
         if self._busy:
             return super().vjp(f, *primals)
         self._choose_directions(primals)
@@ -50,17 +53,26 @@ class Numeric(Loop):
 
         def pullback(cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
             if not pushed:  # computed once, since a Jacobian pulls back many cotangents
-                pushed.extend([self._difference(f, primals, k, u) for u in self._basis(k, primal)] for k, primal in enumerate(primals))
-            return tuple(self._assemble(k, primal, pushed[k], cotangents) for k, primal in enumerate(primals))
+                pushed.extend(
+                    [self._difference(f, primals, k, u) for u in self._basis(k, primal)]
+                    for k, primal in enumerate(primals)
+                )
+            return tuple(
+                self._assemble(k, primal, pushed[k], cotangents) for k, primal in enumerate(primals)
+            )
 
         return outputs, pullback
 
-    def jvp(self, f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def jvp(
+        self, f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         if self._busy:
             return super().jvp(f, primals, tangents)
         return self._evaluate(f, primals), self._along(f, list(primals), list(tangents))
 
-    def jacfwd(self, f: Flat, argnums: Sequence[int]) -> Callable[..., tuple[tuple[Tensor, ...], ...]]:
+    def jacfwd(
+        self, f: Flat, argnums: Sequence[int]
+    ) -> Callable[..., tuple[tuple[Tensor, ...], ...]]:
         if self._busy:
             return super().jacfwd(f, argnums)
 
@@ -93,10 +105,15 @@ class Numeric(Loop):
         self._directions.clear()
         generator = torch.Generator().manual_seed(self._seed)
         if not self._project and sum(map(_coordinates, primals)) > LIMIT:
-            raise ValueError(f"more than {LIMIT} coordinates: too large for differences in every coordinate")
+            raise ValueError(
+                f"more than {LIMIT} coordinates: too large for differences in every coordinate"
+            )
         for k, primal in enumerate(primals):
             if self._project and _coordinates(primal) > FEW:
-                drawn = [torch.randn(primal.shape, dtype=primal.dtype, generator=generator) for _ in range(DIRECTIONS)]
+                drawn = [
+                    torch.randn(primal.shape, dtype=primal.dtype, generator=generator)
+                    for _ in range(DIRECTIONS)
+                ]
                 self._directions[k] = [(u / u.norm()).to(primal.device) for u in drawn]
 
     def _basis(self, k: int, primal: Tensor) -> Iterator[Tensor]:
@@ -107,8 +124,20 @@ class Numeric(Loop):
             for index in torch.ones(primal.shape).nonzero().tolist():
                 yield _one_hot([primal], 0, tuple(index))[0] * factor
 
-    def _assemble(self, k: int, primal: Tensor, pushed: Sequence[tuple[Tensor, ...]], cotangents: Sequence[Tensor]) -> Tensor:
-        products = [sum((_inner(c, d) for c, d in zip(cotangents, column, strict=True)), primal.real.new_zeros(())) for column in pushed]
+    def _assemble(
+        self,
+        k: int,
+        primal: Tensor,
+        pushed: Sequence[tuple[Tensor, ...]],
+        cotangents: Sequence[Tensor],
+    ) -> Tensor:
+        products = [
+            sum(
+                (_inner(c, d) for c, d in zip(cotangents, column, strict=True)),
+                primal.real.new_zeros(()),
+            )
+            for column in pushed
+        ]
         if k in self._directions:
             return torch.stack(products)
         if not products:
@@ -118,11 +147,19 @@ class Numeric(Loop):
             flat = torch.complex(*flat.chunk(2))
         return flat.reshape(primal.shape)
 
-    def _difference(self, f: Flat, primals: Sequence[Tensor], k: int, direction: Tensor) -> tuple[Tensor, ...]:
-        return self._along(f, [primals[k]], [direction], lambda x: [*primals[:k], *x, *primals[k + 1 :]])
+    def _difference(
+        self, f: Flat, primals: Sequence[Tensor], k: int, direction: Tensor
+    ) -> tuple[Tensor, ...]:
+        return self._along(
+            f, [primals[k]], [direction], lambda x: [*primals[:k], *x, *primals[k + 1 :]]
+        )
 
     def _along(
-        self, f: Flat, points: list[Tensor], directions: list[Tensor], place: Callable[[list[Tensor]], list[Tensor]] = list
+        self,
+        f: Flat,
+        points: list[Tensor],
+        directions: list[Tensor],
+        place: Callable[[list[Tensor]], list[Tensor]] = list,
     ) -> tuple[Tensor, ...]:
         """The derivative of `f` along `directions`. NaN where there is none."""
         centre = self._evaluate(f, place(points))
@@ -130,10 +167,21 @@ class Numeric(Loop):
         for step in STEPS:
 
             def at(t: float) -> tuple[Tensor, ...]:
-                return self._evaluate(f, place([p + t * u for p, u in zip(points, directions, strict=True)]))
+                return self._evaluate(
+                    f, place([p + t * u for p, u in zip(points, directions, strict=True)])
+                )
 
-            found = tuple(_extrapolated(*five, step) for five in zip(centre, at(step), at(-step), at(step / 2), at(-step / 2), strict=True))
-            best = found if best is None else tuple(torch.where(b.isnan(), n, b) for b, n in zip(best, found, strict=True))
+            found = tuple(
+                _extrapolated(*five, step)
+                for five in zip(
+                    centre, at(step), at(-step), at(step / 2), at(-step / 2), strict=True
+                )
+            )
+            best = (
+                found
+                if best is None
+                else tuple(torch.where(b.isnan(), n, b) for b, n in zip(best, found, strict=True))
+            )
             if not any(b.isnan().any() for b in best):
                 break
         assert best is not None
@@ -162,7 +210,9 @@ def _inner(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(a == 0, torch.zeros_like(product), product).sum()
 
 
-def _extrapolated(centre: Tensor, up: Tensor, down: Tensor, half_up: Tensor, half_down: Tensor, h: float) -> Tensor:
+def _extrapolated(
+    centre: Tensor, up: Tensor, down: Tensor, half_up: Tensor, half_down: Tensor, h: float
+) -> Tensor:
     coarse, fine = (up - down) / (2 * h), (half_up - half_down) / h
     jump = (up + down - 2 * centre).abs() / h
     half_jump = (half_up + half_down - 2 * centre).abs() * (2 / h)

@@ -51,7 +51,11 @@ def _log(x: Any) -> Any:
 
 def _lgamma(x: Any) -> Any:
     _no_pole(x)
-    return mp.re(mp.loggamma(x)) if x > 0 else mp.log(abs(mp.pi / mp.sinpi(x))) - mp.re(mp.loggamma(1 - x))
+    return (
+        mp.re(mp.loggamma(x))
+        if x > 0
+        else mp.log(abs(mp.pi / mp.sinpi(x))) - mp.re(mp.loggamma(1 - x))
+    )
 
 
 def _no_pole(x: Any) -> None:
@@ -76,7 +80,12 @@ def _ndtr(x: Any) -> Any:
 def _ndtri(p: Any) -> Any:
     if not 0 < p < 1:
         raise Undefined("a quantile outside of (0, 1)")
-    return _inverse(_ndtr, lambda x: mp.exp(-x * x / 2) / mp.sqrt(2 * mp.pi), p, mp.sqrt(2) * _erfinv_start(2 * p - 1))
+    return _inverse(
+        _ndtr,
+        lambda x: mp.exp(-x * x / 2) / mp.sqrt(2 * mp.pi),
+        p,
+        mp.sqrt(2) * _erfinv_start(2 * p - 1),
+    )
 
 
 def _erfinv(y: Any) -> Any:
@@ -143,7 +152,9 @@ def _elu(x: Any, alpha: float = 1.0, scale: Any = 1, inside: Any = 1) -> Any:
 
 
 def _selu(x: Any) -> Any:
-    return _elu(x, mpf("1.6732632423543772848170429916717"), mpf("1.0507009873554804934193349852946"))
+    return _elu(
+        x, mpf("1.6732632423543772848170429916717"), mpf("1.0507009873554804934193349852946")
+    )
 
 
 def _shrink(x: Any, lambd: float, pull: float) -> Any:
@@ -163,7 +174,10 @@ def _divide(x: Any, y: Any, rounding_mode: str | None = None) -> Any:
 
 def _clear(quotient: Any) -> None:
     """Refuse a quotient that a floating-point division may round to a whole number."""
-    if quotient != mp.nint(quotient) and abs(quotient - mp.nint(quotient)) < abs(quotient) * mpf(2) ** -20:
+    if (
+        quotient != mp.nint(quotient)
+        and abs(quotient - mp.nint(quotient)) < abs(quotient) * mpf(2) ** -20
+    ):
         raise Undefined("a quotient next to a whole number")
 
 
@@ -217,7 +231,8 @@ def _floor_divide(x: Any, y: Any) -> Any:
 def _zeta(s: Any, q: Any) -> Any:
     _above(s, 1, "zeta")
     _above(q, 0, "the shift of zeta")
-    return mp.power(q, -s) if s > 2**10 else mp.zeta(s, q)  # for such s, all terms but the first round away
+    # for such s, all terms but the first round away
+    return mp.power(q, -s) if s > 2**10 else mp.zeta(s, q)
 
 
 def _gamma_share(a: Any, x: Any, *ends: Any) -> Any:
@@ -360,8 +375,12 @@ SCALARS: dict[str, Scalar] = {
     "torch.nn.functional.hardshrink": lambda x, lambd=0.5: _shrink(x, lambd, 0),
     "torch.nn.functional.hardsigmoid": lambda x: min(max(x + 3, mpf(0)), mpf(6)) / 6,
     "torch.nn.functional.hardswish": lambda x: x * min(max(x + 3, mpf(0)), mpf(6)) / 6,
-    "torch.nn.functional.hardtanh": lambda x, min_val=-1.0, max_val=1.0: _clamp(x, mpf(min_val), mpf(max_val)),
-    "torch.nn.functional.leaky_relu": lambda x, negative_slope=0.01: x if x > 0 else x * negative_slope,
+    "torch.nn.functional.hardtanh": lambda x, min_val=-1.0, max_val=1.0: _clamp(
+        x, mpf(min_val), mpf(max_val)
+    ),
+    "torch.nn.functional.leaky_relu": lambda x, negative_slope=0.01: (
+        x if x > 0 else x * negative_slope
+    ),
     "torch.nn.functional.logsigmoid": lambda x: -_log1pexp(-x),
     "torch.nn.functional.mish": lambda x: x * mp.tanh(_log1pexp(x)),
     "torch.nn.functional.relu": lambda x: max(x, mpf(0)),
@@ -427,12 +446,18 @@ DERIVATIVES: dict[str, Callable[..., Any]] = {
     "torch.digamma": lambda n, x: _psi(n, x),
     **{name: lambda n, x, m: _psi(n + m, x) for name in SCALARS if "polygamma" in name},
     **{
-        f"torch.mvlgamma.mvlgamma_p_{p}": lambda n, x, q: sum((_psi(n - 1, x - mpf(j) / 2) for j in range(q)), mpf(0)) + 0 * _mvlgamma(x, q)
+        f"torch.mvlgamma.mvlgamma_p_{p}": lambda n, x, q: (
+            sum((_psi(n - 1, x - mpf(j) / 2) for j in range(q)), mpf(0)) + 0 * _mvlgamma(x, q)
+        )
         for p in (1, 3, 5)
     },
 }
 """The n-th derivative (n ≥ 1) of functions of one number, as ``d(n, x, …)`` with the function's other arguments."""
 
 
-ACCURATE = frozenset(name for name in SCALARS if any(word in name for word in ("bessel", "airy", "gamma", "i0", "i1")))
+ACCURATE = frozenset(
+    name
+    for name in SCALARS
+    if any(word in name for word in ("bessel", "airy", "gamma", "i0", "i1"))
+)
 """Functions whose values have no cancellation at any working precision."""

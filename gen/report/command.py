@@ -25,13 +25,39 @@ _COVERAGE = _CACHE / "coverage.json"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--results", type=Path, nargs="+", metavar="FILE", help="shards of one run are joined, runs stand side by side")
-    which.add_argument("--last", action="store_true", help="the last run, whole or narrowed (default: the newest whole run)")
-    parser.add_argument("--history", type=Path, metavar="DIR", help="results files of earlier runs: what changed, slowed down or is flaky")
-    parser.add_argument("--out", type=Path, default=Path("report/index.html"), help="the page (default report/index.html)")
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write JUnit XML, a test case for each cell")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write counts, failures and changes as JSON")
-    parser.add_argument("--open", choices=("yes", "no"), default="no", help="open the page in a browser")
+    which.add_argument(
+        "--results",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="shards of one run are joined, runs stand side by side",
+    )
+    which.add_argument(
+        "--last",
+        action="store_true",
+        help="the last run, whole or narrowed (default: the newest whole run)",
+    )
+    parser.add_argument(
+        "--history",
+        type=Path,
+        metavar="DIR",
+        help="results files of earlier runs: what changed, slowed down or is flaky",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("report/index.html"),
+        help="the page (default report/index.html)",
+    )
+    parser.add_argument(
+        "--junit", type=Path, metavar="FILE", help="also write JUnit XML, a test case for each cell"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write counts, failures and changes as JSON"
+    )
+    parser.add_argument(
+        "--open", choices=("yes", "no"), default="no", help="open the page in a browser"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,7 +75,9 @@ def run(args: argparse.Namespace) -> int:
         replace(args.junit, as_junit(runs))
     if args.json:
         replace(args.json, as_json(runs, past))
-    print(f"{args.out}: {sum(len(run.cells) for run in runs)} cells of {len(runs)} run(s), {len(text.encode()) / 1e6:.1f} MB")
+    print(
+        f"{args.out}: {sum(len(run.cells) for run in runs)} cells of {len(runs)} run(s), {len(text.encode()) / 1e6:.1f} MB"
+    )
     if args.open == "yes":
         webbrowser.open(args.out.resolve().as_uri())
     return 0
@@ -63,28 +91,42 @@ def _chosen(args: argparse.Namespace) -> list[Path]:
     try:
         return [Path(LAST.read_text("utf-8"))]
     except OSError as error:
-        raise ResultsError(f"{LAST}: {error.strerror}; run `pytest generated_tests` first") from error
+        raise ResultsError(
+            f"{LAST}: {error.strerror}; run `pytest generated_tests` first"
+        ) from error
     except ValueError as error:
-        raise ResultsError(f"{LAST}: it names no file; run `pytest generated_tests` again") from error
+        raise ResultsError(
+            f"{LAST}: it names no file; run `pytest generated_tests` again"
+        ) from error
 
 
 def _recorded() -> list[Path]:
     """The results files of runs that were not narrowed, oldest first."""
-    found = [path for path in Path(".cache/matrix").glob("results-*.jsonl") if not path.stem.endswith("-part")]
+    found = [
+        path
+        for path in Path(".cache/matrix").glob("results-*.jsonl")
+        if not path.stem.endswith("-part")
+    ]
     return sorted(found, key=lambda path: path.stat().st_mtime)
 
 
 def _newest() -> Path:
     found = _recorded()
     if not found:
-        raise ResultsError("no results in .cache/matrix; run `pytest generated_tests` first, or name a file with --results")
+        raise ResultsError(
+            "no results in .cache/matrix; run `pytest generated_tests` first, or name a file with --results"
+        )
     return found[-1]
 
 
 def _of_other_targets(runs: Sequence[Results]) -> list[Results]:
     """Results of targets that the page does not show. Their loops are compared with those of `runs`."""
     shown = {run.header["target"] for run in runs}
-    return [result for result in _join([read(path) for path in _recorded()]) if result.header["target"] not in shown]
+    return [
+        result
+        for result in _join([read(path) for path in _recorded()])
+        if result.header["target"] not in shown
+    ]
 
 
 def _earlier(folder: Path) -> list[Results]:
@@ -95,7 +137,12 @@ def _earlier(folder: Path) -> list[Results]:
     if not found:
         raise ResultsError(f"--history {folder}: it has no results file (*.jsonl)")
     read_ = [(path, read(path)) for path in found]
-    read_.sort(key=lambda pair: (str(pair[1].header.get("began", pair[1].header.get("date", ""))), pair[0].stat().st_mtime))
+    read_.sort(
+        key=lambda pair: (
+            str(pair[1].header.get("began", pair[1].header.get("date", ""))),
+            pair[0].stat().st_mtime,
+        )
+    )
     return [result for _, result in read_]
 
 
@@ -105,7 +152,9 @@ def _join(results: Sequence[Results]) -> list[Results]:
     for number, result in enumerate(results):
         header = result.header
         sharded = header.get("shard", "1/1") != "1/1"
-        key = ("shards", *(trait(header, name) for name in OF_A_RUN)) if sharded else ("file", number)
+        key = (
+            ("shards", *(trait(header, name) for name in OF_A_RUN)) if sharded else ("file", number)
+        )
         before = joined.get(key)
         if before is None:
             joined[key] = result
@@ -130,5 +179,11 @@ def _object(path: Path) -> dict[str, Mapping[str, Any]]:
     except OSError:
         return {}
     except ValueError as error:
-        raise ResultsError(f"{path}: not JSON ({error}); `python -m gen generate` writes it") from error
-    return {name: part for name, part in data.items() if isinstance(part, dict)} if isinstance(data, dict) else {}
+        raise ResultsError(
+            f"{path}: not JSON ({error}); `python -m gen generate` writes it"
+        ) from error
+    return (
+        {name: part for name, part in data.items() if isinstance(part, dict)}
+        if isinstance(data, dict)
+        else {}
+    )

@@ -59,7 +59,10 @@ def side_by_side(runs: Sequence[Results]) -> Differences:
 def _names(runs: Sequence[Results]) -> tuple[str, ...]:
     """The target of each run; with its number if two are alike."""
     targets = [str(run.header["target"]) for run in runs]
-    return tuple(f"{target} ({number})" if targets.count(target) > 1 else target for number, target in enumerate(targets, 1))
+    return tuple(
+        f"{target} ({number})" if targets.count(target) > 1 else target
+        for number, target in enumerate(targets, 1)
+    )
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,12 @@ class History:
 
 def history(runs: Sequence[Results], earlier: Sequence[Results]) -> list[History]:
     """For each of `runs`, what happened since the `earlier` runs of the same target, device and tier."""
-    return [_history([*(old for old in earlier if title(old) == title(run) and not _same(old, run)), run]) for run in runs]
+    return [
+        _history(
+            [*(old for old in earlier if title(old) == title(run) and not _same(old, run)), run]
+        )
+        for run in runs
+    ]
 
 
 def _same(one: Results, other: Results) -> bool:
@@ -104,11 +112,21 @@ def _history(runs: Sequence[Results]) -> History:
     for table in tables[:-1]:
         for key, cell in table.items():
             before.setdefault(key, []).append(cell)
-    changed = [(last[key], old[-1]) for key, old in before.items() if key in last and _fails(last[key]) != _fails(old[-1])]
+    changed = [
+        (last[key], old[-1])
+        for key, old in before.items()
+        if key in last and _fails(last[key]) != _fails(old[-1])
+    ]
     lines = {key: [*before[key], last[key]] for key in last if key in before}
     usual = {key: median(cell.seconds for cell in line[:-1]) for key, line in lines.items()}
-    slower = [(last[key], seconds) for key, seconds in usual.items() if last[key].seconds > max(_SLOWER * seconds, seconds + _NOTICEABLE)]
-    flaky = [(line[-1], [cell.outcome for cell in line]) for line in lines.values() if _changes(line) > 1]
+    slower = [
+        (last[key], seconds)
+        for key, seconds in usual.items()
+        if last[key].seconds > max(_SLOWER * seconds, seconds + _NOTICEABLE)
+    ]
+    flaky = [
+        (line[-1], [cell.outcome for cell in line]) for line in lines.values() if _changes(line) > 1
+    ]
     return History(
         title(runs[-1]),
         [_step(run) for run in runs],

@@ -24,7 +24,9 @@ def command(cell: CellResult, header: Mapping[str, Any]) -> str:
     words = ["pytest", shlex.quote(cell.node), "--target", shlex.quote(header["target"])]
     words += ["--device", shlex.quote(header["device"])] if header["device"] != "cpu" else []
     words += ["--tier", "full"]
-    return " ".join([*words, *(["--sample", str(cell.failing)] if cell.failing is not None else [])])
+    return " ".join(
+        [*words, *(["--sample", str(cell.failing)] if cell.failing is not None else [])]
+    )
 
 
 def as_junit(runs: Sequence[Results]) -> str:
@@ -49,11 +51,17 @@ def as_junit(runs: Sequence[Results]) -> str:
 
 
 def _case(suite: Xml.Element, cell: CellResult, header: Mapping[str, Any]) -> None:
-    names = {"classname": _text(f"{cell.family}.{cell.check}"), "name": _text(cell.id), "time": f"{cell.seconds:.5f}"}
+    names = {
+        "classname": _text(f"{cell.family}.{cell.check}"),
+        "name": _text(cell.id),
+        "time": f"{cell.seconds:.5f}",
+    }
     case = Xml.SubElement(suite, "testcase", names)
     if cell.outcome in FAILURES:
         kind = "error" if cell.outcome in _ERRORS else "failure"
-        Xml.SubElement(case, kind, type=cell.outcome, message=_text(cell.why)).text = _text(command(cell, header))
+        Xml.SubElement(case, kind, type=cell.outcome, message=_text(cell.why)).text = _text(
+            command(cell, header)
+        )
     elif cell.outcome in _SKIPPED:
         Xml.SubElement(case, "skipped", message=_text(f"{cell.outcome}: {cell.why}"))
 
@@ -65,14 +73,25 @@ def _text(text: str) -> str:
 def as_json(runs: Sequence[Results], past: Sequence[History]) -> str:
     """Counts and failures of each run, and what changed since earlier ones."""
     return (
-        json.dumps({"runs": [_run(run) for run in runs], "history": [_history(one) for one in past]}, ensure_ascii=False, indent=1) + "\n"
+        json.dumps(
+            {"runs": [_run(run) for run in runs], "history": [_history(one) for one in past]},
+            ensure_ascii=False,
+            indent=1,
+        )
+        + "\n"
     )
 
 
 def _run(run: Results) -> dict[str, Any]:
     counts = run.counts()
     failures = [
-        {"node": cell.node, "outcome": cell.outcome, "why": cell.why, "sample": cell.failing, "command": command(cell, run.header)}
+        {
+            "node": cell.node,
+            "outcome": cell.outcome,
+            "why": cell.why,
+            "sample": cell.failing,
+            "command": command(cell, run.header),
+        }
         for cell in run.cells
         if cell.outcome in FAILURES
     ]
@@ -89,10 +108,19 @@ def _history(past: History) -> dict[str, Any]:
     return {
         "name": past.name,
         "runs": [
-            {"began": step.began, "cells": step.cells, "failing": step.failing, "seconds": round(step.seconds, 3)} for step in past.steps
+            {
+                "began": step.began,
+                "cells": step.cells,
+                "failing": step.failing,
+                "seconds": round(step.seconds, 3),
+            }
+            for step in past.steps
         ],
         "newly_failing": [cell.node for cell in past.newly_failing],
         "newly_passing": [cell.node for cell in past.newly_passing],
-        "slower": [{"node": cell.node, "seconds": cell.seconds, "usual": usual} for cell, usual in past.slower],
+        "slower": [
+            {"node": cell.node, "seconds": cell.seconds, "usual": usual}
+            for cell, usual in past.slower
+        ],
         "flaky": [{"node": cell.node, "outcomes": list(outcomes)} for cell, outcomes in past.flaky],
     }

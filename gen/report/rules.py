@@ -35,12 +35,21 @@ def rules_table(run: Results) -> RulesTable | None:
     parts: dict[str, list[str]] = {}
     for name in names:
         parts.setdefault(_part(name), []).append(name)
-    unrun = {part: [name for name in members if not counts[name]] for part, members in sorted(parts.items())}
+    unrun = {
+        part: [name for name in members if not counts[name]]
+        for part, members in sorted(parts.items())
+    }
     return RulesTable(
         title(run),
-        [(part, len(parts[part]), len(parts[part]) - len(missed)) for part, missed in unrun.items()],
+        [
+            (part, len(parts[part]), len(parts[part]) - len(missed))
+            for part, missed in unrun.items()
+        ],
         [(part, missed) for part, missed in unrun.items() if missed],
-        sorted(((name, counts[name]) for name in names if counts[name]), key=lambda pair: (pair[1], pair[0])),
+        sorted(
+            ((name, counts[name]) for name in names if counts[name]),
+            key=lambda pair: (pair[1], pair[0]),
+        ),
     )
 
 

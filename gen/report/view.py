@@ -116,7 +116,8 @@ def page(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["style"] = lambda outcome: outcome.replace(" ", "-")  # the class of an outcome in the style sheet
+    # the class of an outcome in the style sheet
+    environment.filters["style"] = lambda outcome: outcome.replace(" ", "-")
     return environment.get_template("report.html.j2").render(
         views=views,
         coverage=coverage,
@@ -150,7 +151,12 @@ def _view(key: str, result: Results, places: Mapping[str, Mapping[str, str]] | N
         failures=_failures(cells),
         reasons=_reasons(cells),
         skipped=Counter(cell.why for cell in cells if cell.outcome == "skipped").most_common(),
-        lacking=[(*pair, count) for pair, count in sorted(Counter((c.check, c.why) for c in cells if c.outcome == "lacking").items())],
+        lacking=[
+            (*pair, count)
+            for pair, count in sorted(
+                Counter((c.check, c.why) for c in cells if c.outcome == "lacking").items()
+            )
+        ],
         slowest=sorted(cells, key=lambda cell: -cell.seconds)[:25],
         shares=[("family", _shares(cells, "family")), ("check", _shares(cells, "check"))],
         shut=sum(len(group.lines) for group in groups) > _MANY,
@@ -164,7 +170,9 @@ def _shares(cells: Sequence[CellResult], key: str) -> list[Share]:
     grouped: defaultdict[str, list[float]] = defaultdict(list)
     for cell in cells:
         grouped[getattr(cell, key)].append(cell.seconds)
-    shares = [Share(name, len(seconds), sum(seconds), max(seconds)) for name, seconds in grouped.items()]
+    shares = [
+        Share(name, len(seconds), sum(seconds), max(seconds)) for name, seconds in grouped.items()
+    ]
     return sorted(shares, key=lambda share: -share.seconds)
 
 
@@ -172,16 +180,31 @@ def _groups(cells: Sequence[CellResult], checks: Sequence[str], data: _Data) -> 
     """The rows of the grid by family; their cells are added to `data`."""
     grouped: dict[str, dict[str, dict[str, list[CellResult]]]] = {}
     for cell in cells:
-        grouped.setdefault(cell.family, {}).setdefault(cell.op, {}).setdefault(cell.check, []).append(cell)
+        grouped.setdefault(cell.family, {}).setdefault(cell.op, {}).setdefault(
+            cell.check, []
+        ).append(cell)
     groups = []
     for family in sorted(grouped):
         lines = []
         for op in sorted(grouped[family]):
             row = grouped[family][op]
-            lines.append(Line(op, tuple(_square(row.get(check, ()), data.add(op, row.get(check, ()))) for check in checks)))
-        members = {check: [cell for row in grouped[family].values() for cell in row.get(check, ())] for check in checks}
+            lines.append(
+                Line(
+                    op,
+                    tuple(
+                        _square(row.get(check, ()), data.add(op, row.get(check, ())))
+                        for check in checks
+                    ),
+                )
+            )
+        members = {
+            check: [cell for row in grouped[family].values() for cell in row.get(check, ())]
+            for check in checks
+        }
         head = Line(family, tuple(_summary(members[check]) for check in checks))
-        groups.append(Group(head, tuple(lines), _worst(cell for found in members.values() for cell in found)))
+        groups.append(
+            Group(head, tuple(lines), _worst(cell for found in members.values() for cell in found))
+        )
     return tuple(groups)
 
 
@@ -208,7 +231,9 @@ def _summary(cells: Sequence[CellResult]) -> Square | None:
 class _Data:
     """The JSON block. It has each text once, and cells as short lists of indices into the texts."""
 
-    def __init__(self, checks: Sequence[str], lines: Mapping[str, Mapping[str, str]], ops: set[str]) -> None:
+    def __init__(
+        self, checks: Sequence[str], lines: Mapping[str, Mapping[str, str]], ops: set[str]
+    ) -> None:
         self._texts: dict[str, int] = {}
         self._places: dict[str, list[list[int]]] = {}
         self._checks = checks
@@ -240,7 +265,12 @@ class _Data:
         return self._texts.setdefault(text, len(self._texts))
 
     def text(self) -> str:
-        data = {"texts": list(self._texts), "outcomes": OUTCOMES, "places": self._places, "lines": self._lines}
+        data = {
+            "texts": list(self._texts),
+            "outcomes": OUTCOMES,
+            "places": self._places,
+            "lines": self._lines,
+        }
         # Inside <script>, `<` could end the block, so JSON's escape is used.
         return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
@@ -251,7 +281,9 @@ def _failures(cells: Sequence[CellResult]) -> list[tuple[str, str, int, list[str
     for cell in cells:
         if cell.outcome in FAILURES:
             grouped[cell.outcome, cell.why].append(cell.node)
-    order = sorted(grouped.items(), key=lambda item: (-OUTCOMES.index(item[0][0]), -len(item[1]), item[0][1]))
+    order = sorted(
+        grouped.items(), key=lambda item: (-OUTCOMES.index(item[0][0]), -len(item[1]), item[0][1])
+    )
     return [(outcome, why, len(nodes), sorted(nodes)) for (outcome, why), nodes in order]
 
 
@@ -262,7 +294,13 @@ def _reasons(cells: Sequence[CellResult]) -> list[tuple[str, int, int, str, str]
         if cell.outcome == "xfailed":
             grouped[cell.why].append(cell)
     return [
-        (why, len(found), len({cell.op for cell in found}), _some({c.check for c in found}), _some({e for c in found for e in c.entries}))
+        (
+            why,
+            len(found),
+            len({cell.op for cell in found}),
+            _some({c.check for c in found}),
+            _some({e for c in found for e in c.entries}),
+        )
         for why, found in sorted(grouped.items(), key=lambda item: (-len(item[1]), item[0]))
     ]
 

@@ -43,15 +43,25 @@ def load(name: str) -> Target:
     points = list(entry_points(group=GROUP, name=name))
     if not points:
         known = ", ".join(names())
-        raise LookupError(f"no target {name!r}; known: {known}. Others register under the entry point group {GROUP!r}.")
+        raise LookupError(
+            f"no target {name!r}; known: {known}. Others register under the entry point group {GROUP!r}."
+        )
     if len(points) > 1:
-        raise LookupError(f"target {name!r} is registered {len(points)} times: {', '.join(point.value for point in points)}")
+        raise LookupError(
+            f"target {name!r} is registered {len(points)} times: {', '.join(point.value for point in points)}"
+        )
     point = points[0].value
     try:
         made = points[0].load()()
     except Exception as error:
-        raise LookupError(f"target {name!r}: its entry point {point} does not load ({type(error).__name__}: {error})") from error
-    if lacking := [attribute for attribute in ("name", "lacks", "forward") if not hasattr(made, attribute)]:
+        raise LookupError(
+            f"target {name!r}: its entry point {point} does not load ({type(error).__name__}: {error})"
+        ) from error
+    if lacking := [
+        attribute for attribute in ("name", "lacks", "forward") if not hasattr(made, attribute)
+    ]:
         kind = type(made).__name__
-        raise LookupError(f"target {name!r}: its entry point {point} gives a {kind}, which is no target: it lacks {', '.join(lacking)}")
+        raise LookupError(
+            f"target {name!r}: its entry point {point} gives a {kind}, which is no target: it lacks {', '.join(lacking)}"
+        )
     return cast("Target", made)

@@ -26,7 +26,9 @@ class CompiledTarget:
     """See :class:`gen.targets.protocol.Target`. `backend` is a name that ``torch.compile`` takes."""
 
     # Every pipeline is compiled, so `jit` would be a second time. The others are not what torch.compile offers.
-    lacks = frozenset(("jit", "functionalize", "trace", "joint", "export", "saved", "per_sample", "fake")) | {
+    lacks = frozenset(
+        ("jit", "functionalize", "trace", "joint", "export", "saved", "per_sample", "fake")
+    ) | {
         "linearize",
         "dual",
         "checkpoint",
@@ -40,8 +42,10 @@ class CompiledTarget:
     def __init__(self, backend: str) -> None:
         self.name = backend
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_CACHE.resolve()))
-        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # a pool of processes would outlive the cell that started it
-        self._backwards = 0  # how many stages `backward` are still to be entered until one compiles its function
+        # a pool of processes would outlive the cell that started it
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        # how many stages `backward` are still to be entered until one compiles its function
+        self._backwards = 0
 
     def pipeline(self, f: Callable[..., Any], stages: Sequence[str]) -> Callable[..., Any]:
         """`f`, a pipeline of `stages`, as one compiled function.
@@ -57,13 +61,16 @@ class CompiledTarget:
     def _compiled(self, f: Callable[..., Any], dynamic: bool = False) -> Callable[..., Any]:
         import torch._inductor.config as inductor
 
-        torch._dynamo.reset()  # programs of other samples have the same code, and Dynamo compiles one code only a few times
+        # programs of other samples have the same code, and Dynamo compiles one code
+        # only a few times
+        torch._dynamo.reset()
         inductor.fallback_random = True  # eager's draws
         made = torch.compile(f, backend=self.name, fullgraph=True, dynamic=dynamic)
 
         def g(*args: Any) -> Any:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # those of the compiler, which are about speed and its own code
+                # those of the compiler, which are about speed and its own code
+                warnings.simplefilter("ignore")
                 return made(*args)
 
         return g
@@ -71,7 +78,9 @@ class CompiledTarget:
     def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:
         return self._compiled(f)
 
-    def compiled(self, f: Callable[..., Any], *, partition: str, dynamic: bool) -> Callable[..., Any]:
+    def compiled(
+        self, f: Callable[..., Any], *, partition: str, dynamic: bool
+    ) -> Callable[..., Any]:
         return self._compiled(f, dynamic)
 
     def backward(self, f: Callable[..., Any], *primals: Any) -> Any:
@@ -87,10 +96,14 @@ class CompiledTarget:
     def vjp(self, f: Callable[..., Any], *primals: Any) -> Any:
         return torch.func.vjp(f, *primals)
 
-    def jvp(self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+    def jvp(
+        self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]
+    ) -> Any:
         return torch.func.jvp(f, primals, tangents)
 
-    def vmap(self, f: Callable[..., Any], in_dims: tuple[int | None, ...], out_dims: Any = 0) -> Callable[..., Any]:
+    def vmap(
+        self, f: Callable[..., Any], in_dims: tuple[int | None, ...], out_dims: Any = 0
+    ) -> Callable[..., Any]:
         return torch.func.vmap(f, in_dims=in_dims, out_dims=out_dims, randomness="different")
 
     def grad(self, f: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,7 +17,19 @@ import torch
 
 from gen.targets.protocol import Target
 
-__all__ = ["KINDS", "OWN", "REFUSED", "Auditable", "Call", "Rule", "Watch", "change", "differs", "inexact", "moves"]
+__all__ = [
+    "KINDS",
+    "OWN",
+    "REFUSED",
+    "Auditable",
+    "Call",
+    "Rule",
+    "Watch",
+    "change",
+    "differs",
+    "inexact",
+    "moves",
+]
 
 REFUSED = "refused"
 FACTOR = 1.001
@@ -107,7 +119,9 @@ class Call:
     def result(self) -> Any:
         return self.run(*self.inputs)
 
-    def with_inputs(self, role: str, change: Callable[[Any], Any], count: int | None = None) -> Call:
+    def with_inputs(
+        self, role: str, change: Callable[[Any], Any], count: int | None = None
+    ) -> Call:
         """The call with `count` of its inexact tensors of `role` changed, or all of them. Each tensor of a list counts."""
         left = math.inf if count is None else count
 
@@ -116,7 +130,10 @@ class Call:
             left -= 1
             return change(x) if left >= 0 else x
 
-        inputs = tuple(_mapped(x, changed) if has == role else x for x, has in zip(self.inputs, self.roles, strict=True))
+        inputs = tuple(
+            _mapped(x, changed) if has == role else x
+            for x, has in zip(self.inputs, self.roles, strict=True)
+        )
         return replace(self, inputs=inputs)
 
 
@@ -159,12 +176,18 @@ def change(call: Call, kind: str, result: Any) -> Any:
     elif kind == "edge":
         faulty = _edge(call, result)
     elif call.place is not None:
-        return tuple(_changed(part, kind) if place == call.place else part for place, part in enumerate(result))
+        return tuple(
+            _changed(part, kind) if place == call.place else part
+            for place, part in enumerate(result)
+        )
     else:
         return _changed(result, kind)
     if call.place is None or result is None:
         return faulty
-    return tuple(part if place == call.place else honest for place, (part, honest) in enumerate(zip(faulty, result, strict=True)))
+    return tuple(
+        part if place == call.place else honest
+        for place, (part, honest) in enumerate(zip(faulty, result, strict=True))
+    )
 
 
 # --- faults of results ----------------------------------------------------------------------------------------------------------
@@ -172,7 +195,13 @@ def change(call: Call, kind: str, result: Any) -> Any:
 
 def _rolled(x: Any) -> Any:
     dim = next((dim for dim in reversed(range(x.ndim)) if x.shape[dim] > 1), None)
-    return x if dim is None else torch.cat([x.narrow(dim, x.shape[dim] - 1, 1), x.narrow(dim, 0, x.shape[dim] - 1)], dim)
+    return (
+        x
+        if dim is None
+        else torch.cat(
+            [x.narrow(dim, x.shape[dim] - 1, 1), x.narrow(dim, 0, x.shape[dim] - 1)], dim
+        )
+    )
 
 
 def _mixed(x: Any) -> Any:
@@ -199,18 +228,29 @@ _OF_RESULT: dict[str, Callable[[Any], Any]] = {
     "shared": _shared,
     "narrowed": lambda x: x.to(_OTHER_DTYPE.get(x.dtype, torch.float32)),
 }
-_ARRANGED = frozenset(("rolled", "transposed", "mixed", "shared"))  # these change integers and booleans too
+# these change integers and booleans too
+_ARRANGED = frozenset(("rolled", "transposed", "mixed", "shared"))
 
 # --- faults of inputs -----------------------------------------------------------------------------------------------------------
 
 
 def _edge(call: Call, result: Any) -> Any:
     """The result with NaN where a saved value of its shape is 0 or infinite, as after an unguarded division."""
-    saved = [x for value, role in zip(call.inputs, call.roles, strict=True) if role == "saved" for x in _leaves(value) if inexact(x)]
+    saved = [
+        x
+        for value, role in zip(call.inputs, call.roles, strict=True)
+        if role == "saved"
+        for x in _leaves(value)
+        if inexact(x)
+    ]
 
     def edged(x: Any) -> Any:
         of = next((s for s in saved if s.shape == x.shape), None)
-        return x if of is None else torch.where((of == 0) | torch.isinf(of), torch.full_like(x, torch.nan), x)
+        return (
+            x
+            if of is None
+            else torch.where((of == 0) | torch.isinf(of), torch.full_like(x, torch.nan), x)
+        )
 
     return _mapped(result, edged)
 
@@ -220,14 +260,35 @@ _OF_INPUTS: dict[str, Callable[[Call], Call]] = {
     "detached": lambda call: call.with_inputs("saved", call.constant),
 }
 
-OWN = frozenset(("swapped", "dropped", "dim"))  # only the target can apply these; where it does not, they change nothing
+# only the target can apply these; where it does not, they change nothing
+OWN = frozenset(("swapped", "dropped", "dim"))
 
-_DERIVATIVE = ("sign", "scaled", "conjugated", "zeroed", "leaked", "rolled", "transposed", "edge", "saved", "detached")
+_DERIVATIVE = (
+    "sign",
+    "scaled",
+    "conjugated",
+    "zeroed",
+    "leaked",
+    "rolled",
+    "transposed",
+    "edge",
+    "saved",
+    "detached",
+)
 KINDS: dict[str, tuple[str, ...]] = {
     "vjp": (*_DERIVATIVE, "swapped"),
     "jvp": (*_DERIVATIVE, "dropped"),
     "batch": ("mixed", "shared", "rolled", "transposed", "scaled", "narrowed", "dim"),
-    "decomposition": ("sign", "scaled", "conjugated", "leaked", "rolled", "transposed", "narrowed", "detached"),
+    "decomposition": (
+        "sign",
+        "scaled",
+        "conjugated",
+        "leaked",
+        "rolled",
+        "transposed",
+        "narrowed",
+        "detached",
+    ),
     "per_sample": ("sign", "scaled", "zeroed", "leaked", "rolled", "transposed", "mixed", "shared"),
 }
 """The kinds of each part.
@@ -263,4 +324,6 @@ def differs(a: Any, b: Any) -> bool:
 
 def _rounding(x: torch.Tensor) -> float:
     finite = x[x.isfinite()] if inexact(x) else x[:0]
-    return float(finite.abs().max()) * torch.finfo(x.dtype).eps * ROUNDINGS if finite.numel() else 0.0
+    return (
+        float(finite.abs().max()) * torch.finfo(x.dtype).eps * ROUNDINGS if finite.numel() else 0.0
+    )

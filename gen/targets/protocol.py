@@ -82,7 +82,9 @@ class Target(Protocol):
         """``g(*args)[output][argument]``: blocks of shape ``output.shape + argument.shape``, column by column through jvp."""
         ...
 
-    def hessian(self, f: Flat, argnums: tuple[int, ...]) -> Callable[..., tuple[tuple[Values, ...], ...]]:
+    def hessian(
+        self, f: Flat, argnums: tuple[int, ...]
+    ) -> Callable[..., tuple[tuple[Values, ...], ...]]:
         """``g(*args)[output][argument][argument]``: jacfwd of jacrev."""
         ...
 
@@ -116,7 +118,15 @@ class Target(Protocol):
         """``g(*args)``: the exported program, after it was saved and loaded."""
         ...
 
-    def per_sample(self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool) -> tuple[Tensor, ...]:
+    def per_sample(
+        self,
+        f: Flat,
+        batch: Tensor,
+        params: Sequence[Tensor],
+        *,
+        loss_reduction: str,
+        input_grad: bool,
+    ) -> tuple[Tensor, ...]:
         """Per-sample gradients of ``params``, each of shape ``(len(batch), *param.shape)``.
 
         The loss of a sample is the sum of |output|² over its slice of every output of ``f(batch, *params)``; the loss of the batch is
@@ -137,7 +147,13 @@ class Jitting(Target, Protocol):
 class Training(Jitting, Protocol):
     """A target that trains by unmodified torch code. Any other target lists ``training`` in ``lacks``."""
 
-    def training(self, train: Callable[[Sequence[Any]], Values], parameters: Sequence[Tensor], *, session: bool) -> Values:
+    def training(
+        self,
+        train: Callable[[Sequence[Any]], Values],
+        parameters: Sequence[Tensor],
+        *,
+        session: bool,
+    ) -> Values:
         """Results of ``train(leaves)``, as plain tensors. `leaves` are copies of `parameters` that require grad.
 
         With `session` they are tensors of the target's eager session: ``backward()`` and optimizers of ``train`` work on them. Otherwise
@@ -157,7 +173,9 @@ class Answering(Target, Protocol):
     """A target that answers questions about per-sample gradients too, which axis ``of`` asks. Any other target lists
     ``per_sample_answer`` in ``lacks``."""
 
-    def per_sample_answer(self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, of: str, given: Any, each: bool) -> tuple[Tensor, ...]:
+    def per_sample_answer(
+        self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, of: str, given: Any, each: bool
+    ) -> tuple[Tensor, ...]:
         """What `of` asks of the gradients of ``params`` for B samples, whose losses are those of :meth:`Target.per_sample`.
 
         - ``norms``: (B,), of all parameters together.
@@ -175,7 +193,9 @@ class Answering(Target, Protocol):
 class Placing(Target, Protocol):
     """A target whose vmap takes ``out_dims``, which axis ``batch`` gives. Any other target lists ``out_dims`` in ``lacks``."""
 
-    def vmap(self, f: Flat, in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0) -> Flat:
+    def vmap(
+        self, f: Flat, in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0
+    ) -> Flat:
         """As :meth:`Target.vmap`, with outputs batched at `out_dims`: one for all, or one for each.
 
         None: the output is the same for every entry of the batch, and has no such dimension.
@@ -202,7 +222,16 @@ class Compiling(Target, Protocol):
     """A target that compiles functions and modules for any caller, which the stage ``aot.parts`` asks for. Any other target lists ``part``
     in ``lacks``. It lists ``cuts`` if it keeps no partitions on disk."""
 
-    def part(self, f: Callable[..., Any], examples: Values, *, partition: str, dynamic: bool, jits: bool, cache: Any) -> Callable[..., Any]:
+    def part(
+        self,
+        f: Callable[..., Any],
+        examples: Values,
+        *,
+        partition: str,
+        dynamic: bool,
+        jits: bool,
+        cache: Any,
+    ) -> Callable[..., Any]:
         """`f`, a function or a module, compiled at its first call, or at once for arguments like `examples` if there are any.
 
         `jits`: by `jit`, and else with the partition. `cache`: what :meth:`cache` gave, or None.
@@ -221,11 +250,15 @@ class Compiling(Target, Protocol):
 class Eager(Target, Protocol):
     """A target with an eager session. Any other target lists the stages ``checkpoint``, ``functional`` and ``session`` in ``lacks``."""
 
-    def checkpoint(self, f: Flat, args: Sequence[Tensor], cotangents: Sequence[Tensor], *, reentrant: bool) -> tuple[Values, Values]:
+    def checkpoint(
+        self, f: Flat, args: Sequence[Tensor], cotangents: Sequence[Tensor], *, reentrant: bool
+    ) -> tuple[Values, Values]:
         """Outputs of ``f(*args)``, and gradients of the `args` that require grad. The backward pass runs `f` again."""
         ...
 
-    def session(self, f: Flat, args: Sequence[Tensor], cotangents: Sequence[Tensor], kept: Sequence[int]) -> tuple[Values, Values]:
+    def session(
+        self, f: Flat, args: Sequence[Tensor], cotangents: Sequence[Tensor], kept: Sequence[int]
+    ) -> tuple[Values, Values]:
         """Outputs of ``f(*args)``, and gradients of the `args` that require grad, from one cotangent for each of the outputs `kept`."""
         ...
 

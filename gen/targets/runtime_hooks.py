@@ -27,7 +27,8 @@ from runtime.tape.conform import conform
 from runtime.tape.nodes import Node
 from runtime.tape.values import GradValue
 
-Hook = Callable[[str, Call], Any]  # (name of the rule, its execution) -> the result that replaces the rule's
+# (name of the rule, its execution) -> the result that replaces the rule's
+Hook = Callable[[str, Call], Any]
 _NOBODY = Node(SESSION, (), ())  # in place of the node whose gradient is conformed
 _hidden = 0  # running derivatives whose batch rules do not count (:func:`_at_once`)
 
@@ -39,14 +40,18 @@ def name_of(func: OpOverload) -> str:
 @contextmanager
 def hooked(hook: Hook, only: Rule | None = None) -> Iterator[None]:
     """Inside, every rule calls `hook`, or only the rule `only`."""
-    kept = {func: record for func, record in RECORDS.items() if only is None or only.op == name_of(func)}
+    kept = {
+        func: record for func, record in RECORDS.items() if only is None or only.op == name_of(func)
+    }
 
     def hook_tangents() -> None:
         """Hook each jvp again: it is compiled from its record whenever a record is added."""
         for func, record in kept.items():
             if record.jvp is not None and (only is None or only.part == "jvp"):
                 op = op_of(func)
-                op.jvp = partial(_jvp, hook, f"{name_of(func)} jvp", tangent_rule(op), record.elementwise)
+                op.jvp = partial(
+                    _jvp, hook, f"{name_of(func)} jvp", tangent_rule(op), record.elementwise
+                )
 
     try:
         for func, record in kept.items():
@@ -77,10 +82,14 @@ def _with_hook(func: OpOverload, record: Record, hook: Hook, only: Rule | None) 
     if record.batch is not None and (only is None or only.part == "batch"):
         changed["batch"] = partial(_batch, hook, f"{name} batch", record.batch)
     if record.decomposition is not None and (only is None or only.part == "decomposition"):
-        changed["decomposition"] = partial(_decomposition, hook, f"{name} decomposition", record.decomposition)
+        changed["decomposition"] = partial(
+            _decomposition, hook, f"{name} decomposition", record.decomposition
+        )
     if record.per_sample is not None and (only is None or only.part == "per_sample"):
         changed["per_sample"] = {
-            argument: _per_sample(hook, full, formula) if only is None or only.name == full else formula
+            argument: _per_sample(hook, full, formula)
+            if only is None or only.name == full
+            else formula
             for argument, formula in record.per_sample.items()
             for full in [f"{name} per_sample {argument}"]
         }
@@ -104,19 +113,25 @@ def _at_once(elementwise: bool, values: Sequence[Any]) -> Iterator[None]:
         _hidden -= hides
 
 
-def _vjp(hook: Hook, op: str, record: Record, key: str | tuple[str, ...], only: Rule | None) -> Callable[..., Any]:
+def _vjp(
+    hook: Hook, op: str, record: Record, key: str | tuple[str, ...], only: Rule | None
+) -> Callable[..., Any]:
     table: Any = record.vjp
     formula: Callable[..., Any] = table[key]
     own = parameters(formula)
     joint = not isinstance(key, str)
-    targets = [(place, f"{op} vjp {argument}") for place, argument in enumerate(key if joint else (key,))]
+    targets = [
+        (place, f"{op} vjp {argument}") for place, argument in enumerate(key if joint else (key,))
+    ]
     targets = [(place, name) for place, name in targets if only is None or only.name == name]
     if not targets:
         return formula
     sibling = next((other for other in table if isinstance(other, str) and other != key), None)
     theirs = parameters(table[sibling]) if sibling is not None and not joint else ()
     facts = [(f"{name}_shape", f"{name}_dtype") for name in (key if joint else (key,))]
-    names = tuple(dict.fromkeys((*own, *theirs, *(fact for pair in facts for fact in pair), "needs")))
+    names = tuple(
+        dict.fromkeys((*own, *theirs, *(fact for pair in facts for fact in pair), "needs"))
+    )
 
     def hooked(*values: Any) -> Any:
         given = dict(zip(names, values, strict=True))
@@ -136,9 +151,23 @@ def _vjp(hook: Hook, op: str, record: Record, key: str | tuple[str, ...], only: 
             if joint:
                 others["swapped"] = partial(_exchanged, run, inputs, place)
             elif sibling is not None:
-                others["swapped"] = lambda: _conformed(table[sibling](*[given[name] for name in theirs]), metas[0])
-            unasked = frozenset(() if name.split()[-1] in given["needs"] else KINDS["vjp"])  # the engine accepts no such gradient
-            result = hook(name, Call(run, inputs, tuple(map(_role, own)), place if joint else None, others, constant, unasked))
+                others["swapped"] = lambda: _conformed(
+                    table[sibling](*[given[name] for name in theirs]), metas[0]
+                )
+            # the engine accepts no such gradient
+            unasked = frozenset(() if name.split()[-1] in given["needs"] else KINDS["vjp"])
+            result = hook(
+                name,
+                Call(
+                    run,
+                    inputs,
+                    tuple(map(_role, own)),
+                    place if joint else None,
+                    others,
+                    constant,
+                    unasked,
+                ),
+            )
         return result
 
     return asking(*names)(hooked)
@@ -157,10 +186,16 @@ def _conformed(gradient: Any, meta: tuple[Any, Any]) -> Any:
 def _role(name: str) -> str:
     if name in ("g", "gs"):
         return "seed"
-    return "other" if name == "needs" or name.endswith(("_shape", "_dtype", "_meta", "_geometry")) else "saved"
+    return (
+        "other"
+        if name == "needs" or name.endswith(("_shape", "_dtype", "_meta", "_geometry"))
+        else "saved"
+    )
 
 
-def _exchanged(run: Callable[..., Any], inputs: Sequence[Any], place: int) -> tuple[Any, ...] | None:
+def _exchanged(
+    run: Callable[..., Any], inputs: Sequence[Any], place: int
+) -> tuple[Any, ...] | None:
     """The result of a joint formula with another gradient at `place`."""
     result = run(*inputs)
     if result is None:
@@ -183,12 +218,16 @@ def _jvp(
 
     def run(*inputs: Any) -> Any:
         with _at_once(elementwise, (*inputs[1], *inputs[2])):
-            found = rule(*inputs)  # changed as the level does it: expanded to the result's shape, in its dtype
+            # changed as the level does it: expanded to the result's shape, in its dtype
+            found = rule(*inputs)
         if isinstance(result, torch.Tensor):
             return fit(found[0] if isinstance(found, (tuple, list)) else found, result)
         if found is None or not isinstance(result, (tuple, list)):
             return found
-        return tuple(fit(t, r) if isinstance(r, torch.Tensor) else t for t, r in zip(found, result, strict=True))
+        return tuple(
+            fit(t, r) if isinstance(r, torch.Tensor) else t
+            for t, r in zip(found, result, strict=True)
+        )
 
     given = [place for place, t in enumerate(tangents) if t is not None]
     others: dict[str, Callable[[], Any]] = {}
@@ -196,7 +235,10 @@ def _jvp(
         fewer = [None if place == given[-1] else t for place, t in enumerate(tangents)]
         others["dropped"] = lambda: run(op, primals, fewer, kwargs, result)
     roles = ("other", "saved", "seed", "other", "saved")
-    return hook(name, Call(run, (op, primals, tangents, kwargs, result), roles, others=others, constant=constant))
+    return hook(
+        name,
+        Call(run, (op, primals, tangents, kwargs, result), roles, others=others, constant=constant),
+    )
 
 
 def _batch(
@@ -217,16 +259,31 @@ def _batch(
     if moved is not None:
         others["dim"] = lambda: rule(func, size, batched, moved, kwargs)
     inert = frozenset(("narrowed",) if writes else ())
-    call = Call(rule, (func, size, batched, args, kwargs), ("other",) * 5, others=others, inert=inert)
+    call = Call(
+        rule, (func, size, batched, args, kwargs), ("other",) * 5, others=others, inert=inert
+    )
     found = hook(name, call)
-    if writes and isinstance(args[0], torch.Tensor) and isinstance(found, torch.Tensor) and found is not args[0]:
+    if (
+        writes
+        and isinstance(args[0], torch.Tensor)
+        and isinstance(found, torch.Tensor)
+        and found is not args[0]
+    ):
         args[0].copy_(found)
     return found
 
 
-def _with_other_dims(func: OpOverload, batched: Sequence[bool], args: Sequence[Any]) -> list[Any] | None:
+def _with_other_dims(
+    func: OpOverload, batched: Sequence[bool], args: Sequence[Any]
+) -> list[Any] | None:
     """The arguments with every dimension argument increased by one, or None if no argument changes."""
-    first = args[0][0] if args and isinstance(args[0], (tuple, list)) and args[0] else args[0] if args else None
+    first = (
+        args[0][0]
+        if args and isinstance(args[0], (tuple, list)) and args[0]
+        else args[0]
+        if args
+        else None
+    )
     if not isinstance(first, torch.Tensor):
         return None
     rank = first.dim() - bool(batched[0])
@@ -241,8 +298,15 @@ def _with_other_dims(func: OpOverload, batched: Sequence[bool], args: Sequence[A
     return None if all(a is b for a, b in zip(moved, args, strict=True)) else moved
 
 
-def _decomposition(hook: Hook, name: str, rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return hook(name, Call(lambda *given: rule(*given, **kwargs), args, ("saved",) * len(args), constant=constant))
+def _decomposition(
+    hook: Hook, name: str, rule: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    return hook(
+        name,
+        Call(
+            lambda *given: rule(*given, **kwargs), args, ("saved",) * len(args), constant=constant
+        ),
+    )
 
 
 def _per_sample(hook: Hook, name: str, formula: Callable[..., Any]) -> Callable[..., Any]:
@@ -252,7 +316,11 @@ def _per_sample(hook: Hook, name: str, formula: Callable[..., Any]) -> Callable[
     def hooked(*values: Any) -> Term | None:
         if formula(*values) is None:
             return None
-        return Dense(hook(name, Call(lambda *inputs: formula(*inputs).dense(), values, tuple(map(_role, own)))))
+        return Dense(
+            hook(
+                name, Call(lambda *inputs: formula(*inputs).dense(), values, tuple(map(_role, own)))
+            )
+        )
 
     return asking(*own)(hooked)
 

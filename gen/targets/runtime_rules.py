@@ -37,17 +37,29 @@ def _rules_of(func: OpOverload, record: Record) -> Iterator[Rule]:
     Left out are formulas that only refuse or that ask for nothing, formulas for arguments that are numbers in this overload, and sizes.
     """
     op = name_of(func)
-    tensors = {argument.name for argument in func._schema.arguments if "Tensor" in str(argument.type)}
+    tensors = {
+        argument.name for argument in func._schema.arguments if "Tensor" in str(argument.type)
+    }
     for key, formula in (record.vjp or {}).items():
         for argument in (key,) if isinstance(key, str) else key:
-            if argument in tensors and parameters(formula) and not getattr(formula, "refuses", False):
+            if (
+                argument in tensors
+                and parameters(formula)
+                and not getattr(formula, "refuses", False)
+            ):
                 yield Rule(op, "vjp", argument, record.family)
     for argument in record.per_sample or ():
         yield Rule(op, "per_sample", argument, record.family)
     for part in ("jvp", "batch", "decomposition"):
         rule = getattr(record, part)
-        if rule is not None and not getattr(rule, "refuses", False) and any("Tensor" in str(r.type) for r in func._schema.returns):
-            yield Rule(op, part, "", record.family, _harmless(func, record) if part == "batch" else ())
+        if (
+            rule is not None
+            and not getattr(rule, "refuses", False)
+            and any("Tensor" in str(r.type) for r in func._schema.returns)
+        ):
+            yield Rule(
+                op, part, "", record.family, _harmless(func, record) if part == "batch" else ()
+            )
 
 
 def _harmless(func: OpOverload, record: Record) -> tuple[str, ...]:

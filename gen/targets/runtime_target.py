@@ -36,7 +36,8 @@ class RuntimeTarget:
     """See :class:`gen.targets.protocol.Target`, and :class:`gen.targets.faults.Auditable` for the last methods."""
 
     name = "runtime"
-    lacks = frozenset(("fake",))  # inside of FakeTensorMode torch's own rules run: `meta_strides` asks the runtime's
+    # inside of FakeTensorMode torch's own rules run: `meta_strides` asks the runtime's
+    lacks = frozenset(("fake",))
     loops = fallbacks
 
     def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,28 +63,42 @@ class RuntimeTarget:
 
         return outputs, pullback
 
-    def jvp(self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+    def jvp(
+        self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]
+    ) -> Any:
         return func.jvp(f, primals, tangents)
 
     def linearize(self, f: Callable[..., Any], *primals: Any) -> Any:
         outputs, push = func.linearize(f, *primals)
         return outputs, lambda tangents: push(*tangents)
 
-    def dual(self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+    def dual(
+        self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]
+    ) -> Any:
         forward_ad = runtime.autograd.forward_ad
         with forward_ad.dual_level():
-            pairs = [forward_ad.unpack_dual(o) for o in f(*map(forward_ad.make_dual, map(_held, primals), map(_held, tangents)))]
+            pairs = [
+                forward_ad.unpack_dual(o)
+                for o in f(*map(forward_ad.make_dual, map(_held, primals), map(_held, tangents)))
+            ]
         pushed = [torch.zeros_like(p.primal) if p.tangent is None else p.tangent for p in pairs]
         return _plain([p.primal for p in pairs], primals), _plain(pushed, primals)
 
     def vmap(
-        self, f: Callable[..., Any], in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0
+        self,
+        f: Callable[..., Any],
+        in_dims: tuple[int | None, ...],
+        out_dims: int | tuple[int | None, ...] = 0,
     ) -> Callable[..., Any]:
         mapped = func.vmap(f, in_dims=in_dims, out_dims=out_dims, randomness="different")
 
         def g(*args: Any) -> Any:
             with warnings.catch_warnings():  # a loop is slow, not wrong, and `loops` counts it
-                warnings.filterwarnings("ignore", message=".* has no batch rule, so vmap runs it as a loop", category=UserWarning)
+                warnings.filterwarnings(
+                    "ignore",
+                    message=".* has no batch rule, so vmap runs it as a loop",
+                    category=UserWarning,
+                )
                 return mapped(*args)
 
         return g
@@ -104,20 +119,38 @@ class RuntimeTarget:
         return func.functionalize(f)
 
     def trace(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Any:
-        return aot.make_fx(f, tracing_mode="symbolic" if dynamic else "real", _allow_non_fake_inputs=True)(*args)
+        return aot.make_fx(
+            f, tracing_mode="symbolic" if dynamic else "real", _allow_non_fake_inputs=True
+        )(*args)
 
-    def compiled(self, f: Callable[..., Any], *, partition: str, dynamic: bool) -> Callable[..., Any]:
+    def compiled(
+        self, f: Callable[..., Any], *, partition: str, dynamic: bool
+    ) -> Callable[..., Any]:
         return self.part(f, (), partition=partition, dynamic=dynamic, jits=False, cache=None)
 
     def part(
-        self, f: Callable[..., Any], examples: tuple[Any, ...], *, partition: str, dynamic: bool, jits: bool, cache: Any
+        self,
+        f: Callable[..., Any],
+        examples: tuple[Any, ...],
+        *,
+        partition: str,
+        dynamic: bool,
+        jits: bool,
+        cache: Any,
     ) -> Callable[..., Any]:
         if jits:
             return jit(f)
-        options: dict[str, Any] = {"fw_compiler": aot.nop, "bw_compiler": aot.nop, "partition_fn": _CUTS[partition], "cache": cache}
+        options: dict[str, Any] = {
+            "fw_compiler": aot.nop,
+            "bw_compiler": aot.nop,
+            "partition_fn": _CUTS[partition],
+            "cache": cache,
+        }
         if examples:
             return aot.aot_module_simplified(cast(torch.nn.Module, f), examples, **options)
-        return (aot.aot_module if isinstance(f, torch.nn.Module) else aot.aot_function)(cast(Any, f), dynamic=dynamic, **options)
+        return (aot.aot_module if isinstance(f, torch.nn.Module) else aot.aot_function)(
+            cast(Any, f), dynamic=dynamic, **options
+        )
 
     def offered(self, name: str, otherwise: Any) -> Any:
         return attrgetter(name)(runtime)
@@ -125,29 +158,54 @@ class RuntimeTarget:
     def cache(self, folder: str) -> aot.Cache:
         return aot.Cache(folder)
 
-    def checkpoint(self, f: Callable[..., Any], args: Sequence[Tensor], cotangents: Sequence[Tensor], *, reentrant: bool) -> Any:
+    def checkpoint(
+        self,
+        f: Callable[..., Any],
+        args: Sequence[Tensor],
+        cotangents: Sequence[Tensor],
+        *,
+        reentrant: bool,
+    ) -> Any:
         xs = [_leaf(x, x.requires_grad) for x in args]
         outputs = runtime.checkpoint.checkpoint(f, *xs, use_reentrant=reentrant)
         runtime.autograd.backward(outputs, tuple(map(runtime.wrap, cotangents)))
-        gradients = tuple(torch.zeros_like(x) if x.grad is None else x.grad for x in xs if x.requires_grad)
+        gradients = tuple(
+            torch.zeros_like(x) if x.grad is None else x.grad for x in xs if x.requires_grad
+        )
         return _plain(outputs, args), _plain(gradients, args)
 
-    def session(self, f: Callable[..., Any], args: Sequence[Tensor], cotangents: Sequence[Tensor], kept: Sequence[int]) -> Any:
+    def session(
+        self,
+        f: Callable[..., Any],
+        args: Sequence[Tensor],
+        cotangents: Sequence[Tensor],
+        kept: Sequence[int],
+    ) -> Any:
         xs = [_leaf(x, x.requires_grad) for x in args]
         outputs = f(*xs)
-        gradients = _gradients([outputs[place] for place in kept], [x for x in xs if x.requires_grad], cotangents)
+        gradients = _gradients(
+            [outputs[place] for place in kept], [x for x in xs if x.requires_grad], cotangents
+        )
         return _plain(outputs, args), _plain(gradients, args)
 
-    def functional(self, name: str, f: Callable[..., Any], args: tuple[Any, ...], along: tuple[Any, ...]) -> tuple[Any, ...]:
+    def functional(
+        self, name: str, f: Callable[..., Any], args: tuple[Any, ...], along: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
         function = getattr(runtime.autograd.functional, name)
         scalar = name in ("hessian", "vhp", "hvp")
-        found = function((lambda *xs: f(*xs)[0]) if scalar else f, args, *((along,) if along else ()))
+        found = function(
+            (lambda *xs: f(*xs)[0]) if scalar else f, args, *((along,) if along else ())
+        )
         return _plain(pytree.tree_leaves(found), args)
 
-    def joint(self, f: Callable[..., Any], args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
+    def joint(
+        self, f: Callable[..., Any], args: Sequence[Tensor], *, partition: str, dynamic: bool
+    ) -> Callable[..., Any]:
         compiled = self.compiled(f, partition=partition, dynamic=dynamic)
 
-        def g(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        def g(
+            values: Sequence[Tensor], cotangents: Sequence[Tensor]
+        ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
             inputs = [_leaf(v, v.requires_grad) for v in values]
             outputs = compiled(*inputs)
             wanted = [x for x in inputs if x.requires_grad]
@@ -155,31 +213,54 @@ class RuntimeTarget:
 
         return g
 
-    def export(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Callable[..., Any]:
+    def export(
+        self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool
+    ) -> Callable[..., Any]:
         return aot.export(f, tuple(args), dynamic=dynamic).module()
 
-    def saved(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Callable[..., Any]:
+    def saved(
+        self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool
+    ) -> Callable[..., Any]:
         return reloaded(aot.export(f, tuple(args), dynamic=dynamic))
 
     def jit(self, f: Callable[..., Any], *, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
         return jit(f, donate=donate)
 
-    def training(self, train: Callable[..., Any], parameters: Sequence[Tensor], *, session: bool) -> tuple[Tensor, ...]:
-        leaves = [_leaf(p.clone(), True) if session else torch.nn.Parameter(p.clone()) for p in parameters]
+    def training(
+        self, train: Callable[..., Any], parameters: Sequence[Tensor], *, session: bool
+    ) -> tuple[Tensor, ...]:
+        leaves = [
+            _leaf(p.clone(), True) if session else torch.nn.Parameter(p.clone()) for p in parameters
+        ]
         return tuple(map(runtime.unwrap, train(leaves)))
 
     def per_sample(
-        self, f: Callable[..., Any], batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool
+        self,
+        f: Callable[..., Any],
+        batch: Tensor,
+        params: Sequence[Tensor],
+        *,
+        loss_reduction: str,
+        input_grad: bool,
     ) -> tuple[Tensor, ...]:
         module = Parametric(f, params)
-        call = expanded_weights.call_for_per_sample_grads(module, batch_size=len(batch), loss_reduction=loss_reduction)
+        call = expanded_weights.call_for_per_sample_grads(
+            module, batch_size=len(batch), loss_reduction=loss_reduction
+        )
         x = runtime.wrap(batch.detach(), input_grad)
         batch_loss(call(x), len(batch), loss_reduction).backward()
         found = tuple(runtime.unwrap(held.grad_sample) for held in module.held)
         return (*found, of_samples(runtime.unwrap(x.grad), loss_reduction)) if input_grad else found
 
     def per_sample_answer(
-        self, f: Callable[..., Any], batch: Tensor, params: Sequence[Tensor], *, of: str, given: Any, each: bool
+        self,
+        f: Callable[..., Any],
+        batch: Tensor,
+        params: Sequence[Tensor],
+        *,
+        of: str,
+        given: Any,
+        each: bool,
     ) -> tuple[Tensor, ...]:
         def of_function(batch: Tensor) -> PerSampleGrads:
             def loss(params: Sequence[Tensor], x: Tensor) -> Tensor:
@@ -217,7 +298,11 @@ class RuntimeTarget:
 
 def _leaf(x: Tensor, requires_grad: bool) -> Tensor:
     """`x` as a leaf of the session. While a program is captured, `x` is of the session already."""
-    return x.detach().requires_grad_(requires_grad) if isinstance(x, runtime.Tensor) else runtime.wrap(x.detach(), requires_grad)
+    return (
+        x.detach().requires_grad_(requires_grad)
+        if isinstance(x, runtime.Tensor)
+        else runtime.wrap(x.detach(), requires_grad)
+    )
 
 
 def _held(x: Tensor) -> Tensor:
@@ -227,16 +312,27 @@ def _held(x: Tensor) -> Tensor:
 
 def _plain(found: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...]:
     """`found` as plain tensors, if those that were `given` are."""
-    return tuple(found) if any(isinstance(x, runtime.Tensor) for x in given) else tuple(runtime.unwrap(x) for x in found)
+    return (
+        tuple(found)
+        if any(isinstance(x, runtime.Tensor) for x in given)
+        else tuple(runtime.unwrap(x) for x in found)
+    )
 
 
-def _gradients(outputs: Sequence[Any], xs: Sequence[Any], cotangents: Sequence[Any], create_graph: bool = False) -> tuple[Any, ...]:
+def _gradients(
+    outputs: Sequence[Any], xs: Sequence[Any], cotangents: Sequence[Any], create_graph: bool = False
+) -> tuple[Any, ...]:
     """Gradients by the session's engine; zeros for an input that no output depends on."""
     pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
     if not pairs:
         return tuple(torch.zeros_like(x) for x in xs)
     tracked, seeds = zip(*pairs, strict=True)
     found: tuple[Any, ...] = runtime.autograd.grad(
-        tracked, tuple(xs), seeds, create_graph=create_graph, allow_unused=True, materialize_grads=True
+        tracked,
+        tuple(xs),
+        seeds,
+        create_graph=create_graph,
+        allow_unused=True,
+        materialize_grads=True,
     )
     return found

@@ -69,18 +69,33 @@ class Watched:
         plain = replace(call, inputs=tuple(map(_plain, call.inputs)), others={})
         looked_into = not batched and all(map(_is_plain, plain.inputs))
         for kind in KINDS[self._parts[name]]:
-            if kind in known or kind in call.inert or (batched and not moves(kind, result if call.place is None else result[call.place])):
+            if (
+                kind in known
+                or kind in call.inert
+                or (
+                    batched
+                    and not moves(kind, result if call.place is None else result[call.place])
+                )
+            ):
                 continue
             if kind == "detached":
-                if not batched and self._depends_on_saved(name, plain) and any(map(_is_tracked, _saved(call))):
+                if (
+                    not batched
+                    and self._depends_on_saved(name, plain)
+                    and any(map(_is_tracked, _saved(call)))
+                ):
                     yield kind
                 continue
             try:
                 if kind in call.others:
                     shows = differs(_plain(call.others[kind]()), truth)
                 else:
-                    shows = (looked_into or kind not in ("saved", "edge")) and differs(change(plain, kind, truth), truth)
-            except Exception:  # a kind that cannot be applied here; one in `others` would raise in a cell too, which shows
+                    shows = (looked_into or kind not in ("saved", "edge")) and differs(
+                        change(plain, kind, truth), truth
+                    )
+            except Exception:
+                # a kind that cannot be applied here; one in `others` would raise in a cell
+                # too, which shows
                 shows = kind in call.others
             if shows:
                 yield kind
@@ -96,7 +111,11 @@ class Watched:
 
 
 def _derivative(call: Call) -> bool:
-    places = [place for place, role in enumerate(call.roles) if role == "saved" and _differentiable(call.inputs[place])]
+    places = [
+        place
+        for place, role in enumerate(call.roles)
+        if role == "saved" and _differentiable(call.inputs[place])
+    ]
 
     def of_saved(*saved: Any) -> tuple[Any, ...]:
         inputs = list(call.inputs)
@@ -104,13 +123,21 @@ def _derivative(call: Call) -> bool:
             inputs[place] = value
         result = call.run(*inputs)
         parts = result if call.place is None else result[call.place]
-        return tuple(part for part in (parts if isinstance(parts, (tuple, list)) else (parts,)) if inexact(part))
+        return tuple(
+            part
+            for part in (parts if isinstance(parts, (tuple, list)) else (parts,))
+            if inexact(part)
+        )
 
     if not places:
         return False
     outputs, pullback = transforms.vjp(of_saved, *[call.inputs[place] for place in places])
     gradients = pullback(tuple(torch.randn_like(output) for output in outputs))
-    return any(bool((leaf != 0).any()) for gradient in gradients for leaf in (gradient if isinstance(gradient, list) else [gradient]))
+    return any(
+        bool((leaf != 0).any())
+        for gradient in gradients
+        for leaf in (gradient if isinstance(gradient, list) else [gradient])
+    )
 
 
 def _differentiable(value: object) -> bool:

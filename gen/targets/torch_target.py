@@ -30,14 +30,24 @@ def _fallback_is_expected() -> Iterator[None]:
     """Silence two warnings of vmap: an op without a batching rule, which is counted in `loops`, and a kernel that resizes a buffer."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("always", message=_LOOP, category=UserWarning)
-        warnings.filterwarnings("ignore", message="An output with one or more elements was resized", category=UserWarning)
+        warnings.filterwarnings(
+            "ignore",
+            message="An output with one or more elements was resized",
+            category=UserWarning,
+        )
         try:
             yield
         finally:
-            _loops.update(text.removeprefix(_LOOP).partition(". ")[0] for text in map(_text, caught) if text.startswith(_LOOP))
+            _loops.update(
+                text.removeprefix(_LOOP).partition(". ")[0]
+                for text in map(_text, caught)
+                if text.startswith(_LOOP)
+            )
     for warning in caught:
         if not _text(warning).startswith(_LOOP):
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
 
 
 def _text(warning: warnings.WarningMessage) -> str:
@@ -66,7 +76,9 @@ class TorchTarget:
 
     def __init__(self) -> None:
         with warnings.catch_warnings():  # torch imports these at its first jvp and scripts them
-            warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=DeprecationWarning)
+            warnings.filterwarnings(
+                "ignore", message="`torch.jit.script` is deprecated", category=DeprecationWarning
+            )
             importlib.import_module("torch._decomp.decompositions_for_jvp")
 
     def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,21 +93,33 @@ class TorchTarget:
         outputs = f(*xs)
         return outputs, lambda cotangents: gradients(outputs, xs, cotangents, create_graph=nested)
 
-    def jvp(self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+    def jvp(
+        self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]
+    ) -> Any:
         return torch.func.jvp(f, primals, tangents)
 
     def linearize(self, f: Callable[..., Any], *primals: Any) -> Any:
         with warnings.catch_warnings():  # of the graph that linearize makes for itself
-            warnings.filterwarnings("ignore", message="Attempted to insert a get_attr Node", category=UserWarning)
+            warnings.filterwarnings(
+                "ignore", message="Attempted to insert a get_attr Node", category=UserWarning
+            )
             outputs, push = torch.func.linearize(f, *primals)
         return outputs, lambda tangents: push(*tangents)
 
-    def dual(self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+    def dual(
+        self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]
+    ) -> Any:
         with forward_ad.dual_level():
-            pairs = [forward_ad.unpack_dual(o) for o in f(*map(forward_ad.make_dual, primals, tangents))]
-        return tuple(p.primal for p in pairs), tuple(torch.zeros_like(p.primal) if p.tangent is None else p.tangent for p in pairs)
+            pairs = [
+                forward_ad.unpack_dual(o) for o in f(*map(forward_ad.make_dual, primals, tangents))
+            ]
+        return tuple(p.primal for p in pairs), tuple(
+            torch.zeros_like(p.primal) if p.tangent is None else p.tangent for p in pairs
+        )
 
-    def vmap(self, f: Callable[..., Any], in_dims: tuple[int | None, ...], out_dims: Any = 0) -> Callable[..., Any]:
+    def vmap(
+        self, f: Callable[..., Any], in_dims: tuple[int | None, ...], out_dims: Any = 0
+    ) -> Callable[..., Any]:
         mapped = torch.func.vmap(f, in_dims=in_dims, out_dims=out_dims, randomness="different")
 
         def g(*args: Any) -> Any:
@@ -125,30 +149,56 @@ class TorchTarget:
         with _fallback_is_expected():
             return make_fx(f, tracing_mode="symbolic" if dynamic else "real")(*args)
 
-    def compiled(self, f: Callable[..., Any], *, partition: str, dynamic: bool) -> Callable[..., Any]:
+    def compiled(
+        self, f: Callable[..., Any], *, partition: str, dynamic: bool
+    ) -> Callable[..., Any]:
         return self.part(f, (), partition=partition, dynamic=dynamic, jits=False, cache=None)
 
     def part(
-        self, f: Callable[..., Any], examples: tuple[Any, ...], *, partition: str, dynamic: bool, jits: bool, cache: Any
+        self,
+        f: Callable[..., Any],
+        examples: tuple[Any, ...],
+        *,
+        partition: str,
+        dynamic: bool,
+        jits: bool,
+        cache: Any,
     ) -> Callable[..., Any]:
         from functorch import compile as aot
         from torch._functorch import config
 
-        cut = aot.default_partition if partition == "default" else aot.min_cut_rematerialization_partition
-        options: dict[str, Any] = {"fw_compiler": aot.nop, "bw_compiler": aot.nop, "partition_fn": cut}
+        cut = (
+            aot.default_partition
+            if partition == "default"
+            else aot.min_cut_rematerialization_partition
+        )
+        options: dict[str, Any] = {
+            "fw_compiler": aot.nop,
+            "bw_compiler": aot.nop,
+            "partition_fn": cut,
+        }
 
         @contextmanager
         def compiling() -> Iterator[None]:
-            with warnings.catch_warnings(), config.patch(activation_memory_budget=0.5 if partition == "budget" else 1.0):
+            with (
+                warnings.catch_warnings(),
+                config.patch(activation_memory_budget=0.5 if partition == "budget" else 1.0),
+            ):
                 # torch itself reads `.grad` of the arguments
-                warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf", category=UserWarning)
+                warnings.filterwarnings(
+                    "ignore",
+                    message="The .grad attribute of a Tensor that is not a leaf",
+                    category=UserWarning,
+                )
                 yield
 
         with compiling():
             if examples:
                 made = aot.aot_module_simplified(f, examples, **options)
             else:
-                made = (aot.aot_module if isinstance(f, nn.Module) else aot.aot_function)(f, dynamic=dynamic, **options)
+                made = (aot.aot_module if isinstance(f, nn.Module) else aot.aot_function)(
+                    f, dynamic=dynamic, **options
+                )
 
         def g(*args: Any, **kwargs: Any) -> Any:
             with compiling():
@@ -159,55 +209,96 @@ class TorchTarget:
     def offered(self, name: str, otherwise: Any) -> Any:
         return otherwise
 
-    def session(self, f: Callable[..., Any], args: Sequence[Tensor], cotangents: Sequence[Tensor], kept: Sequence[int]) -> Any:
+    def session(
+        self,
+        f: Callable[..., Any],
+        args: Sequence[Tensor],
+        cotangents: Sequence[Tensor],
+        kept: Sequence[int],
+    ) -> Any:
         outputs = f(*args)
-        found = gradients([outputs[place] for place in kept], [x for x in args if x.requires_grad], cotangents)
+        found = gradients(
+            [outputs[place] for place in kept], [x for x in args if x.requires_grad], cotangents
+        )
         return tuple(x.detach() for x in outputs), found
 
-    def checkpoint(self, f: Callable[..., Any], args: Sequence[Tensor], cotangents: Sequence[Tensor], *, reentrant: bool) -> Any:
+    def checkpoint(
+        self,
+        f: Callable[..., Any],
+        args: Sequence[Tensor],
+        cotangents: Sequence[Tensor],
+        *,
+        reentrant: bool,
+    ) -> Any:
         outputs = torch.utils.checkpoint.checkpoint(f, *args, use_reentrant=reentrant)
         torch.autograd.backward(outputs, tuple(cotangents))
-        return outputs, tuple(torch.zeros_like(x) if x.grad is None else x.grad for x in args if x.requires_grad)
+        return outputs, tuple(
+            torch.zeros_like(x) if x.grad is None else x.grad for x in args if x.requires_grad
+        )
 
-    def functional(self, name: str, f: Callable[..., Any], args: tuple[Any, ...], along: tuple[Any, ...]) -> tuple[Any, ...]:
+    def functional(
+        self, name: str, f: Callable[..., Any], args: tuple[Any, ...], along: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
         function = getattr(torch.autograd.functional, name)
         scalar = name in ("hessian", "vhp", "hvp")
-        found = function((lambda *xs: f(*xs)[0]) if scalar else f, args, *((along,) if along else ()))
+        found = function(
+            (lambda *xs: f(*xs)[0]) if scalar else f, args, *((along,) if along else ())
+        )
         return tuple(pytree.tree_leaves(found))
 
-    def joint(self, f: Callable[..., Any], args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Callable[..., Any]:
+    def joint(
+        self, f: Callable[..., Any], args: Sequence[Tensor], *, partition: str, dynamic: bool
+    ) -> Callable[..., Any]:
         compiled = self.compiled(f, partition=partition, dynamic=dynamic)
 
-        def g(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        def g(
+            values: Sequence[Tensor], cotangents: Sequence[Tensor]
+        ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
             outputs = compiled(*values)
             wanted = [value for value in values if value.requires_grad]
             return outputs, gradients(outputs, wanted, cotangents)
 
         return g
 
-    def export(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Callable[..., Any]:
+    def export(
+        self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool
+    ) -> Callable[..., Any]:
         return _exported(f, args, dynamic).module()
 
-    def saved(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Callable[..., Any]:
+    def saved(
+        self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool
+    ) -> Callable[..., Any]:
         return reloaded(_exported(f, args, dynamic))
 
     def per_sample(
-        self, f: Callable[..., Any], batch: Tensor, params: Sequence[Tensor], *, loss_reduction: str, input_grad: bool
+        self,
+        f: Callable[..., Any],
+        batch: Tensor,
+        params: Sequence[Tensor],
+        *,
+        loss_reduction: str,
+        input_grad: bool,
     ) -> tuple[Tensor, ...]:
         from torch.nn.utils import _per_sample_grad
 
         module = Parametric(f, params)
-        call = _per_sample_grad.call_for_per_sample_grads(module, batch_size=len(batch), loss_reduction=loss_reduction)
+        call = _per_sample_grad.call_for_per_sample_grads(
+            module, batch_size=len(batch), loss_reduction=loss_reduction
+        )
         x = batch.detach().requires_grad_(input_grad)
         batch_loss(call(x), len(batch), loss_reduction).backward()
         found = tuple(held.grad_sample for held in module.held)
         return (*found, of_samples(x.grad, loss_reduction)) if x.grad is not None else found
 
 
-def _exported(f: Callable[..., Any], args: Sequence[Tensor], dynamic: bool) -> torch.export.ExportedProgram:
+def _exported(
+    f: Callable[..., Any], args: Sequence[Tensor], dynamic: bool
+) -> torch.export.ExportedProgram:
     shapes: Any = None
     if dynamic:
-        shapes = {"args": tuple(dict.fromkeys(range(arg.ndim), torch.export.Dim.AUTO) for arg in args)}
+        shapes = {
+            "args": tuple(dict.fromkeys(range(arg.ndim), torch.export.Dim.AUTO) for arg in args)
+        }
     return torch.export.export(_Module(f), tuple(args), dynamic_shapes=shapes, strict=False)
 
 
@@ -220,11 +311,21 @@ def _quiet(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def gradients(
-    outputs: Sequence[Tensor], xs: Sequence[Tensor], cotangents: Sequence[Tensor], create_graph: bool = False
+    outputs: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    create_graph: bool = False,
 ) -> tuple[Tensor, ...]:
     """Gradients by torch's engine; zeros for an input that no output depends on."""
     pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
     if not pairs:
         return tuple(torch.zeros_like(x) for x in xs)
     tracked, seeds = zip(*pairs, strict=True)
-    return torch.autograd.grad(tracked, tuple(xs), seeds, create_graph=create_graph, allow_unused=True, materialize_grads=True)
+    return torch.autograd.grad(
+        tracked,
+        tuple(xs),
+        seeds,
+        create_graph=create_graph,
+        allow_unused=True,
+        materialize_grads=True,
+    )

@@ -6,7 +6,11 @@ from .calls.function import aot_function
 from .calls.module import aot_module
 from .calls.simplified import aot_module_simplified
 from .compilers.boxed import make_boxed_compiler, make_boxed_func, nop
-from .compilers.graph_names import get_aot_compilation_context, get_aot_graph_name, get_graph_being_compiled
+from .compilers.graph_names import (
+    get_aot_compilation_context,
+    get_aot_graph_name,
+    get_graph_being_compiled,
+)
 from .compilers.inductor import inductor
 from .control_flow.operators import associative_scan, cond, map, scan, while_loop
 from .explain import Explanation, explain

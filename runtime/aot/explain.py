@@ -83,17 +83,29 @@ class Explanation:
         results: Any = forward.graph.output_node().args[0]
         missing = [n.name for n in results[num_fwd_outputs:] if n.name not in by_name]
         if missing:
-            raise ValueError(f"the forward saves {', '.join(missing)}, which the joint graph does not have by that name")
+            raise ValueError(
+                f"the forward saves {', '.join(missing)}, which the joint graph does not have by that name"
+            )
         saved = list(dict.fromkeys(by_name[n.name] for n in results[num_fwd_outputs:]))
         given = {*saved, *parts.tangents}
-        run = [by_name[n.name] for n in backward.graph.nodes if n.op == "call_function" and n.name in by_name]
+        run = [
+            by_name[n.name]
+            for n in backward.graph.nodes
+            if n.op == "call_function" and n.name in by_name
+        ]
         again = [n for n in run if n in parts.forward_set and n not in given]
         memory, called = Memory(parts), dict(zip(parts.primals, names, strict=False))
         outside = set(parts.primals[arguments:]) if arguments is not None else set()
         values = saved_values(parts, memory, saved, called, outside, bool(again))
-        calls = tuple(Recomputed(n.name, str(n.target), work(n), line_of(n)) for n in again if not is_item(n))
+        calls = tuple(
+            Recomputed(n.name, str(n.target), work(n), line_of(n)) for n in again if not is_item(n)
+        )
         whole = memory.saved(saved)
-        new = whole - memory.saved(n for n in dict.fromkeys(h for s in saved for h in memory.homes[s]) if n.op == "placeholder")
+        new = whole - memory.saved(
+            n
+            for n in dict.fromkeys(h for s in saved for h in memory.homes[s])
+            if n.op == "placeholder"
+        )
         return cls(values, calls, whole, new, memory.peak(saved), forward, backward, parts, called)
 
     def svg(self, path: str | Path | None = None) -> str:
@@ -102,7 +114,14 @@ class Explanation:
         The forward runs down on the left, the backward up on the right. Between them are the saved values with their bytes. Calls that run
         again have dashed borders. Pointing at a box shows its line.
         """
-        text = drawn(self._parts, self.saved, {r.name for r in self.recomputed}, self.backward, self._names, self.summary)
+        text = drawn(
+            self._parts,
+            self.saved,
+            {r.name for r in self.recomputed},
+            self.backward,
+            self._names,
+            self.summary,
+        )
         if path is not None:
             Path(path).write_text(text)
         return text
@@ -122,12 +141,19 @@ class Explanation:
             size = f"in {v.shares}" if v.shares else f"{v.bytes:,}"
             rows.append((size, f"{v.name}: {_kind(v)}", v.source, v.why.value, v.line or ""))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [f"{a:>{widths[0]}}  {b:<{widths[1]}}  {c:<{widths[2]}}  {d:<{widths[3]}}  {e}".rstrip() for a, b, c, d, e in rows]
+        lines = [
+            f"{a:>{widths[0]}}  {b:<{widths[1]}}  {c:<{widths[2]}}  {d:<{widths[3]}}  {e}".rstrip()
+            for a, b, c, d, e in rows
+        ]
         if self.recomputed:
             counts: dict[str, int] = {}
             for r in self.recomputed:
                 counts[r.op] = counts.get(r.op, 0) + 1
-            lines += ["", "run again: " + ", ".join(op if count == 1 else f"{op} ×{count}" for op, count in counts.items())]
+            lines += [
+                "",
+                "run again: "
+                + ", ".join(op if count == 1 else f"{op} ×{count}" for op, count in counts.items()),
+            ]
         return "\n".join([self.summary, "", *lines])
 
 
@@ -152,7 +178,9 @@ def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
         recipe = aot_function(f, nop, partition_fn=min_cut_rematerialization_partition).recipe  # type: ignore[attr-defined]
     found: list[tuple[Any, ...]] = []
 
-    def seen(joint_module: fx.GraphModule, joint_inputs: Any = None, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+    def seen(
+        joint_module: fx.GraphModule, joint_inputs: Any = None, **options: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
         forward, backward = recipe.partition(joint_module, joint_inputs, **options)
         found.append((joint_module, forward, backward, options["num_fwd_outputs"]))
         return forward, backward
@@ -161,22 +189,34 @@ def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     tracked = torch.is_grad_enabled()
     call = enter(given, tracked, recipe.dynamic)
     if call is None:
-        raise ValueError("an argument is a value of a transform. Explain the function outside of it")
+        raise ValueError(
+            "an argument is a value of a transform. Explain the function outside of it"
+        )
     idle = dict.fromkeys(("forward_compiler", "backward_compiler", "inference_compiler"), _idle)
     program = dataclasses.replace(recipe, partition=seen, **idle).program(spec, call, tracked)
     if not found:
-        raise ValueError("no gradient is wanted for these arguments, so nothing is saved. Give an argument that requires grad")
+        raise ValueError(
+            "no gradient is wanted for these arguments, so nothing is saved. Give an argument that requires grad"
+        )
     joint_module, forward, backward, count = found[-1]
     closed_over = program.joint.closed_over
     known = _names_of_state(recipe)
     names = _names(args, kwargs)
-    names += ["arguments that share memory"] * (len(program.joint.boundary.inputs) - len(names) - len(closed_over))
+    names += ["arguments that share memory"] * (
+        len(program.joint.boundary.inputs) - len(names) - len(closed_over)
+    )
     arguments = len(names)
     names += [known.get(id(t), "a tensor from outside") for t in closed_over]
     if program.joint.layouts is not None:
         arguments = len(program.joint.in_graph(range(arguments)))
-        names = [name + part for name, layout in zip(names, program.joint.layouts.primals, strict=True) for part in names_of_parts(layout)]
-    return Explanation.of(joint_module, forward, backward, num_fwd_outputs=count, names=names, arguments=arguments)
+        names = [
+            name + part
+            for name, layout in zip(names, program.joint.layouts.primals, strict=True)
+            for part in names_of_parts(layout)
+        ]
+    return Explanation.of(
+        joint_module, forward, backward, num_fwd_outputs=count, names=names, arguments=arguments
+    )
 
 
 def _idle(module: fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
@@ -186,7 +226,10 @@ def _idle(module: fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
 def _names(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     """``args[0]`` and the like for the leaves of the arguments."""
     leaves, _ = pytree.tree_flatten_with_path((args, kwargs))
-    return [("args" if path[0].idx == 0 else "kwargs") + pytree.keystr(path[1:]) for path, _ in leaves]  # type: ignore[attr-defined]
+    return [
+        ("args" if path[0].idx == 0 else "kwargs") + pytree.keystr(path[1:])  # type: ignore[attr-defined]
+        for path, _ in leaves
+    ]
 
 
 def _names_of_state(recipe: Recipe) -> dict[int, str]:

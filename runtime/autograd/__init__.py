@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from torch.autograd import grad_mode
-from torch.autograd.grad_mode import enable_grad, inference_mode, no_grad, set_grad_enabled, set_multithreading_enabled
+from torch.autograd.grad_mode import (
+    enable_grad,
+    inference_mode,
+    no_grad,
+    set_grad_enabled,
+    set_multithreading_enabled,
+)
 
 from ..session.backward import backward, grad
 from ..tape.anomaly import detect_anomaly, set_detect_anomaly

@@ -17,14 +17,19 @@ def as_tuple(result: Any) -> tuple[Any, ...]:
     outs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
     for o in outs:
         if not isinstance(o, torch.Tensor):
-            raise TypeError(f"gradcheck: func must return a tensor or a sequence of tensors, but there is a {type(o).__name__} among them")
+            raise TypeError(
+                f"gradcheck: func must return a tensor or a sequence of tensors, but there is a {type(o).__name__} among them"
+            )
     return outs
 
 
 def pull(out: Any, inputs: Sequence[Any], cotangent: torch.Tensor) -> list[Any]:
     """Plain dense gradients of ``inputs``, None for an input without a gradient."""
     found = grad(out, inputs, cotangent, retain_graph=True, allow_unused=True)
-    return [None if g is None else plain(g) if g.layout is torch.strided else plain(g).to_dense() for g in found]
+    return [
+        None if g is None else plain(g) if g.layout is torch.strided else plain(g).to_dense()
+        for g in found
+    ]
 
 
 def reverse(out: Any, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], bool]:
@@ -35,11 +40,16 @@ def reverse(out: Any, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], bool]:
         for x, g, column in zip(inputs, pull(out, inputs, cotangent), columns, strict=True):
             same_dtype = same_dtype and (g is None or g.dtype == x.dtype)
             column.append(zeros(x, x.numel()) if g is None else g.reshape(-1))
-    jacobians = [torch.stack(column, 1) if column else zeros(x, x.numel(), 0) for column, x in zip(columns, inputs, strict=True)]
+    jacobians = [
+        torch.stack(column, 1) if column else zeros(x, x.numel(), 0)
+        for column, x in zip(columns, inputs, strict=True)
+    ]
     return jacobians, same_dtype
 
 
-def push(func: Callable[..., Any], inputs: Sequence[Any], tangents: Mapping[int, Any]) -> list[tuple[Any, Any]]:
+def push(
+    func: Callable[..., Any], inputs: Sequence[Any], tangents: Mapping[int, Any]
+) -> list[tuple[Any, Any]]:
     """(primal, tangent or None) of each output of ``func``. Inputs with a number in ``tangents`` are dual tensors."""
     with forward_ad.dual_level():
         args = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
@@ -49,9 +59,14 @@ def push(func: Callable[..., Any], inputs: Sequence[Any], tangents: Mapping[int,
         return [(u.primal, u.tangent) for u in unpacked]
 
 
-def pushed(func: Callable[..., Any], inputs: Sequence[Any], tangents: Mapping[int, Any]) -> list[torch.Tensor]:
+def pushed(
+    func: Callable[..., Any], inputs: Sequence[Any], tangents: Mapping[int, Any]
+) -> list[torch.Tensor]:
     """The plain tangents of the outputs, zeros for an output without one."""
-    return [torch.zeros_like(plain(p)) if t is None else plain(t) for p, t in push(func, inputs, tangents)]
+    return [
+        torch.zeros_like(plain(p)) if t is None else plain(t)
+        for p, t in push(func, inputs, tangents)
+    ]
 
 
 def at_rest(inputs: Sequence[Any], at: Sequence[int]) -> dict[int, torch.Tensor]:
@@ -59,7 +74,13 @@ def at_rest(inputs: Sequence[Any], at: Sequence[int]) -> dict[int, torch.Tensor]
     return {i: torch.zeros_like(plain(inputs[i])) for i in at}
 
 
-def forward(func: Callable[..., Any], inputs: Sequence[Any], at: Sequence[int], i: int, outputs: Sequence[int]) -> list[torch.Tensor]:
+def forward(
+    func: Callable[..., Any],
+    inputs: Sequence[Any],
+    at: Sequence[int],
+    i: int,
+    outputs: Sequence[int],
+) -> list[torch.Tensor]:
     """The Jacobians of the numbered outputs by the real input ``i``. Each forward pass gives a row. All inputs of ``at`` are dual."""
     x = inputs[i]
     still = at_rest(inputs, at)

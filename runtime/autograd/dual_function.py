@@ -21,7 +21,10 @@ def _push(dual: DualSession, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]
     """Run ``forward`` on the tape with forward mode off. Then compute the tangents of its outputs by the ``jvp`` staticmethod."""
     enabled, on = _enabled(), computes_tangents(0)
     level = dual.session
-    tangents = [dual.tangents.of(a) if on and isinstance(a, Value) and a._level is level else None for a in args]
+    tangents = [
+        dual.tangents.of(a) if on and isinstance(a, Value) and a._level is level else None
+        for a in args
+    ]
     versions = [None if t is None else t._version for t in tangents]
     _set_enabled(False)
     try:
@@ -63,11 +66,21 @@ def _check_view(v: Any, t: Any, args: Sequence[Any], tangents: Sequence[Any]) ->
         return False
     found = t._view if isinstance(t, Value) else None
     if found is None:
-        raise RuntimeError("A custom Function's forward is returning a view (or an input as-is) but the jvp is not returning a view.")
+        raise RuntimeError(
+            "A custom Function's forward is returning a view (or an input as-is) but the jvp is not returning a view."
+        )
     for a, given in zip(args, tangents, strict=True):
-        if given is None or (a is not view.base and (a._view is None or a._view.base is not view.base)):
+        if given is None or (
+            a is not view.base and (a._view is None or a._view.base is not view.base)
+        ):
             continue
         if found.base is not (given if given._view is None else given._view.base):
-            what = "the given grad input" if given._view is None else "the same base as the given grad input"
-            raise RuntimeError(f"A custom Function is returning a view but the jvp is not returning a view of {what}.")
+            what = (
+                "the given grad input"
+                if given._view is None
+                else "the same base as the given grad input"
+            )
+            raise RuntimeError(
+                f"A custom Function is returning a view but the jvp is not returning a view of {what}."
+            )
     return True

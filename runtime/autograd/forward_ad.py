@@ -19,7 +19,14 @@ from ..session.tensor import SESSION
 from ..tape.running import FORWARD, current_dual, current_stand_in, stand_in, step_down
 from . import dual_function as dual_function  # declares the rule of custom Functions
 
-__all__ = ["UnpackedDualTensor", "dual_level", "enter_dual_level", "exit_dual_level", "make_dual", "unpack_dual"]
+__all__ = [
+    "UnpackedDualTensor",
+    "dual_level",
+    "enter_dual_level",
+    "exit_dual_level",
+    "make_dual",
+    "unpack_dual",
+]
 
 _is_fwd_grad_enabled = torch._C._is_fwd_grad_enabled
 _set_fwd_grad_enabled = fwd_grad_enabled
@@ -42,7 +49,9 @@ def enter_dual_level() -> int:
     if FORWARD.dual is not None:
         raise RuntimeError("Nested forward mode AD is not supported at the moment")
     if current_stand_in() is not None:
-        raise RuntimeError("forward mode inside per_sample is not possible: use per_sample_grads, which nests with jvp")
+        raise RuntimeError(
+            "forward mode inside per_sample is not possible: use per_sample_grads, which nests with jvp"
+        )
     FORWARD.dual = DualSession(SESSION)
     stand_in(FORWARD.dual)
     return 0
@@ -56,7 +65,9 @@ def exit_dual_level(*, level: int | None = None) -> None:
     if level < 0:
         raise RuntimeError("Dual level must be a positive number.")
     if dual is None or level != 0:
-        raise RuntimeError(f"Trying to exit a forward AD level that was not the last one that was created. Level {level} is not open.")
+        raise RuntimeError(
+            f"Trying to exit a forward AD level that was not the last one that was created. Level {level} is not open."
+        )
     FORWARD.dual = None
     step_down()
     dual.tangents.close()
@@ -87,7 +98,9 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
     """
     dual = current_dual()
     if _checked_level(level, "_make_dual") < 0 or dual is None:
-        raise RuntimeError("Trying to create a dual Tensor for forward AD but no level exists, make sure to enter_dual_level() first.")
+        raise RuntimeError(
+            "Trying to create a dual Tensor for forward AD but no level exists, make sure to enter_dual_level() first."
+        )
     for name, t in (("primal", tensor), ("tangent", tangent)):
         if t.is_nested:
             raise NestedTensor
@@ -106,7 +119,9 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
             "Making a dual Tensor based on a Tensor that already has a forward gradient at the same level 0 is not supported."
         )
     if moving._level is SESSION and tangents.of(moving) is not None:
-        raise RuntimeError("Setting a forward grad that itself has a forward gradient at the same level 0 is not supported.")
+        raise RuntimeError(
+            "Setting a forward grad that itself has a forward gradient at the same level 0 is not supported."
+        )
     if primal.shape != moving.shape:
         raise RuntimeError(
             "Trying to set a forward gradient that has a different size than that of the original Tensor, this is not supported. "
@@ -128,7 +143,9 @@ def unpack_dual(tensor: torch.Tensor, *, level: int | None = None) -> UnpackedDu
     if _checked_level(level, "_fw_primal") < 0 or dual is None:
         return UnpackedDualTensor(tensor, None)
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"_unpack_dual(): argument 'dual' (position 1) must be Tensor, not {type(tensor).__name__}")
+        raise TypeError(
+            f"_unpack_dual(): argument 'dual' (position 1) must be Tensor, not {type(tensor).__name__}"
+        )
     if not isinstance(tensor, Value) or tensor._level is not SESSION:
         return UnpackedDualTensor(tensor, None)
     tangent = dual.tangents.of(tensor) if _is_fwd_grad_enabled() else None

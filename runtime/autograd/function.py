@@ -75,7 +75,9 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("You must implement the forward function for custom autograd.Function.")
+        raise NotImplementedError(
+            "You must implement the forward function for custom autograd.Function."
+        )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> Any:
@@ -93,11 +95,15 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Any) -> Any:
-        raise NotImplementedError("You must implement the jvp function for custom autograd.Function to use it with forward mode AD.")
+        raise NotImplementedError(
+            "You must implement the jvp function for custom autograd.Function to use it with forward mode AD."
+        )
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-        raise NotImplementedError("To use autograd.Function with vmap, you must either override vmap or set generate_vmap_rule=True.")
+        raise NotImplementedError(
+            "To use autograd.Function with vmap, you must either override vmap or set generate_vmap_rule=True."
+        )
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
@@ -129,7 +135,9 @@ class _Definition:
         self.node_class: type[FunctionNode] = type(f"{cls.__name__}Backward", (FunctionNode,), made)
         self.signature: Signature | None = None
 
-    def bind(self, cls: FunctionClass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    def bind(
+        self, cls: FunctionClass, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, ...]:
         """``args`` with keyword arguments and defaults in their places, so that every input has a position."""
         if self.signature is None:
             self.signature = signature(cls.forward)
@@ -137,7 +145,9 @@ class _Definition:
         bound = self.signature.bind(*skip, *args, **kwargs)
         bound.apply_defaults()
         if bound.kwargs:
-            raise TypeError(f"{cls.__name__}.apply: forward has keyword-only parameters {sorted(bound.kwargs)}; make them positional")
+            raise TypeError(
+                f"{cls.__name__}.apply: forward has keyword-only parameters {sorted(bound.kwargs)}; make them positional"
+            )
         return bound.args[len(skip) :]
 
 
@@ -170,8 +180,12 @@ def apply(cls: FunctionClass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     value = entering()
     if value is not None:
         args = tuple(map(value, args))
-    if _grad_enabled() and any(isinstance(a, torch.Tensor) and not isinstance(a, Value) and a.requires_grad for a in args):
-        args = tuple(as_leaf(a) if isinstance(a, torch.Tensor) and a.requires_grad else a for a in args)
+    if _grad_enabled() and any(
+        isinstance(a, torch.Tensor) and not isinstance(a, Value) and a.requires_grad for a in args
+    ):
+        args = tuple(
+            as_leaf(a) if isinstance(a, torch.Tensor) and a.requires_grad else a for a in args
+        )
     output = dispatch(cls, args)[0]
     pass_mark_on(args, output)
     return output
@@ -179,7 +193,8 @@ def apply(cls: FunctionClass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def dispatch(cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """Run ``cls`` by the rule of the innermost level among ``args``. Returns its output and the ctx that this level's rule made."""
-    value = entering()  # also here: an inner transform may hold a tensor from outside, which no call has met
+    # also here: an inner transform may hold a tensor from outside, which no call has met
+    value = entering()
     if value is not None:
         args = tuple(map(value, args))
     level = _innermost(args)
@@ -213,7 +228,11 @@ def require_setup_context(cls: FunctionClass) -> None:
 
 def _innermost(args: tuple[Any, ...]) -> Level | None:
     best: Level | None = None
-    for a in args if not any(isinstance(a, (list, tuple, dict)) for a in args) else pytree.tree_leaves(args):
+    for a in (
+        args
+        if not any(isinstance(a, (list, tuple, dict)) for a in args)
+        else pytree.tree_leaves(args)
+    ):
         if isinstance(a, Value) and (best is None or a._level.number > best.number):
             best = a._level
     return best
@@ -224,14 +243,21 @@ def lowered(level: Level, tree: pytree.PyTree) -> pytree.PyTree:
     return pytree.tree_map_only(Value, lambda v: v._inner if v._level is level else v, tree)
 
 
-def new_ctx(cls: FunctionClass, needs: Sequence[bool], level: GradLevel | None = None, edges: tuple[Edge | None, ...] = ()) -> FunctionNode:
+def new_ctx(
+    cls: FunctionClass,
+    needs: Sequence[bool],
+    level: GradLevel | None = None,
+    edges: tuple[Edge | None, ...] = (),
+) -> FunctionNode:
     """A ctx for one run of ``cls``. Without a level it belongs to no tape."""
     ctx = definition_of(cls).node_class(level, edges, ())  # type: ignore[arg-type]
     ctx.needs_input_grad = tuple(needs)
     return ctx
 
 
-def run_forward(cls: FunctionClass, args: tuple[Any, ...], ctx: FunctionNode | None = None) -> tuple[Any, FunctionNode]:
+def run_forward(
+    cls: FunctionClass, args: tuple[Any, ...], ctx: FunctionNode | None = None
+) -> tuple[Any, FunctionNode]:
     """Run ``forward`` and ``setup_context`` with grad mode off. Returns the output and the ctx."""
     definition = definition_of(cls)
     if ctx is None:
@@ -247,7 +273,8 @@ def run_forward(cls: FunctionClass, args: tuple[Any, ...], ctx: FunctionNode | N
     finally:
         torch._C._set_grad_enabled(was)
     if ctx.dirty_tensors:
-        for t in ctx.dirty_tensors:  # as torch does: forward may have written without the dispatcher
+        # as torch does: forward may have written without the dispatcher
+        for t in ctx.dirty_tensors:
             t.count_write() if isinstance(t, Value) else torch._C._increment_version([t])
     return output, ctx
 
@@ -271,27 +298,35 @@ def _record(level: GradLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tupl
                 cls.setup_context(ctx, given, output)
     finally:
         torch._C._set_grad_enabled(was)
-    application = _Application(level, cls, ctx, args, given, output if isinstance(output, tuple) else (output,), recording)
+    application = _Application(
+        level, cls, ctx, args, given, output if isinstance(output, tuple) else (output,), recording
+    )
     wrapped = application.outputs()
     ctx.forget_marks()
     return (wrapped if isinstance(output, tuple) else wrapped[0]), ctx
 
 
 @rule(Session)
-def _record_in_session(session: Session, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _record_in_session(
+    session: Session, cls: FunctionClass, args: tuple[Any, ...]
+) -> tuple[Any, Any]:
     output, _, ctx = record(session, cls, args)
     ctx.forget_marks()
     return output, ctx
 
 
-def record(session: Session, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], FunctionNode]:
+def record(
+    session: Session, cls: FunctionClass, args: tuple[Any, ...]
+) -> tuple[Any, tuple[Any, ...], FunctionNode]:
     """Run a Function in the session. There is no outer level, so ``forward`` gets the session's tensors themselves.
 
     Returns three things: the output, as tensors of the session; the outputs as ``forward`` returned them; the node. The node still has its
     marks (:meth:`FunctionNode.forget_marks`)."""
     ctx, recording = _node(session, cls, args)
     output, _ = run_forward(cls, args, ctx)
-    application = _InSession(session, cls, ctx, args, args, output if isinstance(output, tuple) else (output,), recording)
+    application = _InSession(
+        session, cls, ctx, args, args, output if isinstance(output, tuple) else (output,), recording
+    )
     wrapped = application.outputs()
     return (wrapped if isinstance(output, tuple) else wrapped[0]), application.outs, ctx
 
@@ -345,7 +380,9 @@ class _Application:
     def outputs(self) -> tuple[Any, ...]:
         """The outputs as values of the level, each with its history."""
         check_marks(self.ctx, self.outs, self.given)
-        wrapped = tuple(self.output(i, o) if isinstance(o, torch.Tensor) else o for i, o in enumerate(self.outs))
+        wrapped = tuple(
+            self.output(i, o) if isinstance(o, torch.Tensor) else o for i, o in enumerate(self.outs)
+        )
         if self.recording:
             self.ctx.record(self.args, self.given, self.outs)
         return wrapped
@@ -374,7 +411,11 @@ class _Application:
         target = self.args[source]
         if edge is None:
             released = self.level.releases_written and self.owns(target)
-            return target.detach() if released and (target.requires_grad or view_history.base_edge(target) is not None) else target
+            return (
+                target.detach()
+                if released and (target.requires_grad or view_history.base_edge(target) is not None)
+                else target
+            )
         if not self.owns(target):
             self.level.refuse_captured_write(f"{self.cls.__name__}.apply")
         _rewrite(self.level, target, edge, len(self.outs), self.args[:source])
@@ -382,7 +423,8 @@ class _Application:
 
     def made(self, o: Any, returned: Any, edge: Edge | None) -> Any:
         """The output for a tensor that ``forward`` made. ``returned``: the argument, if ``forward`` returned one as it was, else None."""
-        return self.level.wrap(lowered(self.level, o), edge)  # a value of the level, if `forward` computed with a tensor from outside
+        # a value of the level, if `forward` computed with a tensor from outside
+        return self.level.wrap(lowered(self.level, o), edge)
 
 
 class _InSession(_Application):
@@ -392,14 +434,17 @@ class _InSession(_Application):
         if returned is None:
             o._edge, o._req = edge, False
             if o._view is not None:
-                o._view.generation = o._view.base._generation  # its history is the Function, also if forward wrote to the base
+                # its history is the Function, also if forward wrote to the base
+                o._view.generation = o._view.base._generation
             return o
         v = o.detach() if returned.requires_grad else o.view_as(o)
         v._edge = edge
         return v
 
 
-def _rewrite(level: GradLevel, target: Any, edge: Edge, n_outputs: int, before: Sequence[Any]) -> None:
+def _rewrite(
+    level: GradLevel, target: Any, edge: Edge, n_outputs: int, before: Sequence[Any]
+) -> None:
     """Give ``target``, an input that ``forward`` wrote to, its new history: the node. ``before``: the arguments before it."""
     view_history.refuse_stale_target(target)
     old = edge_of(target)
@@ -409,7 +454,9 @@ def _rewrite(level: GradLevel, target: Any, edge: Edge, n_outputs: int, before: 
             "Tensor. Call it on a clone, or give the part that writes a Function of its own, with one output."
         )
     if target._view is None and old is not None and isinstance(old[0], (AccumulateGrad, Input)):
-        raise RuntimeError("a leaf Variable that requires grad has been used in an in-place operation.")
+        raise RuntimeError(
+            "a leaf Variable that requires grad has been used in an in-place operation."
+        )
     view_history.check_write(target, old, True)
     at = sum(isinstance(a, torch.Tensor) for a in before)
     inplace.rebase(level, target, edge, at)
@@ -460,11 +507,15 @@ class _Once(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
+        raise RuntimeError(
+            "trying to differentiate twice a function that was marked with @once_differentiable"
+        )
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
+        raise RuntimeError(
+            "trying to differentiate twice a function that was marked with @once_differentiable"
+        )
 
 
 __all__ = ["Function", "FunctionCtx", "FunctionMeta", "InplaceFunction", "once_differentiable"]

@@ -28,14 +28,23 @@ class ForEach:
 
     output_dims: Any
 
-    def __init__(self, cls: FunctionClass, in_dims: tuple[int | None, ...], size: int, randomness: str) -> None:
+    def __init__(
+        self, cls: FunctionClass, in_dims: tuple[int | None, ...], size: int, randomness: str
+    ) -> None:
         self.cls, self.in_dims, self.size, self.randomness = cls, in_dims, size, randomness
 
     def function(self) -> type[Function]:
         """The Function of physical tensors."""
-        methods = {name: staticmethod(getattr(self, name)) for name in ("forward", "setup_context", "backward", "jvp")}
+        methods = {
+            name: staticmethod(getattr(self, name))
+            for name in ("forward", "setup_context", "backward", "jvp")
+        }
         body = {"generate_vmap_rule": True, **methods}
-        return new_class(f"Vmapped{self.cls.__name__}", (Function,), exec_body=lambda namespace: namespace.update(body))
+        return new_class(
+            f"Vmapped{self.cls.__name__}",
+            (Function,),
+            exec_body=lambda namespace: namespace.update(body),
+        )
 
     @contextmanager
     def batch(self) -> Generator[BatchLevel]:
@@ -60,7 +69,9 @@ class ForEach:
         with self.batch() as level:
             values = _batched(level, inputs, self.in_dims)
             outs = tuple(
-                values[k] if (k := position_of(o, inputs)) is not None and isinstance(o, torch.Tensor) else _batched(level, o, d)
+                values[k]
+                if (k := position_of(o, inputs)) is not None and isinstance(o, torch.Tensor)
+                else _batched(level, o, d)
                 for o, d in zip(output if several else (output,), out_dims, strict=True)
             )
             ctx.inner = _InnerCtx(ctx)
@@ -71,20 +82,36 @@ class ForEach:
 
     def backward(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
         with self.batch() as level:
-            given = _batched(level, grads, tuple(None if g is None else d for g, d in zip(grads, ctx.out_dims, strict=True)))
+            given = _batched(
+                level,
+                grads,
+                tuple(None if g is None else d for g, d in zip(grads, ctx.out_dims, strict=True)),
+            )
             result = backward_of(self.cls)(ctx.inner.move_in(ctx, level), *given)
             return tuple(
-                _gradient(level, r, self.in_dims[i], ctx.shapes[i]) if isinstance(r, torch.Tensor) and i < len(self.in_dims) else r
+                _gradient(level, r, self.in_dims[i], ctx.shapes[i])
+                if isinstance(r, torch.Tensor) and i < len(self.in_dims)
+                else r
                 for i, r in enumerate(result if isinstance(result, tuple) else (result,))
             )
 
     def jvp(self, ctx: Any, *tangents: Any) -> Any:
         with self.batch() as level:
-            given = _batched(level, tangents, tuple(None if t is None else d for t, d in zip(tangents, self.in_dims, strict=True)))
-            return _physical(level, self.cls.jvp(ctx.inner.move_in(ctx, level), *given), given, tangents)
+            given = _batched(
+                level,
+                tangents,
+                tuple(
+                    None if t is None else d for t, d in zip(tangents, self.in_dims, strict=True)
+                ),
+            )
+            return _physical(
+                level, self.cls.jvp(ctx.inner.move_in(ctx, level), *given), given, tangents
+            )
 
 
-def _physical(level: BatchLevel, output: Any, values: Sequence[Any], physical: Sequence[Any]) -> Any:
+def _physical(
+    level: BatchLevel, output: Any, values: Sequence[Any], physical: Sequence[Any]
+) -> Any:
     """The result of a method of the Function as physical tensors. For one of ``values``: the same one of ``physical``."""
 
     def out(o: Any) -> Any:
@@ -110,11 +137,15 @@ def _output_dims(output: Any, physical: Sequence[Any], in_dims: Sequence[Any]) -
 
 def _batched(level: BatchLevel, tree: Any, dims: Any) -> Any:
     """Physical tensors as values of ``level`` where ``dims``, of the same structure, has a 0."""
-    return pytree.tree_map(lambda t, d: level.wrap(t) if d == 0 else t, tree, dims, is_leaf=lambda x: x is None)
+    return pytree.tree_map(
+        lambda t, d: level.wrap(t) if d == 0 else t, tree, dims, is_leaf=lambda x: x is None
+    )
 
 
 def _at_front(level: BatchLevel, t: torch.Tensor) -> torch.Tensor:
-    return t._inner if isinstance(t, Value) and t._level is level else t.expand(level.size, *t.shape)
+    return (
+        t._inner if isinstance(t, Value) and t._level is level else t.expand(level.size, *t.shape)
+    )
 
 
 def _gradient(level: BatchLevel, g: torch.Tensor, dim: int | None, shape: Any) -> torch.Tensor:
@@ -143,13 +174,21 @@ class _InnerCtx(FunctionCtx):
             return level.lowered(t)
 
         def dims(tensors: Any) -> Any:
-            return pytree.tree_map(lambda t: 0 if isinstance(t, Value) and t._level is level else None, tensors)
+            return pytree.tree_map(
+                lambda t: 0 if isinstance(t, Value) and t._level is level else None, tensors
+            )
 
         said = self.__dict__
         outer.materialize_grads = self.materialize_grads
-        for name, tell in (("dirty_tensors", outer.mark_dirty), ("non_differentiable", outer.mark_non_differentiable)):
+        for name, tell in (
+            ("dirty_tensors", outer.mark_dirty),
+            ("non_differentiable", outer.mark_non_differentiable),
+        ):
             tell(*map(out, said.pop(name, ())))
-        for name, tell in (("to_save", outer.save_for_backward), ("saved_for_forward", outer.save_for_forward)):
+        for name, tell in (
+            ("to_save", outer.save_for_backward),
+            ("saved_for_forward", outer.save_for_forward),
+        ):
             tensors = said.pop(name, None)
             said[f"{name}_dims"] = None if tensors is None else dims(tensors)
             if tensors is not None:
@@ -163,11 +202,25 @@ class _InnerCtx(FunctionCtx):
         """A ctx for a derivative, with values of ``level``."""
         ctx = _InnerCtx(outer)
         ctx.materialize_grads = outer.materialize_grads
-        which = self.saved_for_forward_dims if outer.saved_for_forward is not None else self.to_save_dims  # type: ignore[attr-defined]
-        ctx.saved_tensors = tuple(_batched(level, outer.saved_tensors, which)) if which is not None else ()
+        which = (
+            self.saved_for_forward_dims  # type: ignore[attr-defined]
+            if outer.saved_for_forward is not None
+            else self.to_save_dims  # type: ignore[attr-defined]
+        )
+        ctx.saved_tensors = (
+            tuple(_batched(level, outer.saved_tensors, which)) if which is not None else ()
+        )
         for name, (value, dims) in self.attributes.items():
             setattr(ctx, name, _batched(level, value, dims))
         return ctx
 
 
-_OWN = frozenset(("needs_input_grad", "materialize_grads", "to_save_dims", "saved_for_forward_dims", "attributes"))
+_OWN = frozenset(
+    (
+        "needs_input_grad",
+        "materialize_grads",
+        "to_save_dims",
+        "saved_for_forward_dims",
+        "attributes",
+    )
+)

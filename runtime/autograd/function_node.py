@@ -40,9 +40,14 @@ def backward_of(cls: type[Any]) -> Callable[..., Any]:
     """
     has_vjp = defines(cls, "vjp")
     if has_vjp and defines(cls, "backward"):
-        raise RuntimeError("Implementing both 'backward' and 'vjp' for a custom Function is not allowed. They are two names of one method.")
+        raise RuntimeError(
+            "Implementing both 'backward' and 'vjp' for a custom Function is not allowed. They are two names of one method."
+        )
     found: Any = cls.vjp if has_vjp else cls.backward
-    if isinstance(found, FunctionType) and found.__globals__.get("__name__") == "torch.autograd.function":
+    if (
+        isinstance(found, FunctionType)
+        and found.__globals__.get("__name__") == "torch.autograd.function"
+    ):
         decorator = DECORATORS.get(found.__code__.co_qualname.partition(".")[0])
         return found if decorator is None else decorator(found.__wrapped__)  # type: ignore[attr-defined]
     return found  # type: ignore[no-any-return]
@@ -57,20 +62,25 @@ class FunctionCtx:
     dirty_tensors: tuple[Any, ...] = ()
     non_differentiable: tuple[Any, ...] = ()
     materialize_grads: bool = True
-    _materialize_non_diff_grads: bool = True  # whether `materialize_grads` holds for outputs marked as non-differentiable, too
+    # whether `materialize_grads` holds for outputs marked as non-differentiable, too
+    _materialize_non_diff_grads: bool = True
 
     def save_for_backward(self, *tensors: torch.Tensor | None) -> None:
         """Save inputs, outputs or intermediate tensors. ``backward`` reads them as ``ctx.saved_tensors``."""
         for i, t in enumerate(tensors):
             if t is not None and not isinstance(t, torch.Tensor):
-                raise TypeError(f"save_for_backward can only save variables, but argument {i} is of type {type(t).__name__}")
+                raise TypeError(
+                    f"save_for_backward can only save variables, but argument {i} is of type {type(t).__name__}"
+                )
         self.to_save = tensors
 
     def save_for_forward(self, *tensors: torch.Tensor | None) -> None:
         """Save tensors for ``jvp``, which reads them as ``ctx.saved_tensors``."""
         for t in tensors:
             if t is not None and not isinstance(t, torch.Tensor):
-                raise AssertionError("save_for_forward expects all arguments to be tensors; anything else can be an attribute of ctx.")
+                raise AssertionError(
+                    "save_for_forward expects all arguments to be tensors; anything else can be an attribute of ctx."
+                )
         self.saved_for_forward = tensors
 
     def mark_dirty(self, *args: torch.Tensor) -> None:
@@ -79,7 +89,9 @@ class FunctionCtx:
 
     def mark_non_differentiable(self, *args: torch.Tensor) -> None:
         """Name the outputs that have no gradient."""
-        self.non_differentiable = _tensors("mark_non_differentiable only accepts variable arguments, but got", args)
+        self.non_differentiable = _tensors(
+            "mark_non_differentiable only accepts variable arguments, but got", args
+        )
 
     def set_materialize_grads(self, value: bool) -> None:
         """Where no gradient arrives, ``backward`` and ``jvp`` get zeros (the default) or None."""
@@ -102,14 +114,18 @@ class FunctionNode(Node, FunctionCtx):
 
     level: GradLevel
     _forward_cls: type[Any]
-    _boxed_grads = False  # `backward` takes one list of gradients and removes them from it, as torch's compiled functions do
+    # `backward` takes one list of gradients and removes them from it, as torch's
+    # compiled functions do
+    _boxed_grads = False
     saved: list[Any] | None = []  # noqa: RUF012 - replaced, never changed; None after it has been freed
     # Of each saved tensor. The number of an output stands for an edge to this node, which would be a reference cycle.
     _histories: tuple[Edge | int | None, ...] = ()
-    _outward = False  # while `backward` runs: whether saved tensors are shown as tensors of the outer level
+    # while `backward` runs: whether saved tensors are shown as tensors of the outer level
+    _outward = False
     _positions: tuple[int, ...] = ()  # of the tensor arguments, one per edge
     _n_inputs = 0
-    _zeros: tuple[Any, ...] = ()  # of each output, to replace a missing gradient: arguments of torch.zeros, NestedMeta, or None
+    # of each output, to replace a missing gradient: arguments of torch.zeros, NestedMeta, or None
+    _zeros: tuple[Any, ...] = ()
 
     def name(self) -> str:
         return type(self).__name__
@@ -118,12 +134,22 @@ class FunctionNode(Node, FunctionCtx):
         """After ``forward``: save what the backward pass needs. ``given``: ``args`` as ``forward`` got them. ``outs``: its outputs."""
         tensors = [isinstance(o, torch.Tensor) for o in outs]
         try:
-            self.metas = tuple((o.shape, o.dtype) if is_tensor else None for o, is_tensor in zip(outs, tensors, strict=True))
+            self.metas = tuple(
+                (o.shape, o.dtype) if is_tensor else None
+                for o, is_tensor in zip(outs, tensors, strict=True)
+            )
         except RuntimeError:  # a nested tensor has no shape
-            self.metas = tuple(meta_of(o, o.dtype) if is_tensor else None for o, is_tensor in zip(outs, tensors, strict=True))
+            self.metas = tuple(
+                meta_of(o, o.dtype) if is_tensor else None
+                for o, is_tensor in zip(outs, tensors, strict=True)
+            )
         self._zeros = tuple(
             None
-            if not (is_tensor and self.materialize_grads and (self._materialize_non_diff_grads or self.differentiates(o)))
+            if not (
+                is_tensor
+                and self.materialize_grads
+                and (self._materialize_non_diff_grads or self.differentiates(o))
+            )
             else NestedMeta.of(o)
             if o.is_nested
             else {"size": o.shape, "dtype": o.dtype, "device": o.device, "layout": o.layout}
@@ -152,7 +178,10 @@ class FunctionNode(Node, FunctionCtx):
         if isinstance(t, Value) and t._level is self.level:
             found: Edge | None = edge_of(t)
             return found
-        return next((edge for edge, i in zip(self.edges, self._positions, strict=True) if given[i] is t), None)
+        return next(
+            (edge for edge, i in zip(self.edges, self._positions, strict=True) if given[i] is t),
+            None,
+        )
 
     def _edge(self, i: int) -> Edge | None:
         history = self._histories[i]
@@ -174,7 +203,9 @@ class FunctionNode(Node, FunctionCtx):
     @property
     def saved_variables(self) -> tuple[Any, ...]:
         """The name of ``saved_tensors`` in old programs."""
-        warnings.warn("'saved_variables' is deprecated; use 'saved_tensors'", DeprecationWarning, stacklevel=2)
+        warnings.warn(
+            "'saved_variables' is deprecated; use 'saved_tensors'", DeprecationWarning, stacklevel=2
+        )
         return self.saved_tensors
 
     def _shown(self, s: Any, edge: Edge | None) -> Any:
@@ -188,14 +219,22 @@ class FunctionNode(Node, FunctionCtx):
         """Handles of the saved tensors, to register hooks on."""
         if self.saved is None:
             raise RuntimeError(FREED)
-        return tuple(SavedTensor.of(self, self.saved, i, self._edge(i)) for i in range(len(self.saved)))
+        return tuple(
+            SavedTensor.of(self, self.saved, i, self._edge(i)) for i in range(len(self.saved))
+        )
 
-    def push(self, primals: Sequence[Any], outs: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, ...]:
+    def push(
+        self, primals: Sequence[Any], outs: Sequence[Any], tangents: Sequence[Any]
+    ) -> tuple[Any, ...]:
         """The tangents of ``outs``, from the user's ``jvp``. Raise if one does not fit its output."""
         if self.saved_for_forward is None:
-            self.saved_for_forward = ()  # else `saved_tensors` would be those of `save_for_backward`
+            # else `saved_tensors` would be those of `save_for_backward`
+            self.saved_for_forward = ()
         if self.materialize_grads:
-            tangents = [torch.zeros_like(p) if t is None and _floating(p) else t for p, t in zip(primals, tangents, strict=True)]
+            tangents = [
+                torch.zeros_like(p) if t is None and _floating(p) else t
+                for p, t in zip(primals, tangents, strict=True)
+            ]
         result = self._forward_cls.jvp(self, *tangents)
         found = result if isinstance(result, tuple) else (result,)
         if len(found) != len(outs):
@@ -206,7 +245,9 @@ class FunctionNode(Node, FunctionCtx):
             if t is None:
                 continue
             if not isinstance(t, torch.Tensor):
-                raise RuntimeError(f"expected Variable or None (got {type(t).__name__}) for grad output {i}.")
+                raise RuntimeError(
+                    f"expected Variable or None (got {type(t).__name__}) for grad output {i}."
+                )
             if not self.differentiates(o):
                 raise RuntimeError(
                     f"Function's jvp returned a gradient at position {i}, but the corresponding forward output is not a differentiable "
@@ -219,7 +260,9 @@ class FunctionNode(Node, FunctionCtx):
                 )
         return found
 
-    def apply(self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool) -> tuple[Any, ...]:
+    def apply(
+        self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
+    ) -> tuple[Any, ...]:
         level = self.level
         values = level.shows_values or create_graph
         shown = []
@@ -241,7 +284,9 @@ class FunctionNode(Node, FunctionCtx):
         if len(result) > n and all(r is None for r in result[n:]):
             result = result[:n]
         if len(result) != n:
-            raise RuntimeError(f"function {self.name()} returned an incorrect number of gradients (expected {n}, got {len(result)})")
+            raise RuntimeError(
+                f"function {self.name()} returned an incorrect number of gradients (expected {n}, got {len(result)})"
+            )
         level = self.level
         for i, r in enumerate(result):
             if r is None:
@@ -256,7 +301,8 @@ class FunctionNode(Node, FunctionCtx):
         for edge, i in zip(self.edges, self._positions, strict=True):
             r = result[i]
             if r is not None and r.is_nested and edge is not None:
-                conform(r, edge[0].metas[edge[1]], self, i)  # raises if the input is dense: the engine would ask for the shape of `r`
+                # raises if the input is dense: the engine would ask for the shape of `r`
+                conform(r, edge[0].metas[edge[1]], self, i)
         found = (result[i] for i in self._positions)
         if create_graph:
             return tuple(for_users(level, r) for r in found)

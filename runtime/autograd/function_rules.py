@@ -8,7 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _get_current_dispatch_mode, _get_current_dispatch_mode_stack, _pop_mode_temporarily
+from torch.utils._python_dispatch import (
+    _get_current_dispatch_mode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode_temporarily,
+)
 
 from ..func.batch import BatchLevel
 from ..func.draws import DrawPerElement
@@ -42,17 +46,28 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
     primals = tuple(lowered(level, a) for a in args)
     output, _ = dispatch(cls, primals)
     on = computes_tangents(level.number)
-    tangents = [tangent_of(a) if on and isinstance(a, Value) and a._level is level else None for a in args]
+    tangents = [
+        tangent_of(a) if on and isinstance(a, Value) and a._level is level else None for a in args
+    ]
     ctx = new_ctx(cls, [t is not None for t in tangents])
     cls.setup_context(ctx, primals, output)
     several = isinstance(output, tuple)
     outs = output if several else (output,)
     check_marks(ctx, outs, primals)
     for i, (a, p, t) in enumerate(zip(args, primals, tangents, strict=True)):
-        if t is not None and position_of(p, ctx.dirty_tensors) is not None and _batches(p) - _batches(t):
-            level._set_tangent(a, t + torch.zeros_like(p))  # `jvp` writes to it, so it must be as large a batch as the primal
+        if (
+            t is not None
+            and position_of(p, ctx.dirty_tensors) is not None
+            and _batches(p) - _batches(t)
+        ):
+            # `jvp` writes to it, so it must be as large a batch as the primal
+            level._set_tangent(a, t + torch.zeros_like(p))
             tangents[i] = tangent_of(a)
-    out_tangents = ctx.push(primals, outs, tangents) if any(t is not None for t in tangents) else (None,) * len(outs)
+    out_tangents = (
+        ctx.push(primals, outs, tangents)
+        if any(t is not None for t in tangents)
+        else (None,) * len(outs)
+    )
     call = _Pushed(level, args, primals, tangents, ctx.dirty_tensors)
     wrapped = tuple(call.output(o, t) for o, t in zip(outs, out_tangents, strict=True))
     ctx.forget_marks()
@@ -79,9 +94,13 @@ class _Pushed(NamedTuple):
             return o  # as at a grad level: an inner level recorded it
         v = self.level.wrap(o, t)
         of = zip(self.args, self.primals, strict=True)
-        bases = [a for a, p in of if isinstance(a, Value) and a._level is self.level and aliases(o, p)]
+        bases = [
+            a for a, p in of if isinstance(a, Value) and a._level is self.level and aliases(o, p)
+        ]
         if bases:
-            v._view = View(bases[0]._view.base if bases[0]._view is not None else bases[0], (), "function")
+            v._view = View(
+                bases[0]._view.base if bases[0]._view is not None else bases[0], (), "function"
+            )
         return v
 
 
@@ -90,7 +109,9 @@ def _batches(t: Any) -> set[BatchLevel]:
     return {level for level in levels_of(t) if isinstance(level, BatchLevel)}
 
 
-def _written(level: DualLevel, target: Any, before: torch.Tensor | None, t: torch.Tensor | None) -> Any:
+def _written(
+    level: DualLevel, target: Any, before: torch.Tensor | None, t: torch.Tensor | None
+) -> Any:
     """The output for an input that ``forward`` wrote to. Its tangent must have been written to as well."""
     if not (isinstance(target, DualValue) and target._level is level):
         if t is None:
@@ -144,7 +165,9 @@ def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tupl
             f"generate_vmap_rule=True make one. {_EXTENDING}"
         )
     physical = tuple(lowered(level, a) for a in args)
-    in_dims = pytree.tree_map(lambda a: 0 if isinstance(a, Value) and a._level is level else None, args)
+    in_dims = pytree.tree_map(
+        lambda a: 0 if isinstance(a, Value) and a._level is level else None, args
+    )
     if cls.generate_vmap_rule:
         each = ForEach(cls, in_dims, level.size, level.randomness)
         with _outside_batch(level):
@@ -161,7 +184,9 @@ def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tupl
         output, out_dims = result
     flat, spec = pytree.tree_flatten(output)
     dims = _checked_out_dims(out_dims, spec)
-    return pytree.tree_unflatten([_rebatched(level, o, d, args, physical) for o, d in zip(flat, dims, strict=True)], spec), None
+    return pytree.tree_unflatten(
+        [_rebatched(level, o, d, args, physical) for o, d in zip(flat, dims, strict=True)], spec
+    ), None
 
 
 def _checked_out_dims(out_dims: pytree.PyTree, spec: pytree.TreeSpec) -> list[int | None]:
@@ -175,7 +200,9 @@ def _checked_out_dims(out_dims: pytree.PyTree, spec: pytree.TreeSpec) -> list[in
     return dims
 
 
-def _rebatched(level: BatchLevel, o: Any, dim: int | None, args: tuple[Any, ...], physical: tuple[Any, ...]) -> Any:
+def _rebatched(
+    level: BatchLevel, o: Any, dim: int | None, args: tuple[Any, ...], physical: tuple[Any, ...]
+) -> Any:
     """An output of a vmap rule as a value of ``level``. For an input that was returned as it is: the same value."""
     source = position_of(o, physical)
     if source is not None and isinstance(o, torch.Tensor):
@@ -186,26 +213,44 @@ def _rebatched(level: BatchLevel, o: Any, dim: int | None, args: tuple[Any, ...]
 
 
 @rule(FunctionalLevel)
-def _functional(level: FunctionalLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _functional(
+    level: FunctionalLevel, cls: FunctionClass, args: tuple[Any, ...]
+) -> tuple[Any, Any]:
     """Run ``forward`` on functional values if no outer level differentiates or batches, else at the next outer level."""
     with _below(level):
-        read = pytree.tree_map_only(FunctionalValue, lambda v: level.read(v) if v._level is level else v, args)
+        read = pytree.tree_map_only(
+            FunctionalValue, lambda v: level.read(v) if v._level is level else v, args
+        )
     if not any(map(_transformed, pytree.tree_leaves(read))):
         output, ctx = run_forward(cls, args)
         if not level.releases or not ctx.dirty_tensors:
             return output, ctx
-        dirty = [t for t in ctx.dirty_tensors if isinstance(t, FunctionalValue) and t._level is level and t.dtype in DIFFERENTIABLE]
+        dirty = [
+            t
+            for t in ctx.dirty_tensors
+            if isinstance(t, FunctionalValue) and t._level is level and t.dtype in DIFFERENTIABLE
+        ]
         with _below(level):
-            return pytree.tree_map_only(FunctionalValue, lambda v: v if position_of(v, dirty) is None else level.released(v), output), ctx
+            return pytree.tree_map_only(
+                FunctionalValue,
+                lambda v: v if position_of(v, dirty) is None else level.released(v),
+                output,
+            ), ctx
     versions = [t._version if isinstance(t, torch.Tensor) else None for t in read]
     with _outside(level):
         output, ctx = dispatch(cls, tuple(read))
-    if any(isinstance(t, torch.Tensor) and t._version != v for t, v in zip(read, versions, strict=True)):
+    if any(
+        isinstance(t, torch.Tensor) and t._version != v for t, v in zip(read, versions, strict=True)
+    ):
         raise RuntimeError(
             f"functionalize: {cls.__name__} writes to an input, which cannot be taken back where an outer transform has its derivative. "
             "Write a Function that returns a new tensor."
         )
-    return pytree.tree_map_only(torch.Tensor, lambda t: args[k] if (k := position_of(t, read)) is not None else level.wrap(t), output), ctx
+    return pytree.tree_map_only(
+        torch.Tensor,
+        lambda t: args[k] if (k := position_of(t, read)) is not None else level.wrap(t),
+        output,
+    ), ctx
 
 
 def _transformed(t: object) -> bool:

@@ -27,7 +27,9 @@ Given = torch.Tensor | tuple[torch.Tensor, ...] | None
 
 _STRICT = "strict=True refuses that; without it the derivative is zero."
 _NO_GRAPH = "Output {} of the user-provided function does not require gradients. " + _STRICT
-_OUTPUT_INDEPENDENT = "The output of the user-provided function is independent of input {}. " + _STRICT
+_OUTPUT_INDEPENDENT = (
+    "The output of the user-provided function is independent of input {}. " + _STRICT
+)
 _JACOBIAN_CONSTANT = (
     "The jacobian of the user-provided function is independent of input {}. strict=True with create_graph=True refuses that, for the "
     "derivative of the result would be zero."
@@ -51,11 +53,15 @@ def _tensors(given: Given, what: str, function: str) -> tuple[Any, ...]:
     for i, t in enumerate(each):
         if not isinstance(t, torch.Tensor):
             which = f"the value at index {i}" if given is each else f"the given {what}"
-            raise TypeError(f"The {what} given to {function} must be either a Tensor or a tuple of Tensors but {which} has type {type(t)}.")
+            raise TypeError(
+                f"The {what} given to {function} must be either a Tensor or a tuple of Tensors but {which} has type {type(t)}."
+            )
     return each
 
 
-def _opened(given: Given, what: str, function: str, create_graph: bool, track: bool = True) -> tuple[Any, ...]:
+def _opened(
+    given: Given, what: str, function: str, create_graph: bool, track: bool = True
+) -> tuple[Any, ...]:
     """The tensors to differentiate by. With ``create_graph``: views, which have the history of the tensors. Else: new leaves."""
     out = []
     for t in _tensors(given, what, function):
@@ -67,7 +73,9 @@ def _opened(given: Given, what: str, function: str, create_graph: bool, track: b
     return tuple(out)
 
 
-def _called(func: Callable[..., Any], inputs: Sequence[Any], function: str, strict: bool) -> tuple[bool, tuple[Any, ...]]:
+def _called(
+    func: Callable[..., Any], inputs: Sequence[Any], function: str, strict: bool
+) -> tuple[bool, tuple[Any, ...]]:
     """Whether ``func`` returned a tuple, and its outputs."""
     result = func(*inputs)
     outs = _tensors(result, "outputs of the user-provided function", function)
@@ -89,18 +97,24 @@ def _scalar(func: Callable[..., Any], function: str, strict: bool) -> Callable[.
         if is_tuple:
             raise RuntimeError(f"The function given to {function} should return a single Tensor")
         if outs[0].numel() != 1:
-            raise RuntimeError(f"The Tensor returned by the function given to {function} should contain a single element")
+            raise RuntimeError(
+                f"The Tensor returned by the function given to {function} should contain a single element"
+            )
         return outs[0]
 
     return checked
 
 
-def _direction(v: Given, function: str, create_graph: bool, like: Sequence[Any], is_tuple: bool) -> tuple[Any, ...]:
+def _direction(
+    v: Given, function: str, create_graph: bool, like: Sequence[Any], is_tuple: bool
+) -> tuple[Any, ...]:
     """``v`` as a tuple of tensors of the shapes of ``like``."""
     vs = _opened(v, "v", function, create_graph, track=False)
     if is_tuple:
         if len(vs) != len(like):
-            raise RuntimeError(f"v is a tuple of invalid length: should be {len(like)} but got {len(vs)}.")
+            raise RuntimeError(
+                f"v is a tuple of invalid length: should be {len(like)} but got {len(vs)}."
+            )
     elif len(vs) != 1:
         raise RuntimeError("The given v should contain a single Tensor.")
     for i, (a, b) in enumerate(zip(like, vs, strict=True)):
@@ -110,7 +124,9 @@ def _direction(v: Given, function: str, create_graph: bool, like: Sequence[Any],
     return vs
 
 
-def _input_direction(v: Given, function: str, create_graph: bool, inputs: Given, opened: Sequence[Any]) -> tuple[Any, ...]:
+def _input_direction(
+    v: Given, function: str, create_graph: bool, inputs: Given, opened: Sequence[Any]
+) -> tuple[Any, ...]:
     if v is not None:
         return _direction(v, function, create_graph, opened, isinstance(inputs, tuple))
     if len(opened) != 1 or opened[0].numel() != 1:
@@ -118,17 +134,28 @@ def _input_direction(v: Given, function: str, create_graph: bool, inputs: Given,
     return (torch.ones_like(opened[0].detach()),)
 
 
-def _pull(outs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any] | None, create_graph: bool) -> tuple[Any, ...]:
+def _pull(
+    outs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any] | None, create_graph: bool
+) -> tuple[Any, ...]:
     """Gradients of ``inputs``, None where none arrives. Outputs that are None or have no history are left out."""
     kept = [i for i, o in enumerate(outs) if o is not None and _tracked(o)]
     if not kept:
         return (None,) * len(inputs)
     given = None if cotangents is None else [cotangents[i] for i in kept]
-    found: tuple[Any, ...] = grad([outs[i] for i in kept], inputs, given, retain_graph=True, create_graph=create_graph, allow_unused=True)
+    found: tuple[Any, ...] = grad(
+        [outs[i] for i in kept],
+        inputs,
+        given,
+        retain_graph=True,
+        create_graph=create_graph,
+        allow_unused=True,
+    )
     return found
 
 
-def _filled(grads: Sequence[Any], like: Sequence[Any], none: str | None = None, constant: str | None = None) -> tuple[Any, ...]:
+def _filled(
+    grads: Sequence[Any], like: Sequence[Any], none: str | None = None, constant: str | None = None
+) -> tuple[Any, ...]:
     """``grads`` with zeros in place of None. ``none``, ``constant``: the errors for None and for a gradient without history, if they are
     to be raised."""
     for i, g in enumerate(grads):
@@ -136,11 +163,19 @@ def _filled(grads: Sequence[Any], like: Sequence[Any], none: str | None = None, 
             raise RuntimeError(none.format(i))
         if g is not None and constant is not None and not _tracked(g):
             raise RuntimeError(constant.format(i))
-    return tuple(torch.zeros_like(x.detach()) if g is None else g for g, x in zip(grads, like, strict=True))
+    return tuple(
+        torch.zeros_like(x.detach()) if g is None else g for g, x in zip(grads, like, strict=True)
+    )
 
 
 def _push(
-    outs: Sequence[Any], inputs: Sequence[Any], v: Sequence[Any], create_graph: bool, strict: bool, none: str, constant: str
+    outs: Sequence[Any],
+    inputs: Sequence[Any],
+    v: Sequence[Any],
+    create_graph: bool,
+    strict: bool,
+    none: str,
+    constant: str,
 ) -> tuple[Any, ...]:
     """The Jacobian of ``outs`` times ``v``: the derivative of the vector-Jacobian product by its cotangent, in which it is linear."""
     cotangents = [torch.zeros_like(o.detach()).requires_grad_() for o in map(_value, outs)]
@@ -148,7 +183,9 @@ def _push(
     if strict:
         _filled(pulled, inputs, none)
     pushed = _pull(pulled, cotangents, v, create_graph)
-    return _filled(pushed, outs, constant if strict else None, constant if strict and create_graph else None)
+    return _filled(
+        pushed, outs, constant if strict else None, constant if strict and create_graph else None
+    )
 
 
 def _returned(tensors: Sequence[Any], is_tuple: bool, create_graph: bool) -> Any:
@@ -156,7 +193,13 @@ def _returned(tensors: Sequence[Any], is_tuple: bool, create_graph: bool) -> Any
     return each if is_tuple else each[0]
 
 
-def vjp(func: Callable[..., Any], inputs: Given, v: Given = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+def vjp(
+    func: Callable[..., Any],
+    inputs: Given,
+    v: Given = None,
+    create_graph: bool = False,
+    strict: bool = False,
+) -> tuple[Any, Any]:
     """As ``torch.autograd.functional.vjp``: (outputs, ``v`` times the Jacobian), ``v`` of the shape of the outputs.
 
     ``v`` may be left out for one output of one element. With ``create_graph`` both results have a history. If no output depends on an
@@ -172,11 +215,24 @@ def vjp(func: Callable[..., Any], inputs: Given, v: Given = None, create_graph: 
         else:
             vs = None
         pulled = _pull(outs, opened, vs, create_graph)
-        filled = _filled(pulled, opened, _OUTPUT_INDEPENDENT if strict else None, _JACOBIAN_CONSTANT if strict and create_graph else None)
-    return _returned(outs, is_tuple, create_graph), _returned(filled, isinstance(inputs, tuple), create_graph)
+        filled = _filled(
+            pulled,
+            opened,
+            _OUTPUT_INDEPENDENT if strict else None,
+            _JACOBIAN_CONSTANT if strict and create_graph else None,
+        )
+    return _returned(outs, is_tuple, create_graph), _returned(
+        filled, isinstance(inputs, tuple), create_graph
+    )
 
 
-def jvp(func: Callable[..., Any], inputs: Given, v: Given = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+def jvp(
+    func: Callable[..., Any],
+    inputs: Given,
+    v: Given = None,
+    create_graph: bool = False,
+    strict: bool = False,
+) -> tuple[Any, Any]:
     """As ``torch.autograd.functional.jvp``: (outputs, the Jacobian times ``v``), ``v`` of the shape of the inputs.
 
     ``v`` may be left out for one input of one element. ``create_graph`` and ``strict`` as for :func:`vjp`.
@@ -185,11 +241,19 @@ def jvp(func: Callable[..., Any], inputs: Given, v: Given = None, create_graph: 
         opened = _opened(inputs, "inputs", "jvp", create_graph)
         vs = _input_direction(v, "jvp", create_graph, inputs, opened)
         is_tuple, outs = _called(func, opened, "jvp", strict)
-        pushed = _push(outs, opened, vs, create_graph, strict, _OUTPUT_INDEPENDENT, _JACOBIAN_CONSTANT)
+        pushed = _push(
+            outs, opened, vs, create_graph, strict, _OUTPUT_INDEPENDENT, _JACOBIAN_CONSTANT
+        )
     return _returned(outs, is_tuple, create_graph), _returned(pushed, is_tuple, create_graph)
 
 
-def vhp(func: Callable[..., Any], inputs: Given, v: Given = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+def vhp(
+    func: Callable[..., Any],
+    inputs: Given,
+    v: Given = None,
+    create_graph: bool = False,
+    strict: bool = False,
+) -> tuple[Any, Any]:
     """As ``torch.autograd.functional.vhp``: (output, ``v`` times the Hessian) of a function with one output of one element."""
     with torch.enable_grad():
         opened = _opened(inputs, "inputs", "vhp", create_graph)
@@ -197,24 +261,45 @@ def vhp(func: Callable[..., Any], inputs: Given, v: Given = None, create_graph: 
         out = _scalar(func, "vhp", strict)(*opened)
         jacobian_ = _gradient(out, opened, strict)
         pulled = _pull(jacobian_, opened, vs, create_graph)
-        filled = _filled(pulled, opened, _JACOBIAN_INDEPENDENT if strict else None, _HESSIAN_CONSTANT if strict and create_graph else None)
-    return _returned((out,), False, create_graph), _returned(filled, isinstance(inputs, tuple), create_graph)
+        filled = _filled(
+            pulled,
+            opened,
+            _JACOBIAN_INDEPENDENT if strict else None,
+            _HESSIAN_CONSTANT if strict and create_graph else None,
+        )
+    return _returned((out,), False, create_graph), _returned(
+        filled, isinstance(inputs, tuple), create_graph
+    )
 
 
-def hvp(func: Callable[..., Any], inputs: Given, v: Given = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+def hvp(
+    func: Callable[..., Any],
+    inputs: Given,
+    v: Given = None,
+    create_graph: bool = False,
+    strict: bool = False,
+) -> tuple[Any, Any]:
     """As ``torch.autograd.functional.hvp``: (output, the Hessian times ``v``). Where the Hessian is symmetric, ``vhp`` is faster."""
     with torch.enable_grad():
         opened = _opened(inputs, "inputs", "hvp", create_graph)
         vs = _input_direction(v, "hvp", create_graph, inputs, opened)
         out = _scalar(func, "hvp", strict)(*opened)
         jacobian_ = _gradient(out, opened, strict)
-        pushed = _push(jacobian_, opened, vs, create_graph, strict, _JACOBIAN_INDEPENDENT, _HESSIAN_CONSTANT)
-    return _returned((out,), False, create_graph), _returned(pushed, isinstance(inputs, tuple), create_graph)
+        pushed = _push(
+            jacobian_, opened, vs, create_graph, strict, _JACOBIAN_INDEPENDENT, _HESSIAN_CONSTANT
+        )
+    return _returned((out,), False, create_graph), _returned(
+        pushed, isinstance(inputs, tuple), create_graph
+    )
 
 
 def _gradient(out: Any, inputs: Sequence[Any], strict: bool) -> tuple[Any, ...]:
     grads = _pull((out,), inputs, None, True)
-    return _filled(grads, inputs, _OUTPUT_INDEPENDENT, _JACOBIAN_INDEPENDENT) if strict else _filled(grads, inputs)
+    return (
+        _filled(grads, inputs, _OUTPUT_INDEPENDENT, _JACOBIAN_INDEPENDENT)
+        if strict
+        else _filled(grads, inputs)
+    )
 
 
 def _nested(blocks: list[list[Any]], many_outputs: bool, many_inputs: bool) -> Any:
@@ -270,23 +355,47 @@ def jacobian(
 
 def _rows(i: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: bool) -> list[Any]:
     if out.is_complex():
-        raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {out.dtype}")
+        raise RuntimeError(
+            f"grad can be implicitly created only for real scalar outputs but got {out.dtype}"
+        )
     rows = []
     none = f"Output {i} of the user-provided function is independent of input {{}}. {_STRICT}"
     for cotangent in _one_hot(out):
         grads = _pull((out,), inputs, (cotangent,), create_graph)
-        rows.append(_filled(grads, inputs, none if strict else None, _JACOBIAN_CONSTANT if strict and create_graph else None))
+        rows.append(
+            _filled(
+                grads,
+                inputs,
+                none if strict else None,
+                _JACOBIAN_CONSTANT if strict and create_graph else None,
+            )
+        )
     if not rows:
         return [x.detach().new_zeros((*out.shape, *x.shape)) for x in inputs]
-    return [torch.stack(column).reshape((*out.shape, *x.shape)) for column, x in zip(zip(*rows, strict=True), inputs, strict=True)]
+    return [
+        torch.stack(column).reshape((*out.shape, *x.shape))
+        for column, x in zip(zip(*rows, strict=True), inputs, strict=True)
+    ]
 
 
-def _rows_at_once(i: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: bool) -> list[Any]:
+def _rows_at_once(
+    i: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: bool
+) -> list[Any]:
     found: Sequence[Any] = (None,) * len(inputs)
     if _tracked(out) and out.numel():
-        found = grad(out, inputs, _one_hot(out), retain_graph=True, create_graph=create_graph, allow_unused=True, is_grads_batched=True)
+        found = grad(
+            out,
+            inputs,
+            _one_hot(out),
+            retain_graph=True,
+            create_graph=create_graph,
+            allow_unused=True,
+            is_grads_batched=True,
+        )
     return [
-        x.detach().new_zeros((*out.shape, *x.shape)) if g is None else g.reshape((*out.shape, *x.shape))
+        x.detach().new_zeros((*out.shape, *x.shape))
+        if g is None
+        else g.reshape((*out.shape, *x.shape))
         for g, x in zip(found, inputs, strict=True)
     ]
 
@@ -322,7 +431,13 @@ def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: b
         basis.append(full.reshape((sum(sizes), *x.shape)))
         start += n
     columns = vmap(push)(*basis)
-    blocks = [[part.movedim(0, -1).reshape((*c.shape[1:], *x.shape)) for part, x in zip(c.split(sizes), xs, strict=True)] for c in columns]
+    blocks = [
+        [
+            part.movedim(0, -1).reshape((*c.shape[1:], *x.shape))
+            for part, x in zip(c.split(sizes), xs, strict=True)
+        ]
+        for c in columns
+    ]
     return _nested(blocks, many_outputs, isinstance(inputs, tuple))
 
 

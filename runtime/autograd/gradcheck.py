@@ -58,11 +58,15 @@ def _checked_inputs(inputs: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     values = tuple(as_leaf(x) if isinstance(x, torch.Tensor) else x for x in given)
     at = tuple(i for i, x in enumerate(values) if isinstance(x, Value) and x.requires_grad)
     if not at:
-        raise ValueError("gradcheck expects at least one input tensor to require gradient, but none of them have requires_grad=True.")
+        raise ValueError(
+            "gradcheck expects at least one input tensor to require gradient, but none of them have requires_grad=True."
+        )
     for i in at:
         x = values[i]
         if x.layout is torch.sparse_coo and not x.is_coalesced():
-            raise ValueError(f"gradcheck: input #{i} may specify an element twice; pass x.coalesce()")
+            raise ValueError(
+                f"gradcheck: input #{i} may specify an element twice; pass x.coalesce()"
+            )
         if x.dtype not in (torch.float64, torch.complex128):
             warnings.warn(
                 f"Input #{i} requires gradient and is not a double precision floating point or complex. Finite differences in another "
@@ -100,7 +104,9 @@ def _checked_outputs(outs: Sequence[Any]) -> None:
     for o in outs:
         if o.layout is not torch.strided:
             kind = "MKLDNN" if o.layout is torch._mkldnn else "Sparse"  # type: ignore[attr-defined]
-            raise ValueError(f"{kind} output is not supported at gradcheck yet. Let func return to_dense(masked_grad=...) of it.")
+            raise ValueError(
+                f"{kind} output is not supported at gradcheck yet. Let func return to_dense(masked_grad=...) of it."
+            )
 
 
 def gradcheck(
@@ -130,13 +136,27 @@ def gradcheck(
     unspecified elements count as zeros and are perturbed as well. Forward mode needs dense inputs.
     """
     if not (check_forward_ad or check_backward_ad):
-        raise AssertionError("Expected at least one of check_forward_ad or check_backward_ad to be True")
+        raise AssertionError(
+            "Expected at least one of check_forward_ad or check_backward_ad to be True"
+        )
     if check_batched_grad and not check_backward_ad:
-        raise AssertionError("Setting check_batched_grad=True requires check_backward_ad to be True")
+        raise AssertionError(
+            "Setting check_batched_grad=True requires check_backward_ad to be True"
+        )
     if check_batched_forward_grad and not check_forward_ad:
-        raise AssertionError("Setting check_batched_forward_grad=True requires check_forward_ad to be True")
-    options = Options(Steps(eps, bool(masked)), atol, rtol, nondet_tol, check_grad_dtypes, fast_mode)
-    wanted = _Wanted(check_backward_ad, check_forward_ad, check_batched_grad, check_batched_forward_grad, check_undefined_grad)
+        raise AssertionError(
+            "Setting check_batched_forward_grad=True requires check_forward_ad to be True"
+        )
+    options = Options(
+        Steps(eps, bool(masked)), atol, rtol, nondet_tol, check_grad_dtypes, fast_mode
+    )
+    wanted = _Wanted(
+        check_backward_ad,
+        check_forward_ad,
+        check_batched_grad,
+        check_batched_forward_grad,
+        check_undefined_grad,
+    )
     values, at = _checked_inputs(inputs)
     if check_forward_ad:
         _dense_for_tangents(values, at)
@@ -159,7 +179,13 @@ class _Wanted(NamedTuple):
     undefined: bool
 
 
-def _check(func: Callable[..., Any], values: tuple[Any, ...], at: tuple[int, ...], wanted: _Wanted, options: Options) -> None:
+def _check(
+    func: Callable[..., Any],
+    values: tuple[Any, ...],
+    at: tuple[int, ...],
+    wanted: _Wanted,
+    options: Options,
+) -> None:
     outs = as_tuple(func(*values))
     _checked_outputs(outs)
     outputs = tuple(k for k, o in enumerate(outs) if isinstance(o, Value) and o.requires_grad)
@@ -213,23 +239,43 @@ def gradgradcheck(
     the backward pass in forward mode, ``check_rev_over_rev`` in reverse mode.
     """
     if not (check_fwd_over_rev or check_rev_over_rev):
-        raise AssertionError("Expected at least one of check_fwd_over_rev or check_rev_over_rev to be True")
+        raise AssertionError(
+            "Expected at least one of check_fwd_over_rev or check_rev_over_rev to be True"
+        )
     if check_undefined_grad and not check_rev_over_rev:
-        raise AssertionError("Setting check_undefined_grad=True requires check_rev_over_rev to be True")
+        raise AssertionError(
+            "Setting check_undefined_grad=True requires check_rev_over_rev to be True"
+        )
     if check_batched_grad and not check_rev_over_rev:
-        raise AssertionError("Setting check_batched_grad=True requires check_rev_over_rev to be True")
+        raise AssertionError(
+            "Setting check_batched_grad=True requires check_rev_over_rev to be True"
+        )
     values, at = _checked_inputs(inputs)
     outs = _differentiable(func(*values))
     if not outs:
-        raise ValueError("gradgradcheck: no output of func requires grad, so there is no gradient to differentiate")
+        raise ValueError(
+            "gradgradcheck: no output of func requires grad, so there is no gradient to differentiate"
+        )
     cotangents = _cotangents(outs, grad_outputs, gen_non_contig_grad_outputs)
 
     def backward(*args: Any) -> tuple[Any, ...]:
         xs, gs = args[: len(values)], args[len(values) :]
         # forward mode has detached the inputs, and the backward pass needs their history
-        xs = tuple(x.requires_grad_() if i in at and not x.requires_grad else x for i, x in enumerate(xs))
-        found = grad(_differentiable(func(*xs)), [xs[i] for i in at], gs, create_graph=True, allow_unused=True)
-        return tuple(g if g.layout is torch.strided else g.to_dense(masked_grad=masked) for g in found if g is not None)
+        xs = tuple(
+            x.requires_grad_() if i in at and not x.requires_grad else x for i, x in enumerate(xs)
+        )
+        found = grad(
+            _differentiable(func(*xs)),
+            [xs[i] for i in at],
+            gs,
+            create_graph=True,
+            allow_unused=True,
+        )
+        return tuple(
+            g if g.layout is torch.strided else g.to_dense(masked_grad=masked)
+            for g in found
+            if g is not None
+        )
 
     return gradcheck(
         backward,
@@ -259,7 +305,9 @@ def _cotangents(outs: Sequence[Any], given: Any, non_contiguous: bool) -> tuple[
         return tuple(_cotangent_like(o, non_contiguous) for o in outs)
     cotangents = (given,) if isinstance(given, torch.Tensor) else tuple(given)
     if len(cotangents) != len(outs):
-        raise ValueError(f"gradgradcheck: {len(outs)} outputs of func require grad, but there are {len(cotangents)} grad_outputs")
+        raise ValueError(
+            f"gradgradcheck: {len(outs)} outputs of func require grad, but there are {len(cotangents)} grad_outputs"
+        )
     return cotangents
 
 
@@ -278,24 +326,40 @@ def _deprecated(name: str, grad_out: float, outs: Sequence[Any]) -> None:
         stacklevel=3,
     )
     if grad_out != 1.0:
-        raise ValueError(f"Expected grad_out to be 1.0. Multiply the Jacobian that {name} returns instead.")
+        raise ValueError(
+            f"Expected grad_out to be 1.0. Multiply the Jacobian that {name} returns instead."
+        )
     if any(o.is_complex() for o in outs):
-        raise ValueError(f"Expected output to be non-complex. {name} is for real outputs; gradcheck takes complex ones too.")
+        raise ValueError(
+            f"Expected output to be non-complex. {name} is for real outputs; gradcheck takes complex ones too."
+        )
 
 
 def get_numerical_jacobian(
-    fn: Callable[[Any], Any], inputs: Any, target: Any = None, eps: float = 1e-3, grad_out: float = 1.0
+    fn: Callable[[Any], Any],
+    inputs: Any,
+    target: Any = None,
+    eps: float = 1e-3,
+    grad_out: float = 1.0,
 ) -> tuple[torch.Tensor, ...]:
     """Deprecated. As ``torch.autograd.gradcheck.get_numerical_jacobian``: the Jacobian of the first output of ``fn``, which takes
     ``inputs`` as one argument, by each tensor of ``target``, (elements of the tensor, elements of the output)."""
     outs = as_tuple(fn(inputs))
     _deprecated("get_numerical_jacobian", grad_out, outs)
     targets = _tracked(inputs if target is None else target)
-    return tuple(numerical.jacobian(lambda: as_tuple(fn(inputs)), x, Steps(eps))[0] for x in targets)
+    return tuple(
+        numerical.jacobian(lambda: as_tuple(fn(inputs)), x, Steps(eps))[0] for x in targets
+    )
 
 
 def get_numerical_jacobian_wrt_specific_input(
-    fn: Callable[..., Any], input_idx: int, inputs: Sequence[Any], outputs: Any, eps: float, input: Any = None, is_forward_ad: bool = False
+    fn: Callable[..., Any],
+    input_idx: int,
+    inputs: Sequence[Any],
+    outputs: Any,
+    eps: float,
+    input: Any = None,
+    is_forward_ad: bool = False,
 ) -> tuple[torch.Tensor, ...]:
     """As ``torch.autograd.gradcheck.get_numerical_jacobian_wrt_specific_input``: the Jacobian of each output by one input."""
     x = inputs[input_idx] if input is None else input
@@ -311,7 +375,10 @@ def get_analytical_jacobian(
     wrt = _tracked(inputs)
     jacobians, same_dtype = analytical.reverse(output, wrt)
     again, _ = analytical.reverse(output, wrt)
-    reentrant = all(not a.numel() or bool((a - b).abs().max() <= nondet_tol) for a, b in zip(jacobians, again, strict=True))
+    reentrant = all(
+        not a.numel() or bool((a - b).abs().max() <= nondet_tol)
+        for a, b in zip(jacobians, again, strict=True)
+    )
     return tuple(jacobians), reentrant, True, same_dtype
 
 

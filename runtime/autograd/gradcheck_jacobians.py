@@ -98,11 +98,17 @@ def parts_of_inputs(problem: Problem) -> Iterator[Problem]:
         def func(*inputs: Any, name: str = name) -> Any:
             args = list(inputs)
             for i, z in fixed.items():
-                args[i] = torch.complex(z.real, args[i]) if name == "imaginary" else torch.complex(args[i], z.imag)
+                args[i] = (
+                    torch.complex(z.real, args[i])
+                    if name == "imaginary"
+                    else torch.complex(args[i], z.imag)
+                )
             return problem.func(*args)
 
         parts = [
-            (torch.imag if name == "imaginary" else torch.real)(fixed[i]).clone() if i in complex_at else x
+            (torch.imag if name == "imaginary" else torch.real)(fixed[i]).clone()
+            if i in complex_at
+            else x
             for i, x in enumerate(problem.inputs)
         ]
         prefix = f"While considering the {name} part of complex inputs only, "
@@ -129,9 +135,18 @@ def no_derivative(problem: Problem, options: Options) -> None:
     draw = _generator()
     for i in problem.at:
         x = problem.inputs[i]
-        steps = [u.reshape(x.shape) for u in _directions(x, draw)[:1]] if options.fast_mode else numerical.one_hots(x)
+        steps = (
+            [u.reshape(x.shape) for u in _directions(x, draw)[:1]]
+            if options.fast_mode
+            else numerical.one_hots(x)
+        )
         axes = (1, 1j) if x.is_complex() else (1,)
-        moved = [m for step in steps for axis in axes for m in numerical.along(problem.evaluate, x, step * axis, options.steps)]
+        moved = [
+            m
+            for step in steps
+            for axis in axes
+            for m in numerical.along(problem.evaluate, x, step * axis, options.steps)
+        ]
         if any(m.any() for m in moved):
             raise GradcheckError("Numerical gradient for function expected to be zero")
 
@@ -150,7 +165,9 @@ def slow_reverse(problem: Problem, outs: Sequence[Any], options: Options) -> Non
         _same_again(jacobians, again, options)
 
 
-def _same_again(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor], options: Options) -> None:
+def _same_again(
+    first: Sequence[torch.Tensor], second: Sequence[torch.Tensor], options: Options
+) -> None:
     for a, b in zip(first, second, strict=True):
         if a.numel() and not (a - b).abs().max() <= options.nondet_tol:
             raise GradcheckError(_REENTRANT.format(options.nondet_tol))
@@ -161,21 +178,39 @@ def fast_reverse(problem: Problem, outs: Sequence[Any], options: Options) -> Non
     wrt = problem.wrt()
     us = [_directions(x, draw) for x in wrt]
     vs = [_directions(o, draw)[0] for o in outs]
-    moved = [numerical.vector_product(problem.evaluate, x, u, options.steps) for x, u in zip(wrt, us, strict=True)]
+    moved = [
+        numerical.vector_product(problem.evaluate, x, u, options.steps)
+        for x, u in zip(wrt, us, strict=True)
+    ]
     for k, (o, v) in enumerate(zip(outs, vs, strict=True)):
         rows, again = (
-            [zeros(x, *x.shape) if g is None else g for x, g in zip(wrt, analytical.pull(o, wrt, v.reshape(o.shape)), strict=True)]
+            [
+                zeros(x, *x.shape) if g is None else g
+                for x, g in zip(wrt, analytical.pull(o, wrt, v.reshape(o.shape)), strict=True)
+            ]
             for _ in range(2)
         )
         for j, (i, x, u, row) in enumerate(zip(problem.at, wrt, us, rows, strict=True)):
             n = (moved[j][k].reshape(-1) * v).sum()
             flat = row.reshape(-1)
-            a = (flat.real * u[0]).sum() + 1j * (flat.imag * u[1]).sum() if x.is_complex() else (flat * u[0]).sum()
+            a = (
+                (flat.real * u[0]).sum() + 1j * (flat.imag * u[1]).sum()
+                if x.is_complex()
+                else (flat * u[0]).sum()
+            )
             scale = float(max(part.sum() for part in u)) * float(v.sum()) if x.numel() else 1.0
             if not options.agree(a, n, scale):
-                full_a, full_n = analytical.reverse(o, [x])[0][0], numerical.jacobian(problem.evaluate, x, options.steps)[k]
-                raise GradcheckError(problem.mismatch("", k, i, n.item(), a.item()) + _in_full(full_a, full_n, options))
-        if options.check_grad_dtypes and any(g.dtype != x.dtype for g, x in zip(rows, wrt, strict=True)):
+                full_a, full_n = (
+                    analytical.reverse(o, [x])[0][0],
+                    numerical.jacobian(problem.evaluate, x, options.steps)[k],
+                )
+                raise GradcheckError(
+                    problem.mismatch("", k, i, n.item(), a.item())
+                    + _in_full(full_a, full_n, options)
+                )
+        if options.check_grad_dtypes and any(
+            g.dtype != x.dtype for g, x in zip(rows, wrt, strict=True)
+        ):
             raise GradcheckError("Gradient has dtype mismatch")
         _same_again(rows, again, options)
 
@@ -201,11 +236,18 @@ def fast_forward(problem: Problem, options: Options) -> None:
         u = _directions(x, draw)
         expected = numerical.vector_product(problem.evaluate, x, u, options.steps)
         still = analytical.at_rest(problem.inputs, problem.at)
-        tangents = analytical.pushed(problem.func, problem.inputs, {**still, i: u[0].reshape(x.shape)})
+        tangents = analytical.pushed(
+            problem.func, problem.inputs, {**still, i: u[0].reshape(x.shape)}
+        )
         for k, n in enumerate(expected):
             a = tangents[problem.outputs[k]]
             if not options.agree(a, n, float(u[0].sum()) if x.numel() else 1.0):
-                full_a = analytical.forward(problem.func, problem.inputs, problem.at, i, problem.outputs)[k]
+                full_a = analytical.forward(
+                    problem.func, problem.inputs, problem.at, i, problem.outputs
+                )[k]
                 full_n = numerical.jacobian(problem.evaluate, x, options.steps)[k]
                 flat_n, flat_a = n.reshape(-1), a.reshape(-1)
-                raise GradcheckError(problem.mismatch(_FORWARD, k, i, flat_n, flat_a) + _in_full(full_a, full_n, options))
+                raise GradcheckError(
+                    problem.mismatch(_FORWARD, k, i, flat_n, flat_a)
+                    + _in_full(full_a, full_n, options)
+                )

@@ -30,7 +30,10 @@ class GradcheckError(RuntimeError):
 
 
 def _all_zero(grads: Sequence[Any]) -> bool:
-    return all(g is None or not (plain(g) if g.layout is torch.strided else plain(g).to_dense()).any() for g in grads)
+    return all(
+        g is None or not (plain(g) if g.layout is torch.strided else plain(g).to_dense()).any()
+        for g in grads
+    )
 
 
 def zero_cotangent(outs: Sequence[Any], inputs: Sequence[Any], at: Sequence[int]) -> None:
@@ -38,7 +41,13 @@ def zero_cotangent(outs: Sequence[Any], inputs: Sequence[Any], at: Sequence[int]
 
     ``at``: which arguments the ``inputs`` are.
     """
-    grads = grad(outs, inputs, [torch.zeros_like(plain(o)) for o in outs], retain_graph=True, allow_unused=True)
+    grads = grad(
+        outs,
+        inputs,
+        [torch.zeros_like(plain(o)) for o in outs],
+        retain_graph=True,
+        allow_unused=True,
+    )
     if not _all_zero(grads):
         raise GradcheckError("backward not multiplied by grad_output")
     for i, x, g in zip(at, inputs, grads, strict=True):
@@ -71,7 +80,9 @@ def undefined_cotangents(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
                 "check_undefined_grad=False leaves it out.",
                 stacklevel=2,
             )
-            raise GradcheckError(f"Expected backward function to handle undefined output grads. {_UNDEFINED}") from error
+            raise GradcheckError(
+                f"Expected backward function to handle undefined output grads. {_UNDEFINED}"
+            ) from error
         if not _all_zero(found):
             raise GradcheckError(
                 f"Expected all input grads to be undefined or zero when all output grads are undefined or zero. {_UNDEFINED}"
@@ -98,7 +109,14 @@ def batched_cotangents(out: Any, inputs: Sequence[Any], number: int, at: Sequenc
     cotangents = [torch.randn_like(plain(out)) for _ in range(2)]
     expected = [analytical.pull(out, inputs, g) for g in cotangents]
     try:
-        found = grad(out, inputs, torch.stack(cotangents), retain_graph=True, allow_unused=True, is_grads_batched=True)
+        found = grad(
+            out,
+            inputs,
+            torch.stack(cotangents),
+            retain_graph=True,
+            allow_unused=True,
+            is_grads_batched=True,
+        )
     except RuntimeError as error:
         raise _failed(error, "check_batched_grad") from error
     for i, g in enumerate(found):
@@ -112,7 +130,10 @@ def batched_tangents(func: Callable[..., Any], inputs: Sequence[Any], i: int) ->
     tangents = [torch.randn_like(plain(inputs[i])) for _ in range(2)]
 
     def one(t: Any) -> tuple[Any, ...]:
-        return tuple(torch.zeros_like(p) if d is None else d for p, d in analytical.push(func, inputs, {i: t}))
+        return tuple(
+            torch.zeros_like(p) if d is None else d
+            for p, d in analytical.push(func, inputs, {i: t})
+        )
 
     expected = [analytical.pushed(func, inputs, {i: t}) for t in tangents]
     try:
@@ -127,7 +148,9 @@ def _failed(error: RuntimeError, option: str) -> GradcheckError:
     """The error to show. For a random op it is that of the kernel, because the one of ``vmap`` names options that the caller does not
     have."""
     said = error.__cause__ if str(error) == ERROR and error.__cause__ is not None else error
-    return GradcheckError(f"While computing batched gradients, got: {said}\n\n{_BATCHED.format(option)}")
+    return GradcheckError(
+        f"While computing batched gradients, got: {said}\n\n{_BATCHED.format(option)}"
+    )
 
 
 def _same(output: int, i: int, found: Any, expected: Sequence[Any], like: Any, option: str) -> None:

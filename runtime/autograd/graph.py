@@ -38,7 +38,9 @@ class saved_tensors_hooks:
     not return an output of the op itself, which would be a reference cycle, but its ``detach()``.
     """
 
-    def __init__(self, pack_hook: Callable[[torch.Tensor], Any], unpack_hook: Callable[[Any], torch.Tensor]) -> None:
+    def __init__(
+        self, pack_hook: Callable[[torch.Tensor], Any], unpack_hook: Callable[[Any], torch.Tensor]
+    ) -> None:
         self.pack_hook = pack_hook
         self.unpack_hook = unpack_hook
 
@@ -106,9 +108,13 @@ class _AllowMutationOnSavedContext:
     """
 
     def __init__(self) -> None:
-        self.original: weakref.WeakKeyDictionary[_Handle, torch.Tensor] = weakref.WeakKeyDictionary()
+        self.original: weakref.WeakKeyDictionary[_Handle, torch.Tensor] = (
+            weakref.WeakKeyDictionary()
+        )
         self.cloned: weakref.WeakKeyDictionary[_Handle, torch.Tensor] = weakref.WeakKeyDictionary()
-        self.tid_to_weakhandle: weakref.WeakValueDictionary[Any, _Handle] = weakref.WeakValueDictionary()
+        self.tid_to_weakhandle: weakref.WeakValueDictionary[Any, _Handle] = (
+            weakref.WeakValueDictionary()
+        )
         self.sid_to_tid: dict[int, set[Any]] = defaultdict(set)
 
     def pack(self, t: torch.Tensor) -> _Handle:
@@ -116,7 +122,16 @@ class _AllowMutationOnSavedContext:
         sid = t.untyped_storage()._cdata
         if t.is_nested:
             raise NestedTensor
-        tid = (sid, t.storage_offset(), t.shape, t.stride(), t.dtype, t.is_conj(), t.is_neg(), t._version)
+        tid = (
+            sid,
+            t.storage_offset(),
+            t.shape,
+            t.stride(),
+            t.dtype,
+            t.is_conj(),
+            t.is_neg(),
+            t._version,
+        )
         handle = self.tid_to_weakhandle.get(tid)
         if handle is None:
             handle = self.tid_to_weakhandle[tid] = _Handle()
@@ -151,7 +166,11 @@ class _CopyBeforeWrite(TorchDispatchMode):
         self.context = context
 
     def __torch_dispatch__(
-        self, func: torch._ops.OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: torch._ops.OpOverload,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         for i, a in enumerate(func._schema.arguments):

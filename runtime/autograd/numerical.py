@@ -38,12 +38,16 @@ def _with_elements(pattern: torch.Tensor, elements: torch.Tensor, masked: bool) 
     if layout is torch._mkldnn:  # type: ignore[attr-defined]
         return elements.to_mkldnn()
     if not masked:
-        blocks = pattern.values().shape[1:3] if layout in (torch.sparse_bsr, torch.sparse_bsc) else None
+        blocks = (
+            pattern.values().shape[1:3] if layout in (torch.sparse_bsr, torch.sparse_bsc) else None
+        )
         if layout is torch.sparse_coo:
             return elements.to_sparse(pattern.sparse_dim())
         return elements.to_sparse(layout=layout, blocksize=blocks, dense_dim=pattern.dense_dim())
     values = pattern.values()
-    numbers = torch.arange(1, values.numel() + 1, dtype=torch.float64, device=values.device).reshape(values.shape)
+    numbers = torch.arange(
+        1, values.numel() + 1, dtype=torch.float64, device=values.device
+    ).reshape(values.shape)
     number = (
         _like(pattern, numbers).to_dense().reshape(-1)
     )  # the place of each element among the stored ones, counted from 1; 0 if it is not stored
@@ -55,12 +59,16 @@ def _like(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """A sparse tensor that specifies the elements that ``pattern`` does, with other values."""
     layout = pattern.layout
     if layout is torch.sparse_coo:
-        return torch.sparse_coo_tensor(pattern.indices(), values, pattern.shape, is_coalesced=True, check_invariants=False)
+        return torch.sparse_coo_tensor(
+            pattern.indices(), values, pattern.shape, is_coalesced=True, check_invariants=False
+        )
     if layout in (torch.sparse_csr, torch.sparse_bsr):
         compressed, other = pattern.crow_indices(), pattern.col_indices()
     else:
         compressed, other = pattern.ccol_indices(), pattern.row_indices()
-    return torch.sparse_compressed_tensor(compressed, other, values, pattern.shape, layout=layout, check_invariants=False)
+    return torch.sparse_compressed_tensor(
+        compressed, other, values, pattern.shape, layout=layout, check_invariants=False
+    )
 
 
 @contextmanager
@@ -88,7 +96,9 @@ def _snapshot(outputs: Outputs) -> list[torch.Tensor]:
     return [o if o.is_floating_point() or o.is_complex() else o.double() for o in found]
 
 
-def along(outputs: Outputs, x: Any, direction: torch.Tensor, steps: Steps, where: str = "") -> list[torch.Tensor]:
+def along(
+    outputs: Outputs, x: Any, direction: torch.Tensor, steps: Steps, where: str = ""
+) -> list[torch.Tensor]:
     """The derivatives of all outputs by ``x`` along ``direction``, a dense tensor. ``where``: the element, for an error."""
     eps = steps.eps
     with _moving(x, steps.masked) as move:
@@ -126,16 +136,23 @@ def jacobian(outputs: Outputs, x: Any, steps: Steps) -> list[torch.Tensor]:
         where = f"on index {index} "
         moved = along(outputs, x, step, steps, where)
         if x.is_complex():
-            moved = [a + 1j * b for a, b in zip(moved, along(outputs, x, 1j * step, steps, where), strict=True)]
+            moved = [
+                a + 1j * b
+                for a, b in zip(moved, along(outputs, x, 1j * step, steps, where), strict=True)
+            ]
         rows.append([m.reshape(-1) for m in moved])
         if any(m.numel() != first.numel() for m, first in zip(rows[-1], rows[0], strict=True)):
-            raise ValueError("the size of an output depends on which elements of a sparse input are zero; pass masked=True")
+            raise ValueError(
+                "the size of an output depends on which elements of a sparse input are zero; pass masked=True"
+            )
     if not rows:
         return [o.new_zeros(0, o.numel()) for o in _snapshot(outputs)]
     return [torch.stack(column) for column in zip(*rows, strict=True)]
 
 
-def vector_product(outputs: Outputs, x: Any, u: Sequence[torch.Tensor], steps: Steps) -> list[torch.Tensor]:
+def vector_product(
+    outputs: Outputs, x: Any, u: Sequence[torch.Tensor], steps: Steps
+) -> list[torch.Tensor]:
     """Each Jacobian times a direction in the space of ``x``. ``u``: a direction for the real axis, and for complex ``x`` one for the
     imaginary axis. The two derivatives become real and imaginary part."""
     real = along(outputs, x, u[0].reshape(x.shape).to(x.dtype), steps)

@@ -16,9 +16,9 @@ from ..rules.ops import PROVIDERS, Op
 from .function import Function
 
 _FORMULAS = {"vjp": "_backward_fn", "batch": "_vmap_fn"}  # attributes of an op's definition
-Lengths = tuple[
-    int | None, ...
-]  # of each argument: the number of tensors if it is a list, because a Function takes each tensor as an argument
+# of each argument: the number of tensors if it is a list, because a Function takes each tensor
+# as an argument
+Lengths = tuple[int | None, ...]
 _functions: dict[tuple[torch._ops.OpOverload, Lengths], type[Function]] = {}
 
 
@@ -32,7 +32,10 @@ def _registered(op: Op, rule: str) -> Callable[..., Any] | None:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         every = [op.argument(i, args, kwargs) for i in range(len(op.arg_names))]
-        lengths = tuple(len(a) if is_list and a is not None else None for a, is_list in zip(every, lists, strict=True))
+        lengths = tuple(
+            len(a) if is_list and a is not None else None
+            for a, is_list in zip(every, lists, strict=True)
+        )
         key = op.func, lengths
         if key not in _functions:
             _functions[key] = _function(op, definition, lengths)
@@ -43,7 +46,11 @@ def _registered(op: Op, rule: str) -> Callable[..., Any] | None:
 
 def _spread(every: Sequence[Any], lengths: Lengths) -> list[Any]:
     """One entry per tensor, from one entry per argument. The entry of a list may be None, which stands for None for each of its tensors."""
-    return [x for a, n in zip(every, lengths, strict=True) for x in ((a,) if n is None else a if a is not None else [None] * n)]
+    return [
+        x
+        for a, n in zip(every, lengths, strict=True)
+        for x in ((a,) if n is None else a if a is not None else [None] * n)
+    ]
 
 
 def _gathered(flat: Iterable[Any], lengths: Lengths) -> tuple[Any, ...]:
@@ -68,8 +75,14 @@ def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
             if definition._setup_context_fn is None:
                 return
             inputs = _gathered(inputs, lengths)
-            keywords = {"keyword_only_inputs": dict(zip(names, inputs[positional:], strict=True))} if names else {}
-            definition._setup_context_fn(ctx=ctx, inputs=inputs[:positional], output=output, **keywords)
+            keywords = (
+                {"keyword_only_inputs": dict(zip(names, inputs[positional:], strict=True))}
+                if names
+                else {}
+            )
+            definition._setup_context_fn(
+                ctx=ctx, inputs=inputs[:positional], output=output, **keywords
+            )
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
@@ -83,7 +96,9 @@ def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
             def vmap(info: Any, in_dims: tuple[Any, ...], *flat: Any) -> Any:
                 every, in_dims = _gathered(flat, lengths), _gathered(in_dims, lengths)
                 keywords = dict(zip(names, every[positional:], strict=True))
-                return definition._vmap_fn(info, in_dims[:positional], *every[:positional], **keywords)
+                return definition._vmap_fn(
+                    info, in_dims[:positional], *every[:positional], **keywords
+                )
 
     Registered.__name__ = Registered.__qualname__ = op.base_name
     return Registered

@@ -20,6 +20,8 @@ class Variable(torch.Tensor, metaclass=_VariableMeta):
 
     _execution_engine = engine  # programs call its `queue_callback`
 
-    def __new__(cls, data: torch.Tensor | None = None, requires_grad: bool = False, volatile: Any = None) -> Any:
+    def __new__(
+        cls, data: torch.Tensor | None = None, requires_grad: bool = False, volatile: Any = None
+    ) -> Any:
         data = torch.empty(0) if data is None else data
         return wrap(data.detach(), requires_grad)

@@ -14,7 +14,12 @@ from ..seam.ambient import Ambient
 from .debug import OpLog
 from .frame import CheckpointError, Frame, GraphExecGroup
 from .reentrant import CheckpointFunction, check_backward_validity, detach_variable
-from .selective import SAC_IGNORED_OPS, CheckpointPolicy, SelectiveCheckpointContext, create_selective_checkpoint_contexts
+from .selective import (
+    SAC_IGNORED_OPS,
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    create_selective_checkpoint_contexts,
+)
 from .state import DefaultDeviceType, Surroundings, get_device_states, set_device_states
 from .traced import traced
 
@@ -86,7 +91,9 @@ def checkpoint(
     function: Callable[..., Any],
     *args: Any,
     use_reentrant: bool | None = None,
-    context_fn: Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]] = noop_context_fn,
+    context_fn: Callable[
+        [], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+    ] = noop_context_fn,
     determinism_check: str = "default",
     debug: bool = False,
     early_stop: bool = True,
@@ -113,12 +120,16 @@ def checkpoint(
         if kwargs:
             raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
         if context_fn is not noop_context_fn or debug:
-            raise ValueError("Passing `context_fn` or `debug` is only supported when use_reentrant=False.")
+            raise ValueError(
+                "Passing `context_fn` or `debug` is only supported when use_reentrant=False."
+            )
         if running_traces():
             return traced(function, args, {}, nullcontext())
         return CheckpointFunction.apply(function, preserve_rng_state, *args)
     if determinism_check not in ("default", "none"):
-        raise ValueError(f"determinism_check should be one of ['default', 'none'], but got {determinism_check}")
+        raise ValueError(
+            f"determinism_check should be one of ['default', 'none'], but got {determinism_check}"
+        )
     debug = debug if POLICY.debug is None else POLICY.debug
     if debug and context_fn is not noop_context_fn:
         raise ValueError("debug=True is incompatible with non-default context_fn")
@@ -158,9 +169,15 @@ def checkpoint_sequential(
     preserve = kwargs.pop("preserve_rng_state", True)
     if kwargs:
         raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
-    layers: list[Callable[[Any], Any]] = list(functions.children()) if isinstance(functions, torch.nn.Sequential) else list(functions)
+    layers: list[Callable[[Any], Any]] = (
+        list(functions.children())
+        if isinstance(functions, torch.nn.Sequential)
+        else list(functions)
+    )
     if not 1 <= segments <= len(layers):
-        raise ValueError(f"segments must be between 1 and the number of functions, {len(layers)}, but got {segments}")
+        raise ValueError(
+            f"segments must be between 1 and the number of functions, {len(layers)}, but got {segments}"
+        )
 
     def run(some: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
         def segment(x: Any) -> Any:
@@ -173,5 +190,10 @@ def checkpoint_sequential(
     length = len(layers) // segments
     last = length * (segments - 1)
     for start in range(0, last, length):
-        input = checkpoint(run(layers[start : start + length]), input, use_reentrant=use_reentrant, preserve_rng_state=preserve)
+        input = checkpoint(
+            run(layers[start : start + length]),
+            input,
+            use_reentrant=use_reentrant,
+            preserve_rng_state=preserve,
+        )
     return run(layers[last:])(input)

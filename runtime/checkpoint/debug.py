@@ -11,7 +11,11 @@ from torch.utils._pytree import tree_leaves
 
 
 def _shown(x: Any) -> str:
-    return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" if isinstance(x, torch.Tensor) else repr(x)
+    return (
+        f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+        if isinstance(x, torch.Tensor)
+        else repr(x)
+    )
 
 
 class OpLog(TorchDispatchMode):
@@ -52,8 +56,13 @@ class OpLog(TorchDispatchMode):
         return "\n".join(
             (
                 "An error happened while unpacking tensors; debug=True shows what both runs did. The error itself is at the end.\n",
-                section("1. Where the ops of the original forward were called", traced(first, "original")),
-                section("2. Where the ops of the recomputation were called", traced(second, "recompute")),
+                section(
+                    "1. Where the ops of the original forward were called",
+                    traced(first, "original"),
+                ),
+                section(
+                    "2. Where the ops of the recomputation were called", traced(second, "recompute")
+                ),
                 "3. The ops of both runs: look where they begin to differ\n",
                 section("Operations executed during the original forward:", first.lines),
                 section("Operations executed during recomputation:", second.lines),

@@ -164,7 +164,8 @@ class Frame:
     def _run_again(self) -> dict[int, Saved]:
         run: dict[int, Saved] = {}
         seen: list[Metadata] = []
-        expected = len(self.holders)  # so far: a backward pass inside the first run comes here before all tensors are saved
+        # so far: a backward pass inside the first run comes here before all tensors are saved
+        expected = len(self.holders)
 
         def pack(t: torch.Tensor) -> torch.Tensor:
             position = len(seen)
@@ -183,8 +184,16 @@ class Frame:
 
         args, kwargs = map(_given, self.args), {name: _given(a) for name, a in self.kwargs.items()}
         log = self.log.second_run() if self.log is not None else None
-        hooks = saved_tensors_hooks(pack, _same)  # only hooks of the innermost frame are called, so a stop is always its own
-        with suppress(_Stop), hooks, self.surroundings.restored(), self.again, torch.enable_grad(), log or nullcontext():
+        # only hooks of the innermost frame are called, so a stop is always its own
+        hooks = saved_tensors_hooks(pack, _same)
+        with (
+            suppress(_Stop),
+            hooks,
+            self.surroundings.restored(),
+            self.again,
+            torch.enable_grad(),
+            log or nullcontext(),
+        ):
             self.function(*args, **kwargs)
         if self.complete:
             self._compare(seen)

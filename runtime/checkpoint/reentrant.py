@@ -17,14 +17,21 @@ from .state import Surroundings
 def detach_variable(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """As ``torch.utils.checkpoint.detach_variable``: leaves that share the data of the tensors among ``inputs``."""
     if not isinstance(inputs, tuple):
-        raise RuntimeError(f"Only tuple of tensors is supported. Got Unsupported input type: {type(inputs).__name__}")
-    return tuple(x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in inputs)
+        raise RuntimeError(
+            f"Only tuple of tensors is supported. Got Unsupported input type: {type(inputs).__name__}"
+        )
+    return tuple(
+        x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
+        for x in inputs
+    )
 
 
 def check_backward_validity(inputs: Iterable[Any]) -> None:
     """Warn if no tensor among ``inputs`` requires grad."""
     if not any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
-        warnings.warn("None of the inputs have requires_grad=True. Gradients will be None", stacklevel=2)
+        warnings.warn(
+            "None of the inputs have requires_grad=True. Gradients will be None", stacklevel=2
+        )
 
 
 class CheckpointFunction(Function):
@@ -55,8 +62,14 @@ class CheckpointFunction(Function):
             outputs = ctx.run_function(*leaves)
         if isinstance(outputs, torch.Tensor):
             outputs = (outputs,)
-        pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if isinstance(o, torch.Tensor) and o.requires_grad]
+        pairs = [
+            (o, g)
+            for o, g in zip(outputs, grads, strict=True)
+            if isinstance(o, torch.Tensor) and o.requires_grad
+        ]
         if not pairs:
-            raise RuntimeError("none of output has requires_grad=True, this checkpoint() is not necessary")
+            raise RuntimeError(
+                "none of output has requires_grad=True, this checkpoint() is not necessary"
+            )
         autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
         return (None, None, *(x.grad if isinstance(x, torch.Tensor) else None for x in leaves))

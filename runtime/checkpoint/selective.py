@@ -70,7 +70,9 @@ class _Cached:
 
     def take(self, allow_mutation: bool) -> torch.Tensor:
         if self.tensor._version != self.version and not allow_mutation:
-            raise RuntimeError("Tensor cached during selective activation checkpoint has been mutated")
+            raise RuntimeError(
+                "Tensor cached during selective activation checkpoint has been mutated"
+            )
         return self.tensor.detach().to(self.device)
 
 
@@ -118,10 +120,14 @@ class _FirstRun(_KernelMode):
 
     def kernel(self, func: Any, call: tuple[Any, int], args: Any, kwargs: Any) -> Any:
         out = func(*args, **kwargs)
-        wish = self.policy(SelectiveCheckpointContext(is_recompute=False, op_output=out), func, *args, **kwargs)
+        wish = self.policy(
+            SelectiveCheckpointContext(is_recompute=False, op_output=out), func, *args, **kwargs
+        )
         offload = wish in OFFLOADED
         if (wish is True or wish in _SAVED or offload) and not runs_again(func):
-            self.results.cached[call] = tree_map(lambda t: _Cached(t, offload) if isinstance(t, torch.Tensor) else t, out)
+            self.results.cached[call] = tree_map(
+                lambda t: _Cached(t, offload) if isinstance(t, torch.Tensor) else t, out
+            )
         return out
 
 
@@ -157,7 +163,9 @@ class _SecondRun(_KernelMode):
         if call not in cached:
             return func(*args, **kwargs)
         self.results.taken = True
-        return tree_map(lambda t: t.take(self.allow_mutation) if isinstance(t, _Cached) else t, cached.pop(call))
+        return tree_map(
+            lambda t: t.take(self.allow_mutation) if isinstance(t, _Cached) else t, cached.pop(call)
+        )
 
 
 def create_selective_checkpoint_contexts(
@@ -175,10 +183,10 @@ def create_selective_checkpoint_contexts(
             if not isinstance(op, torch._ops.OpOverload):
                 advice = ""
                 if isinstance(op, torch._ops.OpOverloadPacket):
-                    advice = (
-                        "Please update the OpOverloadPacket to a specific OpOverload: torch.ops.aten.mm.default, not torch.ops.aten.mm."
-                    )
-                raise ValueError(f"Expected op in `op_list` to be an OpOverload but got: {op} of type {type(op)}. {advice}")
+                    advice = "Please update the OpOverloadPacket to a specific OpOverload: torch.ops.aten.mm.default, not torch.ops.aten.mm."
+                raise ValueError(
+                    f"Expected op in `op_list` to be an OpOverload but got: {op} of type {type(op)}. {advice}"
+                )
         ops = frozenset(policy_fn_or_list)
 
         def listed(_: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:

@@ -53,7 +53,9 @@ def get_device_states(*args: Any) -> tuple[list[int], list[torch.Tensor]]:
     return devices, states
 
 
-def set_device_states(devices: Sequence[int], states: Sequence[torch.Tensor], *, device_type: str | None = None) -> None:
+def set_device_states(
+    devices: Sequence[int], states: Sequence[torch.Tensor], *, device_type: str | None = None
+) -> None:
     """As ``torch.utils.checkpoint.set_device_states``: the inverse of :func:`get_device_states`."""
     device_type = device_type or DefaultDeviceType.get_device_type()
     if device_type in ("cpu", "meta"):
@@ -93,14 +95,18 @@ class Surroundings:
         self.states: list[torch.Tensor] = []
         if preserve_rng_state:
             self.cpu_state = _cpu_state()
-            if self.device_type != "cpu" and getattr(_module(self.device_type), "_initialized", False):
+            if self.device_type != "cpu" and getattr(
+                _module(self.device_type), "_initialized", False
+            ):
                 self.devices, self.states = get_device_states(*args)
 
     @contextmanager
     def restored(self) -> Generator[None]:
         with ExitStack() as stack:
             if self.cpu_state is not None:
-                stack.enter_context(torch.random.fork_rng(self.devices, device_type=self.device_type))
+                stack.enter_context(
+                    torch.random.fork_rng(self.devices, device_type=self.device_type)
+                )
                 torch.set_rng_state(self.cpu_state)
                 set_device_states(self.devices, self.states, device_type=self.device_type)
             for options in self.autocast:

@@ -40,9 +40,13 @@ def install(*, compile: str = "dynamo") -> None:
     """
     global _patches
     if compile not in ("dynamo", "jit"):
-        raise ValueError(f"compile={compile!r}; torch.compile captures programs with 'dynamo' or 'jit'")
+        raise ValueError(
+            f"compile={compile!r}; torch.compile captures programs with 'dynamo' or 'jit'"
+        )
     if _patches is not None:
-        raise RuntimeError("the drop-in is installed already; leave it with runtime.dropin.uninstall() first")
+        raise RuntimeError(
+            "the drop-in is installed already; leave it with runtime.dropin.uninstall() first"
+        )
     from .capturing import captures
     from .classes import patch_classes
     from .compiling import compiler, patch_fake_tensors
@@ -62,7 +66,8 @@ def install(*, compile: str = "dynamo") -> None:
         patch_classes(patches)
         patch_modules(patches)
         patch_distributed(patches)
-        patches.enter(fallback_policy(current_fallback_policy()))  # a program may set it by torch's function
+        # a program may set it by torch's function
+        patches.enter(fallback_policy(current_fallback_policy()))
         patches.callback(lasting.undo)
     except BaseException:
         patches.undo()

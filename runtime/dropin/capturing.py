@@ -107,7 +107,9 @@ class Programs:
         def export(mod: Any, args: Any, kwargs: Any = None, **options: Any) -> Any:
             exchange = Exchange()
             with aside(self._patches), exchange.lent(mod):
-                program = theirs(mod, exchange.plain_tree(args), exchange.plain_tree(kwargs), **options)
+                program = theirs(
+                    mod, exchange.plain_tree(args), exchange.plain_tree(kwargs), **options
+                )
             return self._received(program, exchange)
 
         return export
@@ -116,7 +118,9 @@ class Programs:
         """``aoti_compile_and_package``, which compiles a program to a file."""
 
         def package(exported_program: Any, *args: Any, **options: Any) -> Any:
-            return self._plainly(exported_program, lambda: theirs(exported_program, *args, **options))
+            return self._plainly(
+                exported_program, lambda: theirs(exported_program, *args, **options)
+            )
 
         return package
 
@@ -127,7 +131,10 @@ class Programs:
 
     def patch(self, lasting: Patches) -> None:
         """The methods of ``ExportedProgram`` that compute with its tensors."""
-        original_module, original_decompositions = _ExportedProgram.module, _ExportedProgram.run_decompositions
+        original_module, original_decompositions = (
+            _ExportedProgram.module,
+            _ExportedProgram.run_decompositions,
+        )
 
         def module(program: Any, *args: Any, **kwargs: Any) -> Any:
             made = self._plainly(program, lambda: original_module(program, *args, **kwargs))
@@ -136,11 +143,18 @@ class Programs:
 
         def run_decompositions(program: Any, *args: Any, **kwargs: Any) -> Any:
             exchange = self._exchanges.setdefault(program, Exchange())
-            return self._received(self._plainly(program, lambda: original_decompositions(program, *args, **kwargs)), exchange)
+            return self._received(
+                self._plainly(program, lambda: original_decompositions(program, *args, **kwargs)),
+                exchange,
+            )
 
         lasting.set(AOTICompiledModel, "__call__", _of_package(AOTICompiledModel.__call__))
         lasting.set(_ExportedProgram, "module", ours_unless_aside(original_module, module))
-        lasting.set(_ExportedProgram, "run_decompositions", ours_unless_aside(original_decompositions, run_decompositions))
+        lasting.set(
+            _ExportedProgram,
+            "run_decompositions",
+            ours_unless_aside(original_decompositions, run_decompositions),
+        )
 
 
 def captures(patches: Patches, lasting: Patches) -> dict[int, tuple[Any, Any]]:
@@ -157,7 +171,10 @@ def captures(patches: Patches, lasting: Patches) -> dict[int, tuple[Any, Any]]:
         (torch.onnx.export, _onnx(torch.onnx.export, patches)),
         (_export, programs.exporter(_export)),
         (torch.export.draft_export, programs.exporter(torch.export.draft_export)),
-        (torch._inductor.aoti_compile_and_package, programs.packager(torch._inductor.aoti_compile_and_package)),
+        (
+            torch._inductor.aoti_compile_and_package,
+            programs.packager(torch._inductor.aoti_compile_and_package),
+        ),
         (_load, programs.load),
     ]
     return {id(theirs): (theirs, ours_unless_aside(theirs, ours)) for theirs, ours in pairs}

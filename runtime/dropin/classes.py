@@ -39,7 +39,8 @@ class _RequiresGrad:
             return self
         if not isinstance(t, _UNINITIALIZED):
             return _requires_grad.__get__(t)
-        with torch._C.DisableTorchFunctionSubclass():  # torch recognizes its own descriptors by their class
+        # torch recognizes its own descriptors by their class
+        with torch._C.DisableTorchFunctionSubclass():
             return _requires_grad.__get__(t)
 
     def __set__(self, t: Any, value: bool) -> None:
@@ -72,7 +73,8 @@ def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
 def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
     if data is None:
         data = torch.empty(0)
-    data = constant_of(data)  # a parameter that is made in a transformed function is a leaf of the session
+    # a parameter that is made in a transformed function is a leaf of the session
+    data = constant_of(data)
     if type(data) in (torch.Tensor, torch.nn.Parameter):
         data = wrap(data.detach())
     if cls is not torch.nn.Parameter and type(data) is Tensor:
@@ -133,4 +135,8 @@ def patch_classes(patches: Patches) -> None:
     patches.set(torch.Tensor, "requires_grad", _RequiresGrad())
     patches.set(torch.Tensor, "requires_grad_", _require)
     patches.set(torch.Tensor, "backward", _backward)
-    patches.set(_Function, "apply", classmethod(lambda cls, *args, **kwargs: function.apply(cls, args, kwargs)))
+    patches.set(
+        _Function,
+        "apply",
+        classmethod(lambda cls, *args, **kwargs: function.apply(cls, args, kwargs)),
+    )

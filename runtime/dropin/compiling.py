@@ -40,7 +40,9 @@ def _in_session(compiled: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(compiled, updated=())
     def run(*args: Any) -> Any:
-        return pytree.tree_map_only(torch.Tensor, lambda t: wrap(t) if type(t) is torch.Tensor else t, compiled(*args))
+        return pytree.tree_map_only(
+            torch.Tensor, lambda t: wrap(t) if type(t) is torch.Tensor else t, compiled(*args)
+        )
 
     return run
 
@@ -79,9 +81,16 @@ def _simplified(theirs: Callable[..., Any], patches: Patches) -> Callable[..., A
         if _BACKEND.exchange is None or _needs_torchs(mod, (*rest, *options.values())):
             if options.get("bw_compiler") is not None:
                 options["bw_compiler"] = _aside_later(options["bw_compiler"], patches)
-            return theirs(mod, args if _BACKEND.exchange is None else _examples(mod, args), *rest, **options)
-        rest, options = tuple(map(patches.replacement, rest)), {k: patches.replacement(v) for k, v in options.items()}
-        made = simplified.aot_module_simplified(mod, [_BACKEND.exchange.known(t) for t in _examples(mod, args)], *rest, **options)
+            return theirs(
+                mod, args if _BACKEND.exchange is None else _examples(mod, args), *rest, **options
+            )
+        rest, options = (
+            tuple(map(patches.replacement, rest)),
+            {k: patches.replacement(v) for k, v in options.items()},
+        )
+        made = simplified.aot_module_simplified(
+            mod, [_BACKEND.exchange.known(t) for t in _examples(mod, args)], *rest, **options
+        )
         return _boxed(made) if type(mod).__name__ == "GmWrapper" else made
 
     return call
@@ -100,7 +109,9 @@ def _examples(mod: Any, args: Any) -> list[Any]:
     graph = getattr(mod, "graph", None) or getattr(getattr(mod, "gm", None), "graph", None)
     placeholders = [n for n in graph.nodes if n.op == "placeholder"] if graph is not None else []
     fakes = [n.meta.get("example_value") for n in placeholders]
-    if len(fakes) != len(args) or not any(isinstance(n, torch.SymInt) for t in fakes for n in _sizes(t)):
+    if len(fakes) != len(args) or not any(
+        isinstance(n, torch.SymInt) for t in fakes for n in _sizes(t)
+    ):
         return list(args)
     return fakes
 
@@ -123,7 +134,11 @@ def _needs_torchs(mod: Any, options: tuple[Any, ...]) -> bool:
     if any(type(o).__name__ == "SerializableAOTDispatchCompiler" for o in options):
         return True
     graphs = [m.graph for m in mod.modules() if isinstance(m, torch.fx.GraphModule)]
-    return any(isinstance(n.target, HigherOrderOperator) or _of_functorch(n.target) for g in graphs for n in g.nodes)
+    return any(
+        isinstance(n.target, HigherOrderOperator) or _of_functorch(n.target)
+        for g in graphs
+        for n in g.nodes
+    )
 
 
 def _of_functorch(target: Any) -> bool:
@@ -163,23 +178,32 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
     original_backend = output_graph.OutputGraph._call_user_compiler
 
     def wrap_variable(variable: Any, value: Any) -> Any:
-        return variable.wrap_tensor(value) if type(value) is Tensor else original_wrap(variable, value)
+        return (
+            variable.wrap_tensor(value) if type(value) is Tensor else original_wrap(variable, value)
+        )
 
     def call_backend(graph: Any, module: Any, examples: list[Any]) -> Any:
         exchange = _exchange(graph.fake_mode)
         plain = [exchange.plain(t) for t in examples]
         contexts = graph.tracing_context.tensor_to_context
         for t, made in zip(examples, plain, strict=True):
-            if made is not t and t in contexts:  # which sizes are fixed, for a backend that makes fake tensors once more
+            # which sizes are fixed, for a backend that makes fake tensors once more
+            if made is not t and t in contexts:
                 contexts[made] = contexts[t]
         with _backend_runs(exchange):
             return _in_session(original_backend(graph, module, plain))
 
     for name in ("id_match_unchecked", "CLOSURE_MATCH"):
-        dynamo.set(guards.GuardBuilder, name, _unless_replaced(getattr(guards.GuardBuilder, name), patches))
+        dynamo.set(
+            guards.GuardBuilder, name, _unless_replaced(getattr(guards.GuardBuilder, name), patches)
+        )
     dynamo.set(guards.GuardManager, "grad_manager", _by_attribute)
     dynamo.set(builder.VariableBuilder, "_wrap", wrap_variable)
-    dynamo.set(builder, "infer_subclass_type", lambda value: None if type(value) is Tensor else original_class(value))
+    dynamo.set(
+        builder,
+        "infer_subclass_type",
+        lambda value: None if type(value) is Tensor else original_class(value),
+    )
     dynamo.set(output_graph.OutputGraph, "_call_user_compiler", call_backend)
     dynamo.enter(_own_frames_not_captured())
 
@@ -222,7 +246,11 @@ def _unless_replaced(guard_on: Callable[..., Any], patches: Patches) -> Callable
 
     @functools.wraps(guard_on)
     def guarded(guards: Any, guard: Any, *args: Any, **kwargs: Any) -> Any:
-        return None if patches.replaces(guards.get(guard)) else guard_on(guards, guard, *args, **kwargs)
+        return (
+            None
+            if patches.replaces(guards.get(guard))
+            else guard_on(guards, guard, *args, **kwargs)
+        )
 
     return guarded
 
@@ -255,10 +283,23 @@ def jitted(
     """``torch.compile`` by :func:`runtime.jit`. What cannot be captured runs eagerly, or is an error with ``fullgraph``. A ``backend`` that
     is a function compiles the graphs; the named ones, and ``mode`` and ``options``, are for Inductor, and the graphs are replayed."""
     if model is None:
-        return functools.partial(jitted, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable)
+        return functools.partial(
+            jitted,
+            fullgraph=fullgraph,
+            dynamic=dynamic,
+            backend=backend,
+            mode=mode,
+            options=options,
+            disable=disable,
+        )
     if disable:
         return model
-    return jit(model, dynamic=dynamic, compiler=backend if callable(backend) else "replay", on_break="error" if fullgraph else "eager")
+    return jit(
+        model,
+        dynamic=dynamic,
+        compiler=backend if callable(backend) else "replay",
+        on_break="error" if fullgraph else "eager",
+    )
 
 
 def compiler(patches: Patches, by_jit: bool) -> dict[int, tuple[Any, Any]]:
@@ -279,8 +320,14 @@ def compiler(patches: Patches, by_jit: bool) -> dict[int, tuple[Any, Any]]:
 
     entries: Any = importlib.import_module("torch._functorch.aot_autograd")
     theirs = entries.aot_module_simplified
-    patches.set(graph_names, "next_number", lambda: next(entries.AOT_COUNTER))  # graphs of both are numbered together
-    pairs = [(_compile, ours_unless_aside(_compile, jitted if by_jit else compile)), (theirs, _simplified(theirs, patches))]
+    # graphs of both are numbered together
+    patches.set(graph_names, "next_number", lambda: next(entries.AOT_COUNTER))
+    pairs = [
+        (_compile, ours_unless_aside(_compile, jitted if by_jit else compile)),
+        (theirs, _simplified(theirs, patches)),
+    ]
     for name in ("aot_export_joint_with_descriptors", "aot_compile_joint_with_descriptors"):
-        pairs.append((getattr(entries, name), ours_unless_aside(getattr(entries, name), _refused(name))))
+        pairs.append(
+            (getattr(entries, name), ours_unless_aside(getattr(entries, name), _refused(name)))
+        )
     return {id(old): (old, new) for old, new in pairs}

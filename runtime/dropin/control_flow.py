@@ -21,6 +21,13 @@ def map(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
     return operators.map(f, xs, *args, unroll=False)
 
 
-def scan(combine_fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, dim: int = 0, reverse: bool = False) -> tuple[Any, Any]:
+def scan(
+    combine_fn: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any,
+    *,
+    dim: int = 0,
+    reverse: bool = False,
+) -> tuple[Any, Any]:
     """``carry, y = combine_fn(carry, x)`` for each ``x`` along ``dim``. Returns the last carry and the ``y``, stacked."""
     return operators.scan(combine_fn, init, xs, dim=dim, reverse=reverse, unroll=False)

@@ -32,8 +32,15 @@ _UNUSED = (
 class GradBucket:
     """The argument of a communication hook, as ``torch.distributed.GradBucket``."""
 
-    def __init__(self, index: int, last: bool, buffer: torch.Tensor, parameters: Sequence[Any]) -> None:
-        self._index, self._last, self._buffer, self._parameters = index, last, buffer, list(parameters)
+    def __init__(
+        self, index: int, last: bool, buffer: torch.Tensor, parameters: Sequence[Any]
+    ) -> None:
+        self._index, self._last, self._buffer, self._parameters = (
+            index,
+            last,
+            buffer,
+            list(parameters),
+        )
 
     def index(self) -> int:
         return self._index
@@ -81,7 +88,10 @@ class Reducer:
         self._waiting = False  # a forward pass has asked for its backward pass to be reduced
         self._ready: set[int] = set()
         this = weakref.ref(self)
-        self._handles = [p.register_post_accumulate_grad_hook(_marker(this, i)) for i, p in enumerate(self._params)]
+        self._handles = [
+            p.register_post_accumulate_grad_hook(_marker(this, i))
+            for i, p in enumerate(self._params)
+        ]
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
@@ -102,11 +112,17 @@ class Reducer:
         ready, self._ready, self._waiting = self._ready, set(), False
         used = ready
         if self._lenient:
-            mask = unwrap(torch.tensor([float(i in ready) for i in range(len(self._params))])).to(self._params[0].device)
+            mask = unwrap(torch.tensor([float(i in ready) for i in range(len(self._params))])).to(
+                self._params[0].device
+            )
             dist.all_reduce(mask, group=self._group)
             used = {i for i, n in enumerate(mask.tolist()) if n}
         elif len(ready) < len(self._params):
-            missing = [self._names.get(i, f"number {i}") for i in range(len(self._params)) if i not in ready]
+            missing = [
+                self._names.get(i, f"number {i}")
+                for i in range(len(self._params))
+                if i not in ready
+            ]
             raise RuntimeError(_UNUSED.format(", ".join(missing)))
         with torch.no_grad():
             for number, bucket in enumerate(self._buckets):
@@ -126,7 +142,9 @@ class Reducer:
             dist.all_reduce(flat, group=self._group)
         else:
             state, hook = self._hook
-            result = hook(state, GradBucket(number, number == len(self._buckets) - 1, wrap(flat), params)).wait()
+            result = hook(
+                state, GradBucket(number, number == len(self._buckets) - 1, wrap(flat), params)
+            ).wait()
             flat = unwrap(*result) if isinstance(result, (list, tuple)) else unwrap(result)
         for i, part in zip(bucket, flat.split([p.numel() for p in params]), strict=True):
             p = self._params[i]
@@ -153,7 +171,9 @@ class Reducer:
 
     def set_communication(self, state: Any, hook: Any) -> None:
         if self._hook is not None:
-            raise RuntimeError("register_comm_hook or register_builtin_comm_hook can only be called once.")
+            raise RuntimeError(
+                "register_comm_hook or register_builtin_comm_hook can only be called once."
+            )
         self._hook = state, hook
 
     def set_logger(self, logger: Any) -> None:
@@ -181,7 +201,9 @@ class Reducer:
 
     def _check_reducer_finalized(self) -> None:
         if self._ready:
-            raise RuntimeError("Expected to have finished reduction in the prior iteration before starting a new one.")
+            raise RuntimeError(
+                "Expected to have finished reduction in the prior iteration before starting a new one."
+            )
 
     def _reset_state(self) -> None:
         self._ready, self._waiting = set(), False
@@ -225,7 +247,11 @@ def _register_builtin(reducer: Reducer, kind: Any) -> None:
 
 # Wrappers that split parameters, or graphs over several processes: module, class, the name that users know.
 _REFUSED = (
-    ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel", "FullyShardedDataParallel"),
+    (
+        "torch.distributed.fsdp.fully_sharded_data_parallel",
+        "FullyShardedDataParallel",
+        "FullyShardedDataParallel",
+    ),
     ("torch.distributed.fsdp._fully_shard._fsdp_state", "FSDPState", "fully_shard"),
     ("torch.distributed.pipelining.stage", "_PipelineStageBase", "PipelineStage"),
 )
@@ -276,7 +302,11 @@ def patch_distributed(patches: Patches) -> None:
         return
     patches.set(dist, "Reducer", Reducer)
     patches.set(dist, "Logger", Logger)
-    patches.set(dist, "_register_comm_hook", lambda reducer, state, hook: reducer.set_communication(state, hook))
+    patches.set(
+        dist,
+        "_register_comm_hook",
+        lambda reducer, state, hook: reducer.set_communication(state, hook),
+    )
     patches.set(dist, "_register_builtin_comm_hook", _register_builtin)
     finder = _WhenImported(patches)
     sys.meta_path.insert(0, finder)

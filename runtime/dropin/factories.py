@@ -25,7 +25,8 @@ from ..tape.values import GradValue
 _excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 _torch_tensor = torch.tensor
 _torch_nested_tensor = torch.nested.nested_tensor
-_ABOVE_PYTHON = DispatchKey.PythonTLSSnapshot  # not an autograd key: inference mode switches those off in user code too
+# not an autograd key: inference mode switches those off in user code too
+_ABOVE_PYTHON = DispatchKey.PythonTLSSnapshot
 
 _NAMES = {
     torch: (

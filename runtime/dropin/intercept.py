@@ -41,7 +41,15 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 @functools.wraps(_run_backward)
-def _backward(outputs: Any, gradients: Any, keep_graph: Any, create_graph: Any, inputs: Any = (), *args: Any, **kwargs: Any) -> Any:
+def _backward(
+    outputs: Any,
+    gradients: Any,
+    keep_graph: Any,
+    create_graph: Any,
+    inputs: Any = (),
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     for t in (*outputs, *inputs):
         if type(t) in VALUES:
             _refuse(t)

@@ -26,20 +26,36 @@ def _placed(rows: torch.Tensor, places: torch.Tensor, padding: float) -> torch.T
     return rows[places.clamp(min=0)].masked_fill(missing, padding)
 
 
-def _padded(sequences: Any, batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right") -> Any:
+def _padded(
+    sequences: Any,
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    padding_side: str = "right",
+) -> Any:
     """``pad_sequence``. Torch's kernel writes into a buffer of its own, so there would be no gradient. Here the kernel pads row numbers,
     and one indexing op takes the rows."""
     if not any(isinstance(s, Value) for s in sequences) or any(s.dim() == 0 for s in sequences):
         return _pad_sequence(sequences, batch_first, padding_value, padding_side)
     ends = torch.tensor([len(s) for s in sequences]).cumsum(0).tolist()
-    numbers = [torch.arange(end - len(s), end, device=s.device) for s, end in zip(sequences, ends, strict=True)]
-    return _placed(torch.cat(list(sequences)), _pad_sequence([unwrap(n) for n in numbers], batch_first, -1, padding_side), padding_value)
+    numbers = [
+        torch.arange(end - len(s), end, device=s.device)
+        for s, end in zip(sequences, ends, strict=True)
+    ]
+    return _placed(
+        torch.cat(list(sequences)),
+        _pad_sequence([unwrap(n) for n in numbers], batch_first, -1, padding_side),
+        padding_value,
+    )
 
 
-def _padded_packed(data: Any, batch_sizes: Any, batch_first: bool, padding_value: float, total_length: int) -> Any:
+def _padded_packed(
+    data: Any, batch_sizes: Any, batch_first: bool, padding_value: float, total_length: int
+) -> Any:
     """``_pad_packed_sequence``, in the same way as :func:`_padded`."""
     numbers = torch.arange(len(data), device=data.device).unsqueeze(1)
-    places, lengths = _pad_packed_sequence(unwrap(numbers), unwrap(batch_sizes), batch_first, -1, total_length)
+    places, lengths = _pad_packed_sequence(
+        unwrap(numbers), unwrap(batch_sizes), batch_first, -1, total_length
+    )
     return _placed(data, places.squeeze(-1), padding_value), lengths
 
 
@@ -47,11 +63,19 @@ def _uninitialized(cls: Any, requires_grad: bool, device: Any, dtype: Any) -> An
     return _make_subclass(cls, unwrap(torch.empty(0, device=device, dtype=dtype)), requires_grad)
 
 
-def _new_parameter(cls: Any, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> Any:
+def _new_parameter(
+    cls: Any, requires_grad: bool = True, device: Any = None, dtype: Any = None
+) -> Any:
     return _uninitialized(cls, requires_grad, device, dtype)
 
 
-def _new_buffer(cls: Any, requires_grad: bool = False, device: Any = None, dtype: Any = None, persistent: bool = True) -> Any:
+def _new_buffer(
+    cls: Any,
+    requires_grad: bool = False,
+    device: Any = None,
+    dtype: Any = None,
+    persistent: bool = True,
+) -> Any:
     made = _uninitialized(cls, requires_grad, device, dtype)
     made.persistent = persistent
     made._is_buffer = True
@@ -61,7 +85,12 @@ def _new_buffer(cls: Any, requires_grad: bool = False, device: Any = None, dtype
 def _materialize(t: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
     """Turn the lazy object into a runtime tensor of that shape, in place. A lazy parameter becomes a parameter."""
     like = t.data
-    made: Any = torch.empty(shape, device=device or like.device, dtype=dtype or like.dtype, requires_grad=t.requires_grad)
+    made: Any = torch.empty(
+        shape,
+        device=device or like.device,
+        dtype=dtype or like.dtype,
+        requires_grad=t.requires_grad,
+    )
     if isinstance(t, UninitializedParameter):
         made = torch.nn.Parameter(made, t.requires_grad)
     made.__dict__.update(t.__dict__)

@@ -22,7 +22,8 @@ class Patches:
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, Any]] = []
         self._entered = contextlib.ExitStack()
-        self._taken: list[tuple[Any, str, Any]] = []  # names that modules have imported from torch since then
+        # names that modules have imported from torch since then
+        self._taken: list[tuple[Any, str, Any]] = []
         self._table: Table = {}
         self._scanned: dict[str, tuple[ModuleType, int]] = {}
         self._lock = threading.RLock()
@@ -70,7 +71,8 @@ class Patches:
             if self._scanned.get(module_name) == (module, len(names)):
                 continue
             self._scanned[module_name] = (module, len(names))
-            if table.keys().isdisjoint(map(id, list(names.values()))):  # most modules, and torch has thousands
+            # most modules, and torch has thousands
+            if table.keys().isdisjoint(map(id, list(names.values()))):
                 continue
             for name, value in list(names.items()):
                 found = table.get(id(value))
@@ -88,7 +90,10 @@ class Patches:
             self._suspensions += 1
             if self._suspensions == 1:
                 self._taken += self._bound_to(_turned(self._table))
-                replaced = [(owner, name, _current(owner, name)) for owner, name, _ in self._done + self._taken]
+                replaced = [
+                    (owner, name, _current(owner, name))
+                    for owner, name, _ in self._done + self._taken
+                ]
                 self._put_back(self._done + self._taken)
             try:
                 yield
@@ -106,7 +111,8 @@ class Patches:
         self._put_back(self._done + in_torch)
         self._done.clear()
         self._taken.clear()
-        self._entered.close()  # last: what is put back may be a replacement of other patches that are undone here
+        # last: what is put back may be a replacement of other patches that are undone here
+        self._entered.close()
 
     @staticmethod
     def _put_back(replaced: list[tuple[Any, str, Any]]) -> None:

@@ -67,7 +67,9 @@ class _ForwardAD(ModuleType):
         return forward_ad.current_level()
 
 
-def _internal_vmap(func: Any, in_dims: Any = 0, out_dims: Any = 0, allow_none_pass_through: bool = False) -> Any:
+def _internal_vmap(
+    func: Any, in_dims: Any = 0, out_dims: Any = 0, allow_none_pass_through: bool = False
+) -> Any:
     """``torch._vmap_internals._vmap`` for users' programs. Only torch's own functions use ``allow_none_pass_through``. They are replaced,
     too."""
     return vmap(func, in_dims, out_dims)
@@ -118,7 +120,9 @@ class _DelayedError:
 
     def __call__(self, *tensors: Any) -> Any:
         if len(tensors) != self.number:
-            raise TypeError(f"DelayedError: made for {self.number} tensors, called with {len(tensors)}")
+            raise TypeError(
+                f"DelayedError: made for {self.number} tensors, called with {len(tensors)}"
+            )
         return _one_or_all(_Delayed.apply(self.message, *tensors))
 
 
@@ -132,14 +136,30 @@ def switches() -> list[tuple[Any, str, Any]]:
         (torch._C, "_current_graph_task_id", running.current_graph_task_id),
         (torch._C, "_current_graph_task_execution_order", engine.execution_order),
         (torch._C, "_current_autograd_node", running.current_node),
-        (torch._C._autograd, "_get_current_graph_task_keep_graph", running.current_graph_is_retained),
+        (
+            torch._C._autograd,
+            "_get_current_graph_task_keep_graph",
+            running.current_graph_is_retained,
+        ),
         (torch._C, "_will_engine_execute_node", engine.will_execute),
-        (torch._C._autograd, "_saved_tensors_hooks_is_enabled", lambda: saved.HOOKS.disabled is None),
+        (
+            torch._C._autograd,
+            "_saved_tensors_hooks_is_enabled",
+            lambda: saved.HOOKS.disabled is None,
+        ),
         (torch._C._functions, "AccumulateGrad", nodes.AccumulateGrad),
         (torch._C._functions, "DelayedError", _DelayedError),
         (torch._C._functions, "UndefinedGrad", _UndefinedGrad),
         (torch._vmap_internals, "_vmap", _internal_vmap),
         (torch._vmap_internals, "vmap", vmap),
-        (torch._C._functorch, "_set_vmap_fallback_enabled", lambda on: set_fallback_policy("warn" if on else "raise")),
-        (torch._C._functorch, "_is_vmap_fallback_enabled", lambda: current_fallback_policy() != "raise"),
+        (
+            torch._C._functorch,
+            "_set_vmap_fallback_enabled",
+            lambda on: set_fallback_policy("warn" if on else "raise"),
+        ),
+        (
+            torch._C._functorch,
+            "_is_vmap_fallback_enabled",
+            lambda: current_fallback_policy() != "raise",
+        ),
     ]

@@ -42,7 +42,12 @@ def standing_aside() -> bool:
 def _torch_class_of(cls: type) -> Any:
     """A subclass of torch's Function with the staticmethods of ``cls``, a subclass of ours. Under the drop-in programs make such."""
     own = [c for c in reversed(cls.__mro__) if c is not object and c not in INTERFACES]
-    members = {name: value for c in own for name, value in vars(c).items() if name not in ("__dict__", "__weakref__", "_definition")}
+    members = {
+        name: value
+        for c in own
+        for name, value in vars(c).items()
+        if name not in ("__dict__", "__weakref__", "_definition")
+    }
     meta: Any = type(torch.autograd.Function)
     return meta(cls.__name__, (torch.autograd.Function,), members)
 
@@ -53,7 +58,11 @@ def _functions_record_in_torch() -> Iterator[None]:
     ours = vars(Function)["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return _torch_class_of(cls).apply(*args, **kwargs) if standing_aside() else function.apply(cls, args, kwargs)
+        return (
+            _torch_class_of(cls).apply(*args, **kwargs)
+            if standing_aside()
+            else function.apply(cls, args, kwargs)
+        )
 
     Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
     try:
@@ -222,7 +231,12 @@ def _places(program: Any, seen: set[int]) -> Iterator[Any]:
             reached = {name: value for name, value in program.__globals__.items() if name in used}
             if any(type(value) is Tensor for value in reached.values()):
                 yield _Globals(program.__globals__, used)
-            below = [*(v for c in cells for _, v in c.items()), *reached.values(), program.__defaults__, program.__kwdefaults__]
+            below = [
+                *(v for c in cells for _, v in c.items()),
+                *reached.values(),
+                program.__defaults__,
+                program.__kwdefaults__,
+            ]
     elif isinstance(program, dict):
         yield program
         below = list(program.values())
@@ -231,7 +245,11 @@ def _places(program: Any, seen: set[int]) -> Iterator[Any]:
         below = program
     elif isinstance(program, tuple):
         below = list(program)
-    elif hasattr(program, "__dict__") and not isinstance(program, (type, ModuleType, torch.Tensor)) and not _of_torch(type(program)):
+    elif (
+        hasattr(program, "__dict__")
+        and not isinstance(program, (type, ModuleType, torch.Tensor))
+        and not _of_torch(type(program))
+    ):
         yield vars(program)
         below = list(vars(program).values())
     for part in below:
@@ -260,7 +278,11 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _of_torch(made: Any) -> bool:
-    return (getattr(made, "__module__", None) or "").partition(".")[0] in ("torch", "functorch", "runtime")
+    return (getattr(made, "__module__", None) or "").partition(".")[0] in (
+        "torch",
+        "functorch",
+        "runtime",
+    )
 
 
 class RefuseSession(TorchFunctionMode):

@@ -15,7 +15,11 @@ from .delivery import Delivery
 
 
 def call_for_per_sample_grads(
-    module: torch.nn.Module, *, batch_size: int | None = None, loss_reduction: str = "sum", batch_first: bool = True
+    module: torch.nn.Module,
+    *,
+    batch_size: int | None = None,
+    loss_reduction: str = "sum",
+    batch_first: bool = True,
 ) -> Callable[..., Any]:
     """``module`` as a function whose backward pass computes per-sample gradients. As in ``torch.nn.utils._per_sample_grad``.
 
@@ -52,11 +56,15 @@ def _check_arguments(module: object, batch_size: object, loss_reduction: object)
     if not isinstance(module, torch.nn.Module):
         raise RuntimeError(f"Module passed must be nn.Module, got {type(module).__name__}")
     if not (batch_size is None or isinstance(batch_size, int)):
-        raise RuntimeError(f"Batch size passed must be None or an integer, got {type(batch_size).__name__}")
+        raise RuntimeError(
+            f"Batch size passed must be None or an integer, got {type(batch_size).__name__}"
+        )
     if batch_size is not None and batch_size < 1:
         raise RuntimeError(f"Batch size must be positive, got {batch_size}")
     if loss_reduction not in ("sum", "mean"):
-        raise RuntimeError(f"Expected loss_reduction argument to be sum or mean, got {loss_reduction}")
+        raise RuntimeError(
+            f"Expected loss_reduction argument to be sum or mean, got {loss_reduction}"
+        )
     for name, p in module.named_parameters():
         if getattr(p, "grad_sample", None) is not None:
             raise RuntimeError(
@@ -67,7 +75,11 @@ def _check_arguments(module: object, batch_size: object, loss_reduction: object)
 def _tensors(given: Any, dim: int) -> list[torch.Tensor]:
     """The tensors that may be batches. A packed sequence has as many samples as sequences, so it is none."""
     leaves = pytree.tree_leaves(given, is_leaf=lambda a: isinstance(a, PackedSequence))
-    found = (t for leaf in leaves for t in ((leaf,) if isinstance(leaf, torch.Tensor) else _contained(leaf)))
+    found = (
+        t
+        for leaf in leaves
+        for t in ((leaf,) if isinstance(leaf, torch.Tensor) else _contained(leaf))
+    )
     return [t for t in found if t.dim() > dim]
 
 
@@ -110,7 +122,9 @@ def _contained(a: Any) -> Iterator[torch.Tensor]:
             yield from _contained(value)
 
 
-def _check_contained(args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, size: int, smaller: bool) -> None:
+def _check_contained(
+    args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, size: int, smaller: bool
+) -> None:
     for leaf in pytree.tree_leaves((args, kwargs)):
         for t in _contained(leaf):
             n = t.shape[dim] if t.dim() > dim else size

@@ -15,7 +15,9 @@ from ..tape.running import current_graph_task_id
 class Delivery(per_sample):
     """A context in which a module or a layer runs. ``length``: how many rows ``grad_sample`` is to have, None for the number of samples."""
 
-    def __init__(self, params: Mapping[str, torch.Tensor], batch_dim: int, reduction: str, length: int | None) -> None:
+    def __init__(
+        self, params: Mapping[str, torch.Tensor], batch_dim: int, reduction: str, length: int | None
+    ) -> None:
         super().__init__(params, batch_dim, reduction=reduction)
         self.length = length
         self._session.arrived = self._queue
@@ -31,8 +33,11 @@ class Delivery(per_sample):
             if not found.terms:
                 continue
             grad = self._dense(found, 0, len(self))
-            if self.length is not None and grad.shape[0] < self.length:  # as in torch, where a smaller batch was allowed
-                grad = torch.cat([grad, grad.new_zeros(self.length - grad.shape[0], *grad.shape[1:])])
+            # as in torch, where a smaller batch was allowed
+            if self.length is not None and grad.shape[0] < self.length:
+                grad = torch.cat(
+                    [grad, grad.new_zeros(self.length - grad.shape[0], *grad.shape[1:])]
+                )
             add_to_grad_sample(leaf, grad)
         self._session.uses.clear()
 

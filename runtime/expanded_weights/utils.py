@@ -13,13 +13,17 @@ from .delivery import add_to_grad_sample
 from .weight import ExpandedWeight, check_batch_size, check_input, unpack_expanded_weight_or_tensor
 
 
-def standard_kwargs(kwarg_names: Sequence[str], args: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def standard_kwargs(
+    kwarg_names: Sequence[str], args: Sequence[Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Split ``args`` into positional and keyword arguments. Its last values belong to ``kwarg_names``."""
     n = len(args) - len(kwarg_names)
     return tuple(args[:n]), dict(zip(kwarg_names, args[n:], strict=True))
 
 
-def forward_helper(func: Callable[..., Any], expanded_args: Sequence[Any], expanded_kwargs: dict[str, Any]) -> Any:
+def forward_helper(
+    func: Callable[..., Any], expanded_args: Sequence[Any], expanded_kwargs: dict[str, Any]
+) -> Any:
     """Check the arguments of a layer and run it on plain tensors."""
     check_input(func, expanded_args[0])
     check_batch_size(expanded_args, expanded_kwargs)
@@ -32,12 +36,16 @@ def plain(a: Any) -> Any:
         return plain(a.orig_weight)
     if isinstance(a, Value):
         if a._level is not SESSION:
-            raise RuntimeError(f"Expanded Weights are used inside {a._level.what}; take per-sample gradients outside of it")
+            raise RuntimeError(
+                f"Expanded Weights are used inside {a._level.what}; take per-sample gradients outside of it"
+            )
         return unwrap(a)
     return a.detach() if isinstance(a, torch.Tensor) else a
 
 
-def set_grad_sample_if_exists(maybe_expanded_weight: object, per_sample_grad_fn: Callable[[Any], torch.Tensor]) -> None:
+def set_grad_sample_if_exists(
+    maybe_expanded_weight: object, per_sample_grad_fn: Callable[[Any], torch.Tensor]
+) -> None:
     """Add ``per_sample_grad_fn(plain weight)``, of shape (batch, *weight), to ``grad_sample`` of an ExpandedWeight's original.
 
     If the loss is the mean of the samples' losses, the gradients are multiplied by the batch size. So they belong to each sample's own

@@ -13,7 +13,16 @@ from .delivery import Delivery
 
 Rule = TypeVar("Rule")
 _RULES: dict[Callable[..., Any], Any] = {}
-_LAYERS = {F.linear: 2, F.conv1d: 3, F.conv2d: 4, F.conv3d: 5, F.embedding: 2, F.layer_norm: 2, F.group_norm: 2, F.instance_norm: 3}
+_LAYERS = {
+    F.linear: 2,
+    F.conv1d: 3,
+    F.conv2d: 4,
+    F.conv3d: 5,
+    F.embedding: 2,
+    F.layer_norm: 2,
+    F.group_norm: 2,
+    F.instance_norm: 3,
+}
 """The functions that take an ExpandedWeight, as in torch, with the dimensions that a batch has at least."""
 
 
@@ -42,19 +51,29 @@ class ExpandedWeight(torch.Tensor):
     loss_reduction: str
     batch_first: bool
 
-    def __new__(cls, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum") -> ExpandedWeight:
+    def __new__(
+        cls, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum"
+    ) -> ExpandedWeight:
         if not isinstance(orig_weight, torch.Tensor):
-            raise RuntimeError(f"Can only make Expanded Weights of Tensors, got {type(orig_weight).__name__}")
+            raise RuntimeError(
+                f"Can only make Expanded Weights of Tensors, got {type(orig_weight).__name__}"
+            )
         if not orig_weight.requires_grad:
-            raise RuntimeError("Can only build ExpandedWeights objects of tensors that require_grad")
+            raise RuntimeError(
+                "Can only build ExpandedWeights objects of tensors that require_grad"
+            )
         if loss_reduction not in ("sum", "mean"):
-            raise RuntimeError(f"Expected loss_reduction argument to be sum or mean, got {loss_reduction}")
+            raise RuntimeError(
+                f"Expected loss_reduction argument to be sum or mean, got {loss_reduction}"
+            )
         data = orig_weight.detach()
         while isinstance(data, Value):  # several levels, while a program is captured
             data = data._inner
         return torch.Tensor._make_subclass(cls, data)
 
-    def __init__(self, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum") -> None:
+    def __init__(
+        self, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum"
+    ) -> None:
         self.orig_weight = orig_weight
         self.batch_size = batch_size
         self.loss_reduction = loss_reduction
@@ -62,7 +81,11 @@ class ExpandedWeight(torch.Tensor):
 
     @classmethod
     def __torch_function__(
-        cls, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if func in _RULES:
@@ -85,7 +108,18 @@ class ExpandedWeight(torch.Tensor):
 # Methods that return facts of a tensor, and no tensor. They are called on the original weight.
 _FACTS = frozenset(
     (
-        *("dim", "ndimension", "size", "stride", "numel", "nelement", "storage_offset", "element_size", "__len__", "__repr__"),
+        *(
+            "dim",
+            "ndimension",
+            "size",
+            "stride",
+            "numel",
+            "nelement",
+            "storage_offset",
+            "element_size",
+            "__len__",
+            "__repr__",
+        ),
         *("is_floating_point", "is_complex", "is_contiguous"),
     )
 )
@@ -106,7 +140,9 @@ def _run_layer(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         least = 1 + len(args[1] if len(args) > 1 else kwargs["normalized_shape"])
     if args[0].dim() < least:
         name = getattr(func, "__name__", repr(func))
-        raise RuntimeError(f"Expanded Weights need a batch dimension: {name} got an input of {args[0].dim()} dimensions, a single sample")
+        raise RuntimeError(
+            f"Expanded Weights need a batch dimension: {name} got an input of {args[0].dim()} dimensions, a single sample"
+        )
     check_batch_size(args, kwargs)
     for a in (*args[1:], *kwargs.values()):
         unpack_expanded_weight_or_tensor(a)
@@ -114,7 +150,11 @@ def _run_layer(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     first = weights[0]
     params = {f"weight {i}": w.orig_weight for i, w in enumerate(weights)}
     with Delivery(params, 0 if first.batch_first else 1, first.loss_reduction, None) as grads:
-        return func(grads.batch(args[0]), *map(_original, args[1:]), **{k: _original(a) for k, a in kwargs.items()})
+        return func(
+            grads.batch(args[0]),
+            *map(_original, args[1:]),
+            **{k: _original(a) for k, a in kwargs.items()},
+        )
 
 
 MIXTURE = (
@@ -123,7 +163,9 @@ MIXTURE = (
 )
 
 
-def unpack_expanded_weight_or_tensor(maybe_expanded_weight: object, func: Callable[[Any], Any] = lambda x: x) -> Any:
+def unpack_expanded_weight_or_tensor(
+    maybe_expanded_weight: object, func: Callable[[Any], Any] = lambda x: x
+) -> Any:
     """``func`` of the original of an ExpandedWeight, or of a tensor that needs no grad. None for anything else.
 
     A tensor that requires grad is a ``RuntimeError``.
@@ -141,13 +183,21 @@ def check_input(func: Callable[..., Any], x: object) -> None:
     """Raise unless the first argument of a layer is a tensor with a batch dimension."""
     name = getattr(func, "__name__", repr(func))
     if isinstance(x, ExpandedWeight):
-        raise RuntimeError(f"Expanded Weights do not support inputs that are also ExpandedWeights. Input of {name} must be a Tensor")
+        raise RuntimeError(
+            f"Expanded Weights do not support inputs that are also ExpandedWeights. Input of {name} must be a Tensor"
+        )
     if not isinstance(x, torch.Tensor):
-        raise RuntimeError(f"Expanded Weights requires a Tensor as the first input to get the batch dimension, got {type(x)} in {name}")
+        raise RuntimeError(
+            f"Expanded Weights requires a Tensor as the first input to get the batch dimension, got {type(x)} in {name}"
+        )
     if x.dim() == 0:
-        raise RuntimeError(f"Expanded Weights requires a batch dimension but got an input of size 0 dimensions in {name}")
+        raise RuntimeError(
+            f"Expanded Weights requires a batch dimension but got an input of size 0 dimensions in {name}"
+        )
     if x.shape[0] == 0:
-        raise RuntimeError(f"0 is not a valid batch size for Expanded Weights but got an input of shape {list(x.shape)} in {name}")
+        raise RuntimeError(
+            f"0 is not a valid batch size for Expanded Weights but got an input of shape {list(x.shape)} in {name}"
+        )
 
 
 def check_batch_size(args: Sequence[Any], kwargs: dict[str, Any]) -> None:

@@ -12,7 +12,9 @@ from ..rules.ops import op_of
 from ..rules.record import parameters
 
 aten = torch.ops.aten
-_UNGIVEN = {  # draws from a generator, whose kernels take no sizes that are symbols, with the same ones from the default generator
+# draws from a generator, whose kernels take no sizes that are symbols, with the same ones from the
+# default generator
+_UNGIVEN = {
     aten.rand.generator: aten.rand.default,
     aten.randn.generator: aten.randn.default,
     aten.randint.generator: aten.randint.default,
@@ -28,11 +30,18 @@ def run_abstractly(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     """
     if "generator" in kwargs:  # nothing is drawn, and torch's decompositions refuse one
         others = {name: x for name, x in kwargs.items() if name != "generator"}
-        func, kwargs = (_UNGIVEN[func], others) if func in _UNGIVEN else (func, {**others, "generator": None})
+        func, kwargs = (
+            (_UNGIVEN[func], others) if func in _UNGIVEN else (func, {**others, "generator": None})
+        )
     op = op_of(func)
     record = op.record
     if record is not None and record.abstract is not None:
-        return record.abstract(*(op.argument(op.arg_names.index(name), args, dict(kwargs)) for name in parameters(record.abstract)))
+        return record.abstract(
+            *(
+                op.argument(op.arg_names.index(name), args, dict(kwargs))
+                for name in parameters(record.abstract)
+            )
+        )
     try:
         return func(*args, **kwargs)
     except UnsupportedOperatorException:

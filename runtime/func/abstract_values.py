@@ -32,7 +32,8 @@ class _Thread(Ambient):
 
     def __init__(self) -> None:
         self.mode: FakeTensorMode | None = None
-        self.first: dict[torch.device, dict[str, Any]] = {}  # by device, the attributes of a fake tensor
+        # by device, the attributes of a fake tensor
+        self.first: dict[torch.device, dict[str, Any]] = {}
 
 
 _THREAD = _Thread()
@@ -55,7 +56,12 @@ class AbstractValues:
     def describe(self, node: fx.Node, value: Any, geometry: Geometry | None = None) -> Any:
         """Write what is known of ``value``, the result of ``node``, to its ``meta``. Returns the abstract value, or None if it is late.
         ``geometry``: that of ``value``, if it is known."""
-        if self.late and type(value) is torch.Tensor and node.op == "call_function" and _is_strided(value):
+        if (
+            self.late
+            and type(value) is torch.Tensor
+            and node.op == "call_function"
+            and _is_strided(value)
+        ):
             self._noted.append((node, geometry or faithful_geometry(value)))
             return None
         abstract = self.of(value)
@@ -79,7 +85,11 @@ class AbstractValues:
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, (list, tuple)):
-            return [self.of(v) for v in value] if isinstance(value, list) else tuple(map(self.of, value))
+            return (
+                [self.of(v) for v in value]
+                if isinstance(value, list)
+                else tuple(map(self.of, value))
+            )
         return value
 
     def snapshot(self, value: Any) -> Any:
@@ -100,7 +110,9 @@ class AbstractValues:
             if first is None:
                 fake: Any = FakeTensor(self.mode, like, device)
             else:  # the constructor takes four times as long
-                fake = torch.Tensor._make_subclass(FakeTensor, like, False, dispatch_device=True, device_for_backend_keys=device)
+                fake = torch.Tensor._make_subclass(
+                    FakeTensor, like, False, dispatch_device=True, device_for_backend_keys=device
+                )
                 fake.__dict__.update(first)
                 _guard_pointer(fake)
             if bits is not None:

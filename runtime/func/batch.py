@@ -25,7 +25,8 @@ from ..tape.inplace import METADATA
 from . import draws, element_check, trees
 from .torch_checks import complaint
 
-fallbacks: Counter[str] = Counter()  # per op, in all threads: how many calls ran as a Python loop over the batch
+# per op, in all threads: how many calls ran as a Python loop over the batch
+fallbacks: Counter[str] = Counter()
 _warned: set[str] = set()
 
 
@@ -70,14 +71,19 @@ class BatchedValue(Value):
         if self.numel() != 1:
             return super().__bool__()  # raises torch's error about the number of values
         if self._inner.dtype is torch.bool and complaint() is not None:
-            return bool(self._inner.any())  # one bad element is enough for the caller to raise, as a loop would
-        return bool(agreed_number(self._inner, self._level.size, f"{CONTROL_FLOW} bool() was asked"))
+            # one bad element is enough for the caller to raise, as a loop would
+            return bool(self._inner.any())
+        return bool(
+            agreed_number(self._inner, self._level.size, f"{CONTROL_FLOW} bool() was asked")
+        )
 
     def tolist(self) -> Any:
         raise BatchingError(f"{ITEM} tolist() was asked{called_from()}")
 
     def numpy(self, *, force: bool = False) -> Any:
-        raise BatchingError(f"vmap: numpy() would leave the transform; compute with tensors instead. It was asked{called_from()}")
+        raise BatchingError(
+            f"vmap: numpy() would leave the transform; compute with tensors instead. It was asked{called_from()}"
+        )
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         raise RuntimeError(
@@ -91,7 +97,9 @@ class BatchedValue(Value):
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
-        raise RuntimeError("mutating directly with `.data` inside functorch transform is not allowed.")
+        raise RuntimeError(
+            "mutating directly with `.data` inside functorch transform is not allowed."
+        )
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"BatchedValue(level={self._level.number}, size={self._level.size}, {self._inner!r})"
@@ -108,7 +116,8 @@ class BatchLevel(Level):
         super().__init__()
         self.size = size
         self.randomness = randomness
-        set_excluded(BATCHED, True)  # never undone: functorch includes the key again where it runs its own vmap
+        # never undone: functorch includes the key again where it runs its own vmap
+        set_excluded(BATCHED, True)
 
     def wrap(self, inner: torch.Tensor, history: None = None, /) -> Any:
         v = shell(BatchedValue, inner, 1)
@@ -160,7 +169,9 @@ class BatchLevel(Level):
             written = self._inplace(op, args, kwargs)
             return written if op.n_results else None
         if op.kind is OUT:
-            raise BatchingError(f"{func} with out= is not supported under vmap; use the form that returns its result")
+            raise BatchingError(
+                f"{func} with out= is not supported under vmap; use the form that returns its result"
+            )
         if record is None or record.batch is None:
             decomposed = decomposition_of(op, "batch")
             if decomposed is not None:
@@ -218,10 +229,18 @@ class BatchLevel(Level):
         physical, rank = self.line_up(args)
         if physical is None:
             return formula(*args)
-        result = run_elementwise(formula, physical)  # a result of lower rank depends on no batched argument
+        # a result of lower rank depends on no batched argument
+        result = run_elementwise(formula, physical)
         if isinstance(result, tuple):
-            return tuple(self.wrap(r) if isinstance(r, torch.Tensor) and r.dim() == rank else r for r in result)
-        return self.wrap(result) if isinstance(result, torch.Tensor) and result.dim() == rank else result
+            return tuple(
+                self.wrap(r) if isinstance(r, torch.Tensor) and r.dim() == rank else r
+                for r in result
+            )
+        return (
+            self.wrap(result)
+            if isinstance(result, torch.Tensor) and result.dim() == rank
+            else result
+        )
 
     def batchwise(self, formula: Callable[..., Any], args: Any) -> Any:
         physical, batched = self.physical(args)
@@ -230,7 +249,9 @@ class BatchLevel(Level):
     def _agreed(self, op: Op, answers: list[Any]) -> Any:
         """The answer of an op that returns no tensor. Raise unless all elements give the same answer."""
         if any(a != answers[0] for a in answers):
-            raise BatchingError(f"vmap: {op.func} answers differently for the elements of the batch: {answers}{called_from()}")
+            raise BatchingError(
+                f"vmap: {op.func} answers differently for the elements of the batch: {answers}{called_from()}"
+            )
         return answers[0]
 
     def _inplace(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -257,7 +278,9 @@ class BatchLevel(Level):
             return draws.fill(self, op, args, kwargs)
         record = op.record
         in_place = record is not None and record.in_place
-        if not in_place or any(isinstance(a, torch.Tensor) and a.dim() > target.dim() for a in args):
+        if not in_place or any(
+            isinstance(a, torch.Tensor) and a.dim() > target.dim() for a in args
+        ):
             element_check.check(op, args, kwargs)
         physical, batched = self.physical(args)
         kwargs = self.lowered_kwargs(kwargs)
@@ -266,7 +289,9 @@ class BatchLevel(Level):
                 record.batch(op.func, self.size, batched, physical, kwargs)
             else:
                 functional = op.functional or op
-                target._inner.copy_(record.batch(functional.func, self.size, batched, physical, kwargs))
+                target._inner.copy_(
+                    record.batch(functional.func, self.size, batched, physical, kwargs)
+                )
             return target
         if op.functional is not None:
             out = op.functional.func(*args, **kwargs)
@@ -311,7 +336,10 @@ class BatchLevel(Level):
         physical, batched = self.physical(args)
         named, named_batched = self.physical(kwargs.values())
         calls = [
-            (self.element(physical, batched, b), dict(zip(kwargs, self.element(named, named_batched, b), strict=True)))
+            (
+                self.element(physical, batched, b),
+                dict(zip(kwargs, self.element(named, named_batched, b), strict=True)),
+            )
             for b in range(self.size)
         ]
         if random and self.randomness == "same":
@@ -322,7 +350,10 @@ class BatchLevel(Level):
             return torch.stack(results)
         if not isinstance(results[0], (tuple, list)):
             return self._agreed(op, results)
-        return tuple(torch.stack(r) if isinstance(r[0], torch.Tensor) else r[0] for r in zip(*results, strict=True))
+        return tuple(
+            torch.stack(r) if isinstance(r[0], torch.Tensor) else r[0]
+            for r in zip(*results, strict=True)
+        )
 
 
 class EmptyBatch(BatchLevel):
@@ -347,15 +378,22 @@ class EmptyBatch(BatchLevel):
             return args[0] if op.kind is INPLACE else self.valued(result)
 
     def _loop(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        result = op.func(*self._zeros(args), **dict(zip(kwargs, self._zeros(kwargs.values()), strict=True)))
+        result = op.func(
+            *self._zeros(args), **dict(zip(kwargs, self._zeros(kwargs.values()), strict=True))
+        )
         if not isinstance(result, (torch.Tensor, tuple, list)):
-            raise BatchingError(f"vmap: {op.func} reads the elements of an empty batch{called_from()}")
+            raise BatchingError(
+                f"vmap: {op.func} reads the elements of an empty batch{called_from()}"
+            )
         return trees.map_tensors(lambda t: t.new_empty((0, *t.shape)), result)
 
     def _zeros(self, args: Any) -> list[Any]:
         """``args`` with one element of zeros in place of each batch."""
         physical, batched = self.physical(args)
-        one = [a.new_zeros((1, *a.shape[1:])) if f is True else a for a, f in zip(physical, batched, strict=True)]
+        one = [
+            a.new_zeros((1, *a.shape[1:])) if f is True else a
+            for a, f in zip(physical, batched, strict=True)
+        ]
         one = [[x.new_zeros((1, *x.shape[1:])) if g else x for x, g in zip(a, f, strict=True)] if type(f) is tuple else a
                for a, f in zip(one, batched, strict=True)]  # fmt: skip
         return self.element(one, batched, 0)

@@ -15,9 +15,18 @@ from ..rules.record import listeners
 from .hidden_writes import may_hide
 
 aten = torch.ops.aten
-_SIZES = frozenset((aten.sym_size.int, aten.sym_size.default, aten.sym_stride.default, aten.sym_stride.int, aten.sym_numel.default))
+_SIZES = frozenset(
+    (
+        aten.sym_size.int,
+        aten.sym_size.default,
+        aten.sym_stride.default,
+        aten.sym_stride.int,
+        aten.sym_numel.default,
+    )
+)
 _STORED = frozenset(
-    getattr(aten, name).default for name in ("values", "_values", "indices", "_indices", "col_indices", "row_indices", "_nnz")
+    getattr(aten, name).default
+    for name in ("values", "_values", "indices", "_indices", "col_indices", "row_indices", "_nnz")
 )
 WITHOUT_MEMORY = aten._efficientzerotensor.default
 _LITERALS = frozenset((aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default))
@@ -27,7 +36,8 @@ class CallFacts(NamedTuple):
     """What a trace asks about every call of one overload."""
 
     node_name: str  # as torch's: `add` for `aten.add.Tensor`
-    question: Callable[[torch.Tensor], Any] | None  # what answers it at once, if it asks for the geometry of a tensor
+    # what answers it at once, if it asks for the geometry of a tensor
+    question: Callable[[torch.Tensor], Any] | None
     literal: bool  # it makes a tensor of numbers in the text of a program
     asks_size: bool  # of a symbolic tensor
     tells_stored: bool  # how many elements a sparse tensor stores, which depends on values
@@ -56,9 +66,14 @@ def facts_of(func: Any) -> CallFacts:
 
 def _found(func: Any) -> CallFacts:
     schema, op = func._schema, op_of(func)
-    written = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
+    written = tuple(
+        i
+        for i, a in enumerate(schema.arguments)
+        if a.alias_info is not None and a.alias_info.is_write
+    )
     question = QUESTIONS.get(schema.name.split("::")[1])
-    known = torch._C._dispatch_has_kernel(func.name())  # `prim::layout` is no operator of the dispatcher
+    # `prim::layout` is no operator of the dispatcher
+    known = torch._C._dispatch_has_kernel(func.name())
     composite = known and is_composite(func.name())
     sized_by_values = torch.Tag.dynamic_output_shape in func.tags
     reads = torch.Tag.data_dependent_output in func.tags
@@ -77,11 +92,27 @@ def _found(func: Any) -> CallFacts:
         reshapes=torch.Tag.inplace_view in func.tags,
         may_write=bool(written) or may_hide(op),
         written=written,
-        returned=next((i for i in written if len(schema.returns) == 1 and _same_alias(schema.arguments[i], schema.returns[0])), None),
-        follows=torch.Tag.nondeterministic_seeded not in func.tags and all(r.alias_info is None for r in schema.returns),
-        special=asks or func in _LITERALS or sized_by_values or composite or iskeyword(func._overloadname) or func is WITHOUT_MEMORY,
+        returned=next(
+            (
+                i
+                for i in written
+                if len(schema.returns) == 1 and _same_alias(schema.arguments[i], schema.returns[0])
+            ),
+            None,
+        ),
+        follows=torch.Tag.nondeterministic_seeded not in func.tags
+        and all(r.alias_info is None for r in schema.returns),
+        special=asks
+        or func in _LITERALS
+        or sized_by_values
+        or composite
+        or iskeyword(func._overloadname)
+        or func is WITHOUT_MEMORY,
     )
 
 
 def _same_alias(argument: Any, result: Any) -> bool:
-    return result.alias_info is not None and result.alias_info.before_set == argument.alias_info.before_set
+    return (
+        result.alias_info is not None
+        and result.alias_info.before_set == argument.alias_info.before_set
+    )

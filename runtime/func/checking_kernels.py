@@ -22,7 +22,9 @@ _BELOW = torch._C._dispatch_keyset_full_after(DispatchKey.PythonTLSSnapshot)
 # Before torch 2.13 the dispatcher failed if no key was active between this one and `__torch_dispatch__`.
 _INTERCEPTED = torch.__version__ >= (2, 13)  # type: ignore[operator]
 _LIBRARY = torch.library.Library("aten", "IMPL")  # its registrations last as long as this object
-_istft_unchecked: Callable[..., Tensor] = aten.istft.default.py_kernels[DispatchKey.CompositeImplicitAutograd]
+_istft_unchecked: Callable[..., Tensor] = aten.istft.default.py_kernels[
+    DispatchKey.CompositeImplicitAutograd
+]
 _LOWEST = 1e-11  # the least sum of squares of the windows by which istft divides
 
 
@@ -42,7 +44,9 @@ def _in_traces(overload: Any) -> Callable[[Callable[..., Any]], Callable[..., An
             return pass_on(keys & _BELOW, *args, **kwargs)
 
         if _INTERCEPTED:
-            _LIBRARY.impl(overload._name.removeprefix("aten::"), run, "PythonTLSSnapshot", with_keyset=True)
+            _LIBRARY.impl(
+                overload._name.removeprefix("aten::"), run, "PythonTLSSnapshot", with_keyset=True
+            )
         return f
 
     return register
@@ -54,7 +58,12 @@ def _require(holds: Tensor, message: str) -> None:
 
 
 @_in_traces(aten.cov.default)
-def _cov(self: Tensor, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None) -> Tensor:
+def _cov(
+    self: Tensor,
+    correction: int = 1,
+    fweights: Tensor | None = None,
+    aweights: Tensor | None = None,
+) -> Tensor:
     if fweights is None and aweights is None and not symbolic(self):
         raise Refused
     if self.dim() > 2 or self.dtype is torch.bool:
@@ -65,7 +74,11 @@ def _cov(self: Tensor, correction: int = 1, fweights: Tensor | None = None, awei
         centred = x - (x.sum(1) / n).unsqueeze(1)
         divisor: Any = torch.sym_max(n - correction, 0)
         return centred.mm(centred.t().conj()).true_divide(divisor).squeeze()
-    given = [_checked_weights(name, each, n) for name, each in (("fweights", fweights), ("aweights", aweights)) if each is not None]
+    given = [
+        _checked_weights(name, each, n)
+        for name, each in (("fweights", fweights), ("aweights", aweights))
+        if each is not None
+    ]
     w = given[0] if len(given) == 1 else given[0] * given[1]
     total = w.sum()
     _require(total.ne(0), "cov(): weights sum to zero, can't be normalized")
@@ -79,8 +92,14 @@ def _cov(self: Tensor, correction: int = 1, fweights: Tensor | None = None, awei
 
 def _checked_weights(name: str, weights: Tensor, n: Any) -> Tensor:
     """``weights``, with the check that none is negative. ``n``: the number of observations."""
-    counts = not (weights.is_floating_point() or weights.is_complex() or weights.dtype is torch.bool)
-    if weights.dim() > 1 or weights.numel() != n or not (counts if name == "fweights" else weights.is_floating_point()):
+    counts = not (
+        weights.is_floating_point() or weights.is_complex() or weights.dtype is torch.bool
+    )
+    if (
+        weights.dim() > 1
+        or weights.numel() != n
+        or not (counts if name == "fweights" else weights.is_floating_point())
+    ):
         raise Refused
     if n != 0:
         _require(weights.min().ge(0), f"cov(): {name} cannot be negative")
@@ -103,11 +122,16 @@ def _istft(
     width = n_fft if win_length is None else win_length
     try:
         result = _istft_unchecked(self, *given, **options)
-    except (RuntimeError, AssertionError, IndexError):  # the C++ kernel says what is wrong in its own words
+    except (RuntimeError, AssertionError, IndexError):
+        # the C++ kernel says what is wrong in its own words
         raise Refused from None
     frames = self.shape[-1]
     samples = n_fft + hop * (frames - 1)
-    ones = torch.ones(width, dtype=self.dtype.to_real(), device=self.device) if window is None else window
+    ones = (
+        torch.ones(width, dtype=self.dtype.to_real(), device=self.device)
+        if window is None
+        else window
+    )
     left = (n_fft - width) // 2
     padded = aten.constant_pad_nd(ones, [left, n_fft - width - left]) if width != n_fft else ones
     squares = padded.square().expand(1, frames, n_fft)

@@ -48,7 +48,11 @@ def _in_python(*overloads: Any) -> Callable[[Callable[..., Any]], Callable[..., 
 def _install(overload: Any, f: Callable[..., Any]) -> None:
     @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]
     def run(*args: Any, **kwargs: Any) -> Any:
-        tensors = [x for a in (*args, *kwargs.values()) for x in (a if isinstance(a, (list, tuple)) else (a,))]
+        tensors = [
+            x
+            for a in (*args, *kwargs.values())
+            for x in (a if isinstance(a, (list, tuple)) else (a,))
+        ]
         if any(map(symbolic, tensors)) and sees_ours(tensors):
             try:
                 return f(*args, **kwargs)
@@ -78,7 +82,9 @@ def _take_along_dim(self: Tensor, indices: Tensor, dim: int | None = None) -> Te
     of_self, of_indices = list(self.shape), list(indices.shape)
     of_self[dim] = of_indices[dim] = 1
     common = list(torch.broadcast_shapes(of_self, of_indices))
-    taken_from, places = (x.expand([*common[:dim], x.shape[dim], *common[dim + 1 :]]) for x in (self, indices))
+    taken_from, places = (
+        x.expand([*common[:dim], x.shape[dim], *common[dim + 1 :]]) for x in (self, indices)
+    )
     return taken_from.gather(dim, places.remainder(self.shape[dim]))
 
 
@@ -87,7 +93,12 @@ def _multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     """The product in the order that takes the fewest operations. Conditions on this order become guards, and sizes stay symbols."""
     n = len(tensors)
     ranks = [x.dim() for x in tensors]
-    if n < 3 or ranks[0] not in (1, 2) or ranks[-1] not in (1, 2) or any(rank != 2 for rank in ranks[1:-1]):
+    if (
+        n < 3
+        or ranks[0] not in (1, 2)
+        or ranks[-1] not in (1, 2)
+        or any(rank != 2 for rank in ranks[1:-1])
+    ):
         raise Refused
     factors = [tensors[0].unsqueeze(0) if ranks[0] == 1 else tensors[0], *tensors[1:-1]]
     factors.append(tensors[-1].unsqueeze(1) if ranks[-1] == 1 else tensors[-1])
@@ -111,7 +122,9 @@ def _multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     return result
 
 
-def _cheapest(best: dict[tuple[int, int], tuple[Any, Any]], sizes: Sequence[Any], i: int, j: int) -> tuple[Any, int]:
+def _cheapest(
+    best: dict[tuple[int, int], tuple[Any, Any]], sizes: Sequence[Any], i: int, j: int
+) -> tuple[Any, int]:
     """The fewest operations of the product of the factors ``i`` to ``j``, and after which factor it is cut."""
     found: tuple[Any, int] | None = None
     for cut in range(i, j):
@@ -123,7 +136,14 @@ def _cheapest(best: dict[tuple[int, int], tuple[Any, Any]], sizes: Sequence[Any]
 
 
 @_in_python(aten.max_pool1d.default)
-def _max_pool1d(self: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Tensor:
+def _max_pool1d(
+    self: Tensor,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
     if self.dim() not in (2, 3):
         raise Refused
 
@@ -143,20 +163,41 @@ def _fill_diagonal(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
     return self
 
 
-def _gradient(self: Tensor, *, spacing: Any = None, dim: Any = None, edge_order: int = 1) -> list[Tensor]:
+def _gradient(
+    self: Tensor, *, spacing: Any = None, dim: Any = None, edge_order: int = 1
+) -> list[Tensor]:
     dims = list(range(self.dim())) if dim is None else [dim] if isinstance(dim, int) else list(dim)
-    steps = list(spacing) if isinstance(spacing, (list, tuple)) else [1 if spacing is None else spacing] * len(dims)
-    if edge_order not in (1, 2) or len(steps) != len(dims) or not all(-self.dim() <= d < self.dim() for d in dims):
+    steps = (
+        list(spacing)
+        if isinstance(spacing, (list, tuple))
+        else [1 if spacing is None else spacing] * len(dims)
+    )
+    if (
+        edge_order not in (1, 2)
+        or len(steps) != len(dims)
+        or not all(-self.dim() <= d < self.dim() for d in dims)
+    ):
         raise Refused
     dims = [d % self.dim() for d in dims]
     if len(set(dims)) < len(dims) or any(self.shape[d] <= edge_order for d in dims):
         raise Refused
-    if any(isinstance(step, Tensor) and (step.dim() != 1 or step.shape[0] != self.shape[d]) for step, d in zip(steps, dims, strict=True)):
+    if any(
+        isinstance(step, Tensor) and (step.dim() != 1 or step.shape[0] != self.shape[d])
+        for step, d in zip(steps, dims, strict=True)
+    ):
         raise Refused
     return [_slope(self, d, step, edge_order) for d, step in zip(dims, steps, strict=True)]
 
 
-for _name in ("scalarint", "scalararray", "array", "scalarrayint", "scalarrayarray", "tensorarrayint", "tensorarray"):
+for _name in (
+    "scalarint",
+    "scalararray",
+    "array",
+    "scalarrayint",
+    "scalarrayarray",
+    "tensorarrayint",
+    "tensorarray",
+):
     _in_python(getattr(aten.gradient, _name))(_gradient)
 
 
@@ -170,8 +211,15 @@ def _slope(x: Tensor, dim: int, step: Any, edge_order: int) -> Tensor:
     before, after = _part(gaps, dim, 0, -1), _part(gaps, dim, 1)
     both = before + after
     weights = -after / (before * both), (after - before) / (before * after), before / (after * both)
-    inside = weights[0] * _part(x, dim, 0, -2) + weights[1] * _part(x, dim, 1, -1) + weights[2] * _part(x, dim, 2)
-    front, back = ([gaps.select(dim, n).unsqueeze(dim) for n in places[:edge_order]] for places in ((0, 1), (-1, -2)))
+    inside = (
+        weights[0] * _part(x, dim, 0, -2)
+        + weights[1] * _part(x, dim, 1, -1)
+        + weights[2] * _part(x, dim, 2)
+    )
+    front, back = (
+        [gaps.select(dim, n).unsqueeze(dim) for n in places[:edge_order]]
+        for places in ((0, 1), (-1, -2))
+    )
     return torch.cat([_edge(x, dim, front, True), inside, _edge(x, dim, back, False)], dim)
 
 
@@ -203,17 +251,40 @@ def _transformed_as_resized(overload: Any) -> None:
         if dim is None:
             dim = -1 if not isinstance(size, (list, tuple)) else list(range(-len(sizes), 0))
         dims = list(dim) if isinstance(dim, (list, tuple)) else [dim]
-        if len(dims) != len(sizes) or not all(-self.dim() <= d < self.dim() for d in dims) or any(n < -1 for n in sizes):
+        if (
+            len(dims) != len(sizes)
+            or not all(-self.dim() <= d < self.dim() for d in dims)
+            or any(n < -1 for n in sizes)
+        ):
             raise Refused
         resized = self
         for d, n in zip(dims, sizes, strict=True):
-            if isinstance(self.shape[d], SYMBOLIC) and not same_size(n, -1) and not same_size(self.shape[d], n):
+            if (
+                isinstance(self.shape[d], SYMBOLIC)
+                and not same_size(n, -1)
+                and not same_size(self.shape[d], n)
+            ):
                 d %= self.dim()
-                resized = torch.constant_pad_nd(resized, [0, 0] * (self.dim() - 1 - d) + [0, n]).narrow(d, 0, n)
+                resized = torch.constant_pad_nd(
+                    resized, [0, 0] * (self.dim() - 1 - d) + [0, n]
+                ).narrow(d, 0, n)
         if resized is self:
             raise Refused
         return overload(resized, size, dim, norm)  # type: ignore[no-any-return]
 
 
-for _name in ("fft", "ifft", "rfft", "ihfft", "fft2", "ifft2", "rfft2", "ihfft2", "fftn", "ifftn", "rfftn", "ihfftn"):
+for _name in (
+    "fft",
+    "ifft",
+    "rfft",
+    "ihfft",
+    "fft2",
+    "ifft2",
+    "rfft2",
+    "ihfft2",
+    "fftn",
+    "ifftn",
+    "rfftn",
+    "ihfftn",
+):
     _transformed_as_resized(getattr(aten, f"fft_{_name}").default)

@@ -16,7 +16,9 @@ def debug_unwrap(tensor: torch.Tensor, *, recurse: bool = True) -> torch.Tensor:
     result.
     """
     while isinstance(tensor, Value) and tensor._home is None:
-        tensor = tensor._level.read(tensor) if isinstance(tensor, FunctionalValue) else tensor._inner
+        tensor = (
+            tensor._level.read(tensor) if isinstance(tensor, FunctionalValue) else tensor._inner
+        )
         if not recurse:
             break
     return tensor

@@ -45,7 +45,9 @@ class Batch(Protocol):
 
 def is_random(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Whether this call draws random numbers. An op with a ``training`` flag draws only in training."""
-    if torch.Tag.nondeterministic_seeded not in op.func.tags and (op.record is None or not op.record.draws):
+    if torch.Tag.nondeterministic_seeded not in op.func.tags and (
+        op.record is None or not op.record.draws
+    ):
         return False
     at = op.positions.get("training", op.positions.get("train"))
     return at is None or op.argument(at, args, kwargs) is not False
@@ -125,7 +127,11 @@ def _raise_in_vmap_mode(op: Op) -> None:
 
 
 for _func, _record in RECORDS.items():
-    if _record.draws and _func.namespace == "aten" and not torch._C._dispatch_has_kernel_for_dispatch_key(_func._name, "VmapMode"):
+    if (
+        _record.draws
+        and _func.namespace == "aten"
+        and not torch._C._dispatch_has_kernel_for_dispatch_key(_func._name, "VmapMode")
+    ):
         _raise_in_vmap_mode(op_of(_func))
 
 
@@ -186,7 +192,8 @@ class DrawPerElement(TorchDispatchMode):
         try:
             return self._run(func, args, kwargs or {})
         finally:
-            set_excluded(VIEWS, before)  # `.data` of a plain tensor calls this without the dispatcher, which would do it
+            # `.data` of a plain tensor calls this without the dispatcher, which would do it
+            set_excluded(VIEWS, before)
 
     def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         level = self.level
@@ -212,11 +219,17 @@ class DrawPerElement(TorchDispatchMode):
         """The results of a call without batched arguments, as values of the level."""
         level, func, record = self.level, op.func, op.record
         if not any(isinstance(a, torch.Tensor) for a in args):
-            if record is not None and record.batch is not None:  # a factory: the batch dimension goes before its size
-                return level.wrap(record.batch(func, level.size, (False,) * len(args), args, kwargs))
-            return level.wrap(torch.stack([func(*args, **kwargs) for _ in range(level.size)]))  # randperm, normal(0.0, 1.0, size)
+            # a factory: the batch dimension goes before its size
+            if record is not None and record.batch is not None:
+                return level.wrap(
+                    record.batch(func, level.size, (False,) * len(args), args, kwargs)
+                )
+            # randperm, normal(0.0, 1.0, size)
+            return level.wrap(torch.stack([func(*args, **kwargs) for _ in range(level.size)]))
         # No argument is batched (``torch.bernoulli(p)`` of a closed-over ``p``), so no level would see the call.
-        return func(*(level.spread(a) if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
+        return func(
+            *(level.spread(a) if isinstance(a, torch.Tensor) else a for a in args), **kwargs
+        )
 
 
 @contextmanager

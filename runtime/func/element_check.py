@@ -21,7 +21,9 @@ from ..errors import NestedTensor
 from ..rules.ops import VIEW, Op
 from ..seam.shells import VALUES
 
-REMEMBERED = 4096  # signatures per op; the set is cleared when it is full, since a program may pass a new number in every call
+# signatures per op; the set is cleared when it is full, since a program may pass a new
+# number in every call
+REMEMBERED = 4096
 SEARCHED = 1024  # elements that are tried to find the error
 
 _random = torch.Tag.nondeterministic_seeded
@@ -46,7 +48,8 @@ def check(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     try:
         if key in accepted:
             return
-    except TypeError:  # symbolic sizes of a dynamic trace have no hash; reading them would specialize the trace
+    except TypeError:
+        # symbolic sizes of a dynamic trace have no hash; reading them would specialize the trace
         return
     run(op, args, kwargs)
     if len(accepted) >= REMEMBERED:
@@ -73,7 +76,9 @@ def first_error(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Exceptio
     return None
 
 
-def run(op: Op, args: Sequence[Any], kwargs: dict[str, Any], at: dict[int, int] | None = None) -> None:
+def run(
+    op: Op, args: Sequence[Any], kwargs: dict[str, Any], at: dict[int, int] | None = None
+) -> None:
     """Run the op below all transforms on copies of one element: the first, or the one with index ``at[number]`` in each batch level.
 
     If a batch has no elements, the op runs on the meta device. A kernel that reads the workspace of another kernel is not run.
@@ -90,8 +95,12 @@ def run(op: Op, args: Sequence[Any], kwargs: dict[str, Any], at: dict[int, int] 
         if _random in op.func.tags:
             stack.enter_context(torch.random.fork_rng(devices=_accelerators(args)))
         try:
-            arguments, options = element(list(args)), {name: element(a) for name, a in kwargs.items()}
-        except (RuntimeError, NotImplementedError):  # no element can be taken from some layouts, such as compressed sparse rows
+            arguments, options = (
+                element(list(args)),
+                {name: element(a) for name, a in kwargs.items()},
+            )
+        except (RuntimeError, NotImplementedError):
+            # no element can be taken from some layouts, such as compressed sparse rows
             return
         try:
             op.func(*arguments, **options)
@@ -138,4 +147,10 @@ def _sizes(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[int, int]:
 
 
 def _accelerators(args: Sequence[Any]) -> list[torch.device]:
-    return list({a.device for a in _leaves(args, {}) if isinstance(a, torch.Tensor) and a.device.type not in ("cpu", "meta")})
+    return list(
+        {
+            a.device
+            for a in _leaves(args, {})
+            if isinstance(a, torch.Tensor) and a.device.type not in ("cpu", "meta")
+        }
+    )

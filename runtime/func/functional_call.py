@@ -41,10 +41,17 @@ def functional_call(
     if not all(isinstance(d, Mapping) for d in given):
         raise ValueError("Expected all elements of parameter_and_buffer_dicts to be dictionaries")
     names = [name for d in given for name in d]
-    repeated = sorted({n for n in names if names.count(n) > 1}) if len(set(names)) != len(names) else None
+    repeated = (
+        sorted({n for n in names if names.count(n) > 1}) if len(set(names)) != len(names) else None
+    )
     if repeated:
-        raise ValueError(f"{repeated} appeared in multiple dictionaries; behavior of functional call is ambiguous")
-    for kind, what in ((torch.jit.ScriptModule, "Jitted modules"), (nn.DataParallel, "nn.DataParallel module")):
+        raise ValueError(
+            f"{repeated} appeared in multiple dictionaries; behavior of functional call is ambiguous"
+        )
+    for kind, what in (
+        (torch.jit.ScriptModule, "Jitted modules"),
+        (nn.DataParallel, "nn.DataParallel module"),
+    ):
         if isinstance(module, kind):
             raise RuntimeError(f"The stateless API can't be used with {what}")
     tensors = {name: t for d in given for name, t in d.items()}
@@ -59,7 +66,10 @@ def functional_call(
 
 def _named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     """All parameters and buffers by name. A shared tensor appears under each of its names."""
-    return {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers(remove_duplicate=False))}
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
 
 
 def _tied(module: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -84,18 +94,29 @@ def _check_names(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None
     known = set(_named_tensors(module))
     problems = [
         f"\n\t{what} key(s): {', '.join(map(repr, sorted(names)))}."
-        for what, names in (("Unexpected", tensors.keys() - known), ("Missing", known - tensors.keys()))
+        for what, names in (
+            ("Unexpected", tensors.keys() - known),
+            ("Missing", known - tensors.keys()),
+        )
         if names
     ]
     if problems:
-        raise RuntimeError(f"Error(s) in reparametrizing for {type(module).__name__}:{''.join(problems)}")
+        raise RuntimeError(
+            f"Error(s) in reparametrizing for {type(module).__name__}:{''.join(problems)}"
+        )
 
 
 class _Swapped:
     """A context in which ``module`` has ``tensors`` in place of its own. ``given``: the dicts from which they came."""
 
-    def __init__(self, module: nn.Module, tensors: Mapping[str, torch.Tensor], given: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        self.places = {name: _place(module, name) for name in tensors}  # raises before the module is changed
+    def __init__(
+        self,
+        module: nn.Module,
+        tensors: Mapping[str, torch.Tensor],
+        given: Sequence[Mapping[str, torch.Tensor]],
+    ) -> None:
+        # raises before the module is changed
+        self.places = {name: _place(module, name) for name in tensors}
         for name, t in tensors.items():
             if t is not None and not isinstance(t, torch.Tensor):
                 raise TypeError(f"{name}: {t} is not an instance of torch.Tensor")
@@ -103,7 +124,10 @@ class _Swapped:
         self.given = given
         self.before: dict[str, Any] = {}
         layers = {id(m): m for m, _ in self.places.values() if isinstance(m, nn.RNNBase)}
-        self.caches = [(m, m._flat_weights, list(m._flat_weights), m._flat_weight_refs) for m in layers.values()]
+        self.caches = [
+            (m, m._flat_weights, list(m._flat_weights), m._flat_weight_refs)
+            for m in layers.values()
+        ]
 
     def __enter__(self) -> None:
         for name, (module, attribute) in self.places.items():
@@ -113,7 +137,8 @@ class _Swapped:
         after = {}
         for name, (module, attribute) in reversed(self.places.items()):
             after[name] = _exchange(module, attribute, self.before[name])
-        for layer, weights, own, refs in self.caches:  # a recurrent layer lists its weights anew in a call, and would hold the given ones
+        # a recurrent layer lists its weights anew in a call, and would hold the given ones
+        for layer, weights, own, refs in self.caches:
             weights[:] = own
             layer._flat_weights, layer._flat_weight_refs = weights, refs
         for d in self.given:
@@ -133,7 +158,9 @@ def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
         if child is None:
             raise AttributeError(f"{type(module).__name__} has no attribute `{part}`")
         if not isinstance(child, nn.Module):
-            raise TypeError(f"submodule `{'.'.join(path[:depth])}`: {child!r} is not an instance of torch.nn.Module")
+            raise TypeError(
+                f"submodule `{'.'.join(path[:depth])}`: {child!r} is not an instance of torch.nn.Module"
+            )
         module = child
     now = getattr(module, attribute, None)
     if now is not None and not isinstance(now, torch.Tensor):
@@ -168,7 +195,9 @@ def _exchange(module: nn.Module, name: str, new: Any) -> Any:
     return old
 
 
-def stack_module_state(models: Sequence[nn.Module] | nn.ModuleList) -> tuple[dict[str, Any], dict[str, Any]]:
+def stack_module_state(
+    models: Sequence[nn.Module] | nn.ModuleList,
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Stack the parameters of ``models`` by name along a new first dimension, and the buffers. As ``torch.func.stack_module_state``.
 
     The stacked parameters are new leaves. Models of different classes, modes or shapes are a ``RuntimeError``.
@@ -176,7 +205,9 @@ def stack_module_state(models: Sequence[nn.Module] | nn.ModuleList) -> tuple[dic
     if len(models) == 0:
         raise RuntimeError("stack_module_state: Expected at least one model, got 0.")
     if not (all(m.training for m in models) or not any(m.training for m in models)):
-        raise RuntimeError("stack_module_state: Expected all models to have the same training/eval mode.")
+        raise RuntimeError(
+            "stack_module_state: Expected all models to have the same training/eval mode."
+        )
     if any(type(m) is not type(models[0]) for m in models):
         raise RuntimeError("stack_module_state: Expected all models to be of the same class.")
     parameters = [dict(m.named_parameters()) for m in models]

@@ -33,7 +33,18 @@ from .overlap import overlaps, refuse_gaps, same_strides, through_copy
 from .provenance import here
 from .pure_calls import is_pure
 from .scatter import copying_form, put_back
-from .stores import UNSAFE, Chain, Pieces, Replaced, Store, agree, has_gradient, has_history, refuse_overlapping_piece, refuse_restrided
+from .stores import (
+    UNSAFE,
+    Chain,
+    Pieces,
+    Replaced,
+    Store,
+    agree,
+    has_gradient,
+    has_history,
+    refuse_overlapping_piece,
+    refuse_restrided,
+)
 from .written_back import WrittenBack
 from .written_dtypes import refuse_unfit
 
@@ -74,7 +85,9 @@ class FunctionalValue(Value):
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
-        raise RuntimeError("mutating directly with `.data` inside functorch transform is not allowed.")
+        raise RuntimeError(
+            "mutating directly with `.data` inside functorch transform is not allowed."
+        )
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"FunctionalValue(level={self._level.number}, {self._level.read(self)!r})"
@@ -85,7 +98,18 @@ class FunctionalLevel(Level):
     results that are views, which are not decomposed. ``replaces``: whether values may be given other memory by ``set_``. ``replaced``: by
     id, those that were."""
 
-    __slots__ = ("closed_over", "held", "mode", "overlapped", "overtaken", "releases", "replaced", "replaces", "views", "whole")
+    __slots__ = (
+        "closed_over",
+        "held",
+        "mode",
+        "overlapped",
+        "overtaken",
+        "releases",
+        "replaced",
+        "replaces",
+        "views",
+        "whole",
+    )
     what = "functionalize"
 
     def __init__(self, remove: str = "mutations", whole: frozenset[Any] = frozenset()) -> None:
@@ -98,8 +122,10 @@ class FunctionalLevel(Level):
         self.replaces = False
         self.releases = False  # whether `released` is called
         self.replaced: dict[int, Replaced] = {}
-        self.overtaken: list[torch.Tensor] = []  # values that a store took of another store of its memory, in place of its own
-        self.overlapped = False  # whether a write went through a view that shows an element several times
+        # values that a store took of another store of its memory, in place of its own
+        self.overtaken: list[torch.Tensor] = []
+        # whether a write went through a view that shows an element several times
+        self.overlapped = False
 
     def wrap(self, inner: torch.Tensor, place: Place | None = None, /) -> FunctionalValue:
         """The value at ``place``. None: the base of a new store."""
@@ -147,7 +173,8 @@ class FunctionalLevel(Level):
         if v._seen != generation:
             value = self.present(v._store)
             refuse_restrided(memory, v._chain)
-            with torch.set_grad_enabled(not v._unrecorded):  # the result is stored, and the first read may come under no_grad
+            # the result is stored, and the first read may come under no_grad
+            with torch.set_grad_enabled(not v._unrecorded):
                 value = self.viewed(value, v._chain)
             v._inner = value
             v._seen = generation
@@ -158,7 +185,9 @@ class FunctionalLevel(Level):
         if new.dtype is not v.dtype:
             new = new.to(v.dtype)
         if new.shape != v.shape:
-            raise RuntimeError(f"output with shape {list(v.shape)} doesn't match the broadcast shape {list(new.shape)}")
+            raise RuntimeError(
+                f"output with shape {list(v.shape)} doesn't match the broadcast shape {list(new.shape)}"
+            )
         refuse_restrided(v._store.memory, v._chain)
         self._replace(v, self.put_back(v._chain, self.present(v._store), new), counted)
 
@@ -201,7 +230,9 @@ class FunctionalLevel(Level):
         bases = [old]
         for step in chain[:-1]:
             bases.append(self.viewed(bases[-1], (step,)))
-        for (func, rest, kwargs, which), base in zip(reversed(chain), reversed(bases), strict=bool(chain)):
+        for (func, rest, kwargs, which), base in zip(
+            reversed(chain), reversed(bases), strict=bool(chain)
+        ):
             new = put_back(func, base, new, which, rest, kwargs, self.views)
         return laid_out_as(old, new)
 
@@ -239,7 +270,8 @@ class FunctionalLevel(Level):
         if op.composite and func not in self.whole:
             with self.mode:
                 return func.decompose(*args, **kwargs)
-        if func is aten.lift_fresh.default:  # a literal in the program: it does not come from outside, and the program may write to it
+        # a literal in the program: it does not come from outside, and the program may write to it
+        if func is aten.lift_fresh.default:
             own = isinstance(args[0], FunctionalValue) and args[0]._level is self
             return args[0] if own else self.valued(func(*args))
         if op.kind is VIEW:
@@ -265,7 +297,10 @@ class FunctionalLevel(Level):
         return a
 
     def lowered_args(self, args: Iterable[Any]) -> list[Any]:
-        return [[self.lowered(b) for b in a] if isinstance(a, (list, tuple)) else self.lowered(a) for a in args]
+        return [
+            [self.lowered(b) for b in a] if isinstance(a, (list, tuple)) else self.lowered(a)
+            for a in args
+        ]
 
     def _view_op(self, func: Any) -> Any:
         """``func``, a view op, or its copying form if views are to be removed."""
@@ -280,7 +315,12 @@ class FunctionalLevel(Level):
             return self.wrap(out, Place(Store(None, source._store), source._chain))
         store, chain = source._store, source._chain
         unrecorded = source._unrecorded or not torch.is_grad_enabled()
-        return rewrapped(out, lambda t, i: self.wrap(t, Place(store, (*chain, (op.func, rest, kwargs, i)), unrecorded)))
+        return rewrapped(
+            out,
+            lambda t, i: self.wrap(
+                t, Place(store, (*chain, (op.func, rest, kwargs, i)), unrecorded)
+            ),
+        )
 
     def _unsafe_view(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The results of ``unsafe_split``, or the one of ``_unsafe_view``, which ATen's own kernels take. They share memory with the
@@ -296,12 +336,15 @@ class FunctionalLevel(Level):
         name = op.base_name
         if name == "detach_":
             return self._detach(self.own(args[0]))
-        if op.func is aten.polygamma_.default:  # the op that returns its result takes its arguments in another order
+        # the op that returns its result takes its arguments in another order
+        if op.func is aten.polygamma_.default:
             with self.mode:
                 return args[0].copy_(aten.polygamma.default(args[1], args[0]))
         if name in GEOMETRY and op.functional is not None:
             return self._geometry(op, args, kwargs)
-        if name in ("resize_", "resize_as_") and tuple(args[0].shape) == tuple(getattr(args[1], "shape", args[1])):
+        if name in ("resize_", "resize_as_") and tuple(args[0].shape) == tuple(
+            getattr(args[1], "shape", args[1])
+        ):
             return args[0]
         if name in ("resize_", "resize_as_"):
             made = self.lowered(args[0]).new_empty(getattr(args[1], "shape", args[1]))
@@ -318,8 +361,16 @@ class FunctionalLevel(Level):
                 return foreach.run(op, args, kwargs)
         first = args[0]
         schema = op.func._schema
-        written = [(i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
-        if op.kind is INPLACE and isinstance(first, FunctionalValue) and overlaps(self.present(first._store), first._chain):
+        written = [
+            (i, a.name)
+            for i, a in enumerate(schema.arguments)
+            if a.alias_info and a.alias_info.is_write
+        ]
+        if (
+            op.kind is INPLACE
+            and isinstance(first, FunctionalValue)
+            and overlaps(self.present(first._store), first._chain)
+        ):
             self.overlapped = True
             if len(written) > 1:  # such as the noise of rrelu_with_noise_
                 raise InplaceError(
@@ -333,17 +384,25 @@ class FunctionalLevel(Level):
         others = [a._store.memory for a in args[1:] if isinstance(a, FunctionalValue)]
         if isinstance(first, FunctionalValue) and first._store.memory in others:
             refuse_shared_by(self, op.func, args, kwargs, targets)
-        n_own = len(schema.returns) if op.fills_argument else 0  # results that are not written arguments
+        # results that are not written arguments
+        n_own = len(schema.returns) if op.fills_argument else 0
         functional = functional_of(op.func)
         if functional is not None:
             run = in_order_of_memory(functional)
-            results = run(*self.lowered_args(args), **defaults_of(op, functional, args), **self.lowered_kwargs(kwargs))
+            results = run(
+                *self.lowered_args(args),
+                **defaults_of(op, functional, args),
+                **self.lowered_kwargs(kwargs),
+            )
             results = list(results) if isinstance(results, tuple) else [results]
             own, news = results[:n_own], results[n_own:]
             refuse_unfit(op.func, args, kwargs, targets, news)
         else:
             # without a functional form: write to copies of the targets
-            news = [[t.clone() for t in x] if isinstance(x, list) else x.clone() for x in self.lowered_args(targets)]
+            news = [
+                [t.clone() for t in x] if isinstance(x, list) else x.clone()
+                for x in self.lowered_args(targets)
+            ]
             swap = dict(zip(map(id, targets), news, strict=True))
             results = op.func(
                 *(swap.get(id(a), r) for a, r in zip(args, self.lowered_args(args), strict=True)),
@@ -355,7 +414,9 @@ class FunctionalLevel(Level):
         returned = self.valued(own) if own else targets[: len(schema.returns)]
         return None if not returned else returned[0] if len(returned) == 1 else tuple(returned)
 
-    def _write_in_place(self, func: Any, target: FunctionalValue, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _write_in_place(
+        self, func: Any, target: FunctionalValue, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
         """A write to a value that shows an element of its base several times. What the kernel reads of the same memory changes while it
         writes."""
         given, options = self.lowered_args(args), self.lowered_kwargs(kwargs)
@@ -365,7 +426,10 @@ class FunctionalLevel(Level):
             def read(a: Any, plain: Any) -> Any:
                 if a is target:
                     return part
-                if not isinstance(a, FunctionalValue) or a._store.memory is not target._store.memory:
+                if (
+                    not isinstance(a, FunctionalValue)
+                    or a._store.memory is not target._store.memory
+                ):
                     return plain
                 if a._store is target._store:
                     return self.viewed(copy, a._chain)
@@ -381,14 +445,24 @@ class FunctionalLevel(Level):
         """Whether two of ``targets`` may share memory, or one with a tensor in a list of ``others``, or one shows an element several times,
         so that they must be written one after the other."""
         memories = {id(self.own(t)._store.memory) for t in targets}
-        read = [t for other in others if isinstance(other, (list, tuple)) for t in other if isinstance(t, torch.Tensor)]
-        if len(memories) < len(targets) or any(id(self.own(t)._store.memory) in memories for t in read):
+        read = [
+            t
+            for other in others
+            if isinstance(other, (list, tuple))
+            for t in other
+            if isinstance(t, torch.Tensor)
+        ]
+        if len(memories) < len(targets) or any(
+            id(self.own(t)._store.memory) in memories for t in read
+        ):
             return True
         return any(overlaps(self.present(v._store), v._chain) for v in map(self.own, targets))
 
     def _detach(self, v: FunctionalValue) -> FunctionalValue:
         if v._chain:
-            raise RuntimeError("Can't detach views in-place. Use detach() instead, which leaves the base as it is.")
+            raise RuntimeError(
+                "Can't detach views in-place. Use detach() instead, which leaves the base as it is."
+            )
         v._inner = self.read(v).detach()
         v._store = Store(v._inner, v._store)
         return v
@@ -397,9 +471,15 @@ class FunctionalLevel(Level):
         """``target.set_(source)``: ``target`` shares the memory of ``source``, and has a version of its own."""
         target, source = self.own(target), self.own(source)
         if target.dtype is not source.dtype:
-            raise RuntimeError(f"Could not set tensor of type {source.dtype} to a tensor of type {target.dtype}")
-        replaced = self.replaced.setdefault(id(target), Replaced(target, target._store, target._chain))
-        store = replaced.by(source._store, self.present(source._store), target._store.counter[0] + 1)
+            raise RuntimeError(
+                f"Could not set tensor of type {source.dtype} to a tensor of type {target.dtype}"
+            )
+        replaced = self.replaced.setdefault(
+            id(target), Replaced(target, target._store, target._chain)
+        )
+        store = replaced.by(
+            source._store, self.present(source._store), target._store.counter[0] + 1
+        )
         fresh = self.wrap(self.read(source), Place(store, source._chain, source._unrecorded))
         refit(target, fresh)
         target._inner, target._store, target._chain = fresh._inner, store, fresh._chain
@@ -416,13 +496,19 @@ class FunctionalLevel(Level):
     def _geometry(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         functional: Any = op.functional
         if not (isinstance(args[0], FunctionalValue) and args[0]._level is self):
-            raise InplaceError(f"{op.func} changes the geometry of a tensor that the program closes over; use the out-of-place op")
+            raise InplaceError(
+                f"{op.func} changes the geometry of a tensor that the program closes over; use the out-of-place op"
+            )
         return change_geometry(functional.func, args[0], args[1:], kwargs)
 
-    def _hidden_writes(self, op: Op, hidden: HiddenWrites, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _hidden_writes(
+        self, op: Op, hidden: HiddenWrites, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
         """Run an op that may write to arguments although its schema does not say so."""
         plain, named = self.lowered_args(args), self.lowered_kwargs(kwargs)
-        if not hidden.when(*(op.argument(op.positions[name], args, kwargs) for name in parameters(hidden.when))):
+        if not hidden.when(
+            *(op.argument(op.positions[name], args, kwargs) for name in parameters(hidden.when))
+        ):
             return self.valued(op.func(*plain, **named))
         results = overload(hidden.functional)(*plain, **named)
         for name, new in zip(hidden.arguments, results[op.n_results :], strict=True):
@@ -442,13 +528,22 @@ def run_functional(
     level = FunctionalLevel(remove)
     try:
         given = [level.wrap(x) if isinstance(x, torch.Tensor) else x for x in inputs]
-        roots = [v._store if isinstance(x, torch.Tensor) else None for v, x in zip(given, inputs, strict=True)]
+        roots = [
+            v._store if isinstance(x, torch.Tensor) else None
+            for v, x in zip(given, inputs, strict=True)
+        ]
         with level.mode:
             outs = f(*given)
         results = [level.lowered(o) for o in outs]
         level.settle((*(s for s in roots if s is not None), *(s for _, s in level.held)))
-        changed = [(i, level.written_back(store)) for i, store in enumerate(roots) if store is not None and store.memory.generation]
-        outside = [(t, level.written_back(store)) for t, store in level.held if store.memory.generation]
+        changed = [
+            (i, level.written_back(store))
+            for i, store in enumerate(roots)
+            if store is not None and store.memory.generation
+        ]
+        outside = [
+            (t, level.written_back(store)) for t, store in level.held if store.memory.generation
+        ]
     finally:
         level.close()
     return results, changed, outside

@@ -28,12 +28,19 @@ class _Loader:
 
     def get_source(self, name: str) -> str:
         """The text; ``name`` is that of the module, of which there is one."""
-        shown = [f"{line}  # {text_of(self._origins[i])}" if i in self._origins else line for i, line in enumerate(self._lines)]
+        shown = [
+            f"{line}  # {text_of(self._origins[i])}" if i in self._origins else line
+            for i, line in enumerate(self._lines)
+        ]
         return "\n".join(shown) + "\n"
 
 
 def function(
-    lines: Sequence[str], name: str, file: str, names: dict[str, Any], origins: dict[int, Line] | None = None
+    lines: Sequence[str],
+    name: str,
+    file: str,
+    names: dict[str, Any],
+    origins: dict[int, Line] | None = None,
 ) -> Callable[..., Any]:
     """The function ``name`` that the Python text ``lines`` defines. ``names``: its globals. ``origins``: for numbers of lines from 0, the
     user's line that they come from.

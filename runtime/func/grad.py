@@ -40,13 +40,17 @@ def versioned(x: Any) -> Any:
         return x
     if not x.is_inference():
         return entered(x)
-    alias = torch.empty(0, dtype=x.dtype, device=x.device).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
+    alias = torch.empty(0, dtype=x.dtype, device=x.device).set_(
+        x.untyped_storage(), x.storage_offset(), x.shape, x.stride()
+    )
     torch._C._set_conj(alias, x.is_conj())
     torch._C._set_neg(alias, x.is_neg())
     return alias
 
 
-def _recorded(level: GradLevel, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> trees.Tree:
+def _recorded(
+    level: GradLevel, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> trees.Tree:
     """Run ``func(*args, **kwargs)`` inside ``level`` with grad mode on. ``torch.enable_grad`` would cost six times as much."""
     before = torch.is_grad_enabled()
     _set_grad_enabled(True)
@@ -107,30 +111,43 @@ def _pull(
     keep: bool,
 ) -> list[torch.Tensor]:
     """The cotangents of ``inputs``, whose edges are ``input_edges``. Zeros where none arrives. ``outs``: the edges of the outputs."""
-    roots = [(e, g) for e, g in zip(outs, cotangents, strict=True) if e is not None and g is not None]
+    roots = [
+        (e, g) for e, g in zip(outs, cotangents, strict=True) if e is not None and g is not None
+    ]
     before = _is_excluded(_AUTOGRAD)
-    set_excluded(_AUTOGRAD, True)  # torch must not record this pass for plain parameters that the program closed over
+    # torch must not record this pass for plain parameters that the program closed over
+    set_excluded(_AUTOGRAD, True)
     try:
-        found = execute(level, roots, input_edges, create_graph=False, keep_graph=keep, accumulate=False)
+        found = execute(
+            level, roots, input_edges, create_graph=False, keep_graph=keep, accumulate=False
+        )
     finally:
         set_excluded(_AUTOGRAD, before)
-    return [torch.zeros_like(x._inner) if g is None else g for g, x in zip(found, inputs, strict=True)]
+    return [
+        torch.zeros_like(x._inner) if g is None else g for g, x in zip(found, inputs, strict=True)
+    ]
 
 
 def with_aux(what: str, result: trees.Tree) -> tuple[trees.Tree, trees.Tree]:
     """``result`` if it is a pair (output, aux), which ``has_aux=True`` requires. Raise ``RuntimeError`` if it is not."""
     if not (isinstance(result, tuple) and len(result) == 2):
-        raise RuntimeError(f"{what}: output of function f should be a tuple: (output, aux) if has_aux is True")
+        raise RuntimeError(
+            f"{what}: output of function f should be a tuple: (output, aux) if has_aux is True"
+        )
     return result
 
 
 def check_outputs(what: str, flat: list[Any]) -> None:
     """Raise ``RuntimeError`` unless ``flat``, the outputs of a differentiated function, has at least one entry and only tensors."""
     if not flat or (len(flat) == 1 and flat[0] is None):
-        raise RuntimeError(f"{what}: Expected f to be a function that has non-empty output (got output = {flat})")
+        raise RuntimeError(
+            f"{what}: Expected f to be a function that has non-empty output (got output = {flat})"
+        )
     for o in flat:
         if not isinstance(o, torch.Tensor):
-            raise RuntimeError(f"{what}: expected f(*primals) to return only tensors, got unsupported type {type(o)}")
+            raise RuntimeError(
+                f"{what}: expected f(*primals) to return only tensors, got unsupported type {type(o)}"
+            )
 
 
 @outside_inference
@@ -169,7 +186,9 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         level.close()
 
     @outside_inference
-    def pullback(cotangents: trees.Tree, retain_graph: bool = True, create_graph: bool | None = None) -> trees.Tree:
+    def pullback(
+        cotangents: trees.Tree, retain_graph: bool = True, create_graph: bool | None = None
+    ) -> trees.Tree:
         flat_ct, ct_spec = trees.flatten(cotangents)
         if ct_spec != spec:
             raise RuntimeError(
@@ -193,7 +212,9 @@ def _check_cotangent(i: int, g: object, o: torch.Tensor) -> None:
     if not isinstance(g, torch.Tensor):
         raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
     if g.shape != o.shape:
-        raise RuntimeError(f"Mismatch in shape: grad_output[{i}] has a shape of {g.shape} and output[{i}] has a shape of {o.shape}.")
+        raise RuntimeError(
+            f"Mismatch in shape: grad_output[{i}] has a shape of {g.shape} and output[{i}] has a shape of {o.shape}."
+        )
     if g.is_complex() != o.is_complex():
         raise RuntimeError(
             "For complex Tensors, both grad_output and output are required to have the same dtype. Mismatch in dtype: "
@@ -201,7 +222,9 @@ def _check_cotangent(i: int, g: object, o: torch.Tensor) -> None:
         )
 
 
-def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
+def grad_and_value(
+    func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
     """A function that returns (gradients, value), as ``torch.func.grad_and_value``. With ``has_aux``: (gradients, (value, aux)).
 
     >>> grad_and_value(lambda x: (x * x).sum())(torch.tensor([1.0, 2.0]))
@@ -226,7 +249,12 @@ def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0,
             selected = tuple(given[i] for i in which) if isinstance(which, tuple) else given[which]
             inputs, spec = trees.flatten(selected)
             input_edges = [_edge(level, x) for x in inputs]
-            grads = trees.unflatten(_pull(level, [_edge(level, out)], [torch.ones_like(value)], inputs, input_edges, False), spec)
+            grads = trees.unflatten(
+                _pull(
+                    level, [_edge(level, out)], [torch.ones_like(value)], inputs, input_edges, False
+                ),
+                spec,
+            )
             pass_mark_on((out,), (value, *trees.flatten(grads)[0]))
             return (grads, (value, _lowered(level, aux))) if has_aux else (grads, value)
         finally:
@@ -237,17 +265,23 @@ def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0,
 
 def _check_scalar(out: object) -> None:
     if not isinstance(out, torch.Tensor):
-        raise RuntimeError(f"grad_and_value(f)(*args): Expected f(*args) to return a Tensor, got {type(out)}")
+        raise RuntimeError(
+            f"grad_and_value(f)(*args): Expected f(*args) to return a Tensor, got {type(out)}"
+        )
     if out.dim() != 0:
         raise RuntimeError(
             "grad_and_value(f)(*args): Expected f(*args) to return a scalar Tensor, got tensor with "
             f"{out.dim()} dims. vjp and jacrev take outputs of any shape."
         )
     if out.is_complex():
-        raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {out.dtype}")
+        raise RuntimeError(
+            f"grad can be implicitly created only for real scalar outputs but got {out.dtype}"
+        )
 
 
-def grad(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
+def grad(
+    func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
     """A function that returns the gradient of ``func``, as ``torch.func.grad``.
 
     >>> grad(lambda x: (x * x).sum())(torch.tensor([1.0, 2.0]))
@@ -276,7 +310,11 @@ def normalize_argnums(argnums: int | tuple[int, ...], n: int) -> int | tuple[int
     each: tuple[Any, ...] = argnums if isinstance(argnums, tuple) else (argnums,)
     for i in each:
         if not isinstance(i, int):
-            what = "argnum must be int" if isinstance(argnums, tuple) else "argnums must be int or Tuple[int, ...]"
+            what = (
+                "argnum must be int"
+                if isinstance(argnums, tuple)
+                else "argnums must be int or Tuple[int, ...]"
+            )
             raise RuntimeError(f"{what}, got: {type(i)}")
     if not each:
         raise RuntimeError("argnums must be non-empty")

@@ -25,7 +25,11 @@ _set_kwargs: Any = fx.Node.kwargs.fset  # type: ignore[attr-defined]
 
 
 def add_call(
-    graph: fx.Graph, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, name: str | None = None
+    graph: fx.Graph,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    name: str | None = None,
 ) -> fx.Node:
     """A new call at the graph's place for insertions."""
     node = graph.create_node("call_function", func, name=name)

@@ -15,7 +15,8 @@ from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.graph_module import _loader
 
-_GENERATED = "<eval_with_key>"  # how the names begin that torch gives to generated code; another name may belong to several modules
+# how the names begin that torch gives to generated code; another name may belong to several modules
+_GENERATED = "<eval_with_key>"
 
 
 class GraphModule(fx.GraphModule):

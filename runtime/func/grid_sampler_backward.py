@@ -18,9 +18,19 @@ from .grad import vjp
 
 def _pullback(sampled: Callable[..., torch.Tensor]) -> Callable[..., tuple[Any, Any]]:
     def decomposition(
-        grad_output: Any, input: Any, grid: Any, interpolation_mode: Any, padding_mode: Any, align_corners: Any, output_mask: Any
+        grad_output: Any,
+        input: Any,
+        grid: Any,
+        interpolation_mode: Any,
+        padding_mode: Any,
+        align_corners: Any,
+        output_mask: Any,
     ) -> tuple[Any, Any]:
-        _, pullback = vjp(lambda x, at: sampled(x, at, interpolation_mode, padding_mode, align_corners), input, grid)
+        _, pullback = vjp(
+            lambda x, at: sampled(x, at, interpolation_mode, padding_mode, align_corners),
+            input,
+            grid,
+        )
         by_input, by_grid = pullback(grad_output)
         return by_input, by_grid
 
@@ -28,4 +38,9 @@ def _pullback(sampled: Callable[..., torch.Tensor]) -> Callable[..., tuple[Any, 
 
 
 for _name, (_rank, _sampled) in GRID_SAMPLERS.items():
-    register(f"{_name}_backward", decomposition=_pullback(_sampled), batch=fold(_rank), family="resampling")
+    register(
+        f"{_name}_backward",
+        decomposition=_pullback(_sampled),
+        batch=fold(_rank),
+        family="resampling",
+    )

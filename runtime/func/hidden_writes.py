@@ -17,7 +17,11 @@ aten = torch.ops.aten
 _STATISTICS: tuple[str, ...] = ("running_mean", "running_var")
 # Composite ops have no records. A trace before dispatch writes them down whole. By each the argument that says whether it writes; None:
 # it always does.
-_COMPOSITE = {aten.batch_norm.default: "training", aten._batch_norm_impl_index.default: "training", aten.instance_norm.default: None}
+_COMPOSITE = {
+    aten.batch_norm.default: "training",
+    aten._batch_norm_impl_index.default: "training",
+    aten.instance_norm.default: None,
+}
 
 
 def may_hide(op: Op) -> bool:
@@ -36,5 +40,9 @@ def hidden_writes(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> list[s
         names = _STATISTICS if asked is None or given(asked) else ()
     else:
         hidden = None if op.record is None else op.record.hidden_writes
-        names = () if hidden is None or not hidden.when(*map(given, parameters(hidden.when))) else hidden.arguments
+        names = (
+            ()
+            if hidden is None or not hidden.when(*map(given, parameters(hidden.when)))
+            else hidden.arguments
+        )
     return [name for name in names if given(name) is not None]

@@ -30,7 +30,10 @@ def _basis(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
             b = t.new_zeros(total, n)
             b.diagonal(-start).fill_(1)
         else:  # a symbol, which `diagonal` would take for its present value
-            b = (torch.arange(total, device=t.device).unsqueeze(1) - start == torch.arange(n, device=t.device)).to(t.dtype)
+            b = (
+                torch.arange(total, device=t.device).unsqueeze(1) - start
+                == torch.arange(n, device=t.device)
+            ).to(t.dtype)
         out.append(b.view(total, *t.shape))
         start += n
     return out
@@ -45,10 +48,14 @@ def _require_real(what: str, which: str, flat: list[Any]) -> None:
     """Raise for a complex tensor. Its derivative is linear over the reals only, so its Jacobian has more than one meaning."""
     for i, t in enumerate(flat):
         if isinstance(t, torch.Tensor) and t.is_complex():
-            raise RuntimeError(f"{what}: Expected all {which} to be real but received complex tensor at flattened input idx: {i}")
+            raise RuntimeError(
+                f"{what}: Expected all {which} to be real but received complex tensor at flattened input idx: {i}"
+            )
 
 
-def _select(func: Callable[..., Any], args: tuple[Any, ...], argnums: Any) -> tuple[Callable[..., Any], Any]:
+def _select(
+    func: Callable[..., Any], args: tuple[Any, ...], argnums: Any
+) -> tuple[Callable[..., Any], Any]:
     """``func`` as a function of the selected arguments alone, and these arguments."""
     which = normalize_argnums(argnums, len(args))
     each = which if isinstance(which, tuple) else (which,)
@@ -113,13 +120,19 @@ def _looped(pull: Callable[..., Any]) -> Callable[..., Any]:
     def rows(*basis: torch.Tensor) -> Any:
         if not len(basis[0]):
             return vmap(pull)(*basis)
-        each, specs = zip(*(trees.flatten(pull(*ct)) for ct in zip(*basis, strict=True)), strict=True)
-        return trees.unflatten([torch.stack(column) for column in zip(*each, strict=True)], specs[0])
+        each, specs = zip(
+            *(trees.flatten(pull(*ct)) for ct in zip(*basis, strict=True)), strict=True
+        )
+        return trees.unflatten(
+            [torch.stack(column) for column in zip(*each, strict=True)], specs[0]
+        )
 
     return rows
 
 
-def _blocks_by_output(rows: trees.Tree, outs: list[torch.Tensor], spec: trees.Spec, many: bool) -> trees.Tree:
+def _blocks_by_output(
+    rows: trees.Tree, outs: list[torch.Tensor], spec: trees.Spec, many: bool
+) -> trees.Tree:
     """From rows of all outputs together, per input, to blocks per output and input, of shape (*output shape, *input shape)."""
     flat, in_spec = trees.flatten(rows)
     sizes = [o.numel() for o in outs]
@@ -161,26 +174,35 @@ def jacfwd(
 
         def push(*tangents: Any) -> Any:
             nonlocal aux_spec, constants
-            outs, out_t, *aux = jvp(f, chosen, trees.unflatten(list(tangents), spec), has_aux=has_aux)
+            outs, out_t, *aux = jvp(
+                f, chosen, trees.unflatten(list(tangents), spec), has_aux=has_aux
+            )
             leaves, aux_spec = trees.flatten(aux)
             constants = [_TENSOR if isinstance(x, torch.Tensor) else x for x in leaves]
             return out_t, outs, [x for x in leaves if isinstance(x, torch.Tensor)]
 
         # Outputs and aux do not depend on the batch of tangents, so the first element is right.
-        columns, _, aux_tensors = vmap(push, randomness=randomness, chunk_size=chunk_size)(*_basis(flat))
+        columns, _, aux_tensors = vmap(push, randomness=randomness, chunk_size=chunk_size)(
+            *_basis(flat)
+        )
         flat_c, out_spec = trees.flatten(columns)
         _require_real("jacfwd", "outputs", flat_c)
         sizes = [x.numel() for x in flat]
         per_output = []
         for c in flat_c:
-            blocks = [part.movedim(0, -1).reshape((*c.shape[1:], *x.shape)) for part, x in zip(_parts(c, sizes), flat, strict=True)]
+            blocks = [
+                part.movedim(0, -1).reshape((*c.shape[1:], *x.shape))
+                for part, x in zip(_parts(c, sizes), flat, strict=True)
+            ]
             tree = trees.unflatten(blocks, spec)
             per_output.append(tree if isinstance(argnums, tuple) else tree[0])
         result = trees.unflatten(per_output, out_spec)
         if not has_aux:
             return result
         first = iter([t[0] for t in aux_tensors])
-        return result, trees.unflatten([next(first) if c is _TENSOR else c for c in constants], aux_spec)[0]
+        return result, trees.unflatten(
+            [next(first) if c is _TENSOR else c for c in constants], aux_spec
+        )[0]
 
     return transformed
 

@@ -24,12 +24,27 @@ def own_memory(t: torch.Tensor, given: list[torch.Tensor], result: torch.Tensor)
     It is copied if it shares memory with a tangent of the caller (``given``), or if its elements share memory and those of ``result`` do
     not.
     """
-    expanded = any(a == 0 != b and n > 1 for n, a, b in zip(t.shape, t.stride(), result.stride(), strict=True))
-    return t.clone(memory_format=torch.contiguous_format) if expanded else t.clone() if any(aliases(t, g) for g in given) else t
+    expanded = any(
+        a == 0 != b and n > 1 for n, a, b in zip(t.shape, t.stride(), result.stride(), strict=True)
+    )
+    return (
+        t.clone(memory_format=torch.contiguous_format)
+        if expanded
+        else t.clone()
+        if any(aliases(t, g) for g in given)
+        else t
+    )
 
 
 @outside_inference
-def jvp(func: Callable[..., Any], primals: trees.Tree, tangents: trees.Tree, *, strict: bool = False, has_aux: bool = False) -> Any:
+def jvp(
+    func: Callable[..., Any],
+    primals: trees.Tree,
+    tangents: trees.Tree,
+    *,
+    strict: bool = False,
+    has_aux: bool = False,
+) -> Any:
     """``func(*primals)`` and its derivative along ``tangents``, as ``torch.func.jvp``.
 
     >>> jvp(torch.sin, (torch.zeros(2),), (torch.tensor([1.0, 2.0]),))
@@ -42,21 +57,33 @@ def jvp(func: Callable[..., Any], primals: trees.Tree, tangents: trees.Tree, *, 
     flat, flat_t, spec = _checked(primals, tangents)
     level = DualLevel()
     try:
-        given = trees.unflatten([level.wrap(versioned(p), fit(versioned(t), p)) for p, t in zip(flat, flat_t, strict=True)], spec)
+        given = trees.unflatten(
+            [
+                level.wrap(versioned(p), fit(versioned(t), p))
+                for p, t in zip(flat, flat_t, strict=True)
+            ],
+            spec,
+        )
         outs = with_forward_mode(level, func, given)
         outs, aux = with_aux("jvp(f, primals, tangents)", outs) if has_aux else (outs, None)
         flat_out, out_spec = trees.flatten(outs)
         check_outputs("jvp(f, primals, tangents)", flat_out)
         results, result_tangents = [], []
         for o in flat_out:
-            inner, t = (o._inner, tangent_of(o)) if isinstance(o, Value) and o._level is level else (o, None)
+            inner, t = (
+                (o._inner, tangent_of(o))
+                if isinstance(o, Value) and o._level is level
+                else (o, None)
+            )
             if t is None and strict:
                 raise RuntimeError(
                     "jvp(f, primals, tangents, strict=True): The output of f is independent of the inputs. "
                     "With strict=False its tangent is zero."
                 )
             results.append(inner)
-            result_tangents.append(torch.zeros_like(inner) if t is None else own_memory(t, flat_t, inner))
+            result_tangents.append(
+                torch.zeros_like(inner) if t is None else own_memory(t, flat_t, inner)
+            )
         pass_mark_on(flat_out, (*results, *result_tangents))
         lowered = trees.map_tensors(level.lowered, aux)
     finally:
@@ -65,10 +92,14 @@ def jvp(func: Callable[..., Any], primals: trees.Tree, tangents: trees.Tree, *, 
     return (*out, lowered) if has_aux else out
 
 
-def _checked(primals: trees.Tree, tangents: trees.Tree) -> tuple[list[torch.Tensor], list[torch.Tensor], trees.Spec]:
+def _checked(
+    primals: trees.Tree, tangents: trees.Tree
+) -> tuple[list[torch.Tensor], list[torch.Tensor], trees.Spec]:
     """The leaves of primals and tangents, and their common structure. Raise if they do not fit each other."""
     if not isinstance(primals, tuple):
-        raise RuntimeError("jvp(f, primals, tangents): Expected primals to be a tuple. f is called with its elements.")
+        raise RuntimeError(
+            "jvp(f, primals, tangents): Expected primals to be a tuple. f is called with its elements."
+        )
     flat, spec = trees.flatten(primals)
     flat_t, t_spec = trees.flatten(tangents)
     if spec != t_spec:
@@ -77,15 +108,21 @@ def _checked(primals: trees.Tree, tangents: trees.Tree) -> tuple[list[torch.Tens
             f"That of primals is {trees.torch_spec(spec)}, that of tangents {trees.torch_spec(t_spec)}"
         )
     if not flat:
-        raise RuntimeError("jvp(f, primals, tangents): Expected primals to contain at least one Tensor.")
+        raise RuntimeError(
+            "jvp(f, primals, tangents): Expected primals to contain at least one Tensor."
+        )
     for what, leaves in (("primals", flat), ("tangents", flat_t)):
         for x in leaves:
             if not isinstance(x, torch.Tensor):
-                raise RuntimeError(f"jvp(f, primals, tangents): Expected {what} to only contain Tensors, got {type(x)}")
+                raise RuntimeError(
+                    f"jvp(f, primals, tangents): Expected {what} to only contain Tensors, got {type(x)}"
+                )
             if x.is_nested:
                 raise NestedTensor
             if not (x.is_floating_point() or x.is_complex()):
-                raise ValueError(f"Expected {what.removesuffix('s')} to be floating point or complex, but got: {x.dtype}")
+                raise ValueError(
+                    f"Expected {what.removesuffix('s')} to be floating point or complex, but got: {x.dtype}"
+                )
     for p, t in zip(flat, flat_t, strict=True):
         if p.shape != t.shape:
             raise RuntimeError(
@@ -93,5 +130,7 @@ def _checked(primals: trees.Tree, tangents: trees.Tree) -> tuple[list[torch.Tens
                 f"The tensor is of size {list(p.shape)}, its tangent of size {list(t.shape)}."
             )
         if t.is_complex() and not p.is_complex():
-            raise RuntimeError(f"jvp(f, primals, tangents): a primal of dtype {p.dtype} cannot have a complex tangent ({t.dtype}).")
+            raise RuntimeError(
+                f"jvp(f, primals, tangents): a primal of dtype {p.dtype} cannot have a complex tangent ({t.dtype})."
+            )
     return flat, flat_t, spec

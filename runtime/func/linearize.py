@@ -34,7 +34,9 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
     flat, spec = pytree.tree_flatten(primals)
     for p in flat:
         if not isinstance(p, torch.Tensor):
-            raise RuntimeError(f"linearize(f, *primals): Expected all primals to be Tensors, got {type(p)}")
+            raise RuntimeError(
+                f"linearize(f, *primals): Expected all primals to be Tensors, got {type(p)}"
+            )
     try:
         output, push = _linearized(func, flat, spec, copying=False)
     except _Overwritten:  # the program writes to a tensor that its derivative needs
@@ -43,7 +45,9 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
     def jvp_fn(*tangents: Any) -> Any:
         flat_t, t_spec = pytree.tree_flatten(tangents)
         if t_spec != spec:
-            raise RuntimeError(f"Expected the tangents {t_spec} to have the same argspec as the primals {spec}")
+            raise RuntimeError(
+                f"Expected the tangents {t_spec} to have the same argspec as the primals {spec}"
+            )
         for i, (p, t) in enumerate(zip(flat, flat_t, strict=True)):
             if not isinstance(t, torch.Tensor):
                 raise RuntimeError(f"tangent:{i} in flattened pytree is not a Tensor but {type(t)}")
@@ -61,7 +65,9 @@ class _Overwritten(Exception):
     """Raised if a tensor of the recorded derivative was written to after it was recorded."""
 
 
-def _linearized(func: Callable[..., Any], flat: list[Any], spec: pytree.TreeSpec, *, copying: bool) -> tuple[Any, Callable[..., Any]]:
+def _linearized(
+    func: Callable[..., Any], flat: list[Any], spec: pytree.TreeSpec, *, copying: bool
+) -> tuple[Any, Callable[..., Any]]:
     """Run ``func`` at a dual level whose tangents are the only values of a trace.
 
     A rule computes with primals and tangents. Its calls on primals run at once, since no primal is a value of the trace. Its calls on
@@ -74,12 +80,19 @@ def _linearized(func: Callable[..., Any], flat: list[Any], spec: pytree.TreeSpec
     results: list[Any] = []
     active: list[bool] = []  # which results have a tangent
     try:
-        given = [level.wrap(versioned(p), trace.input(torch.zeros_like(p), f"tangent{i}")) for i, p in enumerate(flat)]
-        flat_out, out_spec = pytree.tree_flatten(with_forward_mode(level, func, pytree.tree_unflatten(given, spec)))
+        given = [
+            level.wrap(versioned(p), trace.input(torch.zeros_like(p), f"tangent{i}"))
+            for i, p in enumerate(flat)
+        ]
+        flat_out, out_spec = pytree.tree_flatten(
+            with_forward_mode(level, func, pytree.tree_unflatten(given, spec))
+        )
         tangents = []
         for o in flat_out:
             if not isinstance(o, torch.Tensor):
-                raise RuntimeError(f"linearize(f, *primals): Expected f to return only Tensors, got {type(o)}")
+                raise RuntimeError(
+                    f"linearize(f, *primals): Expected f to return only Tensors, got {type(o)}"
+                )
             mine = isinstance(o, Value) and o._level is level
             results.append(o._inner if isinstance(o, Value) and mine else o)
             t = tangent_of(o) if mine else None
@@ -91,14 +104,20 @@ def _linearized(func: Callable[..., Any], flat: list[Any], spec: pytree.TreeSpec
         level.close()
         trace.close()
     saved_constants = trace.take_constants()
-    if not copying and any(isinstance(saved, Saved) and saved.tensor._version != saved.version for saved in saved_constants):
+    if not copying and any(
+        isinstance(saved, Saved) and saved.tensor._version != saved.version
+        for saved in saved_constants
+    ):
         raise _Overwritten
     linear_part = GraphModule(torch.nn.Module(), trace.graph, "LinearPart")
 
     def push(tangents: list[Any]) -> Any:
         found = iter(linear_part(*tangents, *map(_constant, saved_constants)))
         return pytree.tree_unflatten(
-            [own_memory(next(found), tangents, o) if live else torch.zeros_like(o) for o, live in zip(results, active, strict=True)],
+            [
+                own_memory(next(found), tangents, o) if live else torch.zeros_like(o)
+                for o, live in zip(results, active, strict=True)
+            ],
             out_spec,
         )
 
@@ -107,7 +126,8 @@ def _linearized(func: Callable[..., Any], flat: list[Any], spec: pytree.TreeSpec
 
 @cache
 def _linear_part() -> Any:
-    from .trace import Trace  # a late import: sympy and Dynamo take longer to import than all of this package
+    # a late import: sympy and Dynamo take longer to import than all of this package
+    from .trace import Trace
 
     class LinearPart(Trace):
         """A trace whose constants become arguments. Each constant is stored with the version that it had at its first use."""
@@ -140,7 +160,10 @@ def _linear_part() -> Any:
                 node.meta.clear()
             self.graph.eliminate_dead_code()
             taken = []
-            last = next((node for node in reversed(self.graph.nodes) if node.op == "placeholder"), None)  # None if there are no primals
+            # None if there are no primals
+            last = next(
+                (node for node in reversed(self.graph.nodes) if node.op == "placeholder"), None
+            )
             for node in list(self.graph.nodes):
                 if node.op == "get_attr":
                     name = str(node.target)

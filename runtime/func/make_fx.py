@@ -77,16 +77,24 @@ def make_fx(
         flat, spec = pytree.tree_flatten((args, {}))
         out_spec: Any = None
         inputs = [x for x in flat if isinstance(x, torch.Tensor)]
-        abstraction = Abstraction.of(inputs, dynamic=tracing_mode == "symbolic", fake=tracing_mode == "fake")
+        abstraction = Abstraction.of(
+            inputs, dynamic=tracing_mode == "symbolic", fake=tracing_mode == "fake"
+        )
         if abstraction is not None and tracing_mode != "real":
             abstraction.allows_real_constants = _allow_non_fake_inputs
         root = _root(f) if record_module_stack else None
         functions = None if root is None or _disable_torch_fn_metadata_mode else Functions()
-        provenance = Provenance(stacks=record_stack_traces or record_module_stack, root=root, functions=functions)
+        provenance = Provenance(
+            stacks=record_stack_traces or record_module_stack, root=root, functions=functions
+        )
         level = (PreDispatchTrace if pre_dispatch else Trace)(
             abstraction=abstraction,
             decompositions=decomposition_table,
-            reads="symbol" if abstraction is not None else "refuse" if _error_on_data_dependent_ops else "constant",
+            reads="symbol"
+            if abstraction is not None
+            else "refuse"
+            if _error_on_data_dependent_ops
+            else "constant",
             provenance=provenance,
         )
         proxies = ModuleProxies(level) if proxy_module_inputs else None
@@ -101,15 +109,25 @@ def make_fx(
 
         symbolic = tracing_mode == "symbolic"
         names = _names(f, args)
-        placeholders = [f"{name}_{i + 1}" for name, x in zip(names, args, strict=True) for i in range(len(pytree.tree_leaves(x)))]
+        placeholders = [
+            f"{name}_{i + 1}"
+            for name, x in zip(names, args, strict=True)
+            for i in range(len(pytree.tree_leaves(x)))
+        ]
         with ExitStack() as stack:
             if functions is not None:
                 stack.enter_context(functions)
             stack.enter_context(_uncached_autocast())
             unknown = [i for i, x in enumerate(flat) if symbolic and type(x) is int]
-            run_trace(level, run, flat, placeholders, unknown=unknown, dispatcher=symbolic or pre_dispatch)
+            run_trace(
+                level, run, flat, placeholders, unknown=unknown, dispatcher=symbolic or pre_dispatch
+            )
         _structured(level.graph, names, spec, out_spec)
-        module = module_of(level.graph, level.attributes, type(f).__name__ if isinstance(f, torch.nn.Module) else _name(f))
+        module = module_of(
+            level.graph,
+            level.attributes,
+            type(f).__name__ if isinstance(f, torch.nn.Module) else _name(f),
+        )
         if abstraction is not None and symbolic:
             module.shape_env = abstraction.shape_env
         return module
@@ -139,7 +157,9 @@ def _name(f: Any) -> str:
     return name if name.isidentifier() else "Traced"
 
 
-def _structured(graph: fx.Graph, names: list[str], in_spec: pytree.TreeSpec, out_spec: pytree.TreeSpec) -> None:
+def _structured(
+    graph: fx.Graph, names: list[str], in_spec: pytree.TreeSpec, out_spec: pytree.TreeSpec
+) -> None:
     """Give the graph the signature of the program. Plain where that is possible, so that graph passes can copy its nodes: flat arguments
     need no code generation of their own, nor do results in tuples, lists and dicts."""
     output = graph.output_node()
@@ -148,11 +168,15 @@ def _structured(graph: fx.Graph, names: list[str], in_spec: pytree.TreeSpec, out
         results: Any = output.args[0]
         output.args = (pytree.tree_unflatten(list(results), out_spec),)
     if not plain_out or not all(spec.is_leaf() for spec in in_spec.child(0).children()):
-        graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(names, in_spec, None if plain_out else out_spec)))
+        graph.set_codegen(
+            _PyTreeCodeGen(_PyTreeInfo(names, in_spec, None if plain_out else out_spec))
+        )
 
 
 def _is_plain(spec: pytree.TreeSpec) -> bool:
-    return spec.is_leaf() or (spec.type in (tuple, list, dict) and all(map(_is_plain, spec.children())))
+    return spec.is_leaf() or (
+        spec.type in (tuple, list, dict) and all(map(_is_plain, spec.children()))
+    )
 
 
 def _names(f: Callable[..., Any], args: Sequence[Any]) -> list[str]:
@@ -161,5 +185,9 @@ def _names(f: Callable[..., Any], args: Sequence[Any]) -> list[str]:
     if not isinstance(f, torch.nn.Module) and hasattr(unwrap(f), "__code__"):
         parameters = signature(f).parameters.values()
         if not any(p.kind is Parameter.VAR_POSITIONAL for p in parameters):
-            known = [p.name for p in parameters if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
+            known = [
+                p.name
+                for p in parameters
+                if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+            ]
     return [known[i] if i < len(known) else f"arg{i}" for i in range(len(args))]

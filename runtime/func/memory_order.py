@@ -28,7 +28,11 @@ _RANDOM = getattr(aten.random, "from")
 
 def in_order_of_memory(functional: Any) -> Callable[..., Any]:
     """``functional``, or another function that draws as the op does which writes, and whose results have the same strides."""
-    others: dict[Any, Callable[..., Any]] = {_BERNOULLI: _bernoulli, _RANDOM: _random_from, _RRELU: _rrelu}
+    others: dict[Any, Callable[..., Any]] = {
+        _BERNOULLI: _bernoulli,
+        _RANDOM: _random_from,
+        _RRELU: _rrelu,
+    }
     run: Callable[..., Any] = others.get(functional, functional)
     return run
 
@@ -39,7 +43,9 @@ def _rrelu(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return out.contiguous(), noise
 
 
-def _random_from(target: torch.Tensor, low: int, high: int | None, *, generator: Any = None) -> torch.Tensor:
+def _random_from(
+    target: torch.Tensor, low: int, high: int | None, *, generator: Any = None
+) -> torch.Tensor:
     """``random.from`` by ``random.to``: Python source cannot name an overload that is called ``from``, and a graph is printed as source."""
     drawn: torch.Tensor
     if high is None:
@@ -50,22 +56,35 @@ def _random_from(target: torch.Tensor, low: int, high: int | None, *, generator:
 
 
 def _bernoulli(target: torch.Tensor, p: float, *, generator: Any = None) -> torch.Tensor:
-    order = _order(target) if target.device.type != "cpu" or _follows_memory() else list(range(target.dim()))
+    order = (
+        _order(target)
+        if target.device.type != "cpu" or _follows_memory()
+        else list(range(target.dim()))
+    )
     out: torch.Tensor
     if order == sorted(order):
         out = _BERNOULLI(target, p, generator=generator)
     else:
-        out = _BERNOULLI(target.permute(order), p, generator=generator).permute([order.index(d) for d in range(len(order))])
+        out = _BERNOULLI(target.permute(order), p, generator=generator).permute(
+            [order.index(d) for d in range(len(order))]
+        )
     return out
 
 
 def draws_in_turn(func: Any, target: torch.Tensor) -> bool:
     """Whether ``func`` draws other numbers for ``target``, which has gaps, than for a copy of it. On the CPU ``normal_`` draws 16 and more
     numbers at once, where there are no gaps between them."""
-    return func is aten.normal_.default and target.device.type == "cpu" and not _dense(target) and target.numel() >= 16
+    return (
+        func is aten.normal_.default
+        and target.device.type == "cpu"
+        and not _dense(target)
+        and target.numel() >= 16
+    )
 
 
-def filled(func: Any, targets: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any] | None:
+def filled(
+    func: Any, targets: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> list[Any] | None:
     """What ``func``, an op with ``out=``, fills ``targets`` with if that depends on their strides. None if it does not."""
     if func is not aten.bernoulli.out or targets[0].shape != args[0].shape:
         return None
@@ -79,11 +98,18 @@ def laid_out_as(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     lazily = old.is_conj(), old.is_neg()
     if (new.is_conj(), new.is_neg()) != lazily:
         new = _turned(_turned(new, *lazily).resolve_conj().resolve_neg(), *lazily)
-    if old.layout is not torch.strided or new.layout is not torch.strided or new.stride() == old.stride():
+    if (
+        old.layout is not torch.strided
+        or new.layout is not torch.strided
+        or new.stride() == old.stride()
+    ):
         return new
-    differ = any(a != b for a, b, n in zip(new.stride(), old.stride(), old.shape, strict=True) if n != 1)
+    differ = any(
+        a != b for a, b, n in zip(new.stride(), old.stride(), old.shape, strict=True) if n != 1
+    )
     if differ and not shows_twice(old):
-        return _turned(aten.copy.default(_turned(old, *lazily), _turned(new, *lazily)), *lazily)  # what `copy` returns is not lazy
+        # what `copy` returns is not lazy
+        return _turned(aten.copy.default(_turned(old, *lazily), _turned(new, *lazily)), *lazily)
     return new
 
 

@@ -13,10 +13,14 @@ from .provenance import here
 aten = torch.ops.aten
 
 
-def _drawn_between(x: torch.Tensor, low: Any, high: Any, *, generator: torch.Generator | None = None) -> torch.Tensor:
+def _drawn_between(
+    x: torch.Tensor, low: Any, high: Any, *, generator: torch.Generator | None = None
+) -> torch.Tensor:
     """The numbers of ``aten.random.from``, by an op that draws the same."""
     if high is None:
-        raise RuntimeError(f"random_({low}, None) has no upper end, which a graph cannot say. Give it one.{here()}")
+        raise RuntimeError(
+            f"random_({low}, None) has no upper end, which a graph cannot say. Give it one.{here()}"
+        )
     drawn: torch.Tensor
     if generator is None:
         drawn = aten.randint_like.low_dtype(x, low, high)
@@ -25,7 +29,9 @@ def _drawn_between(x: torch.Tensor, low: Any, high: Any, *, generator: torch.Gen
     return drawn
 
 
-def _redrawn_between(x: torch.Tensor, low: Any, high: Any, *, generator: torch.Generator | None = None) -> torch.Tensor:
+def _redrawn_between(
+    x: torch.Tensor, low: Any, high: Any, *, generator: torch.Generator | None = None
+) -> torch.Tensor:
     return x.copy_(_drawn_between(x, low, high, generator=generator))
 
 

@@ -26,18 +26,25 @@ class OutsideMemory:
     """
 
     def __init__(self, abstract: bool = False) -> None:
-        self.abstract = abstract  # the program runs on fake tensors: its writes change versions alone
+        # the program runs on fake tensors: its writes change versions alone
+        self.abstract = abstract
         self.tensors: dict[int, Any] = {}  # by address of a storage: the storage
         self.saved: dict[int, Any] = {}  # likewise: its bytes before the first write
-        self.patterns: list[tuple[torch.Tensor, torch.Tensor]] = []  # a compressed sparse tensor, and a copy from before the first write
+        # a compressed sparse tensor, and a copy from before the first write
+        self.patterns: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.versions: list[tuple[torch.Tensor, int]] = []
-        self.literals: dict[int, Any] = {}  # by address of a storage: the value of the trace that it is the memory of
+        # by address of a storage: the value of the trace that it is the memory of
+        self.literals: dict[int, Any] = {}
 
     def hold(self, t: torch.Tensor) -> None:
         """Note a tensor that is not the trace's."""
         parts = list(_parts(t))
-        self.tensors.update((storage._cdata, storage) for part in parts for storage in _storages(part))
-        self.versions += [(each, each._version) for each in (t, *parts) if parts and not each.is_inference()]
+        self.tensors.update(
+            (storage._cdata, storage) for part in parts for storage in _storages(part)
+        )
+        self.versions += [
+            (each, each._version) for each in (t, *parts) if parts and not each.is_inference()
+        ]
 
     def literal(self, value: Any) -> None:
         """Note a literal of the program's text, whose memory is its own."""
@@ -48,11 +55,19 @@ class OutsideMemory:
         """Before a call of ``op`` that writes: copy the memory that it writes to, if it comes from outside, and end literals in it."""
         for t in _written(op, args, kwargs):
             for part in _parts(t):
-                fresh = [s for s in _storages(part) if s._cdata in self.tensors and s._cdata not in self.saved]
+                fresh = [
+                    s
+                    for s in _storages(part)
+                    if s._cdata in self.tensors and s._cdata not in self.saved
+                ]
                 self.saved.update((storage._cdata, storage.clone()) for storage in fresh)
                 if fresh and part.layout in _COMPRESSED:
                     self._keep_pattern(part)
-            if self.literals and t.layout is torch.strided and (value := self.literals.pop(_address(t), None)) is not None:
+            if (
+                self.literals
+                and t.layout is torch.strided
+                and (value := self.literals.pop(_address(t), None)) is not None
+            ):
                 value._literal = None
 
     def _keep_pattern(self, t: torch.Tensor) -> None:
@@ -79,7 +94,11 @@ class OutsideMemory:
 
 def _written(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """The tensors that a call of ``op`` writes to."""
-    names = [a.name for a in op.func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    names = [
+        a.name
+        for a in op.func._schema.arguments
+        if a.alias_info is not None and a.alias_info.is_write
+    ]
     for name in (*names, *hidden_writes(op, args, kwargs)):
         given = op.argument(op.positions[name], args, kwargs)
         for t in given if isinstance(given, (list, tuple)) else (given,):
@@ -106,7 +125,10 @@ def _parts(t: Any) -> Iterator[torch.Tensor]:
 def _storages(t: torch.Tensor) -> list[Any]:
     """The storages of a plain tensor; of a sparse one those of its indices and values."""
     with torch._C._DisableTorchDispatch():
-        return [part.untyped_storage() for part in (getattr(t, name)() for name in _PARTS.get(t.layout, ()))]
+        return [
+            part.untyped_storage()
+            for part in (getattr(t, name)() for name in _PARTS.get(t.layout, ()))
+        ]
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -114,8 +136,12 @@ _COMPRESSED = frozenset((torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, t
 _PARTS = {  # of each layout the methods that give the tensors that it consists of
     torch.strided: ("detach",),
     torch.sparse_coo: ("_indices", "_values"),
-    **dict.fromkeys((torch.sparse_csr, torch.sparse_bsr), ("crow_indices", "col_indices", "values")),
-    **dict.fromkeys((torch.sparse_csc, torch.sparse_bsc), ("ccol_indices", "row_indices", "values")),
+    **dict.fromkeys(
+        (torch.sparse_csr, torch.sparse_bsr), ("crow_indices", "col_indices", "values")
+    ),
+    **dict.fromkeys(
+        (torch.sparse_csc, torch.sparse_bsc), ("ccol_indices", "row_indices", "values")
+    ),
 }
 
 
@@ -135,10 +161,16 @@ def private_copy(t: torch.Tensor) -> torch.Tensor:
     t = held_by_session(t.detach())
     if isinstance(t, Value):
         t = constant_of(t)
-    if type(t) is not torch.Tensor or t.layout is not torch.strided or t.is_nested or t._is_zerotensor():
+    if (
+        type(t) is not torch.Tensor
+        or t.layout is not torch.strided
+        or t.is_nested
+        or t._is_zerotensor()
+    ):
         return t.clone()
     storage: Any = t.untyped_storage()
-    with torch._C._DisableTorchDispatch():  # an enclosing vmap would draw what `empty` leaves unset, for each of its elements
+    # an enclosing vmap would draw what `empty` leaves unset, for each of its elements
+    with torch._C._DisableTorchDispatch():
         fresh = factories.empty(0, dtype=t.dtype, device=t.device)
         fresh.set_(storage.clone(), t.storage_offset(), t.shape, t.stride())
         fresh = torch._neg_view(fresh) if t.is_neg() else fresh

@@ -19,7 +19,8 @@ from .provenance import here
 
 aten = torch.ops.aten
 _MAY_OVERLAP = frozenset((aten.expand.default, aten.unfold.default, aten.as_strided.default))
-Step = tuple[Any, tuple[Any, ...], dict[str, Any], int | None]  # see ``Chain`` of :mod:`.functionalize`
+# see ``Chain`` of :mod:`.functionalize`
+Step = tuple[Any, tuple[Any, ...], dict[str, Any], int | None]
 
 
 def shows_twice(t: torch.Tensor) -> bool:
@@ -36,7 +37,11 @@ def shows_twice(t: torch.Tensor) -> bool:
 
 def has_gaps(t: torch.Tensor) -> bool:
     """Whether there are elements of memory between those of ``t``, each of which ``t`` shows once."""
-    return t.layout is torch.strided and not aten.is_non_overlapping_and_dense.default(t) and not shows_twice(t)
+    return (
+        t.layout is torch.strided
+        and not aten.is_non_overlapping_and_dense.default(t)
+        and not shows_twice(t)
+    )
 
 
 def overlaps(base: torch.Tensor, chain: Sequence[Step]) -> bool:
@@ -52,11 +57,15 @@ def overlaps(base: torch.Tensor, chain: Sequence[Step]) -> bool:
 
 def refuse_gaps(base: torch.Tensor, chain: Sequence[Step]) -> None:
     """Refuse a write through ``as_strided`` of ``base``, or of a view of it, that may reach elements which this tensor does not show."""
-    last = max((i for i, step in enumerate(chain) if step[0] is aten.as_strided.default), default=-1)
+    last = max(
+        (i for i, step in enumerate(chain) if step[0] is aten.as_strided.default), default=-1
+    )
     t = base
     for func, rest, kwargs, which in chain[: last + 1]:
         part = _viewed(t, func, rest, kwargs, which)
-        if func is aten.as_strided.default and not (aten.is_non_overlapping_and_dense.default(t) and _is_within(part, t)):
+        if func is aten.as_strided.default and not (
+            aten.is_non_overlapping_and_dense.default(t) and _is_within(part, t)
+        ):
             raise InplaceError(
                 "a write through as_strided of a tensor that does not fill its memory, which may reach elements beside it. Take as_strided "
                 f"of the tensor that it is a view of, or of a contiguous copy.{here()}"
@@ -83,13 +92,19 @@ def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
     return all(n == 1 or p == q for n, p, q in zip(a.shape, a.stride(), b.stride(), strict=True))
 
 
-def through_copy(base: torch.Tensor, chain: Sequence[Step], write: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+def through_copy(
+    base: torch.Tensor,
+    chain: Sequence[Step],
+    write: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
     """``base`` after ``write``, which gets the view of a copy and the copy, writes to the view and returns it."""
     copy: torch.Tensor
     if has_gaps(base):  # then a clone has other strides
         copy = aten.copy.default(base, base)
     elif base.storage_offset() or shows_twice(base):
-        copy = aten.as_strided_scatter.default(base, base, base.shape, base.stride(), base.storage_offset())
+        copy = aten.as_strided_scatter.default(
+            base, base, base.shape, base.stride(), base.storage_offset()
+        )
     else:
         copy = base.clone()
     part = copy
@@ -108,8 +123,12 @@ def _seen_through(written: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
     if written.dtype is copy.dtype:
         after = aten.as_strided.default(written, shape, strides, offset)
     elif copy.dtype.is_complex and written.dtype is copy.dtype.to_real():
-        parts = aten.as_strided.default(written, [*shape, 2], [*(2 * s for s in strides), 1], 2 * offset)
-        after = aten.view_as_complex.default(aten._neg_view.default(parts) if written.is_neg() else parts)
+        parts = aten.as_strided.default(
+            written, [*shape, 2], [*(2 * s for s in strides), 1], 2 * offset
+        )
+        after = aten.view_as_complex.default(
+            aten._neg_view.default(parts) if written.is_neg() else parts
+        )
     elif written.dtype.itemsize == copy.dtype.itemsize:
         after = aten.as_strided.default(written, shape, strides, offset).view(copy.dtype)
     else:
@@ -122,7 +141,9 @@ def _seen_through(written: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
     return aten._conj.default(after) if after.is_conj() != copy.is_conj() else after
 
 
-def _viewed(t: torch.Tensor, func: Any, rest: tuple[Any, ...], kwargs: dict[str, Any], which: int | None) -> torch.Tensor:
+def _viewed(
+    t: torch.Tensor, func: Any, rest: tuple[Any, ...], kwargs: dict[str, Any], which: int | None
+) -> torch.Tensor:
     out = func(t, *rest, **kwargs)
     part: torch.Tensor = out if which is None else out[which]
     return part

@@ -18,7 +18,11 @@ from typing import Any
 import torch
 from torch import fx
 from torch._C import DispatchKey, _len_torch_dispatch_stack
-from torch._ops import _len_torch_dispatch_stack_pre_dispatch, _pop_mode_from_pre_dispatch, _set_mode_pre_dispatch
+from torch._ops import (
+    _len_torch_dispatch_stack_pre_dispatch,
+    _pop_mode_from_pre_dispatch,
+    _set_mode_pre_dispatch,
+)
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.utils import _pytree as pytree
@@ -71,10 +75,16 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
         would do it before the inner level sees them: it might draw in another way. And the mode of the inner level sees them first. It sees
         ordinary calls only, so it would see this one after the trace."""
         mode = _get_current_dispatch_mode() if _len_torch_dispatch_stack() else None
-        inner = mode if isinstance(mode, LevelMode) and mode.level.number > self.level.number else None
+        inner = (
+            mode if isinstance(mode, LevelMode) and mode.level.number > self.level.number else None
+        )
         found = innermost(args, kwargs)
         level = inner.level if inner is not None else found
-        decomposed = level is not None and level.number > self.level.number and func not in getattr(level, "whole", ())
+        decomposed = (
+            level is not None
+            and level.number > self.level.number
+            and func not in getattr(level, "whole", ())
+        )
         if decomposed and _is_composite(func):
             with self:
                 return _decomposed(func, args, kwargs or {})
@@ -89,7 +99,9 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
 
     def __enter__(self) -> Any:
         _TURN.acquire()
-        self.around.append(_pop_mode_from_pre_dispatch() if _len_torch_dispatch_stack_pre_dispatch() else None)
+        self.around.append(
+            _pop_mode_from_pre_dispatch() if _len_torch_dispatch_stack_pre_dispatch() else None
+        )
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *exc: Any) -> None:
@@ -115,7 +127,9 @@ class PreDispatchTrace(Trace):
         self.grad_mode = torch.is_grad_enabled()
         self.first = self.grad_mode
         self.autocast: dict[str, Autocast] = {device: _autocast(device) for device in _DEVICES}
-        self.regions: dict[str, list[tuple[fx.Node, Autocast]]] = {device: [] for device in _DEVICES}
+        self.regions: dict[str, list[tuple[fx.Node, Autocast]]] = {
+            device: [] for device in _DEVICES
+        }
 
     def record(self, func: Any, args: Any, kwargs: Any) -> Any:
         # A rule of an inner level may call this level itself, not through the mode. The mode is on then, and would see the call again.
@@ -140,12 +154,20 @@ class PreDispatchTrace(Trace):
                 self._node(_exit_autocast, node)
             if now != self.autocast[device]:
                 enabled, dtype = now
-                regions.append((self._node(_enter_autocast, device, dtype, enabled, False), self.autocast[device]))
+                regions.append(
+                    (
+                        self._node(_enter_autocast, device, dtype, enabled, False),
+                        self.autocast[device],
+                    )
+                )
                 self.autocast[device] = now
 
     def finish(self) -> None:
         """Leave the modes as they were at the start."""
-        start = {device: regions[0][1] if regions else self.autocast[device] for device, regions in self.regions.items()}
+        start = {
+            device: regions[0][1] if regions else self.autocast[device]
+            for device, regions in self.regions.items()
+        }
         self.switch(self.first, start)
 
     def _node(self, func: Any, *args: Any) -> fx.Node:
@@ -159,7 +181,11 @@ class PreDispatchTrace(Trace):
 @cache
 def _is_composite(func: Any) -> bool:
     """Whether the dispatcher decomposes ``func`` before a level sees it."""
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), DispatchKey.CompositeImplicitAutograd))
+    return bool(
+        torch._C._dispatch_has_kernel_for_dispatch_key(
+            func.name(), DispatchKey.CompositeImplicitAutograd
+        )
+    )
 
 
 def _decomposed(func: Any, args: Any, kwargs: Any) -> Any:

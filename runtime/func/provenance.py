@@ -39,7 +39,12 @@ Line = tuple[str, int, str]  # file, line, function
 
 _USER, _LAYER, _INSIDE, _CALL, _BACKWARD, _START = range(6)
 _TORCH, _LAYERS, _OURS = (  # with a separator at the end: torchvision is not torch
-    str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(torch.nn.modules.__file__).parent, Path(__file__).parent.parent)
+    str(folder) + os.sep
+    for folder in (
+        Path(torch.__file__).parent,
+        Path(torch.nn.modules.__file__).parent,
+        Path(__file__).parent.parent,
+    )
 )
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _GENERATED = ("<eval_with_key>", "<frozen", "<replay", "<__array_function__")
@@ -48,14 +53,24 @@ _kinds: dict[str, int] = {
     engine.__file__: _BACKWARD,
     __file__: _START,
 }  # by file name
-_PRESERVED = ("stack_trace", "nn_module_stack", "source_fn_stack", "fwd_nn_module_stack", "fwd_source_fn_stack", "torch_fn", "custom")
+_PRESERVED = (
+    "stack_trace",
+    "nn_module_stack",
+    "source_fn_stack",
+    "fwd_nn_module_stack",
+    "fwd_source_fn_stack",
+    "torch_fn",
+    "custom",
+)
 
 
 def _kind(file: str) -> int:
     """What the functions of a file are."""
     if file.startswith(_LAYERS):
         kind = _LAYER
-    elif file.startswith((_TORCH, _OURS, *_GENERATED)) or (file.startswith(_STANDARD) and "-packages" not in file):
+    elif file.startswith((_TORCH, _OURS, *_GENERATED)) or (
+        file.startswith(_STANDARD) and "-packages" not in file
+    ):
         kind = _INSIDE
     else:
         kind = _USER
@@ -159,7 +174,13 @@ class Provenance:
     such notes. ``functions``: what knows the last torch function that the program called; None: no ``torch_fn``.
     """
 
-    def __init__(self, *, stacks: bool = False, root: torch.nn.Module | None = None, functions: Functions | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        stacks: bool = False,
+        root: torch.nn.Module | None = None,
+        functions: Functions | None = None,
+    ) -> None:
         self.stacks = stacks
         self.root = root
         self.functions = functions
@@ -193,7 +214,9 @@ class Provenance:
     def _forward(self, tape_node: Any) -> dict[str, Any]:
         """The origin of the last call that was made before ``tape_node``: the call that it differentiates. The end of a path, such as the
         sum of two gradients, has none of its own: it belongs to the call before it."""
-        at = bisect_right(self.numbers, tape_node.seq) if tape_node.seq < LAST else len(self.numbers)
+        at = (
+            bisect_right(self.numbers, tape_node.seq) if tape_node.seq < LAST else len(self.numbers)
+        )
         return self.origins[at - 1] if at else {}
 
     def _walk(self, origin: dict[str, Any]) -> None:
@@ -219,7 +242,9 @@ class Provenance:
             if self.functions is not None and (name := self.functions.last) is not None:
                 origin["torch_fn"] = name
 
-    def _module_stack(self, running: list[tuple[FrameType, torch.nn.Module]]) -> dict[str, tuple[str, str]]:
+    def _module_stack(
+        self, running: list[tuple[FrameType, torch.nn.Module]]
+    ) -> dict[str, tuple[str, str]]:
         """``{path: (path, class)}`` of the running modules, from outside. The second call of a module has the key ``path@1``."""
         stack: dict[str, tuple[str, str]] = {}
         if not running or running[0][1] is not self.root:

@@ -34,7 +34,9 @@ class ModuleProxies:
         """``values``, the inputs of the program, with a proxy in place of each module."""
         placeholders = [n for n in self.level.graph.nodes if n.op == "placeholder"]
         pairs = zip(placeholders, values, strict=True)
-        return tuple(fx.Proxy(n, self.tracer) if isinstance(v, torch.nn.Module) else v for n, v in pairs)
+        return tuple(
+            fx.Proxy(n, self.tracer) if isinstance(v, torch.nn.Module) else v for n, v in pairs
+        )
 
     def lowered(self, outs: Sequence[Any]) -> list[Any]:
         """Results that are proxies, as nodes."""

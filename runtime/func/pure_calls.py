@@ -25,4 +25,8 @@ def _found(op: Op) -> bool:
     returns = op.func._schema.returns
     hidden = op.record is not None and op.record.hidden_writes is not None
     fresh = len(returns) == 1 and str(returns[0].type) == "Tensor" and returns[0].alias_info is None
-    return op.kind is FUNCTIONAL and fresh and not (op.composite or op.fills_argument or hidden or op.func in UNSAFE)
+    return (
+        op.kind is FUNCTIONAL
+        and fresh
+        and not (op.composite or op.fills_argument or hidden or op.func in UNSAFE)
+    )

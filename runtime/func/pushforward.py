@@ -27,7 +27,8 @@ class DualValue(Value):
 
     _tangent: torch.Tensor | None = None
     _generation: int = 0
-    _detached: int = 0  # the generation of its last ``detach_``; a view of an earlier generation has lost its tangent
+    # the generation of its last ``detach_``; a view of an earlier generation has lost its tangent
+    _detached: int = 0
 
     def tolist(self) -> Any:
         return self._inner.tolist()
@@ -41,7 +42,9 @@ class DualValue(Value):
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
-        raise RuntimeError("mutating directly with `.data` inside functorch transform is not allowed.")
+        raise RuntimeError(
+            "mutating directly with `.data` inside functorch transform is not allowed."
+        )
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"DualValue(level={self._level.number}, primal={self._inner!r}, tangent={self._tangent!r})"
@@ -87,7 +90,8 @@ class DualLevel(Level):
             op = op_of(func)
             if op.record is None and op.composite and op.kind is not INPLACE:
                 return self.run_inside(func.decompose, args, kwargs)
-            if op.kind is not VIEW and not computes_tangents(self.number):  # a view has the tangent of its base
+            # a view has the tangent of its base
+            if op.kind is not VIEW and not computes_tangents(self.number):
                 return self._constant(op, args, kwargs)
             if op.kind is OUT:
                 return self._out(op, args, kwargs)
@@ -124,7 +128,9 @@ class DualLevel(Level):
         return kwargs.get("out") if op.kind is OUT else self._wrap(op, args, kwargs, result, None)
 
     def _any_dual(self, args: Iterable[Any]) -> bool:
-        return any(isinstance(a, Value) and a._level is self and tangent_of(a) is not None for a in args)
+        return any(
+            isinstance(a, Value) and a._level is self and tangent_of(a) is not None for a in args
+        )
 
     def _split(self, op: Op, args: Sequence[Any]) -> tuple[list[Any], list[Any], bool]:
         primals = list(args)
@@ -143,14 +149,18 @@ class DualLevel(Level):
                 mine = [isinstance(b, Value) and b._level is self for b in a]
                 if any(mine):
                     primals[i] = [b._inner if m else b for b, m in zip(a, mine, strict=True)]
-                    tangents[i] = [tangent_of(b) if m else None for b, m in zip(a, mine, strict=True)]
+                    tangents[i] = [
+                        tangent_of(b) if m else None for b, m in zip(a, mine, strict=True)
+                    ]
                     if all(t is None for t in tangents[i]):
                         tangents[i] = None
                     else:
                         found = True
         return primals, tangents, found
 
-    def _wrap(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], result: Any, tangents: Any) -> Any:
+    def _wrap(
+        self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], result: Any, tangents: Any
+    ) -> Any:
         """The results with their tangents. A result of integer or Boolean dtype stays a tensor of the outer levels, unless it is a view."""
         view = op.kind is VIEW
 
@@ -165,12 +175,18 @@ class DualLevel(Level):
 
         return rewrapped(result, wrapped)
 
-    def _mark(self, v: DualValue, op: Op, args: Sequence[Any], kwargs: dict[str, Any], which: int | None) -> None:
+    def _mark(
+        self, v: DualValue, op: Op, args: Sequence[Any], kwargs: dict[str, Any], which: int | None
+    ) -> None:
         source = args[0]
         if isinstance(source, Value) and source._level is self:
             step = ((op.func, tuple(args[1:]), kwargs, which),)
             of = source._view
-            v._view = View(source, step, "") if of is None else View(of.base, of.chain + step, of.creation)
+            v._view = (
+                View(source, step, "")
+                if of is None
+                else View(of.base, of.chain + step, of.creation)
+            )
 
     def _inplace(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         target = args[0]
@@ -197,7 +213,10 @@ class DualLevel(Level):
             _write(op, primals, kwargs)
             self._set_tangent(v, None)
             return target
-        before = [p.clone() if isinstance(p, torch.Tensor) and aliases(p, primals[0]) else p for p in primals]
+        before = [
+            p.clone() if isinstance(p, torch.Tensor) and aliases(p, primals[0]) else p
+            for p in primals
+        ]
         _write(op, primals, kwargs)
         t = fit(tangent_rule(functional)(functional, before, tangents, kwargs, v._inner), v._inner)
         self._set_tangent(v, t)
@@ -205,14 +224,18 @@ class DualLevel(Level):
 
     def _detach(self, v: DualValue) -> DualValue:
         if v._view is not None:
-            raise RuntimeError("Can't detach views in-place. Use detach() instead, which leaves the base as it is.")
+            raise RuntimeError(
+                "Can't detach views in-place. Use detach() instead, which leaves the base as it is."
+            )
         v._tangent = None
         v._detached = v._generation
         if isinstance(v._inner, Value):  # it loses its history at outer levels as well
             detach_inner(v)
         return v
 
-    def _replace(self, op: Op, v: DualValue, primals: list[Any], kwargs: dict[str, Any], found: bool) -> DualValue:
+    def _replace(
+        self, op: Op, v: DualValue, primals: list[Any], kwargs: dict[str, Any], found: bool
+    ) -> DualValue:
         """Run ``set_``, ``resize_`` or ``resize_as_``, which give a tensor other memory or another shape. A tangent is an error."""
         if found:
             raise InplaceError(f"{op.func} has no derivative; make a new tensor instead")
@@ -225,7 +248,8 @@ class DualLevel(Level):
         primals, _, found = self._split(op, args)
         if found and args[0].dtype in DIFFERENTIABLE:
             return self._inplace(op, [lift_in_place(self, args[0], op.func), *args[1:]], kwargs)
-        uncounted(op.func, *primals, **self.lowered_kwargs(kwargs))  # the dispatcher counts the write on `args[0]`
+        # the dispatcher counts the write on `args[0]`
+        uncounted(op.func, *primals, **self.lowered_kwargs(kwargs))
         return args[0]
 
     def _set_tangent(self, v: DualValue, t: torch.Tensor | None) -> None:
@@ -249,7 +273,8 @@ class DualLevel(Level):
                 if t is None:
                     new = old.clone()  # type: ignore[union-attr]  # one of the two is a tensor
                 else:
-                    new = t.new_zeros(base.shape, dtype=base.dtype)  # made from t, so that it is batched if t is
+                    # made from t, so that it is batched if t is
+                    new = t.new_zeros(base.shape, dtype=base.dtype)
                     new = new if old is None else new + old
             part = new if view is None else view.replay(new)
             part.zero_() if t is None else part.copy_(t)
@@ -259,7 +284,9 @@ class DualLevel(Level):
     def _out(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         _, _, found = self._split(op, args)
         if found or self._any_dual(kwargs.values()):
-            raise RuntimeError(f"{op.base_name}(): functions with out=... arguments don't support automatic differentiation")
+            raise RuntimeError(
+                f"{op.base_name}(): functions with out=... arguments don't support automatic differentiation"
+            )
         op.func(*self.lowered_args(args), **self.lowered_kwargs(kwargs))
         return kwargs.get("out")
 

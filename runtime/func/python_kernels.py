@@ -23,7 +23,9 @@ _DROPOUT = torch.ops.aten.dropout.default
 _BATCH_NORM = torch.ops.aten.native_batch_norm.default
 
 
-_drop: Callable[[torch.Tensor, float, bool], torch.Tensor] = _DROPOUT.py_kernels[DispatchKey.CompositeImplicitAutograd]
+_drop: Callable[[torch.Tensor, float, bool], torch.Tensor] = _DROPOUT.py_kernels[
+    DispatchKey.CompositeImplicitAutograd
+]
 
 
 def _dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
@@ -68,7 +70,9 @@ def _layer_by_layer(overload: Any) -> None:
         states = []
         for i in range(n):
             own = params[i * size : (i + 1) * size]
-            x, *state = overload(x, of_layers[i], own, has_biases, 1, 0.0, train, bidirectional, batch_first)
+            x, *state = overload(
+                x, of_layers[i], own, has_biases, 1, 0.0, train, bidirectional, batch_first
+            )
             states.append(state)
             if i < n - 1:
                 x = torch.dropout(x, dropout, train)
@@ -76,8 +80,15 @@ def _layer_by_layer(overload: Any) -> None:
 
 
 def sees_ours(args: Sequence[Any]) -> bool:
-    return any(isinstance(a, Value) for a in args) or isinstance(_get_current_dispatch_mode(), LevelMode)
+    return any(isinstance(a, Value) for a in args) or isinstance(
+        _get_current_dispatch_mode(), LevelMode
+    )
 
 
-for _net in (torch.ops.aten.lstm, torch.ops.aten.gru, torch.ops.aten.rnn_tanh, torch.ops.aten.rnn_relu):
+for _net in (
+    torch.ops.aten.lstm,
+    torch.ops.aten.gru,
+    torch.ops.aten.rnn_tanh,
+    torch.ops.aten.rnn_relu,
+):
     _layer_by_layer(_net.input)

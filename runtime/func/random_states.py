@@ -55,7 +55,8 @@ _KEPT = (
     "there when it has returned. A graph would go on drawing from it, where each call may make or seed it. Make it before the call, and "
     "let the program find it as an argument, a variable or an attribute."
 )
-_BOUND = 1 << 40  # torch.seed() and initial_seed() of a trace give larger ones, which are others in the next call
+# torch.seed() and initial_seed() of a trace give larger ones, which are others in the next call
+_BOUND = 1 << 40
 _DEFAULT_SEED = torch.Generator().initial_seed()
 
 
@@ -91,7 +92,9 @@ def _seed_of(generator: Any) -> int | None:
     """The seed that ``generator`` was just given; None if it is in another state, or if draws may be made elsewhere than on the CPU.
     ``torch.manual_seed`` seeds the default generators of all devices."""
     seed: int = generator.initial_seed()
-    elsewhere = generator.device.type != "cpu" or (_is_default(generator) and torch.accelerator.is_available())
+    elsewhere = generator.device.type != "cpu" or (
+        _is_default(generator) and torch.accelerator.is_available()
+    )
     if elsewhere or (seed >= _BOUND and seed != _DEFAULT_SEED):
         return None
     return seed if _is_fresh(generator) else None
@@ -104,7 +107,10 @@ def _is_default(generator: Any) -> bool:
 
 def _is_fresh(generator: Any) -> bool:
     """Whether ``generator`` is in the state of its seed."""
-    return torch.equal(torch.Generator(generator.device).manual_seed(generator.initial_seed()).get_state(), generator.get_state())
+    return torch.equal(
+        torch.Generator(generator.device).manual_seed(generator.initial_seed()).get_state(),
+        generator.get_state(),
+    )
 
 
 def _seed_in(state: torch.Tensor) -> int | None:
@@ -127,7 +133,13 @@ def _in_variables(generator: Any) -> Any:
     while frame is not None:
         names = (frame.f_globals.get(name) for name in frame.f_code.co_names)
         for x in (*frame.f_locals.values(), *names):
-            held = x.values() if type(x) is dict else x if type(x) in (list, tuple) else getattr(x, "__dict__", {}).values()
+            held = (
+                x.values()
+                if type(x) is dict
+                else x
+                if type(x) in (list, tuple)
+                else getattr(x, "__dict__", {}).values()
+            )
             for y in (x, *held):
                 if isinstance(y, torch.Generator) and y is not generator and y._cdata == address:  # type: ignore[attr-defined]
                     return y
@@ -164,17 +176,23 @@ class RandomStates:
     def __init__(self, generators: Sequence[Any]) -> None:
         self.around = _AROUND.states
         known = [] if self.around is None else [g for g, _ in self.around.states.values()]
-        generators = [g for g in {g._cdata: g for g in (*known, *generators)}.values() if not _is_default(g)]
+        generators = [
+            g for g in {g._cdata: g for g in (*known, *generators)}.values() if not _is_default(g)
+        ]
         self.before = [(g, g.get_state()) for g in generators]
-        self.secrets: dict[int, int] = {}  # by address of a generator: the seed that it has while the program is traced
-        self.states: dict[int, tuple[Any, torch.Tensor]] = {}  # by address, since a call of ATen gets another object for a generator
+        # by address of a generator: the seed that it has while the program is traced
+        self.secrets: dict[int, int] = {}
+        # by address, since a call of ATen gets another object for a generator
+        self.states: dict[int, tuple[Any, torch.Tensor]] = {}
         for g in (torch.default_generator, *generators):
-            g.manual_seed(_BOUND | secrets.randbits(62))  # a seed that the program does not set by chance
+            # a seed that the program does not set by chance
+            g.manual_seed(_BOUND | secrets.randbits(62))
             self.states[g._cdata] = g, g.get_state()
             self.secrets[g._cdata] = g.initial_seed()
         self.entered = {cdata: state for cdata, (_, state) in self.states.items()}
         self.drawn: set[int] = set()
-        self.first: dict[int, int] = {}  # by address of a generator: the seed that it had at the first draw
+        # by address of a generator: the seed that it had at the first draw
+        self.first: dict[int, int] = {}
         self.met: dict[int, _Met] = {}  # by address
 
     @contextmanager
@@ -252,7 +270,8 @@ class RandomStates:
     def _note(self, generator: Any, before: torch.Tensor) -> None:
         """A call has been made that may draw from ``generator``. ``before``: the state of it before the call."""
         with _disable_current_modes():
-            if torch.equal(before, generator.get_state()):  # only abstract values were drawn, or the branch that was taken draws nothing
+            # only abstract values were drawn, or the branch that was taken draws nothing
+            if torch.equal(before, generator.get_state()):
                 torch.rand((), generator=generator)
             self.states[generator._cdata] = generator, generator.get_state()
             self.drawn.add(generator._cdata)

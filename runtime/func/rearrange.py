@@ -14,7 +14,9 @@ _OTHERS = (_REST,)  # the dimensions of ... as they are; a list of it, for `(...
 Groups = list[Sequence[str]]
 
 
-def rearrange(tensor: torch.Tensor | Sequence[torch.Tensor], pattern: str, **axes_lengths: int) -> torch.Tensor:
+def rearrange(
+    tensor: torch.Tensor | Sequence[torch.Tensor], pattern: str, **axes_lengths: int
+) -> torch.Tensor:
     """Reshape and transpose by a pattern of named axes, as ``torch.func.rearrange``.
 
     >>> rearrange(torch.zeros(2, 6, 4), "b (h h1) w -> b h (w h1)", h1=3).shape
@@ -27,14 +29,20 @@ def rearrange(tensor: torch.Tensor | Sequence[torch.Tensor], pattern: str, **axe
     x = tensor if isinstance(tensor, torch.Tensor) else torch.stack(list(tensor))
     sides = pattern.split("->")
     if len(sides) != 2:
-        raise ValueError(f"rearrange: the pattern {pattern!r} must have one '->' between its two sides")
+        raise ValueError(
+            f"rearrange: the pattern {pattern!r} must have one '->' between its two sides"
+        )
     left, right = (_parse(side, pattern) for side in sides)
     names, wanted = ([axis for group in side for axis in group] for side in (left, right))
     if set(names) != set(wanted):
-        raise ValueError(f"rearrange: {sorted(set(names) ^ set(wanted))} stand on one side of {pattern!r} only")
+        raise ValueError(
+            f"rearrange: {sorted(set(names) ^ set(wanted))} stand on one side of {pattern!r} only"
+        )
     unknown = sorted(axes_lengths.keys() - set(names))
     if unknown:
-        raise ValueError(f"rearrange: lengths are given for {unknown}, which are not in {pattern!r}")
+        raise ValueError(
+            f"rearrange: lengths are given for {unknown}, which are not in {pattern!r}"
+        )
     sizes = _sizes(x, left, pattern, axes_lengths)
     flat = x.reshape([n for axis in names for n in sizes[axis]])
     starts, at = {}, 0
@@ -42,7 +50,15 @@ def rearrange(tensor: torch.Tensor | Sequence[torch.Tensor], pattern: str, **axe
         starts[axis] = at
         at += len(sizes[axis])
     order = [starts[axis] + k for axis in wanted for k in range(len(sizes[axis]))]
-    shape = [n for group in right for n in (sizes[_REST] if group is _OTHERS else [math.prod(math.prod(sizes[axis]) for axis in group)])]
+    shape = [
+        n
+        for group in right
+        for n in (
+            sizes[_REST]
+            if group is _OTHERS
+            else [math.prod(math.prod(sizes[axis]) for axis in group)]
+        )
+    ]
     return flat.permute(order).reshape(shape)
 
 
@@ -59,7 +75,9 @@ def _parse(side: str, pattern: str) -> Groups:
                 groups.append([])
             continue
         if token != _REST and token != "1" and not token.isidentifier():
-            raise ValueError(f"rearrange: {token!r} in {pattern!r} is no axis; axes are identifiers, 1 or ...")
+            raise ValueError(
+                f"rearrange: {token!r} in {pattern!r} is no axis; axes are identifiers, 1 or ..."
+            )
         axes: Sequence[str] = [] if token == "1" else [token]
         if inside:
             groups[-1] = [*groups[-1], *axes]
@@ -74,12 +92,16 @@ def _parse(side: str, pattern: str) -> Groups:
     return groups
 
 
-def _sizes(x: torch.Tensor, left: Groups, pattern: str, lengths: dict[str, int]) -> dict[str, list[int]]:
+def _sizes(
+    x: torch.Tensor, left: Groups, pattern: str, lengths: dict[str, int]
+) -> dict[str, list[int]]:
     """The size of every axis, as a list: ``...`` has as many as the other dimensions leave."""
     at = next((i for i, group in enumerate(left) if group is _OTHERS), None)
     rest = x.dim() - len(left) + (at is not None)
     if rest < 0 or (at is None and rest):
-        raise ValueError(f"rearrange: {pattern!r} is for tensors of {len(left)} dimensions, and this one has {x.dim()}: {list(x.shape)}")
+        raise ValueError(
+            f"rearrange: {pattern!r} is for tensors of {len(left)} dimensions, and this one has {x.dim()}: {list(x.shape)}"
+        )
     sizes: dict[str, list[int]] = {}
     dims = list(x.shape)
     for i, group in enumerate(left):
@@ -88,7 +110,9 @@ def _sizes(x: torch.Tensor, left: Groups, pattern: str, lengths: dict[str, int])
             continue
         size, dims = dims[0], dims[1:]
         if _REST in group:
-            raise ValueError(f"rearrange: ... on the left side of {pattern!r} must not be in parentheses")
+            raise ValueError(
+                f"rearrange: ... on the left side of {pattern!r} must not be in parentheses"
+            )
         known = math.prod(lengths[axis] for axis in group if axis in lengths)
         open_axes = [axis for axis in group if axis not in lengths]
         if len(open_axes) > 1:
@@ -96,7 +120,9 @@ def _sizes(x: torch.Tensor, left: Groups, pattern: str, lengths: dict[str, int])
                 f"rearrange: the sizes of {open_axes} in {pattern!r} do not follow from the shape; give all but one as keywords"
             )
         if (open_axes and (known == 0 or size % known)) or (not open_axes and known != size):
-            raise ValueError(f"rearrange: a dimension of size {size} is not ({' '.join(group)}) of {pattern!r} with the lengths {lengths}")
+            raise ValueError(
+                f"rearrange: a dimension of size {size} is not ({' '.join(group)}) of {pattern!r} with the lengths {lengths}"
+            )
         sizes.update({axis: [lengths[axis]] for axis in group if axis in lengths})
         sizes.update({axis: [size // known] for axis in open_axes})
     return sizes

@@ -24,7 +24,9 @@ _numbers = itertools.count(1)
 
 def running_traces() -> list[Trace]:
     """The traces that run on this thread, outermost first."""
-    levels = (mode.level for mode in _get_current_dispatch_mode_stack() if isinstance(mode, LevelMode))
+    levels = (
+        mode.level for mode in _get_current_dispatch_mode_stack() if isinstance(mode, LevelMode)
+    )
     return [level for level in levels if isinstance(level, Trace)]
 
 
@@ -32,7 +34,11 @@ def traced(args: Iterable[Any], kwargs: Mapping[str, Any] = MappingProxyType({})
     """Whether a trace sees a call: its mode is active, or one of its values is within an argument."""
     if running_traces():
         return True
-    return any(isinstance(level, Trace) for a in itertools.chain(args, kwargs.values()) for level in levels_of(a))
+    return any(
+        isinstance(level, Trace)
+        for a in itertools.chain(args, kwargs.values())
+        for level in levels_of(a)
+    )
 
 
 @contextmanager
@@ -46,7 +52,9 @@ def region(mark: Callable[[fx.Node], Any]) -> Generator[None]:
     yield
     number = next(_numbers)
     for trace, last in zip(traces, before, strict=True):
-        new = list(itertools.takewhile(lambda n, last=last: n is not last, reversed(trace.graph.nodes)))  # type: ignore[misc]
+        new = list(
+            itertools.takewhile(lambda n, last=last: n is not last, reversed(trace.graph.nodes))  # type: ignore[misc]
+        )
         trace.abstract.complete()  # a policy asks for the results
         for n in reversed(new):  # in the order of the program, which a policy may count on
             if n.op == "call_function":

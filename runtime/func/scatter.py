@@ -33,7 +33,15 @@ def copying_form(func: Any) -> Any:
     return func if copying is None else copying
 
 
-def put_back(func: Any, base: Any, part: Any, which: int | None, args: Sequence[Any], kwargs: dict[str, Any], copying: bool = False) -> Any:
+def put_back(
+    func: Any,
+    base: Any,
+    part: Any,
+    which: int | None,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    copying: bool = False,
+) -> Any:
     """``base`` with ``part`` in the place that ``func(base, *args, **kwargs)`` shows. ``which``: its output number, if it has several.
 
     ``copying``: use no view ops.
@@ -42,15 +50,34 @@ def put_back(func: Any, base: Any, part: Any, which: int | None, args: Sequence[
     inverse = op.record.inverse if op.record is not None else None
     ops = _copying if copying else aten
     if inverse is not None:
-        return _applied(inverse, op, {"base": base, "part": part, "which": which, "ops": ops}, (base, *args), kwargs)
+        return _applied(
+            inverse,
+            op,
+            {"base": base, "part": part, "which": which, "ops": ops},
+            (base, *args),
+            kwargs,
+        )
     # Right for any view that only selects or moves elements: a view of the element numbers tells where each comes from.
     view = copying_form(func) if copying else func
-    places = view(ops.reshape(torch.arange(base.numel(), device=base.device), base.shape), *args, **kwargs)
+    places = view(
+        ops.reshape(torch.arange(base.numel(), device=base.device), base.shape), *args, **kwargs
+    )
     places = places if which is None else places[which]
     flat = ops.reshape(base, [-1]).scatter(0, ops.reshape(places, [-1]), ops.reshape(part, [-1]))
     return ops.reshape(flat, base.shape)
 
 
-def _applied(inverse: Callable[..., Any], op: Op, given: dict[str, Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _applied(
+    inverse: Callable[..., Any],
+    op: Op,
+    given: dict[str, Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
     """The result of the formula, called with the values that its parameters name. See :class:`runtime.rules.record.Record`."""
-    return inverse(*(given[p] if p in given else op.argument(op.positions[p], args, kwargs) for p in parameters(inverse)))
+    return inverse(
+        *(
+            given[p] if p in given else op.argument(op.positions[p], args, kwargs)
+            for p in parameters(inverse)
+        )
+    )

@@ -14,7 +14,9 @@ from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_SLOTS = 1 << 15  # pointers that the frame asks for. The size of a chunk is a power of two, so as many are left for other frames
+# pointers that the frame asks for. The size of a chunk is a power of two, so as many are left
+# for other frames
+_SLOTS = 1 << 15
 
 
 def with_room(f: Callable[P, T]) -> Callable[P, T]:

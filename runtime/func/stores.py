@@ -38,7 +38,16 @@ class Memory:
     what it was. Else None. ``inference``: whether the tensor is one of inference mode, which writes do not change.
     """
 
-    __slots__ = ("generation", "inference", "made_inside", "part_of", "pieces", "restrided", "value", "writes")
+    __slots__ = (
+        "generation",
+        "inference",
+        "made_inside",
+        "part_of",
+        "pieces",
+        "restrided",
+        "value",
+        "writes",
+    )
 
     def __init__(self, value: Any) -> None:
         self.generation = 0
@@ -103,7 +112,9 @@ class Pieces:
 
     __slots__ = ("chain", "memories", "overlap", "seen", "several", "store", "whole_seen")
 
-    def __init__(self, store: Store, chain: Chain, memories: Sequence[Memory], several: bool = True) -> None:
+    def __init__(
+        self, store: Store, chain: Chain, memories: Sequence[Memory], several: bool = True
+    ) -> None:
         self.several = several
         self.store = store
         self.chain = chain
@@ -179,7 +190,9 @@ def _collect(whole: Memory, views: Views, but: Pieces | None = None) -> None:
         for i, piece in enumerate(pieces.memories):
             _collect(piece, views)
             if piece.generation != pieces.seen[i]:
-                whole.value = views.put_back(pieces.place(i), whole.value.detach(), piece.value.detach())
+                whole.value = views.put_back(
+                    pieces.place(i), whole.value.detach(), piece.value.detach()
+                )
                 whole.generation += 1
                 pieces.seen[i], pieces.whole_seen = piece.generation, whole.generation
 

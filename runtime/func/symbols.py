@@ -111,7 +111,15 @@ class _ByHint(ShapeEnv):
         super().__init__(**options)
         for name in ("get_implications", "_maybe_guard_rel", "_inner_evaluate_expr"):
             self._cache(name, functools.lru_cache(None))
-        for name in ("_find", "_maybe_evaluate_static", "_simplify_floor_div", "_update_divisible", "get_axioms", "replace", "simplify"):
+        for name in (
+            "_find",
+            "_maybe_evaluate_static",
+            "_simplify_floor_div",
+            "_update_divisible",
+            "get_axioms",
+            "replace",
+            "simplify",
+        ):
             self._cache(name, _lru_cache)  # which forgets when a condition is added
         decided: Any = self._maybe_evaluate_static
 
@@ -134,7 +142,9 @@ class _ByHint(ShapeEnv):
 
 def _real(expression: Any) -> bool:
     """Whether a number in ``expression`` is no integer."""
-    return any(part.is_Float or (part.is_Symbol and not part.is_integer) for part in expression.atoms())
+    return any(
+        part.is_Float or (part.is_Symbol and not part.is_integer) for part in expression.atoms()
+    )
 
 
 class Place:
@@ -143,7 +153,9 @@ class Place:
 
     __slots__ = ("proxy", "source", "take", "value")
 
-    def __init__(self, source: fx.Node, take: Callable[[fx.Node], fx.Node] | None, value: Any) -> None:
+    def __init__(
+        self, source: fx.Node, take: Callable[[fx.Node], fx.Node] | None, value: Any
+    ) -> None:
         self.source = source
         self.take = take
         self.value = value
@@ -168,7 +180,9 @@ class Abstraction:
     def __init__(self, *, dynamic: bool = True, mode: FakeTensorMode | None = None) -> None:
         self.dynamic = dynamic
         self.allows_real_constants = True
-        self.mode = mode or FakeTensorMode(shape_env=_ByHint(duck_shape=False), allow_non_fake_inputs=True)
+        self.mode = mode or FakeTensorMode(
+            shape_env=_ByHint(duck_shape=False), allow_non_fake_inputs=True
+        )
         self.shape_env: Any = self.mode.shape_env
         self.inputs: list[Any] = []
         self.numbers: list[Any] = []  # those of the inputs that are numbers
@@ -185,12 +199,16 @@ class Abstraction:
         return self._proxies
 
     @classmethod
-    def of(cls, inputs: Sequence[Any], *, dynamic: bool = False, fake: bool = False) -> Abstraction | None:
+    def of(
+        cls, inputs: Sequence[Any], *, dynamic: bool = False, fake: bool = False
+    ) -> Abstraction | None:
         """What a trace of ``inputs`` needs: the mode of fake tensors among them, one of its own if it is to be ``dynamic`` or ``fake``, or
         None. Fake tensors of two modes are an error."""
         modes = {id(t.fake_mode): t.fake_mode for t in inputs if isinstance(t, FakeTensor)}
         if len(modes) > 1:
-            raise RuntimeError("the arguments are fake tensors of two modes. Make them in one FakeTensorMode.")
+            raise RuntimeError(
+                "the arguments are fake tensors of two modes. Make them in one FakeTensorMode."
+            )
         if modes:
             return Given(next(iter(modes.values())))
         return cls(dynamic=dynamic) if dynamic or fake else None
@@ -211,12 +229,16 @@ class Abstraction:
                 "compile the program with aot_function."
             )
         with _disable_current_modes():
-            if fixed or t._is_view():  # the mode knows a tensor again, and the base of a view: a fixed size would be a symbol there
+            # the mode knows a tensor again, and the base of a view: a fixed size would be
+            # a symbol there
+            if fixed or t._is_view():
                 t = t.detach().requires_grad_(t.requires_grad)
             if fixed or not self.dynamic:
                 fake = self.mode.from_tensor(t, static_shapes=True)
             else:  # without a context the sizes of a sparse tensor would be numbers
-                context: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * t.dim())
+                context: Any = StatelessSymbolicContext(
+                    dynamic_sizes=[DimDynamic.DYNAMIC] * t.dim()
+                )
                 fake = self.mode.from_tensor(t, symbolic_context=context)
         if not fixed and self.dynamic:
             self.inputs.append(fake)
@@ -244,7 +266,9 @@ class Abstraction:
         """A closed-over tensor, or a literal of the program's text. Its sizes are numbers."""
         if isinstance(t, FakeTensor):
             if t.fake_mode is not self.mode:
-                raise RuntimeError("the program closes over a fake tensor of another mode than that of the trace. Pass it as an argument.")
+                raise RuntimeError(
+                    "the program closes over a fake tensor of another mode than that of the trace. Pass it as an argument."
+                )
             return t
         if not (self.allows_real_constants or literal):
             raise RuntimeError(
@@ -256,7 +280,9 @@ class Abstraction:
 
     def bind(self, fake: Any, node: fx.Node) -> None:
         """Know where to read the sizes and strides of a placeholder, for the symbols that it is the first to have."""
-        numbers: list[tuple[str, int | None, Any]] = [("size", dim, size) for dim, size in enumerate(fake.shape)]
+        numbers: list[tuple[str, int | None, Any]] = [
+            ("size", dim, size) for dim, size in enumerate(fake.shape)
+        ]
         if fake.layout is torch.strided:
             numbers += [("stride", dim, stride) for dim, stride in enumerate(fake.stride())]
             numbers.append(("storage_offset", None, fake.storage_offset()))
@@ -277,7 +303,9 @@ class Abstraction:
         node.meta["unbacked_bindings"] = bindings
         for symbol, path in bindings.items():
             value = out if not path else pytree.key_get(out, path)
-            self.symbols.setdefault(symbol, Place(node, functools.partial(_follow, path=path), value))
+            self.symbols.setdefault(
+                symbol, Place(node, functools.partial(_follow, path=path), value)
+            )
 
     def read_sizes_of(self, node: fx.Node) -> None:
         """Read what is still to be read of the result of ``node``, because its sizes are about to change in place."""
@@ -304,7 +332,10 @@ class Abstraction:
         if known is None:
             proxy = sympy_interp(
                 _Sizes,
-                {symbol: self.symbols[symbol].read(self._tracer(self.symbols[symbol].source)) for symbol in expression.free_symbols},
+                {
+                    symbol: self.symbols[symbol].read(self._tracer(self.symbols[symbol].source))
+                    for symbol in expression.free_symbols
+                },
                 expression,
             )
             if not isinstance(proxy, fx.Proxy):
@@ -319,7 +350,11 @@ class Abstraction:
             # Sizes that the program fixed count as static and are conditions like any other. How inputs lie in memory is none:
             # a graph of ATen calls that needs a layout says so when it is replayed.
             found = self.shape_env.produce_guards_expression(self.inputs, ignore_static=False) or ""
-            parts = (part for part in found.split(" and ") if ".stride()" not in part and ".storage_offset()" not in part)
+            parts = (
+                part
+                for part in found.split(" and ")
+                if ".stride()" not in part and ".storage_offset()" not in part
+            )
             self._guards = " and ".join(parts)
         return self._guards
 
@@ -368,7 +403,10 @@ def _plain_like(t: torch.Tensor) -> torch.Tensor:
     t = held_by_session(t)
     if not isinstance(t, Value) or t.layout is not torch.strided:
         return t
-    shape, stride = ([int(n if isinstance(n, int) else n.node.hint) for n in numbers] for numbers in (t.shape, t.stride()))
+    shape, stride = (
+        [int(n if isinstance(n, int) else n.node.hint) for n in numbers]
+        for numbers in (t.shape, t.stride())
+    )
     with _disable_current_modes():
         return factories.empty_strided(shape, stride, dtype=t.dtype, device=t.device).zero_()
 
@@ -381,7 +419,11 @@ def _compiled_guards(code: str, n: int) -> Callable[..., bool]:
     used = sorted(set(re.findall(r"\b(t\d+)\.size\(\)", code)))
     code = re.sub(r"\b(t\d+)\.size\(\)", r"\1_sizes", code)
     lines = [f"    {t}_sizes = {t}.shape" for t in used]
-    lines = [f"def holds({', '.join(f't{i}' for i in range(n))}):", *lines, f"    return bool({code})"]
+    lines = [
+        f"def holds({', '.join(f't{i}' for i in range(n))}):",
+        *lines,
+        f"    return bool({code})",
+    ]
     return function(lines, "holds", "<guards of sizes>", {"math": math, **SYMPY_INTERP})
 
 
@@ -408,12 +450,16 @@ def _follow(node: fx.Node, path: Sequence[Any]) -> fx.Node:
         elif isinstance(key, CallMethodKey) and key.name in _NUMBERS:
             node = graph.call_function(_NUMBERS[key.name], (node,))
         elif isinstance(key, pytree.SequenceKey):
-            node = graph.call_function(operator.getitem if method is None else _NUMBERS[method], (node, key.idx))
+            node = graph.call_function(
+                operator.getitem if method is None else _NUMBERS[method], (node, key.idx)
+            )
             method = None
         elif isinstance(key, ConvertIntKey):
             node = graph.call_function(torch.sym_ite, (node, 1, 0))
         elif isinstance(key, DivideByKey):
             node = graph.call_function(operator.floordiv, (node, key.divisor))
         else:
-            raise RuntimeError(f"a symbol of the result of {node.target} is found by {key}, which a graph cannot compute.{here()}")
+            raise RuntimeError(
+                f"a symbol of the result of {node.target} is found by {key}, which a graph cannot compute.{here()}"
+            )
     return node

@@ -48,11 +48,19 @@ def _compiled(op: Op, jvp: Any) -> tuple[TangentRule, frozenset[int]]:
     if jvp == "multilinear":
         return _multilinear, op.vjp_args
     if isinstance(jvp, dict):
-        return _summed(op, jvp), frozenset(op.positions[name] for name in jvp if name in op.positions)
+        return _summed(op, jvp), frozenset(
+            op.positions[name] for name in jvp if name in op.positions
+        )
     if callable(jvp):
         call = _caller(op, jvp)
-        known = frozenset(op.positions[p[:-2]] for p in parameters(jvp) if p.endswith("_t") and p[:-2] in op.positions)
-        return lambda op, primals, tangents, kwargs, result: call(primals, tangents, kwargs, result), known
+        known = frozenset(
+            op.positions[p[:-2]]
+            for p in parameters(jvp)
+            if p.endswith("_t") and p[:-2] in op.positions
+        )
+        return lambda op, primals, tangents, kwargs, result: call(
+            primals, tangents, kwargs, result
+        ), known
     return transposed_twice, op.vjp_args
 
 
@@ -62,8 +70,12 @@ def _complete(op: Op, rule: TangentRule, known: frozenset[int]) -> TangentRule:
     if not unknown:
         return rule
 
-    def checked(op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any) -> Any:
-        lacking = [op.arg_names[i] for i in unknown if i < len(tangents) and tangents[i] is not None]
+    def checked(
+        op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
+    ) -> Any:
+        lacking = [
+            op.arg_names[i] for i in unknown if i < len(tangents) and tangents[i] is not None
+        ]
         if lacking:
             raise MissingRule(str(op.func), "jvp", lacking, [op.arg_names[i] for i in known])
         return rule(op, primals, tangents, kwargs, result)
@@ -91,9 +103,13 @@ def _caller(op: Op, formula: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _summed(op: Op, table: dict[str, Callable[..., Any]]) -> TangentRule:
-    calls = [(op.positions[name], _caller(op, f)) for name, f in table.items() if name in op.positions]
+    calls = [
+        (op.positions[name], _caller(op, f)) for name, f in table.items() if name in op.positions
+    ]
 
-    def rule(op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any) -> Any:
+    def rule(
+        op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
+    ) -> Any:
         total = None
         for i, call in calls:
             if i < len(tangents) and tangents[i] is not None:
@@ -105,7 +121,9 @@ def _summed(op: Op, table: dict[str, Callable[..., Any]]) -> TangentRule:
     return rule
 
 
-def _linear(op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any) -> Any:
+def _linear(
+    op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
+) -> Any:
     flat = [t for group in tangents for t in (group if isinstance(group, list) else (group,))]
     like = next(t for t in flat if t is not None)
 
@@ -117,11 +135,17 @@ def _linear(op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, A
     for i in op.vjp_args:
         if i < len(actual):
             p, t = primals[i], tangents[i]
-            actual[i] = [zeros(a, b) for a, b in zip(p, t or [None] * len(p), strict=True)] if isinstance(p, list) else zeros(p, t)
+            actual[i] = (
+                [zeros(a, b) for a, b in zip(p, t or [None] * len(p), strict=True)]
+                if isinstance(p, list)
+                else zeros(p, t)
+            )
     return op.func(*actual, **kwargs)
 
 
-def _multilinear(op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any) -> Any:
+def _multilinear(
+    op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
+) -> Any:
     total = None
     for i, t in enumerate(tangents):
         if t is not None:
@@ -130,7 +154,9 @@ def _multilinear(op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[s
     return total
 
 
-def transposed_twice(op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any) -> Any:
+def transposed_twice(
+    op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
+) -> Any:
     """The jvp, computed from the vjp alone. The vjp is linear in its cotangent u. Its transpose, applied to the tangents, is the jvp."""
     level = GradLevel()
     try:
@@ -148,13 +174,21 @@ def _cotangents(op: Op, level: GradLevel, result: Any) -> list[GradValue | None]
     """An input of ``level`` for the cotangent of each result of a call. None for a result without derivative."""
     outs = [result] if isinstance(result, torch.Tensor) else list(result)
     return [
-        level.input(torch.zeros_like(o)) if i not in op.nondiff and (o.is_floating_point() or o.is_complex()) else None
+        level.input(torch.zeros_like(o))
+        if i not in op.nondiff and (o.is_floating_point() or o.is_complex())
+        else None
         for i, o in enumerate(outs)
     ]
 
 
 def _pulled_back(
-    op: Op, level: GradLevel, us: list[GradValue | None], primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
+    op: Op,
+    level: GradLevel,
+    us: list[GradValue | None],
+    primals: list[Any],
+    tangents: list[Any],
+    kwargs: dict[str, Any],
+    result: Any,
 ) -> list[tuple[Edge, torch.Tensor]]:
     """The vjp of the call as a function of ``us``, recorded at ``level``: an edge for each gradient, with the tangent of the same argument.
 

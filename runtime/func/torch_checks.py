@@ -15,9 +15,17 @@ import torch
 from ..rules.ops import op_of
 
 # The code that reads a single Boolean, and what is wrong if it is true. Such a function reads nothing else.
-_CHECKS: dict[CodeType, str] = {torch.nn.functional.gaussian_nll_loss.__code__: "gaussian_nll_loss: var has negative entry/entries"}
+_CHECKS: dict[CodeType, str] = {
+    torch.nn.functional.gaussian_nll_loss.__code__: "gaussian_nll_loss: var has negative entry/entries"
+}
 _HERE = __name__.partition(".")[0] + "."
-_OF_TORCH = ("torch._ops", "torch.utils._python_dispatch", "torch._compile", "torch._dynamo.eval_frame")  # the dispatch of a call
+# the dispatch of a call
+_OF_TORCH = (
+    "torch._ops",
+    "torch.utils._python_dispatch",
+    "torch._compile",
+    "torch._dynamo.eval_frame",
+)
 
 
 def complaint() -> str | None:
@@ -31,5 +39,7 @@ def complaint() -> str | None:
 def _passes_on(frame: FrameType) -> bool:
     """Whether a frame belongs to a level, or to torch's dispatch of a call. A rule that reads does so on its own account."""
     name: str = frame.f_globals.get("__name__", "")
-    ours = name.startswith(_HERE) and (name == op_of.__module__ or not name.startswith(_HERE + "rules."))
+    ours = name.startswith(_HERE) and (
+        name == op_of.__module__ or not name.startswith(_HERE + "rules.")
+    )
     return ours or name in _OF_TORCH

@@ -16,7 +16,9 @@ class Functions(TorchFunctionMode):
         self.counts: dict[Any, int] = {}
         self.last: tuple[str, str] | None = None
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         name = getattr(func, "__name__", None)
         if name is not None:
             self.counts[func] = self.counts.get(func, 0) + 1

@@ -17,7 +17,11 @@ from typing import Any, NoReturn
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+)
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..rules.ops import VIEW, generator_of, op_of
@@ -43,8 +47,33 @@ from .traced_value import TracedValue, escape
 
 aten = torch.ops.aten
 _READS = ("item", "_local_scalar_dense", "is_nonzero")
-LITERAL_KINDS = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
-_IN_GRAPHS = (int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, fx.Node, slice, range)
+LITERAL_KINDS = frozenset(
+    (
+        int,
+        float,
+        bool,
+        str,
+        type(None),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+    )
+)
+_IN_GRAPHS = (
+    int,
+    float,
+    complex,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    fx.Node,
+    slice,
+    range,
+)
 
 
 class Trace(Level):
@@ -98,10 +127,13 @@ class Trace(Level):
         self.constants: dict[int, Any] = {}
         self.held: list[Any] = []  # keeps ids in `constants` valid
         self.outside = OutsideMemory(abstraction is not None)
-        self.random_states: RandomStates | None = None  # if a program that sets such a state is refused
+        # if a program that sets such a state is refused
+        self.random_states: RandomStates | None = None
         self.decompositions = decompositions or {}
         self.abstraction = abstraction
-        self.abstract = AbstractValues(None if abstraction is None else abstraction.mode, late and abstraction is None)
+        self.abstract = AbstractValues(
+            None if abstraction is None else abstraction.mode, late and abstraction is None
+        )
         self.mode: Any = LevelMode(self)
 
     def wrap(self, inner: torch.Tensor, node: fx.Node | None = None, /) -> TracedValue:
@@ -125,7 +157,11 @@ class Trace(Level):
             if node.op != "placeholder":
                 break
             last = node
-        with self.graph.inserting_after(last) if last is not None else self.graph.inserting_before(next(iter(self.graph.nodes), None)):
+        with (
+            self.graph.inserting_after(last)
+            if last is not None
+            else self.graph.inserting_before(next(iter(self.graph.nodes), None))
+        ):
             return self.graph.placeholder(name)
 
     def input(self, t: torch.Tensor, name: str, fixed: bool = False) -> TracedValue:
@@ -148,7 +184,8 @@ class Trace(Level):
     def late_input(self, like: TracedValue, name: str) -> TracedValue:
         """A placeholder of the shape and dtype of ``like``, whose sizes introduce no symbols of their own."""
         node = self.placeholder(name)
-        with _disable_current_modes(), self.mode_of_inner():  # else the transforms within would take the example for a value of theirs
+        # else the transforms within would take the example for a value of theirs
+        with _disable_current_modes(), self.mode_of_inner():
             inner = factories.ones_like(like._inner, memory_format=torch.contiguous_format)
         return self.wrap(inner, node)
 
@@ -177,13 +214,16 @@ class Trace(Level):
                     "the program closes over a fake tensor, and its arguments are real. Pass it as an argument, or give fake arguments of "
                     f"the same mode.{here()}"
                 )
-            node = self.attribute(t, "_param_constant" if isinstance(t, torch.nn.Parameter) else "_tensor_constant")
+            node = self.attribute(
+                t, "_param_constant" if isinstance(t, torch.nn.Parameter) else "_tensor_constant"
+            )
             inner = t
             if type(t) in (torch.Tensor, torch.nn.Parameter):
                 inner = t.data  # with a version of its own: a write of the trace is undone
             elif not isinstance(t, Value):
                 inner = t.detach() if t.requires_grad else t
-            elif not t._level.number:  # of the eager session: its tape has nothing to do with the trace
+            elif not t._level.number:
+                # of the eager session: its tape has nothing to do with the trace
                 inner = constant_of(t.detach())
             if self.abstraction is not None:
                 inner = self.abstraction.constant(inner, literal)
@@ -198,8 +238,13 @@ class Trace(Level):
             return self.record(func, args, kwargs)
         if facts.question is not None:
             return facts.question(self.lowered(args[0]))
-        if facts.special and func is aten.lift_fresh.default:  # a literal of the program's text, which the program may write to
-            return self.call(aten.lift_fresh_copy.default, (self.constant(args[0].clone(), literal=True),), kwargs)
+        # a literal of the program's text, which the program may write to
+        if facts.special and func is aten.lift_fresh.default:
+            return self.call(
+                aten.lift_fresh_copy.default,
+                (self.constant(args[0].clone(), literal=True),),
+                kwargs,
+            )
         if facts.sized_by_values and self.fixed_sizes and size_depends_on_values(func, args):
             self._refuse_size(func)
         if facts.tells_stored and (self.fixed_sizes or self.abstraction is not None):
@@ -229,11 +274,19 @@ class Trace(Level):
         named, options = {}, {}
         if kwargs:
             values, in_graph, inside = self._operands(kwargs.values())
-            kwargs, named, options = (dict(zip(kwargs, each, strict=True)) for each in (values, in_graph, inside))
-        if facts.may_write and (self.outside.tensors or self.outside.literals) and func is not aten.detach_.default:
+            kwargs, named, options = (
+                dict(zip(kwargs, each, strict=True)) for each in (values, in_graph, inside)
+            )
+        if (
+            facts.may_write
+            and (self.outside.tensors or self.outside.literals)
+            and func is not aten.detach_.default
+        ):
             self.outside.before(op_of(func), inner, options)
         if facts.reshapes and isinstance(args[0], TracedValue):
-            if func is not aten.detach_.default and any(args[0] is known for known in self.constants.values()):
+            if func is not aten.detach_.default and any(
+                args[0] is known for known in self.constants.values()
+            ):
                 raise RuntimeError(
                     f"Can't call metadata mutating ops on a tensor that the program closes over: {func} changes its sizes or strides in "
                     f"place. Pass it as an argument, or use the op that returns a view.{here()}"
@@ -241,7 +294,8 @@ class Trace(Level):
             if self.abstraction is not None:
                 self.abstraction.read_sizes_of(args[0]._node)
             self.abstract.complete()
-            args[0]._node.meta["val"] = self.abstract.snapshot(args[0]._node.meta["val"])  # of the sizes before the call
+            # of the sizes before the call
+            args[0]._node.meta["val"] = self.abstract.snapshot(args[0]._node.meta["val"])
         with self.drawing((generator_of(inner, options),)) if facts.may_draw else _NOTHING:
             if self.abstraction is None:
                 out = func(*inner, **options)
@@ -255,7 +309,16 @@ class Trace(Level):
                     raise escape(f"{e.func}") from None
         return self._written(func, facts, given, named, out, args, kwargs)
 
-    def _written(self, func: Any, facts: CallFacts, given: Sequence[Any], named: dict[str, Any], out: Any, args: Any, kwargs: Any) -> Any:
+    def _written(
+        self,
+        func: Any,
+        facts: CallFacts,
+        given: Sequence[Any],
+        named: dict[str, Any],
+        out: Any,
+        args: Any,
+        kwargs: Any,
+    ) -> Any:
         """Write a call that has run into the graph. ``given`` and ``named``: its arguments there. ``out``: what it has returned."""
         if self.random_states is not None:
             for number in (a for a in given if type(a) is int):
@@ -275,7 +338,13 @@ class Trace(Level):
         """As :meth:`call`, for a call that only computes, of values of plain tensors and literals. None for any other call. It needs no
         modes to be left, and takes half the time."""
         facts = facts_of(func)
-        if facts.special or facts.may_draw or facts.may_write or self.decompositions or self.abstraction is not None:
+        if (
+            facts.special
+            or facts.may_draw
+            or facts.may_write
+            or self.decompositions
+            or self.abstraction is not None
+        ):
             return None
         given: list[Any] = []
         inner: list[Any] = []
@@ -331,9 +400,15 @@ class Trace(Level):
                 return False
             if self.reads == "symbol" and func is aten._local_scalar_dense.default:
                 return self.record(func, args, kwargs)
-            if self.reads == "number" and func is aten._local_scalar_dense.default and args[0].is_floating_point():
+            if (
+                self.reads == "number"
+                and func is aten._local_scalar_dense.default
+                and args[0].is_floating_point()
+            ):
                 node = add_call(self.graph, func, (self._own(args[0])._node,))
-                return TracedNumber.read(node, None if self.abstraction is not None else args[0]._inner.item())
+                return TracedNumber.read(
+                    node, None if self.abstraction is not None else args[0]._inner.item()
+                )
             if self.reads == "constant" and self.abstraction is None:
                 return func(*self.lowered_args(args), **kwargs)
             name = op_of(func).base_name
@@ -341,7 +416,9 @@ class Trace(Level):
         with _disable_current_modes() if self.abstraction is not None else _NOTHING:
             return func(*[_literal(a) for a in args], **kwargs)
 
-    def _results(self, func: Any, facts: CallFacts, node: fx.Node, out: Any, args: Any, kwargs: Any) -> Any:
+    def _results(
+        self, func: Any, facts: CallFacts, node: fx.Node, out: Any, args: Any, kwargs: Any
+    ) -> Any:
         if facts.written:
             return self._mutated(func, node, out, facts, args, kwargs)
         if isinstance(out, torch.Tensor):
@@ -362,31 +439,55 @@ class Trace(Level):
         if isinstance(i, tuple):
             return self._item(self._item(node, i[0], abstract), i[1], abstract[i[0]])
         got = add_call(node.graph, operator.getitem, (node, i))
-        got.meta.update((key, value) for key, value in node.meta.items() if key not in ("val", "tensor_meta", "unbacked_bindings"))
+        got.meta.update(
+            (key, value)
+            for key, value in node.meta.items()
+            if key not in ("val", "tensor_meta", "unbacked_bindings")
+        )
         self.abstract.describe(got, abstract[i])
         return got
 
-    def _literal_of(self, func: Any, facts: CallFacts, args: Any, kwargs: Any, v: TracedValue) -> torch.Tensor | None:
+    def _literal_of(
+        self, func: Any, facts: CallFacts, args: Any, kwargs: Any, v: TracedValue
+    ) -> torch.Tensor | None:
         """The value of ``v`` if it is a number that follows from the text of the program alone."""
         if facts.literal and args[0]._node.op == "get_attr":
             literal: torch.Tensor = self.attributes[str(args[0]._node.target)]
             return literal
         if v.dim() or not facts.follows:
             return None
-        given = [b for a in (*args, *kwargs.values()) for b in (a if isinstance(a, (list, tuple)) else (a,))]
-        if any(isinstance(a, SYMBOLIC) or (isinstance(a, TracedValue) and a._literal is None) for a in given):
+        given = [
+            b
+            for a in (*args, *kwargs.values())
+            for b in (a if isinstance(a, (list, tuple)) else (a,))
+        ]
+        if any(
+            isinstance(a, SYMBOLIC) or (isinstance(a, TracedValue) and a._literal is None)
+            for a in given
+        ):
             return None
         with _disable_current_modes() if self.abstraction is not None else _NOTHING:
-            out: torch.Tensor = func(*_literals(args), **dict(zip(kwargs, _literals(kwargs.values()), strict=True)))
+            out: torch.Tensor = func(
+                *_literals(args), **dict(zip(kwargs, _literals(kwargs.values()), strict=True))
+            )
         return out
 
-    def _mutated(self, func: Any, node: fx.Node, out: Any, facts: CallFacts, args: Any, kwargs: Any) -> Any:
+    def _mutated(
+        self, func: Any, node: fx.Node, out: Any, facts: CallFacts, args: Any, kwargs: Any
+    ) -> Any:
         """The call changed arguments. Their values stay; where the call returns one, its node becomes the newest name of it."""
         targets = [_argument(func, i, args, kwargs) for i in facts.written]
-        flat = [t for x in targets for t in (x if isinstance(x, (list, tuple)) else (x,)) if isinstance(t, TracedValue)]
+        flat = [
+            t
+            for x in targets
+            for t in (x if isinstance(x, (list, tuple)) else (x,))
+            if isinstance(t, TracedValue)
+        ]
         for t in flat:
             t._literal = t._literal if func is aten.detach_.default else None
-            if t.shape != t._inner.shape or (t.layout is torch.strided and t.stride() != t._inner.stride()):
+            if t.shape != t._inner.shape or (
+                t.layout is torch.strided and t.stride() != t._inner.stride()
+            ):
                 refit(t, self._value(t._inner, t._node))
         abstract = self.abstract.describe(node, out)
         returned = None if facts.returned is None else _argument(func, facts.returned, args, kwargs)
@@ -394,7 +495,12 @@ class Trace(Level):
             returned._node = node
             return returned
         same = {id(t._inner): t for t in flat}
-        return rewrapped(out, lambda t, i: same[id(t)] if id(t) in same else self._value(t, self._item(node, i, abstract)))
+        return rewrapped(
+            out,
+            lambda t, i: (
+                same[id(t)] if id(t) in same else self._value(t, self._item(node, i, abstract))
+            ),
+        )
 
     def _operands(self, args: Iterable[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """The arguments of a call three times: of this level, as in the graph, and on the tensors that it runs on."""
@@ -422,7 +528,11 @@ class Trace(Level):
 
     def _own(self, a: Any) -> Any:
         """Any tensor that is not of this level becomes a constant of the graph."""
-        return self.constant(a) if isinstance(a, torch.Tensor) and not (isinstance(a, TracedValue) and a._level is self) else a
+        return (
+            self.constant(a)
+            if isinstance(a, torch.Tensor) and not (isinstance(a, TracedValue) and a._level is self)
+            else a
+        )
 
     def _in_graph(self, a: Any) -> Any:
         if isinstance(a, TracedValue):
@@ -441,7 +551,9 @@ class Trace(Level):
         """A constant that is neither a tensor nor a literal of Python: a generator, a script object, an outer size, ``1 + infj``."""
         known = self.constants.get(id(a))
         if known is None:
-            known = self.constants[id(a)] = self.attribute(a, "_symbolic_constant" if isinstance(a, SYMBOLIC) else "_opaque_obj")
+            known = self.constants[id(a)] = self.attribute(
+                a, "_symbolic_constant" if isinstance(a, SYMBOLIC) else "_opaque_obj"
+            )
             self.held.append(a)
         return known
 

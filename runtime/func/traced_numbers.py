@@ -28,7 +28,9 @@ from .provenance import here, is_of_user
 Number = float | bool | None
 
 
-_OF_TORCH = tuple(os.path.join(os.path.dirname(torch.__file__), name, "") for name in ("optim", "amp"))
+_OF_TORCH = tuple(
+    os.path.join(os.path.dirname(torch.__file__), name, "") for name in ("optim", "amp")
+)
 
 
 class OtherSide(Exception):
@@ -62,7 +64,13 @@ class TracedNumber:
 
     __slots__ = ("kind", "node", "sources", "value")
 
-    def __init__(self, node: fx.Node | Number, kind: type, value: Number, sources: frozenset[fx.Node] = frozenset()) -> None:
+    def __init__(
+        self,
+        node: fx.Node | Number,
+        kind: type,
+        value: Number,
+        sources: frozenset[fx.Node] = frozenset(),
+    ) -> None:
         self.node = node
         self.kind = kind
         self.value = value
@@ -81,13 +89,17 @@ class TracedNumber:
             self.node.meta["val"] = found
         return found
 
-    def _called(self, function: Callable[..., Any], *others: TracedNumber, kind: type = float) -> TracedNumber:
+    def _called(
+        self, function: Callable[..., Any], *others: TracedNumber, kind: type = float
+    ) -> TracedNumber:
         given = (self, *others)
         graph = self._graph(*others)
         values = [g.value for g in given]
         value = None if None in values else function(*values)
         node = graph.call_function(function, tuple(g.node for g in given))
-        found = TracedNumber(node, kind, value, frozenset[fx.Node]().union(*(g.sources for g in given)))
+        found = TracedNumber(
+            node, kind, value, frozenset[fx.Node]().union(*(g.sources for g in given))
+        )
         found._shown()
         return found
 
@@ -179,7 +191,9 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "sym_exp": math.exp,
     "sym_log": math.log,
 }
-_COMPARISONS: dict[str, Callable[..., Any]] = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+_COMPARISONS: dict[str, Callable[..., Any]] = {
+    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
+}
 
 
 _TO_INTEGERS = ("trunc", "floor", "ceil", "round", "is_integer", "int_floordiv")
@@ -200,7 +214,14 @@ for _name in _TO_INTEGERS:
 def _asking() -> FrameType:
     """The frame of the function that asks for the value of a number."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_name in ("bool_", "__bool__", "guard_bool", "__str__", "__repr__", "_graph_repr"):
+    while frame.f_back is not None and frame.f_code.co_name in (
+        "bool_",
+        "__bool__",
+        "guard_bool",
+        "__str__",
+        "__repr__",
+        "_graph_repr",
+    ):
         frame = frame.f_back
     return frame
 

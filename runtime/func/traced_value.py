@@ -17,11 +17,13 @@ class TracedValue(Value):
 
     _level: Any  # a Trace
     _node: fx.Node
-    _literal: torch.Tensor | None = None  # set for constants of the program's text: their elements may be read
+    # set for constants of the program's text: their elements may be read
+    _literal: torch.Tensor | None = None
 
     @property
     def _version(self) -> int:  # type: ignore[override]
-        return self._inner._version  # views are shells of their own; what they stand for shares one counter
+        # views are shells of their own; what they stand for shares one counter
+        return self._inner._version
 
     def tolist(self) -> Any:
         if self._literal is not None:

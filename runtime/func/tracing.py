@@ -46,9 +46,20 @@ def trace_flat(
     constants, and the closed level.
     """
     abstraction = abstraction or Abstraction.of(tensors, dynamic=dynamic)
-    given: dict[str, Any] = {"abstraction": abstraction, "decompositions": decompositions, "fixed_sizes": fixed_sizes}
+    given: dict[str, Any] = {
+        "abstraction": abstraction,
+        "decompositions": decompositions,
+        "fixed_sizes": fixed_sizes,
+    }
     level = Trace(**given, provenance=provenance or Provenance(), reads=reads, late=late)
-    run_trace(level, f, tensors, names or [f"arg{i}_1" for i in range(len(tensors))], unknown=unknown, dispatcher=abstraction is not None)
+    run_trace(
+        level,
+        f,
+        tensors,
+        names or [f"arg{i}_1" for i in range(len(tensors))],
+        unknown=unknown,
+        dispatcher=abstraction is not None,
+    )
     return level.graph, level.attributes, level
 
 
@@ -89,13 +100,18 @@ def _run(level: Trace, f: Callable[..., Sequence[Any]], given: Sequence[Any]) ->
     try:
         outs: Sequence[Any] = provenance.run(f, level, *given)
     except GuardOnDataDependentSymNode as e:
-        e.add_note(f"The program asks for a condition on a value that is not known while it is traced.{line_in(e)}")
+        e.add_note(
+            f"The program asks for a condition on a value that is not known while it is traced.{line_in(e)}"
+        )
         raise
     return outs
 
 
 def module_of(
-    graph: fx.Graph, attributes: Mapping[str, Any], name: str = "Traced", kind: type[fx.GraphModule] = GraphModule
+    graph: fx.Graph,
+    attributes: Mapping[str, Any],
+    name: str = "Traced",
+    kind: type[fx.GraphModule] = GraphModule,
 ) -> fx.GraphModule:
     """A graph with its constants as a module, of the class ``kind``. Unused calls without effect are left out."""
     root = torch.nn.Module()

@@ -49,7 +49,11 @@ def map_tensors(function: Callable[[torch.Tensor], Any], tree: Tree) -> Tree:
 
 def torch_spec(spec: Spec) -> pytree.TreeSpec:
     """The spec as torch's ``TreeSpec``, for messages."""
-    return pytree.tree_structure(0 if spec is None else (0,) * spec) if spec is None or isinstance(spec, int) else spec
+    return (
+        pytree.tree_structure(0 if spec is None else (0,) * spec)
+        if spec is None or isinstance(spec, int)
+        else spec
+    )
 
 
 def structure(tree: Tree) -> pytree.TreeSpec:
@@ -60,6 +64,11 @@ def spread(prefix: Tree, leaves: list[Any], spec: Spec) -> list[Any] | None:
     """The entry of ``prefix`` for every leaf of a tree. ``None`` if ``prefix`` is no prefix of the tree."""
     if type(prefix) is int or prefix is None:
         return [prefix] * len(leaves)
-    if type(spec) is int and type(prefix) is tuple and len(prefix) == spec and all(type(p) in _PLAIN for p in prefix):
+    if (
+        type(spec) is int
+        and type(prefix) is tuple
+        and len(prefix) == spec
+        and all(type(p) in _PLAIN for p in prefix)
+    ):
         return list(prefix)
     return pytree._broadcast_to_and_flatten(prefix, torch_spec(spec))

@@ -17,7 +17,12 @@ from .batch import BatchLevel, EmptyBatch
 
 
 def vmap(
-    func: Callable[..., Any], in_dims: trees.Tree = 0, out_dims: trees.Tree = 0, randomness: str = "error", *, chunk_size: int | None = None
+    func: Callable[..., Any],
+    in_dims: trees.Tree = 0,
+    out_dims: trees.Tree = 0,
+    randomness: str = "error",
+    *,
+    chunk_size: int | None = None,
 ) -> Callable[..., Any]:
     """A function that runs ``func`` on all elements of a batch at once, as ``torch.func.vmap``.
 
@@ -40,7 +45,11 @@ def vmap(
 
 
 def chunk_vmap(
-    func: Callable[..., Any], in_dims: trees.Tree = 0, out_dims: trees.Tree = 0, randomness: str = "error", chunks: int = 2
+    func: Callable[..., Any],
+    in_dims: trees.Tree = 0,
+    out_dims: trees.Tree = 0,
+    randomness: str = "error",
+    chunks: int = 2,
 ) -> Callable[..., Any]:
     """``vmap`` over the batch in ``chunks`` parts, one after the other. As ``functorch.experimental.chunk_vmap``.
 
@@ -52,11 +61,17 @@ def chunk_vmap(
 
 
 def _mapped(
-    func: Callable[..., Any], in_dims: trees.Tree, out_dims: trees.Tree, randomness: str, piece_of: Callable[[int], int | None]
+    func: Callable[..., Any],
+    in_dims: trees.Tree,
+    out_dims: trees.Tree,
+    randomness: str,
+    piece_of: Callable[[int], int | None],
 ) -> Callable[..., Any]:
     """``vmap`` of ``piece_of(batch size)`` elements at a time. None: all elements at once."""
     if randomness not in ("error", "different", "same"):
-        raise RuntimeError(f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}")
+        raise RuntimeError(
+            f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}"
+        )
     mapping = MappedFunction(func, in_dims, out_dims, randomness)
 
     @wraps(func)
@@ -79,8 +94,15 @@ class MappedFunction:
 
     __slots__ = ("func", "in_dims", "out_dims", "randomness")
 
-    def __init__(self, func: Callable[..., Any], in_dims: trees.Tree, out_dims: trees.Tree, randomness: str) -> None:
-        self.func, self.in_dims, self.out_dims, self.randomness = func, in_dims, out_dims, randomness
+    def __init__(
+        self, func: Callable[..., Any], in_dims: trees.Tree, out_dims: trees.Tree, randomness: str
+    ) -> None:
+        self.func, self.in_dims, self.out_dims, self.randomness = (
+            func,
+            in_dims,
+            out_dims,
+            randomness,
+        )
 
     @property
     def name(self) -> str:
@@ -111,7 +133,9 @@ class MappedFunction:
                 dims[i] = self._dim(x, d)
                 sizes.append(x.shape[dims[i]])
         if not sizes:
-            raise ValueError(f"{self._call()}: at least one input must be vmapped over: all of in_dims are None.")
+            raise ValueError(
+                f"{self._call()}: at least one input must be vmapped over: all of in_dims are None."
+            )
         if any(s != sizes[0] for s in sizes):
             raise ValueError(
                 f"vmap: Expected all tensors to have the same size in the mapped dimension, got sizes {sizes} for the mapped dimension"
@@ -124,7 +148,9 @@ class MappedFunction:
     def _dim(self, x: Any, d: Any) -> int:
         """The batch dimension of the leaf ``x`` for its in_dim ``d``. Raise if it does not fit."""
         if not isinstance(d, int):
-            raise ValueError(f"{self._call()}: Got in_dim={d} for an input but in_dim must be either an integer dimension or None.")
+            raise ValueError(
+                f"{self._call()}: Got in_dim={d} for an input but in_dim must be either an integer dimension or None."
+            )
         if not isinstance(x, torch.Tensor):
             raise ValueError(
                 f"{self._call()}: Got in_dim={d} for an input but the input is of type {type(x)}. "
@@ -139,12 +165,22 @@ class MappedFunction:
             )
         return d % x.dim()
 
-    def run(self, leaves: list[Any], dims: list[int | None], spec: trees.Spec, size: int, kwargs: dict[str, Any]) -> Any:
+    def run(
+        self,
+        leaves: list[Any],
+        dims: list[int | None],
+        spec: trees.Spec,
+        size: int,
+        kwargs: dict[str, Any],
+    ) -> Any:
         """Run the function on the whole batch."""
         level = self.level(size)
         try:
             entering = [x if d is None else entered(x) for x, d in zip(leaves, dims, strict=True)]
-            inputs = [x if d is None else level.wrap(x.movedim(d, 0) if d else x) for x, d in zip(entering, dims, strict=True)]
+            inputs = [
+                x if d is None else level.wrap(x.movedim(d, 0) if d else x)
+                for x, d in zip(entering, dims, strict=True)
+            ]
             args = trees.unflatten(inputs, spec)
             with draws.Randomness(level):
                 outs = self.func(*args, **kwargs)
@@ -156,7 +192,15 @@ class MappedFunction:
         """The level of one run."""
         return BatchLevel(size, self.randomness) if size else EmptyBatch(size, self.randomness)
 
-    def in_pieces(self, leaves: list[Any], dims: list[int | None], spec: trees.Spec, size: int, piece: int, kwargs: dict[str, Any]) -> Any:
+    def in_pieces(
+        self,
+        leaves: list[Any],
+        dims: list[int | None],
+        spec: trees.Spec,
+        size: int,
+        piece: int,
+        kwargs: dict[str, Any],
+    ) -> Any:
         """Run the function on ``piece`` elements at a time."""
         parts = []
         state = torch.get_rng_state() if self.randomness == "same" else None
@@ -164,16 +208,26 @@ class MappedFunction:
             if state is not None:
                 torch.set_rng_state(state)
             n = min(piece, size - start)
-            part = [x if d is None else x.narrow(d, start, n) for x, d in zip(leaves, dims, strict=True)]
+            part = [
+                x if d is None else x.narrow(d, start, n) for x, d in zip(leaves, dims, strict=True)
+            ]
             parts.append(self.run(part, dims, spec, n, kwargs))
         outputs, specs = zip(*(trees.flatten(p) for p in parts), strict=True)
         where = self._out_dims(outputs[0], specs[0])
-        joined = [x[0] if d is None else torch.cat(x, dim=d) for x, d in zip(zip(*outputs, strict=True), where or (), strict=True)]
+        joined = [
+            x[0] if d is None else torch.cat(x, dim=d)
+            for x, d in zip(zip(*outputs, strict=True), where or (), strict=True)
+        ]
         return trees.unflatten(joined, specs[0])
 
     def _out_dims(self, flat: list[Any], spec: trees.Spec) -> list[Any] | None:
         """An entry of ``out_dims`` for every output. ``(1,)`` fits one tensor as well as a tuple of one."""
-        if spec is None and type(self.out_dims) is tuple and len(self.out_dims) == 1 and isinstance(flat[0], torch.Tensor):
+        if (
+            spec is None
+            and type(self.out_dims) is tuple
+            and len(self.out_dims) == 1
+            and isinstance(flat[0], torch.Tensor)
+        ):
             return list(self.out_dims)
         return trees.spread(self.out_dims, flat, spec)
 
@@ -199,7 +253,9 @@ class MappedFunction:
         mine = isinstance(o, Value) and o._level is level
         if d is None:
             if mine:
-                raise ValueError(f"vmap({self.name}, ...): `{self.name}` can not return a BatchedTensor when out_dim is None")
+                raise ValueError(
+                    f"vmap({self.name}, ...): `{self.name}` can not return a BatchedTensor when out_dim is None"
+                )
             return o
         if not isinstance(o, torch.Tensor):
             raise ValueError(
@@ -208,5 +264,7 @@ class MappedFunction:
             )
         inner = level.lowered(o) if mine else o.unsqueeze(0).expand(level.size, *o.shape)
         if not -inner.dim() <= d < inner.dim():
-            raise IndexError(f"vmap: out_dim {d} is out of range for an output with {inner.dim()} dimensions, batch included")
+            raise IndexError(
+                f"vmap: out_dim {d} is out of range for an output with {inner.dim()} dimensions, batch included"
+            )
         return inner.movedim(0, int(d)) if d else inner

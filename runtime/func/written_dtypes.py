@@ -22,7 +22,13 @@ _OF_MEMORY = ("unsupported operation",)
 _OF_DTYPES = ("dtype", "scalar type", "out type", "can't be cast", "tensor out")
 
 
-def refuse_unfit(func: Any, args: Sequence[Any], kwargs: dict[str, Any], targets: Sequence[Any], results: Sequence[Any]) -> None:
+def refuse_unfit(
+    func: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    targets: Sequence[Any],
+    results: Sequence[Any],
+) -> None:
     """Raise the kernel's error if ``func`` cannot write ``results`` to ``targets`` because of their dtypes. Lists of tensors may be among
     both."""
     pairs = zip(pytree.tree_leaves(list(targets)), pytree.tree_leaves(list(results)), strict=False)
@@ -33,7 +39,13 @@ def refuse_unfit(func: Any, args: Sequence[Any], kwargs: dict[str, Any], targets
         _ask(func, plain, named, _OF_DTYPES)
 
 
-def refuse_shared(func: Any, args: Sequence[Any], kwargs: dict[str, Any], targets: Sequence[Any], memory: Callable[[Any], Any]) -> None:
+def refuse_shared(
+    func: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    targets: Sequence[Any],
+    memory: Callable[[Any], Any],
+) -> None:
     """Raise the kernel's error if ``func`` cannot write to ``targets`` because of the places of memory that they share with one another or
     with other arguments. ``memory``: what the aliases of a tensor have in common, or None."""
     given = [t for t in pytree.tree_leaves((list(args), kwargs)) if isinstance(t, torch.Tensor)]
@@ -41,11 +53,16 @@ def refuse_shared(func: Any, args: Sequence[Any], kwargs: dict[str, Any], target
         return
     of_given, written = list(map(memory, given)), list(map(memory, targets))
     apart = all(m is None or sum(m is other for other in of_given) < 2 for m in written)
-    if None in [size for t in given for size in _known((*t.shape, *t.stride(), t.storage_offset()))]:
+    if None in [
+        size for t in given for size in _known((*t.shape, *t.stride(), t.storage_offset()))
+    ]:
         return  # a size that depends on values
     flat: dict[Any, torch.Tensor] = {}
     with torch._C._DisableTorchDispatch():
-        if apart and not any(shows_twice(torch.empty_strided(_known(t.shape), _known(t.stride()), device="meta")) for t in targets):
+        if apart and not any(
+            shows_twice(torch.empty_strided(_known(t.shape), _known(t.stride()), device="meta"))
+            for t in targets
+        ):
             return
         for t, m in zip(given, of_given, strict=True):
             key = (id(t if m is None else m), t.dtype)
@@ -54,7 +71,9 @@ def refuse_shared(func: Any, args: Sequence[Any], kwargs: dict[str, Any], target
 
         def placed(t: torch.Tensor) -> torch.Tensor:
             m = memory(t)
-            return flat[id(t if m is None else m), t.dtype].as_strided(_known(t.shape), _known(t.stride()), _known([t.storage_offset()])[0])
+            return flat[id(t if m is None else m), t.dtype].as_strided(
+                _known(t.shape), _known(t.stride()), _known([t.storage_offset()])[0]
+            )
 
         plain, named = pytree.tree_map_only(torch.Tensor, placed, (list(args), kwargs))
         _ask(func, plain, named, _OF_MEMORY)
@@ -82,4 +101,6 @@ def _known(sizes: Sequence[Any]) -> list[int]:
 def _reach(t: torch.Tensor) -> int:
     """How many elements of its memory ``t`` spans."""
     sizes, strides, (offset,) = _known(t.shape), _known(t.stride()), _known([t.storage_offset()])
-    return offset + (1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True)) if all(sizes) else 0)
+    return offset + (
+        1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True)) if all(sizes) else 0
+    )

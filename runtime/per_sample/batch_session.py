@@ -53,8 +53,33 @@ class _Inherited(Mixed):
 
 PARAMETERS = object()
 _LINEAR = {
-    *("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Scalar", "neg", "mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar"),
-    *("clone", "copy", "_to_copy", "detach", "alias", "view", "_unsafe_view", "squeeze", "unsqueeze", "expand", "sum", "mean", "stack"),
+    *(
+        "add.Tensor",
+        "add.Scalar",
+        "sub.Tensor",
+        "sub.Scalar",
+        "rsub.Scalar",
+        "neg",
+        "mul.Tensor",
+        "mul.Scalar",
+        "div.Tensor",
+        "div.Scalar",
+    ),
+    *(
+        "clone",
+        "copy",
+        "_to_copy",
+        "detach",
+        "alias",
+        "view",
+        "_unsafe_view",
+        "squeeze",
+        "unsqueeze",
+        "expand",
+        "sum",
+        "mean",
+        "stack",
+    ),
 }
 
 
@@ -81,10 +106,12 @@ class BatchSession(StandIn):
         self.reduction = reduction
         self.where = where
         self.arrived: Callable[[], None] | None = None  # called after a use has got its gradients
-        self.supposed: dict[int, Any] = {}  # by id: a batch that was marked because it is an argument of a module
+        # by id: a batch that was marked because it is an argument of a module
+        self.supposed: dict[int, Any] = {}
         self.parameters: dict[int, Any] = {}  # by id of a tensor of the user: its value on the tape
         self.uses = Uses()
-        self.lifted: list[weakref.ref[Any]] = []  # plain tensors that became values of the session when samples were written to them
+        # plain tensors that became values of the session when samples were written to them
+        self.lifted: list[weakref.ref[Any]] = []
         self._factor: Any = None
         self._of_pass: int | None = None  # the backward pass that `_factor` is of
 
@@ -97,13 +124,19 @@ class BatchSession(StandIn):
             return held[1]
         if view is None:
             writes = v.__dict__.get("_sample_writes")
-            return Mixture(WRITTEN_ELSEWHERE) if writes and writes[0] and (held is None or held[0]() is self) else None
+            return (
+                Mixture(WRITTEN_ELSEWHERE)
+                if writes and writes[0] and (held is None or held[0]() is self)
+                else None
+            )
         of_base = self.state(view.base)
         if not isinstance(of_base, Place):
             return of_base
         assert self.size is not None
         found = of_base if self.size < 2 else place_in_view(v, of_base, self.size)
-        return found or Mixture("per_sample: a view shows parts of several samples that were written to its base after it was taken")
+        return found or Mixture(
+            "per_sample: a view shows parts of several samples that were written to its base after it was taken"
+        )
 
     def put(self, v: Any, state: Any) -> None:
         """Give ``v`` a state. It holds until its memory is written to."""
@@ -127,7 +160,9 @@ class BatchSession(StandIn):
     def lift(self, t: Any, op: Op) -> None:
         """Make the plain tensor ``t``, and its base, values of the session until :meth:`give_back`. ``op``: what writes to it."""
         v: Any = lift_in_place(SESSION, t, op.func)
-        self.lifted += [weakref.ref(each) for each in ((v,) if v._view is None else (v, v._view.base))]
+        self.lifted += [
+            weakref.ref(each) for each in ((v,) if v._view is None else (v, v._view.base))
+        ]
 
     def mark(self, v: Any, dim: int) -> None:
         """The samples lie in dimension ``dim`` of ``v``."""
@@ -135,7 +170,9 @@ class BatchSession(StandIn):
         if self.size is None:
             self.size = n
         if n != self.size:
-            raise RuntimeError(f"per_sample: a batch has {n} samples in dimension {dim}, and another one has {self.size}")
+            raise RuntimeError(
+                f"per_sample: a batch has {n} samples in dimension {dim}, and another one has {self.size}"
+            )
         self.put(v, ALONE if n < 2 else Place(dim))
 
     def mark_rows(self, v: Any, owners: Tensor) -> None:
@@ -144,17 +181,25 @@ class BatchSession(StandIn):
         if self.size is None:
             self.size = n
         if n > self.size:
-            raise RuntimeError(f"per_sample: a packed sequence has {n} samples, and another batch has {self.size}")
+            raise RuntimeError(
+                f"per_sample: a packed sequence has {n} samples, and another batch has {self.size}"
+            )
         self.put(v, ALONE if self.size < 2 else listed(0, owners, self.size, packed=True))
 
     # calls
 
     def call(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         flat, spec = flattened(args, kwargs)
-        states = [self.state(a) if isinstance(a, Value) and a._level is SESSION else None for a in flat]
+        states = [
+            self.state(a) if isinstance(a, Value) and a._level is SESSION else None for a in flat
+        ]
         if not any(s is not None for s in states):
             outs = SESSION.record(func, args, kwargs)
-            if func is aten.detach.default and isinstance(outs, Value) and isinstance(flat[0], Value):
+            if (
+                func is aten.detach.default
+                and isinstance(outs, Value)
+                and isinstance(flat[0], Value)
+            ):
                 self.follow_data(outs, flat[0])
             return outs
         op = op_of(func)
@@ -166,12 +211,20 @@ class BatchSession(StandIn):
         if all(s is None or s is PARAMETERS for s in states):
             return self._with_state(SESSION.record(func, args, kwargs), PARAMETERS)
         used = [i for i, s in enumerate(states) if s is PARAMETERS] if _grad_enabled() else []
-        if used and samples and op.base_name in ("index_put", "_unsafe_index_put") and used == [len(args[1]) + 1]:
-            values = torch.ones_like(aten.index.Tensor(args[0], args[1])) * args[2]  # each sample has values of its own then
+        if (
+            used
+            and samples
+            and op.base_name in ("index_put", "_unsafe_index_put")
+            and used == [len(args[1]) + 1]
+        ):
+            # each sample has values of its own then
+            values = torch.ones_like(aten.index.Tensor(args[0], args[1])) * args[2]
             return func(args[0], args[1], values, *args[3:], **kwargs)
         if used and not samples and not any(isinstance(s, Mixture) for s in states):
             return self._mixed(
-                SESSION.record(func, args, kwargs), op, Mixed("it adds a term of parameters alone to the loss of the samples")
+                SESSION.record(func, args, kwargs),
+                op,
+                Mixed("it adds a term of parameters alone to the loss of the samples"),
             )
         plain = list(flat)
         for i in used:
@@ -204,7 +257,15 @@ class BatchSession(StandIn):
                 self.put(o, place)
         return outs
 
-    def _places(self, op: Op, flat: list[Any], states: list[Any], spec: Layout, outs: list[Any], samples: bool) -> tuple[list[Any], Placed]:
+    def _places(
+        self,
+        op: Op,
+        flat: list[Any],
+        states: list[Any],
+        spec: Layout,
+        outs: list[Any],
+        samples: bool,
+    ) -> tuple[list[Any], Placed]:
         """Where the samples lie in the results, and the call with the places of all arguments. ``Mixed`` if they lie nowhere."""
         for s in states:
             if isinstance(s, Mixture):
@@ -216,10 +277,18 @@ class BatchSession(StandIn):
         assert self.size is not None
         plain = [a._inner if isinstance(a, Value) and a._level is SESSION else a for a in flat]
         args, kwargs = unflattened(plain, spec)
-        of_args, of_kwargs = unflattened([s if isinstance(s, Place) else None for s in states], spec)
-        named = dict(zip(op.arg_names, op.defaults, strict=True)) | dict(zip(op.arg_names, args, strict=False)) | kwargs
+        of_args, of_kwargs = unflattened(
+            [s if isinstance(s, Place) else None for s in states], spec
+        )
+        named = (
+            dict(zip(op.arg_names, op.defaults, strict=True))
+            | dict(zip(op.arg_names, args, strict=False))
+            | kwargs
+        )
         places = dict(zip(op.arg_names, of_args, strict=False)) | of_kwargs
-        call = Placed(op, named, places, [o._inner if isinstance(o, Value) else o for o in outs], self.size)
+        call = Placed(
+            op, named, places, [o._inner if isinstance(o, Value) else o for o in outs], self.size
+        )
         if self.size < 2:
             return [ALONE if isinstance(o, torch.Tensor) else None for o in outs], call
         rule = rule_of(op)
@@ -233,12 +302,21 @@ class BatchSession(StandIn):
         pooled = [s for s in states if isinstance(s, Pooled)]
         name = op.func.name().removeprefix("aten::")
         if name not in _LINEAR or (len(pooled) > 1 and name.startswith(("mul", "div"))):
-            raise Mixed("it is not linear in a sum or mean over the samples, so the loss is no sum of those of the samples")
+            raise Mixed(
+                "it is not linear in a sum or mean over the samples, so the loss is no sum of those of the samples"
+            )
         if not all(equal(p.factor, pooled[0].factor) for p in pooled[1:]):
-            raise Mixed("it adds a sum and a mean over the samples. Say which the gradients are of by reduction='sum' or 'mean'")
+            raise Mixed(
+                "it adds a sum and a mean over the samples. Say which the gradients are of by reduction='sum' or 'mean'"
+            )
         if self.reduction is None and op.base_name.rstrip("_") in ("mul", "div"):
             assert self.size is not None
-            refuse_number_of_samples(op.base_name, flat, isinstance(pooled[0].factor, int) and pooled[0].factor == 1, self.size)
+            refuse_number_of_samples(
+                op.base_name,
+                flat,
+                isinstance(pooled[0].factor, int) and pooled[0].factor == 1,
+                self.size,
+            )
         return pooled[0]
 
     def _with_state(self, outs: Any, state: Any) -> Any:
@@ -263,7 +341,8 @@ class BatchSession(StandIn):
         """The results of a call, with a refusal before their histories. ``written``: they existed before the call."""
         for o in leaves_of(outs):
             if isinstance(o, Value):
-                whole: Any = o._view.base if written and o._view is not None else o  # a view that is new follows its base
+                # a view that is new follows its base
+                whole: Any = o._view.base if written and o._view is not None else o
                 edge = edge_of(whole) if o.dtype in DIFFERENTIABLE else None
                 if edge is not None:
                     whole._edge = (Refusal(edge, (meta_of(whole, whole.dtype),), why), 0)
@@ -322,27 +401,52 @@ class BatchSession(StandIn):
         if self.arrived is not None:
             self.arrived()
 
-    def _tapped(self, op: Op, flat: list[Any], spec: Layout, used: list[int], call: Placed, outs: Any, where: list[Any]) -> Any:
+    def _tapped(
+        self,
+        op: Op,
+        flat: list[Any],
+        spec: Layout,
+        used: list[int],
+        call: Placed,
+        outs: Any,
+        where: list[Any],
+    ) -> Any:
         """The results, each with a history that leads to one tap."""
         results = leaves_of(outs)
-        at = [i for i, o in enumerate(results) if isinstance(o, Value) and o.dtype in DIFFERENTIABLE and i not in op.nondiff]
+        at = [
+            i
+            for i, o in enumerate(results)
+            if isinstance(o, Value) and o.dtype in DIFFERENTIABLE and i not in op.nondiff
+        ]
         edges = tuple(edge_of(results[i]) for i in at)
         metas = tuple(meta_of(results[i], results[i].dtype) for i in at)
         places = self._places_in_order(op, call, flat, spec)
         rows = {i: p for i in used if isinstance(p := places[i], Place)}
         sources = {i: edge_of(flat[i]) for i in used}
         plain = [
-            a._inner if isinstance(a, Value) and a._level is SESSION else a.detach() if isinstance(a, torch.Tensor) else a for a in flat
+            a._inner
+            if isinstance(a, Value) and a._level is SESSION
+            else a.detach()
+            if isinstance(a, torch.Tensor)
+            else a
+            for a in flat
         ]
         size, number, count = call.size, {i: k for k, i in enumerate(at)}, len(results)
-        parts = [p.split(a, size) if isinstance(p, Place) else a for a, p in zip(plain, places, strict=True)]
+        parts = [
+            p.split(a, size) if isinstance(p, Place) else a
+            for a, p in zip(plain, places, strict=True)
+        ]
         batched = [isinstance(p, Place) for p in places]
         adapt(op, parts, batched, spec, size)
         of_parameters = ParameterCall(op, parts, batched, spec, sources, size)
 
         def found(grads: list[Any]) -> None:
             if not size:  # no sample has a gradient
-                self.uses.add((edge, Dense(plain[i].new_zeros(0, *plain[i].shape))) for i, edge in sources.items() if edge is not None)
+                self.uses.add(
+                    (edge, Dense(plain[i].new_zeros(0, *plain[i].shape)))
+                    for i, edge in sources.items()
+                    if edge is not None
+                )
                 return
             gs: list[Any] = [None] * count  # the tap must not hold the results
             for i, k in number.items():
@@ -350,14 +454,21 @@ class BatchSession(StandIn):
                 if g is None:
                     continue
                 if place is None:
-                    raise RuntimeError(f"per_sample: result {i} of {op.func} belongs to no sample, and has a gradient")
+                    raise RuntimeError(
+                        f"per_sample: result {i} of {op.func} belongs to no sample, and has a gradient"
+                    )
                 if isinstance(place, Pooled):
                     self._passed(place.factor)
                     gs[i] = g.expand(size) / place.factor
                 else:
                     gs[i] = self.of_samples(g, place)
             uses = zip(used, of_parameters.uses(gs), strict=False)
-            self.found([(edge, OwnRows(term, rows[i], plain[i].shape) if i in rows else term) for i, (edge, term) in uses])
+            self.found(
+                [
+                    (edge, OwnRows(term, rows[i], plain[i].shape) if i in rows else term)
+                    for i, (edge, term) in uses
+                ]
+            )
 
         tap = Tap(SESSION, edges, metas, found)
         for k, i in enumerate(at):
@@ -367,7 +478,10 @@ class BatchSession(StandIn):
     def _places_in_order(self, op: Op, call: Placed, flat: list[Any], spec: Layout) -> list[Any]:
         """The place in each of the arguments in one list."""
         if call.size < 2:
-            return [ALONE if isinstance(a, torch.Tensor) and not self.is_parameter(a) else None for a in flat]
+            return [
+                ALONE if isinstance(a, torch.Tensor) and not self.is_parameter(a) else None
+                for a in flat
+            ]
         args, kwargs = unflattened(range(len(flat)), spec)
         found: list[Any] = [None] * len(flat)
         for name, numbers in (dict(zip(op.arg_names, args, strict=False)) | kwargs).items():
@@ -384,7 +498,14 @@ class BatchSession(StandIn):
 
     # writes
 
-    def _written(self, op: Op, flat: list[Any], states: list[Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _written(
+        self,
+        op: Op,
+        flat: list[Any],
+        states: list[Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+    ) -> Any:
         """A call that writes to its first argument."""
         target: Any = args[0]
         if op.kind is OUT:
@@ -398,20 +519,28 @@ class BatchSession(StandIn):
         if not isinstance(target, Value):
             self.lift(target, op)
         samples, copies = any(isinstance(s, Place) for s in states), op.base_name == "copy_"
-        if samples and any(s is PARAMETERS for s in states[copies:]) and _grad_enabled() and op.functional is not None:
+        if (
+            samples
+            and any(s is PARAMETERS for s in states[copies:])
+            and _grad_enabled()
+            and op.functional is not None
+        ):
             result = op.functional.func(target.clone(), *args[1:], **kwargs)
             return target.copy_(result)
         view: Any = target._view  # type: ignore[attr-defined]
         of_base = None if view is None else self.state(view.base)
         if op.functional is None:
             outs = self._record_write(op, args, kwargs)
-            return self._mixed(outs, op, Mixed("nothing is known of where this write leaves the samples"))
+            return self._mixed(
+                outs, op, Mixed("nothing is known of where this write leaves the samples")
+            )
         if copies:
             v: Any = target
             former, *states = states
             if former is PARAMETERS and v._view is None and _grad_enabled():
                 v._edge = None  # nothing is left of what was there, nor of its history
-            stays = isinstance(former, Place) or (not _grad_enabled() and edge_of(v) is not None)  # each row is still that of a sample
+            # each row is still that of a sample
+            stays = isinstance(former, Place) or (not _grad_enabled() and edge_of(v) is not None)
             states = [None, *states]
             samples = isinstance(states[1], Place)
             if states[1] is PARAMETERS or states[1] is None:
@@ -420,7 +549,10 @@ class BatchSession(StandIn):
                 self.put(outs, state)
                 return self._follow_base(outs, state, of_base, op)
         if all(s is None or s is PARAMETERS for s in states):
-            outs, state = self._record_write(op, args, kwargs), PARAMETERS if _grad_enabled() else states[0]
+            outs, state = (
+                self._record_write(op, args, kwargs),
+                PARAMETERS if _grad_enabled() else states[0],
+            )
             self.put(outs, state)
             return self._follow_base(outs, state, of_base, op)
         before = [target._inner.detach(), *flat[1:]]  # type: ignore[attr-defined]
@@ -470,13 +602,21 @@ class BatchSession(StandIn):
         if found is not None or state is None:
             self.put(view.base, found)
         else:
-            self._mixed(v, op, Mixed("it writes to a part of a tensor what does not fit the samples in the other parts"))
+            self._mixed(
+                v,
+                op,
+                Mixed(
+                    "it writes to a part of a tensor what does not fit the samples in the other parts"
+                ),
+            )
         return v
 
 
 def _writes(v: Any) -> list[int]:
     """How often the memory of ``v`` was written to while samples were followed, in a list that ``v.detach()`` shares."""
-    found: list[int] = (v if v._view is None else v._view.base).__dict__.setdefault("_sample_writes", [0])
+    found: list[int] = (v if v._view is None else v._view.base).__dict__.setdefault(
+        "_sample_writes", [0]
+    )
     return found
 
 

@@ -9,9 +9,7 @@ from ..rules.places import Tensor
 from ..session.tensor import SESSION
 from ..tape.nodes import Edge, Input, Node
 
-WRITTEN_ELSEWHERE = (
-    "per_sample: a tensor is used whose memory has been written to through detach() or .data. Write to the tensor itself, or to a copy."
-)
+WRITTEN_ELSEWHERE = "per_sample: a tensor is used whose memory has been written to through detach() or .data. Write to the tensor itself, or to a copy."
 
 
 class ParameterInput(Input):

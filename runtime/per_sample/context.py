@@ -33,7 +33,9 @@ from .losses import REPLACED
 from .recurrent_states import LAYERS, with_placed_states
 from .terms import by_source, terms_of
 
-_READS = frozenset(getattr(torch.Tensor, name).__get__ for name in ("T", "mT", "H", "mH", "real", "imag", "data"))
+_READS = frozenset(
+    getattr(torch.Tensor, name).__get__ for name in ("T", "mT", "H", "mH", "real", "imag", "data")
+)
 """Attributes that compute. Any other only tells or stores something."""
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
@@ -68,7 +70,9 @@ class per_sample(PerSampleGrads):
         memory_limit: int = LIMIT,
     ) -> None:
         if reduction not in (None, "sum", "mean"):
-            raise ValueError(f"per_sample: reduction must be 'sum', 'mean' or None, got {reduction!r}")
+            raise ValueError(
+                f"per_sample: reduction must be 'sum', 'mean' or None, got {reduction!r}"
+            )
         given = params if isinstance(params, (torch.Tensor, Mapping)) else list(params)
         self.batch_dim = batch_dim
         self._modules = Modules(self)
@@ -104,7 +108,9 @@ class per_sample(PerSampleGrads):
 
     def __enter__(self) -> per_sample:
         if current_stand_in() is not None:
-            raise RuntimeError("per_sample: another per_sample, or forward mode, is active in this thread")
+            raise RuntimeError(
+                "per_sample: another per_sample, or forward mode, is active in this thread"
+            )
         if CAPTURE.gradients is not None:
             raise RuntimeError(
                 f"per_sample: entered in a program that is captured. Use per_sample_grads there, which nests with jit.{here()}"
@@ -130,7 +136,9 @@ class per_sample(PerSampleGrads):
     def shared(self, x: Tensor) -> Any:
         """``x`` as a tensor that all samples share, such as a mask or a statistic of the batch. Use the result in place of ``x``."""
         if x.requires_grad:
-            raise RuntimeError("per_sample: shared() is for constants, and this tensor requires grad. Detach it first")
+            raise RuntimeError(
+                "per_sample: shared() is for constants, and this tensor requires grad. Detach it first"
+            )
         v = SESSION.wrap(SESSION.lowered(x).detach())
         self._shared[id(v)] = v
         return v
@@ -150,7 +158,9 @@ class per_sample(PerSampleGrads):
             if is_dataclass(a) and not isinstance(a, type):
                 held = {f.name: getattr(a, f.name) for f in fields(a) if f.init}
                 marked = {name: self.marked(value) for name, value in held.items()}
-                return a if all(marked[name] is held[name] for name in held) else replace(a, **marked)
+                return (
+                    a if all(marked[name] is held[name] for name in held) else replace(a, **marked)
+                )
             return a
 
         return pytree.tree_map(of_leaf, args, is_leaf=lambda a: isinstance(a, PackedSequence))
@@ -158,13 +168,22 @@ class per_sample(PerSampleGrads):
     def _packed(self, a: PackedSequence) -> PackedSequence:
         """A packed sequence: first the first elements of all sequences, then the second ones."""
         data: Any = a.data if isinstance(a.data, Value) else as_leaf(a.data)
-        numbers = torch.arange(int(a.batch_sizes[0])) if a.sorted_indices is None else SESSION.lowered(a.sorted_indices)
+        numbers = (
+            torch.arange(int(a.batch_sizes[0]))
+            if a.sorted_indices is None
+            else SESSION.lowered(a.sorted_indices)
+        )
         self._session.mark_rows(data, torch.cat([numbers[:n] for n in a.batch_sizes.tolist()]))
         return PackedSequence(data, a.batch_sizes, a.sorted_indices, a.unsorted_indices)
 
     def _marked_if_batch(self, x: Tensor) -> Any:
         session, dim = self._session, self.batch_dim
-        if id(x) in session.parameters or id(x) in self._shared or self._functions.made_inside(x) or x.dim() <= dim:
+        if (
+            id(x) in session.parameters
+            or id(x) in self._shared
+            or self._functions.made_inside(x)
+            or x.dim() <= dim
+        ):
             return x
         if isinstance(x, Value) and (x._level is not SESSION or session.state(x) is not None):
             return x
@@ -183,10 +202,15 @@ class per_sample(PerSampleGrads):
         if self._known != changes:
             self._known = changes
             sources = by_source(uses)
-            self._found = [Parameter(name, leaf.detach(), self._terms(leaf, sources)) for name, leaf in self._given]
+            self._found = [
+                Parameter(name, leaf.detach(), self._terms(leaf, sources))
+                for name, leaf in self._given
+            ]
         self._held = self._session.uses.held()
         if not uses:
-            raise RuntimeError("per_sample: no backward pass has come to a use of the parameters, so there are no gradients")
+            raise RuntimeError(
+                "per_sample: no backward pass has come to a use of the parameters, so there are no gradients"
+            )
         return self._found or []
 
     def _give_up(self) -> None:
@@ -203,7 +227,11 @@ class per_sample(PerSampleGrads):
     def _terms(self, leaf: Tensor, sources: Any) -> list[Any]:
         v = self._session.parameters.get(id(leaf))
         end = None if v is None else edge_of(v)
-        return [] if end is None or not len(self) else terms_of(SESSION, end, SESSION.lowered(leaf).detach(), sources)
+        return (
+            []
+            if end is None or not len(self)
+            else terms_of(SESSION, end, SESSION.lowered(leaf).detach(), sources)
+        )
 
 
 class _Functions(TorchFunctionMode):
@@ -218,8 +246,14 @@ class _Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in ("__get__", "__set__", "__delete__") and func not in _READS:
-            if func == _SET_DATA and isinstance(args[1], Value) and self.session.state(args[1]) is not None:
-                raise RuntimeError("per_sample: .data of a plain tensor is set to what follows from samples or parameters. Use copy_()")
+            if (
+                func == _SET_DATA
+                and isinstance(args[1], Value)
+                and self.session.state(args[1]) is not None
+            ):
+                raise RuntimeError(
+                    "per_sample: .data of a plain tensor is set to what follows from samples or parameters. Use copy_()"
+                )
             return func(*args, **kwargs)
         tensors: list[Tensor] = []
         args = [self._value(a, tensors) for a in args]
@@ -241,7 +275,13 @@ class _Functions(TorchFunctionMode):
             tensors.append(a)
             if torch.is_grad_enabled():
                 known = self.session.parameters.get(id(a))
-                return known if known is not None else as_leaf(a) if a.requires_grad and not isinstance(a, Value) else a
+                return (
+                    known
+                    if known is not None
+                    else as_leaf(a)
+                    if a.requires_grad and not isinstance(a, Value)
+                    else a
+                )
             return a
         if type(a) is list or type(a) is tuple:
             return type(a)(self._value(b, tensors) for b in a)
@@ -296,7 +336,9 @@ _entered = 0
 
 def _called(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     modules = _CALLS.of_thread
-    return _native_call(self, *args, **kwargs) if modules is None else modules.call(self, args, kwargs)
+    return (
+        _native_call(self, *args, **kwargs) if modules is None else modules.call(self, args, kwargs)
+    )
 
 
 def _intercept(change: int) -> None:

@@ -13,21 +13,28 @@ import torch
 
 def refuse_part(name: str, leaf: torch.Tensor) -> None:
     """Refuse a parameter of which each process holds a part. The modules of torch that make such parameters need not be imported."""
-    tensors, flat = sys.modules.get("torch.distributed.tensor"), sys.modules.get("torch.distributed.fsdp._flat_param")
+    tensors, flat = (
+        sys.modules.get("torch.distributed.tensor"),
+        sys.modules.get("torch.distributed.fsdp._flat_param"),
+    )
     if tensors is not None and isinstance(leaf, tensors.DTensor):
         kind = "a DTensor"
     elif flat is not None and isinstance(leaf, flat.FlatParameter):
         kind = "a flat parameter of FullyShardedDataParallel"
     else:
         return
-    raise RuntimeError(f"per_sample: {name} is {kind}, which may be spread over the processes, as FSDP spreads parameters. {_INSTEAD}")
+    raise RuntimeError(
+        f"per_sample: {name} is {kind}, which may be spread over the processes, as FSDP spreads parameters. {_INSTEAD}"
+    )
 
 
 def refuse_wrapper(module: torch.nn.Module) -> None:
     """Refuse a module that does more around its forward pass than the context follows."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and isinstance(module, (fsdp.FullyShardedDataParallel, fsdp.FSDPModule)):
-        raise RuntimeError(f"per_sample: {type(module).__name__} spreads its parameters over the processes (FSDP). {_INSTEAD}")
+        raise RuntimeError(
+            f"per_sample: {type(module).__name__} spreads its parameters over the processes (FSDP). {_INSTEAD}"
+        )
     if isinstance(module, torch.nn.parallel.DistributedDataParallel) and module.static_graph:
         raise RuntimeError(
             "per_sample: DistributedDataParallel with static_graph=True expects a backward pass of its own. Call the module in it, "

@@ -19,8 +19,12 @@ class Filled:
 
     def __init__(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self.op = op
-        given = {name: op.argument(op.positions[name], args, kwargs) for name in _names(op, args, kwargs)}
-        self.given: dict[str, Any] = {name: t for name, t in given.items() if isinstance(t, torch.Tensor)}
+        given = {
+            name: op.argument(op.positions[name], args, kwargs) for name in _names(op, args, kwargs)
+        }
+        self.given: dict[str, Any] = {
+            name: t for name, t in given.items() if isinstance(t, torch.Tensor)
+        }
         self.before = {name: _memory(t).clone() for name, t in self.given.items()}
 
     def restore(self) -> None:
@@ -35,7 +39,9 @@ class Filled:
             if not isinstance(t, Value):
                 self._lift(session, name, t)
             error = why or Mixed(f"it writes values of all samples to its argument {name}")
-            session.filled(t, place if why is None and isinstance(place, Place) else None, self.op, error)
+            session.filled(
+                t, place if why is None and isinstance(place, Place) else None, self.op, error
+            )
 
     def _lift(self, session: Any, name: str, t: Tensor) -> None:
         try:
@@ -49,9 +55,15 @@ class Filled:
 
 def _names(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[str]:
     if op.fills_argument:
-        return [a.name for a in op.func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+        return [
+            a.name
+            for a in op.func._schema.arguments
+            if a.alias_info is not None and a.alias_info.is_write
+        ]
     hidden = None if op.record is None else op.record.hidden_writes
-    if hidden is not None and hidden.when(*(op.argument(op.positions[name], args, kwargs) for name in parameters(hidden.when))):
+    if hidden is not None and hidden.when(
+        *(op.argument(op.positions[name], args, kwargs) for name in parameters(hidden.when))
+    ):
         return hidden.arguments
     return ()
 

@@ -82,7 +82,14 @@ class _Mapped(MappedFunction):
 
     __slots__ = ("samples", "tape")
 
-    def __init__(self, func: Callable[..., Any], in_dims: trees.Tree, out_dims: trees.Tree, randomness: str, tape: GradLevel) -> None:
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        in_dims: trees.Tree,
+        out_dims: trees.Tree,
+        randomness: str,
+        tape: GradLevel,
+    ) -> None:
         super().__init__(func, in_dims, out_dims, randomness)
         self.tape = tape
         self.samples: Samples | None = None
@@ -102,9 +109,13 @@ def _over(*sample: Any) -> Any:
 class _Run:
     """One run of a loss, forward and backward."""
 
-    def __init__(self, loss: Callable[..., Any], in_dims: trees.Tree, randomness: str, has_aux: bool) -> None:
+    def __init__(
+        self, loss: Callable[..., Any], in_dims: trees.Tree, randomness: str, has_aux: bool
+    ) -> None:
         if randomness not in ("error", "different", "same"):
-            raise RuntimeError(f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}")
+            raise RuntimeError(
+                f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}"
+            )
         self.loss, self.has_aux = loss, has_aux
         self.tape = GradLevel()
         self.batched = _Mapped(self._one, in_dims, 0, randomness, self.tape)
@@ -115,8 +126,12 @@ class _Run:
         leaves = [leaf for _, leaf in paths]
         names = [pytree.keystr(path) or "parameter" for path, _ in paths]
         for name, leaf in zip(names, leaves, strict=True):
-            if not isinstance(leaf, torch.Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
-                raise RuntimeError(f"per_sample_grads: {name} must be a real or complex tensor, got {_kind(leaf)}")
+            if not isinstance(leaf, torch.Tensor) or not (
+                leaf.is_floating_point() or leaf.is_complex()
+            ):
+                raise RuntimeError(
+                    f"per_sample_grads: {name} must be a real or complex tensor, got {_kind(leaf)}"
+                )
         try:
             inputs = [self.tape.wrap(leaf, (_End(self.tape, leaf), 0)) for leaf in leaves]
             self.params = pytree.tree_unflatten(inputs, spec)
@@ -124,13 +139,16 @@ class _Run:
                 losses, aux = self.tape.run_inside(self._mapped, batch, {})
             uses = self._uses(losses, inputs, names)
             terms = [
-                terms_of(self.tape, end, leaf, uses) for v, leaf in zip(inputs, leaves, strict=True) if (end := edge_of(v)) is not None
+                terms_of(self.tape, end, leaf, uses)
+                for v, leaf in zip(inputs, leaves, strict=True)
+                if (end := edge_of(v)) is not None
             ]
             own = self.tape.lowered(losses)
             extra = trees.map_tensors(self.tape.lowered, aux)
         finally:
             self.tape.close()
-            self.batched.func = _over  # no cycle of references, which would keep all tensors of the run
+            # no cycle of references, which would keep all tensors of the run
+            self.batched.func = _over
         found = [Parameter(*each) for each in zip(names, leaves, terms, strict=True)]
         return PerSampleGrads(found, trees.flatten(params)[1], own, extra, memory_limit)
 
@@ -139,9 +157,13 @@ class _Run:
         out = self.loss(self.params, *sample)
         value, aux = out if self.has_aux else (out, ())
         if not isinstance(value, torch.Tensor) or value.dim() or not value.is_floating_point():
-            raise RuntimeError(f"per_sample_grads: the loss of a sample must be a real tensor of shape (), got {_kind(value)}")
+            raise RuntimeError(
+                f"per_sample_grads: the loss of a sample must be a real tensor of shape (), got {_kind(value)}"
+            )
         if not (isinstance(value, Value) and value._level is self.batched.samples):
-            raise RuntimeError("per_sample_grads: the loss does not depend on the sample, so all samples have one gradient. Use grad.")
+            raise RuntimeError(
+                "per_sample_grads: the loss does not depend on the sample, so all samples have one gradient. Use grad."
+            )
         return value, aux
 
     def _mapped(self, *batch: Any) -> Any:
@@ -156,7 +178,14 @@ class _Run:
         assert samples is not None
         if edge is not None:
             ones = torch.ones_like(self.tape.lowered(losses))
-            execute(self.tape, [(edge, ones)], None, create_graph=False, keep_graph=False, accumulate=False)
+            execute(
+                self.tape,
+                [(edge, ones)],
+                None,
+                create_graph=False,
+                keep_graph=False,
+                accumulate=False,
+            )
         ends: Any = [edge_of(v) for v in inputs]
         if unseen := [name for name, (end, _) in zip(names, ends, strict=True) if end.reached]:
             raise RuntimeError(
@@ -167,4 +196,8 @@ class _Run:
 
 
 def _kind(a: object) -> str:
-    return f"a tensor of dtype {a.dtype} and shape {list(a.shape)}" if isinstance(a, torch.Tensor) else type(a).__name__
+    return (
+        f"a tensor of dtype {a.dtype} and shape {list(a.shape)}"
+        if isinstance(a, torch.Tensor)
+        else type(a).__name__
+    )

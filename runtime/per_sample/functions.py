@@ -38,11 +38,14 @@ def _followed(session: BatchSession, cls: FunctionClass, args: tuple[Any, ...]) 
         output, _, ctx = record(SESSION, cls, args)
         ctx.forget_marks()
         return output, ctx
-    hooks = name == "torch.nn.modules._functions.BackwardHookFunction"  # the identity, whose inputs may be parameters
+    # the identity, whose inputs may be parameters
+    hooks = name == "torch.nn.modules._functions.BackwardHookFunction"
     output, raw, ctx = record(SESSION, cls if hooks else _class_with_places(cls), args)
     outs = output if isinstance(output, tuple) else (output,)
     found = states if hooks else [_state(session, o) for o in raw]
-    ctx.followed = _Places(session, cls.__name__, states, found, [_state(session, t) for t in ctx.to_save or ()])  # type: ignore[attr-defined]
+    ctx.followed = _Places(  # type: ignore[attr-defined]
+        session, cls.__name__, states, found, [_state(session, t) for t in ctx.to_save or ()]
+    )
     ctx.forget_marks()
     differentiable = [o for o in outs if isinstance(o, Value) and edge_of(o) is not None]
     if any(s is PARAMETERS for s in states) and not hooks:
@@ -65,15 +68,25 @@ def _state(session: BatchSession, a: Any) -> Any:
 def _parameter(session: BatchSession, a: Any) -> Any:
     """The value that stands for a parameter, for its leaf. ``apply`` is no function of torch, so it got the parameter itself."""
     if isinstance(a, Value) and a._level is SESSION and a.is_leaf and a.requires_grad:
-        return next((v for v in session.parameters.values() if v.shape == a.shape and aliases(v, a)), a)
+        return next(
+            (v for v in session.parameters.values() if v.shape == a.shape and aliases(v, a)), a
+        )
     return a
 
 
 class _Places:
     """The states of the inputs and outputs of a call, and of what it saved."""
 
-    def __init__(self, session: BatchSession, name: str, given: list[Any], outs: list[Any], saved: list[Any]) -> None:
-        self.session, self.name, self.given, self.outs, self.saved = session, name, given, outs, saved
+    def __init__(
+        self, session: BatchSession, name: str, given: list[Any], outs: list[Any], saved: list[Any]
+    ) -> None:
+        self.session, self.name, self.given, self.outs, self.saved = (
+            session,
+            name,
+            given,
+            outs,
+            saved,
+        )
 
     def put(self, tensors: Any, states: list[Any]) -> None:
         for t, state in zip(tensors, states, strict=True):
@@ -113,7 +126,9 @@ def _class_with_places(cls: FunctionClass) -> FunctionClass:
 
     name = "vjp" if defines(cls, "vjp") else "backward"
     meta: Any = type(cls)
-    made: FunctionClass = meta(cls.__name__, (cls,), {name: staticmethod(backward), "__module__": cls.__module__})
+    made: FunctionClass = meta(
+        cls.__name__, (cls,), {name: staticmethod(backward), "__module__": cls.__module__}
+    )
 
     def saved_tensors(ctx: Any) -> tuple[Any, ...]:
         tensors = FunctionNode.saved_tensors.__get__(ctx)

@@ -20,7 +20,12 @@ class General(Term):
     """
 
     def __init__(
-        self, op: Callable[..., Any], args: Sequence[Tensor], dims: Sequence[int | None], position: int, gs: Sequence[Any]
+        self,
+        op: Callable[..., Any],
+        args: Sequence[Tensor],
+        dims: Sequence[int | None],
+        position: int,
+        gs: Sequence[Any],
     ) -> None:
         self.op, self.args, self.dims, self.position, self.gs = op, args, dims, position, gs
         parameter = args[position]
@@ -41,34 +46,59 @@ class General(Term):
 
     def dense(self) -> Tensor:
         def one(args: Sequence[Tensor], gs: tuple[Tensor, ...]) -> Tensor:
-            _, pullback = vjp(lambda parameter: self._one(*self._with(args, parameter)), args[self.position])
+            _, pullback = vjp(
+                lambda parameter: self._one(*self._with(args, parameter)), args[self.position]
+            )
             gradient: Tensor = pullback(gs)[0]
             return gradient
 
-        found: Tensor = vmap(one, in_dims=(list(self.dims), 0), randomness="same")(list(self.args), self._cotangents())
+        found: Tensor = vmap(one, in_dims=(list(self.dims), 0), randomness="same")(
+            list(self.args), self._cotangents()
+        )
         return found
 
     def held(self) -> Sequence[Tensor]:
         return [*self.args, *self._cotangents()]
 
     def part(self, start: int, stop: int) -> General:
-        args = [a if d is None else a[start:stop] for a, d in zip(self.args, self.dims, strict=True)]
-        return General(self.op, args, self.dims, self.position, [None if g is None else g[start:stop] for g in self.gs])
+        args = [
+            a if d is None else a[start:stop] for a, d in zip(self.args, self.dims, strict=True)
+        ]
+        return General(
+            self.op,
+            args,
+            self.dims,
+            self.position,
+            [None if g is None else g[start:stop] for g in self.gs],
+        )
 
     def scaled(self, scale: Scale) -> General:
-        return General(self.op, self.args, self.dims, self.position, [None if g is None else scale(g) for g in self.gs])
+        return General(
+            self.op,
+            self.args,
+            self.dims,
+            self.position,
+            [None if g is None else scale(g) for g in self.gs],
+        )
 
     def _batched(self, parameter: Tensor) -> tuple[Tensor, ...]:
-        return vmap(self._one, in_dims=tuple(self.dims), randomness="same")(*self._with(self.args, parameter))  # type: ignore[no-any-return]
+        return vmap(self._one, in_dims=tuple(self.dims), randomness="same")(  # type: ignore[no-any-return]
+            *self._with(self.args, parameter)
+        )
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         _, pullback = vjp(self._batched, self.args[self.position])
-        found: Tensor = pullback(tuple(scaled_by(weights, g).to(g.dtype) for g in self._cotangents()))[0]
+        found: Tensor = pullback(
+            tuple(scaled_by(weights, g).to(g.dtype) for g in self._cotangents())
+        )[0]
         return found
 
     def dot(self, v: Tensor) -> Tensor:
         _, tangents = jvp(self._batched, (self.args[self.position],), (v,))
-        products = [real(flat(g.conj() * t).sum(1)) for g, t in zip(self._cotangents(), tangents, strict=True)]
+        products = [
+            real(flat(g.conj() * t).sum(1))
+            for g, t in zip(self._cotangents(), tangents, strict=True)
+        ]
         return functools.reduce(torch.add, products)
 
 

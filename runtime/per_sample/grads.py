@@ -36,7 +36,14 @@ class PerSampleGrads:
     At most ``memory_limit`` bytes of dense gradients are computed at a time; only :meth:`materialize` returns all of them.
     """
 
-    def __init__(self, parameters: Sequence[Parameter], spec: trees.Spec, losses: Tensor, aux: Any, memory_limit: int) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        spec: trees.Spec,
+        losses: Tensor,
+        aux: Any,
+        memory_limit: int,
+    ) -> None:
         self.losses, self.aux = losses, aux
         self.memory_limit = memory_limit
         self._found: Sequence[Parameter] | None = parameters
@@ -46,7 +53,9 @@ class PerSampleGrads:
     @property
     def _parameters(self) -> Sequence[Parameter]:
         if self._found is None:
-            raise RuntimeError("per_sample_grads: the gradients were given up by keep=False. Ask for what you need before")
+            raise RuntimeError(
+                "per_sample_grads: the gradients were given up by keep=False. Ask for what you need before"
+            )
         return self._found
 
     def _give_up(self) -> None:
@@ -74,7 +83,9 @@ class PerSampleGrads:
         ``keep=False``: the factors of a parameter are freed once its sum is there, and nothing else can be asked afterwards.
         """
         if weights.shape != (len(self),):
-            raise ValueError(f"weighted_sum: expected weights of shape {[len(self)]}, got {list(weights.shape)}")
+            raise ValueError(
+                f"weighted_sum: expected weights of shape {[len(self)]}, got {list(weights.shape)}"
+            )
         return self._sums([weights] * len(self._parameters), keep)
 
     def clipped_sum(self, max_norm: float, per: str = "total", *, keep: bool = True) -> Any:
@@ -99,9 +110,13 @@ class PerSampleGrads:
             raise ValueError("dot: the vector has another structure than the parameters")
         for p, v in zip(self._parameters, leaves, strict=True):
             if v.shape != p.value.shape:
-                raise ValueError(f"dot: expected shape {list(p.value.shape)} for {p.name}, got {list(v.shape)}")
+                raise ValueError(
+                    f"dot: expected shape {list(p.value.shape)} for {p.name}, got {list(v.shape)}"
+                )
         self._refuse_written()
-        found = [term.dot(v) for p, v in zip(self._parameters, leaves, strict=True) for term in p.terms]
+        found = [
+            term.dot(v) for p, v in zip(self._parameters, leaves, strict=True) for term in p.terms
+        ]
         return functools.reduce(torch.add, found) if found else self._zeros(len(self))
 
     def gram(self, other: PerSampleGrads | None = None) -> Tensor:
@@ -158,7 +173,9 @@ class PerSampleGrads:
             return self._tree(lambda p: self._dense(p, 0, len(self)))
         leaves, spec = trees.flatten(out)
         shapes = [(len(self), *p.value.shape) for p in self._parameters]
-        if spec != self._spec or any(tuple(t.shape) != shape for t, shape in zip(leaves, shapes, strict=True)):
+        if spec != self._spec or any(
+            tuple(t.shape) != shape for t, shape in zip(leaves, shapes, strict=True)
+        ):
             raise ValueError(f"materialize: out must be a tree of tensors of shapes {shapes}")
         for p, t in zip(self._parameters, leaves, strict=True):
             for start, stop in self._parts(p):
@@ -188,14 +205,20 @@ class PerSampleGrads:
 
     def explain(self) -> str:
         """A table: for each parameter its uses, how the norms are computed, and the bytes of its dense gradients."""
-        table = Table(box=box.SIMPLE_HEAD, title=f"gradients of {len(self)} samples", title_justify="left")
+        table = Table(
+            box=box.SIMPLE_HEAD, title=f"gradients of {len(self)} samples", title_justify="left"
+        )
         for column in ("parameter", "shape", "uses", "form", "norms", "dense bytes"):
-            table.add_column(column, justify="right" if column in ("uses", "dense bytes") else "left")
+            table.add_column(
+                column, justify="right" if column in ("uses", "dense bytes") else "left"
+            )
         for p in self._parameters:
             forms = ", ".join(dict.fromkeys(type(t).__name__.lower() for t in p.terms)) or "unused"
             way = "ghost" if p.terms and _in_factors(p.terms) else "direct"
             size = p.value.numel() * p.value.element_size() * len(self)
-            table.add_row(p.name, str(list(p.value.shape)), str(len(p.terms)), forms, way, f"{size:,}")
+            table.add_row(
+                p.name, str(list(p.value.shape)), str(len(p.terms)), forms, way, f"{size:,}"
+            )
         console = Console(width=120)
         with console.capture() as captured:
             console.print(table)
@@ -224,11 +247,19 @@ class PerSampleGrads:
 
     def _sum_of(self, p: Parameter, weights: Tensor) -> Tensor:
         found = [term.weighted_sum(weights) for term in p.terms]
-        return functools.reduce(torch.add, found).to(p.value.dtype) if found else torch.zeros_like(p.value)
+        return (
+            functools.reduce(torch.add, found).to(p.value.dtype)
+            if found
+            else torch.zeros_like(p.value)
+        )
 
     def _dense(self, p: Parameter, start: int, stop: int) -> Tensor:
         found = [term.part(start, stop).dense() for term in p.terms]
-        return functools.reduce(torch.add, found).to(p.value.dtype) if found else p.value.new_zeros(stop - start, *p.value.shape)
+        return (
+            functools.reduce(torch.add, found).to(p.value.dtype)
+            if found
+            else p.value.new_zeros(stop - start, *p.value.shape)
+        )
 
     def _parts(self, p: Parameter, entries: int | None = None) -> Iterator[tuple[int, int]]:
         """The samples in parts of which so many entries of the gradients, or all, are within the limit. At least one at a time."""
@@ -242,7 +273,13 @@ class PerSampleGrads:
 
     def _squared_norms(self) -> list[Tensor]:
         self._refuse_written()
-        grams = Grams(t for p in self._parameters if _in_factors(p.terms) for term in p.terms for t in term.vectors())
+        grams = Grams(
+            t
+            for p in self._parameters
+            if _in_factors(p.terms)
+            for term in p.terms
+            for t in term.vectors()
+        )
         return [self._squared_norms_of(p, grams) for p in self._parameters]
 
     def _squared_norms_of(self, p: Parameter, grams: Grams) -> Tensor:
@@ -251,7 +288,8 @@ class PerSampleGrads:
         if _in_factors(p.terms):
             found = [t.squared_norms(grams) for t in p.terms]
             found += [2 * a.products(b) for i, a in enumerate(p.terms) for b in p.terms[:i]]
-            return functools.reduce(torch.add, found).clamp_min(0)  # the cross terms may round below
+            # the cross terms may round below
+            return functools.reduce(torch.add, found).clamp_min(0)
         dense = (flat(self._dense(p, start, stop)) for start, stop in self._parts(p))
         return torch.cat([real((d.conj() * d).sum(1)) for d in dense] or [self._zeros(len(self))])
 
@@ -261,7 +299,13 @@ class PerSampleGrads:
         numel = max(1, a.shape.numel() * a.dtype.itemsize)
         step = max(1, self.memory_limit // (2 * numel))
         rows = [
-            torch.cat([a.part(i, min(i + step, a.size)).gram(b.part(j, min(j + step, b.size))) for j in range(0, b.size, step)], 1)
+            torch.cat(
+                [
+                    a.part(i, min(i + step, a.size)).gram(b.part(j, min(j + step, b.size)))
+                    for j in range(0, b.size, step)
+                ],
+                1,
+            )
             for i in range(0, a.size, step)
         ]
         return torch.cat(rows)

@@ -27,11 +27,19 @@ def run(level: Any, x: Any, weight: Any, bias: Any) -> Any:
     """
     tape, given = level.tape, (x, weight, bias)
     shared = level.is_shared(weight) and (bias is None or level.is_shared(bias))
-    if level.is_shared(x) or not shared or torch._C._is_any_autocast_enabled() or not torch.is_grad_enabled():
+    if (
+        level.is_shared(x)
+        or not shared
+        or torch._C._is_any_autocast_enabled()
+        or not torch.is_grad_enabled()
+    ):
         return NotImplemented
     if x.dtype not in DIFFERENTIABLE or not fits(x, weight, bias):
         return NotImplemented
-    histories = [edge_of(t) if isinstance(t, Value) and t._level is tape else None for t in (x._inner, weight, bias)]
+    histories = [
+        edge_of(t) if isinstance(t, Value) and t._level is tape else None
+        for t in (x._inner, weight, bias)
+    ]
     with scope_outside(tape), without_draws(level):
         inner = [tape.lowered(level.lowered(t)) for t in given]
         out = torch.nn.functional.linear(*inner)
@@ -45,7 +53,12 @@ def run(level: Any, x: Any, weight: Any, bias: Any) -> Any:
 
 def fits(x: Any, weight: Any, bias: Any) -> bool:
     """Whether dtypes and shapes are those of a layer. ATen refuses others in its own words."""
-    if x.dim() == 0 or weight.dim() != 2 or weight.dtype is not x.dtype or weight.shape[1] != x.shape[-1]:
+    if (
+        x.dim() == 0
+        or weight.dim() != 2
+        or weight.dtype is not x.dtype
+        or weight.shape[1] != x.shape[-1]
+    ):
         return False
     return bias is None or (bias.dtype is x.dtype and bias.shape == weight.shape[:1])
 

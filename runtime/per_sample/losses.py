@@ -32,7 +32,9 @@ def refuse_number_of_samples(name: str, given: Sequence[Any], is_sum: bool, size
 def _numbers(given: Sequence[Any]) -> list[float]:
     """The magnitudes of the numbers among arguments, but zero."""
     plain = [a for a in given if isinstance(a, (int, float))]
-    plain += [a.item() for a in given if type(a) is torch.Tensor and a.numel() == 1 and not a.is_complex()]
+    plain += [
+        a.item() for a in given if type(a) is torch.Tensor and a.numel() == 1 and not a.is_complex()
+    ]
     return [abs(float(a)) for a in plain if a]
 
 
@@ -48,10 +50,17 @@ def _cross_entropy(
 ) -> Tensor:
     dim = 0 if x.dim() == 1 else 1
     soft = x.shape == target.shape
-    fits = ignore_index < 0 and target.is_floating_point() if soft else label_smoothing and weight is None
-    valid = reduction in ("none", "mean", "sum") and 0 <= label_smoothing <= 1  # torch refuses the others
+    fits = (
+        ignore_index < 0 and target.is_floating_point()
+        if soft
+        else label_smoothing and weight is None
+    )
+    # torch refuses the others
+    valid = reduction in ("none", "mean", "sum") and 0 <= label_smoothing <= 1
     if size_average is not None or reduce is not None or not fits or not valid:
-        return F.cross_entropy(x, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing)
+        return F.cross_entropy(
+            x, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing
+        )
     scores = x.log_softmax(dim)
     if not soft:
         scores = (1 - label_smoothing) * scores + label_smoothing * scores.mean(dim, keepdim=True)
@@ -86,19 +95,33 @@ def _instance_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """Batch norm of the channels of all samples side by side, as ATen computes it. There the means of the statistics are not seen."""
-    if not use_input_stats or running_mean is None or running_var is None or x.dim() < 3 or not len(x):
-        return F.instance_norm(x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+    if (
+        not use_input_stats
+        or running_mean is None
+        or running_var is None
+        or x.dim() < 3
+        or not len(x)
+    ):
+        return F.instance_norm(
+            x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
+        )
     size, channels = x.shape[:2]
     mean, var = running_mean.repeat(size), running_var.repeat(size)
     weight, bias = (None if t is None else t.repeat(size) for t in (weight, bias))
     rows = x.reshape(1, size * channels, *x.shape[2:])
-    found = F.batch_norm(rows, mean, var, weight, bias, training=True, momentum=momentum, eps=eps).view(x.shape)
+    found = F.batch_norm(
+        rows, mean, var, weight, bias, training=True, momentum=momentum, eps=eps
+    ).view(x.shape)
     for moving, each in ((running_mean, mean), (running_var, var)):
         moving.copy_(each.view(size, channels).mean(0))
     return found
 
 
-REPLACED: dict[Any, Callable[..., Tensor]] = {F.cross_entropy: _cross_entropy, F.kl_div: _kl_div, F.instance_norm: _instance_norm}
+REPLACED: dict[Any, Callable[..., Tensor]] = {
+    F.cross_entropy: _cross_entropy,
+    F.kl_div: _kl_div,
+    F.instance_norm: _instance_norm,
+}
 """Functions of torch that divide a sum by the size of the batch, and the same with a mean; and one that hides a mean over the samples."""
 
 

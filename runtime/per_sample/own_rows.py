@@ -25,7 +25,11 @@ class OwnRows(Term):
         spread = parts.new_zeros(self.size, self.whole, *parts.shape[1:])
         each = torch.arange(self.size, device=parts.device)
         spread[each, each + self.first] = parts
-        merged: Tensor = torch.stack([self.place.merged(s) for s in spread]) if self.size else parts.new_zeros(0, *self.shape)
+        merged: Tensor = (
+            torch.stack([self.place.merged(s) for s in spread])
+            if self.size
+            else parts.new_zeros(0, *self.shape)
+        )
         return merged
 
     def held(self) -> Sequence[Tensor]:
@@ -45,5 +49,7 @@ class OwnRows(Term):
     def weighted_sum(self, weights: Tensor) -> Tensor:
         parts = self.term.dense()
         scaled = parts.new_zeros(self.whole, *parts.shape[1:])
-        scaled[self.first : self.first + self.size] = parts * weights.to(parts.dtype).reshape(-1, *[1] * (parts.dim() - 1))
+        scaled[self.first : self.first + self.size] = parts * weights.to(parts.dtype).reshape(
+            -1, *[1] * (parts.dim() - 1)
+        )
         return self.place.merged(scaled)

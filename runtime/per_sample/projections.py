@@ -15,7 +15,8 @@ from ..rules.per_sample import Dense, Outer, Rows, Tensor, Term, flat
 
 _ENTRIES = 1 << 21  # of the gradient of a sample, at a time
 _COPIES = 4  # of these that exist at once: as they are, with signs, padded and transformed
-_ROWS_KNOWN = (Outer, Rows, Dense)  # forms that give some rows of their gradients without the others
+# forms that give some rows of their gradients without the others
+_ROWS_KNOWN = (Outer, Rows, Dense)
 
 
 class Projection:
@@ -32,7 +33,8 @@ class Projection:
         bits = max(1, math.ceil(math.log2(k)))
         self.outer, self.inner = (_hadamard(n).to(like) for n in (bits // 2, bits - bits // 2))
         self.rows = 1 << bits  # of the Hadamard matrix, which is the Kronecker product of two
-        self.taken = torch.randperm(self.rows, generator=_generator((seed, k)))[:k]  # in the first ``k`` columns many rows are dependent
+        # in the first ``k`` columns many rows are dependent
+        self.taken = torch.randperm(self.rows, generator=_generator((seed, k)))[:k]
 
     def of(self, number: int, shape: torch.Size, terms: Sequence[Term]) -> Tensor:
         """The projection of one parameter, of shape (B, k). ``number``: its place among the parameters."""
@@ -41,12 +43,19 @@ class Projection:
         n = shape[0] if shape else 1
         known = len(shape) <= 2 and all(isinstance(t, _ROWS_KNOWN) for t in terms)
         rows = min(n, max(1, _ENTRIES * n // shape.numel())) if known else n
-        step = max(1, self.limit // (_COPIES * rows * (shape.numel() // n) * terms[0].dtype.itemsize))
+        step = max(
+            1, self.limit // (_COPIES * rows * (shape.numel() // n) * terms[0].dtype.itemsize)
+        )
         found = []
         for start in range(0, self.size, step):
             parts = [t.part(start, min(start + step, self.size)) for t in terms]
             pieces = self._pieces(parts, n, rows, known)
-            found.append(functools.reduce(torch.add, (self._projected(number, i, columns) for i, columns in enumerate(pieces))))
+            found.append(
+                functools.reduce(
+                    torch.add,
+                    (self._projected(number, i, columns) for i, columns in enumerate(pieces)),
+                )
+            )
         whole: Tensor = torch.cat(found) / self.k**0.5
         return whole
 
@@ -57,7 +66,10 @@ class Projection:
         others.
         """
         for first in range(0, n, rows):
-            each = (_rows_of(t, first, min(first + rows, n)) if known else flat(t.dense()) for t in terms)
+            each = (
+                _rows_of(t, first, min(first + rows, n)) if known else flat(t.dense())
+                for t in terms
+            )
             yield from functools.reduce(torch.add, each).split(_ENTRIES, 1)
 
     def _projected(self, number: int, piece: int, columns: Tensor) -> Tensor:
@@ -66,8 +78,12 @@ class Projection:
         signed = columns * _signs((self.seed, number, piece, 0), (n,)).to(columns)
         if blocks > 1:
             padded = torch.nn.functional.pad(signed, (0, blocks * self.rows - n))
-        else:  # the first rows of the matrix repeat, so those of two small parameters would often depend on each other
-            rows = torch.randperm(self.rows, generator=_generator((self.seed, number, piece, 2)))[:n].to(columns.device)
+        else:
+            # the first rows of the matrix repeat, so those of two small parameters would often
+            # depend on each other
+            rows = torch.randperm(self.rows, generator=_generator((self.seed, number, piece, 2)))[
+                :n
+            ].to(columns.device)
             padded = signed.new_zeros(len(signed), self.rows).index_copy(1, rows, signed)
         outer, inner = self.outer.to(columns), self.inner.to(columns)
         turned = outer @ padded.reshape(-1, outer.shape[0], inner.shape[0]) @ inner
@@ -102,7 +118,10 @@ class TwoSided:
             return self.like.new_zeros(self.size, *self.k)
         n = shape[0] if shape else 1
         left, right = (
-            _signs((self.seed, number, side), (rows, k)).to(terms[0].held()[-1].device, terms[0].dtype) / k**0.5
+            _signs((self.seed, number, side), (rows, k)).to(
+                terms[0].held()[-1].device, terms[0].dtype
+            )
+            / k**0.5
             for side, (rows, k) in enumerate(zip((n, shape.numel() // n), self.k, strict=True))
         )
         return functools.reduce(torch.add, [self._projected(t, left, right) for t in terms])
@@ -113,8 +132,13 @@ class TwoSided:
         if isinstance(term, Rows):
             return left[term.indices].mT @ (term.g @ right)
         step = max(1, self.limit // (term.shape.numel() * term.dtype.itemsize))
-        parts = (term.part(start, min(start + step, term.size)).dense() for start in range(0, term.size, step))
-        return torch.cat([left.mT @ d.reshape(d.shape[0], left.shape[0], right.shape[0]) @ right for d in parts])
+        parts = (
+            term.part(start, min(start + step, term.size)).dense()
+            for start in range(0, term.size, step)
+        )
+        return torch.cat(
+            [left.mT @ d.reshape(d.shape[0], left.shape[0], right.shape[0]) @ right for d in parts]
+        )
 
 
 def _rows_of(term: Term, first: int, last: int) -> Tensor:
@@ -124,13 +148,19 @@ def _rows_of(term: Term, first: int, last: int) -> Tensor:
     if isinstance(term, Rows):
         own = (term.indices >= first) & (term.indices < last)
         g = term.g.masked_fill(~own.unsqueeze(-1), 0)
-        return flat(Rows((term.indices - first).clamp(0, last - first - 1), g, last - first).dense())
+        return flat(
+            Rows((term.indices - first).clamp(0, last - first - 1), g, last - first).dense()
+        )
     return flat(term.dense()[:, first:last]) if term.shape else flat(term.dense())
 
 
 def _signs(place: Sequence[int], shape: Sequence[int]) -> Tensor:
     """Random ``±1``. ``place``: what they follow from."""
-    return torch.randint(0, 2, tuple(shape), generator=_generator(place), dtype=torch.int8).mul_(2).sub_(1)
+    return (
+        torch.randint(0, 2, tuple(shape), generator=_generator(place), dtype=torch.int8)
+        .mul_(2)
+        .sub_(1)
+    )
 
 
 def _generator(place: Sequence[int]) -> torch.Generator:

@@ -18,7 +18,9 @@ from ..tape.values import edge_of
 from .uses import refuse_written, versions
 
 aten = torch.ops.aten
-_KINDS = {getattr(aten, kind).input: kind for kind in GATES} | {getattr(aten, kind).data: kind for kind in GATES}
+_KINDS = {getattr(aten, kind).input: kind for kind in GATES} | {
+    getattr(aten, kind).data: kind for kind in GATES
+}
 
 
 class _Settings(NamedTuple):
@@ -70,7 +72,12 @@ def run(level: Any, func: Any, args: Sequence[Any]) -> Any:
     """The results of a call of a recurrent layer. NotImplemented if it is another call, or one that ATen is to take apart or to refuse.
     ``level``: a :class:`.samples.Samples`."""
     call = call_of(func, args)
-    if call is None or torch._C._is_any_autocast_enabled() or not torch.is_grad_enabled() or not all(map(level.is_shared, call.params)):
+    if (
+        call is None
+        or torch._C._is_any_autocast_enabled()
+        or not torch.is_grad_enabled()
+        or not all(map(level.is_shared, call.params))
+    ):
         return NotImplemented
     x, states, settings = call.x, call.states, call.settings
     if call.sizes is not None:
@@ -95,7 +102,11 @@ def run(level: Any, func: Any, args: Sequence[Any]) -> Any:
 
 
 def in_layers(
-    direction: Callable[..., Any], x: Any, initial: Sequence[Any], weights: Sequence[Weights], settings: _Settings
+    direction: Callable[..., Any],
+    x: Any,
+    initial: Sequence[Any],
+    weights: Sequence[Weights],
+    settings: _Settings,
 ) -> tuple[Any, list[Any]]:
     """The outputs of the last layer, and the last states of each layer and direction. ``direction(x, initial, weights, reverse)`` runs one
     of them."""
@@ -104,7 +115,9 @@ def in_layers(
     for first in range(0, len(weights), directions):
         outs = []
         for reverse in range(directions):
-            out, *final = direction(x, initial[first + reverse], weights[first + reverse], bool(reverse))
+            out, *final = direction(
+                x, initial[first + reverse], weights[first + reverse], bool(reverse)
+            )
             outs.append(out)
             finals.append(final)
         x = torch.cat(outs, -1) if settings.both_ways else outs[0]
@@ -113,7 +126,16 @@ def in_layers(
     return x, finals
 
 
-def _layer(level: Any, kind: str, x: Any, initial: Sequence[Any], weights: Weights, reverse: bool, *, steps: list[int]) -> Any:
+def _layer(
+    level: Any,
+    kind: str,
+    x: Any,
+    initial: Sequence[Any],
+    weights: Weights,
+    reverse: bool,
+    *,
+    steps: list[int],
+) -> Any:
     """The output of one direction of one layer, (N, T, p) for each sample, and its last states, (N, …)."""
     tape = level.tape
     given = [level.spread_once(a)._inner for a in (x, *initial)]
@@ -123,11 +145,15 @@ def _layer(level: Any, kind: str, x: Any, initial: Sequence[Any], weights: Weigh
         w = Weights._make(None if t is None else tape.lowered(t) for t in weights)
         counts = [n * level.size for n in steps]
         unrolled = Unrolled(kind, flat[0], flat[1:], w, counts, reverse)
-        outs = [_in_samples(t, level.size) for t in (unrolled.out, *(s.clone() for s in unrolled.final))]
+        outs = [
+            _in_samples(t, level.size) for t in (unrolled.out, *(s.clone() for s in unrolled.final))
+        ]
     edges = tuple(edge_of(a) if isinstance(a, Value) and a._level is tape else None for a in given)
     node = _Layer(tape, edges, tuple(meta_of(t, t.dtype) for t in outs))
     node.unrolled, node.x, node.samples = unrolled, flat[0], level
-    node.parameters = Weights._make(edge_of(t) if isinstance(t, Value) and t._level is tape else None for t in weights)
+    node.parameters = Weights._make(
+        edge_of(t) if isinstance(t, Value) and t._level is tape else None for t in weights
+    )
     node.versions = versions([*inner, *(t for t in w if t is not None)])
     return [level.wrap(tape.wrap(t, (node, i))) for i, t in enumerate(outs)]
 
@@ -150,7 +176,9 @@ class _Layer(Node):
         size = self.samples.size
         out, *final = (None if g is None else _in_rows(g) for g in grads)
         found = unrolled.pull(out, final)
-        terms = terms_of(self.parameters, found, self.x, *[lambda t: _in_samples(t, size).flatten(1, 2)] * 2)
+        terms = terms_of(
+            self.parameters, found, self.x, *[lambda t: _in_samples(t, size).flatten(1, 2)] * 2
+        )
         self.samples.uses.add((edge, term) for edge, term in terms if edge is not None)
         of_x = None if self.edges[0] is None else found.z_x @ unrolled.weights.x
         return [None if g is None else _in_samples(g, size) for g in (of_x, *found.initial)]
@@ -160,7 +188,11 @@ class _Layer(Node):
 
 
 def terms_of(
-    own: Any, found: Cotangents, x: Tensor, gradient: Callable[[Tensor], Tensor], value: Callable[[Tensor], Tensor]
+    own: Any,
+    found: Cotangents,
+    x: Tensor,
+    gradient: Callable[[Tensor], Tensor],
+    value: Callable[[Tensor], Tensor],
 ) -> list[tuple[Any, Term]]:
     """The gradients of the weights, each with its entry in ``own``. ``gradient``, ``value``: make (S, T, …) of all sequences (B, T', …) of
     the samples."""
@@ -168,7 +200,11 @@ def terms_of(
     z_x = gradient(found.z_x)
     z_h = z_x if found.z_h is found.z_x else gradient(found.z_h)
     total = z_x.sum(1)
-    terms: list[tuple[Any, Term]] = [(own.x, Outer(z_x, of_x)), (own.h, Outer(z_h, before)), (own.b_x, Dense(total))]
+    terms: list[tuple[Any, Term]] = [
+        (own.x, Outer(z_x, of_x)),
+        (own.h, Outer(z_h, before)),
+        (own.b_x, Dense(total)),
+    ]
     if own.b_h is not None:
         terms.append((own.b_h, Dense(total if z_h is z_x else z_h.sum(1))))
     if found.projected is not None and found.unprojected is not None:
@@ -186,7 +222,9 @@ def _in_samples(t: Tensor, size: int) -> Tensor:
     return t.reshape(-1, size, *t.shape[1:]).transpose(0, 1)
 
 
-def _weights(kind: str, params: Sequence[Any], settings: _Settings, states: Sequence[Any]) -> list[Weights] | None:
+def _weights(
+    kind: str, params: Sequence[Any], settings: _Settings, states: Sequence[Any]
+) -> list[Weights] | None:
     """The weights of each layer and direction, None if their number is not that of the layers."""
     number = settings.layers * (1 + settings.both_ways)
     projected = kind == "lstm" and len(params) == number * (3 + 2 * settings.has_biases)
@@ -202,13 +240,26 @@ def _weights(kind: str, params: Sequence[Any], settings: _Settings, states: Sequ
     return found
 
 
-def _fits(kind: str, x: Any, states: Sequence[Any], weights: Sequence[Weights], settings: _Settings, packed: bool) -> bool:
+def _fits(
+    kind: str,
+    x: Any,
+    states: Sequence[Any],
+    weights: Sequence[Weights],
+    settings: _Settings,
+    packed: bool,
+) -> bool:
     """Whether all shapes and dtypes are those of a layer. ATen refuses others in its own words."""
     directions = 1 + settings.both_ways
     tensors = [x, *states, *(t for w in weights for t in w if t is not None)]
-    if any(t.dtype is not x.dtype or t.device != x.device for t in tensors) or not x.is_floating_point() or not x.numel():
+    if (
+        any(t.dtype is not x.dtype or t.device != x.device for t in tensors)
+        or not x.is_floating_point()
+        or not x.numel()
+    ):
         return False
-    if x.dim() != (2 if packed else 3) or any(s.dim() != 3 or s.shape[0] != len(weights) for s in states):
+    if x.dim() != (2 if packed else 3) or any(
+        s.dim() != 3 or s.shape[0] != len(weights) for s in states
+    ):
         return False
     n = states[0].shape[1]
     if not packed and x.shape[0 if settings.batch_first else 1] != n:
@@ -217,10 +268,17 @@ def _fits(kind: str, x: Any, states: Sequence[Any], weights: Sequence[Weights], 
     for i, w in enumerate(weights):
         gates, out = w.h.shape if w.h.dim() == 2 else (0, 0)
         hidden = gates // GATES[kind]
-        shapes = [(w.x, (gates, width)), (w.h, (GATES[kind] * hidden, out)), (w.b_x, (gates,)), (w.b_h, (gates,))]
+        shapes = [
+            (w.x, (gates, width)),
+            (w.h, (GATES[kind] * hidden, out)),
+            (w.b_x, (gates,)),
+            (w.b_h, (gates,)),
+        ]
         shapes += [(w.projection, (out, hidden))]
         shapes += [(s[i], (n, size)) for s, size in zip(states, (out, hidden), strict=False)]
-        if any(t is not None and tuple(t.shape) != shape for t, shape in shapes) or (w.projection is None and out != hidden):
+        if any(t is not None and tuple(t.shape) != shape for t, shape in shapes) or (
+            w.projection is None and out != hidden
+        ):
             return False
         if (i + 1) % directions == 0:
             width = out * directions

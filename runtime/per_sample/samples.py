@@ -49,10 +49,14 @@ class Samples(BatchLevel):
         flat, layout = flattened(args, kwargs)
         used = [i for i, a in enumerate(flat) if self._edge(a) is not None]
         if not torch.is_grad_enabled():
-            constant_args, constant_kwargs = unflattened([self.tape.lowered(a) if i in used else a for i, a in enumerate(flat)], layout)
+            constant_args, constant_kwargs = unflattened(
+                [self.tape.lowered(a) if i in used else a for i, a in enumerate(flat)], layout
+            )
             return super().call(func, constant_args, constant_kwargs)
         if is_random(op, args, kwargs):  # to run it again for the gradients would draw again
-            spread_args, spread_kwargs = unflattened([self.spread(a) if i in used else a for i, a in enumerate(flat)], layout)
+            spread_args, spread_kwargs = unflattened(
+                [self.spread(a) if i in used else a for i, a in enumerate(flat)], layout
+            )
             return super().call(func, spread_args, spread_kwargs)
         constants = [self.tape.lowered(a) if i in used else a for i, a in enumerate(flat)]
         plain_args, plain_kwargs = unflattened(constants, layout)
@@ -81,7 +85,9 @@ class Samples(BatchLevel):
         def found(grads: list[Any]) -> None:
             self.uses.add([(edge, Dense(grads[0]))])
 
-        return self.wrap(self.tape.wrap(wide, (Tap(self.tape, (None,), (meta_of(wide, wide.dtype),), found), 0)))
+        return self.wrap(
+            self.tape.wrap(wide, (Tap(self.tape, (None,), (meta_of(wide, wide.dtype),), found), 0))
+        )
 
     def elementwise(self, formula: Callable[..., Any], args: Any) -> Any:
         if any(self._edge(a) is not None for a in args):
@@ -101,7 +107,9 @@ class Samples(BatchLevel):
             if kind in VALUES:
                 if a._level is tape and edge_of(a) is not None:
                     return True
-            elif (kind is list or kind is tuple) and any(type(b) in VALUES and b._level is tape and edge_of(b) is not None for b in a):
+            elif (kind is list or kind is tuple) and any(
+                type(b) in VALUES and b._level is tape and edge_of(b) is not None for b in a
+            ):
                 return True
         return False
 
@@ -112,33 +120,48 @@ class Samples(BatchLevel):
     def _written(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """``x.mul_(w)``: what the op without the write returns is copied to ``x``. The gradients of ``w`` need ``x`` as it was."""
         if op.functional is None or not isinstance(args[0], torch.Tensor):
-            raise RuntimeError(f"per_sample_grads: {op.func} writes in place and takes a parameter. Use an op that returns its result.")
+            raise RuntimeError(
+                f"per_sample_grads: {op.func} writes in place and takes a parameter. Use an op that returns its result."
+            )
         return args[0].copy_(op.functional.func(args[0].clone(), *args[1:], **kwargs))
 
-    def _call(self, op: Op, flat: list[Any], constants: list[Any], layout: Layout, used: list[int]) -> ParameterCall:
+    def _call(
+        self, op: Op, flat: list[Any], constants: list[Any], layout: Layout, used: list[int]
+    ) -> ParameterCall:
         """The call, for its gradients. ``flat``, ``constants``: its arguments, as given and without the history of parameters."""
         batched = [isinstance(a, Value) and a._level is self for a in constants]
         lowered = self.tape.lowered
         given = [
-            lowered(a._inner) if b else lowered(a) if isinstance(a, torch.Tensor) else a for a, b in zip(constants, batched, strict=True)
+            lowered(a._inner) if b else lowered(a) if isinstance(a, torch.Tensor) else a
+            for a, b in zip(constants, batched, strict=True)
         ]
-        return ParameterCall(op, given, batched, layout, {i: self._edge(flat[i]) for i in used}, self.size)
+        return ParameterCall(
+            op, given, batched, layout, {i: self._edge(flat[i]) for i in used}, self.size
+        )
 
     def _tapped(self, call: ParameterCall, outs: Any) -> Any:
         """The results of a call, each with a history that leads to one tap."""
         one = isinstance(outs, torch.Tensor)
         flat = [outs] if one else list(outs)
         size = len(flat)
-        at = [i for i, o in enumerate(flat) if isinstance(o, Value) and o._level is self and o.dtype in DIFFERENTIABLE]
+        at = [
+            i
+            for i, o in enumerate(flat)
+            if isinstance(o, Value) and o._level is self and o.dtype in DIFFERENTIABLE
+        ]
         if not at:
             return outs
         inner = [flat[i]._inner for i in at]
-        edges = tuple(edge_of(t) if isinstance(t, Value) and t._level is self.tape else None for t in inner)
+        edges = tuple(
+            edge_of(t) if isinstance(t, Value) and t._level is self.tape else None for t in inner
+        )
         lowered = [self.tape.lowered(t) for t in inner]
         number = {i: k for k, i in enumerate(at)}
 
         def found(grads: list[Any]) -> None:
-            self.uses.add(call.uses([grads[number[i]] if i in number else None for i in range(size)]))
+            self.uses.add(
+                call.uses([grads[number[i]] if i in number else None for i in range(size)])
+            )
 
         tap = Tap(self.tape, edges, tuple(meta_of(t, t.dtype) for t in lowered), found)
         for i, t in zip(at, lowered, strict=True):

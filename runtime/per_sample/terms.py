@@ -59,7 +59,9 @@ def terms_of(tape: Level, end: Edge, value: Tensor, uses: Sources) -> list[Term]
 
 def _pull(tape: Level, at: Edge, end: Edge) -> Callable[[Tensor], Tensor]:
     def pull(g: Tensor) -> Tensor:
-        (found,) = execute(tape, [(at, g)], [end], create_graph=False, keep_graph=True, accumulate=False)
+        (found,) = execute(
+            tape, [(at, g)], [end], create_graph=False, keep_graph=True, accumulate=False
+        )
         return found  # type: ignore[no-any-return]
 
     return pull
@@ -85,4 +87,6 @@ def _is_transpose(node: Node, end: Edge) -> bool:
         return False
     if func is aten.permute.default:  # of ``w.T``
         return bool(saved._saved_dims[0] % 2 == 1)
-    return func is aten.t.default or (func is aten.transpose.int and (saved._saved_dim0 - saved._saved_dim1) % 2 == 1)
+    return func is aten.t.default or (
+        func is aten.transpose.int and (saved._saved_dim0 - saved._saved_dim1) % 2 == 1
+    )

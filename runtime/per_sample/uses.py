@@ -98,7 +98,8 @@ class _Scale:
 
     def __init__(self, factor: Any) -> None:
         self.factor = factor
-        self._copies: dict[tuple[int, int, torch.dtype], tuple[Tensor, Tensor]] = {}  # with the tensor, whose address is then not reused
+        # with the tensor, whose address is then not reused
+        self._copies: dict[tuple[int, int, torch.dtype], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, t: Tensor) -> Tensor:
         if type(t) is not torch.Tensor or not t.is_contiguous() or t.is_conj() or t.is_neg():
@@ -141,13 +142,17 @@ def flattened(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], L
     return flat, Layout(tuple(shape), len(args), tuple(kwargs))
 
 
-def unflattened(flat: Sequence[Any], layout: Layout | pytree.TreeSpec) -> tuple[list[Any], dict[str, Any]]:
+def unflattened(
+    flat: Sequence[Any], layout: Layout | pytree.TreeSpec
+) -> tuple[list[Any], dict[str, Any]]:
     """The inverse of :func:`flattened`, or of a flattening by torch's pytrees."""
     if not isinstance(layout, Layout):
         return pytree.tree_unflatten(flat, layout)  # type: ignore[no-any-return]
     values = iter(flat)
     each = [next(values) if n is None else list(itertools.islice(values, n)) for n in layout.shape]
-    return each[: layout.positional], dict(zip(layout.names, each[layout.positional :], strict=True))
+    return each[: layout.positional], dict(
+        zip(layout.names, each[layout.positional :], strict=True)
+    )
 
 
 class Tap(Node):
@@ -156,7 +161,13 @@ class Tap(Node):
     unseen = True
     __slots__ = ("found",)
 
-    def __init__(self, level: Level, edges: tuple[Edge | None, ...], metas: Any, found: Callable[[list[Any]], None]) -> None:
+    def __init__(
+        self,
+        level: Level,
+        edges: tuple[Edge | None, ...],
+        metas: Any,
+        found: Callable[[list[Any]], None],
+    ) -> None:
         super().__init__(level, edges, metas)
         self.found: Callable[[list[Any]], None] | None = found
 
@@ -180,9 +191,22 @@ class ParameterCall:
     """
 
     def __init__(
-        self, op: Op, given: list[Any], batched: list[bool], spec: Layout | pytree.TreeSpec, edges: dict[int, Edge | None], size: int
+        self,
+        op: Op,
+        given: list[Any],
+        batched: list[bool],
+        spec: Layout | pytree.TreeSpec,
+        edges: dict[int, Edge | None],
+        size: int,
     ) -> None:
-        self.op, self.given, self.batched, self.spec, self.edges, self.size = op, given, batched, spec, edges, size
+        self.op, self.given, self.batched, self.spec, self.edges, self.size = (
+            op,
+            given,
+            batched,
+            spec,
+            edges,
+            size,
+        )
         self.versions = versions(a for a in given if isinstance(a, torch.Tensor))
 
     def uses(self, gs: list[Any]) -> list[Use]:
@@ -200,7 +224,8 @@ class ParameterCall:
     def _term(self, i: int, gs: list[Any]) -> Term:
         if self.batched[i]:  # each sample uses a part of its own
             return Dense(self._general(i, gs).dense())
-        term = None if gs[0] is None else self._factored(i, gs[0])  # of ops with factors, only the first result depends on parameters
+        # of ops with factors, only the first result depends on parameters
+        term = None if gs[0] is None else self._factored(i, gs[0])
         if term is not None:
             return term
         general = self._general(i, gs)
@@ -214,25 +239,46 @@ class ParameterCall:
             return None
         args, kwargs = unflattened(range(len(self.given)), self.spec)
         numbers = dict(zip(self.op.arg_names, args, strict=False)) | kwargs
-        name = next((name for name, number in numbers.items() if number == i), None)  # None for one of a list
-        factors, formula = (None if table is None or name is None else table.get(name) for table in (record.per_sample, record.vjp))
+        # None for one of a list
+        name = next((name for name, number in numbers.items() if number == i), None)
+        factors, formula = (
+            None if table is None or name is None else table.get(name)
+            for table in (record.per_sample, record.vjp)
+        )
         defaults = dict(zip(self.op.arg_names, self.op.defaults, strict=True))
         if factors is not None:
-            found: Term | None = factors(*(self._operand(name, numbers, defaults, g) for name in parameters(factors)))
+            found: Term | None = factors(
+                *(self._operand(name, numbers, defaults, g) for name in parameters(factors))
+            )
             return found
-        if formula is None or not record.elementwise or any(p not in ("g", *defaults) for p in parameters(formula)):
+        if (
+            formula is None
+            or not record.elementwise
+            or any(p not in ("g", *defaults) for p in parameters(formula))
+        ):
             return None
-        operands = [g if p == "g" else self.given[numbers[p]] if p in numbers else defaults[p] for p in parameters(formula)]
-        dims = [0 if p == "g" or (p in numbers and self.batched[numbers[p]]) else None for p in parameters(formula)]
+        operands = [
+            g if p == "g" else self.given[numbers[p]] if p in numbers else defaults[p]
+            for p in parameters(formula)
+        ]
+        dims = [
+            0 if p == "g" or (p in numbers and self.batched[numbers[p]]) else None
+            for p in parameters(formula)
+        ]
         parameter = self.given[i]
 
         def by_element(*given: Any) -> Tensor:
             found = formula(*given)
             return g.new_zeros(g.shape[1:]) if found is None else found
 
-        return _of_dtype(reduced(vmap(by_element, in_dims=tuple(dims))(*operands), parameter.shape), parameter.dtype)
+        return _of_dtype(
+            reduced(vmap(by_element, in_dims=tuple(dims))(*operands), parameter.shape),
+            parameter.dtype,
+        )
 
-    def _operand(self, name: str, numbers: dict[str, Any], defaults: dict[str, Any], g: Tensor) -> Any:
+    def _operand(
+        self, name: str, numbers: dict[str, Any], defaults: dict[str, Any], g: Tensor
+    ) -> Any:
         if name == "g":
             return g
         if name not in defaults:  # weight_shape
@@ -240,12 +286,20 @@ class ParameterCall:
         number = numbers.get(name)
         if number is None:
             return defaults[name]
-        return self._with_batch(number) if isinstance(number, int) else [self._with_batch(n) for n in number]
+        return (
+            self._with_batch(number)
+            if isinstance(number, int)
+            else [self._with_batch(n) for n in number]
+        )
 
     def _with_batch(self, number: int) -> Any:
         """An argument, with a batch in front if it is a tensor."""
         a = self.given[number]
-        return a.expand(self.size, *a.shape) if isinstance(a, torch.Tensor) and not self.batched[number] else a
+        return (
+            a.expand(self.size, *a.shape)
+            if isinstance(a, torch.Tensor) and not self.batched[number]
+            else a
+        )
 
     def _general(self, i: int, gs: list[Any]) -> General:
         tensors = [j for j, a in enumerate(self.given) if isinstance(a, torch.Tensor)]

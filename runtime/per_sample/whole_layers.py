@@ -33,7 +33,9 @@ def _is_weight(session: Any, t: Any) -> bool:
     """Whether ``t`` is computed of parameters alone, or is a constant."""
     if not isinstance(t, Value):
         return t is None or not t.requires_grad
-    return t._level is SESSION and (session.is_parameter(t) or (session.state(t) is None and edge_of(t) is None))
+    return t._level is SESSION and (
+        session.is_parameter(t) or (session.state(t) is None and edge_of(t) is None)
+    )
 
 
 def _source(t: Any) -> Edge | None:
@@ -46,14 +48,25 @@ def _plain() -> bool:
 
 def run(session: Any, func: Any, args: Sequence[Any]) -> Any:
     """The results of a call of such a layer with samples and parameters. NotImplemented for any other call."""
-    return _linear(session, *args) if func is linear_layer.LINEAR else _recurrent(session, func, args)
+    return (
+        _linear(session, *args) if func is linear_layer.LINEAR else _recurrent(session, func, args)
+    )
 
 
 def _linear(session: Any, x: Any, weight: Any, bias: Any = None) -> Any:
     place = _place(session, x)
-    if place is None or not _plain() or not _is_weight(session, weight) or not _is_weight(session, bias):
+    if (
+        place is None
+        or not _plain()
+        or not _is_weight(session, weight)
+        or not _is_weight(session, bias)
+    ):
         return NotImplemented
-    if x.dtype not in DIFFERENTIABLE or not linear_layer.fits(x, weight, bias) or (place.dim >= x.dim() - 1 and not session.alone(place)):
+    if (
+        x.dtype not in DIFFERENTIABLE
+        or not linear_layer.fits(x, weight, bias)
+        or (place.dim >= x.dim() - 1 and not session.alone(place))
+    ):
         return NotImplemented
     inner = [SESSION.lowered(t) for t in (x, weight, bias)]
     out = torch.nn.functional.linear(*inner)
@@ -95,7 +108,15 @@ class _Linear(Node):
             left = linear_layer.in_vectors(self.session.of_samples(g, self.place))
             uses: list[Use] = []
             if to_weight is not None:
-                uses.append((to_weight, Outer(left, linear_layer.in_vectors(self.place.split(x, self.session.size)).conj())))
+                uses.append(
+                    (
+                        to_weight,
+                        Outer(
+                            left,
+                            linear_layer.in_vectors(self.place.split(x, self.session.size)).conj(),
+                        ),
+                    )
+                )
             if to_bias is not None:
                 uses.append((to_bias, of_bias(left)))
             self.session.found(uses)
@@ -125,7 +146,11 @@ def _recurrent(session: Any, func: Any, args: Sequence[Any]) -> Any:
         steps = [x.shape[0]] * x.shape[1]
     each = [s.unbind(0) for s in call.states]
     out, finals = recurrent_layer.in_layers(
-        lambda *given: _direction(session, call.kind, *given, steps=steps), x, list(zip(*each, strict=True)), call.of_layers, call.settings
+        lambda *given: _direction(session, call.kind, *given, steps=steps),
+        x,
+        list(zip(*each, strict=True)),
+        call.of_layers,
+        call.settings,
     )
     if call.sizes is not None:
         with unfollowed():
@@ -136,7 +161,16 @@ def _recurrent(session: Any, func: Any, args: Sequence[Any]) -> Any:
     return out, *(torch.stack(each) for each in zip(*finals, strict=True))
 
 
-def _direction(session: Any, kind: str, x: Any, initial: Sequence[Any], weights: Weights, reverse: bool, *, steps: list[int]) -> list[Any]:
+def _direction(
+    session: Any,
+    kind: str,
+    x: Any,
+    initial: Sequence[Any],
+    weights: Weights,
+    reverse: bool,
+    *,
+    steps: list[int],
+) -> list[Any]:
     """The output of one direction of one layer, (S, T, p), and its last states, (S, …), of S sequences."""
     given = [x, *initial]
     inner = [SESSION.lowered(a) for a in given]
@@ -184,7 +218,11 @@ class _Recurrent(Node):
 
         terms = recurrent_layer.terms_of(self.parameters, found, self.x, gradient, value)
         session.found((edge, term) for edge, term in terms if edge is not None)
-        of_x = found.z_x @ unrolled.weights.x if self.edges[0] is not None and (wanted is None or wanted[0]) else None
+        of_x = (
+            found.z_x @ unrolled.weights.x
+            if self.edges[0] is not None and (wanted is None or wanted[0])
+            else None
+        )
         return [of_x, *found.initial]
 
     def release(self) -> None:

@@ -18,7 +18,12 @@ def owners(place: Place, shape: Sequence[int], size: int, device: Any) -> Tensor
 def _candidates(shape: Sequence[int], size: int) -> list[Place]:
     """All places in a tensor of this shape."""
     each = [(dim, n // size) for dim, n in enumerate(shape) if n and n % size == 0]
-    return [Place(dim, k // inner, inner) for dim, k in each for inner in range(1, k + 1) if k % inner == 0]
+    return [
+        Place(dim, k // inner, inner)
+        for dim, k in each
+        for inner in range(1, k + 1)
+        if k % inner == 0
+    ]
 
 
 def place_in_view(v: Any, of_base: Place, size: int) -> Place | None:
@@ -28,7 +33,10 @@ def place_in_view(v: Any, of_base: Place, size: int) -> Place | None:
 
 def fits(v: Any, place: Place, of_base: Place, size: int) -> bool:
     """Whether the view ``v`` with samples in ``place`` is a part of a base with samples in ``of_base``."""
-    return torch.equal(v._view.replay(owners(of_base, v._view.base.shape, size, v.device)), owners(place, v.shape, size, v.device))
+    return torch.equal(
+        v._view.replay(owners(of_base, v._view.base.shape, size, v.device)),
+        owners(place, v.shape, size, v.device),
+    )
 
 
 def place_in_base(v: Any, place: Place, size: int) -> Place | None:

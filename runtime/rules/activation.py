@@ -16,12 +16,16 @@ from .record import asking, kernels, register
 aten = torch.ops.aten
 
 
-def kernel(name: str, decomposition: Callable[..., Any], batch: Callable[..., Any] = broadcast) -> None:
+def kernel(
+    name: str, decomposition: Callable[..., Any], batch: Callable[..., Any] = broadcast
+) -> None:
     """Register an elementwise backward kernel of ATen. ``decomposition`` gives its derivatives, ``batch`` is its batch rule."""
     register(name, decomposition=decomposition, batch=batch, family="kernel")
 
 
-def slope_kernel(name: str, at: str, curvature: Callable[..., Any], batch: Callable[..., Any] = broadcast) -> None:
+def slope_kernel(
+    name: str, at: str, curvature: Callable[..., Any], batch: Callable[..., Any] = broadcast
+) -> None:
     """Register a backward kernel ``g·conj(slope(x))``. ``at`` is the name of the argument x.
 
     The kernel is linear in ``g``, so it computes its own derivative by ``g``. ``curvature`` is the derivative of the slope, a function of
@@ -45,7 +49,9 @@ def slope_kernel(name: str, at: str, curvature: Callable[..., Any], batch: Calla
         },
         jvp={
             "grad_output": asking("grad_output_t", *asks)(run),
-            at: asking(f"{at}_t", "grad_output", *asks)(lambda t, grad_output, x, *values: grad_output * conj(t * curvature(x, *values))),
+            at: asking(f"{at}_t", "grad_output", *asks)(
+                lambda t, grad_output, x, *values: grad_output * conj(t * curvature(x, *values))
+            ),
         },
         batch=batch,
         elementwise=batch is broadcast,
@@ -54,19 +60,28 @@ def slope_kernel(name: str, at: str, curvature: Callable[..., Any], batch: Calla
 
 
 diagonal("relu", self=lambda g, result: kernels.threshold_backward(g, result, 0))
-diagonal("threshold", self=lambda g, self, threshold: kernels.threshold_backward(g, self, threshold))
+diagonal(
+    "threshold", self=lambda g, self, threshold: kernels.threshold_backward(g, self, threshold)
+)
 diagonal(
     "threshold_backward",
     grad_output=lambda g, self, threshold: kernels.threshold_backward(g, self, threshold),
     self=lambda g: torch.zeros_like(g),
 )
 
-for _name, _curvature in (("sigmoid", lambda output: 1 - 2 * output), ("tanh", lambda output: -2 * output)):
+for _name, _curvature in (
+    ("sigmoid", lambda output: 1 - 2 * output),
+    ("tanh", lambda output: -2 * output),
+):
     _backward = getattr(kernels, f"{_name}_backward")
     elementwise(
         _name,
         {"self": asking("g", "result")(_backward)},
-        {"self": asking("self_t", "result")(lambda t, result, backward=_backward: backward(t, conj(result)))},
+        {
+            "self": asking("self_t", "result")(
+                lambda t, result, backward=_backward: backward(t, conj(result))
+            )
+        },
     )
     slope_kernel(f"{_name}_backward", "output", _curvature)
 
@@ -83,15 +98,24 @@ def _silu_curvature(self: torch.Tensor) -> torch.Tensor:
 
 elementwise(
     "silu",
-    {"self": lambda g, self: g * conj(_silu_slope(self)) if self.is_complex() else kernels.silu_backward(g, self)},
-    {"self": lambda self_t, self: self_t * _silu_slope(self) if self.is_complex() else kernels.silu_backward(self_t, self)},
+    {
+        "self": lambda g, self: (
+            g * conj(_silu_slope(self)) if self.is_complex() else kernels.silu_backward(g, self)
+        )
+    },
+    {
+        "self": lambda self_t, self: (
+            self_t * _silu_slope(self) if self.is_complex() else kernels.silu_backward(self_t, self)
+        )
+    },
 )
 slope_kernel("silu_backward", "self", _silu_curvature)
 
 
 def _mish_curvature(self: torch.Tensor) -> torch.Tensor:
     u, s = torch.nn.functional.softplus(self), self.sigmoid()
-    return s * u.cosh().reciprocal().square() * (2 + self * (1 - s - 2 * s * u.tanh()))  # not 1 - tanh², which is 0 in the tail
+    # not 1 - tanh², which is 0 in the tail
+    return s * u.cosh().reciprocal().square() * (2 + self * (1 - s - 2 * s * u.tanh()))
 
 
 diagonal("mish", self=lambda g, self: kernels.mish_backward(g, self))
@@ -131,7 +155,11 @@ def piecewise(name: str, slope: Callable[..., torch.Tensor]) -> None:
 
     rule = asking("g", "self", *options)(apply)
     diagonal(name, elementwise=False, self=rule)
-    kernel(f"{name}_backward", lambda grad_output, self, *values: grad_output * slope(self, *values), aligned)
+    kernel(
+        f"{name}_backward",
+        lambda grad_output, self, *values: grad_output * slope(self, *values),
+        aligned,
+    )
 
 
 def _between(self: torch.Tensor, low: float, high: float) -> torch.Tensor:
@@ -143,11 +171,15 @@ def _beyond(self: torch.Tensor, lambd: float) -> torch.Tensor:
 
 
 piecewise("hardsigmoid", lambda self: _between(self, -3, 3) / 6)
-piecewise("hardswish", lambda self: torch.where(self < -3, 0, torch.where(self > 3, 1, self / 3 + 0.5)))
+piecewise(
+    "hardswish", lambda self: torch.where(self < -3, 0, torch.where(self > 3, 1, self / 3 + 0.5))
+)
 piecewise("hardtanh", _between)
 piecewise("hardshrink", _beyond)
 piecewise("softshrink", _beyond)
-diagonal("leaky_relu", self=lambda g, self, negative_slope: torch.where(self > 0, g, g * negative_slope))
+diagonal(
+    "leaky_relu", self=lambda g, self, negative_slope: torch.where(self > 0, g, g * negative_slope)
+)
 
 
 def _elu(g: torch.Tensor, self: torch.Tensor, alpha: Any, scale: Any, input_scale: Any) -> Any:
@@ -155,28 +187,42 @@ def _elu(g: torch.Tensor, self: torch.Tensor, alpha: Any, scale: Any, input_scal
 
 
 def _elu_decomposed(
-    grad_output: torch.Tensor, alpha: Any, scale: Any, input_scale: Any, is_result: bool, self_or_result: torch.Tensor
+    grad_output: torch.Tensor,
+    alpha: Any,
+    scale: Any,
+    input_scale: Any,
+    is_result: bool,
+    self_or_result: torch.Tensor,
 ) -> torch.Tensor:
     """The backward of elu for the form with ``self``. The form with the result belongs to ``elu_``, which has the record of ``elu``."""
     assert not is_result
-    negative = torch.where(self_or_result >= 0, 0, self_or_result)  # not clamp: the second derivative of the kernel is zero at zero
+    # not clamp: the second derivative of the kernel is zero at zero
+    negative = torch.where(self_or_result >= 0, 0, self_or_result)
     bent = (alpha * scale * input_scale) * torch.exp(negative * input_scale)
     return grad_output * torch.where(self_or_result > 0, scale, bent)
 
 
 diagonal("elu", elementwise=False, self=_elu)
-diagonal("celu", elementwise=False, self=lambda g, self, alpha: _elu(g, self, alpha, 1.0, 1.0 / alpha))
+diagonal(
+    "celu", elementwise=False, self=lambda g, self, alpha: _elu(g, self, alpha, 1.0, 1.0 / alpha)
+)
 kernel("elu_backward", _elu_decomposed, aligned)
 
 
-def _softplus_backward_decomposed(grad_output: torch.Tensor, self: torch.Tensor, beta: Any, threshold: Any) -> torch.Tensor:
+def _softplus_backward_decomposed(
+    grad_output: torch.Tensor, self: torch.Tensor, beta: Any, threshold: Any
+) -> torch.Tensor:
     """Of a positive number the logistic function is formed from its distance to one, so that its derivatives do not round to zero there."""
     z = self * beta
     logistic = torch.where(z > 0, 1 - torch.sigmoid(-z), torch.sigmoid(z))
     return grad_output * torch.where(z > threshold, 1, logistic)
 
 
-diagonal("softplus", elementwise=False, self=lambda g, self, beta, threshold: kernels.softplus_backward(g, self, beta, threshold))
+diagonal(
+    "softplus",
+    elementwise=False,
+    self=lambda g, self, beta, threshold: kernels.softplus_backward(g, self, beta, threshold),
+)
 kernel("softplus_backward", _softplus_backward_decomposed, aligned)
 diagonal(
     "_prelu_kernel",
@@ -228,8 +274,8 @@ register(
         )
     },
     jvp={
-        "self": lambda self_t, self, noise, lower, upper, training: kernels.rrelu_with_noise_backward(
-            self_t, self, noise, lower, upper, training, False
+        "self": lambda self_t, self, noise, lower, upper, training: (
+            kernels.rrelu_with_noise_backward(self_t, self, noise, lower, upper, training, False)
         )
     },
     draws="values",

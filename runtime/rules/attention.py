@@ -25,7 +25,10 @@ def _factor(query: Tensor, scale: float | None) -> float:
 
 def _wide(*tensors: Any) -> list[Any]:
     """The tensors in single precision if they have half precision. The kernels, too, round only their results to half precision."""
-    return [t.float() if t is not None and t.dtype in (torch.bfloat16, torch.float16) else t for t in tensors]
+    return [
+        t.float() if t is not None and t.dtype in (torch.bfloat16, torch.float16) else t
+        for t in tensors
+    ]
 
 
 def _repeat_for_query_heads(query: Tensor, *shared: Tensor | None) -> list[Any]:
@@ -33,7 +36,12 @@ def _repeat_for_query_heads(query: Tensor, *shared: Tensor | None) -> list[Any]:
 
     With n query heads per shared head, query head h reads shared head h // n.
     """
-    return [t if t is None or t.shape[-3] == query.shape[-3] else t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in shared]
+    return [
+        t
+        if t is None or t.shape[-3] == query.shape[-3]
+        else t.repeat_interleave(query.shape[-3] // t.shape[-3], -3)
+        for t in shared
+    ]
 
 
 def _sum_over_query_heads(g: Tensor, like: Tensor) -> Tensor:
@@ -41,18 +49,31 @@ def _sum_over_query_heads(g: Tensor, like: Tensor) -> Tensor:
     return g if g.shape[-3] == like.shape[-3] else g.unflatten(-3, (like.shape[-3], -1)).sum(-3)
 
 
-def _scores(query: Tensor, key: Tensor, is_causal: bool, attn_mask: Any, scale: float | None) -> Tensor:
+def _scores(
+    query: Tensor, key: Tensor, is_causal: bool, attn_mask: Any, scale: float | None
+) -> Tensor:
     scores = torch.matmul(query * _factor(query, scale), key.transpose(-2, -1))
     if is_causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).triu(1)
         scores = scores.masked_fill(later, -math.inf)
     if attn_mask is None:
         return scores
-    return scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype is torch.bool else scores + attn_mask
+    return (
+        scores.masked_fill(~attn_mask, -math.inf)
+        if attn_mask.dtype is torch.bool
+        else scores + attn_mask
+    )
 
 
 def _written_out(
-    query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False, *, attn_mask: Any = None, scale: Any = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Any = None,
+    scale: Any = None,
 ) -> tuple[Tensor, Tensor]:
     dtype = query.dtype
     query, key, value, attn_mask = _wide(query, key, value, attn_mask)
@@ -67,7 +88,9 @@ def _backward_written_out(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The backward in plain ops. It recomputes ``out`` and ``logsumexp`` from the other arguments, so that derivatives go through them."""
     dtype = query.dtype
-    grad_out, query, shared_key, shared_value, attn_mask = _wide(grad_out, query, key, value, attn_mask)
+    grad_out, query, shared_key, shared_value, attn_mask = _wide(
+        grad_out, query, key, value, attn_mask
+    )
     key, value = _repeat_for_query_heads(query, shared_key, shared_value)
     p = aten._safe_softmax(_scores(query, key, is_causal, attn_mask, scale), -1)
     by_p = torch.matmul(grad_out, value.transpose(-2, -1))
@@ -83,14 +106,35 @@ def _vjp(
     attn_mask: Any, scale: Any,
 ) -> Any:  # fmt: skip
     backward = kernels._scaled_dot_product_flash_attention_for_cpu_backward
-    return backward(g, query, key, value, result0, result1, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
+    return backward(
+        g,
+        query,
+        key,
+        value,
+        result0,
+        result1,
+        dropout_p,
+        is_causal,
+        attn_mask=attn_mask,
+        scale=scale,
+    )
 
 
 def _jvp(
-    query_t: Any, key_t: Any, value_t: Any, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, attn_mask: Any, scale: Any
+    query_t: Any,
+    key_t: Any,
+    value_t: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    is_causal: bool,
+    attn_mask: Any,
+    scale: Any,
 ) -> tuple[Any, None]:
     dtype = query.dtype
-    query_t, key_t, value_t, query, key, value, attn_mask = _wide(query_t, key_t, value_t, query, key, value, attn_mask)
+    query_t, key_t, value_t, query, key, value, attn_mask = _wide(
+        query_t, key_t, value_t, query, key, value, attn_mask
+    )
     key_t, value_t, key, value = _repeat_for_query_heads(query, key_t, value_t, key, value)
     p = aten._safe_softmax(_scores(query, key, is_causal, attn_mask, scale), -1)
     total = None if value_t is None else torch.matmul(p, value_t)
@@ -108,13 +152,18 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any, named: An
 
     It reads rows as if their elements lay side by side. A batch along the last dimension lies between them, so such rows are copied.
     """
-    inner = next(a.shape[int(b)] for a, b in zip(args, batched, strict=True) if isinstance(a, torch.Tensor))
+    inner = next(
+        a.shape[int(b)] for a, b in zip(args, batched, strict=True) if isinstance(a, torch.Tensor)
+    )
 
     def folded(t: Tensor, b: bool) -> Any:
         whole = expand(t, b, size).reshape(size * inner, *t.shape[1 + b :])
         return whole.contiguous() if whole.dim() == 4 and whole.stride(-1) != 1 else whole
 
-    actual = [folded(a, b) if isinstance(a, torch.Tensor) else a for a, b in zip(args, batched, strict=True)]
+    actual = [
+        folded(a, b) if isinstance(a, torch.Tensor) else a
+        for a, b in zip(args, batched, strict=True)
+    ]
     mask = kwargs.get("attn_mask")
     if mask is not None and (named or {}).get("attn_mask"):
         if mask.dim() == 3:  # (size, T, S)

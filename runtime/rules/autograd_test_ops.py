@@ -19,7 +19,11 @@ def _warned(g: torch.Tensor) -> torch.Tensor:
 
 linear(
     "_test_autograd_multiple_dispatch.fullcoverage",
-    {"self": lambda g, self_shape: g.expand(self_shape) * 2 if g.is_cuda else g.expand(self_shape) + 1},
+    {
+        "self": lambda g, self_shape: (
+            g.expand(self_shape) * 2 if g.is_cuda else g.expand(self_shape) + 1
+        )
+    },
     elementwise,
 )
 view(
@@ -27,5 +31,9 @@ view(
     lambda g, self_shape: g.reshape(self_shape) + 1 if g.is_cuda else g.reshape(self_shape),
     lambda func, size, batched, args, kwargs: args[0].view(size, -1),
 )
-register("_test_autograd_multiple_dispatch_view_copy", decomposition=copy_of("_test_autograd_multiple_dispatch_view"), family="view")
+register(
+    "_test_autograd_multiple_dispatch_view_copy",
+    decomposition=copy_of("_test_autograd_multiple_dispatch_view"),
+    family="view",
+)
 register("_test_warn_in_autograd", vjp={"self": _warned}, batch=elementwise)

@@ -30,7 +30,9 @@ def _others(rank: int) -> list[int]:
     return [0, *range(2, rank)]
 
 
-def _unit(input: Tensor, running_mean: Any, running_var: Any, training: bool, eps: float) -> tuple[Tensor, Tensor]:
+def _unit(
+    input: Tensor, running_mean: Any, running_var: Any, training: bool, eps: float
+) -> tuple[Tensor, Tensor]:
     """x̂ and the reciprocal standard deviation, from the statistics of the batch (in training) or the running ones."""
     rank = input.dim()
     if training:
@@ -54,8 +56,11 @@ def _vjp(
     needs: Any,
 ) -> Any:
     mask = [name in needs for name in ("input", "weight", "bias")]
-    running = (None, None) if training else (running_mean, running_var)  # not read in training, so a graph need not save them
-    return kernels.native_batch_norm_backward(g, input, weight, *running, result1, result2, training, eps, mask)
+    # not read in training, so a graph need not save them
+    running = (None, None) if training else (running_mean, running_var)
+    return kernels.native_batch_norm_backward(
+        g, input, weight, *running, result1, result2, training, eps, mask
+    )
 
 
 def _jvp(
@@ -71,13 +76,29 @@ def _jvp(
     running_mean_t: Any,
     running_var_t: Any,
 ) -> tuple[Any, None, None]:
-    moving = [name for name, t in (("running_mean", running_mean_t), ("running_var", running_var_t)) if t is not None]
+    moving = [
+        name
+        for name, t in (("running_mean", running_mean_t), ("running_var", running_var_t))
+        if t is not None
+    ]
     if moving and not training:  # in training the result does not depend on the running statistics
-        raise MissingRule("aten.native_batch_norm.default", "jvp", moving, ("input", "weight", "bias"))
+        raise MissingRule(
+            "aten.native_batch_norm.default", "jvp", moving, ("input", "weight", "bias")
+        )
     rank = input.dim()
     unit, rstd = _unit(input, running_mean, running_var, training, eps)
-    unit_t = None if input_t is None else projected(input_t, unit, rstd, _others(rank)) if training else input_t * rstd
-    return scaled(unit_t, unit, *(_channels(t, rank) for t in (weight, weight_t, bias_t))), None, None
+    unit_t = (
+        None
+        if input_t is None
+        else projected(input_t, unit, rstd, _others(rank))
+        if training
+        else input_t * rstd
+    )
+    return (
+        scaled(unit_t, unit, *(_channels(t, rank) for t in (weight, weight_t, bias_t))),
+        None,
+        None,
+    )
 
 
 def _backward(
@@ -99,7 +120,11 @@ def _backward(
         g = grad_out if weight is None else grad_out * _channels(weight, rank)
         gx = (projected(g, unit, rstd, _others(rank)) if train else g * rstd).to(input.dtype)
     if output_mask[1]:
-        gw = (grad_out * unit).sum(_others(rank)).to(grad_out.dtype if weight is None else weight.dtype)
+        gw = (
+            (grad_out * unit)
+            .sum(_others(rank))
+            .to(grad_out.dtype if weight is None else weight.dtype)
+        )
     if output_mask[2]:
         gb = grad_out.sum(_others(rank)).to(grad_out.dtype if weight is None else weight.dtype)
     return gx, gw, gb
@@ -122,7 +147,9 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         )
     x = batch.expand(x, batched[0], size)
     flat = [None if t is None else t.reshape(-1) if flag else t.repeat(size) for t, flag in stats]
-    out, mean, invstd = func(x.transpose(0, 1).flatten(1, 2), None, None, *flat, training, momentum, eps)
+    out, mean, invstd = func(
+        x.transpose(0, 1).flatten(1, 2), None, None, *flat, training, momentum, eps
+    )
     for (t, flag), new in zip(stats, flat, strict=True):
         if training and t is not None and new is not None and not (flag and t.is_contiguous()):
             # If they are batched and contiguous, the kernel has already written to a view of them, uncounted as in ATen.
@@ -146,13 +173,24 @@ def _as_kernel_lays_out(input: Tensor, results: tuple[Any, ...]) -> tuple[Any, .
     if first is None or input.device.type != "cpu":
         return results
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(input.dim())
-    dense = last if last is not None and input.is_contiguous(memory_format=last) else torch.contiguous_format
+    dense = (
+        last
+        if last is not None and input.is_contiguous(memory_format=last)
+        else torch.contiguous_format
+    )
     return first.contiguous(memory_format=dense), *rest
 
 
 def _abstract(op: Any) -> Callable[..., tuple[Any, ...]]:
     def abstract(
-        input: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float
+        input: Tensor,
+        weight: Any,
+        bias: Any,
+        running_mean: Any,
+        running_var: Any,
+        training: bool,
+        momentum: float,
+        eps: float,
     ) -> tuple[Any, ...]:
         results = op(input, weight, bias, running_mean, running_var, training, momentum, eps)
         return _as_kernel_lays_out(input, tuple(results))
@@ -176,24 +214,62 @@ register(
     cost="high",
     family="normalization",
 )
-register("native_batch_norm_backward", decomposition=_backward, fresh=True, cost="high", family="normalization")
+register(
+    "native_batch_norm_backward",
+    decomposition=_backward,
+    fresh=True,
+    cost="high",
+    family="normalization",
+)
 
 
-def _with_update(input: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float) -> Any:
-    out = aten.native_batch_norm(input, weight, bias, running_mean, running_var, True, momentum, eps)
+def _with_update(
+    input: Tensor,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    momentum: float,
+    eps: float,
+) -> Any:
+    out = aten.native_batch_norm(
+        input, weight, bias, running_mean, running_var, True, momentum, eps
+    )
     return (*out, input.new_empty(0, dtype=torch.uint8))
 
 
-def _no_update(input: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float) -> Any:
-    out = aten.native_batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
+def _no_update(
+    input: Tensor,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    momentum: float,
+    eps: float,
+) -> Any:
+    out = aten.native_batch_norm(
+        input, weight, bias, running_mean, running_var, False, momentum, eps
+    )
     return (*out, input.new_empty(0, dtype=torch.uint8))
 
 
-def _no_training(input: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float) -> Any:
-    return aten.native_batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
+def _no_training(
+    input: Tensor,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    momentum: float,
+    eps: float,
+) -> Any:
+    return aten.native_batch_norm(
+        input, weight, bias, running_mean, running_var, False, momentum, eps
+    )
 
 
-def _no_stats(input: Tensor, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
+def _no_stats(
+    input: Tensor, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> Any:
     return aten.native_batch_norm(input, weight, bias, None, None, training, momentum, eps)
 
 
@@ -204,8 +280,18 @@ register(
     cost="high",
     family="normalization",
 )
-register("_native_batch_norm_legit", decomposition=lambda *args: aten.native_batch_norm(*args), cost="high", family="normalization")
-register("_native_batch_norm_legit.no_stats", decomposition=_no_stats, cost="high", family="normalization")
+register(
+    "_native_batch_norm_legit",
+    decomposition=lambda *args: aten.native_batch_norm(*args),
+    cost="high",
+    family="normalization",
+)
+register(
+    "_native_batch_norm_legit.no_stats",
+    decomposition=_no_stats,
+    cost="high",
+    family="normalization",
+)
 register("_native_batch_norm_legit_no_training", decomposition=_no_training, family="normalization")
 register("_batch_norm_with_update", decomposition=_with_update, cost="high", family="normalization")
 register("_batch_norm_no_update", decomposition=_no_update, cost="high", family="normalization")

@@ -30,19 +30,39 @@ def _vjp(
 ) -> Any:  # fmt: skip
     mask = ["input" in needs, "weight" in needs, "bias" in needs]
     sizes = list(bias_shape) if mask[2] else None
-    return kernels.convolution_backward(g, input, weight, sizes, stride, padding, dilation, transposed, output_padding, groups, mask)
+    return kernels.convolution_backward(
+        g, input, weight, sizes, stride, padding, dilation, transposed, output_padding, groups, mask
+    )
 
 
 def _without_bias(
-    input_t: Any, weight: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any
+    input_t: Any,
+    weight: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: Any,
+    output_padding: Any,
+    groups: Any,
 ) -> Any:
-    return torch.convolution(input_t, weight, None, stride, padding, dilation, transposed, output_padding, groups)
+    return torch.convolution(
+        input_t, weight, None, stride, padding, dilation, transposed, output_padding, groups
+    )
 
 
 def _by_weight(
-    input: Any, weight_t: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any
+    input: Any,
+    weight_t: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: Any,
+    output_padding: Any,
+    groups: Any,
 ) -> Any:
-    return torch.convolution(input, weight_t, None, stride, padding, dilation, transposed, output_padding, groups)
+    return torch.convolution(
+        input, weight_t, None, stride, padding, dilation, transposed, output_padding, groups
+    )
 
 
 def _into_groups(t: torch.Tensor) -> torch.Tensor:
@@ -64,7 +84,9 @@ def _from_samples(t: torch.Tensor, size: int) -> Any:
 
 def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """A batch of inputs becomes more samples. A batch of weights becomes more output channels, or more groups if inputs are batched too."""
-    input, weight, bias, stride, padding, dilation, transposed, output_padding, groups = filled(func, args)
+    input, weight, bias, stride, padding, dilation, transposed, output_padding, groups = filled(
+        func, args
+    )
     rest = (stride, padding, dilation, transposed, output_padding)
     late = bias if batched[1] or batched[2] else None
     bias = None if late is not None else bias
@@ -88,7 +110,15 @@ def _flops(weight_shape: Any, result_shape: Any, input_shape: Any, transposed: b
 
 
 def _windows(
-    g: Any, input: Any, weight_shape: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int
+    g: Any,
+    input: Any,
+    weight_shape: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
 ) -> Any:
     """A transposed convolution is the transpose of a convolution, so its cotangent takes the place of an input there.
 
@@ -108,12 +138,17 @@ def _windows(
 
 register(
     "convolution",
-    per_sample={"weight": _windows, "bias": lambda g: Dense(g.transpose(1, 2).flatten(2).flatten(2).sum(2))},
+    per_sample={
+        "weight": _windows,
+        "bias": lambda g: Dense(g.transpose(1, 2).flatten(2).flatten(2).sum(2)),
+    },
     vjp={("input", "weight", "bias"): _vjp},
     jvp={
         "input": _without_bias,
         "weight": _by_weight,
-        "bias": lambda bias_t, result_shape: _with_channels(bias_t, len(result_shape)).expand(result_shape),
+        "bias": lambda bias_t, result_shape: _with_channels(bias_t, len(result_shape)).expand(
+            result_shape
+        ),
     },
     batch=shaped_by_one(_batch),
     fresh=True,
@@ -140,9 +175,13 @@ def _backward_vjp(
             parts.append(_with_channels(by_bias, grad_output.dim()).expand(grad_output.shape))
         first = sum(parts[1:], parts[0]) if parts else None
     if "input" in needs and by_weight is not None:
-        second = kernels.convolution_backward(grad_output, input, by_weight, None, *rest, [True, False, False])[0]
+        second = kernels.convolution_backward(
+            grad_output, input, by_weight, None, *rest, [True, False, False]
+        )[0]
     if "weight" in needs and by_input is not None:
-        third = kernels.convolution_backward(grad_output, by_input, weight, None, *rest, [False, True, False])[1]
+        third = kernels.convolution_backward(
+            grad_output, by_input, weight, None, *rest, [False, True, False]
+        )[1]
     return first, second, third
 
 
@@ -153,7 +192,9 @@ def _backward_jvp(
     rest = (stride, padding, dilation, transposed, output_padding, groups)
 
     def run(g: Any, x: Any, w: Any, which: int) -> Any:
-        return kernels.convolution_backward(g, x, w, None, *rest, [which == 0, which == 1, False])[which]
+        return kernels.convolution_backward(g, x, w, None, *rest, [which == 0, which == 1, False])[
+            which
+        ]
 
     by_input: list[tuple[Any, Any, Any]] = []
     by_weight: list[tuple[Any, Any, Any]] = []
@@ -183,7 +224,14 @@ def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
     full = expand(g, batched[0], size)
     inputs = expand(input, batched[1], size)
     by_input = by_weight = by_bias = None
-    grouped = (_into_groups(full), _into_groups(inputs), _into_samples(expand(weight, batched[2], size)), None, *rest, groups * size)
+    grouped = (
+        _into_groups(full),
+        _into_groups(inputs),
+        _into_samples(expand(weight, batched[2], size)),
+        None,
+        *rest,
+        groups * size,
+    )
     if mask[0]:
         if batched[2]:
             by_input = _from_groups(func(*grouped, [True, False, False])[0], size)
@@ -212,18 +260,24 @@ def _flags_dropped(
     input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any,
     *backend_flags: bool,
 ) -> torch.Tensor:  # fmt: skip
-    return torch.convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+    return torch.convolution(
+        input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
+    )
 
 
 def _conv_tbc(self: Any, weight: Any, bias: Any, pad: int = 0) -> torch.Tensor:
     """A convolution of (time, batch, channels) with a weight of shape (width, in, out)."""
-    return torch.conv1d(self.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad).permute(2, 0, 1)
+    return torch.conv1d(self.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad).permute(
+        2, 0, 1
+    )
 
 
 register("_convolution", decomposition=_flags_dropped, cost="high", flops=_flops)
 register(
     "conv_tbc",
     decomposition=_conv_tbc,
-    abstract=lambda self, weight, pad: self.new_empty((self.shape[0] + 2 * pad - weight.shape[0] + 1, self.shape[1], weight.shape[2])),
+    abstract=lambda self, weight, pad: self.new_empty(
+        (self.shape[0] + 2 * pad - weight.shape[0] + 1, self.shape[1], weight.shape[2])
+    ),
     cost="high",
 )

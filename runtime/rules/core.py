@@ -22,13 +22,28 @@ def spread(g: torch.Tensor, shape: Any, dim: Any, keepdim: bool) -> torch.Tensor
     rank = len(shape)
     if not keepdim and rank:
         for d in sorted(
-            {d % rank for d in (dim if isinstance(dim, (list, tuple)) and dim else [dim] if isinstance(dim, int) else range(rank))}
+            {
+                d % rank
+                for d in (
+                    dim
+                    if isinstance(dim, (list, tuple)) and dim
+                    else [dim]
+                    if isinstance(dim, int)
+                    else range(rank)
+                )
+            }
         ):
             g = g.unsqueeze(d)
     return g.expand(shape)
 
 
-linear("sum", {"self": lambda g, self_shape: g.expand(self_shape)}, _sum_batch, fresh=True, family="reduction")
+linear(
+    "sum",
+    {"self": lambda g, self_shape: g.expand(self_shape)},
+    _sum_batch,
+    fresh=True,
+    family="reduction",
+)
 linear(
     "sum.dim_IntList",
     {"self": lambda g, self_shape, dim, keepdim: spread(g, self_shape, dim, keepdim)},
@@ -50,19 +65,33 @@ register("new_empty", batch=batch.sizes(1), unfilled=True, **_FACTORY)
 register(
     "new_empty_strided",
     unfilled=True,
-    batch=lambda f, n, b, a, k: f(a[0], [n, *a[1]], [max(1, sum((s - 1) * t for s, t in zip(a[1], a[2], strict=True)) + 1), *a[2]]),
+    batch=lambda f, n, b, a, k: f(
+        a[0],
+        [n, *a[1]],
+        [max(1, sum((s - 1) * t for s, t in zip(a[1], a[2], strict=True)) + 1), *a[2]],
+    ),
     **_FACTORY,
 )
 register("empty.memory_format", batch=batch.sizes(0), unfilled=True, **_FACTORY)
-register("zeros ones full arange arange.start arange.start_step linspace scalar_tensor eye eye.m", **_FACTORY)
-_OVERWRITTEN: dict[str, Any] = {"vjp": {"self": lambda g: torch.zeros_like(g)}, "jvp": {"self": lambda self_t: None}}
+register(
+    "zeros ones full arange arange.start arange.start_step linspace scalar_tensor eye eye.m",
+    **_FACTORY,
+)
+_OVERWRITTEN: dict[str, Any] = {
+    "vjp": {"self": lambda g: torch.zeros_like(g)},
+    "jvp": {"self": lambda self_t: None},
+}
 for _name in ("zero", "fill.Scalar"):
     register(_name, batch=batch.elementwise, in_place=True, family="inplace", **_OVERWRITTEN)
 
 
 def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     x, value = batch.expand(args[0], batched[0], size), args[1]
-    return torch.empty_like(x).copy_(value.reshape(size, *(1,) * (x.dim() - 1))) if batched[1] else func(x, value)
+    return (
+        torch.empty_like(x).copy_(value.reshape(size, *(1,) * (x.dim() - 1)))
+        if batched[1]
+        else func(x, value)
+    )
 
 
 register(
@@ -89,7 +118,9 @@ random(
     jvp={**_OVERWRITTEN["jvp"], "p": lambda p_t: None},
 )
 # Abstract kernels of torch keep the strides of an argument where these draws give a contiguous result.
-flat("poisson", "self", batch=None, draws="values", abstract=lambda self: self.new_empty(self.shape))
+flat(
+    "poisson", "self", batch=None, draws="values", abstract=lambda self: self.new_empty(self.shape)
+)
 register("multinomial", nondiff=True, draws="values", family="random")
 register(
     "_standard_gamma",
@@ -97,14 +128,27 @@ register(
     draws="values",
     abstract=lambda self: self.new_empty(self.shape),
 )
-register("_standard_gamma_grad", abstract=lambda self, output: torch.empty_like(self + output), family="random")
+register(
+    "_standard_gamma_grad",
+    abstract=lambda self, output: torch.empty_like(self + output),
+    family="random",
+)
 register("_dirichlet_grad", abstract=lambda x: x.new_empty(x.shape), family="random")
-register("_sample_dirichlet", draws="values", abstract=lambda self: self.new_empty(self.shape), family="random")
-register("binomial", draws="values", abstract=lambda count: count.new_empty(count.shape), family="random")
+register(
+    "_sample_dirichlet",
+    draws="values",
+    abstract=lambda self: self.new_empty(self.shape),
+    family="random",
+)
+register(
+    "binomial", draws="values", abstract=lambda count: count.new_empty(count.shape), family="random"
+)
 register("rrelu_with_noise_functional", nondiff=(1,), draws="values", family="random")
 
 
-def _dropout_and_mask(input: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+def _dropout_and_mask(
+    input: torch.Tensor, p: float, train: bool | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """As the kernel draws. Torch's decomposition compares with a uniform draw, which is another mask under the same seed."""
     if train is False:
         return input.clone(), torch.ones_like(input, dtype=torch.bool)
@@ -127,10 +171,14 @@ random("bernoulli", **_zero_derivatives("self"))
 _OF_NORMAL = {
     "Tensor_float": None,
     "float_Tensor": lambda std: std.new_empty(std.shape),
-    "Tensor_Tensor": lambda mean, std: mean.new_empty(torch.broadcast_shapes(mean.shape, std.shape)),
+    "Tensor_Tensor": lambda mean, std: mean.new_empty(
+        torch.broadcast_shapes(mean.shape, std.shape)
+    ),
 }
 for _name, _abstract in _OF_NORMAL.items():
-    random(f"normal.{_name}", batch.elementwise, abstract=_abstract, **_zero_derivatives("mean", "std"))
+    random(
+        f"normal.{_name}", batch.elementwise, abstract=_abstract, **_zero_derivatives("mean", "std")
+    )
 
 # ATen kernels that do not support symbolic sizes ask a tensor for plain ones, by names that are no operators. The answer becomes a guard.
 QUESTIONS: dict[str, Callable[[torch.Tensor], Any]] = {

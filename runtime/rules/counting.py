@@ -67,7 +67,9 @@ def _spaced(start: torch.Tensor, end: torch.Tensor, steps: int) -> torch.Tensor:
     return torch.where(i < steps // 2, start + step * i, end - step * (steps - 1 - i))
 
 
-def _ends(x: torch.Tensor, given: Sequence[float] | None, margin: float) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _ends(
+    x: torch.Tensor, given: Sequence[float] | None, margin: float
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The first and last bin edge for each dimension of (points, dimensions), as given or else the extrema. Equal ones get a margin."""
     if given is not None:
         low, high = torch.tensor(given, dtype=x.dtype, device=x.device).reshape(-1, 2).unbind(1)
@@ -76,19 +78,36 @@ def _ends(x: torch.Tensor, given: Sequence[float] | None, margin: float) -> list
     else:
         low, high = x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])
     same = low == high
-    return list(zip(torch.where(same, low - margin, low).unbind(), torch.where(same, high + margin, high).unbind(), strict=True))
+    return list(
+        zip(
+            torch.where(same, low - margin, low).unbind(),
+            torch.where(same, high + margin, high).unbind(),
+            strict=True,
+        )
+    )
 
 
-def _tally(places: Sequence[torch.Tensor], lengths: Sequence[int], inside: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def _tally(
+    places: Sequence[torch.Tensor],
+    lengths: Sequence[int],
+    inside: torch.Tensor,
+    weight: torch.Tensor,
+) -> torch.Tensor:
     """The sum of weights per bin. ``places``: the bin numbers of the points in each dimension."""
     flat, total = torch.zeros_like(places[0]), 1
     for place, n in zip(places, lengths, strict=True):
         flat = flat * n + place.clamp(0, n - 1)
         total *= n
-    return weight.new_zeros(total).scatter_add(0, flat, torch.where(inside, weight, 0)).reshape(list(lengths))
+    return (
+        weight.new_zeros(total)
+        .scatter_add(0, flat, torch.where(inside, weight, 0))
+        .reshape(list(lengths))
+    )
 
 
-def _histogram(x: torch.Tensor, edges: Sequence[torch.Tensor], weight: torch.Tensor | None, density: bool) -> torch.Tensor:
+def _histogram(
+    x: torch.Tensor, edges: Sequence[torch.Tensor], weight: torch.Tensor | None, density: bool
+) -> torch.Tensor:
     """The histogram of points (points, dimensions) in the bins between edges. The last bin includes its upper edge."""
     places, inside = [], torch.ones_like(x[:, 0], dtype=torch.bool)
     for value, edge in zip(x.unbind(1), edges, strict=True):
@@ -103,25 +122,56 @@ def _histogram(x: torch.Tensor, edges: Sequence[torch.Tensor], weight: torch.Ten
     return counts
 
 
-def _edges(self: torch.Tensor, bins: Sequence[int], *, range: Any = None, weight: Any = None, density: bool = False) -> list[torch.Tensor]:
+def _edges(
+    self: torch.Tensor,
+    bins: Sequence[int],
+    *,
+    range: Any = None,
+    weight: Any = None,
+    density: bool = False,
+) -> list[torch.Tensor]:
     x = self.reshape(-1, self.shape[-1])
-    return [_spaced(low, high, n + 1) for (low, high), n in zip(_ends(x, range, 0.5), bins, strict=True)]
+    return [
+        _spaced(low, high, n + 1) for (low, high), n in zip(_ends(x, range, 0.5), bins, strict=True)
+    ]
 
 
-def _from_counts(self: torch.Tensor, bins: Sequence[int], *, range: Any = None, weight: Any = None, density: bool = False) -> torch.Tensor:
-    return _histogram(self.reshape(-1, self.shape[-1]), _edges(self, bins, range=range), weight, density)
+def _from_counts(
+    self: torch.Tensor,
+    bins: Sequence[int],
+    *,
+    range: Any = None,
+    weight: Any = None,
+    density: bool = False,
+) -> torch.Tensor:
+    return _histogram(
+        self.reshape(-1, self.shape[-1]), _edges(self, bins, range=range), weight, density
+    )
 
 
-def _from_edges(self: torch.Tensor, bins: Sequence[torch.Tensor], *, weight: Any = None, density: bool = False) -> torch.Tensor:
+def _from_edges(
+    self: torch.Tensor, bins: Sequence[torch.Tensor], *, weight: Any = None, density: bool = False
+) -> torch.Tensor:
     return _histogram(self.reshape(-1, self.shape[-1]), bins, weight, density)
 
 
-def _by_count(self: torch.Tensor, bins: int = 100, *, range: Any = None, weight: Any = None, density: bool = False) -> Any:
+def _by_count(
+    self: torch.Tensor,
+    bins: int = 100,
+    *,
+    range: Any = None,
+    weight: Any = None,
+    density: bool = False,
+) -> Any:
     points = self.reshape(-1, 1)
-    return _from_counts(points, [bins], range=range, weight=weight, density=density), _edges(points, [bins], range=range)[0]
+    return _from_counts(points, [bins], range=range, weight=weight, density=density), _edges(
+        points, [bins], range=range
+    )[0]
 
 
-def _by_edges(self: torch.Tensor, bins: torch.Tensor, *, weight: Any = None, density: bool = False) -> Any:
+def _by_edges(
+    self: torch.Tensor, bins: torch.Tensor, *, weight: Any = None, density: bool = False
+) -> Any:
     return _histogram(self.reshape(-1, 1), [bins], weight, density), bins.clone()
 
 
@@ -163,32 +213,54 @@ for _name, _decomposition in (
 # Evenly spaced numbers
 
 
-def _ramp(start: Any, end: Any, steps: int, dtype: torch.dtype | None, device: Any) -> tuple[torch.Tensor, torch.dtype]:
+def _ramp(
+    start: Any, end: Any, steps: int, dtype: torch.dtype | None, device: Any
+) -> tuple[torch.Tensor, torch.dtype]:
     """The numbers in order, in double precision for an integer dtype, and the dtype of the result."""
     if dtype is None:
         dtype = torch.get_default_dtype()
-        if any(isinstance(a, complex) or (isinstance(a, torch.Tensor) and a.is_complex()) for a in (start, end)):
+        if any(
+            isinstance(a, complex) or (isinstance(a, torch.Tensor) and a.is_complex())
+            for a in (start, end)
+        ):
             dtype = dtype.to_complex()
     if any(isinstance(a, torch.Tensor) and a.dim() for a in (start, end)):
         raise RuntimeError("linspace and logspace only support 0-dimensional start and end tensors")
     known = next(a for a in (start, end) if isinstance(a, torch.Tensor))
     wide = dtype if dtype.is_floating_point or dtype.is_complex else torch.float64
     first, last = (
-        (a if isinstance(a, torch.Tensor) else known.new_tensor(a, dtype=wide)).to(device or known.device, dtype).to(wide)
+        (a if isinstance(a, torch.Tensor) else known.new_tensor(a, dtype=wide))
+        .to(device or known.device, dtype)
+        .to(wide)
         for a in (start, end)
     )
     return _spaced(first, last, steps), dtype
 
 
-def _linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, **memory: Any) -> Any:
+def _linspace(
+    start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, **memory: Any
+) -> Any:
     values, dtype = _ramp(start, end, steps, dtype, device)
     return values.to(dtype)
 
 
-def _logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None, **memory: Any) -> Any:
+def _logspace(
+    start: Any,
+    end: Any,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    **memory: Any,
+) -> Any:
     values, dtype = _ramp(start, end, steps, dtype, device)
     if steps == 1:  # with more than one number, ATen rounds the exponents
-        values = start.to(values.device).reshape(1) if isinstance(start, torch.Tensor) else torch.full_like(values, start)
+        values = (
+            start.to(values.device).reshape(1)
+            if isinstance(start, torch.Tensor)
+            else torch.full_like(values, start)
+        )
     elif not (dtype.is_floating_point or dtype.is_complex):
         base = int(base)
     return torch.pow(base, values).to(dtype)

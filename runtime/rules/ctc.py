@@ -9,7 +9,15 @@ import torch
 from . import derive_batch as batch
 from .record import asking, overload, register
 
-_ARGUMENTS = ("targets", "input_lengths", "target_lengths", "result0", "result1", "blank", "zero_infinity")
+_ARGUMENTS = (
+    "targets",
+    "input_lengths",
+    "target_lengths",
+    "result0",
+    "result1",
+    "blank",
+    "zero_infinity",
+)
 
 
 def _contracted(t: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
@@ -30,7 +38,11 @@ def _targets(t: torch.Tensor, batched: Any, size: int, alone: bool) -> torch.Ten
 
 
 def _lengths(t: Any, batched: Any, size: int) -> Any:
-    return list(t) * size if isinstance(t, (list, tuple)) else batch.expand(t, batched, size).reshape(-1)
+    return (
+        list(t) * size
+        if isinstance(t, (list, tuple))
+        else batch.expand(t, batched, size).reshape(-1)
+    )
 
 
 def _forward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -43,7 +55,9 @@ def _forward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -
         _lengths(lengths, batched[3], size),
         *rest,
     )
-    return (loss, alpha) if alone else (loss.unflatten(0, (size, -1)), alpha.unflatten(0, (size, -1)))
+    return (
+        (loss, alpha) if alone else (loss.unflatten(0, (size, -1)), alpha.unflatten(0, (size, -1)))
+    )
 
 
 def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -70,7 +84,9 @@ def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
 def _abstract(log_probs: torch.Tensor, target_lengths: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """The losses (batch) and the logarithms of alpha (batch, time, labels with a blank around each)."""
     time, batch, _ = log_probs.shape
-    return log_probs.new_empty(batch), log_probs.new_empty((batch, time, 2 * max(target_lengths, default=0) + 1))
+    return log_probs.new_empty(batch), log_probs.new_empty(
+        (batch, time, 2 * max(target_lengths, default=0) + 1)
+    )
 
 
 for _suffix in ("", ".Tensor"):
@@ -95,7 +111,15 @@ for _suffix in ("", ".Tensor"):
         cost="high",
         family="loss",
     )
-    _names = ("targets", "input_lengths", "target_lengths", "neg_log_likelihood", "log_alpha", "blank", "zero_infinity")
+    _names = (
+        "targets",
+        "input_lengths",
+        "target_lengths",
+        "neg_log_likelihood",
+        "log_alpha",
+        "blank",
+        "zero_infinity",
+    )
     register(
         f"_ctc_loss_backward{_suffix}",
         # the loss and log_alpha get no gradient, as both are functions of the log-probabilities

@@ -27,7 +27,11 @@ def scaled(t: Any, partial: Any) -> Any:
         return t * partial
     where, p = partial
     if where is False:  # everywhere zero, of the shape of the product
-        return torch.zeros_like(t) * torch.zeros_like(p) if isinstance(p, torch.Tensor) else torch.zeros_like(t)
+        return (
+            torch.zeros_like(t) * torch.zeros_like(p)
+            if isinstance(p, torch.Tensor)
+            else torch.zeros_like(t)
+        )
     return torch.where(where, t * p, 0)
 
 
@@ -37,10 +41,17 @@ def conj_of(partial: Any) -> Any:
 
 
 # The fields of every elementwise op: each element of the result depends on the elements at the same place only.
-_ELEMENTWISE: dict[str, Any] = {"batch": derive_batch.elementwise, "in_place": True, "cost": "low", "family": "pointwise"}
+_ELEMENTWISE: dict[str, Any] = {
+    "batch": derive_batch.elementwise,
+    "in_place": True,
+    "cost": "low",
+    "family": "pointwise",
+}
 
 
-def pointwise(names: str, *, nondiff: Any = (), commutes: bool = False, **partials: Formula) -> Record:
+def pointwise(
+    names: str, *, nondiff: Any = (), commutes: bool = False, **partials: Formula
+) -> Record:
     """Register elementwise ops that are holomorphic (or real): ``NAME=partial derivative of the result by NAME``, a tensor or a number.
     It may be a pair ``(where, p)``: :func:`scaled`.
 
@@ -60,7 +71,15 @@ def pointwise(names: str, *, nondiff: Any = (), commutes: bool = False, **partia
 
         vjp[name] = made_of("g * conj({})", partial, declare(backward, "g", *asks))
         jvp[name] = made_of(f"{name}_t * {{}}", partial, declare(forward, f"{name}_t", *asks))
-    return register(names, vjp=vjp, jvp=jvp, elementwise=True, nondiff=nondiff, commutes=commutes, **_ELEMENTWISE)
+    return register(
+        names,
+        vjp=vjp,
+        jvp=jvp,
+        elementwise=True,
+        nondiff=nondiff,
+        commutes=commutes,
+        **_ELEMENTWISE,
+    )
 
 
 def diagonal(names: str, elementwise: bool = True, **maps: Formula) -> Record:
@@ -74,7 +93,9 @@ def diagonal(names: str, elementwise: bool = True, **maps: Formula) -> Record:
     return register(names, vjp=vjp, jvp=jvp, elementwise=elementwise, **_ELEMENTWISE)
 
 
-def elementwise(names: str, vjp: Mapping[Any, Formula], jvp: Any = None, *, commutes: bool = False) -> Record:
+def elementwise(
+    names: str, vjp: Mapping[Any, Formula], jvp: Any = None, *, commutes: bool = False
+) -> Record:
     """Register elementwise ops with a vjp and a jvp written out, for ops that are not holomorphic and for joint formulas."""
     return register(names, vjp=vjp, jvp=jvp, elementwise=True, commutes=commutes, **_ELEMENTWISE)
 
@@ -91,28 +112,60 @@ def flat(names: str, *args: str, batch: Any = derive_batch.elementwise, **facts:
     for name in names.split():
         vjp = {a: asking("g")(lambda g: torch.zeros_like(g)) for a in args}
         jvp = {a: asking(f"{a}_t")(lambda t: torch.zeros_like(t)) for a in args}
-        register(name, vjp=vjp, jvp=jvp, **{**_ELEMENTWISE, "batch": batch, "in_place": batch is derive_batch.elementwise, **facts})
+        register(
+            name,
+            vjp=vjp,
+            jvp=jvp,
+            **{
+                **_ELEMENTWISE,
+                "batch": batch,
+                "in_place": batch is derive_batch.elementwise,
+                **facts,
+            },
+        )
 
 
 def linear(names: str, vjp: Mapping[Any, Formula], batch: Any = None, **more: Any) -> Record:
     """Register ops that are linear in all differentiable arguments together. ``vjp`` is the transpose; the jvp is the op itself."""
-    return register(names, vjp=vjp, jvp="linear", batch=batch, family=more.pop("family", "linear"), **more)
+    return register(
+        names, vjp=vjp, jvp="linear", batch=batch, family=more.pop("family", "linear"), **more
+    )
 
 
 def multilinear(names: str, vjp: Mapping[Any, Formula], batch: Any = None, **more: Any) -> Record:
     """Register ops that are linear in each differentiable argument. The jvp sums the calls with one argument replaced by its tangent."""
-    return register(names, vjp=vjp, jvp="multilinear", batch=batch, family=more.pop("family", "multilinear"), **more)
+    return register(
+        names,
+        vjp=vjp,
+        jvp="multilinear",
+        batch=batch,
+        family=more.pop("family", "multilinear"),
+        **more,
+    )
 
 
-def view(names: str, transpose: Formula, batch: Any = None, *, arg: str = "self", inverse: Formula | None = None) -> Record:
+def view(
+    names: str,
+    transpose: Formula,
+    batch: Any = None,
+    *,
+    arg: str = "self",
+    inverse: Formula | None = None,
+) -> Record:
     """Register view ops. ``transpose`` puts a cotangent of the view into zeros of the base's shape. The schema tells the rest."""
-    return register(names, vjp={arg: transpose}, jvp="linear", batch=batch, inverse=inverse, family="view")
+    return register(
+        names, vjp={arg: transpose}, jvp="linear", batch=batch, inverse=inverse, family="view"
+    )
 
 
-def random(names: str, batch: Any = derive_batch.trailing, *, shape_only: bool = False, **rules: Any) -> Record:
+def random(
+    names: str, batch: Any = derive_batch.trailing, *, shape_only: bool = False, **rules: Any
+) -> Record:
     """Register random ops. Under ``randomness="different"`` vmap runs the batch rule, which draws once per element.
 
     ``shape_only``: the draw depends only on the shape of an argument (``rand_like``), so one draw can serve all elements.
     """
     rules.setdefault("nondiff", not rules.get("vjp"))
-    return register(names, batch=batch, draws="shape" if shape_only else "values", family="random", **rules)
+    return register(
+        names, batch=batch, draws="shape" if shape_only else "values", family="random", **rules
+    )

@@ -30,7 +30,9 @@ def expand(t: Any, batched: Any, size: int) -> Any:
 
 
 def _category(dtype: torch.dtype) -> int:
-    return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
+    return (
+        3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
+    )
 
 
 def with_flags_of_keywords(rule: BatchRule) -> BatchRule:
@@ -44,7 +46,11 @@ def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
     """Batch rule of broadcasting ops. It reshapes batched arguments so that all batch dimensions stand before the widest argument."""
     if len(args) == 1:
         return func(args[0], **kwargs)
-    ranks = [a.dim() - (b is True) for a, b in zip(args, batched, strict=True) if isinstance(a, torch.Tensor)]
+    ranks = [
+        a.dim() - (b is True)
+        for a, b in zip(args, batched, strict=True)
+        if isinstance(a, torch.Tensor)
+    ]
     rank = max(ranks)
     if rank == 0:
         return func(*_as_vectors(args, batched), **kwargs)
@@ -69,13 +75,17 @@ def _as_vectors(args: Any, batched: Any) -> list[Any]:
     """
     device = next(a.device for a, b in zip(args, batched, strict=True) if b is True)
     return [
-        a.reshape(1) if b is False and isinstance(a, torch.Tensor) and a.device == device else a for a, b in zip(args, batched, strict=True)
+        a.reshape(1) if b is False and isinstance(a, torch.Tensor) and a.device == device else a
+        for a, b in zip(args, batched, strict=True)
     ]
 
 
 def aligned(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """Batch rule of elementwise kernels (oneDNN's) that do not broadcast and take no overlapping memory: expanded, contiguous arguments."""
-    actual = [expand(a, b, size).contiguous() if isinstance(a, torch.Tensor) else a for a, b in zip(args, batched, strict=True)]
+    actual = [
+        expand(a, b, size).contiguous() if isinstance(a, torch.Tensor) else a
+        for a, b in zip(args, batched, strict=True)
+    ]
     return func(*actual, **kwargs)
 
 
@@ -85,7 +95,11 @@ def _scalar_promotion(a: torch.Tensor, args: Any, batched: Any) -> torch.Tensor:
     A logical 0-d tensor does not promote that tensor. Physically ``a`` has a dimension and would promote it.
     """
     for other, b in zip(args, batched, strict=True):
-        wider = isinstance(other, torch.Tensor) and other.dim() - bool(b) > 0 and other.dtype is not a.dtype
+        wider = (
+            isinstance(other, torch.Tensor)
+            and other.dim() - bool(b) > 0
+            and other.dtype is not a.dtype
+        )
         if wider and _category(a.dtype) == _category(other.dtype):
             return a.to(other.dtype)
     return a
@@ -96,7 +110,9 @@ def shift(dim: int, rank: int) -> int:
     if rank == 0:
         rank = 1
     if not -rank <= dim < rank:
-        raise IndexError(f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})")
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})"
+        )
     return dim % rank + 1
 
 
@@ -130,12 +146,21 @@ def along(*positions: int, scalar_ok: bool = True) -> BatchRule:
 
 
 def _each(out: Any, f: Callable[[Any], Any]) -> Any:
-    return type(out)(f(o) for o in out) if type(out) in (tuple, list) else tuple(map(f, out)) if isinstance(out, tuple) else f(out)
+    return (
+        type(out)(f(o) for o in out)
+        if type(out) in (tuple, list)
+        else tuple(map(f, out))
+        if isinstance(out, tuple)
+        else f(out)
+    )
 
 
 def trailing(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """Batch rule of ops that take any number of leading dimensions on every tensor, as ``bmm``. It expands unbatched tensors."""
-    actual = [expand(a, b, size) if isinstance(a, torch.Tensor) else a for a, b in zip(args, batched, strict=True)]
+    actual = [
+        expand(a, b, size) if isinstance(a, torch.Tensor) else a
+        for a, b in zip(args, batched, strict=True)
+    ]
     return func(*actual, **kwargs)
 
 
@@ -156,8 +181,15 @@ def shaped_by_one(rule: BatchRule) -> BatchRule:
     def batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         if size:
             return rule(func, size, batched, args, kwargs)
-        one = [a.new_zeros((1, *a.shape[1:])) if b is True else a for a, b in zip(args, batched, strict=True)]
+        one = [
+            a.new_zeros((1, *a.shape[1:])) if b is True else a
+            for a, b in zip(args, batched, strict=True)
+        ]
         out = rule(func, 1, batched, one, kwargs)
-        return out[:0] if isinstance(out, torch.Tensor) else tuple(None if o is None else o[:0] for o in out)
+        return (
+            out[:0]
+            if isinstance(out, torch.Tensor)
+            else tuple(None if o is None else o[:0] for o in out)
+        )
 
     return batch

@@ -38,7 +38,9 @@ def dims(*positions: int, extra: int = 0) -> BatchRule:
                     rank += actual[i].dim() - 1
         for p in positions:
             d = actual[p]
-            actual[p] = [shift(k, rank) for k in d] if isinstance(d, (list, tuple)) else shift(d, rank)
+            actual[p] = (
+                [shift(k, rank) for k in d] if isinstance(d, (list, tuple)) else shift(d, rank)
+            )
         return func(*actual, **kwargs)
 
     return rule
@@ -61,7 +63,8 @@ def fold(*ranks: int, size_at: int | None = None) -> BatchRule:
             rank = ranks[min(seen, len(ranks) - 1)]
             seen += 1
             a = expand(a, b, size)
-            if not b or not a.is_floating_point():  # some kernels read indices by raw pointer, without strides
+            # some kernels read indices by raw pointer, without strides
+            if not b or not a.is_floating_point():
                 a = a.contiguous()
             if a.dim() == rank + 1:
                 inner = a.shape[1]
@@ -83,7 +86,11 @@ def broadcast_shape(*shapes: Any) -> torch.Size:
 def each(out: Any, f: Callable[[torch.Tensor], Any]) -> Any:
     """``f(result)``, or ``f`` of each of several results. A result of ``None``, which the op was told to leave out, stays ``None``."""
     if isinstance(out, (tuple, list)):
-        return type(out)(o if o is None else f(o) for o in out) if type(out) in (tuple, list) else tuple(each(list(out), f))
+        return (
+            type(out)(o if o is None else f(o) for o in out)
+            if type(out) in (tuple, list)
+            else tuple(each(list(out), f))
+        )
     return f(out)
 
 

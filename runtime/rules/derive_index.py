@@ -38,7 +38,12 @@ def folded(index: torch.Tensor, n: int, size: int) -> torch.Tensor:
 
     An index that is out of range for its element gets a number that is out of range for all, so that the kernel refuses it.
     """
-    start = torch.arange(size, device=index.device, dtype=index.dtype).reshape(size, *[1] * (index.dim() - 1)) * n
+    start = (
+        torch.arange(size, device=index.device, dtype=index.dtype).reshape(
+            size, *[1] * (index.dim() - 1)
+        )
+        * n
+    )
     return torch.where((index >= 0) & (index < n), index + start, size * n)
 
 
@@ -63,9 +68,13 @@ def rows(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         n = x.shape[dim]
         flat = x.movedim(dim, 1)
         index = index.reshape(size, -1)
-        index = folded(_wrap(index, n) if "fill" in func._schema.name else index, n, size).reshape(-1)
+        index = folded(_wrap(index, n) if "fill" in func._schema.name else index, n, size).reshape(
+            -1
+        )
         tail = rest if source is None else (source.movedim(dim, 1).flatten(0, 1), *rest[1:])
-        out = func(flat.flatten(0, 1), 0, index, *tail, **kwargs).reshape(flat.shape).movedim(1, dim)
+        out = (
+            func(flat.flatten(0, 1), 0, index, *tail, **kwargs).reshape(flat.shape).movedim(1, dim)
+        )
     return out.squeeze(1) if scalar else out
 
 
@@ -118,7 +127,9 @@ def _listed(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
 def _leading(indices: list[Any], flags: list[bool], rank: int, size: int) -> list[Any]:
     """The indices, with each batched one reshaped to the batch dimension followed by ``rank`` others."""
     return [
-        t.reshape(size, *[1] * (rank - t.dim() + 1), *t.shape[1:]) if b else t for t, b in zip(indices, flags, strict=True) if t is not None
+        t.reshape(size, *[1] * (rank - t.dim() + 1), *t.shape[1:]) if b else t
+        for t, b in zip(indices, flags, strict=True)
+        if t is not None
     ]
 
 
@@ -129,7 +140,11 @@ def _places(indices: list[Any], flags: list[bool]) -> tuple[list[int], int, bool
     counts as a number: ``x[i, :, [0, 1]]`` is ``x[i][:, [0, 1]]``, in which the indexed dimensions are adjacent.
     """
     at = [i for i, t in enumerate(indices) if t is not None]
-    proper = [i for i in at if not (flags[i] and indices[i].dim() == 1) and not is_batched_number(indices[i])]
+    proper = [
+        i
+        for i in at
+        if not (flags[i] and indices[i].dim() == 1) and not is_batched_number(indices[i])
+    ]
     if not proper:
         return at, 0, False
     between = range(proper[0], proper[-1])
@@ -151,8 +166,17 @@ def index(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         out = func(x.permute(order), chosen)
     else:
         order = [0, *(d + 1 for d in at), *(d + 1 for d in range(x.dim() - 1) if d not in at)]
-        out = func(x.permute(order), [torch.arange(size, device=x.device).reshape(size, *[1] * rank), *chosen])
-    return out if not place else out.movedim(list(range(1, rank + 1)), list(range(1 + place, 1 + place + rank))) if rank else out
+        out = func(
+            x.permute(order),
+            [torch.arange(size, device=x.device).reshape(size, *[1] * rank), *chosen],
+        )
+    return (
+        out
+        if not place
+        else out.movedim(list(range(1, rank + 1)), list(range(1 + place, 1 + place + rank)))
+        if rank
+        else out
+    )
 
 
 def _masked_put(x: Any, mask: Any, values: Any, flags: Any, size: int, accumulate: bool) -> Any:
@@ -170,7 +194,12 @@ def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
     x, _, values, *rest = args
     x = expand(x, batched[0], size)
     given = args[1]
-    if len(given) == 1 and batched[1] and given[0].dtype is torch.bool and values.dim() - batched[2] <= x.dim() - given[0].dim():
+    if (
+        len(given) == 1
+        and batched[1]
+        and given[0].dtype is torch.bool
+        and values.dim() - batched[2] <= x.dim() - given[0].dim()
+    ):
         return _masked_put(x, given[0], values, batched[2], size, bool(rest and rest[0]))
     indices, flags, rank = _listed(args[1], batched[1])
     at, place, _ = _places(indices, flags)
@@ -182,8 +211,11 @@ def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
     kept = [x.shape[d + 1] for d in others]
     shape = [*kept[:place], *picked, *kept[place:]]
     own = list(values.shape[int(batched[2]) :])
-    if len(own) > len(shape):  # the batch below would take its first dimension for the batch dimension
-        raise RuntimeError(f"shape mismatch: value tensor of shape {own} cannot be broadcast to indexing result of shape {shape}")
+    # the batch below would take its first dimension for the batch dimension
+    if len(own) > len(shape):
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {own} cannot be broadcast to indexing result of shape {shape}"
+        )
     if batched[2]:
         values = values.reshape(size, *[1] * (len(shape) - values.dim() + 1), *values.shape[1:])
     values = values.expand(size, *shape)
@@ -201,4 +233,5 @@ def _indexed_by_batched_numbers(args: Any) -> bool:
     return any(i is not None and is_batched_number(i) for i in args[1])
 
 
-index_put.differs = _indexed_by_batched_numbers  # type: ignore[attr-defined]  # see `runtime.func.element_check`
+# see `runtime.func.element_check`
+index_put.differs = _indexed_by_batched_numbers  # type: ignore[attr-defined]

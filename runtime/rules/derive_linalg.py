@@ -34,7 +34,11 @@ def contiguous_stacks(matrices: torch.Tensor) -> torch.Tensor:
 
     If such a dimension has another stride, ``linalg.lu_solve`` of torch 2.13 reads factors in column order wrongly (docs/findings.md, F23).
     """
-    return matrices.clone(memory_format=torch.contiguous_format) if 1 in matrices.shape[:-2] else matrices
+    return (
+        matrices.clone(memory_format=torch.contiguous_format)
+        if 1 in matrices.shape[:-2]
+        else matrices
+    )
 
 
 def trailing_or_empty(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -48,7 +52,9 @@ def is_vector_rhs(matrix_shape: Sequence[int], rhs_shape: Sequence[int]) -> bool
     return len(rhs_shape) == 1 or tuple(rhs_shape) == tuple(matrix_shape[:-1])
 
 
-def one_rhs_per_matrix(size: int, batched: Any, args: Any) -> tuple[torch.Tensor, torch.Tensor, bool]:
+def one_rhs_per_matrix(
+    size: int, batched: Any, args: Any
+) -> tuple[torch.Tensor, torch.Tensor, bool]:
     """The physical matrix, the physical right-hand side as a matrix, and whether it was a vector. Both have the batch and broadcast.
 
     The right-hand side becomes a matrix because its physical shape alone does not tell vectors from matrices.
@@ -107,7 +113,11 @@ def added(*terms: torch.Tensor | None) -> torch.Tensor | None:
     return total
 
 
-def solve_triangular(a: torch.Tensor, b: torch.Tensor, upper: bool, left: bool = True, unit: bool = False) -> torch.Tensor:
+def solve_triangular(
+    a: torch.Tensor, b: torch.Tensor, upper: bool, left: bool = True, unit: bool = False
+) -> torch.Tensor:
     """The solution of a triangular system. The right-hand sides are matrices."""
-    solution: torch.Tensor = torch.linalg.solve_triangular(a, b, upper=upper, left=left, unitriangular=unit)
+    solution: torch.Tensor = torch.linalg.solve_triangular(
+        a, b, upper=upper, left=left, unitriangular=unit
+    )
     return solution

@@ -36,7 +36,10 @@ def broadcasted(size: int, batched: Sequence[Any], args: Sequence[Any]) -> list[
     at = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
     rank = max(args[i].dim() - bool(batched[i]) for i in at)
     shaped = [
-        args[i].reshape(size, *(1,) * (rank + 1 - args[i].dim()), *args[i].shape[1:]) if batched[i] else args[i].unsqueeze(0) for i in at
+        args[i].reshape(size, *(1,) * (rank + 1 - args[i].dim()), *args[i].shape[1:])
+        if batched[i]
+        else args[i].unsqueeze(0)
+        for i in at
     ]
     out = list(args)
     for i, t in zip(at, _broadcast_tensors(*shaped), strict=True):
@@ -44,7 +47,9 @@ def broadcasted(size: int, batched: Sequence[Any], args: Sequence[Any]) -> list[
     return out
 
 
-def elementwise_loss(name: str, *, abstract: Formula | None = None, divided_last: bool = False, **partials: Formula) -> Record:
+def elementwise_loss(
+    name: str, *, abstract: Formula | None = None, divided_last: bool = False, **partials: Formula
+) -> Record:
     """Register a real loss of ``self`` and ``target``, which broadcast: ``NAME=d loss/d NAME`` for each element. ``divided_last``: whether
     the gradient of a mean is divided after the product with the cotangent, which rounds as ATen does."""
     arguments = overload(name)._schema.arguments
@@ -56,15 +61,37 @@ def elementwise_loss(name: str, *, abstract: Formula | None = None, divided_last
     geometry = ("reduction", "self_shape", "target_shape")
     for argument, partial in partials.items():
 
-        def backward(g: torch.Tensor, reduction: int, a: Any, b: Any, *values: Any, partial: Formula = partial) -> Any:
+        def backward(
+            g: torch.Tensor,
+            reduction: int,
+            a: Any,
+            b: Any,
+            *values: Any,
+            partial: Formula = partial,
+        ) -> Any:
             n = math.prod(_broadcast_shapes(a, b))
-            return scaled(partial(*values) * g, reduction, n) if divided_last else scaled(g, reduction, n) * partial(*values)
+            return (
+                scaled(partial(*values) * g, reduction, n)
+                if divided_last
+                else scaled(g, reduction, n) * partial(*values)
+            )
 
-        def forward(t: torch.Tensor, reduction: int, a: Any, b: Any, *values: Any, partial: Formula = partial) -> Any:
+        def forward(
+            t: torch.Tensor,
+            reduction: int,
+            a: Any,
+            b: Any,
+            *values: Any,
+            partial: Formula = partial,
+        ) -> Any:
             return reduced((t * partial(*values)).expand(_broadcast_shapes(a, b)), reduction)
 
-        vjp[argument] = asking("g", *geometry, *parameters(partial))(made_of("g * {}", partial, backward))
-        jvp[argument] = asking(f"{argument}_t", *geometry, *parameters(partial))(made_of(f"{argument}_t * {{}}", partial, forward))
+        vjp[argument] = asking("g", *geometry, *parameters(partial))(
+            made_of("g * {}", partial, backward)
+        )
+        jvp[argument] = asking(f"{argument}_t", *geometry, *parameters(partial))(
+            made_of(f"{argument}_t * {{}}", partial, forward)
+        )
 
     def batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         reduction: Any = args[at] if len(args) > at else defaults[at]

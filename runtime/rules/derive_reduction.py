@@ -48,7 +48,13 @@ def summed(t: torch.Tensor, dim: Dims, keepdim: bool = False) -> torch.Tensor:
 
 
 def reduction(
-    names: str, partial: Formula, batch: BatchRule, *, dim: bool = True, cost: str = "low", product: Callable[[Any, Any], Any] = scaled
+    names: str,
+    partial: Formula,
+    batch: BatchRule,
+    *,
+    dim: bool = True,
+    cost: str = "low",
+    product: Callable[[Any, Any], Any] = scaled,
 ) -> Record:
     """Register reductions by their partial derivative ``p = d result/d element``, a tensor that broadcasts against ``self``, or a pair
     ``(where, p)``: :func:`.derive.scaled`.
@@ -73,7 +79,9 @@ def reduction(
 
     def backward(g: torch.Tensor, shape: Any, *rest: Any) -> Any:
         dims, keepdim, values = split(rest)
-        return product(restored(g, len(shape), dims, keepdim), conj_of(field(shape, dims, keepdim, values))).expand(shape)
+        return product(
+            restored(g, len(shape), dims, keepdim), conj_of(field(shape, dims, keepdim, values))
+        ).expand(shape)
 
     def forward(t: torch.Tensor, shape: Any, *rest: Any) -> Any:
         dims, keepdim, values = split(rest)
@@ -82,14 +90,20 @@ def reduction(
     return register(
         names,
         vjp={"self": asking("g", *geometry, *asks)(made_of("g * conj({})", partial, backward))},
-        jvp={"self": asking("self_t", *geometry, *asks)(made_of("sum(self_t * {})", partial, forward))},
+        jvp={
+            "self": asking("self_t", *geometry, *asks)(
+                made_of("sum(self_t * {})", partial, forward)
+            )
+        },
         batch=batch,
         cost=cost,
         family="reduction",
     )
 
 
-def selecting(names: str, batch: BatchRule, dim: str = "dim", keepdim: bool = True, cost: str = "low") -> None:
+def selecting(
+    names: str, batch: BatchRule, dim: str = "dim", keepdim: bool = True, cost: str = "low"
+) -> None:
     """Register ops that pick elements along a dimension and return (values, indices), such as ``max`` and ``kthvalue``.
 
     ``keepdim=False``: the op has no argument ``keepdim`` and its results always keep the dimension, as those of ``sort``.
@@ -98,12 +112,16 @@ def selecting(names: str, batch: BatchRule, dim: str = "dim", keepdim: bool = Tr
     def pick(d: int, kept: bool, rank: int) -> list[int]:
         return [] if kept or rank == 0 else [d]
 
-    def backward(g: torch.Tensor, shape: Any, indices: torch.Tensor, d: int, kept: bool = True) -> torch.Tensor:
+    def backward(
+        g: torch.Tensor, shape: Any, indices: torch.Tensor, d: int, kept: bool = True
+    ) -> torch.Tensor:
         for k in pick(d, kept, len(shape)):
             g, indices = g.unsqueeze(k), indices.unsqueeze(k)
         return g.new_zeros(shape).scatter(d, indices, g)
 
-    def forward(t: torch.Tensor, indices: torch.Tensor, d: int, kept: bool = True) -> tuple[Any, Any]:
+    def forward(
+        t: torch.Tensor, indices: torch.Tensor, d: int, kept: bool = True
+    ) -> tuple[Any, Any]:
         for k in pick(d, kept, t.dim()):
             return t.gather(k, indices.unsqueeze(k)).squeeze(k), None
         return t.gather(d, indices), None
@@ -139,6 +157,8 @@ def along_default(position: int, default: int = -1) -> BatchRule:
     along = derive_batch.along(position)
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-        return along(func, size, batched, args if len(args) > position else [*args, default], kwargs)
+        return along(
+            func, size, batched, args if len(args) > position else [*args, default], kwargs
+        )
 
     return rule

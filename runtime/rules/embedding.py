@@ -44,7 +44,14 @@ def _bag_starts(offsets: Tensor, n: int, size: int) -> Tensor:
 _DEFAULTS: tuple[Any, ...] = (-1, False, False)  # after weight, indices
 
 
-def _embedding_vjp(g: Tensor, weight_shape: Any, indices: Tensor, padding_idx: int, scale_grad_by_freq: bool, sparse: bool) -> Any:
+def _embedding_vjp(
+    g: Tensor,
+    weight_shape: Any,
+    indices: Tensor,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
+    sparse: bool,
+) -> Any:
     backward = aten.embedding_sparse_backward if sparse else aten.embedding_dense_backward
     return backward(g, indices, weight_shape[0], padding_idx, scale_grad_by_freq)
 
@@ -52,24 +59,35 @@ def _embedding_vjp(g: Tensor, weight_shape: Any, indices: Tensor, padding_idx: i
 def _embedding_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     full: list[Any] = [*args, *_DEFAULTS[len(args) - 2 :]]
     weight, indices, padding_idx, scale, sparse = full
-    if not batched[0] and not (scale and batched[1]):  # frequencies are counted per element of the batch
+    # frequencies are counted per element of the batch
+    if not batched[0] and not (scale and batched[1]):
         return func(*args)
     if not batched[1]:
         rows, width = weight.shape[1:]
-        out = func(weight.transpose(0, 1).reshape(rows, size * width), indices, padding_idx, scale, sparse)
+        out = func(
+            weight.transpose(0, 1).reshape(rows, size * width), indices, padding_idx, scale, sparse
+        )
         return out.unflatten(-1, (size, width)).movedim(-2, 0)
     weight = batch.expand(weight, batched[0], size)
     rows = weight.shape[1]
     out = func(weight.flatten(0, 1), _table_rows(indices, rows, size), -1, scale, sparse)
-    return out if padding_idx < 0 else torch.where((indices == padding_idx).unsqueeze(-1), out.detach(), out)
+    return (
+        out
+        if padding_idx < 0
+        else torch.where((indices == padding_idx).unsqueeze(-1), out.detach(), out)
+    )
 
 
-def _picked(g: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool) -> Any:
+def _picked(
+    g: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> Any:
     """The transpose of ``embedding_dense_backward``."""
     out = aten.embedding(g, indices)
     if scale_grad_by_freq:
         flat = indices.reshape(-1)
-        counts = torch.zeros_like(g[:, 0]).scatter_add(0, flat, torch.ones_like(flat, dtype=g.dtype))
+        counts = torch.zeros_like(g[:, 0]).scatter_add(
+            0, flat, torch.ones_like(flat, dtype=g.dtype)
+        )
         out = out / counts.index_select(0, flat).reshape(*indices.shape, 1)
     return out if padding_idx < 0 else torch.where((indices == padding_idx).unsqueeze(-1), 0, out)
 
@@ -81,16 +99,34 @@ def _dense_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
         out = func(g.movedim(0, -2).flatten(-2), indices, rows, padding_idx, scale)
         return out.unflatten(-1, (size, width)).movedim(-2, 0)
     g = batch.expand(g, batched[0], size)
-    return func(g, _table_rows(indices, rows, size, padding_idx), size * rows, padding_idx, scale).unflatten(0, (size, rows))
+    return func(
+        g, _table_rows(indices, rows, size, padding_idx), size * rows, padding_idx, scale
+    ).unflatten(0, (size, rows))
 
 
-def _rows(g: Tensor, weight_shape: Any, indices: Tensor, padding_idx: int, scale_grad_by_freq: bool) -> Rows | None:
+def _rows(
+    g: Tensor, weight_shape: Any, indices: Tensor, padding_idx: int, scale_grad_by_freq: bool
+) -> Rows | None:
     """``weight_shape``: of the table, without a batch. The frequencies are those of a sample."""
     return None if scale_grad_by_freq else Rows(indices, g, weight_shape[0], padding_idx)
 
 
-linear("embedding", {"weight": _embedding_vjp}, _embedding_batch, fresh=True, family="embedding", per_sample={"weight": _rows})
-linear("embedding_dense_backward", {"grad_output": _picked}, _dense_backward_batch, fresh=True, cost="high", family="embedding")
+linear(
+    "embedding",
+    {"weight": _embedding_vjp},
+    _embedding_batch,
+    fresh=True,
+    family="embedding",
+    per_sample={"weight": _rows},
+)
+linear(
+    "embedding_dense_backward",
+    {"grad_output": _picked},
+    _dense_backward_batch,
+    fresh=True,
+    cost="high",
+    family="embedding",
+)
 
 
 # ---- bags: result1 is offset2bag (sometimes empty, so not relied on), result2 the sizes of the bags, result3 the winners of a maximum
@@ -116,7 +152,9 @@ def _weight_vjp(
     result3: Tensor,
 ) -> Any:
     if mode == MAX:
-        return g.new_zeros(weight_shape).scatter_add(0, result3, torch.where((result2 > 0).unsqueeze(1), g, 0))
+        return g.new_zeros(weight_shape).scatter_add(
+            0, result3, torch.where((result2 > 0).unsqueeze(1), g, 0)
+        )
     bag = _bag_of(indices, offsets, g.shape[0])
     rows = g.index_select(0, bag)
     if mode == MEAN:
@@ -126,8 +164,12 @@ def _weight_vjp(
     return _embedding_vjp(rows, weight_shape, indices, padding_idx, scale_grad_by_freq, sparse)
 
 
-def _per_sample_vjp(g: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, padding_idx: int) -> Tensor:
-    out = (aten.embedding(weight, indices) * g.index_select(0, _bag_of(indices, offsets, g.shape[0]))).sum(1)
+def _per_sample_vjp(
+    g: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, padding_idx: int
+) -> Tensor:
+    out = (
+        aten.embedding(weight, indices) * g.index_select(0, _bag_of(indices, offsets, g.shape[0]))
+    ).sum(1)
     return out if padding_idx < 0 else torch.where(indices == padding_idx, 0, out)
 
 
@@ -148,14 +190,35 @@ def _bag_jvp(
     if weight_t is not None and mode == MAX:
         total = torch.where((result2 > 0).unsqueeze(1), weight_t.gather(0, result3), 0)
     elif weight_t is not None:
-        total = aten._embedding_bag(weight_t, indices, offsets, False, mode, False, per_sample_weights, include_last_offset, padding_idx)[0]
+        total = aten._embedding_bag(
+            weight_t,
+            indices,
+            offsets,
+            False,
+            mode,
+            False,
+            per_sample_weights,
+            include_last_offset,
+            padding_idx,
+        )[0]
     if per_sample_weights_t is not None:
-        part = aten._embedding_bag(weight, indices, offsets, False, mode, False, per_sample_weights_t, include_last_offset, padding_idx)[0]
+        part = aten._embedding_bag(
+            weight,
+            indices,
+            offsets,
+            False,
+            mode,
+            False,
+            per_sample_weights_t,
+            include_last_offset,
+            padding_idx,
+        )[0]
         total = part if total is None else total + part
     return total, None, None, None
 
 
-_BAG_DEFAULTS: tuple[Any, ...] = (False, SUM, False, None, False, -1)  # after weight, indices, offsets
+# after weight, indices, offsets
+_BAG_DEFAULTS: tuple[Any, ...] = (False, SUM, False, None, False, -1)
 
 
 def _bag_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -163,7 +226,10 @@ def _bag_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> An
     full: list[Any] = [*args, *_BAG_DEFAULTS[len(args) - 3 :]]
     weight, indices, offsets, scale, mode, sparse, samples, last, padding_idx = full
     own_samples = len(batched) > 6 and batched[6]
-    indices, offsets = batch.expand(indices, batched[1], size), batch.expand(offsets, batched[2], size)
+    indices, offsets = (
+        batch.expand(indices, batched[1], size),
+        batch.expand(offsets, batched[2], size),
+    )
     samples = batch.expand(samples, own_samples, size)
     if last:
         offsets = offsets[:, :-1]
@@ -184,8 +250,15 @@ def _bag_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> An
     )
     if winners.dim() == 2 and own:  # back to rows of each element's own table
         winners = winners.remainder(rows)
-    bag = bag.reshape(size, n).remainder(max(bags, 1)) if bag.numel() == size * n else bag.new_zeros(size, 0)
-    split = [t.unflatten(0, (size, -1)) if t.shape[0] == size * bags else t.new_zeros(size, 0) for t in (out, sizes, winners)]
+    bag = (
+        bag.reshape(size, n).remainder(max(bags, 1))
+        if bag.numel() == size * n
+        else bag.new_zeros(size, 0)
+    )
+    split = [
+        t.unflatten(0, (size, -1)) if t.shape[0] == size * bags else t.new_zeros(size, 0)
+        for t in (out, sizes, winners)
+    ]
     return split[0], bag, split[1], split[2]
 
 
@@ -211,7 +284,9 @@ def _bag_rows(
     bags = (places.unsqueeze(1) >= offsets.unsqueeze(1)).sum(2) - 1
     each = g.gather(1, bags.unsqueeze(2).expand(-1, -1, g.shape[2]))
     if mode == MEAN:
-        sizes = torch.zeros_like(offsets).scatter_add(1, bags, (indices != padding_idx).to(offsets.dtype))
+        sizes = torch.zeros_like(offsets).scatter_add(
+            1, bags, (indices != padding_idx).to(offsets.dtype)
+        )
         each = each / sizes.gather(1, bags).clamp_min(1).unsqueeze(2)
     if per_sample_weights is not None:
         each = each * per_sample_weights.unsqueeze(2)

@@ -16,18 +16,24 @@ def _c2c_back(g: torch.Tensor, dim: Any, normalization: int, forward: bool) -> A
     return aten._fft_c2c(g, dim, normalization, not forward)
 
 
-def _r2c_back(g: torch.Tensor, self_shape: Any, dim: Any, normalization: int, onesided: bool) -> Any:
+def _r2c_back(
+    g: torch.Tensor, self_shape: Any, dim: Any, normalization: int, onesided: bool
+) -> Any:
     """The transpose of a real-to-complex transform. The half that a one-sided result leaves out has a cotangent of zero.
 
     The engine takes the real part.
     """
     if onesided:
         last = dim[-1] % g.dim()
-        g = torch.constant_pad_nd(g, [*[0, 0] * (g.dim() - 1 - last), 0, self_shape[last] - g.shape[last]])
+        g = torch.constant_pad_nd(
+            g, [*[0, 0] * (g.dim() - 1 - last), 0, self_shape[last] - g.shape[last]]
+        )
     return aten._fft_c2c(g, dim, normalization, False)
 
 
-def _c2r_back(g: torch.Tensor, self_shape: Any, dim: Any, normalization: int, last_dim_size: int) -> Any:
+def _c2r_back(
+    g: torch.Tensor, self_shape: Any, dim: Any, normalization: int, last_dim_size: int
+) -> Any:
     """The transpose of a complex-to-real transform. Inner frequencies count twice, because each also stands for its mirror image.
 
     The first frequency counts once, and so does the last one if ``last_dim_size`` is even.

@@ -24,7 +24,9 @@ def _decomposition(op: Op, rule: str) -> Callable[..., list[torch.Tensor]] | Non
         return None
     name = op.base_name.removeprefix("_foreach_")
     single = _SINGLE.get(name) or getattr(torch.ops.aten, name)
-    return lambda *args, **kwargs: [single(*each, **options) for each, options in _calls(op, args, kwargs)]
+    return lambda *args, **kwargs: [
+        single(*each, **options) for each, options in _calls(op, args, kwargs)
+    ]
 
 
 def _calls(op: Op, args: Any, kwargs: dict[str, Any]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
@@ -36,7 +38,11 @@ def _calls(op: Op, args: Any, kwargs: dict[str, Any]) -> Iterator[tuple[list[Any
         options = dict(kwargs)
         if scaled and len(each) == 4:
             value = each.pop()
-            options["value"] = value[i].item() if isinstance(value, torch.Tensor) and op.arg_names[3] == "scalars" else value
+            options["value"] = (
+                value[i].item()
+                if isinstance(value, torch.Tensor) and op.arg_names[3] == "scalars"
+                else value
+            )
         yield each, options
 
 
@@ -53,7 +59,11 @@ def _norm(self: torch.Tensor, ord: Any = 2, dtype: torch.dtype | None = None) ->
     return found
 
 
-_SINGLE: dict[str, Callable[..., torch.Tensor]] = {"maximum": _maximum, "minimum": _minimum, "norm": _norm}
+_SINGLE: dict[str, Callable[..., torch.Tensor]] = {
+    "maximum": _maximum,
+    "minimum": _minimum,
+    "norm": _norm,
+}
 _BY_COPY = {
     "maximum_": lambda target, other: target.copy_(_maximum(target.clone(), other)),
     "minimum_": lambda target, other: target.copy_(_minimum(target.clone(), other)),

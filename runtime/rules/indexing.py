@@ -30,12 +30,22 @@ def _gathered(g: torch.Tensor, dim: int, index: torch.Tensor, src_shape: Any) ->
         if 0 in index.shape:
             return g.new_zeros(src_shape)
         part = part.reshape([1] * len(src_shape))
-    return pad_to(part, src_shape)  # a source may be larger than the index; its other elements are not used
+    # a source may be larger than the index; its other elements are not used
+    return pad_to(part, src_shape)
 
 
 linear("gather", {"self": _gather_back}, derive_index.gather_or_scatter)
-linear("scatter_add", {"self": lambda g: g, "src": _gathered}, derive_index.gather_or_scatter, cost="high")
-linear("scatter.src", {"self": lambda g, dim, index: g.scatter(dim, index, 0), "src": _gathered}, derive_index.gather_or_scatter)
+linear(
+    "scatter_add",
+    {"self": lambda g: g, "src": _gathered},
+    derive_index.gather_or_scatter,
+    cost="high",
+)
+linear(
+    "scatter.src",
+    {"self": lambda g, dim, index: g.scatter(dim, index, 0), "src": _gathered},
+    derive_index.gather_or_scatter,
+)
 register(
     "scatter.value",
     vjp={"self": lambda g, dim, index: g.scatter(dim, index, 0)},
@@ -45,7 +55,9 @@ register(
 _REDUCE = {"add": "sum", "multiply": "prod"}
 register(
     "scatter.reduce",
-    decomposition=lambda self, dim, index, src, *, reduce: torch.scatter_reduce(self, dim, index, src, _REDUCE[reduce]),
+    decomposition=lambda self, dim, index, src, *, reduce: torch.scatter_reduce(
+        self, dim, index, src, _REDUCE[reduce]
+    ),
     batch=derive_index.gather_or_scatter,
 )
 register(
@@ -59,7 +71,9 @@ register(
 # One index per row
 
 
-def _index_select_back(g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tensor) -> torch.Tensor:
+def _index_select_back(
+    g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tensor
+) -> torch.Tensor:
     return g.new_zeros(self_shape).index_add(dim, index, g)
 
 
@@ -76,7 +90,9 @@ def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
     like = x if batched[0] or batched[2] else x.unsqueeze(0).expand(size, *logical)
     flags = (bool(batched[0] or not batched[2]), False, batched[2])
     nowhere = torch.zeros_like(like, dtype=torch.bool)
-    mask = derive_index.rows(aten.index_fill.int_Scalar, size, (*flags, False), (nowhere, dim, index, True), {})
+    mask = derive_index.rows(
+        aten.index_fill.int_Scalar, size, (*flags, False), (nowhere, dim, index, True), {}
+    )
     return torch.where(mask, value.reshape(size, *[1] * len(logical)).to(x.dtype), x)
 
 
@@ -87,18 +103,37 @@ def _selected_rows(g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tens
 
 def _indexed_rows(g: torch.Tensor, self_shape: Any, indices: Any) -> Rows | None:
     """The gradients of a table that is indexed by one tensor of row numbers."""
-    if len(self_shape) != 2 or len(indices) != 1 or indices[0] is None or indices[0].dtype in (torch.bool, torch.uint8):
+    if (
+        len(self_shape) != 2
+        or len(indices) != 1
+        or indices[0] is None
+        or indices[0].dtype in (torch.bool, torch.uint8)
+    ):
         return None
     return Rows(indices[0].remainder(self_shape[0]), g, self_shape[0])
 
 
-linear("index_select", {"self": _index_select_back}, derive_index.selected, per_sample={"self": _selected_rows})
+linear(
+    "index_select",
+    {"self": _index_select_back},
+    derive_index.selected,
+    per_sample={"self": _selected_rows},
+)
 linear(
     "index_add",
-    {"self": lambda g: g, "source": lambda g, dim, index, source_shape, alpha: _rows_of(g, dim, index, source_shape) * conj(alpha)},
+    {
+        "self": lambda g: g,
+        "source": lambda g, dim, index, source_shape, alpha: (
+            _rows_of(g, dim, index, source_shape) * conj(alpha)
+        ),
+    },
     derive_index.rows,
 )
-linear("index_copy", {"self": lambda g, dim, index: g.index_fill(dim, index, 0), "source": _rows_of}, derive_index.rows)
+linear(
+    "index_copy",
+    {"self": lambda g, dim, index: g.index_fill(dim, index, 0), "source": _rows_of},
+    derive_index.rows,
+)
 register(
     "index_fill.int_Scalar",
     vjp={"self": lambda g, dim, index: g.index_fill(dim, index, 0)},
@@ -109,7 +144,9 @@ linear(
     "index_fill.int_Tensor",
     {
         "self": lambda g, dim, index: g.index_fill(dim, index, 0),
-        "value": lambda g, dim, index: torch.where(torch.zeros_like(g, dtype=torch.bool).index_fill(dim, index, True), g, 0).sum(),
+        "value": lambda g, dim, index: torch.where(
+            torch.zeros_like(g, dtype=torch.bool).index_fill(dim, index, True), g, 0
+        ).sum(),
     },
     _fill_batch,
 )
@@ -134,14 +171,21 @@ def _put_values_back(g: torch.Tensor, indices: Any, values_shape: Any) -> Any:
 
 
 for _unsafe in ("", "_unsafe_"):
-    linear(f"{_unsafe}index.Tensor", {"self": _index_back}, derive_index.index, per_sample={"self": _indexed_rows})
+    linear(
+        f"{_unsafe}index.Tensor",
+        {"self": _index_back},
+        derive_index.index,
+        per_sample={"self": _indexed_rows},
+    )
     linear(
         f"{_unsafe}index_put",
         {"self": _put_self_back, "values": _put_values_back},
         derive_index.index_put,
         cost="high",
     )
-linear("_index_put_impl", {"self": _put_self_back, "values": _put_values_back}, derive_index.index_put)
+linear(
+    "_index_put_impl", {"self": _put_self_back, "values": _put_values_back}, derive_index.index_put
+)
 
 # Indices into a flattened tensor
 
@@ -153,7 +197,9 @@ linear(
 linear(
     "put",
     {
-        "self": lambda g, index, accumulate: g if accumulate else g.put(index, g.new_zeros(index.shape)),
+        "self": lambda g, index, accumulate: (
+            g if accumulate else g.put(index, g.new_zeros(index.shape))
+        ),
         "source": lambda g, index, source_shape: g.take(index).reshape(source_shape),
     },
     decomposition=lambda self, index, source, accumulate=False: aten.index_put(
@@ -183,7 +229,9 @@ def _masked_scatter_source(g: torch.Tensor, mask: torch.Tensor, source_shape: An
     source = g.new_zeros(source_shape).reshape(-1)
     if not source.numel():
         return source.reshape(source_shape)
-    return source.index_add(0, _ranks(mask, source.numel()), g.masked_fill(~mask, 0).reshape(-1)).reshape(source_shape)
+    return source.index_add(
+        0, _ranks(mask, source.numel()), g.masked_fill(~mask, 0).reshape(-1)
+    ).reshape(source_shape)
 
 
 def _masked_select_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -203,10 +251,17 @@ linear(
     {"self": lambda g, mask: g.masked_fill(mask, 0), "source": _masked_scatter_source},
     decomposition=_masked_scatter,
 )
-register("masked_scatter_backward", decomposition=lambda grad_output, mask, sizes: _masked_scatter_source(grad_output, mask, sizes))
+register(
+    "masked_scatter_backward",
+    decomposition=lambda grad_output, mask, sizes: _masked_scatter_source(grad_output, mask, sizes),
+)
 linear(
     "masked_select",
-    {"self": lambda g, self_shape, mask: g.new_zeros(broadcast_shape(self_shape, mask.shape)).masked_scatter(mask, g)},
+    {
+        "self": lambda g, self_shape, mask: g.new_zeros(
+            broadcast_shape(self_shape, mask.shape)
+        ).masked_scatter(mask, g)
+    },
     _masked_select_batch,
 )
 
@@ -230,7 +285,9 @@ class _Places:
     again: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def _reduced_back(at: _Places, g: torch.Tensor, self: Any, src: Any, result: Any, reduce: str, include_self: bool) -> tuple[Any, Any]:
+def _reduced_back(
+    at: _Places, g: torch.Tensor, self: Any, src: Any, result: Any, reduce: str, include_self: bool
+) -> tuple[Any, Any]:
     """The gradients of (self, src)."""
     if reduce == "sum":
         grad_self, grad_src = g, at.read(g)
@@ -241,7 +298,9 @@ def _reduced_back(at: _Places, g: torch.Tensor, self: Any, src: Any, result: Any
         grad_self, grad_src = g / count, at.read(g / count)
     elif reduce == "prod":
         grad_self = g * conj(at.again(torch.ones_like(self), src))
-        grad_src = at.read(g * conj(self) if include_self else g) * conj(_product_of_others(src, at.dim, at.index))
+        grad_src = at.read(g * conj(self) if include_self else g) * conj(
+            _product_of_others(src, at.dim, at.index)
+        )
     else:  # all elements that attain a maximum or minimum share its gradient equally
         mine = (self == result).to(g.dtype)
         mine = mine if include_self else at.clear(mine)
@@ -303,7 +362,14 @@ def _scatter_reduce_back(
 
 
 def _index_reduce_back(
-    g: Any, self: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool, result: Any
+    g: Any,
+    self: Any,
+    dim: int,
+    index: Any,
+    source: Any,
+    reduce: str,
+    include_self: bool,
+    result: Any,
 ) -> tuple[Any, Any]:
     wide = [-1 if d == dim % source.dim() else 1 for d in range(source.dim())]
     places = _Places(
@@ -314,8 +380,15 @@ def _index_reduce_back(
         clear=lambda t: t.index_fill(dim, index, 0),
         again=lambda t, s: t.index_reduce(dim, index, s, reduce, include_self=include_self),
     )
-    return _reduced_back(places, g, self, source, result, "sum" if reduce == "add" else reduce, include_self)
+    return _reduced_back(
+        places, g, self, source, result, "sum" if reduce == "add" else reduce, include_self
+    )
 
 
-register("scatter_reduce.two", vjp={("self", "src"): _scatter_reduce_back}, batch=derive_index.gather_or_scatter, cost="high")
+register(
+    "scatter_reduce.two",
+    vjp={("self", "src"): _scatter_reduce_back},
+    batch=derive_index.gather_or_scatter,
+    cost="high",
+)
 register("index_reduce", vjp={("self", "source"): _index_reduce_back}, batch=derive_index.rows)

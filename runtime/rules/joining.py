@@ -120,7 +120,9 @@ def _interleave_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any
         )
     (repeats,) = args
     torch._assert_async((repeats >= 0).all(), "repeats can not be negative")
-    torch._assert_async((repeats.sum(1) == total).all(), "allocated size does not match required size")
+    torch._assert_async(
+        (repeats.sum(1) == total).all(), "allocated size does not match required size"
+    )
     places = torch.arange(total, device=repeats.device).repeat(size, 1)
     return torch.searchsorted(repeats.cumsum(1), places, right=True)
 
@@ -135,7 +137,11 @@ linear("rot90", {"self": lambda g, k, dims: g.rot90(-k, dims)}, dims(2))
 
 linear("tril", {"self": lambda g, diagonal: g.tril(diagonal)}, same)
 linear("triu", {"self": lambda g, diagonal: g.triu(diagonal)}, same)
-linear("diag_embed", {"self": lambda g, offset, dim1, dim2: g.diagonal(offset, dim1, dim2)}, dims(2, 3, extra=1))
+linear(
+    "diag_embed",
+    {"self": lambda g, offset, dim1, dim2: g.diagonal(offset, dim1, dim2)},
+    dims(2, 3, extra=1),
+)
 register("trace", decomposition=lambda self: self.diagonal().sum(), family="joining")
 
 # Padding
@@ -152,7 +158,14 @@ register(
 def _padding(name: str, rank: int) -> None:
     forward, backward = overload(name), overload(f"{name}_backward")
     linear(name, {"self": lambda g, self, padding: backward(g, self, padding)}, fold(rank))
-    linear(f"{name}_backward", {"grad_output": lambda g, padding: forward(g, padding), "self": lambda g: torch.zeros_like(g)}, fold(rank))
+    linear(
+        f"{name}_backward",
+        {
+            "grad_output": lambda g, padding: forward(g, padding),
+            "self": lambda g: torch.zeros_like(g),
+        },
+        fold(rank),
+    )
 
 
 for _n in (1, 2, 3):

@@ -11,7 +11,15 @@ from typing import Any
 import torch
 
 from .derive_batch import trailing
-from .derive_linalg import added, diagonal, eye_like, hermitian_part, matrix_of, solve_triangular, trailing_or_empty
+from .derive_linalg import (
+    added,
+    diagonal,
+    eye_like,
+    hermitian_part,
+    matrix_of,
+    solve_triangular,
+    trailing_or_empty,
+)
 from .record import register
 
 aten = torch.ops.aten
@@ -86,7 +94,11 @@ def _lu_vjp(gl: Any, gu: Any, l: torch.Tensor, u: torch.Tensor) -> Any:  # noqa:
     if wide:
         return solve_triangular(l1.mH, torch.cat([middle, gu[..., k:]], -1), upper=True, unit=True)
     g = solve_triangular(l1.mH, middle, upper=True, unit=True)
-    return torch.cat([g, solve_triangular(u1.mH, gl[..., k:, :], upper=False, left=False)], -2) if tall else g
+    return (
+        torch.cat([g, solve_triangular(u1.mH, gl[..., k:, :], upper=False, left=False)], -2)
+        if tall
+        else g
+    )
 
 
 def _lu_jvp(t: torch.Tensor, l: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: E741
@@ -100,7 +112,13 @@ def _lu_jvp(t: torch.Tensor, l: torch.Tensor, u: torch.Tensor) -> tuple[torch.Te
     if wide:
         ut = torch.cat([ut, half[..., k:] - below @ u[..., k:]], -1)
     if tall:
-        lt = torch.cat([lt, solve_triangular(u1, t[..., k:, :], upper=True, left=False) - l[..., k:, :] @ above], -2)
+        lt = torch.cat(
+            [
+                lt,
+                solve_triangular(u1, t[..., k:, :], upper=True, left=False) - l[..., k:, :] @ above,
+            ],
+            -2,
+        )
     return lt, ut
 
 
@@ -110,7 +128,9 @@ def _split(lu: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return lu[..., :, :k].tril(-1) + eye_like(lu, lu.shape[-2], k), lu[..., :k, :].triu()
 
 
-def _packed(below: torch.Tensor | None, above: torch.Tensor | None, shape: Any) -> torch.Tensor | None:
+def _packed(
+    below: torch.Tensor | None, above: torch.Tensor | None, shape: Any
+) -> torch.Tensor | None:
     """The packed form of ``lu_factor``: the part for L and the part for U in one matrix."""
     m, n = shape[-2:]
     if below is not None:
@@ -124,12 +144,20 @@ def _permuted(p: torch.Tensor, t: torch.Tensor, pivot: bool) -> torch.Tensor:
     return p @ t if pivot else t
 
 
-def _linalg_lu_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, pivot: bool) -> Any:
+def _linalg_lu_vjp(
+    gs: Any, result0: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, pivot: bool
+) -> Any:
     g = _lu_vjp(gs[1], gs[2], result1, result2)
     return None if g is None else _permuted(result0, g, pivot)
 
 
-def _linalg_lu_jvp(A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, pivot: bool) -> Any:
+def _linalg_lu_jvp(
+    A_t: torch.Tensor,
+    result0: torch.Tensor,
+    result1: torch.Tensor,
+    result2: torch.Tensor,
+    pivot: bool,
+) -> Any:
     return None, *_lu_jvp(_permuted(result0.mT, A_t, pivot), result1, result2)
 
 
@@ -149,13 +177,17 @@ def _permutation(lu: torch.Tensor, pivots: torch.Tensor) -> torch.Tensor:
     return p
 
 
-def _lu_factor_vjp(g: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, pivot: bool) -> torch.Tensor:
+def _lu_factor_vjp(
+    g: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, pivot: bool
+) -> torch.Tensor:
     k = min(g.shape[-2:])
     by_product = _lu_vjp(g[..., :, :k], g[..., :k, :], *_split(result0))
     return _permuted(_permutation(result0, result1), by_product, True) if pivot else by_product
 
 
-def _lu_factor_jvp(A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, pivot: bool) -> Any:
+def _lu_factor_jvp(
+    A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, pivot: bool
+) -> Any:
     t = _permutation(result0, result1).mT @ A_t if pivot else A_t
     return _packed(*_lu_jvp(t, *_split(result0)), A_t.shape), None, None
 
@@ -173,7 +205,11 @@ register(
 
 def _unpack_jvp(LU_data_t: torch.Tensor, unpack_data: bool) -> Any:
     k = min(LU_data_t.shape[-2:])
-    return (None, LU_data_t[..., :, :k].tril(-1), LU_data_t[..., :k, :].triu()) if unpack_data else (None, None, None)
+    return (
+        (None, LU_data_t[..., :, :k].tril(-1), LU_data_t[..., :k, :].triu())
+        if unpack_data
+        else (None, None, None)
+    )
 
 
 def _unpack_vjp(gs: Any, LU_data_shape: Any, unpack_data: bool) -> Any:
@@ -196,7 +232,9 @@ register(
 
 def _qr_differentiable(mode: str, q: torch.Tensor, r: torch.Tensor) -> None:
     if mode == "r":
-        raise RuntimeError("The derivative of linalg.qr depends on Q, which is not computed when mode='r'. Use mode='reduced'.")
+        raise RuntimeError(
+            "The derivative of linalg.qr depends on Q, which is not computed when mode='r'. Use mode='reduced'."
+        )
     if mode == "complete" and q.shape[-1] > r.shape[-1]:
         raise RuntimeError(
             "The QR decomposition is not differentiable when mode='complete' and nrows > ncols: "
@@ -249,7 +287,14 @@ def _qr_jvp(A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, mod
     return qt, rt
 
 
-register("linalg_qr", vjp={"A": _qr_vjp}, jvp=_qr_jvp, batch=trailing_or_empty, cost="high", family="linalg")
+register(
+    "linalg_qr",
+    vjp={"A": _qr_vjp},
+    jvp=_qr_jvp,
+    batch=trailing_or_empty,
+    cost="high",
+    family="linalg",
+)
 
 
 # ---- products of Householder reflectors I - tau v v^H, in C. Puglisi's compact form (1992) I - V T V^H
@@ -258,7 +303,10 @@ register("linalg_qr", vjp={"A": _qr_vjp}, jvp=_qr_jvp, batch=trailing_or_empty, 
 register(
     "geqrf",
     batch=trailing,
-    abstract=lambda self: (self.mT.contiguous().mT.clone(), self.new_empty((*self.shape[:-2], min(self.shape[-2:])))),
+    abstract=lambda self: (
+        self.mT.contiguous().mT.clone(),
+        self.new_empty((*self.shape[:-2], min(self.shape[-2:]))),
+    ),
     cost="high",
     family="linalg",
 )
@@ -279,7 +327,13 @@ def _householder_product(input: torch.Tensor, tau: torch.Tensor) -> torch.Tensor
     return one - v @ (t @ (v.mH @ one))
 
 
-def _ormqr(self: torch.Tensor, input2: torch.Tensor, input3: torch.Tensor, left: bool = True, transpose: bool = False) -> torch.Tensor:
+def _ormqr(
+    self: torch.Tensor,
+    input2: torch.Tensor,
+    input3: torch.Tensor,
+    left: bool = True,
+    transpose: bool = False,
+) -> torch.Tensor:
     v, t = _reflectors(self, input2)
     t = t.mH if transpose else t
     if left:
@@ -287,5 +341,11 @@ def _ormqr(self: torch.Tensor, input2: torch.Tensor, input3: torch.Tensor, left:
     return input3 - ((input3 @ v) @ t) @ v.mH
 
 
-register("linalg_householder_product", decomposition=_householder_product, batch=trailing, cost="high", family="linalg")
+register(
+    "linalg_householder_product",
+    decomposition=_householder_product,
+    batch=trailing,
+    cost="high",
+    family="linalg",
+)
 register("ormqr", decomposition=_ormqr, batch=trailing, cost="high", family="linalg")

@@ -61,20 +61,35 @@ def _solve_vjp(
     needs: Any,
 ) -> Pair:  # fmt: skip
     vector = is_vector_rhs(A.shape, B_shape)
-    x, by_b = columns(result, vector), solve_factored(A, result1, result2, columns(g, vector), left, True)
+    x, by_b = (
+        columns(result, vector),
+        solve_factored(A, result1, result2, columns(g, vector), left, True),
+    )
     by_a = (-(by_b @ x.mH) if left else -(x.mH @ by_b)) if "A" in needs else None
     return by_a, uncolumned(by_b, vector)
 
 
 def _solve_jvp(
-    A: torch.Tensor, A_t: Any, B_t: Any, B_shape: Any, result: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, left: bool
+    A: torch.Tensor,
+    A_t: Any,
+    B_t: Any,
+    B_shape: Any,
+    result: torch.Tensor,
+    result1: torch.Tensor,
+    result2: torch.Tensor,
+    left: bool,
 ) -> Any:
     vector = is_vector_rhs(A.shape, B_shape)
     x = columns(result, vector)
     change = None if A_t is None else (-(A_t @ x) if left else -(x @ A_t))
     rhs = added(change, None if B_t is None else columns(B_t, vector))
     assert rhs is not None
-    return uncolumned(solve_factored(A, result1, result2, rhs, left, False), vector), None, None, None
+    return (
+        uncolumned(solve_factored(A, result1, result2, rhs, left, False), vector),
+        None,
+        None,
+        None,
+    )
 
 
 def _solve_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -87,11 +102,21 @@ def _solve_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
             left = kwargs.get("left", True)
             x, lu, pivots, info = func(a, join_columns(rhs, left), **kwargs)
             lu, pivots, info = (expand(t, False, size) for t in (lu, pivots, info))
-            return uncolumned(split_columns(x, size, rhs.shape[-1 if left else -2], left), vector), lu, pivots, info.contiguous()
+            return (
+                uncolumned(split_columns(x, size, rhs.shape[-1 if left else -2], left), vector),
+                lu,
+                pivots,
+                info.contiguous(),
+            )
     a, b, vector = one_rhs_per_matrix(size, batched, args)
     x, lu, pivots, info = func(a, b, **kwargs)
     shape = (size, *args[0].shape[1:]) if batched[0] else (size, *args[0].shape)
-    return uncolumned(x, vector), lu.reshape(shape), pivots.reshape(shape[:-1]), info.reshape(shape[:-2])
+    return (
+        uncolumned(x, vector),
+        lu.reshape(shape),
+        pivots.reshape(shape[:-1]),
+        info.reshape(shape[:-2]),
+    )
 
 
 register(
@@ -109,16 +134,30 @@ register(
 
 
 def _triangular_vjp(
-    g: torch.Tensor, self: torch.Tensor, result: torch.Tensor, upper: bool, left: bool, unitriangular: bool, needs: Any
+    g: torch.Tensor,
+    self: torch.Tensor,
+    result: torch.Tensor,
+    upper: bool,
+    left: bool,
+    unitriangular: bool,
+    needs: Any,
 ) -> Pair:
     by_b = solve_triangular(self.mH, g, upper=not upper, left=left, unit=unitriangular)
     if "self" not in needs:
         return None, by_b
-    return triangle(-(by_b @ result.mH) if left else -(result.mH @ by_b), upper, unitriangular), by_b
+    return triangle(
+        -(by_b @ result.mH) if left else -(result.mH @ by_b), upper, unitriangular
+    ), by_b
 
 
 def _triangular_jvp(
-    self: torch.Tensor, self_t: Any, B_t: Any, result: torch.Tensor, upper: bool, left: bool, unitriangular: bool
+    self: torch.Tensor,
+    self_t: Any,
+    B_t: Any,
+    result: torch.Tensor,
+    upper: bool,
+    left: bool,
+    unitriangular: bool,
 ) -> torch.Tensor:
     change = None
     if self_t is not None:
@@ -140,14 +179,24 @@ register(
 
 
 def _triangular_solve(
-    self: torch.Tensor, A: torch.Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+    self: torch.Tensor,
+    A: torch.Tensor,
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     a = A.mT if transpose else A
     x = solve_triangular(a, self, upper=upper != transpose, unit=unitriangular)
     return x, A.expand(*x.shape[:-2], *A.shape[-2:]).clone()
 
 
-register("triangular_solve", decomposition=_triangular_solve, batch=leading(2, 2), cost="high", family="linalg")
+register(
+    "triangular_solve",
+    decomposition=_triangular_solve,
+    batch=leading(2, 2),
+    cost="high",
+    family="linalg",
+)
 
 
 # ---- systems whose matrix is given by its factors: products of triangular solves
@@ -165,17 +214,29 @@ def _by_cholesky_factor(by_a: torch.Tensor, factor: torch.Tensor, upper: bool) -
     return triangle(factor @ both if upper else both @ factor, upper)
 
 
-def _cholesky_solve_vjp(g: torch.Tensor, input2: torch.Tensor, upper: bool, result: torch.Tensor, needs: Any) -> Pair:
+def _cholesky_solve_vjp(
+    g: torch.Tensor, input2: torch.Tensor, upper: bool, result: torch.Tensor, needs: Any
+) -> Pair:
     by_b = torch.cholesky_solve(g, input2, upper)
-    return by_b, _by_cholesky_factor(-(by_b @ result.mH), input2, upper) if "input2" in needs else None
+    return by_b, _by_cholesky_factor(
+        -(by_b @ result.mH), input2, upper
+    ) if "input2" in needs else None
 
 
-def _cholesky_inverse_vjp(g: torch.Tensor, self: torch.Tensor, upper: bool, result: torch.Tensor) -> torch.Tensor:
+def _cholesky_inverse_vjp(
+    g: torch.Tensor, self: torch.Tensor, upper: bool, result: torch.Tensor
+) -> torch.Tensor:
     return _by_cholesky_factor(-(result @ g @ result), self, upper)
 
 
 def _lu_solve_vjp(
-    g: torch.Tensor, LU: torch.Tensor, pivots: torch.Tensor, left: bool, adjoint: bool, result: torch.Tensor, needs: Any
+    g: torch.Tensor,
+    LU: torch.Tensor,
+    pivots: torch.Tensor,
+    left: bool,
+    adjoint: bool,
+    result: torch.Tensor,
+    needs: Any,
 ) -> tuple[Any, Any, Any]:
     by_b = aten.linalg_lu_solve(LU, pivots, g, left=left, adjoint=not adjoint)
     if "LU" not in needs:
@@ -194,8 +255,20 @@ register(
     cost="high",
     family="linalg",
 )
-register("cholesky_inverse", vjp={"self": _cholesky_inverse_vjp}, batch=trailing, cost="high", family="linalg")
-register("linalg_lu_solve", vjp={("LU", "pivots", "B"): _lu_solve_vjp}, batch=_by_pivots_batch, cost="high", family="linalg")
+register(
+    "cholesky_inverse",
+    vjp={"self": _cholesky_inverse_vjp},
+    batch=trailing,
+    cost="high",
+    family="linalg",
+)
+register(
+    "linalg_lu_solve",
+    vjp={("LU", "pivots", "B"): _lu_solve_vjp},
+    batch=_by_pivots_batch,
+    cost="high",
+    family="linalg",
+)
 # torch has no derivative for these either; a gradient raises MissingRule
 register("linalg_ldl_factor_ex", batch=trailing, cost="high", family="linalg")
 register("linalg_ldl_solve", batch=_by_pivots_batch, cost="high", family="linalg")
@@ -219,13 +292,26 @@ def _pinv_jvp(self_t: torch.Tensor, self: torch.Tensor, result: torch.Tensor) ->
 
 
 @with_flags_of_keywords
-def _pinv_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any, named: Any = None) -> Any:
+def _pinv_batch(
+    func: Any, size: int, batched: Any, args: Any, kwargs: Any, named: Any = None
+) -> Any:
     """Tolerances broadcast with the leading dimensions of the matrices. They may have more of these dimensions."""
     a = expand(args[0], batched[0], size)
-    given = {k: expand(kwargs[k], named[k], size) for k in ("atol", "rtol") if kwargs.get(k) is not None}
+    given = {
+        k: expand(kwargs[k], named[k], size) for k in ("atol", "rtol") if kwargs.get(k) is not None
+    }
     widest = max([a.dim() - 2, *(t.dim() for t in given.values())])
     a = a.reshape(size, *[1] * (widest - (a.dim() - 2)), *a.shape[1:])
-    return func(a, **{**kwargs, **{k: t.reshape(size, *[1] * (widest - t.dim()), *t.shape[1:]) for k, t in given.items()}})
+    return func(
+        a,
+        **{
+            **kwargs,
+            **{
+                k: t.reshape(size, *[1] * (widest - t.dim()), *t.shape[1:])
+                for k, t in given.items()
+            },
+        },
+    )
 
 
 register(
@@ -242,7 +328,9 @@ def _residual(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> torch.Tensor
     return a @ x - b
 
 
-def _lstsq_vjp(gs: Any, self: torch.Tensor, b: torch.Tensor, result0: torch.Tensor, needs: Any) -> Pair:
+def _lstsq_vjp(
+    gs: Any, self: torch.Tensor, b: torch.Tensor, result0: torch.Tensor, needs: Any
+) -> Pair:
     """The solution is ``pinv(self)·b``. It minimizes the residuals, so their first derivative by the solution is zero."""
     vector = is_vector_rhs(self.shape, b.shape)
     x, rhs = columns(result0, vector), columns(b, vector)
@@ -258,12 +346,22 @@ def _lstsq_vjp(gs: Any, self: torch.Tensor, b: torch.Tensor, result0: torch.Tens
     return by_a, by_b if by_b is None else uncolumned(by_b, vector)
 
 
-def _lstsq_jvp(self: torch.Tensor, b: torch.Tensor, self_t: Any, b_t: Any, result0: torch.Tensor, result1: torch.Tensor) -> Any:
+def _lstsq_jvp(
+    self: torch.Tensor,
+    b: torch.Tensor,
+    self_t: Any,
+    b_t: Any,
+    result0: torch.Tensor,
+    result1: torch.Tensor,
+) -> Any:
     vector = is_vector_rhs(self.shape, b.shape)
     x, rhs = columns(result0, vector), columns(b, vector)
     p = torch.linalg.pinv(self)
     rhs_t = None if b_t is None else columns(b_t, vector)
-    x_t = added(None if self_t is None else _pinv_jvp(self_t, self, p) @ rhs, None if rhs_t is None else p @ rhs_t)
+    x_t = added(
+        None if self_t is None else _pinv_jvp(self_t, self, p) @ rhs,
+        None if rhs_t is None else p @ rhs_t,
+    )
     assert x_t is not None
     residuals_t = None
     if result1.numel():
@@ -279,7 +377,8 @@ def _lstsq_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
     lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = a.expand(*lead, *a.shape[-2:]), b.expand(*lead, *b.shape[-2:])
     x, *others = func(a, b, *args[2:], **kwargs)
-    present = [t.new_empty((size, 0)) if t.shape == (0,) and lead != (0,) else t for t in others]  # some drivers return empty results
+    # some drivers return empty results
+    present = [t.new_empty((size, 0)) if t.shape == (0,) and lead != (0,) else t for t in others]
     return uncolumned(x, vector), *present
 
 

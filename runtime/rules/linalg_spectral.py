@@ -10,7 +10,15 @@ from typing import Any
 import torch
 
 from .derive_batch import trailing
-from .derive_linalg import added, diagonal, differences, eye_like, hermitian_part, matrix_of, trailing_or_empty
+from .derive_linalg import (
+    added,
+    diagonal,
+    differences,
+    eye_like,
+    hermitian_part,
+    matrix_of,
+    trailing_or_empty,
+)
 from .record import register
 
 aten = torch.ops.aten
@@ -20,7 +28,9 @@ aten = torch.ops.aten
 
 def _need_vectors(computed: bool, op: str, instead: str) -> None:
     if not computed:
-        raise RuntimeError(f"The derivative of {op} depends on the vectors, which were not computed. Use {instead}.")
+        raise RuntimeError(
+            f"The derivative of {op} depends on the vectors, which were not computed. Use {instead}."
+        )
 
 
 def _real_diagonal(t: torch.Tensor) -> torch.Tensor:
@@ -31,11 +41,16 @@ def _real_diagonal(t: torch.Tensor) -> torch.Tensor:
 def _eigh_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, compute_v: bool) -> Any:
     _need_vectors(compute_v, "_linalg_eigh", "compute_v=True")
     w, v = result0, result1
-    inside = added(None if gs[0] is None else matrix_of(gs[0]).to(v.dtype), None if gs[1] is None else differences(w) * (v.mH @ gs[1]))
+    inside = added(
+        None if gs[0] is None else matrix_of(gs[0]).to(v.dtype),
+        None if gs[1] is None else differences(w) * (v.mH @ gs[1]),
+    )
     return None if inside is None else hermitian_part(v @ inside @ v.mH)
 
 
-def _eigh_jvp(A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, compute_v: bool) -> tuple[Any, Any]:
+def _eigh_jvp(
+    A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, compute_v: bool
+) -> tuple[Any, Any]:
     _need_vectors(compute_v, "_linalg_eigh", "compute_v=True")
     w, v = result0, result1
     inside = v.mH @ hermitian_part(A_t) @ v
@@ -61,9 +76,24 @@ def _eig_jvp(self_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor)
     return diagonal(inside), _unit_length(v @ (differences(w) * inside), v)
 
 
-register("_linalg_eigh", vjp={"A": _eigh_vjp}, jvp=_eigh_jvp, batch=trailing_or_empty, cost="high", family="linalg")
-register("linalg_eig", vjp={"self": _eig_vjp}, jvp=_eig_jvp, batch=trailing, cost="high", family="linalg")
-register("_linalg_eigvals", decomposition=lambda self: aten.linalg_eig(self)[0], batch=trailing, cost="high", family="linalg")
+register(
+    "_linalg_eigh",
+    vjp={"A": _eigh_vjp},
+    jvp=_eigh_jvp,
+    batch=trailing_or_empty,
+    cost="high",
+    family="linalg",
+)
+register(
+    "linalg_eig", vjp={"self": _eig_vjp}, jvp=_eig_jvp, batch=trailing, cost="high", family="linalg"
+)
+register(
+    "_linalg_eigvals",
+    decomposition=lambda self: aten.linalg_eig(self)[0],
+    batch=trailing,
+    cost="high",
+    family="linalg",
+)
 
 
 # ---- singular values. From U^H dA V = W S + dS - S Z with W = U^H dU and Z = V^H dV skew-Hermitian (J. Townsend, 2016). Only the
@@ -91,7 +121,9 @@ def _gaps(s: torch.Tensor) -> torch.Tensor:
     return differences(relative * relative) * relative.unsqueeze(-2) / size.unsqueeze(-1)
 
 
-def _svd_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, compute_uv: bool) -> Any:
+def _svd_vjp(
+    gs: Any, result0: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, compute_uv: bool
+) -> Any:
     """The gradient of A. With ``full_matrices`` the columns beyond the thin ones are arbitrary and are ignored."""
     _need_vectors(compute_uv, "_linalg_svd", "compute_uv=True")
     s = result1
@@ -123,7 +155,13 @@ def _svd_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, result2: tor
     return added(u @ inside @ v.mH, outside)
 
 
-def _svd_jvp(A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, compute_uv: bool) -> Any:
+def _svd_jvp(
+    A_t: torch.Tensor,
+    result0: torch.Tensor,
+    result1: torch.Tensor,
+    result2: torch.Tensor,
+    compute_uv: bool,
+) -> Any:
     _need_vectors(compute_uv, "_linalg_svd", "compute_uv=True")
     s = result1
     u, v = _thin(result0, s, result2)
@@ -144,10 +182,21 @@ def _svd_jvp(A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, re
 
 def _widened(t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """``t`` padded with zero columns to the width of ``like``."""
-    return torch.nn.functional.pad(t, (0, like.shape[-1] - t.shape[-1])) if t.shape[-1] < like.shape[-1] else t
+    return (
+        torch.nn.functional.pad(t, (0, like.shape[-1] - t.shape[-1]))
+        if t.shape[-1] < like.shape[-1]
+        else t
+    )
 
 
-register("_linalg_svd", vjp={"A": _svd_vjp}, jvp=_svd_jvp, batch=trailing_or_empty, cost="high", family="linalg")
+register(
+    "_linalg_svd",
+    vjp={"A": _svd_vjp},
+    jvp=_svd_jvp,
+    batch=trailing_or_empty,
+    cost="high",
+    family="linalg",
+)
 
 
 # ---- determinants: d det(A) = tr(adj(A) dA), d log det(A) = tr(A^-1 dA)
@@ -161,11 +210,15 @@ def _cofactors(a: torch.Tensor, det: torch.Tensor) -> torch.Tensor:
     if a.shape[-1] == 0:
         return a
     size = torch.linalg.vector_norm(a, dim=(-2, -1))
-    shift = torch.where(det == 0, torch.where(size == 0, 1.0, size) * torch.finfo(a.dtype).eps ** 0.5, 0.0)
+    shift = torch.where(
+        det == 0, torch.where(size == 0, 1.0, size) * torch.finfo(a.dtype).eps ** 0.5, 0.0
+    )
     regular = a + shift[..., None, None] * eye_like(a, a.shape[-1])
     # The kernel of det factors a complex matrix itself, and a real one that is contiguous transposed. A factorization of the other one may
     # meet a pivot of zero where det is not zero.
-    inverse = torch.linalg.inv_ex(regular)[0].mH if a.is_complex() else torch.linalg.inv_ex(regular.mH)[0]
+    inverse = (
+        torch.linalg.inv_ex(regular)[0].mH if a.is_complex() else torch.linalg.inv_ex(regular.mH)[0]
+    )
     cofactors: torch.Tensor = inverse * torch.linalg.det(regular).conj()[..., None, None]
     return cofactors
 
@@ -188,7 +241,9 @@ register(
 
 def _slogdet_vjp(gs: Any, A: torch.Tensor, result0: torch.Tensor) -> Any:
     """The sign of a complex determinant is its phase. The phase changes by the imaginary part of the trace."""
-    phase = 1j * torch.imag(gs[0] * result0.conj()) if gs[0] is not None and A.is_complex() else None
+    phase = (
+        1j * torch.imag(gs[0] * result0.conj()) if gs[0] is not None and A.is_complex() else None
+    )
     g = added(gs[1], phase)
     return None if g is None else g[..., None, None] * torch.linalg.inv_ex(A.mH)[0]
 

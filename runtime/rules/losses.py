@@ -25,7 +25,8 @@ def _minus(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _slope(self: torch.Tensor, target: torch.Tensor, beta: float) -> torch.Tensor:
     """The derivative of the smooth l1 loss: linear within ``beta`` of zero, the sign beyond."""
     z = _minus(self, target)
-    return torch.where(z.abs() >= beta, z.sign(), z / beta) if beta else z.sign()  # z.sign() would turn NaN into 0
+    # z.sign() would turn NaN into 0
+    return torch.where(z.abs() >= beta, z.sign(), z / beta) if beta else z.sign()
 
 
 def _bce(self: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
@@ -40,7 +41,12 @@ def _bce_target(self: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor
     return p if weight is None else p * weight
 
 
-def _logits(self: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, pos_weight: torch.Tensor | None) -> torch.Tensor:
+def _logits(
+    self: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    pos_weight: torch.Tensor | None,
+) -> torch.Tensor:
     s = self.sigmoid()  # the order is ATen's, so that the result has the same bits
     if pos_weight is None:
         p = s - target
@@ -50,14 +56,22 @@ def _logits(self: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | Non
     return p if weight is None else p * weight
 
 
-def _logits_target(self: torch.Tensor, weight: torch.Tensor | None, pos_weight: torch.Tensor | None) -> torch.Tensor:
+def _logits_target(
+    self: torch.Tensor, weight: torch.Tensor | None, pos_weight: torch.Tensor | None
+) -> torch.Tensor:
     log_sigmoid = torch.nn.functional.logsigmoid
     p = -self if pos_weight is None else log_sigmoid(-self) - pos_weight * log_sigmoid(self)
     return p if weight is None else p * weight
 
 
-elementwise_loss("mse_loss", self=lambda self, target: 2 * _minus(self, target), target=lambda self, target: 2 * _minus(target, self))
-elementwise_loss("smooth_l1_loss", self=_slope, target=lambda self, target, beta: -_slope(self, target, beta))
+elementwise_loss(
+    "mse_loss",
+    self=lambda self, target: 2 * _minus(self, target),
+    target=lambda self, target: 2 * _minus(target, self),
+)
+elementwise_loss(
+    "smooth_l1_loss", self=_slope, target=lambda self, target, beta: -_slope(self, target, beta)
+)
 elementwise_loss(
     "huber_loss",
     self=lambda self, target, delta: _slope(self, target, delta) * delta,
@@ -75,22 +89,34 @@ elementwise_loss(
     # of symbolic sizes torch's abstract kernel has the order in memory of the target, and a view of the result may not exist
     abstract=lambda self, reduction: self.new_empty(()) if reduction else torch.empty_like(self),
 )
-elementwise_loss("binary_cross_entropy_with_logits", divided_last=True, self=_logits, target=_logits_target)
+elementwise_loss(
+    "binary_cross_entropy_with_logits", divided_last=True, self=_logits, target=_logits_target
+)
 
 
 # ---- negative log-likelihood: classes are dimension 1 of (N, C, …), or 0 of (C,). The loss is linear in the log-probabilities, and its
 # backward op is linear in the cotangent. Each is the transpose of the other.
 
 
-def _class_weights(target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, dtype: torch.dtype) -> torch.Tensor:
+def _class_weights(
+    target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, dtype: torch.dtype
+) -> torch.Tensor:
     """The class weight of each target. Zero for ignored targets."""
     kept = target != ignore_index
     if weight is None:
         return kept.to(dtype)
-    return torch.where(kept, weight.gather(-1, torch.where(kept, target, 0).reshape(*weight.shape[:-1], -1)).reshape(target.shape), 0)
+    return torch.where(
+        kept,
+        weight.gather(-1, torch.where(kept, target, 0).reshape(*weight.shape[:-1], -1)).reshape(
+            target.shape
+        ),
+        0,
+    )
 
 
-def _folded(size: int, batched: Any, self: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+def _folded(
+    size: int, batched: Any, self: torch.Tensor, target: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
     """The log-probabilities (B, [N,] C, …) and targets ([B,] [N,] …) with B and N folded, and the physical shape of the targets."""
     x = batch.expand(self, batched[0], size)
     t = batch.expand(target, batched[1], size)
@@ -103,7 +129,12 @@ def _nll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> An
     x, t, shape = _folded(size, batched, self, target)
     shared = None if batched[2] else weight
     each = func(x, t, shared, NONE, ignore_index)[0].reshape(shape)
-    w = _class_weights(t.reshape(shape), weight if shared is None else weight.expand(size, -1), ignore_index, x.dtype)
+    w = _class_weights(
+        t.reshape(shape),
+        weight if shared is None else weight.expand(size, -1),
+        ignore_index,
+        x.dtype,
+    )
     if batched[2]:
         each = each * w
     total = reduced_rows(w, 2) if reduction != NONE else x.new_zeros(size)
@@ -129,15 +160,31 @@ def _nll_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: A
 for _name in ("nll_loss", "nll_loss2d"):
     _forward, _backward = (getattr(kernels, f"{_name}_{way}") for way in ("forward", "backward"))
 
-    def _nll_vjp(g: Any, self: Any, target: Any, weight: Any, reduction: Any, ignore_index: Any, result1: Any, op: Any = _backward) -> Any:
-        return op(g, self.contiguous(), target, weight, reduction, ignore_index, result1)  # the result has its strides
+    def _nll_vjp(
+        g: Any,
+        self: Any,
+        target: Any,
+        weight: Any,
+        reduction: Any,
+        ignore_index: Any,
+        result1: Any,
+        op: Any = _backward,
+    ) -> Any:
+        # the result has its strides
+        return op(g, self.contiguous(), target, weight, reduction, ignore_index, result1)
 
-    def _nll_jvp(self_t: Any, target: Any, weight: Any, reduction: Any, ignore_index: Any, op: Any = _forward) -> Any:
+    def _nll_jvp(
+        self_t: Any, target: Any, weight: Any, reduction: Any, ignore_index: Any, op: Any = _forward
+    ) -> Any:
         return op(self_t, target, weight, reduction, ignore_index)[0], None
 
     register(
         f"{_name}_forward",
-        vjp={"self": asking("g", "self", "target", "weight", "reduction", "ignore_index", "result1")(_nll_vjp)},
+        vjp={
+            "self": asking("g", "self", "target", "weight", "reduction", "ignore_index", "result1")(
+                _nll_vjp
+            )
+        },
         jvp=asking("self_t", "target", "weight", "reduction", "ignore_index")(_nll_jvp),
         batch=_nll_batch,
         nondiff=(1,),
@@ -147,7 +194,9 @@ for _name in ("nll_loss", "nll_loss2d"):
         f"{_name}_backward",
         vjp={
             "grad_output": asking("g", "target", "weight", "reduction", "ignore_index")(
-                lambda g, target, weight, reduction, ignore_index, op=_forward: op(g, target, weight, reduction, ignore_index)[0]
+                lambda g, target, weight, reduction, ignore_index, op=_forward: op(
+                    g, target, weight, reduction, ignore_index
+                )[0]
             ),
             "self": lambda g: torch.zeros_like(g),
         },
@@ -161,10 +210,18 @@ for _name in ("nll_loss", "nll_loss2d"):
 
 
 def _multi_margin(
-    self: torch.Tensor, target: torch.Tensor, p: int = 1, margin: float = 1, weight: torch.Tensor | None = None, reduction: int = MEAN
+    self: torch.Tensor,
+    target: torch.Tensor,
+    p: int = 1,
+    margin: float = 1,
+    weight: torch.Tensor | None = None,
+    reduction: int = MEAN,
 ) -> torch.Tensor:
     """``mean over i != t of max(0, margin - x[t] + x[i])^p``, times the weight of class t."""
-    x, t = self.reshape(-1, self.shape[-1]) if self.dim() else self.reshape(1, 1), target.reshape(-1, 1)
+    x, t = (
+        self.reshape(-1, self.shape[-1]) if self.dim() else self.reshape(1, 1),
+        target.reshape(-1, 1),
+    )
     z = margin - x.gather(1, t) + x
     z = torch.where(z > 0, z, 0)  # not relu: where it is NaN, ATen adds nothing
     z = z if p == 1 else z * z
@@ -175,7 +232,9 @@ def _multi_margin(
     return reduced(each.reshape(target.shape) if reduction == NONE else each, reduction)
 
 
-def _multilabel_margin(self: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _multilabel_margin(
+    self: torch.Tensor, target: torch.Tensor, reduction: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """``sum over targets j and other classes i of max(0, 1 - x[j] + x[i]) / C``. The targets of a row end at the first -1.
 
     The second result tells which classes are targets.
@@ -220,8 +279,14 @@ def _linear_cross_entropy_reduced(
     input: Any, linear_weight: Any, target: Any, linear_bias: Any, weight: Any, reduction: str, ignore_index: int, label_smoothing: float,
     batch_chunk_size: int, acc_policy: str, acc_dtype: torch.dtype, *switches: bool,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    options = {"reduction": reduction, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
-    loss = _linear_cross_entropy(input, linear_weight, target, linear_bias, weight, acc_dtype, **options)
+    options = {
+        "reduction": reduction,
+        "ignore_index": ignore_index,
+        "label_smoothing": label_smoothing,
+    }
+    loss = _linear_cross_entropy(
+        input, linear_weight, target, linear_bias, weight, acc_dtype, **options
+    )
     return (loss, *(loss.new_empty(0, 0).detach() for _ in range(3)))
 
 
@@ -229,12 +294,29 @@ def _linear_cross_entropy_none(
     input: Any, linear_weight: Any, target: Any, linear_bias: Any, weight: Any, ignore_index: int,
     batch_chunk_size: int, acc_policy: str, acc_dtype: torch.dtype,
 ) -> torch.Tensor:  # fmt: skip
-    return _linear_cross_entropy(input, linear_weight, target, linear_bias, weight, acc_dtype, reduction="none", ignore_index=ignore_index)
+    return _linear_cross_entropy(
+        input,
+        linear_weight,
+        target,
+        linear_bias,
+        weight,
+        acc_dtype,
+        reduction="none",
+        ignore_index=ignore_index,
+    )
 
 
 _CHUNKED = "torch.nn.modules.linear_cross_entropy"
 
 if importlib.util.find_spec(_CHUNKED) is not None:  # torch 2.11 has no such ops
     importlib.import_module(_CHUNKED)
-    register("torch_nn::_linear_cross_entropy_batch_chunked", decomposition=_linear_cross_entropy_reduced, family="loss")
-    register("torch_nn::_linear_cross_entropy_batch_chunked_no_reduction", decomposition=_linear_cross_entropy_none, family="loss")
+    register(
+        "torch_nn::_linear_cross_entropy_batch_chunked",
+        decomposition=_linear_cross_entropy_reduced,
+        family="loss",
+    )
+    register(
+        "torch_nn::_linear_cross_entropy_batch_chunked_no_reduction",
+        decomposition=_linear_cross_entropy_none,
+        family="loss",
+    )

@@ -32,21 +32,26 @@ def adjoint(t: torch.Tensor) -> torch.Tensor:
     return t.mH if t.is_complex() else t.transpose(-2, -1)
 
 
-def product(x: torch.Tensor, y: torch.Tensor, x_batched: Any = True, y_batched: Any = True) -> torch.Tensor:
+def product(
+    x: torch.Tensor, y: torch.Tensor, x_batched: Any = True, y_batched: Any = True
+) -> torch.Tensor:
     """The product of two matrices, or of batches of matrices. A batch is dimension 0.
 
     If only one factor is batched, its batch becomes more rows or columns of one large product. Two batches are many small products.
     """
     if not y_batched and x.dim() == 3:
         return torch.mm(x.flatten(0, 1), y).view(*x.shape[:2], y.shape[1])
-    if not x_batched and y.dim() == 3 and y.shape[2] == 1:  # with more columns, the result would be stored by columns
+    # with more columns, the result would be stored by columns
+    if not x_batched and y.dim() == 3 and y.shape[2] == 1:
         return torch.mm(y.squeeze(2), x.t()).unsqueeze(2)
     if x.dim() == y.dim() == 3:
         return torch.bmm(x, y)
     return torch.mm(x, y) if x.dim() == y.dim() == 2 else torch.matmul(x, y)
 
 
-def _matvec(x: torch.Tensor, y: torch.Tensor, x_batched: Any = True, y_batched: Any = True) -> torch.Tensor:
+def _matvec(
+    x: torch.Tensor, y: torch.Tensor, x_batched: Any = True, y_batched: Any = True
+) -> torch.Tensor:
     if not y_batched:
         return torch.mv(x.flatten(0, 1), y).view(x.shape[:2])
     if not x_batched:
@@ -64,11 +69,13 @@ def _mv_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
 
 def _dot_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     left = args[0].conj() if func._schema.name == "aten::vdot" else args[0]
-    return (left * args[1]).sum(-1, dtype=left.dtype)  # without dtype, a sum of integers would be int64
+    # without dtype, a sum of integers would be int64
+    return (left * args[1]).sum(-1, dtype=left.dtype)
 
 
 def _by_left(g: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    if type(g) is type(right) is torch.Tensor:  # the line below without its Python frames, since every linear layer runs it
+    # the line below without its Python frames, since every linear layer runs it
+    if type(g) is type(right) is torch.Tensor:
         return torch.mm(g, adjoint(right))
     return run_batchwise(lambda g, right, batched: product(g, adjoint(right), *batched), g, right)  # type: ignore[no-any-return]
 
@@ -99,10 +106,16 @@ def _flops(result_shape: Any, self_shape: Any) -> Any:
 
 multilinear(
     "mm",
-    {"self": lambda g, mat2: _by_left(g, mat2), "mat2": lambda g, self, mat2_geometry: _by_right(g, self, mat2_geometry)},
+    {
+        "self": lambda g, mat2: _by_left(g, mat2),
+        "mat2": lambda g, self, mat2_geometry: _by_right(g, self, mat2_geometry),
+    },
     _matmul_batch,
     flops=_flops,
-    per_sample={"self": lambda g, mat2: per_sample.by_left(g, mat2), "mat2": lambda g, self: per_sample.by_right(g, self)},
+    per_sample={
+        "self": lambda g, mat2: per_sample.by_left(g, mat2),
+        "mat2": lambda g, self: per_sample.by_right(g, self),
+    },
     **_CONTRACTION,
 )
 
@@ -121,7 +134,10 @@ def _by_right_stack(g: torch.Tensor, left: torch.Tensor, _: Any = None) -> torch
 
 multilinear(
     "bmm",
-    {"self": lambda g, mat2: _by_left_stack(g, mat2), "mat2": lambda g, self: _by_right_stack(g, self)},
+    {
+        "self": lambda g, mat2: _by_left_stack(g, mat2),
+        "mat2": lambda g, self: _by_right_stack(g, self),
+    },
     _matmul_batch,
     flops=_flops,
     **_CONTRACTION,
@@ -135,9 +151,18 @@ multilinear(
     per_sample={"self": lambda g, vec: per_sample.by_left(g.unsqueeze(2), vec.unsqueeze(2))},
 )
 multilinear(
-    "dot", {"self": lambda g, tensor: g * tensor.conj(), "tensor": lambda g, self: g * self.conj()}, _dot_batch, fresh=True, cost="high"
+    "dot",
+    {"self": lambda g, tensor: g * tensor.conj(), "tensor": lambda g, self: g * self.conj()},
+    _dot_batch,
+    fresh=True,
+    cost="high",
 )
-multilinear("vdot", {"self": lambda g, other: g.conj() * other, "other": lambda g, self: g * self}, _dot_batch, **_CONTRACTION)
+multilinear(
+    "vdot",
+    {"self": lambda g, other: g.conj() * other, "other": lambda g, self: g * self},
+    _dot_batch,
+    **_CONTRACTION,
+)
 
 
 def _in_one_dtype(args: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -149,7 +174,15 @@ def _in_one_dtype(args: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     return [a.to(dtype) for a in args]
 
 
-def _plus(names: str, left: str, right: str, multiply: Callable[..., Any], by_left: Any, by_right: Any, **facts: Any) -> None:
+def _plus(
+    names: str,
+    left: str,
+    right: str,
+    multiply: Callable[..., Any],
+    by_left: Any,
+    by_right: Any,
+    **facts: Any,
+) -> None:
     """Register ``beta·self + alpha·left·right``. ``multiply`` computes the product, of batches if flags say so.
 
     ``by_left`` and ``by_right`` compute its gradients. ``by_right`` also gets the geometry of the right factor. ``facts``: further parts
@@ -161,7 +194,8 @@ def _plus(names: str, left: str, right: str, multiply: Callable[..., Any], by_le
         args = _in_one_dtype(args)
         if not (args[1].is_floating_point() or args[1].is_complex()):
             whole = bool if args[1].dtype is torch.bool else int
-            beta, alpha = whole(beta), whole(alpha)  # as in the kernels; a float factor would promote integers
+            # as in the kernels; a float factor would promote integers
+            beta, alpha = whole(beta), whole(alpha)
         if batched[1] or batched[2]:
             both = scaled(multiply(args[1], args[2], batched[1], batched[2]), alpha)
         else:
@@ -169,7 +203,9 @@ def _plus(names: str, left: str, right: str, multiply: Callable[..., Any], by_le
         if beta == 0:  # self is ignored, also infinities in it
             return both if both.shape[0] == size else both.expand(size, *both.shape[1:])
         x = args[0]
-        return both + scaled(x.reshape(size, *[1] * (both.dim() - x.dim()), *x.shape[1:]) if batched[0] else x, beta)
+        return both + scaled(
+            x.reshape(size, *[1] * (both.dim() - x.dim()), *x.shape[1:]) if batched[0] else x, beta
+        )
 
     def asks(f: Callable[..., Any], *names: str) -> Callable[..., Any]:
         f.asks = names  # type: ignore[attr-defined]
@@ -181,17 +217,29 @@ def _plus(names: str, left: str, right: str, multiply: Callable[..., Any], by_le
             "self": lambda g, beta: scaled_back(g, beta),
             left: asks(lambda g, r, alpha: scaled_back(by_left(g, r), alpha), "g", right, "alpha"),
             right: asks(
-                lambda g, x, geometry, alpha: scaled_back(by_right(g, x, geometry), alpha), "g", left, f"{right}_geometry", "alpha"
+                lambda g, x, geometry, alpha: scaled_back(by_right(g, x, geometry), alpha),
+                "g",
+                left,
+                f"{right}_geometry",
+                "alpha",
             ),
         },
         jvp={
             "self": lambda self_t, beta: scaled(self_t, beta),
-            left: asks(lambda t, r, alpha: scaled(multiply(t, r), alpha), f"{left}_t", right, "alpha"),
-            right: asks(lambda x, t, alpha: scaled(multiply(x, t), alpha), left, f"{right}_t", "alpha"),
+            left: asks(
+                lambda t, r, alpha: scaled(multiply(t, r), alpha), f"{left}_t", right, "alpha"
+            ),
+            right: asks(
+                lambda x, t, alpha: scaled(multiply(x, t), alpha), left, f"{right}_t", "alpha"
+            ),
         },
         batch=combined,
         fresh=True,
-        flops=asks(lambda x, result: 2 * math.prod(x) * (result[-1] if len(result) > 1 else 1), f"{left}_shape", "result_shape"),
+        flops=asks(
+            lambda x, result: 2 * math.prod(x) * (result[-1] if len(result) > 1 else 1),
+            f"{left}_shape",
+            "result_shape",
+        ),
         family="multilinear",
         **facts,
     )
@@ -233,7 +281,14 @@ _plus(
         "mat": lambda g, vec, alpha: per_sample.by_left(g.unsqueeze(2), vec.unsqueeze(2), alpha),
     },
 )
-_plus("addr", "vec1", "vec2", _outer, lambda g, r: g.mv(conj(r).to(g.dtype)), lambda g, x, _: g.t().mv(conj(x).to(g.dtype)))
+_plus(
+    "addr",
+    "vec1",
+    "vec2",
+    _outer,
+    lambda g, r: g.mv(conj(r).to(g.dtype)),
+    lambda g, x, _: g.t().mv(conj(x).to(g.dtype)),
+)
 _plus(
     "addbmm",
     "batch1",
@@ -245,16 +300,30 @@ _plus(
 )
 
 
-def _trilinear(i1: Any, i2: Any, i3: Any, expand1: Any, expand2: Any, expand3: Any, sumdim: Any, unroll_dim: int = 1) -> torch.Tensor:
+def _trilinear(
+    i1: Any,
+    i2: Any,
+    i3: Any,
+    expand1: Any,
+    expand2: Any,
+    expand3: Any,
+    sumdim: Any,
+    unroll_dim: int = 1,
+) -> torch.Tensor:
     """The sum over ``sumdim`` of the product of three tensors. Each first gets dimensions of size one at its ``expand``."""
     rank = i1.dim() + len(expand1)
     letters = "abcdefghijklmnopqrstuvwxyz"[:rank]
-    parts = ["".join(c for d, c in enumerate(letters) if d not in missing) for missing in (expand1, expand2, expand3)]
+    parts = [
+        "".join(c for d, c in enumerate(letters) if d not in missing)
+        for missing in (expand1, expand2, expand3)
+    ]
     result = "".join(c for d, c in enumerate(letters) if d not in sumdim)
     return torch.einsum(f"{parts[0]},{parts[1]},{parts[2]}->{result}", i1, i2, i3)
 
 
-def _trilinear_abstract(i1: Any, i2: Any, i3: Any, expand1: Any, expand2: Any, expand3: Any, sumdim: Any) -> torch.Tensor:
+def _trilinear_abstract(
+    i1: Any, i2: Any, i3: Any, expand1: Any, expand2: Any, expand3: Any, sumdim: Any
+) -> torch.Tensor:
     """Torch's kernel has no abstract form for symbolic sizes, and would fix them."""
     wide = []
     for x, missing in ((i1, expand1), (i2, expand2), (i3, expand3)):
@@ -270,9 +339,15 @@ def _third(a: Any, b: Any, c: Any, *dims: Any) -> Any:
 multilinear(
     "_trilinear",
     {
-        "i1": lambda g, i2, i3, expand1, expand2, expand3, sumdim: _third(conj(g), i2, i3, sumdim, expand2, expand3, expand1),
-        "i2": lambda g, i1, i3, expand1, expand2, expand3, sumdim: _third(i1, conj(g), i3, expand1, sumdim, expand3, expand2),
-        "i3": lambda g, i1, i2, expand1, expand2, expand3, sumdim: _third(i1, i2, conj(g), expand1, expand2, sumdim, expand3),
+        "i1": lambda g, i2, i3, expand1, expand2, expand3, sumdim: _third(
+            conj(g), i2, i3, sumdim, expand2, expand3, expand1
+        ),
+        "i2": lambda g, i1, i3, expand1, expand2, expand3, sumdim: _third(
+            i1, conj(g), i3, expand1, sumdim, expand3, expand2
+        ),
+        "i3": lambda g, i1, i2, expand1, expand2, expand3, sumdim: _third(
+            i1, i2, conj(g), expand1, expand2, sumdim, expand3
+        ),
     },
     decomposition=_trilinear,
     abstract=_trilinear_abstract,
@@ -284,7 +359,11 @@ multilinear(
         "self": lambda g, other, dim: torch.linalg.cross(conj(other), g, dim=dim),
         "other": lambda g, self, dim: torch.linalg.cross(g, conj(self), dim=dim),
     },
-    lambda f, n, b, a, k: f(batch.expand(a[0], b[0], n), batch.expand(a[1], b[1], n), dim=_cross_dim(k.get("dim", -1), a[0].dim() - b[0])),
+    lambda f, n, b, a, k: f(
+        batch.expand(a[0], b[0], n),
+        batch.expand(a[1], b[1], n),
+        dim=_cross_dim(k.get("dim", -1), a[0].dim() - b[0]),
+    ),
 )
 
 

@@ -14,7 +14,17 @@ import torch
 from ..errors import MissingRule, NestedTensor
 from . import activation, core, joining, normalization, pointwise, softmax, views  # noqa: F401 - their records are used here
 from .matmul import adjoint
-from .record import NESTED, RECORDS, Formula, NestedMeta, asking, kernels, overload, parameters, register
+from .record import (
+    NESTED,
+    RECORDS,
+    Formula,
+    NestedMeta,
+    asking,
+    kernels,
+    overload,
+    parameters,
+    register,
+)
 
 Tensor = torch.Tensor
 Gradients = Sequence[Tensor | None]
@@ -49,11 +59,15 @@ def _defined(gs: Gradients, shapes: Iterable[Sequence[int]]) -> list[Tensor]:
 
 def _transposed_padding(g: Tensor, padded_shape: Any, fuse_transform_0213: bool) -> Tensor:
     if fuse_transform_0213:
-        raise MissingRule("aten._nested_from_padded.default", "vjp", case="with fuse_transform_0213")
+        raise MissingRule(
+            "aten._nested_from_padded.default", "vjp", case="with fuse_transform_0213"
+        )
     return g.to_padded_tensor(0.0, padded_shape)
 
 
-def _from_buffer(g: Tensor, self_geometry: Any, nested_size: Tensor, nested_strides: Tensor, offsets: Tensor) -> Tensor:
+def _from_buffer(
+    g: Tensor, self_geometry: Any, nested_size: Tensor, nested_strides: Tensor, offsets: Tensor
+) -> Tensor:
     """The gradient of the buffer: at each place the cotangent of the component elements that show it."""
     (n,), (stride,), first = self_geometry
     if first or (stride != 1 and n > 1):
@@ -61,7 +75,9 @@ def _from_buffer(g: Tensor, self_geometry: Any, nested_size: Tensor, nested_stri
             "_nested_view_from_buffer() reads from the start of the buffer's storage. Pass a buffer that fills its storage (clone())"
         )
     buffer = values(g)
-    places = torch._nested_view_from_buffer(torch.arange(n, device=g.device), nested_size, nested_strides, offsets)
+    places = torch._nested_view_from_buffer(
+        torch.arange(n, device=g.device), nested_size, nested_strides, offsets
+    )
     return buffer.new_zeros(n).index_add(0, values(getattr(places, "_inner", places)), buffer)
 
 
@@ -86,7 +102,8 @@ for _name, _vjp in (
 def _on_buffers(formula: Formula, target: str) -> Formula:
     def gradient(target_nested: NestedMeta | None, *args: Any) -> Any:
         g = formula(*(values(a) if isinstance(a, Tensor) and a.is_nested else a for a in args))
-        return g if g is None or target_nested is None else target_nested.view(g)  # the engine sums it for a dense target
+        # the engine sums it for a dense target
+        return g if g is None or target_nested is None else target_nested.view(g)
 
     return asking(f"{target}_nested", *parameters(formula))(gradient)
 
@@ -95,15 +112,28 @@ def _derive(names: str, derived: Callable[[Formula, str], Formula]) -> None:
     """Register records for nested tensors, with formulas made from those for dense tensors."""
     for name in names.split():
         table: Any = RECORDS[overload(name)].vjp
-        register(name, into=NESTED, vjp={target: derived(formula, target) for target, formula in table.items()}, family="nested")
+        register(
+            name,
+            into=NESTED,
+            vjp={target: derived(formula, target) for target, formula in table.items()},
+            family="nested",
+        )
 
 
-_derive("abs cos gelu gelu_backward neg relu sgn silu silu_backward sin sqrt tanh threshold_backward", _on_buffers)
-_derive("add.Tensor div.Scalar div.Tensor masked_fill.Scalar mul.Scalar mul.Tensor sub.Tensor where.self", _on_buffers)
+_derive(
+    "abs cos gelu gelu_backward neg relu sgn silu silu_backward sin sqrt tanh threshold_backward",
+    _on_buffers,
+)
+_derive(
+    "add.Tensor div.Scalar div.Tensor masked_fill.Scalar mul.Scalar mul.Tensor sub.Tensor where.self",
+    _on_buffers,
+)
 _derive("alias clone copy fill.Scalar fill.Tensor zero _to_copy", _on_buffers)
 
 
-def _dropped(g: Tensor, input_nested: NestedMeta, result1: Tensor, p: float, train: bool | None) -> Tensor:
+def _dropped(
+    g: Tensor, input_nested: NestedMeta, result1: Tensor, p: float, train: bool | None
+) -> Tensor:
     kept = values(result1) * values(g)
     return input_nested.view(kept if train is False or p == 1 else kept / (1 - p))
 
@@ -111,8 +141,18 @@ def _dropped(g: Tensor, input_nested: NestedMeta, result1: Tensor, p: float, tra
 register("native_dropout", into=NESTED, vjp={"input": _dropped}, nondiff=(1,), family="nested")
 
 # Ops for torch's tests of derivative registries. By definition their derivatives are not those of the functions that they compute.
-register("_test_autograd_multiple_dispatch.fullcoverage", into=NESTED, vjp={"self": lambda g: g * g}, family="nested")
-register("_test_autograd_multiple_dispatch.ntonly", into=NESTED, vjp={"self": lambda g: g * g + g}, family="nested")
+register(
+    "_test_autograd_multiple_dispatch.fullcoverage",
+    into=NESTED,
+    vjp={"self": lambda g: g * g},
+    family="nested",
+)
+register(
+    "_test_autograd_multiple_dispatch.ntonly",
+    into=NESTED,
+    vjp={"self": lambda g: g * g + g},
+    family="nested",
+)
 
 
 # ---- views
@@ -125,7 +165,10 @@ def _of_parts(gs: Gradients, self_nested: NestedMeta) -> Tensor:
 def _selected(g: Tensor, self_nested: NestedMeta, dim: int, index: int) -> Tensor:
     shapes = self_nested.parts()
     if dim not in (0, -1 - len(shapes[0])):
-        return nest(kernels.select_backward(part, shape, _within(dim), index) for part, shape in zip(g.unbind(), shapes, strict=True))
+        return nest(
+            kernels.select_backward(part, shape, _within(dim), index)
+            for part, shape in zip(g.unbind(), shapes, strict=True)
+        )
     gs: list[Tensor | None] = [None] * len(shapes)
     gs[index] = g
     return nest(_defined(gs, shapes))
@@ -143,7 +186,10 @@ def _joined(gs: Gradients, result_nested: Sequence[NestedMeta], dim: int) -> Ten
     """The gradient of pieces along a dimension that all components share."""
     shapes = [meta.parts() for meta in result_nested]
     some = next(g for g in gs if g is not None)
-    pieces = [[some.values().new_zeros(s) for s in shapes[k]] if g is None else g.unbind() for k, g in enumerate(gs)]
+    pieces = [
+        [some.values().new_zeros(s) for s in shapes[k]] if g is None else g.unbind()
+        for k, g in enumerate(gs)
+    ]
     return nest(torch.cat(row, _within(dim)) for row in zip(*pieces, strict=True))
 
 
@@ -154,7 +200,10 @@ def _buffer(g: Tensor, self: Tensor) -> Tensor:
             "copies. Use torch.cat([part.flatten() for part in n.unbind()])."
         )
     return torch._nested_view_from_buffer(
-        g.contiguous(), self._nested_tensor_size(), self._nested_tensor_strides(), self._nested_tensor_storage_offsets()
+        g.contiguous(),
+        self._nested_tensor_size(),
+        self._nested_tensor_strides(),
+        self._nested_tensor_storage_offsets(),
     )
 
 
@@ -163,7 +212,12 @@ register("select.int", into=NESTED, vjp={"self": _selected}, family="nested")
 register("narrow", into=NESTED, vjp={"self": _narrowed}, family="nested")
 register("chunk split_with_sizes", into=NESTED, vjp={"self": _joined}, family="nested")
 register("values", into=NESTED, vjp={"self": _buffer}, family="nested")
-register("transpose.int", into=NESTED, vjp={"self": lambda g, dim0, dim1: g.transpose(dim0, dim1)}, family="nested")
+register(
+    "transpose.int",
+    into=NESTED,
+    vjp={"self": lambda g, dim0, dim1: g.transpose(dim0, dim1)},
+    family="nested",
+)
 register(
     "view _unsafe_view squeeze.dim squeeze.dims unsqueeze",
     into=NESTED,
@@ -177,7 +231,11 @@ register(
 
 def _parts_of_cat(g: Tensor, tensors_nested: Sequence[NestedMeta], dim: int) -> list[Tensor]:
     if dim != 0:
-        raise MissingRule("aten.cat.default", "vjp", case="for nested tensors along another dimension than the first")
+        raise MissingRule(
+            "aten.cat.default",
+            "vjp",
+            case="for nested tensors along another dimension than the first",
+        )
     parts = iter(g.unbind())
     return [nest([next(parts) for _ in meta.sizes]) for meta in tensors_nested]
 
@@ -186,16 +244,33 @@ register("cat", into=NESTED, vjp={"tensors": _parts_of_cat}, family="nested")
 register(
     "to_padded_tensor",
     into=NESTED,
-    vjp={"self": lambda g, self_nested: torch._nested_from_padded(g[: len(self_nested.sizes)], self_nested.sizes)},
+    vjp={
+        "self": lambda g, self_nested: torch._nested_from_padded(
+            g[: len(self_nested.sizes)], self_nested.sizes
+        )
+    },
     family="nested",
 )
 
 
-def _rows_of_table(g: Tensor, indices: Tensor, weight_shape: Any, padding_idx: int, scale_grad_by_freq: bool, sparse: bool) -> Any:
+def _rows_of_table(
+    g: Tensor,
+    indices: Tensor,
+    weight_shape: Any,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
+    sparse: bool,
+) -> Any:
     if sparse:
-        raise MissingRule("aten.embedding.default", "vjp", case="for nested indices with sparse=True")
+        raise MissingRule(
+            "aten.embedding.default", "vjp", case="for nested indices with sparse=True"
+        )
     return kernels.embedding_dense_backward(
-        values(g).view(-1, weight_shape[1]), values(indices), weight_shape[0], padding_idx, scale_grad_by_freq
+        values(g).view(-1, weight_shape[1]),
+        values(indices),
+        weight_shape[0],
+        padding_idx,
+        scale_grad_by_freq,
     )
 
 
@@ -210,9 +285,14 @@ def _by_parts(formula: Formula, target: str) -> Formula:
     asks = parameters(formula)
 
     def gradient(*args: Any) -> Tensor:
-        columns = [a.unbind() if isinstance(a, Tensor) else _within(a) if name == "dim" else a for name, a in zip(asks, args, strict=True)]
+        columns = [
+            a.unbind() if isinstance(a, Tensor) else _within(a) if name == "dim" else a
+            for name, a in zip(asks, args, strict=True)
+        ]
         n = next(len(c) for c in columns if isinstance(c, tuple))
-        return nest(formula(*(c[i] if isinstance(c, tuple) else c for c in columns)) for i in range(n))
+        return nest(
+            formula(*(c[i] if isinstance(c, tuple) else c for c in columns)) for i in range(n)
+        )
 
     return asking(*asks)(gradient)
 
@@ -248,14 +328,29 @@ def _normalized(
     """The gradients by the dense formula, for the rows of all components at once."""
     row, mean = (-1, *normalized_shape), (-1, *(1 for _ in normalized_shape))
     g, *of_statistics = gs
-    gradients = (None if g is None else values(g).view(row), *(None if s is None else s.view(mean) for s in of_statistics))
+    gradients = (
+        None if g is None else values(g).view(row),
+        *(None if s is None else s.view(mean) for s in of_statistics),
+    )
     by_input, *others = _layer_norm(
-        gradients, values(input).view(row), normalized_shape, weight, bias, result1.view(mean), result2.view(mean), needs
+        gradients,
+        values(input).view(row),
+        normalized_shape,
+        weight,
+        bias,
+        result1.view(mean),
+        result2.view(mean),
+        needs,
     )
     return (None if by_input is None else input_nested.view(by_input), *others)
 
 
-register("native_layer_norm", into=NESTED, vjp={("input", "weight", "bias"): _normalized}, family="nested")
+register(
+    "native_layer_norm",
+    into=NESTED,
+    vjp={("input", "weight", "bias"): _normalized},
+    family="nested",
+)
 
 
 # ---- products
@@ -269,8 +364,12 @@ register(
     "linear",
     into=NESTED,
     vjp={
-        "input": lambda g, weight, input_nested: input_nested.view(_rows(g, len(weight)) @ weight.conj()),
-        "weight": lambda g, input, weight_shape: _rows(g, weight_shape[0]).t() @ _rows(input, weight_shape[1]).conj(),
+        "input": lambda g, weight, input_nested: input_nested.view(
+            _rows(g, len(weight)) @ weight.conj()
+        ),
+        "weight": lambda g, input, weight_shape: (
+            _rows(g, weight_shape[0]).t() @ _rows(input, weight_shape[1]).conj()
+        ),
         "bias": lambda g, bias_shape: _rows(g, bias_shape[0]).sum(0),
     },
     family="nested",
@@ -282,17 +381,24 @@ def _gathered(parts: Iterable[Tensor], meta: NestedMeta | None) -> Tensor:
 
 
 def _by_left(g: Tensor, other: Tensor, self_nested: NestedMeta | None) -> Tensor:
-    return _gathered((a @ adjoint(b) for a, b in zip(g.unbind(), other.unbind(), strict=True)), self_nested)
+    return _gathered(
+        (a @ adjoint(b) for a, b in zip(g.unbind(), other.unbind(), strict=True)), self_nested
+    )
 
 
 def _by_right(g: Tensor, self: Tensor, other_nested: NestedMeta | None) -> Tensor:
-    return _gathered((adjoint(a) @ b for a, b in zip(self.unbind(), g.unbind(), strict=True)), other_nested)
+    return _gathered(
+        (adjoint(a) @ b for a, b in zip(self.unbind(), g.unbind(), strict=True)), other_nested
+    )
 
 
 register("matmul", into=NESTED, vjp={"self": _by_left, "other": _by_right}, family="nested")
 register(
     "bmm",
     into=NESTED,
-    vjp={"self": asking("g", "mat2", "self_nested")(_by_left), "mat2": asking("g", "self", "mat2_nested")(_by_right)},
+    vjp={
+        "self": asking("g", "mat2", "self_nested")(_by_left),
+        "mat2": asking("g", "self", "mat2_nested")(_by_right),
+    },
     family="nested",
 )

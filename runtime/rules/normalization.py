@@ -32,16 +32,24 @@ def projected(t: Tensor, unit: Tensor, rstd: Tensor, dims: list[int]) -> Tensor:
     return rstd * (t - mean_over(t, dims) - unit * mean_over(t * unit, dims))
 
 
-def projected_vjp(a: Tensor, t: Tensor, by_a: Tensor, by_t: Tensor, unit: Tensor, rstd: Tensor, dims: list[int]) -> Tensor:
+def projected_vjp(
+    a: Tensor, t: Tensor, by_a: Tensor, by_t: Tensor, unit: Tensor, rstd: Tensor, dims: list[int]
+) -> Tensor:
     """The gradient of ``sum(a·P(t))`` by x. ``by_a`` and ``by_t`` are P(a) and P(t); see :func:`projected`."""
     au, tu = mean_over(a * unit, dims), mean_over(t * unit, dims)
     spread = mean_over(a * t, dims) - mean_over(a, dims) * mean_over(t, dims) - au * tu
     return -rstd * (rstd * spread * unit + by_a * tu + by_t * au)
 
 
-def projected_jvp(t: Tensor, by_t: Tensor, by_x: Tensor, x_t: Tensor, unit: Tensor, rstd: Tensor, dims: list[int]) -> Tensor:
+def projected_jvp(
+    t: Tensor, by_t: Tensor, by_x: Tensor, x_t: Tensor, unit: Tensor, rstd: Tensor, dims: list[int]
+) -> Tensor:
     """The change of P(t) if x changes by ``x_t``. ``by_t`` and ``by_x`` are P(t) and P(x_t)."""
-    return -rstd * (mean_over(unit * x_t, dims) * by_t + mean_over(t * unit, dims) * by_x + mean_over(t * by_x, dims) * unit)
+    return -rstd * (
+        mean_over(unit * x_t, dims) * by_t
+        + mean_over(t * unit, dims) * by_x
+        + mean_over(t * by_x, dims) * unit
+    )
 
 
 def statistics_vjp(g_mean: Any, g_rstd: Any, unit: Tensor, rstd: Tensor, n: int) -> Any:
@@ -83,21 +91,41 @@ def _count(shape: Any, dims: list[int]) -> int:
 
 
 def _layer_vjp(
-    gs: Any, input: Tensor, normalized_shape: Any, weight: Any, bias: Any, result1: Tensor, result2: Tensor, needs: Any
+    gs: Any,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Any,
+    bias: Any,
+    result1: Tensor,
+    result2: Tensor,
+    needs: Any,
 ) -> tuple[Any, ...]:
     g, g_mean, g_rstd = gs
     mask = [name in needs for name in ("input", "weight", "bias")]
     out: list[Any] = [None] * 3
     if g is not None:
-        out = list(kernels.native_layer_norm_backward(g, input, normalized_shape, result1, result2, weight, bias, mask))
+        out = list(
+            kernels.native_layer_norm_backward(
+                g, input, normalized_shape, result1, result2, weight, bias, mask
+            )
+        )
     if mask[0] and (g_mean is not None or g_rstd is not None):
         n = _count(input.shape, _layer_dims(input.shape, normalized_shape)[1])
-        out[0] = added(out[0], statistics_vjp(g_mean, g_rstd, (input - result1) * result2, result2, n))
+        out[0] = added(
+            out[0], statistics_vjp(g_mean, g_rstd, (input - result1) * result2, result2, n)
+        )
     return tuple(out)
 
 
 def _layer_jvp(
-    input_t: Any, weight_t: Any, bias_t: Any, input: Tensor, normalized_shape: Any, weight: Any, result1: Tensor, result2: Tensor
+    input_t: Any,
+    weight_t: Any,
+    bias_t: Any,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Any,
+    result1: Tensor,
+    result2: Tensor,
 ) -> tuple[Any, Any, Any]:
     dims = _layer_dims(input.shape, normalized_shape)[1]
     unit = (input - result1) * result2
@@ -109,13 +137,24 @@ def _layer_jvp(
     return scaled(unit_t, unit, weight, weight_t, bias_t), mean_t, rstd_t
 
 
-def _layer_projected(t: Tensor, input: Tensor, normalized_shape: Any, mean: Tensor, rstd: Tensor) -> Any:
+def _layer_projected(
+    t: Tensor, input: Tensor, normalized_shape: Any, mean: Tensor, rstd: Tensor
+) -> Any:
     """:func:`projected`, computed by ATen's kernel."""
-    return kernels.native_layer_norm_backward(t, input, normalized_shape, mean, rstd, None, None, [True, False, False])[0]
+    return kernels.native_layer_norm_backward(
+        t, input, normalized_shape, mean, rstd, None, None, [True, False, False]
+    )[0]
 
 
 def _layer_backward_vjp(
-    gs: Any, grad_out: Tensor, input: Tensor, normalized_shape: Any, mean: Tensor, rstd: Tensor, weight: Any, needs: Any
+    gs: Any,
+    grad_out: Tensor,
+    input: Tensor,
+    normalized_shape: Any,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Any,
+    needs: Any,
 ) -> tuple[Any, ...]:
     by_x, by_weight, by_bias = gs
     lead, dims = _layer_dims(input.shape, normalized_shape)
@@ -133,7 +172,9 @@ def _layer_backward_vjp(
     if by_weight is not None:
         first = added(first, unit * by_weight)
         if "input" in needs:
-            second = added(second, _layer_projected(grad_out * by_weight, input, normalized_shape, mean, rstd))
+            second = added(
+                second, _layer_projected(grad_out * by_weight, input, normalized_shape, mean, rstd)
+            )
     if by_bias is not None:
         first = added(first, by_bias.expand(grad_out.shape))
     return first, second, None, None, third, None
@@ -149,7 +190,9 @@ def _layer_backward_jvp(
     """
     lead, dims = _layer_dims(input.shape, normalized_shape)
     unit = (input - mean) * rstd
-    by_x = None if input_t is None else _layer_projected(input_t, input, normalized_shape, mean, rstd)
+    by_x = (
+        None if input_t is None else _layer_projected(input_t, input, normalized_shape, mean, rstd)
+    )
     gx = gw = gb = None
     if output_mask[0]:
         t_t = None if grad_out_t is None else grad_out_t if weight is None else grad_out_t * weight
@@ -160,7 +203,10 @@ def _layer_backward_jvp(
             by_t = _layer_projected(t, input, normalized_shape, mean, rstd)
             gx = added(gx, projected_jvp(t, by_t, by_x, input_t, unit, rstd, dims))
     if output_mask[1] and weight is not None:
-        changes = added(None if grad_out_t is None else grad_out_t * unit, None if by_x is None else grad_out * by_x)
+        changes = added(
+            None if grad_out_t is None else grad_out_t * unit,
+            None if by_x is None else grad_out * by_x,
+        )
         gw = None if changes is None else sum_over(changes, lead)
     if output_mask[2] and grad_out_t is not None:
         gb = sum_over(grad_out_t, lead)
@@ -199,8 +245,12 @@ def _layer_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
     return out, mean, rstd
 
 
-def _layer_weight(g: Tensor, input: Tensor, normalized_shape: Any, weight_shape: Any, eps: float) -> Dense:
-    return reduced(g * torch.nn.functional.layer_norm(input, normalized_shape, eps=eps), weight_shape)
+def _layer_weight(
+    g: Tensor, input: Tensor, normalized_shape: Any, weight_shape: Any, eps: float
+) -> Dense:
+    return reduced(
+        g * torch.nn.functional.layer_norm(input, normalized_shape, eps=eps), weight_shape
+    )
 
 
 register(
@@ -240,18 +290,33 @@ def _per_group(t: Any) -> Any:
 
 
 def _group_vjp(
-    gs: Any, input: Tensor, weight: Any, N: int, C: int, HxW: int, group: int, result1: Tensor, result2: Tensor, needs: Any
+    gs: Any,
+    input: Tensor,
+    weight: Any,
+    N: int,
+    C: int,
+    HxW: int,
+    group: int,
+    result1: Tensor,
+    result2: Tensor,
+    needs: Any,
 ) -> tuple[Any, ...]:
     g, g_mean, g_rstd = gs
     mask = [name in needs for name in ("input", "weight", "bias")]
     out: list[Any] = [None] * 3
     if g is not None:
         contiguous = g.contiguous(), input.contiguous()  # the kernel reads them without strides
-        out = list(kernels.native_group_norm_backward(*contiguous, result1, result2, weight, N, C, HxW, group, mask))
+        out = list(
+            kernels.native_group_norm_backward(
+                *contiguous, result1, result2, weight, N, C, HxW, group, mask
+            )
+        )
     if mask[0] and (g_mean is not None or g_rstd is not None):
         rstd = _per_group(result2)
         unit = (_grouped(input, N, C, HxW, group) - _per_group(result1)) * rstd
-        extra = statistics_vjp(_per_group(g_mean), _per_group(g_rstd), unit, rstd, max(C // group * HxW, 1))
+        extra = statistics_vjp(
+            _per_group(g_mean), _per_group(g_rstd), unit, rstd, max(C // group * HxW, 1)
+        )
         out[0] = added(out[0], extra.expand(unit.shape).reshape(input.shape))
     return tuple(out)
 
@@ -268,8 +333,18 @@ def _group_jvp(
         mean, along = t.mean((2, 3), keepdim=True), (t * unit).mean((2, 3), keepdim=True)
         unit_t = rstd * (t - mean - unit * along)
         mean_t, rstd_t = mean.flatten(1), -result2 * result2 * along.flatten(1)
-    out_t = scaled(unit_t, unit, _per_channel(weight, group), _per_channel(weight_t, group), _per_channel(bias_t, group))
-    return (None if out_t is None else out_t.expand(unit.shape).reshape(input.shape)), mean_t, rstd_t
+    out_t = scaled(
+        unit_t,
+        unit,
+        _per_channel(weight, group),
+        _per_channel(weight_t, group),
+        _per_channel(bias_t, group),
+    )
+    return (
+        (None if out_t is None else out_t.expand(unit.shape).reshape(input.shape)),
+        mean_t,
+        rstd_t,
+    )
 
 
 class _Groups:
@@ -291,15 +366,32 @@ class _Groups:
 
     def projected(self, t: Tensor) -> Tensor:
         """:func:`projected` of grouped values, computed by ATen's kernel."""
-        given = t.reshape(self.input.shape).contiguous(), self.input, self.mean.contiguous(), self.plain_rstd.contiguous()
-        return self.view(kernels.native_group_norm_backward(*given, None, *self.sizes, [True, False, False])[0])
+        given = (
+            t.reshape(self.input.shape).contiguous(),
+            self.input,
+            self.mean.contiguous(),
+            self.plain_rstd.contiguous(),
+        )
+        return self.view(
+            kernels.native_group_norm_backward(*given, None, *self.sizes, [True, False, False])[0]
+        )
 
     def per_channel_sum(self, t: Tensor) -> Tensor:
         return t.sum((0, 3)).reshape(self.sizes[1])
 
 
 def _group_backward_vjp(
-    gs: Any, grad_out: Tensor, input: Tensor, mean: Tensor, rstd: Tensor, weight: Any, N: int, C: int, HxW: int, group: int, needs: Any
+    gs: Any,
+    grad_out: Tensor,
+    input: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Any,
+    N: int,
+    C: int,
+    HxW: int,
+    group: int,
+    needs: Any,
 ) -> tuple[Any, ...]:
     by_x, by_weight, by_bias = gs
     s = _Groups(input, mean, rstd, weight, N, C, HxW, group)
@@ -381,7 +473,9 @@ def _group_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
     x = batch.expand(x, batched[0], size)
     own = batched[1] or batched[2]
     w, b = (None, None) if own else (weight, bias)
-    out, mean, rstd = func(x.reshape(size * N, C, HxW).contiguous(), w, b, size * N, C, HxW, group, eps)
+    out, mean, rstd = func(
+        x.reshape(size * N, C, HxW).contiguous(), w, b, size * N, C, HxW, group, eps
+    )
     if own:
         out = out.reshape(size, N, C, HxW)
         for apply, t in ((torch.mul, weight), (torch.add, bias)):
@@ -390,14 +484,19 @@ def _group_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
     return out.reshape(x.shape), mean.reshape(size, N, group), rstd.reshape(size, N, group)
 
 
-def _group_weight(g: Tensor, input: Tensor, N: int, C: int, HxW: int, group: int, eps: float) -> Dense:
+def _group_weight(
+    g: Tensor, input: Tensor, N: int, C: int, HxW: int, group: int, eps: float
+) -> Dense:
     normalized = torch.nn.functional.group_norm(input.reshape(-1, C, HxW), group, eps=eps)
     return Dense((g.reshape(-1, N, C, HxW) * normalized.reshape(-1, N, C, HxW)).sum((1, 3)))
 
 
 register(
     "native_group_norm",
-    per_sample={"weight": _group_weight, "bias": lambda g, N, C, HxW: Dense(g.reshape(-1, N, C, HxW).sum((1, 3)))},
+    per_sample={
+        "weight": _group_weight,
+        "bias": lambda g, N, C, HxW: Dense(g.reshape(-1, N, C, HxW).sum((1, 3))),
+    },
     vjp={("input", "weight", "bias"): _group_vjp},
     jvp=_group_jvp,
     batch=_group_batch,
@@ -416,20 +515,35 @@ register(
 # ---- root mean square norm: an op of its own on CUDA, which has a kernel for it; elsewhere ATen decomposes it before a level sees it
 
 
-def _rms(input: Tensor, normalized_shape: Any, weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:
+def _rms(
+    input: Tensor, normalized_shape: Any, weight: Tensor | None, eps: float | None
+) -> tuple[Tensor, Tensor]:
     wide = input.to(torch.promote_types(input.dtype, torch.float32))
     dims = _layer_dims(input.shape, normalized_shape)[1]
-    rstd = (mean_over(wide * wide, dims) + (torch.finfo(wide.dtype).eps if eps is None else eps)).rsqrt()
+    rstd = (
+        mean_over(wide * wide, dims) + (torch.finfo(wide.dtype).eps if eps is None else eps)
+    ).rsqrt()
     out = wide * rstd
     return (out if weight is None else out * weight).to(input.dtype), rstd
 
 
-def _rms_backward(grad_out: Tensor, input: Tensor, normalized_shape: Any, rstd: Tensor, weight: Any, output_mask: Any) -> tuple[Any, Any]:
+def _rms_backward(
+    grad_out: Tensor,
+    input: Tensor,
+    normalized_shape: Any,
+    rstd: Tensor,
+    weight: Any,
+    output_mask: Any,
+) -> tuple[Any, Any]:
     lead, dims = _layer_dims(input.shape, normalized_shape)
     unit = input * rstd
     g = grad_out if weight is None else grad_out * weight
     gx = (rstd * (g - unit * mean_over(g * unit, dims))).to(input.dtype) if output_mask[0] else None
-    gw = sum_over(grad_out * unit, lead).to(weight.dtype) if output_mask[1] and weight is not None else None
+    gw = (
+        sum_over(grad_out * unit, lead).to(weight.dtype)
+        if output_mask[1] and weight is not None
+        else None
+    )
     return gx, gw
 
 

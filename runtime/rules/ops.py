@@ -14,11 +14,25 @@ from ..errors import MissingRule
 from ..seam.keys import uncounted
 from ..seam.level_mode import hand_over_directly
 from ..seam.levels import innermost
-from .record import NESTED, RECORDS, Formula, Meta, NestedMeta, Record, listeners, overload, parameters
+from .record import (
+    NESTED,
+    RECORDS,
+    Formula,
+    Meta,
+    NestedMeta,
+    Record,
+    listeners,
+    overload,
+    parameters,
+)
 
 FUNCTIONAL, VIEW, INPLACE, OUT = range(4)
 # the dtypes that can have a gradient or a tangent
-DIFFERENTIABLE = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex))
+DIFFERENTIABLE = frozenset(
+    d
+    for d in vars(torch).values()
+    if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex)
+)
 
 
 def _blocksize(t: torch.Tensor) -> Any:
@@ -26,7 +40,11 @@ def _blocksize(t: torch.Tensor) -> Any:
 
 
 def _geometry(t: torch.Tensor) -> Any:
-    return (t.shape, t.stride(), t.storage_offset()) if t.layout is torch.strided else (t.shape, None, 0)
+    return (
+        (t.shape, t.stride(), t.storage_offset())
+        if t.layout is torch.strided
+        else (t.shape, None, 0)
+    )
 
 
 @functools.cache
@@ -79,7 +97,9 @@ class Plan:
         self.needs = frozenset(op.arg_names[i] for i in self.at)
         slots: dict[tuple[int, Any], int] = {}
         self.names: list[str] = []
-        self.steps: list[tuple[tuple[int, ...], Formula, Callable[[list[Any]], Any], bool, bool]] = []
+        self.steps: list[
+            tuple[tuple[int, ...], Formula, Callable[[list[Any]], Any], bool, bool]
+        ] = []
         covered: set[str] = set()
         for key, formula in op.record.vjp.items():
             targets = (key,) if isinstance(key, str) else tuple(key)
@@ -175,10 +195,13 @@ class Op:
         self._derive_facts()
         self.plans: dict[int, Any] = {}
         self.node_class: Any = None
-        self.jvp: Any = None  # `runtime.func.tangent_rules` and `runtime.func.batch` store here what they derive from the record
+        # `runtime.func.tangent_rules` and `runtime.func.batch` store here what they derive
+        # from the record
+        self.jvp: Any = None
         self.batch: Any = None
         self.accepted: set[Any] | None = set()
-        self.decomposed: Any = False if nested and not self.composite else None  # decompositions of torch's table read shapes
+        # decompositions of torch's table read shapes
+        self.decomposed: Any = False if nested and not self.composite else None
 
     def _read_schema(self) -> None:
         schema = self.func._schema
@@ -186,15 +209,19 @@ class Op:
         self.arg_names = tuple(a.name for a in arguments)
         self.positions = {name: i for i, name in enumerate(self.arg_names)}
         self.defaults = tuple(a.default_value if a.has_default_value() else None for a in arguments)
-        self.tensor_args = tuple(i for i, a in enumerate(arguments) if "Tensor" in str(a.type) and not a.kwarg_only)
+        self.tensor_args = tuple(
+            i for i, a in enumerate(arguments) if "Tensor" in str(a.type) and not a.kwarg_only
+        )
         self.n_results = len(schema.returns)
         self.base_name = schema.name.split("::")[1]
         written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
         returned = [r.alias_info for r in schema.returns if r.alias_info is not None]
-        self.fills_argument = bool(written and not returned and schema.returns)  # the tape saves this argument after the call
+        # the tape saves this argument after the call
+        self.fills_argument = bool(written and not returned and schema.returns)
         self.multi_view = False
         if self.fills_argument:
-            self.kind = FUNCTIONAL  # it also updates a buffer, as running statistics; its results are new tensors
+            # it also updates a buffer, as running statistics; its results are new tensors
+            self.kind = FUNCTIONAL
         elif written:
             self.kind = OUT if any(a.kwarg_only for a in written) else INPLACE
         elif returned:
@@ -217,21 +244,34 @@ class Op:
         if nested:
             if self.record is None and func in RECORDS and RECORDS[func].nondiff is True:
                 self.record = RECORDS[func]
-            self.composite = self.composite and not torch._C._dispatch_has_kernel_for_dispatch_key(func._name, DispatchKey.NestedTensorCPU)
+            self.composite = self.composite and not torch._C._dispatch_has_kernel_for_dispatch_key(
+                func._name, DispatchKey.NestedTensorCPU
+            )
 
     def _derive_facts(self) -> None:
         """Compute what depends on the schema and the record together."""
         nondiff = self.record.nondiff if self.record else ()
-        if self.kind is FUNCTIONAL and not any("Tensor" in str(r.type) for r in self.func._schema.returns):
+        if self.kind is FUNCTIONAL and not any(
+            "Tensor" in str(r.type) for r in self.func._schema.returns
+        ):
             nondiff = True  # `item`, `equal`: a result that is no tensor has no derivative
-        self.nondiff: frozenset[int] = frozenset(range(max(self.n_results, 1))) if nondiff is True else frozenset(nondiff or ())
+        self.nondiff: frozenset[int] = (
+            frozenset(range(max(self.n_results, 1)))
+            if nondiff is True
+            else frozenset(nondiff or ())
+        )
         self.vjp_args: frozenset[int] = frozenset()
         if self.record is not None and self.record.vjp is not None:
             keys = [k for key in self.record.vjp for k in ((key,) if isinstance(key, str) else key)]
             self.vjp_args = frozenset(self.positions[k] for k in keys if k in self.positions)
             self.kernel = _binding(self.func) or self.kernel
         self.fills = self.kind in (FUNCTIONAL, OUT)
-        self.special = self.kind in (INPLACE, OUT) or self.record is None or self.record.vjp is None or bool(self.nondiff)
+        self.special = (
+            self.kind in (INPLACE, OUT)
+            or self.record is None
+            or self.record.vjp is None
+            or bool(self.nondiff)
+        )
 
     def locate(self, name: str) -> tuple[int, Any]:
         """The slot of a formula's parameter, as in :class:`Plan`."""
@@ -248,7 +288,9 @@ class Op:
                 if inner is None:
                     certain = at >= 0 and str(self.func._schema.arguments[at].type) == "Tensor"
                     return at, reader if certain else _fact(reader)
-        raise ValueError(f"{self.func}: a formula asks for {name!r}, which is neither an argument {self.arg_names} nor a result")
+        raise ValueError(
+            f"{self.func}: a formula asks for {name!r}, which is neither an argument {self.arg_names} nor a result"
+        )
 
     def argument(self, i: int, args: Any, kwargs: dict[str, Any]) -> Any:
         """The value of argument ``i`` in a call, or its default."""
@@ -259,7 +301,14 @@ class Op:
     def operands(self, args: Any, kwargs: dict[str, Any], outs: Any, reach: int) -> list[Any]:
         """``[*arguments, *results]`` of a call, which slots index. The first ``reach`` arguments get their defaults if they are absent."""
         n = len(args)
-        operands = [*args, *((self.argument(i, args, kwargs) for i in range(n, reach)) if kwargs else self.defaults[n:reach])]
+        operands = [
+            *args,
+            *(
+                (self.argument(i, args, kwargs) for i in range(n, reach))
+                if kwargs
+                else self.defaults[n:reach]
+            ),
+        ]
         if self.n_results == 1:
             operands.append(outs)
         else:  # an in-place op has one result, but its functional form may have more
@@ -273,11 +322,16 @@ class Op:
         """
         if self.kind is FUNCTIONAL:
             level = innermost(args, kwargs)
-            if level is not None and (handed := hand_over_directly(level, self.func, args, kwargs)) is not NotImplemented:
+            if (
+                level is not None
+                and (handed := hand_over_directly(level, self.func, args, kwargs))
+                is not NotImplemented
+            ):
                 return handed
         if not self.fills:
             return self.kernel(*args, **kwargs)
-        return uncounted(self.kernel, *args, **kwargs)  # counts no versions; sparse kernels fill results through views
+        # counts no versions; sparse kernels fill results through views
+        return uncounted(self.kernel, *args, **kwargs)
 
     def plan(self, wanted: int) -> Any:
         """The plan for the wanted arguments (a bit for each position), or ``NO_PLAN`` if one of them has no formula."""
@@ -291,11 +345,24 @@ class Op:
         return f"<Op {self.func}>"
 
 
-_BOUND = frozenset(("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "mm.default", "bmm.default", "addmm.default", "view.default"))
+_BOUND = frozenset(
+    (
+        "add.Tensor",
+        "sub.Tensor",
+        "mul.Tensor",
+        "div.Tensor",
+        "mm.default",
+        "bmm.default",
+        "addmm.default",
+        "view.default",
+    )
+)
 
 
 def _takes_tensors(func: torch._ops.OpOverload) -> bool:
-    return any("Tensor" in str(a.type) for a in func._schema.arguments) and not any(a.is_out for a in func._schema.arguments)
+    return any("Tensor" in str(a.type) for a in func._schema.arguments) and not any(
+        a.is_out for a in func._schema.arguments
+    )
 
 
 def _binding(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
@@ -306,12 +373,20 @@ def _binding(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
     (``mse_loss`` of the operator does not reduce).
     """
     schema = func._schema
-    if func.namespace != "aten" or schema.is_mutable or any(str(r.type) != "Tensor" for r in schema.returns):
+    if (
+        func.namespace != "aten"
+        or schema.is_mutable
+        or any(str(r.type) != "Tensor" for r in schema.returns)
+    ):
         return None
     if len(schema.returns) > 1 and schema.returns[0].name:
         return None  # the binding would return a named tuple
     name = schema.name.removeprefix("aten::")
-    others = (getattr(func.overloadpacket, o) for o in func.overloadpacket.overloads() if o != func._overloadname)
+    others = (
+        getattr(func.overloadpacket, o)
+        for o in func.overloadpacket.overloads()
+        if o != func._overloadname
+    )
     if f"{name}.{func._overloadname}" not in _BOUND and (
         any(a.has_default_value() for a in schema.arguments) or any(map(_takes_tensors, others))
     ):
@@ -328,7 +403,8 @@ def _functional(func: torch._ops.OpOverload, base: str) -> torch._ops.OpOverload
         name = base[:-1]
     else:
         return None
-    name = "_conj_physical" if name == "conj_physical" else name  # that op is composed of others, and returns a real argument itself
+    # that op is composed of others, and returns a real argument itself
+    name = "_conj_physical" if name == "conj_physical" else name
     which = func._overloadname
     wanted = len(func._schema.arguments)
     # pow_.Scalar belongs to pow.Tensor_Scalar, ldexp_ to ldexp.Tensor, transpose_ to transpose.int, bernoulli_.float to bernoulli.p
@@ -345,7 +421,9 @@ def _functional(func: torch._ops.OpOverload, base: str) -> torch._ops.OpOverload
 
 
 _NESTED_OPS: dict[int, Op] = {}
-_OPS: dict[int, Op] = {}  # by id of the overload, since its own hash is a Python function; an Op holds its overload, so the id stays valid
+# by id of the overload, since its own hash is a Python function; an Op holds its overload, so the
+# id stays valid
+_OPS: dict[int, Op] = {}
 listeners.extend((_OPS.clear, _NESTED_OPS.clear))  # a new record makes these facts stale
 
 
@@ -373,12 +451,16 @@ PROVIDERS: list[Callable[[Op, str], Callable[..., Any] | None]] = []
 
 def decomposition_of(op: Op, rule: str) -> Callable[..., Any] | None:
     """The op in terms of other ops: from its record, else ATen's composite kernel, else torch's decomposition table, else a provider."""
-    return _decomposed(op) or next((found for provider in PROVIDERS if (found := provider(op, rule)) is not None), None)
+    return _decomposed(op) or next(
+        (found for provider in PROVIDERS if (found := provider(op, rule)) is not None), None
+    )
 
 
 def _decomposed(op: Op) -> Callable[..., Any] | None:
     if op.decomposed is None:
-        found: Any = op.record.decomposition if op.record is not None and op.kind != INPLACE else None
+        found: Any = (
+            op.record.decomposition if op.record is not None and op.kind != INPLACE else None
+        )
         if found is None and op.composite:
             found = op.func.decompose
         if found is None:
@@ -401,4 +483,7 @@ def written_out(op: Op, rule: str) -> Callable[..., Any]:
 
 def generator_of(args: Iterable[Any], kwargs: Mapping[str, Any]) -> torch.Generator:
     """The generator from which a call draws. ``poisson`` and ``rrelu`` take it by position."""
-    return next((a for a in (*args, *kwargs.values()) if isinstance(a, torch.Generator)), torch.default_generator)
+    return next(
+        (a for a in (*args, *kwargs.values()) if isinstance(a, torch.Generator)),
+        torch.default_generator,
+    )

@@ -73,12 +73,16 @@ def exclusive_product(x: Tensor, dim: int) -> Tensor:
     n = x.shape[dim]
     if n == 0:
         return x
-    return torch.cat([torch.ones_like(x.narrow(dim, 0, 1)), running_product(x.narrow(dim, 0, n - 1), dim)], dim)
+    return torch.cat(
+        [torch.ones_like(x.narrow(dim, 0, 1)), running_product(x.narrow(dim, 0, n - 1), dim)], dim
+    )
 
 
 def product_of_others(x: Tensor, dim: int) -> Tensor:
     """For each element the product of all others along ``dim``. Unlike ``result / x`` it is right if elements are zero."""
-    product: Tensor = times(exclusive_product(x, dim), exclusive_product(x.flip(dim), dim).flip(dim))
+    product: Tensor = times(
+        exclusive_product(x, dim), exclusive_product(x.flip(dim), dim).flip(dim)
+    )
     return product
 
 
@@ -99,7 +103,10 @@ def running_product_jvp(t: Tensor, x: Tensor, dim: int) -> Tensor:
 elementwise(
     "runtime::times",
     {"self": lambda g, other: times(g, conj(other)), "other": lambda g, self: times(g, conj(self))},
-    {"self": lambda self_t, other: times(self_t, other), "other": lambda other_t, self: times(self, other_t)},
+    {
+        "self": lambda self_t, other: times(self_t, other),
+        "other": lambda other_t, self: times(self, other_t),
+    },
 )
 register(
     "runtime::running_product",

@@ -32,7 +32,9 @@ def _packed(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> An
     return input.flatten(0, 1).index_select(0, rows.to(input.device)), sizes
 
 
-def padded(data: torch.Tensor, sizes: Sequence[int], length: int, value: float = 0.0) -> torch.Tensor:
+def padded(
+    data: torch.Tensor, sizes: Sequence[int], length: int, value: float = 0.0
+) -> torch.Tensor:
     """A packed sequence, (total, …), as (N, ``length``, …), with ``value`` after the end of a sequence. ``sizes``: how many sequences have
     each time."""
     n = sizes[0]
@@ -41,7 +43,10 @@ def padded(data: torch.Tensor, sizes: Sequence[int], length: int, value: float =
     starts = [*itertools.accumulate(sizes, initial=0)]
     missing = [t >= len(sizes) or i >= sizes[t] for i in range(n) for t in range(length)]
     # a step that is missing is filled from the first one of its own sequence, so that sequences stay apart
-    at = [i if gone else starts[t] + i for (i, t), gone in zip(itertools.product(range(n), range(length)), missing, strict=True)]
+    at = [
+        i if gone else starts[t] + i
+        for (i, t), gone in zip(itertools.product(range(n), range(length)), missing, strict=True)
+    ]
     rows = data.index_select(0, torch.tensor(at, device=data.device))
     mask = torch.tensor(missing, device=data.device).view(-1, *[1] * (data.dim() - 1))
     return rows.masked_fill(mask, value).reshape(n, length, *data.shape[1:])
@@ -55,11 +60,19 @@ def packed_again(out: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     return out.flatten(0, 1).index_select(0, torch.tensor(at, device=out.device))
 
 
-def _unpack(g: torch.Tensor, input_shape: Any, lengths: torch.Tensor, batch_first: bool) -> torch.Tensor:
+def _unpack(
+    g: torch.Tensor, input_shape: Any, lengths: torch.Tensor, batch_first: bool
+) -> torch.Tensor:
     """The gradient of the padded input. Each packed row goes back to its step and sequence, which are found by packing the step numbers."""
     rows, _ = _rows(input_shape, lengths, batch_first)
     padded = g.new_zeros(input_shape).flatten(0, 1)
     return padded.index_add(0, rows.to(g.device), g).view(input_shape)
 
 
-register("_pack_padded_sequence", vjp={"input": _unpack}, decomposition=_packed, nondiff=(1,), family="packing")
+register(
+    "_pack_padded_sequence",
+    vjp={"input": _unpack},
+    decomposition=_packed,
+    nondiff=(1,),
+    family="packing",
+)

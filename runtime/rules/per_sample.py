@@ -123,7 +123,11 @@ class Term:
 
     def smaller(self) -> Term:
         """The dense gradients, if they are needed for the norms and take no more memory than what they are computed of. Else this term."""
-        return Dense(self.dense()) if self.needs_dense() and self.dense_bytes <= sum(t.nbytes for t in self.held()) else self
+        return (
+            Dense(self.dense())
+            if self.needs_dense() and self.dense_bytes <= sum(t.nbytes for t in self.held())
+            else self
+        )
 
     @property
     def dense_bytes(self) -> int:
@@ -156,7 +160,8 @@ class Outer(Term):
             self._write(out)
             return out
         left, right = self.left.mT, self.right
-        return left * right if right.shape[1] == 1 else left @ right  # of one vector: a product writes its result once
+        # of one vector: a product writes its result once
+        return left * right if right.shape[1] == 1 else left @ right
 
     def write(self, out: Tensor) -> None:
         if self._takes(out):
@@ -167,7 +172,9 @@ class Outer(Term):
     def _takes(self, out: Tensor) -> bool:
         """Whether a kernel may write to a tensor such as ``out``: nothing is recorded or converted on the way."""
         tensors = (out, self.left, self.right)
-        return are_plain(*tensors) and not any(t.requires_grad or t.dtype is not self.dtype for t in tensors)
+        return are_plain(*tensors) and not any(
+            t.requires_grad or t.dtype is not self.dtype for t in tensors
+        )
 
     def _write(self, out: Tensor) -> None:
         left, right = self.left.mT, self.right
@@ -267,9 +274,17 @@ class Windows(Term):
 
     def __init__(self, g: Tensor, x: Tensor, shape: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
                  groups: int) -> None:  # fmt: skip
-        self.g, self.x, self.size, self.shape, self.dtype = g, x, g.shape[0], torch.Size(shape), g.dtype
+        self.g, self.x, self.size, self.shape, self.dtype = (
+            g,
+            x,
+            g.shape[0],
+            torch.Size(shape),
+            g.dtype,
+        )
         rank = len(shape) - 2
-        self.stride, self.padding, self.dilation = (list(a) * (rank if len(a) == 1 else 1) for a in (stride, padding, dilation))
+        self.stride, self.padding, self.dilation = (
+            list(a) * (rank if len(a) == 1 else 1) for a in (stride, padding, dilation)
+        )
         self.groups = groups
         places = g.shape[1] * math.prod(g.shape[3:])
         rows, columns = shape[0] // groups, math.prod(shape[1:])
@@ -291,13 +306,22 @@ class Windows(Term):
     def _factors(self) -> tuple[Tensor, Tensor]:
         """The cotangent and the windows, of shapes (B, groups, places, O / groups) and (B, groups, places, C / groups * kernel)."""
         rank = len(self.shape) - 2
-        windows = torch.nn.functional.pad(self.x, [p for n in reversed(self.padding) for p in (n, n)])
-        for d, (n, stride, dilation) in enumerate(zip(self.shape[2:], self.stride, self.dilation, strict=True)):
+        windows = torch.nn.functional.pad(
+            self.x, [p for n in reversed(self.padding) for p in (n, n)]
+        )
+        for d, (n, stride, dilation) in enumerate(
+            zip(self.shape[2:], self.stride, self.dilation, strict=True)
+        ):
             windows = windows.unfold(3 + d, (n - 1) * dilation + 1, stride)[..., ::dilation]
-        windows = windows.unflatten(2, (self.groups, -1))  # B, N, groups, C / groups, *places, *kernel
+        # B, N, groups, C / groups, *places, *kernel
+        windows = windows.unflatten(2, (self.groups, -1))
         places, kernel = range(4, 4 + rank), range(4 + rank, 4 + 2 * rank)
         columns = math.prod(self.shape[1:])
-        right = windows.permute(0, 2, 1, *places, 3, *kernel).reshape(self.size, self.groups, -1, columns).conj()
+        right = (
+            windows.permute(0, 2, 1, *places, 3, *kernel)
+            .reshape(self.size, self.groups, -1, columns)
+            .conj()
+        )
         left = self.g.unflatten(2, (self.groups, -1)).permute(0, 2, 1, *places, 3)
         return left.reshape(self.size, self.groups, right.shape[2], -1), right
 
@@ -311,7 +335,9 @@ class Windows(Term):
             return torch.cat(list(parts))
         found = empty_in_huge_pages((self.size, *self.shape), self.dtype, self.g.device)
         for place, part in zip(found.split(step), parts, strict=True):
-            place.copy_(part)  # at once, as `part` is still in the cache; the replay of a captured program does so as well
+            # at once, as `part` is still in the cache; the replay of a captured program
+            # does so as well
+            place.copy_(part)
         return found
 
     def _dense(self) -> Tensor:
@@ -319,14 +345,25 @@ class Windows(Term):
         return self._backward(g, x, self.size).reshape(self.size, *self.shape)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        return self._backward(scaled_by(weights, self.g).flatten(0, 1), wide(self.x).flatten(0, 1), 1)
+        return self._backward(
+            scaled_by(weights, self.g).flatten(0, 1), wide(self.x).flatten(0, 1), 1
+        )
 
     def _backward(self, g: Tensor, x: Tensor, times: int) -> Tensor:
         """The gradient of the weight of a convolution with so many ``times`` the groups."""
         shape = (times * self.shape[0], *self.shape[1:])
         like = g.new_empty(1).expand(shape)  # of the weight its shape alone matters
-        geometry = (self.stride, self.padding, self.dilation, False, [0] * len(self.stride), times * self.groups)
-        found: Tensor = torch.ops.aten.convolution_backward(g, x, like, None, *geometry, [False, True, False])[1]
+        geometry = (
+            self.stride,
+            self.padding,
+            self.dilation,
+            False,
+            [0] * len(self.stride),
+            times * self.groups,
+        )
+        found: Tensor = torch.ops.aten.convolution_backward(
+            g, x, like, None, *geometry, [False, True, False]
+        )[1]
         return found
 
     def squared_norms(self, grams: Grams) -> Tensor:
@@ -338,7 +375,15 @@ class Windows(Term):
     def dot(self, v: Tensor) -> Tensor:
         nothing = [0] * len(self.stride)
         moved = torch.ops.aten.convolution(
-            self.x.flatten(0, 1), v, None, self.stride, self.padding, self.dilation, False, nothing, self.groups
+            self.x.flatten(0, 1),
+            v,
+            None,
+            self.stride,
+            self.padding,
+            self.dilation,
+            False,
+            nothing,
+            self.groups,
         )
         return real((self.g.conj() * moved.reshape(self.g.shape)).flatten(1).sum(1))
 
@@ -362,7 +407,9 @@ class Rows(Term):
         rows, n = self.shape
         first = torch.arange(self.size, device=self.indices.device).unsqueeze(1) * rows
         table = self.g.new_zeros(self.size * rows, n)
-        return table.index_add(0, (self.indices + first).flatten(), self.g.flatten(0, 1)).reshape(self.size, rows, n)
+        return table.index_add(0, (self.indices + first).flatten(), self.g.flatten(0, 1)).reshape(
+            self.size, rows, n
+        )
 
     def held(self) -> Sequence[Tensor]:
         return self.indices, self.g
@@ -375,7 +422,9 @@ class Rows(Term):
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         scaled = scaled_by(weights, self.g)
-        return scaled.new_zeros(self.shape).index_add(0, self.indices.flatten(), scaled.flatten(0, 1))
+        return scaled.new_zeros(self.shape).index_add(
+            0, self.indices.flatten(), scaled.flatten(0, 1)
+        )
 
     def squared_norms(self, grams: Grams) -> Tensor:
         return self._by_pairs(self)
@@ -398,20 +447,29 @@ def joined(terms: Sequence[Term]) -> list[Term]:
     ready = [t for t in terms if isinstance(t, Dense)]
     found = [t for t in terms if not isinstance(t, (Outer, Rows, Dense))]
     if outers:
-        found.append(Outer(torch.cat([t.left for t in outers], 1), torch.cat([t.right for t in outers], 1)) if outers[1:] else outers[0])
+        found.append(
+            Outer(torch.cat([t.left for t in outers], 1), torch.cat([t.right for t in outers], 1))
+            if outers[1:]
+            else outers[0]
+        )
     if len(tables) == 1:
         found += tables
     elif tables:
         indices, g = torch.cat([t.indices for t in tables], 1), torch.cat([t.g for t in tables], 1)
         found.append(Rows(indices, g, tables[0].shape[0]))
     if ready:
-        found.append(Dense(functools.reduce(torch.add, [t.values for t in ready])) if ready[1:] else ready[0])
+        found.append(
+            Dense(functools.reduce(torch.add, [t.values for t in ready])) if ready[1:] else ready[0]
+        )
     return found
 
 
 def are_plain(*tensors: Tensor) -> bool:
     """Whether what is computed of ``tensors`` may be written to plain memory: none is a value, or wrapped by a transform of torch's own."""
-    return all(type(t) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)
+    return all(
+        type(t) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(t)
+        for t in tensors
+    )
 
 
 def flat(t: Tensor) -> Tensor:

@@ -22,10 +22,16 @@ _rules: dict[Any, Rule] = {}
 
 def rule_of(op: Op) -> Rule | None:
     """The rule of an op, or None. That of a write is that of its functional form."""
-    found = op.record.places if op.record is not None and op.record.places is not None else _rules.get(op.func)
+    found = (
+        op.record.places
+        if op.record is not None and op.record.places is not None
+        else _rules.get(op.func)
+    )
     if found is None and op.functional is not None:
         return rule_of(op.functional)
-    if found is None and (torch.Tag.pointwise in op.func.tags or (op.record is not None and op.record.elementwise)):
+    if found is None and (
+        torch.Tag.pointwise in op.func.tags or (op.record is not None and op.record.elementwise)
+    ):
         return aligned
     return found
 
@@ -58,7 +64,9 @@ def _by_leading(call: Placed, cores: dict[str, int]) -> Place:
     for name, t, place in known:
         if place is not None:
             if place.dim >= t.dim() - cores[name]:
-                raise Mixed(f"it computes along dimension {place.dim} of {name}, which runs over the samples")
+                raise Mixed(
+                    f"it computes along dimension {place.dim} of {name}, which runs over the samples"
+                )
             found.append(place.moved(place.dim + lead - (t.dim() - cores[name])))
     place = one_place(found)
     n = place.length(call.size)
@@ -66,7 +74,9 @@ def _by_leading(call: Placed, cores: dict[str, int]) -> Place:
         dim = place.dim - lead + t.dim() - cores[name]
         if own is None and dim >= 0 and t.shape[dim] == n:
             call.places[name] = place.moved(dim)
-        elif (own is not None and t.shape[own.dim] != n) or (own is None and dim >= 0 and t.shape[dim] not in (1, n)):
+        elif (own is not None and t.shape[own.dim] != n) or (
+            own is None and dim >= 0 and t.shape[dim] not in (1, n)
+        ):
             raise Mixed("its arguments do not have the same number of samples")
     return place
 
@@ -102,7 +112,11 @@ def _distances(call: Placed) -> Place:
     """Distances of the rows of two matrices: the rows of one of them may be samples, and so may stacks of both."""
     for name, dim in (("x1", -2), ("x2", -1)):
         place, t = call.place(name), call.args[name]
-        if place is not None and place.dim == t.dim() - 2 and call.place("x2" if name == "x1" else "x1") is None:
+        if (
+            place is not None
+            and place.dim == t.dim() - 2
+            and call.place("x2" if name == "x1" else "x1") is None
+        ):
             return place.moved(call.outs[0].dim() + dim)
     return _by_leading(call, {"x1": 2, "x2": 2})
 
@@ -171,8 +185,12 @@ def _by_counts(counts: Tensor) -> Pooled:
 
 def _only(call: Placed, *names: str) -> None:
     """Raise unless all other arguments are the same for all samples."""
-    if other := [name for name, p in call.places.items() if isinstance(p, Place) and name not in names]:
-        raise Mixed(f"its argument {other[0]} must be the same for all samples, and differs between them")
+    if other := [
+        name for name, p in call.places.items() if isinstance(p, Place) and name not in names
+    ]:
+        raise Mixed(
+            f"its argument {other[0]} must be the same for all samples, and differs between them"
+        )
 
 
 def front(*names: str, dim: int = 0) -> Rule:
@@ -182,7 +200,9 @@ def front(*names: str, dim: int = 0) -> Rule:
         _only(call, *names)
         place = one_place([p for p in map(call.place, names) if p is not None])
         if place.dim != dim:
-            raise Mixed(f"it has the batch in dimension {dim}, and the samples lie in dimension {place.dim}")
+            raise Mixed(
+                f"it has the batch in dimension {dim}, and the samples lie in dimension {place.dim}"
+            )
         for name in names:
             if call.args.get(name) is not None:
                 call.places[name] = place
@@ -205,9 +225,15 @@ def _batch_norm(call: Placed) -> Any:
         for name in rows:
             if call.args.get(name) is not None:
                 call.places[name] = one_place([place.moved(0), call.place(name) or place.moved(0)])
-        return [place, *[place.moved(0) if o.dim() == 1 and o.numel() else None for o in call.outs[1:]]]
+        return [
+            place,
+            *[place.moved(0) if o.dim() == 1 and o.numel() else None for o in call.outs[1:]],
+        ]
     _only(call, "input")
-    if call.args.get("training", call.op.base_name not in ("_native_batch_norm_legit_no_training", "_batch_norm_no_update")):
+    if call.args.get(
+        "training",
+        call.op.base_name not in ("_native_batch_norm_legit_no_training", "_batch_norm_no_update"),
+    ):
         raise Mixed("batch norm computes its statistics over the batch. Use group norm, or eval()")
     return [place, *[None] * (len(call.outs) - 1)]
 
@@ -217,7 +243,9 @@ def _loss(*others: str, cores: int = 0) -> Rule:
 
     def rule(call: Placed) -> Any:
         names = [name for name in ("self", *others) if call.args.get(name) is not None]
-        part = Placed(call.op, {name: call.args[name] for name in names}, call.places, call.outs, call.size)
+        part = Placed(
+            call.op, {name: call.args[name] for name in names}, call.places, call.outs, call.size
+        )
         place = _by_leading(part, dict.fromkeys(names, cores))
         how = call.args["reduction"]
         return place if how == 0 else _pooled(place, call.size, how == 1)
@@ -242,14 +270,22 @@ def _nll_loss(call: Placed) -> Any:
     if call.args["weight"] is not None:
         counts = counts * call.args["weight"][target.clamp_min(0)]
     own = shifted.split_gradient(counts, call.size).flatten(1).sum(1)
-    return [Pooled(call.size) if bool((own == own[0]).all()) and own[0] > 0 else _by_counts(own), None]
+    return [
+        Pooled(call.size) if bool((own == own[0]).all()) and own[0] > 0 else _by_counts(own),
+        None,
+    ]
 
 
 def _margin_loss(call: Placed) -> Any:
     """Losses of scores (B, C) or (C,) and one target for each row."""
     cores = {"self": 1, "target": 1 if call.op.base_name == "multilabel_margin_loss_forward" else 0}
     _only(call, *cores)
-    place = _by_leading(Placed(call.op, {name: call.args[name] for name in cores}, call.places, call.outs, call.size), cores)
+    place = _by_leading(
+        Placed(
+            call.op, {name: call.args[name] for name in cores}, call.places, call.outs, call.size
+        ),
+        cores,
+    )
     how = call.args["reduction"]
     found = place if how == 0 else _pooled(place, call.size, how == 1)
     return [found, *([place] * (len(call.outs) - 1))]
@@ -259,13 +295,22 @@ def _trilinear(call: Placed) -> Place:
     """The product of three tensors, each with more dimensions of size 1, summed over some dimensions."""
     rank = call.args["i1"].dim() + len(call.args["expand1"])
     summed = [d % rank for d in call.args["sumdim"]]
-    kept = {n: [d for d in range(rank) if d not in [e % rank for e in call.args[f"expand{n}"]]] for n in (1, 2, 3)}
-    place = one_place([p.moved(kept[n][p.dim]) for n in kept if (p := call.place(f"i{n}")) is not None])
+    kept = {
+        n: [d for d in range(rank) if d not in [e % rank for e in call.args[f"expand{n}"]]]
+        for n in (1, 2, 3)
+    }
+    place = one_place(
+        [p.moved(kept[n][p.dim]) for n in kept if (p := call.place(f"i{n}")) is not None]
+    )
     if place.dim in summed:
         raise Mixed("it sums over the samples")
     for n in kept:
         t = call.args[f"i{n}"]
-        if call.place(f"i{n}") is None and place.dim in kept[n] and t.shape[kept[n].index(place.dim)] == place.length(call.size):
+        if (
+            call.place(f"i{n}") is None
+            and place.dim in kept[n]
+            and t.shape[kept[n].index(place.dim)] == place.length(call.size)
+        ):
             call.places[f"i{n}"] = place.moved(kept[n].index(place.dim))
     return place.moved(place.dim - sum(d < place.dim for d in summed))
 
@@ -286,9 +331,13 @@ def _embedding_bag(call: Placed) -> Any:
     bags = call.outs[0].shape[0]
     _only(call, "indices", "per_sample_weights")
     if call.args.get("per_sample_weights") is not None and place is not None:
-        call.places["per_sample_weights"] = one_place([place, call.place("per_sample_weights") or place])
+        call.places["per_sample_weights"] = one_place(
+            [place, call.place("per_sample_weights") or place]
+        )
     if place is None or isinstance(place, Listed) or place.outer != 1 or bags % call.size:
-        raise Mixed("the bags of a sample are not known. Give the indices as a matrix with one row per bag")
+        raise Mixed(
+            "the bags of a sample are not known. Give the indices as a matrix with one row per bag"
+        )
     starts = offsets[:bags].reshape(call.size, -1)[:, 0]
     if not torch.equal(starts, torch.arange(0, call.size, device=starts.device) * place.inner):
         raise Mixed("a bag has the indices of several samples")
@@ -319,8 +368,16 @@ def _solved(right: str, **cores: int) -> Rule:
         t, place = call.args[right], call.place(right)
         vector = t.dim() == call.args[next(iter(cores))].dim() - 1
         alone = all(p is None for name, p in call.places.items() if name != right)
-        if place is not None and alone and not vector and place.dim == t.dim() - (1 if call.args.get("left", True) else 2):
-            return [place.moved(place.dim + call.outs[0].dim() - t.dim()), *[None] * (len(call.outs) - 1)]
+        if (
+            place is not None
+            and alone
+            and not vector
+            and place.dim == t.dim() - (1 if call.args.get("left", True) else 2)
+        ):
+            return [
+                place.moved(place.dim + call.outs[0].dim() - t.dim()),
+                *[None] * (len(call.outs) - 1),
+            ]
         return _by_leading(call, {right: 1 if vector else 2, **cores})
 
     return rule
@@ -340,7 +397,9 @@ def _convolution(call: Placed) -> Place:
         return front("input")(call)  # type: ignore[no-any-return]
     if of_x is None and groups == 1 and not call.args["transposed"]:
         place = of_weight.moved(1)
-    elif groups % call.size or any(p is None or isinstance(p, Listed) or p.outer != 1 for p in (of_x, of_weight)):
+    elif groups % call.size or any(
+        p is None or isinstance(p, Listed) or p.outer != 1 for p in (of_x, of_weight)
+    ):
         raise Mixed("groups of channels are not the samples")
     else:
         place = Place(1, 1, call.outs[0].shape[1] // call.size)
@@ -353,7 +412,8 @@ def _convolution(call: Placed) -> Place:
 def _cat(call: Placed) -> Place:
     parts: Sequence[Tensor] = call.args["tensors"]
     places: list[Place | None] = list(call.places["tensors"])
-    kept = [i for i, t in enumerate(parts) if t.dim() != 1 or t.numel()]  # an empty vector is no part
+    # an empty vector is no part
+    kept = [i for i, t in enumerate(parts) if t.dim() != 1 or t.numel()]
     rank = call.outs[0].dim()
     place = next(p for p in places if p is not None)
     if call.args["dim"] % rank != place.dim:
@@ -382,7 +442,10 @@ def _repeat(call: Placed) -> Place:
 
 
 def _diag_embedded(call: Placed) -> Place:
-    if sorted(d % call.outs[0].dim() for d in (call.args["dim1"], call.args["dim2"])) != [call.outs[0].dim() - 2, call.outs[0].dim() - 1]:
+    if sorted(d % call.outs[0].dim() for d in (call.args["dim1"], call.args["dim2"])) != [
+        call.outs[0].dim() - 2,
+        call.outs[0].dim() - 1,
+    ]:
         raise Mixed("its dimensions are not the last ones")
     return _by_leading(call, {"self": 1})
 
@@ -392,7 +455,9 @@ def _log_probs(call: Placed) -> Any:
     place = call.place("log_probs")
     _only(call, "log_probs", "targets")
     if place != Place(1) or call.args["targets"].dim() != 2:
-        raise Mixed("ctc_loss has the batch in dimension 1 of the scores, and needs the targets as a matrix")
+        raise Mixed(
+            "ctc_loss has the batch in dimension 1 of the scores, and needs the targets as a matrix"
+        )
     return Place(0)
 
 
@@ -407,7 +472,10 @@ _give(
     count_nonzero count_nonzero.dim_IntList""",
     reduced,
 )
-_give("_softmax _safe_softmax _log_softmax cumsum cumprod logcumsumexp cummax cummin topk glu", along())
+_give(
+    "_softmax _safe_softmax _log_softmax cumsum cumprod logcumsumexp cummax cummin topk glu",
+    along(),
+)
 _give("sort sort.stable", _sorted)
 _give("_trilinear", _trilinear)
 _give("multi_margin_loss multilabel_margin_loss_forward", _margin_loss)
@@ -417,8 +485,14 @@ _give("native_group_norm", front("input"))
 _give("convolution", _convolution)
 _give("dot vdot", _dot)
 _give("grid_sampler_2d grid_sampler_3d", front("input", "grid"))
-_give("native_batch_norm _native_batch_norm_legit_functional _native_batch_norm_legit _native_batch_norm_legit.no_stats", _batch_norm)
-_give("_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update", _batch_norm)
+_give(
+    "native_batch_norm _native_batch_norm_legit_functional _native_batch_norm_legit _native_batch_norm_legit.no_stats",
+    _batch_norm,
+)
+_give(
+    "_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update",
+    _batch_norm,
+)
 _give("mse_loss smooth_l1_loss huber_loss soft_margin_loss", _loss("target"))
 _give("binary_cross_entropy", _loss("target", "weight"))
 _give("binary_cross_entropy_with_logits", _loss("target", "weight", "pos_weight"))
@@ -454,8 +528,17 @@ for _names, _core in {
     "col2im": 2,
 }.items():  # fmt: skip
     _give(_names, trailing(_core))
-_give("clone _to_copy copy fill.Scalar fill.Tensor masked_fill.Tensor native_dropout bernoulli bernoulli.p rrelu_with_noise", aligned)
-_give("ones_like zeros_like full_like empty_like rand_like randn_like randint_like randint_like.low_dtype zero", aligned)
-_give("normal_functional uniform exponential hardswish log_sigmoid_forward poisson complex normal.Tensor_float", aligned)
+_give(
+    "clone _to_copy copy fill.Scalar fill.Tensor masked_fill.Tensor native_dropout bernoulli bernoulli.p rrelu_with_noise",
+    aligned,
+)
+_give(
+    "ones_like zeros_like full_like empty_like rand_like randn_like randint_like randint_like.low_dtype zero",
+    aligned,
+)
+_give(
+    "normal_functional uniform exponential hardswish log_sigmoid_forward poisson complex normal.Tensor_float",
+    aligned,
+)
 _give("new_empty new_zeros new_ones new_full new_empty_strided", lambda call: [None])
 _rules.update(VIEWS)

@@ -8,7 +8,18 @@ from typing import Any
 
 import torch
 
-from .places import Mixed, Place, Placed, Tensor, is_packed, listed, one_place, picked, place_of, reshaped
+from .places import (
+    Mixed,
+    Place,
+    Placed,
+    Tensor,
+    is_packed,
+    listed,
+    one_place,
+    picked,
+    place_of,
+    reshaped,
+)
 from .record import overload
 
 VIEWS: dict[Any, Callable[[Placed], Any]] = {}
@@ -43,7 +54,9 @@ def _as_complex(call: Placed, place: Place) -> Place:
     return place
 
 
-@_rule("detach alias lift_fresh _conj _neg_view view_as_real detach_copy alias_copy _conj_copy view_as_real_copy")
+@_rule(
+    "detach alias lift_fresh _conj _neg_view view_as_real detach_copy alias_copy _conj_copy view_as_real_copy"
+)
 def _same(call: Placed, place: Place) -> Place:
     return place
 
@@ -51,7 +64,9 @@ def _same(call: Placed, place: Place) -> Place:
 @_rule("view.dtype view_copy.dtype")
 def _as_dtype(call: Placed, place: Place) -> Place:
     if place.dim == call.args["self"].dim() - 1 and call.outs[0].shape != call.args["self"].shape:
-        raise Mixed("it joins or splits elements of the last dimension, which runs over the samples")
+        raise Mixed(
+            "it joins or splits elements of the last dimension, which runs over the samples"
+        )
     return place
 
 
@@ -73,7 +88,11 @@ def _squeezed(call: Placed, place: Place) -> Place:
 def _expanded(call: Placed, place: Place) -> Place:
     dim = place.dim + call.outs[0].dim() - call.args["self"].dim()
     n = call.outs[0].shape[dim]
-    return place.moved(dim) if n == place.length(call.size) else listed(dim, call.owners("self").expand(n), call.size)
+    return (
+        place.moved(dim)
+        if n == place.length(call.size)
+        else listed(dim, call.owners("self").expand(n), call.size)
+    )
 
 
 @_rule("unsqueeze unsqueeze_copy")
@@ -105,11 +124,17 @@ def _without(call: Placed, place: Place) -> Place:
     return place.moved(place.dim - (dim < place.dim))
 
 
-@_rule("slice.Tensor slice_copy.Tensor split.Tensor split_with_sizes split_copy.Tensor split_with_sizes_copy narrow_copy")
+@_rule(
+    "slice.Tensor slice_copy.Tensor split.Tensor split_with_sizes split_copy.Tensor split_with_sizes_copy narrow_copy"
+)
 def _parts(call: Placed, place: Place) -> Any:
     if _dim(call) != place.dim:
         return place
-    n, first, step = call.args["self"].shape[place.dim], call.args.get("start") or 0, call.args.get("step", 1)
+    n, first, step = (
+        call.args["self"].shape[place.dim],
+        call.args.get("start") or 0,
+        call.args.get("step", 1),
+    )
     owners, found = call.owners("self"), []
     splits = call.op.base_name.startswith("split")
     first = max(0, first + n) if first < 0 else first
@@ -117,7 +142,11 @@ def _parts(call: Placed, place: Place) -> Any:
         length = o.shape[place.dim]
         own = owners[first : first + length * step : step]
         # all parts of a split are likely to be treated alike, and then joined
-        found.append(listed(place.dim, own, call.size, is_packed(place)) if splits else picked(place, place.dim, own, call.size))
+        found.append(
+            listed(place.dim, own, call.size, is_packed(place))
+            if splits
+            else picked(place, place.dim, own, call.size)
+        )
         first += length
     return found
 
@@ -130,7 +159,9 @@ VIEWS[overload("unsafe_split_with_sizes")] = VIEWS[overload("split_with_sizes")]
 def _diagonal(call: Placed, place: Place) -> Place:
     dims = (_dim(call, "dim1"), _dim(call, "dim2"))
     if place.dim in dims:
-        raise Mixed(f"it takes the diagonal along dimension {place.dim}, which runs over the samples")
+        raise Mixed(
+            f"it takes the diagonal along dimension {place.dim}, which runs over the samples"
+        )
     return place.moved(place.dim - sum(d < place.dim for d in dims))
 
 
@@ -144,14 +175,23 @@ def _unfolded(call: Placed, place: Place) -> Place:
 @_rule("as_strided as_strided_copy")
 def _strided(call: Placed, place: Place) -> Place:
     x, out = call.args["self"], call.outs[0]
-    if x.shape == out.shape and x.stride() == out.stride() and x.storage_offset() == out.storage_offset():
+    if (
+        x.shape == out.shape
+        and x.stride() == out.stride()
+        and x.storage_offset() == out.storage_offset()
+    ):
         return place
-    memory = torch.full([x.untyped_storage().nbytes() // x.itemsize], -1, device=x.device)  # for each number in it its sample
-    memory.as_strided(x.shape, x.stride(), x.storage_offset()).copy_(place.owners_in(x.shape, call.size, x.device))
+    # for each number in it its sample
+    memory = torch.full([x.untyped_storage().nbytes() // x.itemsize], -1, device=x.device)
+    memory.as_strided(x.shape, x.stride(), x.storage_offset()).copy_(
+        place.owners_in(x.shape, call.size, x.device)
+    )
     owners = memory.as_strided(out.shape, out.stride(), out.storage_offset())
     found = place_of(owners, call.size)
     if found is None or bool((owners < 0).any()):
-        raise Mixed("it describes memory by strides, and shows elements of several samples. Use views that name dimensions")
+        raise Mixed(
+            "it describes memory by strides, and shows elements of several samples. Use views that name dimensions"
+        )
     return found
 
 
@@ -173,7 +213,11 @@ def _rolled(call: Placed, place: Place) -> Place:
     if not call.args["dims"]:
         raise Mixed("it rolls the elements of all samples in one row. Name a dimension")
     owners = call.owners("self")
-    for shift, dim in zip([shifts] if isinstance(shifts, int) else shifts, call.dims("dims", call.args["self"].dim()), strict=True):
+    for shift, dim in zip(
+        [shifts] if isinstance(shifts, int) else shifts,
+        call.dims("dims", call.args["self"].dim()),
+        strict=True,
+    ):
         owners = owners.roll(shift) if dim == place.dim else owners
     return listed(place.dim, owners, call.size)
 
@@ -196,7 +240,9 @@ def _index_select(call: Placed) -> Place:
         return of_index.moved(dim)
     if own.dim != dim:
         if of_index is not None:
-            raise Mixed("its indices depend on the sample and would pick from all samples. Use gather or take_along_dim")
+            raise Mixed(
+                "its indices depend on the sample and would pick from all samples. Use gather or take_along_dim"
+            )
         return own
     return _picked(own, dim, call.owners("self")[call.args["index"].reshape(-1)], call, of_index)
 
@@ -217,7 +263,11 @@ def _gather(call: Placed) -> Place:
     known = {name: p for name, p in call.places.items() if p is not None}
     place = one_place(list(known.values()))
     picks = call.op.base_name == "gather"
-    if place.dim == dim and call.op.func is overload("scatter.src") and all(t.dim() == 1 for _, t in tensors):
+    if (
+        place.dim == dim
+        and call.op.func is overload("scatter.src")
+        and all(t.dim() == 1 for _, t in tensors)
+    ):
         return _scattered_numbers(call)
     if place.dim == dim and not (picks and "self" not in known):
         raise Mixed(f"its indices run along dimension {dim}, which runs over the samples")
@@ -237,9 +287,17 @@ def _scattered_numbers(call: Placed) -> Place:
     own, index, source = (call.place(name) for name in ("self", "index", "src"))
     rows = call.args["index"]
     by_rows = (index or source).owners(call.size, rows.device)  # type: ignore[union-attr]
-    if (index and source and index != source) or len(by_rows) != len(rows) or (own is None and len(rows) != call.outs[0].numel()):
+    if (
+        (index and source and index != source)
+        or len(by_rows) != len(rows)
+        or (own is None and len(rows) != call.outs[0].numel())
+    ):
         raise Mixed("it writes to several samples by indices")
-    owners = rows.new_zeros(call.outs[0].numel()) if own is None else own.owners(call.size, rows.device).clone()
+    owners = (
+        rows.new_zeros(call.outs[0].numel())
+        if own is None
+        else own.owners(call.size, rows.device).clone()
+    )
     owners[rows] = by_rows
     return listed(0, owners, call.size)
 
@@ -247,7 +305,9 @@ def _scattered_numbers(call: Placed) -> Place:
 def _along_index(call: Placed) -> Place:
     """``index_add`` and others: ``(self, dim, index, source)``."""
     own, source, dim = call.place("self"), call.place("source"), _dim(call)
-    runs = (own is not None and own.dim == dim) or (own is None and source is not None and source.dim == dim)
+    runs = (own is not None and own.dim == dim) or (
+        own is None and source is not None and source.dim == dim
+    )
     if call.place("value") is not None or (call.place("index") is not None and not runs):
         raise Mixed("it writes to several samples by indices")
     if (own or source).dim != dim:  # type: ignore[union-attr]  # one of them has samples
@@ -292,14 +352,17 @@ class _Indices:
         self.places: dict[int, Place] = {}
         dim = 0
         given = call.args["indices"]
-        for index, place in zip(given, call.places.get("indices") or [None] * len(given), strict=True):
+        for index, place in zip(
+            given, call.places.get("indices") or [None] * len(given), strict=True
+        ):
             if index is None:
                 dim += 1
             elif index.dtype in (torch.bool, torch.uint8):
                 each = index.nonzero(as_tuple=True)
                 for i, rows in enumerate(each):
                     self.by_dim[dim + i] = rows
-                    if place is not None:  # which elements a mask picks is told by the mask of each sample
+                    # which elements a mask picks is told by the mask of each sample
+                    if place is not None:
                         owners = place.owners(call.size, rows.device)[each[place.dim]]
                         self.places[dim + i] = listed(0, owners, call.size)
                 dim += index.dim()
@@ -314,7 +377,10 @@ class _Indices:
 
     def place(self) -> Place | None:
         """Where the samples lie in the result by the indices, or None."""
-        found = [p.moved(self.first + p.dim + self.rank - self.by_dim[d].dim()) for d, p in self.places.items()]
+        found = [
+            p.moved(self.first + p.dim + self.rank - self.by_dim[d].dim())
+            for d, p in self.places.items()
+        ]
         return one_place(found) if found else None
 
     def of_rows(self, call: Placed, own: Place) -> Place:
@@ -324,7 +390,11 @@ class _Indices:
         n = call.args["self"].shape[own.dim]
         owners = call.owners("self")[rows.where(rows >= 0, rows + n)]
         for dim in range(rows.dim()):
-            along = owners.movedim(dim, 0).reshape(rows.shape[dim], -1) if owners.numel() else owners.new_zeros(rows.shape[dim], 1)
+            along = (
+                owners.movedim(dim, 0).reshape(rows.shape[dim], -1)
+                if owners.numel()
+                else owners.new_zeros(rows.shape[dim], 1)
+            )
             if not bool((along == along[:, :1]).all()) or (rows.shape[dim] and not owners.numel()):
                 continue
             at = self.first + self.rank - rows.dim() + dim
@@ -347,7 +417,9 @@ def _index(call: Placed) -> Place:
     if own.dim in indices.by_dim:
         return indices.of_rows(call, own)
     if indices.place() is not None:
-        raise Mixed("its indices depend on the sample and would pick from all samples. Use gather or take_along_dim")
+        raise Mixed(
+            "its indices depend on the sample and would pick from all samples. Use gather or take_along_dim"
+        )
     return own.moved(indices.kept(own.dim))
 
 
@@ -373,7 +445,11 @@ def _index_put(call: Placed) -> Place:
     else:
         raise Mixed("it writes to several samples by indices. Use scatter or torch.where")
     at = target.dim - (indices.rank + call.args["self"].dim() - len(indices.by_dim)) + t.dim()
-    if values is not None and values != target.moved(at) and not _same_elements(call, indices, values, target):
+    if (
+        values is not None
+        and values != target.moved(at)
+        and not _same_elements(call, indices, values, target)
+    ):
         raise Mixed("it writes samples to places of other samples")
     if values is None and at >= 0 and t.shape[at] != 1:
         call.places["values"] = target.moved(at)

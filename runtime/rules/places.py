@@ -48,14 +48,20 @@ class Place:
 
     def owners_in(self, shape: Sequence[int], size: int, device: Any) -> Tensor:
         """For each element of a tensor of that shape the number of its sample."""
-        return self.owners(size, device).reshape([-1 if d == self.dim else 1 for d in range(len(shape))]).expand(list(shape))
+        return (
+            self.owners(size, device)
+            .reshape([-1 if d == self.dim else 1 for d in range(len(shape))])
+            .expand(list(shape))
+        )
 
     def split(self, t: Tensor, size: int) -> Tensor:
         """``t`` with the batch in front, as (B, *shape of one sample). The dimension stays, with the elements of one sample."""
         if self.outer == self.inner == 1:
             whole: Tensor = t.movedim(self.dim, 0).unsqueeze(self.dim + 1)
             return whole
-        parts: Tensor = t.unflatten(self.dim, (self.outer, size, self.inner)).movedim(self.dim + 1, 0)
+        parts: Tensor = t.unflatten(self.dim, (self.outer, size, self.inner)).movedim(
+            self.dim + 1, 0
+        )
         return parts.flatten(self.dim + 1, self.dim + 2)
 
     def split_gradient(self, g: Tensor, size: int) -> Tensor:
@@ -98,7 +104,10 @@ class _Rows:
         self.positions[self.slots] = each
         self.filled = torch.ones(size * most, dtype=torch.bool, device=owners.device)
         self.filled[self.slots] = False
-        self.positions, self.filled = self.positions.reshape(size, most), self.filled.reshape(size, most)
+        self.positions, self.filled = (
+            self.positions.reshape(size, most),
+            self.filled.reshape(size, most),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,7 +122,9 @@ class Listed(Place):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Place) or self.dim != other.dim:
             return False
-        return torch.equal(self.rows.owners, other.owners(self.rows.positions.shape[0], self.rows.owners.device))
+        return torch.equal(
+            self.rows.owners, other.owners(self.rows.positions.shape[0], self.rows.owners.device)
+        )
 
     def __hash__(self) -> int:
         return hash(self.dim)
@@ -126,17 +137,26 @@ class Listed(Place):
 
     def split(self, t: Tensor, size: int) -> Tensor:
         positions = self.rows.positions
-        parts: Tensor = t.index_select(self.dim, positions.flatten()).unflatten(self.dim, positions.shape)
+        parts: Tensor = t.index_select(self.dim, positions.flatten()).unflatten(
+            self.dim, positions.shape
+        )
         return parts.movedim(self.dim, 0)
 
     def split_gradient(self, g: Tensor, size: int) -> Tensor:
         filled = self.rows.filled
         return self.split(g, size).masked_fill(
-            filled.reshape([size, *(filled.shape[1] if d == self.dim else 1 for d in range(g.dim()))]), 0
+            filled.reshape(
+                [size, *(filled.shape[1] if d == self.dim else 1 for d in range(g.dim()))]
+            ),
+            0,
         )
 
     def merged(self, t: Tensor) -> Tensor:
-        return t.movedim(0, self.dim).flatten(self.dim, self.dim + 1).index_select(self.dim, self.rows.slots)
+        return (
+            t.movedim(0, self.dim)
+            .flatten(self.dim, self.dim + 1)
+            .index_select(self.dim, self.rows.slots)
+        )
 
 
 ALONE = Alone(0)
@@ -147,7 +167,9 @@ def listed(dim: int, owners: Tensor, size: int, packed: bool = False) -> Place:
     n = owners.numel()
     if n and n % size == 0 and not packed:
         first = int((owners != 0).to(torch.int8).argmax()) if size > 1 else n
-        regular = Place(dim, n // (size * first), first) if first and n % (size * first) == 0 else None
+        regular = (
+            Place(dim, n // (size * first), first) if first and n % (size * first) == 0 else None
+        )
         if regular is not None and torch.equal(regular.owners(size, owners.device), owners):
             return regular
     return Listed(dim, rows=_Rows(owners, size, packed))
@@ -245,7 +267,8 @@ def reshaped(place: Place, old: Sequence[int], new: Sequence[int], size: int) ->
     """The place in a tensor of shape ``new`` that has the elements of one of shape ``old`` in the same order."""
     if isinstance(place, Listed):
         return _reshaped_list(place, old, new, size)
-    old, new = [n or 1 for n in old], [n or 1 for n in new]  # where there are no elements, any place is right
+    # where there are no elements, any place is right
+    old, new = [n or 1 for n in old], [n or 1 for n in new]
     after = place.inner * math.prod(old[place.dim + 1 :])  # elements until the next sample
     rest = math.prod(new)
     for dim, n in enumerate(new):

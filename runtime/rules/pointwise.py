@@ -53,10 +53,20 @@ elementwise(
 pointwise("mul.Scalar", self=lambda other: other)
 elementwise(
     "div.Tensor",
-    {"self": lambda g, other: g / conj(other), "other": lambda g, self, other: -g * conj((self / other) / other)},
-    {"self": lambda self_t, other: self_t / other, "other": lambda other_t, other, result: -other_t * (result / other)},
+    {
+        "self": lambda g, other: g / conj(other),
+        "other": lambda g, self, other: -g * conj((self / other) / other),
+    },
+    {
+        "self": lambda self_t, other: self_t / other,
+        "other": lambda other_t, other, result: -other_t * (result / other),
+    },
 )
-elementwise("div.Scalar", {"self": lambda g, other: g / conj(other)}, {"self": lambda self_t, other: self_t / other})
+elementwise(
+    "div.Scalar",
+    {"self": lambda g, other: g / conj(other)},
+    {"self": lambda self_t, other: self_t / other},
+)
 
 
 def _by_mode(t: Any, other: Any, rounding_mode: Any) -> Any:
@@ -67,11 +77,15 @@ elementwise(
     "div.Tensor_mode",
     {
         "self": lambda g, other, rounding_mode: _by_mode(g, conj(other), rounding_mode),
-        "other": lambda g, self, other, rounding_mode: _by_mode(-g * conj(self / other), conj(other), rounding_mode),
+        "other": lambda g, self, other, rounding_mode: _by_mode(
+            -g * conj(self / other), conj(other), rounding_mode
+        ),
     },
     {
         "self": lambda self_t, other, rounding_mode: _by_mode(self_t, other, rounding_mode),
-        "other": lambda other_t, self, other, rounding_mode: _by_mode(-other_t * (self / other), other, rounding_mode),
+        "other": lambda other_t, self, other, rounding_mode: _by_mode(
+            -other_t * (self / other), other, rounding_mode
+        ),
     },
 )
 elementwise(
@@ -82,7 +96,10 @@ elementwise(
 pointwise("neg", self=lambda: -1)
 pointwise("reciprocal", self=lambda result: -(result * result))
 pointwise(
-    "addcmul", self=lambda: 1, tensor1=lambda tensor2, value: times(tensor2, value), tensor2=lambda tensor1, value: times(tensor1, value)
+    "addcmul",
+    self=lambda: 1,
+    tensor1=lambda tensor2, value: times(tensor2, value),
+    tensor2=lambda tensor1, value: times(tensor1, value),
 )
 pointwise(
     "addcdiv",
@@ -91,11 +108,24 @@ pointwise(
     tensor2=lambda tensor1, tensor2, value: -value * (tensor1 / tensor2) / tensor2,
 )
 pointwise("lerp.Scalar", self=lambda weight: 1 - weight, end=lambda weight: weight)
-pointwise("lerp.Tensor", self=lambda weight: 1 - weight, end=lambda weight: weight, weight=lambda self, end: end - self)
+pointwise(
+    "lerp.Tensor",
+    self=lambda weight: 1 - weight,
+    end=lambda weight: weight,
+    weight=lambda self, end: end - self,
+)
 pointwise("fmod.Scalar", self=lambda: 1)
-pointwise("fmod.Tensor", self=lambda: 1, other=lambda self, other: -torch.div(self, other, rounding_mode="trunc"))
+pointwise(
+    "fmod.Tensor",
+    self=lambda: 1,
+    other=lambda self, other: -torch.div(self, other, rounding_mode="trunc"),
+)
 pointwise("remainder.Scalar", self=lambda: 1)
-pointwise("remainder.Tensor", self=lambda: 1, other=lambda self, other: -torch.div(self, other, rounding_mode="floor"))
+pointwise(
+    "remainder.Tensor",
+    self=lambda: 1,
+    other=lambda self, other: -torch.div(self, other, rounding_mode="floor"),
+)
 
 
 def _hypot_slope(self: torch.Tensor, other: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
@@ -126,7 +156,8 @@ def _power_by_base(self: Any, exponent: Any) -> Any:
             return 2 * self
         return (False, None) if exponent == 0 else exponent * self.pow(exponent - 1)
     power = self.pow(exponent - 1)
-    vanishes = (exponent == 0) & ~power.isfinite()  # elsewhere the slope at exponent 0 has a derivative by the exponent, 1 / self
+    # elsewhere the slope at exponent 0 has a derivative by the exponent, 1 / self
+    vanishes = (exponent == 0) & ~power.isfinite()
     return ~vanishes, exponent * torch.where(vanishes, 1.0, power)
 
 
@@ -139,14 +170,19 @@ def _power_by_exponent(self: Any, exponent: Any, result: Any) -> Any:
         return ~(exponent.real >= 0 if exponent.is_complex() else exponent >= 0), result * -math.inf
     real = exponent.real if exponent.is_complex() else exponent
     vanishes = (self == 0) & (real >= 0)
-    base = torch.where(vanishes, 1.0, self)  # whose logarithm is finite, as it is multiplied by zero in derivatives of higher order
+    # whose logarithm is finite, as it is multiplied by zero in derivatives of higher order
+    base = torch.where(vanishes, 1.0, self)
     return ~vanishes, result * base.to(result.dtype).log()  # a complex log if the power is complex
 
 
 pointwise("pow.Tensor_Scalar", self=_power_by_base)
 pointwise("pow.Tensor_Tensor", self=_power_by_base, exponent=_power_by_exponent)
 pointwise("pow.Scalar", exponent=_power_by_exponent)
-elementwise("sqrt", {"self": lambda g, result: g / (2 * conj(result))}, {"self": lambda self_t, result: self_t / (2 * result)})
+elementwise(
+    "sqrt",
+    {"self": lambda g, result: g / (2 * conj(result))},
+    {"self": lambda self_t, result: self_t / (2 * result)},
+)
 pointwise("rsqrt", self=lambda result: -0.5 * result.pow(3))
 pointwise("exp", self=lambda result: result)
 
@@ -162,8 +198,11 @@ def _exp2_slope(self: torch.Tensor) -> torch.Tensor:
 
 
 pointwise("exp2", self=_exp2_slope)
-pointwise("expm1", self=lambda self: self.exp())  # not result + 1, which cancels if the result is almost -1
-elementwise("log", {"self": lambda g, self: g / conj(self)}, {"self": lambda self_t, self: self_t / self})
+# not result + 1, which cancels if the result is almost -1
+pointwise("expm1", self=lambda self: self.exp())
+elementwise(
+    "log", {"self": lambda g, self: g / conj(self)}, {"self": lambda self_t, self: self_t / self}
+)
 pointwise("log2", self=lambda self: 1 / (self * LN2))
 pointwise("log10", self=lambda self: 1 / (self * math.log(10)))
 pointwise("log1p", self=lambda self: 1 / (self + 1))
@@ -176,9 +215,19 @@ def _share_of_sum(self: torch.Tensor, other: torch.Tensor, log: float = 1.0) -> 
     return torch.where(same & (self.real < 0), 0.0, times(apart, log).sigmoid())
 
 
-pointwise("logaddexp", self=lambda self, other: _share_of_sum(self, other), other=lambda self, other: _share_of_sum(other, self))
-pointwise("logaddexp2", self=lambda self, other: _share_of_sum(self, other, LN2), other=lambda self, other: _share_of_sum(other, self, LN2))
-pointwise("ldexp.Tensor", self=lambda other: torch.pow(2.0, other), other=lambda result: result * LN2)
+pointwise(
+    "logaddexp",
+    self=lambda self, other: _share_of_sum(self, other),
+    other=lambda self, other: _share_of_sum(other, self),
+)
+pointwise(
+    "logaddexp2",
+    self=lambda self, other: _share_of_sum(self, other, LN2),
+    other=lambda self, other: _share_of_sum(other, self, LN2),
+)
+pointwise(
+    "ldexp.Tensor", self=lambda other: torch.pow(2.0, other), other=lambda result: result * LN2
+)
 
 # trigonometry
 pointwise("sin", self=lambda self: self.cos())
@@ -205,12 +254,18 @@ pointwise("sinh", self=lambda self: self.cosh())
 pointwise("cosh", self=lambda self: self.sinh())
 # hypot, and a root of each factor, because squares overflow
 pointwise(
-    "asinh", self=lambda self: (self * self + 1).rsqrt() if self.is_complex() else torch.hypot(self, torch.ones_like(self)).reciprocal()
+    "asinh",
+    self=lambda self: (
+        (self * self + 1).rsqrt()
+        if self.is_complex()
+        else torch.hypot(self, torch.ones_like(self)).reciprocal()
+    ),
 )
 
 
 def _acosh_slope(self: torch.Tensor) -> torch.Tensor:
-    size = self if self.is_complex() else self.abs()  # the product of two roots is on the principal branch
+    # the product of two roots is on the principal branch
+    size = self if self.is_complex() else self.abs()
     return (size + 1).rsqrt() * (size - 1).rsqrt()
 
 
@@ -225,7 +280,11 @@ def _over_square(t: torch.Tensor, self: torch.Tensor, other: torch.Tensor) -> to
     return torch.where(zero, 0.0, t / size / size)
 
 
-pointwise("atan2", self=lambda self, other: _over_square(other, self, other), other=lambda self, other: _over_square(-self, self, other))
+pointwise(
+    "atan2",
+    self=lambda self, other: _over_square(other, self, other),
+    other=lambda self, other: _over_square(-self, self, other),
+)
 
 
 def _sinc_slope(self: torch.Tensor) -> torch.Tensor:
@@ -245,7 +304,11 @@ elementwise(
 )
 
 # magnitudes and phases: real-linear, not holomorphic
-elementwise("abs", {"self": lambda g, self: g * self.sgn()}, {"self": lambda self_t, self: self_t.conj() * self.sgn()})
+elementwise(
+    "abs",
+    {"self": lambda g, self: g * self.sgn()},
+    {"self": lambda self_t, self: self_t.conj() * self.sgn()},
+)
 elementwise("_conj_physical", {"self": lambda g: g.conj()}, {"self": lambda self_t: self_t.conj()})
 
 
@@ -260,7 +323,9 @@ def _phase_slope(g: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
 
 
 elementwise(
-    "angle", {"self": _phase_slope}, {"self": lambda self_t, self: _phase_slope(self_t.conj(), self) if self.is_complex() else None}
+    "angle",
+    {"self": _phase_slope},
+    {"self": lambda self_t, self: _phase_slope(self_t.conj(), self) if self.is_complex() else None},
 )
 
 
@@ -274,9 +339,13 @@ def _unit(t: torch.Tensor, self: torch.Tensor, result: torch.Tensor) -> torch.Te
 
 
 elementwise(
-    "sgn", {"self": lambda g, self, result: _unit(g, self, result)}, {"self": lambda self_t, self, result: _unit(self_t, self, result)}
+    "sgn",
+    {"self": lambda g, self, result: _unit(g, self, result)},
+    {"self": lambda self_t, self, result: _unit(self_t, self, result)},
 )
-linear("complex", {"real": lambda g: g.real, "imag": lambda g: g.imag}, broadcast, family="pointwise")
+linear(
+    "complex", {"real": lambda g: g.real, "imag": lambda g: g.imag}, broadcast, family="pointwise"
+)
 elementwise(
     "polar",
     {
@@ -303,8 +372,14 @@ diagonal("frac", self=lambda g: g)
 diagonal("nan_to_num", self=lambda g, self: g * torch.isfinite(self))
 register(
     "copysign.Tensor",
-    vjp={"self": lambda g, self, result: copysign_slope(g, self, result), "other": lambda g: torch.zeros_like(g)},
-    jvp={"self": lambda self_t, self, result: copysign_slope(self_t, self, result), "other": lambda other_t: torch.zeros_like(other_t)},
+    vjp={
+        "self": lambda g, self, result: copysign_slope(g, self, result),
+        "other": lambda g: torch.zeros_like(g),
+    },
+    jvp={
+        "self": lambda self_t, self, result: copysign_slope(self_t, self, result),
+        "other": lambda other_t: torch.zeros_like(other_t),
+    },
     batch=broadcast,
     in_place=True,
     family="pointwise",
@@ -312,8 +387,14 @@ register(
 diagonal("copysign.Scalar", self=lambda g, self, result: copysign_slope(g, self, result))
 elementwise(
     "nextafter",
-    {"self": lambda g, self, other: torch.where(self != other, g, 0.0), "other": lambda g: torch.zeros_like(g)},
-    {"self": lambda self_t, self, other: torch.where(self != other, self_t, 0.0), "other": lambda other_t: torch.zeros_like(other_t)},
+    {
+        "self": lambda g, self, other: torch.where(self != other, g, 0.0),
+        "other": lambda g: torch.zeros_like(g),
+    },
+    {
+        "self": lambda self_t, self, other: torch.where(self != other, self_t, 0.0),
+        "other": lambda other_t: torch.zeros_like(other_t),
+    },
 )
 elementwise(
     "frexp.Tensor",
@@ -324,7 +405,10 @@ elementwise(
 # selection
 elementwise(
     "where.self",
-    {"self": lambda g, condition: torch.where(condition, g, 0), "other": lambda g, condition: torch.where(condition, 0, g)},
+    {
+        "self": lambda g, condition: torch.where(condition, g, 0),
+        "other": lambda g, condition: torch.where(condition, 0, g),
+    },
     {
         "self": lambda self_t, condition: torch.where(condition, self_t, 0),
         "other": lambda other_t, condition: torch.where(condition, 0, other_t),
@@ -340,7 +424,9 @@ def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
         if self.dim() == 1 and mask.dim() == int(batched[1]):
             return func(self, mask, value, **kwargs)  # a batch of 0-d tensors
         return broadcast(func, size, batched, args, kwargs)
-    out = broadcast(torch.where, size, (batched[1], batched[2], batched[0]), (mask, value, self), {}).to(self.dtype)
+    out = broadcast(
+        torch.where, size, (batched[1], batched[2], batched[0]), (mask, value, self), {}
+    ).to(self.dtype)
     return self.copy_(out) if func._schema.is_mutable else out
 
 
@@ -349,8 +435,14 @@ register(
     batch=_fill_batch,
     in_place=True,
     family="pointwise",
-    vjp={"self": lambda g, mask: g.masked_fill(mask, 0), "value": lambda g, mask: torch.where(mask, g, 0).sum()},
-    jvp={"self": lambda self_t, mask: self_t.masked_fill(mask, 0), "value": lambda value_t, mask: torch.where(mask, value_t, 0)},
+    vjp={
+        "self": lambda g, mask: g.masked_fill(mask, 0),
+        "value": lambda g, mask: torch.where(mask, g, 0).sum(),
+    },
+    jvp={
+        "self": lambda self_t, mask: self_t.masked_fill(mask, 0),
+        "value": lambda value_t, mask: torch.where(mask, value_t, 0),
+    },
 )
 
 
@@ -380,14 +472,20 @@ diagonal("clamp.Tensor", self=_clamped, min=_clamp_low, max=_clamp_high)
 diagonal("clamp_min", self=lambda g, self, min: torch.where(self >= min, g, 0))
 diagonal("clamp_max", self=lambda g, self, max: torch.where(self <= max, g, 0))
 diagonal(
-    "clamp_min.Tensor", self=lambda g, self, min: torch.where(self >= min, g, 0), min=lambda g, self, min: torch.where(self < min, g, 0)
+    "clamp_min.Tensor",
+    self=lambda g, self, min: torch.where(self >= min, g, 0),
+    min=lambda g, self, min: torch.where(self < min, g, 0),
 )
 diagonal(
-    "clamp_max.Tensor", self=lambda g, self, max: torch.where(self <= max, g, 0), max=lambda g, self, max: torch.where(self > max, g, 0)
+    "clamp_max.Tensor",
+    self=lambda g, self, max: torch.where(self <= max, g, 0),
+    max=lambda g, self, max: torch.where(self > max, g, 0),
 )
 
 
-def _share(mine: torch.Tensor, theirs: torch.Tensor, loses: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+def _share(
+    mine: torch.Tensor, theirs: torch.Tensor, loses: torch.Tensor, g: torch.Tensor
+) -> torch.Tensor:
     """``g`` for the argument that wins, half of ``g`` if both are equal, 0 if it loses. At NaN both get ``g``, as in torch."""
     return torch.where(mine == theirs, g / 2, g).masked_fill(loses, 0)
 
@@ -416,11 +514,15 @@ diagonal(
 # no gradient
 for _c in ("eq", "ne", "lt", "le", "gt", "ge"):
     nondifferentiable(f"{_c}.Tensor {_c}.Scalar")
-nondifferentiable("isnan isinf isposinf isneginf signbit logical_not logical_and logical_or logical_xor")
+nondifferentiable(
+    "isnan isinf isposinf isneginf signbit logical_not logical_and logical_or logical_xor"
+)
 nondifferentiable(
     "bitwise_not bitwise_and.Tensor bitwise_and.Scalar bitwise_or.Tensor bitwise_or.Scalar bitwise_xor.Tensor bitwise_xor.Scalar"
 )
-nondifferentiable("bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar")
+nondifferentiable(
+    "bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar"
+)
 nondifferentiable("__lshift__.Tensor __lshift__.Scalar __rshift__.Tensor __rshift__.Scalar")
 nondifferentiable("bitwise_and.Scalar_Tensor bitwise_or.Scalar_Tensor bitwise_xor.Scalar_Tensor")
 nondifferentiable("bitwise_left_shift.Scalar_Tensor bitwise_right_shift.Scalar_Tensor")

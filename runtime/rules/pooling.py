@@ -13,18 +13,33 @@ from .record import asking, kernels, overload, register
 
 # Averages
 
-_AVERAGE = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
+_AVERAGE = (
+    "kernel_size",
+    "stride",
+    "padding",
+    "ceil_mode",
+    "count_include_pad",
+    "divisor_override",
+)
 
 
 def _average(name: str, rank: int, *options: str) -> None:
     """Register ``name(self, …)`` and ``name_backward(g, self, …)``. The latter uses only the shape of ``self``."""
     forward, backward = getattr(kernels, name), getattr(kernels, f"{name}_backward")
-    linear(name, {"self": asking("g", "self", *options)(lambda g, self, *rest: backward(g, self, *rest))}, fold(rank))
+    linear(
+        name,
+        {"self": asking("g", "self", *options)(lambda g, self, *rest: backward(g, self, *rest))},
+        fold(rank),
+    )
     if options:
         again = asking("g", *options)(lambda g, *rest: forward(g, *rest))
     else:
         again = asking("g", "grad_output_shape")(lambda g, shape: forward(g, shape[2 - rank :]))
-    linear(f"{name}_backward", {"grad_output": again, "self": lambda g: torch.zeros_like(g)}, fold(rank))
+    linear(
+        f"{name}_backward",
+        {"grad_output": again, "self": lambda g: torch.zeros_like(g)},
+        fold(rank),
+    )
 
 
 _average("avg_pool2d", 4, *_AVERAGE)
@@ -40,7 +55,9 @@ def _picked(t: torch.Tensor, indices: torch.Tensor, spatial: int) -> torch.Tenso
     return t.flatten(-spatial).gather(-1, indices.flatten(-spatial)).reshape(indices.shape)
 
 
-def _maximum(name: str, spatial: int, batch: Any, *, abstract: Any = None, abstract_backward: Any = None) -> None:
+def _maximum(
+    name: str, spatial: int, batch: Any, *, abstract: Any = None, abstract_backward: Any = None
+) -> None:
     """Register ``name(self, …) -> (values, indices)`` and ``name_backward(g, self, …, indices)``, which is linear in ``g``."""
     backward = getattr(kernels, f"{name}_backward")
     given = [a.name for a in overload(f"{name}_backward")._schema.arguments[2:]]
@@ -58,7 +75,10 @@ def _maximum(name: str, spatial: int, batch: Any, *, abstract: Any = None, abstr
     )
     linear(
         f"{name}_backward",
-        {"grad_output": lambda g, indices: _picked(g, indices, spatial), "self": lambda g: torch.zeros_like(g)},
+        {
+            "grad_output": lambda g, indices: _picked(g, indices, spatial),
+            "self": lambda g: torch.zeros_like(g),
+        },
         fold(spatial + 2),
         fresh=True,
         abstract=abstract_backward,
@@ -74,16 +94,23 @@ def _fractional_batch(spatial: int) -> Any:
         samples = expand(samples, batched[3], size).flatten(0, 1)
         if x.dim() == spatial + 2:
             return func(x, kernel, output, samples)
-        return each(func(x.flatten(0, 1), kernel, output, samples), lambda o: o.reshape(size, x.shape[1], *o.shape[1:]))
+        return each(
+            func(x.flatten(0, 1), kernel, output, samples),
+            lambda o: o.reshape(size, x.shape[1], *o.shape[1:]),
+        )
 
     return rule
 
 
-def _fractional_abstract(self: torch.Tensor, kernel_size: Any, output_size: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _fractional_abstract(
+    self: torch.Tensor, kernel_size: Any, output_size: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Torch's abstract kernel in three dimensions takes sizes as numbers, so a graph of symbolic sizes would be for one size."""
     for n, window, out in zip(self.shape[-3:], kernel_size, output_size, strict=True):
         if out + window - 1 > n:
-            raise RuntimeError(f"fractional_max_pool3d: a window of {window} with {out} results does not fit into a size of {n}")
+            raise RuntimeError(
+                f"fractional_max_pool3d: a window of {window} with {out} results does not fit into a size of {n}"
+            )
     shape = [*self.shape[:-3], *output_size]
     return self.new_empty(shape), self.new_empty(shape, dtype=torch.long)
 

@@ -24,7 +24,11 @@ def agreed_number(batch: torch.Tensor, size: int, refusal: str) -> Any:
     """The number that all elements of a physical ``batch`` hold. Raise if they differ. 0.0 and -0.0 differ, and NaN differs from NaN."""
     numbers = batch.reshape(size)
     parts = torch.view_as_real(numbers.resolve_conj()) if numbers.is_complex() else numbers
-    if size > 0 and (parts == parts[0]).all() and (not parts.is_floating_point() or (parts.signbit() == parts[0].signbit()).all()):
+    if (
+        size > 0
+        and (parts == parts[0]).all()
+        and (not parts.is_floating_point() or (parts.signbit() == parts[0].signbit()).all())
+    ):
         return numbers[0].item()
     raise BatchingError(f"{refusal}{called_from()}")
 
@@ -45,7 +49,9 @@ def _equal(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> bool:
     for answer in (True, False):
         if torch.equal(same, torch.full_like(same, answer)):
             return answer
-    raise BatchingError("vmap: torch.equal answers differently for the elements of the batch; use (a == b).all() instead.")
+    raise BatchingError(
+        "vmap: torch.equal answers differently for the elements of the batch; use (a == b).all() instead."
+    )
 
 
 def refused(why: str) -> BatchRule:
@@ -69,19 +75,25 @@ register("_local_scalar_dense", batch=_number, nondiff=True, family="reading")
 register("equal", batch=_equal, nondiff=True, family="reading")
 register(
     "allclose",
-    batch=refused("torch.allclose answers for each element of a batch; use torch.isclose(a, b).all() instead."),
+    batch=refused(
+        "torch.allclose answers for each element of a batch; use torch.isclose(a, b).all() instead."
+    ),
     nondiff=True,
     family="reading",
 )
 register(
     "is_coalesced",
-    batch=refused("one sparse tensor holds the whole batch, so whether one element is coalesced is not known; call coalesce()."),
+    batch=refused(
+        "one sparse tensor holds the whole batch, so whether one element is coalesced is not known; call coalesce()."
+    ),
     nondiff=True,
     family="reading",
 )
 register(
     "nonzero",
-    batch=refused("aten::nonzero returns a result whose shape depends on the data, which differs between the elements of a batch."),
+    batch=refused(
+        "aten::nonzero returns a result whose shape depends on the data, which differs between the elements of a batch."
+    ),
     nondiff=True,
     family="reading",
 )

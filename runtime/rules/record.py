@@ -105,7 +105,8 @@ class Record:
 
 _FIELDS = frozenset(f.name for f in fields(Record)) - {"names"}
 RECORDS: dict[torch._ops.OpOverload, Record] = {}
-NESTED: dict[torch._ops.OpOverload, Record] = {}  # the records for calls with a nested tensor among their arguments
+# the records for calls with a nested tensor among their arguments
+NESTED: dict[torch._ops.OpOverload, Record] = {}
 listeners: list[Callable[[], None]] = []
 # Suffixes for facts of a tensor, asked for in place of the tensor. Then parameters that are no arguments, and the words for `jvp`.
 FACTS = ("_shape", "_dtype", "_meta", "_nested", "_blocksize", "_geometry")
@@ -116,7 +117,8 @@ _WORDS = {
     "per_sample": frozenset(("g",)),
     "inverse": frozenset(("base", "part", "which", "ops")),
 }
-_VALUES = {"draws": ("shape", "values"), "cost": ("low", "high")}  # the possible values of these fields
+# the possible values of these fields
+_VALUES = {"draws": ("shape", "values"), "cost": ("low", "high")}
 _KINDS = ("linear", "multilinear")
 
 
@@ -126,18 +128,30 @@ def overload(name: str, namespace: str = "aten") -> torch._ops.OpOverload:
         namespace, name = name.split("::")
     packet, _, which = name.partition(".")
     try:
-        found: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), packet), which or "default")
+        found: torch._ops.OpOverload = getattr(
+            getattr(getattr(torch.ops, namespace), packet), which or "default"
+        )
         return found
     except AttributeError as e:
-        hint = "" if namespace == "aten" else ". Define it with torch.library, and import the module that does, before its record is made"
-        raise ValueError(f"no operator {namespace}::{name} in torch {torch.__version__}{hint}") from e
+        hint = (
+            ""
+            if namespace == "aten"
+            else ". Define it with torch.library, and import the module that does, before its record is made"
+        )
+        raise ValueError(
+            f"no operator {namespace}::{name} in torch {torch.__version__}{hint}"
+        ) from e
 
 
-def register(names: str | Iterable[str], into: dict[torch._ops.OpOverload, Record] = RECORDS, **rules: Any) -> Record:
+def register(
+    names: str | Iterable[str], into: dict[torch._ops.OpOverload, Record] = RECORDS, **rules: Any
+) -> Record:
     """Make a record for the overloads in ``names`` (one string, separated by spaces) and store it. An overload has one record per table."""
     each = tuple(names.split()) if isinstance(names, str) else tuple(names)
     if unknown := sorted(rules.keys() - _FIELDS):
-        raise ValueError(f"{' '.join(each)}: a record has no {', '.join(unknown)}; its parts are {_listed(_FIELDS)}")
+        raise ValueError(
+            f"{' '.join(each)}: a record has no {', '.join(unknown)}; its parts are {_listed(_FIELDS)}"
+        )
     record = Record(names=each, **rules)
     funcs = [overload(name) for name in each]
     for func in funcs:
@@ -155,11 +169,17 @@ def register(names: str | Iterable[str], into: dict[torch._ops.OpOverload, Recor
 
 def _check(record: Record, funcs: list[torch._ops.OpOverload]) -> None:
     """Raise ``ValueError`` if ``record`` does not fit its overloads. A rule for a misspelt argument would never run."""
-    for what, table in (("vjp", record.vjp), ("jvp", record.jvp), ("per_sample", record.per_sample)):
+    for what, table in (
+        ("vjp", record.vjp),
+        ("jvp", record.jvp),
+        ("per_sample", record.per_sample),
+    ):
         if isinstance(table, Mapping):
             _check_table(what, table, funcs)
     if isinstance(record.jvp, str) and record.jvp not in _KINDS:
-        raise ValueError(f"{funcs[0]}: jvp is {record.jvp!r}; as a word it is one of {', '.join(map(repr, _KINDS))}")
+        raise ValueError(
+            f"{funcs[0]}: jvp is {record.jvp!r}; as a word it is one of {', '.join(map(repr, _KINDS))}"
+        )
     if callable(record.jvp):
         for func in funcs:
             _check_formula("jvp", record.jvp, func)
@@ -170,38 +190,56 @@ def _check(record: Record, funcs: list[torch._ops.OpOverload]) -> None:
     for what, words in _VALUES.items():
         word = getattr(record, what)
         if word is not None and word not in words:
-            raise ValueError(f"{funcs[0]}: {what} is {word!r}; it is one of {', '.join(map(repr, words))}")
+            raise ValueError(
+                f"{funcs[0]}: {what} is {word!r}; it is one of {', '.join(map(repr, words))}"
+            )
     for func in funcs if record.flops is not None else ():
         _check_formula("flops", record.flops, func)  # type: ignore[arg-type]  # it is not None
     for func in funcs if record.abstract is not None else ():
         for name in parameters(record.abstract):  # type: ignore[arg-type]  # it is not None
             if name not in _names(func):
-                raise ValueError(f"{func}: abstract asks for {name!r}, which is no argument; its arguments are {_listed(_names(func))}")
+                raise ValueError(
+                    f"{func}: abstract asks for {name!r}, which is no argument; its arguments are {_listed(_names(func))}"
+                )
     if record.in_place and record.batch is None:
-        raise ValueError(f"{funcs[0]}: in_place=True needs a batch rule, which the record does not have")
+        raise ValueError(
+            f"{funcs[0]}: in_place=True needs a batch rule, which the record does not have"
+        )
     for func in funcs if record.hidden_writes is not None else ():
         overload(record.hidden_writes.functional)  # type: ignore[union-attr]  # it exists
         for name in (*record.hidden_writes.arguments, *parameters(record.hidden_writes.when)):  # type: ignore[union-attr]
             if name not in _names(func):
-                raise ValueError(f"{func}: hidden_writes names {name!r}, which is no argument; its arguments are {_listed(_names(func))}")
+                raise ValueError(
+                    f"{func}: hidden_writes names {name!r}, which is no argument; its arguments are {_listed(_names(func))}"
+                )
     for func in funcs if record.inverse is not None else ():
-        if not any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns):
-            raise ValueError(f"{func}: inverse is for views, but by its schema this op returns no view")
+        if not any(
+            r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns
+        ):
+            raise ValueError(
+                f"{func}: inverse is for views, but by its schema this op returns no view"
+            )
         _check_formula("inverse", record.inverse, func)  # type: ignore[arg-type]
     if record.nondiff is not True:
         for func in funcs:
             number = len(func._schema.returns)
             if beyond := [i for i in record.nondiff or () if not 0 <= i < number]:
-                raise ValueError(f"{func}: nondiff names result {beyond[0]}, but the op has {number}, counted from 0")
+                raise ValueError(
+                    f"{func}: nondiff names result {beyond[0]}, but the op has {number}, counted from 0"
+                )
 
 
-def _check_table(what: str, table: Mapping[Any, Callable[..., Any]], funcs: list[torch._ops.OpOverload]) -> None:
+def _check_table(
+    what: str, table: Mapping[Any, Callable[..., Any]], funcs: list[torch._ops.OpOverload]
+) -> None:
     known = {a.name for func in funcs for a in func._schema.arguments}
     for key, formula in table.items():
         targets = (key,) if isinstance(key, str) else key
         for target in targets:
             if target not in known:
-                raise ValueError(f"{funcs[0]}: {what} for {target!r}, which is no argument; its arguments are {_listed(_names(funcs[0]))}")
+                raise ValueError(
+                    f"{funcs[0]}: {what} for {target!r}, which is no argument; its arguments are {_listed(_names(funcs[0]))}"
+                )
         for func in funcs:
             if not _names(func).isdisjoint(targets):
                 _check_formula(what, formula, func)
@@ -220,12 +258,15 @@ def _check_formula(what: str, formula: Callable[..., Any], func: torch._ops.OpOv
         if not _resolves(name, known):
             raise ValueError(
                 f"{func}: a formula of its {what} asks for {name!r}, which is neither an argument ({_listed(_names(func))}) nor a result "
-                f"({_listed(_results(func))}), nor one of these with {_listed(FACTS)}" + (" or _t" if what == "jvp" else "")
+                f"({_listed(_results(func))}), nor one of these with {_listed(FACTS)}"
+                + (" or _t" if what == "jvp" else "")
             )
 
 
 def _resolves(name: str, known: Collection[str]) -> bool:
-    return name in known or any(_resolves(name.removesuffix(fact), known) for fact in FACTS if name.endswith(fact))
+    return name in known or any(
+        _resolves(name.removesuffix(fact), known) for fact in FACTS if name.endswith(fact)
+    )
 
 
 def _names(func: torch._ops.OpOverload) -> set[str]:
@@ -281,8 +322,10 @@ def asking(*names: str) -> Callable[[Formula], Formula]:
     """Declare the names of a formula's parameters, by position, if its own signature does not have them."""
 
     def mark(formula: Formula) -> Formula:
-        named = functools.partial(formula)  # another object, since one formula may have several declarations
-        named.refuses = getattr(formula, "refuses", False)  # type: ignore[attr-defined]  # set on a formula that only refuses
+        # another object, since one formula may have several declarations
+        named = functools.partial(formula)
+        # set on a formula that only refuses
+        named.refuses = getattr(formula, "refuses", False)  # type: ignore[attr-defined]
         return declare(named, *names)
 
     return mark
@@ -315,7 +358,11 @@ class NestedMeta:
 
     @classmethod
     def of(cls, t: torch.Tensor) -> NestedMeta | None:
-        return cls(getattr(t, "_inner", t)._nested_tensor_size(), t.dtype, t.device) if t.is_nested else None
+        return (
+            cls(getattr(t, "_inner", t)._nested_tensor_size(), t.dtype, t.device)
+            if t.is_nested
+            else None
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NestedMeta) and torch.equal(self.sizes, other.sizes)
@@ -332,10 +379,14 @@ class NestedMeta:
         lengths = self.sizes.prod(1)
         strides = self.sizes.flip(1).cumprod(1).flip(1).roll(-1, 1)
         strides[:, -1:] = 1
-        return torch._nested_view_from_buffer(buffer, self.sizes, strides, lengths.cumsum(0) - lengths)
+        return torch._nested_view_from_buffer(
+            buffer, self.sizes, strides, lengths.cumsum(0) - lengths
+        )
 
     def zeros(self) -> torch.Tensor:
-        return self.view(torch.zeros(int(self.sizes.prod(1).sum()), dtype=self.dtype, device=self.device))
+        return self.view(
+            torch.zeros(int(self.sizes.prod(1).sum()), dtype=self.dtype, device=self.device)
+        )
 
     def __repr__(self) -> str:
         return f"nested {self.sizes.tolist()}"

@@ -36,7 +36,9 @@ def _biases(b_x: Any, b_h: Any, has_biases: bool) -> tuple[Any, Any]:
     return (b_x, b_h) if has_biases else (b_x.new_zeros(b_x.shape[0]), b_h.new_zeros(b_h.shape[0]))
 
 
-def _run(x: Any, w_x: Any, w_h: Any, b_x: Any, b_h: Any, h: Any, c: Any, reverse: bool) -> tuple[list[Gates], list[Any], list[Any]]:
+def _run(
+    x: Any, w_x: Any, w_h: Any, b_x: Any, b_h: Any, h: Any, c: Any, reverse: bool
+) -> tuple[list[Gates], list[Any], list[Any]]:
     """The gates at each time, and the hidden and cell states in the order of running. The initial state comes first."""
     z = torch.nn.functional.linear(x, w_x, b_x + b_h)
     gates: list[Any] = [None] * x.shape[0]
@@ -53,9 +55,21 @@ def _ordered(states: list[Any], reverse: bool) -> torch.Tensor:
     return torch.stack(states[::-1] if reverse else states)
 
 
-def _layer(input: Any, weight0: Any, weight1: Any, weight2: Any, weight3: Any, hx_: Any, cx_: Any, reverse: bool, *settings: Any) -> Any:
+def _layer(
+    input: Any,
+    weight0: Any,
+    weight1: Any,
+    weight2: Any,
+    weight3: Any,
+    hx_: Any,
+    cx_: Any,
+    reverse: bool,
+    *settings: Any,
+) -> Any:
     _, _, _, _, has_biases, *_ = settings
-    _, hidden, cell = _run(input, weight0, weight1, *_biases(weight2, weight3, has_biases), hx_, cx_, reverse)
+    _, hidden, cell = _run(
+        input, weight0, weight1, *_biases(weight2, weight3, has_biases), hx_, cx_, reverse
+    )
     return _ordered(hidden[1:], reverse), hidden[-1], cell[-1], input.new_empty(0)
 
 
@@ -86,7 +100,15 @@ def _layer_backward(
     bias = d_z_all.sum((0, 1))
     of_b_x, of_b_h = (bias, bias) if has_biases else (torch.zeros_like(b_x), torch.zeros_like(b_h))
     flat = d_z_all.flatten(0, 1).mT
-    return d_z_all @ w_x, flat @ input.flatten(0, 1), flat @ before.flatten(0, 1), of_b_x, of_b_h, d_hidden, d_cell
+    return (
+        d_z_all @ w_x,
+        flat @ input.flatten(0, 1),
+        flat @ before.flatten(0, 1),
+        of_b_x,
+        of_b_h,
+        d_hidden,
+        d_cell,
+    )
 
 
 def _layer_vjp(
@@ -115,18 +137,29 @@ def _layer_jvp(
 
     if not has_biases:
         weight2_t = weight3_t = None
-    gates, hidden, cell = _run(input, weight0, weight1, *_biases(weight2, weight3, has_biases), hx_, cx_, reverse)
+    gates, hidden, cell = _run(
+        input, weight0, weight1, *_biases(weight2, weight3, has_biases), hx_, cx_, reverse
+    )
     from_input = total(
-        None if input_t is None else input_t @ weight0.mT, None if weight0_t is None else input @ weight0_t.mT, weight2_t, weight3_t
+        None if input_t is None else input_t @ weight0.mT,
+        None if weight0_t is None else input @ weight0_t.mT,
+        weight2_t,
+        weight3_t,
     )
     h_t = torch.zeros_like(hx_) if hx__t is None else hx__t
     c_t = torch.zeros_like(cx_) if cx__t is None else cx__t
     hidden_t = []
     for step, t in enumerate(_steps(input.shape[0], bool(reverse))):
         i, f, g, o = gates[t]
-        outer = None if from_input is None else from_input if from_input.dim() == 1 else from_input[t]
-        z_t = total(h_t @ weight1.mT, outer, None if weight1_t is None else hidden[step] @ weight1_t.mT)
-        i_t, f_t, g_t, o_t = (d * s for d, s in zip(z_t.chunk(4, -1), _slopes(gates[t]), strict=True))
+        outer = (
+            None if from_input is None else from_input if from_input.dim() == 1 else from_input[t]
+        )
+        z_t = total(
+            h_t @ weight1.mT, outer, None if weight1_t is None else hidden[step] @ weight1_t.mT
+        )
+        i_t, f_t, g_t, o_t = (
+            d * s for d, s in zip(z_t.chunk(4, -1), _slopes(gates[t]), strict=True)
+        )
         c_t = f_t * cell[step] + f * c_t + i_t * g + i * g_t
         squashed = cell[step + 1].tanh()
         h_t = o_t * squashed + o * (1 - squashed * squashed) * c_t
@@ -136,7 +169,19 @@ def _layer_jvp(
 
 _WEIGHTS = ("input", "weight0", "weight1", "weight2", "weight3", "hx_", "cx_")
 register(
-    "mkldnn_rnn_layer", vjp={_WEIGHTS: _layer_vjp}, jvp=_layer_jvp, decomposition=_layer, nondiff=(3,), cost="high", family="recurrent"
+    "mkldnn_rnn_layer",
+    vjp={_WEIGHTS: _layer_vjp},
+    jvp=_layer_jvp,
+    decomposition=_layer,
+    nondiff=(3,),
+    cost="high",
+    family="recurrent",
 )
 # The kernel of the backward reads a workspace that only the forward kernel fills.
-register("mkldnn_rnn_layer_backward", decomposition=_layer_backward, workspace=True, cost="high", family="recurrent")
+register(
+    "mkldnn_rnn_layer_backward",
+    decomposition=_layer_backward,
+    workspace=True,
+    cost="high",
+    family="recurrent",
+)

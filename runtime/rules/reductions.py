@@ -10,7 +10,17 @@ import torch
 from . import derive_batch as batch
 from .derive import conj, conj_of, linear, nondifferentiable, scaled
 from .derive_linalg import leading
-from .derive_reduction import along_default, count_of, dims_of, reduction, restored, rows, selecting, summed, whole
+from .derive_reduction import (
+    along_default,
+    count_of,
+    dims_of,
+    reduction,
+    restored,
+    rows,
+    selecting,
+    summed,
+    whole,
+)
 from .overflow_safe import product_of_others, times
 from .record import asking, parameters, register
 
@@ -24,7 +34,9 @@ def _mean_vjp(g: torch.Tensor, shape: Any, dim: Any = None, keepdim: bool = Fals
     return (restored(each, len(shape), dim, keepdim) if each.dim() else each).expand(shape)
 
 
-def _mean_abstract(self: torch.Tensor, dim: Any = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> torch.Tensor:
+def _mean_abstract(
+    self: torch.Tensor, dim: Any = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> torch.Tensor:
     """Torch's abstract kernel makes a complex number of the count of elements, so it would fix the sizes of a complex tensor."""
     if (dtype or self.dtype).is_complex:
         return self.sum(dim=dim, keepdim=keepdim, dtype=dtype)
@@ -58,14 +70,18 @@ def _times(t: torch.Tensor, partial: Any) -> Any:
 
 reduction(
     "prod",
-    lambda self, result_dtype: product_of_others(self.to(result_dtype).reshape(-1), 0).reshape(self.shape),
+    lambda self, result_dtype: product_of_others(self.to(result_dtype).reshape(-1), 0).reshape(
+        self.shape
+    ),
     whole(lambda r, **kw: r.prod(1, **kw)),
     dim=False,
     product=_times,
 )
 reduction(
     "prod.dim_int",
-    lambda self, dim, result_dtype: product_of_others(self.to(result_dtype), dim) if self.dim() else 1,
+    lambda self, dim, result_dtype: (
+        product_of_others(self.to(result_dtype), dim) if self.dim() else 1
+    ),
     batch.along(1),
     product=_times,
 )
@@ -84,7 +100,9 @@ def _shared_by_all(self: torch.Tensor, result: torch.Tensor) -> tuple[torch.Tens
     return mask, 1 / mask.sum().to(self.dtype)
 
 
-def _aminmax(self: torch.Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+def _aminmax(
+    self: torch.Tensor, *, dim: int | None = None, keepdim: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
     dims = [] if dim is None else [dim]
     return self.amin(dims, keepdim), self.amax(dims, keepdim)
 
@@ -93,12 +111,22 @@ reduction("amax amin", _shared, batch.along(1))
 reduction("max", _shared_by_all, whole(lambda r: r.amax(1)), dim=False)
 reduction("min", _shared_by_all, whole(lambda r: r.amin(1)), dim=False)
 reduction("median", _shared_by_all, whole(lambda r: r.median(1).values), dim=False, cost="high")
-reduction("nanmedian", _shared_by_all, whole(lambda r: r.nanmedian(1).values), dim=False, cost="high")
+reduction(
+    "nanmedian", _shared_by_all, whole(lambda r: r.nanmedian(1).values), dim=False, cost="high"
+)
 
 
-def _aminmax_vjp(gs: Any, self: torch.Tensor, dim: int | None, keepdim: bool, result0: torch.Tensor, result1: torch.Tensor) -> Any:
+def _aminmax_vjp(
+    gs: Any,
+    self: torch.Tensor,
+    dim: int | None,
+    keepdim: bool,
+    result0: torch.Tensor,
+    result1: torch.Tensor,
+) -> Any:
     parts = [
-        restored(g, self.dim(), dim, keepdim) * _shared(self, restored(extreme, self.dim(), dim, keepdim), dim)
+        restored(g, self.dim(), dim, keepdim)
+        * _shared(self, restored(extreme, self.dim(), dim, keepdim), dim)
         for g, extreme in zip(gs, (result0, result1), strict=True)
         if g is not None
     ]
@@ -120,7 +148,11 @@ def _share_of_sum(self: torch.Tensor, result: torch.Tensor, dim: Any) -> torch.T
     infinite = result.isinf()
     ties = (self == result) & (result.real == math.inf)
     equal = ties.to(self.dtype) / summed(ties, dim, True).clamp(min=1)
-    return torch.where(infinite, equal, (torch.where(infinite, 0.0, self) - torch.where(infinite, 0.0, result)).exp())
+    return torch.where(
+        infinite,
+        equal,
+        (torch.where(infinite, 0.0, self) - torch.where(infinite, 0.0, result)).exp(),
+    )
 
 
 reduction("logsumexp", _share_of_sum, batch.along(1))
@@ -162,19 +194,27 @@ def _norm_slope(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) ->
     return float(ord) != 0 and result != 0, _norm_partial(self, result, ord, dim)
 
 
-def _norm(self: torch.Tensor, p: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+def _norm(
+    self: torch.Tensor, p: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
     return aten.linalg_vector_norm(self, 2 if p is None else p, dim, keepdim, dtype=dtype)
 
 
 reduction(
     "linalg_vector_norm",
     # a wider ``dtype=`` is also the dtype of the computation
-    lambda self, result, ord, dim: _norm_slope(self.to(torch.promote_types(self.dtype, result.dtype)), result, ord, dim),
+    lambda self, result, ord, dim: _norm_slope(
+        self.to(torch.promote_types(self.dtype, result.dtype)), result, ord, dim
+    ),
     lambda f, n, b, a, k: batch.along(2)(f, n, b, [*a, 2][: max(2, len(a))], k),
 )
 for _name in ("norm.Scalar", "norm.ScalarOpt_dim"):
     register(_name, decomposition=_norm, family="reduction")
-register("norm.ScalarOpt_dtype", decomposition=lambda self, p, *, dtype: _norm(self, p, dtype=dtype), family="reduction")
+register(
+    "norm.ScalarOpt_dtype",
+    decomposition=lambda self, p, *, dtype: _norm(self, p, dtype=dtype),
+    family="reduction",
+)
 register("norm.ScalarOpt_dim_dtype", decomposition=_norm, family="reduction")
 
 
@@ -182,7 +222,9 @@ def _dist(self: torch.Tensor, other: torch.Tensor, p: Any = 2) -> Any:
     return aten.linalg_vector_norm(self - other, p)
 
 
-def _dist_vjp(g: torch.Tensor, self: torch.Tensor, other: torch.Tensor, p: Any, result: torch.Tensor) -> Any:
+def _dist_vjp(
+    g: torch.Tensor, self: torch.Tensor, other: torch.Tensor, p: Any, result: torch.Tensor
+) -> Any:
     part = scaled(g, conj_of(_norm_slope(self - other, result, p, None)))
     return part, -part
 
@@ -194,7 +236,9 @@ def _renorm(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
     return self * _renorm_scale(self, p, dim, maxnorm)[0]
 
 
-def _renorm_scale(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+def _renorm_scale(
+    self: torch.Tensor, p: Any, dim: int, maxnorm: Any
+) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
     """The scale of each slice along ``dim`` that limits its norm to ``maxnorm``, its derivative, and the dimensions of a slice.
 
     The derivative is by each element, conjugated. ATen, too, adds 1e-7 to the norm.
@@ -202,7 +246,9 @@ def _renorm_scale(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> tuple[t
     dims = [d for d in range(self.dim()) if d != dim % self.dim()]
     norm = aten.linalg_vector_norm(self, p, dims, True)
     over = norm > maxnorm
-    slope = torch.where(over, -maxnorm / (norm + 1e-7).square(), 0) * _norm_partial(self, norm, p, dims)
+    slope = torch.where(over, -maxnorm / (norm + 1e-7).square(), 0) * _norm_partial(
+        self, norm, p, dims
+    )
     return torch.where(over, maxnorm / (norm + 1e-7), 1), slope, dims
 
 
@@ -221,20 +267,31 @@ def _real(t: torch.Tensor) -> Any:
     return t.real if t.is_complex() else t
 
 
-register("renorm", vjp={"self": _renorm_vjp}, jvp={"self": _renorm_jvp}, decomposition=_renorm, cost="high", family="reduction")
+register(
+    "renorm",
+    vjp={"self": _renorm_vjp},
+    jvp={"self": _renorm_jvp},
+    decomposition=_renorm,
+    cost="high",
+    family="reduction",
+)
 
 
 # ---- distances between rows. ATen's backward kernels take the rows and the distances, so the differences of all pairs are never saved
 
 
-def _cdist_backward(grad: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, cdist: torch.Tensor) -> Any:
+def _cdist_backward(
+    grad: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, cdist: torch.Tensor
+) -> Any:
     """The backward in plain ops. It recomputes the distances from the rows, so that derivatives go through them."""
     apart = x1.unsqueeze(-2) - x2.unsqueeze(-3)
     distance = aten.linalg_vector_norm(apart, p, [-1], True)
     return (grad.unsqueeze(-1) * _norm_partial(apart, distance, p, [-1])).sum(-2)
 
 
-def _cdist_vjp(g: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, result: torch.Tensor, needs: Any) -> Any:
+def _cdist_vjp(
+    g: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, result: torch.Tensor, needs: Any
+) -> Any:
     first = second = None
     if "x1" in needs:
         first = aten._cdist_backward(g.contiguous(), x1, x2, p, result)
@@ -243,10 +300,14 @@ def _cdist_vjp(g: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, re
     return first, second
 
 
-def _euclidean_vjp(g: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, result: torch.Tensor) -> Any:
+def _euclidean_vjp(
+    g: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, result: torch.Tensor
+) -> Any:
     ratio = _over_root(g, result)
     turned = ratio.mT
-    return x1 * ratio.sum(-1, keepdim=True) - ratio @ x2, x2 * turned.sum(-1, keepdim=True) - turned @ x1
+    return x1 * ratio.sum(-1, keepdim=True) - ratio @ x2, x2 * turned.sum(
+        -1, keepdim=True
+    ) - turned @ x1
 
 
 def _pairs(self: torch.Tensor) -> Any:
@@ -261,11 +322,19 @@ def _pdist(self: torch.Tensor, p: float = 2.0) -> Any:
 def _pdist_backward(grad: torch.Tensor, self: torch.Tensor, p: float, pdist: torch.Tensor) -> Any:
     i, j = _pairs(self)
     apart = self.index_select(0, i) - self.index_select(0, j)
-    part = grad.unsqueeze(-1) * _norm_partial(apart, aten.linalg_vector_norm(apart, p, [-1], True), p, [-1])
+    part = grad.unsqueeze(-1) * _norm_partial(
+        apart, aten.linalg_vector_norm(apart, p, [-1], True), p, [-1]
+    )
     return torch.zeros_like(self).index_add(0, i, part).index_add(0, j, -part)
 
 
-register("_cdist_forward", vjp={("x1", "x2"): _cdist_vjp}, batch=leading(2, 2), cost="high", family="reduction")
+register(
+    "_cdist_forward",
+    vjp={("x1", "x2"): _cdist_vjp},
+    batch=leading(2, 2),
+    cost="high",
+    family="reduction",
+)
 register("_cdist_backward", decomposition=_cdist_backward, cost="high", family="reduction")
 register(
     "_euclidean_dist",
@@ -297,12 +366,16 @@ def _deviation(self: torch.Tensor, dim: Any, correction: Any) -> torch.Tensor:
     return off * (2 / (n - c) if n != c else float("inf"))
 
 
-def _std_partial(self: torch.Tensor, result: torch.Tensor, dim: Any, correction: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _std_partial(
+    self: torch.Tensor, result: torch.Tensor, dim: Any, correction: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
     return result != 0, _deviation(self, dim, correction) * _over_root(0.5, result)
 
 
 def _with_mean(spread: Any) -> Any:
-    def decomposed(self: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    def decomposed(
+        self: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+    ) -> Any:
         value = spread(self, dim, correction=correction, keepdim=keepdim)
         dims = dims_of(dim, self.dim())
         return value, self.mean(dims, keepdim) if dims else self.clone()
@@ -314,7 +387,9 @@ def _with_mean_abstract(spread: Any) -> Any:
     """As of the mean: torch's abstract kernel would fix the sizes of a complex tensor."""
 
     def abstract(self: torch.Tensor, dim: Any, correction: Any, keepdim: bool) -> Any:
-        return spread(self, dim, correction=correction, keepdim=keepdim), _mean_abstract(self, dim, keepdim)
+        return spread(self, dim, correction=correction, keepdim=keepdim), _mean_abstract(
+            self, dim, keepdim
+        )
 
     return abstract
 
@@ -322,12 +397,19 @@ def _with_mean_abstract(spread: Any) -> Any:
 def _with_mean_vjp(partial: Any) -> Any:
     """The vjp of (spread, mean). ``partial`` is the conjugate of the spread's gradient. Either cotangent may be None."""
 
-    def back(gs: Any, self: torch.Tensor, dim: Any, correction: Any, keepdim: bool, *result: torch.Tensor) -> Any:
+    def back(
+        gs: Any, self: torch.Tensor, dim: Any, correction: Any, keepdim: bool, *result: torch.Tensor
+    ) -> Any:
         g_spread, g_mean = gs
         parts = []
         if g_spread is not None:
             spread = [restored(r, self.dim(), dim, keepdim) for r in result]
-            parts.append(scaled(restored(g_spread, self.dim(), dim, keepdim), conj_of(partial(self, *spread, dim, correction))))
+            parts.append(
+                scaled(
+                    restored(g_spread, self.dim(), dim, keepdim),
+                    conj_of(partial(self, *spread, dim, correction)),
+                )
+            )
         if g_mean is not None:
             parts.append(_mean_vjp(g_mean, self.shape, dim, keepdim))
         return sum(parts[1:], parts[0]) if parts else None
@@ -336,7 +418,11 @@ def _with_mean_vjp(partial: Any) -> Any:
     return asking("gs", "self", "dim", "correction", "keepdim", *asked)(back)
 
 
-reduction("var.correction", lambda self, dim, correction: _deviation(self, dim, correction), batch.along(1))
+reduction(
+    "var.correction",
+    lambda self, dim, correction: _deviation(self, dim, correction),
+    batch.along(1),
+)
 reduction("std.correction", _std_partial, batch.along(1))
 for _name, _spread, _partial in (
     ("var_mean.correction", aten.var.correction, _deviation),
@@ -359,7 +445,11 @@ def _arg(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     if dim is not None:
         return batch.along(1)(func, size, batched, args, kwargs)
     found = func(rows(x), 1)
-    return restored(found, x.dim(), list(range(1, x.dim())), False) if keepdim and x.dim() > 1 else found
+    return (
+        restored(found, x.dim(), list(range(1, x.dim())), False)
+        if keepdim and x.dim() > 1
+        else found
+    )
 
 
 def _any_or_all(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -376,17 +466,28 @@ nondifferentiable("any.dims all.dims", _any_or_all)
 nondifferentiable("argmax argmin", _arg)
 nondifferentiable("count_nonzero.dim_IntList", batch.along(1))
 nondifferentiable(
-    "hash_tensor", batch.along(1), abstract=lambda self, dim, keepdim: torch.empty_like(self.sum(dim, keepdim), dtype=torch.uint64)
+    "hash_tensor",
+    batch.along(1),
+    abstract=lambda self, dim, keepdim: torch.empty_like(
+        self.sum(dim, keepdim), dtype=torch.uint64
+    ),
 )
 nondifferentiable(
     "count_nonzero",
-    lambda f, n, b, a, k: aten.count_nonzero.dim_IntList(rows(a[0]), [1]) if len(a) < 2 or a[1] is None else batch.along(1)(f, n, b, a, k),
+    lambda f, n, b, a, k: (
+        aten.count_nonzero.dim_IntList(rows(a[0]), [1])
+        if len(a) < 2 or a[1] is None
+        else batch.along(1)(f, n, b, a, k)
+    ),
 )
 
 
 def _segments_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """The kernels treat leading dimensions of ``lengths`` (or ``offsets``) as batches. Its last dimension is that of the reduction."""
-    tensors = [batch.expand(a, b, size) if isinstance(a, torch.Tensor) else a for a, b in zip(args, batched, strict=True)]
+    tensors = [
+        batch.expand(a, b, size) if isinstance(a, torch.Tensor) else a
+        for a, b in zip(args, batched, strict=True)
+    ]
     data = next(t for t in reversed(tensors) if isinstance(t, torch.Tensor))
     axis = kwargs.get("axis", 0) % (data.dim() - 1)
     bounds = {}
@@ -398,9 +499,18 @@ def _segments_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
     return func(*contiguous, **{**kwargs, **bounds, "axis": axis + 1})
 
 
-def _segments_back(g: Any, result: Any, data: Any, reduce: str, lengths: Any, offsets: Any, axis: int, initial: Any) -> Any:
+def _segments_back(
+    g: Any, result: Any, data: Any, reduce: str, lengths: Any, offsets: Any, axis: int, initial: Any
+) -> Any:
     return torch.ops.aten._segment_reduce_backward(
-        g.contiguous(), result, data, reduce, lengths=lengths, offsets=offsets, axis=axis, initial=initial
+        g.contiguous(),
+        result,
+        data,
+        reduce,
+        lengths=lengths,
+        offsets=offsets,
+        axis=axis,
+        initial=initial,
     )
 
 

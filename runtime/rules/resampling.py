@@ -22,7 +22,9 @@ def _upsample(name: str, spatial: int) -> None:
     forward, backward = overload(name), overload(f"{name}_backward")
     options = [a.name for a in forward._schema.arguments[2:]]
 
-    def transposed(g: torch.Tensor, shape: Sequence[int], size: Sequence[int], *rest: Any) -> torch.Tensor:
+    def transposed(
+        g: torch.Tensor, shape: Sequence[int], size: Sequence[int], *rest: Any
+    ) -> torch.Tensor:
         if _takes_another_way(name, shape[2:], size, rest[len(rest) - spatial :]):
             return _by_matrices(forward, g, shape[2:], size, rest)
         gradient: torch.Tensor = backward(g, size, shape, *rest)
@@ -36,12 +38,18 @@ def _upsample(name: str, spatial: int) -> None:
     )
     linear(
         f"{name}_backward",
-        {"grad_output": asking("g", "output_size", *options)(lambda g, size, *rest: forward(g, size, *rest))},
+        {
+            "grad_output": asking("g", "output_size", *options)(
+                lambda g, size, *rest: forward(g, size, *rest)
+            )
+        },
         fold(spatial + 2, size_at=2),
     )
 
 
-def _takes_another_way(name: str, old: Sequence[int], new: Sequence[int], scales: Sequence[float | None]) -> bool:
+def _takes_another_way(
+    name: str, old: Sequence[int], new: Sequence[int], scales: Sequence[float | None]
+) -> bool:
     """Whether the kernel of the gradient looks at the sizes alone, where that of the result takes a scale that does not fit them.
 
     3 elements by a scale of 1.3 are 3 elements. They are no copy of the old ones, but their gradient is that of a copy.
@@ -54,19 +62,35 @@ def _takes_another_way(name: str, old: Sequence[int], new: Sequence[int], scales
     return False
 
 
-def _by_matrices(forward: Any, g: torch.Tensor, old: Sequence[int], new: Sequence[int], rest: Sequence[Any]) -> torch.Tensor:
+def _by_matrices(
+    forward: Any, g: torch.Tensor, old: Sequence[int], new: Sequence[int], rest: Sequence[Any]
+) -> torch.Tensor:
     """The transpose by a matrix for each dimension: what ``forward`` makes of images of one element."""
     spatial = len(old)
     options, scales = rest[: len(rest) - spatial], rest[len(rest) - spatial :]
     for d in range(spatial):
         n, m = old[d], new[d]
-        if forward is overload(f"upsample_nearest{spatial}d"):  # some kernels ask for the whole size, so the images have it
-            ramp = torch.arange(n, dtype=torch.float64, device=g.device).reshape(n, *[1] * (spatial - 1 - d)).expand(*old)
-            taken = forward(ramp.expand(1, 1, *old).contiguous(), list(new), *scales)[0, 0].movedim(d, 0).reshape(m, -1)[:, 0]
+        # some kernels ask for the whole size, so the images have it
+        if forward is overload(f"upsample_nearest{spatial}d"):
+            ramp = (
+                torch.arange(n, dtype=torch.float64, device=g.device)
+                .reshape(n, *[1] * (spatial - 1 - d))
+                .expand(*old)
+            )
+            taken = (
+                forward(ramp.expand(1, 1, *old).contiguous(), list(new), *scales)[0, 0]
+                .movedim(d, 0)
+                .reshape(m, -1)[:, 0]
+            )
             matrix = (taken == torch.arange(n, device=g.device)[:, None]).to(g.dtype)
         else:
-            units = torch.eye(n, dtype=g.dtype, device=g.device).reshape(1, n, *[n if e == d else 1 for e in range(spatial)])
-            size, kept = [m if e == d else 1 for e in range(spatial)], [scales[e] if e == d else None for e in range(spatial)]
+            units = torch.eye(n, dtype=g.dtype, device=g.device).reshape(
+                1, n, *[n if e == d else 1 for e in range(spatial)]
+            )
+            size, kept = (
+                [m if e == d else 1 for e in range(spatial)],
+                [scales[e] if e == d else None for e in range(spatial)],
+            )
             matrix = forward(units, size, *options, *kept).reshape(n, m)
         g = (g.movedim(2 + d, -1) @ matrix.t()).movedim(-1, 2 + d)
     return g
@@ -91,7 +115,13 @@ for _name, _spatial in {
 # Sampling on a grid. First derivatives have kernels.
 
 
-def _sampled_3d(a: torch.Tensor, grid: torch.Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool) -> torch.Tensor:
+def _sampled_3d(
+    a: torch.Tensor,
+    grid: torch.Tensor,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+) -> torch.Tensor:
     """Sample (N, C, D, H, W) at (N, …, 3) points, trilinear (0) or nearest (1). The coordinates of a point are x, y, z in [-1, 1]."""
     sizes = a.shape[:1:-1]
     points = [_source(grid[..., d], sizes[d], padding_mode, align_corners) for d in range(3)]
@@ -139,7 +169,15 @@ def _source(x: torch.Tensor, n: int, padding_mode: int, align_corners: bool) -> 
 def _grid_sampler(name: str, rank: int) -> None:
     backward = overload(f"{name}_backward")
 
-    def vjp(g: Any, input: Any, grid: Any, interpolation_mode: Any, padding_mode: Any, align_corners: Any, needs: Any) -> Any:
+    def vjp(
+        g: Any,
+        input: Any,
+        grid: Any,
+        interpolation_mode: Any,
+        padding_mode: Any,
+        align_corners: Any,
+        needs: Any,
+    ) -> Any:
         mask = ["input" in needs, "grid" in needs]
         return backward(g, input, grid, interpolation_mode, padding_mode, align_corners, mask)
 
@@ -167,14 +205,26 @@ linear(
 )
 linear(
     "col2im",
-    {"self": lambda g, kernel_size, dilation, padding, stride: aten.im2col(g, kernel_size, dilation, padding, stride)},
+    {
+        "self": lambda g, kernel_size, dilation, padding, stride: aten.im2col(
+            g, kernel_size, dilation, padding, stride
+        )
+    },
     fold(3),
 )
 
 # Channels
 
-linear("pixel_shuffle", {"self": lambda g, upscale_factor: torch.pixel_unshuffle(g, upscale_factor)}, shaped_by_one(same))
-linear("pixel_unshuffle", {"self": lambda g, downscale_factor: torch.pixel_shuffle(g, downscale_factor)}, shaped_by_one(same))
+linear(
+    "pixel_shuffle",
+    {"self": lambda g, upscale_factor: torch.pixel_unshuffle(g, upscale_factor)},
+    shaped_by_one(same),
+)
+linear(
+    "pixel_unshuffle",
+    {"self": lambda g, downscale_factor: torch.pixel_shuffle(g, downscale_factor)},
+    shaped_by_one(same),
+)
 
 
 def _channel_shuffle_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:

@@ -19,7 +19,9 @@ def _lifted(rule: Any) -> Any:
     def lifted(t: torch.Tensor, *rest: Any) -> Any:
         if t.dim():
             return rule(t, *rest)
-        return rule(*(v.unsqueeze(0) if isinstance(v, torch.Tensor) else v for v in (t, *rest))).squeeze(0)
+        return rule(
+            *(v.unsqueeze(0) if isinstance(v, torch.Tensor) else v for v in (t, *rest))
+        ).squeeze(0)
 
     return lifted
 
@@ -31,7 +33,9 @@ def _cumprod_jvp(t: torch.Tensor, x: torch.Tensor, dim: int, dtype: Any) -> torc
     return tangent
 
 
-def _weights(self: torch.Tensor, result: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _weights(
+    self: torch.Tensor, result: torch.Tensor, dim: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """For ``y = logcumsumexp(x)`` the decay ``exp(y[i-1] - y[i])`` of earlier elements, and the share ``exp(x[i] - y[i])`` of element i.
 
     For real ``y`` neither is larger than one. Elements of +inf get equal shares, elements of -inf get none.
@@ -54,14 +58,18 @@ def _weights(self: torch.Tensor, result: torch.Tensor, dim: int) -> tuple[torch.
     return torch.cat([first, decay], dim), share
 
 
-def _logcumsumexp_vjp(g: torch.Tensor, self: torch.Tensor, result: torch.Tensor, dim: int) -> torch.Tensor:
+def _logcumsumexp_vjp(
+    g: torch.Tensor, self: torch.Tensor, result: torch.Tensor, dim: int
+) -> torch.Tensor:
     """``grad[i] = exp(x[i] - y[i]) · sum over k >= i of g[k]·exp(y[i] - y[k])``. No exponent is positive, so nothing overflows."""
     decay, share = _weights(self, result, dim)
     grad: torch.Tensor = conj(share) * reversed_recurrence(conj(decay), g, dim)
     return grad
 
 
-def _logcumsumexp_jvp(t: torch.Tensor, self: torch.Tensor, result: torch.Tensor, dim: int) -> torch.Tensor:
+def _logcumsumexp_jvp(
+    t: torch.Tensor, self: torch.Tensor, result: torch.Tensor, dim: int
+) -> torch.Tensor:
     decay, share = _weights(self, result, dim)
     return recurrence(decay, t * share, dim)
 
@@ -84,7 +92,11 @@ register(
 register(
     "logcumsumexp",
     vjp={"self": lambda g, self, result, dim: _lifted(_logcumsumexp_vjp)(g, self, result, dim)},
-    jvp={"self": lambda self_t, self, result, dim: _lifted(_logcumsumexp_jvp)(self_t, self, result, dim)},
+    jvp={
+        "self": lambda self_t, self, result, dim: _lifted(_logcumsumexp_jvp)(
+            self_t, self, result, dim
+        )
+    },
     batch=batch.along(1),
     cost="high",
     family="scan",

@@ -20,7 +20,9 @@ def polynomial(x: torch.Tensor, coefficients: Sequence[float]) -> torch.Tensor:
 
 
 # d/dx sin(πx)/(πx) = x · sum over k >= 1 of c[k]·x^(2k-2)
-SINC_SLOPE = [(-1) ** k * 2 * k * math.pi ** (2 * k) / math.factorial(2 * k + 1) for k in range(1, 16)]
+SINC_SLOPE = [
+    (-1) ** k * 2 * k * math.pi ** (2 * k) / math.factorial(2 * k + 1) for k in range(1, 16)
+]
 # I1(x)/x as a series in x², for |x| < 1 (DLMF 10.25.2)
 I1_OVER_X = [1 / (2 * 4**k * math.factorial(k) * math.factorial(k + 1)) for k in range(12)]
 
@@ -47,4 +49,6 @@ def _bessel_terms(order: int) -> list[float]:
 
 
 # d/dx of x^(-1/2)·(c[0] + c[1]/x + …), as -x^(-3/2) times this in 1/x
-I0E_SLOPE_FAR, I1E_SLOPE_FAR = ([c * (k + 0.5) for k, c in enumerate(_bessel_terms(order))] for order in (0, 1))
+I0E_SLOPE_FAR, I1E_SLOPE_FAR = (
+    [c * (k + 0.5) for k, c in enumerate(_bessel_terms(order))] for order in (0, 1)
+)

@@ -30,7 +30,11 @@ def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
 for _name in ("_softmax", "_safe_softmax"):
     register(
         _name,
-        vjp={"self": lambda g, result, dim, self_dtype: kernels._softmax_backward_data(g, conj(result), dim, self_dtype)},
+        vjp={
+            "self": lambda g, result, dim, self_dtype: kernels._softmax_backward_data(
+                g, conj(result), dim, self_dtype
+            )
+        },
         jvp={"self": lambda self_t, result, dim: result * (self_t - _sum(self_t * result, dim))},
         batch=batch.along(1),
         fresh=True,
@@ -40,17 +44,21 @@ for _name in ("_softmax", "_safe_softmax"):
 register(
     "_softmax_backward_data",
     vjp={
-        "grad_output": lambda g, output, dim, input_dtype: kernels._softmax_backward_data(g, conj(output), dim, g.dtype),
+        "grad_output": lambda g, output, dim, input_dtype: kernels._softmax_backward_data(
+            g, conj(output), dim, g.dtype
+        ),
         "output": lambda g, grad_output, output, dim: (
-            g * conj(grad_output - _sum(grad_output * output, dim)) - conj(grad_output) * _sum(g * conj(output), dim)
+            g * conj(grad_output - _sum(grad_output * output, dim))
+            - conj(grad_output) * _sum(g * conj(output), dim)
         ),
     },
     jvp={
-        "grad_output": lambda grad_output_t, output, dim, input_dtype: kernels._softmax_backward_data(
-            grad_output_t, output, dim, input_dtype
+        "grad_output": lambda grad_output_t, output, dim, input_dtype: (
+            kernels._softmax_backward_data(grad_output_t, output, dim, input_dtype)
         ),
         "output": lambda output_t, grad_output, output, dim: (
-            output_t * (grad_output - _sum(grad_output * output, dim)) - output * _sum(grad_output * output_t, dim)
+            output_t * (grad_output - _sum(grad_output * output, dim))
+            - output * _sum(grad_output * output_t, dim)
         ),
     },
     batch=_backward_batch,
@@ -59,7 +67,11 @@ register(
 )
 register(
     "_log_softmax",
-    vjp={"self": lambda g, result, dim, self_dtype: kernels._log_softmax_backward_data(g, conj(result), dim, self_dtype)},
+    vjp={
+        "self": lambda g, result, dim, self_dtype: kernels._log_softmax_backward_data(
+            g, conj(result), dim, self_dtype
+        )
+    },
     jvp={"self": lambda self_t, result, dim: self_t - _sum(self_t * result.exp(), dim)},
     batch=batch.along(1),
     fresh=True,
@@ -70,13 +82,17 @@ register(
     "_log_softmax_backward_data",
     vjp={
         "grad_output": lambda g, output, dim: g - _sum(g * conj(output.exp()), dim),
-        "output": lambda g, grad_output, output, dim: -g * conj(output.exp() * _sum(grad_output, dim)),
+        "output": lambda g, grad_output, output, dim: (
+            -g * conj(output.exp() * _sum(grad_output, dim))
+        ),
     },
     jvp={
-        "grad_output": lambda grad_output_t, output, dim, input_dtype: kernels._log_softmax_backward_data(
-            grad_output_t, output, dim, input_dtype
+        "grad_output": lambda grad_output_t, output, dim, input_dtype: (
+            kernels._log_softmax_backward_data(grad_output_t, output, dim, input_dtype)
         ),
-        "output": lambda output_t, grad_output, output, dim: -output_t * output.exp() * _sum(grad_output, dim),
+        "output": lambda output_t, grad_output, output, dim: (
+            -output_t * output.exp() * _sum(grad_output, dim)
+        ),
     },
     batch=_backward_batch,
     fresh=True,
@@ -84,14 +100,17 @@ register(
 )
 
 
-def _masked_softmax(self: torch.Tensor, mask: torch.Tensor, dim: int | None = None, mask_type: int | None = None) -> Any:
+def _masked_softmax(
+    self: torch.Tensor, mask: torch.Tensor, dim: int | None = None, mask_type: int | None = None
+) -> Any:
     """``mask`` is true for elements that are left out. Its shape is (L, L) for type 0, (B, L) for type 1, full for type 2."""
     if mask_type == 0:
         mask = mask.expand(self.shape)
     elif mask_type == 1:
         mask = mask[:, None, None, :].expand(self.shape)
     d = self.dim() - 1 if dim is None else dim
-    return aten._softmax(self.masked_fill(mask, float("-inf")), d, False)  # NaN if a whole row is masked
+    # NaN if a whole row is masked
+    return aten._softmax(self.masked_fill(mask, float("-inf")), d, False)
 
 
 register("_masked_softmax", decomposition=_masked_softmax, family="softmax")

@@ -15,7 +15,9 @@ def _sort_stable(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
     """As for ``sort``, but the dimension is a keyword argument."""
     x = args[0]
     rest = {k: v for k, v in kwargs.items() if k != "dim"}
-    return along_default(1)(lambda t, dim: func(t, dim=dim, **rest), size, batched, [x, kwargs.get("dim", -1)], {})
+    return along_default(1)(
+        lambda t, dim: func(t, dim=dim, **rest), size, batched, [x, kwargs.get("dim", -1)], {}
+    )
 
 
 selecting("sort", along_default(1), keepdim=False, cost="high")
@@ -30,7 +32,10 @@ def _searchsorted(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
     single = rows.dim() == 1 + batched[0]
     if not batched[0] and single:
         return func(rows, values.contiguous(), **kwargs)
-    rows, sorter = batch.expand(rows, batched[0], size), batch.expand(sorter, sorter is None or sorter.dim() == rows.dim(), size)
+    rows, sorter = (
+        batch.expand(rows, batched[0], size),
+        batch.expand(sorter, sorter is None or sorter.dim() == rows.dim(), size),
+    )
     if isinstance(values, torch.Tensor):
         values = batch.expand(values, batched[1], size)
         shape = values.shape
@@ -39,15 +44,20 @@ def _searchsorted(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
     else:
         shape = rows.shape[:-1]
         values = torch.full((*shape, 1), values, dtype=rows.dtype, device=rows.device)
-    found = torch.searchsorted(rows.contiguous(), values.contiguous(), **{**kwargs, "sorter": sorter})
+    found = torch.searchsorted(
+        rows.contiguous(), values.contiguous(), **{**kwargs, "sorter": sorter}
+    )
     return found.reshape(shape)
 
 
 def _bucketize(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     values, boundaries = args
     if not batched[1]:
-        return func(values.contiguous(), boundaries, **kwargs)  # torch warns of values that are not contiguous
-    return _searchsorted(torch.ops.aten.searchsorted.Tensor, size, (True, batched[0]), [boundaries, values], kwargs)
+        # torch warns of values that are not contiguous
+        return func(values.contiguous(), boundaries, **kwargs)
+    return _searchsorted(
+        torch.ops.aten.searchsorted.Tensor, size, (True, batched[0]), [boundaries, values], kwargs
+    )
 
 
 nondifferentiable("searchsorted.Tensor searchsorted.Scalar", _searchsorted)

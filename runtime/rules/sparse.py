@@ -44,7 +44,11 @@ def in_layout(g: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
         return g
     pattern = leaf.coalesce() if leaf.layout is torch.sparse_coo else leaf
     if bool(torch.where(_specified(pattern), 0, g.detach()).any()):
-        return g.to_sparse(layout=leaf.layout) if leaf.layout is torch.sparse_csr else g.to_sparse(leaf.sparse_dim())
+        return (
+            g.to_sparse(layout=leaf.layout)
+            if leaf.layout is torch.sparse_csr
+            else g.to_sparse(leaf.sparse_dim())
+        )
     return g.sparse_mask(pattern)
 
 
@@ -61,17 +65,26 @@ def _elements(g: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
 
 def _values_back(g: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
     if self.layout is torch.sparse_coo:
-        return torch.sparse_coo_tensor(self.indices(), g, self.shape, is_coalesced=True, check_invariants=False).to_dense()
+        return torch.sparse_coo_tensor(
+            self.indices(), g, self.shape, is_coalesced=True, check_invariants=False
+        ).to_dense()
     by_row = self.layout in (torch.sparse_csr, torch.sparse_bsr)
-    compressed, plain = (self.crow_indices(), self.col_indices()) if by_row else (self.ccol_indices(), self.row_indices())
-    return torch.sparse_compressed_tensor(compressed, plain, g, self.shape, layout=self.layout, check_invariants=False).to_dense()
+    compressed, plain = (
+        (self.crow_indices(), self.col_indices())
+        if by_row
+        else (self.ccol_indices(), self.row_indices())
+    )
+    return torch.sparse_compressed_tensor(
+        compressed, plain, g, self.shape, layout=self.layout, check_invariants=False
+    ).to_dense()
 
 
 linear("_sparse_coo_tensor_with_dims_and_tensors", {"values": _elements})
 linear("_coalesce", {"self": lambda g: g})
 linear("values", {"self": _values_back})
 linear("sparse_mask", {"self": lambda g, mask: _at_pattern(g, mask)})
-nondifferentiable("_values _indices", batch=None)  # as in torch; `values` of a coalesced tensor has a gradient
+# as in torch; `values` of a coalesced tensor has a gradient
+nondifferentiable("_values _indices", batch=None)
 
 
 def _to_sparse_back(g: torch.Tensor, self_meta: Meta, self_blocksize: Any) -> torch.Tensor:
@@ -83,7 +96,10 @@ def _to_sparse_back(g: torch.Tensor, self_meta: Meta, self_blocksize: Any) -> to
     return g.to_sparse(layout=self_meta.layout, blocksize=self_blocksize)
 
 
-linear("_to_sparse _to_sparse.sparse_dim _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc", {"self": _to_sparse_back})
+linear(
+    "_to_sparse _to_sparse.sparse_dim _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc",
+    {"self": _to_sparse_back},
+)
 linear("_to_dense", {"self": _to_dense_back})
 register(
     "sparse_sampled_addmm",
@@ -112,7 +128,10 @@ register(
         "other": lambda g, self, other: _at_pattern(_dense(self).mH @ _dense(g), other),
     },
 )
-linear("_sparse_sum.dim", {"self": lambda g, self, dim: _at_pattern(spread(_dense(g), self.shape, dim, False), self)})
+linear(
+    "_sparse_sum.dim",
+    {"self": lambda g, self, dim: _at_pattern(spread(_dense(g), self.shape, dim, False), self)},
+)
 
 
 def _softmax_back(g: torch.Tensor, result: torch.Tensor, dim: int) -> torch.Tensor:
@@ -131,7 +150,9 @@ register("_sparse_softmax", vjp={"self": _softmax_back})
 register("_sparse_log_softmax", vjp={"self": _log_softmax_back})
 
 
-def _mm_reduce(self: torch.Tensor, other: torch.Tensor, reduce: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _mm_reduce(
+    self: torch.Tensor, other: torch.Tensor, reduce: str
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Reduce the products of each row's specified elements with a column. A row without specified elements gives zero.
 
     ATen's backward kernel is not used. It reads the positions of the extrema, which the forward kernel stores only if torch's autograd

@@ -59,7 +59,15 @@ class Unrolled:
     ``out``: (S, T, p), zero after the end of a sequence. ``final``: the last states.
     """
 
-    def __init__(self, kind: str, x: Tensor, initial: Sequence[Tensor], weights: Weights, sizes: Sequence[int], reverse: bool) -> None:
+    def __init__(
+        self,
+        kind: str,
+        x: Tensor,
+        initial: Sequence[Tensor],
+        weights: Weights,
+        sizes: Sequence[int],
+        reverse: bool,
+    ) -> None:
         self.cell = CELLS[kind]
         self.weights, self.initial, self.sizes, self.reverse = weights, initial, sizes, reverse
         self.order = range(len(sizes))[:: -1 if reverse else 1]
@@ -89,7 +97,9 @@ class Unrolled:
             outs.append(states[0])
         return self._in_time(outs), [_whole(*each) for each in zip(states, ended, strict=True)]
 
-    def pull(self, g_out: Tensor | None, g_final: Sequence[Tensor | None], again: bool = False) -> Cotangents:
+    def pull(
+        self, g_out: Tensor | None, g_final: Sequence[Tensor | None], again: bool = False
+    ) -> Cotangents:
         """Backpropagation through time. ``g_out``, ``g_final``: the cotangents of :attr:`out` and :attr:`final`, None for zero.
 
         What a step has left is dropped as soon as it is used, so that the cotangents of the gates take its memory. ``again``: another call
@@ -97,7 +107,10 @@ class Unrolled:
         """
         w, cell, order = self.weights, self.cell, self.order
         kept = list(self.kept) if again else self.kept
-        ends = [torch.zeros_like(s) if g is None else g for s, g in zip(self.final, g_final, strict=True)]
+        ends = [
+            torch.zeros_like(s) if g is None else g
+            for s, g in zip(self.final, g_final, strict=True)
+        ]
         given = None if g_out is None else g_out.unbind(1)
         carried = [g[: self.sizes[order[-1]]] for g in ends]
         starts: list[list[Tensor]] = [[] for _ in ends]
@@ -125,7 +138,14 @@ class Unrolled:
         initial = [_whole(*each) for each in zip(carried, starts, strict=True)]
         if w.projection is None:
             return Cotangents(z_x, z_h, self._in_time(before[::-1]), initial, None, None)
-        return Cotangents(z_x, z_h, self._in_time(before[::-1]), initial, self._in_time(projected[::-1]), self._in_time(unprojected[::-1]))
+        return Cotangents(
+            z_x,
+            z_h,
+            self._in_time(before[::-1]),
+            initial,
+            self._in_time(projected[::-1]),
+            self._in_time(unprojected[::-1]),
+        )
 
     def _in_time(self, steps: Sequence[Any]) -> Tensor:
         """What each step gives, in the order of running, as (S, T, …) in the order of time."""
@@ -145,15 +165,21 @@ class _Cell:
 
     apart = False
 
-    def step(self, gates: Tensor, of_h: Tensor | None, states: list[Tensor]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    def step(
+        self, gates: Tensor, of_h: Tensor | None, states: list[Tensor]
+    ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
         raise NotImplementedError
 
-    def back(self, g: list[Tensor], *kept: Tensor) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
+    def back(
+        self, g: list[Tensor], *kept: Tensor
+    ) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
         raise NotImplementedError
 
 
 class _Lstm(_Cell):
-    def step(self, gates: Tensor, of_h: Tensor | None, states: list[Tensor]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    def step(
+        self, gates: Tensor, of_h: Tensor | None, states: list[Tensor]
+    ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
         size = states[1].shape[1]
         i, f = gates[:, : 2 * size].sigmoid().chunk(2, 1)
         g, o = gates[:, 2 * size : 3 * size].tanh(), gates[:, 3 * size :].sigmoid()
@@ -161,7 +187,9 @@ class _Lstm(_Cell):
         squashed = after.tanh()
         return [o * squashed, after], (i, f, g, o, states[1], squashed)
 
-    def back(self, g: list[Tensor], *kept: Tensor) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
+    def back(
+        self, g: list[Tensor], *kept: Tensor
+    ) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
         i, f, new, o, before, squashed = kept
         cell = g[1] + _tanh_slope(g[0] * o, squashed)
         each = (
@@ -176,7 +204,9 @@ class _Lstm(_Cell):
 class _Gru(_Cell):
     apart = True
 
-    def step(self, gates: Tensor, of_h: Tensor | None, states: list[Tensor]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    def step(
+        self, gates: Tensor, of_h: Tensor | None, states: list[Tensor]
+    ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
         assert of_h is not None
         (h,) = states
         size = h.shape[1]
@@ -187,30 +217,49 @@ class _Gru(_Cell):
         past = h - n
         return [torch.addcmul(n, z, past)], (opened, n, new_of_h, past)
 
-    def back(self, g: list[Tensor], *kept: Tensor) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
+    def back(
+        self, g: list[Tensor], *kept: Tensor
+    ) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
         opened, n, new_of_h, past = kept
         r, z = opened.chunk(2, 1)
         (h,) = g
         kept_h = h * z
         new = _tanh_slope(h - kept_h, n)
         reset, update = _sigmoid_slope(new * new_of_h, r), _sigmoid_slope(h * past, z)
-        return (torch.cat([reset, update, new], 1), torch.cat([reset, update, new * r], 1)), g, kept_h
+        return (
+            (torch.cat([reset, update, new], 1), torch.cat([reset, update, new * r], 1)),
+            g,
+            kept_h,
+        )
 
 
 class _Rnn(_Cell):
     def __init__(self, relu: bool) -> None:
         self.relu = relu
 
-    def step(self, gates: Tensor, of_h: Tensor | None, states: list[Tensor]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    def step(
+        self, gates: Tensor, of_h: Tensor | None, states: list[Tensor]
+    ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
         h = gates.relu() if self.relu else gates.tanh()
         return [h], (h,)
 
-    def back(self, g: list[Tensor], *kept: Tensor) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
+    def back(
+        self, g: list[Tensor], *kept: Tensor
+    ) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
         (h,) = kept
-        return (torch.ops.aten.threshold_backward(g[0], h, 0) if self.relu else _tanh_slope(g[0], h),), g, None
+        return (
+            (torch.ops.aten.threshold_backward(g[0], h, 0) if self.relu else _tanh_slope(g[0], h),),
+            g,
+            None,
+        )
 
 
-CELLS: dict[str, _Cell] = {"lstm": _Lstm(), "gru": _Gru(), "rnn_tanh": _Rnn(relu=False), "rnn_relu": _Rnn(relu=True)}
+CELLS: dict[str, _Cell] = {
+    "lstm": _Lstm(),
+    "gru": _Gru(),
+    "rnn_tanh": _Rnn(relu=False),
+    "rnn_relu": _Rnn(relu=True),
+}
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 

@@ -26,12 +26,18 @@ register(
 )
 view("alias", lambda g: g, lambda f, n, b, a, k: f(a[0]), inverse=lambda part: part)
 view("lift_fresh", lambda g: g, lambda f, n, b, a, k: f(a[0]), inverse=lambda part: part)
-view("_conj", lambda g: g.conj(), lambda f, n, b, a, k: f(a[0]), inverse=lambda ops, part: ops._conj(part))
+view(
+    "_conj",
+    lambda g: g.conj(),
+    lambda f, n, b, a, k: f(a[0]),
+    inverse=lambda ops, part: ops._conj(part),
+)
 view("_neg_view", lambda g: -g, lambda f, n, b, a, k: f(a[0]), inverse=lambda part: -part)
 register(
     "view_as_real",
     vjp={"self": lambda g: torch.view_as_complex(g.contiguous())},
-    jvp={"self": lambda self_t: torch.view_as_real(self_t.resolve_conj())},  # the tangent has a conjugate bit of its own
+    # the tangent has a conjugate bit of its own
+    jvp={"self": lambda self_t: torch.view_as_real(self_t.resolve_conj())},
     batch=lambda f, n, b, a, k: f(a[0]),
     inverse=lambda ops, part: ops.view_as_complex(part.contiguous()),
     family="view",
@@ -39,7 +45,11 @@ register(
 register(
     "view_as_complex",
     vjp={"self": lambda g: torch.view_as_real(g.contiguous().resolve_conj())},
-    jvp={"self": lambda self_t: torch.view_as_complex(self_t if self_t.stride(-1) == 1 else self_t.contiguous())},
+    jvp={
+        "self": lambda self_t: torch.view_as_complex(
+            self_t if self_t.stride(-1) == 1 else self_t.contiguous()
+        )
+    },
     batch=lambda f, n, b, a, k: f(a[0]),
     inverse=lambda ops, part: ops.view_as_real(part.resolve_conj()),
     family="view",
@@ -52,7 +62,12 @@ register(
 def _expand_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     x, shape, *rest = args
     missing = len(shape) - (x.dim() - 1)
-    return func(x.reshape(size, *(1,) * missing, *x.shape[1:]) if missing else x, [size, *shape], *rest, **kwargs)
+    return func(
+        x.reshape(size, *(1,) * missing, *x.shape[1:]) if missing else x,
+        [size, *shape],
+        *rest,
+        **kwargs,
+    )
 
 
 def _unexpanded(ops: Any, base: Any, part: Any) -> Any:
@@ -76,13 +91,16 @@ view("expand", lambda g: g, _expand_batch, inverse=_unexpanded)
 def _reshaped(g: torch.Tensor, self_shape: Any) -> Any:
     if type(g) is torch.Tensor:
         return g.reshape(self_shape)
-    return run_batchwise(lambda t, batched: t.reshape((t.shape[0], *self_shape) if batched[0] else self_shape), g)
+    return run_batchwise(
+        lambda t, batched: t.reshape((t.shape[0], *self_shape) if batched[0] else self_shape), g
+    )
 
 
 register(
     "view",
     vjp={"self": _reshaped},
-    jvp={"self": lambda self_t, size: self_t.reshape(size)},  # a tangent may have other strides than its primal
+    # a tangent may have other strides than its primal
+    jvp={"self": lambda self_t, size: self_t.reshape(size)},
     batch=batch.sizes(1),
     inverse=_same_elements,
     family="view",
@@ -151,8 +169,17 @@ view(
 # Parts
 
 
-def _slice_back(g: torch.Tensor, self_shape: Any, dim: int, start: int | None, end: int | None, step: int) -> Any:
-    return kernels.slice_backward(g, self_shape, dim, 0 if start is None else start, self_shape[dim] if end is None else end, step)
+def _slice_back(
+    g: torch.Tensor, self_shape: Any, dim: int, start: int | None, end: int | None, step: int
+) -> Any:
+    return kernels.slice_backward(
+        g,
+        self_shape,
+        dim,
+        0 if start is None else start,
+        self_shape[dim] if end is None else end,
+        step,
+    )
 
 
 def _sized(*positions: int) -> batch.BatchRule:
@@ -178,17 +205,31 @@ view(
     "slice.Tensor",
     _slice_back,
     dims(1),
-    inverse=lambda base, part, dim, start, end, step: aten.slice_scatter(base, part, dim, start, end, step),
+    inverse=lambda base, part, dim, start, end, step: aten.slice_scatter(
+        base, part, dim, start, end, step
+    ),
 )
 view(
     "diagonal",
-    lambda g, self_shape, offset, dim1, dim2: kernels.diagonal_backward(g, self_shape, offset, dim1, dim2),
+    lambda g, self_shape, offset, dim1, dim2: kernels.diagonal_backward(
+        g, self_shape, offset, dim1, dim2
+    ),
     dims(2, 3),
-    inverse=lambda base, part, offset, dim1, dim2: aten.diagonal_scatter(base, part, offset, dim1, dim2),
+    inverse=lambda base, part, offset, dim1, dim2: aten.diagonal_scatter(
+        base, part, offset, dim1, dim2
+    ),
 )
 linear("select_backward", {"grad_output": lambda g, dim, index: g.select(dim, index)}, _sized(2))
-linear("slice_backward", {"grad_output": lambda g, dim, start, end, step: aten.slice(g, dim, start, end, step)}, _sized(2))
-linear("diagonal_backward", {"grad_output": lambda g, offset, dim1, dim2: g.diagonal(offset, dim1, dim2)}, _sized(3, 4))
+linear(
+    "slice_backward",
+    {"grad_output": lambda g, dim, start, end, step: aten.slice(g, dim, start, end, step)},
+    _sized(2),
+)
+linear(
+    "diagonal_backward",
+    {"grad_output": lambda g, offset, dim1, dim2: g.diagonal(offset, dim1, dim2)},
+    _sized(3, 4),
+)
 
 
 def _unfold_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -205,18 +246,32 @@ def _unfold_back(g: torch.Tensor, self_shape: Any, dimension: int, size: int, st
 
 
 view("unfold", _unfold_back, _unfold_batch)
-linear("unfold_backward", {"grad_in": lambda g, dim, size, step: g.unfold(dim, size, step)}, _sized(2))
+linear(
+    "unfold_backward", {"grad_in": lambda g, dim, size, step: g.unfold(dim, size, step)}, _sized(2)
+)
 
 
-def _joined(gs: list[Any], like: Any, shapes: Any, join: Callable[[list[torch.Tensor]], torch.Tensor]) -> torch.Tensor:
+def _joined(
+    gs: list[Any], like: Any, shapes: Any, join: Callable[[list[torch.Tensor]], torch.Tensor]
+) -> torch.Tensor:
     """One tensor of the cotangents of all parts. Parts without a cotangent get zeros."""
     known = next(g for g in gs if g is not None)
-    return join([known.new_zeros(s, dtype=like) if g is None else g for g, s in zip(gs, shapes, strict=True)])
+    return join(
+        [
+            known.new_zeros(s, dtype=like) if g is None else g
+            for g, s in zip(gs, shapes, strict=True)
+        ]
+    )
 
 
 def _cat_sizes(gs: list[Any], shape: Any, dtype: Any, sizes: Any, dim: int) -> torch.Tensor:
     dim %= len(shape)
-    return _joined(gs, dtype, [[*shape[:dim], n, *shape[dim + 1 :]] for n in sizes], lambda parts: torch.cat(parts, dim))
+    return _joined(
+        gs,
+        dtype,
+        [[*shape[:dim], n, *shape[dim + 1 :]] for n in sizes],
+        lambda parts: torch.cat(parts, dim),
+    )
 
 
 def _split_sizes(shape: Any, size: int, dim: int) -> list[int]:
@@ -224,11 +279,15 @@ def _split_sizes(shape: Any, size: int, dim: int) -> list[int]:
     return [min(size, n - i) for i in range(0, n, size)] if n and size else [n]
 
 
-def _split_back(gs: Any, self_shape: Any, self_dtype: Any, split_size: int, dim: int) -> torch.Tensor:
+def _split_back(
+    gs: Any, self_shape: Any, self_dtype: Any, split_size: int, dim: int
+) -> torch.Tensor:
     return _cat_sizes(gs, self_shape, self_dtype, _split_sizes(self_shape, split_size, dim), dim)
 
 
-def _split_with_sizes_back(gs: Any, self_shape: Any, self_dtype: Any, split_sizes: Any, dim: int) -> torch.Tensor:
+def _split_with_sizes_back(
+    gs: Any, self_shape: Any, self_dtype: Any, split_sizes: Any, dim: int
+) -> torch.Tensor:
     return _cat_sizes(gs, self_shape, self_dtype, split_sizes, dim)
 
 
@@ -252,9 +311,16 @@ view(
     "split_with_sizes",
     _split_with_sizes_back,
     dims(2),
-    inverse=lambda base, part, which, split_sizes, dim: _piece(base, part, sum(split_sizes[:which]), dim),
+    inverse=lambda base, part, which, split_sizes, dim: _piece(
+        base, part, sum(split_sizes[:which]), dim
+    ),
 )
-view("unbind.int", _unbind_back, dims(1), inverse=lambda base, part, which, dim: aten.select_scatter(base, part, dim, which))
+view(
+    "unbind.int",
+    _unbind_back,
+    dims(1),
+    inverse=lambda base, part, which, dim: aten.select_scatter(base, part, dim, which),
+)
 linear("unsafe_split.Tensor", {"self": _split_back}, dims(2))
 linear("unsafe_split_with_sizes", {"self": _split_with_sizes_back}, dims(2))
 
@@ -283,7 +349,9 @@ def without_overlap(size: Any, stride: Any) -> bool:
     return True
 
 
-def _as_strided_back(g: torch.Tensor, self_geometry: Any, size: Any, stride: Any, storage_offset: int | None) -> torch.Tensor:
+def _as_strided_back(
+    g: torch.Tensor, self_geometry: Any, size: Any, stride: Any, storage_offset: int | None
+) -> torch.Tensor:
     """Scatter the cotangent into a storage and read that with the geometry of the input.
 
     If several elements of the input share a place, they share its sum equally.
@@ -295,11 +363,15 @@ def _as_strided_back(g: torch.Tensor, self_geometry: Any, size: Any, stride: Any
     if without_overlap(size, stride) and without_overlap(shape, own_stride):
         storage = torch.as_strided_scatter(g.new_zeros(total), g, size, stride, offset - base)
         return storage.as_strided(shape, own_stride, own_offset - base)
-    storage = g.new_zeros(total).index_add(0, _positions(size, stride, offset - base, g), g.reshape(-1))
+    storage = g.new_zeros(total).index_add(
+        0, _positions(size, stride, offset - base, g), g.reshape(-1)
+    )
     mine = _positions(shape, own_stride, own_offset - base, g)
     if not without_overlap(shape, own_stride):
         real = g.dtype.to_real()
-        times = g.new_zeros(total, dtype=real).index_add(0, mine, g.new_ones(mine.shape, dtype=real))
+        times = g.new_zeros(total, dtype=real).index_add(
+            0, mine, g.new_ones(mine.shape, dtype=real)
+        )
         storage = storage / times.clamp(min=1)
     return storage.index_select(0, mine).reshape(shape)
 
@@ -309,7 +381,10 @@ def _as_strided_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any
     start = x.storage_offset()
     first = start if offset is None else offset
     last = first + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-    if 0 not in shape and (first < start or last > start + sum((n - 1) * s for n, s in zip(x.shape[1:], x.stride()[1:], strict=True))):
+    if 0 not in shape and (
+        first < start
+        or last > start + sum((n - 1) * s for n, s in zip(x.shape[1:], x.stride()[1:], strict=True))
+    ):
         # the memory there belongs to other elements of the batch
         raise RuntimeError(
             f"vmap: as_strided(size={list(shape)}, stride={list(stride)}, storage_offset={first}) can access memory outside of `tensor`, "
@@ -318,7 +393,9 @@ def _as_strided_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any
     return func(x, [size, *shape], [x.stride(0), *stride], first)
 
 
-def _as_strided_scatter(self: Any, src: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
+def _as_strided_scatter(
+    self: Any, src: Any, size: Any, stride: Any, storage_offset: int | None = None
+) -> Any:
     """Scatter ``src`` by position in storage. ``self`` must fill its storage without gaps, in any order of its dimensions."""
     order = sorted(range(self.dim()), key=lambda d: (-self.stride(d), -self.shape[d]))
     flat = self.permute(order)
@@ -330,13 +407,18 @@ def _as_strided_scatter(self: Any, src: Any, size: Any, stride: Any, storage_off
     return new.reshape(flat.shape).permute(_inverse(order))
 
 
-def _as_strided_tangent(self_t: torch.Tensor, self_geometry: Any, size: Any, stride: Any, storage_offset: int | None) -> Any:
+def _as_strided_tangent(
+    self_t: torch.Tensor, self_geometry: Any, size: Any, stride: Any, storage_offset: int | None
+) -> Any:
     """The tangent of the view. The arguments describe the memory of the primal, so other tangents are first copied to such memory."""
     shape, own_stride, own_offset = self_geometry
     if self_t.stride() == own_stride and self_t.storage_offset() == own_offset:
         return self_t.as_strided(size, stride, storage_offset)
     offset = own_offset if storage_offset is None else storage_offset
-    base, end = min(offset, own_offset), max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride))
+    base, end = (
+        min(offset, own_offset),
+        max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride)),
+    )
     storage = self_t.new_zeros(end - base)  # memory outside of the primal has a tangent of zero
     storage.as_strided(shape, own_stride, own_offset - base).copy_(self_t)
     return storage.as_strided(size, stride, offset - base)
@@ -347,7 +429,9 @@ register(
     vjp={"self": _as_strided_back},
     jvp={"self": _as_strided_tangent},
     batch=_as_strided_batch,
-    inverse=lambda base, part, size, stride, storage_offset: aten.as_strided_scatter(base, part, size, stride, storage_offset),
+    inverse=lambda base, part, size, stride, storage_offset: aten.as_strided_scatter(
+        base, part, size, stride, storage_offset
+    ),
     family="view",
 )
 register("as_strided_scatter", decomposition=_as_strided_scatter, family="view")
@@ -370,7 +454,9 @@ linear(
 linear(
     "slice_scatter",
     {
-        "self": lambda g, src_shape, dim, start, end, step: aten.slice_scatter(g, _zeros(g, src_shape), dim, start, end, step),
+        "self": lambda g, src_shape, dim, start, end, step: aten.slice_scatter(
+            g, _zeros(g, src_shape), dim, start, end, step
+        ),
         "src": lambda g, dim, start, end, step: aten.slice(g, dim, start, end, step),
     },
     dims(2),
@@ -378,7 +464,9 @@ linear(
 linear(
     "diagonal_scatter",
     {
-        "self": lambda g, src_shape, offset, dim1, dim2: g.diagonal_scatter(_zeros(g, src_shape), offset, dim1, dim2),
+        "self": lambda g, src_shape, offset, dim1, dim2: g.diagonal_scatter(
+            _zeros(g, src_shape), offset, dim1, dim2
+        ),
         "src": lambda g, offset, dim1, dim2: g.diagonal(offset, dim1, dim2),
     },
     dims(3, 4),
@@ -403,7 +491,20 @@ _COPIED = """
 """
 for _name in _COPIED.split():
     _packet, _, _overload = _name.partition(".")
-    register(f"{_packet}_copy{'.' if _overload else ''}{_overload}", decomposition=copy_of(_name), family="view")
+    register(
+        f"{_packet}_copy{'.' if _overload else ''}{_overload}",
+        decomposition=copy_of(_name),
+        family="view",
+    )
 # The kernel copies a tensor whose strides allow no view.
-register("view_copy", decomposition=lambda self, size: aten.reshape.default(self, size).clone(), family="view")
-register("narrow_copy", decomposition=lambda self, dim, start, length: aten.slice(self, dim, start, start + length).clone())
+register(
+    "view_copy",
+    decomposition=lambda self, size: aten.reshape.default(self, size).clone(),
+    family="view",
+)
+register(
+    "narrow_copy",
+    decomposition=lambda self, dim, start, length: aten.slice(
+        self, dim, start, start + length
+    ).clone(),
+)

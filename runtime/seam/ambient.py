@@ -32,9 +32,15 @@ def continued(work: Callable[[], Any]) -> Callable[[], None]:
     ours = [(state, dict(vars(state))) for state in _states]
     inference = torch.is_inference_mode_enabled()
     grad, forward = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
-    on_calls, on_functions = dispatch._get_current_dispatch_mode_stack(), overrides._get_current_function_mode_stack()
+    on_calls, on_functions = (
+        dispatch._get_current_dispatch_mode_stack(),
+        overrides._get_current_function_mode_stack(),
+    )
     keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-    autocast = {device: torch.get_autocast_dtype(device) for device in torch._C._autocast_supported_devices()}
+    autocast = {
+        device: torch.get_autocast_dtype(device)
+        for device in torch._C._autocast_supported_devices()
+    }
 
     def run() -> None:
         for state, attributes in ours:
@@ -51,7 +57,8 @@ def continued(work: Callable[[], Any]) -> Callable[[], None]:
             for mode in on_functions:
                 torch._C._push_on_torch_function_stack(mode)
                 stack.callback(torch._C._pop_torch_function_stack)
-            stack.enter_context(torch._C._ForceDispatchKeyGuard(*keys))  # for autocast, and for the keys that levels exclude
+            # for autocast, and for the keys that levels exclude
+            stack.enter_context(torch._C._ForceDispatchKeyGuard(*keys))
             work()
 
     return run

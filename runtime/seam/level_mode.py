@@ -32,7 +32,9 @@ class EnteringMode(TorchDispatchMode):
 
     def exchange(self, t: torch.Tensor, v: Any) -> None:
         """Let ``v`` stand for ``t`` from now on, which has been met."""
-        raise RuntimeError("requires_grad_() of a tensor from outside in a branch or loop that is captured. Do that outside of it.")
+        raise RuntimeError(
+            "requires_grad_() of a tensor from outside in a branch or loop that is captured. Do that outside of it."
+        )
 
 
 def entering_mode() -> EnteringMode | None:
@@ -92,7 +94,8 @@ class LevelMode(TorchDispatchMode):
         """A call that ``level``, an inner one, handles. The calls that its rule makes come to this mode again."""
         if level.leaves_classes and composes(types):
             return NotImplemented
-        _push(self)  # `with self` takes ten times as long: it also notes that a mode is on, which is known here
+        # `with self` takes ten times as long: it also notes that a mode is on, which is known here
+        _push(self)
         try:
             reopen_keys(func)
             return hand_over(level, func, args, kwargs or {})
@@ -108,7 +111,8 @@ def call_below(func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if type(mode) is not LevelMode or not VALUES.issuperset(types):
         return func(*args, **kwargs)
     found = innermost(args, kwargs)
-    if found is not None and found.number > mode.level.number:  # the mode is on for the calls of an inner level
+    # the mode is on for the calls of an inner level
+    if found is not None and found.number > mode.level.number:
         reopen_keys(func)
         return hand_over(found, func, args, kwargs)
     _pop(None)
@@ -125,7 +129,11 @@ def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, Any
     if not n:
         return hand_over(level, func, args, kwargs)
     mode = mode_at(n - 1)
-    if type(mode) is not LevelMode or mode.level.number > level.number or (level.leaves_classes and not _of_values(args, kwargs)):
+    if (
+        type(mode) is not LevelMode
+        or mode.level.number > level.number
+        or (level.leaves_classes and not _of_values(args, kwargs))
+    ):
         return NotImplemented
     if mode.level is not level:
         return hand_over(level, func, args, kwargs)

@@ -41,8 +41,12 @@ class Level:
     values: type[Value]
     hidden = 0  # how many leading dimensions of its inner tensor a value does not show
     keeps_history = False  # whether a value has a history besides its inner tensor
-    follows_bases = False  # whether a view that was taken without grad mode requires grad if its base does, as a tensor of torch's
-    leaves_classes = False  # whether a call with a tensor of a user's class that handles its own calls is left to that class
+    # whether a view that was taken without grad mode requires grad if its base does, as a
+    # tensor of torch's
+    follows_bases = False
+    # whether a call with a tensor of a user's class that handles its own calls is
+    # left to that class
+    leaves_classes = False
     packs = False  # whether pack hooks see the tensors that this level saves
     finalizers: list[Callable[[], None]]  # called when the transform returns, in order
 
@@ -56,11 +60,17 @@ class Level:
         inner tensors, at the outer levels, and wrap its results."""
         name = func._schema.name.partition("::")[2]
         if name in GEOMETRY:
-            return change_geometry(getattr(getattr(torch.ops.aten, name[:-1]), func._overloadname), args[0], args[1:], kwargs)
+            return change_geometry(
+                getattr(getattr(torch.ops.aten, name[:-1]), func._overloadname),
+                args[0],
+                args[1:],
+                kwargs,
+            )
         inner, options = self.lowered_args(args), self.lowered_kwargs(kwargs)
         if not func._schema.is_mutable:
             return self.valued(func(*inner, **options))
-        return self.written(func, args, kwargs, uncounted(func, *inner, **options))  # the dispatcher counts the write on the value
+        # the dispatcher counts the write on the value
+        return self.written(func, args, kwargs, uncounted(func, *inner, **options))
 
     def wrap(self, inner: torch.Tensor, history: Any = None, /) -> Any:
         """A value of this level that holds ``inner``, a tensor of the outer levels. ``history``: what else the level stores, such as an
@@ -71,7 +81,11 @@ class Level:
 
     def valued(self, result: Any) -> Any:
         """The result of an op, one tensor or several, as values without a history. Anything else stays as it is. Called for each tensor."""
-        return self.wrap(result) if isinstance(result, torch.Tensor) else rewrapped(result, lambda t, _: self.valued(t))
+        return (
+            self.wrap(result)
+            if isinstance(result, torch.Tensor)
+            else rewrapped(result, lambda t, _: self.valued(t))
+        )
 
     def lowered(self, a: Any) -> Any:
         """The inner tensor of ``a`` if it is a value of this level, else ``a``: what the outer levels see."""
@@ -86,13 +100,18 @@ class Level:
                 if a._level is self:
                     out[i] = a._inner
             elif kind is list or kind is tuple:
-                out[i] = [b._inner if type(b) in VALUES and b._level is self else b for b in a]  # `lowered`, without its frame
+                # `lowered`, without its frame
+                out[i] = [b._inner if type(b) in VALUES and b._level is self else b for b in a]
         return out
 
     def lowered_kwargs(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        return dict(zip(kwargs, self.lowered_args(kwargs.values()), strict=True)) if kwargs else kwargs
+        return (
+            dict(zip(kwargs, self.lowered_args(kwargs.values()), strict=True)) if kwargs else kwargs
+        )
 
-    def written(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Any:
+    def written(
+        self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any], result: Any
+    ) -> Any:
         """The results of an op that writes to arguments: for a written argument the argument itself, for any other result a new value."""
         schema = func._schema
         given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
@@ -103,10 +122,14 @@ class Level:
         }
         for t in targets.values():
             if isinstance(t, Value) and t._level is self and t.shape != t._inner.shape:
-                raise InplaceError(f"{func} changes the size of a value of {self.what}: use an op that returns its result")
+                raise InplaceError(
+                    f"{func} changes the size of a value of {self.what}: use an op that returns its result"
+                )
         several = type(result) in (list, tuple)
         outs = [
-            self.valued(out) if r.alias_info is None else targets.get(frozenset(r.alias_info.before_set), out)
+            self.valued(out)
+            if r.alias_info is None
+            else targets.get(frozenset(r.alias_info.before_set), out)
             for r, out in zip(schema.returns, result if several else [result], strict=True)
         ]
         return type(result)(outs) if several else outs[0] if outs else None
@@ -254,12 +277,18 @@ class Value(torch.Tensor):
     def numpy(self, *, force: bool = False) -> Any:
         """As ``torch.Tensor.numpy``, see :meth:`tolist`."""
         inner = None if self._level.hidden else self._level.lowered(self)
-        return inner.numpy(force=force) if isinstance(inner, Value) else torch.Tensor.numpy(self, force=force)
+        return (
+            inner.numpy(force=force)
+            if isinstance(inner, Value)
+            else torch.Tensor.numpy(self, force=force)
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if _is_outlived(self):
             return copy.deepcopy(self._inner, memo)
-        raise RuntimeError(f"copy.deepcopy() of a tensor inside {self._level.what} would copy the transform with it. Use clone() instead.")
+        raise RuntimeError(
+            f"copy.deepcopy() of a tensor inside {self._level.what} would copy the transform with it. Use clone() instead."
+        )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         whole: Any = self._inner if _is_outlived(self) else super()
@@ -269,12 +298,18 @@ class Value(torch.Tensor):
         """As ``torch.Tensor.__dlpack__``. A value of a transform is refused: it may be a shell, which has no memory."""
         t = constant_of(self)
         if type(t) in VALUES and t._home is None:
-            raise BufferError(f"a tensor inside {t._level.what} cannot be exported by DLPack. Export its detach(), or what is outside.")
+            raise BufferError(
+                f"a tensor inside {t._level.what} cannot be exported by DLPack. Export its detach(), or what is outside."
+            )
         return torch.Tensor.__dlpack__(t, **options)
 
     def __format__(self, spec: str) -> str:
         """As ``torch.Tensor.__format__``: of a 0-d tensor the format of its number. Torch's own does not do this for subclasses."""
-        return format(self.item(), spec) if self.dim() == 0 and not self.is_meta else object.__format__(self, spec)
+        return (
+            format(self.item(), spec)
+            if self.dim() == 0 and not self.is_meta
+            else object.__format__(self, spec)
+        )
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -292,7 +327,10 @@ class Value(torch.Tensor):
 def composes(types: Iterable[type]) -> bool:
     """Whether one of ``types``, the classes that handle a call, is a user's. If a level returns NotImplemented then, torch asks that class.
     Abstract values stand for plain tensors."""
-    return any(not issubclass(kind, (Value, FakeTensor)) and kind.__torch_dispatch__ is not _no_dispatch for kind in types)  # type: ignore[attr-defined]
+    return any(
+        not issubclass(kind, (Value, FakeTensor)) and kind.__torch_dispatch__ is not _no_dispatch  # type: ignore[attr-defined]
+        for kind in types
+    )
 
 
 class Scope(Ambient):
@@ -309,7 +347,9 @@ class Scope(Ambient):
 SCOPE = Scope()
 
 
-def hand_over(level: Level, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def hand_over(
+    level: Level, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
     """Run a call whose innermost level is ``level``, which need not be one of the levels in scope. All calls come here:
     ``Value.__torch_dispatch__`` decides the common case itself."""
     around = SCOPE.levels
@@ -404,7 +444,9 @@ def constant_of(t: Any) -> Any:
     return t
 
 
-def outlived(level: Level, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def outlived(
+    level: Level, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
     """Run a call with values of ``level``, whose transform has returned. ``EscapedValue`` if one of them has a history.
 
     So a transformed function may store a constant that it made, such as a table of positions, for later use, as in torch.
@@ -419,7 +461,8 @@ def outlived(level: Level, func: torch._ops.OpOverload, args: Sequence[Any], kwa
 
     inner = [unwrapped(a) for a in args]
     result = func(*inner, **{name: unwrapped(a) for name, a in kwargs.items()})
-    return next((a for a, x in zip(args, inner, strict=True) if x is result), result)  # a write returns the object written to
+    # a write returns the object written to
+    return next((a for a, x in zip(args, inner, strict=True) if x is result), result)
 
 
 def escaped(level: Level, what: object) -> EscapedValue:

@@ -18,8 +18,10 @@ from ..errors import NestedTensor
 # it is a lazy conjugate and a lazy negative. None in place of the latter: neither.
 Geometry = tuple[tuple[Any, ...], tuple[bool, bool] | None]
 
-VALUES: set[type] = set()  # every class of values: `type(a) in VALUES` takes half the time of `isinstance(a, Value)`
-ON_NEW_VALUES: list[Callable[[type], None]] = []  # called with each class of values that is made later
+# every class of values: `type(a) in VALUES` takes half the time of `isinstance(a, Value)`
+VALUES: set[type] = set()
+# called with each class of values that is made later
+ON_NEW_VALUES: list[Callable[[type], None]] = []
 make_subclass = torch.Tensor._make_subclass
 _make_wrapper = torch.Tensor._make_wrapper_subclass
 _inference = torch.is_inference_mode_enabled
@@ -27,8 +29,11 @@ _inference = torch.is_inference_mode_enabled
 # `aten::index`, for which there is a batch rule. So a 0-d integer of our batches has that key too. The dispatcher must not follow the key,
 # because the value is not one of functorch's: every batch level excludes the key in its thread.
 BATCHED = DispatchKey.FuncTorchBatched
-_INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint16, torch.uint32, torch.uint64))
-_AS_INDEX = (False, False, None, False, False, torch._C.DispatchKeySet(BATCHED))  # the last arguments of _make_wrapper_subclass
+_INTEGERS = frozenset(
+    (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint16, torch.uint32, torch.uint64)
+)
+# the last arguments of _make_wrapper_subclass
+_AS_INDEX = (False, False, None, False, False, torch._C.DispatchKeySet(BATCHED))
 # A tensor object made by _make_wrapper_subclass cannot say such a layout itself. With `dispatch_layout` it asks `prim::layout`.
 _COMPRESSED = frozenset((torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc))
 _ASKS_LAYOUT = (False, False, None, False, True)
@@ -47,13 +52,22 @@ def shell(cls: type[torch.Tensor], inner: Any, hidden: int = 0) -> Any:
         if layout is not torch.strided or (inner.is_contiguous() and not inner.storage_offset()):
             arguments: Any = (shape, None, None, None, inner.dtype, layout, inner.device)
         else:
-            arguments = (shape, inner.stride()[hidden:], inner.storage_offset(), None, inner.dtype, layout, inner.device)
+            arguments = (
+                shape,
+                inner.stride()[hidden:],
+                inner.storage_offset(),
+                None,
+                inner.dtype,
+                layout,
+                inner.device,
+            )
         if hidden and not shape and inner.dtype in _INTEGERS:
             arguments += _AS_INDEX
         elif layout in _COMPRESSED:
             arguments += _ASKS_LAYOUT
         geometry = arguments, _lazy_bits(inner)
-    if _inference() and not inner.is_inference():  # the dispatcher takes views of normal tensors alone for normal, and may raise otherwise
+    # the dispatcher takes views of normal tensors alone for normal, and may raise otherwise
+    if _inference() and not inner.is_inference():
         with torch.inference_mode(False):
             return _made(cls, geometry)
     return _made(cls, geometry)
@@ -115,7 +129,8 @@ def same_shape(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
     """
     if type(inner) is torch.Tensor:
         if inner.is_nested:
-            raise NestedTensor  # else ATen would abort the process when it is asked for the sizes of the result
+            # else ATen would abort the process when it is asked for the sizes of the result
+            raise NestedTensor
         v: Any = make_subclass(cls, inner)
     else:
         v = shell(cls, inner)
@@ -126,5 +141,7 @@ def same_shape(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
 def share_memory_(v: Any) -> Any:
     """As ``torch.Tensor.share_memory_``, a method of values. A shell is refused: torch would copy from memory that it does not have."""
     if v._geometry is not None:
-        raise RuntimeError(f"share_memory_() of a tensor inside {v._level.what}, which has no memory of its own. Call it on the result.")
+        raise RuntimeError(
+            f"share_memory_() of a tensor inside {v._level.what}, which has no memory of its own. Call it on the result."
+        )
     return torch.Tensor.share_memory_(v)  # type: ignore[no-untyped-call]

@@ -18,12 +18,16 @@ from typing import Any
 import torch
 
 _set_data: Any = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
-_LAZY = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate) | torch._C.DispatchKeySet(torch._C.DispatchKey.Negative)
+_LAZY = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.Negative
+)
 
 # In-place ops that change only sizes and strides. Each is its view op plus a change of the value's own geometry. They are listed here
 # because this floor has no records, and because torch's tag `inplace_view` also covers `detach_`, `resize_` and `set_`, which
 # `tape/inplace.py` handles.
-GEOMETRY = frozenset(("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_"))
+GEOMETRY = frozenset(
+    ("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_")
+)
 
 
 def refit(v: Any, fresh: Any) -> None:
@@ -37,13 +41,17 @@ def refit(v: Any, fresh: Any) -> None:
 
 def change_geometry(view_op: Any, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """``x.squeeze_()`` and its like on any value: ``target`` gets the geometry and the attributes of the result of ``view_op``."""
-    if torch.is_inference_mode_enabled() and not target.is_inference():  # then a view of it is a normal tensor, too
+    # then a view of it is a normal tensor, too
+    if torch.is_inference_mode_enabled() and not target.is_inference():
         recording = torch.is_grad_enabled()  # which leaving the inference mode would switch on
         with torch.inference_mode(False), torch.set_grad_enabled(recording):
             return change_geometry(view_op, target, args, kwargs)
     fresh = view_op(target, *args, **kwargs)
     if target.layout is torch.strided:
-        target._earlier = {**(target._earlier or {}), target._reshaped: (target.shape, target.stride(), target.storage_offset())}
+        target._earlier = {
+            **(target._earlier or {}),
+            target._reshaped: (target.shape, target.stride(), target.storage_offset()),
+        }
     refit(target, fresh)
     state = dict(fresh.__dict__)
     if target._view is None:

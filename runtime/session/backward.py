@@ -44,14 +44,18 @@ def listed(x: Any) -> tuple[Any, ...]:
 def _inputs(inputs: Any, caller: str) -> tuple[Any, ...]:
     if isinstance(inputs, Mapping):
         if type(inputs) is not dict:
-            raise TypeError(f"`inputs` argument to `{caller}()` must be a dict, not {type(inputs).__name__}. Pass dict(inputs).")
+            raise TypeError(
+                f"`inputs` argument to `{caller}()` must be a dict, not {type(inputs).__name__}. Pass dict(inputs)."
+            )
         inputs = inputs.values()
     found = listed(inputs)
     if not found:
         raise RuntimeError(f"`inputs` argument to `{caller}()` cannot be empty.")
     for t in found:
         if not isinstance(t, (torch.Tensor, GradientEdge)):
-            raise RuntimeError(f"all inputs have to be Tensors or GradientEdges, but got {type(t).__name__}")
+            raise RuntimeError(
+                f"all inputs have to be Tensors or GradientEdges, but got {type(t).__name__}"
+            )
     refuse_plain_inputs(found)
     return found
 
@@ -67,7 +71,9 @@ def _refuse_unrecorded(edges: Sequence[Any]) -> None:
     """Raise if no backward pass can start from one of the edges."""
     for i, edge in enumerate(edges):
         if edge is None or type(edge[0]) is Sink:
-            raise RuntimeError(f"element {i} of tensors does not require grad and does not have a grad_fn")
+            raise RuntimeError(
+                f"element {i} of tensors does not require grad and does not have a grad_fn"
+            )
 
 
 def _level(edges: Sequence[Edge]) -> Any:
@@ -100,11 +106,17 @@ def _ones(t: Any, edge: Any) -> torch.Tensor | None:
     if type(shape) is NestedMeta or shape.numel() != 1:
         raise RuntimeError("grad can be implicitly created only for scalar outputs")
     if not dtype.is_floating_point:
-        raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {dtype}")
-    return torch.ones(shape, dtype=dtype, device=_device(t.node)) if is_edge else _ones_like(t._inner)
+        raise RuntimeError(
+            f"grad can be implicitly created only for real scalar outputs but got {dtype}"
+        )
+    return (
+        torch.ones(shape, dtype=dtype, device=_device(t.node)) if is_edge else _ones_like(t._inner)
+    )
 
 
-def cotangents_of(outputs: Sequence[Any], edges: Sequence[Any], given: Any, batched: bool = False) -> list[torch.Tensor | None]:
+def cotangents_of(
+    outputs: Sequence[Any], edges: Sequence[Any], given: Any, batched: bool = False
+) -> list[torch.Tensor | None]:
     """One cotangent per output, by default one for a scalar. Raise unless it has the shape of the output, with ``batched`` after the first
     dimension."""
     if given is None:
@@ -119,7 +131,9 @@ def cotangents_of(outputs: Sequence[Any], edges: Sequence[Any], given: Any, batc
             continue
         if not isinstance(g, torch.Tensor):
             raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
-        shape, dtype = t.node.metas[t.output_nr] if isinstance(t, GradientEdge) else (extent(t), t.dtype)
+        shape, dtype = (
+            t.node.metas[t.output_nr] if isinstance(t, GradientEdge) else (extent(t), t.dtype)
+        )
         seen = extent(g)
         if type(shape) is NestedMeta:
             dtype = g.dtype if shape.dtype is None else shape.dtype
@@ -145,7 +159,12 @@ def cotangents_of(outputs: Sequence[Any], edges: Sequence[Any], given: Any, batc
 
 
 def run_pass(
-    edges: Sequence[Any], cotangents: Sequence[Any], captures: Any, retain_graph: bool | None, create_graph: bool, accumulate: bool
+    edges: Sequence[Any],
+    cotangents: Sequence[Any],
+    captures: Any,
+    retain_graph: bool | None,
+    create_graph: bool,
+    accumulate: bool,
 ) -> tuple[Any, list[Any]]:
     _refuse_unrecorded(edges)
     if not edges:
@@ -165,7 +184,14 @@ def run_pass(
     before = torch.is_grad_enabled()
     _set_grad_enabled(create_graph)
     try:
-        return level, execute(level, roots, edges_of_captures, create_graph=on_values, keep_graph=keep, accumulate=accumulate)
+        return level, execute(
+            level,
+            roots,
+            edges_of_captures,
+            create_graph=on_values,
+            keep_graph=keep,
+            accumulate=accumulate,
+        )
     finally:
         _set_grad_enabled(before)
 
@@ -191,7 +217,11 @@ def backward(
     saved tensor that was written to, and a second pass through a graph that was not retained.
     """
     if grad_variables is not None:
-        warnings.warn("`grad_variables` is deprecated. Use `grad_tensors` instead.", FutureWarning, stacklevel=2)
+        warnings.warn(
+            "`grad_variables` is deprecated. Use `grad_tensors` instead.",
+            FutureWarning,
+            stacklevel=2,
+        )
         if grad_tensors is not None:
             raise RuntimeError(
                 "`grad_tensors` and `grad_variables` (deprecated) arguments both passed to `backward()`. They mean the same."
@@ -239,7 +269,9 @@ def grad(
     each cotangent has the shape (B, *output), each gradient the shape (B, *input). The pass runs under ``vmap``.
     """
     if materialize_grads and allow_unused is False:
-        raise ValueError("Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False.")
+        raise ValueError(
+            "Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False."
+        )
     if not only_inputs:
         warnings.warn(
             "only_inputs argument is deprecated and is ignored now (defaults to True). Only backward adds to .grad.",
@@ -251,10 +283,13 @@ def grad(
     edges = [_edge(t) for t in outputs]
     cotangents = cotangents_of(outputs, edges, grad_outputs, is_grads_batched)
     if is_grads_batched:
-        reached: list[int] = []  # positions of the gradients that are tensors: vmap returns nothing else
+        # positions of the gradients that are tensors: vmap returns nothing else
+        reached: list[int] = []
 
         def one(*batched: Any) -> tuple[Any, ...]:
-            grads = _grads(edges, wanted, batched, retain_graph, create_graph, allow_unused, materialize_grads)
+            grads = _grads(
+                edges, wanted, batched, retain_graph, create_graph, allow_unused, materialize_grads
+            )
             reached[:] = [i for i, g in enumerate(grads) if g is not None]
             return tuple(grads[i] for i in reached)
 
@@ -264,10 +299,15 @@ def grad(
         at = dict(zip(reached, batches, strict=True))
         found = tuple(for_users(level, at[i]) if i in at else None for i in range(len(wanted)))
     else:
-        found = _grads(edges, wanted, cotangents, retain_graph, create_graph, allow_unused, materialize_grads)
+        found = _grads(
+            edges, wanted, cotangents, retain_graph, create_graph, allow_unused, materialize_grads
+        )
         sparse = [isinstance(t, Value) and t.layout is not torch.strided for t in wanted]
         if any(sparse):
-            found = tuple(in_layout(g, t._inner) if g is not None and s else g for g, t, s in zip(found, wanted, sparse, strict=True))
+            found = tuple(
+                in_layout(g, t._inner) if g is not None and s else g
+                for g, t, s in zip(found, wanted, sparse, strict=True)
+            )
     return dict(zip(inputs, found, strict=True)) if isinstance(inputs, dict) else found
 
 
@@ -293,7 +333,9 @@ def _grads(
         elif not materialize:
             grads.append(None)
         elif isinstance(t, GradientEdge):
-            raise RuntimeError("materialize_grads cannot be used when the given input is a GradientEdge")
+            raise RuntimeError(
+                "materialize_grads cannot be used when the given input is a GradientEdge"
+            )
         else:
             zeros = torch.zeros_like(t)
             grads.append(zeros.requires_grad_() if create_graph else zeros)

@@ -15,7 +15,14 @@ class CapturedGradients(Protocol):
     """The gradients of one capture. The arguments are those of ``torch.autograd.backward``, ``torch.autograd.grad``, ``t.grad``,
     ``t.retain_grad()`` and ``t.requires_grad_()``."""
 
-    def backward(self, tensors: Any, grad_tensors: Any, retain_graph: bool | None, create_graph: bool, inputs: Any) -> None: ...
+    def backward(
+        self,
+        tensors: Any,
+        grad_tensors: Any,
+        retain_graph: bool | None,
+        create_graph: bool,
+        inputs: Any,
+    ) -> None: ...
 
     def gradient(self, t: Any) -> Any: ...
 

@@ -34,10 +34,15 @@ from ..tape.values import GradValue, edge_of
 from .tensor import SESSION, Tensor
 
 aten = torch.ops.aten
-_T, _VIEW, _UNSAFE_VIEW = op_of(aten.t.default), op_of(aten.view.default), op_of(aten._unsafe_view.default)
+_T, _VIEW, _UNSAFE_VIEW = (
+    op_of(aten.t.default),
+    op_of(aten.view.default),
+    op_of(aten._unsafe_view.default),
+)
 _MV, _MM, _ADDMM = op_of(aten.mv.default), op_of(aten.mm.default), op_of(aten.addmm.default)
 _pass_on_linear, _pass_on_matmul, _pass_on_layer_norm = (
-    getattr(aten, name).default._handle.redispatch_boxed for name in ("linear", "matmul", "layer_norm")
+    getattr(aten, name).default._handle.redispatch_boxed
+    for name in ("linear", "matmul", "layer_norm")
 )  # without the frame of `OpOverload.redispatch`
 _LINEAR = aten.linear.default
 _LAYER_NORM = op_of(aten.native_layer_norm.default)
@@ -70,14 +75,17 @@ def known_part(a: Any) -> tuple[torch.Tensor, Edge | None] | None:
         a = a._inner
         if type(a) is not torch.Tensor:
             return None
-    elif kind is torch.Tensor and not a.requires_grad:  # with requires_grad torch would record the calls made here
+    elif kind is torch.Tensor and not a.requires_grad:
+        # with requires_grad torch would record the calls made here
         edge = None
     else:
         return None
     return None if a.layout is not torch.strided or a.is_nested else (a, edge)
 
 
-def step(op: Op, inner: list[Any], edges: tuple[Edge | None, ...], wanted: int, kernel: Any = None) -> Part:
+def step(
+    op: Op, inner: list[Any], edges: tuple[Edge | None, ...], wanted: int, kernel: Any = None
+) -> Part:
     """Run ``op`` and record it. Returns the result and its edge. ``wanted``: a bit for each argument that has one of the ``edges``. Without
     any bit the op is not recorded. ``kernel``: an in-place form of the op, if the value of its first argument is no longer needed."""
     out = (kernel or op.kernel)(*inner)
@@ -94,7 +102,12 @@ def product(x: Part, weight: Part, bias: Part) -> Part:
     transposed, of_weight = step(_T, [weight[0]], (weight[1],), weight[1] is not None)
     wanted = (of_bias is not None) | (of_x is not None) << 1 | (of_weight is not None) << 2
     edges: Any = (of_bias, of_x, of_weight)
-    return step(_ADDMM, [bias[0], x[0], transposed], edges if wanted == 7 else tuple(e for e in edges if e is not None), wanted)
+    return step(
+        _ADDMM,
+        [bias[0], x[0], transposed],
+        edges if wanted == 7 else tuple(e for e in edges if e is not None),
+        wanted,
+    )
 
 
 def flattened(x: Part) -> Part:
@@ -110,7 +123,12 @@ def _linear(x: Any, weight: Any, bias: Any) -> Any:
         return None
     x, weight, bias = known
     shape = x[0].shape
-    if weight[0].dim() != 2 or bias[0].dim() != 1 or not shape or not (len(shape) == 2 or x[0].is_contiguous()):
+    if (
+        weight[0].dim() != 2
+        or bias[0].dim() != 1
+        or not shape
+        or not (len(shape) == 2 or x[0].is_contiguous())
+    ):
         return None
     if len(shape) == 2:
         return SESSION.wrap(*product(x, weight, bias))
@@ -137,8 +155,16 @@ def binary(op: Op, x: Part, y: Part, kernel: Any = None) -> Part:
     """Run an op of two tensors. It is recorded if one of them requires grad."""
     of_x, of_y = x[1], y[1]
     if of_x is None:
-        return step(op, [x[0], y[0]], () if of_y is None else (of_y,), 0 if of_y is None else 2, kernel)
-    return step(op, [x[0], y[0]], (of_x,) if of_y is None else (of_x, of_y), 1 if of_y is None else 3, kernel)
+        return step(
+            op, [x[0], y[0]], () if of_y is None else (of_y,), 0 if of_y is None else 2, kernel
+        )
+    return step(
+        op,
+        [x[0], y[0]],
+        (of_x,) if of_y is None else (of_x, of_y),
+        1 if of_y is None else 3,
+        kernel,
+    )
 
 
 def _folded(x: Any, y: Any) -> Any:
@@ -152,7 +178,11 @@ def _folded(x: Any, y: Any) -> Any:
         return None
     rows = [prod(shape[:-1]), shape[-1]]
     dense, of_x = known
-    flat: Any = step(_VIEW, [dense, rows], (of_x,), of_x is not None) if dense.is_contiguous() else known_part(x.reshape(rows))
+    flat: Any = (
+        step(_VIEW, [dense, rows], (of_x,), of_x is not None)
+        if dense.is_contiguous()
+        else known_part(x.reshape(rows))
+    )
     x, of_x = flat
     recorded: Any = ((of_x, of_y), 3) if of_x is not None else ((of_y,), 2)
     out, edge = step(_MM if y.dim() == 2 else _MV, [x, y], *recorded)
@@ -190,7 +220,9 @@ def _layer_norm(x: Any, sizes: Any, weight: Any, bias: Any, eps: float) -> Any:
     outs = _LAYER_NORM.kernel(*inner)
     if not wanted:
         return SESSION.wrap(outs[0])
-    node = OpNode.of(_LAYER_NORM, SESSION, edges, tuple([(o.shape, o.dtype) for o in outs]), wanted, None)
+    node = OpNode.of(
+        _LAYER_NORM, SESSION, edges, tuple([(o.shape, o.dtype) for o in outs]), wanted, None
+    )
     node.save_unpacked(inner, NONE, outs)
     return SESSION.wrap(outs[0], (node, 0))
 
@@ -200,7 +232,10 @@ def _dispatched_linear(keys: Any, x: Any, weight: Any, bias: Any = None) -> Any:
         result = _linear_without_bias(x, weight) if bias is None else _linear(x, weight, bias)
         if result is not None:
             return result
-    elif type(x) in VALUES and (result := run_layer(_LINEAR, (x, weight, bias))) is not NotImplemented:
+    elif (
+        type(x) in VALUES
+        and (result := run_layer(_LINEAR, (x, weight, bias))) is not NotImplemented
+    ):
         return result
     return _pass_on_linear(keys & BELOW, x, weight, bias)
 
@@ -210,14 +245,25 @@ def _dispatched_matmul(keys: Any, x: Any, y: Any) -> Any:
         result = _matmul(x, y)
         if result is not None:
             return result
-    elif type(x) in VALUES and type(y) in VALUES and x._level is y._level and x._level.hidden and _aligned(x.shape, y.shape):
+    elif (
+        type(x) in VALUES
+        and type(y) in VALUES
+        and x._level is y._level
+        and x._level.hidden
+        and _aligned(x.shape, y.shape)
+    ):
         return _batched_matmul(x, y)
-    if not (_autocast() and _casts_next(keys)):  # the casts are a call of their own, after which the product arrives here again
+    # the casts are a call of their own, after which the product arrives here again
+    if not (_autocast() and _casts_next(keys)):
         if x.dim() >= y.dim():
             if _folds(x, y):
                 return _folded_calls(x, y)
         elif _folds(y, x):
-            return _folded_calls(y.mT, x) if x.dim() == 1 else _folded_calls(y.mT, x.t()).mT.contiguous()
+            return (
+                _folded_calls(y.mT, x)
+                if x.dim() == 1
+                else _folded_calls(y.mT, x.t()).mT.contiguous()
+            )
     return _pass_on_matmul(keys & BELOW, x, y)
 
 
@@ -240,7 +286,12 @@ def _casts_next(keys: Any) -> bool:
 
 def _folds(stack: Any, factor: Any) -> bool:
     """Whether ATen would fold because ``factor`` requires grad: it asks for torch's flag, in any grad mode."""
-    return isinstance(factor, GradValue) and 1 <= factor.dim() <= 2 and stack.dim() >= 3 and factor.requires_grad
+    return (
+        isinstance(factor, GradValue)
+        and 1 <= factor.dim() <= 2
+        and stack.dim() >= 3
+        and factor.requires_grad
+    )
 
 
 def _folded_calls(x: Any, y: Any) -> Any:
@@ -252,7 +303,13 @@ def _folded_calls(x: Any, y: Any) -> Any:
 
 
 def _dispatched_layer_norm(
-    keys: Any, x: Any, sizes: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enable: bool = True
+    keys: Any,
+    x: Any,
+    sizes: Any,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
 ) -> Any:
     if (type(x) is Tensor or type(weight) is Tensor or type(bias) is Tensor) and plain_case():
         result = _layer_norm(x, sizes, weight, bias, eps)
@@ -265,6 +322,11 @@ def _dispatched_layer_norm(
 # inference mode.
 INTERCEPTED = torch.__version__ >= (2, 13)  # type: ignore[operator]
 LIBRARY = torch.library.Library("aten", "IMPL")  # its registrations last as long as this object
-for _name, _handler in (("linear", _dispatched_linear), ("matmul", _dispatched_matmul), ("layer_norm", _dispatched_layer_norm)):
-    if INTERCEPTED:  # the handlers get the calls of every tensor subclass that handles its own calls, ours or not
+for _name, _handler in (
+    ("linear", _dispatched_linear),
+    ("matmul", _dispatched_matmul),
+    ("layer_norm", _dispatched_layer_norm),
+):
+    # the handlers get the calls of every tensor subclass that handles its own calls, ours or not
+    if INTERCEPTED:
         LIBRARY.impl(_name, _handler, "PythonTLSSnapshot", with_keyset=True)

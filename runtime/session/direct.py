@@ -45,7 +45,11 @@ _NUMBERS = frozenset((bool, int, float, complex))
 
 def unseen() -> bool:
     """Whether only the session's tape would see a call of its tensors: no mode, no trace of torch's, no stand-in."""
-    return not (_dispatch_modes() or _function_modes()) and current_stand_in() is None and _traced() is None
+    return (
+        not (_dispatch_modes() or _function_modes())
+        and current_stand_in() is None
+        and _traced() is None
+    )
 
 
 def _dense(t: Any) -> bool:
@@ -83,7 +87,9 @@ def _parts(index: tuple[Any, ...], shape: Any, lone: bool) -> list[tuple[Op, tup
         if type(i) is int:
             size = next(sizes)
             if not -size <= i < size:
-                raise IndexError(f"index {i} is out of bounds for dimension {place} with size {size}")
+                raise IndexError(
+                    f"index {i} is out of bounds for dimension {place} with size {size}"
+                )
             parts.append((_SELECT, (dim, i)))
         elif i is None:
             parts.append((_UNSQUEEZE, (dim,)))
@@ -113,9 +119,13 @@ def _getitem(self: Any, index: Any) -> Any:
         each = (index,) if lone else index
         if _dense(inner) and _basic(each):
             edge = edge_of(self) if _grad_enabled() else None
-            if edge is None or sum(i is not None and i is not Ellipsis for i in each) <= inner.dim():
+            if (
+                edge is None
+                or sum(i is not None and i is not Ellipsis for i in each) <= inner.dim()
+            ):
                 return _view(self, each, lone, edge)
-    return _native_getitem(self, index)  # not `each`: a list of lists is read as a tuple, but not inside a tuple
+    # not `each`: a list of lists is read as a tuple, but not inside a tuple
+    return _native_getitem(self, index)
 
 
 def _view(t: Any, index: tuple[Any, ...], lone: bool, edge: Any) -> Any:
@@ -136,7 +146,9 @@ def _setitem(self: Any, index: Any, value: Any) -> None:
         inner, kind = self._inner, type(value)
         new = value._inner if kind is Tensor else value
         plain = kind in _NUMBERS or (_dense(new) and (kind is Tensor or not new.requires_grad))
-        if _grad_enabled() and (recorded_by_torch(self) or (kind is Tensor and recorded_by_torch(value))):
+        if _grad_enabled() and (
+            recorded_by_torch(self) or (kind is Tensor and recorded_by_torch(value))
+        ):
             plain = False  # torch must see the write to pass its mark on
         each = index if type(index) is tuple else (index,)
         if plain and _dense(inner) and _basic(each):
@@ -148,7 +160,8 @@ def _setitem(self: Any, index: Any, value: Any) -> None:
             if sum(i is not None and i is not Ellipsis for i in each) > inner.dim():
                 _native_setitem(self, index, value)
                 return
-            whole = _parts(each, inner.shape, False)[0][0] is _ALIAS  # then ATen writes to the tensor itself
+            # then ATen writes to the tensor itself
+            whole = _parts(each, inner.shape, False)[0][0] is _ALIAS
             part = self if whole else _view(self, each, False, histories[0])
             if kind in _NUMBERS:
                 new = value = _scalar_tensor(value, dtype=inner.dtype, device=inner.device)
@@ -162,7 +175,11 @@ def _setitem(self: Any, index: Any, value: Any) -> None:
 def _histories(target: Any, value: Any) -> tuple[Any, ...] | None:
     """The edges of ``target``, of its base and of ``value``. None if there are none. While the caller holds them, the ``AccumulateGrad``
     nodes of leaves stay alive, so they need not be made again."""
-    found = (edge_of(target), view_history.base_edge(target), edge_of(value) if type(value) is Tensor else None)
+    found = (
+        edge_of(target),
+        view_history.base_edge(target),
+        edge_of(value) if type(value) is Tensor else None,
+    )
     return None if found == (None, None, None) else found
 
 
@@ -198,7 +215,9 @@ def _writing(native: Any) -> Callable[..., Any]:
                     kind = type(a)
                     if kind is Tensor and (not recording or _no_history(a)):
                         a = a._inner
-                    elif isinstance(a, (list, tuple)) or (isinstance(a, torch.Tensor) and (not _dense(a) or a.requires_grad)):
+                    elif isinstance(a, (list, tuple)) or (
+                        isinstance(a, torch.Tensor) and (not _dense(a) or a.requires_grad)
+                    ):
                         return native(self, *args, **kwargs)
                     plain.append(a)
                 if not (kwargs and any(isinstance(a, torch.Tensor) for a in kwargs.values())):
@@ -238,8 +257,47 @@ for _name in ("__eq__", "__ge__", "__gt__", "__le__", "__lt__", "__ne__", "all",
     setattr(Tensor, _name, _comparing(getattr(torch.Tensor, _name)))
 for _name in (
     *("__iadd__", "__imul__", "__isub__", "__itruediv__"),
-    *("add_", "addcdiv_", "addcmul_", "addmm_", "addmv_", "bernoulli_", "clamp_", "clamp_max_", "clamp_min_", "copy_", "div_", "exp_"),
-    *("exponential_", "fill_", "lerp_", "log_", "masked_fill_", "mul_", "neg_", "normal_", "pow_", "random_", "reciprocal_", "relu_"),
-    *("round_", "rsqrt_", "sigmoid_", "sign_", "sqrt_", "square_", "sub_", "tanh_", "tril_", "triu_", "uniform_", "zero_"),
+    *(
+        "add_",
+        "addcdiv_",
+        "addcmul_",
+        "addmm_",
+        "addmv_",
+        "bernoulli_",
+        "clamp_",
+        "clamp_max_",
+        "clamp_min_",
+        "copy_",
+        "div_",
+        "exp_",
+    ),
+    *(
+        "exponential_",
+        "fill_",
+        "lerp_",
+        "log_",
+        "masked_fill_",
+        "mul_",
+        "neg_",
+        "normal_",
+        "pow_",
+        "random_",
+        "reciprocal_",
+        "relu_",
+    ),
+    *(
+        "round_",
+        "rsqrt_",
+        "sigmoid_",
+        "sign_",
+        "sqrt_",
+        "square_",
+        "sub_",
+        "tanh_",
+        "tril_",
+        "triu_",
+        "uniform_",
+        "zero_",
+    ),
 ):  # initialization and optimizers write with these
     setattr(Tensor, _name, _writing(getattr(torch.Tensor, _name)))

@@ -104,7 +104,9 @@ class DualSession(StandIn):
 
     def call(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         op = op_of(func)
-        tangents, found = self._split(op, args) if op.kind is VIEW or computes_tangents(0) else ([], False)
+        tangents, found = (
+            self._split(op, args) if op.kind is VIEW or computes_tangents(0) else ([], False)
+        )
         if op.kind is OUT:
             if found or (computes_tangents(0) and self._any_dual(kwargs.values())):
                 raise NotImplementedError(
@@ -114,10 +116,19 @@ class DualSession(StandIn):
         if kwargs and computes_tangents(0) and self._any_dual(kwargs.values()):
             return written_out(op, "jvp")(*args, **kwargs)
         if op.kind is INPLACE:
-            return self._write(op, args, kwargs, tangents) if found else self.record(func, args, kwargs)
+            return (
+                self._write(op, args, kwargs, tangents)
+                if found
+                else self.record(func, args, kwargs)
+            )
         if not found:
             out = self.record(func, args, kwargs)
-            if op.kind is VIEW and isinstance(args[0], Value) and args[0]._level is self.session and self.tangents.entered(args[0]._inner):
+            if (
+                op.kind is VIEW
+                and isinstance(args[0], Value)
+                and args[0]._level is self.session
+                and self.tangents.entered(args[0]._inner)
+            ):
                 self._put_all(op, out, None)  # like an unpacked primal, a view of it has no tangent
             return out
         record = op.record
@@ -125,7 +136,8 @@ class DualSession(StandIn):
             return func.decompose(*args, **kwargs)
         if len(op.nondiff) >= op.n_results:
             return self.record(func, args, kwargs)
-        if record is None or record.vjp is None:  # the tape would decompose it, and intermediate tensors would have no tangents
+        # the tape would decompose it, and intermediate tensors would have no tangents
+        if record is None or record.vjp is None:
             decomposed = decomposition_of(op, "jvp")
             if decomposed is not None:
                 return decomposed(*args, **kwargs)
@@ -133,15 +145,21 @@ class DualSession(StandIn):
                 raise MissingRule(str(func), "jvp")
         if op.kind is VIEW:
             out = self.record(func, args, kwargs)
-            self._put_all(op, out, func(tangents[0], *args[1:], **kwargs))  # a view of the tangent, so that they share writes
+            # a view of the tangent, so that they share writes
+            self._put_all(op, out, func(tangents[0], *args[1:], **kwargs))
             return out
         out = self.record(func, args, kwargs)
-        ts = tangent_rule(op)(op, [self.without_tangent(a) for a in args], tangents, kwargs, self.without_tangent(out))
+        ts = tangent_rule(op)(
+            op, [self.without_tangent(a) for a in args], tangents, kwargs, self.without_tangent(out)
+        )
         self._put_all(op, out, unshared(ts, tangents))
         return out
 
     def _any_dual(self, args: Iterable[Any]) -> bool:
-        return any(isinstance(a, Value) and a._level is self.session and self.tangents.of(a) is not None for a in args)
+        return any(
+            isinstance(a, Value) and a._level is self.session and self.tangents.of(a) is not None
+            for a in args
+        )
 
     def _split(self, op: Op, args: Any) -> tuple[list[Any], bool]:
         """The tangent of each argument (a list for a list), and whether there is any."""
@@ -154,7 +172,12 @@ class DualSession(StandIn):
             if isinstance(a, Value):
                 tangents[i] = self.tangents.of(a) if a._level is self.session else None
             elif type(a) is list or type(a) is tuple:
-                ts = [self.tangents.of(b) if isinstance(b, Value) and b._level is self.session else None for b in a]
+                ts = [
+                    self.tangents.of(b)
+                    if isinstance(b, Value) and b._level is self.session
+                    else None
+                    for b in a
+                ]
                 tangents[i] = ts if any(t is not None for t in ts) else None
             found = found or tangents[i] is not None
         return tangents, found
@@ -164,7 +187,9 @@ class DualSession(StandIn):
         if isinstance(a, torch.Tensor):
             if not isinstance(a, Value):
                 return self.session.wrap(a.detach())
-            return self.session.wrap(a._inner.detach(), edge_of(a)) if a._level is self.session else a
+            return (
+                self.session.wrap(a._inner.detach(), edge_of(a)) if a._level is self.session else a
+            )
         if type(a) is list or type(a) is tuple:
             return type(a)(map(self.without_tangent, a))
         return a
@@ -173,15 +198,26 @@ class DualSession(StandIn):
         if isinstance(out, torch.Tensor):
             out, tangents = (out,), tangents if isinstance(tangents, (tuple, list)) else (tangents,)
         for i, o in enumerate(out):
-            if not isinstance(o, Value) or i in op.nondiff or not (o.is_floating_point() or o.is_complex()):
+            if (
+                not isinstance(o, Value)
+                or i in op.nondiff
+                or not (o.is_floating_point() or o.is_complex())
+            ):
                 continue
             t = None if tangents is None else tangents[i]
-            if op.kind is not VIEW:  # as in torch, a result with the derivative zero has a tangent of zeros
-                t = torch.zeros_like(o.detach()) if t is None else laid_out_like(fit(t, o), o._inner)
+            # as in torch, a result with the derivative zero has a tangent of zeros
+            if op.kind is not VIEW:
+                t = (
+                    torch.zeros_like(o.detach())
+                    if t is None
+                    else laid_out_like(fit(t, o), o._inner)
+                )
             if t is not None or op.kind is VIEW:
                 self.tangents.put(o._inner, t)
 
-    def _write(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], tangents: list[Any]) -> Any:
+    def _write(
+        self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], tangents: list[Any]
+    ) -> Any:
         """Run an in-place op. The tangent of the target is written in place, too, so that tangents share memory where primals do."""
         target = args[0]
         if not isinstance(target, torch.Tensor):
@@ -192,7 +228,9 @@ class DualSession(StandIn):
             return self.record(op.func, args, kwargs)
         if op.base_name in inplace.METADATA:
             if op.base_name != "detach_":
-                raise InplaceError(f"{op.func} changes the geometry of a tensor that has a tangent; use the out-of-place op")
+                raise InplaceError(
+                    f"{op.func} changes the geometry of a tensor that has a tangent; use the out-of-place op"
+                )
             self.record(op.func, args, kwargs)
             self.tangents.put(target._inner, None)
             return target
@@ -202,12 +240,19 @@ class DualSession(StandIn):
         before = [_apart(self.without_tangent(a), target) for a in args]
         own = self.tangents.of(target)
         if own is not None:
-            tangents = [_apart(t, own) for t in tangents]  # the tape saves them, so they must not be written to
+            # the tape saves them, so they must not be written to
+            tangents = [_apart(t, own) for t in tangents]
         self.record(op.func, args, kwargs)
         after = self.without_tangent(target)
         if torch.is_grad_enabled():
-            after = after.clone()  # the dispatcher counts this write after we return, so the tape must not save the target itself
-        t = None if functional.nondiff else tangent_rule(functional)(functional, before, tangents, kwargs, after)
+            # the dispatcher counts this write after we return, so the tape must not save
+            # the target itself
+            after = after.clone()
+        t = (
+            None
+            if functional.nondiff
+            else tangent_rule(functional)(functional, before, tangents, kwargs, after)
+        )
         self.assign(target, None if t is None else fit(t, target), tangents)
         return target
 
@@ -223,7 +268,8 @@ class DualSession(StandIn):
                 tangents.put(target._inner, laid_out_like(unshared(t, inputs), target._inner))
                 return
             base = view.base
-            of_base = empty_like_laid_out(t, base._inner)  # made from t, so that it is batched if t is
+            # made from t, so that it is batched if t is
+            of_base = empty_like_laid_out(t, base._inner)
             tangents.put(base._inner, of_base)
             tangents.of(target).copy_(t)
 
@@ -237,14 +283,20 @@ class DualSession(StandIn):
 
 
 def _storage_of(t: Any) -> Any:
-    return t.untyped_storage()._cdata if type(t) is torch.Tensor and t.layout is torch.strided else None
+    return (
+        t.untyped_storage()._cdata
+        if type(t) is torch.Tensor and t.layout is torch.strided
+        else None
+    )
 
 
 def _apart(a: Any, written: Any) -> Any:
     """``a``, or a copy of it if it shares memory with ``written``. In a list or tuple: each element."""
     if type(a) is list or type(a) is tuple:
         return type(a)(_apart(b, written) for b in a)
-    if isinstance(a, Value) and (a is written or _storage_of(a._inner) == _storage_of(written._inner)):
+    if isinstance(a, Value) and (
+        a is written or _storage_of(a._inner) == _storage_of(written._inner)
+    ):
         return a.clone()
     return a
 
@@ -255,19 +307,33 @@ def unshared(t: Any, inputs: list[Any]) -> Any:
         return [unshared(x, inputs) for x in t]
     if t is None or not isinstance(t, Value):
         return t
-    flat = [x for group in inputs for x in (group if isinstance(group, list) else (group,)) if x is not None]
+    flat = [
+        x
+        for group in inputs
+        for x in (group if isinstance(group, list) else (group,))
+        if x is not None
+    ]
     mine = _storage_of(t._inner)
-    return t.clone() if any(t is x or (mine is not None and mine == _storage_of(x._inner)) for x in flat) else t
+    return (
+        t.clone()
+        if any(t is x or (mine is not None and mine == _storage_of(x._inner)) for x in flat)
+        else t
+    )
 
 
 def _same_strides(t: Any, p: torch.Tensor) -> bool:
-    return p.numel() == 0 or all(n == 1 or a == b for n, a, b in zip(p.shape, t.stride(), p.stride(), strict=True))
+    return p.numel() == 0 or all(
+        n == 1 or a == b for n, a, b in zip(p.shape, t.stride(), p.stride(), strict=True)
+    )
 
 
 def _same_layout(t: torch.Tensor, p: torch.Tensor) -> bool:
     if t.is_conj() != p.is_conj() or t.is_neg() != p.is_neg() or not _same_strides(t, p):
         return False
-    same_place = t.storage_offset() == p.storage_offset() and t.untyped_storage().nbytes() == p.untyped_storage().nbytes()
+    same_place = (
+        t.storage_offset() == p.storage_offset()
+        and t.untyped_storage().nbytes() == p.untyped_storage().nbytes()
+    )
     return same_place or p.numel() == 0
 
 
@@ -286,7 +352,11 @@ def empty_like_laid_out(t: Any, p: torch.Tensor) -> Any:
 def laid_out_like(t: Any, p: torch.Tensor) -> Any:
     """``t`` if it has the memory layout of ``p``, else a copy in that layout. For a value of an inner level (a batch of tangents) only the
     strides are compared, because it has no memory of its own."""
-    if type(p) is not torch.Tensor or p.layout is not torch.strided or t.layout is not torch.strided:
+    if (
+        type(p) is not torch.Tensor
+        or p.layout is not torch.strided
+        or t.layout is not torch.strided
+    ):
         return t
     inner = t._inner if isinstance(t, Value) and t._home is not None else t
     same = _same_layout(inner, p) if type(inner) is torch.Tensor else _same_strides(inner, p)

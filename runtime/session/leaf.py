@@ -18,7 +18,8 @@ OF_TORCH = (
     "a tensor recorded by torch's own autograd is used in a computation that this package differentiates; the gradient cannot "
     "cross. Make the inputs of that computation with runtime.wrap(x, requires_grad=True), or detach this tensor."
 )
-_known: dict[int, tuple[weakref.ref[torch.Tensor], Tensor]] = {}  # by id of a plain tensor: its leaf
+# by id of a plain tensor: its leaf
+_known: dict[int, tuple[weakref.ref[torch.Tensor], Tensor]] = {}
 
 
 def as_leaf(t: torch.Tensor) -> torch.Tensor:
@@ -90,14 +91,16 @@ def _delivery(source: weakref.ref[torch.Tensor]) -> Callable[[torch.Tensor], Non
             return
         if t.requires_grad:  # as torch, not where it was frozen after the forward pass
             old = t.grad
-            if old is None and t.is_nested:  # Python may not assign such a gradient, and torch's node calls the hooks
+            # Python may not assign such a gradient, and torch's node calls the hooks
+            if old is None and t.is_nested:
                 with torch.enable_grad():
                     of_torch: Any = torch.ops.aten.alias.default(t).grad_fn
                 of_torch.next_functions[0][0](g)
                 return
             if old is None:
                 t.grad = g
-            elif torch.is_grad_enabled() or (old.is_sparse and not g.is_sparse):  # a recorded pass leaves the former gradient as it is
+            elif torch.is_grad_enabled() or (old.is_sparse and not g.is_sparse):
+                # a recorded pass leaves the former gradient as it is
                 t.grad = g + old
             else:
                 old.add_(g)

@@ -32,7 +32,9 @@ class Nested(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Raise if a transform would see the nested tensor: the call has values of a transform, or a transform has entered its mode."""
-        if _transformed(args, kwargs) or any(isinstance(mode, LevelMode) for mode in _get_current_dispatch_mode_stack()):
+        if _transformed(args, kwargs) or any(
+            isinstance(mode, LevelMode) for mode in _get_current_dispatch_mode_stack()
+        ):
             raise NestedTensor
         return _disabled_torch_function_impl(func, types, args, kwargs or {})
 

@@ -27,11 +27,17 @@ def reduced(t: Any, kind: type, protocol: Any) -> Any:
     state = t.__getstate__()
     if kind is torch.Tensor and state and state.pop("_is_param", False):
         rest: Any = (state,) if state else ()
-        rebuild = torch._utils._rebuild_parameter_with_state if state else torch._utils._rebuild_parameter
+        rebuild = (
+            torch._utils._rebuild_parameter_with_state if state else torch._utils._rebuild_parameter
+        )
         return rebuild, (t.data, t.requires_grad, OrderedDict(), *rest)
     plain = plain_leaf(t, t.requires_grad)
     made = plain._reduce_ex_internal(protocol)
-    return made if kind is torch.Tensor and not state else (torch._tensor._rebuild_from_type_v2, (made[0], kind, made[1], state))
+    return (
+        made
+        if kind is torch.Tensor and not state
+        else (torch._tensor._rebuild_from_type_v2, (made[0], kind, made[1], state))
+    )
 
 
 def plain_leaf(t: Any, requires_grad: bool) -> torch.Tensor:
@@ -46,7 +52,9 @@ def plain_leaf(t: Any, requires_grad: bool) -> torch.Tensor:
 def deep_copied(t: Any, memo: dict[int, Any]) -> Any:
     """``copy.deepcopy`` of a leaf. Raise for any other tensor. Copies of tensors that share memory share memory, too."""
     if not t.is_leaf:
-        raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.")
+        raise RuntimeError(
+            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment."
+        )
     new = t._copied(copy.deepcopy(t._inner, memo), copy.deepcopy(t.__getstate__(), memo))
     memo[id(t)] = new
     new._grad = copy.deepcopy(t._grad, memo)

@@ -20,22 +20,48 @@ from ..seam.level_mode import entering
 from ..seam.levels import SCOPE, Value, innermost, levels_of, lifted, run_layer
 from ..tape import view_history
 from ..tape.nodes import OpNode
-from .composite import BELOW, INTERCEPTED, LIBRARY, NONE, Part, binary, flattened, known_part, plain_case, product, step
+from .composite import (
+    BELOW,
+    INTERCEPTED,
+    LIBRARY,
+    NONE,
+    Part,
+    binary,
+    flattened,
+    known_part,
+    plain_case,
+    product,
+    step,
+)
 from .tensor import SESSION, Tensor
 
 aten = torch.ops.aten
-_ADD, _SUB, _MUL, _MM = op_of(aten.add.Tensor), op_of(aten.sub.Tensor), op_of(aten.mul.Tensor), op_of(aten.mm.default)
-_SIGMOID, _TANH, _RELU = op_of(aten.sigmoid.default), op_of(aten.tanh.default), op_of(aten.relu.default)
+_ADD, _SUB, _MUL, _MM = (
+    op_of(aten.add.Tensor),
+    op_of(aten.sub.Tensor),
+    op_of(aten.mul.Tensor),
+    op_of(aten.mm.default),
+)
+_SIGMOID, _TANH, _RELU = (
+    op_of(aten.sigmoid.default),
+    op_of(aten.tanh.default),
+    op_of(aten.relu.default),
+)
 _SPLIT, _UNBIND = op_of(aten.unsafe_split.Tensor), op_of(aten.unbind.int)
 _STACK, _CAT = op_of(aten.stack.default), op_of(aten.cat.default)
-_T, _VIEW, _UNSAFE_VIEW = op_of(aten.t.default), op_of(aten.view.default), op_of(aten._unsafe_view.default)
+_T, _VIEW, _UNSAFE_VIEW = (
+    op_of(aten.t.default),
+    op_of(aten.view.default),
+    op_of(aten._unsafe_view.default),
+)
 _TRANSPOSE, _TRANSPOSE_ = op_of(aten.transpose.int), op_of(aten.transpose_.default)
 _base: Any = torch.Tensor
 _add_, _mul_ = _base.add_, _base.mul_
 _increment_version: Any = torch._C._increment_version
 
 Weights = list[Part]  # weight of the input, weight of the state, and the bias of each
-Cell = Callable[[Part, Any, Weights, bool], Any]  # (input or its gates, state, weights, whether it is the gates) -> the next state
+# (input or its gates, state, weights, whether it is the gates) -> the next state
+Cell = Callable[[Part, Any, Weights, bool], Any]
 
 
 def _unary(op: Op, x: Part, *rest: Any, kernel: Any = None) -> Part:
@@ -93,7 +119,9 @@ def _gru_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
     new = _tanh_(binary(_ADD, of_input[2], binary(_MUL, of_state[2], reset)))
     out = binary(_ADD, binary(_MUL, binary(_SUB, h, new), update), new, _add_)
     if not ready:
-        _increment_version([out[0]])  # in a cell ATen's last product is in place, with a copy saved: its result has one more version
+        # in a cell ATen's last product is in place, with a copy saved: its result has
+        # one more version
+        _increment_version([out[0]])
     return out
 
 
@@ -109,9 +137,12 @@ def _relu_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
     return _unary(_RELU, _total(x, h, weights, ready))
 
 
-def _lstm_cell(x: Part, state: tuple[Part, Part], weights: Weights, ready: bool) -> tuple[Part, Part]:
+def _lstm_cell(
+    x: Part, state: tuple[Part, Part], weights: Weights, ready: bool
+) -> tuple[Part, Part]:
     parts = _chunks(_total(x, state[0], weights, ready), 4)
-    i, f, new, o = _sigmoid_(parts[0]), _sigmoid_(parts[1]), _tanh_(parts[2]), _sigmoid_(parts[3])  # input, forget and output gate
+    # input, forget and output gate
+    i, f, new, o = _sigmoid_(parts[0]), _sigmoid_(parts[1]), _tanh_(parts[2]), _sigmoid_(parts[3])
     c = binary(_ADD, binary(_MUL, f, state[1]), binary(_MUL, i, new), _add_)
     return binary(_MUL, o, _unary(_TANH, c)), c
 
@@ -131,7 +162,9 @@ def _of_input(x: Part, weights: Weights) -> Part:
     return binary(_ADD, _unary(_UNSAFE_VIEW, whole, sizes), bias, _add_)
 
 
-def _layers(cell: Cell, x: Part, states: list[Any], weights: list[Weights], directions: int) -> tuple[Part, list[Any]]:
+def _layers(
+    cell: Cell, x: Part, states: list[Any], weights: list[Weights], directions: int
+) -> tuple[Part, list[Any]]:
     """The outputs of the last layer, with time as the first dimension, and the last state of every layer and direction."""
     last: list[Any] = []
     for first in range(0, len(weights), directions):
@@ -155,29 +188,53 @@ def _layer(cell: Cell, native: Any, x: Any, hx: Any, params: Any, options: tuple
     directions = 1 + both
     states = hx if cell is _lstm_cell else [hx]
     known = [known_part(t) for t in (x, *states, *params)]
-    if any(t is None for t in known) or not biases or (dropout and train) or len(params) != 4 * number * directions:
+    if (
+        any(t is None for t in known)
+        or not biases
+        or (dropout and train)
+        or len(params) != 4 * number * directions
+    ):
         return None
     parts: list[Any] = known
     inner, of_x = parts[0]
-    if not all(t.device.type == "cpu" and t.dtype is inner.dtype for t, _ in parts) or inner.dim() != 3 or not inner.numel():
+    if (
+        not all(t.device.type == "cpu" and t.dtype is inner.dtype for t, _ in parts)
+        or inner.dim() != 3
+        or not inner.numel()
+    ):
         return None
     if cell is _lstm_cell and inner.dtype is not torch.float64:
         return None  # oneDNN runs it as a single op
-    if any(s.dim() != 3 or s.shape[0] != number * directions for s, _ in parts[1 : 1 + len(states)]):
+    if any(
+        s.dim() != 3 or s.shape[0] != number * directions for s, _ in parts[1 : 1 + len(states)]
+    ):
         return None
     given = [parts[i : i + 4] for i in range(1 + len(states), len(parts), 4)]
-    if any(w[0].dim() != 2 or u.dim() != 2 or w[0].shape[0] != u.shape[0] for w, (u, _), *_ in given):
+    if any(
+        w[0].dim() != 2 or u.dim() != 2 or w[0].shape[0] != u.shape[0] for w, (u, _), *_ in given
+    ):
         return None
     if not any(edge is not None for _, edge in parts):
         held = [s for s, _ in parts[1 : 1 + len(states)]]
-        outs = native(inner, held if cell is _lstm_cell else held[0], [t for w in given for t, _ in w], *options)
+        outs = native(
+            inner,
+            held if cell is _lstm_cell else held[0],
+            [t for w in given for t, _ in w],
+            *options,
+        )
         return tuple(SESSION.wrap(o) for o in outs)
     contiguous = (inner.transpose(0, 1) if batch_first else inner).is_contiguous()
     if not contiguous and (of_x is not None or any(w[0][1] is None for w in given[:directions])):
         return None  # ATen copies the input, and the nodes of that copy are not reproduced here
     sequence = _unary(_TRANSPOSE, parts[0], 0, 1) if batch_first else parts[0]
     split = [_several(_UNBIND, s, 0) for s in parts[1 : 1 + len(states)]]
-    out, last = _layers(cell, sequence, list(zip(*split, strict=True)) if cell is _lstm_cell else split[0], given, directions)
+    out, last = _layers(
+        cell,
+        sequence,
+        list(zip(*split, strict=True)) if cell is _lstm_cell else split[0],
+        given,
+        directions,
+    )
     finals = [list(s) for s in zip(*last, strict=True)] if cell is _lstm_cell else [last]
     ends = [SESSION.wrap(*_joined(_STACK, f, 0)) for f in finals]
     return (_batch_first(cell, out) if batch_first else SESSION.wrap(*out), *ends)
@@ -215,7 +272,9 @@ def _single(cell: Cell, native: Any, x: Any, hx: Any, weights: tuple[Any, ...]) 
     given, held = parts[1 + len(states) :], parts[1 : 1 + len(states)]
     if not any(edge is not None for _, edge in parts):
         inner = [s for s, _ in held]
-        outs = native(parts[0][0], inner if cell is _lstm_cell else inner[0], *(w for w, _ in given))
+        outs = native(
+            parts[0][0], inner if cell is _lstm_cell else inner[0], *(w for w, _ in given)
+        )
         return tuple(SESSION.wrap(o) for o in outs) if cell is _lstm_cell else SESSION.wrap(outs)
     out = cell(parts[0], tuple(held) if cell is _lstm_cell else held[0], given, False)
     return tuple(SESSION.wrap(*s) for s in out) if cell is _lstm_cell else SESSION.wrap(*out)
@@ -268,7 +327,8 @@ def _batched_alike(x: Any, hx: Any, params: Any) -> tuple[Any, Any]:
     batched = [t for t in (x, *states, *params) if _is_batched(t)]
     if not batched:
         return x, hx
-    zero = sum(t.new_zeros(()) for t in batched)  # the sum with it is a batch, with a copy of the tensor per element
+    # the sum with it is a batch, with a copy of the tensor per element
+    zero = sum(t.new_zeros(()) for t in batched)
     x, *states = (t + zero for t in (x, *states))
     return x, states if isinstance(hx, (list, tuple)) else states[0]
 
@@ -293,7 +353,9 @@ def _intercepted_layer(cell: Cell, native: Any, overload: Any) -> Callable[..., 
 def _intercepted_cell(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
     pass_on = overload._handle.redispatch_boxed
 
-    def single(keys: Any, x: Any, hx: Any, w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = None) -> Any:
+    def single(
+        keys: Any, x: Any, hx: Any, w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = None
+    ) -> Any:
         if b_x is not None and b_h is not None and _mine((x, w_x, w_h, b_x, b_h)) and plain_case():
             result = _single(cell, native, x, hx, (w_x, w_h, b_x, b_h))
             if result is not None:
@@ -318,9 +380,12 @@ def _intercepted_packed(overload: Any) -> Callable[..., Any]:
     return packed
 
 
-def _pad_packed(keys: Any, data: Any, sizes: Any, batch_first: bool, value: float, length: int) -> Any:
+def _pad_packed(
+    keys: Any, data: Any, sizes: Any, batch_first: bool, value: float, length: int
+) -> Any:
     """``_pad_packed_sequence`` as one indexing op. ATen writes into a plain buffer, which has no batch and no history."""
-    if isinstance(sizes, Value) and sizes._level is SESSION:  # as pack_padded_sequence gives them for a tensor of the session
+    # as pack_padded_sequence gives them for a tensor of the session
+    if isinstance(sizes, Value) and sizes._level is SESSION:
         sizes = sizes._inner
     if not isinstance(data, Value) or isinstance(sizes, Value):
         return _pass_on_pad_packed(keys & BELOW, data, sizes, batch_first, value, length)
@@ -334,10 +399,18 @@ _pass_on_pad_packed = aten._pad_packed_sequence.default._handle.redispatch_boxed
 
 if INTERCEPTED:
     LIBRARY.impl("_pad_packed_sequence", _pad_packed, "PythonTLSSnapshot", with_keyset=True)
-    for _name, _cell in {"gru": _gru_cell, "rnn_tanh": _tanh_cell, "rnn_relu": _relu_cell, "lstm": _lstm_cell}.items():
+    for _name, _cell in {
+        "gru": _gru_cell,
+        "rnn_tanh": _tanh_cell,
+        "rnn_relu": _relu_cell,
+        "lstm": _lstm_cell,
+    }.items():
         _native: Any = getattr(torch, _name)
         LIBRARY.impl(
-            f"{_name}.input", _intercepted_layer(_cell, _native, getattr(aten, _name).input), "PythonTLSSnapshot", with_keyset=True
+            f"{_name}.input",
+            _intercepted_layer(_cell, _native, getattr(aten, _name).input),
+            "PythonTLSSnapshot",
+            with_keyset=True,
         )
         _native = getattr(torch, f"{_name}_cell")
         LIBRARY.impl(
@@ -346,4 +419,9 @@ if INTERCEPTED:
             "PythonTLSSnapshot",
             with_keyset=True,
         )
-        LIBRARY.impl(f"{_name}.data", _intercepted_packed(getattr(aten, _name).data), "PythonTLSSnapshot", with_keyset=True)
+        LIBRARY.impl(
+            f"{_name}.data",
+            _intercepted_packed(getattr(aten, _name).data),
+            "PythonTLSSnapshot",
+            with_keyset=True,
+        )

@@ -41,26 +41,33 @@ class Session(GradLevel):
         if kind is torch.Tensor:  # as same_shape, without its frame
             v = make_subclass(self.nested_class if inner.is_nested else self.value_class, inner)
             v._inner = inner
-        elif kind in VALUES and inner._level is self:  # a rule that runs in a backward pass made a constant of the session
+        elif kind in VALUES and inner._level is self:
+            # a rule that runs in a backward pass made a constant of the session
             return self.wrap(inner._inner, edge)
         else:
             v = same_shape(self.class_of(kind), inner)
         v._edge = edge
         return v
 
-    def call(self, func: torch._ops.OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(
+        self, func: torch._ops.OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
         if STAND_INS and STAND_IN.session is not None:
             return STAND_IN.session.call(func, args, kwargs)
         return GradLevel.call(self, func, args, kwargs)
 
-    def record(self, func: torch._ops.OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def record(
+        self, func: torch._ops.OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
         """:meth:`call` without what stands in for the session, which the caller is."""
         return GradLevel.call(self, func, args, kwargs)
 
     def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
         if not op.fills:
             return op.kernel(*inner, **kwargs)
-        set_excluded(VIEWS, True)  # `uncounted`, without its call: filling a fresh result is no write (the dispatcher counts out=)
+        # `uncounted`, without its call: filling a fresh result is no write (the
+        # dispatcher counts out=)
+        set_excluded(VIEWS, True)
         try:
             return op.kernel(*inner, **kwargs)
         finally:

@@ -10,7 +10,8 @@ class StandIn:
     """Handles the session's calls of a thread. A subclass has ``call(func, args, kwargs)``."""
 
     __slots__ = ("__weakref__",)
-    sees_gradients = False  # whether backward passes run on values of the session, so that it handles their calls
+    # whether backward passes run on values of the session, so that it handles their calls
+    sees_gradients = False
 
     def layer(self, func: Any, args: Sequence[Any]) -> Any:
         """As :meth:`runtime.seam.levels.Level.layer`."""

@@ -63,8 +63,25 @@ def _asking(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _name in (
-    *("backward", "detach_", "numpy", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad", "tolist"),
-    *("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros", "__deepcopy__"),
+    *(
+        "backward",
+        "detach_",
+        "numpy",
+        "register_hook",
+        "register_post_accumulate_grad_hook",
+        "requires_grad_",
+        "retain_grad",
+        "tolist",
+    ),
+    *(
+        "new_empty",
+        "new_empty_strided",
+        "new_full",
+        "new_ones",
+        "new_tensor",
+        "new_zeros",
+        "__deepcopy__",
+    ),
 ):
     setattr(Subclassed, _name, _asking(getattr(Tensor, _name)))
 _data: Any = Tensor.data
@@ -83,7 +100,11 @@ class _BelowTheTape(TorchDispatchMode):
         of_session = innermost(args, kwargs) is SESSION
         if not composes(types):
             reopen_keys(func)
-            return Level.call(SESSION, func, args, kwargs or {}) if of_session else func(*args, **(kwargs or {}))
+            return (
+                Level.call(SESSION, func, args, kwargs or {})
+                if of_session
+                else func(*args, **(kwargs or {}))
+            )
         if not of_session:
             return NotImplemented  # torch asks the user's class
         with self:
@@ -134,9 +155,18 @@ def session_class(kind: type[torch.Tensor]) -> type[Tensor]:
     """The class of the session's tensors that are a ``kind`` for users."""
     if issubclass(kind, Tensor):
         return kind
-    if issubclass(kind, (Value, FakeTensor)) or kind in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+    if issubclass(kind, (Value, FakeTensor)) or kind in (
+        torch.Tensor,
+        torch.nn.Parameter,
+        torch.nn.Buffer,
+    ):
         return Tensor
-    body: dict[str, Any] = {"_kind": kind, "__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    body: dict[str, Any] = {
+        "_kind": kind,
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+    }
     base: type[Tensor] = Subclassed
     if dispatches(kind):
         base = _Wrapper
@@ -144,7 +174,9 @@ def session_class(kind: type[torch.Tensor]) -> type[Tensor]:
             body[name] = next(vars(c)[name] for c in base.__mro__ if name in vars(c))
     of_bases = (session_class(b) for b in kind.__bases__ if issubclass(b, torch.Tensor))
     bases = dict.fromkeys((kind, *(b for b in of_bases if issubclass(b, Subclassed)), base))
-    made: Any = types.new_class(kind.__name__, tuple(bases), {}, lambda namespace: namespace.update(body))
+    made: Any = types.new_class(
+        kind.__name__, tuple(bases), {}, lambda namespace: namespace.update(body)
+    )
     if "__torch_function__" in vars(made):
         del made.__torch_function__
     VALUES.add(made)  # ``Value.__init_subclass__`` does so, but a user's may not call it

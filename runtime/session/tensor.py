@@ -55,11 +55,15 @@ class Tensor(GradValue):
 
     _grad: Any = None
     _grad_dtype: Any = _OWN_DTYPE
-    _hooks: hooks.Hooks | None = None  # of a leaf; for any other tensor they are stored on the node that made it
-    _assigned: Any = None  # of another tensor: a reference to that node, and what was assigned to ``_backward_hooks``
-    _lock: Any = None  # of a leaf that has had a gradient; a backward pass holds it while it adds to the gradient
+    # of a leaf; for any other tensor they are stored on the node that made it
+    _hooks: hooks.Hooks | None = None
+    # of another tensor: a reference to that node, and what was assigned to ``_backward_hooks``
+    _assigned: Any = None
+    # of a leaf that has had a gradient; a backward pass holds it while it adds to the gradient
+    _lock: Any = None
     _post_accumulate: hooks.Hooks | None = None
-    _deliver: Callable[[torch.Tensor], None] | None = None  # of a leaf that stands for a plain tensor of torch
+    # of a leaf that stands for a plain tensor of torch
+    _deliver: Callable[[torch.Tensor], None] | None = None
     _stands_for: Callable[[], torch.Tensor | None] | None = None  # that tensor, as long as it lives
 
     def _follows_base(self) -> bool:
@@ -74,7 +78,8 @@ class Tensor(GradValue):
     def requires_grad(self) -> bool:
         view = self._view
         if view is not None and view.generation != view.base._generation:
-            return self._req or bool(view.base.requires_grad)  # `edge_of` would take the history from the base, and may raise
+            # `edge_of` would take the history from the base, and may raise
+            return self._req or bool(view.base.requires_grad)
         return self._req or edge_of(self) is not None or self._follows_base()
 
     @requires_grad.setter
@@ -84,7 +89,9 @@ class Tensor(GradValue):
         if value and not self.is_leaf:
             raise RuntimeError("you can only change requires_grad flags of leaf variables.")
         if value and not (self.is_floating_point() or self.is_complex()):
-            raise RuntimeError("only Tensors of floating point and complex dtype can require gradients")
+            raise RuntimeError(
+                "only Tensors of floating point and complex dtype can require gradients"
+            )
         self.requires_grad_(value)
 
     @requires_grad.deleter
@@ -93,7 +100,8 @@ class Tensor(GradValue):
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         value = entering()
-        if value is not None and (inside := value(self)) is not self:  # a program that is compiled does it by every call
+        # a program that is compiled does it by every call
+        if value is not None and (inside := value(self)) is not self:
             if CAPTURE.gradients is None:
                 inside.requires_grad_(requires_grad)
             else:
@@ -113,7 +121,9 @@ class Tensor(GradValue):
         if requires_grad and not (self.is_floating_point() or self.is_complex()):
             raise RuntimeError("only Tensors of floating point dtype can require gradients")
         if requires_grad and self.is_inference() and not torch.is_inference_mode_enabled():
-            raise RuntimeError("Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.")
+            raise RuntimeError(
+                "Setting requires_grad=True on inference tensor outside InferenceMode is not allowed."
+            )
         self._req = requires_grad
         return self
 
@@ -138,7 +148,9 @@ class Tensor(GradValue):
         _refuse_in_capture("assigns grad of")
         if value is not None:
             if not isinstance(value, torch.Tensor):
-                raise TypeError(f"assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}")
+                raise TypeError(
+                    f"assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}"
+                )
             if value is self:
                 raise RuntimeError("can't assign Variable as its own grad")
             dtype = self.dtype_of_grad()
@@ -176,7 +188,9 @@ class Tensor(GradValue):
     @grad_dtype.setter
     def grad_dtype(self, dtype: torch.dtype | None) -> None:
         if dtype is not None and not isinstance(dtype, torch.dtype):
-            raise RuntimeError(f"grad_dtype must be a torch.dtype or None, but got {type(dtype).__name__}")
+            raise RuntimeError(
+                f"grad_dtype must be a torch.dtype or None, but got {type(dtype).__name__}"
+            )
         if not self.is_leaf:
             raise RuntimeError("grad_dtype can only be set on leaf tensors.")
         if self._grad is not None and dtype is not None and self._grad.dtype is not dtype:
@@ -210,12 +224,18 @@ class Tensor(GradValue):
             raise TypeError(f"Variable data has to be a tensor, but got {type(new).__name__}")
         new = constant_of(new)
         if isinstance(new, Value) and new._level is not SESSION:
-            raise RuntimeError(f"the data of a tensor cannot be set to a value of {new._level.what}. Use copy_() to write its numbers.")
+            raise RuntimeError(
+                f"the data of a tensor cannot be set to a value of {new._level.what}. Use copy_() to write its numbers."
+            )
         if self.requires_grad and not (new.is_floating_point() or new.is_complex()):
-            raise RuntimeError("data set to a tensor that requires gradients must be floating point or complex dtype")
+            raise RuntimeError(
+                "data set to a tensor that requires gradients must be floating point or complex dtype"
+            )
         other_sizes = extent(new) != extent(self)
         if other_sizes and (new.is_nested or self.is_nested):
-            raise RuntimeError("the data of a nested tensor can only be set to data of the same sizes")
+            raise RuntimeError(
+                "the data of a nested tensor can only be set to data of the same sizes"
+            )
         if other_sizes or new.dtype is not self.dtype:
             self._accumulator = None  # the next one has the new shape and dtype
         acting = SESSION.acting()
@@ -255,7 +275,8 @@ class Tensor(GradValue):
 
     def register_hook(self, hook: hooks.Hook) -> RemovableHandle:
         value = entering()
-        inside: Any = self if value is None else value(self)  # a program that is compiled registers it by every call
+        # a program that is compiled registers it by every call
+        inside: Any = self if value is None else value(self)
         return super().register_hook(hook) if inside is self else inside.register_hook(hook)
 
     def _own_hooks(self, node: Node, index: int) -> hooks.Hooks:
@@ -299,7 +320,9 @@ class Tensor(GradValue):
         if edge_of(self) is None:
             raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
         if not self.is_leaf:
-            raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
+            raise RuntimeError(
+                "post accumulate grad hooks cannot be registered on non-leaf tensors"
+            )
         if self._post_accumulate is None:
             self._post_accumulate = OrderedDict()
         return hooks.register(self._post_accumulate, hook)
@@ -319,7 +342,9 @@ class Tensor(GradValue):
 
     def numpy(self, *, force: bool = False) -> Any:
         if not force and torch.is_grad_enabled() and self.requires_grad:
-            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+            raise RuntimeError(
+                "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+            )
         return self._inner.numpy(force=force)
 
     def __array__(self, dtype: Any = None) -> Any:
@@ -338,12 +363,19 @@ class Tensor(GradValue):
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
-        if isinstance(self, torch.nn.Parameter):  # as in torch, the copy has neither gradient nor attributes
-            memo[id(self)] = copied = torch.nn.Parameter(wrap(self._inner.clone()), self.requires_grad)
+        # as in torch, the copy has neither gradient nor attributes
+        if isinstance(self, torch.nn.Parameter):
+            memo[id(self)] = copied = torch.nn.Parameter(
+                wrap(self._inner.clone()), self.requires_grad
+            )
             return copied  # type: ignore[return-value]
         copied = pickling.deep_copied(self, memo)
         # not if copies share memory: a level would not know them as views. Sparse tensors cannot be asked.
-        if SCOPE.levels and not copied.requires_grad and (self.is_sparse or users(self._inner) == 2):
+        if (
+            SCOPE.levels
+            and not copied.requires_grad
+            and (self.is_sparse or users(self._inner) == 2)
+        ):
             memo[id(self)] = copied = lifted(copied, 0)
         return copied  # type: ignore[no-any-return]
 
@@ -365,13 +397,23 @@ class Tensor(GradValue):
             suffixes.append("grad_fn=<Invalid>")
         with torch._C.DisableTorchFunctionSubclass():
             shown = pickling.plain_leaf(self, not suffixes and self.requires_grad)
-            text = _str(shown if kind in (torch.Tensor, type(shown)) else make_subclass(kind, shown, shown.requires_grad))
+            text = _str(
+                shown
+                if kind in (torch.Tensor, type(shown))
+                else make_subclass(kind, shown, shown.requires_grad)
+            )
         tangent = SESSION.tangent_of(self)
         if tangent is not None:
             suffixes.append(f"tangent={tangent!r}")
         if suffixes:
-            text = _add_suffixes(text[:-1], suffixes, text.index("(") + 1, force_newline=self._inner.is_sparse)
-        return f"Parameter containing:\n{text}" if kind is torch.Tensor and isinstance(self, torch.nn.Parameter) else text
+            text = _add_suffixes(
+                text[:-1], suffixes, text.index("(") + 1, force_newline=self._inner.is_sparse
+            )
+        return (
+            f"Parameter containing:\n{text}"
+            if kind is torch.Tensor and isinstance(self, torch.nn.Parameter)
+            else text
+        )
 
 
 def _new(name: str) -> Callable[..., Any]:
@@ -389,7 +431,9 @@ def _new(name: str) -> Callable[..., Any]:
 for _name in ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros"):
     setattr(Tensor, _name, _new(_name))
 
-_STATE = frozenset(name for c in Tensor.__mro__ if issubclass(c, Value) for name in c.__annotations__)
+_STATE = frozenset(
+    name for c in Tensor.__mro__ if issubclass(c, Value) for name in c.__annotations__
+)
 SESSION = Session(Tensor)
 
 
@@ -426,7 +470,8 @@ def as_kind(v: Any, kind: type[torch.Tensor]) -> Tensor:
     if cls is type(v):
         return v  # type: ignore[return-value]
     if issubclass(kind, FakeTensor):
-        return v  # type: ignore[no-any-return]  # a mode of torch's takes every instance of this class for its own
+        # a mode of torch's takes every instance of this class for its own
+        return v  # type: ignore[no-any-return]
     if type(v._inner) is not torch.Tensor or dispatches(kind):
         with torch._C.DisableTorchFunctionSubclass():
             new = SESSION.wrap(v._inner.as_subclass(kind))
@@ -436,7 +481,9 @@ def as_kind(v: Any, kind: type[torch.Tensor]) -> Tensor:
     return new  # type: ignore[no-any-return]
 
 
-def tensor(data: Any, *, dtype: torch.dtype | None = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def tensor(
+    data: Any, *, dtype: torch.dtype | None = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """As ``torch.tensor``."""
     return wrap(torch.tensor(data, dtype=dtype, device=device), requires_grad)
 

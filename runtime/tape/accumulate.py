@@ -17,10 +17,12 @@ from . import hooks
 from .leaf_protocol import Leaf
 from .running import RUNNING
 
-_LARGE = 4096  # elements: from this size on, adding in place saves more than the check of other references costs
+# elements: from this size on, adding in place saves more than the check of other references costs
+_LARGE = 4096
 _use_count = torch._C._storage_Use_Count
 _STRIDED = torch.strided
-_layout_enforced = getattr(torch._C, "_is_grad_layout_enforcement_enabled", lambda: True)  # torch 2.11 has no such switch
+# torch 2.11 has no such switch
+_layout_enforced = getattr(torch._C, "_is_grad_layout_enforcement_enabled", lambda: True)
 
 
 def add(buffer: list[Any], index: int, g: Any, create_graph: bool) -> None:
@@ -33,7 +35,13 @@ def add(buffer: list[Any], index: int, g: Any, create_graph: bool) -> None:
     elif old.is_sparse and not g.is_sparse:
         buffer[index] = g + old
     # three references: from the buffer, the name here, the argument of getrefcount
-    elif not create_graph and old.numel() >= _LARGE and sys.getrefcount(old) <= 3 and _own(old) and type(g) is torch.Tensor:
+    elif (
+        not create_graph
+        and old.numel() >= _LARGE
+        and sys.getrefcount(old) <= 3
+        and _own(old)
+        and type(g) is torch.Tensor
+    ):
         old.add_(g)
     else:
         buffer[index] = old + g
@@ -44,16 +52,26 @@ def _sum_of_values(old: Any, g: Any) -> Any:
     task = RUNNING.task
     task.sums = True
     try:
-        return g + old if old.is_sparse and not g.is_sparse else run_elementwise(operator.add, (old, g))
+        return (
+            g + old
+            if old.is_sparse and not g.is_sparse
+            else run_elementwise(operator.add, (old, g))
+        )
     finally:
         task.sums = False
 
 
 def _own(t: torch.Tensor) -> bool:
     """Whether ``t`` is a plain dense tensor with memory that no other tensor refers to."""
-    if type(t) is not torch.Tensor or t.layout is not torch.strided or t.is_nested or not dense(t.shape, t.stride()):
+    if (
+        type(t) is not torch.Tensor
+        or t.layout is not torch.strided
+        or t.is_nested
+        or not dense(t.shape, t.stride())
+    ):
         return False
-    return bool(_use_count(t.untyped_storage()._cdata) <= 2)  # from the tensor and from the storage object made here
+    # from the tensor and from the storage object made here
+    return bool(_use_count(t.untyped_storage()._cdata) <= 2)
 
 
 def _references_to_base(view: torch.Tensor) -> int:
@@ -61,7 +79,8 @@ def _references_to_base(view: torch.Tensor) -> int:
     return sys.getrefcount(base)
 
 
-_UNHELD = _references_to_base(torch.ones(1).view(1))  # the count if nothing else refers to the base; versions of torch differ
+# the count if nothing else refers to the base; versions of torch differ
+_UNHELD = _references_to_base(torch.ones(1).view(1))
 
 
 def _alone(view: torch.Tensor) -> bool:
@@ -83,7 +102,14 @@ def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-def into_leaf(level: Level, variable: Leaf, grads: list[Any], index: int, create_graph: bool, held: bool = False) -> None:
+def into_leaf(
+    level: Level,
+    variable: Leaf,
+    grads: list[Any],
+    index: int,
+    create_graph: bool,
+    held: bool = False,
+) -> None:
     """Add ``grads[index]`` to the ``.grad`` of a leaf, one backward pass at a time.
 
     The gradient is removed from the list. If nothing else refers to it, it becomes ``.grad`` without a copy. ``held``: the engine holds one
@@ -95,20 +121,24 @@ def into_leaf(level: Level, variable: Leaf, grads: list[Any], index: int, create
                 "leaf variable has been moved into the graph interior. It was frozen after its use, and then written to. Write to it under "
                 "torch.no_grad(), or after the backward pass."
             )
-        hooks.run_post_accumulate(variable, variable._post_accumulate)  # as in torch, also of a leaf that no longer requires grad
+        # as in torch, also of a leaf that no longer requires grad
+        hooks.run_post_accumulate(variable, variable._post_accumulate)
         return
     with variable._lock or variable.__dict__.setdefault("_lock", threading.RLock()):
         g = grads[index]
         grads[index] = None
         old = variable._grad
-        if create_graph and not torch.is_grad_enabled():  # the pass ran on values only to get tangents, and .grad stores none
+        # the pass ran on values only to get tangents, and .grad stores none
+        if create_graph and not torch.is_grad_enabled():
             create_graph, g = False, g._inner.detach()
         if variable._inner.layout is not _STRIDED:
             g = in_layout(g, variable._inner)
         # Two references: the name here and the argument of getrefcount. Not asked in a function, as Dynamo's frames hold a further one.
         sole = sys.getrefcount(g) <= (3 if held else 2)
         if variable._deliver is not None:
-            variable._deliver(laid_out(g, variable)._inner if create_graph else _as_gradient(g, variable, sole))
+            variable._deliver(
+                laid_out(g, variable)._inner if create_graph else _as_gradient(g, variable, sole)
+            )
         elif create_graph:
             if old is None:
                 variable._grad = laid_out(g, variable)
@@ -130,7 +160,9 @@ def _as_gradient(g: Any, variable: Leaf, sole: bool) -> Any:
     """``g`` itself if it has the layout that the gradient of ``variable`` needs and this is the ``sole`` reference to it, else a copy."""
     mine = sole and type(g) not in VALUES
     inner = variable._inner
-    if mine and not (g.layout is inner.layout is _STRIDED and g.is_contiguous() and inner.is_contiguous()):
+    if mine and not (
+        g.layout is inner.layout is _STRIDED and g.is_contiguous() and inner.is_contiguous()
+    ):
         mine = has_required_layout(g, inner)
     if mine and g._base is not None:
         mine = _alone(g)
@@ -142,12 +174,18 @@ def has_required_layout(g: Any, variable: Any) -> bool:
     """Whether ``g`` may become the gradient of ``variable`` without a copy: it has torch's «default gradient layout», or torch does not
     enforce that."""
     layout = g.layout
-    if layout is torch.sparse_coo:  # where elements share memory, an in-place op on the gradient would write each place several times
+    # where elements share memory, an in-place op on the gradient would write each
+    # place several times
+    if layout is torch.sparse_coo:
         return bool(g._indices().is_contiguous() and g._values().is_contiguous())
     if layout is not torch.strided or not _layout_enforced():
         return True
     contiguous: bool = g.is_contiguous()
-    if variable.layout is not torch.strided or variable.is_nested or (contiguous and variable.is_contiguous()):
+    if (
+        variable.layout is not torch.strided
+        or variable.is_nested
+        or (contiguous and variable.is_contiguous())
+    ):
         return contiguous
     strides = variable.stride()
     if not dense(variable.shape, strides):

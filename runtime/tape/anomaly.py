@@ -93,7 +93,11 @@ def explain(node: TapeNode) -> None:
     """Warn with the forward call that made the failing ``node``. If another node's backward made it, warn with that node's call next."""
     _tell(f"Error detected in {node.name()}.", "caused the error", node)
     while (parent := node.metadata.get("parent_")) is not None:
-        _tell(f"\n\nPrevious calculation was induced by {parent.name()}.", "induced the previous calculation", parent)
+        _tell(
+            f"\n\nPrevious calculation was induced by {parent.name()}.",
+            "induced the previous calculation",
+            parent,
+        )
         node = parent
 
 
@@ -110,7 +114,9 @@ def refuse_nan(node: TapeNode, outs: Any) -> None:
     with _disable_current_modes():  # else a trace would record this check
         for i, g in enumerate(outs):
             if isinstance(g, torch.Tensor) and bool(_values(g).isnan().any()):
-                raise RuntimeError(f"Function '{node.name()}' returned nan values in its {i}th output.")
+                raise RuntimeError(
+                    f"Function '{node.name()}' returned nan values in its {i}th output."
+                )
 
 
 def _values(g: torch.Tensor) -> torch.Tensor:

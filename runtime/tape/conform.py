@@ -19,7 +19,10 @@ def sum_to(g: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     def summed(t: torch.Tensor, batched: tuple[bool]) -> torch.Tensor:
         first = int(batched[0])
         lead = t.dim() - len(shape)
-        dims = [*range(first, lead), *(i + lead for i, n in enumerate(shape) if n == 1 and t.shape[i + lead] != 1)]
+        dims = [
+            *range(first, lead),
+            *(i + lead for i, n in enumerate(shape) if n == 1 and t.shape[i + lead] != 1),
+        ]
         if len(dims) == lead - first:
             return t.sum(dims) if dims else t
         t = t.sum(dims, keepdim=True)
@@ -27,7 +30,8 @@ def sum_to(g: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 
     if type(g) is not torch.Tensor:
         return run_batchwise(summed, g)  # type: ignore[no-any-return]
-    return g.sum(0) if g.shape[1:] == shape else g.sum_to_size(shape)  # the former is every bias, at half the price
+    # the former is every bias, at half the price
+    return g.sum(0) if g.shape[1:] == shape else g.sum_to_size(shape)
 
 
 def conform(g: torch.Tensor, meta: Any, node: TapeNode | None, index: int) -> torch.Tensor:
@@ -51,7 +55,9 @@ def conform(g: torch.Tensor, meta: Any, node: TapeNode | None, index: int) -> to
     return g
 
 
-def _conform_nested(g: torch.Tensor, meta: NestedMeta, node: TapeNode | None, index: int) -> torch.Tensor:
+def _conform_nested(
+    g: torch.Tensor, meta: NestedMeta, node: TapeNode | None, index: int
+) -> torch.Tensor:
     """As :func:`conform`. The result is contiguous, because kernels that add nested tensors need that."""
     if extent(g) != meta:
         raise _misfit(g, meta, node, index)

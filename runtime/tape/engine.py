@@ -21,10 +21,13 @@ from .nodes import AccumulateGrad, Edge, Input, Node, OpNode
 from .running import RUNNING
 from .saved import Packed
 
-_MAX_DEPTH = 32  # backward passes inside one another on one thread; Python's stack allows about 1000 frames, a pass takes ten
+# backward passes inside one another on one thread; Python's stack allows about 1000 frames, a
+# pass takes ten
+_MAX_DEPTH = 32
 _ids = itertools.count()
 _function_modes = torch._C._len_torch_function_stack
-_unseen = torch._C.DisableTorchFunction  # modes over torch's functions see no call of a formula, as in torch, whose formulas are in C++
+# modes over torch's functions see no call of a formula, as in torch, whose formulas are in C++
+_unseen = torch._C.DisableTorchFunction
 _NOTHING = nullcontext()
 
 
@@ -58,7 +61,12 @@ class GraphTask:
     )
 
     def __init__(
-        self, level: Level, captures: Sequence[Edge | None] | None, create_graph: bool, keep_graph: bool, accumulate: bool
+        self,
+        level: Level,
+        captures: Sequence[Edge | None] | None,
+        create_graph: bool,
+        keep_graph: bool,
+        accumulate: bool,
     ) -> None:
         self.id = next(_ids)
         self.level = level
@@ -86,7 +94,8 @@ class GraphTask:
         """Count how many edges lead to each reachable node, and find the nodes from which a captured node can be reached."""
         count = self.count = dict.fromkeys(self.start, 0)
         captured = self.captured
-        only_captured = captured is not None  # whether every path stops at a captured node, and no path goes on from one
+        # whether every path stops at a captured node, and no path goes on from one
+        only_captured = captured is not None
         stack = list(count)
         while stack:
             node = stack.pop()
@@ -153,7 +162,8 @@ class GraphTask:
         check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
         profiled = profiling.enabled()
         surrounded = profiled or bool(_function_modes())
-        at_once = self.captured is None and self.accumulate and not profiled  # whether a leaf may get its gradient without its own turn
+        # whether a leaf may get its gradient without its own turn
+        at_once = self.captured is None and self.accumulate and not profiled
         if at_once and len(roots) == 1 and not (check_nan or create_graph):
             leaves = roots[0][0][0].leaves()
             if leaves is not None:
@@ -184,7 +194,11 @@ class GraphTask:
                 continue
             edges = node.edges
             mask = None if should_run is None or self.needs_all else self._mask(edges)
-            outs: Any = self._apply(grads, mask) if surrounded or grads[0] is None else node.apply(grads, mask, create_graph)
+            outs: Any = (
+                self._apply(grads, mask)
+                if surrounded or grads[0] is None
+                else node.apply(grads, mask, create_graph)
+            )
             if not keep_graph:
                 node.release()
             if check_nan:
@@ -206,11 +220,20 @@ class GraphTask:
                     metas = following.metas
                     shape, dtype = metas[index]
                     # dtype first: it differs for nested tensors, whose `shape` raises
-                    if _differs(g, dtype, shape) if surrounded else g.dtype is not dtype or g.shape != shape:
+                    if (
+                        _differs(g, dtype, shape)
+                        if surrounded
+                        else g.dtype is not dtype or g.shape != shape
+                    ):
                         g = outs[i] = conform(g, metas[index], node, i)
                     buffer = buffers.get(following)
                     if buffer is None:
-                        if not waiting and at_once and type(following) is AccumulateGrad and following.unwatched():
+                        if (
+                            not waiting
+                            and at_once
+                            and type(following) is AccumulateGrad
+                            and following.unwatched()
+                        ):
                             g = None  # no reference here, so that the leaf may take the memory
                             adding.into_leaf(level, following.variable, outs, i, create_graph)
                             continue
@@ -229,20 +252,26 @@ class GraphTask:
             g = None
             del outs
 
-    def _pass_by(self, node: Node, heap: list[tuple[int, int, Node]], tickets: Iterator[int]) -> None:
+    def _pass_by(
+        self, node: Node, heap: list[tuple[int, int, Node]], tickets: Iterator[int]
+    ) -> None:
         """Let the nodes behind ``node`` run, if they wait for it alone. Neither it nor a hook of it runs, since no cotangent leads to it: a
         compiled program is one node where eager mode has several, and those between a root and ``node`` are not among them."""
         runs = self.should_run
         if runs is not None and node not in runs:
             return
         for edge in node.edges:
-            if edge is None or (runs is not None and edge[0] not in runs and edge[0] not in (self.captured or ())):
+            if edge is None or (
+                runs is not None and edge[0] not in runs and edge[0] not in (self.captured or ())
+            ):
                 continue
             self.count[edge[0]] -= 1
             if not self.count[edge[0]]:
                 heappush(heap, (-edge[0].seq, next(tickets), edge[0]))
 
-    def _seed(self, roots: Sequence[tuple[Edge, Any]]) -> tuple[dict[Node, list[Any]], list[tuple[int, int, Node]], Iterator[int]]:
+    def _seed(
+        self, roots: Sequence[tuple[Edge, Any]]
+    ) -> tuple[dict[Node, list[Any]], list[tuple[int, int, Node]], Iterator[int]]:
         """Three things that the pass starts with: the cotangents of the roots, by node; the heap of the nodes that are ready, newest first;
         tickets, which order nodes with the same sequence number."""
         buffers: dict[Node, list[Any]] = {}
@@ -296,7 +325,9 @@ class GraphTask:
             return (None,) * len(node.edges)
         with (
             profiling.reported(node) if profiling.enabled() else _NOTHING,
-            _unseen() if node.unseen and _function_modes() and not (is_op and _unpacks(node)) else _NOTHING,
+            _unseen()
+            if node.unseen and _function_modes() and not (is_op and _unpacks(node))
+            else _NOTHING,
         ):
             return node.apply(grads, mask, self.create_graph)  # type: ignore[no-any-return]
 
@@ -309,11 +340,15 @@ def _differs(g: Any, dtype: Any, shape: Any) -> bool:
 
 def _unpacks(node: OpNode) -> bool:
     """Whether ``node`` calls an unpack hook, which is a program of the user's."""
-    return any(type(t) is Packed for s in node.saved or () for t in (s if type(s) is list else (s,)))
+    return any(
+        type(t) is Packed for s in node.saved or () for t in (s if type(s) is list else (s,))
+    )
 
 
 def _wrong_number(node: Node, got: int, expected: int) -> RuntimeError:
-    return RuntimeError(f"Function {node.name()} returned an invalid number of gradients - got {got} but expected {expected}")
+    return RuntimeError(
+        f"Function {node.name()} returned an invalid number of gradients - got {got} but expected {expected}"
+    )
 
 
 def execute(
@@ -389,10 +424,14 @@ def queue_callback(callback: Callable[[], Any]) -> None:
 def will_execute(node: Node) -> bool:
     """Whether the running backward pass runs ``node`` at any time."""
     if not isinstance(node, Node):
-        raise RuntimeError(f"_will_engine_execute_node expects an grad_fn, but got {type(node).__name__}")
+        raise RuntimeError(
+            f"_will_engine_execute_node expects an grad_fn, but got {type(node).__name__}"
+        )
     task = RUNNING.task
     if task is None:
-        raise RuntimeError("_get_should_execute_nodes should only be called during the backward pass")
+        raise RuntimeError(
+            "_get_should_execute_nodes should only be called during the backward pass"
+        )
     if task.should_run is None or task.captured is None or node not in task.count:
         return node in task.count
     if node in task.captured and not task.accumulate and not node.edges:
@@ -407,7 +446,9 @@ def execution_order() -> list[Node]:
     """The nodes of the running backward pass, in the order in which it runs them if no hook or node starts another pass."""
     task = RUNNING.task
     if task is None:
-        raise RuntimeError("_current_graph_task_execution_order should only be called during the backward pass")
+        raise RuntimeError(
+            "_current_graph_task_execution_order should only be called during the backward pass"
+        )
     if torch._C._is_multithreading_enabled():
         raise RuntimeError(
             "_current_graph_task_execution_order expects the current backward to be executed with multithreading disabled. Run it within "
@@ -419,12 +460,18 @@ def execution_order() -> list[Node]:
             if edge is not None:
                 waiting[edge[0]] = waiting.get(edge[0], 0) + 1
     tickets = itertools.count()
-    heap = [(-node.seq, next(tickets), node) for node in dict.fromkeys(task.start) if waiting[node] == 0]
+    heap = [
+        (-node.seq, next(tickets), node) for node in dict.fromkeys(task.start) if waiting[node] == 0
+    ]
     heapify(heap)
     order = []
     while heap:
         node = heappop(heap)[2]
-        if task.should_run is not None and node not in task.should_run and node not in task.captured:
+        if (
+            task.should_run is not None
+            and node not in task.should_run
+            and node not in task.captured
+        ):
             continue
         order.append(node)
         for edge in node.edges:

@@ -42,5 +42,9 @@ def pass_mark_on(args: Iterable[Any], output: Any) -> None:
     see."""
     if torch.is_grad_enabled() and any(isinstance(a, Value) and recorded_by_torch(a) for a in args):
         for o in output if isinstance(output, tuple) else (output,):
-            if isinstance(o, Value) and (o.is_floating_point() or o.is_complex()) and not recorded_by_torch(o):
+            if (
+                isinstance(o, Value)
+                and (o.is_floating_point() or o.is_complex())
+                and not recorded_by_torch(o)
+            ):
                 _mark(o, True)

@@ -7,7 +7,17 @@ from typing import Any
 
 import torch
 
-from ..rules.ops import _OPS, DIFFERENTIABLE, INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
+from ..rules.ops import (
+    _OPS,
+    DIFFERENTIABLE,
+    INPLACE,
+    OUT,
+    VIEW,
+    Op,
+    decomposition_of,
+    op_of,
+    written_out,
+)
 from ..seam.levels import Value, rewrapped
 from . import inplace, view_history
 from .metas import check_origin, meta_of, refuse_nested
@@ -24,7 +34,9 @@ class GradLevel(Tape):
 
     __slots__ = ()
 
-    def call(self, func: torch._ops.OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(
+        self, func: torch._ops.OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
         """As :meth:`Level.call`. The most common call, of an op with a formula and one result, uses as few Python frames as possible:
         :func:`op_of` and :meth:`_recorded` are inlined for it."""
         op = _OPS.get(id(func)) or op_of(func)
@@ -51,7 +63,9 @@ class GradLevel(Tape):
                 return self._record_packed(op, args, inner, kwargs, edges, wanted, spans)
             outs = self.outward(op, inner, kwargs)
             if not isinstance(outs, torch.Tensor):
-                return self._recorded(op, args, inner, kwargs, outs, OpNode.of(op, self, edges, (), wanted, spans))
+                return self._recorded(
+                    op, args, inner, kwargs, outs, OpNode.of(op, self, edges, (), wanted, spans)
+                )
             dtype = outs.dtype
             if dtype not in DIFFERENTIABLE or (special and op.nondiff):
                 return self._wrap_plain(op, args, kwargs, outs)
@@ -72,7 +86,9 @@ class GradLevel(Tape):
             raise
 
     def _any_with_history(self, args: Iterable[Any]) -> bool:
-        return any(isinstance(a, Value) and a._level is self and edge_of(a) is not None for a in args)
+        return any(
+            isinstance(a, Value) and a._level is self and edge_of(a) is not None for a in args
+        )
 
     def _unrecorded(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run a call that makes no node: the op writes to ``out=``, is composite, or has no derivative by nature."""
@@ -80,7 +96,9 @@ class GradLevel(Tape):
             return self._out(op, args, kwargs)
         if op.record is None:
             return self.run_inside(op.func.decompose, args, kwargs)
-        return self._wrap_plain(op, args, kwargs, self.outward(op, self.lowered_args(args), self.lowered_kwargs(kwargs)))
+        return self._wrap_plain(
+            op, args, kwargs, self.outward(op, self.lowered_args(args), self.lowered_kwargs(kwargs))
+        )
 
     def _record_packed(
         self,
@@ -98,20 +116,29 @@ class GradLevel(Tape):
             node.save(inner, kwargs, None)
         return self._recorded(op, args, inner, kwargs, self.outward(op, inner, kwargs), node)
 
-    def _recorded(self, op: Op, args: Any, inner: list[Any], kwargs: dict[str, Any], outs: Any, node: Node) -> Any:
+    def _recorded(
+        self, op: Op, args: Any, inner: list[Any], kwargs: dict[str, Any], outs: Any, node: Node
+    ) -> Any:
         """The results of the call as values with the history ``node``, which saves what its formulas need. Results that have no gradient by
         nature get no history."""
         results: Sequence[Any] = (outs,) if isinstance(outs, torch.Tensor) else outs
         if not isinstance(results, (tuple, list)):
             return outs
-        recorded = [isinstance(o, torch.Tensor) and i not in op.nondiff and o.dtype in DIFFERENTIABLE for i, o in enumerate(results)]
+        recorded = [
+            isinstance(o, torch.Tensor) and i not in op.nondiff and o.dtype in DIFFERENTIABLE
+            for i, o in enumerate(results)
+        ]
         if not any(recorded):
             return self._wrap_plain(op, args, kwargs, outs)
         try:
-            node.metas = tuple((o.shape, o.dtype) if isinstance(o, torch.Tensor) else None for o in results)
+            node.metas = tuple(
+                (o.shape, o.dtype) if isinstance(o, torch.Tensor) else None for o in results
+            )
         except RuntimeError:
             check_origin(op, args)
-            node.metas = tuple(meta_of(o, o.dtype) if isinstance(o, torch.Tensor) else None for o in results)
+            node.metas = tuple(
+                meta_of(o, o.dtype) if isinstance(o, torch.Tensor) else None for o in results
+            )
         if isinstance(node, OpNode):
             node.save(inner, kwargs, outs)
         view = op.kind is VIEW
@@ -130,7 +157,14 @@ class GradLevel(Tape):
         """The results as values without history. Integers of a transform stay unwrapped, because they can never get a history."""
         view = op.kind is VIEW
         if not isinstance(outs, torch.Tensor):
-            return rewrapped(outs, lambda o, i: self._plain(o, op, args, kwargs, i) if view or o.dtype in self.wrapped_dtypes else o)
+            return rewrapped(
+                outs,
+                lambda o, i: (
+                    self._plain(o, op, args, kwargs, i)
+                    if view or o.dtype in self.wrapped_dtypes
+                    else o
+                ),
+            )
         if not view and outs.dtype not in self.wrapped_dtypes:
             return outs
         v = self.wrap(outs)  # `_plain`, without its frame
@@ -140,7 +174,9 @@ class GradLevel(Tape):
             view_history.mark_view(v, op, args, kwargs)
         return v
 
-    def _plain(self, out: torch.Tensor, op: Op, args: Sequence[Any], kwargs: dict[str, Any], i: int | None) -> Any:
+    def _plain(
+        self, out: torch.Tensor, op: Op, args: Sequence[Any], kwargs: dict[str, Any], i: int | None
+    ) -> Any:
         v = self.wrap(out)
         if v._nested:
             check_origin(op, args)
@@ -149,15 +185,29 @@ class GradLevel(Tape):
         return v
 
     def _out(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        tensors = [t for a in (*args, *kwargs.values()) for t in (a if isinstance(a, (list, tuple)) else (a,))]
+        tensors = [
+            t
+            for a in (*args, *kwargs.values())
+            for t in (a if isinstance(a, (list, tuple)) else (a,))
+        ]
         if _grad_enabled() and self._any_with_history(tensors):
             raise RuntimeError(
                 f"{op.base_name}(): functions with out=... arguments don't support automatic differentiation, "
                 "but one of the arguments requires grad."
             )
         outer = self.outward(op, self.lowered_args(args), self.lowered_kwargs(kwargs))
-        written = (kwargs.get(a.name) for a in op.func._schema.arguments if a.kwarg_only and a.alias_info is not None)  # out, U, values, …
-        given = [t for a in written for t in (a if isinstance(a, (list, tuple)) else (a,)) if isinstance(t, torch.Tensor)]
+        # out, U, values, …
+        written = (
+            kwargs.get(a.name)
+            for a in op.func._schema.arguments
+            if a.kwarg_only and a.alias_info is not None
+        )
+        given = [
+            t
+            for a in written
+            for t in (a if isinstance(a, (list, tuple)) else (a,))
+            if isinstance(t, torch.Tensor)
+        ]
         for g in given:
             if isinstance(g, Value) and g._level is self:
                 if g.shape != g._inner.shape:
@@ -165,4 +215,5 @@ class GradLevel(Tape):
                 inplace.unrecorded(g)
         if isinstance(outer, torch.Tensor):
             return given[0] if given else outer
-        return tuple(given) if given and outer is not None else outer  # an op whose out= is a list returns nothing
+        # an op whose out= is a list returns nothing
+        return tuple(given) if given and outer is not None else outer

@@ -22,14 +22,17 @@ class GradientEdge(NamedTuple):
 
     node: Node
     output_nr: int
-    ownership_token: Node | None = None  # unused: torch's nodes may need a second owner, these do not
+    # unused: torch's nodes may need a second owner, these do not
+    ownership_token: Node | None = None
 
 
 def get_gradient_edge(tensor: torch.Tensor) -> GradientEdge:
     """As ``torch.autograd.graph.get_gradient_edge``: ``grad(loss, get_gradient_edge(x))`` is ``grad(loss, x)``."""
     edge = edge_of(tensor)
     if edge is None:
-        raise RuntimeError("It is not possible to get the gradient edge for a Tensor that does not require gradients")
+        raise RuntimeError(
+            "It is not possible to get the gradient edge for a Tensor that does not require gradients"
+        )
     return GradientEdge(*edge)
 
 
@@ -79,9 +82,13 @@ def _located(t: torch.Tensor) -> Callable[[], Node | None]:
     return present
 
 
-def _when_all(nodes: Sequence[Callable[[], Node | None]], fn: Callable[..., Any]) -> Callable[[int], Callable[[Any], None]]:
+def _when_all(
+    nodes: Sequence[Callable[[], Node | None]], fn: Callable[..., Any]
+) -> Callable[[int], Callable[[Any], None]]:
     lock = threading.Lock()
-    states: weakref.WeakKeyDictionary[engine.GraphTask, tuple[list[Any], set[int]]] = weakref.WeakKeyDictionary()
+    states: weakref.WeakKeyDictionary[engine.GraphTask, tuple[list[Any], set[int]]] = (
+        weakref.WeakKeyDictionary()
+    )
 
     def inner(i: int) -> Callable[[Any], None]:
         def hook(grad: Any) -> None:
@@ -89,7 +96,10 @@ def _when_all(nodes: Sequence[Callable[[], Node | None]], fn: Callable[..., Any]
             with lock:
                 if task not in states:
                     found = ((k, node()) for k, node in enumerate(nodes))
-                    states[task] = [None] * len(nodes), {k for k, node in found if node is not None and engine.will_execute(node)}
+                    states[task] = (
+                        [None] * len(nodes),
+                        {k for k, node in found if node is not None and engine.will_execute(node)},
+                    )
                 grads, missing = states[task]
                 grads[i] = grad
                 missing.discard(i)

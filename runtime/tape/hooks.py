@@ -30,7 +30,11 @@ def register(hooks: Hooks, hook: Hook) -> RemovableHandle:
 
 def for_users(level: Level, g: Any) -> Any:
     """``g`` as users see it: a value of ``level``, or of an inner level if it is one (a batch of cotangents)."""
-    return g if g is None or (isinstance(g, Value) and g._level.number >= level.number) else level.wrap(g)
+    return (
+        g
+        if g is None or (isinstance(g, Value) and g._level.number >= level.number)
+        else level.wrap(g)
+    )
 
 
 def for_engine(level: Level, g: Any, create_graph: bool) -> Any:
@@ -54,7 +58,12 @@ def run_tensor_hooks(level: Level, node: TapeNode, grads: list[Any], create_grap
             g = grads[index]
             if variable is not None and g is not None:
                 if variable._grad is None:
-                    variable._grad = for_users(level, g.clone() if g.is_sparse else g.clone(memory_format=torch.contiguous_format))
+                    variable._grad = for_users(
+                        level,
+                        g.clone()
+                        if g.is_sparse
+                        else g.clone(memory_format=torch.contiguous_format),
+                    )
                 else:
                     variable._grad = variable._grad + for_users(level, g)
 
@@ -68,7 +77,9 @@ def run_prehooks(level: Level, node: TapeNode, grads: list[Any], create_graph: b
     return grads
 
 
-def run_posthooks(level: Level, node: TapeNode, outs: Sequence[Any], grads: Sequence[Any], create_graph: bool) -> Sequence[Any]:
+def run_posthooks(
+    level: Level, node: TapeNode, outs: Sequence[Any], grads: Sequence[Any], create_graph: bool
+) -> Sequence[Any]:
     """Run the hooks after ``node``. Each gets the cotangents of its inputs, in their sizes and dtypes, and of its outputs. It may replace
     those of the inputs. Returns these."""
     outs = list(outs)
@@ -96,11 +107,15 @@ def run_post_accumulate(leaf: Any, hooks: Mapping[int, Hook] | None) -> None:
             raise RuntimeError("Tensor post accumulate grad hooks should return None.")
 
 
-def _checked_tuple(level: Level, old: Sequence[Any], new: Any, hook: Hook, create_graph: bool) -> list[Any]:
+def _checked_tuple(
+    level: Level, old: Sequence[Any], new: Any, hook: Hook, create_graph: bool
+) -> list[Any]:
     if not isinstance(new, tuple):
         raise TypeError(f"expected tuple, but hook returned '{type(new).__name__}'")
     if len(new) != len(old):
-        raise RuntimeError(f"hook '{_name(hook)}' has returned an incorrect number of values (got {len(new)}, but expected {len(old)})")
+        raise RuntimeError(
+            f"hook '{_name(hook)}' has returned an incorrect number of values (got {len(new)}, but expected {len(old)})"
+        )
     return [_checked(level, a, b, hook, create_graph) for a, b in zip(old, new, strict=True)]
 
 
@@ -114,7 +129,9 @@ def _checked(level: Level, old: Any, new: Any, hook: Hook, create_graph: bool) -
         raise RuntimeError("can't replace a None gradient with a non-None value")
     if new.dtype is not old.dtype or new.device.type != old.device.type:
         was, got = (_type(t) for t in (old, new))
-        raise RuntimeError(f"hook '{_name(hook)}' has changed the type of value (was {was} got {got})")
+        raise RuntimeError(
+            f"hook '{_name(hook)}' has changed the type of value (was {was} got {got})"
+        )
     if extent(new) != extent(old):
         raise RuntimeError(f"hook '{_name(hook)}' has changed the size of value")
     return for_engine(level, new, create_graph)

@@ -44,7 +44,9 @@ def run(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
     special = METADATA.get(op.base_name)
     if special is not None:
         return special(level, op, target, inner, edges, kwargs)
-    recording = edges and _grad_enabled() and (target.dtype.is_floating_point or target.dtype.is_complex)
+    recording = (
+        edges and _grad_enabled() and (target.dtype.is_floating_point or target.dtype.is_complex)
+    )
     if recording or (target._view is not None and _grad_enabled()):
         check_write(target, edges[0] if wanted & 1 else None, recording)
     node: Any = None
@@ -53,7 +55,9 @@ def run(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
         if functional is None or functional.record is None:
             functional = op if op.record is not None else None
         if functional is None:
-            raise InplaceError(f"{op.func} has no functional form with a record, so its gradient is not known")
+            raise InplaceError(
+                f"{op.func} has no functional form with a record, so its gradient is not known"
+            )
         metas = (meta_of(inner[0], inner[0].dtype),)
         node = OpNode.of(functional, level, edges, metas, wanted, spans)
         if isinstance(node, OpNode):
@@ -62,15 +66,19 @@ def run(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
     if isinstance(node, OpNode):
         for i, reader in node.plan.slots:
             if reader is None and 0 <= i < len(inner) and aliases(inner[i], inner[0]):
-                saved[i] = level.copy_before_write(inner[i])  # the formula needs the value from before the write
+                # the formula needs the value from before the write
+                saved[i] = level.copy_before_write(inner[i])
     shares_counter = type(inner[0]) is torch.Tensor
     if shares_counter:
         if inner[0].is_inference() and not torch.is_inference_mode_enabled():
             raise RuntimeError(_INFERENCE)  # the kernel that would raise is switched off below
-        if op.composite:  # it arrives whole in inference mode, where the dispatcher counts the writes of its parts alone
+        # it arrives whole in inference mode, where the dispatcher counts the writes of
+        # its parts alone
+        if op.composite:
             level.outward(op, inner, level.lowered_kwargs(kwargs))
         else:
-            uncounted(level.outward, op, inner, level.lowered_kwargs(kwargs))  # the dispatcher counts the write, on the shared counter
+            # the dispatcher counts the write, on the shared counter
+            uncounted(level.outward, op, inner, level.lowered_kwargs(kwargs))
     else:
         level.outward(op, inner, level.lowered_kwargs(kwargs))
     if node is None:
@@ -98,7 +106,9 @@ def rebase(level: Tape, target: Any, edge: Edge, self_edge: int | None) -> None:
     view = target._view
     rewritten = target if view is None else view.base
     before = edge_of(rewritten)
-    rewritten._edge = edge if view is None else (CopySlices(level, before, target, edge[0], self_edge), 0)
+    rewritten._edge = (
+        edge if view is None else (CopySlices(level, before, target, edge[0], self_edge), 0)
+    )
     rewritten._generation += 1
     if rewritten._retains:
         hooks.follow(rewritten, before)
@@ -131,7 +141,9 @@ def _write_to_foreign(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str
 def _foreach(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Run ``_foreach_add_`` and its like: as one call if nothing has a history, else as single ops."""
     inner, edges, *_ = level.collect(op, args)
-    if _grad_enabled() and (edges or any(isinstance(t, Value) and base_edge(t) is not None for t in args[0])):
+    if _grad_enabled() and (
+        edges or any(isinstance(t, Value) and base_edge(t) is not None for t in args[0])
+    ):
         foreach.run(op, args, kwargs)
     else:
         level.outward(op, inner, level.lowered_kwargs(kwargs))
@@ -191,7 +203,9 @@ def _set(level: Tape, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) 
     """Run ``set_``. The target gets other memory, which has no history, so with grad mode no argument may require grad."""
     if edges and _grad_enabled():
         check_write(target, edge_of(target), True)
-        raise InplaceError(f"{op.func} has no derivative; assign to .data, or do it in no_grad mode")
+        raise InplaceError(
+            f"{op.func} has no derivative; assign to .data, or do it in no_grad mode"
+        )
     return _replace(level, op, target, inner, kwargs)
 
 

@@ -21,7 +21,9 @@ from .view_history import View, replay
 _as_strided = torch.ops.aten.as_strided.default
 _view_as_real = torch.ops.aten.view_as_real.default
 _view_as_complex = torch.ops.aten.view_as_complex.default
-_SHELLS = "_lifted_by"  # attribute of a lifted tensor: how many levels have made a value of it; each value uses the storage once
+# attribute of a lifted tensor: how many levels have made a value of it; each value uses
+# the storage once
+_SHELLS = "_lifted_by"
 
 
 def lift_in_place(level: Level, t: Any, what: Any) -> Any:
@@ -29,34 +31,47 @@ def lift_in_place(level: Level, t: Any, what: Any) -> Any:
     ``what``: the op that writes to ``t``."""
     base: Any = t._base if type(t) is torch.Tensor and t._is_view() else None
     known: list[Any] = [t] if base is None else [base, t]
-    if not all(_is_simple(x, base) for x in known) or users(t) != sum(1 + int(getattr(x, _SHELLS, 0)) for x in known):
+    if not all(_is_simple(x, base) for x in known) or users(t) != sum(
+        1 + int(getattr(x, _SHELLS, 0)) for x in known
+    ):
         level.refuse_captured_write(what)
     path = () if base is None else _path(base, t)
     if SCOPE.levels:
         _renew_counter(base, t)
-    for each in (*SCOPE.levels, level):  # outermost first, as for a tensor that is made in the scope of several transforms
+    # outermost first, as for a tensor that is made in the scope of several transforms
+    for each in (*SCOPE.levels, level):
         for x in known:
             _become_value(each, x)
         v: Any = t
         if base is not None:
             v._view = View(base, path, "")
             if isinstance(v._inner, Value):
-                v._inner._view.base = base._inner  # the contents of `base` at the outer level are in another object now
+                # the contents of `base` at the outer level are in another object now
+                v._inner._view.base = base._inner
     return t
 
 
 def _is_simple(t: Any, base: Any) -> bool:
     """Whether ``t`` is a plain tensor without history, in a layout in which a tangent of its shape has the same views. A tangent starts at
     offset 0, and so must the base of a view."""
-    if type(t) is not torch.Tensor or t.layout is not torch.strided or t.requires_grad or t.is_conj() or t.is_neg():
+    if (
+        type(t) is not torch.Tensor
+        or t.layout is not torch.strided
+        or t.requires_grad
+        or t.is_conj()
+        or t.is_neg()
+    ):
         return False
-    return (base is not None and t is not base) or (t.is_contiguous() and (base is None or not t.storage_offset()))
+    return (base is not None and t is not base) or (
+        t.is_contiguous() and (base is None or not t.storage_offset())
+    )
 
 
 def users(t: torch.Tensor) -> int:
     """How many tensors share the storage of ``t``, itself included."""
     storage: Any = t.untyped_storage()
-    return int(torch._C._storage_Use_Count(storage._cdata)) - 1  # `storage`, made here, is a user itself
+    # `storage`, made here, is a user itself
+    return int(torch._C._storage_Use_Count(storage._cdata)) - 1
 
 
 def _path(base: torch.Tensor, t: torch.Tensor) -> tuple[Any, ...]:
@@ -99,7 +114,9 @@ def give_back(level: Level, t: Any) -> None:
     """Make ``t`` a value of the next outer level again, or a plain tensor, with all that was written to it. The transform has returned."""
     if isinstance(t, Value) and t._level is level:
         inner = t._inner
-        other: Any = torch.ops.aten.alias.default(inner) if isinstance(inner, Value) else inner.detach()
+        other: Any = (
+            torch.ops.aten.alias.default(inner) if isinstance(inner, Value) else inner.detach()
+        )
         exchange(t, other)
         if isinstance(t, Value) and t._level.keeps_history:
             t._level.on_close(partial(give_back, t._level, t))

@@ -29,9 +29,15 @@ def check_origin(op: Op, args: Any) -> None:
     A plain nested tensor: the call was taken for one of dense tensors. A plain tensor that requires grad: torch's engine would record the
     call, too, and it aborts the process when it asks a nested value for its sizes.
     """
-    if op.func is _FROM_LIST and len(args) > 4 and args[4] is not None:  # torch.nested.nested_tensor, which then sets torch's requires_grad
+    # torch.nested.nested_tensor, which then sets torch's requires_grad
+    if op.func is _FROM_LIST and len(args) > 4 and args[4] is not None:
         raise NestedTensor
-    tensors = [t for a in args for t in (a if isinstance(a, (list, tuple)) else (a,)) if isinstance(t, torch.Tensor)]
+    tensors = [
+        t
+        for a in args
+        for t in (a if isinstance(a, (list, tuple)) else (a,))
+        if isinstance(t, torch.Tensor)
+    ]
     if _only_of_torch(tensors):
         raise NestedTensor
     for t in tensors:
@@ -51,7 +57,9 @@ def refuse_recorded(func: Any, t: torch.Tensor) -> None:
 def refuse_nested(args: Any, error: Exception) -> None:
     """Raise ``NestedTensor`` in place of ``error`` if the failed call has a plain nested tensor among its arguments and no nested value.
     The error of a kernel or decomposition that expected sizes does not name the cause."""
-    if type(error) is not NestedTensor and _only_of_torch([a for a in args if isinstance(a, torch.Tensor)]):
+    if type(error) is not NestedTensor and _only_of_torch(
+        [a for a in args if isinstance(a, torch.Tensor)]
+    ):
         raise NestedTensor from error
 
 

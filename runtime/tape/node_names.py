@@ -20,7 +20,9 @@ WITHOUT_NUMBER = {"copy.default": "CopyBackwards"}  # names of handwritten nodes
 
 def backward_name(base: str) -> str:
     """``sum`` -> ``SumBackward``. Letters after a digit start a new word: ``conv2d`` -> ``Conv2DBackward``."""
-    return ("".join(word.title() for word in base.split("_")) + "Backward").replace("ForwardBackward", "Backward")
+    return ("".join(word.title() for word in base.split("_")) + "Backward").replace(
+        "ForwardBackward", "Backward"
+    )
 
 
 @functools.cache
@@ -52,7 +54,11 @@ def _differentiable(block: str, arguments: str) -> bool:
             continue
         if len(found["indent"]) == 4:
             here = found["targets"] == "Default"
-        elif here and found["formula"].strip() != "non_differentiable" and declared & set(re.split(r", *", found["targets"])):
+        elif (
+            here
+            and found["formula"].strip() != "non_differentiable"
+            and declared & set(re.split(r", *", found["targets"]))
+        ):
             return True
     return False
 

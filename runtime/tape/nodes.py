@@ -46,9 +46,23 @@ class Node:
     """One step of the backward pass: ``apply`` maps the cotangents of its outputs to those of its inputs."""
 
     namespace = ""  # of torch's C++ class, if it is part of the name
-    unseen = False  # whether modes over torch's functions see no call that it makes: it runs no code of users
-    several = False  # whether it stands for several nodes, of which some do not run: then None is no cotangent, rather than zero
-    __slots__ = ("__weakref__", "edges", "level", "metadata_", "metas", "post_hooks", "pre_hooks", "retained", "seq", "tensor_hooks")
+    # whether modes over torch's functions see no call that it makes: it runs no code of users
+    unseen = False
+    # whether it stands for several nodes, of which some do not run: then None is no cotangent,
+    # rather than zero
+    several = False
+    __slots__ = (
+        "__weakref__",
+        "edges",
+        "level",
+        "metadata_",
+        "metas",
+        "post_hooks",
+        "pre_hooks",
+        "retained",
+        "seq",
+        "tensor_hooks",
+    )
 
     def __init__(self, level: Level, edges: tuple[Edge | None, ...], metas: Any) -> None:
         self.seq = next(_sequence)
@@ -58,7 +72,8 @@ class Node:
         self.pre_hooks: Hooks | None = None
         self.tensor_hooks: dict[int, Hooks] | None = None  # by output number
         self.post_hooks: Hooks | None = None
-        self.retained: dict[int, weakref.ref[Any]] | None = None  # by output number: the tensor whose .grad is written
+        # by output number: the tensor whose .grad is written
+        self.retained: dict[int, weakref.ref[Any]] | None = None
         if anomaly.STATE.enabled:
             anomaly.remember(self)
 
@@ -133,7 +148,9 @@ class Node:
         if len(grads) != len(self.metas):
             raise TypeError(f"expected {len(self.metas)} arguments, got {len(grads)} instead")
         recording = torch.is_grad_enabled()
-        outs = self.apply([hooks.for_engine(self.level, g, recording) for g in grads], None, recording)
+        outs = self.apply(
+            [hooks.for_engine(self.level, g, recording) for g in grads], None, recording
+        )
         shown = tuple(hooks.for_users(self.level, g) for g in outs)
         return shown[0] if len(shown) == 1 else shown
 
@@ -198,7 +215,14 @@ class OpNode(Node):
     saved: list[Any] | None
 
     @staticmethod
-    def of(op: Op, level: Level, edges: tuple[Edge | None, ...], metas: Any, wanted: int, spans: dict[int, int] | None) -> Any:
+    def of(
+        op: Op,
+        level: Level,
+        edges: tuple[Edge | None, ...],
+        metas: Any,
+        wanted: int,
+        spans: dict[int, int] | None,
+    ) -> Any:
         """The node of a call of ``op`` with these arguments ``wanted``, see :meth:`Op.plan`."""
         plan = op.plans.get(wanted) or op.plan(wanted)
         if plan is NO_PLAN:
@@ -217,7 +241,12 @@ class OpNode(Node):
         if cls is type(self):
             return self
         node = cls(self.level, self.edges, self.metas)
-        node.plan, node.args_at, node.spans, node.saved = self.plan, self.args_at, self.spans, self.saved
+        node.plan, node.args_at, node.spans, node.saved = (
+            self.plan,
+            self.args_at,
+            self.spans,
+            self.saved,
+        )
         return node
 
     def save(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
@@ -273,7 +302,10 @@ class OpNode(Node):
             elif isinstance(v, torch.Tensor):
                 v = save(level, v, self._history(at, 0))
             elif type(v) is list or type(v) is tuple:
-                v = [save(level, x, self._history(at, k)) if isinstance(x, torch.Tensor) else x for k, x in enumerate(v)]
+                v = [
+                    save(level, x, self._history(at, k)) if isinstance(x, torch.Tensor) else x
+                    for k, x in enumerate(v)
+                ]
             saved.append(v)
         self.saved = saved
 
@@ -296,16 +328,23 @@ class OpNode(Node):
         plan, g, saved = self.plan, grads[0], self.saved
         if saved is None:
             raise RuntimeError(FREED)
-        values: list[Any] = []  # one per slot; with create_graph, values of the level with their history
+        # one per slot; with create_graph, values of the level with their history
+        values: list[Any] = []
         for s in saved:
             how = type(s)
             if how is Saved:
                 t = s.tensor
-                values.append(t if not create_graph and t._version == s.version else self._value(s, len(values), 0, create_graph))
+                values.append(
+                    t
+                    if not create_graph and t._version == s.version
+                    else self._value(s, len(values), 0, create_graph)
+                )
             elif how is Packed:
                 values.append(self._value(s, len(values), 0, create_graph))
             elif how is list and plan.slots[len(values)][1] is None:
-                values.append([self._value(x, len(values), k, create_graph) for k, x in enumerate(s)])
+                values.append(
+                    [self._value(x, len(values), k, create_graph) for k, x in enumerate(s)]
+                )
             else:
                 values.append(s)
         values += (plan.needs, grads, g)  # formulas read these at the indices -3, -2 and -1
@@ -313,10 +352,16 @@ class OpNode(Node):
         batch = plan.elementwise and type(g) in VALUES
         at, spans = self.args_at, self.spans
         for targets, formula, pick, asks_g, single in plan.steps:
-            if (wanted is not None and not self._any_wanted(targets, wanted)) or (asks_g and g is None):
+            if (wanted is not None and not self._any_wanted(targets, wanted)) or (
+                asks_g and g is None
+            ):
                 continue
             # on a batch of cotangents an elementwise formula runs once, without a dispatch for each of its ops
-            result = run_elementwise(formula, pick(values)) if batch and asks_g else formula(*pick(values))
+            result = (
+                run_elementwise(formula, pick(values))
+                if batch and asks_g
+                else formula(*pick(values))
+            )
             if single and not spans:
                 out[at[targets[0]]] = result
             elif single:
@@ -329,7 +374,9 @@ class OpNode(Node):
     def _any_wanted(self, targets: tuple[int, ...], wanted: Any) -> bool:
         for t in targets:
             first = self.args_at.get(t, -1)
-            if first >= 0 and any(wanted[first : first + (self.spans.get(t, 1) if self.spans else 1)]):
+            if first >= 0 and any(
+                wanted[first : first + (self.spans.get(t, 1) if self.spans else 1)]
+            ):
                 return True
         return False
 
@@ -353,7 +400,11 @@ class OpNode(Node):
         found: list[int | None] = []
         for at in sorted(self.plan.op.vjp_args):
             first = self.args_at.get(at)
-            found += [None] if first is None else range(first, first + (self.spans.get(at, 1) if self.spans else 1))
+            found += (
+                [None]
+                if first is None
+                else range(first, first + (self.spans.get(at, 1) if self.spans else 1))
+            )
         return found
 
     def saved_under(self, name: str, raw: bool) -> Any:
@@ -365,14 +416,22 @@ class OpNode(Node):
             raise RuntimeError(FREED)
         s = self.saved[i]
         if not raw:
-            return tuple(self._value(x, i, k, True) for k, x in enumerate(s)) if type(s) is list else self._value(s, i, 0, True)
+            return (
+                tuple(self._value(x, i, k, True) for k, x in enumerate(s))
+                if type(s) is list
+                else self._value(s, i, 0, True)
+            )
         at = self.plan.slots[i][0]
         if type(s) is list:
             return tuple(SavedTensor.of(self, s, k, self._history(at, k)) for k in range(len(s)))
         return SavedTensor.of(self, self.saved, i, self._history(at, 0))
 
     def __dir__(self) -> list[str]:
-        missing = {prefix + _shown(n) for n in _saved_names(self.plan.op) - set(self.plan.names) for prefix in _PREFIXES}
+        missing = {
+            prefix + _shown(n)
+            for n in _saved_names(self.plan.op) - set(self.plan.names)
+            for prefix in _PREFIXES
+        }
         return [name for name in super().__dir__() if name not in missing]
 
 
@@ -381,7 +440,9 @@ class Undifferentiable(Node):
 
     __slots__ = ("missing", "op")
 
-    def __init__(self, level: Level, edges: tuple[Edge | None, ...], metas: Any, op: Op, wanted: int) -> None:
+    def __init__(
+        self, level: Level, edges: tuple[Edge | None, ...], metas: Any, op: Op, wanted: int
+    ) -> None:
         super().__init__(level, edges, metas)
         self.op = op
         self.missing = [i for i in op.tensor_args if wanted >> i & 1 and i not in op.vjp_args]
@@ -389,7 +450,9 @@ class Undifferentiable(Node):
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
         names = self.op.arg_names
         known = [names[i] for i in self.op.vjp_args]
-        raise MissingRule(str(self.op.func), "vjp", [names[i] for i in self.missing] if known else (), known)
+        raise MissingRule(
+            str(self.op.func), "vjp", [names[i] for i in self.missing] if known else (), known
+        )
 
     def name(self) -> str:
         return "NotImplemented"
@@ -415,7 +478,9 @@ def _members(op: Op) -> dict[str, Any]:
     members: dict[str, Any] = {"__slots__": ()}
     for name in _saved_names(op):
         for prefix in _PREFIXES:
-            members[prefix + _shown(name)] = property(functools.partial(OpNode.saved_under, name=name, raw=prefix == "_raw_saved_"))
+            members[prefix + _shown(name)] = property(
+                functools.partial(OpNode.saved_under, name=name, raw=prefix == "_raw_saved_")
+            )
     return members
 
 

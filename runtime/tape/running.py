@@ -38,7 +38,8 @@ class _StandIn(Ambient):
 
 
 STAND_IN = _StandIn()
-STAND_INS: set[weakref.ref[Any]] = set()  # those of all threads. While it is empty, STAND_IN need not be read, which is slower
+# those of all threads. While it is empty, STAND_IN need not be read, which is slower
+STAND_INS: set[weakref.ref[Any]] = set()
 
 
 def stand_in(session: Any) -> None:

@@ -28,7 +28,9 @@ Pack = Callable[[torch.Tensor], Any]
 Unpack = Callable[[Any], torch.Tensor]
 
 # Its argument: whether the pairs of a trace of torch's count as well.
-_pushed_to_torch: Callable[[bool], tuple[Pack, Unpack] | None] = torch._C._autograd._top_saved_tensors_default_hooks
+_pushed_to_torch: Callable[[bool], tuple[Pack, Unpack] | None] = (
+    torch._C._autograd._top_saved_tensors_default_hooks
+)
 
 
 class _Hooks(Ambient):
@@ -42,7 +44,9 @@ class _Hooks(Ambient):
 
     def push(self, pack: Pack, unpack: Unpack) -> None:
         if not (callable(pack) and callable(unpack)):
-            raise TypeError(f"saved_tensors_hooks(): incompatible function arguments: two callables are needed, got {pack!r}, {unpack!r}")
+            raise TypeError(
+                f"saved_tensors_hooks(): incompatible function arguments: two callables are needed, got {pack!r}, {unpack!r}"
+            )
         if self.disabled is not None:
             raise RuntimeError(self.disabled)
         self.stack.append((pack, unpack))
@@ -55,7 +59,11 @@ class _Hooks(Ambient):
         if self.stack:
             return self.stack[-1]
         hooks = _pushed_to_torch(True)
-        return None if hooks is None or getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint" else hooks
+        return (
+            None
+            if hooks is None or getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint"
+            else hooks
+        )
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -106,7 +114,11 @@ class Saved:
 
 def modified(t: torch.Tensor, version: int, edge: History | None = None) -> RuntimeError:
     """The error for a tensor of history ``edge`` that was saved at ``version`` and written to since."""
-    source = "" if edge is None or not edge[0].edges else f", which is output {edge[1]} of {op_name(edge[0])},"
+    source = (
+        ""
+        if edge is None or not edge[0].edges
+        else f", which is output {edge[1]} of {op_name(edge[0])},"
+    )
     return RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace operation: "
         f"[{_type_name(t)} {NestedMeta.of(t) or list(t.shape)}]{source} is at version {t._version}; expected version {version} instead. "
@@ -163,7 +175,9 @@ def restore(level: Level, s: Saved | Packed, edge: History | None) -> torch.Tens
     with level.packing():
         t = s.unpack(s.payload)
     if not isinstance(t, torch.Tensor):
-        raise TypeError(f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type {type(t).__name__}")
+        raise TypeError(
+            f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type {type(t).__name__}"
+        )
     return level.lowered(t)  # type: ignore[no-any-return]
 
 
@@ -218,7 +232,13 @@ class SavedTensor:
     def data(self) -> Any:
         """What is stored: the tensor itself, or the result of the pack hook."""
         s = self._slots[self._index]
-        return s.payload if type(s) is Packed else None if s is None else present(self._node.level, s.tensor, self._edge)
+        return (
+            s.payload
+            if type(s) is Packed
+            else None
+            if s is None
+            else present(self._node.level, s.tensor, self._edge)
+        )
 
     @property
     def unpack_hook(self) -> Unpack | None:
@@ -234,7 +254,9 @@ class SavedTensor:
         t = restore(self._node.level, s, self._edge)
         return present(self._node.level, t, self._edge)
 
-    def register_hooks(self, pack_hook: Pack | None = None, unpack_hook: Unpack | None = None) -> None:
+    def register_hooks(
+        self, pack_hook: Pack | None = None, unpack_hook: Unpack | None = None
+    ) -> None:
         """Store ``pack_hook(tensor)`` in place of the tensor. The backward pass gets ``unpack_hook`` of that. At most once per tensor."""
         if not (callable(pack_hook) and callable(unpack_hook)):
             raise TypeError(
@@ -246,11 +268,17 @@ class SavedTensor:
         )
         s = self._slots[self._index]
         if s is None:
-            raise RuntimeError("Calling register_hooks on a saved tensor with value None is forbidden")
+            raise RuntimeError(
+                "Calling register_hooks on a saved tensor with value None is forbidden"
+            )
         if type(s) is Packed:
-            raise RuntimeError("Calling register_hooks on a saved tensor whose hooks have already been set. It takes one pair.")
+            raise RuntimeError(
+                "Calling register_hooks on a saved tensor whose hooks have already been set. It takes one pair."
+            )
         level = self._node.level
-        self._slots[self._index] = pack(level, s.check(self._edge), self._edge, pack_hook, unpack_hook)
+        self._slots[self._index] = pack(
+            level, s.check(self._edge), self._edge, pack_hook, unpack_hook
+        )
 
     def _require_kept(self, message: str) -> None:
         if self._node.saved is None:

@@ -27,12 +27,17 @@ class Tape(Level):
     __slots__ = ("outer_mode",)
     what = "grad, vjp or jacrev"
     keeps_history = True
-    wrapped_dtypes: frozenset[torch.dtype] = DIFFERENTIABLE  # results of these dtypes become values even without a history
-    shows_values = False  # whether a user's backward gets values of this level also if the pass is not recorded
+    # results of these dtypes become values even without a history
+    wrapped_dtypes: frozenset[torch.dtype] = DIFFERENTIABLE
+    # whether a user's backward gets values of this level also if the pass is not recorded
+    shows_values = False
     # whether a custom Function without grad mode returns a detached alias of what it has written to, if that requires grad, as torch does
     releases_written = False
-    runs_ctx_forward = False  # whether a custom Function may be written in the old style, ``forward(ctx, …)``
-    restrides_views = False  # whether a view of a written base takes its history by ``as_strided`` instead of by the view ops
+    # whether a custom Function may be written in the old style, ``forward(ctx, …)``
+    runs_ctx_forward = False
+    # whether a view of a written base takes its history by ``as_strided`` instead of
+    # by the view ops
+    restrides_views = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +48,8 @@ class Tape(Level):
         if type(inner) is torch.Tensor and not inner.is_nested:  # as same_shape, without its frame
             v = make_subclass(GradValue, inner)
             v._inner = inner
-        elif type(inner) in VALUES and inner._level is self:  # a rule that runs in a backward pass made a constant of this level
+        elif type(inner) in VALUES and inner._level is self:
+            # a rule that runs in a backward pass made a constant of this level
             return self.wrap(inner._inner, edge)
         else:
             v = same_shape(GradValue, inner)
@@ -51,7 +57,9 @@ class Tape(Level):
         v._edge = edge
         return v
 
-    def shown_to_forward(self, args: Sequence[Any], given: Sequence[Any]) -> AbstractContextManager[None]:
+    def shown_to_forward(
+        self, args: Sequence[Any], given: Sequence[Any]
+    ) -> AbstractContextManager[None]:
         """While entered, the ``forward`` of a custom Function runs. ``given``: what it gets in place of ``args``, whose values are of this
         level. In a transform these are tensors of the outer levels, as they are."""
         return nullcontext()
@@ -66,7 +74,8 @@ class Tape(Level):
 
     def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
         """Run ``op`` on inner tensors, in the grad mode of the outer levels."""
-        if self.outer_mode or not _grad_enabled():  # no_grad inside the function applies to the outer levels, too
+        # no_grad inside the function applies to the outer levels, too
+        if self.outer_mode or not _grad_enabled():
             return op.run(inner, kwargs)
         _set_grad_enabled(False)
         try:
@@ -82,13 +91,17 @@ class Tape(Level):
 
     def refuse_data(self) -> NoReturn:
         """Refuse an assignment to ``.data`` of a value."""
-        raise RuntimeError("mutating directly with `.data` inside functorch transform is not allowed.")
+        raise RuntimeError(
+            "mutating directly with `.data` inside functorch transform is not allowed."
+        )
 
     def copy_before_write(self, inner: torch.Tensor) -> torch.Tensor:
         """A copy of an inner tensor before a write, for a node whose formula needs the value from before the write."""
         return inner.clone()
 
-    def collect(self, op: Op, args: Any) -> tuple[list[Any], tuple[Edge | None, ...], int, dict[int, int] | None]:
+    def collect(
+        self, op: Op, args: Any
+    ) -> tuple[list[Any], tuple[Edge | None, ...], int, dict[int, int] | None]:
         """Four things of the arguments of a call. All of them lowered (:meth:`lowered_args`, without its frame). Of those that require
         grad: the edges, in order; a bit for the position of each; the length of each that is a list."""
         inner = list(args)

@@ -69,7 +69,12 @@ class GradValue(Value):
         """Whether this is a view without history that requires grad because its base does. It was made without grad mode, or before the
         base required grad. As in torch it is a leaf, and its gradient is discarded."""
         view = self._view
-        return self._level.follows_bases and view is not None and self.dtype in DIFFERENTIABLE and edge_of(view.base) is not None
+        return (
+            self._level.follows_bases
+            and view is not None
+            and self.dtype in DIFFERENTIABLE
+            and edge_of(view.base) is not None
+        )
 
     @property
     def requires_grad(self) -> bool:
@@ -93,7 +98,9 @@ class GradValue(Value):
 
     def numpy(self, *, force: bool = False) -> Any:
         if not force and edge_of(self) is not None:
-            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+            raise RuntimeError(
+                "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+            )
         return self._inner.numpy(force=force)
 
     @property
@@ -114,8 +121,14 @@ class GradValue(Value):
         if requires_grad and edge_of(self) is None:
             self._edge = (Input(self._level, self._inner), 0)
         elif not requires_grad and edge_of(self) is not None:
-            which = f"a leaf inside {self._level.what} keeps its flag" if self.is_leaf else "only the flag of a leaf can be changed"
-            raise RuntimeError(f"requires_grad_(False): {which}. detach() gives a tensor of the same values that has no history.")
+            which = (
+                f"a leaf inside {self._level.what} keeps its flag"
+                if self.is_leaf
+                else "only the flag of a leaf can be changed"
+            )
+            raise RuntimeError(
+                f"requires_grad_(False): {which}. detach() gives a tensor of the same values that has no history."
+            )
         return self
 
     @property
@@ -142,7 +155,9 @@ class GradValue(Value):
     def _backward_hooks(self, new: Any) -> None:
         if not new and not self._backward_hooks:  # as a tensor is unpickled
             return
-        raise RuntimeError(f"a program assigns _backward_hooks of a tensor inside {self._level.what}. Let it call register_hook().")
+        raise RuntimeError(
+            f"a program assigns _backward_hooks of a tensor inside {self._level.what}. Let it call register_hook()."
+        )
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
         """Refused: a hook for what is added to ``.grad`` would never be called."""

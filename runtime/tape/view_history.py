@@ -77,7 +77,9 @@ class View:
         base = self.base
         follows = base.requires_grad
         if not follows and (v._edge is None or isinstance(v._edge[0], Input)):
-            return  # nothing to follow yet: if the base requires grad later, the generation is still old. Or history begins at the view
+            # nothing to follow yet: if the base requires grad later, the generation is still old.
+            # Or history begins at the view
+            return
         if self.creation:
             if not _grad_enabled():
                 return  # without grad mode nothing is recorded from the view
@@ -90,7 +92,11 @@ class View:
         self.generation = base._generation
         before = v._edge
         with torch.enable_grad():
-            if v._level.restrides_views and not torch._C._is_view_replay_enabled() and _comparable(v, base):
+            if (
+                v._level.restrides_views
+                and not torch._C._is_view_replay_enabled()
+                and _comparable(v, base)
+            ):
                 v._edge = _as_strided(base, v.shape, v.stride(), v.storage_offset())._edge
             else:
                 v._edge = replay(self.path(v), base)._edge
@@ -121,7 +127,9 @@ def _comparable(v: Any, base: Any) -> bool:
     )
 
 
-def mark_view(v: Any, op: Op, args: Sequence[Any], kwargs: dict[str, Any], which: int | None = None) -> None:
+def mark_view(
+    v: Any, op: Op, args: Sequence[Any], kwargs: dict[str, Any], which: int | None = None
+) -> None:
     follow(v, args[0], (op.func, tuple(args[1:]), kwargs, which), "multi" if op.multi_view else "")
 
 
@@ -129,7 +137,8 @@ def follow(v: Any, source: Any, step: tuple[Any, ...], creation: str = "") -> No
     """Note that ``v`` is a view of ``source``. ``step``: the view op, as in the chain of a :class:`View`."""
     if type(source) not in VALUES or source._level is not v._level:
         return
-    if source._level.packs and source.is_inference():  # inference tensors have no history, but that of a transform
+    # inference tensors have no history, but that of a transform
+    if source._level.packs and source.is_inference():
         v._edge = None
         return
     if not _grad_enabled():
@@ -141,8 +150,11 @@ def follow(v: Any, source: Any, step: tuple[Any, ...], creation: str = "") -> No
     creation = of.creation if of.creation in ("function", "inference") else creation or of.creation
     if source._req:  # a view that was made a leaf: history begins there
         v._view = View(source, (step,), creation)
-    elif step[0] is _as_strided and _comparable(v, of.base):  # it may reach beside ``source``, so its chain does not lead through that
-        v._view = View(of.base, ((_as_strided, (v.shape, v.stride(), v.storage_offset()), {}, None),), creation)
+    elif step[0] is _as_strided and _comparable(v, of.base):
+        # it may reach beside ``source``, so its chain does not lead through that
+        v._view = View(
+            of.base, ((_as_strided, (v.shape, v.stride(), v.storage_offset()), {}, None),), creation
+        )
     else:
         v._view = View(of.base, (*of.path(source), step), creation)
 
@@ -151,7 +163,13 @@ def refuse_stale_target(target: Any) -> None:
     """Raise if ``target`` is a view to which no write may be recorded, and whose base has changed. Else the error would name the change of
     the base, not this write."""
     view = target._view
-    if view is not None and view.creation and view.generation != view.base._generation and _grad_enabled() and view.base.requires_grad:
+    if (
+        view is not None
+        and view.creation
+        and view.generation != view.base._generation
+        and _grad_enabled()
+        and view.base.requires_grad
+    ):
         refuse_rebase(target, WRITTEN)
 
 
@@ -164,7 +182,11 @@ def check_write(target: Any, edge: Any, recording: bool) -> None:
     """Raise if the history cannot follow a write to ``target``. ``edge``: the target's. ``recording``: whether the write is recorded."""
     view = target._view
     of_base = base_edge(target)
-    if view is not None and (recording or of_base is not None) and (view.base.is_nested or target.is_nested):
+    if (
+        view is not None
+        and (recording or of_base is not None)
+        and (view.base.is_nested or target.is_nested)
+    ):
         raise InplaceError(
             "the gradient of a write to a view of a nested tensor, or to a nested one of a buffer, is not known. Clone it first"
         )
@@ -173,7 +195,9 @@ def check_write(target: Any, edge: Any, recording: bool) -> None:
     of_leaf = view is not None and (edge is not None or of_base is not None) and view.base.is_leaf
     if of_leaf or (edge is not None and isinstance(edge[0], (AccumulateGrad, Input))):
         what = "a view of a leaf" if of_leaf else "a leaf"
-        raise RuntimeError(f"{what} Variable that requires grad is being used in an in-place operation.")
+        raise RuntimeError(
+            f"{what} Variable that requires grad is being used in an in-place operation."
+        )
 
 
 _AMBIGUOUS = (
@@ -197,7 +221,11 @@ def refuse_rebase(v: Any, what: str) -> None:
     node, index = getattr(v, "_edge", None) or (None, 0)
     if node is not None and len(node.metas) > 1:
         creation = creation if creation in ("no_grad", "inference") else "multi"
-    mode, now = ("inference mode", "in normal mode") if creation == "inference" else ("no_grad mode", "with grad mode enabled")
+    mode, now = (
+        ("inference mode", "in normal mode")
+        if creation == "inference"
+        else ("no_grad mode", "with grad mode enabled")
+    )
     by_mode = creation in ("no_grad", "inference")
     if node is None:
         text = f"A view was created in {mode} and {what} modified inplace {now}."
@@ -210,7 +238,8 @@ def refuse_rebase(v: Any, what: str) -> None:
 
 def aliases(a: Any, b: Any) -> bool:
     """Whether two tensors share memory, at any levels."""
-    while isinstance(a, Value):  # `bottom`, without its frame, because every recorded write comes here
+    # `bottom`, without its frame, because every recorded write comes here
+    while isinstance(a, Value):
         a = a._inner
     while isinstance(b, Value):
         b = b._inner
@@ -220,8 +249,12 @@ def aliases(a: Any, b: Any) -> bool:
         return a is b
     try:
         return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
-    except NotImplementedError:  # a transform of torch's own is running: its tensors show the storage of those that they wrap alone
-        return bool(_unwrapped(a).untyped_storage()._cdata == _unwrapped(b).untyped_storage()._cdata)
+    except NotImplementedError:
+        # a transform of torch's own is running: its tensors show the storage of those that
+        # they wrap alone
+        return bool(
+            _unwrapped(a).untyped_storage()._cdata == _unwrapped(b).untyped_storage()._cdata
+        )
 
 
 def _unwrapped(t: torch.Tensor) -> torch.Tensor:
@@ -238,17 +271,23 @@ class CopySlices(Node):
     namespace = AccumulateGrad.namespace
     __slots__ = ("chain", "geometry", "inner_node", "lazy", "others", "self_edge")
 
-    def __init__(self, level: Level, of_base: Any, target: Any, node: Node, self_edge: int | None) -> None:
+    def __init__(
+        self, level: Level, of_base: Any, target: Any, node: Node, self_edge: int | None
+    ) -> None:
         base = target._view.base
         n = len(node.edges)
-        self.others = tuple(range(n)) if self_edge is None else (*range(self_edge), *range(self_edge + 1, n))
+        self.others = (
+            tuple(range(n)) if self_edge is None else (*range(self_edge), *range(self_edge + 1, n))
+        )
         edges = node.edges if self_edge is None else tuple([node.edges[i] for i in self.others])
         Node.__init__(self, level, (of_base, *edges), ((base.shape, base.dtype),))
-        self.chain = target._view.path(target)  # without the base itself, to which a reference would close a cycle
+        # without the base itself, to which a reference would close a cycle
+        self.chain = target._view.path(target)
         # as_strided counts places from the start of the storage, so it needs the base's offset
         offset = base.storage_offset() if _as_strided in [step[0] for step in self.chain] else None
         self.geometry = (base.shape, base.stride(), offset)
-        self.lazy = (base.dtype.is_complex and base.is_conj(), base.is_neg())  # view ops differ for what is conjugated lazily
+        # view ops differ for what is conjugated lazily
+        self.lazy = (base.dtype.is_complex and base.is_conj(), base.is_neg())
         self.inner_node = node
         self.self_edge = self_edge
 
@@ -276,8 +315,14 @@ class CopySlices(Node):
             own = out[self.self_edge] if self.self_edge is not None else None
             if own is None:
                 part.zero_()
-            elif create_graph and not part.is_complex() and not without_overlap(part.shape, part.stride()):
-                base = self._shown_once(g, conform(own, (part.shape, part.dtype), self.inner_node, 0))
+            elif (
+                create_graph
+                and not part.is_complex()
+                and not without_overlap(part.shape, part.stride())
+            ):
+                base = self._shown_once(
+                    g, conform(own, (part.shape, part.dtype), self.inner_node, 0)
+                )
             else:
                 part.copy_(conform(own, (part.shape, part.dtype), self.inner_node, 0))
         return (base if self.edges[0] is not None else None, *(out[i] for i in self.others))
@@ -286,7 +331,11 @@ class CopySlices(Node):
         """Memory with the geometry of the base, which the views of the chain can be taken of."""
         shape, stride, offset = self.geometry
         if offset is not None:
-            reach = offset + 1 + sum(step * max(n - 1, 0) for n, step in zip(shape, stride, strict=True))
+            reach = (
+                offset
+                + 1
+                + sum(step * max(n - 1, 0) for n, step in zip(shape, stride, strict=True))
+            )
             return g.new_zeros(reach, dtype=dtype).as_strided(shape, stride, offset)
         if dense(shape, stride):
             return g.new_empty_strided(shape, stride, dtype=dtype)
@@ -300,15 +349,30 @@ class CopySlices(Node):
         """
         shape = self.geometry[0]
         numbers = torch.arange(shape.numel(), device=own.device)
-        shown = replay(self.chain, self._like_base(numbers, torch.long).copy_(numbers.view(shape))).reshape(-1).abs()
-        last = numbers.new_full((shape.numel(),), -1).scatter_reduce(0, shown, torch.arange(shown.numel(), device=own.device), "amax")
+        shown = (
+            replay(self.chain, self._like_base(numbers, torch.long).copy_(numbers.view(shape)))
+            .reshape(-1)
+            .abs()
+        )
+        last = numbers.new_full((shape.numel(),), -1).scatter_reduce(
+            0, shown, torch.arange(shown.numel(), device=own.device), "amax"
+        )
         written = (last >= 0).view(shape)
-        return torch.where(written, own.reshape(-1).index_select(0, last.clamp(min=0)).view(shape), g)
+        return torch.where(
+            written, own.reshape(-1).index_select(0, last.clamp(min=0)).view(shape), g
+        )
 
     def inputs(self) -> list[int | None]:
         shown = list(self.inner_node.inputs())
-        written = shown.index(self.self_edge) if self.self_edge is not None else 0  # the base takes its place
-        return [0, *(None if i is None else self.others.index(i) + 1 for i in (*shown[:written], *shown[written + 1 :]))]
+        # the base takes its place
+        written = shown.index(self.self_edge) if self.self_edge is not None else 0
+        return [
+            0,
+            *(
+                None if i is None else self.others.index(i) + 1
+                for i in (*shown[:written], *shown[written + 1 :])
+            ),
+        ]
 
     def release(self) -> None:
         self.inner_node.release()

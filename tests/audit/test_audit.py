@@ -119,7 +119,9 @@ def campaign(checks: list[Check]) -> Campaign:
         ("sign", (torch.arange(3),), (torch.arange(3),)),
     ],
 )
-def test_a_kind_does_what_its_name_says(kind: str, given: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...]) -> None:
+def test_a_kind_does_what_its_name_says(
+    kind: str, given: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...]
+) -> None:
     before = tuple(x.clone() for x in given)
     found = KINDS[kind](given)
     assert not differs(found, expected)
@@ -157,10 +159,14 @@ def through(where: str, target: Any) -> Any:
         case "trace":
             return target.trace(cube, (A,), dynamic=False)(A)
         case "per_sample":
-            return target.per_sample(lambda x, w: (x * w,), A, (B[0],), loss_reduction="sum", input_grad=False)
+            return target.per_sample(
+                lambda x, w: (x * w,), A, (B[0],), loss_reduction="sum", input_grad=False
+            )
         case _ if where in ANSWERS:
             given = {"clipped_sum": 1.0, "dot": [B[0]], "gram": A, "project": 2}.get(where)
-            return target.per_sample_answer(lambda x, w: (x * w,), A, (B[0],), of=where, given=given, each=True)
+            return target.per_sample_answer(
+                lambda x, w: (x * w,), A, (B[0],), of=where, given=given, each=True
+            )
         case _:
             leaf = A.clone().requires_grad_()
             return target.joint(cube, (leaf,), partition="default", dynamic=False)([leaf], (B,))[1]
@@ -224,7 +230,9 @@ def test_the_stages_of_a_check_are_read_from_its_body(checks: list[Check]) -> No
     }
 
 
-def test_an_honest_target_is_never_caught(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_honest_target_is_never_caught(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(KINDS, "sign", lambda tensors: tensors)
     finding = campaign.try_fault(Fault("torch.mul", "gradient", "sign"))
     assert (finding.applied, finding.caught, finding.why) == (False, None, "it changed no value")
@@ -236,10 +244,14 @@ def test_a_cell_that_fails_anyway_catches_nothing(campaign: Campaign) -> None:
 
 
 def test_a_fault_that_changes_no_value_is_redrawn(campaign: Campaign) -> None:
-    assert campaign.try_fault(Fault("torch.sum", "gradient", "swapped")).why == "it changed no value"
+    assert (
+        campaign.try_fault(Fault("torch.sum", "gradient", "swapped")).why == "it changed no value"
+    )
 
 
-def test_a_corruption_that_cannot_be_done_is_no_catch(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corruption_that_cannot_be_done_is_no_catch(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def impossible(tensors: Any) -> Any:
         raise NotImplementedError("no such rule")
 
@@ -248,22 +260,32 @@ def test_a_corruption_that_cannot_be_done_is_no_catch(campaign: Campaign, monkey
     assert not finding.applied and finding.why == "the corruption itself raised NotImplementedError"
 
 
-def test_a_fault_that_no_check_compares_survives(checks: list[Check], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_that_no_check_compares_survives(
+    checks: list[Check], monkeypatch: pytest.MonkeyPatch
+) -> None:
     blind = next(check for check in checks if check.name == "blind")
     monkeypatch.setitem(blind.__dict__, "stages", frozenset(("vjp",)))
-    finding = Campaign(load("torch"), [blind], "cpu", "full", 0).try_fault(Fault("torch.neg", "gradient", "sign"))
+    finding = Campaign(load("torch"), [blind], "cpu", "full", 0).try_fault(
+        Fault("torch.neg", "gradient", "sign")
+    )
     assert finding == Finding(Fault("torch.neg", "gradient", "sign"), applied=True, cells=1)
 
 
 @pytest.mark.parametrize("where", WHERE)
 def test_the_matrix_catches_a_fault_in_each_place(checks: list[Check], where: str) -> None:
-    finding = Campaign(target_of(where), checks, "cpu", "full", 0).try_fault(Fault("torch.mul", where, "factor"))
+    finding = Campaign(target_of(where), checks, "cpu", "full", 0).try_fault(
+        Fault("torch.mul", where, "factor")
+    )
     assert finding.applied and finding.caught
 
 
 @pytest.mark.parametrize("of", ANSWERS)
-def test_a_fault_in_an_answer_is_tried_on_the_cells_that_ask_for_it(checks: list[Check], of: str) -> None:
-    finding = Campaign(target_of(of), checks, "cpu", "full", 0).try_fault(Fault("torch.mul", of, "zero"))
+def test_a_fault_in_an_answer_is_tried_on_the_cells_that_ask_for_it(
+    checks: list[Check], of: str
+) -> None:
+    finding = Campaign(target_of(of), checks, "cpu", "full", 0).try_fault(
+        Fault("torch.mul", of, "zero")
+    )
     assert finding.caught == f"per_sample_answers[torch.mul-float64-{of}]"
 
 
@@ -278,7 +300,11 @@ def test_a_draw_depends_on_the_seed_alone(checks: list[Check]) -> None:
 def run(folder: Path, *args: str) -> int:
     parser = argparse.ArgumentParser()
     audit.add_arguments(parser)
-    return audit.run(parser.parse_args(["--modules", str(folder), "--survivors", str(folder / "survivors.yaml"), *args]))
+    return audit.run(
+        parser.parse_args(
+            ["--modules", str(folder), "--survivors", str(folder / "survivors.yaml"), *args]
+        )
+    )
 
 
 def test_the_command_counts_and_reports(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -302,5 +328,7 @@ def test_a_reason_is_found_by_glob(tmp_path: Path) -> None:
     path = tmp_path / "survivors.yaml"
     path.write_text("- {fault: 'torch.nn.* joint transposed', reason: 'symmetric'}")
     survivors = Survivors.read(path)
-    assert survivors.reason(Finding(Fault("torch.nn.x", "joint", "transposed"), True)) == "symmetric"
+    assert (
+        survivors.reason(Finding(Fault("torch.nn.x", "joint", "transposed"), True)) == "symmetric"
+    )
     assert survivors.reason(Finding(Fault("torch.x", "joint", "transposed"), True)) is None

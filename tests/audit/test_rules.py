@@ -95,7 +95,9 @@ def test_results_in_sparse_layouts_differ_by_value_and_layout() -> None:
 def test_results_that_are_rounded_otherwise_do_not_differ() -> None:
     third = torch.tensor([1.0, 3.0], dtype=torch.float64) / 3
     assert not differs(third * (1 + 4e-16), third) and differs(third * (1 + 4e-15), third)
-    assert differs(third * torch.nan, third) and differs(torch.tensor([1, 2**40]), torch.tensor([0, 2**40]))
+    assert differs(third * torch.nan, third) and differs(
+        torch.tensor([1, 2**40]), torch.tensor([0, 2**40])
+    )
 
 
 def test_a_joint_rule_answers_for_one_of_its_results() -> None:
@@ -132,11 +134,17 @@ def test_every_part_has_kinds_and_the_runtime_has_rules_of_every_part(runtime: A
 
 def test_what_only_refuses_and_what_is_a_number_are_no_rules(runtime: Auditable) -> None:
     names = {rule.name for rule in runtime.rules()}
-    assert "histc decomposition" in names and "histc vjp self" not in names and "histc jvp" not in names
+    assert (
+        "histc decomposition" in names
+        and "histc vjp self" not in names
+        and "histc jvp" not in names
+    )
     assert "normal.Tensor_float vjp mean" in names and "normal.Tensor_float vjp std" not in names
     assert not any(name.startswith(("numel ", "size ")) for name in names)
     assert "embedding per_sample weight" in names and "embedding per_sample input" not in names
-    assert "_ctc_loss_backward vjp grad" in names and "_ctc_loss_backward vjp log_alpha" not in names
+    assert (
+        "_ctc_loss_backward vjp grad" in names and "_ctc_loss_backward vjp log_alpha" not in names
+    )
 
 
 def gradient(target: Any, x: torch.Tensor) -> torch.Tensor:
@@ -162,10 +170,15 @@ def test_a_fault_is_undone_when_what_runs_with_it_fails(runtime: Auditable) -> N
         ("mul.Tensor jvp", lambda t: t.jvp(lambda x: (x * x,), (A,), (A,))[1]),
         ("sin batch", lambda t: t.vmap(lambda x: (x.sin(),), (0,))(A)),
         ("sin batch", lambda t: t.vmap(lambda x: (x.clone().sin_(),), (0,))(A)),
-        ("native_layer_norm vjp weight", lambda t: t.vjp(lambda w: (torch.layer_norm(A, (2,), w),), A[0])[1]((A,))),
+        (
+            "native_layer_norm vjp weight",
+            lambda t: t.vjp(lambda w: (torch.layer_norm(A, (2,), w),), A[0])[1]((A,)),
+        ),
         (
             "mm per_sample mat2",
-            lambda t: t.per_sample(lambda x, w: (x @ w,), A, [A], loss_reduction="sum", input_grad=False),
+            lambda t: t.per_sample(
+                lambda x, w: (x @ w,), A, [A], loss_reduction="sum", input_grad=False
+            ),
         ),
     ],
 )
@@ -185,7 +198,9 @@ def test_a_dropped_tangent_is_one_of_several(runtime: Auditable) -> None:
 
 def test_a_detached_value_shows_in_a_second_derivative_alone(runtime: Auditable) -> None:
     def second() -> torch.Tensor:
-        found: torch.Tensor = runtime.vjp(lambda x: (runtime.vjp(lambda y: (y.sin(),), x)[1]((A,))[0],), A)[1]((A,))[0]
+        found: torch.Tensor = runtime.vjp(
+            lambda x: (runtime.vjp(lambda y: (y.sin(),), x)[1]((A,))[0],), A
+        )[1]((A,))[0]
         return found
 
     assert torch.equal(second(), -A.sin() * A * A)
@@ -201,7 +216,11 @@ def test_a_watch_tells_what_ran_and_which_faults_would_show(runtime: Auditable) 
         assert not watch.taken()
         gradient(runtime, Z)
         complex_seen = watch.taken()
-    assert seen == {"sin vjp self": frozenset(("sign", "scaled", "zeroed", "leaked", "rolled", "transposed", "saved"))}
+    assert seen == {
+        "sin vjp self": frozenset(
+            ("sign", "scaled", "zeroed", "leaked", "rolled", "transposed", "saved")
+        )
+    }
     assert complex_seen["sin vjp self"] == seen["sin vjp self"] | {"conjugated"}
 
 
@@ -214,7 +233,9 @@ def test_a_gradient_that_nobody_asks_for_cannot_be_wrong(runtime: Auditable) -> 
     assert "sign" in seen["linalg_lu_solve vjp B"]
 
 
-def test_a_value_that_counts_as_constant_is_a_fault_only_where_the_rule_has_a_derivative_by_it(runtime: Auditable) -> None:
+def test_a_value_that_counts_as_constant_is_a_fault_only_where_the_rule_has_a_derivative_by_it(
+    runtime: Auditable,
+) -> None:
     with runtime.watched() as watch:
         for f in (torch.sin, torch.relu):
             runtime.vjp(lambda x, f=f: (runtime.vjp(lambda y: (f(y),), x)[1]((A,))[0],), A)[1]((A,))
@@ -228,20 +249,27 @@ def test_another_arguments_gradient_counts_as_the_engine_takes_it(runtime: Audit
         same = watch.taken()
         runtime.vjp(lambda x, y: (torch.add(x, y, alpha=2),), A[:1], A)[1]((A,))
         scaled = watch.taken()
-    assert "swapped" not in same["add.Tensor vjp self"] and "swapped" in scaled["add.Tensor vjp self"]
+    assert (
+        "swapped" not in same["add.Tensor vjp self"] and "swapped" in scaled["add.Tensor vjp self"]
+    )
 
 
 def test_one_of_several_results_is_moved_by_its_own_shape(runtime: Auditable) -> None:
     x, weight, bias = torch.randn(3, 1, 3, 4), torch.randn(3, 3, 3), torch.randn(3)
 
     def gradients(x: torch.Tensor) -> Any:
-        outputs, pullback = runtime.vjp(lambda *args: (torch.nn.functional.conv1d(*args),), x, weight, bias)
+        outputs, pullback = runtime.vjp(
+            lambda *args: (torch.nn.functional.conv1d(*args),), x, weight, bias
+        )
         return pullback((torch.ones_like(outputs[0]),))
 
     with runtime.watched() as watch:
         runtime.vmap(gradients, (0,))(x)
         seen = watch.taken()
-    assert "transposed" in seen["convolution vjp weight"] and "transposed" not in seen["convolution vjp bias"]
+    assert (
+        "transposed" in seen["convolution vjp weight"]
+        and "transposed" not in seen["convolution vjp bias"]
+    )
 
 
 def test_a_batch_rule_that_runs_for_the_watch_alone_is_not_seen(runtime: Auditable) -> None:
@@ -284,18 +312,30 @@ def test_each_rule_gets_one_fault_before_any_gets_two() -> None:
 
 
 def test_what_is_drawn_of_a_rule_depends_on_no_other() -> None:
-    both, one = ([str(fault) for fault in rules_of(*parts).drawn()] for parts in (("vjp", "jvp"), ("vjp",)))
+    both, one = (
+        [str(fault) for fault in rules_of(*parts).drawn()] for parts in (("vjp", "jvp"), ("vjp",))
+    )
     assert [fault for fault in both if " vjp " in fault] == one
     rules = [Rule(op, "vjp") for op in "abcdefgh"]
     few = Rules(rules[2:], [], seed=0)
-    assert list(few.drawn()) == [fault for fault in Rules(rules, [], seed=0).drawn() if fault.rule in few.rules]
+    assert list(few.drawn()) == [
+        fault for fault in Rules(rules, [], seed=0).drawn() if fault.rule in few.rules
+    ]
     assert list(few.drawn()) != list(Rules(rules[2:], [], seed=1).drawn())
 
 
 def test_a_rule_that_no_cell_runs_is_a_survivor_and_one_that_nothing_changes_is_none() -> None:
-    rules = Rules([Rule("a", "vjp"), Rule("b", "vjp")], [Reach("m.py::c[b-float64]", 1.0, {"b vjp": frozenset()})], seed=0)
+    rules = Rules(
+        [Rule("a", "vjp"), Rule("b", "vjp")],
+        [Reach("m.py::c[b-float64]", 1.0, {"b vjp": frozenset()})],
+        seed=0,
+    )
     fault = RuleFault(Rule("a", "vjp"), "sign")
-    assert list(rules.drawn()) == [fault] and rules.inert == [Rule("b", "vjp")] and rules.unrun == [Rule("a", "vjp")]
+    assert (
+        list(rules.drawn()) == [fault]
+        and rules.inert == [Rule("b", "vjp")]
+        and rules.unrun == [Rule("a", "vjp")]
+    )
     asked: list[set[Rule]] = []
     found = list(rules.findings([fault], Workers(1, "runtime", "cpu", Path("none")), asked.append))
     assert asked == [{fault.rule}]
@@ -305,19 +345,40 @@ def test_a_rule_that_no_cell_runs_is_a_survivor_and_one_that_nothing_changes_is_
 def test_what_nothing_defines_cannot_be_wrong(runtime: Auditable) -> None:
     harmless = {rule.name: set(KINDS[rule.part]) - set(rule.kinds) for rule in runtime.rules()}
     assert harmless["new_empty batch"] == ORDER | {"shared", "scaled"}
-    assert harmless["rand_like batch"] == harmless["bernoulli.p batch"] == harmless["rand batch"] == ORDER
-    for name in ("bernoulli batch", "bernoulli.Tensor batch", "normal.Tensor_float batch", "uniform vjp self", "zeros_like batch"):
+    assert (
+        harmless["rand_like batch"]
+        == harmless["bernoulli.p batch"]
+        == harmless["rand batch"]
+        == ORDER
+    )
+    for name in (
+        "bernoulli batch",
+        "bernoulli.Tensor batch",
+        "normal.Tensor_float batch",
+        "uniform vjp self",
+        "zeros_like batch",
+    ):
         assert not harmless[name], name
 
 
 def test_a_harmless_kind_is_not_drawn() -> None:
-    unrun, run = Rule("a", "batch", harmless=("mixed",)), Rule("b", "batch", harmless=("rolled", "shared"))
-    rules = Rules([unrun, run], [Reach("m.py::c[b-float64]", 1.0, {"b batch": frozenset(("rolled", "narrowed"))})], seed=0)
+    unrun, run = (
+        Rule("a", "batch", harmless=("mixed",)),
+        Rule("b", "batch", harmless=("rolled", "shared")),
+    )
+    rules = Rules(
+        [unrun, run],
+        [Reach("m.py::c[b-float64]", 1.0, {"b batch": frozenset(("rolled", "narrowed"))})],
+        seed=0,
+    )
     assert set(rules.drawn()) == {RuleFault(unrun, "shared"), RuleFault(run, "narrowed")}
 
 
 def test_cheap_cells_of_every_check_come_first() -> None:
-    assert rules_of("vjp").cells(RuleFault(Rule("a", "vjp"), "sign")) == ["m.py::quick[a-float64]", "m.py::slow[a-float64]"]
+    assert rules_of("vjp").cells(RuleFault(Rule("a", "vjp"), "sign")) == [
+        "m.py::quick[a-float64]",
+        "m.py::slow[a-float64]",
+    ]
 
 
 class Answers(Workers):
@@ -329,7 +390,14 @@ class Answers(Workers):
     def each(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
         for job in jobs:
             self.asked.extend(job.arguments)
-            yield job, [(key, 0.5, {"a vjp": frozenset(("sign",)), "b batch": frozenset()}) for key in job.arguments if "fails" not in key]
+            yield (
+                job,
+                [
+                    (key, 0.5, {"a vjp": frozenset(("sign",)), "b batch": frozenset()})
+                    for key in job.arguments
+                    if "fails" not in key
+                ],
+            )
 
 
 def test_the_first_cells_are_of_the_widest_dtypes_and_no_programs(tmp_path: Path) -> None:
@@ -355,19 +423,28 @@ def test_what_cells_run_is_kept_for_the_same_content(tmp_path: Path) -> None:
     for digest in ("one", "one", "other"):
         known = Map(tmp_path / "reach.json", digest)
         known.learn(keys, workers, lambda done, count: None)
-        assert known.reached() == [Reach(keys[0], 0.5, {"a vjp": frozenset(("sign",)), "b batch": frozenset()})]
+        assert known.reached() == [
+            Reach(keys[0], 0.5, {"a vjp": frozenset(("sign",)), "b batch": frozenset()})
+        ]
     assert workers.asked == keys * 2
 
 
 def test_cells_of_the_same_op_may_run_a_rule_that_none_ran_yet() -> None:
-    rules = Rules([Rule("mm", "jvp"), Rule("mm", "vjp")], [Reach("m.py::c[torch.matmul-float64]", 1.0, {"mm vjp": frozenset()})], seed=0)
+    rules = Rules(
+        [Rule("mm", "jvp"), Rule("mm", "vjp")],
+        [Reach("m.py::c[torch.matmul-float64]", 1.0, {"mm vjp": frozenset()})],
+        seed=0,
+    )
     ops = ["torch.matmul", "torch.mm", "torch.sin"]
     assert rules.related(Rule("mm", "jvp"), ops) == {"torch.matmul"}
     assert rules.related(Rule("sin.out", "jvp"), ops) == {"torch.sin"}
 
 
 def test_what_survives_the_first_cells_meets_further_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = (Reach(f"m.py::{check}[a-float64]", 1.0, {"a vjp": frozenset(("sign",))}) for check in ("blind", "seeing"))
+    first, second = (
+        Reach(f"m.py::{check}[a-float64]", 1.0, {"a vjp": frozenset(("sign",))})
+        for check in ("blind", "seeing")
+    )
     rules = Rules([Rule("a", "vjp")], [first], seed=0)
     fault = RuleFault(Rule("a", "vjp"), "sign")
     tried: list[str] = []
@@ -393,22 +470,41 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(folder: Path, *args: str) -> int:
     parser = argparse.ArgumentParser()
     audit.add_arguments(parser)
-    given = ["--modules", str(folder), "--survivors", str(folder / "survivors.yaml"), "--report", str(folder / "audit.json")]
-    return audit.run(parser.parse_args([*given, "--rules", "--target", "runtime", "--workers", "1", *args]))
+    given = [
+        "--modules",
+        str(folder),
+        "--survivors",
+        str(folder / "survivors.yaml"),
+        "--report",
+        str(folder / "audit.json"),
+    ]
+    return audit.run(
+        parser.parse_args([*given, "--rules", "--target", "runtime", "--workers", "1", *args])
+    )
 
 
-def test_the_matrix_catches_faults_in_records_and_survivors_need_reasons(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "survivors.yaml").write_text("- {fault: '*', reason: most rules are not of these two ops}")
+def test_the_matrix_catches_faults_in_records_and_survivors_need_reasons(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "survivors.yaml").write_text(
+        "- {fault: '*', reason: most rules are not of these two ops}"
+    )
     assert run(folder, "--all", "--at-least", "0") == 0
     rows = json.loads((folder / "audit.json").read_text())["faults"]
-    fates = {(row["fault"]["rule"]["op"], row["fault"]["rule"]["part"], row["fault"]["kind"]): row for row in rows}
+    fates = {
+        (row["fault"]["rule"]["op"], row["fault"]["rule"]["part"], row["fault"]["kind"]): row
+        for row in rows
+    }
     assert all(fates["sin", "vjp", kind]["caught"] for kind in ("sign", "conjugated", "detached"))
     unrun = fates["cosh", "vjp", "sign"]
     assert (unrun["caught"], unrun["why"]) == (None, "no cell that passes runs the rule")
     assert "which cells run which rules: 4 of 4" in capsys.readouterr().out
     (folder / "survivors.yaml").unlink()
     assert run(folder, "--only", "sin vjp * [cd]*") == 0
-    only = {row["fault"]["kind"]: row["caught"] for row in json.loads((folder / "audit.json").read_text())["faults"]}
+    only = {
+        row["fault"]["kind"]: row["caught"]
+        for row in json.loads((folder / "audit.json").read_text())["faults"]
+    }
     assert set(only) == {"conjugated", "detached"} and all(only.values())
     assert run(folder, "--faults", "5", "--at-least", "0") == 1
     said = capsys.readouterr().out
@@ -416,15 +512,22 @@ def test_the_matrix_catches_faults_in_records_and_survivors_need_reasons(folder:
     assert "survivors have no reason" in said
 
 
-def test_a_target_that_shows_no_rules_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_target_that_shows_no_rules_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(folder, "--target", "torch") == 2
     assert "gen.targets.faults.Auditable" in capsys.readouterr().err
 
 
 def test_reasons_are_matched_by_rule_and_kind(tmp_path: Path) -> None:
-    (tmp_path / "survivors.yaml").write_text("- {fault: 'sin * detached', reason: no second derivative}")
+    (tmp_path / "survivors.yaml").write_text(
+        "- {fault: 'sin * detached', reason: no second derivative}"
+    )
     survivors = Survivors.read(tmp_path / "survivors.yaml")
-    assert survivors.reason(Finding(RuleFault(Rule("sin", "vjp", "self"), "detached"), True)) == "no second derivative"
+    assert (
+        survivors.reason(Finding(RuleFault(Rule("sin", "vjp", "self"), "detached"), True))
+        == "no second derivative"
+    )
     assert survivors.reason(Finding(RuleFault(Rule("sin", "vjp", "self"), "sign"), True)) is None
 
 
@@ -437,7 +540,11 @@ class Deadly(Job):
 
 def test_a_job_that_kills_its_process_costs_no_other_job(folder: Path) -> None:
     cell = f"{folder / 'test_demo.py'}::vjp[torch.sin-float64]"
-    jobs = [Job("try", (cell,), "sin vjp self", "sign"), Deadly("try", ()), Job("try", (cell,), "sin vjp self", "scaled")]
+    jobs = [
+        Job("try", (cell,), "sin vjp self", "sign"),
+        Deadly("try", ()),
+        Job("try", (cell,), "sin vjp self", "scaled"),
+    ]
     fates = {job.kind: result for job, result in Workers(1, "runtime", "cpu", folder).each(jobs)}
     assert fates[""] is None
     assert fates["sign"].caught == fates["scaled"].caught == cell

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gen import catalog, cli, probe, report, script, soak  # noqa: F401  # imported once, before the processes of the trials
+# imported once, before the processes of the trials
+from gen import catalog, cli, probe, report, script, soak  # noqa: F401
 from gen.catalog import SCHEMA, Catalog, Facts
 from gen.checks import ledger  # noqa: F401
 from gen.targets import runtime_target, torch_target  # noqa: F401
@@ -21,7 +22,15 @@ OPS = Catalog.of(
     [
         Facts("torch.sin", "sin", "", "unary", ("bool", "int64", *FLOATING), FLOATING, FACTS),
         Facts("torch.mul", "mul", "", "binary", ("bool", "int64", *FLOATING), FLOATING, FACTS),
-        Facts("torch.bitwise_not", "bitwise_not", "", "unary", ("bool", "int64"), (), ("deterministic", "opinfo")),
+        Facts(
+            "torch.bitwise_not",
+            "bitwise_not",
+            "",
+            "unary",
+            ("bool", "int64"),
+            (),
+            ("deterministic", "opinfo"),
+        ),
     ],
 )
 

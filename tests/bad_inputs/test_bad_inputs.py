@@ -50,14 +50,20 @@ def tells_of_the_harness(bad: BadInput, done: Outcome) -> bool:
     """Whether the output has a traceback that a user cannot read: one of the project itself."""
     if bad.run[-1].startswith("gen") or bad.code != 1:
         return "Traceback" in done.text or "INTERNALERROR" in done.text
-    return "INTERNALERROR" in done.text or any(frame in line for frame in FRAMES for line in done.text.splitlines() if "File " in line)
+    return "INTERNALERROR" in done.text or any(
+        frame in line for frame in FRAMES for line in done.text.splitlines() if "File " in line
+    )
 
 
-def test_a_command_that_hangs_or_writes_elsewhere_would_be_noticed(tried: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_hangs_or_writes_elsewhere_would_be_noticed(
+    tried: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tests.bad_inputs.trial.LIMIT", 0.3)
     assert attempt("sleep", tried, lambda _: __import__("time").sleep(5)).code is None
     elsewhere = tried.parents[1] / "elsewhere"
-    assert attempt("write", tried, lambda _: elsewhere.write_text("x") and 0).outside == (f"open {elsewhere}",)
+    assert attempt("write", tried, lambda _: elsewhere.write_text("x") and 0).outside == (
+        f"open {elsewhere}",
+    )
 
 
 def test_there_are_at_least_sixty_and_none_stands_twice() -> None:

@@ -22,7 +22,16 @@ import yaml
 HERE = Path(__file__).parent
 LIMIT = 60.0  # seconds after which a command hangs
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod"}
+CHANGES = {
+    "os.mkdir",
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.link",
+    "os.symlink",
+    "os.truncate",
+    "os.chmod",
+}
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,9 @@ MATRIX = (HERE / "matrix.yaml").read_text("utf-8")
 
 def bad_inputs() -> list[BadInput]:
     """Every row of `cases.yaml`."""
-    groups: dict[str, list[dict[str, Any]]] = yaml.safe_load((HERE / "cases.yaml").read_text("utf-8"))
+    groups: dict[str, list[dict[str, Any]]] = yaml.safe_load(
+        (HERE / "cases.yaml").read_text("utf-8")
+    )
     return [_bad_input(group, row) for group, rows in groups.items() for row in rows]
 
 
@@ -93,7 +104,13 @@ def state(folder: Path, *, but: str = "") -> dict[str, object]:
         name = path.relative_to(folder).as_posix()
         if but and name.split("/")[0] == but:
             continue
-        found[name] = f"-> {os.readlink(path)}" if path.is_symlink() else path.read_bytes() if path.is_file() else path.lstat().st_mode
+        found[name] = (
+            f"-> {os.readlink(path)}"
+            if path.is_symlink()
+            else path.read_bytes()
+            if path.is_file()
+            else path.lstat().st_mode
+        )
     return found
 
 
@@ -104,13 +121,16 @@ def prepare(bad: BadInput, project: Path) -> None:
         subprocess.run(["sh", "-ec", bad.before], cwd=project, check=True)
 
 
-def attempt(command: str, project: Path, main: Callable[[str], int], *, full_disk: bool = False) -> Outcome:
+def attempt(
+    command: str, project: Path, main: Callable[[str], int], *, full_disk: bool = False
+) -> Outcome:
     """Run `main(command)` in a child process in the folder `project`. It may write within the folder around that."""
     output, child_output = os.pipe()
     touched, child_touched = os.pipe()
     sys.stdout.flush()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of the threads of the test runner
+        # Python 3.12 warns of the threads of the test runner
+        warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
         for pipe in (output, touched):
@@ -125,7 +145,11 @@ def attempt(command: str, project: Path, main: Callable[[str], int], *, full_dis
         ended or os.waitpid(pid, 0)
         return Outcome(None, f"no end after {LIMIT:g} s", ())
     outside = texts[touched].decode().splitlines()
-    return Outcome(os.waitstatus_to_exitcode(status), texts[output].decode(errors="replace"), tuple(dict.fromkeys(outside)))
+    return Outcome(
+        os.waitstatus_to_exitcode(status),
+        texts[output].decode(errors="replace"),
+        tuple(dict.fromkeys(outside)),
+    )
 
 
 def _read(texts: dict[int, bytes], pid: int) -> dict[int, bytes] | None:
@@ -147,13 +171,23 @@ def _read(texts: dict[int, bytes], pid: int) -> dict[int, bytes] | None:
     return texts
 
 
-def _child(command: str, project: Path, main: Callable[[str], int], output: int, touched: int, full_disk: bool) -> None:
+def _child(
+    command: str,
+    project: Path,
+    main: Callable[[str], int],
+    output: int,
+    touched: int,
+    full_disk: bool,
+) -> None:
     code = 70
     try:
         os.setpgid(0, 0)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1), os.dup2(output, 2)
-        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode, closefd=False) for number, mode in ((0, "r"), (1, "w"), (2, "w")))
+        sys.stdin, sys.stdout, sys.stderr = (
+            os.fdopen(number, mode, closefd=False)
+            for number, mode in ((0, "r"), (1, "w"), (2, "w"))
+        )
         os.chdir(project)
         sys.dont_write_bytecode = True
         sys.path.insert(0, str(project))

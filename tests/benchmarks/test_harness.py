@@ -45,13 +45,26 @@ def test_the_ratio_is_one_of_medians_so_a_slow_round_does_not_count() -> None:
 
 def test_the_sides_take_turns_and_turns_at_going_first() -> None:
     clock = Clock()
-    compare(clock.taking("a", lambda i: 1.0), clock.taking("b", lambda i: 1.0), seconds=0.0, least_rounds=4, clock=clock)
-    assert clock.log[4:] == ["a", "b", "b", "a", "a", "b", "b", "a"]  # after a call each to choose the repeats, and a warm-up
+    compare(
+        clock.taking("a", lambda i: 1.0),
+        clock.taking("b", lambda i: 1.0),
+        seconds=0.0,
+        least_rounds=4,
+        clock=clock,
+    )
+    # after a call each to choose the repeats, and a warm-up
+    assert clock.log[4:] == ["a", "b", "b", "a", "a", "b", "b", "a"]
 
 
 def test_short_calls_are_repeated_and_times_are_per_call() -> None:
     clock = Clock()
-    ratio = compare(clock.taking("a", lambda i: 2e-5), clock.taking("b", lambda i: 1e-5), seconds=0.0, least_rounds=5, clock=clock)
+    ratio = compare(
+        clock.taking("a", lambda i: 2e-5),
+        clock.taking("b", lambda i: 1e-5),
+        seconds=0.0,
+        least_rounds=5,
+        clock=clock,
+    )
     assert clock.log.count("a") == 1 + 50 * 6
     assert ratio.ours == pytest.approx(2e-5) and ratio.value == pytest.approx(2.0)
 
@@ -79,8 +92,14 @@ def test_what_a_side_cannot_do_is_named() -> None:
     def refuses() -> object:
         raise NotImplementedError("no such rule")
 
-    assert run(cell(refuses, lambda: 0), seconds=0.0).error == "runtime: NotImplementedError: no such rule"
-    assert run(cell(lambda: 0, refuses), seconds=0.0).error == "torch: NotImplementedError: no such rule"
+    assert (
+        run(cell(refuses, lambda: 0), seconds=0.0).error
+        == "runtime: NotImplementedError: no such rule"
+    )
+    assert (
+        run(cell(lambda: 0, refuses), seconds=0.0).error
+        == "torch: NotImplementedError: no such rule"
+    )
 
 
 def test_every_program_takes_a_batch_and_one_of_it() -> None:
@@ -101,8 +120,12 @@ def test_a_line_of_the_chart_of_scaling_rises_as_its_figures_do() -> None:
         (100_000, 5.9, 72.0, 2.6, 49.0, 0.3, 41.0),
         (1_000_000, 51.3, 73.0, 27.2, 92.0, 0.3, 41.0),
     ]
-    lines = [line.get("points", "") for line in ElementTree.fromstring(chart(rows)).iter("{http://www.w3.org/2000/svg}polyline")]
+    lines = [
+        line.get("points", "")
+        for line in ElementTree.fromstring(chart(rows)).iter("{http://www.w3.org/2000/svg}polyline")
+    ]
     heights = [[int(point.partition(",")[2]) for point in line.split()] for line in lines]
     assert len(heights) == 6
-    assert heights[0] == sorted(heights[0], reverse=True) and len(set(heights[0])) == 3  # the coordinator's time; up is less
+    # the coordinator's time; up is less
+    assert heights[0] == sorted(heights[0], reverse=True) and len(set(heights[0])) == 3
     assert len(set(heights[2])) == 1  # a worker's does not grow

@@ -20,4 +20,6 @@ def test_a_program_in_jax_is_that_in_torch(program: str, transform: str) -> None
 
     f, x = jitted.programs()[program]
     theirs, args = jitted.TRANSFORMS[transform](torch.func, f, x)
-    assert not difference(jax_peer.as_tensors(jax_peer.jitted(program, transform, f, args)()), theirs(*args))
+    assert not difference(
+        jax_peer.as_tensors(jax_peer.jitted(program, transform, f, args)()), theirs(*args)
+    )

@@ -28,7 +28,9 @@ class OneEntry(TorchTarget):
 
     def vmap(self, f: Any, in_dims: Any, out_dims: Any = 0) -> Any:
         mapped = super().vmap(f, in_dims, out_dims)
-        return lambda *args: tuple(y if len(y) else y.new_zeros((1, *y.shape[1:])) for y in mapped(*args))
+        return lambda *args: tuple(
+            y if len(y) else y.new_zeros((1, *y.shape[1:])) for y in mapped(*args)
+        )
 
 
 class Lenient(TorchTarget):
@@ -37,7 +39,9 @@ class Lenient(TorchTarget):
     def vmap(self, f: Any, in_dims: Any, out_dims: Any = 0) -> Any:
         def g(*args: Any) -> Any:
             size = max(x.shape[0] for x in args if x.ndim)
-            grown = [x.expand(size, *x.shape[1:]) if x.ndim and x.shape[0] == 1 else x for x in args]
+            grown = [
+                x.expand(size, *x.shape[1:]) if x.ndim and x.shape[0] == 1 else x for x in args
+            ]
             return super(Lenient, self).vmap(f, in_dims, out_dims)(*grown)
 
         return g

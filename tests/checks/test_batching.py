@@ -23,7 +23,9 @@ def test_one_input_is_batched_at_either_end() -> None:
 
 def test_two_inputs_take_the_whole_product_but_all_unbatched() -> None:
     assert len(patterns([X, X])) == 8
-    assert set(patterns([X, X])) == {(a, b) for a in (0, -1, None) for b in (0, -1, None)} - {(None, None)}
+    assert set(patterns([X, X])) == {(a, b) for a in (0, -1, None) for b in (0, -1, None)} - {
+        (None, None)
+    }
 
 
 def test_three_inputs_take_every_mask_and_each_sees_both_ends() -> None:
@@ -87,7 +89,12 @@ def test_a_batch_that_would_leave_the_domain_is_scaled_the_other_way() -> None:
 def test_a_pattern_whose_entries_have_different_shapes_is_not_allowed() -> None:
     sizes = itertools.count()
     with pytest.raises(Unsuitable, match=r"in_dims \(0,\): the loop itself fails"):
-        grow(program(lambda x: (x.reshape(-1)[: next(sizes) % 5],), X), (0,), 2, lambda p: p.on_reference())
+        grow(
+            program(lambda x: (x.reshape(-1)[: next(sizes) % 5],), X),
+            (0,),
+            2,
+            lambda p: p.on_reference(),
+        )
 
 
 def test_an_op_that_fails_on_its_own_sample_says_so_itself() -> None:

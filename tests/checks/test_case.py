@@ -13,8 +13,17 @@ OWN: dict[str, dict[str, Any]] = {
     "own.scale": {
         "call": "tests.checks.test_case:scale",
         "reference": "tests.checks.test_case:scale_by_loop",
-        "samples": [{"args": [{"shape": [2, 3]}, {"shape": [3], "domain": "positive"}]}, {"args": [{"shape": [4, 1]}, {"shape": [1]}]}],
-        "errors": [{"args": [{"shape": [2, 3]}, {"shape": [2]}], "raises": "RuntimeError", "match": "must match the size"}],
+        "samples": [
+            {"args": [{"shape": [2, 3]}, {"shape": [3], "domain": "positive"}]},
+            {"args": [{"shape": [4, 1]}, {"shape": [1]}]},
+        ],
+        "errors": [
+            {
+                "args": [{"shape": [2, 3]}, {"shape": [2]}],
+                "raises": "RuntimeError",
+                "match": "must match the size",
+            }
+        ],
     },
     "own.wrong": {
         "call": "tests.checks.test_case:scale",
@@ -22,11 +31,19 @@ OWN: dict[str, dict[str, Any]] = {
         "samples": [{"args": [{"shape": [2, 3]}, {"shape": [3]}]}],
     },
     "own.empty": {"call": "torch:sin", "samples": [{"args": [{"shape": [0]}]}]},
-    "own.integers": {"call": "torch:sin", "samples": [{"args": [{"shape": [3], "requires_grad": False}]}]},
+    "own.integers": {
+        "call": "torch:sin",
+        "samples": [{"args": [{"shape": [3], "requires_grad": False}]}],
+    },
     "own.constant": {"call": "torch:floor", "samples": [{"args": [{"shape": [3]}]}]},
     "own.random": {"call": "torch:rand_like", "samples": [{"args": [{"shape": [3]}]}]},
-    "torch.ops.aten.rand_like.default": {"samples": [{"args": [{"shape": [3]}]}, {"args": [{"shape": [0]}]}]},
-    "own.jumps": {"call": "torch:relu", "samples": [{"args": [{"shape": [3], "low": 0.0, "high": 1e-300}]}]},
+    "torch.ops.aten.rand_like.default": {
+        "samples": [{"args": [{"shape": [3]}]}, {"args": [{"shape": [0]}]}]
+    },
+    "own.jumps": {
+        "call": "torch:relu",
+        "samples": [{"args": [{"shape": [3], "low": 0.0, "high": 1e-300}]}],
+    },
 }
 
 
@@ -35,7 +52,9 @@ def scale(x: Any, weight: Any) -> Any:
 
 
 def scale_by_loop(x: Any, weight: Any) -> Any:
-    rows = [[float(x[i, j]) * float(weight[j]) for j in range(x.shape[1])] for i in range(x.shape[0])]
+    rows = [
+        [float(x[i, j]) * float(weight[j]) for j in range(x.shape[1])] for i in range(x.shape[0])
+    ]
     return torch.tensor(rows, dtype=x.dtype)
 
 
@@ -43,9 +62,23 @@ def scale_wrongly(x: Any, weight: Any) -> Any:
     return scale_by_loop(x, weight) * 1.001
 
 
-def case(op: Any = "torch.mul", dtype: Any = "float64", target: Any = None, axes: Any = (), entries: Any = None, **settings: Any) -> Any:
+def case(
+    op: Any = "torch.mul",
+    dtype: Any = "float64",
+    target: Any = None,
+    axes: Any = (),
+    entries: Any = None,
+    **settings: Any,
+) -> Any:
     cell = Cell(op, dtype, tuple(axes), "full", ())
-    return Case(cell, "check", Family("tests", OWN), target or TorchTarget(), entries=entries or {}, **settings)
+    return Case(
+        cell,
+        "check",
+        Family("tests", OWN),
+        target or TorchTarget(),
+        entries=entries or {},
+        **settings,
+    )
 
 
 class Corrupted(TorchTarget):
@@ -57,7 +90,12 @@ class Corrupted(TorchTarget):
 
     def vjp(self, f: Any, *primals: Any) -> Any:
         outputs, pullback = super().vjp(f, *primals)
-        return outputs, lambda v: tuple(g * self.factor for g in pullback(v)) if self.method == "vjp" else pullback(v)
+        return (
+            outputs,
+            lambda v: (
+                tuple(g * self.factor for g in pullback(v)) if self.method == "vjp" else pullback(v)
+            ),
+        )
 
     def jvp(self, f: Any, primals: Any, tangents: Any) -> Any:
         outputs, pushed = super().jvp(f, primals, tangents)
@@ -65,7 +103,11 @@ class Corrupted(TorchTarget):
 
     def vmap(self, f: Any, in_dims: Any, out_dims: Any = 0) -> Any:
         mapped = super().vmap(f, in_dims)
-        return lambda *args: tuple(y[:1].expand(y.shape) for y in mapped(*args)) if self.method == "vmap" else mapped(*args)
+        return lambda *args: (
+            tuple(y[:1].expand(y.shape) for y in mapped(*args))
+            if self.method == "vmap"
+            else mapped(*args)
+        )
 
     def trace(self, f: Any, args: Any, *, dynamic: Any) -> Any:
         if self.method != "trace":
@@ -131,12 +173,15 @@ def test_torch_writes_to_the_arguments_of_a_program(pipeline: Any, shapes: Any) 
 @pytest.mark.parametrize("pipeline", ["trace", "backward . aot.function"])
 def test_a_write_that_does_not_reach_the_argument_is_a_mismatch(pipeline: Any) -> None:
     with pytest.raises(Mismatch, match="largest error"):
-        case("torch.sin", target=Forgetful()).assert_same(pipeline, against="eager", form="argument_inplace")
+        case("torch.sin", target=Forgetful()).assert_same(
+            pipeline, against="eager", form="argument_inplace"
+        )
 
 
 def test_a_graph_is_not_compared_at_a_size_that_its_guards_exclude() -> None:
     with pytest.raises(Vacuous, match="by its guards the graph is not for another size"):
-        case("torch.kron", axes=[("shapes", "dynamic")]).assert_same("trace", against="eager")  # takes its sizes as numbers
+        # takes its sizes as numbers
+        case("torch.kron", axes=[("shapes", "dynamic")]).assert_same("trace", against="eager")
 
 
 @pytest.mark.parametrize("pipeline", ["trace", "aot.export", "backward . aot.function"])
@@ -211,7 +256,9 @@ def test_opinfo_errors() -> None:
         ("own.scale", "forward", "raises", None),
     ],
 )
-def test_what_shows_nothing_does_not_pass(op: Any, pipeline: Any, against: Any, message: Any) -> None:
+def test_what_shows_nothing_does_not_pass(
+    op: Any, pipeline: Any, against: Any, message: Any
+) -> None:
     if message is None:
         case(op).assert_same(pipeline, against=against)
         return
@@ -238,7 +285,9 @@ def test_random_ops_are_compared_under_one_seed() -> None:
 def test_each_element_of_a_batch_has_a_draw_of_its_own() -> None:
     case("torch.ops.aten.rand_like.default").assert_same("vmap", against="loop")
     with pytest.raises(Mismatch, match="share a draw"):
-        case("torch.ops.aten.rand_like.default", target=Corrupted("vmap")).assert_same("vmap", against="loop")
+        case("torch.ops.aten.rand_like.default", target=Corrupted("vmap")).assert_same(
+            "vmap", against="loop"
+        )
     with pytest.raises(Vacuous, match="draws random numbers"):
         case("torch.ops.aten.rand_like.default").assert_same("vmap . vmap", against="loop")
 
@@ -273,7 +322,9 @@ def test_an_axis_of_the_case_wins_over_the_argument() -> None:
         made.assert_same("vjp", against="upstream", layout="transposed")
 
 
-@pytest.mark.parametrize("axes", [[("shapes", "dynamic")], [("shapes", "static"), ("partition", "min_cut")]])
+@pytest.mark.parametrize(
+    "axes", [[("shapes", "dynamic")], [("shapes", "static"), ("partition", "min_cut")]]
+)
 def test_joint_graphs(axes: Any) -> None:
     case("torch.nn.functional.layer_norm", axes=axes).assert_same("aot.joint", against="eager")
 

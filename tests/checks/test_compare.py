@@ -29,7 +29,10 @@ def test_the_message_names_the_output_the_index_and_both_values() -> None:
     expected = torch.zeros(2, 3, dtype=D) + 1
     actual = expected.clone()
     actual[1, 2] = 5
-    with pytest.raises(Mismatch, match=r"output 1 of 2, float64\[2, 3\]: largest error 4 at index \[1, 2\]: got 5\.0, expected 1\.0"):
+    with pytest.raises(
+        Mismatch,
+        match=r"output 1 of 2, float64\[2, 3\]: largest error 4 at index \[1, 2\]: got 5\.0, expected 1\.0",
+    ):
         check([expected, actual], [expected, expected])
 
 
@@ -72,11 +75,15 @@ def test_a_float64_result_passes_if_rounding_of_the_inputs_explains_its_error() 
 def test_an_explicit_tolerance_is_the_last_word() -> None:
     check([tensor(1.05)], [tensor(1.0)], Rule(rtol=0.1, atol=0.0))
     with pytest.raises(Mismatch, match=r"rtol 0\.01"):
-        check([tensor(1.05)], [tensor(1.0)], Rule(rtol=0.01, atol=0.0), second=lambda: [tensor(1.05)])
+        check(
+            [tensor(1.05)], [tensor(1.0)], Rule(rtol=0.01, atol=0.0), second=lambda: [tensor(1.05)]
+        )
 
 
 def test_unknown_entries_of_a_numeric_reference_are_left_out_and_counted() -> None:
-    tally = check([tensor([1.0, 7.0], dtype=D)], [tensor([1.0, float("nan")], dtype=D)], Rule(numeric=True))
+    tally = check(
+        [tensor([1.0, 7.0], dtype=D)], [tensor([1.0, float("nan")], dtype=D)], Rule(numeric=True)
+    )
     assert (tally.entries, tally.unknown) == (1, 1)
 
 

@@ -78,7 +78,12 @@ def test_mistakes_are_named(described: Any, message: Any) -> None:
 
 
 def test_samples_may_hold_lists_of_tensors_values_and_keywords() -> None:
-    source = [{"args": [[{"shape": [2]}, {"shape": [3]}], 1], "kwargs": {"weight": {"shape": []}, "mode": "sum"}}]
+    source = [
+        {
+            "args": [[{"shape": [2]}, {"shape": [3]}], 1],
+            "kwargs": {"weight": {"shape": []}, "mode": "sum"},
+        }
+    ]
     ((args, kwargs, _, _),) = build(source, D, "cpu")
     assert [x.shape for x in args[0]] == [(2,), (3,)]
     assert args[1] == 1
@@ -87,7 +92,9 @@ def test_samples_may_hold_lists_of_tensors_values_and_keywords() -> None:
 
 
 def test_samples_may_come_from_a_callable() -> None:
-    given = called("mine.samples", lambda dtype, device: [{"args": [torch.zeros(2, dtype=dtype), 3]}], D, "cpu")
+    given = called(
+        "mine.samples", lambda dtype, device: [{"args": [torch.zeros(2, dtype=dtype), 3]}], D, "cpu"
+    )
     ((args, _, _, _),) = build(given, D, "cpu")
     assert args[0].requires_grad
     assert args[1] == 3

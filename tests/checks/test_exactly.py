@@ -27,7 +27,9 @@ class Shifted(TorchTarget):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("pipeline", ["forward", "vjp", "jvp", "vjp . jvp", "jvp . vjp . vjp", "backward . backward"])
+@pytest.mark.parametrize(
+    "pipeline", ["forward", "vjp", "jvp", "vjp . jvp", "jvp . vjp . vjp", "backward . backward"]
+)
 def test_right_derivatives_pass_to_the_third_order(pipeline: Any, dtype: Any) -> None:
     checked = case("torch.sin", dtype, axes=TAILS)
     checked.assert_same(pipeline, against="exact")

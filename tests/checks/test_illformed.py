@@ -16,14 +16,18 @@ from gen.reference import Loop
 class Sloppy(Loop):
     """Hands the whole batch to the op, which is right for many calls."""
 
-    def vmap(self, f: Callable[..., Any], in_dims: tuple[int | None, ...], out_dims: Any = 0) -> Callable[..., Any]:
+    def vmap(
+        self, f: Callable[..., Any], in_dims: tuple[int | None, ...], out_dims: Any = 0
+    ) -> Callable[..., Any]:
         return f
 
 
 class Strict(Loop):
     """Refuses whatever is not a batch of matrices."""
 
-    def vmap(self, f: Callable[..., Any], in_dims: tuple[int | None, ...], out_dims: Any = 0) -> Callable[..., Any]:
+    def vmap(
+        self, f: Callable[..., Any], in_dims: tuple[int | None, ...], out_dims: Any = 0
+    ) -> Callable[..., Any]:
         def g(*args: torch.Tensor) -> Any:
             if any(x.ndim != 3 for x in args):
                 raise RuntimeError("matrices only")
@@ -36,7 +40,9 @@ def sample(call: Callable[..., Any], *args: Any) -> Sample:
     return from_call(Op("torch.op", call), 0, args, {})
 
 
-INVERSE = sample(torch.linalg.inv, torch.eye(3, dtype=torch.float64) + torch.ones(3, 3, dtype=torch.float64))
+INVERSE = sample(
+    torch.linalg.inv, torch.eye(3, dtype=torch.float64) + torch.ones(3, 3, dtype=torch.float64)
+)
 UNSQUEEZED = sample(torch.unsqueeze, torch.ones(2, 3), -1)
 
 
@@ -48,17 +54,27 @@ def test_a_loop_does_as_a_loop() -> None:
 
 
 def test_a_batch_taken_for_a_dimension_is_seen() -> None:
-    with pytest.raises(Mismatch, match=r"tensor 0 without its first dimension, batch of 3 in \[0\]: the loop raises .* and vmap gives"):
+    with pytest.raises(
+        Mismatch,
+        match=r"tensor 0 without its first dimension, batch of 3 in \[0\]: the loop raises .* and vmap gives",
+    ):
         illformed.assert_refused(Sloppy(), INVERSE, "functional", Tally())
 
 
 def test_a_dimension_that_reaches_the_batch_is_seen() -> None:
-    with pytest.raises(Mismatch, match=r"-3 in place of -1 .*: the loop raises IndexError.* and vmap gives"):
-        illformed.assert_refused(Sloppy(), sample(torch.sum, torch.ones(2, 3), -1), "functional", Tally())
+    with pytest.raises(
+        Mismatch, match=r"-3 in place of -1 .*: the loop raises IndexError.* and vmap gives"
+    ):
+        illformed.assert_refused(
+            Sloppy(), sample(torch.sum, torch.ones(2, 3), -1), "functional", Tally()
+        )
 
 
 def test_a_refusal_of_what_a_loop_takes_is_seen() -> None:
-    with pytest.raises(Mismatch, match=r"tensor 0 with a dimension more, .* vmap raises RuntimeError: matrices only, and the loop gives"):
+    with pytest.raises(
+        Mismatch,
+        match=r"tensor 0 with a dimension more, .* vmap raises RuntimeError: matrices only, and the loop gives",
+    ):
         illformed.assert_refused(Strict(), INVERSE, "functional", Tally())
 
 

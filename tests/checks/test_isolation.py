@@ -117,11 +117,15 @@ def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
     )
     root = Path(__file__).parents[2]
     environment = os.environ | {"PYTHONPATH": str(root)}
-    with subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, text=True, env=environment) as parent:
+    with subprocess.Popen(
+        [sys.executable, program], stdout=subprocess.PIPE, text=True, env=environment
+    ) as parent:
         assert parent.stdout is not None
         worker = Path(f"/proc/{parent.stdout.readline().strip()}/stat")
         parent.kill()
     deadline = time.perf_counter() + 5
-    while worker.exists() and worker.read_text().split()[2] != "Z" and time.perf_counter() < deadline:
+    while (
+        worker.exists() and worker.read_text().split()[2] != "Z" and time.perf_counter() < deadline
+    ):
         time.sleep(0.05)
     assert not worker.exists() or worker.read_text().split()[2] == "Z"

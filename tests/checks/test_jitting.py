@@ -17,7 +17,13 @@ OWN: dict[str, dict[str, Any]] = {
         "call": "torch:mul",
         "reference": "torch:mul",
         "samples": [{"args": [{"shape": [4, 3]}, {"shape": [4, 3]}]}],
-        "errors": [{"args": [{"shape": [2]}, {"shape": [3]}], "raises": "RuntimeError", "match": "must match the size"}],
+        "errors": [
+            {
+                "args": [{"shape": [2]}, {"shape": [3]}],
+                "raises": "RuntimeError",
+                "match": "must match the size",
+            }
+        ],
     },
 }
 Flat = Callable[..., Any]
@@ -77,7 +83,9 @@ class Swallowing(Jitting):
 
 
 def case(target: Any, run: str = "jitted", op: str = "own.product") -> Case:
-    return Case(Cell(op, "float64", (("run", run),), "full", ()), "check", Family("tests", OWN), target)
+    return Case(
+        Cell(op, "float64", (("run", run),), "full", ()), "check", Family("tests", OWN), target
+    )
 
 
 PIPELINES = ["forward", "vjp", "vmap", "grad", "vmap . vjp", "backward", "trace", "trace . vjp"]

@@ -12,11 +12,15 @@ from gen.targets.torch_target import TorchTarget
 
 
 def run(op: str, pipeline: str, target: Any) -> None:
-    Case(Cell(op, "float32", (), "full", ()), pipeline, Family("meta"), target, "meta").assert_same(pipeline, against="loop")
+    Case(Cell(op, "float32", (), "full", ()), pipeline, Family("meta"), target, "meta").assert_same(
+        pipeline, against="loop"
+    )
 
 
 class WrongShape(TorchTarget):
-    def vmap(self, f: Callable[..., Any], in_dims: Sequence[int | None], out_dims: Any = 0) -> Callable[..., Any]:
+    def vmap(
+        self, f: Callable[..., Any], in_dims: Sequence[int | None], out_dims: Any = 0
+    ) -> Callable[..., Any]:
         right = super().vmap(f, tuple(in_dims))
         return lambda *args: tuple(out.unsqueeze(-1) for out in right(*args))
 
@@ -36,9 +40,13 @@ def test_an_op_that_needs_values_has_nothing_to_compare() -> None:
         run("torch.nonzero", "forward", TorchTarget())
 
 
-def test_a_transform_that_needs_values_where_the_reference_does_not_fails_with_its_own_error() -> None:
+def test_a_transform_that_needs_values_where_the_reference_does_not_fails_with_its_own_error() -> (
+    None
+):
     class Reading(TorchTarget):
-        def vmap(self, f: Callable[..., Any], in_dims: Sequence[int | None], out_dims: Any = 0) -> Callable[..., Any]:
+        def vmap(
+            self, f: Callable[..., Any], in_dims: Sequence[int | None], out_dims: Any = 0
+        ) -> Callable[..., Any]:
             return lambda *args: (args[0].sum().item(),)
 
     with pytest.raises(RuntimeError, match="meta tensors"):

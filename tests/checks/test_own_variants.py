@@ -34,7 +34,12 @@ def row(**more: Any) -> dict[str, Any]:
 
 
 def outcome(form: str, described: dict[str, Any]) -> str:
-    case = Case(Cell(NAME, "float64", (), "full", ()), form, Family(str(described), ops={NAME: described}), load("torch"))
+    case = Case(
+        Cell(NAME, "float64", (), "full", ()),
+        form,
+        Family(str(described), ops={NAME: described}),
+        load("torch"),
+    )
     try:
         case.assert_same("forward", against="eager", form=form)
     except AssertionError as error:

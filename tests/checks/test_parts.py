@@ -37,12 +37,16 @@ class Faulty(TorchTarget):
 def check(row: str, target: Any, pipeline: str = "session . aot.parts", **axes: str) -> None:
     name = f"tests.compositions.{'boundaries' if hasattr(boundaries, row) else 'calls'}.{row}"
     cell = Cell(name, "float64", tuple(axes.items()), "full", ())
-    Case(cell, "check", Family("tests", {name: {"samples": SAMPLES}}), target).assert_same(pipeline, against="eager")
+    Case(cell, "check", Family("tests", {name: {"samples": SAMPLES}}), target).assert_same(
+        pipeline, against="eager"
+    )
 
 
 def on_copies(f: Any) -> Any:
     """Writes to arguments are lost, and results share no memory with them."""
-    return lambda *args, **kwargs: f(*(x.clone() if isinstance(x, torch.Tensor) else x for x in args), **kwargs)
+    return lambda *args, **kwargs: f(
+        *(x.clone() if isinstance(x, torch.Tensor) else x for x in args), **kwargs
+    )
 
 
 def of_copies(f: Any) -> Any:
@@ -103,7 +107,11 @@ def not_written(f: Any) -> Any:
     """Tensors of the closure are restored after each call."""
 
     def g(*args: Any) -> Any:
-        held = [cell.cell_contents for cell in f.__closure__ if isinstance(cell.cell_contents, torch.Tensor)]
+        held = [
+            cell.cell_contents
+            for cell in f.__closure__
+            if isinstance(cell.cell_contents, torch.Tensor)
+        ]
         before = [x.clone() for x in held]
         found = f(*args)
         with torch.no_grad():
@@ -193,11 +201,18 @@ def test_a_wrong_function_that_a_target_offers_is_noticed() -> None:
     class Doubling(Faulty):
         def offered(self, name: str, otherwise: Any) -> Any:
             return (
-                (lambda *args, **sizes: 2 * otherwise(*args, **sizes)) if self.info.get("twice") and name == "func.rearrange" else otherwise
+                (lambda *args, **sizes: 2 * otherwise(*args, **sizes))
+                if self.info.get("twice") and name == "func.rearrange"
+                else otherwise
             )
 
     name = "tests.compositions.transforms.rearranged"
-    case = Case(Cell(name, "float64", (), "full", ()), "check", Family("tests", {name: {"samples": SAMPLES}}), Doubling())
+    case = Case(
+        Cell(name, "float64", (), "full", ()),
+        "check",
+        Family("tests", {name: {"samples": SAMPLES}}),
+        Doubling(),
+    )
     case.assert_same("aot.parts", against="eager")
     case.target.info["twice"] = True  # type: ignore[attr-defined]
     with pytest.raises(Mismatch, match="largest error"):
@@ -241,7 +256,9 @@ def test_a_wrong_gradient_and_a_wrong_result_of_a_session_are_noticed() -> None:
     class Scaled(Faulty):
         def session(self, f: Any, args: Any, cotangents: Any, kept: Any) -> Any:
             outputs, found = super().session(f, args, cotangents, kept)
-            return tuple(x * self.info.get("value", 1) for x in outputs), tuple(x * self.info.get("gradient", 1) for x in found)
+            return tuple(x * self.info.get("value", 1) for x in outputs), tuple(
+                x * self.info.get("gradient", 1) for x in found
+            )
 
     check("hooks", Scaled())
     for wrong in ("value", "gradient"):

@@ -33,7 +33,13 @@ def case(op: str, target: Any, family: Family | None = None, **axes: str) -> Cas
 @pytest.mark.parametrize("of", ANSWERS)
 def test_right_answers_pass(of: str, cotangents: str) -> None:
     for run_on in ("batch", "sample"):
-        made = case("torch.nn.functional.linear", load("runtime"), of=of, cotangents=cotangents, run_on=run_on)
+        made = case(
+            "torch.nn.functional.linear",
+            load("runtime"),
+            of=of,
+            cotangents=cotangents,
+            run_on=run_on,
+        )
         made.assert_same("per_sample", against="loop")
         assert made.compared
 
@@ -41,7 +47,9 @@ def test_right_answers_pass(of: str, cotangents: str) -> None:
 class _Wrong(RuntimeTarget):
     """Answers of the reference, each with one mistake."""
 
-    def per_sample_answer(self, f: Any, batch: Any, params: Any, *, of: str, given: Any, each: bool) -> Answer:
+    def per_sample_answer(
+        self, f: Any, batch: Any, params: Any, *, of: str, given: Any, each: bool
+    ) -> Answer:
         if of == "clipped_sum":  # too large a bound
             return Loop().per_sample_answer(f, batch, params, of=of, given=1.01 * given, each=each)
         found = Loop().per_sample_answer(f, batch, params, of=of, given=given, each=each)
@@ -51,24 +59,35 @@ class _Wrong(RuntimeTarget):
 @pytest.mark.parametrize("of", ANSWERS)
 def test_wrong_answers_fail(of: str) -> None:
     with pytest.raises(Mismatch):
-        case("torch.nn.functional.linear", _Wrong(), of=of).assert_same("per_sample", against="loop")
+        case("torch.nn.functional.linear", _Wrong(), of=of).assert_same(
+            "per_sample", against="loop"
+        )
 
 
 class _Half(RuntimeTarget):
     """Projects by a matrix of other size, which is as linear."""
 
-    def per_sample_answer(self, f: Any, batch: Any, params: Any, *, of: str, given: Any, each: bool) -> Answer:
-        return tuple(x / 2 for x in super().per_sample_answer(f, batch, params, of=of, given=given, each=each))
+    def per_sample_answer(
+        self, f: Any, batch: Any, params: Any, *, of: str, given: Any, each: bool
+    ) -> Answer:
+        return tuple(
+            x / 2
+            for x in super().per_sample_answer(f, batch, params, of=of, given=given, each=each)
+        )
 
 
 def test_a_projection_of_another_size_fails() -> None:
     with pytest.raises(Mismatch):
-        case("torch.nn.functional.linear", _Half(), of="project").assert_same("per_sample", against="loop")
+        case("torch.nn.functional.linear", _Half(), of="project").assert_same(
+            "per_sample", against="loop"
+        )
 
 
 def test_a_target_without_answers_is_lacking() -> None:
     with pytest.raises(Lacking, match="target torch lacks per_sample_answer"):
-        case("torch.nn.functional.linear", TorchTarget(), of="norms").assert_same("per_sample", against="loop")
+        case("torch.nn.functional.linear", TorchTarget(), of="norms").assert_same(
+            "per_sample", against="loop"
+        )
 
 
 def _has_a_batch_and_a_parameter(made: Case) -> bool:
@@ -89,8 +108,18 @@ def _has_a_batch_and_a_parameter(made: Case) -> bool:
 @pytest.mark.filterwarnings("ignore")
 def test_every_op_with_a_batch_and_a_parameter_is_asked() -> None:
     checks = load_modules(_GENERATED)
-    asked = {cell.op for check in checks if check.name == "per_sample_answers" for cell in check.cells.at("full")}
-    others = {cell.op: check.family for check in checks if check.name == "vjp" for cell in check.cells.at("full")}
+    asked = {
+        cell.op
+        for check in checks
+        if check.name == "per_sample_answers"
+        for cell in check.cells.at("full")
+    }
+    others = {
+        cell.op: check.family
+        for check in checks
+        if check.name == "vjp"
+        for cell in check.cells.at("full")
+    }
     missing = [
         op
         for op, family in others.items()

@@ -56,9 +56,14 @@ def test_one_number_is_replaced_in_one_input_at_a_time() -> None:
 def test_a_masked_row_is_minus_infinity_or_a_mask_that_hides_it() -> None:
     found = fillings("masked_row", "torch.softmax", torch.zeros(2, 3, dtype=D), dim=-1)
     assert found["-inf in a row"][0].isinf().tolist() == [[True] * 3, [False] * 3]
-    assert found["-inf in all but one of a row"][0].isinf().tolist() == [[True, True, False], [False] * 3]
+    assert found["-inf in all but one of a row"][0].isinf().tolist() == [
+        [True, True, False],
+        [False] * 3,
+    ]
     mask = torch.ones(2, 2, dtype=torch.bool)
-    hidden = points.fillings(sample("torch.masked_fill", torch.ones(2, 2), mask, 0.0), "masked_row")[0][1][1]
+    hidden = points.fillings(
+        sample("torch.masked_fill", torch.ones(2, 2), mask, 0.0), "masked_row"
+    )[0][1][1]
     assert hidden.tolist() == [[False, False], [True, True]]
 
 
@@ -73,23 +78,35 @@ def test_squares_of_huge_numbers_overflow_and_those_of_tiny_ones_vanish(dtype: A
 
 
 def test_singular_values_are_equal() -> None:
-    for (x,) in fillings("equal_singular_values", "torch.linalg.svdvals", torch.randn(3, 4, dtype=D)).values():
+    for (x,) in fillings(
+        "equal_singular_values", "torch.linalg.svdvals", torch.randn(3, 4, dtype=D)
+    ).values():
         torch.testing.assert_close(torch.linalg.svdvals(x), torch.ones(3, dtype=D))
 
 
 def test_triangular_matrices_are_unit_or_far_from_the_identity() -> None:
     a = torch.randn(3, 3, dtype=D)
-    for x, _ in fillings("unit_triangular", "torch.linalg.solve", a, torch.ones(3, dtype=D)).values():
+    for x, _ in fillings(
+        "unit_triangular", "torch.linalg.solve", a, torch.ones(3, dtype=D)
+    ).values():
         assert x.diagonal().tolist() == [1.0] * 3
         assert torch.equal(x, x.tril()) or torch.equal(x, x.triu())
-    for x, _ in fillings("far_from_identity", "torch.linalg.solve", a, torch.ones(3, dtype=D)).values():
+    for x, _ in fillings(
+        "far_from_identity", "torch.linalg.solve", a, torch.ones(3, dtype=D)
+    ).values():
         assert x.diagonal().tolist() == [0.5, -1.5, 2.5]
 
 
 def test_indices_are_fewer_repeated_or_none() -> None:
-    args = (torch.zeros(4, 4, dtype=D), 0, torch.tensor([[0, 1, 2], [3, 2, 1]]), torch.ones(2, 3, dtype=D))
+    args = (
+        torch.zeros(4, 4, dtype=D),
+        0,
+        torch.tensor([[0, 1, 2], [3, 2, 1]]),
+        torch.ones(2, 3, dtype=D),
+    )
     shapes = {
-        word: fillings(word, "torch.scatter_add", *args).popitem()[1][1] for word in ("smaller_index", "repeated_index", "empty_index")
+        word: fillings(word, "torch.scatter_add", *args).popitem()[1][1]
+        for word in ("smaller_index", "repeated_index", "empty_index")
     }
     assert list(shapes["smaller_index"].shape) == [1, 2]
     assert shapes["repeated_index"].tolist() == [[0, 0, 0], [0, 0, 0]]
@@ -102,7 +119,9 @@ def test_an_elementwise_op_gets_a_vector_of_numbers_of_its_dtype(word: str, dtyp
     ((_, (x,)),) = points.fillings(sample("torch.exp", torch.ones(2, 2, dtype=dtype)), word)
     assert (x.ndim, x.dtype) == (1, dtype)
     assert bool(x.isfinite().all())
-    ((_, pair),) = points.fillings(sample("torch.mul", torch.ones(2, dtype=dtype), torch.ones(2, dtype=dtype)), word)
+    ((_, pair),) = points.fillings(
+        sample("torch.mul", torch.ones(2, dtype=dtype), torch.ones(2, dtype=dtype)), word
+    )
     assert len({(a, b) for a, b in zip(*(p.tolist() for p in pair), strict=True)}) == len(pair[0])
 
 

@@ -31,7 +31,9 @@ class Plain(TorchTarget):
 
 def test_an_index_that_the_plain_op_refuses_must_be_refused() -> None:
     with pytest.raises(Mismatch, match="-1 in tensor 1 is taken, but the plain op raises"):
-        case("torch.index_select", target=Wrapping(), axes=RANGE).assert_same("forward", against="eager")
+        case("torch.index_select", target=Wrapping(), axes=RANGE).assert_same(
+            "forward", against="eager"
+        )
     case("torch.index_select", target=Plain(), axes=RANGE).assert_same("forward", against="eager")
 
 

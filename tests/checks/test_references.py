@@ -14,16 +14,22 @@ from tests.checks.test_case import case
 
 @pytest.mark.parametrize("op", ["torch.sin", "torch.deg2rad", "torch.log10"])
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int8"])
-def test_integers_of_8_bits_are_compared_with_a_reference_in_double_not_in_float16(op: Any, dtype: Any) -> None:
+def test_integers_of_8_bits_are_compared_with_a_reference_in_double_not_in_float16(
+    op: Any, dtype: Any
+) -> None:
     case(op, dtype).assert_same("forward", against="reference")
 
 
-def test_a_reference_may_give_a_numpy_number_of_a_dtype_that_torch_converts_only_as_an_array() -> None:
+def test_a_reference_may_give_a_numpy_number_of_a_dtype_that_torch_converts_only_as_an_array() -> (
+    None
+):
     case("torch.hash_tensor", "uint8").assert_same("forward", against="reference")
 
 
 def test_a_reference_that_fails_says_nothing() -> None:
-    case("torch.nn.functional.conv_transpose2d", "complex128").assert_same("forward", against="reference")
+    case("torch.nn.functional.conv_transpose2d", "complex128").assert_same(
+        "forward", against="reference"
+    )
 
 
 def test_a_wrapper_for_derivatives_is_seen_where_it_is_a_lambda() -> None:
@@ -45,7 +51,9 @@ def test_not_implemented_is_the_type_error_that_python_makes_of_it() -> None:
 
 
 def test_where_one_part_of_a_complex_number_is_infinite_the_other_has_a_tolerance() -> None:
-    expected = torch.complex(torch.tensor([float("inf")], dtype=torch.float64), torch.tensor([3.0], dtype=torch.float64))
+    expected = torch.complex(
+        torch.tensor([float("inf")], dtype=torch.float64), torch.tensor([3.0], dtype=torch.float64)
+    )
     near, far = expected + 1e-15j, expected + 1e-3j
     compare([near], [expected], Rule(), Tally())
     compare([near.conj()], [expected.conj()], Rule(), Tally())
@@ -55,17 +63,31 @@ def test_where_one_part_of_a_complex_number_is_infinite_the_other_has_a_toleranc
 
 def test_unsigned_integers_of_64_bits_are_counted() -> None:
     tally = Tally()
-    compare([torch.tensor([1, 2], dtype=torch.uint64)], [torch.tensor([1, 2], dtype=torch.uint64)], Rule(), tally)
+    compare(
+        [torch.tensor([1, 2], dtype=torch.uint64)],
+        [torch.tensor([1, 2], dtype=torch.uint64)],
+        Rule(),
+        tally,
+    )
     assert tally.nonzero == 4
 
 
-def test_in_a_narrow_dtype_a_result_near_a_pole_may_be_off_by_what_an_ulp_of_the_input_changes() -> None:
+def test_in_a_narrow_dtype_a_result_near_a_pole_may_be_off_by_what_an_ulp_of_the_input_changes() -> (
+    None
+):
     x = torch.tensor([1.0 - 1e-6], dtype=torch.float32).double()
     exact, nudged = 1 / (1 - x), 1 / (1 - x * (1 + torch.finfo(torch.float32).eps))
     off = (exact + (nudged - exact) / 2).float()
     compare([off], [exact.float()], Rule(), Tally(), lambda: [nudged.float()], True)
     with pytest.raises(Mismatch):
-        compare([(exact + 100 * (nudged - exact)).float()], [exact.float()], Rule(), Tally(), lambda: [nudged.float()], True)
+        compare(
+            [(exact + 100 * (nudged - exact)).float()],
+            [exact.float()],
+            Rule(),
+            Tally(),
+            lambda: [nudged.float()],
+            True,
+        )
 
 
 def test_a_memory_format_of_rank_4_is_not_asked_of_a_batch() -> None:

@@ -52,7 +52,9 @@ class Transposing(TorchTarget):
     """A target whose results on the meta device lie in another order in memory."""
 
     def forward(self, f: Any) -> Any:
-        return lambda *args: tuple(y.t().contiguous().t() if y.is_meta and y.ndim == 2 else y for y in f(*args))
+        return lambda *args: tuple(
+            y.t().contiguous().t() if y.is_meta and y.ndim == 2 else y for y in f(*args)
+        )
 
 
 def test_a_result_that_drifts_is_noticed() -> None:
@@ -101,7 +103,10 @@ def test_other_strides_on_the_meta_device_are_noticed() -> None:
 
 def test_layouts_of_lazy_bits_hold_the_same_values() -> None:
     z = torch.tensor([1 + 2j, 3 - 4j])
-    (conjugated,), (negated,) = forms.laid_out((z,), "conjugated"), forms.laid_out((z.real.clone(),), "negated")
+    (conjugated,), (negated,) = (
+        forms.laid_out((z,), "conjugated"),
+        forms.laid_out((z.real.clone(),), "negated"),
+    )
     assert conjugated.is_conj()
     assert negated.is_neg()
     assert torch.equal(conjugated, z)
@@ -121,12 +126,18 @@ def test_a_write_beside_a_view_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     from gen.checks import samples
 
     made = samples.make_op
-    monkeypatch.setattr(samples, "make_op", lambda name, row: replace(made(name, row), call=torch.sin, out=writes_beside))
+    monkeypatch.setattr(
+        samples,
+        "make_op",
+        lambda name, row: replace(made(name, row), call=torch.sin, out=writes_beside),
+    )
     monkeypatch.setattr(samples.STORE, "_pools", {})
     with pytest.raises(Mismatch):
         case("torch.sin").assert_same("forward", against="eager", form="out_view")
     with pytest.raises(Mismatch, match="out=overlapping"):
-        monkeypatch.setattr(samples, "make_op", lambda name, row: replace(made(name, row), out=lambda x, out: out))
+        monkeypatch.setattr(
+            samples, "make_op", lambda name, row: replace(made(name, row), out=lambda x, out: out)
+        )
         monkeypatch.setattr(samples.STORE, "_pools", {})
         case("torch.sin").assert_same("forward", against="eager", form="out_overlapping")
 

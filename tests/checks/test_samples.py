@@ -14,7 +14,17 @@ import yaml
 from gen.checks import opinfo
 from gen.checks.evaluate import run_target
 from gen.checks.pipelines import Program
-from gen.checks.samples import STORE, Op, Store, candidates, choose, flat_tensors, from_call, make_op, resolve
+from gen.checks.samples import (
+    STORE,
+    Op,
+    Store,
+    candidates,
+    choose,
+    flat_tensors,
+    from_call,
+    make_op,
+    resolve,
+)
 from gen.targets.torch_target import TorchTarget
 
 D = torch.float64
@@ -52,7 +62,13 @@ print([name for name in sys.modules if name.startswith("torch.testing._internal.
 
 def test_the_checks_of_an_op_of_ones_own_need_no_opinfo() -> None:
     """Whose import takes seconds."""
-    done = subprocess.run([sys.executable, "-c", OWN], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", OWN],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -75,7 +91,11 @@ def test_nothing_is_differentiable_in_an_integer_dtype() -> None:
 
 def test_samples_are_the_same_on_every_run() -> None:
     first, second = pool("torch.mul"), pool("torch.mul")
-    assert all(torch.equal(a, b) for one, other in zip(first, second, strict=True) for a, b in zip(one.inputs, other.inputs, strict=True))
+    assert all(
+        torch.equal(a, b)
+        for one, other in zip(first, second, strict=True)
+        for a, b in zip(one.inputs, other.inputs, strict=True)
+    )
 
 
 def test_an_op_that_writes_to_its_input_is_a_function_all_the_same() -> None:
@@ -99,8 +119,12 @@ def test_warnings_of_the_plain_op_are_noted() -> None:
     assert sample.facts.warnings == (("as always", UserWarning),)
 
 
-@pytest.mark.parametrize(("said", "ignored"), [("size s8 of 2", True), ("size 3 of 2", True), ("size x of 2", False)])
-def test_a_target_may_give_the_warning_of_the_plain_op_with_symbols_for_its_numbers(said: str, ignored: bool) -> None:
+@pytest.mark.parametrize(
+    ("said", "ignored"), [("size s8 of 2", True), ("size 3 of 2", True), ("size x of 2", False)]
+)
+def test_a_target_may_give_the_warning_of_the_plain_op_with_symbols_for_its_numbers(
+    said: str, ignored: bool
+) -> None:
     def warns(x: Any) -> Any:
         warnings.warn("size 3 of 2", UserWarning, stacklevel=1)
         return x
@@ -133,7 +157,10 @@ def test_numbers_become_tensors_and_sparse_results_dense() -> None:
 def test_derivatives_are_those_of_the_wrapped_op_where_it_reads_only_part_of_its_input() -> None:
     sample = pool("torch.cholesky", wrapped=True)[0]
     x = sample.inputs[0]
-    torch.testing.assert_close(sample(x)[0], torch.linalg.cholesky(x + x.mH) if not sample.rebuild([x])[1] else sample(x)[0])
+    torch.testing.assert_close(
+        sample(x)[0],
+        torch.linalg.cholesky(x + x.mH) if not sample.rebuild([x])[1] else sample(x)[0],
+    )
     assert sample.wrap is not None
 
 
@@ -146,7 +173,9 @@ def test_the_choice_is_diverse_and_starts_with_one_that_can_tell_values_apart() 
 
 
 def test_a_limit_on_size_leaves_at_least_one_informative_sample() -> None:
-    (only,) = choose([s for s in pool("torch.nn.functional.conv2d") if s.numel > 100], 1, largest=10)
+    (only,) = choose(
+        [s for s in pool("torch.nn.functional.conv2d") if s.numel > 100], 1, largest=10
+    )
     assert only.numel > 10
 
 
@@ -158,13 +187,17 @@ def test_no_limit_takes_all() -> None:
 def test_the_store_builds_once_per_family() -> None:
     store = Store()
     first = store.pool("a", "torch.sin", {}, D, "cpu", wrapped=False)
-    assert store.pool("a", "torch.sin", {}, D, "cpu", wrapped=True) is first  # no wrapper: the same samples
+    # no wrapper: the same samples
+    assert store.pool("a", "torch.sin", {}, D, "cpu", wrapped=True) is first
     assert store.pool("b", "torch.sin", {}, D, "cpu", wrapped=False) is not first
     assert isinstance(STORE, Store)
 
 
 def test_a_row_of_ones_own() -> None:
-    row = {"call": "torch:hypot", "samples": [{"args": [{"shape": [2]}, {"shape": [2], "domain": "positive"}]}]}
+    row = {
+        "call": "torch:hypot",
+        "samples": [{"args": [{"shape": [2]}, {"shape": [2], "domain": "positive"}]}],
+    }
     (sample,) = pool("mine.hypot", row=row)
     assert sample.description == "float64[2], float64[2]"
     assert torch.equal(sample(*sample.inputs)[0], torch.hypot(*sample.inputs))
@@ -176,7 +209,9 @@ def test_paths_that_name_nothing() -> None:
         resolve("no_such_package.function")
 
 
-def test_samples_are_those_that_opinfo_gives_to_its_own_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_are_those_that_opinfo_gives_to_its_own_tests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     info = opinfo.database()["torch.add"]
     ours = [s.input for s in opinfo.samples(info, "cpu", D, ("seed",))]
     monkeypatch.setattr(opinfo, "_without_its_test", nullcontext)

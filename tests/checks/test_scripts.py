@@ -54,10 +54,23 @@ RIGHT = {
 
 
 def script_of(
-    op: str, pipeline: str, against: tuple[str, ...], target: Target | None = None, dtype: str = "float64", only: int | None = 0
+    op: str,
+    pipeline: str,
+    against: tuple[str, ...],
+    target: Target | None = None,
+    dtype: str = "float64",
+    only: int | None = 0,
 ) -> Script:
-    case = Case(Cell(op, dtype, (), "full", ()), "check", Family("tests", OWN), target or TorchTarget(), only=only)
-    return first(case, [(c, word, error) for _, c, word, error in case.failing(pipeline, against=against)])
+    case = Case(
+        Cell(op, dtype, (), "full", ()),
+        "check",
+        Family("tests", OWN),
+        target or TorchTarget(),
+        only=only,
+    )
+    return first(
+        case, [(c, word, error) for _, c, word, error in case.failing(pipeline, against=against)]
+    )
 
 
 class Slope(torch.autograd.Function):
@@ -79,8 +92,16 @@ def sloped(x: torch.Tensor) -> torch.Tensor:
 
 def test_the_backward_of_a_function_of_ones_own_is_shown_by_a_call_of_it() -> None:
     op = {"own.sloped": {"call": f"{__name__}:sloped", "samples": [{"args": [{"shape": [2]}]}]}}
-    case = Case(Cell("own.sloped", "float64", (), "full", ()), "check", Family("tests", op), TorchTarget(), only=0)
-    found = first(case, [(c, word, error) for _, c, word, error in case.failing("vjp", against=("numeric",))])
+    case = Case(
+        Cell("own.sloped", "float64", (), "full", ()),
+        "check",
+        Family("tests", op),
+        TorchTarget(),
+        only=0,
+    )
+    found = first(
+        case, [(c, word, error) for _, c, word, error in case.failing("vjp", against=("numeric",))]
+    )
     assert found.differs
     assert f"import {__name__}" in found.text
     assert f"{__name__}.Slope.apply(" in found.text
@@ -95,15 +116,21 @@ def test_a_fault_is_a_program_of_at_most_forty_lines_that_shows_it(
     assert found.text.count("\n") <= 40
     path = tmp_path / "program.py"
     path.write_text(found.text)
-    ran = subprocess.run([sys.executable, "-I", str(path)], cwd=tmp_path, capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-I", str(path)], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     expected, _, actual = ran.stdout.partition("actual  ")
     assert expected.removeprefix("expected ").strip() != actual.strip()
     assert "\n# right: " in found.text
 
 
 @pytest.mark.parametrize(("op", "pipeline", "against"), RIGHT.values(), ids=RIGHT)
-def test_what_is_right_is_a_program_that_shows_no_difference(op: str, pipeline: str, against: tuple[str, ...]) -> None:
-    assert not script_of(op, pipeline, against, dtype="float32" if against == ("float64",) else "float64").differs
+def test_what_is_right_is_a_program_that_shows_no_difference(
+    op: str, pipeline: str, against: tuple[str, ...]
+) -> None:
+    assert not script_of(
+        op, pipeline, against, dtype="float32" if against == ("float64",) else "float64"
+    ).differs
 
 
 def refusing(x: torch.Tensor) -> torch.Tensor:
@@ -113,26 +140,58 @@ def refusing(x: torch.Tensor) -> torch.Tensor:
 
 
 SAMPLES = [{"args": [{"shape": [2]}]}, {"args": [{"shape": [3]}]}]
-ERRORS = [{"args": [{"shape": [3]}], "raises": "ValueError", "match": "long"}, {"args": [{"shape": [4]}], "raises": "TypeError"}]
+ERRORS = [
+    {"args": [{"shape": [3]}], "raises": "ValueError", "match": "long"},
+    {"args": [{"shape": [4]}], "raises": "TypeError"},
+]
 RAISING: dict[str, tuple[dict[str, Any], str, str, str, str]] = {
-    "beside a reference": ({"reference": "torch:sin"}, "vmap", "loop", "the op's own reference", r"tensor\(\[.*"),
-    "without a reference": ({}, "forward", "eager", "a value, for the matrix has this call as a sample of the op", "'a value'"),
-    "another error": ({"errors": ERRORS}, "forward", "raises", "what the matrix names as the error of this call", "'TypeError'"),
+    "beside a reference": (
+        {"reference": "torch:sin"},
+        "vmap",
+        "loop",
+        "the op's own reference",
+        r"tensor\(\[.*",
+    ),
+    "without a reference": (
+        {},
+        "forward",
+        "eager",
+        "a value, for the matrix has this call as a sample of the op",
+        "'a value'",
+    ),
+    "another error": (
+        {"errors": ERRORS},
+        "forward",
+        "raises",
+        "what the matrix names as the error of this call",
+        "'TypeError'",
+    ),
 }
 
 
-@pytest.mark.parametrize(("row", "pipeline", "against", "right", "expected"), RAISING.values(), ids=RAISING)
+@pytest.mark.parametrize(
+    ("row", "pipeline", "against", "right", "expected"), RAISING.values(), ids=RAISING
+)
 def test_an_op_that_raises_itself_is_shown_with_its_error_and_what_was_due(
-    row: dict[str, Any], pipeline: str, against: str, right: str, expected: str, capsys: pytest.CaptureFixture[str]
+    row: dict[str, Any],
+    pipeline: str,
+    against: str,
+    right: str,
+    expected: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    family = Family("tests", {"own.refusing": {"call": f"{__name__}:refusing", "samples": SAMPLES, **row}})
+    family = Family(
+        "tests", {"own.refusing": {"call": f"{__name__}:refusing", "samples": SAMPLES, **row}}
+    )
     case = Case(Cell("own.refusing", "float64", (), "full", ()), "check", family, TorchTarget())
     with pytest.raises(Exception, match="too long"):
         case.assert_same(pipeline, against=against)
     program = of_failure(case, 1)
     assert program is not None and f"# right: {right}\n" in program
     exec(program, {})
-    assert re.fullmatch(rf"expected {expected}\nactual   ValueError\('too long'\)\n", capsys.readouterr().out)
+    assert re.fullmatch(
+        rf"expected {expected}\nactual   ValueError\('too long'\)\n", capsys.readouterr().out
+    )
     assert of_failure(case, 0) is None
 
 
@@ -145,7 +204,10 @@ def test_torch_compile_takes_the_whole_program() -> None:
     class Compiled(TorchTarget):
         name = "aot_eager"
 
-    assert 'torch.compile(torch.sin, backend="aot_eager")(x0)' in script_of("torch.sin", "forward", ("eager",), Compiled()).text
+    assert (
+        'torch.compile(torch.sin, backend="aot_eager")(x0)'
+        in script_of("torch.sin", "forward", ("eager",), Compiled()).text
+    )
 
 
 def test_a_reference_without_text_gives_its_values_in_full() -> None:
@@ -161,7 +223,9 @@ def test_a_stage_without_text_is_named() -> None:
 
 
 def test_a_failure_that_no_program_shows_has_none() -> None:
-    case = Case(Cell("torch.sin", "float64", (), "full", ()), "check", Family("tests", OWN), TorchTarget())
+    case = Case(
+        Cell("torch.sin", "float64", (), "full", ()), "check", Family("tests", OWN), TorchTarget()
+    )
     case.assert_same("vjp", against="loop")
     assert of_failure(case, 0) is None
 
@@ -187,9 +251,20 @@ def test_the_literal_of_a_tensor_makes_it_again(x: torch.Tensor) -> None:
     assert x.is_conj() or again.stride() == x.stride()
 
 
-_PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3)
+_PLAIN = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3)
+)
 
 
-@given(st.recursive(_PLAIN, lambda inner: st.lists(inner, max_size=3) | st.tuples(inner) | st.dictionaries(st.text(max_size=2), inner)))
+@given(
+    st.recursive(
+        _PLAIN,
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.tuples(inner)
+            | st.dictionaries(st.text(max_size=2), inner)
+        ),
+    )
+)
 def test_the_literal_of_a_value_makes_it_again(x: Any) -> None:
     assert eval(value(x)) == x

@@ -83,11 +83,20 @@ def test_a_fault_of_a_nesting_is_found_and_shrunk_to_that_nesting() -> None:
     failure = soaked(NestsWrongly(), [SIN, MUL])[0]
     assert failure.kind == "Mismatch"
     assert failure.draw.stages == ("vmap", "vjp")
-    assert (failure.draw.layout, failure.draw.extreme, failure.draw.dtype) == ("contiguous", False, "float64")
+    assert (failure.draw.layout, failure.draw.extreme, failure.draw.dtype) == (
+        "contiguous",
+        False,
+        "float64",
+    )
 
 
 def test_a_right_target_has_no_failure() -> None:
-    search = Search(RuntimeTarget(), [SIN, MUL], lambda draw, runs: None, lambda failure: pytest.fail(str(failure)))
+    search = Search(
+        RuntimeTarget(),
+        [SIN, MUL],
+        lambda draw, runs: None,
+        lambda failure: pytest.fail(str(failure)),
+    )
     search._round(time.monotonic() + 60, 0)
     assert search.counts.run - search.counts.rejected > 20
 
@@ -95,9 +104,12 @@ def test_a_right_target_has_no_failure() -> None:
 def test_draws_of_one_seed_are_the_same_and_of_another_are_not() -> None:
     def drawn(number: int) -> list[str]:
         texts: list[str] = []
-        Search(TorchTarget(), [SIN, MUL], lambda draw, runs: texts.append(str(draw)), lambda failure: None)._round(
-            time.monotonic() + 60, number
-        )
+        Search(
+            TorchTarget(),
+            [SIN, MUL],
+            lambda draw, runs: texts.append(str(draw)),
+            lambda failure: None,
+        )._round(time.monotonic() + 60, number)
         return texts
 
     first, again, other = drawn(1), drawn(1), drawn(2)
@@ -112,19 +124,61 @@ def test_an_error_that_the_matrix_expects_is_no_finding() -> None:
     found = trial.run(draw, NestsWrongly(), lambda runs: None)
     assert found is not None
     for entry, is_known in (
-        (Entry(("vjp",), REALS, error=known("xfail", reason="a test", raises="Mismatch", match="largest error")), True),
-        (Entry(("jvp",), REALS, error=known("xfail", reason="a test", raises="Mismatch", match="largest error")), False),
-        (Entry(("vjp",), REALS, error=known("xfail", reason="a test", raises="RuntimeError", match="largest error")), False),
-        (Entry(("vjp",), REALS, error=known("xfail", reason="a test", raises="Mismatch", match="another text")), False),
-        (Entry(("vjp",), frozenset(("float32",)), error=known("xfail", reason="a test", raises="Mismatch", match="largest error")), False),
+        (
+            Entry(
+                ("vjp",),
+                REALS,
+                error=known("xfail", reason="a test", raises="Mismatch", match="largest error"),
+            ),
+            True,
+        ),
+        (
+            Entry(
+                ("jvp",),
+                REALS,
+                error=known("xfail", reason="a test", raises="Mismatch", match="largest error"),
+            ),
+            False,
+        ),
+        (
+            Entry(
+                ("vjp",),
+                REALS,
+                error=known("xfail", reason="a test", raises="RuntimeError", match="largest error"),
+            ),
+            False,
+        ),
+        (
+            Entry(
+                ("vjp",),
+                REALS,
+                error=known("xfail", reason="a test", raises="Mismatch", match="another text"),
+            ),
+            False,
+        ),
+        (
+            Entry(
+                ("vjp",),
+                frozenset(("float32",)),
+                error=known("xfail", reason="a test", raises="Mismatch", match="largest error"),
+            ),
+            False,
+        ),
     ):
         subject = Subject("torch.sin", "unary", {}, ("float64",), REALS, known=(entry,))
-        assert (trial.run(Draw(subject, "float64", ("vmap", "vjp")), NestsWrongly(), lambda runs: None) is None) == is_known
+        assert (
+            trial.run(Draw(subject, "float64", ("vmap", "vjp")), NestsWrongly(), lambda runs: None)
+            is None
+        ) == is_known
 
 
 def test_what_the_matrix_excludes_is_no_cell() -> None:
-    by_stage = Subject("torch.sin", "unary", {}, ("float64",), REALS, excluded=(Entry(("vjp",), REALS),))
-    by_layout = Subject("torch.sin", "unary", {}, ("float64",), REALS, excluded=(Entry((), REALS, "transposed"),))
+    by_stage = Subject(
+        "torch.sin", "unary", {}, ("float64",), REALS, excluded=(Entry(("vjp",), REALS),)
+    )
+    by_layout = Subject(
+        "torch.sin", "unary", {}, ("float64",), REALS, excluded=(Entry((), REALS, "transposed"),)
+    )
     for draw, excluded in (
         (Draw(by_stage, "float64", ("vmap", "vjp")), True),
         (Draw(by_stage, "float64", ("vmap",)), False),
@@ -154,10 +208,23 @@ def test_derivatives_are_counted() -> None:
 
 
 def test_a_finding_is_a_row_that_the_matrix_takes_and_a_program(tmp_path: Path) -> None:
-    found = Finding("torch.sin", "float64", "vmap . vjp", "transposed", "ordinary", "loop", "Mismatch", "off", "torch.sin", "print(1)\n")
+    found = Finding(
+        "torch.sin",
+        "float64",
+        "vmap . vjp",
+        "transposed",
+        "ordinary",
+        "loop",
+        "Mismatch",
+        "off",
+        "torch.sin",
+        "print(1)\n",
+    )
     write(tmp_path / "out", [found], "torch")
     assert (tmp_path / "out" / "001_torch_sin.py").read_text() == "print(1)\n"
-    assert json.loads((tmp_path / "out" / "findings.json").read_text())[0]["pipeline"] == "vmap . vjp"
+    assert (
+        json.loads((tmp_path / "out" / "findings.json").read_text())[0]["pipeline"] == "vmap . vjp"
+    )
     families = "families: {own: {title: Own., ops: [torch.sin]}}\ntiers: {smoke: {}, default: {}, full: {}}\n"
     head = "version: 1\ndtypes: {real: [float64]}\ntargets: {default: torch, names: [torch]}\n"
     matrix = tmp_path / "matrix.yaml"
@@ -166,18 +233,38 @@ def test_a_finding_is_a_row_that_the_matrix_takes_and_a_program(tmp_path: Path) 
     assert "vmap . vjp" in (tmp_path / "generated" / "test_own.py").read_text()
 
 
-def test_an_op_that_kills_the_process_is_left_out_and_the_rest_goes_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_op_that_kills_the_process_is_left_out_and_the_rest_goes_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     matrix = tmp_path / "matrix.yaml"
     matrix.write_text(MATRIX)
     out = tmp_path / "out"
-    code = main(["soak", "--matrix", str(matrix), "--minutes", "5", "--most", "1", "--target", "torch", "--seed", "0", "--out", str(out)])
+    code = main(
+        [
+            "soak",
+            "--matrix",
+            str(matrix),
+            "--minutes",
+            "5",
+            "--most",
+            "1",
+            "--target",
+            "torch",
+            "--seed",
+            "0",
+            "--out",
+            str(out),
+        ]
+    )
     text = capfd.readouterr().out
     assert code == 1
     assert "left out, since the op itself or its reference crashed" in text
     assert {one["op"] for one in json.loads((out / "findings.json").read_text())} == {"own.wrong"}
 
 
-def test_a_glob_that_matches_no_op_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_glob_that_matches_no_op_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     matrix = tmp_path / "matrix.yaml"
     matrix.write_text(MATRIX)
     assert main(["soak", "--matrix", str(matrix), "--op", "nothing.*"]) == 2

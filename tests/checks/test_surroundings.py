@@ -27,7 +27,11 @@ class Confused(TorchTarget):
 
     def forward(self, f: Any) -> Any:
         def g(*args: Any) -> Any:
-            inside = _get_current_dispatch_mode_stack() or _get_current_function_mode_stack() or torch.is_inference_mode_enabled()
+            inside = (
+                _get_current_dispatch_mode_stack()
+                or _get_current_function_mode_stack()
+                or torch.is_inference_mode_enabled()
+            )
             return tuple(y + 1 if inside else y for y in f(*args))
 
         return g
@@ -37,7 +41,9 @@ class Confused(TorchTarget):
 def test_a_target_that_a_mode_confuses_is_noticed(mode: str) -> None:
     case("torch.sin", axes=[("under", mode)]).assert_same("forward", against="eager")
     with pytest.raises(Mismatch):
-        case("torch.sin", target=Confused(), axes=[("under", mode)]).assert_same("forward", against="eager")
+        case("torch.sin", target=Confused(), axes=[("under", mode)]).assert_same(
+            "forward", against="eager"
+        )
 
 
 def without_autocast(x: Any, y: Any) -> Any:
@@ -56,7 +62,9 @@ class Redrawing(TorchTarget):
     """A target whose checkpoints draw other numbers in the second run."""
 
     def checkpoint(self, f: Any, args: Any, cotangents: Any, *, reentrant: bool) -> Any:
-        outputs = torch.utils.checkpoint.checkpoint(f, *args, use_reentrant=reentrant, preserve_rng_state=False)
+        outputs = torch.utils.checkpoint.checkpoint(
+            f, *args, use_reentrant=reentrant, preserve_rng_state=False
+        )
         torch.autograd.backward(outputs, tuple(cotangents))
         return outputs, tuple(x.grad for x in args if x.requires_grad)
 
@@ -65,7 +73,9 @@ class Redrawing(TorchTarget):
 def test_a_checkpoint_that_draws_again_is_noticed(way: str) -> None:
     case("torch.sin", axes=[("reentrant", way)]).assert_same("checkpoint", against="upstream")
     with pytest.raises(Mismatch, match="largest error"):
-        case("torch.sin", target=Redrawing(), axes=[("reentrant", way)]).assert_same("checkpoint", against="upstream")
+        case("torch.sin", target=Redrawing(), axes=[("reentrant", way)]).assert_same(
+            "checkpoint", against="upstream"
+        )
 
 
 class Wrong(TorchTarget):
@@ -79,12 +89,18 @@ class Wrong(TorchTarget):
 def test_a_functional_derivative_that_is_off_is_noticed(name: str) -> None:
     case("torch.mul", only=0).assert_same(f"functional.{name}", against="upstream")
     with pytest.raises(Mismatch, match="largest error"):
-        case("torch.mul", target=Wrong(), only=0).assert_same(f"functional.{name}", against="upstream")
+        case("torch.mul", target=Wrong(), only=0).assert_same(
+            f"functional.{name}", against="upstream"
+        )
 
 
 def test_a_write_over_an_input_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     case("torch.sin").assert_same("forward", against="eager", form="out_of_input")
-    planted(monkeypatch, call=lambda x: x.sin().reshape(-1), out=lambda x, out: out.fill_(0).add_(x.reshape(-1).clone()).sin_())
+    planted(
+        monkeypatch,
+        call=lambda x: x.sin().reshape(-1),
+        out=lambda x, out: out.fill_(0).add_(x.reshape(-1).clone()).sin_(),
+    )
     with pytest.raises(Mismatch, match="memory of an input"):
         case("torch.sin").assert_same("forward", against="eager", form="out_of_input")
 
@@ -104,29 +120,46 @@ def test_where_no_input_has_memory_for_a_result_there_is_nothing_to_compare() ->
 def test_a_result_that_changes_in_a_file_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     case("torch.transpose_copy").assert_same("forward", against="eager", form="reloaded")
     load = torch.load
-    monkeypatch.setattr(torch, "load", lambda *args, **kwargs: tuple(x.clone().contiguous() + 1 for x in load(*args, **kwargs)))
+    monkeypatch.setattr(
+        torch,
+        "load",
+        lambda *args, **kwargs: tuple(x.clone().contiguous() + 1 for x in load(*args, **kwargs)),
+    )
     with pytest.raises(Mismatch):
         case("torch.sin").assert_same("forward", against="eager", form="reloaded")
 
 
 def without_bits(x: Any) -> Any:
     """The memory of `x`, whatever its lazy bits say."""
-    return torch.empty(0, dtype=x.dtype).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride()).sin()
+    return (
+        torch.empty(0, dtype=x.dtype)
+        .set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
+        .sin()
+    )
 
 
 @pytest.mark.parametrize("layout", ["conjugated", "negated"])
-def test_an_op_that_reads_memory_without_its_bits_is_noticed(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_op_that_reads_memory_without_its_bits_is_noticed(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case("torch.sin", "complex128").assert_same("forward", against="eager", layout=layout)
     planted(monkeypatch, call=lambda x: without_bits(x) if x.is_conj() or x.is_neg() else x.sin())
     with pytest.raises(Mismatch):
         case("torch.sin", "complex128").assert_same("forward", against="eager", layout=layout)
 
 
-def test_an_op_whose_fake_results_lie_in_another_order_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_op_whose_fake_results_lie_in_another_order_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     case("torch.sin").assert_same("forward", against="fake")
     from torch._subclasses import FakeTensor
 
-    planted(monkeypatch, call=lambda x: x.sin().t().contiguous().t() if isinstance(x, FakeTensor) and x.ndim == 2 else x.sin())
+    planted(
+        monkeypatch,
+        call=lambda x: (
+            x.sin().t().contiguous().t() if isinstance(x, FakeTensor) and x.ndim == 2 else x.sin()
+        ),
+    )
     with pytest.raises(Mismatch, match="as a fake tensor"):
         case("torch.sin").assert_same("forward", against="fake")
 

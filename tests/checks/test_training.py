@@ -53,7 +53,9 @@ def test_a_right_target_passes(step: str, trains: str) -> None:
 
 
 def test_a_model_may_be_a_pipeline() -> None:
-    assert train(load("runtime"), pipeline="training . vmap", optimizer="adam", trains="jitted") == 1
+    assert (
+        train(load("runtime"), pipeline="training . vmap", optimizer="adam", trains="jitted") == 1
+    )
 
 
 def test_a_model_of_one_input_learns_that_input() -> None:
@@ -63,8 +65,12 @@ def test_a_model_of_one_input_learns_that_input() -> None:
 class _Forgetful(RuntimeTarget):
     """Has no state of the optimizer from step to step."""
 
-    def training(self, train: Callable[..., Any], parameters: Sequence[Tensor], *, session: bool) -> tuple[Tensor, ...]:
-        handle = register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: optimizer.state.clear())
+    def training(
+        self, train: Callable[..., Any], parameters: Sequence[Tensor], *, session: bool
+    ) -> tuple[Tensor, ...]:
+        handle = register_optimizer_step_pre_hook(
+            lambda optimizer, args, kwargs: optimizer.state.clear()
+        )
         try:
             return super().training(train, parameters, session=session)
         finally:
@@ -72,7 +78,9 @@ class _Forgetful(RuntimeTarget):
 
 
 def test_a_step_that_forgets_momentum_is_seen() -> None:
-    with pytest.raises(Mismatch, match=r"\(parameter 0 after step 1\) of 40, float64\[2, 3\]: largest error"):
+    with pytest.raises(
+        Mismatch, match=r"\(parameter 0 after step 1\) of 40, float64\[2, 3\]: largest error"
+    ):
         train(_Forgetful(), optimizer="momentum", trains="eagerly")
     with pytest.raises(Mismatch, match=r"\(parameter 0 after step 1\)"):
         train(_Forgetful(), optimizer="adam", trains="eagerly")
@@ -85,7 +93,9 @@ class _Changed(RuntimeTarget):
         self.after = after
         self.leaves: Sequence[Tensor] = ()
 
-    def training(self, train: Callable[..., Any], parameters: Sequence[Tensor], *, session: bool) -> tuple[Tensor, ...]:
+    def training(
+        self, train: Callable[..., Any], parameters: Sequence[Tensor], *, session: bool
+    ) -> tuple[Tensor, ...]:
         def watched(leaves: Sequence[Tensor]) -> Any:
             self.leaves = leaves
             return train(leaves)
@@ -121,13 +131,19 @@ def _frozen(k: int, leaves: Sequence[Tensor], found: Any) -> Any:
 
 
 FAULTS = {
-    "a gradient that is not assigned": (_without_a_gradient, r"\(\.grad of parameter 1 after step 0\) has shape \[0\], expected \[2\]"),
+    "a gradient that is not assigned": (
+        _without_a_gradient,
+        r"\(\.grad of parameter 1 after step 0\) has shape \[0\], expected \[2\]",
+    ),
     "a parameter off by 1e-6": (
         _off_by_a_little,
         r"\(parameter 0 after step 2\) of 40, float64\[2, 3\]: largest error 1e-06 at index \[0, 0\]",
     ),
     "a frozen parameter": (_frozen, r"\(flag of parameter 0 after step 3\)"),
-    "the loss of another call": (lambda k, leaves, found: (found[0] * (1 + 1e-6 * k),), r"\(result 0 of step 1\)"),
+    "the loss of another call": (
+        lambda k, leaves, found: (found[0] * (1 + 1e-6 * k),),
+        r"\(result 0 of step 1\)",
+    ),
 }
 
 
@@ -139,7 +155,9 @@ def test_a_mistake_of_a_call_is_seen_and_named(fault: str) -> None:
 
 
 def test_the_same_calls_without_a_mistake_pass() -> None:
-    assert train(_Changed(lambda k, leaves, found: found), optimizer="momentum", trains="jitted") == 1
+    assert (
+        train(_Changed(lambda k, leaves, found: found), optimizer="momentum", trains="jitted") == 1
+    )
 
 
 class _Eager(RuntimeTarget):
@@ -162,7 +180,10 @@ def test_a_step_that_is_not_captured_is_no_jitted_one() -> None:
 
 
 def test_memory_that_is_not_taken_is_seen() -> None:
-    with pytest.raises(Mismatch, match=r"\(memory of donated parameter 0 after step 0\) has shape \[2, 3\], expected \[0\]"):
+    with pytest.raises(
+        Mismatch,
+        match=r"\(memory of donated parameter 0 after step 0\) has shape \[2, 3\], expected \[0\]",
+    ):
         train(_Greedless(), optimizer="momentum", step="donated", trains="jitted")
     assert train(load("runtime"), optimizer="momentum", step="donated", trains="jitted") == 1
 
@@ -191,5 +212,11 @@ def test_the_reference_takes_the_memory_of_donated_lists() -> None:
 
 def test_a_message_gets_the_name_of_its_output() -> None:
     program = Program(lambda target: lambda: (), (), (), 0, names=("loss", "weight"))
-    assert program.named("output 1 of 2, float64[3]: largest error 1") == "output 1 (weight) of 2, float64[3]: largest error 1"
-    assert program.named("output 2 of 2") == "output 2 of 2" and program.named("2 outputs") == "2 outputs"
+    assert (
+        program.named("output 1 of 2, float64[3]: largest error 1")
+        == "output 1 (weight) of 2, float64[3]: largest error 1"
+    )
+    assert (
+        program.named("output 2 of 2") == "output 2 of 2"
+        and program.named("2 outputs") == "2 outputs"
+    )

@@ -22,7 +22,9 @@ from gen.cluster.work import release, run_group
 from gen.report.rules import rules_table
 
 ROOT = Path(__file__).parents[2]
-MODULE = 'from gen.checks import cases, op\n@cases(op("a", smoke="float64"))\ndef test_vjp(case): ...\n'
+MODULE = (
+    'from gen.checks import cases, op\n@cases(op("a", smoke="float64"))\ndef test_vjp(case): ...\n'
+)
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +47,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["test_a.py", "--target", "torch", "--rules"], "--rules: target torch offers no rules"),
     ],
 )
-def test_a_run_of_nothing_is_refused(args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_nothing_is_refused(
+    args: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["run", *args]) == 2
     assert says in capsys.readouterr().err
 
@@ -57,7 +61,9 @@ def test_a_size_that_is_none_is_refused(size: str, capsys: pytest.CaptureFixture
     assert "expected a size, as 500M or 4G" in capsys.readouterr().err
 
 
-def test_without_distributed_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_distributed_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     monkeypatch.setitem(sys.modules, "dask.config", None)
     assert main(["run", "test_a.py", "--target", "torch"]) == 2
@@ -65,7 +71,12 @@ def test_without_distributed_the_error_says_what_to_install(monkeypatch: pytest.
 
 
 def test_devices_but_the_cpu_s_are_routed_to_gpu_workers() -> None:
-    assert [resource_of(device) for device in ("cpu", "meta", "cuda", "cuda:1")] == ["CPU", "CPU", "GPU", "GPU"]
+    assert [resource_of(device) for device in ("cpu", "meta", "cuda", "cuda:1")] == [
+        "CPU",
+        "CPU",
+        "GPU",
+        "GPU",
+    ]
 
 
 def test_the_digest_of_the_code_is_the_same_in_every_process() -> None:
@@ -95,7 +106,9 @@ def test_a_group_is_split_into_about_equal_parts() -> None:
 def test_the_coordinator_and_the_workers_of_dask_need_no_torch() -> None:
     """Which takes seconds and some 200 MB; the processes that run cells load it."""
     program = "import sys, gen.cluster.command, gen.cluster.work, gen.cluster.serving; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "False"
 
 
@@ -139,7 +152,9 @@ def test_vjp(case):
 """
 
 
-def test_the_rules_that_each_cell_runs_are_in_the_results_when_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rules_that_each_cell_runs_are_in_the_results_when_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "test_demo.py").write_text(DERIVATIVES)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setattr(command, "connected", nowhere)
@@ -150,4 +165,7 @@ def test_the_rules_that_each_cell_runs_are_in_the_results_when_asked_for(folder:
     assert ran == {"torch.sin": {"sin vjp self"}, "torch.cos": {"cos vjp self"}}
     table = rules_table(found)
     assert table is not None and ("sin vjp self", 1) in table.cells
-    assert "tan vjp self" in dict(table.unrun)["vjp"] and "sin vjp self" not in dict(table.unrun)["vjp"]
+    assert (
+        "tan vjp self" in dict(table.unrun)["vjp"]
+        and "sin vjp self" not in dict(table.unrun)["vjp"]
+    )

@@ -19,18 +19,38 @@ from gen.cluster.groups import Selection, groups
 from gen.cluster.job import Answer, Group, Job, differences
 from gen.cluster.output import Output
 
-HEADER = {"matrix": "m", "target": "torch", "device": "cpu", "tier": "full", "torch": "2.13.0", "narrowed": "no"}
+HEADER = {
+    "matrix": "m",
+    "target": "torch",
+    "device": "cpu",
+    "tier": "full",
+    "torch": "2.13.0",
+    "narrowed": "no",
+}
 
 
 def made(count: int, size: int) -> list[Group]:
-    cells = [("test_vjp", Cell(f"op{number}", "float64", (), "full", ())) for number in range(count)]
-    return [Group("test_a.py", tuple(cells[begin : begin + size])) for begin in range(0, count, size)]
+    cells = [
+        ("test_vjp", Cell(f"op{number}", "float64", (), "full", ())) for number in range(count)
+    ]
+    return [
+        Group("test_a.py", tuple(cells[begin : begin + size])) for begin in range(0, count, size)
+    ]
 
 
 def answered(group: Group) -> Answer:
     cells = []
     for node, (_, cell) in zip(group.nodes(), group.cells, strict=True):
-        cells.append(("passed", line_of(CellResult(cell.id, "a", cell.op, cell.dtype, "vjp", {}, "passed", "", 0.01, 1, node))))
+        cells.append(
+            (
+                "passed",
+                line_of(
+                    CellResult(
+                        cell.id, "a", cell.op, cell.dtype, "vjp", {}, "passed", "", 0.01, 1, node
+                    )
+                ),
+            )
+        )
     return Answer(tuple(cells), frozenset(), {}, 0.01)
 
 
@@ -74,12 +94,19 @@ def silent(_: Coordinator) -> None: ...
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_cells_that_kill_their_worker_are_found_and_all_others_pass(tmp_path: Path, seed: int) -> None:
+def test_cells_that_kill_their_worker_are_found_and_all_others_pass(
+    tmp_path: Path, seed: int
+) -> None:
     deadly = {"op3", "op4", "op77", "op250"}
-    pool, output = Simulated(deadly, random.Random(seed)), Output(tmp_path / "r", HEADER, resume=False)
+    pool, output = (
+        Simulated(deadly, random.Random(seed)),
+        Output(tmp_path / "r", HEADER, resume=False),
+    )
     Coordinator(iter(made(300, 40)), pool, output, silent).run()
     output.close(complete=True, whole=True)
-    assert outcomes(tmp_path / "r") == {f"op{number}": "crashed" if f"op{number}" in deadly else "passed" for number in range(300)}
+    assert outcomes(tmp_path / "r") == {
+        f"op{number}": "crashed" if f"op{number}" in deadly else "passed" for number in range(300)
+    }
     assert next(cell.why for cell in read(tmp_path / "r").cells if cell.op == "op77") == (
         "its worker died, each of the 2 times that it ran alone: worker 1"
     )
@@ -101,7 +128,9 @@ def test_a_suspect_runs_with_nothing_beside_it_and_is_innocent_if_it_passes(tmp_
     output = Output(tmp_path / "r", HEADER, resume=False)
     Coordinator(iter(made(20, 5)), Once(set(), random.Random(0)), output, silent).run()
     output.close(complete=True, whole=True)
-    assert set(outcomes(tmp_path / "r").values()) == {"passed"} and len(outcomes(tmp_path / "r")) == 20
+    assert (
+        set(outcomes(tmp_path / "r").values()) == {"passed"} and len(outcomes(tmp_path / "r")) == 20
+    )
 
 
 def test_groups_are_taken_only_when_there_is_room(tmp_path: Path) -> None:
@@ -140,10 +169,18 @@ def test_a_run_that_stops_at_any_round_goes_on_without_loss(tmp_path: Path) -> N
         left = (
             Group(group.module, cells)
             for group in made(200, 10)
-            if (cells := tuple(one for one, node in zip(group.cells, group.nodes(), strict=True) if not output.has(node)))
+            if (
+                cells := tuple(
+                    one
+                    for one, node in zip(group.cells, group.nodes(), strict=True)
+                    if not output.has(node)
+                )
+            )
         )
         try:
-            Coordinator(left, Simulated({"op9"}, generator), output, after(generator.randint(0, 9))).run()
+            Coordinator(
+                left, Simulated({"op9"}, generator), output, after(generator.randint(0, 9))
+            ).run()
         except Stop:
             if turn % 2:
                 output.close(complete=False, whole=True)
@@ -154,16 +191,23 @@ def test_a_run_that_stops_at_any_round_goes_on_without_loss(tmp_path: Path) -> N
         output.close(complete=True, whole=True)
         break
     assert len(outcomes(path)) == 200
-    assert read(path).end["complete"] and sum(json.loads(line)["event"] == "end" for line in path.read_text().splitlines()) == 1
+    assert (
+        read(path).end["complete"]
+        and sum(json.loads(line)["event"] == "end" for line in path.read_text().splitlines()) == 1
+    )
 
 
 def test_a_run_of_other_cells_does_not_go_on_in_the_file(tmp_path: Path) -> None:
     Output(tmp_path / "r", HEADER, resume=False).close(complete=False, whole=True)
-    with pytest.raises(ResultsError, match=r"is of another run: tier full, now smoke; torch 2\.13\.0, now 2\.14\.0"):
+    with pytest.raises(
+        ResultsError, match=r"is of another run: tier full, now smoke; torch 2\.13\.0, now 2\.14\.0"
+    ):
         Output(tmp_path / "r", {**HEADER, "tier": "smoke", "torch": "2.14.0"}, resume=True)
 
 
-def test_a_run_that_notes_rules_does_not_go_on_in_a_file_of_one_that_did_not(tmp_path: Path) -> None:
+def test_a_run_that_notes_rules_does_not_go_on_in_a_file_of_one_that_did_not(
+    tmp_path: Path,
+) -> None:
     """The report would say of rules that earlier cells ran that no cell ran them."""
     Output(tmp_path / "r", HEADER, resume=False).close(complete=False, whole=True)
     with pytest.raises(ResultsError, match="is of another run: rules None, now noted"):
@@ -195,35 +239,65 @@ def test_vmap(case): ...
 def of(folder: Path, seconds: float = 0.0, **selection: tuple[str, ...]) -> list[list[str]]:
     chosen = Selection("full", **selection)  # type: ignore[arg-type]  # tuples of globs
     return [
-        group.nodes() for group in groups(find(["."], folder), chosen, Durations({"vjp": 1.0, "vmap": 2.0}), seconds, lambda node: False)
+        group.nodes()
+        for group in groups(
+            find(["."], folder),
+            chosen,
+            Durations({"vjp": 1.0, "vmap": 2.0}),
+            seconds,
+            lambda node: False,
+        )
     ]
 
 
-def test_groups_take_about_the_seconds_asked_for_and_keep_the_cells_of_an_op_together(tmp_path: Path) -> None:
+def test_groups_take_about_the_seconds_asked_for_and_keep_the_cells_of_an_op_together(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "test_a.py").write_text(MODULE)
     assert of(tmp_path, 4.0) == [
-        ["test_a.py::test_vjp[a-float32]", "test_a.py::test_vjp[a-float64]", "test_a.py::test_vmap[a-float64]"],
+        [
+            "test_a.py::test_vjp[a-float32]",
+            "test_a.py::test_vjp[a-float64]",
+            "test_a.py::test_vmap[a-float64]",
+        ],
         ["test_a.py::test_vjp[b-float32]", "test_a.py::test_vmap[c-int64]"],
     ]
 
 
 def test_globs_narrow_a_run(tmp_path: Path) -> None:
     (tmp_path / "test_a.py").write_text(MODULE)
-    assert of(tmp_path, op=("[bc]",)) == [["test_a.py::test_vjp[b-float32]"], ["test_a.py::test_vmap[c-int64]"]]
+    assert of(tmp_path, op=("[bc]",)) == [
+        ["test_a.py::test_vjp[b-float32]"],
+        ["test_a.py::test_vmap[c-int64]"],
+    ]
     assert of(tmp_path, check=("vm*",), dtype=("float*",)) == [["test_a.py::test_vmap[a-float64]"]]
     assert Selection("full", op=("a", "b")).narrowed() == "--op a b"
 
 
 def test_many_ids_are_told_apart_in_a_few_words() -> None:
-    first, second = (Selection("full", ids=frozenset(f"test_a.py::test_vjp[{n}]" for n in range(count, 100))) for count in (0, 1))
-    assert first.narrowed().startswith("ids 100 with digest ") and first.narrowed()[-12:] != second.narrowed()[-12:]
+    first, second = (
+        Selection("full", ids=frozenset(f"test_a.py::test_vjp[{n}]" for n in range(count, 100)))
+        for count in (0, 1)
+    )
+    assert (
+        first.narrowed().startswith("ids 100 with digest ")
+        and first.narrowed()[-12:] != second.narrowed()[-12:]
+    )
 
 
 def test_a_worker_with_other_files_or_versions_is_told_apart(tmp_path: Path) -> None:
     (tmp_path / "test_a.py").write_text(MODULE)
     own = {"code": "c", "torch": "2.13.0", "python": "3.11"}
     modules = find(["."], tmp_path)
-    job = Job("j", "torch", "cpu", "2026-01-01", (), tuple((m.name, m.digest) for m in modules), tuple(own.items()))
+    job = Job(
+        "j",
+        "torch",
+        "cpu",
+        "2026-01-01",
+        (),
+        tuple((m.name, m.digest) for m in modules),
+        tuple(own.items()),
+    )
     assert differences(job, modules, own) == []
     assert differences(job, modules, {**own, "torch": "2.12.0"}) == ["torch 2.12.0, not 2.13.0"]
     (tmp_path / "test_a.py").write_text(MODULE + "\n")

@@ -18,7 +18,9 @@ import pytest
 from gen.checks.results import CellResult, read
 
 ROOT = Path(__file__).parents[2]
-needs_distributed = pytest.mark.skipif(find_spec("distributed") is None, reason="distributed is not installed")
+needs_distributed = pytest.mark.skipif(
+    find_spec("distributed") is None, reason="distributed is not installed"
+)
 
 DEADLY = """
 import ctypes, os, signal, time
@@ -77,11 +79,16 @@ def command(*args: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
 
 
 def gen_run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*args), cwd=folder, env=environment(), capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        command(*args), cwd=folder, env=environment(), capture_output=True, text=True, timeout=300
+    )
 
 
 def cells_of(folder: Path) -> dict[str, CellResult]:
@@ -104,15 +111,32 @@ def resident(pid: int) -> int:
 def test_every_cell_has_one_outcome_when_cells_and_workers_die(tmp_path: Path) -> None:
     (tmp_path / "test_demo.py").write_text(DEADLY)
     limits = ["--cell-timeout", "4", "--cell-memory", "2G", "--group-seconds", "0.08"]
-    whole = command("test_demo.py", "--target", "torch", "--cluster", "local:2", "--results", "results.jsonl", *limits)
+    whole = command(
+        "test_demo.py",
+        "--target",
+        "torch",
+        "--cluster",
+        "local:2",
+        "--results",
+        "results.jsonl",
+        *limits,
+    )
     memory: list[int] = []
-    with subprocess.Popen(whole, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+    with subprocess.Popen(
+        whole,
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as run:
         while run.poll() is None:
             time.sleep(0.05)
             pid = tmp_path / "pid"
             if not memory and pid.exists():
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid.read_text()), signal.SIGKILL)  # a worker that dies of something outside
+                    # a worker that dies of something outside
+                    os.kill(int(pid.read_text()), signal.SIGKILL)
                 pid.rename(tmp_path / "killed")
             if (tmp_path / "killed").exists():
                 memory.append(resident(run.pid))
@@ -148,13 +172,30 @@ def hear_interrupts() -> None:
 @needs_distributed
 def test_a_run_that_is_stopped_goes_on_with_what_is_left(tmp_path: Path) -> None:
     (tmp_path / "test_demo.py").write_text(PEACEFUL)
-    whole = ["test_demo.py", "--target", "torch", "--cluster", "local:1", "--results", "results.jsonl", "--group-seconds", "0.05"]
+    whole = [
+        "test_demo.py",
+        "--target",
+        "torch",
+        "--cluster",
+        "local:1",
+        "--results",
+        "results.jsonl",
+        "--group-seconds",
+        "0.05",
+    ]
     results = tmp_path / "results.jsonl"
     running = subprocess.Popen(
-        command(*whole), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts
+        command(*whole),
+        cwd=tmp_path,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_interrupts,
     )
     with running as run:
-        while run.poll() is None and not (results.exists() and results.read_text().count("\n") > 10):
+        while run.poll() is None and not (
+            results.exists() and results.read_text().count("\n") > 10
+        ):
             time.sleep(0.02)
         run.send_signal(signal.SIGINT)
         _, said = run.communicate(timeout=300)
@@ -163,7 +204,9 @@ def test_a_run_that_is_stopped_goes_on_with_what_is_left(tmp_path: Path) -> None
     assert f"stopped; {before} cells have an outcome, and --resume runs the others" in said
     again = gen_run(tmp_path, *whole, "--resume")
     assert again.returncode == 0, again.stderr
-    assert {cell.outcome for cell in cells_of(tmp_path).values()} == {"passed"} and len(cells_of(tmp_path)) == 60
+    assert {cell.outcome for cell in cells_of(tmp_path).values()} == {"passed"} and len(
+        cells_of(tmp_path)
+    ) == 60
 
 
 @needs_distributed
@@ -171,20 +214,60 @@ def test_a_worker_of_another_version_stops_the_run_and_is_named(tmp_path: Path) 
     (tmp_path / "test_demo.py").write_text(PEACEFUL + "import os\nos.environ['X'] = '1'\n")
     (tmp_path / "other").mkdir()
     (tmp_path / "other/test_demo.py").write_text(PEACEFUL)
-    scheduler = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
+    scheduler = [
+        sys.executable,
+        "-m",
+        "distributed.cli.dask_scheduler",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--no-dashboard",
+    ]
     scheduler += ["--scheduler-file", str(tmp_path / "scheduler.json")]
-    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(tmp_path / "scheduler.json"), "--no-nanny"]
+    worker = [
+        sys.executable,
+        "-m",
+        "distributed.cli.dask_worker",
+        "--scheduler-file",
+        str(tmp_path / "scheduler.json"),
+        "--no-nanny",
+    ]
     worker += ["--no-dashboard", "--nthreads", "1", "--resources"]
     quiet = {"env": environment(), "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     started = [subprocess.Popen(scheduler, cwd=tmp_path, **quiet)]  # type: ignore[call-overload]
     try:
         address = address_in(tmp_path / "scheduler.json")
         started.append(subprocess.Popen([*worker, "CPU=1"], cwd=tmp_path / "other", **quiet))  # type: ignore[call-overload]
-        came = gen_run(tmp_path, "test_demo.py", "--target", "torch", "--cluster", address, "--results", "results.jsonl")
+        came = gen_run(
+            tmp_path,
+            "test_demo.py",
+            "--target",
+            "torch",
+            "--cluster",
+            address,
+            "--results",
+            "results.jsonl",
+        )
         assert came.returncode == 2
-        assert "another matrix: test_demo.py differs; give every worker the same commit" in came.stderr
-        came = gen_run(tmp_path, "test_demo.py", "--device", "cuda", "--cluster", address, "--results", "results.jsonl")
-        assert came.returncode == 2 and "no worker offers the resource GPU, which cells on cuda need; start some with" in came.stderr
+        assert (
+            "another matrix: test_demo.py differs; give every worker the same commit" in came.stderr
+        )
+        came = gen_run(
+            tmp_path,
+            "test_demo.py",
+            "--device",
+            "cuda",
+            "--cluster",
+            address,
+            "--results",
+            "results.jsonl",
+        )
+        assert (
+            came.returncode == 2
+            and "no worker offers the resource GPU, which cells on cuda need; start some with"
+            in came.stderr
+        )
     finally:
         for process in started:
             process.kill()
@@ -202,6 +285,18 @@ def address_in(file: Path) -> str:
 @needs_distributed
 def test_a_scheduler_that_does_not_answer_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "test_demo.py").write_text(PEACEFUL)
-    came = gen_run(tmp_path, "test_demo.py", "--target", "torch", "--cluster", "tcp://127.0.0.1:9", "--results", "results.jsonl")
-    assert came.returncode == 2 and "is `dask scheduler` running there, and is the port open?" in came.stderr
+    came = gen_run(
+        tmp_path,
+        "test_demo.py",
+        "--target",
+        "torch",
+        "--cluster",
+        "tcp://127.0.0.1:9",
+        "--results",
+        "results.jsonl",
+    )
+    assert (
+        came.returncode == 2
+        and "is `dask scheduler` running there, and is the port open?" in came.stderr
+    )
     assert not (tmp_path / "results.jsonl").exists()

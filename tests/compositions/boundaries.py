@@ -200,7 +200,14 @@ def written_in_turn(x: Tensor) -> Results:
         a, b, c = x * factor, x.sin(), x.cos()
         before = [t._version for t in (a, b, c)]
         same, sums = f(a, b, c)
-        found += [sums, same is a, *(t._version - n for t, n in zip((a, b, c), before, strict=True)), a, b * x, c * x]
+        found += [
+            sums,
+            same is a,
+            *(t._version - n for t, n in zip((a, b, c), before, strict=True)),
+            a,
+            b * x,
+            c * x,
+        ]
     return tuple(found)
 
 
@@ -303,7 +310,12 @@ def rebound_numbers(x: Tensor) -> Results:
 
     f = compiled(g)
     found = [f(x), f(x)]
-    for change in ({"rate": 1.5}, {"rate": -2.0}, {"twice": True}, {"function": torch.exp, "twice": False}):
+    for change in (
+        {"rate": 1.5},
+        {"rate": -2.0},
+        {"twice": True},
+        {"function": torch.exp, "twice": False},
+    ):
         options.update(change)
         found.append(f(x))
     shift.number = 3.0
@@ -323,7 +335,9 @@ class Normed(nn.Module):
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
         self.scale = 0.5
-        self.register_buffer("mean", torch.zeros(weight.shape[0], dtype=weight.dtype, device=weight.device))
+        self.register_buffer(
+            "mean", torch.zeros(weight.shape[0], dtype=weight.dtype, device=weight.device)
+        )
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64, device=weight.device))
         self.register_buffer("weight", weight)
 

@@ -37,14 +37,36 @@ def numbers_in_turn(x: Tensor) -> Results:
 def numbers_as_places(x: Tensor) -> Results:
     """Numbers that say a dimension, a size and a place."""
     f = compiled(lambda a, dim, *, start, size: a.cumsum(dim).narrow(0, start, size) * size)
-    return f(x, 0, start=1, size=2), f(x, 1, start=1, size=2), f(x, -1, start=0, size=3), f(x, 0, start=1, size=1)
+    return (
+        f(x, 0, start=1, size=2),
+        f(x, 1, start=1, size=2),
+        f(x, -1, start=0, size=3),
+        f(x, 0, start=1, size=1),
+    )
 
 
 def shapes_in_turn(x: Tensor) -> Results:
     """a / rows + Σa of other sizes, ranks, layouts and dtypes in turn."""
-    f = compiled(lambda a: (a / a.shape[0] + a.sum(), a.shape[-1], a.new_ones(a.shape[0]) * a.reshape(a.shape[0], -1).sum(1)))
+    f = compiled(
+        lambda a: (
+            a / a.shape[0] + a.sum(),
+            a.shape[-1],
+            a.new_ones(a.shape[0]) * a.reshape(a.shape[0], -1).sum(1),
+        )
+    )
     wide = torch.cat([x, x])
-    given = (x, x[:2], x.sin(), wide, x.t(), x[:, :1], x.reshape(-1), x[:1], x.to(torch.complex64), x[:2])
+    given = (
+        x,
+        x[:2],
+        x.sin(),
+        wide,
+        x.t(),
+        x[:, :1],
+        x.reshape(-1),
+        x[:1],
+        x.to(torch.complex64),
+        x[:2],
+    )
     return tuple(part for a in given for part in f(a))
 
 
@@ -53,7 +75,14 @@ def gradients_in_turn(x: Tensor) -> Results:
     f = compiled(lambda a, b: a * b.sin())
     y, z = x * 2, x.cos()
     found: list[Any] = []
-    for a, b in ((y, z), (y.detach(), z), (y, z.detach()), (y.detach(), z.detach()), (y, z), (y, z.detach())):
+    for a, b in (
+        (y, z),
+        (y.detach(), z),
+        (y, z.detach()),
+        (y.detach(), z.detach()),
+        (y, z),
+        (y, z.detach()),
+    ):
         found.append(f(a, b))
         found.append(found[-1].requires_grad)
         with torch.no_grad():
@@ -82,16 +111,28 @@ def modes_inside(x: Tensor) -> Results:
 def trees(x: Tensor) -> Results:
     """Lists, dictionaries, None and keywords, as arguments and as results."""
 
-    def g(pair: list[Tensor], *, named: dict[str, Any], last: Tensor | None = None) -> dict[str, Any]:
+    def g(
+        pair: list[Tensor], *, named: dict[str, Any], last: Tensor | None = None
+    ) -> dict[str, Any]:
         total = pair[0] * named["b"] + pair[1]
-        return {"sum": total if last is None else total - last, "rest": [named["b"] * 2, None, (named["k"],)], "a": pair[1]}
+        return {
+            "sum": total if last is None else total - last,
+            "rest": [named["b"] * 2, None, (named["k"],)],
+            "a": pair[1],
+        }
 
     f = compiled(g)
     y = x.sin()
     found: list[Any] = []
     for k, last in ((1, None), (1, x), (2, None), (2, y)):
         made = f([x, y], named={"k": k, "b": x.cos()}, last=last)
-        found += [made["sum"], made["rest"][0], made["rest"][2][0], made["a"] is y, made["rest"][1] is None]
+        found += [
+            made["sum"],
+            made["rest"][0],
+            made["rest"][2][0],
+            made["a"] is y,
+            made["rest"][1] is None,
+        ]
     return tuple(found)
 
 
@@ -159,7 +200,9 @@ def of_two_parts(x: Tensor) -> Results:
 
 def some_results(x: Tensor) -> Results:
     """Results of which only some are used, in turn. √ of zeros beside them has a gradient that is infinite, and may not be asked for."""
-    f = compiled(lambda a: (a.sin().exp(), (a - a.detach()).sqrt(), a.cos() * 2, torch.ones_like(a)))
+    f = compiled(
+        lambda a: (a.sin().exp(), (a - a.detach()).sqrt(), a.cos() * 2, torch.ones_like(a))
+    )
     first, _, third, ones = f(x)
     return first * 2, f(x * 2)[2] * f(x * 2)[0], third.detach(), ones * x, f(x.cos())[2]
 
@@ -233,7 +276,9 @@ def deep(x: Tensor) -> Results:
     def g(a: Tensor, w: Tensor) -> Tensor:
         for _ in range(2):
             h = (a @ w).softmax(-1)
-            a = torch.cat([a, h.exp()], 1).tanh()[:, : a.shape[1]] + nn.functional.layer_norm(h @ w.t(), (a.shape[1],))
+            a = torch.cat([a, h.exp()], 1).tanh()[:, : a.shape[1]] + nn.functional.layer_norm(
+                h @ w.t(), (a.shape[1],)
+            )
         return a.cumsum(0).logsumexp(1)
 
     f = compiled(g)

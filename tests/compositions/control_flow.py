@@ -13,7 +13,9 @@ _operators = torch.ops.higher_order
 
 def chosen(x: Tensor, y: Tensor) -> Tensor:
     """sin(x) y where the sum of x y is positive, else x cos(y); both of one shape."""
-    found: tuple[Tensor] = _operators.cond((x * y).sum() > 0, lambda x, y: (x.sin() * y,), lambda x, y: (x * y.cos(),), (x, y))
+    found: tuple[Tensor] = _operators.cond(
+        (x * y).sum() > 0, lambda x, y: (x.sin() * y,), lambda x, y: (x * y.cos(),), (x, y)
+    )
     return found[0]
 
 
@@ -26,7 +28,9 @@ def doubled(x: Tensor) -> tuple[Tensor, Tensor]:
     def step(steps: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         return steps + 1, 2 * x + x.sin()
 
-    steps, last = _operators.while_loop(small, step, (torch.zeros((), dtype=torch.int64, device=x.device), x), ())
+    steps, last = _operators.while_loop(
+        small, step, (torch.zeros((), dtype=torch.int64, device=x.device), x), ()
+    )
     return last, steps.to(x.dtype)
 
 
@@ -43,5 +47,7 @@ def filtered(rows: Tensor, state: Tensor, weight: Tensor) -> tuple[Tensor, Tenso
 
 def mapped(rows: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """For each row (T, n): sin(row) y (T, n), and the sum of row³ (T,)."""
-    products, sums = _operators.map_impl(lambda row, y: (row.sin() * y, row.pow(3).sum()), (rows,), (y,))
+    products, sums = _operators.map_impl(
+        lambda row, y: (row.sin() * y, row.pow(3).sum()), (rows,), (y,)
+    )
     return products, sums

@@ -43,7 +43,11 @@ def _bits(x: Tensor) -> Tensor:
 def sure_coins(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Draws with probabilities zero and one, which are the probabilities, in x's shape."""
     bits = _bits(x)
-    return torch.bernoulli(bits), torch.ops.aten.bernoulli.Tensor(x, bits), torch.binomial(torch.ones_like(bits), bits)
+    return (
+        torch.bernoulli(bits),
+        torch.ops.aten.bernoulli.Tensor(x, bits),
+        torch.binomial(torch.ones_like(bits), bits),
+    )
 
 
 @only_draws

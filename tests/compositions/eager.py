@@ -44,8 +44,17 @@ def _seen(x: Tensor, *found: Any) -> Results:
 def flags(x: Tensor) -> Results:
     """What results, their aliases, views and new leaves say of themselves."""
     y, leaf = x * 2, _leaf(x)
-    asked = [(t.is_leaf, t.requires_grad, t.grad_fn is None, t._is_view()) for t in (x, y, y.detach(), leaf, y[0], y.t(), leaf[0])]
-    return _seen(x, y, *(flag for of_one in asked for flag in of_one), y[0]._base is y, y.detach()._base is None)
+    asked = [
+        (t.is_leaf, t.requires_grad, t.grad_fn is None, t._is_view())
+        for t in (x, y, y.detach(), leaf, y[0], y.t(), leaf[0])
+    ]
+    return _seen(
+        x,
+        y,
+        *(flag for of_one in asked for flag in of_one),
+        y[0]._base is y,
+        y.detach()._base is None,
+    )
 
 
 def accumulated(x: Tensor) -> Results:
@@ -76,7 +85,9 @@ def of_second_order(x: Tensor) -> Results:
     """A gradient with a history: it is differentiated, and the leaf holds what it holds."""
     leaf = _leaf(x)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Using backward\\(\\) with create_graph=True", category=UserWarning)
+        warnings.filterwarnings(
+            "ignore", message="Using backward\\(\\) with create_graph=True", category=UserWarning
+        )
         (leaf**3).sum().backward(create_graph=True)
     first = leaf.grad
     assert first is not None
@@ -127,7 +138,16 @@ def copied(x: Tensor) -> Results:
     with torch.no_grad():
         leaf.mul_(2)
     flags = [flag for t in (deep, shallow, read) for flag in (t.requires_grad, t.is_leaf)]
-    return _seen(x, shallow, deep, read, deep.grad, *flags, both[0] is both[1], _raises(lambda: copy.deepcopy(leaf * 1)))
+    return _seen(
+        x,
+        shallow,
+        deep,
+        read,
+        deep.grad,
+        *flags,
+        both[0] is both[1],
+        _raises(lambda: copy.deepcopy(leaf * 1)),
+    )
 
 
 def as_arrays(x: Tensor) -> Results:
@@ -138,7 +158,15 @@ def as_arrays(x: Tensor) -> Results:
     narrow = np.asarray(y, dtype=np.float32)
     forced = (x * 1).numpy(force=True)
     plain = [torch.from_numpy(np.array(a)) for a in (array, narrow.astype(np.float64), forced)]
-    return _seen(x, y, *plain, narrow.dtype == np.float32, sum(y.flatten().tolist()), y[0, 0].item(), _raises(lambda: _leaf(x).numpy()))
+    return _seen(
+        x,
+        y,
+        *plain,
+        narrow.dtype == np.float32,
+        sum(y.flatten().tolist()),
+        y[0, 0].item(),
+        _raises(lambda: _leaf(x).numpy()),
+    )
 
 
 def data(x: Tensor) -> Results:
@@ -150,7 +178,16 @@ def data(x: Tensor) -> Results:
     version = leaf._version
     leaf.data = x.detach()[:1] * 3
     after = leaf * 2
-    return _seen(x, after, leaf.grad, version, leaf, leaf.is_leaf, leaf.requires_grad, leaf.data.requires_grad)
+    return _seen(
+        x,
+        after,
+        leaf.grad,
+        version,
+        leaf,
+        leaf.is_leaf,
+        leaf.requires_grad,
+        leaf.data.requires_grad,
+    )
 
 
 def versions(x: Tensor) -> Results:
@@ -178,15 +215,38 @@ def switched(x: Tensor) -> Results:
     leaf.requires_grad = True
     e = leaf * 6
     asked = [t.requires_grad for t in (a, b, c, d, e)]
-    return _seen(x, a, b, c, d, e, *asked, _raises(lambda: setattr(b, "requires_grad", False)), torch.is_grad_enabled())
+    return _seen(
+        x,
+        a,
+        b,
+        c,
+        d,
+        e,
+        *asked,
+        _raises(lambda: setattr(b, "requires_grad", False)),
+        torch.is_grad_enabled(),
+    )
 
 
 def made(x: Tensor) -> Results:
     """Tensors made by another one, and what they require."""
     ones = x.new_ones((2,), requires_grad=True)
     (ones * 3).sum().backward()
-    others = x.new_zeros(2), x.new_full((2,), 4.0), x.new_tensor([1.0, 2.0], requires_grad=True), torch.ones_like(x).requires_grad_()
-    return _seen(x, others[-1], ones, ones.grad, *others, *(t.requires_grad for t in others), *(t.is_leaf for t in others))
+    others = (
+        x.new_zeros(2),
+        x.new_full((2,), 4.0),
+        x.new_tensor([1.0, 2.0], requires_grad=True),
+        torch.ones_like(x).requires_grad_(),
+    )
+    return _seen(
+        x,
+        others[-1],
+        ones,
+        ones.grad,
+        *others,
+        *(t.requires_grad for t in others),
+        *(t.is_leaf for t in others),
+    )
 
 
 def misused(x: Tensor) -> Results:

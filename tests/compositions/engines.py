@@ -36,7 +36,9 @@ def gradients_of_outputs(x: Tensor) -> Results:
     edge = offered("autograd.graph.get_gradient_edge", graph.get_gradient_edge)(y)
     by_edge = grad_of([edge], a, [x.detach()])
     flags = [unused[1] is None, a.grad is None, first[0].requires_grad]
-    return beside(x, *first, *single, unused[0], *zeros, *many, *of_inner, *same, *both, *by_edge, *flags)
+    return beside(
+        x, *first, *single, unused[0], *zeros, *many, *of_inner, *same, *both, *by_edge, *flags
+    )
 
 
 def gradients_refused(x: Tensor) -> Results:
@@ -110,13 +112,36 @@ def gradients_in_layouts(x: Tensor) -> Results:
     c.backward(cotangent)
     pair = leaf_of(x)
     (pair[0] + pair[1]).backward(cotangent[0])
-    flags = [a.grad is first, version, a.grad._version, a.grad.stride(), t.grad.stride(), sparse.is_sparse, table.grad.is_sparse]  # type: ignore[union-attr]
-    return beside(x, a.grad, t.grad, sparse.to_dense(), table.grad.to_dense(), narrow.grad, b.grad, c.grad, pair.grad, *flags, shares)  # type: ignore[union-attr]
+    flags = [
+        a.grad is first,
+        version,
+        a.grad._version,  # type: ignore[union-attr]
+        a.grad.stride(),  # type: ignore[union-attr]
+        t.grad.stride(),  # type: ignore[union-attr]
+        sparse.is_sparse,  # type: ignore[union-attr]
+        table.grad.is_sparse,  # type: ignore[union-attr]
+    ]
+    return beside(
+        x,
+        a.grad,
+        t.grad,
+        sparse.to_dense(),  # type: ignore[union-attr]
+        table.grad.to_dense(),  # type: ignore[union-attr]
+        narrow.grad,
+        b.grad,
+        c.grad,
+        pair.grad,
+        *flags,
+        shares,
+    )
 
 
 def hooks_of_passes(x: Tensor) -> Results:
     """Hooks on nodes, on several tensors at once, on what is saved, and passes inside of hooks."""
-    saved_hooks, multi = (offered(f"autograd.graph.{n}", getattr(graph, n)) for n in ("saved_tensors_hooks", "register_multi_grad_hook"))
+    saved_hooks, multi = (
+        offered(f"autograd.graph.{n}", getattr(graph, n))
+        for n in ("saved_tensors_hooks", "register_multi_grad_hook")
+    )
     seen: list[Any] = []
     a, b = leaf_of(x), leaf_of(x.cos())
     with saved_hooks(lambda t: (seen.append(t.sum().item()), t * 1)[1], lambda t: t + 0):  # type: ignore[func-returns-value]
@@ -133,18 +158,31 @@ def hooks_of_passes(x: Tensor) -> Results:
     first = a.grad * 1  # type: ignore[operator]
     handle.remove()
     y.sum().backward()
-    names = [text_number(type(y.grad_fn).__name__), text_number(node.name()), len(node.next_functions), node.next_functions[0][1]]
-    with offered("autograd.graph.disable_saved_tensors_hooks", graph.disable_saved_tensors_hooks)("not here"):
+    names = [
+        text_number(type(y.grad_fn).__name__),
+        text_number(node.name()),
+        len(node.next_functions),
+        node.next_functions[0][1],
+    ]
+    with offered("autograd.graph.disable_saved_tensors_hooks", graph.disable_saved_tensors_hooks)(
+        "not here"
+    ):
         flags = refused(lambda: saved_hooks(lambda t: t, lambda t: t).__enter__())
     with offered("autograd.graph.save_on_cpu", graph.save_on_cpu)():
         z = (c * c).sum()
-    with offered("autograd.graph.allow_mutation_on_saved_tensors", graph.allow_mutation_on_saved_tensors)():
+    with offered(
+        "autograd.graph.allow_mutation_on_saved_tensors", graph.allow_mutation_on_saved_tensors
+    )():
         t = c * 1
         out = t * t
         t.add_(1)
         kept = grad_of(out.sum(), c)[0]
-    bad = refused(lambda: _packed(saved_hooks, a, lambda t: t.add_(1)), lambda: _unpacked(saved_hooks, a))
-    return beside(x, first, a.grad, b.grad, c.grad, *seen, *names, grad_of(z, c)[0], kept, *flags, *bad)
+    bad = refused(
+        lambda: _packed(saved_hooks, a, lambda t: t.add_(1)), lambda: _unpacked(saved_hooks, a)
+    )
+    return beside(
+        x, first, a.grad, b.grad, c.grad, *seen, *names, grad_of(z, c)[0], kept, *flags, *bad
+    )
 
 
 def _packed(saved_hooks: Any, a: Tensor, pack: Callable[[Tensor], Any]) -> None:
@@ -169,7 +207,10 @@ def saved_by_nodes(x: Tensor) -> Results:
     flags = refused(lambda: node._saved_self, lambda: raw.register_hooks(lambda t: t, lambda t: t))
 
     def undefined() -> None:
-        with offered("autograd.detect_anomaly", torch.autograd.detect_anomaly)(), warnings.catch_warnings():
+        with (
+            offered("autograd.detect_anomaly", torch.autograd.detect_anomaly)(),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore")
             (a * 0).sqrt().mul(0).sum().backward()
 
@@ -178,7 +219,9 @@ def saved_by_nodes(x: Tensor) -> Results:
         flags += refused(undefined)
     power = (a**3).sum()
     number: Any = a.pow(2.5).grad_fn
-    return beside(x, *(t.detach() for t in found), a.grad, number._saved_exponent, *flags, power.detach())
+    return beside(
+        x, *(t.detach() for t in found), a.grad, number._saved_exponent, *flags, power.detach()
+    )
 
 
 def functional_products(x: Tensor) -> Results:
@@ -187,11 +230,24 @@ def functional_products(x: Tensor) -> Results:
     f = lambda a, b: (a.sin() * b).sum(1)  # noqa: E731
     g = lambda a, b: (a.exp() * b).sum()  # noqa: E731
     a, b = x.detach() / 4, x.detach().cos()
-    found: list[Any] = [*functional.jacobian(f, (a, b)), *functional.jacobian(f, (a, b), vectorize=True)]
+    found: list[Any] = [
+        *functional.jacobian(f, (a, b)),
+        *functional.jacobian(f, (a, b), vectorize=True),
+    ]
     found += functional.jacobian(f, (a, b), vectorize=True, strategy="forward-mode")
     found += [part for row in functional.hessian(g, (a, b), vectorize=True) for part in row]
-    found += [part for row in functional.hessian(g, (a, b), vectorize=True, outer_jacobian_strategy="forward-mode") for part in row]
-    found += [*functional.vjp(f, (a, b), a[0])[1], functional.jvp(f, (a, b), (b, a))[1], *functional.vhp(g, (a, b), (b, a))[1]]
+    found += [
+        part
+        for row in functional.hessian(
+            g, (a, b), vectorize=True, outer_jacobian_strategy="forward-mode"
+        )
+        for part in row
+    ]
+    found += [
+        *functional.vjp(f, (a, b), a[0])[1],
+        functional.jvp(f, (a, b), (b, a))[1],
+        *functional.vhp(g, (a, b), (b, a))[1],
+    ]
     found += functional.hvp(g, (a, b), (b, a))[1]
     leaf = leaf_of(a)
     kept = functional.jacobian(lambda t: t.sin() * t.sum(), leaf, create_graph=True)
@@ -243,11 +299,20 @@ def dual_tensors(x: Tensor) -> Results:
         ]
         for out in outs:
             pair = forward_ad.unpack_dual(out)
-            found += [pair.primal, pair.tangent is None, torch.zeros(()) if pair.tangent is None else pair.tangent]
+            found += [
+                pair.primal,
+                pair.tangent is None,
+                torch.zeros(()) if pair.tangent is None else pair.tangent,
+            ]
         plain = forward_ad.unpack_dual(a)
         leaf = leaf_of(a)
         mixed = forward_ad.unpack_dual(forward_ad.make_dual(leaf, t).sin()).tangent
-        found += [grad_of(mixed.sum(), leaf)[0], plain.tangent is None, d.is_leaf, text_number(type(pair).__name__)]
+        found += [
+            grad_of(mixed.sum(), leaf)[0],
+            plain.tangent is None,
+            d.is_leaf,
+            text_number(type(pair).__name__),
+        ]
     return beside(x, *found, forward_ad.unpack_dual(d).tangent is None)
 
 
@@ -275,7 +340,9 @@ def dual_tensors_refused(x: Tensor) -> Results:
 
 def checked_gradients(x: Tensor) -> Results:
     """gradcheck of right and wrong gradients, with its options."""
-    check, twice = (offered(f"autograd.{n}", getattr(torch.autograd, n)) for n in ("gradcheck", "gradgradcheck"))
+    check, twice = (
+        offered(f"autograd.{n}", getattr(torch.autograd, n)) for n in ("gradcheck", "gradgradcheck")
+    )
     a, b = leaf_of(x / 4), leaf_of(x.cos())
 
     class Wrong(torch.autograd.Function):
@@ -295,7 +362,11 @@ def checked_gradients(x: Tensor) -> Results:
         twice(f, (a, b)),
         check(f, (a, b), check_forward_ad=True, check_batched_grad=True),
     ]
-    found += [check(Wrong.apply, (a,), raise_exception=False), twice(f, (a, b), fast_mode=True), check(torch.complex, (a, b))]
+    found += [
+        check(Wrong.apply, (a,), raise_exception=False),
+        twice(f, (a, b), fast_mode=True),
+        check(torch.complex, (a, b)),
+    ]
     flags = refused(
         lambda: check(Wrong.apply, (a,)),
         lambda: check(Wrong.apply, (a,), fast_mode=True),
@@ -312,18 +383,36 @@ def checkpoints(x: Tensor) -> Results:
     a, b = x * 1, x.cos()
     f = lambda s, t, *, k=1.0: (s.sin() * t.exp() * k, s.sum())  # noqa: E731
     found: list[Any] = [*module.checkpoint(f, a, b, k=2.0, use_reentrant=False)]
-    found.append(module.checkpoint(lambda s: module.checkpoint(torch.sin, s, use_reentrant=False).exp(), a, use_reentrant=False))
-    found.append(module.checkpoint_sequential([torch.sin, torch.exp, torch.tanh], 2, a, use_reentrant=False))
+    found.append(
+        module.checkpoint(
+            lambda s: module.checkpoint(torch.sin, s, use_reentrant=False).exp(),
+            a,
+            use_reentrant=False,
+        )
+    )
+    found.append(
+        module.checkpoint_sequential([torch.sin, torch.exp, torch.tanh], 2, a, use_reentrant=False)
+    )
     found.append(module.checkpoint(lambda s: F.dropout(s, 0.5) * s, a, use_reentrant=False))
-    found.append(module.checkpoint(lambda s: F.dropout(s, 0.5), a, use_reentrant=False, preserve_rng_state=False).detach() * 0)
+    found.append(
+        module.checkpoint(
+            lambda s: F.dropout(s, 0.5), a, use_reentrant=False, preserve_rng_state=False
+        ).detach()
+        * 0
+    )
     with module.set_checkpoint_early_stop(False):
         found.append(module.checkpoint(lambda s: s.exp().sin(), a, use_reentrant=False))
     policy = module.CheckpointPolicy
     contexts = lambda: module.create_selective_checkpoint_contexts([torch.ops.aten.sin.default])  # noqa: E731
     chosen = lambda: module.create_selective_checkpoint_contexts(  # noqa: E731
-        lambda ctx, op, *args, **kwargs: policy.MUST_SAVE if op is torch.ops.aten.exp.default else policy.PREFER_RECOMPUTE
+        lambda ctx, op, *args, **kwargs: (
+            policy.MUST_SAVE if op is torch.ops.aten.exp.default else policy.PREFER_RECOMPUTE
+        )
     )
-    found += [module.checkpoint(lambda s: s.sin().exp() * s, a, use_reentrant=False, context_fn=c) for c in (contexts, chosen)]
+    found += [
+        module.checkpoint(lambda s: s.sin().exp() * s, a, use_reentrant=False, context_fn=c)
+        for c in (contexts, chosen)
+    ]
     flags: list[bool] = []
     turn = [0]
 
@@ -332,8 +421,12 @@ def checkpoints(x: Tensor) -> Results:
         return (s.sin() if turn[0] == 1 else s[:2].exp()).exp()
 
     leaf = leaf_of(x)
-    flags += refused(lambda: module.checkpoint(changing, leaf, use_reentrant=False).sum().backward())
-    flags += refused(lambda: module.checkpoint(torch.sin, leaf, use_reentrant=True, context_fn=contexts))
+    flags += refused(
+        lambda: module.checkpoint(changing, leaf, use_reentrant=False).sum().backward()
+    )
+    flags += refused(
+        lambda: module.checkpoint(torch.sin, leaf, use_reentrant=True, context_fn=contexts)
+    )
     return *found, *flags
 
 
@@ -355,11 +448,21 @@ def modes_of_grad(x: Tensor) -> Results:
     with torch.inference_mode():
         frozen = a * 2
         aliased = a.detach()[0]
-        both = [frozen.is_inference(), aliased.is_inference(), torch.is_grad_enabled(), frozen.requires_grad]
+        both = [
+            frozen.is_inference(),
+            aliased.is_inference(),
+            torch.is_grad_enabled(),
+            frozen.requires_grad,
+        ]
     torch._C._set_grad_enabled(False)
     off_now = (a * 2).requires_grad
     torch._C._set_grad_enabled(True)
-    flags = refused(lambda: frozen.requires_grad_(), lambda: (a * frozen).sum().backward(), lambda: view.mul_(2), lambda: frozen.add_(1))
+    flags = refused(
+        lambda: frozen.requires_grad_(),
+        lambda: (a * frozen).sum().backward(),
+        lambda: view.mul_(2),
+        lambda: frozen.add_(1),
+    )
     with torch.no_grad():
         view.mul_(2)
     inside.sum().backward()

@@ -60,7 +60,12 @@ def exported_modules(x: Tensor) -> Results:
     if export is None:
         made = model(*arguments)
         buffers = dict(model.named_buffers())
-        found = [buffers["norm.running_mean"], buffers["norm.running_var"], buffers["norm.num_batches_tracked"], buffers["calls"]]
+        found = [
+            buffers["norm.running_mean"],
+            buffers["norm.running_var"],
+            buffers["norm.num_batches_tracked"],
+            buffers["calls"],
+        ]
         return beside(x, *found, made["y"].detach(), made["loss"].detach(), *[True] * 6)
     before = {name: t.clone() for name, t in model.named_buffers()}
     graph, signature = export(model, arguments, trace_joint=False)
@@ -70,14 +75,22 @@ def exported_modules(x: Tensor) -> Results:
     by_name = dict(zip([n.name for n in graph.graph.output_node().args[0]], results, strict=True))
     new = {owner: by_name[name] for name, owner in signature.buffers_to_mutate.items()}
     flags = [
-        signature.parameters == ["norm.weight", "norm.bias", "first.weight", "first.bias", "second.weight"],
-        signature.buffers == ["calls", "scale", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"],
+        signature.parameters
+        == ["norm.weight", "norm.bias", "first.weight", "first.bias", "second.weight"],
+        signature.buffers
+        == ["calls", "scale", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"],
         [by_name[n].shape for n in signature.user_outputs] == [(3, 3), ()],
-        list(signature.inputs_to_parameters.values()) == signature.parameters and signature.user_inputs == ["arg10_1", "arg11_1"],
+        list(signature.inputs_to_parameters.values()) == signature.parameters
+        and signature.user_inputs == ["arg10_1", "arg11_1"],
         all(torch.equal(t, before[name]) for name, t in model.named_buffers()),
-        not signature.user_inputs_to_mutate and not signature.parameters_to_mutate and signature.backward_signature is None,
+        not signature.user_inputs_to_mutate
+        and not signature.parameters_to_mutate
+        and signature.backward_signature is None,
     ]
-    found = [new[name] for name in ("norm.running_mean", "norm.running_var", "norm.num_batches_tracked", "calls")]
+    found = [
+        new[name]
+        for name in ("norm.running_mean", "norm.running_var", "norm.num_batches_tracked", "calls")
+    ]
     return beside(x, *found, *(by_name[n].detach() for n in signature.user_outputs), *flags)
 
 
@@ -86,24 +99,32 @@ def exported_with_gradients(x: Tensor) -> Results:
     y, model = plain(x), _model(1)
     model.second.weight = nn.Parameter(model.second.weight.detach().clone())
     forward = model.forward
-    model.forward = lambda a: tuple(t if i else t.detach() for i, t in enumerate(forward(a).values()))
+    model.forward = lambda a: tuple(
+        t if i else t.detach() for i, t in enumerate(forward(a).values())
+    )
     names = ["norm.weight", "norm.bias", "first.weight", "first.bias", "second.weight"]
     export = own("aot.aot_export_module")
     leaf = y.clone().requires_grad_()
     if export is None:
         out, loss = model(leaf)
-        found = torch.autograd.grad(loss, [*(dict(model.named_parameters())[n] for n in names), leaf])
+        found = torch.autograd.grad(
+            loss, [*(dict(model.named_parameters())[n] for n in names), leaf]
+        )
         return beside(x, out, loss.detach(), *found, True, True)
     graph, signature = export(model, (leaf,), trace_joint=True, output_loss_index=1)
     state = dict(model.named_parameters()) | dict(model.named_buffers())
     with torch.no_grad():
-        results = graph(*(state[n].detach() for n in (*signature.parameters, *signature.buffers)), y)
+        results = graph(
+            *(state[n].detach() for n in (*signature.parameters, *signature.buffers)), y
+        )
     by_name = dict(zip([n.name for n in graph.graph.output_node().args[0]], results, strict=True))
     backward = signature.backward_signature
     of = {owner: by_name[n] for n, owner in backward.gradients_to_parameters.items()}
     (last,) = [by_name[n] for n in backward.gradients_to_user_inputs]
     flags = [backward.loss_output == signature.user_outputs[1], list(of) == names]
-    return beside(x, *(by_name[n] for n in signature.user_outputs), *(of[n] for n in names), last, *flags)
+    return beside(
+        x, *(by_name[n] for n in signature.user_outputs), *(of[n] for n in names), last, *flags
+    )
 
 
 def exported_before_dispatch(x: Tensor) -> Results:
@@ -124,13 +145,23 @@ def exported_before_dispatch(x: Tensor) -> Results:
     export = own("aot.aot_export_module")
     if export is None:
         return beside(x, *module(y, k=y[0]), torch.tensor(1), True, True)
-    graph, signature = export(module, (y,), kwargs={"k": y[0]}, trace_joint=False, pre_dispatch=True)
+    graph, signature = export(
+        module, (y,), kwargs={"k": y[0]}, trace_joint=False, pre_dispatch=True
+    )
     state = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
-    results = graph(*(state[n].detach() for n in (*signature.parameters, *signature.buffers)), y, y[0])
+    results = graph(
+        *(state[n].detach() for n in (*signature.parameters, *signature.buffers)), y, y[0]
+    )
     by_name = dict(zip([n.name for n in graph.graph.output_node().args[0]], results, strict=True))
     (new,) = [by_name[n] for n in signature.buffers_to_mutate]
     switches = [n.args[0] for n in graph.graph.nodes if n.target is torch._C._set_grad_enabled]
-    return beside(x, *(by_name[n] for n in signature.user_outputs), new, switches == [False, True], calls_of(graph).count("linear") == 3)
+    return beside(
+        x,
+        *(by_name[n] for n in signature.user_outputs),
+        new,
+        switches == [False, True],
+        calls_of(graph).count("linear") == 3,
+    )
 
 
 def exported_functions(x: Tensor) -> Results:
@@ -143,7 +174,13 @@ def exported_functions(x: Tensor) -> Results:
     if export is None:
         outs = f(a, b, 2, c)  # type: ignore[no-untyped-call]
         found = torch.autograd.grad(outs, [a, c], tangents)
-        return beside(x, *(o.detach() for o in outs), *found, True, *f(b, a.detach(), 2, c.detach()))  # type: ignore[no-untyped-call]
+        return beside(
+            x,
+            *(o.detach() for o in outs),
+            *found,
+            True,
+            *f(b, a.detach(), 2, c.detach()),  # type: ignore[no-untyped-call]
+        )
     joint = export(f, (a, b, 2, c), trace_joint=True, num_params_buffers=1)
     with torch.no_grad():
         outs, grads = joint([y, b, 2, y[0]], tangents)
@@ -167,7 +204,9 @@ def exports_refused(x: Tensor) -> Results:
             return self.f(self.weight, *args)
 
     def joint(f: Callable[..., Any], *args: Any, number: int | None = 0, **options: Any) -> Calls:
-        return lambda: module(Calling(f), args, trace_joint=True, output_loss_index=number, **options)
+        return lambda: module(
+            Calling(f), args, trace_joint=True, output_loss_index=number, **options
+        )
 
     def inference(f: Callable[..., Any], *args: Any) -> Calls:
         return lambda: module(Calling(f), args, trace_joint=False)
@@ -198,7 +237,9 @@ def exports_refused(x: Tensor) -> Results:
             lambda: simple(lambda a: ([a * 2],), (y,), trace_joint=False),
             lambda: simple(lambda a: (a[0] * 2,), ([y],), trace_joint=False),
         ),
-        y.new_ones(()) if simple is None else simple(lambda a: (a.new_ones(()),), (y,), trace_joint=False)(y)[0],
+        y.new_ones(())
+        if simple is None
+        else simple(lambda a: (a.new_ones(()),), (y,), trace_joint=False)(y)[0],
     )
 
 
@@ -208,7 +249,9 @@ Calls = Callable[[], object]
 # --- exported programs ------------------------------------------------------------------------------------------------------------
 
 
-def _exported(f: Any, args: Results, kwargs: dict[str, Any] | None = None, **options: Any) -> Callable[..., Any]:
+def _exported(
+    f: Any, args: Results, kwargs: dict[str, Any] | None = None, **options: Any
+) -> Callable[..., Any]:
     export = own("aot.export")
     return f if export is None else export(f, args, kwargs, **options).module()  # type: ignore[no-any-return]
 
@@ -220,15 +263,40 @@ def programs_of_any_size(x: Tensor) -> Results:
     add = lambda a, b: a + b.sum()  # noqa: E731
     free = _exported(lambda a: a.cumsum(0) / a.shape[0], (y,), dynamic_shapes=({0: n},))
     both = _exported(lambda a, b: a * b, (y, y), dynamic_shapes={"a": {0: n}, "b": {0: n}})
-    twice = _exported(lambda a, b: torch.cat([a, a]) + b, (y, torch.cat([y, y])), dynamic_shapes=({0: n}, {0: 2 * n}))
+    twice = _exported(
+        lambda a, b: torch.cat([a, a]) + b,
+        (y, torch.cat([y, y])),
+        dynamic_shapes=({0: n}, {0: 2 * n}),
+    )
     more = _exported(lambda a, b: b[1:] * a, (y, wide[:4]), dynamic_shapes=({0: n}, {0: n + 1}))
-    auto = _exported(lambda a, b: a @ b, (y, y.cos()), dynamic_shapes=({0: Dim.AUTO, 1: Dim.STATIC}, None))
-    trees = _exported(lambda p, *, k: p["a"][0] + k, ({"a": [y]},), {"k": y}, dynamic_shapes={"p": {"a": [{0: n}]}, "k": {0: n}})
+    auto = _exported(
+        lambda a, b: a @ b, (y, y.cos()), dynamic_shapes=({0: Dim.AUTO, 1: Dim.STATIC}, None)
+    )
+    trees = _exported(
+        lambda p, *, k: p["a"][0] + k,
+        ({"a": [y]},),
+        {"k": y},
+        dynamic_shapes={"p": {"a": [{0: n}]}, "k": {0: n}},
+    )
     listed = _exported(add, (y, y.cos()), dynamic_shapes=[(n, None), None])
     rest = _exported(lambda *a: a[0] * a[1], (y, y), dynamic_shapes={"a": ({0: n}, {0: n})})
     any_size = _exported(lambda a: a.reshape(-1).sum() + a.shape[1], (y,), dynamic=True)
-    found = [free(wide), both(wide, wide), twice(wide[:2], wide[:4]), more(wide[:5], wide[:6]), auto(wide, y), trees({"a": [wide]}, k=wide)]
-    return beside(x, *found, listed(wide, y), rest(wide[:5], wide[:5]), any_size(wide), any_size(torch.cat([wide, wide], 1)))
+    found = [
+        free(wide),
+        both(wide, wide),
+        twice(wide[:2], wide[:4]),
+        more(wide[:5], wide[:6]),
+        auto(wide, y),
+        trees({"a": [wide]}, k=wide),
+    ]
+    return beside(
+        x,
+        *found,
+        listed(wide, y),
+        rest(wide[:5], wide[:5]),
+        any_size(wide),
+        any_size(torch.cat([wide, wide], 1)),
+    )
 
 
 def sizes_refused(x: Tensor) -> Results:
@@ -287,7 +355,14 @@ def programs_of_modules(x: Tensor) -> Results:
     if export is None:
         first, second = model(y), model(y.sin(), y[0])["y"]
         state = model.state_dict()
-        return beside(x, *(t.detach() for t in first.values()), second.detach(), state["norm.running_var"], state["calls"], *[True] * 5)
+        return beside(
+            x,
+            *(t.detach() for t in first.values()),
+            second.detach(),
+            state["norm.running_var"],
+            state["calls"],
+            *[True] * 5,
+        )
     program = export(model, (y,))
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
@@ -300,14 +375,23 @@ def programs_of_modules(x: Tensor) -> Results:
     state = shifted.state_dict()
     signature = program.graph_signature
     flags = [
-        set(signature.parameters) == {"norm.weight", "norm.bias", "first.weight", "first.bias", "second.weight"},
+        set(signature.parameters)
+        == {"norm.weight", "norm.bias", "first.weight", "first.bias", "second.weight"},
         "scale" in signature.non_persistent_buffers and "calls" in signature.buffers,
-        set(signature.buffers_to_mutate.values()) == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked", "calls"},
+        set(signature.buffers_to_mutate.values())
+        == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked", "calls"},
         program.state_dict.keys() == model.state_dict().keys()
         and program.state_dict["first.weight"] is program.state_dict["second.weight"],
         int(model.calls) == 2 and list(signature.user_inputs) == ["x"],
     ]
-    return beside(x, *(t.detach() for t in first.values()), second.detach(), state["norm.running_var"], state["calls"], *flags)
+    return beside(
+        x,
+        *(t.detach() for t in first.values()),
+        second.detach(),
+        state["norm.running_var"],
+        state["calls"],
+        *flags,
+    )
 
 
 def programs_of_training(x: Tensor) -> Results:

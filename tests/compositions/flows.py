@@ -16,11 +16,18 @@ from gen.targets.parts import compiled, offered
 from tests.compositions.tools import Results, beside, graph_of, own, own_refused, plain, transform
 
 
-def _if(chosen: Any, then: Callable[..., Any], otherwise: Callable[..., Any], operands: Sequence[Any] = ()) -> Any:
+def _if(
+    chosen: Any,
+    then: Callable[..., Any],
+    otherwise: Callable[..., Any],
+    operands: Sequence[Any] = (),
+) -> Any:
     return (then if bool(chosen) else otherwise)(*operands)
 
 
-def _while(goes_on: Callable[..., Any], step: Callable[..., Any], carry: Sequence[Any]) -> tuple[Any, ...]:
+def _while(
+    goes_on: Callable[..., Any], step: Callable[..., Any], carry: Sequence[Any]
+) -> tuple[Any, ...]:
     found: tuple[Any, ...] = tuple(carry)
     while bool(goes_on(*found)):
         found = step(*found)
@@ -28,7 +35,13 @@ def _while(goes_on: Callable[..., Any], step: Callable[..., Any], carry: Sequenc
 
 
 def _scan(
-    step: Callable[[Any, Any], Any], init: Any, xs: Any, *, dim: int = 0, reverse: bool = False, unroll: bool | None = None
+    step: Callable[[Any, Any], Any],
+    init: Any,
+    xs: Any,
+    *,
+    dim: int = 0,
+    reverse: bool = False,
+    unroll: bool | None = None,
 ) -> tuple[Any, Any]:
     leaves, spec = pytree.tree_flatten(xs)
     rows = list(zip(*(x.unbind(dim) for x in leaves), strict=True))
@@ -43,9 +56,18 @@ def _map(f: Callable[..., Any], xs: Any, *args: Any, unroll: bool | None = None)
     return _scan(lambda carry, x: (carry, f(x, *args)), (), xs)[1]
 
 
-def _prefixes(combine: Callable[[Any, Any], Any], xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise") -> Any:
+def _prefixes(
+    combine: Callable[[Any, Any], Any],
+    xs: Any,
+    dim: int,
+    reverse: bool = False,
+    combine_mode: str = "pointwise",
+) -> Any:
     leaves, spec = pytree.tree_flatten(xs)
-    rows = [pytree.tree_unflatten(list(row), spec) for row in zip(*(x.unbind(dim) for x in leaves), strict=True)]
+    rows = [
+        pytree.tree_unflatten(list(row), spec)
+        for row in zip(*(x.unbind(dim) for x in leaves), strict=True)
+    ]
     rows = rows[::-1] if reverse else rows
     found = [rows[0]]
     for row in rows[1:]:
@@ -83,7 +105,10 @@ def _exported(f: Callable[..., Any], *args: Any) -> Callable[..., Any]:
 def _calls(graph: Any, name: str, wanted: int) -> bool:
     """Whether the graph, if it is one, has so many calls of this operator."""
     nodes = [] if own("unwrap") is None else graph.graph.nodes
-    return own("unwrap") is None or sum(getattr(n.target, "__name__", "") == name for n in nodes) == wanted
+    return (
+        own("unwrap") is None
+        or sum(getattr(n.target, "__name__", "") == name for n in nodes) == wanted
+    )
 
 
 # --- branches ---------------------------------------------------------------------------------------------------------------------
@@ -104,9 +129,15 @@ def branches(x: Tensor) -> Results:
     """Trees as operands and results, a branch inside a branch, what is closed over; each side, in graphs and in compiled programs."""
     y = plain(x)
     f = _branches(y.cos())
-    graph, exported, twice = graph_of(f, y, y), _exported(f, y, y), compiled(lambda a, b: f(a, b)["a"] * 2)
+    graph, exported, twice = (
+        graph_of(f, y, y),
+        _exported(f, y, y),
+        compiled(lambda a, b: f(a, b)["a"] * 2),
+    )
     found = [of(s * y, b) for of in (f, graph, exported) for s in (1, -1) for b in (y, y.t().abs())]
-    return beside(x, *found, f(x, y)["a"], *(twice(s * x, y) for s in (1, -1, 1)), _calls(graph, "cond", 1))
+    return beside(
+        x, *found, f(x, y)["a"], *(twice(s * x, y) for s in (1, -1, 1)), _calls(graph, "cond", 1)
+    )
 
 
 def derivatives_of_branches(x: Tensor) -> Results:
@@ -137,7 +168,13 @@ def batches_of_branches(x: Tensor) -> Results:
     shared = _each(lambda a: _cond(ks.sum() > 0, lambda t: t.exp(), lambda t: t * 2, (a,)))(y)
     graph = graph_of(_each(f), y, ks)
     return beside(
-        x, _each(f)(y, ks), _each(of_one)(y, ks), shared, graph(-y, ks), graph(y, ks.flip(0)), grad(lambda a: _each(f)(a, ks)[0].sum())(y)
+        x,
+        _each(f)(y, ks),
+        _each(of_one)(y, ks),
+        shared,
+        graph(-y, ks),
+        graph(y, ks.flip(0)),
+        grad(lambda a: _each(f)(a, ks)[0].sum())(y),
     )
 
 
@@ -145,8 +182,12 @@ def branches_refused(x: Tensor) -> Results:
     """Branches that do not fit one another, write, give back what they are given, or ask for values, in a graph."""
     y = plain(x)
 
-    def trace(then: Callable[[Tensor], Any], otherwise: Callable[[Tensor], Any], of: Any = None) -> Callable[[], object]:
-        return lambda: graph_of(lambda t: _cond(t.sum() > 0 if of is None else of(t), then, otherwise, (t,)), y)
+    def trace(
+        then: Callable[[Tensor], Any], otherwise: Callable[[Tensor], Any], of: Any = None
+    ) -> Callable[[], object]:
+        return lambda: graph_of(
+            lambda t: _cond(t.sum() > 0 if of is None else of(t), then, otherwise, (t,)), y
+        )
 
     flags = own_refused(
         trace(lambda t: t.sin(), lambda t: t[0].sin()),
@@ -177,7 +218,9 @@ def _grown(limit: float) -> Callable[[Tensor, Tensor], Any]:
         a, b = pair["a"], pair["b"]
         return n + 1, {"a": a * (1 + b * b / 2) + a.sin(), "b": b.cos()}
 
-    return lambda a, b: _while_loop(goes_on, step, (torch.zeros((), dtype=torch.int64), {"a": a, "b": b}))
+    return lambda a, b: _while_loop(
+        goes_on, step, (torch.zeros((), dtype=torch.int64), {"a": a, "b": b})
+    )
 
 
 def loops(x: Tensor) -> Results:
@@ -188,7 +231,15 @@ def loops(x: Tensor) -> Results:
     made = compiled(lambda a, b: f(a, b)[1]["a"])
     found = [of(s * y, y) for of in (f, graph) for s in (0.1, 1, 9)]
     made_of = [made(s * x, y) for s in (0.1, 9, 1)]
-    return beside(x, *found, *numbers, *made_of, f(y, x)[1]["a"], *_exported(f, y, y)(y, y.cos()), _calls(graph, "while_loop", 1))
+    return beside(
+        x,
+        *found,
+        *numbers,
+        *made_of,
+        f(y, x)[1]["a"],
+        *_exported(f, y, y)(y, y.cos()),
+        _calls(graph, "while_loop", 1),
+    )
 
 
 def derivatives_of_loops(x: Tensor) -> Results:
@@ -210,14 +261,18 @@ def batches_of_loops(x: Tensor) -> Results:
     run = _each(lambda a, b, s: (f(a * s, b)[0], f(a * s, b)[1]["a"]))
     slope = _each(lambda a, b, s: transform("grad")(lambda t: f(t * s, b)[1]["a"].sum())(a))
     graph = graph_of(run, y, y, scales)
-    return beside(x, run(y, y, scales), slope(y, y.cos(), scales), graph(y.cos(), y, scales.flip(0)))
+    return beside(
+        x, run(y, y, scales), slope(y, y.cos(), scales), graph(y.cos(), y, scales.flip(0))
+    )
 
 
 def loops_refused(x: Tensor) -> Results:
     """Conditions that are no boolean, carries that change, writes and aliases in a graph."""
     y = plain(x)
 
-    def trace(step: Callable[[Tensor], Any], goes_on: Any = lambda t: t.sum() < 9) -> Callable[[], object]:
+    def trace(
+        step: Callable[[Tensor], Any], goes_on: Any = lambda t: t.sum() < 9
+    ) -> Callable[[], object]:
         return lambda: graph_of(lambda t: _while_loop(goes_on, step, (t,)), y)
 
     flags = own_refused(
@@ -244,11 +299,21 @@ def _filter(dim: int, reverse: bool, unroll: bool | None) -> Callable[[Tensor, T
         return {"s": new, "n": carry["n"] + 1}, [new.sin(), row[0].sum() * carry["s"]]
 
     return lambda x, s: _scanned(
-        step, {"s": s, "n": torch.zeros((), dtype=torch.int64)}, [x, x * 2], dim=dim, reverse=reverse, unroll=unroll
+        step,
+        {"s": s, "n": torch.zeros((), dtype=torch.int64)},
+        [x, x * 2],
+        dim=dim,
+        reverse=reverse,
+        unroll=unroll,
     )
 
 
-WAYS: list[tuple[int, bool, bool | None]] = [(0, False, False), (1, True, False), (0, True, None), (-1, False, True)]
+WAYS: list[tuple[int, bool, bool | None]] = [
+    (0, False, False),
+    (1, True, False),
+    (0, True, None),
+    (-1, False, True),
+]
 
 
 def scans(x: Tensor) -> Results:
@@ -262,8 +327,18 @@ def scans(x: Tensor) -> Results:
     of_any = graph_of(_filter(0, False, None), y, y[0], tracing_mode="symbolic")
     longer = torch.cat([y, y.cos()])
     made = compiled(lambda a, s: _filter(0, True, False)(a, s)[1][0])
-    kept = [_filter(1, False, False)(x, y[0])[1], _exported(_filter(0, False, False), y, y[0])(y.t(), y[1])]
-    return beside(x, *found, *kept, of_any(longer, y[0]), _calls(of_any, "scan", 1), *(made(a, y[0]) for a in (x, x.sin(), longer)))
+    kept = [
+        _filter(1, False, False)(x, y[0])[1],
+        _exported(_filter(0, False, False), y, y[0])(y.t(), y[1]),
+    ]
+    return beside(
+        x,
+        *found,
+        *kept,
+        of_any(longer, y[0]),
+        _calls(of_any, "scan", 1),
+        *(made(a, y[0]) for a in (x, x.sin(), longer)),
+    )
 
 
 def derivatives_of_scans(x: Tensor) -> Results:
@@ -295,10 +370,22 @@ def maps(x: Tensor) -> Results:
     run = offered("aot.map", _map)
     f = lambda pair, k, w: (pair[0].sin() * w + k, pair[1].sum())  # noqa: E731
     found = [run(f, (y, y.t()), 2.0, y[0]), run(f, (x, y), 1.0, x[0])]
-    graphs = [graph_of(lambda a, b, u=u: run(f, (a, b), 2.0, a[0], unroll=u), y, y) for u in (True, False)]
-    slopes = [transform("grad")(lambda a, u=u: run(f, (a, a.cos()), 1.0, a[1], unroll=u)[0].pow(2).sum()) for u in (True, False)]
+    graphs = [
+        graph_of(lambda a, b, u=u: run(f, (a, b), 2.0, a[0], unroll=u), y, y) for u in (True, False)
+    ]
+    slopes = [
+        transform("grad")(lambda a, u=u: run(f, (a, a.cos()), 1.0, a[1], unroll=u)[0].pow(2).sum())
+        for u in (True, False)
+    ]
     whole = graph_of(slopes[1], y)
-    return beside(x, *found, *(g(y.t(), y) for g in graphs), *(s(y) for s in slopes), whole(y.t()), _calls(graphs[1], "map_impl", 1))
+    return beside(
+        x,
+        *found,
+        *(g(y.t(), y) for g in graphs),
+        *(s(y) for s in slopes),
+        whole(y.t()),
+        _calls(graphs[1], "map_impl", 1),
+    )
 
 
 def prefixes(x: Tensor) -> Results:
@@ -308,8 +395,12 @@ def prefixes(x: Tensor) -> Results:
     linear = lambda p, q: [p[0] * q[0], p[1] * q[0] + q[1]]  # noqa: E731
     longer = torch.cat([y, y.cos(), y.sin()])[:7]
     stack = torch.stack([y, y.cos(), y.sin(), y.t()])
-    found = [scan(torch.add, longer, dim, reverse=reverse) for dim in (0, 1) for reverse in (False, True)]
-    found += scan(linear, [longer, longer.sin()], 0) + scan(linear, [longer, longer.sin()], 1, reverse=True)
+    found = [
+        scan(torch.add, longer, dim, reverse=reverse) for dim in (0, 1) for reverse in (False, True)
+    ]
+    found += scan(linear, [longer, longer.sin()], 0) + scan(
+        linear, [longer, longer.sin()], 1, reverse=True
+    )
     found += [scan(torch.matmul, stack, 0, combine_mode="generic"), scan(torch.mul, y[:1], 0)]
     graph = graph_of(lambda a: scan(linear, [a, a.cos()], 0), longer)
     slope = transform("grad")(lambda a: scan(linear, [a, a.cos()], 0)[1].pow(2).sum())(longer)

@@ -155,16 +155,33 @@ class Wrong(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
-        return [g, (g, None, None), (g[0], None), (g, g), (1.0, None), (g.new_ones(7), None), (g * 1, None)][ctx.way]
+        return [
+            g,
+            (g, None, None),
+            (g[0], None),
+            (g, g),
+            (1.0, None),
+            (g.new_ones(7), None),
+            (g * 1, None),
+        ][ctx.way]
 
 
 def contexts(x: Tensor) -> Results:
     """Which inputs need a gradient, outputs that are not used, numbers among the arguments, and what is saved."""
     a, b = leaf_of(x), leaf_of(x.cos())
     first, second = Scaled.apply(x, 2.0, x.cos())  # type: ignore[no-untyped-call]
-    found = [first, second, Scaled.apply(x, 3.0, b.detach())[0], Scaled.apply(a.detach(), 3.0, x)[1]]  # type: ignore[no-untyped-call]
+    found = [
+        first,
+        second,
+        Scaled.apply(x, 3.0, b.detach())[0],  # type: ignore[no-untyped-call]
+        Scaled.apply(a.detach(), 3.0, x)[1],  # type: ignore[no-untyped-call]
+    ]
     y, z = Scaled.apply(a, 2.0, b)  # type: ignore[no-untyped-call]
-    found += [*grad_of(z.sum(), [b], retain_graph=True), *grad_of(y.sum(), [a, b], retain_graph=True), *grad_of((y * z).sum(), [a])]
+    found += [
+        *grad_of(z.sum(), [b], retain_graph=True),
+        *grad_of(y.sum(), [a, b], retain_graph=True),
+        *grad_of((y * z).sum(), [a]),
+    ]
     node: Any = Scaled.apply(a, 2.0, b)[0].grad_fn  # type: ignore[no-untyped-call]
     flags = [
         len(node.saved_tensors),
@@ -187,8 +204,20 @@ def writes_and_views(x: Tensor) -> Results:
     same, row = Viewing.apply(x * 1)  # type: ignore[no-untyped-call]
     a = leaf_of(x)
     (first,) = grad_of(Sorted.apply(a)[0].square().sum(), a, create_graph=True)  # type: ignore[no-untyped-call]
-    flags = [out is y, y._version, part._is_view(), places.requires_grad, same._is_view(), places.dtype == torch.int64, first.requires_grad]
-    bad = refused(lambda: Written.apply(leaf_of(x)), lambda: grad_of(first.sum(), a), lambda: same.mul_(2))  # type: ignore[no-untyped-call]
+    flags = [
+        out is y,
+        y._version,
+        part._is_view(),
+        places.requires_grad,
+        same._is_view(),
+        places.dtype == torch.int64,
+        first.requires_grad,
+    ]
+    bad = refused(
+        lambda: Written.apply(leaf_of(x)),  # type: ignore[no-untyped-call]
+        lambda: grad_of(first.sum(), a),
+        lambda: same.mul_(2),
+    )
     return y, z, values, places, same, row, *flags, *bad, first.detach()
 
 
@@ -197,7 +226,13 @@ def under_transforms(x: Tensor) -> Results:
     vmap, grad, jvp, jacrev = (transform(n) for n in ("vmap", "grad", "jvp", "jacrev"))
     f = lambda a: Sine.apply(a, 2)  # type: ignore[no-untyped-call]  # noqa: E731
     g = lambda a, b: Generated.apply(a, b)[0] + Generated.apply(a, b)[1]  # type: ignore[no-untyped-call]  # noqa: E731
-    found: list[Any] = [vmap(f)(x), vmap(f, 1, 1)(x), vmap(grad(lambda a: f(a).sum()))(x), jacrev(f)(x[0]), *jvp(f, (x,), (x.cos(),))]  # type: ignore[no-untyped-call]
+    found: list[Any] = [
+        vmap(f)(x),
+        vmap(f, 1, 1)(x),
+        vmap(grad(lambda a: f(a).sum()))(x),  # type: ignore[no-untyped-call]
+        jacrev(f)(x[0]),
+        *jvp(f, (x,), (x.cos(),)),
+    ]
     found += [
         vmap(g, (0, None))(x, x[0]),
         vmap(grad(lambda a, b: g(a, b).sum(), (0, 1)))(x, x.sin()),  # type: ignore[no-untyped-call]
@@ -232,7 +267,12 @@ def passes_inside(x: Tensor) -> Results:
     """A pass inside of a backward, in a chain of functions, and a function of no tensor that requires grad."""
     y = Recorded.apply(Recorded.apply(x / 9) / 9)  # type: ignore[no-untyped-call]
     plainly = Recorded.apply(x.detach())  # type: ignore[no-untyped-call]
-    return y, plainly, plainly.requires_grad, Scaled.apply(x.detach(), 2.0, x.detach())[0].grad_fn is None  # type: ignore[no-untyped-call]
+    return (
+        y,
+        plainly,
+        plainly.requires_grad,
+        Scaled.apply(x.detach(), 2.0, x.detach())[0].grad_fn is None,  # type: ignore[no-untyped-call]
+    )
 
 
 def functions_misused(x: Tensor) -> Results:

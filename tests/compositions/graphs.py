@@ -10,7 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.compositions.tools import Results, beside, calls_of, graph_of, has_calls, own, own_refused, plain, transform
+from tests.compositions.tools import (
+    Results,
+    beside,
+    calls_of,
+    graph_of,
+    has_calls,
+    own,
+    own_refused,
+    plain,
+    transform,
+)
 
 F = nn.functional
 aten = torch.ops.aten
@@ -25,13 +35,23 @@ def traces(x: Tensor) -> Results:
     outside, layer = y.cos(), nn.Linear(3, 2).double()
 
     def f(pair: list[Tensor], named: dict[str, Any], k: int) -> dict[str, Any]:
-        return {"a": pair[0].sin() * k + outside, "b": [named["x"] @ pair[1], None, k], "c": layer(pair[0]).detach()}
+        return {
+            "a": pair[0].sin() * k + outside,
+            "b": [named["x"] @ pair[1], None, k],
+            "c": layer(pair[0]).detach(),
+        }
 
     graph = graph_of(f, [y, y], {"x": y}, 2)
     flat = graph_of(lambda a, b: (a.sin(), [b * 2], a), y, y)
     outside.mul_(2)
     made = graph([y.exp(), y.t()], {"x": y.t()}, 2)
-    return beside(x, made, flat(y.t(), y.exp()), graph_of(layer, y)(y.sin()).detach(), has_calls(flat, "sin", "mul.Tensor"))
+    return beside(
+        x,
+        made,
+        flat(y.t(), y.exp()),
+        graph_of(layer, y)(y.sin()).detach(),
+        has_calls(flat, "sin", "mul.Tensor"),
+    )
 
 
 def traces_of_other_sizes(x: Tensor) -> Results:
@@ -58,7 +78,15 @@ def traces_of_other_sizes(x: Tensor) -> Results:
     places = graph_of(g, y, tracing_mode="symbolic")
     fake = graph_of(lambda a: a.sin() + a.shape[0], y, tracing_mode="fake")
     wide = torch.cat([y, y.sin()], 1)
-    return beside(x, *graph(y, 5), *graph(wide, 2), *graph(wide.t().contiguous(), 7), *places(y), *places(wide * (wide > 0)), fake(y.cos()))
+    return beside(
+        x,
+        *graph(y, 5),
+        *graph(wide, 2),
+        *graph(wide.t().contiguous(), 7),
+        *places(y),
+        *places(wide * (wide > 0)),
+        fake(y.cos()),
+    )
 
 
 def traces_before_dispatch(x: Tensor) -> Results:
@@ -84,12 +112,32 @@ def traces_before_dispatch(x: Tensor) -> Results:
     before = graph_of(f, y, weight, pre_dispatch=True)
     narrow = y.float(), weight.float()
     cast = graph_of(g, *narrow, pre_dispatch=True)
-    mapped = graph_of(lambda a, w: transform("vmap")(lambda row: F.linear(row, w))(a), y, weight, pre_dispatch=True)
-    sized = graph_of(lambda a, w: F.linear(a, w).relu(), y, weight, pre_dispatch=True, tracing_mode="symbolic")
-    told = has_calls(sized, "linear", "relu"), own("unwrap") is None or [c.partition(" ")[0] for c in calls_of(before)].count("linear") == 2
+    mapped = graph_of(
+        lambda a, w: transform("vmap")(lambda row: F.linear(row, w))(a),
+        y,
+        weight,
+        pre_dispatch=True,
+    )
+    sized = graph_of(
+        lambda a, w: F.linear(a, w).relu(), y, weight, pre_dispatch=True, tracing_mode="symbolic"
+    )
+    told = (
+        has_calls(sized, "linear", "relu"),
+        own("unwrap") is None
+        or [c.partition(" ")[0] for c in calls_of(before)].count("linear") == 2,
+    )
     switches = own("unwrap") is None or sum("_set_grad_enabled" in c for c in calls_of(before)) == 2
     regions = own("unwrap") is None or sum("autocast" in c for c in calls_of(cast)) == 4
-    return beside(x, *before(y.sin(), weight), *cast(*narrow), mapped(y, weight), sized(y[:2], weight), *told, switches, regions)
+    return beside(
+        x,
+        *before(y.sin(), weight),
+        *cast(*narrow),
+        mapped(y, weight),
+        sized(y[:2], weight),
+        *told,
+        switches,
+        regions,
+    )
 
 
 def traces_with_other_calls(x: Tensor) -> Results:
@@ -100,7 +148,11 @@ def traces_with_other_calls(x: Tensor) -> Results:
         aten.exp.default: lambda a: torch.cosh(a) + torch.sqrt(torch.cosh(a) ** 2 - 1) * a.sign(),
         aten.silu.default: lambda a: a * a.sigmoid(),
     }
-    graph = graph_of(lambda a: (a.sinh(), F.silu(a), a.clone().silu() if hasattr(a, "silu") else a), y, decomposition_table=table)
+    graph = graph_of(
+        lambda a: (a.sinh(), F.silu(a), a.clone().silu() if hasattr(a, "silu") else a),
+        y,
+        decomposition_table=table,
+    )
     replaced = own("unwrap") is None or not {"sinh", "exp", "silu"} & set(calls_of(graph))
     return beside(x, *graph(y.cos()), replaced)
 
@@ -114,9 +166,21 @@ def traces_of_modules(x: Tensor) -> Results:
     flags: list[bool] = []
     if own("unwrap") is not None:
         nodes = [n for n in graph.graph.nodes if n.op == "call_function"]
-        paths = [list(n.meta["nn_module_stack"].values())[-1][0] for n in nodes if n.meta.get("nn_module_stack")]
-        flags = [any("1.0" in p for p in paths), any(p.endswith("1.1") for p in paths), any(p.endswith("0") for p in paths)]
-        flags += ["graphs.py" in n.meta["stack_trace"] for n in lines.graph.nodes if n.op == "call_function"]
+        paths = [
+            list(n.meta["nn_module_stack"].values())[-1][0]
+            for n in nodes
+            if n.meta.get("nn_module_stack")
+        ]
+        flags = [
+            any("1.0" in p for p in paths),
+            any(p.endswith("1.1") for p in paths),
+            any(p.endswith("0") for p in paths),
+        ]
+        flags += [
+            "graphs.py" in n.meta["stack_trace"]
+            for n in lines.graph.nodes
+            if n.op == "call_function"
+        ]
         flags += [n.meta["val"].shape == (3, 2) for n in nodes[-1:]]
     return beside(x, graph(y.cos()).detach(), lines(y.exp()), *(flags or [True] * 6))
 
@@ -124,7 +188,9 @@ def traces_of_modules(x: Tensor) -> Results:
 def traces_refused(x: Tensor) -> Results:
     """What no trace takes, and reads that a trace may fix."""
     y = plain(x)
-    fixed = graph_of(lambda a: a * int(a.shape[0] + 0 * a.sum().item()), y, _error_on_data_dependent_ops=False)
+    fixed = graph_of(
+        lambda a: a * int(a.shape[0] + 0 * a.sum().item()), y, _error_on_data_dependent_ops=False
+    )
     read = graph_of(lambda a: a * a.sum().item(), y, tracing_mode="symbolic")
     return beside(
         x,
@@ -145,7 +211,14 @@ def traces_refused(x: Tensor) -> Results:
 def traces_of_draws(x: Tensor) -> Results:
     """Draws of a graph come from the generator that a program would use, and advance it as far."""
     y = plain(x)
-    graph = graph_of(lambda a: (F.dropout(a, 0.5), torch.rand_like(a) + torch.randn(3, dtype=a.dtype), torch.randperm(5)), y)
+    graph = graph_of(
+        lambda a: (
+            F.dropout(a, 0.5),
+            torch.rand_like(a) + torch.randn(3, dtype=a.dtype),
+            torch.randperm(5),
+        ),
+        y,
+    )
     torch.manual_seed(3)
     first = graph(y)
     source = torch.Generator().manual_seed(7)
@@ -170,5 +243,7 @@ def traces_of_writes(x: Tensor) -> Results:
     functionalize = own("func.functionalize")
     clean = graph_of(f if functionalize is None else functionalize(f), y.clone())
     given, other = y.clone(), y.clone()
-    pure = own("unwrap") is None or all(not c.partition(".")[0].endswith("_") or c.startswith("copy_") for c in calls_of(clean))
+    pure = own("unwrap") is None or all(
+        not c.partition(".")[0].endswith("_") or c.startswith("copy_") for c in calls_of(clean)
+    )
     return beside(x, *graph(given), given, *clean(other), other, pure)

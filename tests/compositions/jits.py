@@ -35,7 +35,9 @@ def _model(*sizes: int) -> Any:
 def _filled(module: Any) -> Any:
     with torch.no_grad():
         for k, p in enumerate(module.parameters()):
-            p.copy_(torch.sin(torch.arange(p.numel(), dtype=p.dtype) * 0.9 + k).reshape(p.shape) * 0.5)
+            p.copy_(
+                torch.sin(torch.arange(p.numel(), dtype=p.dtype) * 0.9 + k).reshape(p.shape) * 0.5
+            )
     return module
 
 
@@ -91,7 +93,11 @@ def steps_by_hand(x: Tensor) -> Results:
 def steps_of_optimizers(x: Tensor) -> Results:
     """Steps with a scheduler outside, another rate and momentum that the program sets, groups, clipping and a closure."""
     model = _model(3, 3, 2)
-    optimizer = torch.optim.SGD([{"params": model[0].parameters(), "lr": 0.2}, {"params": model[2].parameters()}], lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(
+        [{"params": model[0].parameters(), "lr": 0.2}, {"params": model[2].parameters()}],
+        lr=0.1,
+        momentum=0.9,
+    )
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
     other = torch.optim.Adam(model.parameters(), lr=0.05, weight_decay=0.1)
 
@@ -122,7 +128,9 @@ def steps_of_optimizers(x: Tensor) -> Results:
         schedule.step()
         found += _state(model)
     rates = [group["lr"] for group in (*optimizer.param_groups, *other.param_groups)]
-    state = [t for s in other.state_dict()["state"].values() for t in s.values() if isinstance(t, Tensor)]
+    state = [
+        t for s in other.state_dict()["state"].values() for t in s.values() if isinstance(t, Tensor)
+    ]
     return beside(x, *found, *rates, *state, len(optimizer.state))
 
 
@@ -177,7 +185,9 @@ def steps_that_freeze(x: Tensor) -> Results:
     first = torch.optim.SGD(maker.parameters(), lr=0.1)
     second = torch.optim.SGD(judge.parameters(), lr=0.2, nesterov=True, momentum=0.5)
     judge[0].register_forward_hook(lambda m, args, out: out * 2)
-    maker[0].register_full_backward_hook(lambda m, gi, go: tuple(None if g is None else g * 3 for g in gi))
+    maker[0].register_full_backward_hook(
+        lambda m, gi, go: tuple(None if g is None else g * 3 for g in gi)
+    )
 
     def step(a: Tensor) -> tuple[Tensor, Tensor]:
         for p in judge.parameters():
@@ -197,7 +207,12 @@ def steps_that_freeze(x: Tensor) -> Results:
 
     run, found = _jit(step), []
     for a in _batches(x):
-        found += [*run(a), *_state(maker), *_state(judge), all(p.requires_grad for p in judge.parameters())]
+        found += [
+            *run(a),
+            *_state(maker),
+            *_state(judge),
+            all(p.requires_grad for p in judge.parameters()),
+        ]
     return beside(x, *found)
 
 
@@ -238,7 +253,14 @@ def steps_with_state(x: Tensor) -> Results:
     run, found = _jit(step), []
     torch.manual_seed(2)
     for a in _batches(x):
-        found += [run(a), model.mean.clone(), total.clone(), model.history["loss"], model.history["last"], model.training]
+        found += [
+            run(a),
+            model.mean.clone(),
+            total.clone(),
+            model.history["loss"],
+            model.history["last"],
+            model.training,
+        ]
         found += _state(model)
     return beside(x, *found, torch.rand(2))
 
@@ -272,16 +294,38 @@ def options_of_calls(x: Tensor) -> Results:
 
     by_number, by_name = _jit(f, static_argnums=(1, 2)), _jit(f, static_argnames=("kind", "scale"))
     free, fixed, compiled = (
-        _jit(lambda a: a.cumsum(0) / a.shape[0], **o) for o in ({"dynamic": True}, {"dynamic": False}, {"compiler": compiler})
+        _jit(lambda a: a.cumsum(0) / a.shape[0], **o)
+        for o in ({"dynamic": True}, {"dynamic": False}, {"compiler": compiler})
     )
     holder, other = Holder(), Holder()
     other.factor = 5.0
-    found: list[Any] = [by_number(y, "sin"), by_number(y, "cos", 3), by_number(y, "sin", 2, y, y), by_number(y, "sin", scale=4.0)]
-    found += [by_name(y, "exp", scale=2.0), by_name(y, kind="exp", k=4, scale=2.0), by_name(y, "sin", 2, y[0], scale=0.5)]
+    found: list[Any] = [
+        by_number(y, "sin"),
+        by_number(y, "cos", 3),
+        by_number(y, "sin", 2, y, y),
+        by_number(y, "sin", scale=4.0),
+    ]
+    found += [
+        by_name(y, "exp", scale=2.0),
+        by_name(y, kind="exp", k=4, scale=2.0),
+        by_name(y, "sin", 2, y[0], scale=0.5),
+    ]
     for a in (y, y[:2], torch.cat([y, y]), y):
-        found += [free(a), fixed(a), compiled(a), holder.method(a), other.method(a), holder.other(a)]
+        found += [
+            free(a),
+            fixed(a),
+            compiled(a),
+            holder.method(a),
+            other.method(a),
+            holder.other(a),
+        ]
     module = _jit(_model(3, 2))
-    found += [module(y).detach(), module(y.sin()).detach(), len(list(module.parameters())), module.training]
+    found += [
+        module(y).detach(),
+        module(y.sin()).detach(),
+        len(list(module.parameters())),
+        module.training,
+    ]
     flags = own_refused(
         lambda: _jit(f, dynamic=3),
         lambda: _jit(f, compiler="c"),
@@ -304,7 +348,11 @@ def donated(x: Tensor) -> Results:
     def f(state: list[Tensor], a: Tensor) -> list[Tensor]:
         return [s * 2 + a for s in state]
 
-    step, named, outside = _jit(f, donate=0), _jit(lambda a, b: a.exp() * b, donate=("b",)), y.clone()
+    step, named, outside = (
+        _jit(f, donate=0),
+        _jit(lambda a, b: a.exp() * b, donate=("b",)),
+        y.clone(),
+    )
     state: Any = [y.clone(), y.cos()]
     for a in (y, y.sin(), y.cos(), y):
         given, state = state, step(state, a)
@@ -348,9 +396,13 @@ def breaks(x: Tensor) -> Results:
     )
     torch.set_grad_enabled(True)
     torch.set_default_dtype(torch.float32)
-    numbers = _jit(lambda a: (a * (1 - 0.9 ** a[0, 0].item()), a.sum().item() * 2 + 1, a.max().item()))
+    numbers = _jit(
+        lambda a: (a * (1 - 0.9 ** a[0, 0].item()), a.sum().item() * 2 + 1, a.max().item())
+    )
     count = own("jit") is None or sum("cannot be captured" in str(w.message) for w in caught) == 1
-    return beside(x, *found, *flags, *numbers(y), *numbers(y.cos()), *numbers(y.exp()), count, len(kept) >= 0)
+    return beside(
+        x, *found, *flags, *numbers(y), *numbers(y.cos()), *numbers(y.exp()), count, len(kept) >= 0
+    )
 
 
 def reports(x: Tensor) -> Results:
@@ -380,13 +432,16 @@ def reports(x: Tensor) -> Results:
         "argument 0 is float64[2, 3], was float64[3, 3]" in why,
         any("argument 1 is 2.0, was 1.0" in w or "2.0" in w for w in why),
         any("'k'" in w and "3.0" in w and "2.0" in w for w in why),
-        lines[0] == f"slopes: {len(why)} programs" and lines[1].split()[:3] == ["program", "sizes", "ops"] and len(lines) == len(why) + 2,
+        lines[0] == f"slopes: {len(why)} programs"
+        and lines[1].split()[:3] == ["program", "sizes", "ops"]
+        and len(lines) == len(why) + 2,
         [line.split()[1] for line in lines[2:4]] == ["fixed", "any"],
         text.startswith("def program_0(")
         and "torch.ops.aten.sin.default(" in text
         and "jits.py:" in text
         and text.count("def program_") == len(why),
-        "refused (float64[3, 3]): " in str(jit.explain(refusing)) and jit.explain(refusing).programs == (),
+        "refused (float64[3, 3]): " in str(jit.explain(refusing))
+        and jit.explain(refusing).programs == (),
         *flags,
     )
 
@@ -455,18 +510,34 @@ def jitted_transforms(x: Tensor) -> Results:
     """Transforms inside of jitted functions, jitted functions inside of transforms, and derivatives of them."""
     y = plain(x)
     vmap, grad, jvp, jacrev, hessian, linearize = (
-        own(f"func.{n}") or getattr(torch.func, n) for n in ("vmap", "grad", "jvp", "jacrev", "hessian", "linearize")
+        own(f"func.{n}") or getattr(torch.func, n)
+        for n in ("vmap", "grad", "jvp", "jacrev", "hessian", "linearize")
     )
     f = lambda a: (a.sin() * a.sum()).sum()  # noqa: E731
     inside = [
-        _jit(g) for g in (vmap(grad(f)), grad(lambda a: grad(f)(a).sum()), lambda a: jvp(grad(f), (a,), (a.cos(),)), jacrev(torch.sin))
+        _jit(g)
+        for g in (
+            vmap(grad(f)),
+            grad(lambda a: grad(f)(a).sum()),
+            lambda a: jvp(grad(f), (a,), (a.cos(),)),
+            jacrev(torch.sin),
+        )
     ]
-    inside += [_jit(hessian(f)), _jit(lambda a: linearize(torch.sin, a)[1](a)), _jit(lambda a: torch.func.vmap(torch.func.grad(f))(a))]
+    inside += [
+        _jit(hessian(f)),
+        _jit(lambda a: linearize(torch.sin, a)[1](a)),
+        _jit(lambda a: torch.func.vmap(torch.func.grad(f))(a)),
+    ]
     found: list[Any] = []
     for a in (y, y.cos(), y[:2]):
         for g in inside:
             made = g(a)
             found += made if isinstance(made, tuple) else [made]
     jitted = _jit(f)
-    found += [vmap(grad(jitted))(y), grad(lambda a: jitted(a) ** 2)(y), jvp(jitted, (y,), (y,))[1], _jit(lambda a: jitted(a) * 2)(y)]
+    found += [
+        vmap(grad(jitted))(y),
+        grad(lambda a: jitted(a) ** 2)(y),
+        jvp(jitted, (y,), (y,))[1],
+        _jit(lambda a: jitted(a) * 2)(y),
+    ]
     return beside(x, *found)

@@ -7,28 +7,57 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def time_first_lstm(x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> tuple[Tensor, Tensor]:
+def time_first_lstm(
+    x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
+) -> tuple[Tensor, Tensor]:
     """One LSTM layer of x (B, T, n), which runs with the time in front: all its states (B, T, h), and the last cells (B, h)."""
     zeros = x.new_zeros(1, x.shape[0], w_hh.shape[1])
-    out, _, cells = torch.lstm(x.transpose(0, 1), (zeros, zeros), [w_ih, w_hh, b_ih, b_hh], True, 1, 0.0, False, False, False)
+    out, _, cells = torch.lstm(
+        x.transpose(0, 1),
+        (zeros, zeros),
+        [w_ih, w_hh, b_ih, b_hh],
+        True,
+        1,
+        0.0,
+        False,
+        False,
+        False,
+    )
     return out.transpose(0, 1), cells[0]
 
 
 def projected_lstm(x: Tensor, w_ih: Tensor, w_hh: Tensor, w_hr: Tensor) -> Tensor:
     """An LSTM layer without biases whose states (B, T, p) are projections of those of h numbers."""
-    state, cells = x.new_zeros(1, x.shape[0], w_hr.shape[0]), x.new_zeros(1, x.shape[0], w_hr.shape[1])
+    state, cells = (
+        x.new_zeros(1, x.shape[0], w_hr.shape[0]),
+        x.new_zeros(1, x.shape[0], w_hr.shape[1]),
+    )
     return torch.lstm(x, (state, cells), [w_ih, w_hh, w_hr], False, 1, 0.0, False, False, True)[0]
 
 
-def two_way_gru(x: Tensor, w_ih: Tensor, w_hh: Tensor, w_ih_back: Tensor, w_hh_back: Tensor) -> Tensor:
+def two_way_gru(
+    x: Tensor, w_ih: Tensor, w_hh: Tensor, w_ih_back: Tensor, w_hh_back: Tensor
+) -> Tensor:
     """Both directions of a GRU layer without biases."""
     zeros = x.new_zeros(2, x.shape[0], w_hh.shape[1])
-    return torch.gru(x, zeros, [w_ih, w_hh, w_ih_back, w_hh_back], False, 1, 0.0, False, True, True)[0]
+    return torch.gru(
+        x, zeros, [w_ih, w_hh, w_ih_back, w_hh_back], False, 1, 0.0, False, True, True
+    )[0]
 
 
 def learned_start(x: Tensor, start: Tensor, w_ih: Tensor, w_hh: Tensor) -> Tensor:
     """A plain recurrent layer with rectifiers, whose first state (h,) is learned."""
-    return torch.rnn_relu(x, start.expand(1, x.shape[0], -1).contiguous(), [w_ih, w_hh], False, 1, 0.0, False, False, True)[0]
+    return torch.rnn_relu(
+        x,
+        start.expand(1, x.shape[0], -1).contiguous(),
+        [w_ih, w_hh],
+        False,
+        1,
+        0.0,
+        False,
+        False,
+        True,
+    )[0]
 
 
 def cell_by_cell(x: Tensor, w_ih: Tensor, w_hh: Tensor) -> Tensor:
@@ -46,7 +75,9 @@ def tied_embedding(words: Tensor, table: Tensor) -> Tensor:
 
 def bag_of_words(words: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     """Means and sums of rows of a table."""
-    return F.embedding_bag(words, table, mode="mean"), F.embedding_bag(words, table, mode="sum", padding_idx=1)
+    return F.embedding_bag(words, table, mode="mean"), F.embedding_bag(
+        words, table, mode="sum", padding_idx=1
+    )
 
 
 def transposed_convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -74,7 +105,9 @@ def grouped_queries(x: Tensor, w_q: Tensor, w_kv: Tensor, w_out: Tensor) -> Tens
     """Causal attention with two heads of queries and one of keys and values. x: (B, T, n)."""
     q = F.linear(x, w_q).unflatten(-1, (2, -1)).transpose(1, 2)
     k, v = (part.unsqueeze(1).expand_as(q) for part in F.linear(x, w_kv).chunk(2, dim=-1))
-    return F.linear(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2), w_out)
+    return F.linear(
+        F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2), w_out
+    )
 
 
 def experts(x: Tensor, gate: Tensor, weights: Tensor) -> Tensor:

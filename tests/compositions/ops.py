@@ -16,18 +16,26 @@ from torch import Tensor
 from tests.compositions.tools import refused
 
 
-def ctc_of_log_softmax(x: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor) -> tuple[Tensor, Tensor]:
+def ctc_of_log_softmax(
+    x: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor
+) -> tuple[Tensor, Tensor]:
     """CTC of normalized probabilities, of which alone its gradient is that of the loss. x (T, N, C), targets (N, S); results (N,), by
     ATen's overload for lengths (N,) and by the one for numbers, where all of T and S counts."""
     log_probs, (steps, count, _), longest = x.log_softmax(-1), x.shape, targets.shape[1]
-    by_tensors = torch.ops.aten._ctc_loss.Tensor(log_probs, targets, input_lengths, target_lengths)[0]
-    return by_tensors, torch.ops.aten._ctc_loss.default(log_probs, targets, [steps] * count, [longest] * count)[0]
+    by_tensors = torch.ops.aten._ctc_loss.Tensor(log_probs, targets, input_lengths, target_lengths)[
+        0
+    ]
+    return by_tensors, torch.ops.aten._ctc_loss.default(
+        log_probs, targets, [steps] * count, [longest] * count
+    )[0]
 
 
 def coalesced_values(values: Tensor) -> Tensor:
     """What a sparse tensor of `values` (4,), of which two share a place, holds after adding these up: (3,)."""
     indices = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 1]], device=values.device)
-    return torch.sparse_coo_tensor(indices, values, (3, 4), check_invariants=True).coalesce().values()
+    return (
+        torch.sparse_coo_tensor(indices, values, (3, 4), check_invariants=True).coalesce().values()
+    )
 
 
 def _sparse(values: Tensor) -> Tensor:
@@ -89,7 +97,9 @@ def overwritten_by_normal(x: Tensor) -> Tensor:
 
 def packed_rows(x: Tensor) -> Tensor:
     """The rows of three sequences x (4, 3, K) of lengths 4, 2 and 1 that exist at each step: (7, K)."""
-    rows: Tensor = torch.ops.aten._pack_padded_sequence.default(x, torch.tensor([4, 2, 1]), False)[0]
+    rows: Tensor = torch.ops.aten._pack_padded_sequence.default(x, torch.tensor([4, 2, 1]), False)[
+        0
+    ]
     return rows
 
 
@@ -142,7 +152,9 @@ def lu_solve_beside_one(a: Tensor, b: Tensor) -> Tensor:
     """Solutions for matrices a (N, K, K) and right sides b (N, M, K), where the factors have a dimension of size 1 in place of M."""
     factors, pivots = torch.linalg.lu_factor(a)
     n, k = pivots.shape
-    solved: Tensor = torch.linalg.lu_solve(factors.reshape(n, 1, k, k), pivots.reshape(n, 1, k), b[..., None])
+    solved: Tensor = torch.linalg.lu_solve(
+        factors.reshape(n, 1, k, k), pivots.reshape(n, 1, k), b[..., None]
+    )
     return solved[..., 0]
 
 
@@ -208,7 +220,9 @@ def log_softmax_backward(g: Tensor, logarithms: Tensor) -> Tensor:
 
 def complex_copy(x: Tensor) -> Tensor:
     """Complex numbers of a copy of pairs x (N, 2), which lie side by side as the op asks for."""
-    found: Tensor = torch.ops.aten.view_as_complex_copy.default(x.clone(memory_format=torch.contiguous_format))
+    found: Tensor = torch.ops.aten.view_as_complex_copy.default(
+        x.clone(memory_format=torch.contiguous_format)
+    )
     return found
 
 
@@ -224,13 +238,19 @@ def resized_lines(x: Tensor) -> tuple[Tensor, ...]:
     """x (N, C, 3) by nearest at the factors 1.3, which keeps the size, and 2.3, which doubles it; and the same of x as a volume."""
     line, volume = x, x[..., None, None].expand(*x.shape, 2, 2).contiguous()
     resize = torch.nn.functional.interpolate
-    return tuple(resize(y, scale_factor=factor, mode="nearest") for y in (line, volume) for factor in (1.3, 2.3))
+    return tuple(
+        resize(y, scale_factor=factor, mode="nearest")
+        for y in (line, volume)
+        for factor in (1.3, 2.3)
+    )
 
 
 def resized_images(x: Tensor) -> tuple[Tensor, ...]:
     """Images x (N, C, 3, 3) at the factor 1.3, which keeps the size: bicubic, with and without antialias, and bilinear with it."""
     resize = torch.nn.functional.interpolate
-    return tuple(resize(x, scale_factor=1.3, mode=mode, antialias=smooth) for mode, smooth in _RESIZES)
+    return tuple(
+        resize(x, scale_factor=1.3, mode=mode, antialias=smooth) for mode, smooth in _RESIZES
+    )
 
 
 _RESIZES = (("bicubic", False), ("bicubic", True), ("bilinear", True))
@@ -282,7 +302,16 @@ def of_extreme_integers(x: Tensor) -> tuple[Tensor, ...]:
     ends = torch.iinfo(x.dtype)
     y = torch.cat([x.new_tensor([ends.min, ends.min + 1, ends.max - 1, ends.max]), x])
     six, big = x.new_tensor(6), float(ends.max) * 2.5
-    return torch.gcd(y, six), y // six, y % six, torch.fmod(y, six), y.sign(), y > -big, y < big, y == big
+    return (
+        torch.gcd(y, six),
+        y // six,
+        y % six,
+        torch.fmod(y, six),
+        y.sign(),
+        y > -big,
+        y < big,
+        y == big,
+    )
 
 
 def fused_steps(x: Tensor) -> tuple[Tensor, ...]:
@@ -299,6 +328,18 @@ def fused_steps(x: Tensor) -> tuple[Tensor, ...]:
 def refused_beyond(x: Tensor) -> Tensor:
     """Whether integers like x (N,) refuse each number next to their least and largest, and beyond: none of them is one of these."""
     ends = torch.iinfo(x.dtype)
-    beyond = [float(ends.max + 1), 2.0 * (ends.max + 1), 2.0 * ends.min - 2.0, 1e30, math.inf, -math.inf]
+    beyond = [
+        float(ends.max + 1),
+        2.0 * (ends.max + 1),
+        2.0 * ends.min - 2.0,
+        1e30,
+        math.inf,
+        -math.inf,
+    ]
 
-    return torch.tensor(refused(*(partial(x.clone().fill_, number) for number in beyond), kinds=(RuntimeError, OverflowError)))
+    return torch.tensor(
+        refused(
+            *(partial(x.clone().fill_, number) for number in beyond),
+            kinds=(RuntimeError, OverflowError),
+        )
+    )

@@ -14,7 +14,9 @@ def weight_on_the_left(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor,
 def weight_times_vector(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """The same by products of the weight with each row of x."""
     rows = x.unbind(0)
-    return torch.stack([torch.mv(weight, row) for row in rows]), torch.stack([torch.addmv(bias, weight, row, alpha=2.0) for row in rows])
+    return torch.stack([torch.mv(weight, row) for row in rows]), torch.stack(
+        [torch.addmv(bias, weight, row, alpha=2.0) for row in rows]
+    )
 
 
 def rows_of_table(indices: Tensor, table: Tensor) -> tuple[Tensor, ...]:

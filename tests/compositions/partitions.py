@@ -34,25 +34,32 @@ def explained(x: Tensor) -> Results:
         return (a @ b).sin().exp().sum()
 
     report, default = explain(f, y, w), explain(own("aot.aot_function")(f, own("aot.nop")), y, w)
-    least = explain(own("aot.aot_function")(f, own("aot.nop"), partition_fn=partial(cut, memory_budget=0)), y, w)
+    least = explain(
+        own("aot.aot_function")(f, own("aot.nop"), partition_fn=partial(cut, memory_budget=0)), y, w
+    )
     of_module = explain(own("aot.aot_module")(model, own("aot.nop")), y)
     drawn = explain(lambda a: a * torch.rand_like(a), y)
     text = str(report)
     flags = [
         [(v.source, v.bytes, v.why.name, v.shares) for v in report.saved]
         == [("args[1]", 72, "ARGUMENT", None), ("aten.mm.default", 72, "EXPENSIVE", None)],
-        [(r.op, r.name) for r in report.recomputed] == [("aten.sin.default", "sin"), ("aten.exp.default", "exp")],
+        [(r.op, r.name) for r in report.recomputed]
+        == [("aten.sin.default", "sin"), ("aten.exp.default", "exp")],
         (report.saved_bytes, report.new_bytes) == (144, 72),
         [v.why.name for v in default.saved].count("FORWARD") == 1 and default.recomputed == (),
         default.saved_bytes == 216 and default.new_bytes == 144,
         least.peak_bytes <= report.peak_bytes <= default.peak_bytes,
         "mm.default" in str(least) or least.saved_bytes <= report.saved_bytes,
-        {v.source for v in of_module.saved} >= {"args[0]", "aten.tanh.default"} or "0.weight" in str(of_module),
+        {v.source for v in of_module.saved} >= {"args[0]", "aten.tanh.default"}
+        or "0.weight" in str(of_module),
         [(v.source, v.why.name) for v in drawn.saved] == [("aten.rand_like.default", "DRAW")],
-        text.startswith("2 values saved, 144 B, of which 72 B beside arguments; 2 calls run again; peak about "),
+        text.startswith(
+            "2 values saved, 144 B, of which 72 B beside arguments; 2 calls run again; peak about "
+        ),
         "run again: aten.sin.default, aten.exp.default" in text and "partitions.py" in text,
         [len(line.split()) > 0 for line in text.splitlines()].count(True) == 5,
-        [v.shape for v in report.saved] == [(3, 3), (3, 3)] and all(v.dtype is torch.float64 for v in report.saved),
+        [v.shape for v in report.saved] == [(3, 3), (3, 3)]
+        and all(v.dtype is torch.float64 for v in report.saved),
     ]
     return beside(x, *flags)
 
@@ -84,7 +91,10 @@ def _boxes(text: str) -> list[Any]:
 
 def _ends(text: str, kind: str) -> list[list[float]]:
     """Where each line of this class begins and where it ends: x, y, x, y."""
-    numbers = [list(map(float, re.findall(r"[-\d.]+", d))) for d in re.findall(rf'<path class="{kind}" d="([^"]*)"/>', text)]
+    numbers = [
+        list(map(float, re.findall(r"[-\d.]+", d)))
+        for d in re.findall(rf'<path class="{kind}" d="([^"]*)"/>', text)
+    ]
     return [[*n[:2], *n[-2:]] for n in numbers]
 
 
@@ -116,29 +126,72 @@ def _drawn_well(text: str, report: Any) -> list[bool]:
     edges, savings = _ends(text, "edge"), _ends(text, "saving")
     left, right = [e for e in edges if e[0] < pills[0].x], [e for e in edges if e[0] > pills[0].x]
     rows = sorted(pills, key=lambda b: b.y)
-    cut = list(map(float, re.findall(r'<line class="cut" x1="(\d+)" y1="(\d+)" x2="(\d+)" y2="(\d+)"/>', text)[0]))
-    legend = [float(x) for x in re.findall(r'<rect class="[^"]*" x="(\d+)" y="36" width="20" height="12" rx="[36]"/>', text)]
-    heads = [(float(h), word) for h, word in re.findall(r'<text class="head" x="(\d+)" y="\d+">(\w+)', text)]
+    cut = list(
+        map(
+            float,
+            re.findall(r'<line class="cut" x1="(\d+)" y1="(\d+)" x2="(\d+)" y2="(\d+)"/>', text)[0],
+        )
+    )
+    legend = [
+        float(x)
+        for x in re.findall(
+            r'<rect class="[^"]*" x="(\d+)" y="36" width="20" height="12" rx="[36]"/>', text
+        )
+    ]
+    heads = [
+        (float(h), word)
+        for h, word in re.findall(r'<text class="head" x="(\d+)" y="\d+">(\w+)', text)
+    ]
     into, out = [e for e in savings if e[2] < cut[0]], [e for e in savings if e[0] > cut[0]]
     return [
         len(boxes) == len(pills) + len(forward) + len(backward) and len(pills) == len(report.saved),
-        all(b.x >= 0 and b.x + b.width <= width and b.y > 60 and b.y + b.height <= height for b in boxes),
+        all(
+            b.x >= 0 and b.x + b.width <= width and b.y > 60 and b.y + b.height <= height
+            for b in boxes
+        ),
         _apart(forward, 16.0) and _apart(backward, 16.0) and min(b.x for b in forward) >= 24,
         len(left) + len(right) == len(edges) and all(b.height == 34 for b in boxes),
-        all(any(abs(e[2] - b.x - b.width / 2) < 0.2 and abs(e[3] - b.y) < 0.2 for e in left) for b in forward if b.kind != "argument"),
-        all(e[1] < e[3] and _on(e[0], e[1], forward, "bottom") and _on(e[2], e[3], forward, "top") for e in left),
-        all(e[1] > e[3] and _on(e[0], e[1], backward, "top") and _on(e[2], e[3], backward, "bottom") for e in right),
-        all(a.y + 40 <= b.y + 0.2 for a, b in pairwise(rows)) and len({b.width for b in pills}) == 1,
-        len(into) == len(pills) and all(_on(e[0], e[1], forward, "right") and _on(e[2], e[3], pills, "left") for e in into),
+        all(
+            any(abs(e[2] - b.x - b.width / 2) < 0.2 and abs(e[3] - b.y) < 0.2 for e in left)
+            for b in forward
+            if b.kind != "argument"
+        ),
+        all(
+            e[1] < e[3] and _on(e[0], e[1], forward, "bottom") and _on(e[2], e[3], forward, "top")
+            for e in left
+        ),
+        all(
+            e[1] > e[3] and _on(e[0], e[1], backward, "top") and _on(e[2], e[3], backward, "bottom")
+            for e in right
+        ),
+        all(a.y + 40 <= b.y + 0.2 for a, b in pairwise(rows))
+        and len({b.width for b in pills}) == 1,
+        len(into) == len(pills)
+        and all(_on(e[0], e[1], forward, "right") and _on(e[2], e[3], pills, "left") for e in into),
         all(_on(e[0], e[1], pills, "right") and _on(e[2], e[3], backward, "left") for e in out)
         and {e[1] for e in out} == {e[3] for e in into},
-        [b.lines[0] for b in pills] == ["shared" if v.shares else f"{v.bytes} B" for v in report.saved],
-        all(b.note.split("\n")[:3] == [v.name, v.source, v.why.value] for b, v in zip(pills, report.saved, strict=True)),
+        [b.lines[0] for b in pills]
+        == ["shared" if v.shares else f"{v.bytes} B" for v in report.saved],
+        all(
+            b.note.split("\n")[:3] == [v.name, v.source, v.why.value]
+            for b, v in zip(pills, report.saved, strict=True)
+        ),
         sum(b.kind.startswith("again") for b in backward) == len(report.recomputed),
-        all((b.kind == "saved") is (not v.shares) for b, v in zip(pills, report.saved, strict=True)),
-        cut[0] == cut[2] and abs(cut[0] - pills[0].x - pills[0].width / 2) < 1 and cut[1] < min(b.y for b in boxes),
-        cut[3] > max(b.y + b.height for b in boxes) and len(legend) == 7 and all(a + 60 < b for a, b in pairwise(legend)),
-        all(abs(b.at[0] - b.x - b.width / 2) < 0.2 and b.at[0] == b.at[2] and b.y < b.at[1] < b.at[3] < b.y + 34 for b in boxes),
+        all(
+            (b.kind == "saved") is (not v.shares) for b, v in zip(pills, report.saved, strict=True)
+        ),
+        cut[0] == cut[2]
+        and abs(cut[0] - pills[0].x - pills[0].width / 2) < 1
+        and cut[1] < min(b.y for b in boxes),
+        cut[3] > max(b.y + b.height for b in boxes)
+        and len(legend) == 7
+        and all(a + 60 < b for a, b in pairwise(legend)),
+        all(
+            abs(b.at[0] - b.x - b.width / 2) < 0.2
+            and b.at[0] == b.at[2]
+            and b.y < b.at[1] < b.at[3] < b.y + 34
+            for b in boxes
+        ),
         all(b.width >= 34 and b.width >= 6.4 * max(map(len, b.lines)) for b in boxes),
         len({(b.x, b.y) for b in boxes}) == len(boxes) and report.summary in text,
         [word for _, word in heads] == ["forward", "saved", "backward"] and heads[1][0] == cut[0],
@@ -162,14 +215,20 @@ def drawings(x: Tensor) -> Results:
         return ((q @ r).sin() * h.t().exp() + h[:, :1]).sum(), h.cumsum(0), a[0].exp()
 
     chain, wide = explain(lambda a: a.sin().exp().tanh(), y), explain(branches, y, w)
-    views = explain(own("aot.aot_function")(lambda a: ((b := a.exp()) * b.t()).cumprod(0) * a[1:2], own("aot.nop")), y)
+    views = explain(
+        own("aot.aot_function")(
+            lambda a: ((b := a.exp()) * b.t()).cumprod(0) * a[1:2], own("aot.nop")
+        ),
+        y,
+    )
     found = [flag for report in (chain, wide, views) for flag in _drawn_well(report.svg(), report)]
     column = [b for b in _boxes(chain.svg()) if b.kind.startswith("forward")]
     kinds = [b.kind for b in _boxes(wide.svg())]
     return beside(
         x,
         *found,
-        len({b.x + b.width / 2 for b in column}) == 1 and [b.lines[0] for b in column] == ["sin", "exp", "tanh"],
+        len({b.x + b.width / 2 for b in column}) == 1
+        and [b.lines[0] for b in column] == ["sin", "exp", "tanh"],
         [b.lines[1] for b in column] == ["3×3 f64"] * 3 and column[-1].kind == "forward result",
         kinds.count("forward result") == 3 and kinds.count("argument") == 5,
         sum(kind.endswith("result") and kind != "forward result" for kind in kinds) == 2,
@@ -203,7 +262,13 @@ def cuts_by_choice(x: Tensor) -> Results:
         return *(f(y, y.cos()) for _ in options), *[True] * 8
     made = [compiled(f, own("aot.nop"), partition_fn=partial(cut, **chosen)) for chosen in options]
     leaf, other = plain(x).requires_grad_(), plain(x.cos()).requires_grad_()
-    again = [{r.op.removeprefix("aten.").removesuffix(".default") for r in own("aot.explain")(g, leaf, other).recomputed} for g in made]
+    again = [
+        {
+            r.op.removeprefix("aten.").removesuffix(".default")
+            for r in own("aot.explain")(g, leaf, other).recomputed
+        }
+        for g in made
+    ]
     flags = [
         again[0] <= {"sin"},
         {"mm", "exp"} <= again[1] <= {"mm", "sin", "exp", "cos", "transpose.int"},
@@ -214,9 +279,11 @@ def cuts_by_choice(x: Tensor) -> Results:
         lambda: cut(None, num_fwd_outputs=1, compiler="c"),
         lambda: cut(None, num_fwd_outputs=1, memory_budget=1.5),
         lambda: cut(None, num_fwd_outputs=1, recomputable_ops=[], may_recompute=lambda n: True),
-        lambda: compiled(lambda a: a * torch.rand_like(a), own("aot.nop"), partition_fn=partial(cut, recomputable_ops=[aten.rand_like]))(
-            leaf
-        ),
+        lambda: compiled(
+            lambda a: a * torch.rand_like(a),
+            own("aot.nop"),
+            partition_fn=partial(cut, recomputable_ops=[aten.rand_like]),
+        )(leaf),
     )
     return *(g(y, y.cos()) for g in made), *flags, *refusals
 
@@ -224,13 +291,17 @@ def cuts_by_choice(x: Tensor) -> Results:
 def cuts_at_checkpoints(x: Tensor) -> Results:
     """Regions of a program that are computed again, with and without a policy, and what lies between them."""
     compiled, explain = own("aot.aot_function"), own("aot.explain")
-    checkpoint = offered("checkpoint.checkpoint", partial(torch.utils.checkpoint.checkpoint, use_reentrant=False))
+    checkpoint = offered(
+        "checkpoint.checkpoint", partial(torch.utils.checkpoint.checkpoint, use_reentrant=False)
+    )
     if compiled is not None:
         checkpoint = partial(checkpoint, use_reentrant=False)
     policy = torch.utils.checkpoint.CheckpointPolicy
     saved = partial(
         torch.utils.checkpoint.create_selective_checkpoint_contexts,
-        lambda ctx, op, *args, **kwargs: policy.MUST_SAVE if op is aten.mm.default else policy.PREFER_RECOMPUTE,
+        lambda ctx, op, *args, **kwargs: (
+            policy.MUST_SAVE if op is aten.mm.default else policy.PREFER_RECOMPUTE
+        ),
     )
 
     def region(a: Tensor, b: Tensor) -> Tensor:
@@ -249,14 +320,23 @@ def cuts_at_checkpoints(x: Tensor) -> Results:
     own_saved = partial(
         own("checkpoint.create_selective_checkpoint_contexts"),
         lambda ctx, op, *args, **kwargs: (
-            own("checkpoint.CheckpointPolicy").MUST_SAVE if op is aten.mm.default else own("checkpoint.CheckpointPolicy").PREFER_RECOMPUTE
+            own("checkpoint.CheckpointPolicy").MUST_SAVE
+            if op is aten.mm.default
+            else own("checkpoint.CheckpointPolicy").PREFER_RECOMPUTE
         ),
     )
     saved = own_saved
-    made = [compiled(h, own("aot.nop"), partition_fn=own("aot.min_cut_rematerialization_partition")) for h in (f, g)]
+    made = [
+        compiled(h, own("aot.nop"), partition_fn=own("aot.min_cut_rematerialization_partition"))
+        for h in (f, g)
+    ]
     reports = [explain(h, plain(x).requires_grad_(), plain(x.cos()).requires_grad_()) for h in made]
     whole, chosen = ([v.why.name for v in r.saved] for r in reports)
-    flags = ["BOUNDARY" in whole, sum(r.op == "aten.mm.default" for r in reports[0].recomputed) >= 2, "POLICY" in chosen]
+    flags = [
+        "BOUNDARY" in whole,
+        sum(r.op == "aten.mm.default" for r in reports[0].recomputed) >= 2,
+        "POLICY" in chosen,
+    ]
     return *(h(y, y.cos()) for h in made), *flags
 
 
@@ -278,19 +358,31 @@ def own_cuts(x: Tensor) -> Results:
 
     def cut(joint: Any, inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
         seen.append(("cut", len(joint.graph.find_nodes(op="placeholder")), num_fwd_outputs))
-        return own("aot.default_partition")(joint, inputs, num_fwd_outputs=num_fwd_outputs, **options)
+        return own("aot.default_partition")(
+            joint, inputs, num_fwd_outputs=num_fwd_outputs, **options
+        )
 
     def compiler(kind: str) -> Callable[..., Any]:
         def compile(module: Any, examples: list[Any]) -> Any:
             seen.append(
-                (kind, len(examples), own("aot.get_aot_graph_name")(), own("aot.get_aot_compilation_context")()[0][0].split("_")[1])
+                (
+                    kind,
+                    len(examples),
+                    own("aot.get_aot_graph_name")(),
+                    own("aot.get_aot_compilation_context")()[0][0].split("_")[1],
+                )
             )
             return module.forward
 
         return compile
 
     made = compiled(
-        f, compiler("f"), compiler("b"), cut, inference_compiler=own("aot.make_boxed_compiler")(compiler("i")), num_params_buffers=1
+        f,
+        compiler("f"),
+        compiler("b"),
+        cut,
+        inference_compiler=own("aot.make_boxed_compiler")(compiler("i")),
+        num_params_buffers=1,
     )
     found = [made(y, y.detach().cos()), made(y, y.detach()), made(y.detach(), y.detach())]
     found[1].sum().backward()
@@ -299,7 +391,10 @@ def own_cuts(x: Tensor) -> Results:
     given = [y.detach(), y.detach()]
     product, refusals = (
         boxed(given),
-        own_refused(lambda: compiled(f, lambda module, examples: 3)(y, y), lambda: own("aot.aot_module")(f, own("aot.nop"))),
+        own_refused(
+            lambda: compiled(f, lambda module, examples: 3)(y, y),
+            lambda: own("aot.aot_module")(f, own("aot.nop")),
+        ),
     )
     return beside(
         x,
@@ -310,6 +405,8 @@ def own_cuts(x: Tensor) -> Results:
         [s[1] for s in seen[1:3]] == [2, 2],
         [s[3] for s in seen[1:]] == ["forward", "inference", "backward"],
         len({s[2] for s in seen[1:]}) == 3 and all(s[2].startswith("model__") for s in seen[1:]),
-        bool((product == y * y).all()) and given == [] and own("aot.get_aot_compilation_context")()[0] == [],
+        bool((product == y * y).all())
+        and given == []
+        and own("aot.get_aot_compilation_context")()[0] == [],
         *refusals,
     )

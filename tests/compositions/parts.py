@@ -61,7 +61,12 @@ def results_in_places(x: Tensor) -> Results:
         y = x * factor
         made = run(y)
         found += [t * 1 for t in made]
-        found += [t._is_view() for t in made] + [t.requires_grad for t in made] + [t.stride() for t in made] + [made[2]._base is y]
+        found += (
+            [t._is_view() for t in made]
+            + [t.requires_grad for t in made]
+            + [t.stride() for t in made]
+            + [made[2]._base is y]
+        )
         found += [made[6] * 1, made[8] * 1, y * x]
     return tuple(found)
 
@@ -130,18 +135,33 @@ def absent_cotangents(x: Tensor) -> Results:
     for round in range(2):
         for number in range(9):
             made = run(a, b)
-            found += grad(made[number].sum(), [a, b], retain_graph=True, allow_unused=True, materialize_grads=True)
+            found += grad(
+                made[number].sum(),
+                [a, b],
+                retain_graph=True,
+                allow_unused=True,
+                materialize_grads=True,
+            )
             if round and number:
-                found += grad([made[number].sum(), made[0].sum()], [a], allow_unused=True, materialize_grads=True)
+                found += grad(
+                    [made[number].sum(), made[0].sum()],
+                    [a],
+                    allow_unused=True,
+                    materialize_grads=True,
+                )
     return beside(x, *found)
 
 
 def absent_in_branches(x: Tensor) -> Results:
     """The same through a branch, a map and a scan."""
-    cond, scan, mapped = (offered(f"aot.{n}", f) for n, f in (("cond", _cond), ("scan", _scan), ("map", _map)))
+    cond, scan, mapped = (
+        offered(f"aot.{n}", f) for n, f in (("cond", _cond), ("scan", _scan), ("map", _map))
+    )
 
     def f(a: Tensor, b: Tensor) -> Results:
-        first, second = cond(a.sum() > 0, lambda s, t: (s.sin() * t, t.exp()), lambda s, t: (s * 2, s * t), (a, b))
+        first, second = cond(
+            a.sum() > 0, lambda s, t: (s.sin() * t, t.exp()), lambda s, t: (s * 2, s * t), (a, b)
+        )
         carry, rows = scan(lambda c, r: (c * r[0], (c + r[1]).sin()), b[0], (a, b))
         each, other = mapped(lambda r, t: (r.exp() * t, r.sum()), a, b[1])
         return first, second, carry, rows, each, other
@@ -151,7 +171,9 @@ def absent_in_branches(x: Tensor) -> Results:
     for sign in (1.0, -1.0):
         a, b = _leaf(plain(x).abs() * sign), _leaf(plain(x.cos()))
         for number in range(6):
-            found += grad(run(a, b)[number].sum(), [a, b], allow_unused=True, materialize_grads=True)
+            found += grad(
+                run(a, b)[number].sum(), [a, b], allow_unused=True, materialize_grads=True
+            )
     return beside(x, *found)
 
 
@@ -176,7 +198,9 @@ def passes_twice(x: Tensor) -> Results:
     """Second derivatives, a pass through a graph that is kept, hooks on what is saved, and arguments that are written in between."""
     run = compiled(lambda a, b: (a.sin() @ b).exp().sum(0))
     grad = offered("autograd.grad", torch.autograd.grad)
-    saved_hooks = offered("autograd.graph.saved_tensors_hooks", torch.autograd.graph.saved_tensors_hooks)
+    saved_hooks = offered(
+        "autograd.graph.saved_tensors_hooks", torch.autograd.graph.saved_tensors_hooks
+    )
     found, a, b = list[Any](), _leaf(plain(x / 4)), _leaf(plain(x.cos()))
     for _ in range(3):
         out = run(a, b).sum()
@@ -194,9 +218,15 @@ def passes_twice(x: Tensor) -> Results:
     with torch.no_grad():
         c.mul_(2)
     flags = refused(lambda: grad(out, c), lambda: grad(again, a))
-    batched = grad(run(a, b), a, torch.eye(3, dtype=x.dtype), is_grads_batched=True) if own("unwrap") is None else (None,)
+    batched = (
+        grad(run(a, b), a, torch.eye(3, dtype=x.dtype), is_grads_batched=True)
+        if own("unwrap") is None
+        else (None,)
+    )
     if batched[0] is None:
-        batched = (torch.stack([grad(run(a, b), a, row)[0] for row in torch.eye(3, dtype=x.dtype)]),)
+        batched = (
+            torch.stack([grad(run(a, b), a, row)[0] for row in torch.eye(3, dtype=x.dtype)]),
+        )
     return beside(x, *found, *flags, bool(seen), *batched)
 
 
@@ -228,19 +258,34 @@ def complex_and_narrow(x: Tensor) -> Results:
 
     def f(a: Tensor, b: Tensor) -> Results:
         c = a.conj() * b
-        return c.real, c.imag * 2, c.conj(), c.abs(), torch.view_as_real(c)[..., 1], a.resolve_conj().angle()
+        return (
+            c.real,
+            c.imag * 2,
+            c.conj(),
+            c.abs(),
+            torch.view_as_real(c)[..., 1],
+            a.resolve_conj().angle(),
+        )
 
     found: list[Any] = list(_turns(f, (z, z * 2), (z.conj(), z), (z.sin(), z.cos())))
     narrow, whole = x.detach().to(torch.bfloat16), x.detach().long()
     found += _turns(
-        lambda a, b: (a * 2 + 1, b // 2, (a > b), a.float().softmax(0), b.argmax(1)), (narrow, whole), (narrow.half(), whole.int())
+        lambda a, b: (a * 2 + 1, b // 2, (a > b), a.float().softmax(0), b.argmax(1)),
+        (narrow, whole),
+        (narrow.half(), whole.int()),
     )
     sparse = x.detach().to_sparse()
     found += [
         t.to_dense() if t.is_sparse else t
-        for t in _turns(lambda a, b: (a * 2, a @ b, a.to_dense() + b), (sparse, x), (sparse * 2, x.cos()))
+        for t in _turns(
+            lambda a, b: (a * 2, a @ b, a.to_dense() + b), (sparse, x), (sparse * 2, x.cos())
+        )
     ]
-    return *found, *_turns(lambda k: (k * 2, None is None), 3, 4.0), *_turns(lambda a: (a.shape[0], "text", a), x, x[:2])
+    return (
+        *found,
+        *_turns(lambda k: (k * 2, None is None), 3, 4.0),
+        *_turns(lambda a: (a.shape[0], "text", a), x, x[:2]),
+    )
 
 
 def layers_that_fold(x: Tensor) -> Results:
@@ -269,7 +314,12 @@ def layers_that_fold(x: Tensor) -> Results:
     for _ in range(3):
         out = pooled(leaf)
         out.square().sum().backward()
-    return *found, *_turns(repeated, x, x.cos(), x.t()), out.detach().sum((2, 3)), leaf.grad.sum((2, 3))  # type: ignore[union-attr]
+    return (
+        *found,
+        *_turns(repeated, x, x.cos(), x.t()),
+        out.detach().sum((2, 3)),
+        leaf.grad.sum((2, 3)),  # type: ignore[union-attr]
+    )
 
 
 # --- any size -----------------------------------------------------------------------------------------------------------------------
@@ -284,7 +334,9 @@ def composites_of_any_size(x: Tensor) -> Results:
         lambda a: torch.linalg.multi_dot([a, a.t(), a, a.t()[:, 0]]),
         lambda a: F.max_pool1d(a.unsqueeze(0), 2, 1) + a.clone().fill_diagonal_(2.0).sum(),
         lambda a: torch.fft.fftn(a).real + torch.fft.irfft2(torch.fft.rfft2(a), a.shape),
-        lambda a: torch.cov(a, fweights=torch.ones(a.shape[1], dtype=torch.int64)) + torch.corrcoef(a),
+        lambda a: (
+            torch.cov(a, fweights=torch.ones(a.shape[1], dtype=torch.int64)) + torch.corrcoef(a)
+        ),
     ]
     make, found = own("aot.make_fx"), list[Any]()
     other = torch.cat([y, y.sin()], 1)
@@ -317,7 +369,8 @@ def modules_of_any_size(x: Tensor) -> Results:
         run = at_once = fixed = module
         flags = [True] * 9
     else:
-        fake = FakeTensorMode(shape_env=ShapeEnv()).from_tensor(torch.cat([y, y[:2]]))  # of as many rows as no other size
+        # of as many rows as no other size
+        fake = FakeTensorMode(shape_env=ShapeEnv()).from_tensor(torch.cat([y, y[:2]]))
         run, at_once = make(module, (fake, 2), nop), make(module, (y, 2), nop)
         fixed = make(module, (y, 2), nop, pre_grad_passes=lambda m, args: m, inference_compiler=nop)
         flags = own_refused(
@@ -340,7 +393,15 @@ def modules_of_any_size(x: Tensor) -> Results:
     layer.zero_grad()
     run(y, 2)[0].sum().backward()
     at_once(y.cos(), 2)[0].sum().backward()
-    return beside(x, *found, layer.weight.grad, layer.bias.grad, module.calls.clone(), *flags, len(list(run.named_parameters())))
+    return beside(
+        x,
+        *found,
+        layer.weight.grad,
+        layer.bias.grad,
+        module.calls.clone(),
+        *flags,
+        len(list(run.named_parameters())),
+    )
 
 
 def partitions_from_a_folder(x: Tensor) -> Results:
@@ -356,12 +417,32 @@ def partitions_from_a_folder(x: Tensor) -> Results:
     with TemporaryDirectory() as folder:
         for turn in range(3):
             cache = own("aot.Cache")(folder)
-            found.append(make(f, own("aot.nop"), partition_fn=own("aot.min_cut_rematerialization_partition"), cache=cache)(y).detach())
+            found.append(
+                make(
+                    f,
+                    own("aot.nop"),
+                    partition_fn=own("aot.min_cut_rematerialization_partition"),
+                    cache=cache,
+                )(y).detach()
+            )
             info = cache.info()
             counts.append((info.hits, bool(info.misses)))
             if turn == 1:
                 cache.clear() if hasattr(cache, "clear") else None
         other = own("aot.Cache")(folder)
-        make(lambda a: a.cos().tanh(), own("aot.nop"), partition_fn=own("aot.min_cut_rematerialization_partition"), cache=other)(y)
+        make(
+            lambda a: a.cos().tanh(),
+            own("aot.nop"),
+            partition_fn=own("aot.min_cut_rematerialization_partition"),
+            cache=other,
+        )(y)
         last = other.info()
-    return beside(x, *found, counts[0] == (0, True), counts[1] == (1, False), sum(counts[2]) == 1, last.hits == 0, bool(last.misses))
+    return beside(
+        x,
+        *found,
+        counts[0] == (0, True),
+        counts[1] == (1, False),
+        sum(counts[2]) == 1,
+        last.hits == 0,
+        bool(last.misses),
+    )

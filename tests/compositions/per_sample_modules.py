@@ -29,13 +29,20 @@ def tied_layers(x: Tensor) -> Results:
     """A weight that two layers share, and one that is used transposed, beside a bias of its own."""
     first, second = nn.Linear(3, 3), nn.Linear(3, 3)
     second.weight = first.weight
-    return answers_of(x, Of(lambda m, a: m.b(m.a(a).tanh()) @ m.a.weight.sin(), a=first, b=second), (rows_of(x, 3),))
+    return answers_of(
+        x,
+        Of(lambda m, a: m.b(m.a(a).tanh()) @ m.a.weight.sin(), a=first, b=second),
+        (rows_of(x, 3),),
+    )
 
 
 def layers_of_sequences(x: Tensor) -> Results:
     """Layers on sequences, on rows of rows and on one more dimension, where a mean is taken over the samples."""
     return answers_of(
-        x, Of(lambda m, a: m.b(m.a(a).relu().flatten(1)), a=nn.Linear(2, 3), b=nn.Linear(12, 2)), (rows_of(x, 2, 2, 2),), mean_of
+        x,
+        Of(lambda m, a: m.b(m.a(a).relu().flatten(1)), a=nn.Linear(2, 3), b=nn.Linear(12, 2)),
+        (rows_of(x, 2, 2, 2),),
+        mean_of,
     )
 
 
@@ -54,7 +61,11 @@ def convolutions(x: Tensor) -> Results:
 
 
 def transposed_convolutions(x: Tensor) -> Results:
-    model = nn.Sequential(nn.ConvTranspose1d(2, 4, 2, stride=2, groups=2), nn.Unflatten(1, (2, 2)), nn.ConvTranspose2d(2, 1, 2, padding=1))
+    model = nn.Sequential(
+        nn.ConvTranspose1d(2, 4, 2, stride=2, groups=2),
+        nn.Unflatten(1, (2, 2)),
+        nn.ConvTranspose2d(2, 1, 2, padding=1),
+    )
     return answers_of(x, model, (rows_of(x, 2, 3),), mean_of)
 
 
@@ -73,13 +84,20 @@ def normalizations(x: Tensor) -> Results:
         nn.PReLU(4),
     )
     return answers_of(
-        x, model, (rows_of(x, 4, 3),), lambda m, a: (m(a) * torch.linspace(0, 1, 12, dtype=a.dtype).reshape(4, 3)).sin().sum()
+        x,
+        model,
+        (rows_of(x, 4, 3),),
+        lambda m, a: (m(a) * torch.linspace(0, 1, 12, dtype=a.dtype).reshape(4, 3)).sin().sum(),
     )
 
 
 def recurrent_layers(x: Tensor) -> Results:
     """Both directions, several layers, projections and initial states that are learned, with the batch in front."""
-    f = lambda m, a: m.a(a)[0].sum((1, 2)) + m.b(a)[1][0].sin().sum((0, 2)) + m.c(a, m.h.sin())[0].tanh().flatten(1).sum(1)  # noqa: E731
+    f = lambda m, a: (  # noqa: E731
+        m.a(a)[0].sum((1, 2))
+        + m.b(a)[1][0].sin().sum((0, 2))
+        + m.c(a, m.h.sin())[0].tanh().flatten(1).sum(1)
+    )
     parts = {
         "a": nn.GRU(2, 2, num_layers=2, bidirectional=True, batch_first=True),
         "b": nn.LSTM(2, 3, proj_size=2, batch_first=True),
@@ -104,7 +122,9 @@ def recurrent_cells(x: Tensor) -> Results:
             h = m.other(row, h)
         return m.layer(a)[0].sum(0) + h  # type: ignore[no-any-return]
 
-    module = Of(steps, cell=nn.LSTMCell(2, 2), other=nn.GRUCell(2, 2, bias=False), layer=nn.LSTM(2, 2))
+    module = Of(
+        steps, cell=nn.LSTMCell(2, 2), other=nn.GRUCell(2, 2, bias=False), layer=nn.LSTM(2, 2)
+    )
     return answers_of(x, module, (rows_of(x, 3, 2).transpose(0, 1).contiguous(),), dim=1)
 
 
@@ -135,7 +155,9 @@ def attention_layers(x: Tensor) -> Results:
 
     def f(m: Any, a: Tensor) -> Tensor:
         b = m.encoder(a)
-        return m.attention(b, a, a, attn_mask=mask, need_weights=False)[0] + F.scaled_dot_product_attention(a, b, b)  # type: ignore[no-any-return]
+        return m.attention(b, a, a, attn_mask=mask, need_weights=False)[  # type: ignore[no-any-return]
+            0
+        ] + F.scaled_dot_product_attention(a, b, b)
 
     parts = {
         "encoder": nn.TransformerEncoderLayer(4, 2, 5, dropout=0.0, batch_first=True),
@@ -150,7 +172,9 @@ def embeddings(x: Tensor) -> Results:
 
     def f(m: Any, a: Tensor, k: Tensor) -> Tensor:
         bags = m.sums(a, per_sample_weights=k) + m.means(a)
-        return m.table(a).mean(1) + bags + m.table.weight[a[:, 0]] @ m.table.weight.t() @ m.sums.weight  # type: ignore[no-any-return]
+        return (  # type: ignore[no-any-return]
+            m.table(a).mean(1) + bags + m.table.weight[a[:, 0]] @ m.table.weight.t() @ m.sums.weight
+        )
 
     parts = {
         "table": nn.Embedding(4, 2, padding_idx=3),
@@ -164,7 +188,11 @@ def computed_weights(x: Tensor) -> Results:
     """Weights that are computed of parameters: by norm and direction, orthogonal ones, and by a sum of two."""
     layer = parametrizations.weight_norm(nn.Linear(3, 2))
     f = lambda m, a: F.linear(m.a(a), (m.b + m.c.exp()).t() @ m.b.relu(), m.c.mean(1))  # noqa: E731
-    return answers_of(x, Of(f, a=layer, b=nn.Parameter(torch.zeros(2, 2)), c=nn.Parameter(torch.zeros(2, 2))), (rows_of(x, 3),))
+    return answers_of(
+        x,
+        Of(f, a=layer, b=nn.Parameter(torch.zeros(2, 2)), c=nn.Parameter(torch.zeros(2, 2))),
+        (rows_of(x, 3),),
+    )
 
 
 def general_ops(x: Tensor) -> Results:
@@ -172,11 +200,25 @@ def general_ops(x: Tensor) -> Results:
 
     def f(m: Any, a: Tensor) -> Tensor:
         first = torch.cdist(a.unsqueeze(1), m.w.unsqueeze(0)).squeeze(1).cumsum(1)
-        second = torch.einsum("bi,ij,bj->b", a, m.w, a).unsqueeze(1) + F.bilinear(a, a.sin(), m.t, m.w[0, :2]).sum(1, keepdim=True)
-        picked = m.w.unsqueeze(0).expand(len(a), 3, 3).gather(2, a.argsort(1).unsqueeze(2)).squeeze(2)
-        return first * second + picked + torch.linalg.solve(m.w @ m.w.t() + torch.eye(3, dtype=a.dtype), a.unsqueeze(2)).squeeze(2)  # type: ignore[no-any-return]
+        second = torch.einsum("bi,ij,bj->b", a, m.w, a).unsqueeze(1) + F.bilinear(
+            a, a.sin(), m.t, m.w[0, :2]
+        ).sum(1, keepdim=True)
+        picked = (
+            m.w.unsqueeze(0).expand(len(a), 3, 3).gather(2, a.argsort(1).unsqueeze(2)).squeeze(2)
+        )
+        return (  # type: ignore[no-any-return]
+            first * second
+            + picked
+            + torch.linalg.solve(
+                m.w @ m.w.t() + torch.eye(3, dtype=a.dtype), a.unsqueeze(2)
+            ).squeeze(2)
+        )
 
-    return answers_of(x, Of(f, w=nn.Parameter(torch.zeros(3, 3)), t=nn.Parameter(torch.zeros(2, 3, 3))), (rows_of(x, 3),))
+    return answers_of(
+        x,
+        Of(f, w=nn.Parameter(torch.zeros(3, 3)), t=nn.Parameter(torch.zeros(2, 3, 3))),
+        (rows_of(x, 3),),
+    )
 
 
 def complex_layers(x: Tensor) -> Results:

@@ -40,7 +40,9 @@ def moved_samples(x: Tensor) -> Results:
         return (  # type: ignore[no-any-return]
             d.sum(1)
             + (e * m.s).chunk(2)[1].sum(1)
-            + torch.zeros(len(a), dtype=a.dtype).index_add(0, (a[..., 0] > 0).nonzero()[:, 0], rows.sum(1))
+            + torch.zeros(len(a), dtype=a.dtype).index_add(
+                0, (a[..., 0] > 0).nonzero()[:, 0], rows.sum(1)
+            )
         )
 
     module = Of(f, a=nn.Linear(2, 3), b=nn.Linear(2, 2), s=nn.Parameter(torch.zeros(2)))
@@ -76,10 +78,16 @@ def losses_of_classes(x: Tensor) -> Results:
         lambda m, a: F.cross_entropy(m(a[:, :3]), a[:, 3].round().long()),
         lambda m, a: F.cross_entropy(m(a[:, :3]), a[:, 3].round().long(), label_smoothing=0.2),
         lambda m, a: F.cross_entropy(m(a[:, :3]), a[:, 4:]),
-        lambda m, a: F.cross_entropy(m(a[:, :3]), a[:, 4:], weights, label_smoothing=0.1, reduction="sum"),
+        lambda m, a: F.cross_entropy(
+            m(a[:, :3]), a[:, 4:], weights, label_smoothing=0.1, reduction="sum"
+        ),
         lambda m, a: F.kl_div(m(a[:, :3]).log_softmax(1), a[:, 4:], reduction="batchmean"),
-        lambda m, a: F.kl_div(m(a[:, :3]).log_softmax(1), a[:, 4:].log(), reduction="sum", log_target=True),
-        lambda m, a: F.nll_loss(m(a[:, :3]).log_softmax(1), a[:, 3].round().long(), weights, reduction="sum"),
+        lambda m, a: F.kl_div(
+            m(a[:, :3]).log_softmax(1), a[:, 4:].log(), reduction="sum", log_target=True
+        ),
+        lambda m, a: F.nll_loss(
+            m(a[:, :3]).log_softmax(1), a[:, 3].round().long(), weights, reduction="sum"
+        ),
         lambda m, a: F.mse_loss(m(a[:, :3]), a[:, 4:]),
         lambda m, a: F.binary_cross_entropy_with_logits(m(a[:, :3]), a[:, 4:], pos_weight=weights),
         lambda m, a: F.smooth_l1_loss(m(a[:, :3]), a[:, 4:], reduction="sum") / 2,
@@ -87,7 +95,9 @@ def losses_of_classes(x: Tensor) -> Results:
     ]
     model, y = nn.Linear(3, 3).double(), torch.cat([rows_of(x, 3), classes.unsqueeze(1), soft], 1)
     filled(model)
-    return beside(x, *(part for loss in losses for part in gradients(model, (y,), loss).materialize()))
+    return beside(
+        x, *(part for loss in losses for part in gradients(model, (y,), loss).materialize())
+    )
 
 
 class Cubed(torch.autograd.Function):
@@ -120,18 +130,27 @@ class Mixing(torch.autograd.Function):
 
 def own_functions_of_samples(x: Tensor) -> Results:
     """Custom Functions of what follows from samples, checkpoints of both kinds, and hooks of tensors and modules."""
-    checkpoint, reentrant = torch.utils.checkpoint.checkpoint, own("unwrap") is not None  # torch.autograd.grad takes no reentrant one
+    # torch.autograd.grad takes no reentrant one
+    checkpoint, reentrant = torch.utils.checkpoint.checkpoint, own("unwrap") is not None
 
     def f(m: Any, a: Tensor) -> Tensor:
         b, c = Cubed.apply(m.a(a) / 2)  # type: ignore[no-untyped-call]
         b.register_hook(lambda g: g * 2) if b.requires_grad else None
-        return checkpoint(m.b, b, use_reentrant=False) + checkpoint(lambda t: m.b(t).sin(), b + c, use_reentrant=reentrant)  # type: ignore[no-any-return]
+        return checkpoint(m.b, b, use_reentrant=False) + checkpoint(  # type: ignore[no-any-return]
+            lambda t: m.b(t).sin(), b + c, use_reentrant=reentrant
+        )
 
     module = Of(f, a=nn.Linear(3, 3), b=nn.Linear(3, 2))
     module.b.register_full_backward_hook(lambda m, gi, go: tuple(g * 0.5 for g in gi))  # type: ignore[attr-defined, union-attr]
     mixes = Of(lambda m, a: Mixing.apply(m.a(a)), a=nn.Linear(3, 3)).double()  # type: ignore[no-untyped-call]
-    of_parameter = Of(lambda m, a: a @ Cubed.apply(m.w)[0], w=nn.Parameter(torch.ones(3, 3, dtype=torch.float64)))  # type: ignore[no-untyped-call]
-    flags = own_refused(lambda: gradients(mixes, (rows_of(x, 3),)), lambda: gradients(of_parameter, (rows_of(x, 3),)))
+    of_parameter = Of(
+        lambda m, a: a @ Cubed.apply(m.w)[0],  # type: ignore[no-untyped-call]
+        w=nn.Parameter(torch.ones(3, 3, dtype=torch.float64)),
+    )
+    flags = own_refused(
+        lambda: gradients(mixes, (rows_of(x, 3),)),
+        lambda: gradients(of_parameter, (rows_of(x, 3),)),
+    )
     return *answers_of(x, module, (rows_of(x, 3),)), *flags
 
 
@@ -147,14 +166,20 @@ class Batch:
 def marked_batches(x: Tensor) -> Results:
     """Batches in a data class, by keyword, marked by hand, another dimension, and tensors that are no batch although they look so."""
     y, other = rows_of(x, 3), rows_of(x, 3).cos()
-    module = Of(lambda m, given, *, mask: m.a(given.a * given.k) * (given.b @ mask), a=nn.Linear(3, 3)).double()
+    module = Of(
+        lambda m, given, *, mask: m.a(given.a * given.k) * (given.b @ mask), a=nn.Linear(3, 3)
+    ).double()
     plainly = nn.Linear(3, 3).double()
     filled(module)
     filled(plainly)
     params, mask, context = list(module.parameters()), other.tril(), own("per_sample.per_sample")
     w, b = list(plainly.parameters())
     if context is None:
-        first = by_loop_of(lambda i: module(Batch(y[i : i + 1], other[i : i + 1], 2.0), mask=mask).square().sum(), 3, params)
+        first = by_loop_of(
+            lambda i: module(Batch(y[i : i + 1], other[i : i + 1], 2.0), mask=mask).square().sum(),
+            3,
+            params,
+        )
         second = by_loop_of(lambda i: (y[i : i + 1].sin() @ w.t() + b).square().sum(), 3, [w, b])
         third = by_loop_of(lambda i: plainly(y.t()[i : i + 1]).square().sum(), 3, [w, b])
     else:
@@ -166,7 +191,14 @@ def marked_batches(x: Tensor) -> Results:
         with context([w, b], batch_dim=1) as third:
             plainly(third.batch(y).t()).square().sum().backward()
     named = second.materialize() if context is None else list(second.materialize().values())
-    return beside(x, *answers(first, params), *named, *third.materialize(), *third.variance(), *third.second_moment())
+    return beside(
+        x,
+        *answers(first, params),
+        *named,
+        *third.materialize(),
+        *third.variance(),
+        *third.second_moment(),
+    )
 
 
 def several_passes(x: Tensor) -> Results:
@@ -185,20 +217,33 @@ def several_passes(x: Tensor) -> Results:
         other = gradients(model, (y.cos(),), memory_limit=1)
     out = [torch.full((3, *p.shape), 7.0, dtype=p.dtype) for p in params]
     found = [*both.norms("parameter"), both.gram(other), *both.variance(), *both.second_moment()]
-    found += [*both.materialize(out), *other.weighted_sum(weights, keep=False), *both.clipped_sum(0.2, keep=False)]
+    found += [
+        *both.materialize(out),
+        *other.weighted_sum(weights, keep=False),
+        *both.clipped_sum(0.2, keep=False),
+    ]
     frozen = nn.Linear(3, 3).double()
     frozen.bias.requires_grad_(False)
     filled(frozen)
     halves = gradients(frozen, (y,), params=[frozen.weight])
     gone = own_refused(lambda: other.norms(), lambda: both.materialize())
-    return beside(x, *found, *halves.materialize(), *gone, all(p.grad is None for p in params), len(both.dense) if context is None else 4)
+    return beside(
+        x,
+        *found,
+        *halves.materialize(),
+        *gone,
+        all(p.grad is None for p in params),
+        len(both.dense) if context is None else 4,
+    )
 
 
 def samples_that_mix(x: Tensor) -> Results:
     """What mixes samples, or would treat one of them alone, is refused where the gradient passes, and elsewhere it is fine."""
     y, model = rows_of(x, 3), nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)).double()
     filled(model)
-    fine = gradients(model, (y,), lambda m, a: (m(a).softmax(0), m(a).mean(0), m(a).square().sum())[2])
+    fine = gradients(
+        model, (y,), lambda m, a: (m(a).softmax(0), m(a).mean(0), m(a).square().sum())[2]
+    )
     losses: list[Loss] = [
         lambda m, a: (m(a) - m(a).mean(0)).square().sum(),
         lambda m, a: m(a).softmax(0).square().sum(),
@@ -219,7 +264,11 @@ def samples_that_mix(x: Tensor) -> Results:
         lambda m, a: m(a).std(),
         lambda m, a: (m(a) - m(a).roll(1, 0)).square().sum(),
     ]
-    return beside(x, *fine.materialize(), *own_refused(*(lambda loss=loss: gradients(model, (y,), loss) for loss in losses)))
+    return beside(
+        x,
+        *fine.materialize(),
+        *own_refused(*(lambda loss=loss: gradients(model, (y,), loss) for loss in losses)),
+    )
 
 
 def questions_refused(x: Tensor) -> Results:
@@ -294,11 +343,21 @@ def _function(loss: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         leaves, spec = torch.utils._pytree.tree_flatten(params)
         leaves = [p.detach().requires_grad_() for p in leaves]
         tree = torch.utils._pytree.tree_unflatten(leaves, spec)
-        made = [loss(tree, *(x if d is None else x.select(d, i) for x, d in zip(batch, dims, strict=True))) for i in range(size)]
+        made = [
+            loss(
+                tree,
+                *(x if d is None else x.select(d, i) for x, d in zip(batch, dims, strict=True)),
+            )
+            for i in range(size)
+        ]
         losses = [m[0] for m in made] if has_aux else made
         found = by_loop_of(lambda i: losses[i], size, leaves)
         found.losses = torch.stack(losses).detach()  # type: ignore[attr-defined]
-        found.aux = torch.utils._pytree.tree_map(lambda *a: torch.stack(a).detach(), *[m[1] for m in made]) if has_aux else None  # type: ignore[attr-defined]
+        found.aux = (  # type: ignore[attr-defined]
+            torch.utils._pytree.tree_map(lambda *a: torch.stack(a).detach(), *[m[1] for m in made])
+            if has_aux
+            else None
+        )
         return found
 
     return of
@@ -309,15 +368,21 @@ def functions_of_samples(x: Tensor) -> Results:
     y, table = rows_of(x, 3), rows_of(x, 2)
     p = {"w": y.sin(), "b": [y[0], y[1] * 2]}
 
-    def loss(p: dict[str, Any], a: Tensor, b: Tensor, k: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(
+        p: dict[str, Any], a: Tensor, b: Tensor, k: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         h = (p["w"] @ a + p["b"][0]).tanh()
-        c = F.layer_norm(h, (3,), p["b"][1], p["b"][0]) + F.linear(a.unsqueeze(0), p["w"], p["b"][1]).squeeze(0)
+        c = F.layer_norm(h, (3,), p["b"][1], p["b"][0]) + F.linear(
+            a.unsqueeze(0), p["w"], p["b"][1]
+        ).squeeze(0)
         return (c * b.sum() * k).square().sum(), {"h": h, "c": c.sum()}
 
     grads = _function(loss, in_dims=(0, 1, None), has_aux=True)(p, y, table.t(), y[2])
     told = [*grads.materialize().values()] if own("unwrap") is not None else []
     flat = (told and [told[0], *told[1]]) or grads.materialize()
-    return beside(x, grads.losses, grads.aux["h"], grads.aux["c"], grads.norms(), *flat, grads.gram())
+    return beside(
+        x, grads.losses, grads.aux["h"], grads.aux["c"], grads.norms(), *flat, grads.gram()
+    )
 
 
 def functions_of_layers(x: Tensor) -> Results:
@@ -328,7 +393,10 @@ def functions_of_layers(x: Tensor) -> Results:
         b = m.norm(m.conv(a.unsqueeze(0)))
         c, _ = m.gru(a.unsqueeze(0))
         return (  # type: ignore[no-any-return]
-            b.sum() + c.sin().sum() + m.attention(a, a, a)[0].square().sum() + m.table(torch.tensor([0, 1, 1])).sin().sum() * a.sum()
+            b.sum()
+            + c.sin().sum()
+            + m.attention(a, a, a)[0].square().sum()
+            + m.table(torch.tensor([0, 1, 1])).sin().sum() * a.sum()
         ) ** 2
 
     module = Of(
@@ -343,7 +411,9 @@ def functions_of_layers(x: Tensor) -> Results:
     names = [name for name, _ in module.named_parameters()]
     params = [p.detach() for _, p in module.named_parameters()]
     call = offered("func.functional_call", torch.func.functional_call)
-    grads = _function(lambda given, a: call(module, dict(zip(names, given, strict=True)), (a,)))(params, y)
+    grads = _function(lambda given, a: call(module, dict(zip(names, given, strict=True)), (a,)))(
+        params, y
+    )
     return beside(x, grads.losses, *answers(grads, params))
 
 
@@ -351,7 +421,12 @@ def answers_with_derivatives(x: Tensor) -> Results:
     """Norms and sums that are differentiated by the batch and by the parameters, mapped, and as one captured program."""
     y, w = rows_of(x, 3), plain(x)[0]
     loss = lambda w, a: (a @ w).sin() * w.sum()  # noqa: E731
-    function, grad, vmap, jit = own("per_sample.per_sample_grads"), own("func.grad"), own("func.vmap"), own("jit")
+    function, grad, vmap, jit = (
+        own("per_sample.per_sample_grads"),
+        own("func.grad"),
+        own("func.vmap"),
+        own("jit"),
+    )
 
     def by_loop(w: Tensor, a: Tensor) -> Tensor:
         return torch.func.vmap(torch.func.grad(loss), (None, 0))(w, a)  # type: ignore[no-any-return]
@@ -361,24 +436,41 @@ def answers_with_derivatives(x: Tensor) -> Results:
         of_weights = torch.func.grad(lambda v: (by_loop(v, y) * y).sum())(w)
         several = torch.stack([by_loop(v, y).norm(dim=1) for v in y])
         return beside(
-            x, of_batch, of_weights, several, by_loop(w, y).norm(dim=1), by_loop(w, y.sin()).norm(dim=1), by_loop(w, y[:2]).norm(dim=1)
+            x,
+            of_batch,
+            of_weights,
+            several,
+            by_loop(w, y).norm(dim=1),
+            by_loop(w, y.sin()).norm(dim=1),
+            by_loop(w, y[:2]).norm(dim=1),
         )
     of_batch = grad(lambda a: function(loss)(w, a).norms().sum())(y)
     of_weights = grad(lambda v: (function(loss)(v, y).materialize() * y).sum())(w)
     several = vmap(lambda v: function(loss)(v, y).norms())(y)
     captured = jit(lambda v, a: function(loss)(v, a).norms())
-    return beside(x, of_batch, of_weights, several, captured(w, y), captured(w, y.sin()), captured(w, y[:2]))
+    return beside(
+        x, of_batch, of_weights, several, captured(w, y), captured(w, y.sin()), captured(w, y[:2])
+    )
 
 
 def tables_of_answers(x: Tensor) -> Results:
     """What the table of the uses says: parameters, shapes, uses, forms, the way to the norms and bytes."""
-    y, module = rows_of(x, 4), nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 3, bias=False)).double()
+    y, module = (
+        rows_of(x, 4),
+        nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 3, bias=False)).double(),
+    )
     filled(module)
-    grads = gradients(Of(lambda m, a: m.a(a) @ m.a[2].weight, a=module), (y,), params=list(module.parameters()))
+    grads = gradients(
+        Of(lambda m, a: m.a(a) @ m.a[2].weight, a=module), (y,), params=list(module.parameters())
+    )
     if own("unwrap") is None:
         return beside(x, grads.norms(), *[True] * 3)
     text = grads.explain()
-    rows = [line.replace("[3, ", "[3,").split() for line in text.splitlines() if line.strip().startswith("[")]
+    rows = [
+        line.replace("[3, ", "[3,").split()
+        for line in text.splitlines()
+        if line.strip().startswith("[")
+    ]
     expected = [
         ["[0]", "[3,4]", "1", "outer", "ghost", "288"],
         ["[1]", "[3]", "1", "dense", "direct", "72"],
@@ -388,5 +480,9 @@ def tables_of_answers(x: Tensor) -> Results:
     ]
     heads = ["parameter", "shape", "uses", "form", "norms", "dense", "bytes"]
     return beside(
-        x, grads.norms(), rows == expected, "gradients of 3 samples" in text, any(line.split() == heads for line in text.splitlines())
+        x,
+        grads.norms(),
+        rows == expected,
+        "gradients of 3 samples" in text,
+        any(line.split() == heads for line in text.splitlines()),
     )

@@ -10,14 +10,19 @@ from torch import Tensor
 
 def lu_solve_beside_one(a: Tensor, b: Tensor) -> Tensor:
     """Solutions one by one. a (N, K, K), b (N, M, K)."""
-    rows = [torch.stack([torch.linalg.solve(m, v) for v in right]) for m, right in zip(a, b, strict=True)]
+    rows = [
+        torch.stack([torch.linalg.solve(m, v) for v in right])
+        for m, right in zip(a, b, strict=True)
+    ]
     return torch.stack(rows)
 
 
 def plus_zeros(x: Tensor) -> Tensor:
     """1 / (⌈x⌉ + 0) with Python's numbers, where 1 / 0 is infinite."""
     sums = [math.ceil(v) + 0.0 for v in x.reshape(-1).tolist()]
-    return torch.tensor([1 / v if v else math.inf for v in sums], dtype=torch.float64).reshape(x.shape)
+    return torch.tensor([1 / v if v else math.inf for v in sums], dtype=torch.float64).reshape(
+        x.shape
+    )
 
 
 def chosen(x: Tensor, y: Tensor) -> Tensor:
@@ -40,7 +45,9 @@ def filtered(rows: Tensor, state: Tensor, weight: Tensor) -> tuple[Tensor, Tenso
 
 
 def mapped(rows: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.stack([row.sin() * y for row in rows]), torch.stack([row.pow(3).sum() for row in rows])
+    return torch.stack([row.sin() * y for row in rows]), torch.stack(
+        [row.pow(3).sum() for row in rows]
+    )
 
 
 def same_twice(x: Tensor) -> tuple[Tensor, ...]:
@@ -81,13 +88,23 @@ def state_of_closure(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def numbers_in_turn(x: Tensor) -> tuple[Tensor, ...]:
-    return tuple(((x * k).sin() + k) * (2 if k > 1.2 else 1) for k in (0.5, 0.75, 2, 3, 2.5, 1, 1.0, -1.0))
+    return tuple(
+        ((x * k).sin() + k) * (2 if k > 1.2 else 1) for k in (0.5, 0.75, 2, 3, 2.5, 1, 1.0, -1.0)
+    )
 
 
 def module_in_turn(x: Tensor) -> tuple[Tensor, ...]:
     """Mean and number of calls as numbers of this loop; (input, whether the module trains, its scale) for each call."""
     mean, calls, found = torch.zeros(x.shape[1], dtype=x.dtype), 0, []
-    turns = ((x, True, 0.5), (x.sin(), True, 0.5), (x, False, 0.5), (x, False, 0.5), (x, False, 2.0), (x, True, 2.0), (x * 2, True, 2.0))
+    turns = (
+        (x, True, 0.5),
+        (x.sin(), True, 0.5),
+        (x, False, 0.5),
+        (x, False, 0.5),
+        (x, False, 2.0),
+        (x, True, 2.0),
+        (x * 2, True, 2.0),
+    )
     for a, trains, scale in turns:
         if trains:
             mean, calls = (mean + a.mean(0)) / 2, calls + 1
@@ -96,12 +113,23 @@ def module_in_turn(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def added_to_one_row(x: Tensor, index: Tensor) -> Tensor:
-    rows = [sum((row for row, i in zip(x, index.tolist(), strict=True) if i == place), torch.zeros_like(x[0])) for place in range(3)]
+    rows = [
+        sum(
+            (row for row, i in zip(x, index.tolist(), strict=True) if i == place),
+            torch.zeros_like(x[0]),
+        )
+        for place in range(3)
+    ]
     return torch.stack(rows)
 
 
 def compared_with_numbers(x: Tensor) -> tuple[Tensor, ...]:
-    return torch.ones_like(x, dtype=torch.bool), torch.ones_like(x, dtype=torch.bool), torch.zeros_like(x, dtype=torch.bool), x
+    return (
+        torch.ones_like(x, dtype=torch.bool),
+        torch.ones_like(x, dtype=torch.bool),
+        torch.zeros_like(x, dtype=torch.bool),
+        x,
+    )
 
 
 def of_extreme_integers(x: Tensor) -> tuple[Tensor, ...]:
@@ -111,7 +139,10 @@ def of_extreme_integers(x: Tensor) -> tuple[Tensor, ...]:
     signs, lasts = [(n > 0) - (n < 0) for n in numbers], [abs(n) % 6 for n in numbers]
     found = [math.gcd(n, 6) for n in numbers], [n // 6 for n in numbers], [n % 6 for n in numbers]
     truth = torch.ones(len(numbers), dtype=torch.bool)
-    of_numbers = (x.new_tensor(each) for each in (*found, [s * last for s, last in zip(signs, lasts, strict=True)], signs))
+    of_numbers = (
+        x.new_tensor(each)
+        for each in (*found, [s * last for s, last in zip(signs, lasts, strict=True)], signs)
+    )
     return *of_numbers, truth, truth, ~truth
 
 

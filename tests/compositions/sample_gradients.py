@@ -22,7 +22,11 @@ class Loop:
 
     def norms(self, per: str = "total") -> Any:
         squares = [(d.conj() * d).real.flatten(1).sum(1) for d in self.dense]
-        return [s.sqrt() for s in squares] if per == "parameter" else torch.stack(squares).sum(0).sqrt()
+        return (
+            [s.sqrt() for s in squares]
+            if per == "parameter"
+            else torch.stack(squares).sum(0).sqrt()
+        )
 
     def weighted_sum(self, weights: Tensor, keep: bool = True) -> Any:
         return [torch.einsum("b...,b->...", d, weights.to(d.dtype)) for d in self.dense]
@@ -30,10 +34,15 @@ class Loop:
     def clipped_sum(self, most: float, per: str = "total", keep: bool = True) -> Any:
         norms = self.norms(per) if per == "parameter" else [self.norms()] * len(self.dense)
         scales = [(most / n).clamp(max=1) for n in norms]
-        return [torch.einsum("b...,b->...", d, s.to(d.dtype)) for d, s in zip(self.dense, scales, strict=True)]
+        return [
+            torch.einsum("b...,b->...", d, s.to(d.dtype))
+            for d, s in zip(self.dense, scales, strict=True)
+        ]
 
     def dot(self, vector: Sequence[Tensor]) -> Tensor:
-        return torch.stack([(d * v).flatten(1).sum(1) for d, v in zip(self.dense, vector, strict=True)]).sum(0)
+        return torch.stack(
+            [(d * v).flatten(1).sum(1) for d, v in zip(self.dense, vector, strict=True)]
+        ).sum(0)
 
     def gram(self, other: Loop | None = None) -> Tensor:
         pairs = zip(self.dense, (other or self).dense, strict=True)
@@ -60,15 +69,32 @@ def mean_of(module: Any, *batch: Any) -> Tensor:
 
 
 def by_loop_of(loss: Callable[[int], Tensor], size: int, params: Sequence[Tensor]) -> Loop:
-    each = [torch.autograd.grad(loss(i), params, allow_unused=True, materialize_grads=True) for i in range(size)]
+    each = [
+        torch.autograd.grad(loss(i), params, allow_unused=True, materialize_grads=True)
+        for i in range(size)
+    ]
     return Loop([torch.stack(column) for column in zip(*each, strict=True)])
 
 
-def gradients(module: nn.Module, batch: Results, loss: Loss = squares, dim: int = 0, params: Any = None, **options: Any) -> Any:
+def gradients(
+    module: nn.Module,
+    batch: Results,
+    loss: Loss = squares,
+    dim: int = 0,
+    params: Any = None,
+    **options: Any,
+) -> Any:
     """The gradients of the samples of `batch`, which lie along `dim` of each of its tensors."""
-    context, wanted = own("per_sample.per_sample"), list(module.parameters()) if params is None else params
+    context, wanted = (
+        own("per_sample.per_sample"),
+        list(module.parameters()) if params is None else params,
+    )
     if context is None:
-        return by_loop_of(lambda i: loss(module, *(x.narrow(dim, i, 1) for x in batch)), batch[0].shape[dim], wanted)
+        return by_loop_of(
+            lambda i: loss(module, *(x.narrow(dim, i, 1) for x in batch)),
+            batch[0].shape[dim],
+            wanted,
+        )
     with context(wanted, dim, **options) as grads:
         loss(module, *batch).backward()
     return grads
@@ -77,21 +103,36 @@ def gradients(module: nn.Module, batch: Results, loss: Loss = squares, dim: int 
 def answers(grads: Any, params: Sequence[Tensor]) -> list[Any]:
     """What the gradients answer."""
     vector = [torch.linspace(-1, 1, p.numel(), dtype=p.dtype).reshape(p.shape) for p in params]
-    found = [grads.norms(), *grads.norms("parameter"), *grads.clipped_sum(0.5), *grads.clipped_sum(0.3, "parameter"), grads.dot(vector)]
+    found = [
+        grads.norms(),
+        *grads.norms("parameter"),
+        *grads.clipped_sum(0.5),
+        *grads.clipped_sum(0.3, "parameter"),
+        grads.dot(vector),
+    ]
     return [*found, grads.gram(), *grads.materialize()]
 
 
-def answers_of(x: Tensor, module: nn.Module, batch: Results, loss: Loss = squares, dim: int = 0, **options: Any) -> Results:
+def answers_of(
+    x: Tensor, module: nn.Module, batch: Results, loss: Loss = squares, dim: int = 0, **options: Any
+) -> Results:
     """The answers for the parameters of a module, in double precision, with numbers that do not depend on a generator."""
     module.double()
     filled(module)
-    return beside(x, *answers(gradients(module, batch, loss, dim, **options), list(module.parameters())))
+    return beside(
+        x, *answers(gradients(module, batch, loss, dim, **options), list(module.parameters()))
+    )
 
 
 def filled(module: nn.Module) -> None:
     with torch.no_grad():
         for k, p in enumerate(module.parameters()):
-            p.copy_(torch.sin(torch.arange(p.numel(), dtype=torch.float64) * 0.7 + k + 1).reshape(p.shape) * 0.6)
+            p.copy_(
+                torch.sin(torch.arange(p.numel(), dtype=torch.float64) * 0.7 + k + 1).reshape(
+                    p.shape
+                )
+                * 0.6
+            )
 
 
 class Of(nn.Module):
@@ -109,5 +150,10 @@ class Of(nn.Module):
 
 def rows_of(x: Tensor, *shape: int) -> Tensor:
     """A batch of three samples with the numbers of x and others."""
-    many = torch.stack([plain(x) * 0.3 * (k + 1) for k in range(24)]).transpose(0, 1).reshape(3, -1).sin()
+    many = (
+        torch.stack([plain(x) * 0.3 * (k + 1) for k in range(24)])
+        .transpose(0, 1)
+        .reshape(3, -1)
+        .sin()
+    )
     return many[:, : torch.Size(shape).numel()].reshape(3, *shape).contiguous()

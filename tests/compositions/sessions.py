@@ -23,39 +23,87 @@ graph = torch.autograd.graph
 
 def _weights(x: Tensor, rows: int, columns: int = 3) -> list[Tensor]:
     many = torch.cat([x, x.sin(), x.cos(), x.exp() / 9, x * x / 20, x.tanh()], 0)
-    return [many[:rows, :columns], many.flip(0)[:rows, :columns], many[:rows, 0], many.flip(0)[:rows, 1]]
+    return [
+        many[:rows, :columns],
+        many.flip(0)[:rows, :columns],
+        many[:rows, 0],
+        many.flip(0)[:rows, 1],
+    ]
 
 
 def recurrent_layers(x: Tensor) -> Results:
     """Recurrent layers of each kind with their last states: with and without biases, the batch in front, and without gradients."""
     steps, h = torch.stack([x.sin(), x.cos()]), torch.stack([x]).tanh()
-    found: list[Any] = [*torch.lstm(steps, (h, h * 2), _weights(x, 12), True, 1, 0.0, False, False, False)]
-    found += torch.lstm(steps, (h, h * 2), _weights(x, 12)[:2], False, 1, 0.0, False, False, True)[:1] if len(steps) == 3 else []
+    found: list[Any] = [
+        *torch.lstm(steps, (h, h * 2), _weights(x, 12), True, 1, 0.0, False, False, False)
+    ]
+    found += (
+        torch.lstm(steps, (h, h * 2), _weights(x, 12)[:2], False, 1, 0.0, False, False, True)[:1]
+        if len(steps) == 3
+        else []
+    )
     found += torch.gru(steps, h, _weights(x, 9), True, 1, 0.0, True, False, False)
-    found += torch.gru(torch.stack([x, x, x]), h, _weights(x, 9)[:2], False, 1, 0.0, False, False, True)
+    found += torch.gru(
+        torch.stack([x, x, x]), h, _weights(x, 9)[:2], False, 1, 0.0, False, False, True
+    )
     found += torch.rnn_tanh(steps, h, _weights(x, 3), True, 1, 0.0, False, False, False)
-    found += torch.rnn_relu(torch.stack([x, x, x]), h, _weights(x, 3), True, 1, 0.0, False, False, True)
+    found += torch.rnn_relu(
+        torch.stack([x, x, x]), h, _weights(x, 3), True, 1, 0.0, False, False, True
+    )
     with torch.no_grad():
         found += torch.gru(steps, h, _weights(x, 9), True, 1, 0.0, False, False, False)
     constant = [w.detach() for w in _weights(x, 12)]
-    return *found, torch.lstm(steps, (h.detach(), h.detach()), constant, True, 1, 0.0, False, False, False)[0]
+    return *found, torch.lstm(
+        steps, (h.detach(), h.detach()), constant, True, 1, 0.0, False, False, False
+    )[0]
 
 
 def recurrent_stacks(x: Tensor) -> Results:
     """Both directions, two layers, a projection and packed sequences; some states are not used, and second derivatives."""
     steps, h = torch.stack([x.sin(), x.cos()]), torch.stack([x, x.cos(), x.sin(), x * 0.3]).tanh()
     both = [*_weights(x, 9), *(w * 0.5 for w in _weights(x.cos(), 9))]
-    upper = [torch.cat([both[0], both[0]], 1), *both[1:4], torch.cat([both[4], both[4]], 1), *both[5:]]
+    upper = [
+        torch.cat([both[0], both[0]], 1),
+        *both[1:4],
+        torch.cat([both[4], both[4]], 1),
+        *both[5:],
+    ]
     found: list[Any] = [*torch.gru(steps, h, [*both, *upper], True, 2, 0.0, True, True, False)]
-    found.append(torch.rnn_tanh(steps, h[:2], [*_weights(x, 3), *_weights(x.cos(), 3)], True, 2, 0.0, False, False, False)[1])
+    found.append(
+        torch.rnn_tanh(
+            steps,
+            h[:2],
+            [*_weights(x, 3), *_weights(x.cos(), 3)],
+            True,
+            2,
+            0.0,
+            False,
+            False,
+            False,
+        )[1]
+    )
     w = _weights(x, 12)
     projected = [w[0], w[1][:, :2], *w[2:], x[:2] * 0.5]
-    found += torch.lstm(steps, (h[:1, :, :2], h[:1]), projected, True, 1, 0.0, False, False, False)[:2]
+    found += torch.lstm(steps, (h[:1, :, :2], h[:1]), projected, True, 1, 0.0, False, False, False)[
+        :2
+    ]
     data, sizes = torch.cat([x, x[:2], x[:1]]), torch.tensor([3, 2, 1])
     found += torch.gru(data, sizes, h[:1], _weights(x, 9), True, 1, 0.0, False, False)
-    found += torch.lstm(data, sizes, (h[:2], h[2:]), [*w, *(t * 2 for t in w)], True, 1, 0.0, False, True)[1:]
+    found += torch.lstm(
+        data, sizes, (h[:2], h[2:]), [*w, *(t * 2 for t in w)], True, 1, 0.0, False, True
+    )[1:]
     leaf = leaf_of(x)
-    out = torch.gru(torch.stack([leaf, leaf]), h[:1].detach(), [t.detach() for t in _weights(x, 9)], True, 1, 0.0, False, False, False)[0]
+    out = torch.gru(
+        torch.stack([leaf, leaf]),
+        h[:1].detach(),
+        [t.detach() for t in _weights(x, 9)],
+        True,
+        1,
+        0.0,
+        False,
+        False,
+        False,
+    )[0]
     (first,) = grad_of(out.sum(), leaf, create_graph=True)
     return *found, first.detach(), grad_of(first.square().sum(), leaf)[0]
 
@@ -63,10 +111,19 @@ def recurrent_stacks(x: Tensor) -> Results:
 def recurrent_cells(x: Tensor) -> Results:
     """Cells of each kind, of which one is used twice, with and without biases."""
     h = x.tanh()
-    first, second = torch.lstm_cell(x, (h, h.sin()), *_weights(x, 12)), torch.lstm_cell(x.cos(), (h, h), *_weights(x, 12)[:2])
+    first, second = (
+        torch.lstm_cell(x, (h, h.sin()), *_weights(x, 12)),
+        torch.lstm_cell(x.cos(), (h, h), *_weights(x, 12)[:2]),
+    )
     gru = torch.gru_cell(x, h, *_weights(x, 9))
     again = torch.gru_cell(gru, h, *_weights(x, 9)[:2])
-    return *first, *second, again, torch.rnn_tanh_cell(x, again, *_weights(x, 3)), torch.rnn_relu_cell(x, h, *_weights(x, 3)[:2])
+    return (
+        *first,
+        *second,
+        again,
+        torch.rnn_tanh_cell(x, again, *_weights(x, 3)),
+        torch.rnn_relu_cell(x, h, *_weights(x, 3)[:2]),
+    )
 
 
 def layers(x: Tensor) -> Results:
@@ -79,7 +136,13 @@ def layers(x: Tensor) -> Results:
         F.linear(a, x.detach(), x[0]),
         F.linear(a.detach(), x),
     ]
-    found += [F.linear(x[0], x[1]), torch.matmul(x[0], x[1]), torch.matmul(x, x[0]), torch.matmul(x[0], x), torch.matmul(a, x)]
+    found += [
+        F.linear(x[0], x[1]),
+        torch.matmul(x[0], x[1]),
+        torch.matmul(x, x[0]),
+        torch.matmul(x[0], x),
+        torch.matmul(a, x),
+    ]
     found += [
         torch.matmul(x, a),
         torch.matmul(a, b),
@@ -90,7 +153,10 @@ def layers(x: Tensor) -> Results:
         x.detach() @ a,
     ]
     for weight, bias in ((None, None), (x[0], None), (x[0], x[1]), (x[0].detach(), x[1])):
-        found += [F.layer_norm(a, (3,), weight, bias), F.layer_norm(x.detach(), (3,), weight, bias, eps=0.1)]
+        found += [
+            F.layer_norm(a, (3,), weight, bias),
+            F.layer_norm(x.detach(), (3,), weight, bias, eps=0.1),
+        ]
     found.append(F.layer_norm(a, (3, 3), x, x.cos()))
     y = F.linear(a, x)
     y.add_(1)
@@ -99,9 +165,18 @@ def layers(x: Tensor) -> Results:
     z.view(-1)[:2].zero_()
     out = torch.empty_like(x.detach())
     torch.matmul(x.detach(), x.detach(), out=out)
-    flags = [y._is_view(), z._version, y._version, F.linear(a.detach(), x.detach()).requires_grad, y.is_contiguous()]
+    flags = [
+        y._is_view(),
+        z._version,
+        y._version,
+        F.linear(a.detach(), x.detach()).requires_grad,
+        y.is_contiguous(),
+    ]
     wrong = refused(
-        lambda: F.linear(x, x[:, :2]), lambda: torch.matmul(x, x[:2]), lambda: F.layer_norm(x, (2,)), lambda: F.linear(x, x, x[0, :2])
+        lambda: F.linear(x, x[:, :2]),
+        lambda: torch.matmul(x, x[:2]),
+        lambda: F.layer_norm(x, (2,)),
+        lambda: F.linear(x, x, x[0, :2]),
     )
     return *found, y, z, out, *flags, *wrong
 
@@ -155,10 +230,29 @@ def attributes(x: Tensor) -> Results:
         lambda: setattr(a, "grad_fn", None),
         lambda: y.backward(),
     )
-    kinds = [a.requires_grad, z.retains_grad, a.retains_grad, z.output_nr, a.is_leaf, z.is_leaf, z[0]._base is z, a._base is None, before]
+    kinds = [
+        a.requires_grad,
+        z.retains_grad,
+        a.retains_grad,
+        z.output_nr,
+        a.is_leaf,
+        z.is_leaf,
+        z[0]._base is z,
+        a._base is None,
+        before,
+    ]
     inside = z.detach()
     inside.requires_grad = True
-    return beside(x, *map(text_number, texts), z.grad, a.grad, *flags, *kinds, inside.is_leaf, copy.copy(a).unit == "kept")  # type: ignore[attr-defined]
+    return beside(
+        x,
+        *map(text_number, texts),
+        z.grad,
+        a.grad,
+        *flags,
+        *kinds,
+        inside.is_leaf,
+        copy.copy(a).unit == "kept",  # type: ignore[attr-defined]
+    )
 
 
 def indexed(x: Tensor) -> Results:
@@ -226,7 +320,16 @@ def indexed(x: Tensor) -> Results:
         lambda: int(y),
         lambda: len(y[0, 0]),
     )
-    return *found, z, w, first, *numbers, *flags, [3, 4, 5][torch.tensor(1)], *range(10)[w[0, 0].long() * 0 :][:2]
+    return (
+        *found,
+        z,
+        w,
+        first,
+        *numbers,
+        *flags,
+        [3, 4, 5][torch.tensor(1)],
+        *range(10)[w[0, 0].long() * 0 :][:2],
+    )
 
 
 class Length(torch.Tensor):
@@ -250,10 +353,36 @@ def own_classes(x: Tensor) -> Results:
     z = length[0] * 2
     counted = Length.seen > before
     y.sum().backward()
-    kinds = [isinstance(t, Length) for t in (length, y, z, y.detach(), y.sum(), a * 2, length.clone(), y.as_subclass(torch.Tensor))]
+    kinds = [
+        isinstance(t, Length)
+        for t in (
+            length,
+            y,
+            z,
+            y.detach(),
+            y.sum(),
+            a * 2,
+            length.clone(),
+            y.as_subclass(torch.Tensor),
+        )
+    ]
     deep = y.detach().clone()
-    flags = [isinstance(deep, Length), y.requires_grad, z.grad_fn is not None, length.unit == "m", "Length" in repr(y.detach()), counted]  # type: ignore[attr-defined]
-    return beside(x, a.grad, y.detach().as_subclass(torch.Tensor), z.detach().as_subclass(torch.Tensor), *kinds, *flags)
+    flags = [
+        isinstance(deep, Length),
+        y.requires_grad,
+        z.grad_fn is not None,
+        length.unit == "m",  # type: ignore[attr-defined]
+        "Length" in repr(y.detach()),
+        counted,
+    ]
+    return beside(
+        x,
+        a.grad,
+        y.detach().as_subclass(torch.Tensor),
+        z.detach().as_subclass(torch.Tensor),
+        *kinds,
+        *flags,
+    )
 
 
 def kept_in_files(x: Tensor) -> Results:
@@ -271,7 +400,9 @@ def kept_in_files(x: Tensor) -> Results:
     other, pickled = copy.deepcopy(layer), pickle.loads(pickle.dumps({"a": a, "v": a.detach().t()}))
     other.load_state_dict(read["layer"])
     other(x.detach()).sum().backward()
-    shares = read["view"].untyped_storage().data_ptr() == read["list"][0].untyped_storage().data_ptr()
+    shares = (
+        read["view"].untyped_storage().data_ptr() == read["list"][0].untyped_storage().data_ptr()
+    )
     flags = [
         read["a"].requires_grad,
         read["a"].is_leaf,
@@ -280,16 +411,38 @@ def kept_in_files(x: Tensor) -> Results:
         pickled["a"].requires_grad,
         other.kept is layer.kept,
     ]
-    flags += [isinstance(other.weight, nn.Parameter), layer.weight.grad is None, pickled["v"].stride()]
-    return beside(x, read["a"].detach(), read["view"], *read["layer"].values(), pickled["v"], other.weight.grad, *flags)
+    flags += [
+        isinstance(other.weight, nn.Parameter),
+        layer.weight.grad is None,
+        pickled["v"].stride(),
+    ]
+    return beside(
+        x,
+        read["a"].detach(),
+        read["view"],
+        *read["layer"].values(),
+        pickled["v"],
+        other.weight.grad,
+        *flags,
+    )
 
 
 def accumulated_by_modules(x: Tensor) -> Results:
     """A module in the session: hooks of modules, buffers of batch norm, gradients and frozen parts."""
-    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.0), nn.Linear(3, 2)).double()
+    model = nn.Sequential(
+        nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.0), nn.Linear(3, 2)
+    ).double()
     for part in model:
-        for name, p in list(part.named_parameters()):  # as parameters of the session, if x is of the session
-            setattr(part, name, nn.Parameter(torch.linspace(-1, 2, p.numel(), dtype=p.dtype).reshape(p.shape) + x.detach().sum() * 0))
+        # as parameters of the session, if x is of the session
+        for name, p in list(part.named_parameters()):
+            setattr(
+                part,
+                name,
+                nn.Parameter(
+                    torch.linspace(-1, 2, p.numel(), dtype=p.dtype).reshape(p.shape)
+                    + x.detach().sum() * 0
+                ),
+            )
     seen: list[Any] = []
     model[0].register_full_backward_hook(lambda m, gi, go: seen.append(go[0].sum()))  # type: ignore[index]
     model[3].register_full_backward_pre_hook(lambda m, go: (go[0] * 2,))  # type: ignore[index]
@@ -353,12 +506,27 @@ def sparse_and_others(x: Tensor) -> Results:
     torch._foreach_addcmul_(written, [x, x[1]], [x, x[2]], value=0.5)
     norms = torch._foreach_norm([x, x[0]])
     masked = x.masked_fill(x.detach() > 1, 0.5).masked_select(x.detach() < 2).sum()
-    return product, total, dense, *lists, *added, *written, *norms, masked, torch.block_diag(x, x[:1]), *torch.broadcast_tensors(x, x[0])
+    return (
+        product,
+        total,
+        dense,
+        *lists,
+        *added,
+        *written,
+        *norms,
+        masked,
+        torch.block_diag(x, x[:1]),
+        *torch.broadcast_tensors(x, x[0]),
+    )
 
 
 def ragged(x: Tensor) -> Results:
     """Nested tensors of a padded tensor, of one under a mask, of a list and of a buffer, and functions of their components."""
-    sizes, strides, offsets = torch.tensor([[2, 3], [1, 3]]), torch.tensor([[3, 1], [3, 1]]), torch.tensor([0, 6])
+    sizes, strides, offsets = (
+        torch.tensor([[2, 3], [1, 3]]),
+        torch.tensor([[3, 1], [3, 1]]),
+        torch.tensor([0, 6]),
+    )
     mask = torch.tensor([[True, True, False], [True, False, False]])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # nested tensors are a prototype
@@ -366,7 +534,12 @@ def ragged(x: Tensor) -> Results:
         masked = torch._nested_tensor_from_mask(torch.stack([x, x.cos()]), mask)
         of_list = torch._nested_tensor_from_tensor_list([x * 2, x[:2]])
         viewed = torch._nested_view_from_buffer(x.flatten(), sizes, strides, offsets)
-        return padded.sin().values(), masked.to_padded_tensor(0.0), *of_list.unbind(), (viewed * 2).values()
+        return (
+            padded.sin().values(),
+            masked.to_padded_tensor(0.0),
+            *of_list.unbind(),
+            (viewed * 2).values(),
+        )
 
 
 def gradients_that_warn(x: Tensor) -> Results:
@@ -396,7 +569,13 @@ def graphs_of_nodes(x: Tensor) -> Results:
     node.metadata["k"] = 3
     kept = node.metadata["k"]
     node.register_hook(lambda gi, go: None)
-    order = graph.increment_version if own("unwrap") is None else own("autograd.graph.increment_version")
+    order = (
+        graph.increment_version
+        if own("unwrap") is None
+        else own("autograd.graph.increment_version")
+    )
     z = x.detach().clone()
     order(z)
-    return beside(x, *map(text_number, names), leaves, kept, z._version, y.grad_fn is node, y.grad_fn == node)
+    return beside(
+        x, *map(text_number, names), leaves, kept, z._version, y.grad_fn is node, y.grad_fn == node
+    )

@@ -79,7 +79,11 @@ def graph_of(f: Callable[..., Any], *args: Any, **options: Any) -> Any:
 
 def calls_of(graph: Any) -> list[str]:
     """The ops of a graph in order, without ``aten.`` and ``.default``."""
-    return [str(n.target).removeprefix("aten.").removesuffix(".default") for n in graph.graph.nodes if n.op == "call_function"]
+    return [
+        str(n.target).removeprefix("aten.").removesuffix(".default")
+        for n in graph.graph.nodes
+        if n.op == "call_function"
+    ]
 
 
 def has_calls(graph: Any, *calls: str) -> bool:

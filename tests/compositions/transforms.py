@@ -23,9 +23,13 @@ def _func(name: str) -> Any:
 def _jacobian(of: Callable[..., Any]) -> Callable[..., Any]:
     """torch's, with keywords for the function and pieces of any size, which change no number. Its jacfwd by argument -1 is zero (F83)."""
 
-    def transform(f: Callable[..., Any], argnums: Any = 0, *, chunk_size: int | None = None, **options: Any) -> Callable[..., Any]:
+    def transform(
+        f: Callable[..., Any], argnums: Any = 0, *, chunk_size: int | None = None, **options: Any
+    ) -> Callable[..., Any]:
         torch._assert(chunk_size is None or chunk_size > 0, "no piece")
-        return lambda *args, **kwargs: of(partial(f, **kwargs), len(args) - 1 if argnums == -1 else argnums, **options)(*args)
+        return lambda *args, **kwargs: of(
+            partial(f, **kwargs), len(args) - 1 if argnums == -1 else argnums, **options
+        )(*args)
 
     return transform
 
@@ -74,7 +78,11 @@ def jacobians_beside_others(x: Tensor) -> Results:
     f = lambda a: ((a.sin().sum(), a[0]), {"kept": a * 3, "rows": [a.sum(1)]})  # noqa: E731
     found = [*jacrev(f, has_aux=True)(x), *jacfwd(f, has_aux=True)(x)]
     for g in (lambda a: a.prod(), lambda a: a.sum().reshape(1), lambda a: [a[0], a[0, 0]]):
-        found += [jacrev(g)(x), jacfwd(g)(x), jacrev(g)(x[0, :1]) if g(x) is None else jacrev(g)(x[:1])]
+        found += [
+            jacrev(g)(x),
+            jacfwd(g)(x),
+            jacrev(g)(x[0, :1]) if g(x) is None else jacrev(g)(x[:1]),
+        ]
     number = x.sum()
     return (
         *found,
@@ -98,7 +106,12 @@ def hessians(x: Tensor) -> Results:
     f = lambda a, b: (a.sin() * b.exp()).sum() * a[0]  # noqa: E731
     a, b = x[0], x[1] / 4
     found = [hessian(f)(a, b), hessian(f, 1)(a, b), *hessian(f, (0, 1))(a, b)]
-    return *found, jacrev(jacfwd(f))(a, b), jacrev(jacrev(f, 1), 0)(a, b), jacfwd(jacfwd(f, -1))(a, b)
+    return (
+        *found,
+        jacrev(jacfwd(f))(a, b),
+        jacrev(jacrev(f, 1), 0)(a, b),
+        jacfwd(jacfwd(f, -1))(a, b),
+    )
 
 
 def jacobians_misused(x: Tensor) -> Results:
@@ -140,8 +153,20 @@ def gradients_by_argument(x: Tensor) -> Results:
         return f(p, b), {"rows": p["w"] * b, "pair": (b, [p["c"]])}
 
     p, y = {"w": x, "c": x[0]}, x.cos()
-    found = [grad(f)(p, y), grad(f, 1)(p, y, scale=2.0), grad(f, (1, 0))(p, y), grad(f, -1)(p, y), grad(f, (0,))(p, y)]
-    return *found, both(f)(p, y), grad(g, has_aux=True)(p, y), both(g, (1,), has_aux=True)(p, y), both(f, -2)(p, y)
+    found = [
+        grad(f)(p, y),
+        grad(f, 1)(p, y, scale=2.0),
+        grad(f, (1, 0))(p, y),
+        grad(f, -1)(p, y),
+        grad(f, (0,))(p, y),
+    ]
+    return (
+        *found,
+        both(f)(p, y),
+        grad(g, has_aux=True)(p, y),
+        both(g, (1,), has_aux=True)(p, y),
+        both(f, -2)(p, y),
+    )
 
 
 def pullbacks(x: Tensor) -> Results:
@@ -225,13 +250,23 @@ def gradients_misused(x: Tensor) -> Results:
 def linearized(x: Tensor) -> Results:
     """Pushforwards that are called again, mapped, of trees, and where an output does not depend on the input."""
     linearize, vmap = _func("linearize"), _func("vmap")
-    output, push = linearize(lambda p, b: {"a": (p["w"] @ b).exp(), "b": [b.sin(), x.new_ones(2)]}, {"w": x / 3}, x[0])
+    output, push = linearize(
+        lambda p, b: {"a": (p["w"] @ b).exp(), "b": [b.sin(), x.new_ones(2)]}, {"w": x / 3}, x[0]
+    )
     first, again = push({"w": x}, x[1]), push({"w": x.cos()}, x[2] * 0)
     _, of_rows = linearize(lambda a: a.sin() * a.sum(), x[0])
     tangent = x[1] * 1
     same = linearize(lambda a: a * 1, x[0])[1](tangent)
     same.mul_(3)
-    return output, first, again, vmap(of_rows)(x), tangent, same, linearize(lambda a: a.expand(2, 3), x[0])[1](tangent).contiguous()
+    return (
+        output,
+        first,
+        again,
+        vmap(of_rows)(x),
+        tangent,
+        same,
+        linearize(lambda a: a.expand(2, 3), x[0])[1](tangent).contiguous(),
+    )
 
 
 def linearized_writes(x: Tensor) -> Results:
@@ -271,11 +306,30 @@ def mapped_places(x: Tensor) -> Results:
     y = torch.stack([x, x.sin(), x.cos(), x.exp()], 1)  # (3, 4, 3)
     f = lambda p, k: {"a": p["w"] * p["rest"][0] + k, "b": [p["w"].sum(), p["rest"][1] * 2]}  # noqa: E731
     p = {"w": y, "rest": [x, x[0]]}
-    found = [vmap(f, in_dims=({"w": 1, "rest": [None, None]}, None), out_dims={"a": -1, "b": [0, 0]})(p, 2)]
-    found += [vmap(f, in_dims=({"w": 0, "rest": [0, 0]}, None), out_dims={"a": 2, "b": [0, 0]})({"w": y, "rest": [x, x[0]]}, 3)]
-    found += [vmap(torch.dot, in_dims=(1, -1))(x, x), vmap(torch.mul, in_dims=(-2, None), out_dims=1)(y, x)]
-    found += [vmap(lambda a: (a, x), out_dims=(1, None))(x), vmap(lambda a: a, out_dims=(1,))(x), vmap(lambda a: (a.t(),), (1,), (2,))(y)]
-    return *found, vmap(vmap(torch.dot, (None, 0)), (0, None))(x, x), vmap(vmap(torch.sub, 1, -1), 0, 1)(y, y.cos())
+    found = [
+        vmap(f, in_dims=({"w": 1, "rest": [None, None]}, None), out_dims={"a": -1, "b": [0, 0]})(
+            p, 2
+        )
+    ]
+    found += [
+        vmap(f, in_dims=({"w": 0, "rest": [0, 0]}, None), out_dims={"a": 2, "b": [0, 0]})(
+            {"w": y, "rest": [x, x[0]]}, 3
+        )
+    ]
+    found += [
+        vmap(torch.dot, in_dims=(1, -1))(x, x),
+        vmap(torch.mul, in_dims=(-2, None), out_dims=1)(y, x),
+    ]
+    found += [
+        vmap(lambda a: (a, x), out_dims=(1, None))(x),
+        vmap(lambda a: a, out_dims=(1,))(x),
+        vmap(lambda a: (a.t(),), (1,), (2,))(y),
+    ]
+    return (
+        *found,
+        vmap(vmap(torch.dot, (None, 0)), (0, None))(x, x),
+        vmap(vmap(torch.sub, 1, -1), 0, 1)(y, y.cos()),
+    )
 
 
 def mapped_in_chunks(x: Tensor) -> Results:
@@ -303,15 +357,36 @@ def mapped_draws(x: Tensor) -> Results:
 
     def g(a: Tensor) -> Results:
         b = a.clone()
-        return b.uniform_(), torch.bernoulli(torch.full_like(a, 0.5)), torch.normal(a, 1.0), torch.zeros(2).normal_()
+        return (
+            b.uniform_(),
+            torch.bernoulli(torch.full_like(a, 0.5)),
+            torch.normal(a, 1.0),
+            torch.zeros(2).normal_(),
+        )
 
     same = vmap(f, randomness="same")(x)
     written = vmap(lambda a: a.new_empty(3).exponential_() + a, randomness="same")(x)
     pieces = vmap(lambda a: a + torch.rand(3, dtype=a.dtype), randomness="same", chunk_size=1)(x)
     other = vmap(f, randomness="different")(x)
-    inner = vmap(lambda a: vmap(lambda b: b + torch.rand((), dtype=b.dtype), randomness="same")(a), randomness="different")(x)
-    flags = refused(lambda: vmap(f)(x), lambda: vmap(g)(x), lambda: vmap(g, randomness="same")(x), lambda: vmap(f, randomness="often"))
-    return *same, written, pieces, *(t.shape[0] for t in other), (other[0][0] - x[0] == other[0][1] - x[1]).all(), inner.shape[0], *flags
+    inner = vmap(
+        lambda a: vmap(lambda b: b + torch.rand((), dtype=b.dtype), randomness="same")(a),
+        randomness="different",
+    )(x)
+    flags = refused(
+        lambda: vmap(f)(x),
+        lambda: vmap(g)(x),
+        lambda: vmap(g, randomness="same")(x),
+        lambda: vmap(f, randomness="often"),
+    )
+    return (
+        *same,
+        written,
+        pieces,
+        *(t.shape[0] for t in other),
+        (other[0][0] - x[0] == other[0][1] - x[1]).all(),
+        inner.shape[0],
+        *flags,
+    )
 
 
 def mapped_numbers(x: Tensor) -> Results:
@@ -348,12 +423,21 @@ def mapped_writes(x: Tensor) -> Results:
         d[1:].mul_(b)
         e = torch.stack([a, a.sin()])
         e.t()[0].copy_(b)
-        return c, d, e, torch.zeros_like(a).index_add_(0, torch.tensor([0, 2]), b), a.clone().masked_fill_(a > 0, 2.0)
+        return (
+            c,
+            d,
+            e,
+            torch.zeros_like(a).index_add_(0, torch.tensor([0, 2]), b),
+            a.clone().masked_fill_(a > 0, 2.0),
+        )
 
     y = x * 1
     vmap(lambda a: a.mul_(2))(y)
     shared = x[0] * 1
-    flags = refused(lambda: vmap(lambda a: shared.add_(a))(x), lambda: vmap(lambda a: torch.zeros(3, dtype=a.dtype).add_(a))(x))
+    flags = refused(
+        lambda: vmap(lambda a: shared.add_(a))(x),
+        lambda: vmap(lambda a: torch.zeros(3, dtype=a.dtype).add_(a))(x),
+    )
     return *vmap(f)(x, x[:, :2]), y, *flags
 
 
@@ -393,7 +477,11 @@ def rearranged(x: Tensor) -> Results:
     """Axes that are exchanged, joined, split and dropped."""
     rearrange = offered("func.rearrange", torch_rearrange)
     y = torch.stack([x, x.sin()])
-    found = [rearrange(y, "a b c -> c (a b)"), rearrange(y, "a b c -> b a c"), rearrange(y, "a (b c) d -> (d b) a c", b=3)]
+    found = [
+        rearrange(y, "a b c -> c (a b)"),
+        rearrange(y, "a b c -> b a c"),
+        rearrange(y, "a (b c) d -> (d b) a c", b=3),
+    ]
     found += [rearrange(y, "... c -> c ..."), rearrange(y, "a ... -> (...) a")]
     flags = refused(
         lambda: rearrange(x, "a b c -> a b c"),
@@ -426,18 +514,33 @@ def functional_programs(x: Tensor) -> Results:
     total = functionalize(g)(y)
     without_views = functionalize(f, remove="mutations_and_views")(x)
     mapped = vmap(functionalize(lambda a: f(a.expand(3, 3))))(x)
-    return *functionalize(f)(x), *without_views, y, total, *mapped, grad(lambda a: functionalize(f)(a)[0].sin().sum())(x)
+    return (
+        *functionalize(f)(x),
+        *without_views,
+        y,
+        total,
+        *mapped,
+        grad(lambda a: functionalize(f)(a)[0].sin().sum())(x),
+    )
 
 
 def different_levels(x: Tensor) -> Results:
     """Functions that close over values of outer transforms, where a derivative of one may not be taken for that of the other."""
     grad, jvp, vmap = _func("grad"), _func("jvp"), _func("vmap")
     confused = grad(lambda a: (a * grad(lambda b: (a * b).sum())(a.detach() * 2)).sum())(x)
-    inner = vmap(lambda row: grad(lambda b: (b * vmap(lambda c: c * row)(x).sum(0)).sin().sum())(row))(x)
+    inner = vmap(
+        lambda row: grad(lambda b: (b * vmap(lambda c: c * row)(x).sum(0)).sin().sum())(row)
+    )(x)
     constant = grad(lambda a: jvp(lambda b: a, (x,), (x,))[1].sum() + (a * a).sum())(x)
     kept: list[Tensor] = []
     grad(lambda a: (kept.append(a.detach() * 2), (a * a).sum())[1])(x)  # type: ignore[func-returns-value]
-    return confused, inner, constant, kept[0], grad(lambda a: (a * a.detach() + a.detach()).sum())(x)
+    return (
+        confused,
+        inner,
+        constant,
+        kept[0],
+        grad(lambda a: (a * a.detach() + a.detach()).sum())(x),
+    )
 
 
 def attention_by_mask(x: Tensor) -> Results:

@@ -82,10 +82,22 @@ def _filling(a: Tensor) -> Results:
     mean, var = torch.zeros(3, dtype=a.dtype), torch.ones(3, dtype=a.dtype)
     out = F.batch_norm(a, mean, var, training=True, momentum=0.3)
     kept = F.batch_norm(a, mean, var, training=False)
-    b = F.relu(a.clone(), inplace=True) + F.dropout(a.clone(), 0.5, training=False, inplace=True) + F.hardswish(a.clone(), inplace=True)
+    b = (
+        F.relu(a.clone(), inplace=True)
+        + F.dropout(a.clone(), 0.5, training=False, inplace=True)
+        + F.hardswish(a.clone(), inplace=True)
+    )
     c = torch.zeros(4, dtype=a.dtype)
     c.index_put_((torch.tensor([0, 0, 3]),), a[0], accumulate=True)
-    return out, kept, mean, var, b, c, torch.nn.functional.embedding(torch.tensor([0, 2]), a.clone(), max_norm=1.0)
+    return (
+        out,
+        kept,
+        mean,
+        var,
+        b,
+        c,
+        torch.nn.functional.embedding(torch.tensor([0, 2]), a.clone(), max_norm=1.0),
+    )
 
 
 def writes_left_out(x: Tensor) -> Results:
@@ -214,8 +226,16 @@ def batches_of_nothing(x: Tensor) -> Results:
         )
 
     shapes = [(0, *t.shape) for t in f(plain(x))]
-    made = _vmap(f)(y) if own("unwrap") is not None else [torch.empty(s, dtype=x.dtype) for s in shapes]
-    return beside(x, [tuple(t.shape) == s for t, s in zip(made, shapes, strict=True)], _vmap(torch.sum)(y).sum() + 1)
+    made = (
+        _vmap(f)(y)
+        if own("unwrap") is not None
+        else [torch.empty(s, dtype=x.dtype) for s in shapes]
+    )
+    return beside(
+        x,
+        [tuple(t.shape) == s for t, s in zip(made, shapes, strict=True)],
+        _vmap(torch.sum)(y).sum() + 1,
+    )
 
 
 def batches_asked(x: Tensor) -> Results:

@@ -26,7 +26,11 @@ def test_a_seed_gives_the_same_weights() -> None:
 
 
 def gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
-    return list(torch.autograd.grad(nn.functional.cross_entropy(model(x[None]), y[None]), list(model.parameters())))
+    return list(
+        torch.autograd.grad(
+            nn.functional.cross_entropy(model(x[None]), y[None]), list(model.parameters())
+        )
+    )
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5])
@@ -43,25 +47,51 @@ def test_a_private_step_is_a_loop_over_samples_with_clipping_and_noise(noise: fl
     generator = torch.Generator().manual_seed(3)
     total = [t + noise * 0.3 * torch.randn(t.shape, generator=generator) for t in total]
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    private_step(model, optimizer, x, y, bound=0.3, noise=noise, size=8.0, seed=torch.Generator().manual_seed(3))
+    private_step(
+        model,
+        optimizer,
+        x,
+        y,
+        bound=0.3,
+        noise=noise,
+        size=8.0,
+        seed=torch.Generator().manual_seed(3),
+    )
     for p, start, t in zip(model.parameters(), before, total, strict=True):
         torch.testing.assert_close(p.detach(), start - t / 8)
 
 
 def test_each_row_is_drawn_with_the_rate_of_the_accountant() -> None:
-    sizes = torch.tensor([float(len(rows)) for rows in poisson_batches(1000, 0.2, 200, torch.Generator().manual_seed(0))])
-    assert abs(float(sizes.mean()) - 200) < 4 and abs(float(sizes.std()) - 160**0.5) < 3  # a binomial distribution
+    sizes = torch.tensor(
+        [
+            float(len(rows))
+            for rows in poisson_batches(1000, 0.2, 200, torch.Generator().manual_seed(0))
+        ]
+    )
+    # a binomial distribution
+    assert abs(float(sizes.mean()) - 200) < 4 and abs(float(sizes.std()) - 160**0.5) < 3
 
 
 @pytest.mark.skipif(not ACCOUNTANT, reason="dp-accounting is an optional extra")
 def test_epsilon_is_that_of_one_gaussian_mechanism() -> None:
     found = epsilon(rate=1.0, steps=1, noise=2.0, delta=1e-5)
     # Mironov 2017, Rényi differential privacy: alpha / (2 sigma²) + log(1 / delta) / (alpha - 1) at the best alpha, an upper bound
-    bound = min(alpha / 8 + 11.5129 / (alpha - 1) for alpha in (1 + i / 100 for i in range(1, 10_000)))
+    bound = min(
+        alpha / 8 + 11.5129 / (alpha - 1) for alpha in (1 + i / 100 for i in range(1, 10_000))
+    )
     assert found is not None and 0.7 * bound < found < bound
 
 
 @pytest.mark.skipif(ACCOUNTANT, reason="dp-accounting is installed")
 def test_without_the_accountant_the_example_trains_and_names_the_extra() -> None:
-    done = subprocess.run([sys.executable, "-m", "examples.dp_sgd"], capture_output=True, text=True, timeout=120, check=True)
-    assert "accuracy with private steps" in done.stdout and "epsilon is not computed: pip install .[privacy]" in done.stdout
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.dp_sgd"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert (
+        "accuracy with private steps" in done.stdout
+        and "epsilon is not computed: pip install .[privacy]" in done.stdout
+    )

@@ -10,7 +10,10 @@ from examples.influence import correlation, features, logistic_regression, wrong
 
 def test_the_fit_is_the_minimum() -> None:
     generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(30, 3, dtype=torch.float64, generator=generator), (torch.arange(30) % 2).double()
+    x, y = (
+        torch.randn(30, 3, dtype=torch.float64, generator=generator),
+        (torch.arange(30) % 2).double(),
+    )
     model = logistic_regression(x, y, ridge=0.5)
     loss = nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y, reduction="sum")
     total = loss + 0.25 * sum(p.square().sum() for p in model.parameters())
@@ -33,5 +36,13 @@ def test_wrong_labels_are_among_the_most_harmful_samples() -> None:
 def test_features_are_the_gradients_of_the_output() -> None:
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)), torch.randn(5, 3)
-    expected = [torch.cat([g.flatten() for g in torch.autograd.grad(model(row[None]).sum(), list(model.parameters()))]) for row in x]
+    expected = [
+        torch.cat(
+            [
+                g.flatten()
+                for g in torch.autograd.grad(model(row[None]).sum(), list(model.parameters()))
+            ]
+        )
+        for row in x
+    ]
     torch.testing.assert_close(features(model, x, None), torch.stack(expected))

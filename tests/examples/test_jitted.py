@@ -14,7 +14,9 @@ from runtime import jit
 
 
 @pytest.mark.parametrize("program", jitted.GALLERY, ids=lambda f: f.__name__)
-def test_a_program_of_the_gallery(program: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_of_the_gallery(
+    program: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     args = jitted.GALLERY[program]
     compiled = jit(program)
     found = [compiled(*args) for _ in range(2)]
@@ -22,7 +24,9 @@ def test_a_program_of_the_gallery(program: Callable[..., Any], monkeypatch: pyte
     monkeypatch.setattr(jitted, "grad", torch.func.grad)
     monkeypatch.setattr(jitted, "vmap", torch.func.vmap)
     # torch.func.jvp fails in mse_loss ("ZeroTensors are immutable"); a Hessian is symmetric
-    monkeypatch.setattr(jitted, "jvp", lambda f, primals, tangents: (None, torch.func.vjp(f, *primals)[1](tangents)))
+    monkeypatch.setattr(
+        jitted, "jvp", lambda f, primals, tangents: (None, torch.func.vjp(f, *primals)[1](tangents))
+    )
     expected = pytree.tree_leaves(program(*args))
     for result in (*found, plain):
         leaves = pytree.tree_leaves(result)

@@ -18,16 +18,33 @@ def exact(values: object) -> Tensor:
 HAND_COMPUTED = [
     ("squared_relu", (exact([-2.0, 0.0, 3.0]),), {}, exact([0.0, 0.0, 9.0])),
     ("soft_threshold", (exact([-2.0, 0.25, 3.0]),), {"threshold": 0.5}, exact([-1.5, 0.0, 2.5])),
-    ("rms_norm", (exact([[3.0, 4.0]]), exact([1.0, 2.0])), {"eps": 0.0}, exact([[3 / math.sqrt(12.5), 8 / math.sqrt(12.5)]])),
+    (
+        "rms_norm",
+        (exact([[3.0, 4.0]]), exact([1.0, 2.0])),
+        {"eps": 0.0},
+        exact([[3 / math.sqrt(12.5), 8 / math.sqrt(12.5)]]),
+    ),
     ("geglu", (exact([2.0]), exact([0.0])), {}, exact([0.0])),
     ("rotary", (exact([[1.0, 0.0]]), exact([[math.pi / 2]])), {}, exact([[0.0, 1.0]])),
-    ("squared_distances", (exact([[0.0, 0.0]]), exact([[3.0, 4.0], [1.0, 0.0]])), {}, exact([[25.0, 1.0]])),
-    ("smoothed_cross_entropy", (exact([[0.0, 0.0]]), torch.tensor([1])), {"smoothing": 0.5}, exact(math.log(2))),
+    (
+        "squared_distances",
+        (exact([[0.0, 0.0]]), exact([[3.0, 4.0], [1.0, 0.0]])),
+        {},
+        exact([[25.0, 1.0]]),
+    ),
+    (
+        "smoothed_cross_entropy",
+        (exact([[0.0, 0.0]]), torch.tensor([1])),
+        {"smoothing": 0.5},
+        exact(math.log(2)),
+    ),
     ("moving_average", (exact([1.0, 0.0, 4.0]),), {"decay": 0.5}, exact([0.5, 0.25, 2.125])),
 ]
 
 
-@pytest.mark.parametrize(("name", "args", "kwargs", "expected"), HAND_COMPUTED, ids=[row[0] for row in HAND_COMPUTED])
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs", "expected"), HAND_COMPUTED, ids=[row[0] for row in HAND_COMPUTED]
+)
 def test_a_reference_gives_the_value_worked_out_by_hand(
     name: str, args: tuple[Tensor, ...], kwargs: dict[str, float], expected: Tensor
 ) -> None:
@@ -35,13 +52,21 @@ def test_a_reference_gives_the_value_worked_out_by_hand(
 
 
 def test_every_example_op_has_a_hand_computed_row() -> None:
-    defined = {name for name, value in vars(ops).items() if callable(value) and value.__module__ == ops.__name__}
+    defined = {
+        name
+        for name, value in vars(ops).items()
+        if callable(value) and value.__module__ == ops.__name__
+    }
     assert defined == {row[0] for row in HAND_COMPUTED}
 
 
 def test_the_references_of_the_custom_ops_give_the_values_worked_out_by_hand() -> None:
-    torch.testing.assert_close(third_party_reference.shift_scale(exact([1.0]), exact([2.0]), 3.0), exact([9.0]))
-    torch.testing.assert_close(third_party_reference.log_cosh(exact([0.0, math.log(2)])), exact([0.0, math.log(1.25)]))
+    torch.testing.assert_close(
+        third_party_reference.shift_scale(exact([1.0]), exact([2.0]), 3.0), exact([9.0])
+    )
+    torch.testing.assert_close(
+        third_party_reference.log_cosh(exact([0.0, math.log(2)])), exact([0.0, math.log(1.25)])
+    )
 
 
 def test_rms_norm_names_the_sizes_that_disagree() -> None:

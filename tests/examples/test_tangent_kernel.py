@@ -17,7 +17,9 @@ def jacobian(model: nn.Module, rows: Tensor) -> Tensor:
 def test_the_tangent_kernel_is_the_product_of_jacobians() -> None:
     model = classifier(0, width=4)
     x, z = torch.randn(3, 2), torch.randn(2, 2)
-    torch.testing.assert_close(tangent_kernel(model, x, z), jacobian(model, x) @ jacobian(model, z).mT)
+    torch.testing.assert_close(
+        tangent_kernel(model, x, z), jacobian(model, x) @ jacobian(model, z).mT
+    )
 
 
 def test_the_prediction_is_that_of_ridge_regression_on_the_gradients() -> None:
@@ -25,8 +27,12 @@ def test_the_prediction_is_that_of_ridge_regression_on_the_gradients() -> None:
     x, z = (torch.randn(n, 2, dtype=torch.float64) for n in (9, 3))
     y = torch.randn(9, dtype=torch.float64)
     a, b = jacobian(model, x), jacobian(model, z)
-    moved = torch.linalg.solve(a.mT @ a + 0.3 * torch.eye(a.shape[1], dtype=a.dtype), a.mT @ (y - model(x).detach()[:, 0]))
-    torch.testing.assert_close(predict(model, x, y, z, ridge=0.3), model(z).detach()[:, 0] + b @ moved)
+    moved = torch.linalg.solve(
+        a.mT @ a + 0.3 * torch.eye(a.shape[1], dtype=a.dtype), a.mT @ (y - model(x).detach()[:, 0])
+    )
+    torch.testing.assert_close(
+        predict(model, x, y, z, ridge=0.3), model(z).detach()[:, 0] + b @ moved
+    )
 
 
 def test_the_linear_model_separates_the_rings() -> None:

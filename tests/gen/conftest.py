@@ -20,7 +20,9 @@ FLOATING = ("complex128", "complex64", "float32", "float64")
 SMOOTH = ("autograd", "forward_ad", "gradgrad", "deterministic", "opinfo")
 
 
-def facts(name: str, kind: str, dtypes: tuple[str, ...], differentiable: tuple[str, ...], *more: str) -> Facts:
+def facts(
+    name: str, kind: str, dtypes: tuple[str, ...], differentiable: tuple[str, ...], *more: str
+) -> Facts:
     have = (*(SMOOTH if differentiable else ("deterministic", "opinfo")), *more)
     return Facts(name, name.removeprefix("torch."), "", kind, dtypes, differentiable, have)
 

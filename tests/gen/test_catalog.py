@@ -32,15 +32,21 @@ def test_it_is_built_once_and_then_read(tmp_path: Path, builds: list[int], small
     assert [path.name for path in tmp_path.iterdir()] == [f"opinfo-{torch_version()}-{SCHEMA}.json"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"torch": "2"}', '{"torch": "2", "ops": [{"name": "a"}]}'])
-def test_an_unreadable_one_is_built_anew(tmp_path: Path, builds: list[int], small: Catalog, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"torch": "2"}', '{"torch": "2", "ops": [{"name": "a"}]}']
+)
+def test_an_unreadable_one_is_built_anew(
+    tmp_path: Path, builds: list[int], small: Catalog, text: str
+) -> None:
     (tmp_path / f"opinfo-{torch_version()}-{SCHEMA}.json").write_text(text)
     assert load(tmp_path).ops == small.ops
     assert load(tmp_path).ops == small.ops
     assert builds == [1]
 
 
-def test_another_version_of_torch_has_its_own(tmp_path: Path, builds: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_torch_has_its_own(
+    tmp_path: Path, builds: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "torch.sin" in load(tmp_path).ops
     monkeypatch.setattr(catalog, "torch_version", lambda: "9.9")
     assert "torch.sin" in load(tmp_path).ops

@@ -46,10 +46,15 @@ def cited(project: Path, text: str) -> str:
 
 
 def state(project: Path) -> dict[str, tuple[str, int]]:
-    return {path.name: (path.read_text(), path.stat().st_mtime_ns) for path in (project / "generated_tests").glob("*.py")}
+    return {
+        path.name: (path.read_text(), path.stat().st_mtime_ns)
+        for path in (project / "generated_tests").glob("*.py")
+    }
 
 
-def test_generate_writes_then_leaves_alone(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_generate_writes_then_leaves_alone(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["generate"]) == 0
     assert "4 added" in capsys.readouterr().out
     before = state(project)
@@ -58,7 +63,9 @@ def test_generate_writes_then_leaves_alone(project: Path, capsys: pytest.Capture
     assert state(project) == before
 
 
-def test_generate_touches_only_what_an_edit_is_about(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_generate_touches_only_what_an_edit_is_about(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     main(["generate"])
     before = state(project)
     edit(project, "title: Linear algebra", "title: Linear algebra and more")
@@ -77,7 +84,9 @@ def test_a_family_that_is_gone_loses_its_module(project: Path) -> None:
     assert "test_discrete.py" not in state(project)
 
 
-def test_bad_input_writes_nothing_and_returns_2(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_writes_nothing_and_returns_2(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     main(["generate"])
     before = state(project)
     edit(project, "torch.mul]", "torch.mull]")
@@ -90,7 +99,9 @@ def test_bad_input_writes_nothing_and_returns_2(project: Path, capsys: pytest.Ca
     assert state(project) == before
 
 
-def test_a_hand_written_module_in_the_way_returns_2(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hand_written_module_in_the_way_returns_2(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     main(["generate"])
     own = project / "generated_tests" / "test_mine.py"
     own.write_text("def test_of_mine(): ...\n")
@@ -101,10 +112,16 @@ def test_a_hand_written_module_in_the_way_returns_2(project: Path, capsys: pytes
 
 
 def git(project: Path, *words: str) -> None:
-    subprocess.run(["git", "-C", str(project), "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True, capture_output=True)
+    subprocess.run(
+        ["git", "-C", str(project), "-c", "user.name=a", "-c", "user.email=a@b", *words],
+        check=True,
+        capture_output=True,
+    )
 
 
-def test_check_is_content_only_with_what_is_generated_and_tracked(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_is_content_only_with_what_is_generated_and_tracked(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     git(project, "init", "-q")
     assert main(["check"]) == 1
     assert "stale: 4 added" in capsys.readouterr().err
@@ -116,7 +133,9 @@ def test_check_is_content_only_with_what_is_generated_and_tracked(project: Path,
     assert "generated_tests is what matrix.yaml says (4 modules)" in capsys.readouterr().out
 
 
-def test_check_names_an_edit_by_hand_and_shows_it(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_names_an_edit_by_hand_and_shows_it(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     main(["generate"])
     path = project / "generated_tests" / "test_mine.py"
     path.write_text(path.read_text().replace('against="raises"', 'against="eager"'))
@@ -137,15 +156,25 @@ def test_check_names_an_orphan(project: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_list_filters_and_counts(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "--op", "torch.s*", "--check", "joint*", "--axis", "shapes=dynamic", "--json"]) == 0
+    assert (
+        main(
+            ["list", "--op", "torch.s*", "--check", "joint*", "--axis", "shapes=dynamic", "--json"]
+        )
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert found["total"] == 2
     assert found["counts"]["dtype"] == {"float32": 1, "float64": 1}
-    assert found["cases"][0]["id"] == "generated_tests/test_pointwise.py::test_joint_export[torch.sin-float32-dynamic-default]"
+    assert (
+        found["cases"][0]["id"]
+        == "generated_tests/test_pointwise.py::test_joint_export[torch.sin-float32-dynamic-default]"
+    )
     assert found["cases"][0]["axes"] == {"shapes": "dynamic", "partition": "default"}
 
 
-def test_list_of_a_smaller_tier_is_smaller(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_of_a_smaller_tier_is_smaller(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     totals = {}
     for tier in ("smoke", "default", "full"):
         main(["list", "--tier", tier, "--json", "--counts"])
@@ -153,7 +182,9 @@ def test_list_of_a_smaller_tier_is_smaller(project: Path, capsys: pytest.Capture
     assert totals["smoke"] < totals["default"] < totals["full"]
 
 
-def test_list_shows_known_cases_and_the_coverage_proof(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_known_cases_and_the_coverage_proof(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     main(["list", "--known", "--check", "vjp"])
     assert "[torch.linalg.eig-complex64]" in capsys.readouterr().out
     main(["list", "--coverage", "--json"])
@@ -165,7 +196,9 @@ def test_list_shows_known_cases_and_the_coverage_proof(project: Path, capsys: py
     assert json.loads((project / ".cache" / "gen" / "coverage.json").read_text()) == proof
 
 
-def test_a_filter_that_means_nothing_is_a_mistake(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_filter_that_means_nothing_is_a_mistake(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["list", "--op", "torch.sni"]) == 2
     assert 'did you mean "torch.sin"?' in capsys.readouterr().err
 
@@ -186,46 +219,87 @@ def test_a_filter_that_means_nothing_is_a_mistake(project: Path, capsys: pytest.
         (
             ["torch.linalg.eig-complex64", "--check", "vjp"],
             0,
-            ["expected to fail with RuntimeError matching 'gauge' where target torch <more: op: torch.linalg.eig>", "until 2999-01-01"],
+            [
+                "expected to fail with RuntimeError matching 'gauge' where target torch <more: op: torch.linalg.eig>",
+                "until 2999-01-01",
+            ],
         ),
         (
             ["torch.bitwise_not-bool", "--check", "vjp"],
             1,
-            ["there is no such case", "the op has no derivative in bool", "the check needs autograd"],
+            [
+                "there is no such case",
+                "the op has no derivative in bool",
+                "the check needs autograd",
+            ],
         ),
-        (["torch.sin-float64", "--check", "errors"], 1, ["the check needs errors, which the op lacks"]),
-        (["torch.linalg.det-bool", "--check", "forward"], 1, ["does not take bool on the CPU", "<matrix: dtypes: [real, complex]>"]),
+        (
+            ["torch.sin-float64", "--check", "errors"],
+            1,
+            ["the check needs errors, which the op lacks"],
+        ),
+        (
+            ["torch.linalg.det-bool", "--check", "forward"],
+            1,
+            ["does not take bool on the CPU", "<matrix: dtypes: [real, complex]>"],
+        ),
         (
             ["examples.ops.rms_norm-float32", "--check", "vmap_of_vjp"],
             1,
-            ["not among those asked for: forward, vjp, errors <matrix: checks: [forward, vjp, errors]>"],
+            [
+                "not among those asked for: forward, vjp, errors <matrix: checks: [forward, vjp, errors]>"
+            ],
         ),
         (
             ["torch.bitwise_not-bool", "--check", "forward"],
             0,
             ["expected to be zero <more: {op: torch.bitwise_not>: The samples are all true"],
         ),
-        (["torch.mul-float64"], 0, ["test_vjp[torch.mul-float64]: tier", "test_joint_export[torch.mul-float64-static-default]: tier"]),
+        (
+            ["torch.mul-float64"],
+            0,
+            [
+                "test_vjp[torch.mul-float64]: tier",
+                "test_joint_export[torch.mul-float64-static-default]: tier",
+            ],
+        ),
         (["torch.mull-float64", "--check", "vjp"], 2, ['did you mean "torch.mul"?']),
         (["torch.mul-float64", "--check", "vpj"], 2, ['did you mean "vjp"?']),
         (["torch.mul-float46", "--check", "vjp"], 2, ['did you mean "float64"?']),
-        (["torch.mul-float64", "--check", "joint_export"], 2, ["expected an id such as torch.mul-float64-static-default"]),
-        (["torch.mul-float64-static-mincut", "--check", "joint_export"], 2, ['did you mean "min_cut"?']),
+        (
+            ["torch.mul-float64", "--check", "joint_export"],
+            2,
+            ["expected an id such as torch.mul-float64-static-default"],
+        ),
+        (
+            ["torch.mul-float64-static-mincut", "--check", "joint_export"],
+            2,
+            ['did you mean "min_cut"?'],
+        ),
     ],
 )
-def test_explain_cites_the_line(project: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: list[str]) -> None:
+def test_explain_cites_the_line(
+    project: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: list[str]
+) -> None:
     assert main(["explain", *words]) == code
     shown = capsys.readouterr()
     for text in said:
         assert cited(project, text) in shown.out + shown.err
 
 
-def test_explain_names_what_covers_a_dropped_case(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_names_what_covers_a_dropped_case(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     edit(project, "full: {reduce: full}", "full: {reduce: pairwise}")
     main(["list", "--all", "--json"])
-    dropped = next(case["id"] for case in json.loads(capsys.readouterr().out)["cases"] if case["tier"] is None)
+    dropped = next(
+        case["id"] for case in json.loads(capsys.readouterr().out)["cases"] if case["tier"] is None
+    )
     assert main(["explain", dropped]) == 1
-    said = cited(project, "tier full: dropped it by reduction <matrix: full: {reduce>: its 2-tuples are covered by")
+    said = cited(
+        project,
+        "tier full: dropped it by reduction <matrix: full: {reduce>: its 2-tuples are covered by",
+    )
     assert said in capsys.readouterr().out
 
 
@@ -256,13 +330,23 @@ def test_a_warm_run_imports_no_torch(project: Path, small: Catalog) -> None:
     cache.mkdir(parents=True)
     (cache / f"opinfo-{torch_version()}-{SCHEMA}.json").write_text(_written(small))
     code = "import sys; from gen.cli import main; code = main(['generate']); assert 'torch' not in sys.modules; sys.exit(code)"
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}  # for the examples, which are not installed
-    done = subprocess.run([sys.executable, "-c", code], cwd=project, env=environment, capture_output=True, text=True, check=False)
+    # for the examples, which are not installed
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert len(state(project)) == 4
 
 
-def test_where_the_command_runs_does_not_change_what_it_writes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_command_runs_does_not_change_what_it_writes(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     main(["generate"])
     before = state(project)
     (project / "elsewhere").mkdir()
@@ -273,7 +357,9 @@ def test_where_the_command_runs_does_not_change_what_it_writes(project: Path, mo
     assert state(project) == before
 
 
-def test_a_file_in_the_place_of_the_folder_is_left_alone(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_in_the_place_of_the_folder_is_left_alone(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (project / "mine").write_text("precious")
     assert main(["generate", "--out", "mine"]) == 2
     assert "mine is a file" in capsys.readouterr().err
@@ -281,15 +367,21 @@ def test_a_file_in_the_place_of_the_folder_is_left_alone(project: Path, capsys: 
     assert not [path for path in project.iterdir() if path.name.startswith(".mine")]
 
 
-def test_a_name_that_the_disk_refuses_is_an_error(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_the_disk_refuses_is_an_error(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["generate", "--out", "n" * 300]) == 2
     assert "File name too long" in capsys.readouterr().err
 
 
-def test_an_include_from_outside_of_the_folder_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_include_from_outside_of_the_folder_is_named(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     inner = project / "inner"
     inner.mkdir()
-    (inner / "matrix.yaml").write_text((project / "matrix.yaml").read_text().replace("more.yaml", "../more.yaml"))
+    (inner / "matrix.yaml").write_text(
+        (project / "matrix.yaml").read_text().replace("more.yaml", "../more.yaml")
+    )
     assert main(["generate", "--matrix", "inner/matrix.yaml"]) == 0
     assert "included from outside of this folder" not in capsys.readouterr().err
     os.chdir(inner)
@@ -297,20 +389,30 @@ def test_an_include_from_outside_of_the_folder_is_named(project: Path, capsys: p
     assert "included from outside of this folder: ../more.yaml" in capsys.readouterr().err
 
 
-def test_a_family_of_which_no_case_is_left_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    edit(project, "families:\n", "families:\n  extra: {ops: [{op: own.sin, call: 'torch:sin', samples: [{args: [1.0]}]}]}\n")
+def test_a_family_of_which_no_case_is_left_is_named(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(
+        project,
+        "families:\n",
+        "families:\n  extra: {ops: [{op: own.sin, call: 'torch:sin', samples: [{args: [1.0]}]}]}\n",
+    )
     edit(project, "exclude:\n", "exclude:\n  - {family: extra, reason: none of it}\n")
     main(["generate"])
     assert "no case is left of extra" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("case", ["torch.sin-floot16", "torch.sin-int8-static"])
-def test_explain_of_a_case_that_no_check_has_is_a_mistake(project: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
+def test_explain_of_a_case_that_no_check_has_is_a_mistake(
+    project: Path, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
     assert main(["explain", case]) == 2
     assert f"torch.sin has no case {case.partition('-')[2]}" in capsys.readouterr().err
 
 
-def test_a_results_file_that_is_no_text_is_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_results_file_that_is_no_text_is_refused(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (project / "results.jsonl").write_bytes(b"\x8d\xff")
     assert main(["report", "--results", "results.jsonl", "--out", "page.html"]) == 2
     assert "byte 0 is not UTF-8" in capsys.readouterr().err

@@ -15,7 +15,10 @@ from gen.entry_names import WIDTH, UniqueNames, words_of
     ("reason", "name"),
     [
         ("the op, or one that it is made of, has no batching rule", "op_made_no_batching_rule"),
-        ("torch's backward is wrong (docs/findings.md, F4); ours is not", "torch_backward_wrong_ours_not"),
+        (
+            "torch's backward is wrong (docs/findings.md, F4); ours is not",
+            "torch_backward_wrong_ours_not",
+        ),
         ("an in-place kernel writes a batched value", "in_place_kernel_writes_batched_value"),
         ("Boolean: boolean", "boolean"),
         ("10 and more factors overflow", "xfail_10_more_factors_overflow"),
@@ -38,7 +41,9 @@ def test_no_name_is_given_twice_and_none_changes_for_a_later_one(wanted: list[st
     names = UniqueNames()
     given = [names.give(name) for name in wanted]
     assert len(set(given)) == len(given)
-    assert all(re.fullmatch(rf"{name}(_\d+)?", got) for name, got in zip(wanted, given, strict=True))
+    assert all(
+        re.fullmatch(rf"{name}(_\d+)?", got) for name, got in zip(wanted, given, strict=True)
+    )
     again = UniqueNames()
     assert [again.give(name) for name in wanted[:3]] == given[:3]
 

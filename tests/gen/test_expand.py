@@ -30,7 +30,14 @@ def cells_of(plan: Plan, check: str, op: str) -> set[str]:
 
 def test_forward_runs_in_every_dtype_that_op_and_check_share(plan: Plan) -> None:
     assert cells_of(plan, "forward", "torch.bitwise_not") == {"bool", "int64"}
-    assert cells_of(plan, "forward", "torch.sin") == {"float32", "float64", "complex64", "complex128", "bool", "int64"}
+    assert cells_of(plan, "forward", "torch.sin") == {
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+        "bool",
+        "int64",
+    }
 
 
 def test_derivatives_run_only_where_the_op_has_them(plan: Plan) -> None:
@@ -39,8 +46,17 @@ def test_derivatives_run_only_where_the_op_has_them(plan: Plan) -> None:
 
 
 def test_a_family_narrows_dtypes_and_checks(plan: Plan) -> None:
-    assert cells_of(plan, "forward", "torch.linalg.det") == {"float32", "float64", "complex64", "complex128"}
-    assert {cell.split("[")[0] for cell in cells(plan) if "rms_norm" in cell} == {"forward", "vjp", "errors"}
+    assert cells_of(plan, "forward", "torch.linalg.det") == {
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    }
+    assert {cell.split("[")[0] for cell in cells(plan) if "rms_norm" in cell} == {
+        "forward",
+        "vjp",
+        "errors",
+    }
 
 
 def test_form_and_reference_imply_what_the_op_must_offer(plan: Plan) -> None:
@@ -107,7 +123,9 @@ def test_a_limit_draws_by_seed_and_keeps_what_smaller_tiers_need(expanded: Expan
     assert tier(2)[1] != full
 
 
-@pytest.mark.parametrize("reduction", ["smoke", "pairwise", "{t: 3}", "{sample: 9, seed: 4}", "full"])
+@pytest.mark.parametrize(
+    "reduction", ["smoke", "pairwise", "{t: 3}", "{sample: 9, seed: 4}", "full"]
+)
 def test_every_reduction_stays_within_the_valid_cells(expanded: Expand, reduction: str) -> None:
     plan = expanded(MATRIX.format(more=f"tiers: {{smoke: {{reduce: {reduction}}}}}"))
     found = cells(plan, plan.tiers["smoke"].chosen)
@@ -129,10 +147,20 @@ SPREAD = """\
     """
 
 
-def test_an_axis_of_many_checks_comes_last_and_its_plain_value_is_left_out(expanded: Expand) -> None:
+def test_an_axis_of_many_checks_comes_last_and_its_plain_value_is_left_out(
+    expanded: Expand,
+) -> None:
     assert cells(expanded(SPREAD)) == {
-        *(f"vjp[torch.sin-{dtype}{form}]" for dtype in ("float32", "float64") for form in ("", "-jitted")),
-        *(f"joint[torch.sin-float64-{shapes}{form}]" for shapes in ("static", "dynamic") for form in ("", "-jitted")),
+        *(
+            f"vjp[torch.sin-{dtype}{form}]"
+            for dtype in ("float32", "float64")
+            for form in ("", "-jitted")
+        ),
+        *(
+            f"joint[torch.sin-float64-{shapes}{form}]"
+            for shapes in ("static", "dynamic")
+            for form in ("", "-jitted")
+        ),
         "own[torch.sin-float64-jitted]",
         "gradcheck[torch.sin-float64]",
     }
@@ -153,7 +181,12 @@ def with_part(name: str, part: str, reduce: str = "full") -> str:
 
 
 def test_a_part_of_a_tier_chooses_by_its_own_reduction(expanded: Expand) -> None:
-    plan = expanded(with_part("default", "{axes: {run: jitted}, reduce: {t: 1}, checks: [vjp, joint], dtypes: float64}"))
+    plan = expanded(
+        with_part(
+            "default",
+            "{axes: {run: jitted}, reduce: {t: 1}, checks: [vjp, joint], dtypes: float64}",
+        )
+    )
     chosen = cells(plan, plan.tiers["default"].chosen)
     assert chosen - jitted(chosen) == cells(plan) - jitted(cells(plan))
     assert "vjp[torch.sin-float64-jitted]" in chosen
@@ -161,17 +194,28 @@ def test_a_part_of_a_tier_chooses_by_its_own_reduction(expanded: Expand) -> None
 
 
 def test_a_limit_of_a_part_counts_the_cells_of_the_part(expanded: Expand) -> None:
-    plan = expanded(with_part("default", "{axes: {run: jitted}, reduce: full, limit: [{checks: joint, cells: 1}]}"))
+    plan = expanded(
+        with_part(
+            "default", "{axes: {run: jitted}, reduce: full, limit: [{checks: joint, cells: 1}]}"
+        )
+    )
     joint = {cell for cell in cells(plan, plan.tiers["default"].chosen) if cell.startswith("joint")}
-    assert joint - jitted(joint) == {"joint[torch.sin-float64-static]", "joint[torch.sin-float64-dynamic]"}
+    assert joint - jitted(joint) == {
+        "joint[torch.sin-float64-static]",
+        "joint[torch.sin-float64-dynamic]",
+    }
     assert len(jitted(joint)) == 1
 
 
 def test_the_plain_form_is_no_value_to_cover(expanded: Expand) -> None:
     spread = expanded(with_part("default", "{axes: {run: jitted}, checks: vjp}", "pairwise"))
-    without = expanded(SPREAD.replace("values: [plain, jitted], not_checks: [gradcheck]", "values: [plain]"))
+    without = expanded(
+        SPREAD.replace("values: [plain, jitted], not_checks: [gradcheck]", "values: [plain]")
+    )
     chosen = cells(spread, spread.tiers["default"].chosen)
-    assert chosen - jitted(chosen) == {cell for cell in cells(without, without.tiers["default"].chosen) if "jitted" not in cell}
+    assert chosen - jitted(chosen) == {
+        cell for cell in cells(without, without.tiers["default"].chosen) if "jitted" not in cell
+    }
 
 
 def test_an_entry_is_named_after_its_reason_and_keeps_its_name(plan: Plan) -> None:
@@ -205,16 +249,23 @@ def test_entries_that_are_added_behind_change_no_name(expanded: Expand) -> None:
 
 
 def test_an_entry_keeps_the_name_that_it_is_given(expanded: Expand) -> None:
-    plan = expanded(MATRIX.format(more=f"skip: [{SLOW}, {SLOW_TOO.replace('op:', 'name: op_slow, op:')}]"))
+    plan = expanded(
+        MATRIX.format(more=f"skip: [{SLOW}, {SLOW_TOO.replace('op:', 'name: op_slow, op:')}]")
+    )
     assert [entry.name for entry in plan.entries] == ["op_slow_2", "op_slow"]
 
 
 def test_the_order_of_families_does_not_change_the_cells(expanded: Expand) -> None:
     text = MATRIX.format(more="")
-    turned = text.replace('rest: {ops: ["torch.*"]}, first: {ops: [torch.sin]}', 'first: {ops: [torch.sin]}, rest: {ops: ["torch.*"]}')
+    turned = text.replace(
+        'rest: {ops: ["torch.*"]}, first: {ops: [torch.sin]}',
+        'first: {ops: [torch.sin]}, rest: {ops: ["torch.*"]}',
+    )
     assert turned != text
     first, second = expanded(text), expanded(turned)
-    assert [cells(first, tier.chosen) for tier in first.tiers.values()] == [cells(second, tier.chosen) for tier in second.tiers.values()]
+    assert [cells(first, tier.chosen) for tier in first.tiers.values()] == [
+        cells(second, tier.chosen) for tier in second.tiers.values()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +278,9 @@ def test_the_order_of_families_does_not_change_the_cells(expanded: Expand) -> No
         ("differentiable: false, ", {"again"}),
     ],
 )
-def test_an_own_op_states_its_facts_one_by_one(expanded: Expand, stated: str, kept: set[str]) -> None:
+def test_an_own_op_states_its_facts_one_by_one(
+    expanded: Expand, stated: str, kept: set[str]
+) -> None:
     plan = expanded(
         f"""\
         version: 1

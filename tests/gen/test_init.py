@@ -45,7 +45,14 @@ def soft_clip(x, limit=1.0):
 
 def python(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, *args], cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    return subprocess.run(
+        [sys.executable, *args],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +60,28 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("init")
     done = python(folder, "-m", "gen", "init", "sketch", "--requirement", "the-matrix==1.0")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "sketch: a project with one op. Next: cd sketch && make matrix && make test"
+    assert (
+        done.stdout.splitlines()[-1]
+        == "sketch: a project with one op. Next: cd sketch && make matrix && make test"
+    )
     return folder / "sketch"
 
 
 def test_its_tests_and_cells_pass(project: Path) -> None:
     assert (project / "requirements.txt").read_text().splitlines()[0] == "the-matrix==1.0"
     assert python(project, "-m", "gen", "check").returncode == 0
-    done = python(project, "-m", "pytest", "-q", "tests", "generated_tests", "--tier", "smoke", "--target", "torch")
+    done = python(
+        project,
+        "-m",
+        "pytest",
+        "-q",
+        "tests",
+        "generated_tests",
+        "--tier",
+        "smoke",
+        "--target",
+        "torch",
+    )
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout
 
@@ -76,16 +97,23 @@ def test_the_commands_that_its_matrix_names_answer(
 
 
 def test_the_fault_of_the_tutorial_is_what_its_entry_expects(project: Path, tmp_path: Path) -> None:
-    shutil.copytree(project, tmp_path / "sketch", ignore=shutil.ignore_patterns(".cache", "__pycache__"))
+    shutil.copytree(
+        project, tmp_path / "sketch", ignore=shutil.ignore_patterns(".cache", "__pycache__")
+    )
     made = tmp_path / "sketch"
     pages = re.split(r"\n(?!    |\n)", (ROOT / "docs/tutorial.md").read_text())
     shown = [textwrap.dedent(page.partition("\n\n")[2]) for page in pages]
-    fault, entry, said = (next(text for text in shown if word in text) for word in ("class _Soft", "xfail:\n", "largest error"))
+    fault, entry, said = (
+        next(text for text in shown if word in text)
+        for word in ("class _Soft", "xfail:\n", "largest error")
+    )
     ops = (made / "sketch/ops.py").read_text()
     (made / "sketch/ops.py").write_text(ops[: ops.index("def soft_clip")] + fault)
     (made / "matrix.yaml").write_text((made / "matrix.yaml").read_text() + entry)
     assert python(made, "-m", "gen", "generate").returncode == 0
-    done = python(made, "-m", "pytest", "-q", "generated_tests", "-k", "test_gradcheck", "--target", "torch")
+    done = python(
+        made, "-m", "pytest", "-q", "generated_tests", "-k", "test_gradcheck", "--target", "torch"
+    )
     assert "1 xfailed" in done.stdout, done.stdout
     assert re.search(yaml.safe_load(entry)["xfail"][0]["match"], said)
 
@@ -115,7 +143,11 @@ def test_a_planted_fault_is_found_and_shown(project: Path, tmp_path: Path) -> No
     ],
 )
 def test_what_is_in_the_way_is_named(
-    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
@@ -123,21 +155,30 @@ def test_what_is_in_the_way_is_named(
     (tmp_path / "file.txt").write_text("mine")
     assert main(["init", name, "--requirement", "x"]) == 2
     assert message in capsys.readouterr().err
-    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")) == ["file.txt", "full", "full/notes.txt"]
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")) == [
+        "file.txt",
+        "full",
+        "full/notes.txt",
+    ]
 
 
 @pytest.mark.parametrize(
     ("origin", "line"),
     [
         (None, "torch-transform-matrix==1.5"),
-        ('{"url": "file:///home/me/matrix", "dir_info": {"editable": true}}', "torch-transform-matrix @ file:///home/me/matrix"),
+        (
+            '{"url": "file:///home/me/matrix", "dir_info": {"editable": true}}',
+            "torch-transform-matrix @ file:///home/me/matrix",
+        ),
         (
             '{"url": "https://example.org/m.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}}',
             "torch-transform-matrix @ git+https://example.org/m.git@abc",
         ),
     ],
 )
-def test_the_requirement_says_where_this_package_came_from(origin: str | None, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_requirement_says_where_this_package_came_from(
+    origin: str | None, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Installed:
         version = "1.5"
 
@@ -154,12 +195,25 @@ def test_the_wheel_has_two_packages_and_the_templates(tmp_path: Path) -> None:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    command = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", ".")
+    command = (
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--disable-pip-version-check",
+        ".",
+    )
     done = python(source, *command, "--wheel-dir", str(tmp_path))
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"gen", "runtime"}
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {
+        "gen",
+        "runtime",
+    }
     templates = {str(p.relative_to(ROOT)) for p in (ROOT / "gen/templates").rglob("*.j2")}
     assert templates - set(names) == set()
     assert len(templates) >= 12

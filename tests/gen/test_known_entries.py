@@ -9,7 +9,8 @@ import pytest
 
 from gen import validate
 
-SIZELESS = re.compile(r"largest error(?! [\d(i\\])")  # no number, alternatives, inf or pattern of digits behind it
+# no number, alternatives, inf or pattern of digits behind it
+SIZELESS = re.compile(r"largest error(?! [\d(i\\])")
 CANNOT = re.compile(r"the numbers differ from (run to run|machine to machine)")
 
 
@@ -28,7 +29,11 @@ def says_too_little(match: str, reason: str) -> bool:
         (r"output 0 of 2, float64\[3\]: largest error 0\.5 at index \[1\]", "it is wrong", False),
         (r"largest error (0\.5|inf) at index \[1\]", "it is wrong", False),
         (r"largest error \d\S*e-05", "it is wrong", False),
-        ("largest error", "it reads memory of others, so the numbers differ from run to run", False),
+        (
+            "largest error",
+            "it reads memory of others, so the numbers differ from run to run",
+            False,
+        ),
     ],
 )
 def test_a_match_without_a_size_says_too_little(match: str, reason: str, too_little: bool) -> None:
@@ -38,4 +43,8 @@ def test_a_match_without_a_size_says_too_little(match: str, reason: str, too_lit
 def test_expected_wrong_values_are_named_by_their_size() -> None:
     """A match of `largest error` alone would take any other mistake of the cell for the expected one."""
     expected = validate.load(Path(__file__).parents[2] / "matrix.yaml").matrix.xfail
-    assert [(spec.op, spec.match, spec.reason) for spec in expected if says_too_little(spec.match, spec.reason)] == []
+    assert [
+        (spec.op, spec.match, spec.reason)
+        for spec in expected
+        if says_too_little(spec.match, spec.reason)
+    ] == []

@@ -14,7 +14,9 @@ from gen.pipeline import NESTING, WHOLE, PipelineError, parse
     st.lists(st.sampled_from(NESTING), max_size=5),
     st.sampled_from([".", " . ", ". ", "  .\t"]),
 )
-def test_every_nesting_reads_back_as_it_was_written(outermost: str | None, nesting: list[str], dot: str) -> None:
+def test_every_nesting_reads_back_as_it_was_written(
+    outermost: str | None, nesting: list[str], dot: str
+) -> None:
     stages = ([outermost] if outermost else []) + nesting
     pipeline = parse(dot.join(stages) or "forward")
     assert pipeline.stages == tuple(stages)

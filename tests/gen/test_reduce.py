@@ -35,7 +35,9 @@ def tuples(masks: list[int], t: int) -> set[frozenset[str]]:
 
 @settings(max_examples=60, deadline=None)
 @given(Masks, st.integers(1, 3))
-def test_a_cover_has_every_tuple_of_the_valid_cells_and_only_valid_cells(valid: list[int], t: int) -> None:
+def test_a_cover_has_every_tuple_of_the_valid_cells_and_only_valid_cells(
+    valid: list[int], t: int
+) -> None:
     chosen = cover(ROWS, valid, COLUMNS, t, [0] * len(ROWS))
     assert all(mask & ~ok == 0 for mask, ok in zip(chosen, valid, strict=True))
     assert tuples(chosen, t) == tuples(valid, t)
@@ -52,7 +54,9 @@ def test_what_is_given_is_kept_and_counts(valid: list[int], mask: list[int], t: 
 
 @settings(max_examples=30, deadline=None)
 @given(Masks, Masks, st.integers(1, 3))
-def test_the_proof_counts_what_brute_force_counts(valid: list[int], chosen: list[int], t: int) -> None:
+def test_the_proof_counts_what_brute_force_counts(
+    valid: list[int], chosen: list[int], t: int
+) -> None:
     proof = coverage(valid, chosen, COLUMNS, t)
     kept = [ok & some for ok, some in zip(valid, chosen, strict=True)]
     assert proof.tuples == len(tuples(valid, t))
@@ -91,7 +95,9 @@ def test_a_sample_has_the_size_asked_for_and_depends_on_its_seed() -> None:
     one, same, other = (sample(ROWS, valid, COLUMNS, 20, seed) for seed in (1, 1, 2))
     assert sum(mask.bit_count() for mask in one) == 20
     assert one == same != other
-    assert sum(mask.bit_count() for mask in sample(ROWS, valid, COLUMNS, 10**6, 1)) == len(ROWS) * len(COLUMNS)
+    assert sum(mask.bit_count() for mask in sample(ROWS, valid, COLUMNS, 10**6, 1)) == len(
+        ROWS
+    ) * len(COLUMNS)
 
 
 @given(st.integers(0, 2**200))

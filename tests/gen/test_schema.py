@@ -18,14 +18,23 @@ from tests.bad_inputs.trial import BadInput, bad_inputs, prepare
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = json_schemas()
-REGISTRY: Registry[Any] = Registry().with_resources((name, Resource.from_contents(schema)) for name, schema in SCHEMAS.items())
-OF_MATRICES = [bad for bad in bad_inputs() if bad.run == ("gen generate",) and bad.code == 2 and not bad.full_disk]
+REGISTRY: Registry[Any] = Registry().with_resources(
+    (name, Resource.from_contents(schema)) for name, schema in SCHEMAS.items()
+)
+OF_MATRICES = [
+    bad
+    for bad in bad_inputs()
+    if bad.run == ("gen generate",) and bad.code == 2 and not bad.full_disk
+]
 
 
 def faults(data: Any, name: str = "matrix.schema.json") -> list[str]:
     """What an editor would say of the data."""
     return [
-        error.message for error in Draft202012Validator(SCHEMAS[name], registry=REGISTRY, format_checker=FormatChecker()).iter_errors(data)
+        error.message
+        for error in Draft202012Validator(
+            SCHEMAS[name], registry=REGISTRY, format_checker=FormatChecker()
+        ).iter_errors(data)
     ]
 
 
@@ -37,13 +46,17 @@ def test_the_committed_schemas_are_current() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [Path(__file__).parent / "data" / "matrix.yaml", ROOT / "matrix.yaml"], ids=["example", "the project's own"]
+    "path",
+    [Path(__file__).parent / "data" / "matrix.yaml", ROOT / "matrix.yaml"],
+    ids=["example", "the project's own"],
 )
 def test_right_matrices_fit(path: Path) -> None:
     assert faults(source.load(path).data) == []
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "matrix").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "matrix").glob("*.yaml")), ids=lambda path: path.stem
+)
 def test_included_files_name_their_schema_and_fit_it(path: Path) -> None:
     assert path.read_text().startswith("# yaml-language-server: $schema=../included.schema.json\n")
     assert faults(source.load(path).data, "included.schema.json") == []
@@ -91,7 +104,11 @@ def test_wrong_matrices_do_not(change: dict[str, Any]) -> None:
 
 
 def test_matrix_yaml_names_its_schema_for_editors() -> None:
-    assert (ROOT / "matrix.yaml").read_text().startswith("# yaml-language-server: $schema=./matrix.schema.json\n")
+    assert (
+        (ROOT / "matrix.yaml")
+        .read_text()
+        .startswith("# yaml-language-server: $schema=./matrix.schema.json\n")
+    )
 
 
 STAGES = (*pipeline.STAGES, "vpj")
@@ -110,7 +127,9 @@ def test_schema_and_parser_agree_on_pipelines(first: str, second: str) -> None:
         assert bool(re.search(pipeline.PATTERN, text)) == right, text
 
 
-@pytest.mark.parametrize("text", ["", " ", "vmap vjp", "vmap . ", ". vmap", "vmap..vjp", "vmap . vjp . ", "vmap,vjp"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "vmap vjp", "vmap . ", ". vmap", "vmap..vjp", "vmap . vjp . ", "vmap,vjp"]
+)
 def test_neither_takes_what_is_no_pipeline(text: str) -> None:
     assert not re.search(pipeline.PATTERN, text)
     with pytest.raises(pipeline.PipelineError):

@@ -38,16 +38,34 @@ def test_scalars_follow_yaml_1_2(tmp_path: Path, written: str, meant: object) ->
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("a:\n\tb: 1\n", "m.yaml:2:1: a tab in the indentation; expected spaces", id="tab"),
-        pytest.param("a:\n  b: 1\n\tc: 2\n", "m.yaml:3:1: a tab in the indentation", id="tab in a later line"),
-        pytest.param("a: {b: 1, b: 2}\n", 'm.yaml:1:11: b: duplicate key "b" (first at m.yaml:1)', id="duplicate key"),
-        pytest.param("a: 1\nc: 2\na: 3\n", 'm.yaml:3:1: a: duplicate key "a" (first at m.yaml:1)', id="duplicate section"),
         pytest.param(
-            "a: !!python/object/apply:os.system [ls]\n", "m.yaml:1:4: the tag !!python/object/apply:os.system is not", id="object"
+            "a:\n\tb: 1\n", "m.yaml:2:1: a tab in the indentation; expected spaces", id="tab"
+        ),
+        pytest.param(
+            "a:\n  b: 1\n\tc: 2\n", "m.yaml:3:1: a tab in the indentation", id="tab in a later line"
+        ),
+        pytest.param(
+            "a: {b: 1, b: 2}\n",
+            'm.yaml:1:11: b: duplicate key "b" (first at m.yaml:1)',
+            id="duplicate key",
+        ),
+        pytest.param(
+            "a: 1\nc: 2\na: 3\n",
+            'm.yaml:3:1: a: duplicate key "a" (first at m.yaml:1)',
+            id="duplicate section",
+        ),
+        pytest.param(
+            "a: !!python/object/apply:os.system [ls]\n",
+            "m.yaml:1:4: the tag !!python/object/apply:os.system is not",
+            id="object",
         ),
         pytest.param("a: !own {b: 1}\n", "m.yaml:1:4: the tag !own is not allowed", id="own tag"),
         pytest.param("a: !!set {b}\n", "the tag !!set is not allowed", id="set"),
-        pytest.param("a: !!int abc\n", 'm.yaml:1:4: "abc" is not a value of type int', id="wrong explicit type"),
+        pytest.param(
+            "a: !!int abc\n",
+            'm.yaml:1:4: "abc" is not a value of type int',
+            id="wrong explicit type",
+        ),
         pytest.param("", "m.yaml: the file is empty", id="empty"),
         pytest.param("# nothing\n", "m.yaml: the file is empty", id="only a comment"),
         pytest.param("[1, 2]\n", "m.yaml:1:1: the file is not a mapping", id="list"),
@@ -61,7 +79,9 @@ def test_scalars_follow_yaml_1_2(tmp_path: Path, written: str, meant: object) ->
         pytest.param("a: " + "[" * 100_000, "nested deeper than 60 levels", id="deep brackets"),
     ],
 )
-def test_a_malformed_file_is_refused_with_its_place(tmp_path: Path, text: str | bytes, message: str) -> None:
+def test_a_malformed_file_is_refused_with_its_place(
+    tmp_path: Path, text: str | bytes, message: str
+) -> None:
     with pytest.raises(MatrixError) as caught:
         read(tmp_path, text)
     assert message in str(caught.value)
@@ -110,7 +130,10 @@ def test_an_include_cycle_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("include: [b.yaml]\n")
     (tmp_path / "b.yaml").write_text("include:\n  - c.yaml\n")
     (tmp_path / "c.yaml").write_text("include: a.yaml\n")
-    with pytest.raises(MatrixError, match=r"c\.yaml:1:10: include: include cycle: a\.yaml -> b\.yaml -> c\.yaml -> a\.yaml"):
+    with pytest.raises(
+        MatrixError,
+        match=r"c\.yaml:1:10: include: include cycle: a\.yaml -> b\.yaml -> c\.yaml -> a\.yaml",
+    ):
         source.load(tmp_path / "a.yaml", "a.yaml")
 
 
@@ -124,7 +147,9 @@ def test_a_file_included_twice_counts_once(tmp_path: Path) -> None:
 def test_a_name_in_two_files_is_a_duplicate(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("include: [b.yaml]\nchecks: {one: 1}\n")
     (tmp_path / "b.yaml").write_text("checks: {one: 2}\n")
-    with pytest.raises(MatrixError, match=r'a\.yaml:2:10: checks\.one: duplicate key "one" \(first at b\.yaml:1\)'):
+    with pytest.raises(
+        MatrixError, match=r'a\.yaml:2:10: checks\.one: duplicate key "one" \(first at b\.yaml:1\)'
+    ):
         source.load(tmp_path / "a.yaml", "a.yaml")
 
 
@@ -137,7 +162,12 @@ def test_deep_nesting_does_not_crash_the_interpreter(tmp_path: Path) -> None:
     """libyaml's node builder recurses in C; a crash there would take the whole process with it."""
     (tmp_path / "m.yaml").write_text("a:\n" + "- " * 1_000_000)
     code = "import sys; from gen import source; source.load(sys.argv[1])"
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "m.yaml")], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "m.yaml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert "MatrixError" in done.stderr
 
@@ -147,7 +177,10 @@ def test_what_is_no_regular_file_is_refused_and_not_read(tmp_path: Path, include
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop.yaml").symlink_to("loop.yaml")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(MatrixError, match=f"m.yaml:1:11: include: cannot read {included}: (it is no regular file|Too many levels)"):
+    with pytest.raises(
+        MatrixError,
+        match=f"m.yaml:1:11: include: cannot read {included}: (it is no regular file|Too many levels)",
+    ):
         read(tmp_path, f"include: [{included}]\n")
 
 

@@ -16,7 +16,9 @@ FILES = {"test_a.py": OURS + "a = 1\n", "test_b.py": OURS + "b = 1\n"}
 
 
 def compare(folder: Path, files: dict[str, str]) -> writer.Changes:
-    return writer.compare(folder, files, lambda text: text.startswith(OURS), lambda text: "edited" in text)
+    return writer.compare(
+        folder, files, lambda text: text.startswith(OURS), lambda text: "edited" in text
+    )
 
 
 def write(folder: Path, files: dict[str, str]) -> writer.Changes:
@@ -45,9 +47,16 @@ def test_the_first_run_adds_everything_and_the_second_changes_nothing(tmp_path: 
 
 def test_changes_are_told_apart(folder: Path) -> None:
     changes = write(folder, {"test_a.py": OURS + "a = 2\n", "test_c.py": OURS})
-    assert (changes.added, changes.changed, changes.removed) == (("test_c.py",), ("test_a.py",), ("test_b.py",))
+    assert (changes.added, changes.changed, changes.removed) == (
+        ("test_c.py",),
+        ("test_a.py",),
+        ("test_b.py",),
+    )
     assert contents(folder) == {"test_a.py": OURS + "a = 2\n", "test_c.py": OURS}
-    assert changes.summary() == "1 added (test_c.py), 1 changed (test_a.py), 1 removed (test_b.py), 0 unchanged"
+    assert (
+        changes.summary()
+        == "1 added (test_c.py), 1 changed (test_a.py), 1 removed (test_b.py), 0 unchanged"
+    )
 
 
 def test_an_unchanged_file_stays_the_same_file(folder: Path) -> None:
@@ -69,7 +78,9 @@ def test_what_was_not_generated_stays(folder: Path) -> None:
 
 def test_a_hand_written_file_is_never_overwritten(folder: Path) -> None:
     (folder / "test_c.py").write_text("mine\n")
-    with pytest.raises(OverwriteError, match=r"test_c\.py was not generated and would be overwritten"):
+    with pytest.raises(
+        OverwriteError, match=r"test_c\.py was not generated and would be overwritten"
+    ):
         write(folder, {**FILES, "test_c.py": OURS})
     assert contents(folder) == {**FILES, "test_c.py": "mine\n"}
 
@@ -82,7 +93,9 @@ NEW = {"test_a.py": OURS + "new\n", "test_c.py": OURS + "new\n"}
 
 
 @pytest.mark.parametrize("step", ["_stage", "_link", "_write_through", "_take_place", "_exchange"])
-def test_an_interruption_at_any_step_leaves_the_old_set_whole(folder: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_an_interruption_at_any_step_leaves_the_old_set_whole(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     (folder / "conftest.py").write_text("x = 1\n")
     with monkeypatch.context() as patched:
         patched.setattr(writer, step, interrupted)
@@ -94,7 +107,9 @@ def test_an_interruption_at_any_step_leaves_the_old_set_whole(folder: Path, monk
     assert contents(folder) == {**NEW, "conftest.py": "x = 1\n"}
 
 
-def test_an_interruption_in_the_middle_of_the_files_leaves_the_old_set_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_in_the_middle_of_the_files_leaves_the_old_set_whole(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_through: Callable[[Path, str], None] = writer._write_through
     written: list[Path] = []
 
@@ -111,14 +126,18 @@ def test_an_interruption_in_the_middle_of_the_files_leaves_the_old_set_whole(fol
     assert contents(folder) == FILES
 
 
-def test_without_an_exchange_of_names_two_renames_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_exchange_of_names_two_renames_do(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(writer, "_exchange", lambda first, second: False)
     write(folder, NEW)
     assert contents(folder) == NEW
     assert [path.name for path in folder.parent.iterdir()] == ["generated"]
 
 
-def test_an_interruption_between_two_renames_is_undone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_between_two_renames_is_undone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(writer, "_exchange", lambda first, second: False)
     rename = Path.rename
     calls = []
@@ -135,7 +154,9 @@ def test_an_interruption_between_two_renames_is_undone(folder: Path, monkeypatch
     assert contents(folder) == FILES
 
 
-def test_a_filesystem_without_hard_links_gets_copies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filesystem_without_hard_links_gets_copies(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
         raise OSError("no links here")
 

@@ -31,7 +31,18 @@ CACHE = Path(".cache/mutation")
 EQUIVALENT = Path("tests/mutation/equivalent")  # a file for each folder of the runtime
 SOURCES = [  # all but the rules, in which `gen audit --rules` plants faults
     f"runtime/{folder}"
-    for folder in ("seam", "tape", "func", "session", "autograd", "checkpoint", "aot", "per_sample", "expanded_weights", "dropin")
+    for folder in (
+        "seam",
+        "tape",
+        "func",
+        "session",
+        "autograd",
+        "checkpoint",
+        "aot",
+        "per_sample",
+        "expanded_weights",
+        "dropin",
+    )
 ]
 TESTS = ["tests/runtime", "generated_tests"]
 SLOW = [  # each takes half a minute or more, and other tests run the same lines
@@ -44,22 +55,41 @@ FIRST = 3.0  # seconds of tests
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     os.environ["OMP_NUM_THREADS"] = "1"
-    drawn = draw([m for source in args.sources for m in _of_folder(source)], args.mutants, args.seed, args.only or ())
+    drawn = draw(
+        [m for source in args.sources for m in _of_folder(source)],
+        args.mutants,
+        args.seed,
+        args.only or (),
+    )
     if args.list:
         print(*drawn, sep="\n")
         return 0
-    test_files = [path for tests in args.tests for path in _test_files(tests) if path not in args.without]
+    test_files = [
+        path for tests in args.tests for path in _test_files(tests) if path not in args.without
+    ]
     reasons = _reasons(EQUIVALENT)
     found: dict[Mutant, Outcome] = {}
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
-        options = ["--target", "runtime", "--tier", args.tier, "--in-process", *(f"--deselect={one}" for one in args.without)]
+        options = [
+            "--target",
+            "runtime",
+            "--tier",
+            args.tier,
+            "--in-process",
+            *(f"--deselect={one}" for one in args.without),
+        ]
         workers = Workers([Copy(ROOT, Path(folder, str(i)), options) for i in range(args.workers)])
         known = Map(CACHE / f"{args.tier}.json", ROOT, args.fresh)
         stale = known.stale(test_files)
-        for i, (test_file, trace) in enumerate(workers.map(lambda copy, path: copy.trace(path, SOURCES), stale), 1):
+        for i, (test_file, trace) in enumerate(
+            workers.map(lambda copy, path: copy.trace(path, SOURCES), stale), 1
+        ):
             known.learn(test_file, trace, SOURCES)
             seen = sum(bool(facts["lines"]) for test, facts in trace.items() if test != IMPORT)
-            print(f"which tests run which lines: {i} of {len(stale)}: {test_file}, {seen} of {len(trace) - 1} tests run some", flush=True)
+            print(
+                f"which tests run which lines: {i} of {len(stale)}: {test_file}, {seen} of {len(trace) - 1} tests run some",
+                flush=True,
+            )
 
         def one(copy: Copy, mutant: Mutant) -> Outcome:
             tests = known.tests(mutant.path, mutant.lines, test_files)
@@ -76,22 +106,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         for mutant, outcome in workers.map(one, asked):
             found[mutant] = outcome
             fate = f"killed by {outcome.by}" if outcome.killed else f"SURVIVED {outcome.by}"
-            print(f"[{len(found)}/{len(asked)} {time.monotonic() - start:.0f} s] {mutant}  {fate}", flush=True)
+            print(
+                f"[{len(found)}/{len(asked)} {time.monotonic() - start:.0f} s] {mutant}  {fate}",
+                flush=True,
+            )
     killed = sum(outcome.killed for outcome in found.values())
-    _summarise(found, [(mutant, reasons[identity(mutant)]) for mutant in drawn if identity(mutant) in reasons])
+    _summarise(
+        found,
+        [(mutant, reasons[identity(mutant)]) for mutant in drawn if identity(mutant) in reasons],
+    )
     share = 100 * killed / len(found) if found else 100.0
-    print(f"{killed} of {len(found)} mutants killed ({share:.1f}%), {len(drawn) - len(found)} more are equivalent; seed {args.seed}")
+    print(
+        f"{killed} of {len(found)} mutants killed ({share:.1f}%), {len(drawn) - len(found)} more are equivalent; seed {args.seed}"
+    )
     if args.report:
-        rows = [{"mutant": str(m), "identity": identity(m), "killed": o.killed, "by": o.by} for m, o in found.items()]
+        rows = [
+            {"mutant": str(m), "identity": identity(m), "killed": o.killed, "by": o.by}
+            for m, o in found.items()
+        ]
         args.report.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     return 0 if share >= args.at_least else 1
 
 
-def draw(mutants: Iterable[Mutant], number: int, seed: int, only: Sequence[str] = ()) -> list[Mutant]:
+def draw(
+    mutants: Iterable[Mutant], number: int, seed: int, only: Sequence[str] = ()
+) -> list[Mutant]:
     """``number`` mutants, drawn at most one per line; or all mutants whose text contains one of ``only``."""
     if only:
         return [mutant for mutant in mutants if any(text in str(mutant) for text in only)]
-    shuffled = sorted(mutants, key=lambda mutant: (mutant.path, mutant.start, mutant.kind, mutant.new))
+    shuffled = sorted(
+        mutants, key=lambda mutant: (mutant.path, mutant.start, mutant.kind, mutant.new)
+    )
     random.Random(seed).shuffle(shuffled)
     by_line = {(mutant.path, mutant.line): mutant for mutant in reversed(shuffled)}
     return [mutant for mutant in shuffled if by_line[mutant.path, mutant.line] is mutant][:number]
@@ -99,7 +144,9 @@ def draw(mutants: Iterable[Mutant], number: int, seed: int, only: Sequence[str] 
 
 def identity(mutant: Mutant) -> str:
     """The name of a mutant in the files of equivalent mutants. It has no line number, since lines move."""
-    return " ".join(f"{mutant.path} {mutant.within} ({mutant.text}): {mutant.kind}: {mutant.old} → {mutant.new}".split())
+    return " ".join(
+        f"{mutant.path} {mutant.within} ({mutant.text}): {mutant.kind}: {mutant.old} → {mutant.new}".split()
+    )
 
 
 def within_budget(tests: dict[str, float], seconds: float) -> dict[str, float]:
@@ -120,8 +167,14 @@ def nearest_first(tests: dict[str, float], near: set[str]) -> dict[str, float]:
 
 def stages(tests: dict[str, float], near: set[str]) -> list[dict[str, float]]:
     """First a few seconds of the tests in the files ``near``, then all others. Importing a test file takes longer than most tests."""
-    first = within_budget({test: cost for test, cost in tests.items() if test.partition("::")[0] in near}, FIRST)
-    return [some for some in (first, {test: cost for test, cost in tests.items() if test not in first}) if some]
+    first = within_budget(
+        {test: cost for test, cost in tests.items() if test.partition("::")[0] in near}, FIRST
+    )
+    return [
+        some
+        for some in (first, {test: cost for test, cost in tests.items() if test not in first})
+        if some
+    ]
 
 
 class Workers:
@@ -160,11 +213,18 @@ def _of_folder(source: str) -> Iterator[Mutant]:
 
 def _test_files(tests: str) -> list[str]:
     path = ROOT / tests
-    return [str(file.relative_to(ROOT)) for file in ([path] if path.is_file() else sorted(path.rglob("test_*.py")))]
+    return [
+        str(file.relative_to(ROOT))
+        for file in ([path] if path.is_file() else sorted(path.rglob("test_*.py")))
+    ]
 
 
 def _reasons(folder: Path) -> dict[str, str]:
-    return {one["mutant"]: one["reason"] for path in sorted(folder.glob("*.yaml")) for one in yaml.safe_load(path.read_text())}
+    return {
+        one["mutant"]: one["reason"]
+        for path in sorted(folder.glob("*.yaml"))
+        for one in yaml.safe_load(path.read_text())
+    }
 
 
 def _summarise(found: dict[Mutant, Outcome], equivalent: list[tuple[Mutant, str]]) -> None:
@@ -185,20 +245,58 @@ def _summarise(found: dict[Mutant, Outcome], equivalent: list[tuple[Mutant, str]
 
 def _parser() -> argparse.ArgumentParser:
     shown = argparse.ArgumentDefaultsHelpFormatter
-    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__, formatter_class=shown)
-    parser.add_argument("sources", nargs="*", default=SOURCES, help="folders or files with the lines to change")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutation", description=__doc__, formatter_class=shown
+    )
+    parser.add_argument(
+        "sources", nargs="*", default=SOURCES, help="folders or files with the lines to change"
+    )
     parser.add_argument("--mutants", type=int, default=150, metavar="N", help="how many are drawn")
     parser.add_argument("--seed", type=int, default=0, help="which are drawn")
-    parser.add_argument("--only", nargs="+", metavar="TEXT", help="instead: all mutants whose line of the report contains one of these")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="TEXT",
+        help="instead: all mutants whose line of the report contains one of these",
+    )
     parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
-    parser.add_argument("--tests", nargs="+", default=TESTS, metavar="PATH", help="the tests that may kill")
+    parser.add_argument(
+        "--tests", nargs="+", default=TESTS, metavar="PATH", help="the tests that may kill"
+    )
     parser.add_argument("--tier", default="smoke", help="of the cells of generated_tests")
-    parser.add_argument("--without", nargs="*", default=SLOW, metavar="PATH", help="test files, and tests, that are not run")
-    parser.add_argument("--budget", type=float, default=300.0, metavar="SECONDS", help="of tests per mutant, the quickest first")
+    parser.add_argument(
+        "--without",
+        nargs="*",
+        default=SLOW,
+        metavar="PATH",
+        help="test files, and tests, that are not run",
+    )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="of tests per mutant, the quickest first",
+    )
     parser.add_argument("--workers", type=int, default=2, help="processes at a time")
-    parser.add_argument("--fresh", action="store_true", help="trace all test files again, not only those that changed")
-    parser.add_argument("--at-least", type=float, default=95.0, metavar="PERCENT", help="exit 1 when fewer are killed")
-    parser.add_argument("--report", type=Path, metavar="PATH", help="write every mutant and its result to this file, as JSON")
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="trace all test files again, not only those that changed",
+    )
+    parser.add_argument(
+        "--at-least",
+        type=float,
+        default=95.0,
+        metavar="PERCENT",
+        help="exit 1 when fewer are killed",
+    )
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="PATH",
+        help="write every mutant and its result to this file, as JSON",
+    )
     return parser
 
 

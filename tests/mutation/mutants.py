@@ -33,7 +33,8 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }
 REMOVED = (ast.Expr, ast.AugAssign, ast.Delete, ast.Raise, ast.Continue, ast.Break)
 TYPES_ONLY = {"cast", "TypeVar", "ParamSpec"}  # calls that do nothing when the program runs
-ASYMMETRIC = {"isinstance", "issubclass", "getattr", "setattr", "hasattr"}  # exchanging their arguments can only raise an error
+# exchanging their arguments can only raise an error
+ASYMMETRIC = {"isinstance", "issubclass", "getattr", "setattr", "hasattr"}
 MESSAGES = {"warn", "warning", "debug", "info"}  # calls whose arguments are messages
 
 
@@ -57,7 +58,9 @@ class Mutant:
 
     def applied(self, source: bytes) -> bytes:
         old = self.old.encode()
-        assert source[self.start : self.start + len(old)] == old, "the source has changed since the mutant was made"
+        assert source[self.start : self.start + len(old)] == old, (
+            "the source has changed since the mutant was made"
+        )
         return source[: self.start] + self.new.encode() + source[self.start + len(old) :]
 
     def __str__(self) -> str:
@@ -78,7 +81,8 @@ class _Finder:
         self._starts = [0]
         for line in source.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
-        self._names: list[tuple[str, bool]] = []  # the enclosing functions and classes, and whether each is a function
+        # the enclosing functions and classes, and whether each is a function
+        self._names: list[tuple[str, bool]] = []
 
     def block(self, body: list[ast.stmt]) -> None:
         for statement in body:
@@ -88,16 +92,29 @@ class _Finder:
         assert node.end_lineno is not None and node.end_col_offset is not None
         start = self._starts[node.lineno - 1] + node.col_offset
         end = self._starts[node.end_lineno - 1] + node.end_col_offset
-        within = ".".join(name for name, _ in self._names) if any(function for _, function in self._names) else ""
-        old, text = self.source[start:end].decode(), self.source.splitlines()[node.lineno - 1].decode().strip()
-        self.found.append(Mutant(self.path, node.lineno, kind, start, old, new, lines, within, text))
+        within = (
+            ".".join(name for name, _ in self._names)
+            if any(function for _, function in self._names)
+            else ""
+        )
+        old, text = (
+            self.source[start:end].decode(),
+            self.source.splitlines()[node.lineno - 1].decode().strip(),
+        )
+        self.found.append(
+            Mutant(self.path, node.lineno, kind, start, old, new, lines, within, text)
+        )
 
     def _statement(self, node: ast.stmt) -> None:
         if _only_for_readers(node):
             return
         body = getattr(node, "body", None)
         last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
-        lines = (node.lineno, max(node.lineno, last)) if any(function for _, function in self._names) else (0, 0)
+        lines = (
+            (node.lineno, max(node.lineno, last))
+            if any(function for _, function in self._names)
+            else (0, 0)
+        )
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             if isinstance(node, ast.FunctionDef):
                 lines = (node.lineno, node.end_lineno or node.lineno)
@@ -109,7 +126,9 @@ class _Finder:
             self.block(node.body)
             self._names.pop()
             return
-        binds = isinstance(node, ast.Assign) and any(isinstance(target, ast.Name | ast.Tuple) for target in node.targets)
+        binds = isinstance(node, ast.Assign) and any(
+            isinstance(target, ast.Name | ast.Tuple) for target in node.targets
+        )
         if isinstance(node, REMOVED) or (isinstance(node, ast.Assign) and not binds):
             self._add(node, "statement removed", "pass", lines)
         if isinstance(node, ast.Return) and node.value is not None and not _is_false(node.value):
@@ -117,9 +136,20 @@ class _Finder:
         if isinstance(node, ast.If | ast.While):
             self._add(node.test, "condition negated", f"not ({ast.unparse(node.test)})", lines)
         if isinstance(node, ast.If):
-            self._add(node.test, "branch never taken", f"False and ({ast.unparse(node.test)})", lines)
-        if isinstance(node, ast.With) and len(node.items) == 1 and node.items[0].optional_vars is None:
-            self._add(node.items[0].context_expr, "context dropped", "__import__('contextlib').nullcontext()", lines)
+            self._add(
+                node.test, "branch never taken", f"False and ({ast.unparse(node.test)})", lines
+            )
+        if (
+            isinstance(node, ast.With)
+            and len(node.items) == 1
+            and node.items[0].optional_vars is None
+        ):
+            self._add(
+                node.items[0].context_expr,
+                "context dropped",
+                "__import__('contextlib').nullcontext()",
+                lines,
+            )
         if not isinstance(node, ast.Raise):  # the text of an error is not behaviour
             self._expressions(node, lines)
         for name in ("body", "orelse", "finalbody"):
@@ -137,7 +167,9 @@ class _Finder:
                     continue
                 if isinstance(one, ast.expr):
                     self._expression(one, lines)
-                elif isinstance(one, ast.AST) and not isinstance(one, ast.stmt | ast.ExceptHandler | ast.match_case):
+                elif isinstance(one, ast.AST) and not isinstance(
+                    one, ast.stmt | ast.ExceptHandler | ast.match_case
+                ):
                     self._expressions(one, lines)
 
     def _expression(self, node: ast.expr, lines: tuple[int, int]) -> None:
@@ -162,7 +194,9 @@ def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
             yield "not dropped", node.operand
         case ast.UnaryOp(op=ast.USub()):
             yield "sign", node.operand
-        case ast.BinOp(op=operator) if type(operator) in ARITHMETIC and not _is_text(node.left) and not _is_text(node.right):
+        case ast.BinOp(op=operator) if (
+            type(operator) in ARITHMETIC and not _is_text(node.left) and not _is_text(node.right)
+        ):
             yield "arithmetic", _with(node, op=ARITHMETIC[type(operator)]())
         case ast.Constant(value=bool(value)):
             yield "constant", ast.Constant(not value)
@@ -170,7 +204,15 @@ def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
             yield "constant", ast.Constant(value + 1)
             yield "constant", ast.Constant(value - 1)
         case ast.Slice(lower=lower, upper=upper) if lower is None or upper is None:
-            yield "slice", _with(node, **({"lower": ast.Constant(1)} if lower is None else {"upper": ast.Constant(-1)}))
+            yield (
+                "slice",
+                _with(
+                    node,
+                    **(
+                        {"lower": ast.Constant(1)} if lower is None else {"upper": ast.Constant(-1)}
+                    ),
+                ),
+            )
         case ast.IfExp():
             yield "branches exchanged", _with(node, body=node.orelse, orelse=node.body)
         case ast.Call() if _called(node) not in MESSAGES | TYPES_ONLY:
@@ -179,11 +221,18 @@ def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
                     yield "arguments exchanged", _with(node, args=[second, first, *rest])
             for i, keyword in enumerate(node.keywords):
                 if keyword.arg is not None and not _asserts(node, keyword):
-                    yield "keyword dropped", _with(node, keywords=node.keywords[:i] + node.keywords[i + 1 :])
+                    yield (
+                        "keyword dropped",
+                        _with(node, keywords=node.keywords[:i] + node.keywords[i + 1 :]),
+                    )
 
 
 def _exchangeable(call: ast.Call, first: ast.expr, second: ast.expr) -> bool:
-    return _called(call) not in ASYMMETRIC and not isinstance(first, ast.Starred) and ast.dump(first) != ast.dump(second)
+    return (
+        _called(call) not in ASYMMETRIC
+        and not isinstance(first, ast.Starred)
+        and ast.dump(first) != ast.dump(second)
+    )
 
 
 def _asserts(node: ast.AST, keyword: ast.keyword) -> bool:
@@ -212,15 +261,28 @@ def _is_false(node: ast.expr) -> bool:
 
 
 def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
 
 
 def _only_for_readers(node: ast.stmt) -> bool:
     """Whether a statement is a docstring, an import, an assertion (for the type checker), `__all__`, or under TYPE_CHECKING."""
     match node:
-        case ast.Expr(value=ast.Constant()) | ast.Import() | ast.ImportFrom() | ast.Assert() | ast.Pass() | ast.Global() | ast.Nonlocal():
+        case (
+            ast.Expr(value=ast.Constant())
+            | ast.Import()
+            | ast.ImportFrom()
+            | ast.Assert()
+            | ast.Pass()
+            | ast.Global()
+            | ast.Nonlocal()
+        ):
             return True
-        case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.FunctionDef(decorator_list=[ast.Name(id="overload"), *_]):
+        case (
+            ast.If(test=ast.Name(id="TYPE_CHECKING"))
+            | ast.FunctionDef(decorator_list=[ast.Name(id="overload"), *_])
+        ):
             return True
         case ast.Assign(targets=[ast.Name(id="__all__" | "__slots__")]):
             return True

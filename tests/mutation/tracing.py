@@ -73,7 +73,9 @@ class Lines:
 
     def _at_import(self, frame: FrameType | None) -> bool:
         while frame is not None:
-            if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(self._prefixes):
+            if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(
+                self._prefixes
+            ):
                 return True
             frame = frame.f_back
         return False

@@ -26,7 +26,8 @@ LEFT_OUT = shutil.ignore_patterns(".*", "report", "*.egg-info", "build", "dist")
 PYTEST = 100  # added to pytest's exit codes; any other exit code is no verdict
 MEMORY = 16 << 30  # bytes of address space, because a mutant may append to a list without end
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["pytest", "torch.testing", "torch._dynamo", "scipy.special"])  # imported once, for all trials
+# imported once, for all trials
+PROCESSES.set_forkserver_preload(["pytest", "torch.testing", "torch._dynamo", "scipy.special"])
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,11 @@ class Copy:
     def trial(self, mutant: Mutant | None, tests: dict[str, float]) -> Outcome:
         """Whether one of the tests fails on the mutant, or on the unchanged tree if it is None."""
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-        request: dict[str, list[str] | None] = {"tests": list(tests), "files": files, "sources": None}
+        request: dict[str, list[str] | None] = {
+            "tests": list(tests),
+            "files": files,
+            "sources": None,
+        }
         limit = self._patience + 3 * sum(tests.values())
         if mutant is None:
             return self._run(request, limit, 10 * limit)
@@ -71,10 +76,14 @@ class Copy:
             path.write_bytes(source)
             os.utime(path, (stat.st_atime, stat.st_mtime))
 
-    def _run(self, request: dict[str, list[str] | None], processor_seconds: float, seconds: float) -> Outcome:
+    def _run(
+        self, request: dict[str, list[str] | None], processor_seconds: float, seconds: float
+    ) -> Outcome:
         failure = self.place / ".failure"
         failure.unlink(missing_ok=True)
-        process = PROCESSES.Process(target=_tests, args=(str(self.place), request, self._options, int(processor_seconds)))
+        process = PROCESSES.Process(
+            target=_tests, args=(str(self.place), request, self._options, int(processor_seconds))
+        )
         process.start()
         process.join(seconds)
         if process.is_alive() or process.exitcode == -signal.SIGXCPU:
@@ -86,10 +95,13 @@ class Copy:
         elif process.exitcode is not None and 0 < process.exitcode < PYTEST:
             raise RuntimeError(f"the tests of {self.place} could not be run: {request}")
         else:
-            outcome = Outcome(True, failure.read_text() if failure.exists() else f"exit code {process.exitcode}")
+            outcome = Outcome(
+                True, failure.read_text() if failure.exists() else f"exit code {process.exitcode}"
+            )
         assert process.pid is not None
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # processes that the tests started are in its group too
+            # processes that the tests started are in its group too
+            os.killpg(process.pid, signal.SIGKILL)
         process.join()
         return outcome
 
@@ -105,7 +117,10 @@ class _Chosen:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         order = self._order
         if order is not None:
-            items[:] = sorted((item for item in items if item.nodeid in order), key=lambda item: order[item.nodeid])
+            items[:] = sorted(
+                (item for item in items if item.nodeid in order),
+                key=lambda item: order[item.nodeid],
+            )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -116,7 +131,9 @@ class _Chosen:
             self._failure.write_text(f"{report.nodeid} cannot be imported")
 
 
-def _tests(place: str, request: dict[str, list[str] | None], options: list[str], processor_seconds: int) -> None:
+def _tests(
+    place: str, request: dict[str, list[str] | None], options: list[str], processor_seconds: int
+) -> None:
     """The body of the process. Its exit code is pytest's plus 100."""
     os.setsid()
     resource.setrlimit(resource.RLIMIT_CPU, (processor_seconds, processor_seconds + 5))

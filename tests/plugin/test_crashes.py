@@ -54,10 +54,17 @@ class Runner:
 
     def __call__(self, body: str, *args: str) -> pytest.RunResult:
         self.pytester.makepyfile(test_demo=body)
-        return self.pytester.runpytest_inprocess("-p", "gen.checks.plugin", "-p", "no:cacheprovider", "--target", "torch", *args)
+        return self.pytester.runpytest_inprocess(
+            "-p", "gen.checks.plugin", "-p", "no:cacheprovider", "--target", "torch", *args
+        )
 
     def cells(self) -> dict[str, Any]:
-        return {cell.op: cell for cell in read(Path(self.pytester.path / ".cache/matrix/results-torch-cpu.jsonl")).cells}
+        return {
+            cell.op: cell
+            for cell in read(
+                Path(self.pytester.path / ".cache/matrix/results-torch-cpu.jsonl")
+            ).cells
+        }
 
 
 @pytest.fixture
@@ -66,7 +73,9 @@ def run(pytester: pytest.Pytester) -> Runner:
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_every_cell_has_one_outcome_when_cells_die_and_hang(run: Runner, workers: tuple[str, ...]) -> None:
+def test_every_cell_has_one_outcome_when_cells_die_and_hang(
+    run: Runner, workers: tuple[str, ...]
+) -> None:
     result = run(DEADLY, "--cell-timeout", "2", *workers)
     cells = run.cells()
     assert {name: cell.outcome for name, cell in cells.items()} == {
@@ -112,7 +121,11 @@ def test_jvp(case):
 """
     run(HEAD + table + body)
     cells = run.cells()
-    assert {name: cell.outcome for name, cell in cells.items()} == {"a": "xfailed", "b": "crashed", "c": "xpassed"}
+    assert {name: cell.outcome for name, cell in cells.items()} == {
+        "a": "xfailed",
+        "b": "crashed",
+        "c": "xpassed",
+    }
     assert cells["b"].why.startswith("expected Crashed('SIGSEGV') [dies], got exit status 3 after")
 
 
@@ -156,13 +169,17 @@ def test_jvp(case):
         print(os.getpid(), os.getppid(), file=file)
 """
     run(HEAD + body)
-    first, second, after = [line.split() for line in (run.pytester.path / "processes").read_text().splitlines()]
+    first, second, after = [
+        line.split() for line in (run.pytester.path / "processes").read_text().splitlines()
+    ]
     assert first == second != after and first[1] == after[1]
 
 
 def test_a_warning_of_a_cell_reaches_pytest_s_summary(run: Runner) -> None:
     body = '@cases(op("a", smoke="float64"))\ndef test_jvp(case):\n    warnings.warn("seen from here")\n'
-    run(HEAD + body, "-W", "default").stdout.fnmatch_lines(["*test_demo.py:*: UserWarning: seen from here"])
+    run(HEAD + body, "-W", "default").stdout.fnmatch_lines(
+        ["*test_demo.py:*: UserWarning: seen from here"]
+    )
 
 
 def test_a_warning_that_is_an_error_fails_the_cell(run: Runner) -> None:
@@ -177,7 +194,10 @@ def test_vjp(case):
     warnings.warn("mine")
 """
     run(HEAD + body, "-W", "ignore")
-    assert {name: cell.outcome for name, cell in run.cells().items()} == {"a": "passed", "b": "failed"}
+    assert {name: cell.outcome for name, cell in run.cells().items()} == {
+        "a": "passed",
+        "b": "failed",
+    }
 
 
 def test_in_process_a_cell_runs_where_a_debugger_is(run: Runner) -> None:

@@ -78,11 +78,18 @@ def test_vjp(case):
 
 def run(target: str, folder: Path, *path: Path | str) -> tuple[Any, dict[str, str]]:
     (folder / "test_demo.py").write_text(MODULE)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (*path, ROOT))), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, (*path, ROOT))),
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-m", "pytest", "-p", "gen.checks.plugin", "--target", target, "-q"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
     results = folder / f".cache/matrix/results-{target}-cpu.jsonl"
-    return done, {f"{cell.check} {cell.op}": cell.outcome for cell in read(results).cells} if results.exists() else {}
+    return done, {
+        f"{cell.check} {cell.op}": cell.outcome for cell in read(results).cells
+    } if results.exists() else {}
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +101,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: arrays\nVersion: 1.0\n")
     names = {"arrays": "Arrays", "leaks": "Leaks", "absent": "Absent"}
-    (about / "entry_points.txt").write_text("[matrix.targets]\n" + "".join(f"{name} = arrays:{kind}\n" for name, kind in names.items()))
+    (about / "entry_points.txt").write_text(
+        "[matrix.targets]\n" + "".join(f"{name} = arrays:{kind}\n" for name, kind in names.items())
+    )
     return folder
 
 
-def test_a_target_with_its_own_ops_runs_those_and_lacks_the_others(site: Path, tmp_path: Path) -> None:
+def test_a_target_with_its_own_ops_runs_those_and_lacks_the_others(
+    site: Path, tmp_path: Path
+) -> None:
     done, cells = run("arrays", tmp_path, site)
     assert done.returncode == 0, done.stdout
     assert {name for name, outcome in cells.items() if outcome == "passed"} == {
@@ -112,22 +123,49 @@ def test_a_target_with_its_own_ops_runs_those_and_lacks_the_others(site: Path, t
 def test_a_result_that_is_no_tensor_fails_and_says_what_to_do(site: Path, tmp_path: Path) -> None:
     done, cells = run("leaks", tmp_path, site)
     assert cells["forward torch.sin"] == "failed"
-    assert "result 0 of target leaks is a numpy.ndarray: where a check calls a target, results are torch.Tensors" in done.stdout
+    assert (
+        "result 0 of target leaks is a numpy.ndarray: where a check calls a target, results are torch.Tensors"
+        in done.stdout
+    )
     assert "converts inputs and results in `forward` and `pipeline`" in done.stdout
 
 
-def test_an_entry_point_that_does_not_load_is_an_error_with_its_name(site: Path, tmp_path: Path) -> None:
+def test_an_entry_point_that_does_not_load_is_an_error_with_its_name(
+    site: Path, tmp_path: Path
+) -> None:
     done, cells = run("absent", tmp_path, site)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR and not cells
-    assert "target 'absent': its entry point arrays:Absent does not load (AttributeError: " in done.stderr
+    assert (
+        "target 'absent': its entry point arrays:Absent does not load (AttributeError: "
+        in done.stderr
+    )
 
 
-@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed; it is an optional extra")
+@pytest.mark.skipif(
+    importlib.util.find_spec("jax") is None, reason="jax is not installed; it is an optional extra"
+)
 def test_jax_passes_by_its_entry_point(tmp_path: Path) -> None:
     package, site = tmp_path / "package", tmp_path / "site"
-    shutil.copytree(ROOT / "examples/jax_target", package, ignore=shutil.ignore_patterns("__pycache__"))
-    pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
-    subprocess.run([sys.executable, *pip, "--target", str(site), str(package)], check=True, timeout=300)
+    shutil.copytree(
+        ROOT / "examples/jax_target", package, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    pip = (
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--disable-pip-version-check",
+    )
+    subprocess.run(
+        [sys.executable, *pip, "--target", str(site), str(package)], check=True, timeout=300
+    )
     done, cells = run("jax", tmp_path, site, *os.environ.get("PYTHONPATH", "").split(os.pathsep))
     assert done.returncode == 0, done.stdout
-    assert all(cells[f"{check} {op}"] == "passed" for check in ("forward", "vmap", "vjp") for op in ("torch.sin", "torch.mul", "torch.cos"))
+    assert all(
+        cells[f"{check} {op}"] == "passed"
+        for check in ("forward", "vmap", "vjp")
+        for op in ("torch.sin", "torch.mul", "torch.cos")
+    )

@@ -13,7 +13,9 @@ from gen.checks.tables import Cell, Family
 from gen.targets import load
 
 TODAY = datetime.date(2026, 5, 1)
-BOOM = known("xfail", raises="RuntimeError", match="bo+m", reason="it booms", source="matrix.yaml:3:1")
+BOOM = known(
+    "xfail", raises="RuntimeError", match="bo+m", reason="it booms", source="matrix.yaml:3:1"
+)
 WRONG = known("xfail", raises="Mismatch", match="largest error", reason="it is wrong")
 
 
@@ -25,7 +27,16 @@ class Custom(NotImplementedError):
     pass
 
 
-@pytest.mark.parametrize("raises", ["Custom", "NotImplementedError", "RuntimeError", "builtins.RuntimeError", f"{__name__}.Custom"])
+@pytest.mark.parametrize(
+    "raises",
+    [
+        "Custom",
+        "NotImplementedError",
+        "RuntimeError",
+        "builtins.RuntimeError",
+        f"{__name__}.Custom",
+    ],
+)
 def test_an_exception_is_known_by_its_class_or_a_base_class_plain_or_qualified(raises: str) -> None:
     assert known("xfail", raises=raises, reason="r").expects(Custom("x"))
 
@@ -52,7 +63,9 @@ def test_one_unexpected_failure_among_expected_ones_fails_and_shows_both() -> No
 
 
 def test_samples_may_fail_in_different_known_ways() -> None:
-    verdict = settle({"boom": BOOM, "wrong": WRONG}, failing(RuntimeError("boom"), Mismatch("largest error 1")))
+    verdict = settle(
+        {"boom": BOOM, "wrong": WRONG}, failing(RuntimeError("boom"), Mismatch("largest error 1"))
+    )
     assert (verdict.outcome, set(verdict.happened)) == ("xfailed", {"boom", "wrong"})
 
 
@@ -66,10 +79,18 @@ def test_an_entry_need_not_happen_in_the_one_sample_of_a_rerun() -> None:
     assert settle({"boom": BOOM}, [], partial=True).outcome == "passed"
 
 
-def test_an_entry_that_does_not_name_the_device_need_not_happen_where_tensors_have_no_values() -> None:
+def test_an_entry_that_does_not_name_the_device_need_not_happen_where_tensors_have_no_values() -> (
+    None
+):
     assert settle({"wrong": WRONG}, [], values=False).outcome == "passed"
     assert settle({"wrong": WRONG}, failing(RuntimeError("boom")), values=False).outcome == "failed"
-    here = known("xfail", device="meta", raises="Mismatch", match="has shape", reason="its meta kernel is wrong")
+    here = known(
+        "xfail",
+        device="meta",
+        raises="Mismatch",
+        match="has shape",
+        reason="its meta kernel is wrong",
+    )
     assert settle({"here": here}, [], values=False).outcome == "xpassed"
 
 
@@ -79,7 +100,13 @@ def test_zeros_compared_with_zeros_are_a_failure_of_their_own_name() -> None:
 
 
 def run(body: object, **entries: Known) -> Verdict:
-    case = Case(Cell("f", "float64", (), "smoke", ()), "check", Family("demo"), load("torch"), entries=entries)
+    case = Case(
+        Cell("f", "float64", (), "smoke", ()),
+        "check",
+        Family("demo"),
+        load("torch"),
+        entries=entries,
+    )
     return attempt(body, case, entries, TODAY)  # type: ignore[arg-type]
 
 
@@ -88,7 +115,9 @@ def unreachable(case: Case) -> None:
 
 
 def test_a_skipped_case_does_not_run() -> None:
-    assert run(unreachable, slow=known("skip", reason="takes minutes")) == Verdict("skipped", "takes minutes", happened=("slow",))
+    assert run(unreachable, slow=known("skip", reason="takes minutes")) == Verdict(
+        "skipped", "takes minutes", happened=("slow",)
+    )
 
 
 @pytest.mark.parametrize("kind", ["skip", "xfail", "vanishes", "tolerance"])
@@ -116,5 +145,8 @@ def test_an_error_outside_of_any_sample_can_be_expected_too() -> None:
 def test_a_real_comparison_passes_through() -> None:
     cell = Cell("torch.sin", "float64", (), "smoke", ())
     case = Case(cell, "vjp", Family("unary"), load("torch"))
-    assert attempt(lambda case: case.assert_same("vjp", against="upstream"), case, {}, TODAY).outcome == "passed"
+    assert (
+        attempt(lambda case: case.assert_same("vjp", against="upstream"), case, {}, TODAY).outcome
+        == "passed"
+    )
     assert case.compared > 0

@@ -41,10 +41,15 @@ class Runner:
 
     def __call__(self, *args: str) -> pytest.RunResult:
         target = () if "--target" in args else ("--target", "torch")
-        return self.pytester.runpytest_inprocess("-p", "gen.checks.plugin", "-p", "no:cacheprovider", *target, *args)
+        return self.pytester.runpytest_inprocess(
+            "-p", "gen.checks.plugin", "-p", "no:cacheprovider", *target, *args
+        )
 
     def cells(self, name: str = "results-torch-cpu.jsonl") -> dict[str, Any]:
-        return {f"{cell.check}[{cell.id}]": cell for cell in read(self.pytester.path / ".cache/matrix" / name).cells}
+        return {
+            f"{cell.check}[{cell.id}]": cell
+            for cell in read(self.pytester.path / ".cache/matrix" / name).cells
+        }
 
 
 @pytest.fixture
@@ -60,14 +65,19 @@ def test_a_tier_collects_its_cells_and_no_others(run: Runner) -> None:
 
 
 def test_a_check_without_cells_at_the_tier_is_left_out_and_not_skipped(run: Runner) -> None:
-    run.write(HEAD + '@cases(op("torch.sin", full="float64"))\ndef test_vjp(case): ...\ndef test_plain(): ...')
+    run.write(
+        HEAD
+        + '@cases(op("torch.sin", full="float64"))\ndef test_vjp(case): ...\ndef test_plain(): ...'
+    )
     run("--tier", "smoke").assert_outcomes(passed=1)
 
 
 def test_the_header_prints_every_setting(run: Runner) -> None:
     run.write(THREE_TIERS)
     run("--tier", "smoke", "--shard", "1/2").stdout.fnmatch_lines(
-        ["matrix: target torch * device cpu * tier smoke * torch * seed * sample usual * shard 1/2 * results .cache/matrix/*1of2.jsonl"]
+        [
+            "matrix: target torch * device cpu * tier smoke * torch * seed * sample usual * shard 1/2 * results .cache/matrix/*1of2.jsonl"
+        ]
     )
 
 
@@ -82,7 +92,9 @@ def test_the_header_prints_every_setting(run: Runner) -> None:
         (("--tier", "fast"), "invalid choice"),
     ],
 )
-def test_a_setting_that_cannot_be_had_stops_the_run_at_once(run: Runner, args: tuple[str, ...], says: str) -> None:
+def test_a_setting_that_cannot_be_had_stops_the_run_at_once(
+    run: Runner, args: tuple[str, ...], says: str
+) -> None:
     run.write(THREE_TIERS)
     result = run(*args)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -128,9 +140,17 @@ def test_the_reproduce_command_works_when_pasted(run: Runner) -> None:
 
 
 def test_an_unforeseen_exception_keeps_its_traceback(run: Runner) -> None:
-    run.write(HEAD + '@cases(op("torch.sin", smoke="float64"))\ndef test_vjp(case):\n    raise KeyError("unforeseen")')
+    run.write(
+        HEAD
+        + '@cases(op("torch.sin", smoke="float64"))\ndef test_vjp(case):\n    raise KeyError("unforeseen")'
+    )
     run().stdout.fnmatch_lines(
-        ["torch.sin-float64 under vjp*", '*raise KeyError("unforeseen")', "KeyError: 'unforeseen'", "reproduce: pytest*"]
+        [
+            "torch.sin-float64 under vjp*",
+            '*raise KeyError("unforeseen")',
+            "KeyError: 'unforeseen'",
+            "reproduce: pytest*",
+        ]
     )
 
 
@@ -177,11 +197,20 @@ def test_jvp(case):
             raise Vacuous("nothing was compared")
 """
 )
-EXPECTED = {"a": "passed", "b": "xfailed", "c": "xpassed", "d": "failed", "e": "lacking", "f": "vacuous"}
+EXPECTED = {
+    "a": "passed",
+    "b": "xfailed",
+    "c": "xpassed",
+    "d": "failed",
+    "e": "lacking",
+    "f": "vacuous",
+}
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_every_outcome_reaches_the_results_file_and_the_summary(run: Runner, workers: tuple[str, ...]) -> None:
+def test_every_outcome_reaches_the_results_file_and_the_summary(
+    run: Runner, workers: tuple[str, ...]
+) -> None:
     run.write(OUTCOMES)
     result = run(*workers)
     assert {cell.op: cell.outcome for cell in run.cells().values()} == EXPECTED
@@ -196,29 +225,45 @@ def test_every_outcome_reaches_the_results_file_and_the_summary(run: Runner, wor
             "slowest:",
         ]
     )
-    header, *_, end = [json.loads(line) for line in (run.pytester.path / ".cache/matrix/results-torch-cpu.jsonl").read_text().splitlines()]
+    header, *_, end = [
+        json.loads(line)
+        for line in (run.pytester.path / ".cache/matrix/results-torch-cpu.jsonl")
+        .read_text()
+        .splitlines()
+    ]
     assert (header["event"], header["target"], header["tier"]) == ("run", "torch", "default")
     assert (end["event"], end["complete"]) == ("end", True)
 
 
 def test_a_wrong_exception_shows_what_was_expected_and_what_came(run: Runner) -> None:
     run.write(OUTCOMES)
-    run("-k", "d-float64").stdout.fnmatch_lines(["*expected RuntimeError('boom') ?boom?, got ValueError: bang"])
+    run("-k", "d-float64").stdout.fnmatch_lines(
+        ["*expected RuntimeError('boom') ?boom?, got ValueError: bang"]
+    )
 
 
 def test_an_entry_that_did_not_happen_names_itself(run: Runner) -> None:
     run.write(OUTCOMES)
-    run("-k", "c-float64").stdout.fnmatch_lines(["*remove the entry or narrow it: 'boom' «it booms» (matrix.yaml:7:3)"])
+    run("-k", "c-float64").stdout.fnmatch_lines(
+        ["*remove the entry or narrow it: 'boom' «it booms» (matrix.yaml:7:3)"]
+    )
 
 
-def test_entries_that_share_a_case_are_listed_when_only_one_of_them_ever_happens(run: Runner) -> None:
-    two = HEAD + 'BOOM = known("xfail", raises="RuntimeError", reason="r")\nBANG = known("xfail", raises="ValueError", reason="gone")\n'
+def test_entries_that_share_a_case_are_listed_when_only_one_of_them_ever_happens(
+    run: Runner,
+) -> None:
+    two = (
+        HEAD
+        + 'BOOM = known("xfail", raises="RuntimeError", reason="r")\nBANG = known("xfail", raises="ValueError", reason="gone")\n'
+    )
     run.write(
         two
         + 'FAMILY = family("demo", known={"boom": BOOM, "bang": BANG})\n'
         + '@cases(op("a", smoke="float64", known="boom bang"))\ndef test_jvp(case):\n    raise RuntimeError("boom")'
     )
-    run().stdout.fnmatch_lines(["entries that never happened at tier default:", "*demo:bang: «gone»"])
+    run().stdout.fnmatch_lines(
+        ["entries that never happened at tier default:", "*demo:bang: «gone»"]
+    )
     run("-k", "a-float64").stdout.no_fnmatch_line("*never happened*")
 
 
@@ -226,7 +271,9 @@ def test_a_run_in_which_nothing_passed_fails(run: Runner) -> None:
     run.write(OUTCOMES)
     result = run("-k", "e-float64")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["nothing passed: a run of which every cell was left out counts as failed"])
+    result.stdout.fnmatch_lines(
+        ["nothing passed: a run of which every cell was left out counts as failed"]
+    )
     run("-k", "d-float64").stdout.fnmatch_lines(["nothing passed"])
 
 
@@ -251,18 +298,26 @@ def test_a_table_with_a_mistake_stops_collection_and_says_where(run: Runner) -> 
 
 
 def test_an_entry_that_the_table_lacks_stops_collection(run: Runner) -> None:
-    run.write(HEAD + '@cases(op("torch.sin", smoke="float64", known="nowhere"))\ndef test_vjp(case): ...')
+    run.write(
+        HEAD + '@cases(op("torch.sin", smoke="float64", known="nowhere"))\ndef test_vjp(case): ...'
+    )
     run().stdout.fnmatch_lines(["*has no entry nowhere*"])
 
 
 def test_tests_that_are_none_of_the_matrix_are_left_alone(run: Runner) -> None:
-    run.write("import pytest\n@pytest.mark.parametrize('case', [1, 2])\ndef test_other(case): assert case")
+    run.write(
+        "import pytest\n@pytest.mark.parametrize('case', [1, 2])\ndef test_other(case): assert case"
+    )
     run().assert_outcomes(passed=2)
     assert not (run.pytester.path / ".cache").exists()
 
 
 def test_a_case_that_cannot_be_made_is_an_error_of_the_cell(run: Runner) -> None:
-    run.write(HEAD + "import pytest\n@pytest.fixture\ndef case():\n    raise OSError('no disk')\n" + THREE_TIERS.replace(HEAD, ""))
+    run.write(
+        HEAD
+        + "import pytest\n@pytest.fixture\ndef case():\n    raise OSError('no disk')\n"
+        + THREE_TIERS.replace(HEAD, "")
+    )
     run("--tier", "smoke")
     cell = run.cells()["vjp[torch.sin-float64]"]
     assert (cell.outcome, cell.op) == ("error", "torch.sin") and "no disk" in cell.why
@@ -270,14 +325,19 @@ def test_a_case_that_cannot_be_made_is_an_error_of_the_cell(run: Runner) -> None
 
 def test_20000_cells_are_collected(run: Runner, tmp_path: Path) -> None:
     row = 'op(f"torch.op{i}", smoke="float64", full="float32 complex64 complex128 bfloat16")'
-    checks = "".join(f"@cases(*[{row} for i in range(100)])\ndef test_c{number}(case): ...\n" for number in range(40))
+    checks = "".join(
+        f"@cases(*[{row} for i in range(100)])\ndef test_c{number}(case): ...\n"
+        for number in range(40)
+    )
     run.write(HEAD + checks)
     result = run("--collect-only", "-qq", "--tier", "full")
     result.stdout.fnmatch_lines(["test_demo.py: 20000"])
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_a_cell_records_the_ops_that_its_vmap_looped_over(run: Runner, workers: tuple[str, ...]) -> None:
+def test_a_cell_records_the_ops_that_its_vmap_looped_over(
+    run: Runner, workers: tuple[str, ...]
+) -> None:
     both = (
         HEAD
         + """
@@ -289,25 +349,35 @@ def test_vmap(case):
     run.write(both)
     run("--tier", "full", *workers).assert_outcomes(passed=2)
     loops = {cell.op: dict(cell.loops) for cell in run.cells().values()}
-    assert loops["torch.histc"].keys() == {"aten::histc"} and loops["torch.histc"]["aten::histc"] > 0
+    assert (
+        loops["torch.histc"].keys() == {"aten::histc"} and loops["torch.histc"]["aten::histc"] > 0
+    )
     assert loops["torch.sin"] == {}
 
 
 def test_a_cell_that_no_tier_has_runs_by_its_id(run: Runner) -> None:
     run.write(THREE_TIERS)
     run("test_demo.py::test_vjp[torch.sin-bfloat16]").assert_outcomes(passed=1)
-    run("--tier", "smoke", "test_demo.py::test_vjp[torch.exp-float64]", "test_demo.py::test_vjp[torch.sin-float64]").assert_outcomes(
-        passed=2
-    )
+    run(
+        "--tier",
+        "smoke",
+        "test_demo.py::test_vjp[torch.exp-float64]",
+        "test_demo.py::test_vjp[torch.sin-float64]",
+    ).assert_outcomes(passed=2)
 
 
 def test_an_id_that_no_cell_of_the_check_can_have_is_not_found(run: Runner) -> None:
     run.write(THREE_TIERS)
     assert run("test_demo.py::test_vjp[torch.sin-float99]").ret == pytest.ExitCode.USAGE_ERROR
-    assert run("test_demo.py::test_vjp[torch.sin-float64-transposed]").ret == pytest.ExitCode.USAGE_ERROR
+    assert (
+        run("test_demo.py::test_vjp[torch.sin-float64-transposed]").ret
+        == pytest.ExitCode.USAGE_ERROR
+    )
 
 
-def test_the_tier_all_takes_what_reduction_drops_and_refuses_modules_without_it(run: Runner) -> None:
+def test_the_tier_all_takes_what_reduction_drops_and_refuses_modules_without_it(
+    run: Runner,
+) -> None:
     run.write(THREE_TIERS)
     refused = run("--tier", "all")
     assert refused.ret == pytest.ExitCode.USAGE_ERROR

@@ -46,12 +46,16 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
 
 def test_the_default_target_is_that_of_the_matrix(project: pytest.Pytester) -> None:
     run(project, "--collect-only").stdout.fnmatch_lines(["matrix: target torch *"])
-    run(project, "--collect-only", "--target", "runtime").stdout.fnmatch_lines(["matrix: target runtime *"])
+    run(project, "--collect-only", "--target", "runtime").stdout.fnmatch_lines(
+        ["matrix: target runtime *"]
+    )
     (project.path / "matrix.yaml").unlink()
     run(project, "--collect-only").stdout.fnmatch_lines(["matrix: target runtime *"])
 
 
-def test_cells_of_a_device_that_is_not_available_are_skipped_with_its_reason(project: pytest.Pytester) -> None:
+def test_cells_of_a_device_that_is_not_available_are_skipped_with_its_reason(
+    project: pytest.Pytester,
+) -> None:
     result = run(project, "--device", "abacus:1")
     result.assert_outcomes(skipped=3)
     assert result.ret == pytest.ExitCode.TESTS_FAILED  # nothing was proved
@@ -67,14 +71,18 @@ def test_a_callable_of_a_device_that_fails_is_the_reason(project: pytest.Pyteste
     )
 
 
-@pytest.mark.parametrize("text", ["", "- 1", "targets: [", "targets: torch", "devices: {cpu: 1}", "\t"])
+@pytest.mark.parametrize(
+    "text", ["", "- 1", "targets: [", "targets: torch", "devices: {cpu: 1}", "\t"]
+)
 def test_a_matrix_that_is_none_declares_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "matrix.yaml").write_text(text)
     found = declared(tmp_path)
     assert (found.target, dict(found.devices)) == ("runtime", {})
 
 
-def test_a_run_of_one_file_does_not_replace_the_results_of_the_whole(project: pytest.Pytester) -> None:
+def test_a_run_of_one_file_does_not_replace_the_results_of_the_whole(
+    project: pytest.Pytester,
+) -> None:
     project.makepyfile(test_other=MODULE)
     folder = project.path / ".cache/matrix"
     run(project)
@@ -92,8 +100,12 @@ def test_a_failure_that_another_entry_expects_says_so(project: pytest.Pytester) 
     assert failed.op == "torch.cos"
 
 
-def test_a_traceback_has_the_frames_of_the_op_and_none_of_the_harness(project: pytest.Pytester) -> None:
-    op = 'def slope(x):\n    return inner(x)\n\ndef inner(x):\n    raise ValueError("from the op")\n'
+def test_a_traceback_has_the_frames_of_the_op_and_none_of_the_harness(
+    project: pytest.Pytester,
+) -> None:
+    op = (
+        'def slope(x):\n    return inner(x)\n\ndef inner(x):\n    raise ValueError("from the op")\n'
+    )
     project.makepyfile(mine=op)
     project.syspathinsert()
     row = '{"mine.slope": {"call": "mine:slope", "samples": [{"args": [{"shape": [2]}]}, {"args": [{"shape": [3]}]}]}}'
@@ -109,7 +121,9 @@ def test_vjp(case):
     text = run(project).stdout.str()
     frames = [line for line in text.splitlines() if line.strip().startswith("File ")]
     assert [frame.rpartition(", in ")[2] for frame in frames] == ["slope", "inner"]
-    assert text.splitlines().count("ValueError: from the op") == 1 and "fails alike: sample 1" in text
+    assert (
+        text.splitlines().count("ValueError: from the op") == 1 and "fails alike: sample 1" in text
+    )
 
 
 DERIVATIVE = """
@@ -125,14 +139,18 @@ def test_vjp(case):
 
 def test_the_rules_that_cells_run_are_noted_when_asked_for(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_demo=DERIVATIVE)
-    out = pytester.runpytest_subprocess("-p", "gen.checks.plugin", "-p", "no:cacheprovider", "--target", "runtime", "--rules")
+    out = pytester.runpytest_subprocess(
+        "-p", "gen.checks.plugin", "-p", "no:cacheprovider", "--target", "runtime", "--rules"
+    )
     out.assert_outcomes(passed=1)
     found = read(pytester.path / ".cache/matrix/results-runtime-cpu.jsonl")
     assert "sin vjp self" in found.cells[0].rules and "cos vjp self" not in found.cells[0].rules
     assert {"sin vjp self", "cos vjp self"} <= set(found.header["rules"])
 
 
-def test_a_target_without_rules_is_refused_when_they_are_asked_for(pytester: pytest.Pytester) -> None:
+def test_a_target_without_rules_is_refused_when_they_are_asked_for(
+    pytester: pytest.Pytester,
+) -> None:
     pytester.makepyfile(test_demo=DERIVATIVE)
     out = run(pytester, "--target", "torch", "--rules")
     assert out.ret == pytest.ExitCode.USAGE_ERROR

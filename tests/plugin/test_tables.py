@@ -27,12 +27,22 @@ def test_a_tier_takes_the_cells_of_the_tiers_before_it() -> None:
     rows = table(op("torch.sin", smoke="float64", default="complex128", full="bfloat16 float32"))
     assert [cell.id for cell in rows.at("smoke")] == ["torch.sin-float64"]
     assert [cell.dtype for cell in rows.at("default")] == ["complex128", "float64"]
-    assert [cell.dtype for cell in rows.at("full")] == ["bfloat16", "complex128", "float32", "float64"]
+    assert [cell.dtype for cell in rows.at("full")] == [
+        "bfloat16",
+        "complex128",
+        "float32",
+        "float64",
+    ]
 
 
 def test_axis_values_stand_in_the_id_in_the_order_of_the_axes() -> None:
-    rows = table(op("f", smoke="float64:static:min_cut"), axes={"shapes": ["static", "dynamic"], "partition": ["default", "min_cut"]})
-    assert list(rows.at("smoke")) == [Cell("f", "float64", (("shapes", "static"), ("partition", "min_cut")), "smoke", ())]
+    rows = table(
+        op("f", smoke="float64:static:min_cut"),
+        axes={"shapes": ["static", "dynamic"], "partition": ["default", "min_cut"]},
+    )
+    assert list(rows.at("smoke")) == [
+        Cell("f", "float64", (("shapes", "static"), ("partition", "min_cut")), "smoke", ())
+    ]
     assert [cell.id for cell in rows.at("smoke")] == ["f-float64-static-min_cut"]
 
 
@@ -42,12 +52,23 @@ def test_the_plain_form_of_a_cell_is_left_out_of_words_and_ids() -> None:
         axes={"shapes": ["static", "dynamic"], "run": ["plain", "jitted"]},
     )
     plain, jitted = rows.at("full")
-    assert (plain.id, plain.axes, plain.known) == ("f-float64-static", (("shapes", "static"), ("run", "plain")), ("b",))
-    assert (jitted.id, jitted.axes, jitted.known) == ("f-float64-static-jitted", (("shapes", "static"), ("run", "jitted")), ("a",))
+    assert (plain.id, plain.axes, plain.known) == (
+        "f-float64-static",
+        (("shapes", "static"), ("run", "plain")),
+        ("b",),
+    )
+    assert (jitted.id, jitted.axes, jitted.known) == (
+        "f-float64-static-jitted",
+        (("shapes", "static"), ("run", "jitted")),
+        ("a",),
+    )
 
 
 def test_a_known_entry_applies_where_every_word_of_its_narrowing_holds() -> None:
-    rows = table(op("f", full="float32:x float64:x float64:y", known="a b@float64 c@y b@float32:x"), axes={"q": ["x", "y"]})
+    rows = table(
+        op("f", full="float32:x float64:x float64:y", known="a b@float64 c@y b@float32:x"),
+        axes={"q": ["x", "y"]},
+    )
     assert {cell.id: cell.known for cell in rows.at("full")} == {
         "f-float32-x": ("a", "b"),
         "f-float64-x": ("a", "b"),
@@ -67,8 +88,14 @@ def test_a_known_entry_applies_where_every_word_of_its_narrowing_holds() -> None
         (lambda: table(op("f", smoke="float64"), op("f", smoke="float32")), "stands on two lines"),
         (lambda: table(op("f", smoke="float64:x")), "takes dtype alone"),
         (lambda: table(op("f", smoke="float64"), axes={"q": ["x"]}), "takes dtype:q"),
-        (lambda: table(op("f", smoke="float64:z"), axes={"q": ["x", "y"]}), "not a value of axis 'q' (x, y)"),
-        (lambda: table(op("f", smoke="float64"), axes={"q": ["x"], "p": ["x"]}), "unique within a check"),
+        (
+            lambda: table(op("f", smoke="float64:z"), axes={"q": ["x", "y"]}),
+            "not a value of axis 'q' (x, y)",
+        ),
+        (
+            lambda: table(op("f", smoke="float64"), axes={"q": ["x"], "p": ["x"]}),
+            "unique within a check",
+        ),
         (lambda: table(op("f", smoke="float64", known="a@float32")), "matches no word"),
         (lambda: cases(op("f", smoke="float64"))(lambda: None), "exactly one argument, case"),
         (lambda: family("f", known={"a": "xfail"}), "not made by known"),  # type: ignore[dict-item]
@@ -114,12 +141,16 @@ def test_every_mistake_of_an_entry_is_told_at_once() -> None:
         ({"cpu": "AVX512"}, False),
     ],
 )
-def test_an_entry_is_active_when_all_its_conditions_hold(conditions: dict[str, str], active: bool) -> None:
+def test_an_entry_is_active_when_all_its_conditions_hold(
+    conditions: dict[str, str], active: bool
+) -> None:
     assert known("skip", reason="r", **conditions).active(TORCH_ON_CPU) is active  # type: ignore[arg-type]
 
 
 def test_a_device_with_an_index_is_of_its_kind() -> None:
-    assert known("skip", device="cuda", reason="r").active(Settings("torch", "cuda:1", "2.13.0", TODAY))
+    assert known("skip", device="cuda", reason="r").active(
+        Settings("torch", "cuda:1", "2.13.0", TODAY)
+    )
 
 
 def test_the_cpu_of_a_run_is_the_one_that_torch_names() -> None:

@@ -32,7 +32,14 @@ def test_vmap(case):
 
 def python(*args: str, path: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(path), str(ROOT)))}
-    return subprocess.run([sys.executable, *args], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        [sys.executable, *args],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -40,30 +47,62 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package as its author's users have it: built and installed, in a folder of its own."""
     folder = tmp_path_factory.mktemp("third_party")
     package = folder / "package"
-    shutil.copytree(ROOT / "tests/third_party_target", package, ignore=shutil.ignore_patterns("__pycache__"))
-    pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
+    shutil.copytree(
+        ROOT / "tests/third_party_target", package, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    pip = (
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--disable-pip-version-check",
+    )
     done = python(*pip, "--target", str(folder / "site"), str(package), path=folder, cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder / "site"
 
 
 def test_it_is_found_by_name(installed: Path, tmp_path: Path) -> None:
-    found = python("-c", "from gen.targets import load, names; print(names(), load('plain').name)", path=installed, cwd=tmp_path)
+    found = python(
+        "-c",
+        "from gen.targets import load, names; print(names(), load('plain').name)",
+        path=installed,
+        cwd=tmp_path,
+    )
     assert found.stdout.split()[-1] == "plain" and "'plain'" in found.stdout, found.stderr
 
 
 def test_the_matrix_runs_on_it_and_names_what_it_lacks(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "test_demo.py").write_text(MODULE)
-    done = python("-m", "pytest", "-p", "gen.checks.plugin", "--target", "plain", "-q", path=installed, cwd=tmp_path)
+    done = python(
+        "-m",
+        "pytest",
+        "-p",
+        "gen.checks.plugin",
+        "--target",
+        "plain",
+        "-q",
+        path=installed,
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stdout
     assert "6 passed · 3 lacking" in done.stdout
     assert "3 cells of vmap: target plain lacks vmap" in done.stdout
     cells = read(tmp_path / ".cache/matrix/results-plain-cpu.jsonl").cells
-    assert {(cell.check, cell.outcome) for cell in cells} == {("vjp", "passed"), ("vjp_of_vjp", "passed"), ("vmap", "lacking")}
+    assert {(cell.check, cell.outcome) for cell in cells} == {
+        ("vjp", "passed"),
+        ("vjp_of_vjp", "passed"),
+        ("vmap", "lacking"),
+    }
 
 
 def test_without_the_package_the_name_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "test_demo.py").write_text(MODULE)
-    done = python("-m", "pytest", "-p", "gen.checks.plugin", "--target", "plain", path=tmp_path, cwd=tmp_path)
+    done = python(
+        "-m", "pytest", "-p", "gen.checks.plugin", "--target", "plain", path=tmp_path, cwd=tmp_path
+    )
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "no target 'plain'" in done.stderr

@@ -14,7 +14,10 @@ from gen.reference.definitions import DEFINITIONS
 from gen.validate import load
 
 D = torch.float64
-X, Y = torch.tensor([[0.3, -1.2, 2.0], [1.1, 0.4, -0.7]], dtype=D), torch.tensor([[1.0, 0.5, -2.0], [0.2, 0.9, 1.3]], dtype=D)
+X, Y = (
+    torch.tensor([[0.3, -1.2, 2.0], [1.1, 0.4, -0.7]], dtype=D),
+    torch.tensor([[1.0, 0.5, -2.0], [0.2, 0.9, 1.3]], dtype=D),
+)
 
 
 def gradient(f: Any, x: torch.Tensor) -> list[Any]:
@@ -44,26 +47,36 @@ def gradient(f: Any, x: torch.Tensor) -> list[Any]:
         ("torch.nn.functional.cross_entropy", (X, torch.tensor([2, 0])), {}),
         ("torch.nn.functional.cross_entropy", (X, Y.abs()), {"reduction": "sum"}),
         ("torch.nn.functional.kl_div", (X, Y.abs()), {"reduction": "batchmean"}),
-        ("torch.nn.functional.ctc_loss", (X[:, None].log_softmax(2), torch.tensor([[1]]), [2], [1]), {"reduction": "sum"}),
+        (
+            "torch.nn.functional.ctc_loss",
+            (X[:, None].log_softmax(2), torch.tensor([[1]]), [2], [1]),
+            {"reduction": "sum"},
+        ),
     ],
 )
 def test_definitions_agree_with_torch_at_ordinary_points(op: str, args: Any, kwargs: Any) -> None:
     call: Any = torch
     for part in op.split(".")[1:]:
         call = getattr(call, part)
-    found = DEFINITIONS[op](*(exactly(a) if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
+    found = DEFINITIONS[op](
+        *(exactly(a) if isinstance(a, torch.Tensor) else a for a in args), **kwargs
+    )
     flat = torch.tensor([float(v) for v in numpy.asarray(found, dtype=object).flat], dtype=D)
     torch.testing.assert_close(flat, call(*args, **kwargs).reshape(-1))
 
 
 def test_a_derivative_keeps_its_tail() -> None:
-    first, second = gradient(lambda v: DEFINITIONS["torch.softmax"](v, 0)[0], torch.tensor([40.0, 0.0], dtype=D))
+    first, second = gradient(
+        lambda v: DEFINITIONS["torch.softmax"](v, 0)[0], torch.tensor([40.0, 0.0], dtype=D)
+    )
     assert float(first) == pytest.approx(math.exp(-40) / (1 + math.exp(-40)) ** 2, rel=1e-14)
     assert first == pytest.approx(-second, rel=1e-14)
 
 
 def test_a_kink_has_no_derivative_and_a_smooth_minimum_has_zero() -> None:
-    assert mp.isnan(gradient(lambda v: DEFINITIONS["torch.linalg.vector_norm"](v), torch.zeros(2, dtype=D))[0])
+    assert mp.isnan(
+        gradient(lambda v: DEFINITIONS["torch.linalg.vector_norm"](v), torch.zeros(2, dtype=D))[0]
+    )
     assert abs(gradient(lambda v: (v * v).sum(), torch.zeros(2, dtype=D))[0]) < 1e-20
 
 
@@ -89,4 +102,6 @@ def test_a_complex_gradient_follows_the_convention_of_torch() -> None:
 
 def test_checks_against_definitions_name_every_op_with_one() -> None:
     checks = load(Path(__file__).parents[2] / "matrix.yaml").matrix.checks
-    assert {op for check in checks.values() if check.against == ["definition"] for op in check.ops} == set(DEFINITIONS)
+    assert {
+        op for check in checks.values() if check.against == ["definition"] for op in check.ops
+    } == set(DEFINITIONS)

@@ -27,7 +27,9 @@ def near(found: Any, right: Any) -> None:
 
 @pytest.mark.parametrize("order", [0, 1, 2, 3])
 @pytest.mark.parametrize("x", [-300.0, -20.0, -1e-30, 1e-8, 0.3, 50.0, 700.0])
-def test_a_sigmoid_has_the_derivatives_of_its_logistic_equation_far_into_its_tails(order: int, x: float) -> None:
+def test_a_sigmoid_has_the_derivatives_of_its_logistic_equation_far_into_its_tails(
+    order: int, x: float
+) -> None:
     with mp.workprec(6000):
         right = SIGMOID[order](1 / (1 + mp.exp(-mpf(x))))
     near(partial(SCALARS["torch.sigmoid"], (order,), (x,)), right)
@@ -42,7 +44,9 @@ def test_a_logarithm_has_powers_for_derivatives_at_every_size(order: int, x: flo
 
 
 @pytest.mark.parametrize("orders", [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2, 1), (0, 3)])
-def test_a_power_has_the_mixed_derivatives_that_its_logarithm_gives(orders: tuple[int, int]) -> None:
+def test_a_power_has_the_mixed_derivatives_that_its_logarithm_gives(
+    orders: tuple[int, int],
+) -> None:
     x, y = mpf("2.5"), mpf(-3)
     log = mp.log(x)
     right = {
@@ -73,22 +77,36 @@ def test_a_closed_form_is_the_derivative_that_differences_give(name: str) -> Non
 
 @pytest.mark.parametrize(
     ("name", "point", "orders"),
-    [("torch.abs", (0.0,), (1,)), ("torch.maximum", (2.0, 2.0), (1, 1)), ("torch.hypot", (0.0, 0.0), (1, 0)), ("torch.sqrt", (0.0,), (1,))],
+    [
+        ("torch.abs", (0.0,), (1,)),
+        ("torch.maximum", (2.0, 2.0), (1, 1)),
+        ("torch.hypot", (0.0, 0.0), (1, 0)),
+        ("torch.sqrt", (0.0,), (1,)),
+    ],
 )
-def test_there_is_no_derivative_at_a_kink_a_tie_or_an_end_of_the_domain(name: str, point: Any, orders: Any) -> None:
+def test_there_is_no_derivative_at_a_kink_a_tie_or_an_end_of_the_domain(
+    name: str, point: Any, orders: Any
+) -> None:
     with pytest.raises(Undefined):
         partial(SCALARS[name], orders, point)
 
 
-@pytest.mark.parametrize(("name", "x"), [("torch.log", -1.0), ("torch.acos", 2.0), ("torch.digamma", -3.0), ("torch.reciprocal", 0.0)])
+@pytest.mark.parametrize(
+    ("name", "x"),
+    [("torch.log", -1.0), ("torch.acos", 2.0), ("torch.digamma", -3.0), ("torch.reciprocal", 0.0)],
+)
 def test_there_is_no_value_outside_of_the_domain(name: str, x: float) -> None:
     with pytest.raises(Undefined):
         partial(SCALARS[name], (0,), (x,))
 
 
-def test_there_is_no_second_derivative_where_there_is_no_first(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_second_derivative_where_there_is_no_first(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert Function("torch.abs", lambda elements: (list(elements), {})).partial((2,), (0.0,)) is None
+    assert (
+        Function("torch.abs", lambda elements: (list(elements), {})).partial((2,), (0.0,)) is None
+    )
     assert Function("torch.abs", lambda elements: (list(elements), {})).partial((2,), (1.0,)) == 0
 
 
@@ -122,7 +140,9 @@ def test_pipelines_are_sums_of_products_of_inputs_and_derivatives() -> None:
     assert pushed.terms == Counter({((2,), (1, 0)): 1, ((3,), (0, 1)): 1})
 
 
-def test_a_third_derivative_of_a_cube_is_six(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_third_derivative_of_a_cube_is_six(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(SCALARS, "the cube", lambda x: x**3)
     exact, places = Exact(), list(map(Symbol, range(4)))
@@ -134,7 +154,10 @@ def test_a_third_derivative_of_a_cube_is_six(tmp_path: Any, monkeypatch: pytest.
         return exact.jvp(lambda x: first(x, t), (x,), (s,))[1]
 
     (third,) = exact.jvp(lambda x: second(x, places[1], places[2]), (places[0],), (places[3],))[1]
-    inputs = [torch.tensor([2.0, 1e10], dtype=D), *(torch.full((2,), k, dtype=D) for k in (2.0, 3.0, 5.0))]
+    inputs = [
+        torch.tensor([2.0, 1e10], dtype=D),
+        *(torch.full((2,), k, dtype=D) for k in (2.0, 3.0, 5.0)),
+    ]
     found = Function("the cube", lambda elements: (list(elements), {})).evaluate(third, inputs)
     torch.testing.assert_close(found.value, torch.full((2,), 6.0 * 30, dtype=D), rtol=1e-15, atol=0)
     assert not found.unknown.any()

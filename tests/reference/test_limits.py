@@ -38,7 +38,9 @@ def at(op: str, orders: tuple[int, ...], *point: float) -> float | None:
         ("torch.fmax", (NAN, 1.0), 1.0),
     ],
 )
-def test_values_at_infinity_are_limits_or_what_a_standard_says(op: str, point: tuple[float, ...], value: float) -> None:
+def test_values_at_infinity_are_limits_or_what_a_standard_says(
+    op: str, point: tuple[float, ...], value: float
+) -> None:
     assert at(op, (0,) * len(point), *point) == pytest.approx(value)
 
 

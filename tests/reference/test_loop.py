@@ -28,7 +28,9 @@ def test_vjp_of_a_cube_is_three_squares_times_the_cotangent() -> None:
 
 def test_an_input_that_is_not_used_has_a_gradient_of_zeros() -> None:
     _, pullback = Loop().vjp(lambda x, y: (x * 2,), torch.ones(2, dtype=D), torch.ones(3, dtype=D))
-    same(pullback((torch.ones(2, dtype=D),)), (tensor([2.0, 2.0], dtype=D), torch.zeros(3, dtype=D)))
+    same(
+        pullback((torch.ones(2, dtype=D),)), (tensor([2.0, 2.0], dtype=D), torch.zeros(3, dtype=D))
+    )
 
 
 def test_vjp_of_vjp_of_a_cube() -> None:
@@ -39,7 +41,8 @@ def test_vjp_of_vjp_of_a_cube() -> None:
     x, v = tensor([2.0], dtype=D), tensor([5.0], dtype=D)
     outputs, pullback = reference.vjp(first, x, v)
     same(outputs, (tensor([60.0], dtype=D),))  # 3x²v
-    same(pullback((tensor([1.0], dtype=D),)), (tensor([60.0], dtype=D), tensor([12.0], dtype=D)))  # 6xv and 3x²
+    # 6xv and 3x²
+    same(pullback((tensor([1.0], dtype=D),)), (tensor([60.0], dtype=D), tensor([12.0], dtype=D)))
 
 
 def test_results_at_the_boundary_do_not_require_grad() -> None:
@@ -50,7 +53,9 @@ def test_results_at_the_boundary_do_not_require_grad() -> None:
 
 def test_jvp_of_a_product() -> None:
     x, y = tensor([2.0, 3.0], dtype=D), tensor([5.0, 7.0], dtype=D)
-    outputs, tangents = Loop().jvp(lambda x, y: (x * y,), (x, y), (torch.ones_like(x), torch.full_like(y, 10.0)))
+    outputs, tangents = Loop().jvp(
+        lambda x, y: (x * y,), (x, y), (torch.ones_like(x), torch.full_like(y, 10.0))
+    )
     same(outputs, (tensor([10.0, 21.0], dtype=D),))
     same(tangents, (tensor([25.0, 37.0], dtype=D),))  # y·1 + x·10
 
@@ -58,20 +63,26 @@ def test_jvp_of_a_product() -> None:
 def test_jvp_of_jvp_of_a_cube() -> None:
     reference = Loop()
     one = torch.ones(1, dtype=D)
-    _, second = reference.jvp(lambda x: reference.jvp(cube, (x,), (one,))[1], (tensor([2.0], dtype=D),), (one,))
+    _, second = reference.jvp(
+        lambda x: reference.jvp(cube, (x,), (one,))[1], (tensor([2.0], dtype=D),), (one,)
+    )
     same(second, (tensor([12.0], dtype=D),))  # 6x
 
 
 def test_jvp_where_the_derivative_cannot_be_differentiated_uses_forward_mode() -> None:
     x = tensor([0.5, 9.0], dtype=D)
-    _, tangents = Loop().jvp(lambda x: (torch.nn.functional.hardsigmoid(x),), (x,), (torch.ones_like(x),))
-    torch.testing.assert_close(tangents, (tensor([1 / 6, 0.0], dtype=D),), rtol=1e-6, atol=0)  # the kernel's 1/6 is a float
+    _, tangents = Loop().jvp(
+        lambda x: (torch.nn.functional.hardsigmoid(x),), (x,), (torch.ones_like(x),)
+    )
+    # the kernel's 1/6 is a float
+    torch.testing.assert_close(tangents, (tensor([1 / 6, 0.0], dtype=D),), rtol=1e-6, atol=0)
 
 
 def test_a_complex_gradient_is_conjugated() -> None:
     z = tensor([1.0 + 2.0j], dtype=torch.complex128)
     _, pullback = Loop().vjp(lambda z: (z * z,), z)
-    same(pullback((torch.ones_like(z),)), (tensor([2.0 - 4.0j], dtype=torch.complex128),))  # conj(2z)
+    # conj(2z)
+    same(pullback((torch.ones_like(z),)), (tensor([2.0 - 4.0j], dtype=torch.complex128),))
 
 
 def test_a_complex_tangent_is_not() -> None:
@@ -97,14 +108,20 @@ def test_blocks_of_a_jacobian_are_by_output_then_argument() -> None:
         return x * y.sum(), y * 2
 
     x, y = tensor([1.0, 2.0], dtype=D), tensor([3.0], dtype=D)
-    expected = ((3.0 * torch.eye(2, dtype=D), tensor([[1.0], [2.0]], dtype=D)), (torch.zeros(1, 2, dtype=D), tensor([[2.0]], dtype=D)))
+    expected = (
+        (3.0 * torch.eye(2, dtype=D), tensor([[1.0], [2.0]], dtype=D)),
+        (torch.zeros(1, 2, dtype=D), tensor([[2.0]], dtype=D)),
+    )
     same(Loop().jacrev(f, (0, 1))(x, y), expected)
     same(Loop().jacfwd(f, (0, 1))(x, y), expected)
 
 
 def test_hessian_of_a_quadratic_form() -> None:
     matrix = tensor([[2.0, 1.0], [1.0, 4.0]], dtype=D)
-    same(Loop().hessian(lambda x: (x @ matrix @ x,), (0,))(torch.ones(2, dtype=D)), (((2 * matrix,),),))
+    same(
+        Loop().hessian(lambda x: (x @ matrix @ x,), (0,))(torch.ones(2, dtype=D)),
+        (((2 * matrix,),),),
+    )
 
 
 def test_a_jacobian_of_nothing_is_empty() -> None:
@@ -141,9 +158,13 @@ def test_entries_of_a_batch_are_contiguous_and_their_own() -> None:
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_per_sample_gradients_of_a_linear_map(reduction: Any) -> None:
     batch, weight = tensor([[1.0, 0.0], [2.0, 3.0]], dtype=D), tensor([[1.0, 1.0]], dtype=D)
-    found = Loop().per_sample(lambda x, w: (x @ w.mT,), batch, (weight,), loss_reduction=reduction, input_grad=False)
+    found = Loop().per_sample(
+        lambda x, w: (x @ w.mT,), batch, (weight,), loss_reduction=reduction, input_grad=False
+    )
     same(found, (tensor([[[2.0, 0.0]], [[20.0, 30.0]]], dtype=D),))  # 2·(x·w)·x for each sample
-    found = Loop().per_sample(lambda x, w: (x @ w.mT,), batch, (weight,), loss_reduction=reduction, input_grad=True)
+    found = Loop().per_sample(
+        lambda x, w: (x @ w.mT,), batch, (weight,), loss_reduction=reduction, input_grad=True
+    )
     same(found[1:], (tensor([[2.0, 2.0], [10.0, 10.0]], dtype=D),))  # 2·(x·w)·w
 
 
@@ -157,9 +178,13 @@ def test_per_sample_gradients_of_a_linear_map(reduction: Any) -> None:
         ("project", 3, [[2.0, 0.0, 0.0], [20.0, 30.0, 0.0]]),
     ],
 )
-def test_answers_from_the_per_sample_gradients_of_a_linear_map(of: str, given: Any, expected: Any) -> None:
+def test_answers_from_the_per_sample_gradients_of_a_linear_map(
+    of: str, given: Any, expected: Any
+) -> None:
     batch, weight = tensor([[1.0, 0.0], [2.0, 3.0]], dtype=D), tensor([[1.0, 1.0]], dtype=D)
-    found = Loop().per_sample_answer(lambda x, w: (x @ w.mT,), batch, (weight,), of=of, given=given, each=False)
+    found = Loop().per_sample_answer(
+        lambda x, w: (x @ w.mT,), batch, (weight,), of=of, given=given, each=False
+    )
     same(found, (tensor(expected, dtype=D),))
 
 

@@ -27,7 +27,9 @@ def test_a_complex_gradient_is_conjugated() -> None:
     same(pullback((torch.ones_like(z),)), (tensor([2.0 - 4.0j], dtype=torch.complex128),))
 
 
-@pytest.mark.parametrize("f", [lambda z: (z.abs(),), lambda z: (z.conj() * z * z,), lambda z: (torch.view_as_real(z),)])
+@pytest.mark.parametrize(
+    "f", [lambda z: (z.abs(),), lambda z: (z.conj() * z * z,), lambda z: (torch.view_as_real(z),)]
+)
 def test_complex_gradients_agree_with_the_engine(f: Any) -> None:
     z = tensor([[1.0 + 2.0j, -0.5 + 0.25j]], dtype=torch.complex128)
     outputs, pullback = Numeric().vjp(f, z)
@@ -37,7 +39,9 @@ def test_complex_gradients_agree_with_the_engine(f: Any) -> None:
 
 def test_jvp_of_a_product() -> None:
     x, y = tensor([2.0, 3.0], dtype=D), tensor([5.0, 7.0], dtype=D)
-    _, tangents = Numeric().jvp(lambda x, y: (x * y,), (x, y), (torch.ones_like(x), torch.full_like(y, 10.0)))
+    _, tangents = Numeric().jvp(
+        lambda x, y: (x * y,), (x, y), (torch.ones_like(x), torch.full_like(y, 10.0))
+    )
     same(tangents, (tensor([25.0, 37.0], dtype=D),))
 
 
@@ -53,8 +57,14 @@ def test_jacobian_and_hessian() -> None:
     x = torch.ones(2, dtype=D)
     same(Numeric().jacfwd(lambda x: (matrix @ x,), (0,))(x), ((matrix,),))
     same(Numeric().jacrev(lambda x: (matrix @ x,), (0,))(x), ((matrix,),))
-    each = torch.diag(torch.arange(1.0, 5, dtype=D)).reshape(2, 2, 2, 2)  # of (1 2; 3 4) times x, by elements of x
-    same(Numeric().jacfwd(lambda x: (torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=D) * x,), (0,))(matrix), ((each,),))
+    # of (1 2; 3 4) times x, by elements of x
+    each = torch.diag(torch.arange(1.0, 5, dtype=D)).reshape(2, 2, 2, 2)
+    same(
+        Numeric().jacfwd(lambda x: (torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=D) * x,), (0,))(
+            matrix
+        ),
+        ((each,),),
+    )
     same(Numeric().hessian(lambda x: (x @ matrix @ x,), (0,))(x), (((2 * matrix,),),))
 
 
@@ -67,7 +77,9 @@ def test_at_a_kink_the_derivative_is_unknown_and_next_to_it_is_not() -> None:
 
 
 def test_a_kink_within_one_step_is_unknown_unless_a_smaller_step_clears_it() -> None:
-    _, tangents = Numeric().jvp(lambda x: (x.abs(),), (tensor([3e-4, 1e-6], dtype=D),), (torch.ones(2, dtype=D),))
+    _, tangents = Numeric().jvp(
+        lambda x: (x.abs(),), (tensor([3e-4, 1e-6], dtype=D),), (torch.ones(2, dtype=D),)
+    )
     same(tangents[0][0], tensor(1.0, dtype=D))
     assert tangents[0][1].isnan()
 

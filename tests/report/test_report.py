@@ -28,7 +28,11 @@ class Page(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
     def squares(self) -> list[tuple[str | None, str | None]]:
-        return [(a.get("class"), a.get("id")) for tag, a in self.tags if tag == "td" and a.get("class") in OUTCOMES]
+        return [
+            (a.get("class"), a.get("id"))
+            for tag, a in self.tags
+            if tag == "td" and a.get("class") in OUTCOMES
+        ]
 
 
 def data(text: str) -> dict[str, Any]:
@@ -38,7 +42,16 @@ def data(text: str) -> dict[str, Any]:
 
 
 def test_a_square_shows_its_worst_outcome() -> None:
-    text = page([results(cell(), cell("failed", "wrong", dtype="float32"), cell("xfailed", "known", dtype="complex64"))], {})
+    text = page(
+        [
+            results(
+                cell(),
+                cell("failed", "wrong", dtype="float32"),
+                cell("xfailed", "known", dtype="complex64"),
+            )
+        ],
+        {},
+    )
     assert [outcome for outcome, place in Page(text).squares() if place] == ["failed"]
     assert "✗1" in text
 
@@ -52,7 +65,9 @@ def test_a_family_shows_failures_but_is_not_coloured_by_one_expected_failure() -
 
 
 def test_every_cell_stands_in_the_data_of_its_square() -> None:
-    found = data(page([results(cell(), cell("failed", "wrong", dtype="float32"), cell(check="jvp"))], {}))
+    found = data(
+        page([results(cell(), cell("failed", "wrong", dtype="float32"), cell(check="jvp"))], {})
+    )
     lengths = sorted(len(cells) for cells in found["places"].values())
     assert lengths == [1, 2]
     assert {"float32", "wrong", "torch.sin"} <= set(found["texts"])
@@ -60,20 +75,32 @@ def test_every_cell_stands_in_the_data_of_its_square() -> None:
 
 def test_the_page_asks_nothing_of_the_network() -> None:
     drawn = Page(page([results(cell())], {}))
-    assert not [attributes for tag, attributes in drawn.tags if {"src", "href"} & attributes.keys() or tag in ("link", "img", "iframe")]
+    assert not [
+        attributes
+        for tag, attributes in drawn.tags
+        if {"src", "href"} & attributes.keys() or tag in ("link", "img", "iframe")
+    ]
 
 
 def test_no_text_of_a_result_becomes_markup() -> None:
     evil = "</script><script>alert(1)</script>&<blink>"
-    text = page([results(cell("failed", evil, op="torch.<marquee>x", family='a"b'), target="<center>t")], {})
+    text = page(
+        [results(cell("failed", evil, op="torch.<marquee>x", family='a"b'), target="<center>t")], {}
+    )
     assert "alert(1)</script>" not in text
     assert not {"blink", "marquee", "center"} & {tag for tag, _ in Page(text).tags}
     assert evil in data(text)["texts"]
 
 
 def test_reasons_failures_and_lacks_are_counted_by_cause() -> None:
-    cells = [cell("xfailed", "torch's formula", op=f"torch.op{number}", entries=("unary:gauge",)) for number in range(3)]
-    cells += [cell("lacking", "target runtime lacks jvp", check="jvp", dtype=dtype) for dtype in ("float32", "float64")]
+    cells = [
+        cell("xfailed", "torch's formula", op=f"torch.op{number}", entries=("unary:gauge",))
+        for number in range(3)
+    ]
+    cells += [
+        cell("lacking", "target runtime lacks jvp", check="jvp", dtype=dtype)
+        for dtype in ("float32", "float64")
+    ]
     cells += [cell("vacuous", "nothing was compared", check="jacrev")]
     view = _view("run0", results(*cells))
     assert list(view.reasons) == [("torch's formula", 3, 3, "vjp", "unary:gauge")]
@@ -92,9 +119,16 @@ def test_an_empty_run_makes_a_page() -> None:
 
 def test_two_runs_are_compared_cell_by_cell() -> None:
     first = results(cell(), cell(check="jvp"), cell(check="vmap"))
-    second = results(cell("failed", "wrong"), cell(check="jvp"), cell(check="hessian"), target="torch")
+    second = results(
+        cell("failed", "wrong"), cell(check="jvp"), cell(check="hessian"), target="torch"
+    )
     found = side_by_side([first, second])
-    assert (found.names, found.table, found.only, found.common) == (("runtime", "torch"), [(("passed", "failed"), 1)], (1, 1), 2)
+    assert (found.names, found.table, found.only, found.common) == (
+        ("runtime", "torch"),
+        [(("passed", "failed"), 1)],
+        (1, 1),
+        2,
+    )
     assert "runtime beside torch" in page([first, second], {})
 
 
@@ -132,23 +166,38 @@ def test_shards_of_different_matrices_are_different_runs(tmp_path: Path) -> None
     assert "1/2, 2/2" not in (tmp_path / "out/index.html").read_text()
 
 
-def test_a_shard_that_stands_in_two_files_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shard_that_stands_in_two_files_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one, again = (write(tmp_path / f"{name}.jsonl", cell(), shard="1/2") for name in ("1", "again"))
     assert run("--results", one, again, "--out", tmp_path / "out/index.html") == 2
-    assert "shard 1/2 of runtime on cpu stands in two files; give each shard once" in capsys.readouterr().err
+    assert (
+        "shard 1/2 of runtime on cpu stands in two files; give each shard once"
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "out").exists()
 
 
 def test_rules_that_no_cell_ran_are_named() -> None:
     rules = ["cos vjp self", "sin batch", "sin jvp", "sin vjp self"]
-    ran = results(cell(rules=("sin batch", "sin vjp self")), cell(check="vmap", rules=("sin batch",)), rules=rules)
+    ran = results(
+        cell(rules=("sin batch", "sin vjp self")),
+        cell(check="vmap", rules=("sin batch",)),
+        rules=rules,
+    )
     text = page([ran], {})
-    assert "jvp: 1 that no cell ran" in text and "vjp: 1 that no cell ran" in text and "batch: 1 that" not in text
+    assert (
+        "jvp: 1 that no cell ran" in text
+        and "vjp: 1 that no cell ran" in text
+        and "batch: 1 that" not in text
+    )
     assert '<td class="mono">sin batch</td><td class="n">2</td>' in text and "cos vjp self" in text
     assert 'class="rules"' not in page([results(cell())], {})
 
 
-def test_the_newest_whole_run_is_taken_when_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_whole_run_is_taken_when_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / ".cache/matrix/results-torch-cpu.jsonl", cell(op="torch.whole"))
     write(tmp_path / ".cache/matrix/results-torch-cpu-part.jsonl", cell(op="torch.part"))
@@ -156,13 +205,17 @@ def test_the_newest_whole_run_is_taken_when_none_is_named(tmp_path: Path, monkey
     assert "torch.whole" in (tmp_path / "report/index.html").read_text()
 
 
-def test_without_results_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_results_it_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert run() == 2
     assert "run `pytest generated_tests` first" in capsys.readouterr().err
 
 
-def test_a_broken_coverage_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_coverage_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".cache/gen").mkdir(parents=True)
     (tmp_path / ".cache/gen/coverage.json").write_text("{")
@@ -172,7 +225,12 @@ def test_a_broken_coverage_file_is_named(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_whole_matrix_fits_a_page_of_a_few_megabytes() -> None:
     cells = [
-        cell(op=f"torch.nn.functional.op{number}", check=f"vmap_of_check{check}", dtype=dtype, family=f"family{number % 20}")
+        cell(
+            op=f"torch.nn.functional.op{number}",
+            check=f"vmap_of_check{check}",
+            dtype=dtype,
+            family=f"family{number % 20}",
+        )
         for number in range(640)
         for check in range(50)
         for dtype in ("float64", "complex128")
@@ -181,7 +239,9 @@ def test_the_whole_matrix_fits_a_page_of_a_few_megabytes() -> None:
 
 
 def test_loops_are_listed_by_op_beside_those_of_another_target() -> None:
-    ours = results(cell(loops={"aten.histc.default": 2}), cell(check="jvp", loops={"aten.histc.default": 3}))
+    ours = results(
+        cell(loops={"aten.histc.default": 2}), cell(check="jvp", loops={"aten.histc.default": 3})
+    )
     theirs = results(cell(loops={"aten::histc": 1, "aten::put_": 4}), target="torch")
     found = _loops([ours, theirs])
     assert found.names == ["runtime on cpu, tier full", "torch on cpu, tier full"]
@@ -192,9 +252,15 @@ def test_loops_are_listed_by_op_beside_those_of_another_target() -> None:
     assert "torch on cpu" not in page([ours], {})
 
 
-def test_the_loops_of_the_other_target_are_read_from_its_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loops_of_the_other_target_are_read_from_its_last_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / ".cache/matrix/results-torch-cpu.jsonl", cell(loops={"aten::put_": 4}), target="torch")
+    write(
+        tmp_path / ".cache/matrix/results-torch-cpu.jsonl",
+        cell(loops={"aten::put_": 4}),
+        target="torch",
+    )
     assert run("--results", write(tmp_path / "ours.jsonl", cell())) == 0
     text = (tmp_path / "report/index.html").read_text()
     assert "4 in 1" in text and "torch on cpu, tier full" in text

@@ -6,9 +6,26 @@ import pytest
 
 from gen.checks.results import CellResult, ResultsError, Writer, default_path, read
 
-HEADER = {"target": "torch", "device": "cpu", "tier": "full", "torch": "2.13.0", "seed": "of the case's id"}
+HEADER = {
+    "target": "torch",
+    "device": "cpu",
+    "tier": "full",
+    "torch": "2.13.0",
+    "seed": "of the case's id",
+}
 CELL = CellResult(
-    "torch.sin-float64", "unary", "torch.sin", "float64", "vjp", {}, "passed", "", 0.01, 3, "test_unary.py::test_vjp[x]", loops={"a": 1}
+    "torch.sin-float64",
+    "unary",
+    "torch.sin",
+    "float64",
+    "vjp",
+    {},
+    "passed",
+    "",
+    0.01,
+    3,
+    "test_unary.py::test_vjp[x]",
+    loops={"a": 1},
 )
 
 
@@ -23,7 +40,11 @@ def path(tmp_path: Path) -> Path:
 def test_what_was_written_is_read(path: Path) -> None:
     results = read(path)
     assert results.cells == (CELL,)
-    assert (results.header["target"], results.end["wall_seconds"], results.counts()["passed"]) == ("torch", 1.5, 1)
+    assert (results.header["target"], results.end["wall_seconds"], results.counts()["passed"]) == (
+        "torch",
+        1.5,
+        1,
+    )
 
 
 def test_a_run_that_died_in_the_middle_of_a_line_leaves_the_lines_before(path: Path) -> None:
@@ -59,4 +80,7 @@ def test_a_file_without_header_is_none(path: Path) -> None:
 
 def test_the_default_place_tells_target_device_and_part() -> None:
     assert default_path("torch", "cuda:1").as_posix() == ".cache/matrix/results-torch-cuda_1.jsonl"
-    assert default_path("../x", "cpu", "1of2").as_posix() == ".cache/matrix/results-.._x-cpu-1of2.jsonl"
+    assert (
+        default_path("../x", "cpu", "1of2").as_posix()
+        == ".cache/matrix/results-.._x-cpu-1of2.jsonl"
+    )

@@ -15,7 +15,11 @@ from tests.report.made import cell, results
 
 
 def test_three_targets_stand_side_by_side() -> None:
-    runs = [results(cell(), cell(check="jvp")), results(cell("failed", "wrong"), target="torch"), results(cell(), target="inductor")]
+    runs = [
+        results(cell(), cell(check="jvp")),
+        results(cell("failed", "wrong"), target="torch"),
+        results(cell(), target="inductor"),
+    ]
     found = side_by_side(runs)
     assert found.names == ("runtime", "torch", "inductor")
     assert found.table == [(("passed", "failed", "passed"), 1)]
@@ -24,7 +28,10 @@ def test_three_targets_stand_side_by_side() -> None:
 
 
 def runs_of(*outcomes: str, seconds: float = 0.1) -> list[Results]:
-    return [results(cell(outcome, seconds=seconds), began=f"2026-11-{day:02}") for day, outcome in enumerate(outcomes, 1)]
+    return [
+        results(cell(outcome, seconds=seconds), began=f"2026-11-{day:02}")
+        for day, outcome in enumerate(outcomes, 1)
+    ]
 
 
 def test_what_began_to_fail_or_to_pass_is_named() -> None:
@@ -58,8 +65,16 @@ def test_a_history_has_only_runs_of_the_same_target_device_and_tier() -> None:
 
 
 def test_the_time_of_families_and_checks_is_summed() -> None:
-    view = _view("run0", results(cell(seconds=0.5), cell(dtype="float32", seconds=1.5), cell(check="jvp", seconds=0.25)))
-    assert [(kind, [(share.name, share.cells, share.seconds) for share in shares]) for kind, shares in view.shares] == [
+    view = _view(
+        "run0",
+        results(
+            cell(seconds=0.5), cell(dtype="float32", seconds=1.5), cell(check="jvp", seconds=0.25)
+        ),
+    )
+    assert [
+        (kind, [(share.name, share.cells, share.seconds) for share in shares])
+        for kind, shares in view.shares
+    ] == [
         ("family", [("unary", 3, 2.25)]),
         ("check", [("vjp", 2, 2.0), ("jvp", 1, 0.25)]),
     ]
@@ -79,7 +94,10 @@ def test_junit_has_a_case_for_each_cell_and_the_command_of_each_failure() -> Non
     }  # fmt: skip
     failure = suite.find("testcase/failure")
     assert failure is not None and failure.get("message") == "wrong \N{REPLACEMENT CHARACTER}<&"
-    assert failure.text == "pytest 't/test_unary.py::test_jvp[torch.sin-float64]' --target runtime --tier full --sample 2"
+    assert (
+        failure.text
+        == "pytest 't/test_unary.py::test_jvp[torch.sin-float64]' --target runtime --tier full --sample 2"
+    )
 
 
 def test_json_has_counts_failures_and_changes() -> None:
@@ -108,7 +126,22 @@ def test_the_command_writes_all_of_it(project: Path) -> None:
     for number, run in enumerate(runs_of("passed", "failed", "passed")):
         write(project / f"old/{number}.jsonl", run)
     now = write(project / "now.jsonl", results(cell("failed", "wrong"), began="2026-11-30"))
-    assert cli.main(["report", "--results", str(now), "--history", "old", "--junit", "j.xml", "--json", "r.json"]) == 0
+    assert (
+        cli.main(
+            [
+                "report",
+                "--results",
+                str(now),
+                "--history",
+                "old",
+                "--junit",
+                "j.xml",
+                "--json",
+                "r.json",
+            ]
+        )
+        == 0
+    )
     text = (project / "report/index.html").read_text()
     assert "4 runs; the last one" in text and "1 newly failing" in text and "1 flaky" in text
     assert ElementTree.parse(project / "j.xml").getroot().tag == "testsuites"
@@ -117,14 +150,20 @@ def test_the_command_writes_all_of_it(project: Path) -> None:
 
 def test_the_last_run_is_reported_even_if_it_was_narrowed(project: Path) -> None:
     write(project / ".cache/matrix/results-torch-cpu.jsonl", results(cell(op="torch.whole")))
-    part = write(project / ".cache/matrix/results-torch-cpu-part.jsonl", results(cell(op="torch.part")))
+    part = write(
+        project / ".cache/matrix/results-torch-cpu-part.jsonl", results(cell(op="torch.part"))
+    )
     (project / LAST).write_text(str(part))
     assert cli.main(["report", "--last"]) == 0
     assert "torch.part" in (project / "report/index.html").read_text()
 
 
-@pytest.mark.parametrize(("folder", "says"), [("gone", "it is no folder"), ("empty", "it has no results file")])
-def test_a_history_that_is_none_is_refused(project: Path, folder: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("folder", "says"), [("gone", "it is no folder"), ("empty", "it has no results file")]
+)
+def test_a_history_that_is_none_is_refused(
+    project: Path, folder: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (project / "empty").mkdir()
     now = write(project / "now.jsonl", results(cell()))
     assert cli.main(["report", "--results", str(now), "--history", folder]) == 2

@@ -19,28 +19,49 @@ from tests.reports.run import Outcome, outcomes
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.reports", usage=(__doc__ or "").partition("\n\n")[2])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.reports", usage=(__doc__ or "").partition("\n\n")[2]
+    )
     parser.add_argument("command", choices=["list", "show", "run", "page"])
     parser.add_argument("names", nargs="*")
     parser.add_argument("--on", choices=["torch", "runtime"], default="torch")
-    parser.add_argument("--compiled", action="store_true", help="run those that compile code too, which takes minutes")
+    parser.add_argument(
+        "--compiled",
+        action="store_true",
+        help="run those that compile code too, which takes minutes",
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     known = reports()
-    if unknown := set(options.names) - {key for entry in known for key in (entry.name, entry.number, entry.topic)}:
+    if unknown := set(options.names) - {
+        key for entry in known for key in (entry.name, entry.number, entry.topic)
+    }:
         parser.error(f"no such report, number or topic: {', '.join(sorted(unknown))}")
-    chosen = [entry for entry in known if not options.names or {entry.name, entry.number, entry.topic} & set(options.names)]
+    chosen = [
+        entry
+        for entry in known
+        if not options.names or {entry.name, entry.number, entry.topic} & set(options.names)
+    ]
     if options.command == "page":
         text = page(known)
-        print(text, end="") if options.out is None else options.out.write_text(text, encoding="utf-8")
+        print(text, end="") if options.out is None else options.out.write_text(
+            text, encoding="utf-8"
+        )
     elif options.command == "list":
         for entry in chosen:
             cell = noticed().get(entry.number) or f"no cell: {unnoticed()[entry.number]}"
-            print(f"{entry.number:7} {entry.name}; {', '.join(entry.links) or 'unreported'}; {cell}")
+            print(
+                f"{entry.number:7} {entry.name}; {', '.join(entry.links) or 'unreported'}; {cell}"
+            )
     elif options.command == "show":
         print("\n".join(program(entry) for entry in chosen))
     else:
-        return _run(chosen if options.compiled or options.names else [entry for entry in chosen if not entry.compiled], options.on)
+        return _run(
+            chosen
+            if options.compiled or options.names
+            else [entry for entry in chosen if not entry.compiled],
+            options.on,
+        )
     return 0
 
 
@@ -52,9 +73,16 @@ def _run(chosen: list[Report], side: str) -> int:
     def tell(result: Outcome) -> None:
         entry = entries[result.name]
         mended = side == "torch" and result.verdict == "right" and entry.is_here
-        wrong = side == "runtime" and result.verdict != "right" and not entry.kernel and not entry.runtime
+        wrong = (
+            side == "runtime"
+            and result.verdict != "right"
+            and not entry.kernel
+            and not entry.runtime
+        )
         surprises.extend([entry.number] if mended or wrong else [])
-        print(f"{entry.number:7} {result.name}: {result.verdict}{', which is new' if mended or wrong else ''}")
+        print(
+            f"{entry.number:7} {result.name}: {result.verdict}{', which is new' if mended or wrong else ''}"
+        )
         if result.verdict == "error" or len(chosen) < 30:
             print("    " + result.text.strip().replace("\n", "\n    "), flush=True)
 

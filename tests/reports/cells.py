@@ -30,9 +30,15 @@ class Cell:
 def noticed() -> dict[str, Cell]:
     """The cell that notices a report, by the report's number. A group of the file stands for each target."""
     found: dict[str, dict[str, str]] = _file()["noticed"]
-    return {number: Cell(name, target) for target, cells in found.items() for number, name in cells.items()}
+    return {
+        number: Cell(name, target)
+        for target, cells in found.items()
+        for number, name in cells.items()
+    }
 
 
 def unnoticed() -> dict[str, str]:
     """Why no cell notices a report, by the report's number."""
-    return {number: group["reason"] for group in _file()["unnoticed"] for number in group["reports"]}
+    return {
+        number: group["reason"] for group in _file()["unnoticed"] for number in group["reports"]
+    }

@@ -27,12 +27,20 @@ LIMITATIONS = (Path(__file__).parent / "limitations.md").read_text("utf-8")
 
 def page(entries: Iterable[Report]) -> str:
     """The page in Markdown: a section for each topic, in it one for each report."""
-    order = {module.__name__.rpartition(".")[2]: (module.__doc__ or "").strip() for module in topics()}
+    order = {
+        module.__name__.rpartition(".")[2]: (module.__doc__ or "").strip() for module in topics()
+    }
     names = list(order)
     parts = [HEAD]
-    for topic, group in groupby(sorted(entries, key=lambda entry: names.index(entry.topic)), key=lambda entry: entry.topic):
+    for topic, group in groupby(
+        sorted(entries, key=lambda entry: names.index(entry.topic)), key=lambda entry: entry.topic
+    ):
         title, _, text = order[topic].partition("\n\n")
-        parts += [f"## {title.removesuffix('.')}\n", *([f"{text}\n"] if text else []), *map(_section, group)]
+        parts += [
+            f"## {title.removesuffix('.')}\n",
+            *([f"{text}\n"] if text else []),
+            *map(_section, group),
+        ]
     return "\n".join([*parts, LIMITATIONS])
 
 
@@ -47,6 +55,13 @@ def _section(entry: Report) -> str:
         facts.append(f"`{cell.name}`{where} notices it")
     code = "\n".join(f"    {line}".rstrip() for line in statements(entry).splitlines())
     return (
-        "\n\n".join([f"### {entry.number}. {entry.title.removesuffix('.')}", "; ".join(facts) + ".", *filter(None, [entry.text]), code])
+        "\n\n".join(
+            [
+                f"### {entry.number}. {entry.title.removesuffix('.')}",
+                "; ".join(facts) + ".",
+                *filter(None, [entry.text]),
+                code,
+            ]
+        )
         + "\n"
     )

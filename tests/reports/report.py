@@ -93,9 +93,14 @@ def report(
     """
 
     def collect(function: Callable[[], Any]) -> Callable[[], Any]:
-        if function.__name__ in _COLLECTED and _COLLECTED[function.__name__].function.__module__ != function.__module__:
+        if (
+            function.__name__ in _COLLECTED
+            and _COLLECTED[function.__name__].function.__module__ != function.__module__
+        ):
             raise ValueError(f"two reports are called {function.__name__}")
-        _COLLECTED[function.__name__] = Report(number, links, kernel, raises, rtol, runtime, compiled, capability, function)
+        _COLLECTED[function.__name__] = Report(
+            number, links, kernel, raises, rtol, runtime, compiled, capability, function
+        )
         return function
 
     return collect
@@ -103,13 +108,18 @@ def report(
 
 @cache
 def topics() -> tuple[ModuleType, ...]:
-    return tuple(importlib.import_module(f"tests.reports.programs.{path.stem}") for path in sorted(FOLDER.glob("[a-z]*.py")))
+    return tuple(
+        importlib.import_module(f"tests.reports.programs.{path.stem}")
+        for path in sorted(FOLDER.glob("[a-z]*.py"))
+    )
 
 
 def reports() -> list[Report]:
     """All reports, by their numbers."""
     topics()
-    return sorted(_COLLECTED.values(), key=lambda r: [int(part) for part in r.number[1:].split(".")])
+    return sorted(
+        _COLLECTED.values(), key=lambda r: [int(part) for part in r.number[1:].split(".")]
+    )
 
 
 def program(entry: Report) -> str:
@@ -117,7 +127,9 @@ def program(entry: Report) -> str:
     body = statements(entry)
     used = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
     imports = [line for node in _imports(entry.topic) if (line := _narrowed(node, used))]
-    return "\n".join([*imports, "", body, 'print("actual  ", actual)', 'print("expected", expected)', ""])
+    return "\n".join(
+        [*imports, "", body, 'print("actual  ", actual)', 'print("expected", expected)', ""]
+    )
 
 
 def statements(entry: Report) -> str:
@@ -126,12 +138,28 @@ def statements(entry: Report) -> str:
     node = ast.parse(source).body[0]
     assert isinstance(node, ast.FunctionDef)
     last = node.body[-1]
-    if not (isinstance(last, ast.Return) and isinstance(last.value, ast.Tuple) and len(last.value.elts) == 2):
+    if not (
+        isinstance(last, ast.Return)
+        and isinstance(last.value, ast.Tuple)
+        and len(last.value.elts) == 2
+    ):
         raise ValueError(f"{entry.name} does not end in `return actual, expected`")
     lines = source.splitlines()
     body = lines[(node.body[0].end_lineno or 0) : last.lineno - 1]
-    pair = [ast.get_source_segment(source, value) or "" for value in last.value.elts]
-    return "\n".join([*textwrap.dedent("\n".join(body)).strip("\n").splitlines(), f"actual = {pair[0]}", f"expected = {pair[1]}"])
+    pair = [_expression(source, value) for value in last.value.elts]
+    return "\n".join(
+        [
+            *textwrap.dedent("\n".join(body)).strip("\n").splitlines(),
+            f"actual = {pair[0]}",
+            f"expected = {pair[1]}",
+        ]
+    )
+
+
+def _expression(source: str, node: ast.expr) -> str:
+    """The text of an expression, its further lines without the indentation that they have in common."""
+    first, *rest = (ast.get_source_segment(source, node) or "").splitlines()
+    return "\n".join([first, *textwrap.dedent("\n".join(rest)).splitlines()])
 
 
 @cache
@@ -144,17 +172,25 @@ def _imports(topic: str) -> tuple[ast.Import | ast.ImportFrom, ...]:
 
 def _narrowed(node: ast.Import | ast.ImportFrom, used: set[str]) -> str:
     """The import as a line, of the names that are used alone."""
-    names = [alias for alias in node.names if (alias.asname or alias.name.partition(".")[0]) in used]
+    names = [
+        alias for alias in node.names if (alias.asname or alias.name.partition(".")[0]) in used
+    ]
     if not names:
         return ""
-    return ast.unparse(ast.Import(names) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, names, node.level))
+    return ast.unparse(
+        ast.Import(names)
+        if isinstance(node, ast.Import)
+        else ast.ImportFrom(node.module, names, node.level)
+    )
 
 
 def same(actual: Any, expected: Any, rtol: float) -> bool:
     """Whether two answers are equal: in structure and shape, in what is not finite, and else to ``rtol`` of the largest element."""
     if isinstance(expected, (tuple, list)):
         return (
-            isinstance(actual, (tuple, list)) and len(actual) == len(expected) and all(map(same, actual, expected, [rtol] * len(expected)))
+            isinstance(actual, (tuple, list))
+            and len(actual) == len(expected)
+            and all(map(same, actual, expected, [rtol] * len(expected)))
         )
     if isinstance(expected, (float, complex)) and isinstance(actual, (int, float, complex)):
         actual, expected = torch.tensor(actual), torch.tensor(expected)
@@ -163,13 +199,20 @@ def same(actual: Any, expected: Any, rtol: float) -> bool:
     if actual.shape != expected.shape:
         return False
     wide = torch.complex128 if actual.is_complex() or expected.is_complex() else torch.float64
-    a, e = (torch.view_as_real(t.detach().resolve_conj().to(torch.complex128)) for t in (actual, expected))
+    a, e = (
+        torch.view_as_real(t.detach().resolve_conj().to(torch.complex128))
+        for t in (actual, expected)
+    )
     if wide is torch.float64:
         a, e = a[..., 0], e[..., 0]
     finite = e.isfinite()
-    if not torch.equal(a[~finite].nan_to_num(math.pi), e[~finite].nan_to_num(math.pi)) or not bool(a[finite].isfinite().all()):
+    if not torch.equal(a[~finite].nan_to_num(math.pi), e[~finite].nan_to_num(math.pi)) or not bool(
+        a[finite].isfinite().all()
+    ):
         return False
-    return not bool(finite.any()) or float((a - e)[finite].abs().max()) <= rtol * float(e[finite].abs().max())
+    return not bool(finite.any()) or float((a - e)[finite].abs().max()) <= rtol * float(
+        e[finite].abs().max()
+    )
 
 
 def by_process(entries: Iterable[Report]) -> Iterable[list[Report]]:

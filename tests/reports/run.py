@@ -44,10 +44,16 @@ def outcome(entry: Report) -> Outcome:
             exec(compile(program(entry), f"<{entry.name}>", "exec"), names)
     except Exception as error:
         return Outcome(entry.name, "error", f"{type(error).__name__}: {error}"[:1000])
-    return Outcome(entry.name, "right" if same(names["actual"], names["expected"], entry.rtol) else "wrong", said.getvalue()[:1000])
+    return Outcome(
+        entry.name,
+        "right" if same(names["actual"], names["expected"], entry.rtol) else "wrong",
+        said.getvalue()[:1000],
+    )
 
 
-def outcomes(entries: Iterable[Report], side: Side, each: Callable[[Outcome], object] = id) -> dict[str, Outcome]:
+def outcomes(
+    entries: Iterable[Report], side: Side, each: Callable[[Outcome], object] = id
+) -> dict[str, Outcome]:
     """The outcome of every report, by its name. A process that dies costs its report, and the rest go on in another."""
     found: dict[str, Outcome] = {}
     for group in by_process(entries):
@@ -64,8 +70,14 @@ def _process(names: list[str], side: Side) -> Iterator[Outcome]:
     command = [sys.executable, "-m", "tests.reports.run", side, *names]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, cwd=ROOT, env=environment)
-        out, said, how = ended.stdout, ended.stderr, f"the process ended with status {ended.returncode}"
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT, cwd=ROOT, env=environment
+        )
+        out, said, how = (
+            ended.stdout,
+            ended.stderr,
+            f"the process ended with status {ended.returncode}",
+        )
     except subprocess.TimeoutExpired as late:
         out = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
         said, how = "", f"the process took more than {TIMEOUT} s"

@@ -17,7 +17,8 @@ from tests.reports.report import LONGEST, Report, program, reports, same
 from tests.reports.run import ROOT, Outcome, Side, outcomes
 
 REPORTS = reports()
-QUICK = [entry for entry in REPORTS if not entry.compiled]  # `python -m tests.reports run --compiled` runs the others
+# `python -m tests.reports run --compiled` runs the others
+QUICK = [entry for entry in REPORTS if not entry.compiled]
 
 
 @cache
@@ -26,7 +27,9 @@ def answers(side: Side) -> dict[str, Outcome]:
 
 
 def test_numbers_are_distinct() -> None:
-    assert [number for number, count in Counter(entry.number for entry in REPORTS).items() if count > 1] == []
+    assert [
+        number for number, count in Counter(entry.number for entry in REPORTS).items() if count > 1
+    ] == []
 
 
 def test_the_page_of_findings_is_made_of_the_reports() -> None:
@@ -40,7 +43,9 @@ def test_a_report_is_a_short_program_that_says_why(entry: Report) -> None:
     assert len(source.splitlines()) < LONGEST
     assert "runtime" not in source and "tests." not in source
     assert entry.title.endswith(".") and entry.text
-    assert all(link.startswith("pytorch#") and link[len("pytorch#") :].isdigit() for link in entry.links)
+    assert all(
+        link.startswith("pytorch#") and link[len("pytorch#") :].isdigit() for link in entry.links
+    )
 
 
 def test_each_report_is_noticed_or_has_a_reason() -> None:
@@ -51,7 +56,10 @@ def test_cells_that_notice_are_expected_to_fail(capsys: pytest.CaptureFixture[st
     """An entry of the matrix says so; a run of the matrix on the target of the cell holds it to that."""
     assert cli.main(["list", "--known", "--all", "--json"]) == 0
     cases = json.loads(capsys.readouterr().out)["cases"]
-    targets = {f"xfail:{entry.name}": getattr(entry.spec, "target", None) for entry in load_plan(ROOT / "matrix.yaml").entries}
+    targets = {
+        f"xfail:{entry.name}": getattr(entry.spec, "target", None)
+        for entry in load_plan(ROOT / "matrix.yaml").entries
+    }
     failing = {
         Cell(case["id"].partition("::")[2], target)
         for case in cases
@@ -65,9 +73,13 @@ def test_cells_that_notice_are_expected_to_fail(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("entry", QUICK, ids=lambda entry: entry.name)
 def test_torch_is_still_wrong(entry: Report) -> None:
     if not entry.is_here:
-        pytest.skip(f"this machine has no {entry.capability}, whose kernel is the one that is wrong")
+        pytest.skip(
+            f"this machine has no {entry.capability}, whose kernel is the one that is wrong"
+        )
     got = answers("torch")[entry.name]
-    assert got.verdict != "right", f"torch {torch.__version__} mends {entry.number}: {', '.join(entry.links)}; remove the report"
+    assert got.verdict != "right", (
+        f"torch {torch.__version__} mends {entry.number}: {', '.join(entry.links)}; remove the report"
+    )
     assert (got.verdict == "error") == bool(entry.raises) and entry.raises in got.text, got.text
 
 
@@ -102,5 +114,7 @@ def test_the_runtime_is_right_where_no_kernel_is_wrong() -> None:
         (True, 1, False),
     ],
 )
-def test_answers_are_the_same_to_a_part_of_the_largest_element(actual: object, expected: object, equal: bool) -> None:
+def test_answers_are_the_same_to_a_part_of_the_largest_element(
+    actual: object, expected: object, equal: bool
+) -> None:
     assert same(actual, expected, 1e-4) is equal

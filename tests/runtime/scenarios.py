@@ -10,8 +10,12 @@ import runtime
 
 from .errors import told
 
-OURS = SimpleNamespace(tensor=runtime.tensor, autograd=runtime.autograd, graph=runtime.autograd.graph, name="runtime")
-TORCH = SimpleNamespace(tensor=torch.tensor, autograd=torch.autograd, graph=torch.autograd.graph, name="torch")
+OURS = SimpleNamespace(
+    tensor=runtime.tensor, autograd=runtime.autograd, graph=runtime.autograd.graph, name="runtime"
+)
+TORCH = SimpleNamespace(
+    tensor=torch.tensor, autograd=torch.autograd, graph=torch.autograd.graph, name="torch"
+)
 
 Scenario = Callable[[Any], Any]
 

@@ -43,7 +43,8 @@ def test_the_page_in_docs_is_current(name: str, tmp_path: Path) -> None:
     page = (ROOT / f"docs/{name}.md").read_text("utf-8")
     if f"with torch {torch.__version__.partition('+')[0]};" not in page:
         pytest.skip("the page was written with another version of torch")
-    fresh = [sys.executable, "-m", "runtime", name, "--out", str(tmp_path / "page.md")]  # other tests enter records of their own
+    # other tests enter records of their own
+    fresh = [sys.executable, "-m", "runtime", name, "--out", str(tmp_path / "page.md")]
     subprocess.run(fresh, check=True, capture_output=True, cwd=ROOT)
     assert page == (tmp_path / "page.md").read_text("utf-8"), "make docs writes it anew"
 
@@ -52,7 +53,10 @@ def test_the_page_in_docs_is_current(name: str, tmp_path: Path) -> None:
     ("name", "row"),
     [
         ("coverage", "| `sin.default` | pointwise | own |"),
-        ("records", "| `sin` | self: `g * conj(self.cos())` | self: `self_t * self.cos()` | `elementwise` |  |"),
+        (
+            "records",
+            "| `sin` | self: `g * conj(self.cos())` | self: `self_t * self.cos()` | `elementwise` |  |",
+        ),
         (
             "records",
             "| `select.int` | self: `kernels.select_backward(g, self_shape, dim, index)` | linear | `dims(1)` | inverse `aten.select",
@@ -68,7 +72,11 @@ def test_the_page_is_written_where_asked(name: str, row: str, tmp_path: Path) ->
 
 def test_every_record_of_atens_stands_on_its_page() -> None:
     page = records_page.markdown()
-    ops = [str(func).removeprefix("aten.").removesuffix(".default") for func in RECORDS if getattr(func, "namespace", "") == "aten"]
+    ops = [
+        str(func).removeprefix("aten.").removesuffix(".default")
+        for func in RECORDS
+        if getattr(func, "namespace", "") == "aten"
+    ]
     assert ops and not [name for name in ops if f"`{name}`" not in page]
 
 
@@ -80,7 +88,10 @@ def twice(g: Any) -> Any:
     ("formula", "shown"),
     [
         (lambda g, self: g * self, "g * self"),
-        (asking("g", "other")(lambda g, y: g if g.is_complex() else y), "g if g.is_complex() else other"),
+        (
+            asking("g", "other")(lambda g, y: g if g.is_complex() else y),
+            "g if g.is_complex() else other",
+        ),
         (asking("g", "other")(lambda g, *rest: rest[0](lambda g: g)), "rest[0](lambda g: g)"),
         ([lambda x: x, lambda g: -g][1], "-g"),
         (made_of("g / {}", lambda self: self + 1, lambda g: g), "g / (self + 1)"),

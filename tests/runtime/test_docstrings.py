@@ -15,7 +15,15 @@ import runtime.checkpoint
 import runtime.expanded_weights
 import runtime.per_sample
 
-MODULES = (runtime, runtime.func, runtime.autograd, runtime.checkpoint, runtime.expanded_weights, runtime.per_sample, runtime.aot)
+MODULES = (
+    runtime,
+    runtime.func,
+    runtime.autograd,
+    runtime.checkpoint,
+    runtime.expanded_weights,
+    runtime.per_sample,
+    runtime.aot,
+)
 FRONT_DOORS = {
     "runtime.func": "vmap grad grad_and_value vjp jvp jacrev jacfwd hessian linearize functionalize functional_call rearrange",
     "runtime.autograd": "backward grad",
@@ -36,11 +44,18 @@ def public(module: ModuleType) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "module, name", [(m, n) for m in MODULES for n in public(m) if examples(m, n)], ids=lambda v: getattr(v, "__name__", v)
+    "module, name",
+    [(m, n) for m in MODULES for n in public(m) if examples(m, n)],
+    ids=lambda v: getattr(v, "__name__", v),
 )
 def test_the_examples_of_a_docstring_give_what_they_show(module: ModuleType, name: str) -> None:
     for test in examples(module, name):
-        test.globs = {"torch": torch, "runtime": runtime, **vars(module), name: getattr(module, name)}
+        test.globs = {
+            "torch": torch,
+            "runtime": runtime,
+            **vars(module),
+            name: getattr(module, name),
+        }
         shown: list[str] = []
         doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=shown.append)
         assert not shown, "".join(shown)

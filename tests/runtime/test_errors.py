@@ -13,19 +13,35 @@ from .errors import first_sentence, told
 
 @pytest.mark.parametrize(
     "text",
-    ["Can't do it. Do that.", "Can't do it.\nDo", "Can't do it.Do that instead", "Can't do it", "Can't  do it.", "\nCan't do it\n\nDo"],
+    [
+        "Can't do it. Do that.",
+        "Can't do it.\nDo",
+        "Can't do it.Do that instead",
+        "Can't do it",
+        "Can't  do it.",
+        "\nCan't do it\n\nDo",
+    ],
 )
 def test_the_fault_is_told_by_the_first_sentence(text: str) -> None:
     assert first_sentence(text) == "Can't do it"
 
 
-@pytest.mark.parametrize("text", ["a torch.FloatTensor [2], at 0.5: x", "lib.f: `a=1` and .b() do not go together (yet)", "[1], i.e., one"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a torch.FloatTensor [2], at 0.5: x",
+        "lib.f: `a=1` and .b() do not go together (yet)",
+        "[1], i.e., one",
+    ],
+)
 def test_dots_within_names_and_numbers_end_no_sentence(text: str) -> None:
     assert first_sentence(f"{text}. And more. And more") == text
 
 
 def test_advice_makes_no_other_error() -> None:
-    assert told(RuntimeError("a leaf was written to. Clone it")) == told(RuntimeError("a leaf was written to. Use no_grad."))
+    assert told(RuntimeError("a leaf was written to. Clone it")) == told(
+        RuntimeError("a leaf was written to. Use no_grad.")
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,7 +66,9 @@ class TestMissingRule:
         with pytest.raises(MissingRule) as caught:
             torch.geqrf(x[None])[0].sum().backward()
         users, maintainers = str(caught.value).split(" For maintainers: ")
-        assert users.startswith("aten.geqrf.default has no vjp rule, so its gradient is not known: detach() the op's arguments")
+        assert users.startswith(
+            "aten.geqrf.default has no vjp rule, so its gradient is not known: detach() the op's arguments"
+        )
         assert users.endswith("or report the op.") and "runtime/rules" not in users
         assert "runtime/rules/" in maintainers and "docs/rules.md" in maintainers
 
@@ -63,8 +81,13 @@ class TestMissingRule:
             loss.backward()
 
     def test_of_a_tangent(self) -> None:
-        with pytest.raises(MissingRule, match=r"forward AD with igamma .* no jvp rule for its argument 'self' \(it has one for 'other'\)"):
+        with pytest.raises(
+            MissingRule,
+            match=r"forward AD with igamma .* no jvp rule for its argument 'self' \(it has one for 'other'\)",
+        ):
             func.jvp(torch.igamma, (torch.ones(2), torch.ones(2)), (torch.ones(2), torch.ones(2)))
 
     def test_of_a_batch(self) -> None:
-        assert "fallback_policy" in str(MissingRule(str(op_of(torch.ops.aten.geqrf.default).func), "batch"))
+        assert "fallback_policy" in str(
+            MissingRule(str(op_of(torch.ops.aten.geqrf.default).func), "batch")
+        )

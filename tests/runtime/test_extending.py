@@ -114,10 +114,15 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_modules_of_the_page_give_right_values(package: Path) -> None:
     programs = {name: textwrap.dedent(text) for name, text in PROGRAMS.items()}
-    runs = [f"exec(compile({text!r}, {name!r}, 'exec'), dict(globals()))" for name, text in programs.items()]
+    runs = [
+        f"exec(compile({text!r}, {name!r}, 'exec'), dict(globals()))"
+        for name, text in programs.items()
+    ]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(package), str(ROOT)))}
     program = [sys.executable, "-W", "error:.*has no batch rule", "-c", "\n".join([START, *runs])]
-    done = subprocess.run(program, cwd=package, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        program, cwd=package, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -137,7 +142,9 @@ def test_a_module_of_the_page_imports_torch_and_the_extension_surface_alone(name
 
 
 def test_the_surface_exports_what_it_names() -> None:
-    assert sorted(extend.__all__) == list(extend.__all__) and all(hasattr(extend, name) for name in extend.__all__)
+    assert sorted(extend.__all__) == list(extend.__all__) and all(
+        hasattr(extend, name) for name in extend.__all__
+    )
 
 
 torch.library.define("extending_tests::twice", "(Tensor x) -> Tensor")
@@ -151,15 +158,30 @@ torch.library.impl("extending_tests::twice", "CompositeExplicitAutograd")(lambda
             lambda: extend.pointwise("extending_tests::thrice", x=lambda: 3),
             "extending_tests::thrice .*Define it with torch.library",
         ),
-        (lambda: extend.pointwise("cosinus", self=lambda self: self), "no operator aten::cosinus in torch [0-9.+a-z]*$"),
-        (lambda: extend.pointwise("extending_tests::twice", input=lambda: 2), "vjp for 'input', which is no argument; its arguments are x"),
-        (lambda: extend.pointwise("extending_tests::twice", x=lambda y: y), "asks for 'y', which is neither an argument"),
+        (
+            lambda: extend.pointwise("cosinus", self=lambda self: self),
+            "no operator aten::cosinus in torch [0-9.+a-z]*$",
+        ),
+        (
+            lambda: extend.pointwise("extending_tests::twice", input=lambda: 2),
+            "vjp for 'input', which is no argument; its arguments are x",
+        ),
+        (
+            lambda: extend.pointwise("extending_tests::twice", x=lambda y: y),
+            "asks for 'y', which is neither an argument",
+        ),
         (
             lambda: extend.register("extending_tests::twice", vpj={}),
             "a record has no vpj; its parts are abstract, batch, commutes",
         ),
-        (lambda: extend.pointwise("sin", self=lambda self: self), r"aten.sin.default has two records.*from register\('sin', …\)"),
-        (lambda: extend.register("extending_tests::twice", places=1), "places is 1, which is not callable"),
+        (
+            lambda: extend.pointwise("sin", self=lambda self: self),
+            r"aten.sin.default has two records.*from register\('sin', …\)",
+        ),
+        (
+            lambda: extend.register("extending_tests::twice", places=1),
+            "places is 1, which is not callable",
+        ),
     ],
 )
 def test_a_mistake_is_refused_where_it_is_made(act: Any, message: str) -> None:
@@ -173,7 +195,9 @@ def test_an_op_without_a_record_is_named() -> None:
 
 
 def test_a_compiler_that_returns_nothing_is_named() -> None:
-    with pytest.raises(TypeError, match=r"a compiler returned None\. It takes a GraphModule and example inputs"):
+    with pytest.raises(
+        TypeError, match=r"a compiler returned None\. It takes a GraphModule and example inputs"
+    ):
         aot_function(torch.sin, lambda module, inputs: None)(torch.ones(3))  # type: ignore[arg-type, return-value]
 
 

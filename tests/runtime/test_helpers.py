@@ -19,12 +19,18 @@ from .rules import agreement
 
 class TestScenarios:
     def test_what_both_return_is_returned_as_plain_numbers(self) -> None:
-        found = scenarios.same(lambda lib: {"sum": lib.tensor([1.0, 2.0], requires_grad=True).sum(), "both": (1, [2])})
+        found = scenarios.same(
+            lambda lib: {"sum": lib.tensor([1.0, 2.0], requires_grad=True).sum(), "both": (1, [2])}
+        )
         assert found == {"sum": 3.0, "both": [1, [2]]}
 
     @pytest.mark.parametrize(
         "scenario",
-        [lambda lib: lib.name, lambda lib: lib.tensor([1.0 if lib.name == "torch" else 2.0]), lambda lib: [1 / (lib.name == "torch")]],
+        [
+            lambda lib: lib.name,
+            lambda lib: lib.tensor([1.0 if lib.name == "torch" else 2.0]),
+            lambda lib: [1 / (lib.name == "torch")],
+        ],
         ids=["texts", "numbers", "one error"],
     )
     def test_another_outcome_is_a_failure(self, scenario: Callable[[Any], Any]) -> None:
@@ -48,7 +54,9 @@ class TestViewScenarios:
         "scenario",
         [
             lambda lib: lib is view_scenarios.OURS,
-            lambda lib: lib.leaf(2).to(torch.float32 if lib is view_scenarios.OURS else torch.float64),
+            lambda lib: lib.leaf(2).to(
+                torch.float32 if lib is view_scenarios.OURS else torch.float64
+            ),
         ],
         ids=["values", "dtypes"],
     )
@@ -68,7 +76,9 @@ class TestViewScenarios:
 
 class TestFunctions:
     def test_the_classes_of_both_libraries_do_the_same_by_default(self) -> None:
-        functions.of_both(lambda base, autograd, x: autograd.grad(functions.made(base).apply(x).sum(), x))
+        functions.of_both(
+            lambda base, autograd, x: autograd.grad(functions.made(base).apply(x).sum(), x)
+        )
 
     @pytest.mark.parametrize(
         "program",
@@ -88,7 +98,12 @@ def test_another_gradient_than_torchs_is_a_failure(both: Callable[..., None]) ->
     both(lambda x: x.sin().sum(), torch.ones(2))
     with pytest.raises(AssertionError):
         both(
-            lambda x: (x if type(x) is torch.Tensor else x.detach() + x - x.detach() * 1 + 0 * x * x + x - x.detach()).sum(), torch.ones(2)
+            lambda x: (
+                x
+                if type(x) is torch.Tensor
+                else x.detach() + x - x.detach() * 1 + 0 * x * x + x - x.detach()
+            ).sum(),
+            torch.ones(2),
         )
 
 
@@ -103,8 +118,13 @@ def test_torchs_own_dual_tensors_are_the_oracle_of_forward_mode() -> None:
 class TestAgreement:
     @staticmethod
     def problem(reference: Callable[..., Any]) -> agreement.Problem:
-        inputs = (torch.tensor([0.5, 1.5], dtype=torch.float64), torch.tensor([2.0, 0.25], dtype=torch.float64))
-        return agreement.Problem(lambda x, y: ((x * y).sin(),), inputs, (0, 1), "sin of a product", reference)
+        inputs = (
+            torch.tensor([0.5, 1.5], dtype=torch.float64),
+            torch.tensor([2.0, 0.25], dtype=torch.float64),
+        )
+        return agreement.Problem(
+            lambda x, y: ((x * y).sin(),), inputs, (0, 1), "sin of a product", reference
+        )
 
     @pytest.mark.parametrize("check", agreement.CHECKS)
     def test_every_check_finds_a_wrong_function(self, check: str) -> None:
@@ -112,7 +132,9 @@ class TestAgreement:
         with pytest.raises(AssertionError, match="sin of a product"):
             agreement.check_problem(self.problem(lambda x, y: ((x * y).sin() * 1.001,)), [check])
 
-    def test_a_pushforward_by_transposing_the_pullback_is_that_of_forward_mode(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_pushforward_by_transposing_the_pullback_is_that_of_forward_mode(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def lacking(*args: Any) -> Any:
             raise NotImplementedError
 
@@ -127,7 +149,10 @@ class TestAgreement:
             torch.testing.assert_close(found, want)
 
     def test_samples_are_spread_over_all_that_there_are(self) -> None:
-        few, many = (agreement.problems("nn.functional.conv2d", torch.float64, limit=limit) for limit in (2, 100))
+        few, many = (
+            agreement.problems("nn.functional.conv2d", torch.float64, limit=limit)
+            for limit in (2, 100)
+        )
         assert len(few) == 2 < len(many)
         assert few[0].what == many[0].what
         assert few[1].what not in (many[0].what, many[1].what)
@@ -165,4 +190,8 @@ class TestCompare:
 
 def test_equal_of_the_boundary_tests_sees_values_and_numbers_of_results() -> None:
     assert equal((torch.ones(2), [1, None]), (torch.ones(2), [1, None]))
-    assert not equal(torch.ones(2), torch.zeros(2)) and not equal((1,), (1, 2)) and not equal([True], [False])
+    assert (
+        not equal(torch.ones(2), torch.zeros(2))
+        and not equal((1,), (1, 2))
+        and not equal([True], [False])
+    )

@@ -29,7 +29,10 @@ def _flags_of(t: torch.Tensor) -> str:
     raise AssertionError("no memory there")
 
 
-@pytest.mark.skipif(not _SETTING.exists() or "[never]" in _SETTING.read_text(), reason="this kernel gives no huge pages")
+@pytest.mark.skipif(
+    not _SETTING.exists() or "[never]" in _SETTING.read_text(),
+    reason="this kernel gives no huge pages",
+)
 def test_the_kernel_is_asked_for_large_pages_for_a_large_tensor_alone() -> None:
     large = empty_in_huge_pages((64, 1 << 20), torch.float32, CPU)
     assert " hg" in _flags_of(large)
@@ -73,7 +76,9 @@ G, X = torch.randn(200, 1, 64, 16, 16), torch.randn(200, 1, 32, 16, 16)
 
 
 @pytest.mark.parametrize("of", (_outer, _windows))
-def test_transforms_of_torch_pass_through_large_gradients(of: Callable[[torch.Tensor], Term]) -> None:
+def test_transforms_of_torch_pass_through_large_gradients(
+    of: Callable[[torch.Tensor], Term],
+) -> None:
     """As they do through small ones: what they wrap is not written to memory that they do not know."""
     one, two = torch.ones(()), torch.tensor([1.0, 2.0])
     plain = of(one).dense()
@@ -83,6 +88,12 @@ def test_transforms_of_torch_pass_through_large_gradients(of: Callable[[torch.Te
         return of(scale).dense().double().square().sum()
 
     expected = plain.double().square().sum()
-    torch.testing.assert_close(torch.func.vmap(total)(two), expected * two.double() ** 2, rtol=1e-4, atol=0)
-    torch.testing.assert_close(torch.func.jvp(total, (one,), (one,))[1], 2 * expected, rtol=1e-4, atol=0)
-    torch.testing.assert_close(torch.func.grad(total)(one).double(), 2 * expected, rtol=1e-4, atol=0)
+    torch.testing.assert_close(
+        torch.func.vmap(total)(two), expected * two.double() ** 2, rtol=1e-4, atol=0
+    )
+    torch.testing.assert_close(
+        torch.func.jvp(total, (one,), (one,))[1], 2 * expected, rtol=1e-4, atol=0
+    )
+    torch.testing.assert_close(
+        torch.func.grad(total)(one).double(), 2 * expected, rtol=1e-4, atol=0
+    )

@@ -13,15 +13,24 @@ from .errors import told
 
 
 def _torch_leaf(*shape: int) -> Any:
-    return torch.arange(1.0, 1.0 + torch.Size(shape).numel(), dtype=torch.float64).reshape(shape).clone().requires_grad_()
+    return (
+        torch.arange(1.0, 1.0 + torch.Size(shape).numel(), dtype=torch.float64)
+        .reshape(shape)
+        .clone()
+        .requires_grad_()
+    )
 
 
 def _our_leaf(*shape: int) -> Any:
     return runtime.wrap(_torch_leaf(*shape).detach(), True)
 
 
-TORCH = SimpleNamespace(leaf=_torch_leaf, tensor=torch.tensor, grad=torch.autograd.grad, plain=lambda t: t)
-OURS = SimpleNamespace(leaf=_our_leaf, tensor=runtime.tensor, grad=runtime.autograd.grad, plain=runtime.wrap)
+TORCH = SimpleNamespace(
+    leaf=_torch_leaf, tensor=torch.tensor, grad=torch.autograd.grad, plain=lambda t: t
+)
+OURS = SimpleNamespace(
+    leaf=_our_leaf, tensor=runtime.tensor, grad=runtime.autograd.grad, plain=runtime.wrap
+)
 Scenario = Callable[[Any], Any]
 
 

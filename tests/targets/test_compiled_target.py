@@ -45,9 +45,13 @@ def vmap_of_jvp(target: Any) -> Any:
 
 
 @pytest.mark.parametrize(("program", "stages"), [(vjp, ("vjp",)), (vmap_of_jvp, ("jvp", "vmap"))])
-def test_a_pipeline_is_one_graph_with_the_reference_s_results(target: Any, program: Any, stages: Any, graphs: Any) -> None:
+def test_a_pipeline_is_one_graph_with_the_reference_s_results(
+    target: Any, program: Any, stages: Any, graphs: Any
+) -> None:
     inputs = (
-        (X, X + 1, torch.ones_like(X), torch.ones(3, dtype=D)) if stages == ("vjp",) else (torch.stack([X, X]), torch.stack([X, X + 1]))
+        (X, X + 1, torch.ones_like(X), torch.ones(3, dtype=D))
+        if stages == ("vjp",)
+        else (torch.stack([X, X]), torch.stack([X, X + 1]))
     )
     compiled = target.pipeline(program(target), stages)
     before = graphs()
@@ -67,7 +71,9 @@ def test_what_one_graph_cannot_hold_is_an_error(target: Any) -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_compiled_op_is_differentiated_by_the_engine(target: Any, dynamic: bool, graphs: Any) -> None:
+def test_a_compiled_op_is_differentiated_by_the_engine(
+    target: Any, dynamic: bool, graphs: Any
+) -> None:
     before = graphs()
 
     def backward(xs: Any) -> Any:
@@ -81,7 +87,10 @@ def test_a_compiled_op_is_differentiated_by_the_engine(target: Any, dynamic: boo
 
 def test_the_innermost_backward_compiles_its_function(target: Any, graphs: Any) -> None:
     before = graphs()
-    g = target.pipeline(lambda *xs: target.backward(f, *xs)[1]((torch.ones_like(X), torch.ones(3, dtype=D))), ("backward",))
+    g = target.pipeline(
+        lambda *xs: target.backward(f, *xs)[1]((torch.ones_like(X), torch.ones(3, dtype=D))),
+        ("backward",),
+    )
     same(g(X, X + 1), Loop().vjp(f, X, X + 1)[1]((torch.ones_like(X), torch.ones(3, dtype=D))))
     assert graphs() == before + 1
 
@@ -93,9 +102,20 @@ def test_inductor_compiles_and_keeps_its_kernels_in_files(tmp_path: Path) -> Non
         "assert torch.allclose(y, x.sin() + 1)\n"
         "print(counters['inductor']['fxgraph_cache_hit'] + counters['aot_autograd']['autograd_cache_hit'])\n"
     )
-    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+    }
     found = [
-        subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        ).stdout
         for _ in range(2)
     ]
     assert [int(text) > 0 for text in found] == [False, True]

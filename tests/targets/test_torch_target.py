@@ -51,11 +51,17 @@ def test_a_trace_is_a_graph_that_runs_on_other_values(target: Any, dynamic: Any)
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("partition", ["default", "min_cut"])
-def test_a_joint_graph_gives_outputs_and_gradients(target: Any, partition: Any, dynamic: Any) -> None:
+def test_a_joint_graph_gives_outputs_and_gradients(
+    target: Any, partition: Any, dynamic: Any
+) -> None:
     args = (X.clone().requires_grad_(), X.clone())
     cotangents = (torch.ones_like(X), torch.ones(3, dtype=D))
-    outputs, gradients = target.joint(f, args, partition=partition, dynamic=dynamic)(args, cotangents)
-    expected_outputs, expected_gradients = Loop().joint(f, args, partition=partition, dynamic=dynamic)(args, cotangents)
+    outputs, gradients = target.joint(f, args, partition=partition, dynamic=dynamic)(
+        args, cotangents
+    )
+    expected_outputs, expected_gradients = Loop().joint(
+        f, args, partition=partition, dynamic=dynamic
+    )(args, cotangents)
     same(tuple(output.detach() for output in outputs), expected_outputs)
     same(gradients, expected_gradients)
 

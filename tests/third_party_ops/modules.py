@@ -25,10 +25,24 @@ MODULES: _SHAPES = {
     "lstm_cell": (lambda: nn.LSTMCell(3, 2), (4, 3)),
     "gru_cell": (lambda: nn.GRUCell(3, 2), (4, 3)),
     "attention": (lambda: nn.MultiheadAttention(4, 2, batch_first=True), (2, 3, 4)),
-    "encoder_layer": (lambda: nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True, norm_first=True), (2, 3, 4)),
-    "scored_layer": (lambda: nn.TransformerEncoderLayer(4, 2, 6, batch_first=True).eval(), (2, 3, 4)),
-    "decoder_layer": (lambda: nn.TransformerDecoderLayer(4, 2, 6, dropout=0.0, batch_first=True), (2, 3, 4)),
-    "mixed": (lambda: nn.Sequential(nn.Conv1d(2, 2, 2), nn.GELU(), nn.AvgPool1d(2), nn.Flatten(), nn.LazyLinear(2)), (3, 2, 5)),
+    "encoder_layer": (
+        lambda: nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True, norm_first=True),
+        (2, 3, 4),
+    ),
+    "scored_layer": (
+        lambda: nn.TransformerEncoderLayer(4, 2, 6, batch_first=True).eval(),
+        (2, 3, 4),
+    ),
+    "decoder_layer": (
+        lambda: nn.TransformerDecoderLayer(4, 2, 6, dropout=0.0, batch_first=True),
+        (2, 3, 4),
+    ),
+    "mixed": (
+        lambda: nn.Sequential(
+            nn.Conv1d(2, 2, 2), nn.GELU(), nn.AvgPool1d(2), nn.Flatten(), nn.LazyLinear(2)
+        ),
+        (3, 2, 5),
+    ),
 }
 _TWICE = ("decoder_layer",)  # called with the input as both arguments
 _THRICE = ("attention",)
@@ -62,17 +76,25 @@ def _samples(name: str) -> Callable[..., Iterator[Any]]:
     return samples
 
 
-linear, conv, batch_norm, batch_norm_of_running = map(_of, ("linear", "conv", "batch_norm", "batch_norm_of_running"))
-group_norm, layer_norm, rms_norm, prelu = map(_of, ("group_norm", "layer_norm", "rms_norm", "prelu"))
+linear, conv, batch_norm, batch_norm_of_running = map(
+    _of, ("linear", "conv", "batch_norm", "batch_norm_of_running")
+)
+group_norm, layer_norm, rms_norm, prelu = map(
+    _of, ("group_norm", "layer_norm", "rms_norm", "prelu")
+)
 rnn, lstm, gru, lstm_cell, gru_cell = map(_of, ("rnn", "lstm", "gru", "lstm_cell", "gru_cell"))
-attention, encoder_layer, decoder_layer, mixed = map(_of, ("attention", "encoder_layer", "decoder_layer", "mixed"))
+attention, encoder_layer, decoder_layer, mixed = map(
+    _of, ("attention", "encoder_layer", "decoder_layer", "mixed")
+)
 
 
 def masked_attention(x: Tensor, hidden: Tensor, *parameters: Tensor) -> Tensor:
     """The result of ``nn.MultiheadAttention`` without those keys where `hidden` is true. Where that hides all, attention is to nothing."""
     module = _skeleton("attention", x.dtype)
     names = [key for key, _ in module.named_parameters()]
-    result: Tensor = functional_call(module, dict(zip(names, parameters, strict=True)), (x, x, x), {"key_padding_mask": hidden})[0]
+    result: Tensor = functional_call(
+        module, dict(zip(names, parameters, strict=True)), (x, x, x), {"key_padding_mask": hidden}
+    )[0]
     return result
 
 
@@ -81,7 +103,9 @@ def scored_layer(x: Tensor, *parameters: Tensor) -> Tensor:
     module = _skeleton("scored_layer", x.dtype)
     names = [key for key, _ in module.named_parameters()]
     scores = torch.arange(9, dtype=x.dtype, device=x.device).reshape(3, 3).sin()
-    result: Tensor = functional_call(module, dict(zip(names, parameters, strict=True)), (x,), {"src_mask": scores})
+    result: Tensor = functional_call(
+        module, dict(zip(names, parameters, strict=True)), (x,), {"src_mask": scores}
+    )
     return result
 
 
@@ -89,7 +113,13 @@ def samples_of_masked_attention(dtype: torch.dtype, device: str) -> Iterator[Any
     """A mask that hides some keys, and one that hides all keys of one sample."""
     module = _skeleton("attention", dtype)
     for hidden in ([[False, True], [False, False]], [[True, True], [False, True]]):
-        yield {"args": [torch.randn(2, 2, 4, dtype=dtype, requires_grad=True), torch.tensor(hidden), *module.parameters()]}
+        yield {
+            "args": [
+                torch.randn(2, 2, 4, dtype=dtype, requires_grad=True),
+                torch.tensor(hidden),
+                *module.parameters(),
+            ]
+        }
 
 
 def __getattr__(name: str) -> Any:

@@ -36,11 +36,19 @@ shift_scale.register_autograd(_shift_scale_backward, setup_context=_shift_scale_
 
 
 @shift_scale.register_vmap
-def _(info: Any, in_dims: tuple[int | None, ...], x: Tensor, shift: Tensor, scale: float) -> tuple[Tensor, int]:
+def _(
+    info: Any, in_dims: tuple[int | None, ...], x: Tensor, shift: Tensor, scale: float
+) -> tuple[Tensor, int]:
     def front(t: Tensor, dim: int | None) -> Tensor:
-        return t.movedim(dim, 0) if dim is not None else t.unsqueeze(0).expand(info.batch_size, *t.shape)
+        return (
+            t.movedim(dim, 0)
+            if dim is not None
+            else t.unsqueeze(0).expand(info.batch_size, *t.shape)
+        )
 
-    return torch.ops.third_party.shift_scale(front(x, in_dims[0]).clone(), front(shift, in_dims[1]).clone(), scale), 0
+    return torch.ops.third_party.shift_scale(
+        front(x, in_dims[0]).clone(), front(shift, in_dims[1]).clone(), scale
+    ), 0
 
 
 # The same facts for this project's runtime: one line gives it the vjp, the jvp and the batching rule.

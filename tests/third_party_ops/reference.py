@@ -13,7 +13,9 @@ def shift_scale(x: Tensor, shift: Tensor, scale: float) -> Tensor:
 
 
 def log_cosh(x: Tensor) -> Tensor:
-    return torch.tensor([math.log(math.cosh(v)) for v in x.reshape(-1).tolist()], dtype=torch.float64).reshape(x.shape)
+    return torch.tensor(
+        [math.log(math.cosh(v)) for v in x.reshape(-1).tolist()], dtype=torch.float64
+    ).reshape(x.shape)
 
 
 def _each(f: Callable[..., float], *xs: Tensor) -> Tensor:
@@ -36,7 +38,9 @@ def power(x: Tensor, exponent: int, negate: bool = False) -> Tensor:
 def largest(x: Tensor) -> tuple[Tensor, Tensor]:
     rows = x.reshape(-1, x.shape[-1]).tolist()
     places = torch.tensor([row.index(max(row)) for row in rows]).reshape(*x.shape[:-1], 1)
-    return torch.tensor([max(row) for row in rows], dtype=torch.float64).reshape(places.shape), places
+    return torch.tensor([max(row) for row in rows], dtype=torch.float64).reshape(
+        places.shape
+    ), places
 
 
 def second_of_two(x: Tensor, y: Tensor) -> Tensor:

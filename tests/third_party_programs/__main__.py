@@ -23,11 +23,22 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.third_party_programs", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.third_party_programs", description=__doc__
+    )
     parser.add_argument("names", nargs="*", help="run these programs alone (default: all)")
-    parser.add_argument("--list", action="store_true", help="list the programs and the packages they need")
-    parser.add_argument("--rtol", type=float, default=1e-4, help="relative tolerance of all numbers but tokens (default 1e-4)")
-    parser.add_argument("--timeout", type=float, default=300, help="seconds for a program on one side (default 300)")
+    parser.add_argument(
+        "--list", action="store_true", help="list the programs and the packages they need"
+    )
+    parser.add_argument(
+        "--rtol",
+        type=float,
+        default=1e-4,
+        help="relative tolerance of all numbers but tokens (default 1e-4)",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=300, help="seconds for a program on one side (default 300)"
+    )
     options = parser.parse_args()
     unknown = set(options.names) - set(PROGRAMS)
     if unknown:
@@ -38,11 +49,17 @@ def main() -> int:
             continue
         missing = [p for p in packages if find_spec(p) is None]
         if options.list or missing:
-            print(f"{name:48} {'needs ' + ', '.join(packages) if options.list else 'not installed: ' + ', '.join(missing)}", flush=True)
+            print(
+                f"{name:48} {'needs ' + ', '.join(packages) if options.list else 'not installed: ' + ', '.join(missing)}",
+                flush=True,
+            )
             continue
         verdict, seconds = compared(name, options.rtol, options.timeout)
         ran, bad = ran + 1, bad + (not verdict.startswith("same"))
-        print(f"{name:48} {verdict:60} torch {seconds[0]:5.1f} s, runtime {seconds[1]:5.1f} s", flush=True)
+        print(
+            f"{name:48} {verdict:60} torch {seconds[0]:5.1f} s, runtime {seconds[1]:5.1f} s",
+            flush=True,
+        )
     if options.list:
         return 0
     print(f"{ran - bad} of {ran} programs give torch's numbers")
@@ -56,21 +73,45 @@ def compared(name: str, rtol: float, timeout: float) -> tuple[str, list[float]]:
         for side in ("torch", "runtime"):
             file, begin = Path(folder, side), time.perf_counter()
             runner = ["-m", "runtime"] if side == "runtime" else []
-            command = [sys.executable, *runner, "-m", "tests.third_party_programs.run", name, str(file)]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+            command = [
+                sys.executable,
+                *runner,
+                "-m",
+                "tests.third_party_programs.run",
+                name,
+                str(file),
+            ]
+            environment = {
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": str(ROOT),
+                "HF_HUB_OFFLINE": "1",
+            }
             try:
-                done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout)
+                done = subprocess.run(
+                    command,
+                    cwd=ROOT,
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=timeout,
+                )
             except subprocess.TimeoutExpired:
                 return f"{side}: more than {timeout:g} s", [0.0, 0.0]
             seconds.append(time.perf_counter() - begin)
             if done.returncode:
-                return f"fails on {side}: {(done.stderr.strip().splitlines() or ['?'])[-1][:200]}", [*seconds, 0.0]
+                return (
+                    f"fails on {side}: {(done.stderr.strip().splitlines() or ['?'])[-1][:200]}",
+                    [*seconds, 0.0],
+                )
             results.append(torch.load(file))
     try:
         torch.testing.assert_close(results[1], results[0], rtol=rtol, atol=rtol / 10)
     except AssertionError as error:
         return f"differs: {' '.join(str(error).split())[:200]}", seconds
-    exact = all(torch.equal(a, b) for a, b in zip(*results, strict=True) if isinstance(a, torch.Tensor))
+    exact = all(
+        torch.equal(a, b) for a, b in zip(*results, strict=True) if isinstance(a, torch.Tensor)
+    )
     return f"same{', bit for bit' if exact else ''} ({len(results[0])} tensors)", seconds
 
 

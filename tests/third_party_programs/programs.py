@@ -25,7 +25,9 @@ def program(*packages: str) -> Callable[[Program], Program]:
     return enter
 
 
-def trained(model: nn.Module, loss_of: Any, steps: int = 4, optimizer_class: Any = torch.optim.Adam) -> list[Any]:
+def trained(
+    model: nn.Module, loss_of: Any, steps: int = 4, optimizer_class: Any = torch.optim.Adam
+) -> list[Any]:
     """Losses of some steps, the last gradients and the parameters."""
     optimizer = optimizer_class(model.parameters(), lr=1e-2)
     seen: list[Any] = []
@@ -42,13 +44,25 @@ def trained(model: nn.Module, loss_of: Any, steps: int = 4, optimizer_class: Any
 def gpt2_trains_and_generates() -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=32, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=1))
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=50,
+            n_positions=32,
+            n_embd=16,
+            n_layer=2,
+            n_head=2,
+            bos_token_id=0,
+            eos_token_id=1,
+        )
+    )
     tokens = torch.randint(2, 50, (2, 12))
     seen = trained(model, lambda m: m(tokens, labels=tokens).loss)
     model.eval()
     greedy = model.generate(tokens[:, :4], max_new_tokens=8, do_sample=False, pad_token_id=1)
     torch.manual_seed(3)
-    sampled = model.generate(tokens[:, :4], max_new_tokens=8, do_sample=True, top_k=10, pad_token_id=1)
+    sampled = model.generate(
+        tokens[:, :4], max_new_tokens=8, do_sample=True, top_k=10, pad_token_id=1
+    )
     return [*seen, greedy, sampled]
 
 
@@ -56,7 +70,12 @@ def gpt2_trains_and_generates() -> Any:
 def bert_classifies() -> Any:
     from transformers import BertConfig, BertForSequenceClassification
 
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
     model = BertForSequenceClassification(BertConfig(vocab_size=50, num_labels=3, **sizes))
     tokens, labels = torch.randint(0, 50, (4, 10)), torch.tensor([0, 1, 2, 1])
     return trained(model, lambda m: m(tokens, labels=labels).loss)
@@ -68,7 +87,13 @@ def a_saved_model_is_loaded_and_draws_nothing() -> Any:
 
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 32}
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "intermediate_size": 32,
+    }
     model = LlamaForCausalLM(LlamaConfig(vocab_size=50, **sizes))
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
@@ -83,8 +108,20 @@ def lora_adapts_a_model() -> Any:
     from peft import LoraConfig, get_peft_model
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    base = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=32, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=1))
-    model = get_peft_model(base, LoraConfig(r=2, target_modules=["c_attn"], lora_dropout=0.1, fan_in_fan_out=True))
+    base = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=50,
+            n_positions=32,
+            n_embd=16,
+            n_layer=1,
+            n_head=2,
+            bos_token_id=0,
+            eos_token_id=1,
+        )
+    )
+    model = get_peft_model(
+        base, LoraConfig(r=2, target_modules=["c_attn"], lora_dropout=0.1, fan_in_fan_out=True)
+    )
     tokens = torch.randint(0, 50, (2, 12))
     return trained(model, lambda m: m(input_ids=tokens, labels=tokens).loss)
 
@@ -100,7 +137,9 @@ def an_exact_gaussian_process_is_fitted() -> Any:
             self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
 
         def forward(self, x: Any) -> Any:
-            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+            return gpytorch.distributions.MultivariateNormal(
+                self.mean_module(x), self.covar_module(x)
+            )
 
     x = torch.linspace(0, 1, 20)
     y = (6 * x).sin() + 0.1 * torch.randn(20)
@@ -143,7 +182,9 @@ def a_neural_ode_is_trained_by_its_adjoint() -> Any:
             return self.net(y**3)
 
     start, times = torch.tensor([[2.0, 0.0]]), torch.linspace(0, 1, 5)
-    return trained(Field(), lambda f: odeint_adjoint(f, start, times, method="dopri5").abs().mean(), steps=2)
+    return trained(
+        Field(), lambda f: odeint_adjoint(f, start, times, method="dopri5").abs().mean(), steps=2
+    )
 
 
 @program("einops")
@@ -152,8 +193,13 @@ def patches_are_rearranged() -> Any:
     from einops.layers.torch import Rearrange
 
     images = torch.randn(2, 3, 8, 8)
-    model = nn.Sequential(Rearrange("b c (h p) (w q) -> b (h w) (p q c)", p=4, q=4), nn.Linear(48, 5))
-    return trained(model, lambda m: reduce(rearrange(m(images), "b n d -> (b n) d"), "n d -> d", "max").pow(2).sum())
+    model = nn.Sequential(
+        Rearrange("b c (h p) (w q) -> b (h w) (p q c)", p=4, q=4), nn.Linear(48, 5)
+    )
+    return trained(
+        model,
+        lambda m: reduce(rearrange(m(images), "b n d -> (b n) d"), "n d -> d", "max").pow(2).sum(),
+    )
 
 
 @program("torchmetrics")
@@ -192,7 +238,9 @@ def a_posterior_is_inferred() -> Any:
         b = pyro.param("b", torch.tensor(15.0), constraint=constraints.positive)
         pyro.sample("fairness", Beta(a, b))
 
-    inference = pyro.infer.SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), loss=pyro.infer.Trace_ELBO())
+    inference = pyro.infer.SVI(
+        model, guide, pyro.optim.Adam({"lr": 0.01}), loss=pyro.infer.Trace_ELBO()
+    )
     losses = [inference.step(data) for _ in range(20)]
     return torch.tensor(losses), pyro.param("a").detach(), pyro.param("b").detach()
 
@@ -222,7 +270,12 @@ def a_trainer_fits_a_module() -> Any:
 
     model = Module()
     rows = torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", gradient_clip_val=0.5, **quiet)
     trainer.fit(model, torch.utils.data.DataLoader(rows, batch_size=8, shuffle=True))
     return [*model.seen, *(p.detach() for p in model.parameters())]
@@ -246,7 +299,9 @@ def a_unet_learns_noise() -> Any:
     clean, noise, times = torch.randn(2, 1, 8, 8), torch.randn(2, 1, 8, 8), torch.tensor([3, 40])
     noisy = scheduler.add_noise(clean, noise, times)
     # The gradient of an attention's key bias is zero except for rounding (1e-10). Adam would scale that up to whole steps.
-    return trained(model, lambda m: nn.functional.mse_loss(m(noisy, times).sample, noise), 2, torch.optim.SGD)
+    return trained(
+        model, lambda m: nn.functional.mse_loss(m(noisy, times).sample, noise), 2, torch.optim.SGD
+    )
 
 
 @program("accelerate")
@@ -257,7 +312,9 @@ def an_accelerator_accumulates_gradients() -> Any:
     model = nn.Linear(4, 1)
     rows = torch.utils.data.TensorDataset(torch.randn(16, 4), torch.randn(16, 1))
     loader = torch.utils.data.DataLoader(rows, batch_size=4)
-    model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
+    model, optimizer, loader = accelerator.prepare(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), loader
+    )
     seen = []
     for x, y in loader:
         with accelerator.accumulate(model):

@@ -15,5 +15,8 @@ if __name__ == "__main__":
     results = PROGRAMS[name][1]()
     installed = sys.modules.get("runtime")
     if installed is not None:  # a process without the drop-in reads the file
-        results = [installed.unwrap(t.detach().clone()) if isinstance(t, torch.Tensor) else t for t in results]
+        results = [
+            installed.unwrap(t.detach().clone()) if isinstance(t, torch.Tensor) else t
+            for t in results
+        ]
     torch.save(list(results), file)

@@ -16,7 +16,21 @@ class PlainTarget:
     """Offers `forward`, `vjp`, `backward` and `grad`. What it lacks it names, and need not define."""
 
     name = "plain"
-    lacks = frozenset(("jvp", "vmap", "jacrev", "jacfwd", "hessian", "functionalize", "trace", "joint", "compiled", "export", "saved")) | {
+    lacks = frozenset(
+        (
+            "jvp",
+            "vmap",
+            "jacrev",
+            "jacfwd",
+            "hessian",
+            "functionalize",
+            "trace",
+            "joint",
+            "compiled",
+            "export",
+            "saved",
+        )
+    ) | {
         "linearize",
         "dual",
         "jit",
@@ -31,14 +45,26 @@ class PlainTarget:
     def forward(self, f: Flat) -> Flat:
         return f
 
-    def vjp(self, f: Flat, *primals: Any) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
+    def vjp(
+        self, f: Flat, *primals: Any
+    ) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
         with torch.enable_grad():
             # Without a copy: a primal that an outer vjp tracks must stay part of its graph.
-            tracked = [primal.view_as(primal) if primal.requires_grad else primal.detach().requires_grad_() for primal in primals]
+            tracked = [
+                primal.view_as(primal) if primal.requires_grad else primal.detach().requires_grad_()
+                for primal in primals
+            ]
             outputs = f(*tracked)
 
         def pullback(cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
-            return torch.autograd.grad(outputs, tracked, cotangents, create_graph=True, allow_unused=True, materialize_grads=True)
+            return torch.autograd.grad(
+                outputs,
+                tracked,
+                cotangents,
+                create_graph=True,
+                allow_unused=True,
+                materialize_grads=True,
+            )
 
         return outputs, pullback
 

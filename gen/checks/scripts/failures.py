@@ -57,7 +57,9 @@ def first(case: Case, found: list[Found]) -> Script:
     if not found:
         raise NoScript("nothing is compared on this sample")
     reasons: dict[str, None] = {}
-    shown = list(_written(case, sorted(found, key=lambda one: (one[2] is None, _size(one[0]))), reasons))
+    shown = list(
+        _written(case, sorted(found, key=lambda one: (one[2] is None, _size(one[0]))), reasons)
+    )
     if not shown:
         raise NoScript("; ".join(reasons))
     return next((one for one in shown if one.differs), shown[0])

@@ -40,7 +40,14 @@ def tensor(x: Tensor) -> str:
     """Python text that makes `x`, with its dtype and its strides."""
     if x.layout is not torch.strided:
         raise NoScript(f"an argument is {x.layout}")
-    repeated = next((dim for dim, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)) if size > 1 and stride == 0), None)
+    repeated = next(
+        (
+            dim
+            for dim, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True))
+            if size > 1 and stride == 0
+        ),
+        None,
+    )
     if repeated is not None:
         return f"{tensor(x.narrow(repeated, 0, 1))}.expand({value(tuple(x.shape))})"
     text = _compact(x)

@@ -24,16 +24,48 @@ from gen.checks.seeds import stable_seed
 Tensor = torch.Tensor
 _SOURCES = {
     "torch": {
-        "torch.func": ("functionalize", "grad", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "vjp", "vmap"),
+        "torch.func": (
+            "functionalize",
+            "grad",
+            "hessian",
+            "jacfwd",
+            "jacrev",
+            "jvp",
+            "linearize",
+            "vjp",
+            "vmap",
+        ),
         "torch.fx.experimental.proxy_tensor": ("make_fx",),
-        "functorch.compile": ("aot_function", "default_partition", "min_cut_rematerialization_partition", "nop"),
+        "functorch.compile": (
+            "aot_function",
+            "default_partition",
+            "min_cut_rematerialization_partition",
+            "nop",
+        ),
     },
     "runtime": {
-        "runtime.func": ("functionalize", "grad", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "vjp", "vmap"),
-        "runtime.aot": ("aot_function", "default_partition", "make_fx", "min_cut_rematerialization_partition", "nop"),
+        "runtime.func": (
+            "functionalize",
+            "grad",
+            "hessian",
+            "jacfwd",
+            "jacrev",
+            "jvp",
+            "linearize",
+            "vjp",
+            "vmap",
+        ),
+        "runtime.aot": (
+            "aot_function",
+            "default_partition",
+            "make_fx",
+            "min_cut_rematerialization_partition",
+            "nop",
+        ),
     },
 }
-_EAGER = {"engine_vjp": "backward", "dual_jvp": "dual"}  # helpers that call the engine of torch, by the stages that they stand for
+# helpers that call the engine of torch, by the stages that they stand for
+_EAGER = {"engine_vjp": "backward", "dual_jvp": "dual"}
 _COMPILED = ("aot_eager", "inductor")  # torch.compile of the whole program
 _WHY = {
     "loop": "transforms one by one: a loop of single calls for vmap, torch's plain engine for derivatives",
@@ -79,11 +111,15 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a, b) and a.stride() == b.stride()
 
 
-def _with(case: Case, comparison: Comparison, word: str, inputs: Sequence[Tensor], in_full: bool = False) -> Script:
+def _with(
+    case: Case, comparison: Comparison, word: str, inputs: Sequence[Tensor], in_full: bool = False
+) -> Script:
     """The program on `inputs`. `in_full`: what is right stands there as values, which must be those for `inputs`."""
     target = case.target.name
     if target not in _SOURCES and target not in _COMPILED:
-        raise NoScript(f"there are programs for the targets {', '.join([*_SOURCES, *_COMPILED])}, not for {target}")
+        raise NoScript(
+            f"there are programs for the targets {', '.join([*_SOURCES, *_COMPILED])}, not for {target}"
+        )
     tracer = Tracer()
     names = [f"x{k}" for k in range(len(inputs))]
     tracer.skip("x", len(names) - 1)
@@ -91,17 +127,29 @@ def _with(case: Case, comparison: Comparison, word: str, inputs: Sequence[Tensor
     shown = _shown(comparison)
     with _as_no_script(), whole_functions():
         actual = _actual(tracer, comparison, names, inputs, used, shown, target)
-        expected = _literal(comparison, shown, word) if in_full else _expected(tracer, comparison, word, names, inputs, used, shown)
+        expected = (
+            _literal(comparison, shown, word)
+            if in_full
+            else _expected(tracer, comparison, word, names, inputs, used, shown)
+        )
     lines = [heading(case), "import torch"]
     lines += [f"import {module}" for module in sorted(tracer.modules)]
     for module, offered in _SOURCES["torch" if target in _COMPILED else target].items():
         if some := sorted(used.intersection(offered)):
             lines.append(f"from {module} import {', '.join(some)}")
     lines += [HELPERS[name].rstrip() for name in HELPERS if name in used]
-    lines += [""] + [f"{name} = {literals.tensor(x)}" for name, x in zip(names, inputs, strict=True)]
+    lines += [""] + [
+        f"{name} = {literals.tensor(x)}" for name, x in zip(names, inputs, strict=True)
+    ]
     seed = f"torch.manual_seed({stable_seed(comparison.program.seed)})"
-    both = [[seed, *part] if comparison.sample.facts.random else part for part in (expected, actual)]
-    lines += [f"# right: {_WHY.get(word, f'the reference {word} of the matrix')}", *both[0], 'print("expected", expected)']
+    both = [
+        [seed, *part] if comparison.sample.facts.random else part for part in (expected, actual)
+    ]
+    lines += [
+        f"# right: {_WHY.get(word, f'the reference {word} of the matrix')}",
+        *both[0],
+        'print("expected", expected)',
+    ]
     lines += [f"# {_asked(comparison, target)}", *both[1], 'print("actual  ", actual)']
     text = "\n".join(lines) + "\n"
     return Script(text, _differs(text))
@@ -120,7 +168,9 @@ def _as_no_script() -> Iterator[None]:
     except NoScript:
         raise
     except Exception as error:
-        raise NoScript(f"the program fails while it is written down: {type(error).__name__}: {error}") from error
+        raise NoScript(
+            f"the program fails while it is written down: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _asked(comparison: Comparison, target: str) -> str:
@@ -159,7 +209,13 @@ def _written(tracer: Tracer, found: Sequence[Any], shown: int | None, name: str)
 
 
 def _actual(
-    tracer: Tracer, comparison: Comparison, names: Sequence[str], inputs: Sequence[Tensor], used: set[str], shown: int | None, target: str
+    tracer: Tracer,
+    comparison: Comparison,
+    names: Sequence[str],
+    inputs: Sequence[Tensor],
+    used: set[str],
+    shown: int | None,
+    target: str,
 ) -> list[str]:
     stages = Written(tracer)
     f = comparison.program.over(stages)
@@ -168,18 +224,28 @@ def _actual(
         name, outputs = tracer.function(f, given)
         text = tracer.assign(f'torch.compile({name}, backend="{target}")({", ".join(names)})')
         one = len(outputs) == 1
-        found: Sequence[Any] = [tracer.named(text if one else f"{text}[{k}]", o) for k, o in enumerate(outputs)]
+        found: Sequence[Any] = [
+            tracer.named(text if one else f"{text}[{k}]", o) for k, o in enumerate(outputs)
+        ]
     else:
         found = f(*given)
     lines = _written(tracer, found, shown, "actual")
     if target == "runtime" and (eager := _EAGER.keys() & stages.used):
-        raise NoScript(f"the stage {_EAGER[min(eager)]} on the runtime needs its drop-in; run the cell on target torch")
+        raise NoScript(
+            f"the stage {_EAGER[min(eager)]} on the runtime needs its drop-in; run the cell on target torch"
+        )
     used |= stages.used
     return lines
 
 
 def _expected(
-    tracer: Tracer, comparison: Comparison, word: str, names: Sequence[str], inputs: Sequence[Tensor], used: set[str], shown: int | None
+    tracer: Tracer,
+    comparison: Comparison,
+    word: str,
+    names: Sequence[str],
+    inputs: Sequence[Tensor],
+    used: set[str],
+    shown: int | None,
 ) -> list[str]:
     if word not in _WHY:
         raise NoScript(f"the reference {word} has no text")
@@ -189,7 +255,9 @@ def _expected(
     for name, x in zip(names, inputs, strict=True):
         double = torch.complex128 if x.is_complex() else torch.float64
         narrow = wide and (x.is_floating_point() or x.is_complex()) and x.dtype is not double
-        given.append(tracer.named(f"{name}.to({double})" if narrow else name, x.to(double) if narrow else x))
+        given.append(
+            tracer.named(f"{name}.to({double})" if narrow else name, x.to(double) if narrow else x)
+        )
     found = comparison.program.over(stages)(*given)
     if wide and comparison.expected is not None and len(comparison.expected) == len(found):
         pairs = zip(found, comparison.expected, strict=True)
@@ -229,6 +297,8 @@ def run(text: str) -> dict[str, Any]:
             exec(compile(re.sub(r"^#.*$", "", text, flags=re.MULTILINE), "<script>", "exec"), names)
     except Exception as error:
         if "expected" not in names:
-            raise NoScript(f"the text that was written does not run: {type(error).__name__}: {error}") from error
+            raise NoScript(
+                f"the text that was written does not run: {type(error).__name__}: {error}"
+            ) from error
         names.pop("actual", None)
     return names

@@ -34,21 +34,39 @@ def of_call(case: Case, sample: Sample, kind: type[Exception] | None, match: str
     op, modules = _named(case, sample)
     tracer = Tracer()
     names = [f"x{place}" for place in range(len(sample.inputs))]
-    args, kwargs = sample.rebuild([tracer.named(name, x) for name, x in zip(names, sample.inputs, strict=True)])
-    given = ", ".join(["", *map(text_of, args), *(f"{name}={text_of(value)}" for name, value in kwargs.items())])
+    args, kwargs = sample.rebuild(
+        [tracer.named(name, x) for name, x in zip(names, sample.inputs, strict=True)]
+    )
+    given = ", ".join(
+        ["", *map(text_of, args), *(f"{name}={text_of(value)}" for name, value in kwargs.items())]
+    )
     if kind is not None:
         matching = f", with a message that matches {match!r}" if match else ""
-        right, expected = "what the matrix names as the error of this call", repr(f"{kind.__name__}{matching}")
+        right, expected = (
+            "what the matrix names as the error of this call",
+            repr(f"{kind.__name__}{matching}"),
+        )
     elif case.row.get("reference"):
         reference, further = _at(case.row["reference"])
         modules |= further
         right, expected = "the op's own reference", f"tried({reference}{given})"
     else:
         right, expected = "a value, for the matrix has this call as a sample of the op", '"a value"'
-    lines = [heading(case), *(f"import {module}" for module in sorted({"torch", *modules})), _TRIED.rstrip(), ""]
-    lines += [f"{name} = {literals.tensor(x)}" for name, x in zip(names, sample.inputs, strict=True)]
+    lines = [
+        heading(case),
+        *(f"import {module}" for module in sorted({"torch", *modules})),
+        _TRIED.rstrip(),
+        "",
+    ]
+    lines += [
+        f"{name} = {literals.tensor(x)}" for name, x in zip(names, sample.inputs, strict=True)
+    ]
     lines += [f"# right: {right}", f"expected = {expected}", 'print("expected", repr(expected))']
-    lines += ["# the op itself, called directly", f"actual = tried({op}{given})", 'print("actual  ", repr(actual))']
+    lines += [
+        "# the op itself, called directly",
+        f"actual = tried({op}{given})",
+        'print("actual  ", repr(actual))',
+    ]
     text = "\n".join(lines) + "\n"
     return Script(text, _shows(text, kind, match))
 

@@ -39,11 +39,17 @@ class Written:
 
     def _reverse(self, transform: str, f: Callable[..., Values], primals: Values) -> Any:
         name, outputs = self.tracer.function(f, primals)
-        pair = self.tracer.assign(f"{self.word(transform)}({', '.join([name, *map(text_of, primals)])})", "r")
+        pair = self.tracer.assign(
+            f"{self.word(transform)}({', '.join([name, *map(text_of, primals)])})", "r"
+        )
         shown = self._outputs(f"{pair}[0]", outputs)
 
         def pullback(cotangents: Sequence[Any]) -> Values:
-            given = text_of(cotangents[0]) if len(outputs) == 1 else arguments([text_of(c) for c in cotangents])
+            given = (
+                text_of(cotangents[0])
+                if len(outputs) == 1
+                else arguments([text_of(c) for c in cotangents])
+            )
             found: Values = self.tracer.results(f"{pair}[1]({given})", tuple(primals))
             return found
 
@@ -60,24 +66,37 @@ class Written:
     def dual(self, f: Callable[..., Values], primals: Values, tangents: Values) -> Any:
         return self._forward_mode("dual_jvp", f, primals, tangents)
 
-    def _forward_mode(self, transform: str, f: Callable[..., Values], primals: Values, tangents: Values) -> Any:
+    def _forward_mode(
+        self, transform: str, f: Callable[..., Values], primals: Values, tangents: Values
+    ) -> Any:
         name, outputs = self.tracer.function(f, primals)
-        both = ", ".join([name, *(arguments([text_of(x) for x in xs]) for xs in (primals, tangents))])
+        both = ", ".join(
+            [name, *(arguments([text_of(x) for x in xs]) for xs in (primals, tangents))]
+        )
         pair = self.tracer.assign(f"{self.word(transform)}({both})", "r")
         return self._outputs(f"{pair}[0]", outputs), self._outputs(f"{pair}[1]", outputs)
 
     def linearize(self, f: Callable[..., Values], *primals: Any) -> Any:
         name, outputs = self.tracer.function(f, primals)
-        pair = self.tracer.assign(f"{self.word('linearize')}({', '.join([name, *map(text_of, primals)])})", "r")
+        pair = self.tracer.assign(
+            f"{self.word('linearize')}({', '.join([name, *map(text_of, primals)])})", "r"
+        )
 
         def push(tangents: Sequence[Any]) -> Values:
-            return self._outputs(self.tracer.assign(f"{pair}[1]({', '.join(map(text_of, tangents))})"), outputs)
+            return self._outputs(
+                self.tracer.assign(f"{pair}[1]({', '.join(map(text_of, tangents))})"), outputs
+            )
 
         return self._outputs(f"{pair}[0]", outputs), push
 
-    def vmap(self, f: Callable[..., Values], in_dims: tuple[int | None, ...]) -> Callable[..., Values]:
+    def vmap(
+        self, f: Callable[..., Values], in_dims: tuple[int | None, ...]
+    ) -> Callable[..., Values]:
         def g(*args: Any) -> Values:
-            first = [a if d is None else a.detach().as_subclass(Tensor).select(d, 0) for a, d in zip(args, in_dims, strict=True)]
+            first = [
+                a if d is None else a.detach().as_subclass(Tensor).select(d, 0)
+                for a, d in zip(args, in_dims, strict=True)
+            ]
             size = next(a.shape[d] for a, d in zip(args, in_dims, strict=True) if d is not None)
             name, outputs = self.tracer.function(f, [a.as_subclass(Tensor) for a in first])
             call = f"{self.word('vmap')}({name}, in_dims={value(in_dims)})({', '.join(map(text_of, args))})"
@@ -95,7 +114,9 @@ class Written:
 
         return g
 
-    def _jacobian(self, transform: str, f: Callable[..., Values], argnums: tuple[int, ...]) -> Callable[..., Any]:
+    def _jacobian(
+        self, transform: str, f: Callable[..., Values], argnums: tuple[int, ...]
+    ) -> Callable[..., Any]:
         def g(*args: Any) -> Any:
             name, outputs = self.tracer.function(f, args)
             if transform == "hessian" and self.name == "loop" and len(outputs) > 1:
@@ -110,7 +131,10 @@ class Written:
 
             places = range(len(argnums))
             if transform == "hessian":
-                return tuple(tuple(tuple(block(k, o, (i, j)) for j in places) for i in places) for k, o in enumerate(outputs))
+                return tuple(
+                    tuple(tuple(block(k, o, (i, j)) for j in places) for i in places)
+                    for k, o in enumerate(outputs)
+                )
             return tuple(tuple(block(k, o, (i,)) for i in places) for k, o in enumerate(outputs))
 
         return g
@@ -124,29 +148,49 @@ class Written:
     def hessian(self, f: Callable[..., Values], argnums: tuple[int, ...]) -> Callable[..., Any]:
         return self._jacobian("hessian", f, argnums)
 
-    def _around(self, make: Callable[[str, Sequence[Any]], str], f: Callable[..., Values]) -> Callable[..., Values]:
+    def _around(
+        self, make: Callable[[str, Sequence[Any]], str], f: Callable[..., Values]
+    ) -> Callable[..., Values]:
         """A transform whose result is called as `f` is. `make`: its text, from that of `f` and the arguments."""
 
         def g(*args: Any) -> Values:
             name, outputs = self.tracer.function(f, args)
-            return self._outputs(self.tracer.assign(f"{make(name, args)}({', '.join(map(text_of, args))})", pure=False), outputs)
+            return self._outputs(
+                self.tracer.assign(
+                    f"{make(name, args)}({', '.join(map(text_of, args))})", pure=False
+                ),
+                outputs,
+            )
 
         return g
 
     def functionalize(self, f: Callable[..., Values]) -> Callable[..., Values]:
         return self._around(lambda name, _: f"{self.word('functionalize')}({name})", f)
 
-    def trace(self, f: Callable[..., Values], args: Sequence[Any], *, dynamic: bool) -> Callable[..., Values]:
+    def trace(
+        self, f: Callable[..., Values], args: Sequence[Any], *, dynamic: bool
+    ) -> Callable[..., Values]:
         mode = "symbolic" if dynamic else "real"
         examples = ", ".join(map(text_of, args))
-        run = self._around(lambda name, _: f'{self.word("make_fx")}({name}, tracing_mode="{mode}")({examples})', f)
+        run = self._around(
+            lambda name, _: f'{self.word("make_fx")}({name}, tracing_mode="{mode}")({examples})', f
+        )
         run.graph = True  # type: ignore[attr-defined]  # a harness asks whether there is one
         return run
 
-    def compiled(self, f: Callable[..., Values], *, partition: str, dynamic: bool) -> Callable[..., Values]:
-        cut = {"default": "default_partition", "min_cut": "min_cut_rematerialization_partition"}[partition]
+    def compiled(
+        self, f: Callable[..., Values], *, partition: str, dynamic: bool
+    ) -> Callable[..., Values]:
+        cut = {"default": "default_partition", "min_cut": "min_cut_rematerialization_partition"}[
+            partition
+        ]
         self.used |= {"aot_function", cut, "nop"}
-        return self._around(lambda name, _: f"aot_function({name}, nop, nop, partition_fn={cut}, dynamic={dynamic})", f)
+        return self._around(
+            lambda name, _: (
+                f"aot_function({name}, nop, nop, partition_fn={cut}, dynamic={dynamic})"
+            ),
+            f,
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name in _WITHOUT_TEXT:
@@ -154,7 +198,17 @@ class Written:
         raise AttributeError(name)
 
 
-_WITHOUT_TEXT = ("joint", "export", "saved", "per_sample", "per_sample_answer", "jit", "part", "session", "training")
+_WITHOUT_TEXT = (
+    "joint",
+    "export",
+    "saved",
+    "per_sample",
+    "per_sample_answer",
+    "jit",
+    "part",
+    "session",
+    "training",
+)
 
 
 class Plain(Written):
@@ -167,8 +221,14 @@ class Plain(Written):
     def word(self, transform: str) -> str:
         if transform in ("jacrev", "jacfwd"):
             transform = "jacobian"
-        by_differences = self.differences and transform in ("vjp", "engine_vjp", "jvp") and len(self.tracer.scopes) == 1
-        found = "one_by_one" if transform == "vmap" else f"engine_{transform.removeprefix('engine_')}"
+        by_differences = (
+            self.differences
+            and transform in ("vjp", "engine_vjp", "jvp")
+            and len(self.tracer.scopes) == 1
+        )
+        found = (
+            "one_by_one" if transform == "vmap" else f"engine_{transform.removeprefix('engine_')}"
+        )
         if by_differences:
             found = "jvp_by_differences" if transform == "jvp" else "vjp_by_differences"
         self.used.add(found)
@@ -183,10 +243,14 @@ class Plain(Written):
     def functionalize(self, f: Callable[..., Values]) -> Callable[..., Values]:
         return f
 
-    def trace(self, f: Callable[..., Values], args: Sequence[Any], *, dynamic: bool) -> Callable[..., Values]:
+    def trace(
+        self, f: Callable[..., Values], args: Sequence[Any], *, dynamic: bool
+    ) -> Callable[..., Values]:
         return f
 
-    def compiled(self, f: Callable[..., Values], *, partition: str, dynamic: bool) -> Callable[..., Values]:
+    def compiled(
+        self, f: Callable[..., Values], *, partition: str, dynamic: bool
+    ) -> Callable[..., Values]:
         return f
 
 

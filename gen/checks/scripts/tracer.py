@@ -16,7 +16,17 @@ from torch.utils import _pytree as pytree
 from gen.checks.scripts import literals
 
 Tensor = torch.Tensor
-_ASKING = {"size", "dim", "numel", "stride", "is_contiguous", "is_complex", "is_floating_point", "item", "tolist"}
+_ASKING = {
+    "size",
+    "dim",
+    "numel",
+    "stride",
+    "is_contiguous",
+    "is_complex",
+    "is_floating_point",
+    "item",
+    "tolist",
+}
 
 
 @dataclass
@@ -29,7 +39,11 @@ class Line:
     defines: bool = False
 
     def __str__(self) -> str:
-        return f"def {self.name}{self.expression}" if self.defines else f"{self.name} = {self.expression}"
+        return (
+            f"def {self.name}{self.expression}"
+            if self.defines
+            else f"{self.name} = {self.expression}"
+        )
 
     def uses(self, name: str) -> int:
         return len(re.findall(rf"\b{name}\b", self.expression))
@@ -50,9 +64,17 @@ class Scope:
             users = [other for other in later if other.uses(line.name)]
             if not users and line.pure:
                 del lines[place]
-            elif len(users) == 1 and users[0].uses(line.name) == 1 and _may_move(line, later, users[0]):
+            elif (
+                len(users) == 1
+                and users[0].uses(line.name) == 1
+                and _may_move(line, later, users[0])
+            ):
                 text = line.expression if _is_primary(line.expression) else f"({line.expression})"
-                users[0].expression = re.sub(rf"\b{line.name}\b", lambda _, text=text: text, users[0].expression)  # type: ignore[misc]
+                users[0].expression = re.sub(
+                    rf"\b{line.name}\b",
+                    lambda _, text=text: text,  # type: ignore[misc]
+                    users[0].expression,
+                )
                 del lines[place]
         return list(map(str, lines)), last.expression.split("\0")
 
@@ -62,13 +84,22 @@ _LONGEST = 110
 
 def _is_primary(text: str) -> bool:
     """Whether calls and indices may follow `text` without parentheses around it."""
-    return isinstance(ast.parse(text, mode="eval").body, ast.Call | ast.Attribute | ast.Name | ast.Subscript | ast.List | ast.Tuple)
+    return isinstance(
+        ast.parse(text, mode="eval").body,
+        ast.Call | ast.Attribute | ast.Name | ast.Subscript | ast.List | ast.Tuple,
+    )
 
 
 def _may_move(line: Line, later: Sequence[Line], user: Line) -> bool:
     between = later[: next(k for k, other in enumerate(later) if other is user)]
     short = len(line.expression) + len(user.expression) < _LONGEST
-    return line.pure and not line.defines and not user.defines and short and all(other.pure for other in between)
+    return (
+        line.pure
+        and not line.defines
+        and not user.defines
+        and short
+        and all(other.pure for other in between)
+    )
 
 
 class Tracer:
@@ -106,7 +137,9 @@ class Tracer:
             return self.named(name, like)
         return type(like)(self.named(f"{name}[{k}]", t) for k, t in enumerate(like))
 
-    def function(self, f: Callable[..., Any], values: Sequence[Tensor], scalar: bool = False) -> tuple[str, tuple[Any, ...]]:
+    def function(
+        self, f: Callable[..., Any], values: Sequence[Tensor], scalar: bool = False
+    ) -> tuple[str, tuple[Any, ...]]:
         """Write `f` as a function of one parameter for each of `values`. Returns its name and its results.
 
         A function with one result returns that, not a tuple. `scalar`: `f` itself does so.
@@ -127,7 +160,9 @@ class Tracer:
             return f"lambda {', '.join(parameters)}: {returned}", outputs
         name = self.name("f")
         inner = "".join(f"\n    {part}" for line in lines for part in line.splitlines())
-        self.scopes[-1].lines.append(Line(name, f"({', '.join(parameters)}):{inner}\n    return {returned}", defines=True))
+        self.scopes[-1].lines.append(
+            Line(name, f"({', '.join(parameters)}):{inner}\n    return {returned}", defines=True)
+        )
         return name, outputs
 
 
@@ -150,17 +185,31 @@ class Traced(torch.Tensor):
     text: str
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Iterable[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        cls,
+        func: Any,
+        types: Iterable[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         kwargs = kwargs or {}
         traced = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, Traced)]
         with torch._C.DisableTorchFunctionSubclass():
             plain_args, plain_kwargs = pytree.tree_map(_plain, (tuple(args), kwargs))
             found = func(*plain_args, **plain_kwargs)
         name = getattr(func, "__name__", "")
-        if not any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(found)) or name in _ASKING:
+        if (
+            not any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(found))
+            or name in _ASKING
+        ):
             return found
         tracer = traced[0].tracer
-        return _shown(tracer, _call(func, args, kwargs), found, "out" not in kwargs and not re.fullmatch(r"\w*[^_]_", name))
+        return _shown(
+            tracer,
+            _call(func, args, kwargs),
+            found,
+            "out" not in kwargs and not re.fullmatch(r"\w*[^_]_", name),
+        )
 
 
 @contextmanager
@@ -175,12 +224,19 @@ def whole_functions() -> Iterator[None]:
         if not traced:
             return call(*args, **kwargs)
         if "<" in cls.__qualname__:
-            raise literals.NoScript(f"the op calls {cls.__qualname__}, an autograd.Function that no module has by name")
+            raise literals.NoScript(
+                f"the op calls {cls.__qualname__}, an autograd.Function that no module has by name"
+            )
         with torch._C.DisableTorchFunctionSubclass():
             found = call(*map(_plain, args), **kwargs)
         tracer = traced[0].tracer
         tracer.modules.add(cls.__module__)
-        return _shown(tracer, f"{cls.__module__}.{cls.__qualname__}.apply({', '.join(map(text_of, args))})", found, True)
+        return _shown(
+            tracer,
+            f"{cls.__module__}.{cls.__qualname__}.apply({', '.join(map(text_of, args))})",
+            found,
+            True,
+        )
 
     base.apply = classmethod(apply)
     try:
@@ -193,7 +249,9 @@ def _shown(tracer: Tracer, expression: str, found: Any, pure: bool) -> Any:
     name = tracer.assign(expression, pure=pure)
     if isinstance(found, Tensor):
         return tracer.named(name, found)
-    parts = [tracer.named(f"{name}[{k}]", t) if isinstance(t, Tensor) else t for k, t in enumerate(found)]
+    parts = [
+        tracer.named(f"{name}[{k}]", t) if isinstance(t, Tensor) else t for k, t in enumerate(found)
+    ]
     return parts if type(found) is list else tuple(parts)
 
 

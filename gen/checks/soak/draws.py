@@ -16,7 +16,8 @@ LAYOUTS = ("contiguous", "transposed", "noncontiguous", "expanded")
 NUMBERS = ("whole", "halves", "as given")
 _DTYPES = ("float64", "float32", "complex128", "complex64", "int64", "bool", "bfloat16", "float16")
 _STAGES = ("vmap", "vjp", "jvp", "grad", "functionalize", "jacrev", "jacfwd", "hessian")
-_WIDE = frozenset(("jacrev", "jacfwd", "hessian"))  # their loops cost a call for each element, so one of them is enough
+# their loops cost a call for each element, so one of them is enough
+_WIDE = frozenset(("jacrev", "jacfwd", "hessian"))
 _SIZES = (1, 2, 3, *(0,) * 6)  # mostly as given
 
 
@@ -83,7 +84,9 @@ class Draw:
     def __str__(self) -> str:
         parts = [self.subject.name, self.dtype, str(Pipeline(self.stages)), f"sample {self.sample}"]
         parts += [self.layout] * (self.layout != "contiguous") + ["extreme values"] * self.extreme
-        parts += [f"{self.numbers} numbers"] * (self.numbers != "as given") + [f"sizes up to {self.size}"] * bool(self.size)
+        parts += [f"{self.numbers} numbers"] * (self.numbers != "as given") + [
+            f"sizes up to {self.size}"
+        ] * bool(self.size)
         return ", ".join(parts)
 
 
@@ -97,7 +100,12 @@ def draws(draw: st.DrawFn, subjects: Sequence[Subject]) -> Draw:
     """Any cell of one of `subjects`."""
     subject = draw(st.sampled_from(subjects))
     dtype = draw(st.sampled_from(subject.dtypes))
-    allowed = [s for s in _STAGES if s in ("vmap", "functionalize") or (dtype in subject.differentiable and not _is_for_reals(s, dtype))]
+    allowed = [
+        s
+        for s in _STAGES
+        if s in ("vmap", "functionalize")
+        or (dtype in subject.differentiable and not _is_for_reals(s, dtype))
+    ]
     stages = draw(st.lists(st.sampled_from(allowed), max_size=MOST_STAGES).filter(_affordable))
     extreme = draw(st.booleans()) and len(stages) <= 1
     return Draw(

@@ -57,7 +57,13 @@ def _pool(draw: Draw) -> list[Sample]:
     subject, wrapped = draw.subject, derivatives(draw.stages) > 0
     key = (subject.name, draw.dtype, wrapped)
     if key not in _pools:
-        made = candidates(make_op(subject.name, subject.row), subject.row, getattr(torch, draw.dtype), "cpu", wrapped)
+        made = candidates(
+            make_op(subject.name, subject.row),
+            subject.row,
+            getattr(torch, draw.dtype),
+            "cpu",
+            wrapped,
+        )
         _pools[key] = sorted(made, key=lambda sample: sample.numel)
         if len(_pools) > _POOLS:
             _pools.popitem(last=False)
@@ -72,7 +78,10 @@ def _sample(draw: Draw) -> Sample:
         raise Rejected("no sample is small enough")
     sample = fit[draw.sample % len(fit)]
     if draw.size or draw.numbers != "as given":
-        inputs = tuple(_simplified(x[tuple(slice(draw.size or None) for _ in x.shape)], draw.numbers) for x in sample.inputs)
+        inputs = tuple(
+            _simplified(x[tuple(slice(draw.size or None) for _ in x.shape)], draw.numbers)
+            for x in sample.inputs
+        )
         sample = replace(sample, inputs=inputs, memory={}, _facts=None)
     try:
         _ = sample.facts
@@ -96,7 +105,12 @@ def case_of(draw: Draw, target: Target) -> Case:
     """The cell under which the draw is reported."""
     subject = draw.subject
     cell = Cell(subject.name, draw.dtype, (), "full", ())
-    return Case(cell, "soak", Family(subject.family, {subject.name: subject.row} if subject.row else {}), target)
+    return Case(
+        cell,
+        "soak",
+        Family(subject.family, {subject.name: subject.row} if subject.row else {}),
+        target,
+    )
 
 
 def run(draw: Draw, target: Target, running: Callable[[bool], None]) -> Failure | None:
@@ -129,7 +143,11 @@ def run(draw: Draw, target: Target, running: Callable[[bool], None]) -> Failure 
 
 
 def _comparisons(draw: Draw, sample: Sample, target: Target) -> Iterator[tuple[Comparison, str]]:
-    axes = {"form": "functional", "layout": draw.layout, "values": "extreme" if draw.extreme else "ordinary"}
+    axes = {
+        "form": "functional",
+        "layout": draw.layout,
+        "values": "extreme" if draw.extreme else "ordinary",
+    }
     stages = draw.stages[::-1]
     rule = Rule() if draw.tolerance is None else Rule(*draw.tolerance)
     try:
@@ -142,7 +160,16 @@ def _comparisons(draw: Draw, sample: Sample, target: Target) -> Iterator[tuple[C
     except Exception as error:  # the reference refuses the program, with any error
         raise Rejected(str(error)) from None
     for program, label in made:
-        comparison = Comparison(target, sample.op.name, sample, program, stages, axes, rule, f"{program.label} {label}".strip())
+        comparison = Comparison(
+            target,
+            sample.op.name,
+            sample,
+            program,
+            stages,
+            axes,
+            rule,
+            f"{program.label} {label}".strip(),
+        )
         for word in _words(draw, sum(x.numel() for x in program.inputs)):
             yield comparison, word
 
@@ -151,14 +178,22 @@ def _words(draw: Draw, numel: int) -> list[str]:
     if not draw.stages:
         return ["float64"] if draw.extreme else ["float64", "reference"]
     precise = draw.dtype in ("float64", "complex128") and not draw.extreme
-    return ["loop", "numeric"] if precise and numel <= _NUMERIC and 1 <= derivatives(draw.stages) <= 2 else ["loop"]
+    return (
+        ["loop", "numeric"]
+        if precise and numel <= _NUMERIC and 1 <= derivatives(draw.stages) <= 2
+        else ["loop"]
+    )
 
 
 def _unless_known(failure: Failure) -> Failure | None:
     """The failure, unless the matrix expects it."""
     draw, error = failure.draw, failure.error
     known = (one for one in draw.subject.known if one.covers(draw.dtype, draw.stages))
-    return None if any(one.error is not None and one.error.expects(error) for one in known) else failure
+    return (
+        None
+        if any(one.error is not None and one.error.expects(error) for one in known)
+        else failure
+    )
 
 
 def text(failure: Failure, target: Target) -> Any:

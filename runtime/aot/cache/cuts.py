@@ -88,7 +88,9 @@ class Cache:
         with self._lock:
             self._forget()
 
-    def cut(self, partition: Partition, joint: Joint, options: Mapping[str, Any], dynamic: bool) -> _Modules:
+    def cut(
+        self, partition: Partition, joint: Joint, options: Mapping[str, Any], dynamic: bool
+    ) -> _Modules:
         """``partition(joint.module, None, **options)``, from the folder if it is there."""
         try:
             parts = parts_of_key(partition, joint, options, dynamic)

@@ -30,7 +30,18 @@ from ..capture.tangents import marked
 from ..partition.partitions import Partition, default_partition, min_cut_rematerialization_partition
 from ..partition.recompute import Again, again, flops, hint, policy_of
 
-_PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_PLAIN = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
 _OPERATORS = (operator, math, builtins, torch)
 
 
@@ -43,8 +54,9 @@ def versions() -> str:
     """The versions of all that decides on a cut, and the digest of this package's source."""
     source = digest_of_source(Path(__file__).parents[2])
     python = f"{platform.python_version()} {platform.machine()}"
-    return f"torch {torch.__version__} {torch.version.git_version}, numpy {numpy.__version__}, scipy {scipy.__version__}, {python}, " + (
-        f"runtime {source}"
+    return (
+        f"torch {torch.__version__} {torch.version.git_version}, numpy {numpy.__version__}, scipy {scipy.__version__}, {python}, "
+        + (f"runtime {source}")
     )
 
 
@@ -56,7 +68,9 @@ def digest_of_source(root: Path) -> str:
     return digest.hexdigest()
 
 
-def parts_of_key(partition: Partition, joint: Joint, options: Mapping[str, object], dynamic: bool) -> dict[str, str]:
+def parts_of_key(
+    partition: Partition, joint: Joint, options: Mapping[str, object], dynamic: bool
+) -> dict[str, str]:
     """The parts of the key by name, ``graph`` first. ``options``: the keywords of the call of ``partition``. ``NoKey`` if there is none."""
     name = _partition(partition, options)  # first, as it takes the least
     guards = joint.abstraction.guards() if joint.abstraction is not None else ""
@@ -114,7 +128,15 @@ def _graph(module: fx.GraphModule) -> Iterator[Any] | tuple[Any, ...]:
         if n.op == "call_function":
             why = again(n)
             facts += [why.name, flops(n) if why is Again.HIGH else 0]
-        described.append((n.op, _target(n, module), _literal(n.args, numbers), _literal(n.kwargs, numbers), *facts))
+        described.append(
+            (
+                n.op,
+                _target(n, module),
+                _literal(n.args, numbers),
+                _literal(n.kwargs, numbers),
+                *facts,
+            )
+        )
         numbers[n] = len(numbers)
     return tuple(described)
 
@@ -144,10 +166,22 @@ def _value(value: Any) -> object:
     if isinstance(value, torch.Tensor):
         shape = tuple(map(_size, value.shape))
         strides = tuple(map(_size, value.stride())) if value.layout is torch.strided else None
-        return str(value.dtype), str(value.device), str(value.layout), shape, strides, value.is_conj(), value.is_neg()
+        return (
+            str(value.dtype),
+            str(value.device),
+            str(value.layout),
+            shape,
+            strides,
+            value.is_conj(),
+            value.is_neg(),
+        )
     if isinstance(value, (list, tuple)):
         return tuple(map(_value, value))
-    return _size(value) if value is None or isinstance(value, (*SYMBOLIC, *_PLAIN)) else type(value).__qualname__
+    return (
+        _size(value)
+        if value is None or isinstance(value, (*SYMBOLIC, *_PLAIN))
+        else type(value).__qualname__
+    )
 
 
 def _size(size: Any) -> object:

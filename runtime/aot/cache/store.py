@@ -42,7 +42,8 @@ class Folder:
         except FileNotFoundError:
             return None
         found = _parsed(content)
-        with contextlib.suppress(OSError):  # somebody else's folder, or the entry was removed meanwhile
+        # somebody else's folder, or the entry was removed meanwhile
+        with contextlib.suppress(OSError):
             os.utime(path)
         return found
 
@@ -81,7 +82,11 @@ class Folder:
             known = _known(entry)
             if known is not None and now - known.st_mtime > _ABANDONED:
                 _remove(entry.path)
-        files = [(known.st_mtime, known.st_size, entry.path) for entry in self._files(_SUFFIX) if (known := _known(entry)) is not None]
+        files = [
+            (known.st_mtime, known.st_size, entry.path)
+            for entry in self._files(_SUFFIX)
+            if (known := _known(entry)) is not None
+        ]
         left = sum(size for _, size, _ in files) - self.max_bytes
         for _, size, path in sorted(files):
             if left <= 0:

@@ -19,7 +19,8 @@ from ...tape.values import edge_of
 from ..capture import opened
 from ..capture.subclasses import Layout, flattened, layout_of
 
-_Tensor, _STRIDED, _grad_enabled = torch.Tensor, torch.strided, torch.is_grad_enabled  # by one look-up each
+# by one look-up each
+_Tensor, _STRIDED, _grad_enabled = torch.Tensor, torch.strided, torch.is_grad_enabled
 _inference = torch.is_inference_mode_enabled
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _COMPLEX = frozenset((torch.complex32, torch.complex64, torch.complex128))
@@ -33,9 +34,14 @@ Kind = tuple[object, ...]
 Flags = tuple[tuple[int, bool], ...]
 
 
-def flatten(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[Sequence[object], pytree.TreeSpec | None]:
+def flatten(
+    args: tuple[object, ...], kwargs: dict[str, object]
+) -> tuple[Sequence[object], pytree.TreeSpec | None]:
     """The leaves of the arguments and their tree; None for the tree of plain positional arguments, which is at hand at no cost."""
-    if not kwargs and (_LEAVES.issuperset(map(type, args)) or all(type(a) in VALUES or type(a) in _LEAVES for a in args)):
+    if not kwargs and (
+        _LEAVES.issuperset(map(type, args))
+        or all(type(a) in VALUES or type(a) in _LEAVES for a in args)
+    ):
         return args, None
     return opened.flatten((args, kwargs))
 
@@ -72,7 +78,12 @@ class Call:
 
     def followed_by(self, more: Call) -> Call:
         """A call with the leaves of ``more`` as further arguments."""
-        return Call([*self.leaves, *more.leaves], [*self.plain, *more.plain], [*self.targets, *more.targets], [*self.kinds, *more.kinds])
+        return Call(
+            [*self.leaves, *more.leaves],
+            [*self.plain, *more.plain],
+            [*self.targets, *more.targets],
+            [*self.kinds, *more.kinds],
+        )
 
 
 def enter(given: Sequence[object], tracked: bool, dynamic: bool) -> Call | None:
@@ -90,11 +101,22 @@ def enter(given: Sequence[object], tracked: bool, dynamic: bool) -> Call | None:
             if v._level is not SESSION:
                 return None
             if tracked:
-                target = edge_of(v) if v._edge is not None or v._view is not None else v if v._req else None
+                target = (
+                    edge_of(v)
+                    if v._edge is not None or v._view is not None
+                    else v
+                    if v._req
+                    else None
+                )
                 if target is not None:
                     targets.append(target)
             x = plain[i] = v._inner
-        elif tracked and isinstance(x, _Tensor) and x.requires_grad and (x.grad_fn is None or _grad_enabled()):
+        elif (
+            tracked
+            and isinstance(x, _Tensor)
+            and x.requires_grad
+            and (x.grad_fn is None or _grad_enabled())
+        ):
             leaf: Tensor = as_leaf(x)  # type: ignore[assignment]
             target = leaves[i] = leaf
             targets.append(leaf)
@@ -137,12 +159,20 @@ def _fixed_kind(x: torch.Tensor, wanted: bool) -> Kind:
     if type(x) not in _PLAIN and (of_parts := layout_of(x)) is not None:
         return _composed_kind(x, wanted, of_parts, False)
     conj = dtype in _COMPLEX and x.is_conj()
-    return wanted, dtype, x.is_cpu or x.device, x.shape, strides, layout, conj, x.is_neg()  # the object of a device costs more
+    # the object of a device costs more
+    return wanted, dtype, x.is_cpu or x.device, x.shape, strides, layout, conj, x.is_neg()
 
 
 def _composed_kind(x: torch.Tensor, wanted: bool, layout: Layout, dynamic: bool) -> Kind:
     """The kind of a tensor that consists of others, which are plain."""
-    return wanted, x.dtype, x.device, x.layout, layout, *(kind_of(part, False, dynamic) for part in flattened(x))
+    return (
+        wanted,
+        x.dtype,
+        x.device,
+        x.layout,
+        layout,
+        *(kind_of(part, False, dynamic) for part in flattened(x)),
+    )
 
 
 def _order(x: torch.Tensor) -> tuple[object, ...] | None:

@@ -46,7 +46,13 @@ class Backward:
     """
 
     def __init__(
-        self, joint: Joint, forward: fx.GraphModule, backward: fx.GraphModule, compiler: Compiler, again: Compile, keep_primals: bool
+        self,
+        joint: Joint,
+        forward: fx.GraphModule,
+        backward: fx.GraphModule,
+        compiler: Compiler,
+        again: Compile,
+        keep_primals: bool,
     ) -> None:
         self.joint = joint
         self.module: fx.GraphModule | None = backward
@@ -64,7 +70,11 @@ class Backward:
         self.pullback = pullback_of(joint.module, joint.boundary, saved, keep_primals)
         self.saved_nodes = [*saved, *self.pullback.drawn]
         self.n_kept = len(self.saved_nodes)
-        if not keep_primals and not self.pullback.refused and not self.saved_primals.keys() >= set(self.pullback.primals):
+        if (
+            not keep_primals
+            and not self.pullback.refused
+            and not self.saved_primals.keys() >= set(self.pullback.primals)
+        ):
             self.pullback = Pullback(refused="it was compiled with keep_primals=False")
         self.reread = tuple(i for i in self.pullback.primals if i not in self.saved_primals)
         _give(forward, self.pullback.drawn)
@@ -73,20 +83,32 @@ class Backward:
         self.first_exposed = exposed  # of what the first derivative needs
         written = [i for i, x in enumerate(joint.boundary.inputs) if x.written or x.overwritten]
         risky = saved_of(forward.graph, joint.n_forward, joint.in_graph(written))
-        self.at_risk = (*risky, *(at for at, i in zip(kept, self.reread, strict=True) if i in written))
-        is_tensor = [isinstance(placeholders[joint.in_graph([i])[0]].meta["val"], torch.Tensor) for i in self.reread]
+        self.at_risk = (
+            *risky,
+            *(at for at, i in zip(kept, self.reread, strict=True) if i in written),
+        )
+        is_tensor = [
+            isinstance(placeholders[joint.in_graph([i])[0]].meta["val"], torch.Tensor)
+            for i in self.reread
+        ]
         self.exposed = (*exposed, *(at for at, shows in zip(kept, is_tensor, strict=True) if shows))
         self.watch = None if joint.layouts is None else Watch(joint, forward.graph)
         tangents = [None] * len(cotangents) if joint.layouts is None else joint.layouts.tangents
-        self.roots = [i for i, layout in enumerate(tangents) for _ in range(count([layout]))]  # of each cotangent in the graph
+        # of each cotangent in the graph
+        self.roots = [i for i, layout in enumerate(tangents) for _ in range(count([layout]))]
         self._run: Boxed | None = None
         self._partial: dict[int, Boxed] = {}
-        self._differentiable: dict[int | None, Callable[..., Any]] = {}  # by which cotangents are there
+        # by which cotangents are there
+        self._differentiable: dict[int | None, Callable[..., Any]] = {}
         self._lock = threading.Lock()
 
     def run(self, values: list[Any], present: int | None) -> Sequence[Any]:
         """The gradients. ``present``: bit ``i`` says whether there is a cotangent ``i``, else zeros stand for it; None: all are there."""
-        run = (self._run or self.compiled()) if present is None else (self._partial.get(present) or self.partial(present))
+        run = (
+            (self._run or self.compiled())
+            if present is None
+            else (self._partial.get(present) or self.partial(present))
+        )
         results: Sequence[Any] = run(values)
         return results
 
@@ -114,8 +136,12 @@ class Backward:
             if present not in self._partial:
                 assert self.module is not None, "there are several cotangents"
                 self._refuse_partial(present)
-                compiler = self.compiler if self.joint.abstraction is None else nop  # it is too late for a guard of sizes
-                self._partial[present] = self._made(without(self.module, self.roots, present, self.joint.layouts is not None), compiler)
+                # it is too late for a guard of sizes
+                compiler = self.compiler if self.joint.abstraction is None else nop
+                self._partial[present] = self._made(
+                    without(self.module, self.roots, present, self.joint.layouts is not None),
+                    compiler,
+                )
             return self._partial[present]
 
     def _refuse_partial(self, present: int) -> None:
@@ -123,7 +149,11 @@ class Backward:
         boundary = self.joint.boundary
         why = "writes to an argument in its backward" if boundary.backward_written else ""
         for name, asked in boundary.asking.items():
-            if any(any(bits & present for bits in numbers) and not all(bits & present for bits in numbers) for numbers in asked):
+            if any(
+                any(bits & present for bits in numbers)
+                and not all(bits & present for bits in numbers)
+                for numbers in asked
+            ):
                 why = f"has a hook or a Function behind {name}, which is given some of its cotangents and None for others"
         if why:
             raise RuntimeError(
@@ -150,7 +180,11 @@ class Backward:
                 placeholders = [n for n in graph.nodes if n.op == "placeholder"]
                 n_primals, n_forward = len(self.joint.boundary.inputs), self.joint.n_forward
                 saved: list[Any] = [self.saved_nodes[i] for i in self.pullback.saved]
-                inputs = [*(placeholders[i] for i in self.pullback.primals), *saved, *placeholders[n_primals:]]
+                inputs = [
+                    *(placeholders[i] for i in self.pullback.primals),
+                    *saved,
+                    *placeholders[n_primals:],
+                ]
                 results: Any = graph.output_node().args[0]
                 gradients = results[n_forward : n_forward + len(self.joint.boundary.differentiated)]
                 module = self.pullback.module(self.joint.module, inputs, gradients)
@@ -161,14 +195,22 @@ class Backward:
             return self._differentiable[present]
 
 
-def _in_joint(joint: fx.GraphModule, forward: fx.GraphModule, n_forward: int) -> list[fx.Node | None]:
+def _in_joint(
+    joint: fx.GraphModule, forward: fx.GraphModule, n_forward: int
+) -> list[fx.Node | None]:
     """The nodes of the joint graph that ``forward`` gives after its results. A partition keeps the names of nodes; if one did not, None."""
     by_name = {n.name: n for n in joint.graph.nodes}
     results: Any = forward.graph.output_node().args[0]
     found = []
     for n in results[n_forward:]:
         same = by_name.get(n.name)
-        found.append(same if same is not None and same.op == n.op and (n.op == "placeholder" or same.target is n.target) else None)
+        found.append(
+            same
+            if same is not None
+            and same.op == n.op
+            and (n.op == "placeholder" or same.target is n.target)
+            else None
+        )
     return found
 
 
@@ -192,7 +234,16 @@ class CompiledBackward(Node):
     is saved, with their versions.
     """
 
-    __slots__ = ("backward", "known_edges", "parts", "saved", "targets", "versions", "watched", "written")
+    __slots__ = (
+        "backward",
+        "known_edges",
+        "parts",
+        "saved",
+        "targets",
+        "versions",
+        "watched",
+        "written",
+    )
     known_edges: tuple[Edge | None, ...] | None
     several = True
 
@@ -209,7 +260,8 @@ class CompiledBackward(Node):
         Node.__init__(self, SESSION, None, metas)  # type: ignore[arg-type]
         self.backward = backward
         self.saved: list[Any] | None = saved
-        self.versions: list[int] | None = versions  # of those that the caller can write to; None if hooks have packed what is saved
+        # of those that the caller can write to; None if hooks have packed what is saved
+        self.versions: list[int] | None = versions
         self.written = written
         self.parts: dict[int, list[Part]] = {}
         self.watched: list[tuple[torch.Tensor, int]] = []
@@ -219,7 +271,12 @@ class CompiledBackward(Node):
     @property
     def edges(self) -> tuple[Edge | None, ...]:
         if self.known_edges is None:
-            self.known_edges = tuple([e if e is None or type(e) is tuple else (accumulator_of(e), 0) for e in self.targets])
+            self.known_edges = tuple(
+                [
+                    e if e is None or type(e) is tuple else (accumulator_of(e), 0)
+                    for e in self.targets
+                ]
+            )
         return self.known_edges
 
     @edges.setter
@@ -227,13 +284,25 @@ class CompiledBackward(Node):
         self.known_edges = edges
 
     def leaves(self) -> Sequence[Tensor] | None:
-        if self.known_edges is not None or self.pre_hooks or self.tensor_hooks or self.post_hooks or self.retained:
+        if (
+            self.known_edges is not None
+            or self.pre_hooks
+            or self.tensor_hooks
+            or self.post_hooks
+            or self.retained
+        ):
             return None
         found: list[Tensor] = []
         for target in self.targets:
             if target is None:
                 return None
-            if isinstance(target, tuple) or target._edge is not None or not target._req or target._hooks or target._post_accumulate:
+            if (
+                isinstance(target, tuple)
+                or target._edge is not None
+                or not target._req
+                or target._hooks
+                or target._post_accumulate
+            ):
                 return None  # no leaf, or not as in the forward, or a hook sees its gradient arrive
             node = target._accumulator() if target._accumulator is not None else None
             if node is not None and not node.unwatched():
@@ -276,7 +345,10 @@ class CompiledBackward(Node):
         """``gradients``, with None for those that no given cotangent reaches."""
         if present is None:
             return gradients
-        return [g if bits & present else None for g, bits in zip(gradients, self.backward.joint.boundary.reach, strict=True)]
+        return [
+            g if bits & present else None
+            for g, bits in zip(gradients, self.backward.joint.boundary.reach, strict=True)
+        ]
 
     def _checked(self, create_graph: bool) -> list[Any]:
         """What was saved. Raise if it was freed, or if a part that is needed was written to since. A backward that needs nothing of it can
@@ -307,13 +379,18 @@ class CompiledBackward(Node):
         return factories.zeros(shape, dtype=dtype, device=self.backward.devices[i])
 
     def _write(self, news: Sequence[torch.Tensor]) -> None:
-        for t, new in zip(self.written, news, strict=True):  # in no_grad mode, as there is no second derivative
+        # in no_grad mode, as there is no second derivative
+        for t, new in zip(self.written, news, strict=True):
             t.copy_(new)
 
-    def _differentiably(self, saved: list[Any], grads: list[Any], present: int | None) -> Sequence[Any]:
+    def _differentiably(
+        self, saved: list[Any], grads: list[Any], present: int | None
+    ) -> Sequence[Any]:
         backward = self.backward
         if self.written:
-            raise RuntimeError("a compiled program whose backward writes to an argument has no second derivative")
+            raise RuntimeError(
+                "a compiled program whose backward writes to an argument has no second derivative"
+            )
         again = backward.differentiable(present)
         held = dict(zip(backward.reread, saved[backward.n_kept :], strict=True))
         held.update({i: saved[at] for i, at in backward.saved_primals.items()})
@@ -321,17 +398,24 @@ class CompiledBackward(Node):
         primals = [_with_history(held[i], targets.get(i)) for i in backward.pullback.primals]
         with torch.enable_grad(), without_autocast():
             given = [self._zeros(i) if g is None else _as_traced(g) for i, g in enumerate(grads)]
-            results: Sequence[Any] = again(*primals, *(saved[i] for i in backward.pullback.saved), *given)
+            results: Sequence[Any] = again(
+                *primals, *(saved[i] for i in backward.pullback.saved), *given
+            )
         return results
 
     def _pack(self, hooks: tuple[Pack, Unpack]) -> None:
         """Give what is saved to the pack hooks of this thread."""
         assert self.saved is not None
         targets = dict(zip(self.backward.joint.boundary.differentiated, self.targets, strict=True))
-        of_saved: dict[int, Target | None] = {at: targets.get(i) for i, at in self.backward.saved_primals.items()}
-        of_saved |= {at: targets.get(i) for at, i in enumerate(self.backward.reread, self.backward.n_kept)}
+        of_saved: dict[int, Target | None] = {
+            at: targets.get(i) for i, at in self.backward.saved_primals.items()
+        }
+        of_saved |= {
+            at: targets.get(i) for at, i in enumerate(self.backward.reread, self.backward.n_kept)
+        }
         self.saved = [
-            pack(SESSION, t, _edge(of_saved.get(i)), *hooks) if isinstance(t, torch.Tensor) else t for i, t in enumerate(self.saved)
+            pack(SESSION, t, _edge(of_saved.get(i)), *hooks) if isinstance(t, torch.Tensor) else t
+            for i, t in enumerate(self.saved)
         ]
         self.versions = None
 

@@ -42,21 +42,39 @@ def count(placed: Mapping[int, int], leaves: Sequence[Any]) -> None:
             torch._C._increment_version([t])
 
 
-def _told(error: BaseException, begun: Sequence[str], forward: Boxed, leaves: Sequence[Any], n_arguments: int) -> None:
+def _told(
+    error: BaseException,
+    begun: Sequence[str],
+    forward: Boxed,
+    leaves: Sequence[Any],
+    n_arguments: int,
+) -> None:
     """Add to an error of the graph what is no more as it was before the call. ``begun``: what the call has done before the graph ran."""
-    lines = [tb.tb_lineno for tb in _traceback(error) if tb.tb_frame.f_code is getattr(forward, "__code__", None)]
-    writes: Mapping[int, int] = getattr(forward, "writes", dict.fromkeys(getattr(forward, "placed", ()), 0))
+    lines = [
+        tb.tb_lineno
+        for tb in _traceback(error)
+        if tb.tb_frame.f_code is getattr(forward, "__code__", None)
+    ]
+    writes: Mapping[int, int] = getattr(
+        forward, "writes", dict.fromkeys(getattr(forward, "placed", ()), 0)
+    )
     lost = list(begun)
     for i, line in writes.items():
         if line <= (lines[0] if lines else line):
             t = leaves[i]
             what = "an argument" if i < n_arguments else "a tensor that the function closes over"
             partly = " (perhaps in part)" if not lines or line == lines[0] else ""
-            lost.append(f"{what}, {str(t.dtype).removeprefix('torch.')}{list(t.shape)}, has its new value{partly}")
+            lost.append(
+                f"{what}, {str(t.dtype).removeprefix('torch.')}{list(t.shape)}, has its new value{partly}"
+            )
             if isinstance(t, Tensor):
                 unrecorded(t)
     if lost:
-        error.add_note("The compiled call failed while its graph ran, and does not undo what it had done: " + "; ".join(lost) + ".")
+        error.add_note(
+            "The compiled call failed while its graph ran, and does not undo what it had done: "
+            + "; ".join(lost)
+            + "."
+        )
 
 
 def _traceback(error: BaseException) -> Iterator[TracebackType]:
@@ -131,7 +149,9 @@ class CompiledProgram:
         self.begin = begin
         self.reads = reads
         self.unknown = unknown
-        self.forward = forward if joint.layouts is None else of_whole_tensors(forward, joint.layouts)
+        self.forward = (
+            forward if joint.layouts is None else of_whole_tensors(forward, joint.layouts)
+        )
         if isinstance(self.forward, Staged):
             self.forward.settled = self._runs
         self.backward = backward
@@ -139,20 +159,28 @@ class CompiledProgram:
         self.n_forward = boundary.n_forward
         self.written = [(i, boundary.inputs[i]) for i in boundary.written]
         self.placed: Mapping[int, int] = getattr(self.forward, "placed", {})
-        self.copied = [(number, i, x) for number, (i, x) in enumerate(self.written) if i not in self.placed]
+        self.copied = [
+            (number, i, x) for number, (i, x) in enumerate(self.written) if i not in self.placed
+        ]
         self.computed = [x.tangent for _, x in self.written] + list(boundary.tangents)
-        self.replaced = [(i, x, x.replaced) for i, x in enumerate(boundary.inputs) if x.replaced is not None]
+        self.replaced = [
+            (i, x, x.replaced) for i, x in enumerate(boundary.inputs) if x.replaced is not None
+        ]
         self.seedings = boundary.seedings
-        self.drawing = threading.RLock()  # a generator that the program makes is one for all calls, so threads draw from it in turn
+        # a generator that the program makes is one for all calls, so threads draw from it in turn
+        self.drawing = threading.RLock()
         self.begun = [i for i, x in enumerate(boundary.inputs) if x.begins]
         self.hooked = [(i, hook) for i, x in enumerate(boundary.inputs) for hook in x.hooks]
-        self.reshaped = [(i, x) for i, x in enumerate(boundary.inputs) if x.reshaped and not x.begins]
+        self.reshaped = [
+            (i, x) for i, x in enumerate(boundary.inputs) if x.reshaped and not x.begins
+        ]
         self.exposed = backward.exposed if backward is not None else ()
         self.at_risk = backward.at_risk if backward is not None else ()
         self.reread = backward.reread if backward is not None else ()
         self.outside = outside
         self.sharing = shared
-        self.ways: dict[tuple[type, ...], Take | None] = {}  # guards by the classes of the arguments
+        # guards by the classes of the arguments
+        self.ways: dict[tuple[type, ...], Take | None] = {}
         self.direct = None if backward is not None or self.modes else boundary.direct
 
     def _runs(self, generated: Boxed) -> None:
@@ -166,10 +194,18 @@ class CompiledProgram:
         outside = enter(joint.closed_over, tracked, False) if joint.closed_over else None
         if outside is not None and outside.kinds != self.outside:
             return None
-        if self.sharing is not None and sharing([*call.plain, *(outside.plain if outside is not None else ())]) != self.sharing:
+        if (
+            self.sharing is not None
+            and sharing([*call.plain, *(outside.plain if outside is not None else ())])
+            != self.sharing
+        ):
             return None
         if any(not group.identical for group in joint.groups):
-            if any(place_of(call.plain[g.members[0]]) != g.places[0] for g in joint.groups if len(g.members) == 1 and g.places):
+            if any(
+                place_of(call.plain[g.members[0]]) != g.places[0]
+                for g in joint.groups
+                if len(g.members) == 1 and g.places
+            ):
                 return None
             based = with_bases(call, joint.groups)
             if based is None:
@@ -177,7 +213,9 @@ class CompiledProgram:
             call = based
         if joint.abstraction is not None:
             asked = [call.plain[i] for i in self._asked(call.plain)]
-            plain = asked if joint.layouts is None else [part for t in asked for part in flattened(t)]
+            plain = (
+                asked if joint.layouts is None else [part for t in asked for part in flattened(t)]
+            )
             if not joint.abstraction.holds(*plain):
                 return None
         return call if outside is None else call.followed_by(outside)
@@ -185,18 +223,39 @@ class CompiledProgram:
     def _asked(self, plain: Sequence[Any]) -> list[int]:
         """The arguments whose sizes or values are symbols of the graph."""
         sizes = self.joint.abstraction is not None and self.joint.abstraction.dynamic
-        return [i for i, x in enumerate(plain) if i in self.unknown or (sizes and isinstance(x, torch.Tensor))]
+        return [
+            i
+            for i, x in enumerate(plain)
+            if i in self.unknown or (sizes and isinstance(x, torch.Tensor))
+        ]
 
     def way(self, given: Sequence[object], kinds: Sequence[Kind], tracked: bool) -> Take | None:
         """The guard that finds this program for calls like the present one without asking :meth:`takes`."""
         classes = tuple(map(type, given))
         if classes not in self.ways:
             joint = self.joint
-            if any(not group.identical for group in joint.groups) or (joint.layouts is not None and joint.abstraction is not None):
+            if any(not group.identical for group in joint.groups) or (
+                joint.layouts is not None and joint.abstraction is not None
+            ):
                 self.ways[classes] = None
             else:
-                holds = None if joint.abstraction is None else Sizes(joint.abstraction.holds, self._asked(given), joint.abstraction.dynamic)
-                self.ways[classes] = guard(given, kinds, joint.closed_over, self.outside, self.reads, self.sharing, holds, tracked)
+                holds = (
+                    None
+                    if joint.abstraction is None
+                    else Sizes(
+                        joint.abstraction.holds, self._asked(given), joint.abstraction.dynamic
+                    )
+                )
+                self.ways[classes] = guard(
+                    given,
+                    kinds,
+                    joint.closed_over,
+                    self.outside,
+                    self.reads,
+                    self.sharing,
+                    holds,
+                    tracked,
+                )
         return self.ways[classes]
 
     def _keep(self, saved: list[Any], leaves: Sequence[Any]) -> None:
@@ -210,9 +269,13 @@ class CompiledProgram:
         """Carry out the program's ``requires_grad_()`` of arguments. Where the gradients go, with those of these arguments."""
         leaves, known = call.leaves, iter(call.targets)
         for i in self.begun:
-            self.joint.boundary.inputs[i].reshape(leaves[i])  # a leaf that requires grad may not be reshaped
+            # a leaf that requires grad may not be reshaped
+            self.joint.boundary.inputs[i].reshape(leaves[i])
             leaves[i] = as_leaf(leaves[i].requires_grad_())
-        return [leaves[i] if i in self.begun else next(known) for i in self.joint.boundary.differentiated]
+        return [
+            leaves[i] if i in self.begun else next(known)
+            for i in self.joint.boundary.differentiated
+        ]
 
     def __call__(self, call: Call) -> object:
         begun = self.begin(call) if self.begin is not None else ()
@@ -225,7 +288,13 @@ class CompiledProgram:
             else:
                 results = self.forward(plain)  # empties the list
         except BaseException as error:
-            _told(error, begun, self.forward, call.leaves, len(call.leaves) - len(self.joint.closed_over))
+            _told(
+                error,
+                begun,
+                self.forward,
+                call.leaves,
+                len(call.leaves) - len(self.joint.closed_over),
+            )
             raise
         if self.direct is not None:
             return self._assembled([results[i] for i in self.direct])
@@ -234,12 +303,17 @@ class CompiledProgram:
         n_forward, leaves, boundary = self.n_forward, call.leaves, self.joint.boundary
         targets = call.targets if not self.begun else self._begin(call)
         for i, x in self.written:
-            if x.tangent is not None and isinstance(leaves[i], Tensor) and leaves[i]._view is not None:
+            if (
+                x.tangent is not None
+                and isinstance(leaves[i], Tensor)
+                and leaves[i]._view is not None
+            ):
                 refuse_hooked_view(leaves[i], any(i == number for number, _ in self.hooked))
         for i, hook in self.hooked:  # before a write gives the argument another history
             leaves[i].register_hook(hook)
         saved = [*results[n_forward:], *reread]
-        for i, record in self.reshaped:  # advances the version, so before the versions of what is saved are noted
+        # advances the version, so before the versions of what is saved are noted
+        for i, record in self.reshaped:
             record.reshape(leaves[i])
         if self.at_risk:
             self._keep(saved, leaves)
@@ -267,7 +341,12 @@ class CompiledProgram:
             count(self.placed, leaves)
         if self.copied:  # new values have the new geometry
             recorded = backward is not None
-            write([(x, leaves[i], outs[number], recorded and x.tangent is not None) for number, i, x in self.copied])
+            write(
+                [
+                    (x, leaves[i], outs[number], recorded and x.tangent is not None)
+                    for number, i, x in self.copied
+                ]
+            )
         made = outs[len(self.written) :]
         if boundary.begun or boundary.placed:
             boundary.finish(leaves, made)

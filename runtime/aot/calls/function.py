@@ -31,7 +31,12 @@ from ..capture.reader import reads_of, tensors_read
 from ..capture.reads import Read, asked_for, generators_in, once, unchanged
 from ..capture.shown import with_flags
 from ..capture.subclasses import refuse_functions
-from ..capture.surroundings import autocast_enabled, surroundings, without_autocast, without_collection
+from ..capture.surroundings import (
+    autocast_enabled,
+    surroundings,
+    without_autocast,
+    without_collection,
+)
 from ..compilers.boxed import Boxed, Compiler, as_boxed, examples, nop
 from ..compilers.graph_names import named_compilers
 from ..compilers.placing import DESTINATIONS, destinations
@@ -44,11 +49,14 @@ from .guards import Take
 from .numbers import Numbers, Pinned, refuse_pinned
 from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
 
-_grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled  # by one look-up each
+# by one look-up each
+_grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 
 _WAYS = 4  # how many generated guards a call tries before it looks its program up
-_SIDES = 4  # how many programs there are for numbers under conditions, such as the sides of a branch, before numbers are constants
+# how many programs there are for numbers under conditions, such as the sides of a branch, before
+# numbers are constants
+_SIDES = 4
 
 
 def aot_function(
@@ -91,8 +99,20 @@ def aot_function(
     ``enable_log`` are there for torch's callers. ``RuntimeError`` for arguments that share memory where a write cannot be carried over,
     for control flow by the values of tensors, and for sizes that depend on values.
     """
-    compilers = named_compilers(fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler)
-    recipe = Recipe(fn, *compilers, partition_fn, decompositions, num_params_buffers, dynamic, modules_of(fn), keep_primals, cache)
+    compilers = named_compilers(
+        fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler
+    )
+    recipe = Recipe(
+        fn,
+        *compilers,
+        partition_fn,
+        decompositions,
+        num_params_buffers,
+        dynamic,
+        modules_of(fn),
+        keep_primals,
+        cache,
+    )
     compiled = wraps(fn)(function_of(recipe))
     compiled.recipe = recipe  # type: ignore[attr-defined]  # for `explain`
     return compiled
@@ -144,8 +164,11 @@ class Recipe:
         """The program for calls like this one. ``tracked``: whether ``call`` says which arguments require grad. ``abstraction``: what makes
         the abstract values of the trace. ``unknown``: the arguments that are numbers of any value. :class:`Pinned` if the program asks for
         the value of one."""
-        args, kwargs = (call.leaves, {}) if spec is None else pytree.tree_unflatten(call.leaves, spec)
-        reads = reads_of(self.fn, args, kwargs, self.modules)  # before the program changes what it reads
+        args, kwargs = (
+            (call.leaves, {}) if spec is None else pytree.tree_unflatten(call.leaves, spec)
+        )
+        # before the program changes what it reads
+        reads = reads_of(self.fn, args, kwargs, self.modules)
         state = PythonState(reads, self.modules)
         if self.starting is not None:
             self.starting(reads, state)
@@ -168,11 +191,13 @@ class Recipe:
         groups: list[Group] = []
         try:
             joint = self._joint(spec, call, tracked, abstraction, unknown, reads)
-        except Exception as error:  # perhaps as arguments that share memory were traced as if they did not
+        except Exception as error:
+            # perhaps as arguments that share memory were traced as if they did not
             groups = self._joined(call, error)
             state.restore()
             joint = self._joint(spec, call, tracked, abstraction, unknown, reads, groups)
-        if not any(isinstance(f, fx.GraphModule) for f in (self.fn, *self.modules)):  # else torch's functions were captured before
+        # else torch's functions were captured before
+        if not any(isinstance(f, fx.GraphModule) for f in (self.fn, *self.modules)):
             refuse_functions(map(unwrap, (*call.plain, *joint.closed_over)))
         if unknown:
             refuse_pinned(joint, unknown)
@@ -181,32 +206,51 @@ class Recipe:
         shared = None
         if groups:
             shared = sharing([*call.plain, *outside.plain])
-            refuse_untangled([g for g in shared if g.members[-1] >= len(call.plain)], call, len(call.plain))
+            refuse_untangled(
+                [g for g in shared if g.members[-1] >= len(call.plain)], call, len(call.plain)
+            )
         elif joint.boundary.changes_inputs:
             every = call.followed_by(outside)
             shared = sharing(every.plain)
             changed = [x.written or bool(x.reshaped) or x.begins for x in joint.boundary.inputs]
-            groups = [g for g in (*shared, *overlapping(every.plain, shared)) if any(changed[i] for i in g.members)]
+            groups = [
+                g
+                for g in (*shared, *overlapping(every.plain, shared))
+                if any(changed[i] for i in g.members)
+            ]
             if groups:
                 refuse_untangled(groups, every, len(call.plain))
                 state.restore()
-                joint = self._joint(spec, call, tracked, abstraction, unknown, reads, [with_autograd_base(g, call) for g in groups])
+                joint = self._joint(
+                    spec,
+                    call,
+                    tracked,
+                    abstraction,
+                    unknown,
+                    reads,
+                    [with_autograd_base(g, call) for g in groups],
+                )
         if joint.boundary.n_tangents and any(n.target is on_side for n in joint.traced.graph.nodes):
             raise RuntimeError(
                 "the program branches on a number that it computes, in an optimizer or gradient scaler, and returns a tensor that requires "
                 "grad. Return its detach()."
             )
         with without_autocast():
-            forward, backward = self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
+            forward, backward = (
+                self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
+            )
         state.leave_assigned()
         state.draws.tell()
         reads += tensors_read(joint.closed_over, self.fn, self.modules)
         beside = self.beside()
         begin = None if beside.begin is None else beside.begin(joint)
         compared = [t for t in call.leaves if isinstance(t, torch.Tensor)]
-        compared += joint.closed_over if tracked else ()  # in inference mode a call does not ask which of them require grad
+        # in inference mode a call does not ask which of them require grad
+        compared += joint.closed_over if tracked else ()
         reads = once([*unchanged(asked_for(reads, compared, beside.carried)), *beside.reads])
-        return CompiledProgram(joint, forward, backward, outside.kinds, shared, reads, unknown, begin, state.flags)
+        return CompiledProgram(
+            joint, forward, backward, outside.kinds, shared, reads, unknown, begin, state.flags
+        )
 
     def _joined(self, call: Call, error: Exception) -> list[Group]:
         """The arguments that share memory. Raise ``error`` if there are none, or if they have no common base."""
@@ -236,14 +280,32 @@ class Recipe:
         given, bases = based.plain[:n], based.plain[n:]
         if unknown and abstraction is None:
             abstraction = Abstraction(dynamic=self.dynamic)
-        options: dict[str, Any] = {"dynamic": self.dynamic, "decompositions": self.decompositions, "abstraction": abstraction}
-        options |= {"tracked": tracked, "kind": LateGraphModule, "reads": self.reads, "generators": generators_in(reads)}
-        return joint_graph(f, given, based.wanted[:n], groups=groups, bases=bases, unknown=sorted(unknown), **options)
+        options: dict[str, Any] = {
+            "dynamic": self.dynamic,
+            "decompositions": self.decompositions,
+            "abstraction": abstraction,
+        }
+        options |= {
+            "tracked": tracked,
+            "kind": LateGraphModule,
+            "reads": self.reads,
+            "generators": generators_in(reads),
+        }
+        return joint_graph(
+            f,
+            given,
+            based.wanted[:n],
+            groups=groups,
+            bases=bases,
+            unknown=sorted(unknown),
+            **options,
+        )
 
     def _without_backward(self, joint: Joint) -> tuple[Boxed, None]:
         output = joint.traced.graph.output_node()
         results: Any = output.args[0]
-        output.args = (list(results)[: joint.n_forward],)  # without gradients, each of which is None; its code is not made yet
+        # without gradients, each of which is None; its code is not made yet
+        output.args = (list(results)[: joint.n_forward],)
         joint.traced.meta[DESTINATIONS] = destinations(joint)
         return as_boxed(self.inference_compiler(joint.traced, examples(joint.traced))), None
 
@@ -251,7 +313,9 @@ class Recipe:
         without_round_trips(joint.module.graph)  # its code is not made yet
         options: dict[str, object] = {"num_fwd_outputs": joint.n_forward}
         n = len(joint.boundary.inputs)
-        static = joint.in_graph([*range(self.num_params_buffers), *range(n - len(joint.closed_over), n)])
+        static = joint.in_graph(
+            [*range(self.num_params_buffers), *range(n - len(joint.closed_over), n)]
+        )
         if static and self.partition is not default_partition:
             options["static_lifetime_input_indices"] = static
         cache = self.cache or default_cache()
@@ -260,7 +324,9 @@ class Recipe:
         else:
             forward, backward = cache.cut(self.partition, joint, options, self.dynamic)
         # before a compiler changes the graphs
-        made = Backward(joint, forward, backward, self.backward_compiler, self._again, self.keep_primals)
+        made = Backward(
+            joint, forward, backward, self.backward_compiler, self._again, self.keep_primals
+        )
         run = as_boxed(self.forward_compiler(forward, examples(forward)))
         if joint.abstraction is not None and inspect.unwrap(self.backward_compiler) is not nop:
             made.compiled()  # now: what a compiler asks about sizes becomes a guard of the program
@@ -268,7 +334,11 @@ class Recipe:
 
     def _again(self, pullback: fx.GraphModule) -> Callable[..., Any]:
         """The pullback of one of the programs, compiled in the same way."""
-        return function_of(dataclasses.replace(self, fn=pullback, decompositions=None, num_params_buffers=0, modules=()))
+        return function_of(
+            dataclasses.replace(
+                self, fn=pullback, decompositions=None, num_params_buffers=0, modules=()
+            )
+        )
 
 
 class Finder(Protocol):
@@ -276,7 +346,9 @@ class Finder(Protocol):
 
     recent: dict[Kind, tuple[tuple[Take, CompiledProgram], ...]]
 
-    def find(self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call) -> tuple[CompiledProgram, Call]:
+    def find(
+        self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call
+    ) -> tuple[CompiledProgram, Call]:
         """The program for a call, made if there is none, and what it takes."""
 
 
@@ -289,11 +361,14 @@ class Programs:
         self.recipe = recipe
         self.recent: dict[Kind, tuple[tuple[Take, CompiledProgram], ...]] = {}
         self._by_key: OrderedDict[Kind, list[CompiledProgram]] = OrderedDict()
-        self._lock = threading.RLock()  # a thread that needs a program waits for another one that makes it
+        # a thread that needs a program waits for another one that makes it
+        self._lock = threading.RLock()
         self._numbers = Numbers()
         self._warned = False
 
-    def find(self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call) -> tuple[CompiledProgram, Call]:
+    def find(
+        self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call
+    ) -> tuple[CompiledProgram, Call]:
         """The program for a call, made if there is none, and what it takes."""
         tracked = not _inference()
         with self._lock:
@@ -307,7 +382,9 @@ class Programs:
             self._remember(around, given, kinds, found[0], tracked)
         return found
 
-    def known(self, around: Kind, given: Sequence[object], entered: Call) -> tuple[CompiledProgram, Call] | None:
+    def known(
+        self, around: Kind, given: Sequence[object], entered: Call
+    ) -> tuple[CompiledProgram, Call] | None:
         """As :meth:`find`, but None if there is no program yet."""
         tracked = not _inference()
         with self._lock:
@@ -317,13 +394,22 @@ class Programs:
                 self._remember(around, given, kinds, found[0], tracked)
             return found
 
-    def _remember(self, around: Kind, given: Sequence[object], kinds: Sequence[Kind], program: CompiledProgram, tracked: bool) -> None:
+    def _remember(
+        self,
+        around: Kind,
+        given: Sequence[object],
+        kinds: Sequence[Kind],
+        program: CompiledProgram,
+        tracked: bool,
+    ) -> None:
         way = program.way(given, kinds, tracked)
         if way is not None:
             others = [w for w in self.recent.get(around, ()) if w[0] is not way]
             self.recent[around] = ((way, program), *others[: _WAYS - 1])
 
-    def _known(self, around: Kind, kinds: Sequence[Kind], entered: Call, tracked: bool) -> tuple[CompiledProgram, Call] | None:
+    def _known(
+        self, around: Kind, kinds: Sequence[Kind], entered: Call, tracked: bool
+    ) -> tuple[CompiledProgram, Call] | None:
         key = (*around, *kinds)
         for program in self._by_key.get(key, ()):
             call = program.takes(entered, tracked)
@@ -333,7 +419,13 @@ class Programs:
         return None
 
     def _made(
-        self, around: Kind, kinds: Sequence[Kind], spec: pytree.TreeSpec | None, entered: Call, tracked: bool, unknown: frozenset[int]
+        self,
+        around: Kind,
+        kinds: Sequence[Kind],
+        spec: pytree.TreeSpec | None,
+        entered: Call,
+        tracked: bool,
+        unknown: frozenset[int],
     ) -> tuple[CompiledProgram, Call] | None:
         """A new program. None if there is none for any values of the numbers ``unknown``; then fewer of them are inputs from now on."""
         key = (*around, *kinds)
@@ -345,7 +437,9 @@ class Programs:
             if not unknown:
                 raise
             # The trace for these values alone says what is wrong, if anything is.
-            self._numbers.fix(around, entered.kinds, e.positions if isinstance(e, Pinned) else unknown)
+            self._numbers.fix(
+                around, entered.kinds, e.positions if isinstance(e, Pinned) else unknown
+            )
             return None
         self._by_key.setdefault(key, []).append(program)
         self._by_key.move_to_end(key)
@@ -385,7 +479,12 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
         if SCOPE.levels or _dispatch_modes():
             return fn(*args, **kwargs)  # a transform, or a mode, sees the calls of the program
         flags = () if recording else flags_of(given)
-        around = (spec, surroundings(recording, autocast), tuple([m.training for m in modules]) if modules else None, flags)
+        around = (
+            spec,
+            surroundings(recording, autocast),
+            tuple([m.training for m in modules]) if modules else None,
+            flags,
+        )
         for take, known in programs.recent.get(around, ()):
             call = take(given)
             if call is not None:

@@ -50,8 +50,14 @@ class _Source:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.names: dict[str, Any] = {"Call": Call, "edge_of": edge_of, "sharing": sharing, "kind_of": kind_of}
-        self.compared: dict[str, torch.Tensor] = {}  # by name, a tensor that has the sizes and the like which are asked for
+        self.names: dict[str, Any] = {
+            "Call": Call,
+            "edge_of": edge_of,
+            "sharing": sharing,
+            "kind_of": kind_of,
+        }
+        # by name, a tensor that has the sizes and the like which are asked for
+        self.compared: dict[str, torch.Tensor] = {}
 
     def constant(self, value: Any, stem: str = "k") -> str:
         name = f"{stem}{len(self.names)}"
@@ -68,11 +74,19 @@ class _Source:
             now = list(self.compared.values())
             sizes: Any = [list(t.shape) for t in now]
             strides: Any = [list(t.stride()) for t in now]
-            tensors = self.constant(TensorGuards(*now, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides), "tensors")
+            tensors = self.constant(
+                TensorGuards(*now, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides),
+                "tensors",
+            )
             self.require(f"{tensors}.check({', '.join(self.compared)})")
 
     def function(self) -> Take:
-        return function(["def take(given):", *(f"    {line}" for line in self.lines)], "take", "<guard of a compiled program>", self.names)
+        return function(
+            ["def take(given):", *(f"    {line}" for line in self.lines)],
+            "take",
+            "<guard of a compiled program>",
+            self.names,
+        )
 
 
 def guard(
@@ -97,7 +111,9 @@ def guard(
         source.lines.append(f"[{', '.join(names)}] = given")
     leaves, plain, targets = [], [], []
     for x, name, kind in zip(given, names, kinds, strict=True):
-        inner, target = _argument(source, x, name, kind, sizes is not None and sizes.dynamic, tracked)
+        inner, target = _argument(
+            source, x, name, kind, sizes is not None and sizes.dynamic, tracked
+        )
         leaves.append(name)
         plain.append(inner)
         if target:
@@ -111,28 +127,45 @@ def guard(
         plain.append(inner)
         if target:
             targets.append(target)
-    reads = [read for read in reads if read.name is not FACTS or not _says_the_same(source, read.owner)]
+    reads = [
+        read for read in reads if read.name is not FACTS or not _says_the_same(source, read.owner)
+    ]
     source.compare()
     source.require(*(read.condition(source.constant) for read in reads))
     if sizes is not None:
-        source.require(f"{source.constant(sizes.holds)}({', '.join(plain[i] for i in sizes.asked)})")
+        source.require(
+            f"{source.constant(sizes.holds)}({', '.join(plain[i] for i in sizes.asked)})"
+        )
     if groups is not None:
         _sharing(source, groups, plain, given, closed_over)
     all_kinds = source.constant([*kinds, *outside])
-    source.lines.append(f"return Call([{', '.join(leaves)}], [{', '.join(plain)}], [{', '.join(targets)}], {all_kinds})")
+    source.lines.append(
+        f"return Call([{', '.join(leaves)}], [{', '.join(plain)}], [{', '.join(targets)}], {all_kinds})"
+    )
     return source.function()
 
 
-def _argument(source: _Source, x: Any, name: str, kind: Kind, dynamic: bool, tracked: bool) -> tuple[str, str]:
+def _argument(
+    source: _Source, x: Any, name: str, kind: Kind, dynamic: bool, tracked: bool
+) -> tuple[str, str]:
     """(what is given to the graph, where the gradient goes or nothing) for argument ``x``."""
     wanted = bool(kind[0])
     source.require(f"type({name}) is {source.constant(type(x), 'T')}")
     if not isinstance(x, torch.Tensor) and len(kind) == 2:  # a number of any value
-        source.require(f"{name} - {name} == 0.0" if type(x) is float else f"{source.constant(in_range)}({name})")
+        source.require(
+            f"{name} - {name} == 0.0"
+            if type(x) is float
+            else f"{source.constant(in_range)}({name})"
+        )
         return name, ""
     if not isinstance(x, torch.Tensor):
-        exact = type(x) in (bool, int, str, type(None))  # else equality is not enough: ``0.0 == -0.0``
-        source.require(f"{name} == {source.constant(x)}" if exact else f"kind_of({name}, False, {dynamic}) == {source.constant(kind)}")
+        # else equality is not enough: ``0.0 == -0.0``
+        exact = type(x) in (bool, int, str, type(None))
+        source.require(
+            f"{name} == {source.constant(x)}"
+            if exact
+            else f"kind_of({name}, False, {dynamic}) == {source.constant(kind)}"
+        )
         return name, ""
     inner, target = name, ""
     value = unwrap(x)
@@ -141,10 +174,14 @@ def _argument(source: _Source, x: Any, name: str, kind: Kind, dynamic: bool, tra
         source.lines.append(f"{inner} = {name}._inner")
         if wanted:
             target = f"t{name[1:]}"
-            source.lines.append(f"{target} = edge_of({name}) if {name}._edge is not None or {name}._view is not None else {name}")
+            source.lines.append(
+                f"{target} = edge_of({name}) if {name}._edge is not None or {name}._view is not None else {name}"
+            )
             source.require(f"{target} is not None and ({target} is not {name} or {name}._req)")
         elif tracked:
-            source.require(f"not {name}._req and {name}._edge is None and ({name}._view is None or edge_of({name}) is None)")
+            source.require(
+                f"not {name}._req and {name}._edge is None and ({name}._view is None or edge_of({name}) is None)"
+            )
     elif wanted:
         leaf = f"t{name[1:]}"
         source.require(f"{name}.requires_grad")
@@ -156,7 +193,13 @@ def _argument(source: _Source, x: Any, name: str, kind: Kind, dynamic: bool, tra
     return inner, target
 
 
-def _sharing(source: _Source, groups: tuple[Group, ...], plain: Sequence[str], given: Sequence[Any], closed_over: Sequence[Any]) -> None:
+def _sharing(
+    source: _Source,
+    groups: tuple[Group, ...],
+    plain: Sequence[str],
+    given: Sequence[Any],
+    closed_over: Sequence[Any],
+) -> None:
     """Require that the tensors share memory as ``groups`` says. Most often none do: then the closed-over ones have the storages that they
     have now, and the arguments have others."""
     arguments = [name for name, x in zip(plain, given, strict=False) if isinstance(x, torch.Tensor)]
@@ -198,7 +241,9 @@ def _says_the_same(source: _Source, t: torch.Tensor) -> bool:
     return True
 
 
-def _outside(source: _Source, t: torch.Tensor, kind: Kind, tracked: bool) -> tuple[str, str, str] | None:
+def _outside(
+    source: _Source, t: torch.Tensor, kind: Kind, tracked: bool
+) -> tuple[str, str, str] | None:
     """(leaf, what is given to the graph, where the gradient goes or nothing) for closed-over tensor ``t``, which is always the same."""
     wanted = bool(kind[0])
     name = source.constant(t, "c")
@@ -207,7 +252,9 @@ def _outside(source: _Source, t: torch.Tensor, kind: Kind, tracked: bool) -> tup
         if v._level is not SESSION or v._edge is not None or v._view is not None:
             return None  # its history may change
         if tracked:
-            source.require(f"{name}._req is {wanted} and {name}._edge is None and {name}._view is None")
+            source.require(
+                f"{name}._req is {wanted} and {name}._edge is None and {name}._view is None"
+            )
         inner = source.constant(v._inner, "i")
         source.require(f"{name}._inner is {inner}")
         _geometry(source, v._inner, inner, kind, False)
@@ -217,7 +264,8 @@ def _outside(source: _Source, t: torch.Tensor, kind: Kind, tracked: bool) -> tup
             return None  # a guard of its own for each layout would not pay
         leaf: Tensor = as_leaf(t)  # type: ignore[assignment]
         known, inner = source.constant(leaf, "l"), source.constant(leaf._inner, "i")
-        source.require(f"{name}.requires_grad and {name}.data_ptr() == {leaf._inner.data_ptr()}")  # what `as_leaf` asks
+        # what `as_leaf` asks
+        source.require(f"{name}.requires_grad and {name}.data_ptr() == {leaf._inner.data_ptr()}")
         _geometry(source, t, name, kind, False)
         source.lines.append(f"{known}._hooks = {name}._backward_hooks")
         return known, inner, known

@@ -31,5 +31,7 @@ def aot_module(mod: torch.nn.Module, *args: Any, **kwargs: Any) -> AOTModule:
     Gradients arrive at the parameters of ``mod``, and its buffers change, as without the compiler. ``TypeError`` for what is no module.
     """
     if not isinstance(mod, torch.nn.Module):
-        raise TypeError(f"aot_module takes a module, not {type(mod).__name__}; for a function use aot_function")
+        raise TypeError(
+            f"aot_module takes a module, not {type(mod).__name__}; for a function use aot_function"
+        )
     return AOTModule(mod, *args, **kwargs)

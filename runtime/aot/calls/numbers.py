@@ -41,7 +41,9 @@ class Numbers:
         for i, kind in enumerate(kinds):
             if _is_number(kind) and i not in seen.fixed and kind != seen.first.setdefault(i, kind):
                 seen.open.add(i)
-        return [kind[:2] if i in seen.open else kind for i, kind in enumerate(kinds)], frozenset(seen.open)
+        return [kind[:2] if i in seen.open else kind for i, kind in enumerate(kinds)], frozenset(
+            seen.open
+        )
 
     def fix(self, around: Kind, kinds: Sequence[Kind], positions: Collection[int]) -> None:
         """From now on the numbers at ``positions`` are constants of the graphs."""
@@ -70,7 +72,11 @@ def refuse_pinned(joint: Joint, unknown: Collection[int]) -> None:
     """Raise :class:`Pinned` if the graph is for one value of a number at ``unknown``."""
     abstraction = joint.abstraction
     assert abstraction is not None, "a number is a symbol of it"
-    pinned = [i for i, n in zip(sorted(unknown), abstraction.numbers, strict=True) if abstraction.pinned(n)]
+    pinned = [
+        i
+        for i, n in zip(sorted(unknown), abstraction.numbers, strict=True)
+        if abstraction.pinned(n)
+    ]
     if pinned:
         raise Pinned(pinned)
 

@@ -30,21 +30,34 @@ def refuse_untangled(groups: Sequence[Group], call: Call, n_arguments: int) -> N
         if len(group.members) == 1 and not group.parts_of:
             _refuse_overlapping(group, call, n_arguments)
             continue
-        what = " and ".join(f"argument {i}" if i < n_arguments else "a tensor that the program closes over" for i in group.members)
+        what = " and ".join(
+            f"argument {i}" if i < n_arguments else "a tensor that the program closes over"
+            for i in group.members
+        )
         if group.parts_of and not group.identical:
             raise RuntimeError(
                 f"Encountered aliased inputs that are mutated in the graph, but one of them is a tensor subclass. This is not supported "
                 f"today: parts of a {group.parts_of} share memory ({what}), and the program writes to it. Pass a clone."
             )
         if group.members[-1] >= n_arguments:
-            raise RuntimeError(f"{what} share memory, and the program writes to it. Pass them all as arguments.")
+            raise RuntimeError(
+                f"{what} share memory, and the program writes to it. Pass them all as arguments."
+            )
         if group.identical:
             continue
         if len({call.plain[i].dtype for i in group.members}) > 1:
-            raise RuntimeError(f"{what} share memory and have different dtypes, and the program writes to it. Pass one of them.")
+            raise RuntimeError(
+                f"{what} share memory and have different dtypes, and the program writes to it. Pass one of them."
+            )
         if len({(call.plain[i].is_conj(), call.plain[i].is_neg()) for i in group.members}) > 1:
-            raise RuntimeError(f"{what} share memory, one is a lazy conjugate, and the program writes to it. Pass its resolve_conj().")
-        if any(call.wanted[i] for i in group.members) and _autograd_base(group, call) is None and not _apart(group, call):
+            raise RuntimeError(
+                f"{what} share memory, one is a lazy conjugate, and the program writes to it. Pass its resolve_conj()."
+            )
+        if (
+            any(call.wanted[i] for i in group.members)
+            and _autograd_base(group, call) is None
+            and not _apart(group, call)
+        ):
             raise RuntimeError(
                 f"{what} share memory, the program writes to it, and one of them requires grad. Some are views of one tensor that were "
                 "made with grad mode, others are not, so the write cannot be a part of its history. Pass one tensor and take views inside."
@@ -72,7 +85,11 @@ def with_autograd_base(group: Group, call: Call) -> Group:
     if group.identical:
         return group
     if not any(call.wanted[i] for i in group.members):
-        return dataclasses.replace(group, histories=_histories(group, call)) if _may_part(group, call) else group
+        return (
+            dataclasses.replace(group, histories=_histories(group, call))
+            if _may_part(group, call)
+            else group
+        )
     base = _autograd_base(group, call)
     if base is None:
         return dataclasses.replace(group, histories=_histories(group, call))
@@ -91,7 +108,8 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
             if base is None or place_of(base._inner) != group.base_place:
                 return None
             bases.append(base)
-            if any(base is call.leaves[i] for i in group.members):  # its geometry may change in place, as a member
+            # its geometry may change in place, as a member
+            if any(base is call.leaves[i] for i in group.members):
                 with torch.enable_grad():
                     bases[-1] = base.view_as(base)
             plain.append(base._inner)
@@ -111,9 +129,16 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
                     bases.append(group.base(call.leaves))
             plain.append(group.base(call.plain))
     through_base = {i for g in groups if g.differentiated for i in g.members}
-    targets, kinds = iter(call.targets), [(k[0] and i not in through_base, *k[1:]) for i, k in enumerate(call.kinds)]
+    targets, kinds = (
+        iter(call.targets),
+        [(k[0] and i not in through_base, *k[1:]) for i, k in enumerate(call.kinds)],
+    )
     of_leaf = [next(targets) if wanted else None for wanted in call.wanted]
-    own = [t for i, (t, wanted) in enumerate(zip(of_leaf, call.wanted, strict=True)) if wanted and i not in through_base]
+    own = [
+        t
+        for i, (t, wanted) in enumerate(zip(of_leaf, call.wanted, strict=True))
+        if wanted and i not in through_base
+    ]
     more = [edge_of(b) for b, g in zip(bases, groups, strict=True) if g.differentiated]
     kinds += [(g.differentiated,) for g in groups]
     return Call([*call.leaves, *bases], [*call.plain, *plain], [*own, *more], kinds)
@@ -129,14 +154,22 @@ def _histories(group: Group, call: Call) -> tuple[int, ...]:
 
 def _may_part(group: Group, call: Call) -> bool:
     """Whether a recorded write to one of several members without history gives it one that others do not take part in: ``x.data``."""
-    several = len(group.members) > 1 and any(call.wanted) and all(isinstance(call.leaves[i], Tensor) for i in group.members)
+    several = (
+        len(group.members) > 1
+        and any(call.wanted)
+        and all(isinstance(call.leaves[i], Tensor) for i in group.members)
+    )
     return several and _common_base(group, call) is None
 
 
 def _apart(group: Group, call: Call) -> bool:
     """Whether each member of ``group`` that requires grad shares its history with no other tensor, and shows each element once."""
     histories = _histories(group, call)
-    return all(group.alone(i, histories) and not shows_twice(call.plain[i]) for i in group.members if call.wanted[i])
+    return all(
+        group.alone(i, histories) and not shows_twice(call.plain[i])
+        for i in group.members
+        if call.wanted[i]
+    )
 
 
 def _autograd_base(group: Group, call: Call) -> Tensor | None:

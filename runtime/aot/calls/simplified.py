@@ -35,7 +35,9 @@ from .function import Recipe
 
 def state_of(mod: torch.nn.Module) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.Tensor]]:
     """Parameters and buffers of ``mod`` by name, a shared one under each of its names."""
-    return dict(mod.named_parameters(remove_duplicate=False)), dict(mod.named_buffers(remove_duplicate=False))
+    return dict(mod.named_parameters(remove_duplicate=False)), dict(
+        mod.named_buffers(remove_duplicate=False)
+    )
 
 
 def of_state(mod: torch.nn.Module, names: Sequence[str]) -> Callable[..., Any]:
@@ -58,7 +60,9 @@ def fake_mode_of(leaves: Sequence[object]) -> FakeTensorMode | None:
     parts = [part for x in leaves for part in flattened(plain(x))]
     modes = {id(x.fake_mode): x.fake_mode for x in parts if isinstance(x, FakeTensor)}
     if len(modes) > 1:
-        raise AssertionError("the arguments are fake tensors of different fake modes; make them with one mode")
+        raise AssertionError(
+            "the arguments are fake tensors of different fake modes; make them with one mode"
+        )
     return next(iter(modes.values()), None)
 
 
@@ -66,8 +70,13 @@ def refuse_fake_state(state: Mapping[str, torch.Tensor], arguments: Sequence[obj
     """Refuse a module of fake parameters: there is nothing to run it on."""
     mode = fake_mode_of(arguments)
     for name, t in state.items():
-        if any(isinstance(part, FakeTensor) and part.fake_mode is not mode for part in flattened(plain(t))):
-            raise AssertionError(f"Unexpected fake parameter or buffer {name!r}. Make the module outside of the fake mode.")
+        if any(
+            isinstance(part, FakeTensor) and part.fake_mode is not mode
+            for part in flattened(plain(t))
+        ):
+            raise AssertionError(
+                f"Unexpected fake parameter or buffer {name!r}. Make the module outside of the fake mode."
+            )
 
 
 def aot_module_simplified(
@@ -108,9 +117,19 @@ def aot_module_simplified(
     params, buffers = state_of(mod)
     state = {**params, **buffers}
     refuse_fake_state(state, args)
-    compilers = named_compilers(fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler)
+    compilers = named_compilers(
+        fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler
+    )
     recipe = Recipe(
-        _tuple_of(of_state(mod, list(state))), *compilers, partition_fn, decompositions, len(state), False, modules_of(mod), True, cache
+        _tuple_of(of_state(mod, list(state))),
+        *compilers,
+        partition_fn,
+        decompositions,
+        len(state),
+        False,
+        modules_of(mod),
+        True,
+        cache,
     )
     run = OneProgram(recipe, list(state), list(state.values()), args, mod)
 
@@ -139,7 +158,14 @@ def _tuple_of(f: Callable[..., Any]) -> Callable[..., Any]:
 class OneProgram:
     """A module and the one program that was compiled of it."""
 
-    def __init__(self, recipe: Recipe, names: Sequence[str], state: Sequence[Any], args: Sequence[Any], mod: torch.nn.Module) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        names: Sequence[str],
+        state: Sequence[Any],
+        args: Sequence[Any],
+        mod: torch.nn.Module,
+    ) -> None:
         self.names, self.state, self.mod = names, state, mod
         leaves = [*state, *args]
         mode = fake_mode_of(leaves)
@@ -147,21 +173,36 @@ class OneProgram:
         recording = torch.is_grad_enabled()
         entered = _of_fakes(leaves, recording) if self.dynamic else enter(leaves, recording, False)
         if entered is None:
-            raise RuntimeError("aot_module_simplified was given values of a transform. Compile the module outside, and call it inside.")
+            raise RuntimeError(
+                "aot_module_simplified was given values of a transform. Compile the module outside, and call it inside."
+            )
         self.modules = recipe.modules
         self.flags = [m.training for m in self.modules]
         self.surroundings = surroundings(True, autocast_enabled())
-        self.program = recipe.program(None, entered, recording, Given(mode) if mode is not None else None)
-        if any(isinstance(part, FakeTensor) for t in self.program.joint.closed_over for part in flattened(plain(t))):
-            raise AssertionError("Unexpected fake tensor: the module closes over one. Pass it as an argument.")
+        self.program = recipe.program(
+            None, entered, recording, Given(mode) if mode is not None else None
+        )
+        if any(
+            isinstance(part, FakeTensor)
+            for t in self.program.joint.closed_over
+            for part in flattened(plain(t))
+        ):
+            raise AssertionError(
+                "Unexpected fake tensor: the module closes over one. Pass it as an argument."
+            )
         self.wanted = entered.wanted
-        self.expected = [_expected(x) for x in entered.plain] if self.dynamic else []  # after the trace, which may fix sizes
+        # after the trace, which may fix sizes
+        self.expected = [_expected(x) for x in entered.plain] if self.dynamic else []
         self.kinds = entered.kinds
 
     def __call__(self, given: Sequence[Any]) -> Any:
         recording, autocast = torch.is_grad_enabled(), autocast_enabled()
         leaves = [*self.state, *given]
-        entered = None if SCOPE.levels or torch._C._len_torch_dispatch_stack() else enter(leaves, recording, self.dynamic)
+        entered = (
+            None
+            if SCOPE.levels or torch._C._len_torch_dispatch_stack()
+            else enter(leaves, recording, self.dynamic)
+        )
         if entered is None:
             return self.mod(*given)  # a transform, or a mode, sees the calls of the program
         self._check(entered, autocast)
@@ -180,15 +221,22 @@ class OneProgram:
             return call
         targets = iter(call.targets)
         given = [next(targets) if w else None for w in wanted]
-        kinds: list[Kind] = [(w,) for w in self.wanted]  # from here on a kind only says whether a gradient is wanted
-        return dataclasses.replace(call, targets=[t for t, w in zip(given, self.wanted, strict=True) if w], kinds=kinds)
+        # from here on a kind only says whether a gradient is wanted
+        kinds: list[Kind] = [(w,) for w in self.wanted]
+        return dataclasses.replace(
+            call, targets=[t for t, w in zip(given, self.wanted, strict=True) if w], kinds=kinds
+        )
 
     def _check(self, call: Call, autocast: bool) -> None:
         """Refuse a call for which the program is not right."""
         if self.modules and [m.training for m in self.modules] != self.flags:
-            raise AssertionError("a module is in another mode than at compilation time. Compile it again after train() or eval().")
+            raise AssertionError(
+                "a module is in another mode than at compilation time. Compile it again after train() or eval()."
+            )
         if surroundings(True, autocast) != self.surroundings:
-            raise AssertionError("the default dtype, autocast or another mode of torch is not what it was at compilation time.")
+            raise AssertionError(
+                "the default dtype, autocast or another mode of torch is not what it was at compilation time."
+            )
         if len(call.plain) != len(self.wanted):
             raise TypeError(
                 f"the compiled module takes {len(self.wanted) - len(self.state)} arguments, not {len(call.plain) - len(self.state)}"
@@ -200,7 +248,9 @@ class OneProgram:
                 )
             if self.dynamic:
                 if not _matches(call.plain[i], self.expected[i]):
-                    raise AssertionError(f"{self._name(i)} is not like its example: {_described(call.plain[i])}")
+                    raise AssertionError(
+                        f"{self._name(i)} is not like its example: {_described(call.plain[i])}"
+                    )
             elif kind[1:] != example[1:]:
                 raise AssertionError(
                     f"{self._name(i)} is of another kind than at compilation time: {_described(call.plain[i])}. Compile the module for it, "
@@ -211,7 +261,9 @@ class OneProgram:
         """Why the program is not right for ``call``, whose arguments are like their examples one by one."""
         of_program = self.program.sharing
         if of_program is not None:
-            before, now = (_pairs(groups, len(call.plain)) for groups in (of_program, sharing(call.plain)))
+            before, now = (
+                _pairs(groups, len(call.plain)) for groups in (of_program, sharing(call.plain))
+            )
             for pairs, what in (
                 (now - before, "share memory, and did not at compilation time"),
                 (before - now, "shared memory at compilation time, and do not now"),
@@ -232,7 +284,11 @@ class OneProgram:
 
 def _pairs(groups: Sequence[Group], n: int) -> set[tuple[int, int]]:
     """The pairs among the first ``n`` tensors that share memory."""
-    return {pair for g in groups for pair in itertools.combinations(sorted(i for i in g.members if i < n), 2)}
+    return {
+        pair
+        for g in groups
+        for pair in itertools.combinations(sorted(i for i in g.members if i < n), 2)
+    }
 
 
 def _of_fakes(leaves: Sequence[Any], recording: bool) -> Call:

@@ -15,7 +15,16 @@ from ...seam import factories
 from ...session.tensor import unwrap
 from ..capture.aliasing import saved_of, saved_of_results
 from ..capture.joint import Joint
-from ..capture.subclasses import Layout, Layouts, composed, count, flattened, layout_of, numbers, rebuilt
+from ..capture.subclasses import (
+    Layout,
+    Layouts,
+    composed,
+    count,
+    flattened,
+    layout_of,
+    numbers,
+    rebuilt,
+)
 from ..compilers.boxed import Boxed
 
 Part = tuple[torch.Size, torch.dtype, torch.device]
@@ -42,7 +51,8 @@ def backward_of_whole_tensors(backward: Boxed, layouts: Layouts, n_saved: int) -
         values.clear()
         for t, layout in zip(cotangents, layouts.tangents, strict=True):
             parts = flattened(_as_traced(t, layout))
-            plain += [part if part.is_contiguous() else part.contiguous() for part in parts]  # as in the trace
+            # as in the trace
+            plain += [part if part.is_contiguous() else part.contiguous() for part in parts]
         del cotangents
         return rebuilt(layouts.gradients, backward(plain))
 
@@ -56,7 +66,9 @@ def parts_of(t: torch.Tensor) -> list[Part]:
 
 def zeros_of(layout: Layout, parts: Sequence[Part]) -> torch.Tensor:
     """Zeros, for a cotangent that is missing. Whether their parts are zeros is for the class to say."""
-    made: Any = layout.rebuilt(iter([factories.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in parts]))
+    made: Any = layout.rebuilt(
+        iter([factories.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in parts])
+    )
     return torch.zeros_like(made)
 
 
@@ -94,12 +106,21 @@ class Watch:
     def __init__(self, joint: Joint, forward: fx.Graph) -> None:
         assert joint.layouts is not None
         written, n = joint.boundary.written, joint.n_forward
-        parts = [(i, joint.in_graph([i])) for i, layout in enumerate(joint.layouts.primals) if layout is not None and i not in written]
+        parts = [
+            (i, joint.in_graph([i]))
+            for i, layout in enumerate(joint.layouts.primals)
+            if layout is not None and i not in written
+        ]
         self.primals = tuple(i for i, js in parts if saved_of(forward, n, js))
-        made = [numbers(joint.layouts.results, [i]) if layout is not None else [] for i, layout in enumerate(joint.layouts.results)]
+        made = [
+            numbers(joint.layouts.results, [i]) if layout is not None else []
+            for i, layout in enumerate(joint.layouts.results)
+        ]
         self.results = tuple(i for i in saved_of_results(forward, made, n) if i >= len(written))
 
     def of(self, leaves: Sequence[Any], results: Sequence[Any]) -> list[tuple[torch.Tensor, int]]:
         """Those tensors of one call, with their versions."""
-        found = [unwrap(leaves[i]) for i in self.primals] + [unwrap(results[i]) for i in self.results]
+        found = [unwrap(leaves[i]) for i in self.primals] + [
+            unwrap(results[i]) for i in self.results
+        ]
         return [(t, t._version) for t in found if not t.is_inference()]

@@ -22,7 +22,9 @@ LINEAR = torch._C._nn.linear  # stands in graphs that are about to run, see :mod
 
 
 # ops whose results share memory with their argument although the schema does not say so
-_UNDECLARED = frozenset((aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default, aten._unsafe_view.default))
+_UNDECLARED = frozenset(
+    (aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default, aten._unsafe_view.default)
+)
 
 
 def may_alias(n: fx.Node) -> bool:
@@ -34,16 +36,26 @@ def may_alias(n: fx.Node) -> bool:
 @cache
 def may_return_argument(func: torch._ops.OpOverload) -> bool:
     """Whether a result of ``func`` may share memory with an argument."""
-    return func in _UNDECLARED or func._can_decompose() or any(a.alias_info is not None for a in func._schema.arguments)
+    return (
+        func in _UNDECLARED
+        or func._can_decompose()
+        or any(a.alias_info is not None for a in func._schema.arguments)
+    )
 
 
 @cache
 def functional_pointwise(func: Any) -> bool:
     """Whether ``func`` computes each element of a new tensor from those at the same place."""
-    if type(func) is not torch._ops.OpOverload or torch.Tag.pointwise not in func.tags or func._can_decompose():
+    if (
+        type(func) is not torch._ops.OpOverload
+        or torch.Tag.pointwise not in func.tags
+        or func._can_decompose()
+    ):
         return False
     schema = func._schema
-    return not schema.is_mutable and len(schema.returns) == 1 and schema.returns[0].alias_info is None
+    return (
+        not schema.is_mutable and len(schema.returns) == 1 and schema.returns[0].alias_info is None
+    )
 
 
 def fresh(n: fx.Node) -> bool:
@@ -54,7 +66,11 @@ def fresh(n: fx.Node) -> bool:
         return True
     if n.target is operator.getitem:
         several: Any = n.args[0]
-        others = [u for u in several.users if u is not n and (u.target is not operator.getitem or u.args[1] == n.args[1])]
+        others = [
+            u
+            for u in several.users
+            if u is not n and (u.target is not operator.getitem or u.args[1] == n.args[1])
+        ]
         return _fresh(several.target) and not others
     return _fresh(n.target)
 
@@ -71,9 +87,15 @@ def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
     given = [n for n in forward.nodes if n.op in ("placeholder", "get_attr")]
     (returned,) = forward.output_node().args
     results: Any = returned
-    seen = frozenset(given).union(*(behind[n] for n in results[:n_results] if isinstance(n, fx.Node)))
+    seen = frozenset(given).union(
+        *(behind[n] for n in results[:n_results] if isinstance(n, fx.Node))
+    )
     kept = results[n_results:]
-    return tuple(i for i, n in enumerate(kept) if behind[n] & seen and isinstance(n.meta.get("val"), torch.Tensor))
+    return tuple(
+        i
+        for i, n in enumerate(kept)
+        if behind[n] & seen and isinstance(n.meta.get("val"), torch.Tensor)
+    )
 
 
 def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tuple[int, ...]:
@@ -83,16 +105,27 @@ def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tupl
     wanted = {placeholders[i] for i in inputs}
     (returned,) = forward.output_node().args
     results: Any = returned
-    return tuple(i for i, n in enumerate(results[n_results:]) if behind[n] & wanted and isinstance(n.meta.get("val"), torch.Tensor))
+    return tuple(
+        i
+        for i, n in enumerate(results[n_results:])
+        if behind[n] & wanted and isinstance(n.meta.get("val"), torch.Tensor)
+    )
 
 
-def saved_of_results(forward: fx.Graph, results: Sequence[Sequence[int]], n_results: int) -> tuple[int, ...]:
+def saved_of_results(
+    forward: fx.Graph, results: Sequence[Sequence[int]], n_results: int
+) -> tuple[int, ...]:
     """Which of ``results``, each the numbers of several results of ``forward``, may share memory with what comes after all results."""
     behind = _behind(forward)
     (returned,) = forward.output_node().args
     given: Any = returned
-    saved = frozenset[fx.Node]().union(*(behind[n] for n in given[n_results:] if isinstance(n.meta.get("val"), torch.Tensor)))
-    each = [frozenset[fx.Node]().union(*(behind[given[j]] for j in js if isinstance(given[j], fx.Node))) for js in results]
+    saved = frozenset[fx.Node]().union(
+        *(behind[n] for n in given[n_results:] if isinstance(n.meta.get("val"), torch.Tensor))
+    )
+    each = [
+        frozenset[fx.Node]().union(*(behind[given[j]] for j in js if isinstance(given[j], fx.Node)))
+        for js in results
+    ]
     return tuple(i for i, own in enumerate(each) if own & saved)
 
 
@@ -101,7 +134,11 @@ def _behind(graph: fx.Graph) -> dict[fx.Node, frozenset[fx.Node]]:
     behind: dict[fx.Node, frozenset[fx.Node]] = {}
     for n in graph.nodes:
         own = frozenset((n,))
-        behind[n] = own.union(*(behind[u] for u in n.all_input_nodes)) if n.op == "call_function" and may_alias(n) else own
+        behind[n] = (
+            own.union(*(behind[u] for u in n.all_input_nodes))
+            if n.op == "call_function" and may_alias(n)
+            else own
+        )
     return behind
 
 
@@ -136,13 +173,23 @@ class Group:
 
     def first(self, i: int) -> int:
         """The first member that is the same tensor as member ``i``."""
-        return self.members[0] if self.identical else self.firsts[self.members.index(i)] if self.firsts else i
+        return (
+            self.members[0]
+            if self.identical
+            else self.firsts[self.members.index(i)]
+            if self.firsts
+            else i
+        )
 
     def alone(self, i: int, histories: Sequence[int]) -> bool:
         """Whether no other tensor among the members is a view of the tensor that member ``i`` is a view of. ``histories``: of the members,
         as for a group."""
         own = histories[self.members.index(i)]
-        return all(self.first(j) == self.first(i) for j, history in zip(self.members, histories, strict=True) if history == own)
+        return all(
+            self.first(j) == self.first(i)
+            for j, history in zip(self.members, histories, strict=True)
+            if history == own
+        )
 
     def base(self, tensors: Sequence[Any]) -> Any:
         """The vector of all elements that the members share."""
@@ -190,7 +237,11 @@ def _sharing_of_parts(tensors: Sequence[object]) -> tuple[Group, ...]:
         made = [tensors[i] for i in once]
         kind = next((type(t).__name__ for t in made if composed(t)), "")
         if not kind:
-            found.append(dataclasses.replace(group, members=once, firsts=tuple([parts[p][0] for p in group.firsts])))
+            found.append(
+                dataclasses.replace(
+                    group, members=once, firsts=tuple([parts[p][0] for p in group.firsts])
+                )
+            )
             continue
         identical = len(once) == len(members) and all(t is made[0] for t in made)
         found.append(Group(once, identical, parts_of=kind))
@@ -201,7 +252,8 @@ def _groups(tensors: dict[int, torch.Tensor]) -> list[Group]:
     """Tensors of one storage by the parts of it that overlap."""
     spans = sorted((_span(t), i) for i, t in tensors.items() if t.numel())
     found: list[Group] = []
-    empty: dict[int, list[int]] = {}  # by id of a tensor without elements, whose sizes a program may change in place
+    # by id of a tensor without elements, whose sizes a program may change in place
+    empty: dict[int, list[int]] = {}
     for i, t in tensors.items():
         if not t.numel():
             empty.setdefault(id(t), []).append(i)
@@ -219,7 +271,16 @@ def _groups(tensors: dict[int, torch.Tensor]) -> list[Group]:
             size = each[0].element_size()
             places = tuple(map(place_of, each))
             identical = all(t is each[0] for t in each) and not shows_twice(each[0])
-            found.append(Group(tuple(members), identical, start // size, (end - start) // size, places, firsts=_firsts(tensors, members)))
+            found.append(
+                Group(
+                    tuple(members),
+                    identical,
+                    start // size,
+                    (end - start) // size,
+                    places,
+                    firsts=_firsts(tensors, members),
+                )
+            )
     return found
 
 
@@ -249,11 +310,16 @@ def overlapping(tensors: Sequence[object], shared: Sequence[Group]) -> list[Grou
 
 def _span(t: torch.Tensor) -> tuple[int, int]:
     """The bytes of its storage that lie between the first and the last element of ``t``."""
-    first, last = int(t.storage_offset()), sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+    first, last = (
+        int(t.storage_offset()),
+        sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)),
+    )
     return first * t.element_size(), (first + last + 1) * t.element_size()
 
 
-def refuse_written_pieces(returned: Sequence[FunctionalValue], arguments: Iterable[FunctionalValue]) -> None:
+def refuse_written_pieces(
+    returned: Sequence[FunctionalValue], arguments: Iterable[FunctionalValue]
+) -> None:
     """Refuse a result that shares memory with an argument or with another result, and of which a graph gives the new value alone."""
     arguments = list(arguments)
     for v in returned:
@@ -261,7 +327,8 @@ def refuse_written_pieces(returned: Sequence[FunctionalValue], arguments: Iterab
         whole = memory.whole
         if memory.part_of is None or not (memory.generation or whole.generation):
             continue
-        others = (*arguments, *returned) if memory.generation else arguments  # a graph splits an intermediate after the write to it
+        # a graph splits an intermediate after the write to it
+        others = (*arguments, *returned) if memory.generation else arguments
         if any(t._store.memory is not memory and t._store.memory.whole is whole for t in others):
             raise RuntimeError(
                 "the program writes to memory that an argument or another result shares with a result of unsafe_split or unsafe_chunk, and "

@@ -20,12 +20,17 @@ _NAMES = (
     "scaled_dot_product_attention dropout"
 )
 WHOLE = frozenset(
-    getattr(getattr(torch.ops.aten, name), overload) for name in _NAMES.split() for overload in getattr(torch.ops.aten, name).overloads()
+    getattr(getattr(torch.ops.aten, name), overload)
+    for name in _NAMES.split()
+    for overload in getattr(torch.ops.aten, name).overloads()
 )
 
 
 def traced_before_dispatch(
-    f: Callable[..., Any], leaves: Sequence[Any], decompositions: Mapping[Any, Callable[..., Any]] | None, dynamic: bool
+    f: Callable[..., Any],
+    leaves: Sequence[Any],
+    decompositions: Mapping[Any, Callable[..., Any]] | None,
+    dynamic: bool,
 ) -> Joint:
     """The graph of ``f`` on ``leaves``, without gradients, in the grad mode of the caller."""
     boundary: Boundary | None = None
@@ -39,10 +44,16 @@ def traced_before_dispatch(
             with level.mode:
                 outs, out_spec = pytree.tree_flatten(level.run_inside(f, values, {}))
             if any(v._store.memory.generation for v in level.closed_over.values()):
-                raise RuntimeError("the program writes to a tensor that it closes over. Pass it as an argument, or make it a buffer.")
+                raise RuntimeError(
+                    "the program writes to a tensor that it closes over. Pass it as an argument, or make it a buffer."
+                )
             inputs = tuple(_record(v) for v in values)
-            written = [level.read(v) for v, record in zip(values, inputs, strict=True) if record.written]
-            boundary = Boundary(inputs, tuple(Output(Made.RESULT, i) for i in range(len(outs))), (None,) * len(outs))
+            written = [
+                level.read(v) for v, record in zip(values, inputs, strict=True) if record.written
+            ]
+            boundary = Boundary(
+                inputs, tuple(Output(Made.RESULT, i) for i in range(len(outs))), (None,) * len(outs)
+            )
             return [*written, *(level.lowered(o) for o in outs)]
         finally:
             level.close()
@@ -61,4 +72,10 @@ def _record(v: Any) -> Input:
     if not isinstance(v, FunctionalValue):
         return Input(False)
     store = v._store
-    return Input(False, bool(store.memory.generation), None, store.counter[0], tuple(ViewStep(*step) for step in v._chain))
+    return Input(
+        False,
+        bool(store.memory.generation),
+        None,
+        store.counter[0],
+        tuple(ViewStep(*step) for step in v._chain),
+    )

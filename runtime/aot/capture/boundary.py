@@ -53,7 +53,9 @@ class ViewStep:
 
     def sized(self, results: Sequence[Any]) -> ViewStep:
         """The same view op, with the numbers that the graph has given among ``results``."""
-        return dataclasses.replace(self, rest=pytree.tree_map_only(Size, lambda size: results[size.number], self.rest))
+        return dataclasses.replace(
+            self, rest=pytree.tree_map_only(Size, lambda size: results[size.number], self.rest)
+        )
 
     def in_place(self) -> torch._ops.OpOverload | None:
         """The op that gives its argument this geometry, such as ``t_`` for ``t``; None if there is none."""
@@ -106,7 +108,13 @@ class Input:
     def reshape(self, target: Any) -> None:
         """Carry out the changes of geometry on the caller's tensor."""
         recording = torch.is_grad_enabled()
-        if self.reshaped_unseen and recording and target.requires_grad and target.is_leaf and not self.keeps_geometry(target):
+        if (
+            self.reshaped_unseen
+            and recording
+            and target.requires_grad
+            and target.is_leaf
+            and not self.keeps_geometry(target)
+        ):
             raise RuntimeError(
                 "the program changes sizes or strides of an argument in place under no_grad, and the argument is a leaf. Its gradient "
                 "would have those from before. Do that before the call, or let the program use the op that returns a view."
@@ -114,7 +122,9 @@ class Input:
         with torch.set_grad_enabled(recording and not self.reshaped_unseen):
             for step in self.reshaped:
                 func = step.in_place()
-                assert func is not None, "a change of geometry that has no in-place op is refused by the trace"
+                assert func is not None, (
+                    "a change of geometry that has no in-place op is refused by the trace"
+                )
                 func(target, *step.rest, **step.kwargs)
 
     def keeps_geometry(self, x: Any) -> bool:
@@ -122,7 +132,11 @@ class Input:
         after = x
         for step in self.reshaped:
             after = step(after.detach())
-        return after is x or (after.shape, after.stride(), after.storage_offset()) == (x.shape, x.stride(), x.storage_offset())
+        return after is x or (after.shape, after.stride(), after.storage_offset()) == (
+            x.shape,
+            x.stride(),
+            x.storage_offset(),
+        )
 
     def replace(self, target: Any, source: Any) -> None:
         """Give the caller's tensor the memory of ``source``; its own if that is ``target``."""
@@ -143,7 +157,12 @@ def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
     seen: tuple[list[Any], list[Any]] = [], []
     hidden: tuple[list[Any], list[Any]] = [], []
     for record, target, new, recorded in writes:
-        if recorded or record.counted > 1 or type(target) not in _PLAIN or not _copied_in_list(target):
+        if (
+            recorded
+            or record.counted > 1
+            or type(target) not in _PLAIN
+            or not _copied_in_list(target)
+        ):
             record.write(target, new, recorded)
         else:
             targets, news = seen if record.counted else hidden
@@ -158,7 +177,12 @@ def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
 
 def _copied_in_list(target: torch.Tensor) -> bool:
     """Whether ``_foreach_copy_`` may write to ``target``. It refuses what is conjugated or negated lazily."""
-    return target.layout is torch.strided and 0 not in target.stride() and not target.is_conj() and not target.is_neg()
+    return (
+        target.layout is torch.strided
+        and 0 not in target.stride()
+        and not target.is_conj()
+        and not target.is_neg()
+    )
 
 
 def refuse_hooked_view(target: Tensor, hooked: bool) -> None:
@@ -166,7 +190,9 @@ def refuse_hooked_view(target: Tensor, hooked: bool) -> None:
     gives the view another history, and the gradient of what the program computes after the write does not reach the hook."""
     edge, end = edge_of(target), edge_of(target._view.base)
     while not hooked and edge is not None and edge != end:
-        hooked = bool(edge[0].pre_hooks or edge[0].post_hooks or (edge[0].tensor_hooks or {}).get(edge[1]))
+        hooked = bool(
+            edge[0].pre_hooks or edge[0].post_hooks or (edge[0].tensor_hooks or {}).get(edge[1])
+        )
         edges = edge[0].edges
         edge = edges[0] if len(edges) == 1 else None
     if hooked:
@@ -183,7 +209,9 @@ def _copy_into(target: Any, new: torch.Tensor) -> None:
             if size > 1 and stride == 0:
                 first = new.narrow(d, 0, 1)
                 if not torch.equal(first.expand(new.shape), new):
-                    raise RuntimeError("the program writes to a part of an expanded argument. Let it write to a clone of it.")
+                    raise RuntimeError(
+                        "the program writes to a part of an expanded argument. Let it write to a clone of it."
+                    )
                 target, new = target.narrow(d, 0, 1), first
     target.copy_(new)
 
@@ -279,18 +307,31 @@ class Boundary:
     def finish(self, arguments: Sequence[Any], results: list[Any]) -> None:
         """Let computed results be leaves, and lie in other memory, before views of them are taken."""
         for i, place in self.placed:
-            alias, edge = place.of(arguments, results).detach(), edge_of(results[i]) if isinstance(results[i], Tensor) else None
+            alias, edge = (
+                place.of(arguments, results).detach(),
+                edge_of(results[i]) if isinstance(results[i], Tensor) else None,
+            )
             results[i] = alias if edge is None else SESSION.wrap(unwrap(alias), edge)
         for i in self.begun:
-            results[i] = results[i].requires_grad_() if isinstance(results[i], Tensor) else wrap(results[i], requires_grad=True)
+            results[i] = (
+                results[i].requires_grad_()
+                if isinstance(results[i], Tensor)
+                else wrap(results[i], requires_grad=True)
+            )
 
     @property
     def direct(self) -> tuple[int, ...] | None:
         """Which results of the graph the program returns, if it does nothing else beside its draws; None if it does."""
         beside = (self.repeated, self.released, self.begun, self.placed, self.ordinary)
-        if any(beside) or any(x.written or x.reshaped or x.replaced or x.begins or x.hooks for x in self.inputs):
+        if any(beside) or any(
+            x.written or x.reshaped or x.replaced or x.begins or x.hooks for x in self.inputs
+        ):
             return None
-        numbers = tuple(o.number for o in self.outputs if o.made is Made.RESULT and not (o.steps or o.leaf or o.released))
+        numbers = tuple(
+            o.number
+            for o in self.outputs
+            if o.made is Made.RESULT and not (o.steps or o.leaf or o.released)
+        )
         return numbers if len(numbers) == len(self.outputs) else None
 
     @property
@@ -315,4 +356,6 @@ class Boundary:
 
     @property
     def n_tangents(self) -> int:
-        return sum(x.tangent is not None for x in self.inputs) + sum(t is not None for t in self.tangents)
+        return sum(x.tangent is not None for x in self.inputs) + sum(
+            t is not None for t in self.tangents
+        )

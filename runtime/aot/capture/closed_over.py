@@ -66,7 +66,8 @@ class ClosedOver(EnteringMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.lift_fresh.default:
             return func(*args)  # a literal of the program's text: no tensor from outside
-        if _default_dtype() is not self._dtype:  # which calls without a dtype have, and each call of the graph finds its own
+        # which calls without a dtype have, and each call of the graph finds its own
+        if _default_dtype() is not self._dtype:
             raise RuntimeError(
                 f"the program computes with a default dtype that it has set. Set it outside, or give the dtype to each call.{here()}"
             )
@@ -78,8 +79,12 @@ class ClosedOver(EnteringMode):
             CALL.made_by = around
 
     def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        args, kwargs = self._entered(args), dict(zip(kwargs, self._entered([*kwargs.values()]), strict=True)) if kwargs else {}
-        if func is torch.ops.aten.detach_.default:  # torch's own detaches from torch's engine alone, and dispatches nothing
+        args, kwargs = (
+            self._entered(args),
+            dict(zip(kwargs, self._entered([*kwargs.values()]), strict=True)) if kwargs else {},
+        )
+        # torch's own detaches from torch's engine alone, and dispatches nothing
+        if func is torch.ops.aten.detach_.default:
             return args[0].detach_()
         if torch.is_inference_mode_enabled() and op_of(func).kind is VIEW:
             with (
@@ -103,8 +108,16 @@ def generators_of(f: Any) -> list[Any]:
     """The random generators that ``f`` closes over, as far as they are at hand."""
     found: dict[int, Any] = {}
     for x in at_hand(f, 3):
-        names = [x.__globals__.get(name) for name in x.__code__.co_names] if isinstance(x, FunctionType) else []
-        found |= {id(g): g for g in (x, *names) if isinstance(g, torch.Generator) and g is not torch.default_generator}
+        names = (
+            [x.__globals__.get(name) for name in x.__code__.co_names]
+            if isinstance(x, FunctionType)
+            else []
+        )
+        found |= {
+            id(g): g
+            for g in (x, *names)
+            if isinstance(g, torch.Generator) and g is not torch.default_generator
+        }
     return list(found.values())
 
 
@@ -113,7 +126,11 @@ def holds_values(f: Any) -> bool:
     hand."""
     own = () if isinstance(f, (torch.nn.Module, type)) else getattr(f, "__dict__", {}).values()
     held = (x for y in (*own, f) for x in at_hand(y, 5))
-    return any(isinstance(x, SYMBOLIC) or (isinstance(x, Value) and x._level.number > 0) for x in held if x is not f)
+    return any(
+        isinstance(x, SYMBOLIC) or (isinstance(x, Value) and x._level.number > 0)
+        for x in held
+        if x is not f
+    )
 
 
 def at_hand(f: Any, depth: int) -> Iterator[Any]:
@@ -125,8 +142,15 @@ def at_hand(f: Any, depth: int) -> Iterator[Any]:
     elif isinstance(f, MethodType):
         below = [f.__self__, f.__func__]
     elif isinstance(f, FunctionType):
-        below = [*(c.cell_contents for c in f.__closure__ or () if _is_set(c)), getattr(f, "__wrapped__", None)]
-        below += [f.__globals__[name] for name in f.__code__.co_names if isinstance(f.__globals__.get(name), torch.nn.Module)]
+        below = [
+            *(c.cell_contents for c in f.__closure__ or () if _is_set(c)),
+            getattr(f, "__wrapped__", None),
+        ]
+        below += [
+            f.__globals__[name]
+            for name in f.__code__.co_names
+            if isinstance(f.__globals__.get(name), torch.nn.Module)
+        ]
     elif isinstance(f, (list, tuple)):
         below = list(f)
     elif isinstance(f, dict):

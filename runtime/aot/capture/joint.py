@@ -68,7 +68,11 @@ class Joint:
         """For each primal that is one placeholder: its number, and that of the placeholder."""
         if self.layouts is None:
             return [(i, i) for i in range(self.n_primals)]
-        return [(i, numbers(self.layouts.primals, [i])[0]) for i, layout in enumerate(self.layouts.primals) if layout is None]
+        return [
+            (i, numbers(self.layouts.primals, [i])[0])
+            for i, layout in enumerate(self.layouts.primals)
+            if layout is None
+        ]
 
 
 def joint_graph(
@@ -106,15 +110,23 @@ def joint_graph(
     abstract = dynamic or abstraction is not None
     layouts = [layout_of(t, abstract) for t in inputs]
     if whole and any(layout is not None for layout in layouts):
-        kinds = ", ".join(dict.fromkeys(layout.kind.__name__ for layout in layouts if layout is not None))
+        kinds = ", ".join(
+            dict.fromkeys(layout.kind.__name__ for layout in layouts if layout is not None)
+        )
         raise RuntimeError(
             f"a {kinds} is among the inputs, and an exported graph takes plain tensors. Export a function of what it consists of."
         )
-    outside = [*generators, *generators_of(f), *(x for x in inputs if isinstance(x, torch.Generator))]
+    outside = [
+        *generators,
+        *generators_of(f),
+        *(x for x in inputs if isinstance(x, torch.Generator)),
+    ]
     programs: list[Program] = []
 
     def run(trace: Trace, *traced: Any) -> list[Any]:
-        program = Program(trace, f, differentiate, layouts, groups, bases, lift, whole, loss, tracked, outside)
+        program = Program(
+            trace, f, differentiate, layouts, groups, bases, lift, whole, loss, tracked, outside
+        )
         programs.append(program)
         with HOOKS.suspended():  # hooks around a call see what the call saves
             return program.results(traced)
@@ -136,11 +148,20 @@ def joint_graph(
             late=issubclass(kind, LateGraphModule),
         )
     for n in reversed(graph.nodes):
-        if getattr(n.target, "namespace", "") == "profiler":  # marks for a profile of the capture, which run nothing
+        # marks for a profile of the capture, which run nothing
+        if getattr(n.target, "namespace", "") == "profiler":
             graph.erase_node(n)
     (program,) = programs
     module = module_of(graph, attributes, "Joint", kind)
     if isinstance(module, LateGraphModule):
         module.values = level.abstract.complete
     closed_over = tuple(program.primals.outside)
-    return Joint(module, program.boundary, program.out_spec, level.abstraction, closed_over, tuple(groups), program.layouts)
+    return Joint(
+        module,
+        program.boundary,
+        program.out_spec,
+        level.abstraction,
+        closed_over,
+        tuple(groups),
+        program.layouts,
+    )

@@ -53,19 +53,33 @@ class Argument(Node):
 class JointLevel(GradLevel):
     """The tape of a joint graph. Hooks on saved tensors that the program itself sets see traced values, so their work is in the graph."""
 
-    __slots__ = ("derivatives", "functional", "refuses_recording", "reshaped", "trace", "turned", "unrecorded", "unseen")
+    __slots__ = (
+        "derivatives",
+        "functional",
+        "refuses_recording",
+        "reshaped",
+        "trace",
+        "turned",
+        "unrecorded",
+        "unseen",
+    )
     runs_ctx_forward = packs = releases_written = follows_bases = True
 
     def __init__(self, trace: Trace, functional: FunctionalLevel) -> None:
         super().__init__()
         self.trace = trace
         self.functional = functional
-        self.derivatives: dict[fx.Node, str] = {}  # how the result of each call is differentiated, see `.pullback`
-        self.unrecorded: dict[int, Any] = {}  # by id, the steps of chains of views that were taken under no_grad
-        self.refuses_recording = False  # whether an argument is one that torch's own autograd has recorded
-        self.turned: set[Node] = set()  # made by a change of geometry under no_grad, which no call records
+        # how the result of each call is differentiated, see `.pullback`
+        self.derivatives: dict[fx.Node, str] = {}
+        # by id, the steps of chains of views that were taken under no_grad
+        self.unrecorded: dict[int, Any] = {}
+        # whether an argument is one that torch's own autograd has recorded
+        self.refuses_recording = False
+        # made by a change of geometry under no_grad, which no call records
+        self.turned: set[Node] = set()
         self.reshaped: list[Any] = []  # values whose geometry has changed in place under no_grad
-        self.unseen: dict[fx.Node, str] = {}  # calls whose results have the history of another value, see `.pullback`
+        # calls whose results have the history of another value, see `.pullback`
+        self.unseen: dict[fx.Node, str] = {}
 
     def wrap(self, inner: Any, edge: Any = None, /) -> Any:
         v = shown(super().wrap(inner, edge), inner)
@@ -75,7 +89,9 @@ class JointLevel(GradLevel):
         if edge is None:
             self.derivatives.setdefault(node, NONE)
         else:
-            own = isinstance(edge[0], FunctionNode) and not issubclass(edge[0]._forward_cls, ControlFlow)
+            own = isinstance(edge[0], FunctionNode) and not issubclass(
+                edge[0]._forward_cls, ControlFlow
+            )
             self.derivatives[node] = OWN if own else OF_THE_OP
         return v
 
@@ -92,7 +108,12 @@ class JointLevel(GradLevel):
     def refuse_view_of_leaf(self, v: Any) -> None:
         """Refuse a view whose base has become a leaf since it was taken. It requires grad, and its gradient is discarded."""
         view = v._view if isinstance(v, Value) and v._level is self else None
-        if view is not None and v._edge is None and v.dtype in DIFFERENTIABLE and isinstance((view.base._edge or (None,))[0], Input):
+        if (
+            view is not None
+            and v._edge is None
+            and v.dtype in DIFFERENTIABLE
+            and isinstance((view.base._edge or (None,))[0], Input)
+        ):
             raise RuntimeError(
                 "the program takes a view of a tensor, calls requires_grad_() on the tensor, and uses the view. Take the view after that."
                 f"{here()}"
@@ -108,7 +129,9 @@ class JointLevel(GradLevel):
                 self.refuse_view_of_leaf(a)
             return super().call(func, args, kwargs)
         op = op_of(func)
-        in_place = op.kind is INPLACE and any(isinstance(a, Value) and a._level is self and edge_of(a) for a in args[:1])
+        in_place = op.kind is INPLACE and any(
+            isinstance(a, Value) and a._level is self and edge_of(a) for a in args[:1]
+        )
         memories = self._memories_with_histories((args, kwargs))
         self._read((args, kwargs))
         before = [memory.generation for memory in memories]
@@ -122,7 +145,11 @@ class JointLevel(GradLevel):
             if unseen:
                 self.unseen[n] = WRITTEN
         if op.kind is VIEW and op.func is not torch.ops.aten.detach.default:  # which adds no step
-            chains = [v._inner._chain for v in pytree.tree_leaves(result) if isinstance(getattr(v, "_inner", None), FunctionalValue)]
+            chains = [
+                v._inner._chain
+                for v in pytree.tree_leaves(result)
+                if isinstance(getattr(v, "_inner", None), FunctionalValue)
+            ]
             self.unrecorded |= {id(chain[-1]): chain[-1] for chain in chains if chain}
         if in_place and op.base_name in GEOMETRY:
             edge: Any = edge_of(result)
@@ -136,7 +163,10 @@ class JointLevel(GradLevel):
         It goes to the trace at once, and does what the calls of the levels between would do, in half of their time.
         """
         functional = self.functional
-        innermost = n_modes() == 2 and mode_at(0) is self.trace.mode and mode_at(1) is functional.mode  # no mode of the caller's sees calls
+        # no mode of the caller's sees calls
+        innermost = (
+            n_modes() == 2 and mode_at(0) is self.trace.mode and mode_at(1) is functional.mode
+        )
         if not innermost or not self.outer_mode or self.refuses_recording or not is_pure(func):
             return None
         inner: list[Any] = []
@@ -145,7 +175,11 @@ class JointLevel(GradLevel):
             if kind is GradValue and a._level is self and a._edge is None and a._view is None:
                 a = a._inner
                 kind = type(a)
-            if kind is FunctionalValue and a._level is functional and a._store.memory.is_at(a._seen):
+            if (
+                kind is FunctionalValue
+                and a._level is functional
+                and a._store.memory.is_at(a._seen)
+            ):
                 inner.append(a._inner)
             elif kind in LITERAL_KINDS:
                 inner.append(a)
@@ -159,7 +193,9 @@ class JointLevel(GradLevel):
 
     def _memories_with_histories(self, given: Any) -> list[Memory]:
         """The memories of the arguments of a call that have a history, or are views of a tensor that has one."""
-        found: list[Any] = [a for a in pytree.tree_leaves(given) if isinstance(a, Value) and a._level is self]
+        found: list[Any] = [
+            a for a in pytree.tree_leaves(given) if isinstance(a, Value) and a._level is self
+        ]
         recorded = [a._inner for a in found if a._edge is not None or base_edge(a) is not None]
         return [v._store.memory for v in recorded if isinstance(v, FunctionalValue)]
 
@@ -182,7 +218,11 @@ class JointLevel(GradLevel):
 
     @contextmanager
     def shown_to_forward(self, args: Sequence[Any], given: Sequence[Any]) -> Iterator[None]:
-        recorded = [v for a, v in zip(args, given, strict=True) if isinstance(v, Value) and a is not v and edge_of(a) is not None]
+        recorded = [
+            v
+            for a, v in zip(args, given, strict=True)
+            if isinstance(v, Value) and a is not v and edge_of(a) is not None
+        ]
         with requiring_grad(recorded):
             yield
 

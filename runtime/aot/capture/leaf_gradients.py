@@ -43,9 +43,13 @@ _grad: Any = torch.Tensor.grad  # what gives the attribute: torch's stubs take i
 _data_of: Any = torch.Tensor.data
 _plain_grad = _grad.__get__
 _requires_grad: Any = torch.Tensor.requires_grad
-HOOKS = "which a graph would not call. Do in the program what the hooks do, or call backward() outside."
+HOOKS = (
+    "which a graph would not call. Do in the program what the hooks do, or call backward() outside."
+)
 _BETWEEN = (__file__, inspect.getfile(Tensor))  # of the frames that read a gradient for a program
-_ZEROING = tuple(inspect.unwrap(f).__code__ for f in (torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad))
+_ZEROING = tuple(
+    inspect.unwrap(f).__code__ for f in (torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad)
+)
 
 
 @dataclass
@@ -74,8 +78,10 @@ class LeafGradients:
         self.used = False
         self.entering = False
         self._kept: dict[Any, _Kept] = {}
-        self._frozen: dict[int, tuple[Any, Any]] = {}  # by id, a tensor from outside, and its value with a history
-        self._flags: dict[int, tuple[Any, bool]] = {}  # by id, a tensor from outside, and whether it required grad before the program
+        # by id, a tensor from outside, and its value with a history
+        self._frozen: dict[int, tuple[Any, Any]] = {}
+        # by id, a tensor from outside, and whether it required grad before the program
+        self._flags: dict[int, tuple[Any, bool]] = {}
         self._mode: Any = _GradFunctions(self)
 
     def __enter__(self) -> LeafGradients:
@@ -102,7 +108,9 @@ class LeafGradients:
     def is_spent(self, v: Any) -> bool:
         """Whether the history of ``v`` has been freed by a backward pass."""
         edge = edge_of(v) if isinstance(v, GradValue) and isinstance(v._level, JointLevel) else None
-        return edge is not None and bool(self.spent) and not self.spent.isdisjoint(_behind([edge[0]]))
+        return (
+            edge is not None and bool(self.spent) and not self.spent.isdisjoint(_behind([edge[0]]))
+        )
 
     # what the program asks for
 
@@ -135,17 +143,29 @@ class LeafGradients:
             kept.value = self.given[kept.leaf]
         elif kept.leaf is not None:
             self.asked.append(kept.leaf)
-            grad = None if isinstance(kept.leaf, int) else kept.leaf._grad if isinstance(kept.leaf, Tensor) else _plain_grad(kept.leaf)
+            grad = (
+                None
+                if isinstance(kept.leaf, int)
+                else kept.leaf._grad
+                if isinstance(kept.leaf, Tensor)
+                else _plain_grad(kept.leaf)
+            )
             kept.value = None if grad is None else self.inside(grad)
 
     def assign(self, t: Any, g: Any) -> None:
         """``t.grad = g``."""
-        if g is not None and (not isinstance(g, torch.Tensor) or g.shape != t.shape or g.dtype is not t.dtype):
+        if g is not None and (
+            not isinstance(g, torch.Tensor) or g.shape != t.shape or g.dtype is not t.dtype
+        ):
             what = f"{g.dtype}{list(g.shape)}" if isinstance(g, torch.Tensor) else type(g).__name__
-            raise RuntimeError(f"the program assigns a gradient to a tensor {t.dtype}{list(t.shape)} that is a {what}.{here()}")
+            raise RuntimeError(
+                f"the program assigns a gradient to a tensor {t.dtype}{list(t.shape)} that is a {what}.{here()}"
+            )
         kept = self._of(t)
         if kept is None:
-            raise RuntimeError(f"the program assigns a gradient to a tensor that it has computed.{here()}")
+            raise RuntimeError(
+                f"the program assigns a gradient to a tensor that it has computed.{here()}"
+            )
         kept.value, kept.known, kept.changed = None if g is None else self.inside(g), True, True
 
     def retain(self, t: Any) -> None:
@@ -173,7 +193,8 @@ class LeafGradients:
         else:
             v.requires_grad_()  # each call does that
             kept, node = self._kept.pop(id(t), None), _end(v)
-            if kept is not None and node is not None:  # the program has read or assigned its gradient before
+            # the program has read or assigned its gradient before
+            if kept is not None and node is not None:
                 kept.like, self._kept[node] = v, kept
         return _flagged(t, flag)
 
@@ -182,16 +203,26 @@ class LeafGradients:
         """The tensors that the program leaves frozen, and has not found so."""
         return [t for t, _ in self._frozen.values() if id(t) in self._flags]
 
-    def backward(self, tensors: Any, grad_tensors: Any, retain_graph: bool | None, create_graph: bool, inputs: Any) -> None:
+    def backward(
+        self,
+        tensors: Any,
+        grad_tensors: Any,
+        retain_graph: bool | None,
+        create_graph: bool,
+        inputs: Any,
+    ) -> None:
         """As ``torch.autograd.backward``."""
         self.used = True
         outputs, given = session.listed(self.inside(tensors)), self.inside(grad_tensors)
         edges = [edge_of(t) if isinstance(t, GradValue) else None for t in outputs]
         if any(e is not None and not isinstance(e[0].level, JointLevel) for e in edges):
-            raise RuntimeError(f"the program calls backward() on a value of a transform. Return it, and differentiate outside.{here()}")
+            raise RuntimeError(
+                f"the program calls backward() on a value of a transform. Return it, and differentiate outside.{here()}"
+            )
         cotangents = session.cotangents_of(outputs, edges, given)
         reached = _behind([e[0] for e in edges if e is not None])
-        frozen = {_end(v) for _, v in self._frozen.values()}  # leaves get no gradient that do not require grad now
+        # leaves get no gradient that do not require grad now
+        frozen = {_end(v) for _, v in self._frozen.values()}
         leaves = [n for n in reached if isinstance(n, (Argument, Input)) and n not in frozen]
         if inputs is not None:
             wanted = [edge_of(t) for t in self.inside(session.listed(inputs))]
@@ -230,7 +261,8 @@ class LeafGradients:
     def _of(self, t: Any) -> _Kept | None:
         """What is kept of leaf ``t``; None if it is none. One that does not require grad may have a gradient from before."""
         if id(t) in self._frozen:
-            return self._of_node(edge_of(self._frozen[id(t)][1])[0])  # type: ignore[index]  # it has a history
+            # it has a history
+            return self._of_node(edge_of(self._frozen[id(t)][1])[0])  # type: ignore[index]
         if not t.requires_grad:
             inside = isinstance(t, Value) and t._level.number
             return None if inside else self._kept.setdefault(id(t), _Kept(t, t))
@@ -266,11 +298,16 @@ class LeafGradients:
         kept = self._of_node(node)
         kept.added = True
         if hooked(kept.leaf) or node.pre_hooks or node.post_hooks:
-            raise RuntimeError(f"backward() in the program adds to the gradient of a tensor with hooks, {HOOKS}{here()}")
+            raise RuntimeError(
+                f"backward() in the program adds to the gradient of a tensor with hooks, {HOOKS}{here()}"
+            )
         if not kept.known:
             self._read(kept, False)
         if kept.value is None:
-            kept.value, kept.changed = g if create_graph else _as_gradient(g.detach(), kept.like, others), True
+            kept.value, kept.changed = (
+                g if create_graph else _as_gradient(g.detach(), kept.like, others),
+                True,
+            )
         elif create_graph:
             kept.value, kept.changed = kept.value + g, True
         else:
@@ -334,7 +371,9 @@ def _zeroing() -> bool:
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename in _BETWEEN:
         frame = frame.f_back
-    return frame is not None and frame.f_code in _ZEROING and frame.f_locals.get("set_to_none") is True
+    return (
+        frame is not None and frame.f_code in _ZEROING and frame.f_locals.get("set_to_none") is True
+    )
 
 
 class _GradFunctions(TorchFunctionMode):
@@ -349,7 +388,11 @@ class _GradFunctions(TorchFunctionMode):
         if handler is None and type(func) is FunctionType and func.__module__ == "torch.autograd":
             handler = _OF_AUTOGRAD.get(func.__name__)
         if handler is None or _is_of_functorch(args):
-            return func(*args, **kwargs or {}) if not kwargs or not kwargs.get("requires_grad") else _leaf_of(func, args, kwargs)
+            return (
+                func(*args, **kwargs or {})
+                if not kwargs or not kwargs.get("requires_grad")
+                else _leaf_of(func, args, kwargs)
+            )
         return handler(self.gradients, *args, **kwargs or {})
 
 
@@ -357,7 +400,10 @@ def _is_of_functorch(args: Any) -> bool:
     """Whether the first argument of a call is a tensor of a transform of torch.func, or a list of them. Torch keeps its gradients."""
     first = args[0] if args else None
     several = first if isinstance(first, (list, tuple)) else (first,)
-    return any(isinstance(t, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(t) for t in several)
+    return any(
+        isinstance(t, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(t)
+        for t in several
+    )
 
 
 def _leaf_of(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -385,4 +431,8 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     _data_of.__get__: _data,
     _data_of.__set__: lambda gradients, t, new: refuse_data(),
 }
-_OF_AUTOGRAD: dict[str, Callable[..., Any]] = {"backward": LeafGradients.backward, "grad": LeafGradients.grad}  # of torch's engine
+# of torch's engine
+_OF_AUTOGRAD: dict[str, Callable[..., Any]] = {
+    "backward": LeafGradients.backward,
+    "grad": LeafGradients.grad,
+}

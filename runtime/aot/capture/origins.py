@@ -61,14 +61,19 @@ class Origins(Provenance):
         if task.sums and task.level is self.tape:
             node.meta[ORIGIN] = Origin(0, Kind.SUM)
             return
-        while task.level is not self.tape:  # a backward pass inside a custom Function, such as that of a checkpoint
+        # a backward pass inside a custom Function, such as that of a checkpoint
+        while task.level is not self.tape:
             task = task.outer
             if task is None:
                 return
         if task.node is not None:
-            node.meta[ORIGIN] = Origin(self.roots[task.node], Kind.OWN if _is_own(task.node) else Kind.RULE)
+            node.meta[ORIGIN] = Origin(
+                self.roots[task.node], Kind.OWN if _is_own(task.node) else Kind.RULE
+            )
 
 
 def _is_own(node: Node) -> bool:
     hooked = node.pre_hooks or node.tensor_hooks or node.post_hooks
-    return bool(hooked) or (isinstance(node, FunctionNode) and not issubclass(node._forward_cls, ControlFlow))
+    return bool(hooked) or (
+        isinstance(node, FunctionNode) and not issubclass(node._forward_cls, ControlFlow)
+    )

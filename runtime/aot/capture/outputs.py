@@ -32,7 +32,11 @@ class Computed:
         self._sharing: dict[int, list[Any]] = {}  # results by id of their memory
         for o in outs:
             found = primals.functional_value(o)
-            if found is not None and id(found._store.memory) not in primals.memories and not any(o is v for v in primals.values):
+            if (
+                found is not None
+                and id(found._store.memory) not in primals.memories
+                and not any(o is v for v in primals.values)
+            ):
                 shared = self._sharing.setdefault(id(found._store.memory), [])
                 if not any(o is s for s in shared):
                     shared.append(o)
@@ -48,12 +52,18 @@ class Computed:
         j = primals.memories.get(id(memory), -1)
         if j < 0:
             if id(memory) in self._sharing:
-                raise AssertionError("the program gives an argument the memory of a result by set_(). Return the argument instead of it.")
+                raise AssertionError(
+                    "the program gives an argument the memory of a result by set_(). Return the argument instead of it."
+                )
             return Output(Made.RESULT, self._number(found))
         if memory is replaced.store.memory:
             steps = tuple(ViewStep(*step) for step in found._chain)
             whole = primals.functional.present(found._store)
-            same = (whole.shape, whole.stride(), whole.storage_offset()) == (found.shape, found.stride(), found.storage_offset())
+            same = (whole.shape, whole.stride(), whole.storage_offset()) == (
+                found.shape,
+                found.stride(),
+                found.storage_offset(),
+            )
             return Output(Made.INPUT, j, () if same else steps, False)
         source = primals.functional_value(primals.values[j])
         if source is None or id(source) in primals.functional.replaced or primals.is_joined(j):
@@ -83,7 +93,8 @@ class Computed:
                 )
             return Output(Made.CONSTANT, constant=o)
         for i, v in enumerate(primals.values):
-            if o is v or (isinstance(o, GradValue) and o._inner is v):  # an op that returns its argument gives a value of the tape
+            # an op that returns its argument gives a value of the tape
+            if o is v or (isinstance(o, GradValue) and o._inner is v):
                 return Output(Made.INPUT, i)
         found = primals.functional_value(o)
         if found is None:
@@ -129,7 +140,12 @@ class Computed:
         """A view. The graph gives the numbers of its steps that depend on sizes."""
 
         def bound(step: ViewStep) -> ViewStep:
-            return dataclasses.replace(step, rest=pytree.tree_map_only(SYMBOLIC, lambda size: Size(self._number(size)), step.rest))
+            return dataclasses.replace(
+                step,
+                rest=pytree.tree_map_only(
+                    SYMBOLIC, lambda size: Size(self._number(size)), step.rest
+                ),
+            )
 
         known = len(self.values)
         found = tuple(map(bound, steps))
@@ -140,19 +156,28 @@ class Computed:
         found = self.primals.functional_value(base)
         assert found is not None
         replaced = self.primals.functional.replaced.get(id(found))
-        store, chain = (found._store, found._chain) if replaced is None else (replaced.store, replaced.chain)
+        store, chain = (
+            (found._store, found._chain) if replaced is None else (replaced.store, replaced.chain)
+        )
         own = len(chain)  # what has changed the geometry of the base in place
         if any(a is not b for a, b in zip(v._chain, chain, strict=False)) or len(v._chain) < own:
             raise RuntimeError(
                 "the program returns a view of an argument that is older than a change of the argument's sizes or strides in place. Return "
                 "a copy, or take the view after the change."
             )
-        detached = () if v._store is store else (ViewStep(torch.ops.aten.detach.default, (), {}, None),)
+        detached = (
+            () if v._store is store else (ViewStep(torch.ops.aten.detach.default, (), {}, None),)
+        )
         unrecorded = self.primals.tape.unrecorded
-        return (*detached, *(ViewStep(*step, recorded=id(step) not in unrecorded) for step in v._chain[own:]))
+        return (
+            *detached,
+            *(ViewStep(*step, recorded=id(step) not in unrecorded) for step in v._chain[own:]),
+        )
 
     def _number(self, v: Any) -> int:
-        number = self._numbers.get(id(v)) if isinstance(v, torch.Tensor) and not self.whole else None
+        number = (
+            self._numbers.get(id(v)) if isinstance(v, torch.Tensor) and not self.whole else None
+        )
         if number is None:
             number = self._numbers[id(v)] = len(self.values)
             self.values.append(v)
@@ -179,7 +204,9 @@ class Computed:
 def repeated(outs: Sequence[Any]) -> tuple[tuple[int, int], ...]:
     """The numbers of tensors that stand in ``outs`` before, each with that of the first time."""
     first: dict[int, int] = {}
-    found = [(i, first.setdefault(id(o), i)) for i, o in enumerate(outs) if isinstance(o, torch.Tensor)]
+    found = [
+        (i, first.setdefault(id(o), i)) for i, o in enumerate(outs) if isinstance(o, torch.Tensor)
+    ]
     return tuple((i, j) for i, j in found if i != j)
 
 

@@ -56,7 +56,9 @@ _ROOTS = {
 _BY_NAME = (Path(Root.GLOBAL, "getattr"), Path(Root.GLOBAL, "hasattr"))
 _ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD"))
 _UNKNOWN = frozenset(("CALL", "CALL_FUNCTION_EX", "FOR_ITER", "BINARY_SUBSCR"))
-_WITHOUT_EFFECT = frozenset(("CACHE", "PUSH_NULL", "NOP", "RESUME", "EXTENDED_ARG", "COPY_FREE_VARS", "MAKE_CELL"))
+_WITHOUT_EFFECT = frozenset(
+    ("CACHE", "PUSH_NULL", "NOP", "RESUME", "EXTENDED_ARG", "COPY_FREE_VARS", "MAKE_CELL")
+)
 
 
 @lru_cache(maxsize=4096)
@@ -81,7 +83,12 @@ def paths_of(code: CodeType) -> tuple[Path, ...]:
             path = Path(path.root, path.name, (*path.steps, (Step.ATTRIBUTE, i.argval)))
             found[path] = None
             continue
-        if path is not None and key is not None and name == "BINARY_SUBSCR" and isinstance(key[0], (str, int)):
+        if (
+            path is not None
+            and key is not None
+            and name == "BINARY_SUBSCR"
+            and isinstance(key[0], (str, int))
+        ):
             path, key = Path(path.root, path.name, (*path.steps, (Step.ITEM, key[0]))), None
             found[path] = None
             continue
@@ -91,12 +98,23 @@ def paths_of(code: CodeType) -> tuple[Path, ...]:
             elif path.root is not Root.UNKNOWN or path.steps:
                 found[Path(path.root, path.name, path.steps, True)] = None
             if key is not None and type(key[0]) is str:  # getattr(self, "scale")
-                found[Path(path.root, path.name, (*path.steps, (Step.NAMED if by_name else Step.ATTRIBUTE, key[0])))] = None
+                found[
+                    Path(
+                        path.root,
+                        path.name,
+                        (*path.steps, (Step.NAMED if by_name else Step.ATTRIBUTE, key[0])),
+                    )
+                ] = None
         by_name = path in _BY_NAME
         path, key = Path(Root.UNKNOWN, "") if name in _UNKNOWN else None, None
         if name in _ROOTS:
-            root = Root.LOCAL if i.argval in code.co_cellvars else _ROOTS[name]  # a variable that a function inside uses too
-            path = aliases.get(i.argval, Path(root, i.argval)) if root is Root.LOCAL else Path(root, i.argval)
+            # a variable that a function inside uses too
+            root = Root.LOCAL if i.argval in code.co_cellvars else _ROOTS[name]
+            path = (
+                aliases.get(i.argval, Path(root, i.argval))
+                if root is Root.LOCAL
+                else Path(root, i.argval)
+            )
             found[path] = None
     for inner in (c for c in code.co_consts if isinstance(c, CodeType)):
         found |= {p: None for p in (_outside(p, code) for p in paths_of(inner)) if p is not None}

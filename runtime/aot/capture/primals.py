@@ -48,11 +48,14 @@ class Primals:
         self.layouts: list[Layout | None] = []
         self.memories: dict[int, int] = {}
         self.shapes: dict[int, torch.Size] = {}
-        self.entered: dict[int, FunctionalValue] = {}  # by number of a primal; holds the memories, so that their ids stay theirs
+        # by number of a primal; holds the memories, so that their ids stay theirs
+        self.entered: dict[int, FunctionalValue] = {}
         self.outside: list[torch.Tensor] = []
         self.made: list[tuple[str, list[tuple[Memory, int]]]] = []
-        self.bases_apart: set[int] = set()  # the bases of arguments that share memory and no history
-        self.versions: list[tuple[torch.Tensor, int]] = []  # of tensors from outside: the dispatcher counts the writes of the trace
+        # the bases of arguments that share memory and no history
+        self.bases_apart: set[int] = set()
+        # of tensors from outside: the dispatcher counts the writes of the trace
+        self.versions: list[tuple[torch.Tensor, int]] = []
 
     def enter(self, t: Any, flag: bool, layout: Layout | None = None) -> Any:
         """A further primal as the program sees it. ``flag``: whether its gradient is wanted. ``layout``: that of ``t``."""
@@ -97,20 +100,30 @@ class Primals:
                     if group.differentiated:
                         self.values[i] = base.as_strided(size, stride, offset)
                         self.edges[i] = edge_of(self.values[i])
-                    else:  # an offset counts from the start of a storage, and that of the base starts elsewhere after a write
-                        self.values[i] = base.narrow(0, offset, _length(size, stride)).as_strided(size, stride)
+                    else:
+                        # an offset counts from the start of a storage, and that of the base starts
+                        # elsewhere after a write
+                        self.values[i] = base.narrow(0, offset, _length(size, stride)).as_strided(
+                            size, stride
+                        )
 
     def _join_apart(self, group: Group, number: int) -> None:
         """Exchange arguments that do not share a history for views of primal ``number``, each with a history of its own."""
         whole = self.entered[number]
         whole._store.memory.writes = 0
         for i in group.members:
-            del self.memories[id(self.entered[i]._store.memory)]  # it may go now, and another one have its id
+            # it may go now, and another one have its id
+            del self.memories[id(self.entered[i]._store.memory)]
             if group.first(i) != i:
-                self.entered[i], self.values[i] = self.entered[group.first(i)], self.values[group.first(i)]
+                self.entered[i], self.values[i] = (
+                    self.entered[group.first(i)],
+                    self.values[group.first(i)],
+                )
                 continue
             size, stride, offset = group.place(i)
-            view: Any = whole.detach().narrow(0, offset, _length(size, stride)).as_strided(size, stride)
+            view: Any = (
+                whole.detach().narrow(0, offset, _length(size, stride)).as_strided(size, stride)
+            )
             store: Store = view._store
             store.counter = [0]
             self.entered[i] = view
@@ -118,7 +131,11 @@ class Primals:
                 self.values[i] = self.tape.input(view)
                 self.edges[i] = self.values[i]._edge
             else:
-                self.values[i] = self.tape.wrap(view) if self.recording and view.dtype in DIFFERENTIABLE else view
+                self.values[i] = (
+                    self.tape.wrap(view)
+                    if self.recording and view.dtype in DIFFERENTIABLE
+                    else view
+                )
 
     def apart(self, v: FunctionalValue) -> int | None:
         """The argument with a history of its own, among others of its memory, to which ``v`` belongs."""
@@ -128,7 +145,9 @@ class Primals:
     def from_outside(self, t: torch.Tensor) -> Any:
         """What the program sees in place of ``t``, which it closes over."""
         refuse_opaque(unwrap(t))
-        if composed(t) and any(isinstance(part, Value) and part._level.number for part in flattened(t)):
+        if composed(t) and any(
+            isinstance(part, Value) and part._level.number for part in flattened(t)
+        ):
             return self._made_inside(t)
         if not t.is_inference():
             self.versions.append((t, t._version))
@@ -136,18 +155,25 @@ class Primals:
             plain = unwrap(t) if isinstance(t, Value) else t.detach()
             flag = self.recording and t.requires_grad
             self.outside.append(t)
-            return self._further(plain, flag, fixed=True)  # sizes of parameters as symbols would make traces ten times slower
+            # sizes of parameters as symbols would make traces ten times slower
+            return self._further(plain, flag, fixed=True)
 
     def _made_inside(self, t: Any) -> Any:
         """A value for ``t``, which the program has made of tensors that it computes. It has no history, as a leaf in eager mode."""
         kind = type(t).__name__
-        parts = [part if isinstance(part, Value) and part._level.number else self.from_outside(part) for part in flattened(t)]
+        parts = [
+            part if isinstance(part, Value) and part._level.number else self.from_outside(part)
+            for part in flattened(t)
+        ]
         if self.recording and any(part.requires_grad for part in parts):
             raise RuntimeError(
                 f"the program makes a {kind} of tensors that require grad, and the derivative ends there. Make it outside of the compiled "
                 f"function and pass it as an argument, make it of their detach(), or return the tensors and make it of them.{here()}"
             )
-        layout, found = layout_of(t, self.trace.abstraction is not None), [self.functional_value(part) for part in parts]
+        layout, found = (
+            layout_of(t, self.trace.abstraction is not None),
+            [self.functional_value(part) for part in parts],
+        )
         assert layout is not None
         with _disable_current_modes():
             value = self.functional.wrap(layout.rebuilt(iter([self.read(part) for part in parts])))
@@ -167,13 +193,19 @@ class Primals:
         """A further primal, after those that there are. ``fixed``: its sizes are constants of the graph."""
         first = count(self.layouts) + 1
         layout = layout_of(plain)
-        traced = [self.trace.input(part, f"primals_{i}", fixed) for i, part in enumerate(flattened(plain), first)]
-        return self.enter(traced[0] if layout is None else layout.rebuilt(iter(traced)), flag, layout)
+        traced = [
+            self.trace.input(part, f"primals_{i}", fixed)
+            for i, part in enumerate(flattened(plain), first)
+        ]
+        return self.enter(
+            traced[0] if layout is None else layout.rebuilt(iter(traced)), flag, layout
+        )
 
     def close(self) -> None:
         self.tape.close()
         self.functional.close()
-        for t, version in reversed(self.versions):  # several may share a count: the first to be met tells it
+        # several may share a count: the first to be met tells it
+        for t, version in reversed(self.versions):
             torch._C._autograd._unsafe_set_version_counter((t,), (version,))
 
     # what is known of a value
@@ -206,15 +238,19 @@ class Primals:
         number of its cotangent."""
         v, flag = self.values[i], self.flags[i]
         found = self.functional_value(v)
-        if found is None or any(i in g.members and g.first(i) != i for g in self.groups):  # the first of them stands for all
+        # the first of them stands for all
+        if found is None or any(i in g.members and g.first(i) != i for g in self.groups):
             return Input(flag)
         known = self.functional.replaced
-        if (replaced := known.get(id(found)) or known.get(id(self.entered[i]))) is not None:  # detach_() gives the value another one inside
+        # detach_() gives the value another one inside
+        if (replaced := known.get(id(found)) or known.get(id(self.entered[i]))) is not None:
             return self._record_of_replaced(i, found, replaced)
         reshaped = tuple(ViewStep(*step) for step in self._changes_of_geometry(i))
         for step in reshaped:
             if step.in_place() is None:
-                raise RuntimeError(f"the program changes an argument in place by {step.func}, which the caller's tensor cannot follow")
+                raise RuntimeError(
+                    f"the program changes an argument in place by {step.func}, which the caller's tensor cannot follow"
+                )
         unseen = any(t is v for t in self.tape.reshaped)
         group = self._group(i)
         begins = self.is_leaf(v)
@@ -227,19 +263,30 @@ class Primals:
             flag, self.flags[i], self.edges[i] = True, True, edge_of(v)
         if group is not None and not group.histories:  # its base is written, not this view of it
             self._hooks_of(i)
-            return Input(flag, reshaped=reshaped, reshaped_unseen=unseen, overwritten=found._store.memory.generation > 0)
+            return Input(
+                flag,
+                reshaped=reshaped,
+                reshaped_unseen=unseen,
+                overwritten=found._store.memory.generation > 0,
+            )
         if i in self.bases_apart:  # the views are written
             return Input(flag, overwritten=True)
         edge = self.edge(v)
         if flag and edge is None and not begins:
-            raise RuntimeError("the program detaches an argument in place. Return its detach() instead, or detach it before the call.")
+            raise RuntimeError(
+                "the program detaches an argument in place. Return its detach() instead, or detach it before the call."
+            )
         hooks = self._hooks_of(i)
         store = found._store
         if not store.memory.generation:
-            return Input(flag, reshaped=reshaped, reshaped_unseen=unseen, hooks=hooks, begins=begins)
+            return Input(
+                flag, reshaped=reshaped, reshaped_unseen=unseen, hooks=hooks, begins=begins
+            )
         layout, new = self.layouts[i], layout_of(self.read(v))
         if (layout and layout.key) != (new and new.key):
-            raise RuntimeError(f"the program writes a {new or 'plain tensor'} to a tensor that is a {layout or 'plain tensor'}")
+            raise RuntimeError(
+                f"the program writes a {new or 'plain tensor'} to a tensor that is a {layout or 'plain tensor'}"
+            )
         entered = self.edges[i]
         node = None if edge is None else edge[0]
         while node in self.tape.turned:
@@ -251,7 +298,9 @@ class Primals:
                 "same tensor as a third one. Pass one tensor and take views inside."
             )
         tangent = add(v, edge if seen else None)
-        return Input(flag, True, tangent, store.counter[0], reshaped, unseen, hooks=hooks, begins=begins)
+        return Input(
+            flag, True, tangent, store.counter[0], reshaped, unseen, hooks=hooks, begins=begins
+        )
 
     def _hooks_of(self, i: int) -> tuple[Callable[[Any], Any], ...]:
         """The hooks that the program has registered on primal ``i``. They leave the tape of the trace: a call registers them on the
@@ -277,20 +326,36 @@ class Primals:
                 "cannot mutate tensors with frozen storage: the program gives an argument other memory by set_(), and then writes to a "
                 "view of the memory that it had. Write to a copy."
             )
-        if replaced.generation or replaced.chain or found._store.counter[0] != replaced.version or self._group(i) is not None:
-            raise AssertionError(f"{what}: a write, or a change of sizes or strides. Let the program return the new tensor instead.")
+        if (
+            replaced.generation
+            or replaced.chain
+            or found._store.counter[0] != replaced.version
+            or self._group(i) is not None
+        ):
+            raise AssertionError(
+                f"{what}: a write, or a change of sizes or strides. Let the program return the new tensor instead."
+            )
         if self.layouts[i] is not None or found.shape != self.shapes[i]:
-            raise AssertionError(f"{what}: other sizes, or a tensor subclass. Let the program return the new tensor instead.")
+            raise AssertionError(
+                f"{what}: other sizes, or a tensor subclass. Let the program return the new tensor instead."
+            )
         v = self.values[i]
-        if found is not self.entered[i] or self.is_leaf(v) or (self.edges[i] is not None and self.edge(v) != self.edges[i]):
-            raise AssertionError(f"{what}: another history. Let the program return the new tensor instead.")
+        if (
+            found is not self.entered[i]
+            or self.is_leaf(v)
+            or (self.edges[i] is not None and self.edge(v) != self.edges[i])
+        ):
+            raise AssertionError(
+                f"{what}: another history. Let the program return the new tensor instead."
+            )
         return Input(self.flags[i], counted=replaced.count)
 
     def _changes_of_geometry(self, i: int) -> Chain:
         """The view ops that the program has applied to primal ``i`` in place."""
         found = self.functional_value(self.values[i])
         group = self._group(i)
-        from_base = 0 if group is None else 1 if group.differentiated else 2  # how many ops take a member from its base
+        # how many ops take a member from its base
+        from_base = 0 if group is None else 1 if group.differentiated else 2
         return () if found is None else found._chain[from_base:]
 
     def is_joined(self, i: int) -> bool:
@@ -299,7 +364,9 @@ class Primals:
 
     def _group(self, i: int) -> Group | None:
         """The group with a base of which argument ``i`` is a member."""
-        return next((group for group in self.groups if i in group.members and not group.identical), None)
+        return next(
+            (group for group in self.groups if i in group.members and not group.identical), None
+        )
 
 
 def _length(size: Sequence[int], stride: Sequence[int]) -> int:

@@ -76,7 +76,9 @@ class Program:
     def results(self, traced: Sequence[Any]) -> list[Any]:
         """The results of the graph, as traced values."""
         primals, functional = self.primals, self.functional
-        for t, flag, layout in zip(rebuilt(self.given, traced), self.differentiate, self.given, strict=True):
+        for t, flag, layout in zip(
+            rebuilt(self.given, traced), self.differentiate, self.given, strict=True
+        ):
             primals.enter(t, flag, layout)
         try:
             with functional.mode:
@@ -95,10 +97,22 @@ class Program:
             changed = self._written_since(before, returned)
             gradients = [None if g is None else primals.read(g) for g in grads]
             gradients += [primals.read(primals.entered[i]) for i in changed]
-            self.layouts = Layouts.of(primals.layouts, results, self.tangents, gradients, self.trace.abstraction is not None)
-            once = self._why_once(outs) or ("" if self.layouts is None else "a tensor subclass is among its arguments or results")
+            self.layouts = Layouts.of(
+                primals.layouts,
+                results,
+                self.tangents,
+                gradients,
+                self.trace.abstraction is not None,
+            )
+            once = self._why_once(outs) or (
+                ""
+                if self.layouts is None
+                else "a tensor subclass is among its arguments or results"
+            )
             whole = dataclasses.replace(self.boundary, backward_written=changed, once=once)
-            self.boundary = dataclasses.replace(whole, reach=self.reach, asking=self.asking, seedings=self.seedings)
+            self.boundary = dataclasses.replace(
+                whole, reach=self.reach, asking=self.asking, seedings=self.seedings
+            )
             return [part for t in (*results, *gradients) for part in flattened(t)]
         finally:
             primals.close()
@@ -141,14 +155,20 @@ class Program:
             primals.tape.refuse_view_of_leaf(o)
         inputs = tuple(primals.record(i, add) for i in range(len(primals.values)))
         computed = Computed(primals, self.whole, outs)
-        inputs = tuple(dataclasses.replace(x, replaced=computed.memory_of(i)) for i, x in enumerate(inputs))
+        inputs = tuple(
+            dataclasses.replace(x, replaced=computed.memory_of(i)) for i, x in enumerate(inputs)
+        )
         outputs = tuple(computed.output(o) for o in outs)
         tangents = tuple(add(v, primals.edge(v)) for v in computed.values)
         again = released([primals.functional_value(o) for o in outs])
-        self.boundary = Boundary(inputs, outputs, tangents, repeated(outs), again, begun=tuple(sorted(computed.begun)))
+        self.boundary = Boundary(
+            inputs, outputs, tangents, repeated(outs), again, begun=tuple(sorted(computed.begun))
+        )
         self.boundary = dataclasses.replace(self.boundary, placed=tuple(computed.placed.items()))
         if torch.is_inference_mode_enabled():
-            found = enumerate(map(primals.functional_value, computed.values), len(results) - len(tangents))
+            found = enumerate(
+                map(primals.functional_value, computed.values), len(results) - len(tangents)
+            )
             ordinary = tuple(i for i, v in found if v is not None and not v._store.memory.inference)
             self.boundary = dataclasses.replace(self.boundary, ordinary=ordinary)
         if self.loss is not None:
@@ -162,11 +182,16 @@ class Program:
             like = like.contiguous()
         layout = layout_of(like, self.trace.abstraction is not None)
         first = count(self.tangents) + 1
-        placeholders = [self.trace.late_input(part, f"tangents_{i}") for i, part in enumerate(flattened(like), first)]
+        placeholders = [
+            self.trace.late_input(part, f"tangents_{i}")
+            for i, part in enumerate(flattened(like), first)
+        ]
         for placeholder in placeholders:
             mark(placeholder._node)
         self.tangents.append(layout)
-        return self.functional.wrap(placeholders[0] if layout is None else layout.rebuilt(iter(placeholders)))
+        return self.functional.wrap(
+            placeholders[0] if layout is None else layout.rebuilt(iter(placeholders))
+        )
 
     def _ones_like(self, v: Any) -> Any:
         value = self.primals.functional_value(v)
@@ -184,19 +209,28 @@ class Program:
         assert isinstance(self.trace.provenance, Origins)
         self.trace.provenance.follow(self.tape, found.nodes)
         with torch.no_grad(), without_autocast():  # as a backward pass after the autocast block
-            return execute(self.tape, roots, captures, create_graph=False, keep_graph=False, accumulate=False)
+            return execute(
+                self.tape, roots, captures, create_graph=False, keep_graph=False, accumulate=False
+            )
 
     # what must not be, or only once
 
     def _refuse_writes_outside(self) -> None:
         if any(v._store.memory.generation for v in self.functional.closed_over.values()):
-            raise RuntimeError("the program writes to a tensor that it closes over. Pass it as an argument.")
+            raise RuntimeError(
+                "the program writes to a tensor that it closes over. Pass it as an argument."
+            )
 
     def _writes(self, returned: Sequence[FunctionalValue]) -> list[tuple[int, int]]:
         """Per primal, then per tensor in ``returned``: how often its memory was written to, and how often its geometry changed in place."""
-        return [(v._store.memory.generation, len(v._chain)) for v in (*self.primals.entered.values(), *returned)]
+        return [
+            (v._store.memory.generation, len(v._chain))
+            for v in (*self.primals.entered.values(), *returned)
+        ]
 
-    def _written_since(self, before: Sequence[tuple[int, int]], returned: Sequence[FunctionalValue]) -> tuple[int, ...]:
+    def _written_since(
+        self, before: Sequence[tuple[int, int]], returned: Sequence[FunctionalValue]
+    ) -> tuple[int, ...]:
         """The primals that the backward pass writes to."""
         entered = self.primals.entered
         after = self._writes(returned)
@@ -208,21 +242,29 @@ class Program:
             )
         changed = tuple(i for i, a, b in zip(entered, before, after, strict=False) if a[0] != b[0])
         memories = {id(entered[i]._store.memory) for i in changed}
-        if any(a[0] != b[0] and id(v._store.memory) not in memories for v, a, b in zip(returned, before[n:], after[n:], strict=True)):
-            raise RuntimeError("the backward pass writes to a result of the program; let it write to a copy")
+        if any(
+            a[0] != b[0] and id(v._store.memory) not in memories
+            for v, a, b in zip(returned, before[n:], after[n:], strict=True)
+        ):
+            raise RuntimeError(
+                "the backward pass writes to a result of the program; let it write to a copy"
+            )
         return changed
 
     def _why_once(self, outs: Sequence[Any]) -> str:
         """Why the program can be differentiated only once, or nothing. The calls of the graph are told how they are differentiated."""
         for n, derivative in self.tape.derivatives.items():
             n.meta[DERIVATIVE] = derivative
-        unseen = self.tape.unseen | {t._node: WRITTEN for t in self.functional.overtaken if isinstance(t, TracedValue)}
+        unseen = self.tape.unseen | {
+            t._node: WRITTEN for t in self.functional.overtaken if isinstance(t, TracedValue)
+        }
         for n, why in unseen.items():
             n.meta[UNSEEN] = why
         why = ""
         if any(group.histories for group in self.primals.groups):
             why = "it writes to memory that an argument which requires grad shares with one that has no part in its history"
-        if self.functional.overlapped:  # the backward of such a write is one, and counts its cotangents several times
+        # the backward of such a write is one, and counts its cotangents several times
+        if self.functional.overlapped:
             why = "it writes through a view that shows an element several times, as unfold does"
         nodes = self._behind((*outs, *self.primals.values))
         self._refuse_leaves(outs, nodes)
@@ -245,10 +287,17 @@ class Program:
         """Refuse a leaf that the program makes by ``requires_grad_()``, and that the caller can reach beside what depends on it. One that
         stays inside the program only ends histories."""
         primals = self.primals
-        made = {node for node in nodes if type(node) is Leaf} - {edge[0] for edge in primals.edges if edge is not None}
+        made = {node for node in nodes if type(node) is Leaf} - {
+            edge[0] for edge in primals.edges if edge is not None
+        }
         if not made:
             return
-        aliases = [o for o in outs if (v := primals.functional_value(o)) is not None and id(v._store.memory) in primals.memories]
+        aliases = [
+            o
+            for o in outs
+            if (v := primals.functional_value(o)) is not None
+            and id(v._store.memory) in primals.memories
+        ]
         if made & (self._behind(aliases) | {o._edge[0] for o in outs if primals.is_leaf(o)}):
             raise RuntimeError(
                 "the program calls requires_grad_() on a tensor, and returns it or a view of it beside a result that depends on it. Do "

@@ -45,7 +45,9 @@ class Pullback:
     refused: str = ""
     drawn: tuple[fx.Node, ...] = ()
 
-    def module(self, joint: fx.GraphModule, inputs: Sequence[fx.Node], gradients: Sequence[Any]) -> fx.GraphModule:
+    def module(
+        self, joint: fx.GraphModule, inputs: Sequence[fx.Node], gradients: Sequence[Any]
+    ) -> fx.GraphModule:
         """The graph that computes ``gradients`` from ``inputs``."""
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
@@ -55,14 +57,23 @@ class Pullback:
             if n in self.nodes and n not in env:
                 env[n] = graph.node_copy(n, env.get if n.target is _BATCH_NORM else env.__getitem__)
                 if n.target is _BATCH_NORM and env[n].args[3] is None:
-                    env[n].target, env[n].meta["val"] = torch.ops.aten.native_batch_norm.default, n.meta["val"][:3]
-                if n.meta.get(DERIVATIVE) == NONE and isinstance(n.meta.get("val"), torch.Tensor):  # made under no_grad
+                    env[n].target, env[n].meta["val"] = (
+                        torch.ops.aten.native_batch_norm.default,
+                        n.meta["val"][:3],
+                    )
+                # made under no_grad
+                if n.meta.get(DERIVATIVE) == NONE and isinstance(n.meta.get("val"), torch.Tensor):
                     env[n] = graph.call_function(torch.ops.aten.detach.default, (env[n],))
         graph.output([env[g] if isinstance(g, fx.Node) else g for g in gradients])
         return GraphModule(joint, graph, "Pullback")
 
 
-def pullback_of(joint: fx.GraphModule, boundary: Boundary, saved: Sequence[fx.Node | None], saves_draws: bool = True) -> Pullback:
+def pullback_of(
+    joint: fx.GraphModule,
+    boundary: Boundary,
+    saved: Sequence[fx.Node | None],
+    saves_draws: bool = True,
+) -> Pullback:
     """``saved``: the nodes of the joint graph that the forward pass saves, None for one that is not in it. ``saves_draws``: whether it may
     save random numbers that only a second derivative needs."""
     if boundary.once:
@@ -71,11 +82,17 @@ def pullback_of(joint: fx.GraphModule, boundary: Boundary, saved: Sequence[fx.No
     primals = {n: i for i, n in enumerate(placeholders[: len(boundary.inputs)])}
     varying = _varying(joint.graph, primals)
     changed = _changed_unseen(joint.graph)
-    given = {n: i for i, n in enumerate(saved) if n is not None and n not in primals and n not in varying}
+    given = {
+        n: i for i, n in enumerate(saved) if n is not None and n not in primals and n not in varying
+    }
     results: Any = joint.graph.output_node().args[0]
     found: set[fx.Node] = set()
     drawn: list[fx.Node] = []
-    stack = [g for g in results[boundary.n_forward : boundary.n_forward + len(boundary.differentiated)] if isinstance(g, fx.Node)]
+    stack = [
+        g
+        for g in results[boundary.n_forward : boundary.n_forward + len(boundary.differentiated)]
+        if isinstance(g, fx.Node)
+    ]
     while stack:
         n = stack.pop()
         if n in found:
@@ -89,15 +106,27 @@ def pullback_of(joint: fx.GraphModule, boundary: Boundary, saved: Sequence[fx.No
             return Pullback(refused="its derivative uses what a custom Function returned")
         if _draws(n) and ORIGIN in n.meta:
             return Pullback(refused=f"its derivative draws random numbers ({n.target})")
-        if _draws(n) and saves_draws and n not in varying and isinstance(n.meta.get("val"), torch.Tensor):
+        if (
+            _draws(n)
+            and saves_draws
+            and n not in varying
+            and isinstance(n.meta.get("val"), torch.Tensor)
+        ):
             given[n] = len(saved) + len(drawn)
             drawn.append(n)
             continue
         if _draws(n):
-            return Pullback(refused=f"it draws random numbers ({n.target}), and what was saved does not tell them")
+            return Pullback(
+                refused=f"it draws random numbers ({n.target}), and what was saved does not tell them"
+            )
         stack.extend(_read(n))
     numbers = tuple(i for n, i in primals.items() if n in found)
-    return Pullback(numbers, tuple(i for n, i in given.items() if n in found), frozenset(found - primals.keys()), drawn=tuple(drawn))
+    return Pullback(
+        numbers,
+        tuple(i for n, i in given.items() if n in found),
+        frozenset(found - primals.keys()),
+        drawn=tuple(drawn),
+    )
 
 
 def _read(n: fx.Node) -> Sequence[fx.Node]:
@@ -120,7 +149,11 @@ def _varying(graph: fx.Graph, primals: dict[fx.Node, int]) -> set[fx.Node]:
             continue
         if n.meta.get(DERIVATIVE) == NONE and n not in primals:
             continue
-        if n in primals or n.op == "placeholder" or (any(u in found for u in n.all_input_nodes) and not _without_derivative(n)):
+        if (
+            n in primals
+            or n.op == "placeholder"
+            or (any(u in found for u in n.all_input_nodes) and not _without_derivative(n))
+        ):
             found.add(n)
     return found
 
@@ -143,14 +176,19 @@ def _draws(n: fx.Node) -> bool:
     record = op_of(n.target).record if isinstance(n.target, torch._ops.OpOverload) else None
     if record is not None:
         return record.draws is not None
-    return isinstance(n.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in n.target.tags
+    return (
+        isinstance(n.target, torch._ops.OpOverload)
+        and torch.Tag.nondeterministic_seeded in n.target.tags
+    )
 
 
 def _without_derivative(n: fx.Node) -> bool:
     """Whether the elements of the arguments have no gradient by a call: a factory, a comparison, a draw that shapes alone decide. Or
     whether ``n`` is a result of a call that has none, such as the noise of a ``rrelu``."""
     source: Any = n.args[0] if n.target is operator.getitem else n
-    record = op_of(source.target).record if isinstance(source.target, torch._ops.OpOverload) else None
+    record = (
+        op_of(source.target).record if isinstance(source.target, torch._ops.OpOverload) else None
+    )
     if record is None:
         return False
     if source is not n:  # an item of a call that has a derivative by some result

@@ -36,7 +36,12 @@ class PythonDraws:
 
     def tell(self) -> None:
         """Warn of those from which the program has drawn."""
-        names = [getattr(x, "__name__", f"a {type(x).__name__} of {type(x).__module__.partition('.')[0]}") for x, _ in self._changed()]
+        names = [
+            getattr(
+                x, "__name__", f"a {type(x).__name__} of {type(x).__module__.partition('.')[0]}"
+            )
+            for x, _ in self._changed()
+        ]
         if names:
             warnings.warn(
                 f"the program draws from {', '.join(names)} when it is captured. Its graph keeps these numbers, and a later call draws "

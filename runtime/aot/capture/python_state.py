@@ -127,10 +127,16 @@ class PythonState:
             vars(m)["training"] = flag
         for key, x in self._kept.items():
             before = self._copies[key]
-            if len(x) != len(before) or any(a is not b for a, b in zip(_items(x), _items(before), strict=True)):
+            if len(x) != len(before) or any(
+                a is not b for a, b in zip(_items(x), _items(before), strict=True)
+            ):
                 _refill(x, before)
         for read in self._reads:
-            if not read.holds() and read.name is not WHOLE and (isinstance(read.owner, (dict, CellType, Slots)) or _has(read)):
+            if (
+                not read.holds()
+                and read.name is not WHOLE
+                and (isinstance(read.owner, (dict, CellType, Slots)) or _has(read))
+            ):
                 Place(read.owner, read.name, "").put(read.value)
 
     def assigned(self) -> list[Place]:
@@ -139,7 +145,11 @@ class PythonState:
         for key, x in self._kept.items():
             before = self._copies[key]
             if isinstance(x, dict):
-                names = [n for n, value in x.items() if value is not before.get(n, MISSING) and holds_values(value)]
+                names = [
+                    n
+                    for n, value in x.items()
+                    if value is not before.get(n, MISSING) and holds_values(value)
+                ]
                 places |= {(key, n): Place(x, n, f"{n!r} of {self._names[key]}") for n in names}
             elif any(isinstance(item, (Value, *SYMBOLIC)) and holds_values(item) for item in x):
                 raise RuntimeError(
@@ -149,7 +159,9 @@ class PythonState:
         for read in self._reads:
             now = read.current() if read.name is not WHOLE else None
             if now is not read.value and holds_values(now):
-                places.setdefault((id(read.owner), read.name), Place(read.owner, read.name, str(read)))
+                places.setdefault(
+                    (id(read.owner), read.name), Place(read.owner, read.name, str(read))
+                )
         return list(places.values())
 
     def leave_assigned(self) -> None:
@@ -180,7 +192,11 @@ class PythonState:
 
 
 def _has(read: Read) -> bool:
-    return isinstance(read.owner, list) and isinstance(read.name, int) and -len(read.owner) <= read.name < len(read.owner)
+    return (
+        isinstance(read.owner, list)
+        and isinstance(read.name, int)
+        and -len(read.owner) <= read.name < len(read.owner)
+    )
 
 
 def _items(x: Any) -> Iterator[Any]:
@@ -208,4 +224,9 @@ def holds_values(x: Any, depth: int = 3) -> bool:
         return True
     if depth and isinstance(x, (list, tuple, set, deque)):
         return len(x) <= _MANY and any(holds_values(item, depth - 1) for item in x)
-    return bool(depth) and isinstance(x, dict) and len(x) <= _MANY and any(holds_values(item, depth - 1) for item in x.values())
+    return (
+        bool(depth)
+        and isinstance(x, dict)
+        and len(x) <= _MANY
+        and any(holds_values(item, depth - 1) for item in x.values())
+    )

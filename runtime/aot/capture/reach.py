@@ -44,8 +44,14 @@ class Reach:
         for (node, _), bits in self.outputs.items():
             arrived.setdefault(node, set()).add(bits)
         for node, numbers in arrived.items():
-            asks = isinstance(node, FunctionNode) and not node.materialize_grads and not issubclass(node._forward_cls, ControlFlow)
-            if len(numbers) > 1 and (asks or node.pre_hooks or node.tensor_hooks or node.post_hooks):
+            asks = (
+                isinstance(node, FunctionNode)
+                and not node.materialize_grads
+                and not issubclass(node._forward_cls, ControlFlow)
+            )
+            if len(numbers) > 1 and (
+                asks or node.pre_hooks or node.tensor_hooks or node.post_hooks
+            ):
                 found.setdefault(node.name(), set()).add(frozenset(numbers))
         return found
 
@@ -63,5 +69,7 @@ def _order(starts: Sequence[Node]) -> list[Node]:
                 done[node] = None
                 continue
             stack.append((node, True))
-            stack.extend((edge[0], False) for edge in node.edges if edge is not None and edge[0] not in done)
+            stack.extend(
+                (edge[0], False) for edge in node.edges if edge is not None and edge[0] not in done
+            )
     return list(reversed(done))

@@ -38,16 +38,51 @@ from .reads import FACTS, MANY, MISSING, OF_MEMORY, SIMPLE, WHOLE, Read, Slots, 
 
 _LIMIT = 4096  # reads of one program
 _MOST = 2**14  # items of a list or dictionary that are compared
-_WHOLES = (list, dict, OrderedDict, defaultdict, Counter, set, frozenset, deque)  # what is compared with all its items
-_MAPPINGS = (ChainMap, UserDict, MappingProxyType, WeakValueDictionary)  # what finds items in dictionaries
-_OF_SHAPES = frozenset(("shape", "ndim", "size", "dtype", "nbytes"))  # attributes of an array that its elements do not change
+# what is compared with all its items
+_WHOLES = (list, dict, OrderedDict, defaultdict, Counter, set, frozenset, deque)
+# what finds items in dictionaries
+_MAPPINGS = (ChainMap, UserDict, MappingProxyType, WeakValueDictionary)
+# attributes of an array that its elements do not change
+_OF_SHAPES = frozenset(("shape", "ndim", "size", "dtype", "nbytes"))
 _LARGE = 2**24  # bytes of an array that are compared
-_ASKING = frozenset(("get", "items", "keys", "values", "count", "index", "copy", "union", "intersection", "issubset"))  # methods of these
+# methods of these
+_ASKING = frozenset(
+    (
+        "get",
+        "items",
+        "keys",
+        "values",
+        "count",
+        "index",
+        "copy",
+        "union",
+        "intersection",
+        "issubset",
+    )
+)
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _HOOKS_OF_ALL = [vars(torch.nn.modules.module)[f"_global{name}"] for name in _HOOKS]
-_UNASKED = frozenset(("__init__", "__new__", "__del__", "__repr__", "__str__", "__format__", "__reduce__", "__getstate__", "__setstate__"))
+_UNASKED = frozenset(
+    (
+        "__init__",
+        "__new__",
+        "__del__",
+        "__repr__",
+        "__str__",
+        "__format__",
+        "__reduce__",
+        "__getstate__",
+        "__setstate__",
+    )
+)
 """The special methods of an object that no operator or statement of a program calls."""
-_CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)
+_CONTAINERS = (
+    torch.nn.Sequential,
+    torch.nn.ModuleList,
+    torch.nn.ModuleDict,
+    torch.nn.ParameterList,
+    torch.nn.ParameterDict,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,15 +105,23 @@ class Container:
 
     @property
     def items(self) -> tuple[Any, ...]:
-        return tuple(self._kind.items(self._of) if issubclass(self._kind, dict) else self._kind.__iter__(self._of))
+        return tuple(
+            self._kind.items(self._of)
+            if issubclass(self._kind, dict)
+            else self._kind.__iter__(self._of)
+        )
 
     @items.setter
     def items(self, before: tuple[Any, ...]) -> None:
         self._kind.clear(self._of)
-        (self._kind.extend if issubclass(self._kind, (list, deque)) else self._kind.update)(self._of, before)
+        (self._kind.extend if issubclass(self._kind, (list, deque)) else self._kind.update)(
+            self._of, before
+        )
 
 
-def reads_of(f: Any, args: Sequence[Any], kwargs: Mapping[str, Any], modules: Sequence[torch.nn.Module]) -> list[Read]:
+def reads_of(
+    f: Any, args: Sequence[Any], kwargs: Mapping[str, Any], modules: Sequence[torch.nn.Module]
+) -> list[Read]:
     """What the call ``f(*args, **kwargs)`` reads. ``modules``: those whose ``training`` flags are known to be the same."""
     reader = _Reader(modules)
     reader.reach(f)
@@ -91,13 +134,20 @@ def reads_of(f: Any, args: Sequence[Any], kwargs: Mapping[str, Any], modules: Se
     if isinstance(f, MethodType):
         f, args = f.__func__, (f.__self__, *args)
     if isinstance(f, FunctionType):
-        names = dict(zip(f.__code__.co_varnames[: f.__code__.co_argcount], args, strict=False)) | dict(kwargs)
-        reader.scan(f, {name: x for name, x in names.items() if not isinstance(x, (list, tuple, dict))})  # which a call makes anew
+        names = dict(
+            zip(f.__code__.co_varnames[: f.__code__.co_argcount], args, strict=False)
+        ) | dict(kwargs)
+        # which a call makes anew
+        reader.scan(
+            f, {name: x for name, x in names.items() if not isinstance(x, (list, tuple, dict))}
+        )
     reader.follow_arguments()
     return [*reader.found.values(), *reader.tensors.values()]
 
 
-def tensors_read(tensors: Sequence[torch.Tensor], f: Any, modules: Sequence[torch.nn.Module]) -> list[Read]:
+def tensors_read(
+    tensors: Sequence[torch.Tensor], f: Any, modules: Sequence[torch.nn.Module]
+) -> list[Read]:
     """Where ``f`` finds those of ``tensors`` that have a name: in its modules, its closure or its globals."""
     wanted = {id(t) for t in tensors}
     found: list[Read] = []
@@ -108,7 +158,9 @@ def tensors_read(tensors: Sequence[torch.Tensor], f: Any, modules: Sequence[torc
             cells = [(c, look_up(c, None)) for c in x.__closure__ or ()]
             found += [Read(c, None, t) for c, t in cells if id(t) in wanted]
             names = x.__globals__
-            found += [Read(names, n, names[n]) for n in x.__code__.co_names if id(names.get(n)) in wanted]
+            found += [
+                Read(names, n, names[n]) for n in x.__code__.co_names if id(names.get(n)) in wanted
+            ]
     return found
 
 
@@ -124,8 +176,10 @@ class _Reader:
         self.warned: dict[int, Any] = {}  # by id
         self.guessing = False  # whether what is read from now on may be more than the program reads
         self.handed: dict[int, Any] = {}  # objects that a function may get as an argument
-        self.unbound: dict[tuple[tuple[Step, Any], ...], bool] = {}  # what functions read of arguments that are not known
-        self.held: list[Any] = []  # so that no id in `reached` and `seen` is given to another object
+        # what functions read of arguments that are not known
+        self.unbound: dict[tuple[tuple[Step, Any], ...], bool] = {}
+        # so that no id in `reached` and `seen` is given to another object
+        self.held: list[Any] = []
 
     def reach(self, x: Any) -> None:
         """Read what ``x`` reads if the program calls it."""
@@ -144,7 +198,11 @@ class _Reader:
             wrapped = getattr(x, "__wrapped__", None)
             if wrapped is not None:
                 self.reach(wrapped)
-        elif isinstance(x, torch.nn.Module) and not isinstance(x, fx.GraphModule) and id(x) not in self.reached:
+        elif (
+            isinstance(x, torch.nn.Module)
+            and not isinstance(x, fx.GraphModule)
+            and id(x) not in self.reached
+        ):
             self.reached.add(id(x))
             forward: Any = getattr(x, "forward", None)
             if forward is not None:
@@ -172,7 +230,13 @@ class _Reader:
         self.held += arguments.values()
         cells = dict(zip(code.co_freevars, f.__closure__ or (), strict=True))
         values = f.__defaults__ or ()
-        defaults = dict(zip(code.co_varnames[code.co_argcount - len(values) : code.co_argcount], values, strict=True))
+        defaults = dict(
+            zip(
+                code.co_varnames[code.co_argcount - len(values) : code.co_argcount],
+                values,
+                strict=True,
+            )
+        )
         defaults |= f.__kwdefaults__ or {}
         self._note_defaults(f)
         users = is_of_user(code.co_filename)
@@ -180,7 +244,11 @@ class _Reader:
             if len(self.found) >= _LIMIT:
                 return
             if path.root is Root.GLOBAL:
-                found = self._read(f.__globals__, path.name) if users and path.name in f.__globals__ else None
+                found = (
+                    self._read(f.__globals__, path.name)
+                    if users and path.name in f.__globals__
+                    else None
+                )
             elif path.name in cells:
                 found = self._read(cells[path.name], None)
             elif path.root is Root.LOCAL and path.name in arguments:
@@ -211,7 +279,10 @@ class _Reader:
 
     def hand_on(self, x: Any) -> None:
         """Note that the program uses ``x`` as a whole: calls it, or loops over it. It may be an argument of a function that it calls."""
-        if isinstance(x, (torch.Tensor, FunctionType, MethodType, ModuleType, type, *SIMPLE)) or id(x) in self.handed:
+        if (
+            isinstance(x, (torch.Tensor, FunctionType, MethodType, ModuleType, type, *SIMPLE))
+            or id(x) in self.handed
+        ):
             return
         if isinstance(x, (np.ndarray, ReferenceType, *_MAPPINGS)):
             self._read_through(x)
@@ -251,14 +322,20 @@ class _Reader:
         done: set[tuple[int, Any]] = set()
         self.guessing = True
         while len(self.found) < _LIMIT:
-            pairs = [(x, steps) for x in self.handed.values() for steps in self.unbound if steps and (id(x), steps) not in done]
+            pairs = [
+                (x, steps)
+                for x in self.handed.values()
+                for steps in self.unbound
+                if steps and (id(x), steps) not in done
+            ]
             if not pairs:
                 break
             for x, steps in pairs:
                 done.add((id(x), steps))
                 self._follow(x, steps, self.unbound[steps])
         names = {name for (step, name), *_ in filter(None, self.unbound) if step is not Step.ITEM}
-        for name in names & (OF_MEMORY.keys() - {"_version"}):  # which steps of training change, also where it is not asked for
+        # which steps of training change, also where it is not asked for
+        for name in names & (OF_MEMORY.keys() - {"_version"}):
             for read in self.tensors.values():
                 self._note_memory(read.owner, name)
 
@@ -266,7 +343,11 @@ class _Reader:
         """What ``owner`` has under ``name``, noted if a dictionary or list holds it. None if there is nothing, or nothing to follow.
         Nothing is called to find it."""
         if step is Step.ITEM:
-            if type(owner) in (list, tuple, deque) and isinstance(name, int) and -len(owner) <= name < len(owner):
+            if (
+                type(owner) in (list, tuple, deque)
+                and isinstance(name, int)
+                and -len(owner) <= name < len(owner)
+            ):
                 return self._read(owner, name)
             if isinstance(owner, (dict, *_MAPPINGS)) and name in owner:
                 return self._read(owner, name)
@@ -298,10 +379,21 @@ class _Reader:
             users = is_of_user(getattr(owner, "__file__", None) or "<built in>")
             return self._read(vars(owner), name) if users else vars(owner).get(name)
         own = getattr(owner, "__dict__", {})
-        places = (own, own.get("_parameters"), own.get("_buffers"), own.get("_modules")) if isinstance(owner, torch.nn.Module) else (own,)
+        places = (
+            (own, own.get("_parameters"), own.get("_buffers"), own.get("_modules"))
+            if isinstance(owner, torch.nn.Module)
+            else (own,)
+        )
         for names in places:
-            if isinstance(names, Mapping) and name in names and not isinstance(names[name], (staticmethod, classmethod)):
-                return self._read(self.classes.setdefault(owner, names) if isinstance(owner, type) else names, name)
+            if (
+                isinstance(names, Mapping)
+                and name in names
+                and not isinstance(names[name], (staticmethod, classmethod))
+            ):
+                return self._read(
+                    self.classes.setdefault(owner, names) if isinstance(owner, type) else names,
+                    name,
+                )
         for names in places if step is Step.NAMED else ():
             if isinstance(names, dict):  # the namespace of a class is none
                 self._note(names, name, MISSING)
@@ -367,7 +459,9 @@ class _Reader:
         ):
             return
         for name, value in vars(owner).items():
-            flat = all(isinstance(x, SIMPLE) for x in value) if type(value) in (list, tuple) else False
+            flat = (
+                all(isinstance(x, SIMPLE) for x in value) if type(value) in (list, tuple) else False
+            )
             if flat or isinstance(value, (*SIMPLE, torch.Tensor)):
                 self._note(vars(owner), name, value)
             if flat and type(value) is list:
@@ -403,7 +497,8 @@ class _Reader:
             self._note(owner, "items", owner.of.items)
         for value in values:
             self.reach(value)
-            if isinstance(value, (tuple, *_WHOLES)) and id(value) not in self.reached:  # the copy holds the same object, whatever is in it
+            # the copy holds the same object, whatever is in it
+            if isinstance(value, (tuple, *_WHOLES)) and id(value) not in self.reached:
                 self.reached.add(id(value))
                 self._read_whole(value)
             self.hand_on(value)
@@ -412,14 +507,22 @@ class _Reader:
         """Whether a container holds no functions and objects: a registry of these is much more than the program reads. Where it is not sure
         that the program reads it: whether it is a list of numbers or tensors, and no table of names either."""
         if not self.guessing:
-            return all(isinstance(value, (*SIMPLE, torch.Tensor, tuple, *_WHOLES)) for value in values)
-        return type(items) in (list, deque) and all(isinstance(value, (int, float, complex, torch.Tensor)) for value in values)
+            return all(
+                isinstance(value, (*SIMPLE, torch.Tensor, tuple, *_WHOLES)) for value in values
+            )
+        return type(items) in (list, deque) and all(
+            isinstance(value, (int, float, complex, torch.Tensor)) for value in values
+        )
 
     def _warn(self, x: Any, what: str) -> None:
         """Warn once of ``x``, which is too large to be compared by each call."""
         if id(x) not in self.warned:
             self.warned[id(x)] = x
-            warnings.warn(f"the program may read {what} a call does not compare. Pass it as a tensor.", UserWarning, stacklevel=2)
+            warnings.warn(
+                f"the program may read {what} a call does not compare. Pass it as a tensor.",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def _note_facts(self, t: torch.Tensor) -> None:
         """Note what ``t`` says of itself. The program may ask it without a call that the graph would have."""
@@ -427,9 +530,15 @@ class _Reader:
             self.tensors[id(t)] = Read(t, FACTS, facts(t))
 
     def _note_memory(self, t: torch.Tensor, name: str) -> None:
-        if t.layout is torch.strided and type(unwrap(t)) in (torch.Tensor, torch.nn.Parameter) and not t.is_inference():
+        if (
+            t.layout is torch.strided
+            and type(unwrap(t)) in (torch.Tensor, torch.nn.Parameter)
+            and not t.is_inference()
+        ):
             self._note(t, name, look_up(t, name))
 
     def _note(self, owner: Any, name: Any, value: Any) -> None:
-        if not isinstance(value, (ModuleType, type)) and not (name == "training" and id(owner) in self.flags_known):
+        if not isinstance(value, (ModuleType, type)) and not (
+            name == "training" and id(owner) in self.flags_known
+        ):
             self.found[id(owner), name] = Read(owner, name, value)

@@ -22,9 +22,22 @@ MISSING: Any = object()
 WHOLE: Any = object()
 FACTS: Any = object()
 _EMPTY = CellType()
-SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+SIMPLE = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
 MANY = 32  # items of a container from which on it is compared by the identity of its items first
-_FACTORIES: tuple[Any, ...] = (int, float, complex, bool, str, list, dict, set, tuple)  # of a defaultdict, which may be called
+# of a defaultdict, which may be called
+_FACTORIES: tuple[Any, ...] = (int, float, complex, bool, str, list, dict, set, tuple)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +76,12 @@ class Read:
         if self.name is WHOLE:
             now = constant(self.owner)
         elif isinstance(self.owner, CellType):
-            owner = constant(self.owner)  # an empty cell raises an error if it is asked, and none if it is compared with another one
-            now = f"({owner}.cell_contents if {owner} != {constant(_EMPTY)} else {constant(MISSING)})"
+            # an empty cell raises an error if it is asked, and none if it is compared
+            # with another one
+            owner = constant(self.owner)
+            now = (
+                f"({owner}.cell_contents if {owner} != {constant(_EMPTY)} else {constant(MISSING)})"
+            )
         elif isinstance(self.owner, Slots) and isinstance(self.owner.of, FunctionType):
             now = f"{constant(self.owner.of)}.{self.name}"
         elif isinstance(self.owner, Mapping):
@@ -73,19 +90,35 @@ class Read:
         else:
             now = f"{constant(look_up)}({constant(self.owner)}, {self.name!r})"
         value = constant(self.value)
-        if self.name is WHOLE and type(self.value) is list and not any(isinstance(x, (*SIMPLE, tuple, list, dict)) for x in self.value):
+        if (
+            self.name is WHOLE
+            and type(self.value) is list
+            and not any(isinstance(x, (*SIMPLE, tuple, list, dict)) for x in self.value)
+        ):
             return f"len({now}) == {len(self.value)} and all(map({constant(operator.is_)}, {now}, {value}))"
         compared = self.name is WHOLE or isinstance(self.value, (*SIMPLE, tuple))
-        return f"({now} is {value} or {constant(same)}({now}, {value}))" if compared else f"{now} is {value}"
+        return (
+            f"({now} is {value} or {constant(same)}({now}, {value}))"
+            if compared
+            else f"{now} is {value}"
+        )
 
     def __str__(self) -> str:
         if self.name is FACTS:
             return f"what a {type(self.owner).__name__} says of itself"
         name = (
-            " items" if self.name is WHOLE else f" {type(self.name).__name__}" if isinstance(self.name, torch.Tensor) else f" {self.name!r}"
+            " items"
+            if self.name is WHOLE
+            else f" {type(self.name).__name__}"
+            if isinstance(self.name, torch.Tensor)
+            else f" {self.name!r}"
         )
         kind = type(self.owner.of if isinstance(self.owner, Slots) else self.owner).__name__
-        return f"the{name} of a {kind}" if not isinstance(self.owner, CellType) else "a variable of a function around"
+        return (
+            f"the{name} of a {kind}"
+            if not isinstance(self.owner, CellType)
+            else "a variable of a function around"
+        )
 
 
 class Facts(NamedTuple):
@@ -100,11 +133,15 @@ class Facts(NamedTuple):
 
     def __str__(self) -> str:
         sizes = f"{list(self.sizes[0])}" if self.sizes else ""
-        return f"{self.dtype}{sizes}{' that requires grad' if self.requires_grad else ''}".removeprefix("torch.")
+        return f"{self.dtype}{sizes}{' that requires grad' if self.requires_grad else ''}".removeprefix(
+            "torch."
+        )
 
 
 def facts(t: torch.Tensor) -> Facts:
-    sizes = () if t.is_nested else (tuple(t.shape), t.stride() if t.layout is torch.strided else None)
+    sizes = (
+        () if t.is_nested else (tuple(t.shape), t.stride() if t.layout is torch.strided else None)
+    )
     return Facts(t.requires_grad, t.is_leaf, t.dtype, t.device, t.layout, sizes)
 
 
@@ -124,7 +161,9 @@ def same(a: Any, b: Any) -> bool:
         return False
     if isinstance(a, np.ndarray):
         alike = a.dtype == b.dtype and a.shape == b.shape
-        return alike and (same([*a.flat], [*b.flat]) if a.dtype == object else a.tobytes() == b.tobytes())
+        return alike and (
+            same([*a.flat], [*b.flat]) if a.dtype == object else a.tobytes() == b.tobytes()
+        )
     if isinstance(a, (tuple, list, deque)):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):
@@ -142,7 +181,9 @@ def _long_same(a: Any, b: Any) -> bool:
         return False
     if isinstance(a, (set, frozenset)):
         return bool(a == b)
-    identical = all(map(operator.is_, a, b)) and (not isinstance(a, dict) or all(map(operator.is_, a.values(), b.values())))
+    identical = all(map(operator.is_, a, b)) and (
+        not isinstance(a, dict) or all(map(operator.is_, a.values(), b.values()))
+    )
     return identical or same(a, b)
 
 
@@ -165,11 +206,15 @@ def look_up(owner: Any, name: Any) -> Any:
     return owner[name] if -len(owner) <= name < len(owner) else MISSING
 
 
-def asked_for(reads: Sequence[Read], known: Iterable[torch.Tensor], carried: frozenset[tuple[int, Any]]) -> list[Read]:
+def asked_for(
+    reads: Sequence[Read], known: Iterable[torch.Tensor], carried: frozenset[tuple[int, Any]]
+) -> list[Read]:
     """Those of ``reads`` that a call asks for: none of ``carried``, and nothing that a tensor says of itself which is ``known``, or which
     is found at a place of ``carried``."""
     others = [read for read in reads if (id(read.owner), read.name) not in carried]
-    gone = {id(read.value) for read in reads if (id(read.owner), read.name) in carried} | {id(t) for t in known}
+    gone = {id(read.value) for read in reads if (id(read.owner), read.name) in carried} | {
+        id(t) for t in known
+    }
     return [read for read in others if read.name is not FACTS or id(read.owner) not in gone]
 
 
@@ -195,7 +240,9 @@ def unchanged(reads: Sequence[Read]) -> list[Read]:
     """Those of ``reads`` that the program has not changed while it was captured. A warning tells of the others."""
     reads = [_filled(read) for read in reads]
     holding = [read.holds() for read in reads]
-    changed = dict.fromkeys(str(read) for read, holds in zip(reads, holding, strict=True) if not holds)
+    changed = dict.fromkeys(
+        str(read) for read, holds in zip(reads, holding, strict=True) if not holds
+    )
     if changed:
         warnings.warn(
             f"the program reads and changes {', '.join(changed)}. A compiled program changes it when it is captured, and in no later "
@@ -209,7 +256,11 @@ def unchanged(reads: Sequence[Read]) -> list[Read]:
 def _filled(read: Read) -> Read:
     """``read``, or that of what a defaultdict has made for a key that was not there."""
     owner = read.owner
-    make = owner.default_factory if isinstance(owner, defaultdict) and read.value is MISSING and read.name in owner else None
+    make = (
+        owner.default_factory
+        if isinstance(owner, defaultdict) and read.value is MISSING and read.name in owner
+        else None
+    )
     if make is None or make not in _FACTORIES or not same(owner[read.name], make()):
         return read
     return Read(owner, read.name, owner[read.name])

@@ -48,7 +48,9 @@ class _Shown:
     def __getattr__(self, name: str) -> Any:
         whole = _whole(self)
         if name.startswith("__") or not hasattr(whole, name):
-            raise AttributeError(f"{type(whole).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            raise AttributeError(
+                f"{type(whole).__name__!r} object has no attribute {name!r}", name=name, obj=self
+            )
         raise RuntimeError(
             f"the program asks a {type(whole).__name__} for its attribute {name!r}. A graph has calls of ops on the whole tensor, which "
             f"would miss what is done to a part or by a method. Take the attribute before the call, and pass it as an argument.{here()}"

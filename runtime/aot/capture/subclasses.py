@@ -25,13 +25,21 @@ from ...seam.levels import Value, levels_of
 from ...session.tensor import dispatches, unwrap
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_NO_HANDLERS: tuple[Any, ...] = (torch._C._disabled_torch_function_impl, torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]
+_NO_HANDLERS: tuple[Any, ...] = (
+    torch._C._disabled_torch_function_impl,
+    torch.Tensor.__torch_function__.__func__,  # type: ignore[attr-defined]
+)
 
 
 def composed(t: object) -> bool:
     """Whether ``t`` is a tensor that consists of others, and no value of a level."""
     kind = type(t)
-    return kind not in _PLAIN and isinstance(t, torch.Tensor) and not isinstance(t, Value) and is_traceable_wrapper_subclass(t)
+    return (
+        kind not in _PLAIN
+        and isinstance(t, torch.Tensor)
+        and not isinstance(t, Value)
+        and is_traceable_wrapper_subclass(t)
+    )
 
 
 def refuse_opaque(t: object) -> None:
@@ -76,7 +84,9 @@ def _parts(t: Any) -> tuple[list[str], list[Any], Any]:
     parts = [unwrap(getattr(t, name)) for name in names]
     for name, part in zip(names, parts, strict=True):
         if not isinstance(part, torch.Tensor):
-            raise TypeError(f"__tensor_flatten__ of {type(t).__name__} names {name!r}, which is a {type(part).__name__} and no tensor")
+            raise TypeError(
+                f"__tensor_flatten__ of {type(t).__name__} names {name!r}, which is a {type(part).__name__} and no tensor"
+            )
         refuse_opaque(part)
     return list(names), parts, context
 
@@ -90,7 +100,10 @@ class Context:
     def __init__(self, kind: type, value: Any) -> None:
         self.kind = kind
         leaves, self.spec = pytree.tree_flatten(value)
-        self.leaves = [x if isinstance(x, torch.Tensor) or type(x).__hash__ is not None else copy.deepcopy(x) for x in leaves]
+        self.leaves = [
+            x if isinstance(x, torch.Tensor) or type(x).__hash__ is not None else copy.deepcopy(x)
+            for x in leaves
+        ]
 
     @property
     def value(self) -> Any:
@@ -147,7 +160,12 @@ class Layout:
     @property
     def key(self) -> tuple[object, ...]:
         """The same for tensors that are of one class and context, with parts that are."""
-        return self.kind, self.names, self.context, tuple(None if part is None else part.key for part in self.parts)
+        return (
+            self.kind,
+            self.names,
+            self.context,
+            tuple(None if part is None else part.key for part in self.parts),
+        )
 
     def rebuilt(self, tensors: Iterator[Any]) -> Any:
         """The tensor that consists of the next of ``tensors``."""
@@ -162,7 +180,10 @@ class Layout:
         return unwrap(self.kind.__tensor_unflatten__(inner, self.context.value, size, stride))
 
     def __str__(self) -> str:
-        inside = ", ".join(f"{name}={'Tensor' if part is None else part}" for name, part in zip(self.names, self.parts, strict=True))
+        inside = ", ".join(
+            f"{name}={'Tensor' if part is None else part}"
+            for name, part in zip(self.names, self.parts, strict=True)
+        )
         return f"{self.kind.__name__}({inside}; context {self.context})"
 
 
@@ -176,20 +197,30 @@ def layout_of(t: Any, sized: bool = False) -> Layout | None:
     names, parts, context = _parts(t)
     kind = type(t)
     for x in pytree.tree_leaves(context):
-        if isinstance(x, SYMBOLIC) or (isinstance(x, torch.Tensor) and any(level.number for level in levels_of(x))):
+        if isinstance(x, SYMBOLIC) or (
+            isinstance(x, torch.Tensor) and any(level.number for level in levels_of(x))
+        ):
             raise RuntimeError(
                 f"the context of a {kind.__name__} depends on sizes or on tensors of the program that is traced, and a graph cannot make "
                 "it. Let __tensor_flatten__ give tensors by name, or compile without dynamic sizes."
             )
     size = tuple(_size(n, d, parts, sized, kind) for d, n in enumerate(t.shape))
     stride = _stride(t, parts, sized) if t.layout is torch.strided else None
-    return Layout(kind, tuple(names), tuple(layout_of(p, sized) for p in parts), Context(kind, context), size, stride)
+    return Layout(
+        kind,
+        tuple(names),
+        tuple(layout_of(p, sized) for p in parts),
+        Context(kind, context),
+        size,
+        stride,
+    )
 
 
 def _size(n: Any, d: int, parts: Sequence[Any], sized: bool, kind: type) -> Any:
     if not sized and isinstance(n, int):
         return n
-    places = [(p, d) for p, part in enumerate(parts) if d < part.dim()]  # the same dimension is the likelier place
+    # the same dimension is the likelier place
+    places = [(p, d) for p, part in enumerate(parts) if d < part.dim()]
     places += [(p, e) for p, part in enumerate(parts) for e in range(part.dim()) if e != d]
     found = next(((p, e) for p, e in places if _same_number(n, parts[p].shape[e])), None)
     if found is None and not isinstance(n, int):  # the equality becomes a guard
@@ -207,14 +238,22 @@ def _stride(t: Any, parts: Sequence[Any], sized: bool) -> tuple[int, ...] | int 
     if not sized and all(isinstance(n, int) for n in own):
         return tuple(own)
     for p, part in enumerate(parts):
-        if part.layout is torch.strided and part.dim() == t.dim() and all(map(_same_number, own, part.stride())):
+        if (
+            part.layout is torch.strided
+            and part.dim() == t.dim()
+            and all(map(_same_number, own, part.stride()))
+        ):
             return p
     if all(map(_same_number, own, _contiguous(t.shape))):
         return None
     if all(isinstance(n, int) for n in own):
         return tuple(own)
     for p, part in enumerate(parts):  # the equalities become guards
-        if part.layout is torch.strided and part.dim() == t.dim() and all(n == m for n, m in zip(own, part.stride(), strict=True)):
+        if (
+            part.layout is torch.strided
+            and part.dim() == t.dim()
+            and all(n == m for n, m in zip(own, part.stride(), strict=True))
+        ):
             return p
     raise RuntimeError(
         f"the strides of a {type(t).__name__} are those of none of its parts, and depend on the sizes of the arguments. Compile it without "
@@ -259,7 +298,10 @@ class Layouts:
     ) -> Layouts | None:
         """``results`` and ``gradients``: the tensors themselves. None if all are plain."""
         found = cls(
-            tuple(primals), tuple(layout_of(t, sized) for t in results), tuple(tangents), tuple(layout_of(t, sized) for t in gradients)
+            tuple(primals),
+            tuple(layout_of(t, sized) for t in results),
+            tuple(tangents),
+            tuple(layout_of(t, sized) for t in gradients),
         )
         every = (*found.primals, *found.results, *found.tangents, *found.gradients)
         return found if any(layout is not None for layout in every) else None
@@ -288,4 +330,8 @@ def names_of_parts(layout: Layout | None) -> list[str]:
     """What to write after the name of a value for each of its parts: ``.a``, ``.a.b``; nothing for a plain tensor."""
     if layout is None:
         return [""]
-    return [f".{name}{rest}" for name, part in zip(layout.names, layout.parts, strict=True) for rest in names_of_parts(part)]
+    return [
+        f".{name}{rest}"
+        for name, part in zip(layout.names, layout.parts, strict=True)
+        for rest in names_of_parts(part)
+    ]

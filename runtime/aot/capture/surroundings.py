@@ -10,10 +10,14 @@ from typing import Any
 import torch
 
 autocast_enabled = torch._C._is_any_autocast_enabled
-without_autocast: Any = torch._C._DisableAutocast  # a graph has the casts that were traced: nobody casts a second time
+# a graph has the casts that were traced: nobody casts a second time
+without_autocast: Any = torch._C._DisableAutocast
 _devices = torch._C._autocast_supported_devices()
 _inference, _dtype = torch.is_inference_mode_enabled, torch.get_default_dtype  # by one look-up each
-_deterministic, _function_modes = torch._C._get_deterministic_algorithms, torch._C._len_torch_function_stack
+_deterministic, _function_modes = (
+    torch._C._get_deterministic_algorithms,
+    torch._C._len_torch_function_stack,
+)
 
 
 @contextmanager
@@ -48,5 +52,12 @@ def surroundings(recording: bool, autocast: bool) -> tuple[Any, ...]:
         _dtype(),
         _deterministic(),
         str(torch.get_default_device()) if _function_modes() else None,
-        tuple([torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in _devices]) if autocast else None,
+        tuple(
+            [
+                torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None
+                for d in _devices
+            ]
+        )
+        if autocast
+        else None,
     )

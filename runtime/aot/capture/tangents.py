@@ -21,7 +21,9 @@ def marked(graph: fx.Graph) -> list[fx.Node]:
     return [n for n in graph.nodes if n.op == "placeholder" and n.meta.get(_MARK, False)]
 
 
-def primals_and_tangents(module: fx.GraphModule, joint_inputs: Any = None) -> tuple[list[fx.Node], list[fx.Node]]:
+def primals_and_tangents(
+    module: fx.GraphModule, joint_inputs: Any = None
+) -> tuple[list[fx.Node], list[fx.Node]]:
     """The placeholders of a joint graph in two lists.
 
     A graph of ours carries marks. A graph from elsewhere is a function of ``(primals, tangents)``:
@@ -31,13 +33,21 @@ def primals_and_tangents(module: fx.GraphModule, joint_inputs: Any = None) -> tu
     tangents = marked(module.graph)
     if not tangents:
         number = _number_of_primals(module, joint_inputs, len(inputs))
-        tangents = [n for n in inputs if str(n.target).startswith("tangents")] if number is None else inputs[number:]
+        tangents = (
+            [n for n in inputs if str(n.target).startswith("tangents")]
+            if number is None
+            else inputs[number:]
+        )
     found = set(tangents)
     return [n for n in inputs if n not in found], tangents
 
 
 def _number_of_primals(module: fx.GraphModule, joint_inputs: Any, number: int) -> int | None:
-    if isinstance(joint_inputs, Sequence) and len(joint_inputs) == 2 and all(isinstance(part, (list, tuple)) for part in joint_inputs):
+    if (
+        isinstance(joint_inputs, Sequence)
+        and len(joint_inputs) == 2
+        and all(isinstance(part, (list, tuple)) for part in joint_inputs)
+    ):
         primals, tangents = (len(pytree.tree_leaves(part)) for part in joint_inputs)
         if primals + tangents == number:
             return primals
@@ -45,9 +55,14 @@ def _number_of_primals(module: fx.GraphModule, joint_inputs: Any, number: int) -
     if info is None:
         return None
     parts = _children(info.in_spec)
-    if [part.type for part in parts] == [tuple, dict]:  # of positional arguments and keywords, in a graph of ours
+    # of positional arguments and keywords, in a graph of ours
+    if [part.type for part in parts] == [tuple, dict]:
         parts = _children(parts[0])
-    if len(parts) == 2 and all(part.type in (list, tuple) for part in parts) and sum(part.num_leaves for part in parts) == number:
+    if (
+        len(parts) == 2
+        and all(part.type in (list, tuple) for part in parts)
+        and sum(part.num_leaves for part in parts) == number
+    ):
         first: int = parts[0].num_leaves
         return first
     return None

@@ -93,9 +93,13 @@ def _is_free_at(n: fx.Node, last: int, place: Mapping[fx.Node, int]) -> bool:
 
     def ends(a: fx.Node) -> bool:
         large = fresh(a) and static(a) and a.meta["val"].nbytes >= n.meta["val"].nbytes
-        return large and all(u is n or (place.get(u, len(place)) < last and not may_alias(u)) for u in a.users)
+        return large and all(
+            u is n or (place.get(u, len(place)) < last and not may_alias(u)) for u in a.users
+        )
 
-    return all(place.get(a, -1) < last for a in n.all_input_nodes) and any(map(ends, n.all_input_nodes))
+    return all(place.get(a, -1) < last for a in n.all_input_nodes) and any(
+        map(ends, n.all_input_nodes)
+    )
 
 
 def _key(n: fx.Node) -> Hashable | None:
@@ -107,11 +111,19 @@ def _key(n: fx.Node) -> Hashable | None:
     if value.dtype not in _DTYPES or value.numel() > _ELEMENTS:
         return None
     numbers = [a for a in n.all_input_nodes if isinstance(a.meta.get("val"), NUMBERS_OF_PYTHON)]
-    if not all(a in numbers or (static(a) and a.meta["val"].dtype is value.dtype) for a in n.all_input_nodes):
+    if not all(
+        a in numbers or (static(a) and a.meta["val"].dtype is value.dtype)
+        for a in n.all_input_nodes
+    ):
         return None
     if form(n.target, _ways(n)) is None:
         return None
-    return n.target, value.dtype, tuple(map(_constant, n.args)), tuple((k, _constant(a)) for k, a in n.kwargs.items())
+    return (
+        n.target,
+        value.dtype,
+        tuple(map(_constant, n.args)),
+        tuple((k, _constant(a)) for k, a in n.kwargs.items()),
+    )
 
 
 def _ways(n: fx.Node, once: bool = False) -> tuple[str, ...]:
@@ -181,7 +193,9 @@ def _common(n: fx.Node) -> tuple[Hashable, ...]:
 def _conflict(group: Sequence[fx.Node]) -> bool:
     """Whether a call writes to what another one reads or writes."""
     known: dict[fx.Node, frozenset[fx.Node]] = {}
-    reads = [frozenset[fx.Node]().union(*(_memory(a, known) for a in n.all_input_nodes)) for n in group]
+    reads = [
+        frozenset[fx.Node]().union(*(_memory(a, known) for a in n.all_input_nodes)) for n in group
+    ]
     for i, n in enumerate(group):
         if n.target._schema.is_mutable:  # type: ignore[union-attr]
             written = _memory(n, known)
@@ -199,7 +213,11 @@ def _memory(n: fx.Node, known: dict[fx.Node, frozenset[fx.Node]]) -> frozenset[f
     if n.op != "call_function" or not may_alias(n):
         found = frozenset((n,))
     elif type(func) is torch._ops.OpOverload and func._schema.is_mutable:
-        written = next(i for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
+        written = next(
+            i
+            for i, a in enumerate(func._schema.arguments)
+            if a.alias_info is not None and a.alias_info.is_write
+        )
         found = _memory(_argument(n, written), known)
     else:
         found = frozenset[fx.Node]().union(*(_memory(a, known) for a in n.all_input_nodes))
@@ -211,7 +229,9 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> None:
     first = calls[0]
     second = first.args[1] if len(first.args) > 1 else None
     once = bool(_common(first)) or (isinstance(second, torch.Tensor) and not second.dim())
-    found = (form(first.target, _ways(first, True)) if once else None) or form(first.target, _ways(first))
+    found = (form(first.target, _ways(first, True)) if once else None) or form(
+        first.target, _ways(first)
+    )
     if found is None:
         return
     target, ways = found
@@ -244,7 +264,11 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> None:
 def _has_forms(func: torch._ops.OpOverload) -> bool:
     """Whether there is a ``_foreach`` op that makes several calls of ``func``."""
     several = hasattr(aten, f"_foreach_{func._schema.name.split('::')[1]}")
-    return several and func not in SETS and bool(in_place(func) or with_out(func) or _is_in_place(func))
+    return (
+        several
+        and func not in SETS
+        and bool(in_place(func) or with_out(func) or _is_in_place(func))
+    )
 
 
 @cache

@@ -44,7 +44,9 @@ def make_boxed_compiler(compiler: Compiler) -> Compiler:
 def as_boxed(f: Callable[..., Any]) -> Boxed:
     """What a compiler returned, as a boxed function."""
     if not callable(f):
-        raise TypeError(f"a compiler returned {f!r}. It takes a GraphModule and example inputs, and returns a function of such inputs")
+        raise TypeError(
+            f"a compiler returned {f!r}. It takes a GraphModule and example inputs, and returns a function of such inputs"
+        )
     return f if getattr(f, "_boxed_call", False) else make_boxed_func(f)
 
 

@@ -22,7 +22,15 @@ _LIKE = frozenset((
     aten.ones_like.default, aten.zeros_like.default, aten.full_like.default, aten.new_zeros.default, aten.new_ones.default,
     aten.new_full.default,
 ))  # fmt: skip
-_FACTORIES = frozenset((aten.ones.default, aten.zeros.default, aten.full.default, aten.eye.default, aten.scalar_tensor.default))
+_FACTORIES = frozenset(
+    (
+        aten.ones.default,
+        aten.zeros.default,
+        aten.full.default,
+        aten.eye.default,
+        aten.scalar_tensor.default,
+    )
+)
 _ARITHMETIC = frozenset((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor))
 _MADE_OF_CONSTANTS = frozenset((
     aten.view.default, aten.expand.default, aten.t.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default,
@@ -44,8 +52,14 @@ def fold(graph: fx.Graph) -> None:
     for n, value in values.items():
         if not returned(n):
             for user in [u for u in n.users if u not in values]:
-                user.args = fx.map_arg(user.args, lambda a, n=n, value=value: value if a is n else a)  # type: ignore[misc]
-                user.kwargs = fx.map_arg(user.kwargs, lambda a, n=n, value=value: value if a is n else a)  # type: ignore[misc]
+                user.args = fx.map_arg(
+                    user.args,
+                    lambda a, n=n, value=value: value if a is n else a,  # type: ignore[misc]
+                )
+                user.kwargs = fx.map_arg(
+                    user.kwargs,
+                    lambda a, n=n, value=value: value if a is n else a,  # type: ignore[misc]
+                )
 
 
 def _small(n: fx.Node) -> bool:
@@ -57,7 +71,11 @@ def _constant(n: fx.Node, values: dict[fx.Node, torch.Tensor]) -> bool:
         return static(n.args[0]) and len(n.all_input_nodes) == 1
     if n.target in _FACTORIES:
         return not n.all_input_nodes
-    return n.target in _MADE_OF_CONSTANTS and bool(n.all_input_nodes) and all(a in values for a in n.all_input_nodes)
+    return (
+        n.target in _MADE_OF_CONSTANTS
+        and bool(n.all_input_nodes)
+        and all(a in values for a in n.all_input_nodes)
+    )
 
 
 def _computed(n: fx.Node, values: dict[fx.Node, torch.Tensor]) -> torch.Tensor:
@@ -66,20 +84,33 @@ def _computed(n: fx.Node, values: dict[fx.Node, torch.Tensor]) -> torch.Tensor:
     if func in _LIKE:  # of the argument, only the layout and the dtype matter
         like: Any = n.args[0]
         value = like.meta["val"]
-        args = (torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu"), *args[1:])
+        args = (
+            torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu"),
+            *args[1:],
+        )
     found: torch.Tensor = func(*fx.map_arg(args, values.__getitem__), **n.kwargs)
     return found
 
 
 def _fits(found: torch.Tensor, n: fx.Node) -> bool:
     value = n.meta["val"]
-    return found.dtype is value.dtype and found.shape == value.shape and found.stride() == value.stride()
+    return (
+        found.dtype is value.dtype
+        and found.shape == value.shape
+        and found.stride() == value.stride()
+    )
 
 
 def without_neutral(graph: fx.Graph) -> None:
     """Leave out arithmetic that changes no bit, and take a number for a tensor whose elements are all the same."""
     for n in calls_of(graph):
-        if n.target not in _ARITHMETIC or len(n.args) != 2 or n.kwargs or not static(n) or n.meta["val"].dtype not in _WIDE:
+        if (
+            n.target not in _ARITHMETIC
+            or len(n.args) != 2
+            or n.kwargs
+            or not static(n)
+            or n.meta["val"].dtype not in _WIDE
+        ):
             continue
         x, other = n.args
         if n.target is aten.mul.Tensor and not isinstance(x, fx.Node):
@@ -100,7 +131,9 @@ def _number(a: Any) -> float | None:
             return None
         elements = a.reshape(-1)
         first = elements[0]
-        same = bool((elements == first).all()) and bool((elements.signbit() == first.signbit()).all())
+        same = bool((elements == first).all()) and bool(
+            (elements.signbit() == first.signbit()).all()
+        )
         return float(first) if same else None
     return float(a) if type(a) in (int, float) else None
 

@@ -27,10 +27,17 @@ def write_at_the_end(graph: fx.Graph, wanted: Sequence[Destination]) -> dict[int
     for d in wanted:
         new, target = results[d.result], inputs[d.argument]
         views = shown(target)
-        if not isinstance(new, fx.Node) or results.count(new) != 1 or any(r in views for r in results) or _is_lazy(target):
+        if (
+            not isinstance(new, fx.Node)
+            or results.count(new) != 1
+            or any(r in views for r in results)
+            or _is_lazy(target)
+        ):
             continue
         with graph.inserting_before(output):
-            graph.call_function(torch.ops.aten.copy_.default, (target, new)).meta["val"] = target.meta["val"]
+            graph.call_function(torch.ops.aten.copy_.default, (target, new)).meta["val"] = (
+                target.meta["val"]
+            )
         results[d.result] = None
         found[d.argument] = d.counted
     output.args = (results,)

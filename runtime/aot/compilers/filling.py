@@ -29,7 +29,11 @@ def fill(graph: fx.Graph) -> None:
     for n in calls_of(graph):
         if n.target is aten.cat.default and not n.kwargs and static(n):
             pieces: Any = n.args[0]
-            if _pays(n, pieces) and all(_fits(p, n) for p in pieces) and _are_near(n, sorted(pieces)):
+            if (
+                _pays(n, pieces)
+                and all(_fits(p, n) for p in pieces)
+                and _are_near(n, sorted(pieces))
+            ):
                 _take_apart(graph, n, pieces, min(pieces))
 
 
@@ -53,9 +57,15 @@ def _are_near(n: fx.Node, pieces: Sequence[fx.Node]) -> bool:
 
 def _bytes_of(n: fx.Node) -> int:
     """Of the new memory that the call ``n`` returns, at most."""
-    if n.op != "call_function" or n.target is operator.getitem or (may_alias(n) and not isinstance(n.meta.get("val"), (list, tuple))):
+    if (
+        n.op != "call_function"
+        or n.target is operator.getitem
+        or (may_alias(n) and not isinstance(n.meta.get("val"), (list, tuple)))
+    ):
         return 0
-    return sum(t.nbytes for t in pytree.tree_leaves(n.meta.get("val")) if isinstance(t, torch.Tensor))
+    return sum(
+        t.nbytes for t in pytree.tree_leaves(n.meta.get("val")) if isinstance(t, torch.Tensor)
+    )
 
 
 def _fits(piece: Any, whole: fx.Node) -> bool:
@@ -70,11 +80,18 @@ def _take_apart(graph: fx.Graph, n: fx.Node, pieces: Sequence[fx.Node], first: f
     value = n.meta["val"]
     dim = (n.args[1] if len(n.args) > 1 else 0) % value.dim()
     with graph.inserting_before(first):
-        whole = add_call(graph, aten.empty.memory_format, (list(value.shape),), {"dtype": value.dtype, "device": value.device})
+        whole = add_call(
+            graph,
+            aten.empty.memory_format,
+            (list(value.shape),),
+            {"dtype": value.dtype, "device": value.device},
+        )
     whole.meta = dict(n.meta)
     for piece, start in zip(pieces, _starts(pieces, dim), strict=True):
         with graph.inserting_after(piece):
-            place = add_call(graph, aten.slice.Tensor, (whole, dim, start, start + piece.meta["val"].shape[dim]))
+            place = add_call(
+                graph, aten.slice.Tensor, (whole, dim, start, start + piece.meta["val"].shape[dim])
+            )
         place.meta = dict(piece.meta)
         with graph.inserting_after(place):
             copied = add_call(graph, aten.copy_.default, (place, piece))

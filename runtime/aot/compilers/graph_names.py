@@ -48,7 +48,9 @@ def next_number() -> int:
     return next(_programs)
 
 
-def named_compilers(forward: Compiler, backward: Compiler, inference: Compiler) -> tuple[Compiler, Compiler, Compiler]:
+def named_compilers(
+    forward: Compiler, backward: Compiler, inference: Compiler
+) -> tuple[Compiler, Compiler, Compiler]:
     """The compilers of one program. While one runs, the functions above say which graph it compiles."""
     number = next_number()
 

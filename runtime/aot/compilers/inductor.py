@@ -40,7 +40,9 @@ _REASONS = {
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
-def inductor(module: fx.GraphModule, inputs: list[Any], *, isolated: bool = ISOLATED, limit: float = 600.0) -> Boxed:
+def inductor(
+    module: fx.GraphModule, inputs: list[Any], *, isolated: bool = ISOLATED, limit: float = 600.0
+) -> Boxed:
     """The compiler that makes kernels of a graph by ``torch._inductor``. On the CPU it needs a C++ compiler, and takes seconds.
 
     A function on the CPU, a module, and a jitted function for which Inductor has a minute:
@@ -59,9 +61,13 @@ def inductor(module: fx.GraphModule, inputs: list[Any], *, isolated: bool = ISOL
     try:
         run, placed = _compiled(module, inputs, given, limit if isolated else None)
     except TrialFailed as error:
-        raise RuntimeError(f"Inductor does not compile {_program(module)}: {_REASONS[error.what].format(error)}. {_INSTEAD}") from error
+        raise RuntimeError(
+            f"Inductor does not compile {_program(module)}: {_REASONS[error.what].format(error)}. {_INSTEAD}"
+        ) from error
     except Exception as error:
-        raise RuntimeError(f"Inductor does not compile {_program(module)}: {cause(error)}. {_INSTEAD}") from error
+        raise RuntimeError(
+            f"Inductor does not compile {_program(module)}: {cause(error)}. {_INSTEAD}"
+        ) from error
 
     first = [list(placed)]
 
@@ -72,7 +78,8 @@ def inductor(module: fx.GraphModule, inputs: list[Any], *, isolated: bool = ISOL
         args.clear()
         with _below_autograd():
             results = run(taken)
-        for i, t, version in written:  # the first call tells which writes of the code count: those of kernels of ATen
+        # the first call tells which writes of the code count: those of kernels of ATen
+        for i, t, version in written:
             placed[i] -= t._version - version
         return results
 
@@ -101,7 +108,9 @@ def _compiled(
         output = lowered.graph.output_node()
         results: Any = output.args[0]
         # the strides of all results are those of the trace: views are taken of them, and the backward expects what the forward saves
-        output.meta["user_visible_output_idxs"] = [i for i, r in enumerate(results) if isinstance(r, fx.Node)]
+        output.meta["user_visible_output_idxs"] = [
+            i for i, r in enumerate(results) if isinstance(r, fx.Node)
+        ]
         values = [_with_known_sizes(inputs[i]) for i in given]
         if limit is not None:
             trial.tried(lowered, values, limit)
@@ -113,9 +122,13 @@ def _compiled(
 
 def _with_known_sizes(x: Any) -> Any:
     """A symbol or an abstract tensor, whose sizes are plain numbers where the guards leave one value: as another process has them."""
-    if not isinstance(x, torch.Tensor) or not any(isinstance(n, torch.SymInt) for n in (*x.shape, *x.stride(), x.storage_offset())):
+    if not isinstance(x, torch.Tensor) or not any(
+        isinstance(n, torch.SymInt) for n in (*x.shape, *x.stride(), x.storage_offset())
+    ):
         return x
-    sizes, strides, (offset,) = ([_known(n) for n in numbers] for numbers in (x.shape, x.stride(), [x.storage_offset()]))
+    sizes, strides, (offset,) = (
+        [_known(n) for n in numbers] for numbers in (x.shape, x.stride(), [x.storage_offset()])
+    )
     with _below_autograd():
         return x.as_strided(sizes, strides, offset)
 
@@ -125,7 +138,9 @@ def _known(n: Any) -> Any:
     return n if found is None else found
 
 
-def _with_numbers(run: Callable[[list[Any]], Any], numbers: Sequence[int]) -> Callable[[list[Any]], Any]:
+def _with_numbers(
+    run: Callable[[list[Any]], Any], numbers: Sequence[int]
+) -> Callable[[list[Any]], Any]:
     """``run``, whose results ``numbers`` are numbers for the program."""
 
     def returned(args: list[Any]) -> Any:
@@ -159,7 +174,11 @@ def _refuse_other_layouts(module: fx.GraphModule, lowered: Sequence[Any]) -> Non
     results: Any = module.graph.output_node().args[0]
     for before, after in zip(results, lowered, strict=True):
         a, b = (n.meta.get("val") if isinstance(n, fx.Node) else None for n in (before, after))
-        if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor) or any(type(n) is not int for n in a.shape):
+        if (
+            not isinstance(a, torch.Tensor)
+            or not isinstance(b, torch.Tensor)
+            or any(type(n) is not int for n in a.shape)
+        ):
             continue
         if (a.shape, a.stride(), a.dtype) != (b.shape, b.stride(), b.dtype):
             raise RuntimeError(

@@ -32,7 +32,8 @@ def use_huge_pages(graph: fx.Graph) -> None:
             continue
         value = n.meta["val"]
         made = (list(value.shape), value.dtype, value.device)
-        if n.target is aten.empty.memory_format and n.kwargs.keys() <= {"dtype", "device"}:  # none that is pinned, for example
+        # none that is pinned, for example
+        if n.target is aten.empty.memory_format and n.kwargs.keys() <= {"dtype", "device"}:
             n.target, n.args, n.kwargs = empty_in_huge_pages, made, {}
         elif (found := _PRODUCTS.get(n.target) or _with_out(n.target)) is not None:
             func, out = found

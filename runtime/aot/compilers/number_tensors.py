@@ -72,10 +72,15 @@ class NumberTensors(fx.Interpreter):
             target, args = for_inductor(node, target, args)
             return super().call_function(target, args, kwargs)
         if not isinstance(target, torch._ops.OpOverload):
-            tensors = [a if isinstance(a, torch.Tensor) else torch.scalar_tensor(a, dtype=torch.float64) for a in args]
+            tensors = [
+                a if isinstance(a, torch.Tensor) else torch.scalar_tensor(a, dtype=torch.float64)
+                for a in args
+            ]
             return _FUNCTIONS.get(target, target)(*tensors)
         if target not in _OF_TENSORS:
-            raise RuntimeError(f"{target} takes a number that the program has read of a tensor by item(), which only the replay knows")
+            raise RuntimeError(
+                f"{target} takes a number that the program has read of a tensor by item(), which only the replay knows"
+            )
         return _OF_TENSORS[target](*args, **kwargs)
 
     def run_node(self, n: fx.Node) -> Any:

@@ -34,14 +34,25 @@ def successors(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
 
 def _ordered(n: fx.Node) -> bool:
     func: Any = n.target
-    if isinstance(n.meta.get("val"), NUMBERS_OF_PYTHON):  # read from a tensor, or computed from what is
+    # read from a tensor, or computed from what is
+    if isinstance(n.meta.get("val"), NUMBERS_OF_PYTHON):
         return False
     if type(func) is not torch._ops.OpOverload:
         return func is not operator.getitem and func is not LINEAR
-    return bool(torch.Tag.nondeterministic_seeded in func.tags or func._schema.is_mutable or func.namespace != "aten" or has_effect(n))
+    return bool(
+        torch.Tag.nondeterministic_seeded in func.tags
+        or func._schema.is_mutable
+        or func.namespace != "aten"
+        or has_effect(n)
+    )
 
 
-def bring_together(graph: fx.Graph, nodes: Sequence[fx.Node], after: dict[fx.Node, list[fx.Node]], groups: Sequence[list[fx.Node]]) -> None:
+def bring_together(
+    graph: fx.Graph,
+    nodes: Sequence[fx.Node],
+    after: dict[fx.Node, list[fx.Node]],
+    groups: Sequence[list[fx.Node]],
+) -> None:
     """Move the calls of each group to the place of its last one, and what needs them behind them. Other calls keep their order.
 
     ``after``: the :func:`successors` of ``nodes``. No call of a group may need another one of it, nor may two groups need one another.

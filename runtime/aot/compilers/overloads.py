@@ -24,8 +24,15 @@ def in_place(func: Any) -> Callable[..., Any] | None:
     """The op that writes the result of the pointwise op ``func`` over its first argument: ``add_`` for ``add``. None if there is none."""
     if not _deterministic(func) and func not in SETS:
         return None
-    found = getattr(getattr(aten, func._schema.name.split("::")[1] + "_", None), func._overloadname, None)
-    return found if found is not None and _parameters(found._schema.arguments) == _parameters(func._schema.arguments) else None
+    found = getattr(
+        getattr(aten, func._schema.name.split("::")[1] + "_", None), func._overloadname, None
+    )
+    return (
+        found
+        if found is not None
+        and _parameters(found._schema.arguments) == _parameters(func._schema.arguments)
+        else None
+    )
 
 
 @cache
@@ -43,7 +50,9 @@ def with_out(func: Any) -> tuple[Callable[..., Any], str] | None:
 
 
 def _deterministic(func: Any) -> bool:
-    return functional_pointwise(func) and bool(func.namespace == "aten" and torch.Tag.nondeterministic_seeded not in func.tags)
+    return functional_pointwise(func) and bool(
+        func.namespace == "aten" and torch.Tag.nondeterministic_seeded not in func.tags
+    )
 
 
 def _parameters(arguments: Iterable[Any]) -> list[tuple[str, str]]:
@@ -75,7 +84,8 @@ def _plain(value: torch.Tensor) -> bool:
 
 def on_cpu(n: fx.Node) -> bool:
     """Whether ``n`` is such a tensor on the CPU."""
-    return static(n) and n.meta["val"].device.type == "cpu"  # `is_cpu` of an abstract tensor is a call of an op
+    # `is_cpu` of an abstract tensor is a call of an op
+    return static(n) and n.meta["val"].device.type == "cpu"
 
 
 def kind(n: Any) -> Any:

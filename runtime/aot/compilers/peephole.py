@@ -37,7 +37,9 @@ _WIDE = (torch.float32, torch.float64)
 _EXACT = 1 << 24  # integers up to here are numbers of float32
 
 
-def rewritten(graph: fx.Graph, destinations: Sequence[Destination] = ()) -> tuple[fx.Graph, Mapping[int, int]]:
+def rewritten(
+    graph: fx.Graph, destinations: Sequence[Destination] = ()
+) -> tuple[fx.Graph, Mapping[int, int]]:
     """A copy of ``graph`` with every rewrite of this module, and what :func:`.placing.place` says of it.
 
     A graph that writes to a value of its own, as for a write through ``unfold``, gets those alone that look at single calls. For the others
@@ -48,9 +50,24 @@ def rewritten(graph: fx.Graph, destinations: Sequence[Destination] = ()) -> tupl
         for rewrite in (layers, means, squares, broadcasts, numbers, overwrites, poolings):
             rewrite(copied)
         return copied, {}
-    for rewrite in (fold, without_repetitions, without_copies, shorter_views, without_neutral, without_unused):
+    for rewrite in (
+        fold,
+        without_repetitions,
+        without_copies,
+        shorter_views,
+        without_neutral,
+        without_unused,
+    ):
         rewrite(copied)
-    for rewrite in (layers, means, squares, broadcasts, numbers, without_repetitions, without_unused):
+    for rewrite in (
+        layers,
+        means,
+        squares,
+        broadcasts,
+        numbers,
+        without_repetitions,
+        without_unused,
+    ):
         rewrite(copied)
     sums(copied)
     batches = gather(copied)
@@ -73,11 +90,18 @@ def layers(graph: fx.Graph) -> None:
         if n.target is not aten.addmm.default or n.kwargs:
             continue
         bias, x, transposed = n.args
-        if not isinstance(transposed, fx.Node) or transposed.target is not aten.t.default or len(transposed.users) > 1:
+        if (
+            not isinstance(transposed, fx.Node)
+            or transposed.target is not aten.t.default
+            or len(transposed.users) > 1
+        ):
             continue
         (weight,) = transposed.args
         args = (x, weight, bias)
-        if [func for func, *_ in Witness(n.meta.get("val")).watch(_steps_of_linear, example(args), {})] == [aten.t.default, n.target]:
+        if [
+            func
+            for func, *_ in Witness(n.meta.get("val")).watch(_steps_of_linear, example(args), {})
+        ] == [aten.t.default, n.target]:
             n.target, n.args = LINEAR, args
             graph.erase_node(transposed)
 
@@ -85,7 +109,12 @@ def layers(graph: fx.Graph) -> None:
 def squares(graph: fx.Graph) -> None:
     """``x ** 2`` becomes ``x * x``, which is how the kernels compute it."""
     for n in calls_of(graph):
-        if n.target is aten.pow.Tensor_Scalar and n.args[1] == 2 and static(n) and n.meta["val"].dtype in _WIDE:
+        if (
+            n.target is aten.pow.Tensor_Scalar
+            and n.args[1] == 2
+            and static(n)
+            and n.meta["val"].dtype in _WIDE
+        ):
             n.target, n.args = aten.mul.Tensor, (n.args[0], n.args[0])
 
 
@@ -113,7 +142,12 @@ def broadcasts(graph: fx.Graph) -> None:
             continue
         source: Any = n.args[0]
         for user in list(n.users):
-            if user.target in _ARITHMETIC and len(user.args) == 2 and not user.kwargs and user.args.count(n) == 1:
+            if (
+                user.target in _ARITHMETIC
+                and len(user.args) == 2
+                and not user.kwargs
+                and user.args.count(n) == 1
+            ):
                 (other,) = (a for a in user.args if a is not n)
                 if static(other) and static(user) and kind(other) == kind(user) == kind(n):
                     user.replace_input_with(n, source)
@@ -125,7 +159,13 @@ def numbers(graph: fx.Graph) -> None:
     """A number in arithmetic with floating point tensors becomes a tensor now instead of at each call."""
     made: dict[tuple[str, torch.dtype], torch.Tensor] = {}
     for n in calls_of(graph):
-        if n.target not in _ARITHMETIC or len(n.args) != 2 or n.kwargs or not static(n) or not static(n.args[0]):
+        if (
+            n.target not in _ARITHMETIC
+            or len(n.args) != 2
+            or n.kwargs
+            or not static(n)
+            or not static(n.args[0])
+        ):
             continue
         x, number = n.args
         dtype = n.meta["val"].dtype
@@ -149,7 +189,12 @@ def overwrites(graph: fx.Graph) -> None:
         if (func is None and out is None) or not static(n):
             continue
         for first in n.args[:2] if _commutes(n) else n.args[:1]:
-            if not isinstance(first, fx.Node) or first not in own or not static(first) or not same_layout(first, n):
+            if (
+                not isinstance(first, fx.Node)
+                or first not in own
+                or not static(first)
+                or not same_layout(first, n)
+            ):
                 continue
             if max(order[u] for u in first.users) == order[n] and views.isdisjoint(first.users):
                 n.args = (first, *(n.args[1:] if first is n.args[0] else n.args[:1]))

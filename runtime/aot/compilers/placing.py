@@ -45,7 +45,13 @@ def destinations(joint: Joint) -> tuple[Destination, ...]:
     found = []
     for result, i in enumerate(joint.boundary.written):
         x = joint.boundary.inputs[i]
-        special = x.tangent is not None or x.reshaped or x.replaced is not None or x.begins or x.overwritten
+        special = (
+            x.tangent is not None
+            or x.reshaped
+            or x.replaced is not None
+            or x.begins
+            or x.overwritten
+        )
         if not special and x.counted and i not in shared:
             found.append(Destination(result, i, x.counted))
     return tuple(found)
@@ -59,14 +65,16 @@ def place(graph: fx.Graph, wanted: Sequence[Destination]) -> Mapping[int, int]:
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
     results: Any = graph.output_node().args[0]
     order = {n: i for i, n in enumerate(graph.nodes)}
-    refusal = max((i for n, i in order.items() if n.target is on_side), default=-1)  # until here a call may be for another program
+    # until here a call may be for another program
+    refusal = max((i for n, i in order.items() if n.target is on_side), default=-1)
     found: list[tuple[Destination, list[fx.Node]]] = []
     for d in wanted:
         new, target = results[d.result], inputs[d.argument]
         if isinstance(new, fx.Node) and results.count(new) == 1 and _placeable(target):
             calls = _calls_into(target, new, graph.output_node(), order)
             found.append((d, [n for n in calls if order[n] > refusal][: d.counted]))
-    for d, calls in found:  # after all have been found: a call that writes is taken for a view of what it reads
+    # after all have been found: a call that writes is taken for a view of what it reads
+    for d, calls in found:
         for n in calls:
             _write(n, inputs[d.argument], calls)
     return {d.argument: d.counted - len(calls) for d, calls in found if calls}
@@ -76,7 +84,9 @@ def _placeable(target: fx.Node) -> bool:
     return static(target) and not target.meta["val"].is_conj() and not target.meta["val"].is_neg()
 
 
-def _calls_into(target: fx.Node, new: fx.Node, output: fx.Node, order: Mapping[fx.Node, int]) -> list[fx.Node]:
+def _calls_into(
+    target: fx.Node, new: fx.Node, output: fx.Node, order: Mapping[fx.Node, int]
+) -> list[fx.Node]:
     """The calls that may write to ``target``, the last one first: ``new``, what it is computed from if nothing else needs that, and so
     on."""
     given = shown(target)
@@ -88,19 +98,28 @@ def _calls_into(target: fx.Node, new: fx.Node, output: fx.Node, order: Mapping[f
         needed = max(order[u] for v in views for u in v.users)
         if found:
             later = found[-1]
-            if needed != order[later] or any(v in later.all_input_nodes for v in views if v is not n):
+            if needed != order[later] or any(
+                v in later.all_input_nodes for v in views if v is not n
+            ):
                 break
         elif any(output in v.users for v in views if v is not n):
             break
         found.append(n)
-        n = next((a for a in n.all_input_nodes if a is not target and _takes(a, target, given)), None)
+        n = next(
+            (a for a in n.all_input_nodes if a is not target and _takes(a, target, given)), None
+        )
     return found
 
 
 def _takes(n: fx.Node, target: fx.Node, views: Sequence[fx.Node]) -> bool:
     """Whether the call ``n`` may have ``target`` as its result. It may read ``target`` itself, as each element is read before it is
     written, and no view of it."""
-    if n.op != "call_function" or not static(n) or not same_layout(n, target) or (n.target not in SETS and with_out(n.target) is None):
+    if (
+        n.op != "call_function"
+        or not static(n)
+        or not same_layout(n, target)
+        or (n.target not in SETS and with_out(n.target) is None)
+    ):
         return False
     return not any(v in n.all_input_nodes for v in views if v is not target)
 
@@ -113,5 +132,7 @@ def _write(n: fx.Node, target: fx.Node, calls: Sequence[fx.Node]) -> None:
     elif func is not None and (n.args[0] is target or n.args[0] in calls):
         n.target = func
     else:
-        assert out is not None, "every op with an in-place form has one that writes to a given tensor"
+        assert out is not None, (
+            "every op with an in-place form has one that writes to a given tensor"
+        )
         n.target, n.kwargs = out[0], {**n.kwargs, out[1]: target}

@@ -21,7 +21,10 @@ _LIBRARY = torch.library.Library("runtime", "FRAGMENT")
 
 def _schema(func: Any, *more: str) -> str:
     """The parameters and results of an op, with ``more`` parameters, as a library reads them."""
-    types = [(str(a.type).replace("List[int]", "int[]").replace("Optional[Tensor]", "Tensor?"), a.name) for a in func._schema.arguments]
+    types = [
+        (str(a.type).replace("List[int]", "int[]").replace("Optional[Tensor]", "Tensor?"), a.name)
+        for a in func._schema.arguments
+    ]
     given = ", ".join([*(f"{kind} {name}" for kind, name in types), *more])
     return f"({given}) -> ({', '.join(['Tensor'] * len(func._schema.returns))})"
 
@@ -32,7 +35,8 @@ def _contiguous(args: tuple[Any, ...]) -> list[Any]:
 
 def _layer(*args: Any) -> Any:
     out, *states, workspace = _LAYER(*_contiguous(args[:-1]))
-    return out, *states, out.new_empty(0, dtype=torch.uint8) if workspace is None else workspace  # None without grad mode
+    # None without grad mode
+    return out, *states, out.new_empty(0, dtype=torch.uint8) if workspace is None else workspace
 
 
 def _abstract_layer(*args: Any) -> Any:
@@ -40,7 +44,9 @@ def _abstract_layer(*args: Any) -> Any:
     return *results, workspace.new_empty(args[-1])
 
 
-def _define(name: str, schema: str, kernel: Callable[..., Any], abstract: Callable[..., Any]) -> None:
+def _define(
+    name: str, schema: str, kernel: Callable[..., Any], abstract: Callable[..., Any]
+) -> None:
     _LIBRARY.define(name + schema)
     _LIBRARY.impl(name, kernel, "CPU")
     _LIBRARY.impl(name, abstract, "Meta")
@@ -63,5 +69,10 @@ def for_inductor(n: fx.Node, target: Any, args: tuple[Any, ...]) -> tuple[Any, t
         return target, args
     values = [v for v in n.meta["val"] if v is not None]
     if any(type(size) is not int for v in values for size in v.shape):
-        raise RuntimeError(f"{target}, a layer of an LSTM, has a workspace of unknown size unless sizes are fixed: say dynamic=False")
-    return torch.ops.runtime.lstm_layer.default, (*args, values[3].numel() if len(values) > 3 else 0)
+        raise RuntimeError(
+            f"{target}, a layer of an LSTM, has a workspace of unknown size unless sizes are fixed: say dynamic=False"
+        )
+    return torch.ops.runtime.lstm_layer.default, (
+        *args,
+        values[3].numel() if len(values) > 3 else 0,
+    )

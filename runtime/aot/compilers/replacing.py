@@ -17,7 +17,9 @@ from ..capture.aliasing import LINEAR, fresh, may_alias
 from .overloads import aten, calls_of, same_layout, static
 
 _ELEMENTS = 1 << 14  # of a tensor that may live longer than it did, as it is small
-_COPIES = frozenset((aten.clone.default, aten._to_copy.default, aten.copy.default, aten.lift_fresh_copy.default))
+_COPIES = frozenset(
+    (aten.clone.default, aten._to_copy.default, aten.copy.default, aten.lift_fresh_copy.default)
+)
 
 
 def shown(n: fx.Node) -> list[fx.Node]:
@@ -59,11 +61,21 @@ def without_copies(graph: fx.Graph) -> None:
         source: Any = n.args[0] if n.args else None
         if n.target is aten.copy.default:
             source = n.args[1]
-        elif n.target is aten.neg.default and isinstance(source, fx.Node) and source.target is aten.neg.default:
+        elif (
+            n.target is aten.neg.default
+            and isinstance(source, fx.Node)
+            and source.target is aten.neg.default
+        ):
             source = source.args[0]
         elif n.target not in _COPIES:
             continue
-        if not static(n) or not static(source) or not same_layout(n, source) or _lazy(source) or source.meta["val"].requires_grad:
+        if (
+            not static(n)
+            or not static(source)
+            or not same_layout(n, source)
+            or _lazy(source)
+            or source.meta["val"].requires_grad
+        ):
             continue
         replace(n, source)
 
@@ -83,7 +95,9 @@ def without_repetitions(graph: fx.Graph) -> None:
         key = (n.target, _key(n.args), _key(tuple(n.kwargs.items())))
         first = known.setdefault(key, n)
         alias = may_alias(n) and n.target is not operator.getitem
-        if first is not n and (alias or _small(n) or any(order[u] > order[n] for v in shown(first) for u in v.users)):
+        if first is not n and (
+            alias or _small(n) or any(order[u] > order[n] for v in shown(first) for u in v.users)
+        ):
             replace(n, first, same_memory=alias)
 
 
@@ -91,9 +105,17 @@ def _pure(n: fx.Node) -> bool:
     func: Any = n.target
     if func is operator.getitem or func is LINEAR:
         return True
-    if type(func) is not torch._ops.OpOverload or func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
+    if (
+        type(func) is not torch._ops.OpOverload
+        or func.namespace != "aten"
+        or torch.Tag.nondeterministic_seeded in func.tags
+    ):
         return False
-    return not func._schema.is_mutable and not has_effect(n) and not func._schema.name.startswith("aten::empty")
+    return (
+        not func._schema.is_mutable
+        and not has_effect(n)
+        and not func._schema.name.startswith("aten::empty")
+    )
 
 
 def _key(a: Any) -> Hashable:
@@ -106,4 +128,8 @@ def _key(a: Any) -> Hashable:
 def _small(n: fx.Node) -> bool:
     values: Any = n.meta.get("val")
     every = values if isinstance(values, (list, tuple)) else [values]
-    return all(not isinstance(v, torch.Tensor) or (all(type(s) is int for s in v.shape) and v.numel() <= _ELEMENTS) for v in every)
+    return all(
+        not isinstance(v, torch.Tensor)
+        or (all(type(s) is int for s in v.shape) and v.numel() <= _ELEMENTS)
+        for v in every
+    )

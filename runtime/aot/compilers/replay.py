@@ -22,14 +22,17 @@ from .placing import DESTINATIONS
 from .witness import Witness, example
 
 _NAMESPACES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
-_READ = torch.ops.aten._local_scalar_dense.default  # what `item` calls once it has asked that there is one element
+# what `item` calls once it has asked that there is one element
+_READ = torch.ops.aten._local_scalar_dense.default
 below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
 def replayable(module: fx.GraphModule) -> bool:
     """Whether :func:`as_python` can run ``module``: its graph has calls of functions and attributes alone."""
     graph = module.graph
-    return type(graph._codegen) is fx.graph.CodeGen and not any(n.op in ("call_module", "call_method") for n in graph.nodes)
+    return type(graph._codegen) is fx.graph.CodeGen and not any(
+        n.op in ("call_module", "call_method") for n in graph.nodes
+    )
 
 
 def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
@@ -45,7 +48,11 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
         for used in n.all_input_nodes:
             last_use.setdefault(used, n)
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
-    lines = [f"[{', '.join(source.name(n) for n in inputs)}] = args", "args.clear()", "with below_autograd():"]
+    lines = [
+        f"[{', '.join(source.name(n) for n in inputs)}] = args",
+        "args.clear()",
+        "with below_autograd():",
+    ]
     lines += _freed(n for n in inputs if n not in last_use)
     unpacked: set[fx.Node] = set()
     writes: dict[int, int] = {}
@@ -56,22 +63,32 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
         if n.op == "output":
             lines.append(f"    return {source.text(n.args[0])}")
         elif n.op == "get_attr":
-            lines.append(f"    {source.name(n)} = {source.constant(operator.attrgetter(str(n.target)))}(module)")
+            lines.append(
+                f"    {source.name(n)} = {source.constant(operator.attrgetter(str(n.target)))}(module)"
+            )
         elif n.op == "call_function" and n not in unpacked:
             items = _items(n)
             unpacked.update(items.values())
             if (origin := origin_of(n)) is not None:
                 origins[len(lines) + 1] = origin
             func, args = shortest(n)
-            given = [source.text(a) for a in args] + [f"{k}={source.text(a)}" for k, a in n.kwargs.items()]
-            names = [source.name(items[i]) if i in items else "_" for i in range(len(n.meta["val"]))] if items else []
+            given = [source.text(a) for a in args] + [
+                f"{k}={source.text(a)}" for k, a in n.kwargs.items()
+            ]
+            names = (
+                [source.name(items[i]) if i in items else "_" for i in range(len(n.meta["val"]))]
+                if items
+                else []
+            )
             result = f"[{', '.join(names)}]" if items else source.name(n)
             lines.append(f"    {result} = {source.constant(func, _named(n))}({', '.join(given)})")
             lines += ["    del _"] if "_" in names else []
             lines += _freed(v for v in (items.values() or [n]) if v not in last_use)
             lines += _freed(u for u in n.all_input_nodes if last_use[u] is n)
     lines = ["def run(args):", *(f"    {line}" for line in lines)]
-    run: Callable[[list[Any]], Any] = function(lines, "run", f"<replay of {type(module).__name__}>", source.names, origins)
+    run: Callable[[list[Any]], Any] = function(
+        lines, "run", f"<replay of {type(module).__name__}>", source.names, origins
+    )
     run._boxed_call, run.placed, run.writes = True, placed, writes  # type: ignore[attr-defined]
     return run
 
@@ -83,13 +100,21 @@ def _written(n: fx.Node, inputs: Sequence[fx.Node]) -> Iterator[int]:
     for i, a in enumerate(n.target._schema.arguments):
         if a.alias_info is not None and a.alias_info.is_write:
             given: Any = n.args[i] if i < len(n.args) else n.kwargs.get(a.name)
-            yield from (inputs.index(x) for x in (given if isinstance(given, (list, tuple)) else (given,)) if x in inputs)
+            yield from (
+                inputs.index(x)
+                for x in (given if isinstance(given, (list, tuple)) else (given,))
+                if x in inputs
+            )
 
 
 def _named(n: fx.Node) -> str:
     """How the name of the function begins that makes the call ``n``."""
     func: Any = n.target
-    return f"{func._schema.name.split('::')[1]}_" if isinstance(func, torch._ops.OpOverload) else "call_"
+    return (
+        f"{func._schema.name.split('::')[1]}_"
+        if isinstance(func, torch._ops.OpOverload)
+        else "call_"
+    )
 
 
 def _freed(nodes: Iterable[fx.Node]) -> list[str]:
@@ -150,7 +175,9 @@ def shortest(n: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
     if func is _READ:
         return torch._C.TensorBase.item, n.args
     value = n.meta.get("val") if func._schema.returns else None
-    if func.namespace != "aten" or not (isinstance(value, (torch.Tensor, list, tuple)) or not func._schema.returns):
+    if func.namespace != "aten" or not (
+        isinstance(value, (torch.Tensor, list, tuple)) or not func._schema.returns
+    ):
         return func._op, n.args
     kwargs = example(n.kwargs)
     pattern = func, _pattern(example(n.args)), _pattern(kwargs)
@@ -163,19 +190,25 @@ def shortest(n: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
 _SHORTEST: dict[Hashable, tuple[Callable[..., Any], bool]] = {}
 
 
-def _binding(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any], value: Any) -> tuple[Callable[..., Any], bool]:
+def _binding(
+    func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any], value: Any
+) -> tuple[Callable[..., Any], bool]:
     """What makes the call with the least on the way, and whether it takes a number for a list of one."""
     name = func._schema.name.split("::")[1]
     for namespace in _NAMESPACES:
         found: Any = getattr(namespace, name, None)
         for short in (True, False) if callable(found) else ():
-            if Witness(value).sees_only(found, func, example(_shortened(args) if short else args), kwargs):
+            if Witness(value).sees_only(
+                found, func, example(_shortened(args) if short else args), kwargs
+            ):
                 return found, short
     return func._op, False
 
 
 def _shortened(args: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(a[0] if isinstance(a, list) and len(a) == 1 and type(a[0]) is int else a for a in args)
+    return tuple(
+        a[0] if isinstance(a, list) and len(a) == 1 and type(a[0]) is int else a for a in args
+    )
 
 
 def _pattern(a: Any) -> Any:

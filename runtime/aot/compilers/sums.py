@@ -24,7 +24,8 @@ from .overloads import on_cpu
 aten = torch.ops.aten
 _DTYPES = (torch.float32, torch.float64)
 _FEWEST = 4
-_BYTES = 1 << 16  # of the matrices of one stack, which live at the same time; threads do not share the work on so few
+# of the matrices of one stack, which live at the same time; threads do not share the work on so few
+_BYTES = 1 << 16
 
 
 def sums(graph: fx.Graph) -> None:
@@ -33,7 +34,8 @@ def sums(graph: fx.Graph) -> None:
     nodes = movable(graph)
     after = successors(nodes)
     groups: dict[Hashable, list[fx.Node]] = {}
-    level = dict.fromkeys(nodes, 0)  # how many sums lie on the longest way to a node: those of one level do not need one another
+    # how many sums lie on the longest way to a node: those of one level do not need one another
+    level = dict.fromkeys(nodes, 0)
     for n in nodes:
         if _is_sum(n):
             level[n] += 1
@@ -49,14 +51,30 @@ def sums(graph: fx.Graph) -> None:
 
 def _is_sum(n: fx.Node) -> bool:
     """Whether ``n`` adds the rows of a small matrix that nothing else uses."""
-    if n.op != "call_function" or n.target is not aten.sum.dim_IntList or n.kwargs or len(n.args) != 2 or n.args[1] != [0]:
+    if (
+        n.op != "call_function"
+        or n.target is not aten.sum.dim_IntList
+        or n.kwargs
+        or len(n.args) != 2
+        or n.args[1] != [0]
+    ):
         return False
     x: Any = n.args[0]
-    if not on_cpu(x) or len(x.users) > 1 or not all(functional_pointwise(u.target) for u in n.users):
+    if (
+        not on_cpu(x)
+        or len(x.users) > 1
+        or not all(functional_pointwise(u.target) for u in n.users)
+    ):
         return False
     value = x.meta["val"]
     small = value.nbytes * _FEWEST <= _BYTES
-    return small and value.dim() == 2 and value.dtype in _DTYPES and value.dtype is n.meta["val"].dtype and value.is_contiguous()
+    return (
+        small
+        and value.dim() == 2
+        and value.dtype in _DTYPES
+        and value.dtype is n.meta["val"].dtype
+        and value.is_contiguous()
+    )
 
 
 def _matrix(n: fx.Node) -> Any:
@@ -75,7 +93,10 @@ def _stacked(graph: fx.Graph, calls: Sequence[fx.Node]) -> None:
     given = [n.args[0] for n in calls]
     before, after = _matrix(calls[0]), calls[0].meta["val"]
     with _disable_current_modes():
-        values = before.new_empty((len(calls), *before.shape)), after.new_empty((len(calls), *after.shape))
+        values = (
+            before.new_empty((len(calls), *before.shape)),
+            after.new_empty((len(calls), *after.shape)),
+        )
     meta = calls[0].meta
 
     def made(behind: fx.Node, target: Any, args: tuple[Any, ...], value: Any) -> fx.Node:

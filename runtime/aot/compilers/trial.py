@@ -27,7 +27,8 @@ from torch import fx
 from .trial_process import GRACE, cause, request
 
 _PROGRAM = Path(__file__).with_name("trial_process.py")
-_FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # a process goes on with those that it has used
+# a process goes on with those that it has used
+_FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 _START = 300.0  # seconds for the start of the process
 _LONGEST_LINE = 300
 
@@ -47,8 +48,12 @@ class _Process:
         self.folders = _folders()
         self._ready = False
         self.connection, other = Pipe()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # of this object, which outlives this function
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path)}
+        # of this object, which outlives this function
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path),
+        }
         with other:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", str(_PROGRAM), str(other.fileno())],
@@ -105,7 +110,9 @@ class _Process:
     def _last_words(self) -> str:
         self._said.seek(0, os.SEEK_END)
         self._said.seek(max(0, self._said.tell() - 10_000))
-        lines = [line for line in self._said.read().decode(errors="replace").splitlines() if line.strip()]
+        lines = [
+            line for line in self._said.read().decode(errors="replace").splitlines() if line.strip()
+        ]
         return f"; its last line is {lines[-1].strip()[:_LONGEST_LINE]!r}" if lines else ""
 
     def close(self) -> None:

@@ -29,16 +29,24 @@ import torch
 from torch import fx
 
 _MODULES = {"runtime": "runtime.aot"}  # by the name of operators, where they are defined
-GRACE = 5.0  # seconds after the limit until the process ends itself, as the one that waits may be gone
-_FACTS = ("val", "tensor_meta", "user_visible_output_idxs", "unbacked_bindings")  # what Inductor reads of nodes
-_OF_ANOTHER = ("tracked_fakes", "fake_tensor_cache", "events")  # what an environment of sizes has for its own fake tensors
+# seconds after the limit until the process ends itself, as the one that waits may be gone
+GRACE = 5.0
+# what Inductor reads of nodes
+_FACTS = ("val", "tensor_meta", "user_visible_output_idxs", "unbacked_bindings")
+# what an environment of sizes has for its own fake tensors
+_OF_ANOTHER = ("tracked_fakes", "fake_tensor_cache", "events")
 
 
 def request(graph: fx.GraphModule, inputs: Sequence[Any], limit: float) -> tuple[bytes, bytes]:
     """The messages that ask for a trial. They have facts about tensors, and of constants the elements."""
     from torch.fx._graph_pickler import Options
 
-    names = {n.target.namespace for g in _graphs(graph) for n in g.nodes if isinstance(n.target, torch._ops.OpOverload)}
+    names = {
+        n.target.namespace
+        for g in _graphs(graph)
+        for n in g.nodes
+        if isinstance(n.target, torch._ops.OpOverload)
+    }
     config = importlib.import_module("torch._inductor.config").get_config_copy()
     head = {"limit": limit, "operators": sorted(names), "state": _state()}
     options = Options(ops_filter=None, node_metadata_key_filter=_FACTS.__contains__)
@@ -105,16 +113,23 @@ def _tried(head: dict[str, Any], content: bytes, compiled: Callable[[], None]) -
         return "unread", cause(error)
     try:
         with config, with_key(inputs):
-            run: Any = importlib.import_module("torch._inductor.compile_fx").compile_fx_inner(graph, inputs)
+            run: Any = importlib.import_module("torch._inductor.compile_fx").compile_fx_inner(
+                graph, inputs
+            )
     except Exception as error:
         return "error", cause(error)
     compiled()
-    if not any("while_loop" in str(n.target) for g in _graphs(graph) for n in g.nodes):  # which may never end on zeros
+    # which may never end on zeros
+    if not any("while_loop" in str(n.target) for g in _graphs(graph) for n in g.nodes):
         try:
             with torch._C._AutoDispatchBelowAutograd():
                 run([_zeros(x) for x in inputs])
-        except AssertionError as error:  # of the layout that a kernel gives, which does not depend on elements
-            return "error", f"its code expects another layout than a kernel gives: {str(error).strip().partition(chr(10))[0]}"
+        except AssertionError as error:
+            # of the layout that a kernel gives, which does not depend on elements
+            return (
+                "error",
+                f"its code expects another layout than a kernel gives: {str(error).strip().partition(chr(10))[0]}",
+            )
         except Exception:
             pass
     return "done", ""
@@ -129,12 +144,17 @@ def _read(head: dict[str, Any], content: bytes) -> tuple[fx.GraphModule, list[An
     for name in head["operators"]:
         if name not in torch.ops:
             with contextlib.suppress(ImportError):
-                importlib.import_module(_MODULES.get(name, name))  # a library often calls its operators what it is called itself
+                # a library often calls its operators what it is called itself
+                importlib.import_module(_MODULES.get(name, name))
     _set_state(head["state"])
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     loaded: Any = GraphPickler.loads(content, mode)
     graph, inputs, config = loaded
-    return _with_code(graph), inputs, importlib.import_module("torch._inductor.config").patch(config)
+    return (
+        _with_code(graph),
+        inputs,
+        importlib.import_module("torch._inductor.config").patch(config),
+    )
 
 
 def _with_code(module: fx.GraphModule) -> fx.GraphModule:
@@ -153,7 +173,9 @@ def _zeros(x: Any) -> Any:
     """Zeros in the layout of an abstract value, and a symbol's present value."""
     if not isinstance(x, torch.Tensor):
         return _number(x)
-    sizes, strides, (offset,) = ([_number(n) for n in numbers] for numbers in (x.shape, x.stride(), [x.storage_offset()]))
+    sizes, strides, (offset,) = (
+        [_number(n) for n in numbers] for numbers in (x.shape, x.stride(), [x.storage_offset()])
+    )
     if 0 in sizes:
         return torch.zeros(sizes, dtype=x.dtype, device=x.device)
     last = offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
@@ -168,7 +190,10 @@ def _state() -> dict[str, Any]:
     """What of torch's state generated code depends on."""
     return {
         "threads": torch.get_num_threads(),
-        "deterministic": (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        "deterministic": (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
         "precision": torch.get_float32_matmul_precision(),
         "dtype": torch.get_default_dtype(),
         "grad": torch.is_grad_enabled(),
@@ -177,8 +202,11 @@ def _state() -> dict[str, Any]:
 
 def _set_state(state: dict[str, Any]) -> None:
     torch.set_num_threads(state["threads"])
-    torch.use_deterministic_algorithms(state["deterministic"][0], warn_only=state["deterministic"][1])
-    if state["precision"] != torch.get_float32_matmul_precision():  # to set it again writes more than it
+    torch.use_deterministic_algorithms(
+        state["deterministic"][0], warn_only=state["deterministic"][1]
+    )
+    # to set it again writes more than it
+    if state["precision"] != torch.get_float32_matmul_precision():
         torch.set_float32_matmul_precision(state["precision"])
     torch.set_default_dtype(state["dtype"])
     torch.set_grad_enabled(state["grad"])
@@ -191,13 +219,18 @@ def _pickler() -> Any:
     from torch.fx.experimental.sym_node import SymNode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    tensors, symbols, environments = known._TensorPickleData, known._SymNodePickleData, known._ShapeEnvPickleData
+    tensors, symbols, environments = (
+        known._TensorPickleData,
+        known._SymNodePickleData,
+        known._ShapeEnvPickleData,
+    )
     plain = vars(ShapeEnv()).keys() - set(_OF_ANOTHER)
 
     class Pickler(known.GraphPickler):
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, FakeTensor):
-                with torch._C._AutoDispatchBelowAutograd():  # the same memory without a base, of which torch sends the mode, too
+                # the same memory without a base, of which torch sends the mode, too
+                with torch._C._AutoDispatchBelowAutograd():
                     alone: Any = obj.detach()
                 return tensors.reduce_helper(self, alone)
             if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)):

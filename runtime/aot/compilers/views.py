@@ -46,21 +46,41 @@ def _source(n: fx.Node) -> fx.Node | None:
         return None
     returns = func._schema.returns
     alias = returns[0].alias_info if len(returns) == 1 else None
-    if func is not aten._unsafe_view.default and (alias is None or alias.is_write or func._schema.arguments[0].alias_info is None):
+    if func is not aten._unsafe_view.default and (
+        alias is None or alias.is_write or func._schema.arguments[0].alias_info is None
+    ):
         return None
     a, b = n.meta["val"], source.meta["val"]
-    if a.dtype is not b.dtype or a.device != b.device or a.is_conj() or b.is_conj() or a.is_neg() or b.is_neg():
+    if (
+        a.dtype is not b.dtype
+        or a.device != b.device
+        or a.is_conj()
+        or b.is_conj()
+        or a.is_neg()
+        or b.is_neg()
+    ):
         return None
-    return source if func is not aten.detach.default or not (a.requires_grad or b.requires_grad) else None
+    return (
+        source
+        if func is not aten.detach.default or not (a.requires_grad or b.requires_grad)
+        else None
+    )
 
 
 def _geometry(n: fx.Node, root: fx.Node) -> Geometry:
     """Where ``n`` lies in ``root``. The caller's tensor may begin anywhere in its storage."""
     value = n.meta["val"]
-    return tuple(value.shape), tuple(value.stride()), value.storage_offset() - root.meta["val"].storage_offset(), value.dtype
+    return (
+        tuple(value.shape),
+        tuple(value.stride()),
+        value.storage_offset() - root.meta["val"].storage_offset(),
+        value.dtype,
+    )
 
 
-def _shorten(n: fx.Node, known: dict[tuple[fx.Node, Geometry], fx.Node], roots: dict[fx.Node, fx.Node]) -> None:
+def _shorten(
+    n: fx.Node, known: dict[tuple[fx.Node, Geometry], fx.Node], roots: dict[fx.Node, fx.Node]
+) -> None:
     source: Any = _source(n)
     root = roots[n] = roots.get(source, source)
     geometry = _geometry(n, root)
@@ -80,13 +100,20 @@ def _viewable(root: fx.Node, geometry: Geometry) -> bool:
     """Whether ``root.view(sizes)`` has this geometry."""
     value = root.meta["val"]
     try:
-        found = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta").view(geometry[0])
+        found = torch.empty_strided(
+            value.shape, value.stride(), dtype=value.dtype, device="meta"
+        ).view(geometry[0])
     except RuntimeError:
         return False
     return geometry[2] == 0 and found.stride() == geometry[1]
 
 
-def _reshape(graph: fx.Graph, n: fx.Node, known: dict[tuple[fx.Node, Geometry], fx.Node], roots: dict[fx.Node, fx.Node]) -> None:
+def _reshape(
+    graph: fx.Graph,
+    n: fx.Node,
+    known: dict[tuple[fx.Node, Geometry], fx.Node],
+    roots: dict[fx.Node, fx.Node],
+) -> None:
     """Let the pointwise call ``n`` take the values whose views it takes, where that gives a view of the same elements."""
     value = n.meta["val"]
     views = [a for a in n.all_input_nodes if a in roots and _whole(a, roots[a])]
@@ -96,7 +123,11 @@ def _reshape(graph: fx.Graph, n: fx.Node, known: dict[tuple[fx.Node, Geometry], 
     if any(isinstance(a, torch.Tensor) and a.dim() for a in (*n.args, *n.kwargs.values())):
         return  # a constant of this shape
     given = {a: _reshaped(a, tuple(value.shape), sizes, roots) for a in n.all_input_nodes}
-    if sizes == tuple(value.shape) or any(g is None for g in given.values()) or not _viewable_as(value, sizes):
+    if (
+        sizes == tuple(value.shape)
+        or any(g is None for g in given.values())
+        or not _viewable_as(value, sizes)
+    ):
         return
     like = next((g for g in given.values() if _is_like(g, sizes, value.dtype)), None)
     if like is None:
@@ -119,7 +150,13 @@ def _geometry_of(value: torch.Tensor) -> Geometry:
 def _whole(view: fx.Node, root: fx.Node) -> bool:
     """Whether ``view`` shows all elements of ``root`` in their order, both without gaps."""
     a, b = view.meta["val"], root.meta["val"]
-    return bool(a.is_contiguous() and b.is_contiguous() and a.numel() == b.numel() and _canonical(a) and _canonical(b))
+    return bool(
+        a.is_contiguous()
+        and b.is_contiguous()
+        and a.numel() == b.numel()
+        and _canonical(a)
+        and _canonical(b)
+    )
 
 
 def _canonical(value: torch.Tensor) -> bool:
@@ -140,17 +177,29 @@ def _viewable_as(value: torch.Tensor, sizes: tuple[int, ...]) -> bool:
 
 def _is_like(n: fx.Node | None, sizes: tuple[int, ...], dtype: torch.dtype) -> bool:
     value = n.meta["val"] if n is not None else None
-    return value is not None and tuple(value.shape) == sizes and value.dtype is dtype and _canonical(value)
+    return (
+        value is not None
+        and tuple(value.shape) == sizes
+        and value.dtype is dtype
+        and _canonical(value)
+    )
 
 
-def _reshaped(a: fx.Node, shape: tuple[int, ...], sizes: tuple[int, ...], roots: dict[fx.Node, fx.Node]) -> fx.Node | None:
+def _reshaped(
+    a: fx.Node, shape: tuple[int, ...], sizes: tuple[int, ...], roots: dict[fx.Node, fx.Node]
+) -> fx.Node | None:
     """What stands for the operand ``a`` of a call if its result has ``sizes`` instead of ``shape``; None if there is nothing at hand."""
     if not static(a):
         return None
     value = a.meta["val"]
     if value.dim() == 0:
         return a
-    if a in roots and tuple(value.shape) == shape and tuple(roots[a].meta["val"].shape) == sizes and _whole(a, roots[a]):
+    if (
+        a in roots
+        and tuple(value.shape) == shape
+        and tuple(roots[a].meta["val"].shape) == sizes
+        and _whole(a, roots[a])
+    ):
         return roots[a]
     # a smaller operand, say a bias: it must meet the same elements, which it does if the last dimensions are the same
     n = value.dim()

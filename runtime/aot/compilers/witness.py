@@ -16,8 +16,14 @@ def example(a: Any) -> Any:
     if isinstance(a, fx.Node):
         value = a.meta.get("val")
         return value if isinstance(value, torch.Tensor) else a
-    if type(a) in (list, tuple) or isinstance(a, (fx.immutable_collections.immutable_list, fx.immutable_collections.immutable_dict)):
-        return {k: example(b) for k, b in a.items()} if isinstance(a, dict) else [example(b) for b in a]
+    if type(a) in (list, tuple) or isinstance(
+        a, (fx.immutable_collections.immutable_list, fx.immutable_collections.immutable_dict)
+    ):
+        return (
+            {k: example(b) for k, b in a.items()}
+            if isinstance(a, dict)
+            else [example(b) for b in a]
+        )
     return a
 
 
@@ -30,15 +36,24 @@ class Witness(TorchDispatchMode):
         self.calls: list[Any] = []
 
     def __torch_dispatch__(
-        self, func: torch._ops.OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: torch._ops.OpOverload,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func is torch.ops.prim.device.default:  # a question about an abstract tensor, which is no call of the graph
+        # a question about an abstract tensor, which is no call of the graph
+        if func is torch.ops.prim.device.default:
             return args[0].device
         self.calls.append((func, args, kwargs or {}))
-        with torch._C._DisableTorchDispatch():  # the result is abstract, and its own detach() takes a hundred times as long
-            return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, self.result)  # fresh tensors: a view may be marked once only
+        # the result is abstract, and its own detach() takes a hundred times as long
+        with torch._C._DisableTorchDispatch():
+            # fresh tensors: a view may be marked once only
+            return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, self.result)
 
-    def watch(self, call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    def watch(
+        self, call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> list[Any]:
         """The calls that ``call(*args, **kwargs)`` makes; none if it does not take these arguments."""
         try:
             with self, torch._C._AutoDispatchBelowAutograd():
@@ -47,7 +62,13 @@ class Witness(TorchDispatchMode):
             return []
         return self.calls
 
-    def sees_only(self, call: Callable[..., Any], func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    def sees_only(
+        self,
+        call: Callable[..., Any],
+        func: torch._ops.OpOverload,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+    ) -> bool:
         """Whether ``call(*args, **kwargs)`` is one call of ``func`` with just these arguments."""
         calls = self.watch(call, args, kwargs)
         return len(calls) == 1 and calls[0][0] is func and _same(list(calls[0][1:]), [args, kwargs])

@@ -65,7 +65,9 @@ class Branch:
         """What the function returns, of the tensors among it."""
         assert self.spec is not None
         rest = iter(tensors)
-        return pytree.tree_unflatten([next(rest) if c is ... else c for c in self.constants], self.spec)
+        return pytree.tree_unflatten(
+            [next(rest) if c is ... else c for c in self.constants], self.spec
+        )
 
     def results(self) -> list[fx.Node]:
         """The nodes of the tensors that the graph returns."""
@@ -93,7 +95,9 @@ def _draw_in(branch: Branch) -> fx.Node | None:
         for n in getattr(module, "graph", fx.Graph()).nodes:
             if isinstance(n.target, torch._ops.OpOverload):
                 record = op_of(n.target).record
-                if torch.Tag.nondeterministic_seeded in n.target.tags or (record is not None and record.draws is not None):
+                if torch.Tag.nondeterministic_seeded in n.target.tags or (
+                    record is not None and record.draws is not None
+                ):
                     return n  # type: ignore[no-any-return]
     return None
 
@@ -104,7 +108,9 @@ def drawing(trace: Trace, *branches: Branch) -> AbstractContextManager[None]:
     for module in (m for branch in branches for m in branch.module.modules()):
         for n in getattr(module, "graph", fx.Graph()).nodes:
             if isinstance(n.target, torch._ops.OpOverload) and facts_of(n.target).may_draw:
-                attributes = [attrgetter(a.target)(module) for a in n.all_input_nodes if a.op == "get_attr"]
+                attributes = [
+                    attrgetter(a.target)(module) for a in n.all_input_nodes if a.op == "get_attr"
+                ]
                 generator: Any = generator_of(attributes, {})
                 generators[generator._cdata] = generator
     return trace.drawing(list(generators.values()))
@@ -123,7 +129,11 @@ def refuse_draws(what: str, *branches: Branch) -> None:
 def _with_draws_of_each_element(args: Sequence[Any]) -> Sequence[Any]:
     """The arguments of a call whose branches may draw. Where each element of a batch draws for itself, one of them becomes a batch: else
     the level of the batch would not see the call."""
-    levels: list[Any] = [mode.level for mode in _get_current_dispatch_mode_stack() if isinstance(mode, DrawPerElement)]
+    levels: list[Any] = [
+        mode.level
+        for mode in _get_current_dispatch_mode_stack()
+        if isinstance(mode, DrawPerElement)
+    ]
     if not levels or not any(isinstance(a, Branch) and draws(a) for a in args):
         return args
     found = list(args)
@@ -147,12 +157,16 @@ class _BranchLevel(FunctionalLevel):
 
     def write(self, v: FunctionalValue, new: torch.Tensor, counted: bool = True) -> None:
         if any(v._store.memory is g._store.memory for g in self.given):
-            raise RuntimeError(f"{self.what} writes to a tensor that it is given or closes over. Let it return the new value.{here()}")
+            raise RuntimeError(
+                f"{self.what} writes to a tensor that it is given or closes over. Let it return the new value.{here()}"
+            )
         super().write(v, new, counted)
 
 
 @rule(_BranchLevel)
-def _refuse_function(level: _BranchLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _refuse_function(
+    level: _BranchLevel, cls: FunctionClass, args: tuple[Any, ...]
+) -> tuple[Any, Any]:
     if issubclass(cls, ControlFlow):
         return run_forward(cls, args)
     raise RuntimeError(
@@ -164,16 +178,26 @@ def _refuse_function(level: _BranchLevel, cls: FunctionClass, args: tuple[Any, .
 class Entering(EnteringMode):
     """Exchanges tensors from outside of a branch for its arguments. What a branch does under ``no_grad`` has no history afterwards."""
 
-    def __init__(self, what: str, first: int, functional: int, known: dict[int, Any], enter: Callable[[torch.Tensor], Any]) -> None:
+    def __init__(
+        self,
+        what: str,
+        first: int,
+        functional: int,
+        known: dict[int, Any],
+        enter: Callable[[torch.Tensor], Any],
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.what = what
-        self.first, self.functional = first, functional  # numbers of the levels of the branch: its trace and its functionalize level
+        # numbers of the levels of the branch: its trace and its functionalize level
+        self.first, self.functional = first, functional
         self.known = known
         self.enter = enter
         self.recording = torch.is_grad_enabled()
 
     def value(self, t: Any) -> Any:
-        if not isinstance(t, torch.Tensor) or (isinstance(t, Value) and t._level.number >= self.first):
+        if not isinstance(t, torch.Tensor) or (
+            isinstance(t, Value) and t._level.number >= self.first
+        ):
             return t
         found = self.known.get(id(t))
         if found is None:
@@ -186,17 +210,23 @@ class Entering(EnteringMode):
         args, kwargs = pytree.tree_map(self.value, (args, kwargs or {}))
         found = innermost(args, kwargs)
         if found is not None and found.number > self.functional:
-            with self:  # a transform inside the branch, whose rule may meet tensors from outside: a tangent, a cotangent
+            # a transform inside the branch, whose rule may meet tensors from outside: a
+            # tangent, a cotangent
+            with self:
                 return Value.__torch_dispatch__(func, types, args, kwargs)
         out = func(*args, **kwargs)
         if not self.recording or torch.is_grad_enabled():
             return out
         if op_of(func).kind is INPLACE:
-            raise RuntimeError(f"{self.what} writes under no_grad. Compute a new tensor instead.{here()}")
+            raise RuntimeError(
+                f"{self.what} writes under no_grad. Compute a new tensor instead.{here()}"
+            )
         return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, out)
 
 
-def captured(pieces: Sequence[Piece], operands: Sequence[Any]) -> tuple[list[Branch], list[torch.Tensor]]:
+def captured(
+    pieces: Sequence[Piece], operands: Sequence[Any]
+) -> tuple[list[Branch], list[torch.Tensor]]:
     """``pieces`` as functions of ``operands`` and of the tensors that any of them closes over, which are returned, too.
 
     ``RuntimeError`` with the line of a write to a tensor that a piece is given.
@@ -211,7 +241,10 @@ def captured(pieces: Sequence[Piece], operands: Sequence[Any]) -> tuple[list[Bra
             except _UnknownSizes as unknown:
                 outside += unknown.carriers()
         found.append((branch, len(outside)))
-    return [b if n == len(outside) else _capture(p, operands, outside) for p, (b, n) in zip(pieces, found, strict=True)], outside
+    return [
+        b if n == len(outside) else _capture(p, operands, outside)
+        for p, (b, n) in zip(pieces, found, strict=True)
+    ], outside
 
 
 class _UnknownSizes(Exception):
@@ -232,24 +265,45 @@ class _Sizes(Given):
         unknown = sorted(size.node.expr.free_symbols - self.symbols.keys(), key=str)
         if unknown:
             hints = self.shape_env.backed_var_to_val
-            raise _UnknownSizes([self.shape_env.create_symintnode(s, hint=int(hints[s]) if s in hints else None) for s in unknown])
+            raise _UnknownSizes(
+                [
+                    self.shape_env.create_symintnode(s, hint=int(hints[s]) if s in hints else None)
+                    for s in unknown
+                ]
+            )
         return super().lower(size)
 
 
 def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor]) -> Branch:
     """``piece`` as a function of ``operands`` and of ``outside``, which grows by the tensors that it closes over."""
     mode = _fake_mode([*operands, *outside])
-    trace = Trace(abstraction=None if mode is None else _Sizes(mode), fixed_sizes=True, provenance=Provenance())
+    trace = Trace(
+        abstraction=None if mode is None else _Sizes(mode),
+        fixed_sizes=True,
+        provenance=Provenance(),
+    )
     functional = _BranchLevel(piece.what)
     given = functional.given
     tensors = [*operands, *outside]
     spec: Any = None
     call = here()  # of the operator, for what is found when the piece has returned
-    found = [g for x in at_hand(piece.run, 3) if isinstance(x, (FunctionType, MethodType)) for g in generators_in(reads_of(x, (), {}, ()))]
+    found = [
+        g
+        for x in at_hand(piece.run, 3)
+        if isinstance(x, (FunctionType, MethodType))
+        for g in generators_in(reads_of(x, (), {}, ()))
+    ]
 
     def take(t: torch.Tensor) -> FunctionalValue:
-        with _disable_current_modes():  # else the levels around would see the calls that make an example
-            given.append(functional.wrap(trace.input(example(t, mode, len(given) < piece.contiguous), f"arg{len(given)}_1")))
+        # else the levels around would see the calls that make an example
+        with _disable_current_modes():
+            given.append(
+                functional.wrap(
+                    trace.input(
+                        example(t, mode, len(given) < piece.contiguous), f"arg{len(given)}_1"
+                    )
+                )
+            )
         return given[-1]
 
     def run(_: Trace) -> list[Any]:
@@ -262,8 +316,15 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
             return take(t)
 
         # A carry starts as the tensor that it is given, and is another one in the next step. What is closed over stays.
-        known = {id(t): v for t, v in zip(tensors[piece.contiguous :], given[piece.contiguous :], strict=True)}
-        with suspended(), functional.mode, Entering(piece.what, trace.number, functional.number, known, enter) as entering:
+        known = {
+            id(t): v
+            for t, v in zip(tensors[piece.contiguous :], given[piece.contiguous :], strict=True)
+        }
+        with (
+            suspended(),
+            functional.mode,
+            Entering(piece.what, trace.number, functional.number, known, enter) as entering,
+        ):
             states = trace.random_states = RandomStates([*generators_of(piece.run), *found])
             with states:
                 outs, spec = pytree.tree_flatten(piece.run(*given[: len(operands)]))
@@ -276,7 +337,8 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
         return [functional.read(o) if isinstance(o, FunctionalValue) else o for o in outs]
 
     try:
-        with _own_draws(), _disable_current_modes():  # a branch around this one would take the examples for tensors from outside
+        # a branch around this one would take the examples for tensors from outside
+        with _own_draws(), _disable_current_modes():
             run_trace(trace, run, (), (), dispatcher=mode is not None)
     finally:
         functional.close()
@@ -305,7 +367,9 @@ def _apart(piece: Piece, outs: Sequence[Any], given: Sequence[Any], call: str) -
     found = []
     for i, o in enumerate(outs):
         if isinstance(o, SYMBOLIC):
-            raise RuntimeError(f"{piece.what} returns a size, which is no tensor. Return tensors; pass other values around it.{call}")
+            raise RuntimeError(
+                f"{piece.what} returns a size, which is no tensor. Return tensors; pass other values around it.{call}"
+            )
         if isinstance(o, FunctionalValue):
             if piece.contiguous:
                 o = o.contiguous()
@@ -347,5 +411,8 @@ def example(t: torch.Tensor, mode: FakeTensorMode | None, contiguous: bool = Fal
             return factories.ones(t.shape, dtype=t.dtype, device=t.device)
         if mode is not None:
             return factories.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
-        last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))  # the place of the last element
-        return factories.ones(last + 1 if t.numel() else 0, dtype=t.dtype, device=t.device).as_strided(t.shape, t.stride())
+        # the place of the last element
+        last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+        return factories.ones(
+            last + 1 if t.numel() else 0, dtype=t.dtype, device=t.device
+        ).as_strided(t.shape, t.stride())

@@ -18,13 +18,24 @@ from ...func.trace import Trace
 from ...rules.ops import DIFFERENTIABLE
 from .branches import Branch, ControlFlow, Piece, captured, drawing, refuse_draws
 from .lanes import batched, chosen_lanes, of_active_lanes
-from .registered import Tensors, abstract_results, run, stands_for, through_levels, transformable, unreadable
+from .registered import (
+    Tensors,
+    abstract_results,
+    run,
+    stands_for,
+    through_levels,
+    transformable,
+    unreadable,
+)
 
 _OPERATOR = torch.ops.higher_order.cond
 
 
 def cond(
-    pred: bool | torch.Tensor, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any] | dict[str, Any] = ()
+    pred: bool | torch.Tensor,
+    true_fn: Callable[..., Any],
+    false_fn: Callable[..., Any],
+    operands: Sequence[Any] | dict[str, Any] = (),
 ) -> Any:
     """``true_fn(*operands)`` where ``pred`` is true, else ``false_fn(*operands)``, as ``torch.cond``.
 
@@ -41,11 +52,19 @@ def cond(
             f"Expect operands to be a tuple of possibly nested dict/list/tuple that only consists of tensor leaves, but got {operands}"
         )
     if isinstance(pred, torch.Tensor) and pred.numel() != 1:
-        raise RuntimeError(f"Expect pred to be bool or single-element tensor, but got {pred}{here()}")
+        raise RuntimeError(
+            f"Expect pred to be bool or single-element tensor, but got {pred}{here()}"
+        )
     return _chosen(pred, true_fn, false_fn, operands)
 
 
-def _chosen(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any], copies: bool = False) -> Any:
+def _chosen(
+    pred: Any,
+    true_fn: Callable[..., Any],
+    false_fn: Callable[..., Any],
+    operands: Sequence[Any],
+    copies: bool = False,
+) -> Any:
     """``cond``. ``copies``: a result of a branch that shares memory with an operand is copied."""
     if not isinstance(pred, torch.Tensor) or not unreadable(pred):
         return (true_fn if bool(pred) else false_fn)(*operands)
@@ -59,14 +78,19 @@ def _chosen(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any]
     given = [leaves[i] for i in at]
     (on_true, on_false), outside = captured(pieces, given)
     _make_alike(on_true, on_false)
-    return on_true.returned(_Cond.apply(pred.reshape(()) if pred.dim() else pred, on_true, on_false, *given, *outside))
+    return on_true.returned(
+        _Cond.apply(pred.reshape(()) if pred.dim() else pred, on_true, on_false, *given, *outside)
+    )
 
 
 def _make_alike(a: Branch, b: Branch) -> None:
     """Raise unless the branches return tensors of the same shapes and dtypes. Of two layouts both become contiguous: what follows in the
     graph depends on one."""
     nodes = [branch.results() for branch in (a, b)]
-    found = [[(list(n.meta["val"].shape), n.meta["val"].dtype, n.meta["val"].device) for n in each] for each in nodes]
+    found = [
+        [(list(n.meta["val"].shape), n.meta["val"].dtype, n.meta["val"].device) for n in each]
+        for each in nodes
+    ]
     if a.spec != b.spec or a.constants != b.constants or found[0] != found[1]:
         both = " and ".join(_described(branch) for branch in (a, b))
         raise RuntimeError(
@@ -74,7 +98,10 @@ def _make_alike(a: Branch, b: Branch) -> None:
             f"return a number that differs as torch.tensor(number).{here()}"
         )
     for pair in zip(*nodes, strict=True):
-        if pair[0].meta["val"].layout is torch.strided and pair[0].meta["val"].stride() != pair[1].meta["val"].stride():
+        if (
+            pair[0].meta["val"].layout is torch.strided
+            and pair[0].meta["val"].stride() != pair[1].meta["val"].stride()
+        ):
             for branch, n in zip((a, b), pair, strict=True):
                 _copied(branch.module, n)
 
@@ -95,7 +122,9 @@ def _copied(module: fx.GraphModule, result: fx.Node) -> None:
     """Let the graph return a contiguous copy of ``result``."""
     output = module.graph.output_node()
     with module.graph.inserting_before(output):
-        copy = module.graph.call_function(torch.ops.aten.clone.default, (result,), {"memory_format": torch.contiguous_format})
+        copy = module.graph.call_function(
+            torch.ops.aten.clone.default, (result,), {"memory_format": torch.contiguous_format}
+        )
     with _disable_current_modes():
         copy.meta = {**result.meta, "val": result.meta["val"].contiguous()}
     output.replace_input_with(result, copy)
@@ -116,14 +145,21 @@ class _Cond(ControlFlow):
     """One of two branches, by a condition that cannot be read. Takes the condition, the branches and their arguments."""
 
     @staticmethod
-    def forward(pred: torch.Tensor, on_true: Branch, on_false: Branch, *operands: torch.Tensor) -> Tensors:
+    def forward(
+        pred: torch.Tensor, on_true: Branch, on_false: Branch, *operands: torch.Tensor
+    ) -> Tensors:
         def again(tensors: Sequence[Any]) -> Tensors:
             return _Cond.forward(tensors[0], on_true, on_false, *tensors[1:])
 
         def compute() -> Tensors:
             return run(on_true if bool(pred) else on_false, operands)  # type: ignore[no-any-return]
 
-        return through_levels((pred, *operands), again, lambda level: _recorded(level, pred, on_true, on_false, operands), compute)
+        return through_levels(
+            (pred, *operands),
+            again,
+            lambda level: _recorded(level, pred, on_true, on_false, operands),
+            compute,
+        )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
@@ -137,17 +173,29 @@ class _Cond(ControlFlow):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         refuse_draws("a branch of cond", ctx.on_true, ctx.on_false)
         pred, *operands = ctx.saved_tensors
-        moving = [i for i, t in enumerate(operands) if t.dtype in DIFFERENTIABLE and ctx.needs_input_grad[i + 3]]
+        moving = [
+            i
+            for i, t in enumerate(operands)
+            if t.dtype in DIFFERENTIABLE and ctx.needs_input_grad[i + 3]
+        ]
         floating = [i for i in ctx.floating if grads[i] is not None]
 
         def pulled(branch: Branch) -> Callable[..., Any]:
             def pull(*args: torch.Tensor) -> Any:
                 values, cotangents = args[: len(operands)], args[len(operands) :]
-                return vjp(_of(branch, values, moving, floating), *(values[i] for i in moving))[1](cotangents)
+                return vjp(_of(branch, values, moving, floating), *(values[i] for i in moving))[1](
+                    cotangents
+                )
 
             return pull
 
-        found = _chosen(pred, pulled(ctx.on_true), pulled(ctx.on_false), (*operands, *(grads[i] for i in floating)), copies=True)
+        found = _chosen(
+            pred,
+            pulled(ctx.on_true),
+            pulled(ctx.on_false),
+            (*operands, *(grads[i] for i in floating)),
+            copies=True,
+        )
         of_operands = dict(zip(moving, found, strict=True))
         return (None, None, None, *(of_operands.get(i) for i in range(len(operands))))
 
@@ -161,19 +209,40 @@ class _Cond(ControlFlow):
         def pushed(branch: Branch) -> Callable[..., Any]:
             def push(*args: torch.Tensor) -> Any:
                 values, moved = args[: len(operands)], args[len(operands) :]
-                return jvp(_of(branch, values, moving, floating), tuple(values[i] for i in moving), moved)[1]
+                return jvp(
+                    _of(branch, values, moving, floating), tuple(values[i] for i in moving), moved
+                )[1]
 
             return push
 
         given = (*operands, *(tangents[3 + i] for i in moving))
-        found = dict(zip(floating, _chosen(pred, pushed(ctx.on_true), pushed(ctx.on_false), given, copies=True), strict=True))
+        found = dict(
+            zip(
+                floating,
+                _chosen(pred, pushed(ctx.on_true), pushed(ctx.on_false), given, copies=True),
+                strict=True,
+            )
+        )
         return tuple(found.get(i) for i in range(len(ctx.on_true.results())))
 
     @staticmethod
-    def vmap(info: VmapInfo, in_dims: tuple[Any, ...], pred: Any, on_true: Branch, on_false: Branch, *operands: Any) -> Any:
+    def vmap(
+        info: VmapInfo,
+        in_dims: tuple[Any, ...],
+        pred: Any,
+        on_true: Branch,
+        on_false: Branch,
+        *operands: Any,
+    ) -> Any:
         dims = in_dims[3:]
         if in_dims[0] is None:
-            results = _chosen(pred, batched(on_true, info, dims), batched(on_false, info, dims), operands, copies=True)
+            results = _chosen(
+                pred,
+                batched(on_true, info, dims),
+                batched(on_false, info, dims),
+                operands,
+                copies=True,
+            )
             return results, (0,) * len(results)
 
         def of_lanes(branch: Branch, mask: torch.Tensor) -> Tensors:
@@ -187,11 +256,15 @@ class _Cond(ControlFlow):
                 return (found := of_lanes(on_true, where_true)), (0,) * len(found)
             if bool(where_false.all()):
                 return (found := of_lanes(on_false, where_false)), (0,) * len(found)
-        results = chosen_lanes(where_true, of_lanes(on_true, where_true), of_lanes(on_false, where_false))
+        results = chosen_lanes(
+            where_true, of_lanes(on_true, where_true), of_lanes(on_false, where_false)
+        )
         return results, (0,) * len(results)
 
 
-def _of(branch: Branch, values: Sequence[Any], moving: Sequence[int], floating: Sequence[int]) -> Callable[..., Any]:
+def _of(
+    branch: Branch, values: Sequence[Any], moving: Sequence[int], floating: Sequence[int]
+) -> Callable[..., Any]:
     """The results ``floating`` of ``branch`` as a function of its arguments ``moving``, the others being ``values``."""
 
     def f(*some: torch.Tensor) -> Tensors:
@@ -208,10 +281,15 @@ def replaced(values: Sequence[Any], at: Sequence[int], new: Sequence[Any]) -> li
     return found
 
 
-def _recorded(trace: Trace, pred: Any, on_true: Branch, on_false: Branch, operands: Sequence[Any]) -> Tensors:
+def _recorded(
+    trace: Trace, pred: Any, on_true: Branch, on_false: Branch, operands: Sequence[Any]
+) -> Tensors:
     """One call in the graph of ``trace``. Its results have the shapes of either branch's; in a trace on real tensors, their values."""
     given = [trace.lower_output(t) for t in (pred, *operands)]
-    modules = [trace.attribute(b.module, name) for b, name in ((on_true, "true_graph_"), (on_false, "false_graph_"))]
+    modules = [
+        trace.attribute(b.module, name)
+        for b, name in ((on_true, "true_graph_"), (on_false, "false_graph_"))
+    ]
     with drawing(trace, on_true, on_false), _disable_current_modes():
         if trace.abstraction is None:
             branches = (transformable(on_true.module), transformable(on_false.module))

@@ -20,27 +20,40 @@ from .registered import Tensors, run, transformable
 
 
 def batched(
-    branch: Branch, info: VmapInfo, in_dims: Sequence[int | None], out_dims: Sequence[int | None] | None = None
+    branch: Branch,
+    info: VmapInfo,
+    in_dims: Sequence[int | None],
+    out_dims: Sequence[int | None] | None = None,
 ) -> Callable[..., Any]:
     """``branch`` on a batch. Its results are batches along dimension 0, or as ``out_dims`` says."""
     outs = tuple(out_dims) if out_dims is not None else (0,) * len(branch.results())
 
     def on_all(*args: torch.Tensor) -> Tensors:
         if any(d is not None for d in in_dims):
-            found = vmap(transformable(branch.module), in_dims=tuple(in_dims), out_dims=outs, randomness=info.randomness)(*args)
+            found = vmap(
+                transformable(branch.module),
+                in_dims=tuple(in_dims),
+                out_dims=outs,
+                randomness=info.randomness,
+            )(*args)
         elif draws(branch):
             count = torch.empty(info.batch_size)
             module = transformable(branch.module)
             found = vmap(lambda _: module(*args), out_dims=outs, randomness=info.randomness)(count)
         else:
             plain = run(branch, args)
-            found = tuple(r if d is None else r.expand(info.batch_size, *r.shape) for r, d in zip(plain, outs, strict=True))
+            found = tuple(
+                r if d is None else r.expand(info.batch_size, *r.shape)
+                for r, d in zip(plain, outs, strict=True)
+            )
         return found  # type: ignore[no-any-return]
 
     return on_all
 
 
-def of_active_lanes(active: torch.Tensor, operands: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:
+def of_active_lanes(
+    active: torch.Tensor, operands: Sequence[Any], dims: Sequence[int | None]
+) -> list[Any]:
     """``operands`` as batches along dimension 0, in which each element that is not ``active`` has the values of the first one that is. No
     gradient reaches it."""
     first = active.to(torch.int8).argmax().reshape(1)
@@ -55,9 +68,13 @@ def of_active_lanes(active: torch.Tensor, operands: Sequence[Any], dims: Sequenc
     return found
 
 
-def chosen_lanes(mask: torch.Tensor, where_true: Sequence[Any], where_false: Sequence[Any]) -> Tensors:
+def chosen_lanes(
+    mask: torch.Tensor, where_true: Sequence[Any], where_false: Sequence[Any]
+) -> Tensors:
     """Batches of the elements of ``where_true`` where ``mask`` is true, else of ``where_false``."""
-    return tuple(torch.where(_along(mask, a), a, b) for a, b in zip(where_true, where_false, strict=True))
+    return tuple(
+        torch.where(_along(mask, a), a, b) for a, b in zip(where_true, where_false, strict=True)
+    )
 
 
 def _along(mask: torch.Tensor, t: torch.Tensor) -> torch.Tensor:

@@ -27,12 +27,22 @@ from ...seam.levels import levels_of
 from .branches import Branch, ControlFlow, Piece, captured, drawing, draws, refuse_draws
 from .conditions import replaced
 from .lanes import batched, chosen_lanes, of_active_lanes
-from .registered import Tensors, abstract_results, run, stands_for, through_levels, transformable, unreadable
+from .registered import (
+    Tensors,
+    abstract_results,
+    run,
+    stands_for,
+    through_levels,
+    transformable,
+    unreadable,
+)
 
 _OPERATOR = torch.ops.higher_order.while_loop
 
 
-def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any]) -> tuple[Any, ...]:
+def while_loop(
+    cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any]
+) -> tuple[Any, ...]:
     """``carry = body_fn(*carry)`` as long as ``cond_fn(*carry)``, from ``carry = carried_inputs`` on. As torch's ``while_loop``.
 
     >>> while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (torch.tensor(0), torch.ones(2)))
@@ -51,7 +61,12 @@ def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried
     return _repeated(cond_fn, body_fn, tuple(carried_inputs))
 
 
-def _repeated(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carry: tuple[Any, ...], copies: bool = False) -> tuple[Any, ...]:
+def _repeated(
+    cond_fn: Callable[..., Any],
+    body_fn: Callable[..., Any],
+    carry: tuple[Any, ...],
+    copies: bool = False,
+) -> tuple[Any, ...]:
     """``while_loop``. ``copies``: a result that shares memory with the carry is copied."""
     leaves, spec = pytree.tree_flatten(carry)
     of_tensors = all(isinstance(x, torch.Tensor) for x in leaves)
@@ -78,10 +93,14 @@ def _repeated(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carry: t
 
 def _no_boolean(found: Any, where: str) -> RuntimeError:
     got = f"{found.dtype}{list(found.shape)}" if isinstance(found, torch.Tensor) else repr(found)
-    return RuntimeError(f"while_loop: cond_fn must return a boolean scalar tensor or a boolean but got {got}.{where}")
+    return RuntimeError(
+        f"while_loop: cond_fn must return a boolean scalar tensor or a boolean but got {got}.{where}"
+    )
 
 
-def _next(body_fn: Callable[..., Any], carry: tuple[Any, ...], spec: pytree.TreeSpec) -> tuple[Any, ...]:
+def _next(
+    body_fn: Callable[..., Any], carry: tuple[Any, ...], spec: pytree.TreeSpec
+) -> tuple[Any, ...]:
     """The carry after one step. Raise if it has another structure or other shapes or dtypes."""
     found = body_fn(*carry)
     new = tuple(found) if isinstance(found, (tuple, list)) else (found,)
@@ -91,13 +110,23 @@ def _next(body_fn: Callable[..., Any], carry: tuple[Any, ...], spec: pytree.Tree
 
 
 def check_carry(
-    old: Sequence[Any], spec: Any, new: Sequence[Any], new_spec: Any, nodes: Sequence[fx.Node] = (), what: str = "while_loop"
+    old: Sequence[Any],
+    spec: Any,
+    new: Sequence[Any],
+    new_spec: Any,
+    nodes: Sequence[fx.Node] = (),
+    what: str = "while_loop",
 ) -> None:
     """Raise unless the carry after a step is like that before it. ``nodes``: those of ``new`` in a graph."""
     if len(old) != len(new):
-        raise RuntimeError(f"{what}: body_fn returns {len(new)} values, the carry has {len(old)}. Return a new value for each.{here()}")
+        raise RuntimeError(
+            f"{what}: body_fn returns {len(new)} values, the carry has {len(old)}. Return a new value for each.{here()}"
+        )
     for i, (a, b) in enumerate(zip(old, new, strict=True)):
-        kinds = [(list(x.shape), x.dtype, x.device) if isinstance(x, torch.Tensor) else type(x) for x in (a, b)]
+        kinds = [
+            (list(x.shape), x.dtype, x.device) if isinstance(x, torch.Tensor) else type(x)
+            for x in (a, b)
+        ]
         if kinds[0] != kinds[1]:
             line = line_of(nodes[i]) if i < len(nodes) else None
             where = here() if line is None else f" It happened at {line}"
@@ -111,13 +140,19 @@ def check_carry(
 
 
 def _captured(
-    cond_fn: Callable[..., Any], body_fn: Callable[..., Any], leaves: Sequence[torch.Tensor], spec: pytree.TreeSpec, copies: bool
+    cond_fn: Callable[..., Any],
+    body_fn: Callable[..., Any],
+    leaves: Sequence[torch.Tensor],
+    spec: pytree.TreeSpec,
+    copies: bool,
 ) -> tuple[Any, ...]:
     n, call = len(leaves), here()
 
     def go_on(*flat: Any) -> Any:
         found = cond_fn(*pytree.tree_unflatten(flat, spec))
-        if not (isinstance(found, torch.Tensor) and found.numel() == 1 and found.dtype is torch.bool):
+        if not (
+            isinstance(found, torch.Tensor) and found.numel() == 1 and found.dtype is torch.bool
+        ):
             raise _no_boolean(found, call)
         return (found.reshape(()),)
 
@@ -125,13 +160,24 @@ def _captured(
         found = body_fn(*pytree.tree_unflatten(flat, spec))
         return tuple(found) if isinstance(found, (tuple, list)) else (found,)
 
-    pieces = (Piece("the condition of while_loop", go_on, n, True), Piece("the body of while_loop", step, n, copies))
+    pieces = (
+        Piece("the condition of while_loop", go_on, n, True),
+        Piece("the body of while_loop", step, n, copies),
+    )
     leaves = [entered(t) for t in leaves]
     (condition, body), outside = captured(pieces, leaves)
     assert body.spec is not None
     new = iter(body.results())
-    check_carry(leaves, spec, [next(new).meta["val"] if c is ... else c for c in body.constants], body.spec, body.results())
-    carry: tuple[Any, ...] = pytree.tree_unflatten(_While.apply(_number_alone(condition), body, n, *leaves, *outside), spec)
+    check_carry(
+        leaves,
+        spec,
+        [next(new).meta["val"] if c is ... else c for c in body.constants],
+        body.spec,
+        body.results(),
+    )
+    carry: tuple[Any, ...] = pytree.tree_unflatten(
+        _While.apply(_number_alone(condition), body, n, *leaves, *outside), spec
+    )
     return carry
 
 
@@ -151,17 +197,36 @@ def _number_alone(condition: Branch) -> Branch:
 
 
 @stands_for(_OPERATOR)
-def chosen_loop(condition: Any, body: Any, carried: Sequence[Any], rest: Sequence[Any], mutated_arg_indices: str = "") -> Any:
+def chosen_loop(
+    condition: Any,
+    body: Any,
+    carried: Sequence[Any],
+    rest: Sequence[Any],
+    mutated_arg_indices: str = "",
+) -> Any:
     """``torch.ops.higher_order.while_loop`` for values of any level."""
     given = (*carried, *rest)
     graphs = isinstance(condition, fx.GraphModule) and isinstance(body, fx.GraphModule)
-    if graphs and all(isinstance(x, torch.Tensor) for x in given) and (running_traces() or any(map(unreadable, given))):
+    if (
+        graphs
+        and all(isinstance(x, torch.Tensor) for x in given)
+        and (running_traces() or any(map(unreadable, given)))
+    ):
         return _While.apply(Branch(condition), Branch(body), len(carried), *given)
-    return _repeated(lambda *c: condition(*c, *rest), lambda *c: body(*c, *rest), tuple(carried), copies=True)
+    return _repeated(
+        lambda *c: condition(*c, *rest), lambda *c: body(*c, *rest), tuple(carried), copies=True
+    )
 
 
-def _steps(condition: Branch, body: Branch, carried: Sequence[Any], rest: Sequence[Any]) -> tuple[Any, ...]:
-    return _repeated(lambda *c: run(condition, (*c, *rest)), lambda *c: run(body, (*c, *rest)), tuple(carried), copies=True)
+def _steps(
+    condition: Branch, body: Branch, carried: Sequence[Any], rest: Sequence[Any]
+) -> tuple[Any, ...]:
+    return _repeated(
+        lambda *c: run(condition, (*c, *rest)),
+        lambda *c: run(body, (*c, *rest)),
+        tuple(carried),
+        copies=True,
+    )
 
 
 class _While(ControlFlow):
@@ -175,7 +240,9 @@ class _While(ControlFlow):
         def compute() -> Tensors:
             return _steps(condition, body, operands[:n], operands[n:])
 
-        return through_levels(operands, again, lambda level: _recorded(level, condition, body, n, operands), compute)
+        return through_levels(
+            operands, again, lambda level: _recorded(level, condition, body, n, operands), compute
+        )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
@@ -190,7 +257,11 @@ class _While(ControlFlow):
         n, floating = ctx.n, ctx.floating
         operands = ctx.saved_tensors
         carried, rest = operands[:n], operands[n:]
-        wanted = [i for i, t in enumerate(rest) if t.dtype in DIFFERENTIABLE and ctx.needs_input_grad[3 + n + i]]
+        wanted = [
+            i
+            for i, t in enumerate(rest)
+            if t.dtype in DIFFERENTIABLE and ctx.needs_input_grad[3 + n + i]
+        ]
 
         def step(*carry: torch.Tensor) -> Tensors:
             return run(ctx.body, (*carry, *rest))  # type: ignore[no-any-return]
@@ -199,7 +270,9 @@ class _While(ControlFlow):
             return (k + 1, *step(*carry))
 
         start = torch.zeros((), dtype=torch.int64)
-        count = _repeated(lambda k, *c: run(ctx.condition, (*c, *rest)), counted, (start, *carried), copies=True)[0]
+        count = _repeated(
+            lambda k, *c: run(ctx.condition, (*c, *rest)), counted, (start, *carried), copies=True
+        )[0]
 
         def back(k: torch.Tensor, *state: torch.Tensor) -> Tensors:
             k = k - 1
@@ -211,11 +284,22 @@ class _While(ControlFlow):
                 return tuple(outs[i] for i in floating)
 
             cotangents, sums = state[: len(floating)], state[len(floating) :]
-            pulled = vjp(f, *(before[i] for i in floating), *(rest[i] for i in wanted))[1](cotangents)
-            return (k, *pulled[: len(floating)], *(a + b for a, b in zip(sums, pulled[len(floating) :], strict=True)))
+            pulled = vjp(f, *(before[i] for i in floating), *(rest[i] for i in wanted))[1](
+                cotangents
+            )
+            return (
+                k,
+                *pulled[: len(floating)],
+                *(a + b for a, b in zip(sums, pulled[len(floating) :], strict=True)),
+            )
 
         zeros = [torch.zeros_like(rest[i]) for i in wanted]
-        found = _repeated(lambda k, *state: k > 0, back, (count, *(grads[i] for i in floating), *zeros), copies=True)[1:]
+        found = _repeated(
+            lambda k, *state: k > 0,
+            back,
+            (count, *(grads[i] for i in floating), *zeros),
+            copies=True,
+        )[1:]
         gradients: list[Any] = [None] * len(operands)
         gradients = replaced(gradients, [*floating, *(n + i for i in wanted)], found)
         return (None, None, None, *gradients)
@@ -241,16 +325,37 @@ class _While(ControlFlow):
             _, pushed, outs = jvp(f, primals, (*along, *directions), has_aux=True)
             return (*outs, *pushed)
 
-        along = [torch.zeros_like(carried[i]) if tangents[3 + i] is None else tangents[3 + i] for i in floating]
-        results = _repeated(lambda *state: run(ctx.condition, (*state[:n], *rest)), step, (*carried, *along), copies=True)
+        along = [
+            torch.zeros_like(carried[i]) if tangents[3 + i] is None else tangents[3 + i]
+            for i in floating
+        ]
+        results = _repeated(
+            lambda *state: run(ctx.condition, (*state[:n], *rest)),
+            step,
+            (*carried, *along),
+            copies=True,
+        )
         found = dict(zip(floating, results[n:], strict=True))
         return tuple(found.get(i) for i in range(n))
 
     @staticmethod
-    def vmap(info: VmapInfo, in_dims: tuple[Any, ...], condition: Branch, body: Branch, n: int, *operands: Any) -> Any:
+    def vmap(
+        info: VmapInfo,
+        in_dims: tuple[Any, ...],
+        condition: Branch,
+        body: Branch,
+        n: int,
+        *operands: Any,
+    ) -> Any:
         size = info.batch_size
         dims = [None if d is None else 0 for d in in_dims[3:]]
-        varying, each_stops = _varying(condition, body, n, dims, info.randomness == "different" and (draws(body) or draws(condition)))
+        varying, each_stops = _varying(
+            condition,
+            body,
+            n,
+            dims,
+            info.randomness == "different" and (draws(body) or draws(condition)),
+        )
         dims[:n] = [0 if v else None for v in varying]
         carried = [
             t if d is None or given is not None else t.expand(size, *t.shape)
@@ -288,7 +393,9 @@ def _as_tuple(condition: Branch) -> Branch:
     return Branch(GraphModule(condition.module, graph))
 
 
-def _varying(condition: Branch, body: Branch, n: int, dims: Sequence[int | None], all_vary: bool) -> tuple[list[bool], bool]:
+def _varying(
+    condition: Branch, body: Branch, n: int, dims: Sequence[int | None], all_vary: bool
+) -> tuple[list[bool], bool]:
     """Which values of the carry differ within a batch at some step, and whether the condition does. If it does, all of them differ."""
     varying = [d is not None or all_vary for d in dims]
     needs = [_needed(body, r) for r in body.results()]
@@ -314,15 +421,24 @@ def _needed(branch: Branch, result: fx.Node) -> set[int]:
     return {i for i, p in enumerate(placeholders) if p in seen}
 
 
-def _recorded(trace: Trace, condition: Branch, body: Branch, n: int, operands: Sequence[Any]) -> Tensors:
+def _recorded(
+    trace: Trace, condition: Branch, body: Branch, n: int, operands: Sequence[Any]
+) -> Tensors:
     """One call in the graph of ``trace``."""
     given = [trace.lower_output(t) for t in operands]
-    modules = [trace.attribute(b.module, name) for b, name in ((condition, "while_loop_cond_graph_"), (body, "while_loop_body_graph_"))]
+    modules = [
+        trace.attribute(b.module, name)
+        for b, name in ((condition, "while_loop_cond_graph_"), (body, "while_loop_body_graph_"))
+    ]
     with drawing(trace, condition, body), _disable_current_modes():
         if trace.abstraction is None:
             inner = trace.lowered_args(operands)
-            outs = chosen_loop(transformable(condition.module), transformable(body.module), inner[:n], inner[n:])
+            outs = chosen_loop(
+                transformable(condition.module), transformable(body.module), inner[:n], inner[n:]
+            )
         else:
             outs = abstract_results(trace, body, operands)
-    noted: Tensors = trace.noted(_OPERATOR, (*modules, tuple(given[:n]), tuple(given[n:])), tuple(outs))
+    noted: Tensors = trace.noted(
+        _OPERATOR, (*modules, tuple(given[:n]), tuple(given[n:])), tuple(outs)
+    )
     return noted

@@ -39,7 +39,9 @@ def _in_parts(op: Any, dtype: torch.dtype, args: Sequence[Any]) -> Any:
     """The same by other ops."""
     numbers = [a for a in pytree.tree_leaves(args) if isinstance(a, torch.Tensor)]
     wide = elementwise_dtypes(
-        *numbers, torch.empty(1, dtype=dtype, device="meta"), type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+        *numbers,
+        torch.empty(1, dtype=dtype, device="meta"),
+        type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT,
     )[0]
     return op(*(a.to(wide) if isinstance(a, torch.Tensor) else a for a in args)).to(dtype)
 
@@ -48,7 +50,9 @@ def _tensors_at(args: Sequence[Any]) -> list[int]:
     return [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
 
 
-def _of(op: Any, dtype: torch.dtype, args: Sequence[Any], moving: Sequence[int]) -> Callable[..., Any]:
+def _of(
+    op: Any, dtype: torch.dtype, args: Sequence[Any], moving: Sequence[int]
+) -> Callable[..., Any]:
     """The result as a function of the arguments ``moving``."""
     return lambda *some: _in_parts(op, dtype, replaced(args, moving, some))
 
@@ -70,7 +74,9 @@ class _OutDtype(ControlFlow):
             return (_OPERATOR(op, dtype, *replaced(args, at, plain)),)
 
         tensors = [args[i] for i in at]
-        return through_levels(tensors, again, lambda trace: (_recorded(trace, op, dtype, args, at),), compute)[0]
+        return through_levels(
+            tensors, again, lambda trace: (_recorded(trace, op, dtype, args, at),), compute
+        )[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -84,7 +90,9 @@ class _OutDtype(ControlFlow):
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
         args = replaced(ctx.args, ctx.at, ctx.saved_tensors)
-        moving = [i for i in ctx.at if args[i].dtype in DIFFERENTIABLE and ctx.needs_input_grad[i + 2]]
+        moving = [
+            i for i in ctx.at if args[i].dtype in DIFFERENTIABLE and ctx.needs_input_grad[i + 2]
+        ]
         found = vjp(_of(ctx.op, ctx.dtype, args, moving), *(args[i] for i in moving))[1](g)
         return (None, None, *replaced([None] * len(args), moving, found))
 
@@ -96,13 +104,19 @@ class _OutDtype(ControlFlow):
         return jvp(_of(ctx.op, ctx.dtype, args, moving), given, moved)[1]
 
     @staticmethod
-    def vmap(info: VmapInfo, in_dims: tuple[Any, ...], op: Any, dtype: torch.dtype, *args: Any) -> Any:
+    def vmap(
+        info: VmapInfo, in_dims: tuple[Any, ...], op: Any, dtype: torch.dtype, *args: Any
+    ) -> Any:
         at = _tensors_at(args)
-        each = vmap(_of(op, dtype, args, at), tuple(in_dims[2 + i] for i in at), randomness=info.randomness)
+        each = vmap(
+            _of(op, dtype, args, at), tuple(in_dims[2 + i] for i in at), randomness=info.randomness
+        )
         return each(*(args[i] for i in at)), 0
 
 
-def _recorded(trace: Trace, op: Any, dtype: torch.dtype, args: Sequence[Any], at: Sequence[int]) -> Any:
+def _recorded(
+    trace: Trace, op: Any, dtype: torch.dtype, args: Sequence[Any], at: Sequence[int]
+) -> Any:
     """One call in the graph of ``trace``."""
     given = replaced(args, at, [trace.lower_output(args[i]) for i in at])
     inner = replaced(args, at, trace.lowered_args([args[i] for i in at]))

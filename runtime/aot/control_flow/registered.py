@@ -72,7 +72,9 @@ def refuse(operator: Any, advice: str) -> None:
 
     def refused(*args: Any, **kwargs: Any) -> NoReturn:
         name = f"torch.ops.higher_order.{operator.name()}"
-        raise NotImplementedError(f"{name} is no part of what this package differentiates, batches or captures. {advice}{here()}")
+        raise NotImplementedError(
+            f"{name} is no part of what this package differentiates, batches or captures. {advice}{here()}"
+        )
 
     _enter(operator, refused)
 
@@ -95,7 +97,9 @@ def _enter(operator: Any, f: Callable[..., Any]) -> None:
         def differentiated(*args: Any, **kwargs: Any) -> Any:
             """Torch's rule is for tensors of torch's engine. Values have a tape of their own."""
             mode = _get_current_dispatch_mode()
-            of_ours = isinstance(mode, _MODES) or any(isinstance(x, Value) for x in pytree.tree_leaves((args, kwargs)))
+            of_ours = isinstance(mode, _MODES) or any(
+                isinstance(x, Value) for x in pytree.tree_leaves((args, kwargs))
+            )
             return f(*args, **kwargs) if of_ours else theirs(*args, **kwargs)
 
         differentiated.theirs = theirs  # type: ignore[attr-defined]
@@ -143,7 +147,8 @@ def through_levels(
     down, else what ``compute`` gives."""
     level = innermost(tensors, None)
     if isinstance(level, FunctionalLevel):
-        with _disable_current_modes():  # else the level would see the calls that bring its values up to date
+        # else the level would see the calls that bring its values up to date
+        with _disable_current_modes():
             results = again(level.lowered_args(tensors))
         return tuple(level.wrap(r) for r in results)
     return record(level) if isinstance(level, Trace) else compute()

@@ -67,7 +67,11 @@ def scan(
 
 
 def associative_scan(
-    combine_fn: Callable[[Any, Any], Any], xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise"
+    combine_fn: Callable[[Any, Any], Any],
+    xs: Any,
+    dim: int,
+    reverse: bool = False,
+    combine_mode: str = "pointwise",
 ) -> Any:
     """The partial results ``x0``, ``combine_fn(x0, x1)``, ``combine_fn(combine_fn(x0, x1), x2)``, … along ``dim``. As torch's
     ``associative_scan``.
@@ -80,7 +84,9 @@ def associative_scan(
     slices without the dimension ``dim``. ``ValueError`` for another mode, ``RuntimeError`` for an empty dimension.
     """
     if combine_mode not in ("pointwise", "generic"):
-        raise ValueError(f"Combine_mode must either 'pointwise' or 'generic', but got {combine_mode}")
+        raise ValueError(
+            f"Combine_mode must either 'pointwise' or 'generic', but got {combine_mode}"
+        )
     flat, spec = pytree.tree_flatten(xs)
     moved = [x.movedim(dim, 0) for x in flat]
     _length(moved)
@@ -89,19 +95,27 @@ def associative_scan(
 
     def combined(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         def f(*both: torch.Tensor) -> list[torch.Tensor]:
-            trees = (pytree.tree_unflatten(half, spec) for half in (both[: len(flat)], both[len(flat) :]))
+            trees = (
+                pytree.tree_unflatten(half, spec) for half in (both[: len(flat)], both[len(flat) :])
+            )
             out, out_spec = pytree.tree_flatten(combine_fn(*trees))
             if out_spec != spec:
-                raise RuntimeError(f"associative_scan: combine_fn returns the structure {out_spec}, its arguments have {spec}{here()}")
+                raise RuntimeError(
+                    f"associative_scan: combine_fn returns the structure {out_spec}, its arguments have {spec}{here()}"
+                )
             return out
 
         return f(*a, *b) if combine_mode == "pointwise" else list(vmap(f)(*a, *b))
 
     found = _prefixes(combined, moved)
-    return pytree.tree_unflatten([(x.flip(0) if reverse else x).movedim(0, dim) for x in found], spec)
+    return pytree.tree_unflatten(
+        [(x.flip(0) if reverse else x).movedim(0, dim) for x in found], spec
+    )
 
 
-def _prefixes(combined: Callable[..., list[torch.Tensor]], xs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _prefixes(
+    combined: Callable[..., list[torch.Tensor]], xs: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
     """Pairs of neighbours are combined, which gives every other result. The others follow from these by one step each."""
     n = xs[0].shape[0]
     if n < 2:
@@ -118,7 +132,14 @@ def _interleaved(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
     return torch.cat([pairs, even[odd.shape[0] :]])
 
 
-def _scanned(step: Callable[[Any, Any], Any], init: Any, xs: Any, dim: int, reverse: bool, unroll: bool | None) -> tuple[Any, Any]:
+def _scanned(
+    step: Callable[[Any, Any], Any],
+    init: Any,
+    xs: Any,
+    dim: int,
+    reverse: bool,
+    unroll: bool | None,
+) -> tuple[Any, Any]:
     flat, spec = pytree.tree_flatten(xs)
     if not flat:
         return init, []
@@ -137,18 +158,30 @@ def _scanned(step: Callable[[Any, Any], Any], init: Any, xs: Any, dim: int, reve
             each.append(y)
         if reverse:
             each.reverse()
-        ys = pytree.tree_map(lambda *y: torch.stack(y) if isinstance(y[0], torch.Tensor) else y[0], *each)
-    return carry, pytree.tree_map_only(torch.Tensor, lambda y: y.movedim(0, dim) if dim and dim < y.dim() else y, ys)
+        ys = pytree.tree_map(
+            lambda *y: torch.stack(y) if isinstance(y[0], torch.Tensor) else y[0], *each
+        )
+    return carry, pytree.tree_map_only(
+        torch.Tensor, lambda y: y.movedim(0, dim) if dim and dim < y.dim() else y, ys
+    )
 
 
 def _length(xs: Sequence[torch.Tensor]) -> Any:
     lengths = [x.shape[0] for x in xs]
     if any(n != lengths[0] for n in lengths) or lengths[0] == 0:
-        raise RuntimeError(f"map and scan take tensors with one length of at least 1, got lengths {lengths}{here()}")
+        raise RuntimeError(
+            f"map and scan take tensors with one length of at least 1, got lengths {lengths}{here()}"
+        )
     return lengths[0]
 
 
-def _captured(step: Callable[[Any, Any], Any], init: Any, xs: Sequence[torch.Tensor], spec: pytree.TreeSpec, copies: bool = False) -> Any:
+def _captured(
+    step: Callable[[Any, Any], Any],
+    init: Any,
+    xs: Sequence[torch.Tensor],
+    spec: pytree.TreeSpec,
+    copies: bool = False,
+) -> Any:
     """``step`` along the first dimension of ``xs``, as one call of the graph."""
     start, init_spec = pytree.tree_flatten(init)
     n, m = len(start), len(xs)
@@ -157,10 +190,14 @@ def _captured(step: Callable[[Any, Any], Any], init: Any, xs: Sequence[torch.Ten
 
     def flat_step(*given: torch.Tensor) -> list[Any]:
         nonlocal y_spec
-        carry, y = step(pytree.tree_unflatten(given[:n], init_spec), pytree.tree_unflatten(given[n:], spec))
+        carry, y = step(
+            pytree.tree_unflatten(given[:n], init_spec), pytree.tree_unflatten(given[n:], spec)
+        )
         new, new_spec = pytree.tree_flatten(carry)
         if new_spec != init_spec:
-            raise RuntimeError(f"scan: the function returns the carry {new_spec}, which was {init_spec}{call}")
+            raise RuntimeError(
+                f"scan: the function returns the carry {new_spec}, which was {init_spec}{call}"
+            )
         ys, y_spec = pytree.tree_flatten(y)
         return [*new, *ys]
 
@@ -168,14 +205,23 @@ def _captured(step: Callable[[Any, Any], Any], init: Any, xs: Sequence[torch.Ten
     piece = Piece("the function of map" if not n else "the function of scan", flat_step, n, copies)
     (body,), outside = captured((piece,), [*given[:n], *(x[0] for x in given[n:])])
     nodes = iter(body.results())
-    check_carry(given[:n], None, [next(nodes).meta["val"] if c is ... else c for c in body.constants[:n]], None, body.results(), "scan")
+    check_carry(
+        given[:n],
+        None,
+        [next(nodes).meta["val"] if c is ... else c for c in body.constants[:n]],
+        None,
+        body.results(),
+        "scan",
+    )
     found = list(_Scan.apply(body, n, m, *given, *outside))
     tensors = iter(found)
     leaves = [next(tensors) if c is ... else c for c in body.constants]
     return pytree.tree_unflatten(leaves[:n], init_spec), pytree.tree_unflatten(leaves[n:], y_spec)
 
 
-def _along(step: Callable[..., Any], carry: Sequence[torch.Tensor], xs: Sequence[torch.Tensor]) -> tuple[list[Any], list[Any]]:
+def _along(
+    step: Callable[..., Any], carry: Sequence[torch.Tensor], xs: Sequence[torch.Tensor]
+) -> tuple[list[Any], list[Any]]:
     """``carry, y = step(carry, x)`` along ``xs``, flat lists all of them. One call in a trace."""
     spec = pytree.tree_structure(list(xs))
     if traced((*carry, *xs)):
@@ -211,9 +257,13 @@ class _Scan(ControlFlow):
             return _Scan.forward(body, n, m, *tensors)
 
         def compute() -> Tensors:
-            return _of_values(transformable(body.module), operands[:n], operands[n : n + m], operands[n + m :])  # type: ignore[no-any-return]
+            return _of_values(  # type: ignore[no-any-return]
+                transformable(body.module), operands[:n], operands[n : n + m], operands[n + m :]
+            )
 
-        return through_levels(operands, again, lambda level: _recorded(level, body, n, m, operands), compute)
+        return through_levels(
+            operands, again, lambda level: _recorded(level, body, n, m, operands), compute
+        )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
@@ -227,18 +277,27 @@ class _Scan(ControlFlow):
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         refuse_draws("the function of map or scan", ctx.body)
         n, m = ctx.n, ctx.m
-        floating = [i for i in ctx.floating if i < n or grads[i] is not None]  # a later step gives a carry its cotangent
+        # a later step gives a carry its cotangent
+        floating = [i for i in ctx.floating if i < n or grads[i] is not None]
         operands = ctx.saved_tensors
         carried, xs, rest = operands[:n], operands[n : n + m], operands[n + m :]
         of_carry = [i for i in floating if i < n]
-        wanted = [i for i, t in enumerate(operands) if i >= n and t.dtype in DIFFERENTIABLE and ctx.needs_input_grad[3 + i]]
+        wanted = [
+            i
+            for i, t in enumerate(operands)
+            if i >= n and t.dtype in DIFFERENTIABLE and ctx.needs_input_grad[3 + i]
+        ]
         of_xs, of_rest = [i for i in wanted if i < n + m], [i for i in wanted if i >= n + m]
         moving = [*of_carry, *of_xs, *of_rest]
         before: Sequence[torch.Tensor] = ()
         if n:  # the carry before each step
-            before = _along(lambda c, x: (list(run(ctx.body, (*c, *x, *rest))[:n]), list(c)), carried, xs)[1]
+            before = _along(
+                lambda c, x: (list(run(ctx.body, (*c, *x, *rest))[:n]), list(c)), carried, xs
+            )[1]
 
-        def back(state: Sequence[torch.Tensor], each: Sequence[torch.Tensor]) -> tuple[list[Any], list[Any]]:
+        def back(
+            state: Sequence[torch.Tensor], each: Sequence[torch.Tensor]
+        ) -> tuple[list[Any], list[Any]]:
             cotangents, sums = state[: len(of_carry)], state[len(of_carry) :]
             given = (*each[: n + m], *rest)
 
@@ -248,9 +307,13 @@ class _Scan(ControlFlow):
 
             pulled = vjp(f, *(given[i] for i in moving))[1]((*cotangents, *each[n + m :]))
             a, b = len(of_carry), len(of_carry) + len(of_xs)
-            return [*pulled[:a], *(s + p for s, p in zip(sums, pulled[b:], strict=True))], list(pulled[a:b])
+            return [*pulled[:a], *(s + p for s, p in zip(sums, pulled[b:], strict=True))], list(
+                pulled[a:b]
+            )
 
-        of_last = [torch.zeros_like(operands[i]) if grads[i] is None else grads[i] for i in of_carry]
+        of_last = [
+            torch.zeros_like(operands[i]) if grads[i] is None else grads[i] for i in of_carry
+        ]
         start = [*of_last, *(torch.zeros_like(operands[i]) for i in of_rest)]
         elements = [*before, *xs, *(grads[i] for i in floating if i >= n)]
         final, of_each = _along(back, start, [x.flip(0) for x in elements])
@@ -264,20 +327,31 @@ class _Scan(ControlFlow):
         n, m, floating = ctx.n, ctx.m, ctx.floating
         operands = ctx.saved_tensors
         rest = operands[n + m :]
-        moving = [i for i, t in enumerate(tangents[3:]) if t is not None or i in floating[: sum(j < n for j in floating)]]
-        moved = {i: torch.zeros_like(operands[i]) if tangents[3 + i] is None else tangents[3 + i] for i in moving}
+        moving = [
+            i
+            for i, t in enumerate(tangents[3:])
+            if t is not None or i in floating[: sum(j < n for j in floating)]
+        ]
+        moved = {
+            i: torch.zeros_like(operands[i]) if tangents[3 + i] is None else tangents[3 + i]
+            for i in moving
+        }
         of_carry, of_xs = [i for i in moving if i < n], [i for i in moving if n <= i < n + m]
         fixed = [moved[i] for i in moving if i >= n + m]
         carry_out = [i for i in floating if i < n]
 
-        def step(state: Sequence[torch.Tensor], each: Sequence[torch.Tensor]) -> tuple[list[Any], list[Any]]:
+        def step(
+            state: Sequence[torch.Tensor], each: Sequence[torch.Tensor]
+        ) -> tuple[list[Any], list[Any]]:
             given = (*state[:n], *each[:m], *rest)
 
             def f(*some: torch.Tensor) -> tuple[Tensors, Tensors]:
                 outs = run(ctx.body, replaced(given, moving, some))
                 return tuple(outs[i] for i in floating), outs
 
-            _, pushed, outs = jvp(f, tuple(given[i] for i in moving), (*state[n:], *each[m:], *fixed), has_aux=True)
+            _, pushed, outs = jvp(
+                f, tuple(given[i] for i in moving), (*state[n:], *each[m:], *fixed), has_aux=True
+            )
             return [*outs[:n], *pushed[: len(carry_out)]], list(pushed[len(carry_out) :])
 
         carry = [*operands[:n], *(moved[i] for i in of_carry)]
@@ -286,14 +360,24 @@ class _Scan(ControlFlow):
         return tuple(found.get(i) for i in range(len(ctx.body.results())))
 
     @staticmethod
-    def vmap(info: VmapInfo, in_dims: tuple[Any, ...], body: Branch, n: int, m: int, *operands: Any) -> Any:
+    def vmap(
+        info: VmapInfo, in_dims: tuple[Any, ...], body: Branch, n: int, m: int, *operands: Any
+    ) -> Any:
         dims = [0 if i < n else d for i, d in enumerate(in_dims[3:])]
-        carry = [t.expand(info.batch_size, *t.shape) if d is None else t for t, d in zip(operands[:n], in_dims[3:], strict=False)]
-        xs = [x if d is None else x.movedim(0, 1) for x, d in zip(operands[n : n + m], dims[n:], strict=False)]
+        carry = [
+            t.expand(info.batch_size, *t.shape) if d is None else t
+            for t, d in zip(operands[:n], in_dims[3:], strict=False)
+        ]
+        xs = [
+            x if d is None else x.movedim(0, 1)
+            for x, d in zip(operands[n : n + m], dims[n:], strict=False)
+        ]
         rest = operands[n + m :]
         each = batched(body, info, dims)
 
-        def step(state: Sequence[torch.Tensor], x: Sequence[torch.Tensor]) -> tuple[list[Any], list[Any]]:
+        def step(
+            state: Sequence[torch.Tensor], x: Sequence[torch.Tensor]
+        ) -> tuple[list[Any], list[Any]]:
             outs = each(*state, *x, *rest)
             return list(outs[:n]), list(outs[n:])
 
@@ -309,7 +393,9 @@ def _recorded(trace: Trace, body: Branch, n: int, m: int, operands: Sequence[Any
     inner = trace.lowered_args(operands)
     with drawing(trace, body), _disable_current_modes():
         if trace.abstraction is None:
-            outs = _of_values(transformable(body.module), inner[:n], inner[n : n + m], inner[n + m :])
+            outs = _of_values(
+                transformable(body.module), inner[:n], inner[n : n + m], inner[n + m :]
+            )
         else:
             length = inner[n].shape[0]
             with trace.abstraction.running():

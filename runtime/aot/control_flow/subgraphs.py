@@ -42,7 +42,9 @@ def _called_on(function: Callable[..., Any], operands: Sequence[Any]) -> Any:
 
 
 @stands_for(_HIGHER.hints_wrapper)
-def _hinted(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], hints: Any = None) -> Any:
+def _hinted(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], hints: Any = None
+) -> Any:
     return function(*args, **kwargs)
 
 
@@ -56,7 +58,11 @@ def _in_parts(operator: Any) -> None:
     stands_for(operator)(operator.py_kernels[DispatchKey.CompositeExplicitAutograd])
 
 
-for _operator in (_HIGHER.auto_functionalized, _HIGHER.auto_functionalized_v2, _HIGHER.with_effects):
+for _operator in (
+    _HIGHER.auto_functionalized,
+    _HIGHER.auto_functionalized_v2,
+    _HIGHER.with_effects,
+):
     _in_parts(_operator)
 
 
@@ -72,7 +78,9 @@ def _printed(text: str, *args: Any, **kwargs: Any) -> None:
 
 
 _CUSTOM_OP = "Make a custom op of what it calls: torch.library.custom_op."
-_PART_OF_A_GRAPH = "It stands in graphs that torch makes. Use the program of which the graph was made."
+_PART_OF_A_GRAPH = (
+    "It stands in graphs that torch makes. Use the program of which the graph was made."
+)
 _COMPILED = "It runs code that was compiled before. Call it outside of the function."
 _ADVICE = {
     "flex_attention": "Use scaled_dot_product_attention with attn_mask, or write out the scores, softmax and matmul.",

@@ -18,7 +18,11 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import Dim
 from torch.export.dynamic_shapes import _DerivedDim, _DimHint, _DimHintType
-from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext, free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    StatelessSymbolicContext,
+    free_unbacked_symbols,
+)
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
@@ -29,7 +33,14 @@ Spec = Mapping[int, Any]  # per dimension of a tensor: a Dim, a hint, or a numbe
 
 
 _aten = torch.ops.aten
-_OF_SIZES = frozenset((_aten.sym_size.int, _aten.sym_stride.int, _aten.sym_storage_offset.default, _aten._assert_scalar.default))
+_OF_SIZES = frozenset(
+    (
+        _aten.sym_size.int,
+        _aten.sym_stride.int,
+        _aten.sym_storage_offset.default,
+        _aten._assert_scalar.default,
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,11 @@ class _Named:
     size: Any
 
     def __str__(self) -> str:
-        name = f"Dim {self.dim.__name__!r}" if isinstance(self.dim, Dim) else f"the dimension marked {self.dim}"
+        name = (
+            f"Dim {self.dim.__name__!r}"
+            if isinstance(self.dim, Dim)
+            else f"the dimension marked {self.dim}"
+        )
         return f"{name}, dimension {self.at} of {self.where}"
 
     @property
@@ -77,9 +92,11 @@ class ExportedSizes(Abstraction):
         self.names = [n for n in names if self.specs[n] is not None]
         self.places: list[_Named] = []
         self.known: dict[str, Any] = {}  # sizes by name of a Dim
-        self.bound: list[tuple[fx.Node, Any, str]] = []  # placeholders with their fake tensors and names
+        # placeholders with their fake tensors and names
+        self.bound: list[tuple[fx.Node, Any, str]] = []
         self.last = ""  # the input that was made last
-        self.derived: dict[int, Any] = {}  # by id of a place of a Dim that is computed from another one: what it must be
+        # by id of a place of a Dim that is computed from another one: what it must be
+        self.derived: dict[int, Any] = {}
 
     def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
         if fixed:
@@ -88,7 +105,9 @@ class ExportedSizes(Abstraction):
         spec = self.specs.get(name) or {}
         for dim in spec:
             if not 0 <= dim < t.dim():
-                raise ValueError(f"dynamic_shapes has dimension {dim} of {name}, which has {t.dim()} dimensions")
+                raise ValueError(
+                    f"dynamic_shapes has dimension {dim} of {name}, which has {t.dim()} dimensions"
+                )
         dims = {i: spec[i] for i in spec if _is_dynamic(spec[i])}
         _check_numbers(t, spec, name)
         kinds = [DimDynamic.DYNAMIC if i in dims else DimDynamic.STATIC for i in range(t.dim())]
@@ -113,16 +132,22 @@ class ExportedSizes(Abstraction):
         if not isinstance(place.size, torch.SymInt):
             if place.automatic:
                 return  # of size 0 or 1
-            raise ValueError(f"{place} has size {example} in the example. Sizes 0 and 1 are constants, so take a larger example.")
+            raise ValueError(
+                f"{place} has size {example} in the example. Sizes 0 and 1 are constants, so take a larger example."
+            )
         if not low <= example <= high:
-            raise ValueError(f"{place} has size {example} in the example, which is not between {low} and {high}")
+            raise ValueError(
+                f"{place} has size {example} in the example, which is not between {low} and {high}"
+            )
         self.places.append(place)
         if place.derived:
             return
         if isinstance(place.dim, Dim):
             first = self.known.setdefault(place.dim.__name__, place.size)
             if first is not place.size and not bool(first == place.size):
-                raise ValueError(f"{place} has size {example} in the example, and elsewhere another one")
+                raise ValueError(
+                    f"{place} has size {example} in the example, and elsewhere another one"
+                )
         self._bound(place)
 
     def _bound(self, place: _Named) -> None:
@@ -140,14 +165,18 @@ class ExportedSizes(Abstraction):
         example = self._example(place.size)
         if root not in self.known:
             if (example - offset) % factor:
-                raise ValueError(f"{place} has size {example} in the example, which is not {place.dim.__name__} for any {root}")
+                raise ValueError(
+                    f"{place} has size {example} in the example, which is not {place.dim.__name__} for any {root}"
+                )
             bool((place.size - offset) % factor == 0)
             self._bound(place)
             self.known[root] = (place.size - offset) // factor
             return
         expected = fn(self.known[root])
         if self._example(expected) != example:
-            raise ValueError(f"{place} has size {example} in the example, where {place.dim.__name__} is {self._example(expected)}")
+            raise ValueError(
+                f"{place} has size {example} in the example, where {place.dim.__name__} is {self._example(expected)}"
+            )
         bool(place.size == expected)
         self.derived[id(place)] = expected
 
@@ -162,17 +191,27 @@ class ExportedSizes(Abstraction):
         for place in self.places:
             expression = env.replace(place.size.node.expr)
             expected = self.derived.get(id(place))
-            if expected is not None and expression == env.replace(expected.node.expr) and not expression.is_number:
+            if (
+                expected is not None
+                and expression == env.replace(expected.node.expr)
+                and not expression.is_number
+            ):
                 continue  # its root says all of it
             if expression.is_number and not place.automatic:
-                raise ValueError(f"{place}: the program is right for size {expression} alone. Leave the Dim out, or change the program.")
+                raise ValueError(
+                    f"{place}: the program is right for size {expression} alone. Leave the Dim out, or change the program."
+                )
             if not expression.is_symbol:
                 if not place.automatic:
-                    raise ValueError(f"{place}: the program needs it to be {expression}. Give it Dim.AUTO.")
+                    raise ValueError(
+                        f"{place}: the program needs it to be {expression}. Give it Dim.AUTO."
+                    )
                 continue
             other = by_symbol.setdefault(expression, place)
             if place.fixed and other.fixed and place.dim.__name__ != other.dim.__name__:
-                raise ValueError(f"{place}, and {other}: the program needs them to be equal. Use one Dim for both.")
+                raise ValueError(
+                    f"{place}, and {other}: the program needs them to be equal. Use one Dim for both."
+                )
             found = env.var_to_range[expression]
             low, high = place.range
             if place.fixed and (found.lower > max(low, 2) or found.upper < high):
@@ -180,8 +219,14 @@ class ExportedSizes(Abstraction):
                 raise ValueError(
                     f"{place}: the program needs {found.lower} <= size <= {found.upper}. Say Dim({place.dim.__name__!r}, {bound})."
                 )
-        numbers = [n for fake in self.inputs for n in (*fake.shape, *(fake.stride() if fake.layout is torch.strided else ()))]
-        symbols = {s for n in numbers if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols}
+        numbers = [
+            n
+            for fake in self.inputs
+            for n in (*fake.shape, *(fake.stride() if fake.layout is torch.strided else ()))
+        ]
+        symbols = {
+            s for n in numbers if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols
+        }
         return {s: env.var_to_range[s] for s in sorted(symbols, key=str)}
 
     def ranges_of_values(self, graph: fx.Graph) -> dict[sympy.Symbol, ValueRanges[Any]]:
@@ -192,7 +237,8 @@ class ExportedSizes(Abstraction):
     def write_conditions(self, graph: fx.Graph) -> None:
         """Check in the graph what the range of a symbol does not say, and that a size is none of those that are constants."""
         env = self.shape_env
-        found = [env.replace(guard.expr) for guard in env.guards]  # some symbols turned out to be numbers after the guard
+        # some symbols turned out to be numbers after the guard
+        found = [env.replace(guard.expr) for guard in env.guards]
         conditions = [c for c in found if env._maybe_evaluate_static(c, axioms=()) is None]
         conditions += [sympy.Ge(s, r.lower) for s, r in self.ranges().items() if r.lower >= 2]
         with graph.inserting_before(graph.output_node()):
@@ -209,7 +255,11 @@ class ExportedSizes(Abstraction):
         numbers from the start, and those that are symbols."""
         for node, fake, name in self.bound:
             for at, size in enumerate(fake.shape):
-                expression = self.shape_env.replace(size.node.expr) if isinstance(size, torch.SymInt) else None
+                expression = (
+                    self.shape_env.replace(size.node.expr)
+                    if isinstance(size, torch.SymInt)
+                    else None
+                )
                 if expression is None or expression.is_symbol:
                     continue
                 actual = graph.call_function(torch.ops.aten.sym_size.int, (node, at))
@@ -217,7 +267,11 @@ class ExportedSizes(Abstraction):
                 told = "" if expression.is_number else f"; {self._told(expression)}"
                 env = self.shape_env
                 number = expression.is_number
-                wanted = int(expression) if number else self.lower(env.create_symintnode(expression, hint=self._example(size)))
+                wanted = (
+                    int(expression)
+                    if number
+                    else self.lower(env.create_symintnode(expression, hint=self._example(size)))
+                )
                 holds = graph.call_function(operator.eq, (actual, wanted))
                 message = f"the exported program is right if dimension {at} of {name} is {expression} alone{told}"
                 graph.call_function(torch.ops.aten._assert_scalar.default, (holds, message))
@@ -225,7 +279,12 @@ class ExportedSizes(Abstraction):
     def _told(self, expression: Any) -> str:
         """What the symbols of ``expression`` are."""
         symbols = sorted(expression.free_symbols, key=str)
-        return ", ".join(f"{s} is dimension {p.at} of {p.where}" for p in self.places for s in symbols if self._is(p, s))
+        return ", ".join(
+            f"{s} is dimension {p.at} of {p.where}"
+            for p in self.places
+            for s in symbols
+            if self._is(p, s)
+        )
 
     def _is(self, place: _Named, symbol: Any) -> bool:
         return bool(self.shape_env.replace(place.size.node.expr) == symbol)
@@ -240,7 +299,9 @@ def _move_checks(graph: fx.Graph) -> None:
         if n.op == "call_function" and of_sizes and known.issuperset(n.all_input_nodes):
             known.add(n)
     needed: set[fx.Node] = set()
-    stack = [n for n in graph.nodes if n.target is torch.ops.aten._assert_scalar.default and n in known]
+    stack = [
+        n for n in graph.nodes if n.target is torch.ops.aten._assert_scalar.default and n in known
+    ]
     while stack:
         n = stack.pop()
         if n not in needed:
@@ -262,10 +323,14 @@ def _is_dynamic(dim: Any) -> bool:
 def _check_numbers(t: torch.Tensor, spec: Spec, name: str) -> None:
     for i, n in spec.items():
         if type(n) is int and n != t.shape[i]:
-            raise ValueError(f"dynamic_shapes says {n} for dimension {i} of {name}, whose size is {t.shape[i]}")
+            raise ValueError(
+                f"dynamic_shapes says {n} for dimension {i} of {name}, whose size is {t.shape[i]}"
+            )
 
 
-def specs_of(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], dynamic_shapes: Any) -> list[Any]:
+def specs_of(
+    f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], dynamic_shapes: Any
+) -> list[Any]:
     """For each leaf of the arguments what ``dynamic_shapes`` says of it, as ``torch.export.export`` takes it."""
     arguments = [*args, *kwargs.values()]
     if dynamic_shapes is None:
@@ -274,14 +339,22 @@ def specs_of(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, An
         given = _by_name(f, args, kwargs, dynamic_shapes)
     elif isinstance(dynamic_shapes, (tuple, list)):
         if len(dynamic_shapes) != len(arguments):
-            raise ValueError(f"dynamic_shapes has {len(dynamic_shapes)} items for {len(arguments)} arguments")
+            raise ValueError(
+                f"dynamic_shapes has {len(dynamic_shapes)} items for {len(arguments)} arguments"
+            )
         given = list(dynamic_shapes)
     else:
-        raise TypeError(f"dynamic_shapes is a dict by name of argument, or a tuple with an item per argument, not {type(dynamic_shapes)}")
-    return [leaf for value, spec in zip(arguments, given, strict=True) for leaf in _leaves(value, spec)]
+        raise TypeError(
+            f"dynamic_shapes is a dict by name of argument, or a tuple with an item per argument, not {type(dynamic_shapes)}"
+        )
+    return [
+        leaf for value, spec in zip(arguments, given, strict=True) for leaf in _leaves(value, spec)
+    ]
 
 
-def _by_name(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Mapping[str, Any]) -> list[Any]:
+def _by_name(
+    f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Mapping[str, Any]
+) -> list[Any]:
     called = f.forward if isinstance(f, torch.nn.Module) else f
     found: dict[Any, Any] = {}
     names: list[Any] = []
@@ -297,7 +370,9 @@ def _by_name(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, An
             names.append(p.name)
     unknown = shapes.keys() - inspect.signature(called).parameters.keys()
     if unknown:
-        raise ValueError(f"dynamic_shapes has {sorted(unknown)}, which are no parameters of the program")
+        raise ValueError(
+            f"dynamic_shapes has {sorted(unknown)}, which are no parameters of the program"
+        )
     found |= {name: shapes[name] for name in shapes if name not in found}
     return [found.get(name) for name in [*names[: len(args)], *kwargs]]
 
@@ -307,12 +382,22 @@ def _leaves(value: Any, spec: Any) -> Iterator[Any]:
     if spec is None:
         yield from ({} if isinstance(x, torch.Tensor) else None for x in pytree.tree_leaves(value))
     elif isinstance(value, torch.Tensor) and isinstance(spec, (Mapping, list, tuple)):
-        yield dict(spec) if isinstance(spec, Mapping) else {i: s for i, s in enumerate(spec) if s is not None}
+        yield (
+            dict(spec)
+            if isinstance(spec, Mapping)
+            else {i: s for i, s in enumerate(spec) if s is not None}
+        )
     elif isinstance(value, Mapping) and isinstance(spec, Mapping):
         for key, item in value.items():
             yield from _leaves(item, spec.get(key))
-    elif isinstance(value, (list, tuple)) and isinstance(spec, (list, tuple)) and len(value) == len(spec):
+    elif (
+        isinstance(value, (list, tuple))
+        and isinstance(spec, (list, tuple))
+        and len(value) == len(spec)
+    ):
         for item, s in zip(value, spec, strict=True):
             yield from _leaves(item, s)
     else:
-        raise ValueError(f"dynamic_shapes says {spec!r} of an argument of type {type(value).__name__}, which does not have that structure")
+        raise ValueError(
+            f"dynamic_shapes says {spec!r} of an argument of type {type(value).__name__}, which does not have that structure"
+        )

@@ -28,7 +28,9 @@ from .signature import BackwardSignature, GraphSignature
 Table = Mapping[Any, Callable[..., Any]]
 
 # Without grad mode ATen calls forms of ops that have no derivative. Whoever runs the graph may have grad mode on.
-_DIFFERENTIABLE: Table = {torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default}
+_DIFFERENTIABLE: Table = {
+    torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default
+}
 
 
 @dataclass(frozen=True)
@@ -41,20 +43,30 @@ class Loss:
         """Refuse results of which no joint graph can be made."""
         outs = (out,) if isinstance(out, torch.Tensor) else out
         if not isinstance(outs, (tuple, list)):
-            raise RuntimeError(f"a joint graph is made of a program that returns a tensor, a tuple or a list, not {type(out).__name__}")
+            raise RuntimeError(
+                f"a joint graph is made of a program that returns a tensor, a tuple or a list, not {type(out).__name__}"
+            )
         if not -len(outs) <= self.number < len(outs):
-            raise RuntimeError(f"output_loss_index is {self.number}, and the program returns {len(outs)} results")
+            raise RuntimeError(
+                f"output_loss_index is {self.number}, and the program returns {len(outs)} results"
+            )
         for i, o in enumerate(outs):
-            if i != self.number % len(outs) and any(t.requires_grad for t in pytree.tree_leaves(o) if isinstance(t, torch.Tensor)):
+            if i != self.number % len(outs) and any(
+                t.requires_grad for t in pytree.tree_leaves(o) if isinstance(t, torch.Tensor)
+            ):
                 raise RuntimeError(
                     "Found an output of the forward that requires gradients, that was not the loss. The graph has the gradients of result "
                     f"{self.number} alone. Return {i} as .detach()."
                 )
         loss = outs[self.number]
         if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
-            raise RuntimeError(f"result {self.number} was marked as the loss, and it does not require grad")
+            raise RuntimeError(
+                f"result {self.number} was marked as the loss, and it does not require grad"
+            )
         if loss.numel() != 1:
-            raise RuntimeError(f"result {self.number} was marked as the loss, so it must have one element. Its shape is {list(loss.shape)}")
+            raise RuntimeError(
+                f"result {self.number} was marked as the loss, so it must have one element. Its shape is {list(loss.shape)}"
+            )
 
 
 def captured(
@@ -112,16 +124,28 @@ def _refuse_writes(joint: Joint, given: Sequence[Any], names: Sequence[str]) -> 
                 "gradients."
             )
         if record.begins:
-            raise RuntimeError(f"the program calls requires_grad_() on {name}. An exported graph cannot. Do that before the export.")
+            raise RuntimeError(
+                f"the program calls requires_grad_() on {name}. An exported graph cannot. Do that before the export."
+            )
         if record.hooks:
-            raise RuntimeError(f"the program registers a hook on {name}. An exported graph cannot. Register it on the caller's tensor.")
+            raise RuntimeError(
+                f"the program registers a hook on {name}. An exported graph cannot. Register it on the caller's tensor."
+            )
     if boundary.seedings:
-        raise RuntimeError("the program sets the state of a random generator, and an exported graph cannot. Do that before the call.")
+        raise RuntimeError(
+            "the program sets the state of a random generator, and an exported graph cannot. Do that before the call."
+        )
     if boundary.backward_written:
-        raise RuntimeError(f"the backward pass writes to {names[boundary.backward_written[0]]}. An exported graph cannot.")
+        raise RuntimeError(
+            f"the backward pass writes to {names[boundary.backward_written[0]]}. An exported graph cannot."
+        )
     for group in sharing(given):
         if any(boundary.inputs[i].written for i in group.members):
-            what = "duplicated inputs that are mutated in the graph" if group.identical else "aliased inputs that are mutated in the graph"
+            what = (
+                "duplicated inputs that are mutated in the graph"
+                if group.identical
+                else "aliased inputs that are mutated in the graph"
+            )
             raise RuntimeError(
                 f"Encountered {what}: {' and '.join(names[i] for i in group.members)} share memory, and the program writes to it. Pass one "
                 "of them, or a copy."
@@ -144,7 +168,9 @@ def output_names(joint: Joint) -> list[str | None]:
     return [r.name if isinstance(r, fx.Node) else None for r in results]
 
 
-def _abstraction_of(mod: torch.nn.Module, leaves: Sequence[Any], dynamic: bool | None) -> tuple[bool, Abstraction | None]:
+def _abstraction_of(
+    mod: torch.nn.Module, leaves: Sequence[Any], dynamic: bool | None
+) -> tuple[bool, Abstraction | None]:
     """Whether sizes are symbols, and what makes abstract values."""
     mode = fake_mode_of(leaves)
     if mode is None and isinstance(mod, fx.GraphModule):
@@ -182,7 +208,9 @@ def aot_export_module(
     if pre_dispatch and trace_joint:
         raise RuntimeError("pre_dispatch is not supported when trace_joint is True.")
     if trace_joint and output_loss_index is None:
-        raise RuntimeError("trace_joint=True needs output_loss_index, the number of the result that is the loss")
+        raise RuntimeError(
+            "trace_joint=True needs output_loss_index, the number of the result that is the loss"
+        )
     params, buffers = state_of(mod)
     state = {**params, **buffers}
     refuse_fake_state(state, args)
@@ -195,19 +223,30 @@ def aot_export_module(
         return lifted(*values[:n], *positional, **keywords)
 
     whole_spec = pytree.tree_structure(((*[0] * n, *args), kwargs or {}))
-    names = [*(f"parameter or buffer {name!r}" for name in state), *(f"argument {i}" for i in range(len(user)))]
+    names = [
+        *(f"parameter or buffer {name!r}" for name in state),
+        *(f"argument {i}" for i in range(len(user))),
+    ]
     wanted = [trace_joint and isinstance(x, torch.Tensor) and x.requires_grad for x in leaves]
     dynamic, abstraction = _abstraction_of(mod, leaves, dynamic_shapes)
     if pre_dispatch:
-        return _before_dispatch(call, leaves, names, (list(params), list(buffers)), whole_spec, decompositions, dynamic)
+        return _before_dispatch(
+            call, leaves, names, (list(params), list(buffers)), whole_spec, decompositions, dynamic
+        )
     loss = Loss(output_loss_index) if trace_joint and output_loss_index is not None else None
-    options: dict[str, Any] = {"decompositions": decompositions, "dynamic": dynamic, "abstraction": abstraction}
+    options: dict[str, Any] = {
+        "decompositions": decompositions,
+        "dynamic": dynamic,
+        "abstraction": abstraction,
+    }
     found = generators_in(reads_of(mod, args, kwargs or {}, ()))
     joint = captured(call, leaves, names, wanted=wanted, loss=loss, generators=found, **options)
     refuse_missing_gradients(joint, names)
     placeholders = named(joint, len(leaves))
     _as_tuple(joint)
-    return joint.module, _signature(joint, placeholders, list(params), list(buffers), whole_spec, loss)
+    return joint.module, _signature(
+        joint, placeholders, list(params), list(buffers), whole_spec, loss
+    )
 
 
 def _before_dispatch(
@@ -236,7 +275,9 @@ def refuse_missing_gradients(joint: Joint, names: Sequence[str]) -> None:
     results: Any = joint.module.graph.output_node().args[0]
     for i, g in zip(joint.boundary.differentiated, results[joint.n_forward :], strict=True):
         if g is None:
-            raise RuntimeError(f"the loss does not depend on {names[i]}, which requires grad. Use it, or call requires_grad_(False) on it.")
+            raise RuntimeError(
+                f"the loss does not depend on {names[i]}, which requires grad. Use it, or call requires_grad_(False) on it."
+            )
 
 
 def _signature(
@@ -256,7 +297,10 @@ def _signature(
     user = outputs[len(written) : joint.n_forward]
     backward = None
     if loss is not None:
-        gradients = {str(o): i for o, i in zip(outputs[joint.n_forward :], joint.boundary.differentiated, strict=True)}
+        gradients = {
+            str(o): i
+            for o, i in zip(outputs[joint.n_forward :], joint.boundary.differentiated, strict=True)
+        }
         backward = BackwardSignature(
             {o: owners[i] for o, i in gradients.items() if i < n_params},
             {o: owners[i] for o, i in gradients.items() if i >= n_params},
@@ -299,20 +343,39 @@ def aot_export_joint_simple(
     ``args`` are tensors and constants, and ``func`` returns a tuple or a list of such. ``RuntimeError`` for anything else, for a write to
     an argument, and for a result that shares memory with an argument.
     """
-    if not isinstance(args, (tuple, list)) or not all(pytree.tree_structure(a).is_leaf() for a in args):
-        raise RuntimeError("aot_export_joint_simple requires a flat tuple of inputs; take pytrees apart in func")
+    if not isinstance(args, (tuple, list)) or not all(
+        pytree.tree_structure(a).is_leaf() for a in args
+    ):
+        raise RuntimeError(
+            "aot_export_joint_simple requires a flat tuple of inputs; take pytrees apart in func"
+        )
     names = [f"input {i}" for i in range(len(args))]
     wanted = [trace_joint and isinstance(t, torch.Tensor) and t.requires_grad for t in args]
     mode = fake_mode_of(args)
     abstraction = None if mode is None else Given(mode)
     options: dict[str, Any] = {"decompositions": decompositions, "abstraction": abstraction}
-    joint = captured(func, args, names, wanted=wanted, generators=generators_in(reads_of(func, args, {}, ())), **options)
+    joint = captured(
+        func,
+        args,
+        names,
+        wanted=wanted,
+        generators=generators_in(reads_of(func, args, {}, ())),
+        **options,
+    )
     if joint.boundary.written:
         changed = ", ".join(names[i] for i in joint.boundary.written)
-        raise RuntimeError(f"aot_export_joint_simple does not support input mutations. func writes to {changed}; write to a copy.")
+        raise RuntimeError(
+            f"aot_export_joint_simple does not support input mutations. func writes to {changed}; write to a copy."
+        )
     spec = joint.out_spec
-    if spec.is_leaf() or spec.type not in (tuple, list) or not all(child.is_leaf() for child in spec.children()):
-        raise RuntimeError(f"aot_export_joint_simple requires outputs to be a single list or tuple of tensors. func returns {spec}")
+    if (
+        spec.is_leaf()
+        or spec.type not in (tuple, list)
+        or not all(child.is_leaf() for child in spec.children())
+    ):
+        raise RuntimeError(
+            f"aot_export_joint_simple requires outputs to be a single list or tuple of tensors. func returns {spec}"
+        )
     _refuse_results_that_alias(joint, names)
     if any(wanted):
         return _restructured(joint, len(args))
@@ -322,11 +385,15 @@ def aot_export_joint_simple(
 
 
 def _refuse_results_that_alias(joint: Joint, names: Sequence[str]) -> None:
-    inputs = {n: i for i, n in enumerate(n for n in joint.module.graph.nodes if n.op == "placeholder")}
+    inputs = {
+        n: i for i, n in enumerate(n for n in joint.module.graph.nodes if n.op == "placeholder")
+    }
     results: Any = joint.module.graph.output_node().args[0]
     for number, r in enumerate(results[: joint.n_forward]):
         n = r
-        while isinstance(n, fx.Node) and n.op == "call_function" and n.all_input_nodes and _is_view(n):
+        while (
+            isinstance(n, fx.Node) and n.op == "call_function" and n.all_input_nodes and _is_view(n)
+        ):
             n = n.all_input_nodes[0]
         if n in inputs:
             raise RuntimeError(

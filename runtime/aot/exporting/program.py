@@ -54,7 +54,9 @@ class Exported(ExportedProgram):
                 return  # torch refuses it
             for i, (x, example) in enumerate(zip(leaves, examples, strict=True)):
                 if not isinstance(example, torch.Tensor) and type(x) is not type(example):
-                    raise RuntimeError(f"argument {i} was {example!r} at export and is a constant of the program; got {x!r}")
+                    raise RuntimeError(
+                        f"argument {i} was {example!r} at export and is a constant of the program; got {x!r}"
+                    )
 
         module.register_forward_pre_hook(check, with_kwargs=True)
         return module
@@ -91,18 +93,30 @@ def export(
     kwargs = dict(kwargs or {})
     given = _Given(f, [*args], kwargs)
     if output_loss_index is not None and not isinstance(f, torch.nn.Module):
-        raise TypeError("a program of training is exported from a module, whose parameters have the gradients")
+        raise TypeError(
+            "a program of training is exported from a module, whose parameters have the gradients"
+        )
     if dynamic:
         dynamic_shapes = [_all_automatic(x) for x in (*args, *kwargs.values())]
     loss = None if output_loss_index is None else Loss(output_loss_index)
-    wanted = [loss is not None and isinstance(x, torch.Tensor) and x.requires_grad for x in given.leaves]
+    wanted = [
+        loss is not None and isinstance(x, torch.Tensor) and x.requires_grad for x in given.leaves
+    ]
     sizes = None
     if dynamic_shapes is not None:
         specs = [*({} for _ in given.state), *specs_of(f, args, kwargs, dynamic_shapes)]
         sizes = ExportedSizes(specs, given.described)
     options: dict[str, Any] = {"decompositions": decompositions, "abstraction": sizes}
     found = generators_in(reads_of(f, args, kwargs, ()))
-    joint = captured(given.call, given.leaves, given.described, wanted=wanted, loss=loss, generators=found, **options)
+    joint = captured(
+        given.call,
+        given.leaves,
+        given.described,
+        wanted=wanted,
+        loss=loss,
+        generators=found,
+        **options,
+    )
     refuse_missing_gradients(joint, given.described)
     return _Container(joint, given, loss).program(sizes)
 
@@ -124,14 +138,21 @@ class _Given:
 
     def __init__(self, f: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> None:
         self.f = f
-        self.params: dict[str, Any] = dict(f.named_parameters()) if isinstance(f, torch.nn.Module) else {}
-        self.buffers: dict[str, Any] = dict(f.named_buffers()) if isinstance(f, torch.nn.Module) else {}
+        self.params: dict[str, Any] = (
+            dict(f.named_parameters()) if isinstance(f, torch.nn.Module) else {}
+        )
+        self.buffers: dict[str, Any] = (
+            dict(f.named_buffers()) if isinstance(f, torch.nn.Module) else {}
+        )
         self.state = {**self.params, **self.buffers}
         paths, self.in_spec = pytree.tree_flatten_with_path((tuple(args), kwargs))
         self.user = [x for _, x in paths]
         self.leaves = [*self.state.values(), *self.user]
         self.names = _names(f, [path for path, _ in paths])
-        self.described = [*(f"parameter or buffer {n!r}" for n in self.state), *(f"argument {pytree.keystr(p[1:])}" for p, _ in paths)]
+        self.described = [
+            *(f"parameter or buffer {n!r}" for n in self.state),
+            *(f"argument {pytree.keystr(p[1:])}" for p, _ in paths),
+        ]
         self.args = pytree.tree_map(plain, (tuple(args), kwargs))
 
     def call(self, *values: Any) -> Any:
@@ -145,7 +166,10 @@ class _Given:
         """Parameters and buffers under each name but the first."""
         if not isinstance(self.f, torch.nn.Module):
             return {}
-        named = (*self.f.named_parameters(remove_duplicate=False), *self.f.named_buffers(remove_duplicate=False))
+        named = (
+            *self.f.named_parameters(remove_duplicate=False),
+            *self.f.named_buffers(remove_duplicate=False),
+        )
         return {name: t for name, t in named if name not in self.state}
 
     def persistent(self, buffer: str) -> bool:
@@ -158,12 +182,16 @@ class _Given:
         if not isinstance(self.f, torch.nn.Module):
             return {}
         found: dict[int, Any] = {}
-        return {name: found.setdefault(id(t), _plain_parameter(t)) for name, t in self.f.state_dict(keep_vars=True).items()}
+        return {
+            name: found.setdefault(id(t), _plain_parameter(t))
+            for name, t in self.f.state_dict(keep_vars=True).items()
+        }
 
 
 def _plain_parameter(t: Any) -> Any:
     if isinstance(t, torch.nn.Parameter) and plain(t) is not t:
-        return make_subclass(torch.nn.Parameter, plain(t).detach(), t.requires_grad)  # torch's own constructor may make one of the session
+        # torch's own constructor may make one of the session
+        return make_subclass(torch.nn.Parameter, plain(t).detach(), t.requires_grad)
     return plain(t)
 
 
@@ -171,14 +199,24 @@ def _names(f: Callable[..., Any], paths: Sequence[pytree.KeyPath]) -> list[str]:
     """Names for the placeholders of the arguments: ``x``, and ``x_0`` for an item of ``x``."""
     called = f.forward if isinstance(f, torch.nn.Module) else f
     try:
-        known = [p.name for p in inspect.signature(called).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        known = [
+            p.name
+            for p in inspect.signature(called).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
     except (TypeError, ValueError):
         known = []
     names = []
     for path in paths:
         parts: list[Any] = [getattr(key, "idx", getattr(key, "key", key)) for key in path]
         _, first, *rest = parts
-        head = first if isinstance(first, str) else known[first] if first < len(known) else f"args_{first}"
+        head = (
+            first
+            if isinstance(first, str)
+            else known[first]
+            if first < len(known)
+            else f"args_{first}"
+        )
         names.append("_".join([head, *map(str, rest)]))
     return names
 
@@ -227,7 +265,14 @@ class _Container:
             persistent = None if parameter else given.persistent(name)
             if persistent is False:
                 self.constants[name] = plain(t)
-            specs.append(InputSpec(InputKind.PARAMETER if parameter else InputKind.BUFFER, TensorArgument(node.name), name, persistent))
+            specs.append(
+                InputSpec(
+                    InputKind.PARAMETER if parameter else InputKind.BUFFER,
+                    TensorArgument(node.name),
+                    name,
+                    persistent,
+                )
+            )
         first = next(n for n in self.graph.nodes if n not in placeholders[:n_state])
         specs += self._other_names(dict(zip(given.state, placeholders, strict=False)), first)
         specs += self._lift_constants(first)
@@ -245,12 +290,21 @@ class _Container:
             parameter = isinstance(t, torch.nn.Parameter)
             owner = next(first for first, shared in self.given.state.items() if shared is t)
             with self.graph.inserting_before(before):
-                node = self.graph.placeholder(("p_" if parameter else "b_") + name.replace(".", "_"))
+                node = self.graph.placeholder(
+                    ("p_" if parameter else "b_") + name.replace(".", "_")
+                )
             node.meta = dict(known[owner].meta)
             persistent = None if parameter else self.given.persistent(name)
             if persistent is False:
                 self.constants[name] = plain(t)
-            specs.append(InputSpec(InputKind.PARAMETER if parameter else InputKind.BUFFER, TensorArgument(node.name), name, persistent))
+            specs.append(
+                InputSpec(
+                    InputKind.PARAMETER if parameter else InputKind.BUFFER,
+                    TensorArgument(node.name),
+                    name,
+                    persistent,
+                )
+            )
         return specs
 
     def _rename(self, node: fx.Node, name: str) -> None:
@@ -289,7 +343,11 @@ class _Container:
                 strides = list(x.stride()) if _takes_memory_as_it_lies(node) else None
                 with self.graph.inserting_before(first):
                     options: dict[str, Any] = {"device": x.device, "layout": x.layout}
-                    self.graph.call_function(aten._assert_tensor_metadata.default, (node, None, strides, x.dtype), options)
+                    self.graph.call_function(
+                        aten._assert_tensor_metadata.default,
+                        (node, None, strides, x.dtype),
+                        options,
+                    )
 
     def _outputs(self, placeholders: Sequence[fx.Node]) -> list[OutputSpec]:
         joint, given = self.joint, self.given
@@ -301,12 +359,26 @@ class _Container:
         specs = []
         for r, i in zip(results, joint.boundary.written, strict=False):
             kind = OutputKind.PARAMETER_MUTATION if i < n_params else OutputKind.BUFFER_MUTATION
-            specs.append(OutputSpec(kind if i < n_state else OutputKind.USER_INPUT_MUTATION, _argument(r), owners[i]))
+            specs.append(
+                OutputSpec(
+                    kind if i < n_state else OutputKind.USER_INPUT_MUTATION, _argument(r), owners[i]
+                )
+            )
         loss = None if self.loss is None else leaf_of(joint.out_spec, self.loss.number)
         for number, r in enumerate(results[len(specs) : joint.n_forward]):
-            specs.append(OutputSpec(OutputKind.LOSS_OUTPUT if number == loss else OutputKind.USER_OUTPUT, _argument(r), None))
+            specs.append(
+                OutputSpec(
+                    OutputKind.LOSS_OUTPUT if number == loss else OutputKind.USER_OUTPUT,
+                    _argument(r),
+                    None,
+                )
+            )
         for r, i in zip(results[joint.n_forward :], joint.boundary.differentiated, strict=True):
-            kind = OutputKind.GRADIENT_TO_PARAMETER if i < n_params else OutputKind.GRADIENT_TO_USER_INPUT
+            kind = (
+                OutputKind.GRADIENT_TO_PARAMETER
+                if i < n_params
+                else OutputKind.GRADIENT_TO_USER_INPUT
+            )
             specs.append(OutputSpec(kind, _argument(r), owners[i]))
         return specs
 
@@ -325,7 +397,9 @@ def _argument(r: Any) -> ArgumentSpec:
     value = r.meta.get("val")
     if isinstance(value, torch.Tensor):
         return TensorArgument(r.name)
-    return SymIntArgument(r.name) if isinstance(value, SYMBOLIC) else ConstantArgument(r.name, value)
+    return (
+        SymIntArgument(r.name) if isinstance(value, SYMBOLIC) else ConstantArgument(r.name, value)
+    )
 
 
 def _describe_sizes(graph: fx.Graph) -> None:
@@ -333,7 +407,11 @@ def _describe_sizes(graph: fx.Graph) -> None:
     for node in graph.nodes:
         if node.op == "call_function" and "val" not in node.meta:
             values = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-            node.meta["val"] = node.target(*values[0], **values[1]) if not isinstance(node.target, torch._ops.OpOverload) else None
+            node.meta["val"] = (
+                node.target(*values[0], **values[1])
+                if not isinstance(node.target, torch._ops.OpOverload)
+                else None
+            )
 
 
 def _takes_memory_as_it_lies(node: fx.Node) -> bool:
@@ -342,7 +420,9 @@ def _takes_memory_as_it_lies(node: fx.Node) -> bool:
         func: Any = user.target
         if func in (aten.as_strided.default, aten.as_strided_scatter.default):
             return True
-        is_view = isinstance(func, torch._ops.OpOverload) and any(a.alias_info is not None for a in func._schema.arguments)
+        is_view = isinstance(func, torch._ops.OpOverload) and any(
+            a.alias_info is not None for a in func._schema.arguments
+        )
         if is_view and _takes_memory_as_it_lies(user):
             return True
     return False

@@ -50,11 +50,14 @@ class Jit:
     source = staticmethod(source)
 
     @overload
-    def __call__(self, f: torch.nn.Module, **options: Unpack[_Keywords]) -> JittedModule: ...  # type: ignore[overload-overlap]  # it is callable
+    # it is callable
+    def __call__(self, f: torch.nn.Module, **options: Unpack[_Keywords]) -> JittedModule: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, f: Callable[..., Any], **options: Unpack[_Keywords]) -> Jitted: ...
     @overload
-    def __call__(self, f: None = None, **options: Unpack[_Keywords]) -> Callable[[Callable[..., Any]], Jitted]: ...
+    def __call__(
+        self, f: None = None, **options: Unpack[_Keywords]
+    ) -> Callable[[Callable[..., Any]], Jitted]: ...
 
     def __call__(
         self,

@@ -23,7 +23,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ...func.provenance import here
 from ..capture.reads import MISSING
 
-Number = tuple[int, str, int | None]  # where a number is: the id of a group, its name, and its position if that is a tuple
+# where a number is: the id of a group, its name, and its position if that is a tuple
+Number = tuple[int, str, int | None]
 
 _OF_SCHEDULERS = (lr_scheduler.__file__, swa_utils.__file__)
 
@@ -52,7 +53,10 @@ class Kinds:
     def floats(self) -> bool:
         """Whether there are ``float`` or tuples of them in all places."""
         found = [group.get(name) for group, name in self._places]
-        return all(type(x) is float or (type(x) is tuple and all(type(y) is float for y in x)) for x in found)
+        return all(
+            type(x) is float or (type(x) is tuple and all(type(y) is float for y in x))
+            for x in found
+        )
 
 
 class Numbers:
@@ -70,15 +74,23 @@ class Numbers:
         several = type(value) is tuple and value and all(type(x) is float for x in value)
         if type(value) is not float and not several:
             return []
-        numbers = {(id(group), name, at): x for at, x in (enumerate(value) if several else ((None, value),))}
+        numbers = {
+            (id(group), name, at): x
+            for at, x in (enumerate(value) if several else ((None, value),))
+        }
         self._held.append(group)
-        changed = [name == "lr" or key in self.cells or self._first.setdefault(key, x) != x for key, x in numbers.items()]
+        changed = [
+            name == "lr" or key in self.cells or self._first.setdefault(key, x) != x
+            for key, x in numbers.items()
+        ]
         if not any(changed) or not self.fixed.isdisjoint(numbers):
             return []
         for key, x in numbers.items():
             if key not in self.cells:
                 with _disable_current_modes():
-                    self.cells[key] = Cell(group, name, key[2], torch.tensor(x, dtype=torch.float64, device="cpu"))
+                    self.cells[key] = Cell(
+                        group, name, key[2], torch.tensor(x, dtype=torch.float64, device="cpu")
+                    )
         return [self.cells[key] for key in numbers]
 
 
@@ -88,7 +100,9 @@ class Group(dict[str, Any]):
     ``cells``: those that it has read. ``asked``: the names that it has read, and ``assigned``: to which it has assigned something.
     """
 
-    def __init__(self, group: dict[str, Any], numbers: Numbers, number: Callable[[Cell], Any]) -> None:
+    def __init__(
+        self, group: dict[str, Any], numbers: Numbers, number: Callable[[Cell], Any]
+    ) -> None:
         super().__init__(group)
         self.group = group
         self.cells: list[Cell] = []
@@ -126,7 +140,8 @@ class Group(dict[str, Any]):
         self.assigned.add(name)
         super().__setitem__(name, value)
 
-    def __iter__(self) -> Iterator[str]:  # with this `dict(group)` and `**group` ask for the items by name
+    # with this `dict(group)` and `**group` ask for the items by name
+    def __iter__(self) -> Iterator[str]:
         return super().__iter__()
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -153,17 +168,29 @@ class Group(dict[str, Any]):
         """Names and values that the graph keeps."""
         opened = {cell.name for cell in self.cells}
         kept = (*self.asked, *(n for n in self.group if n not in self.assigned))
-        return [(name, self.group.get(name, MISSING)) for name in dict.fromkeys(kept) if name not in opened]
+        return [
+            (name, self.group.get(name, MISSING))
+            for name in dict.fromkeys(kept)
+            if name not in opened
+        ]
 
     def changes(self) -> dict[str, Any]:
         """What the program has assigned, by name. ``RuntimeError`` for what a call would not do."""
         where = "of a group of an optimizer"
         if any(name not in self for name in self.group):
-            raise RuntimeError(f"the program deletes an item {where}. Do that outside of the jitted function.")
+            raise RuntimeError(
+                f"the program deletes an item {where}. Do that outside of the jitted function."
+            )
         kept = super().__getitem__("params")
-        if kept is not self.group["params"] or [id(p) for p in kept] != [id(p) for p in self.parameters]:
-            raise RuntimeError(f"the program changes the parameters {where}. Do that outside of the jitted function.")
-        return {name: super(Group, self).__getitem__(name) for name in self if name in self.assigned}
+        if kept is not self.group["params"] or [id(p) for p in kept] != [
+            id(p) for p in self.parameters
+        ]:
+            raise RuntimeError(
+                f"the program changes the parameters {where}. Do that outside of the jitted function."
+            )
+        return {
+            name: super(Group, self).__getitem__(name) for name in self if name in self.assigned
+        }
 
 
 def _refuse_scheduler() -> None:

@@ -42,15 +42,25 @@ class Options:
         if dynamic not in (None, True, False):
             raise ValueError(f"dynamic={dynamic!r}; it is None, True or False")
         if not callable(compiler) and compiler not in _COMPILERS:
-            raise ValueError(f"compiler={compiler!r}; it is {', '.join(map(repr, _COMPILERS))}, or a function of a GraphModule and inputs")
+            raise ValueError(
+                f"compiler={compiler!r}; it is {', '.join(map(repr, _COMPILERS))}, or a function of a GraphModule and inputs"
+            )
         if on_break not in _ON_BREAK:
-            raise ValueError(f"on_break={on_break!r}; it is one of {', '.join(map(repr, _ON_BREAK))}")
+            raise ValueError(
+                f"on_break={on_break!r}; it is one of {', '.join(map(repr, _ON_BREAK))}"
+            )
         self.dynamic = dynamic
         self.compiler: Compiler = compiler if callable(compiler) else _COMPILERS[compiler]
-        self.static_argnums = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
-        self.static_argnames = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+        self.static_argnums = (
+            (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+        )
+        self.static_argnames = (
+            (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+        )
         self.on_break = on_break
-        self.donate: tuple[int | str, ...] = (donate,) if isinstance(donate, (int, str)) else tuple(donate)
+        self.donate: tuple[int | str, ...] = (
+            (donate,) if isinstance(donate, (int, str)) else tuple(donate)
+        )
 
     def captures(self, f: Callable[..., Any]) -> tuple[Captures, Callable[..., Any]]:
         """What finds the programs of ``f``, and the function that runs them."""
@@ -78,7 +88,8 @@ class Jitted:
 
     def __init__(self, f: Callable[..., Any], options: Options) -> None:
         functools.update_wrapper(self, f, updated=())
-        self.__name__ = getattr(f, "__name__", type(f).__name__)  # a module has none, nor has a partial function
+        # a module has none, nor has a partial function
+        self.__name__ = getattr(f, "__name__", type(f).__name__)
         self.options = options
         self._run: Callable[..., Any]
         self._captures: dict[Any, Captures] = {}  # by the static arguments
@@ -86,14 +97,26 @@ class Jitted:
         self._lock = threading.Lock()
         names = _parameters(f)
         numbers = {names[i] for i in options.static_argnums if -len(names) <= i < len(names)}
-        for keyword, positions in (("static_argnums", options.static_argnums), ("donate", options.donate)):
-            outside = [i for i in positions if isinstance(i, int) and not -len(names) <= i < len(names)]
+        for keyword, positions in (
+            ("static_argnums", options.static_argnums),
+            ("donate", options.donate),
+        ):
+            outside = [
+                i for i in positions if isinstance(i, int) and not -len(names) <= i < len(names)
+            ]
             if names and outside:
-                raise ValueError(f"{keyword}={outside[0]}, but {self.__name__} takes {len(names)} positional arguments")
-        for keyword, given in (("static_argnames", options.static_argnames), ("donate", options.donate)):
+                raise ValueError(
+                    f"{keyword}={outside[0]}, but {self.__name__} takes {len(names)} positional arguments"
+                )
+        for keyword, given in (
+            ("static_argnames", options.static_argnames),
+            ("donate", options.donate),
+        ):
             unknown = [name for name in given if isinstance(name, str) and not _takes(f, name)]
             if unknown:
-                raise ValueError(f"{keyword}={unknown[0]!r}, but {self.__name__} takes no such argument")
+                raise ValueError(
+                    f"{keyword}={unknown[0]!r}, but {self.__name__} takes no such argument"
+                )
         self._static_names = {*numbers, *options.static_argnames}
         self._names = names
         if not self._static_names:
@@ -115,7 +138,9 @@ class Jitted:
         return self if owner is None else MethodType(self, owner)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(f"{self.__name__} is jitted, and its programs are of this process. Pickle the function itself, and jit it again")
+        raise TypeError(
+            f"{self.__name__} is jitted, and its programs are of this process. Pickle the function itself, and jit it again"
+        )
 
     def __repr__(self) -> str:
         return f"<jitted {self.__name__}, {sum(len(c.captured) for c in self._captures.values())} programs>"
@@ -139,13 +164,19 @@ class Jitted:
             key = tuple((name, type(x), x) for name, x in sorted(static.items()))
             run = self._runs.get(key)
         except TypeError as e:
-            raise TypeError(f"a static argument of {self.__name__} is compared and so must be hashable: {e}") from e
+            raise TypeError(
+                f"a static argument of {self.__name__} is compared and so must be hashable: {e}"
+            ) from e
         if run is None:
             with self._lock:
                 if key not in self._runs:
-                    self._captures[key], self._runs[key] = self.options.captures(_partial(self.__wrapped__, self._names, static))
+                    self._captures[key], self._runs[key] = self.options.captures(
+                        _partial(self.__wrapped__, self._names, static)
+                    )
                 run = self._runs[key]
-        rest = [x for i, x in enumerate(args) if i >= len(self._names) or self._names[i] not in named]
+        rest = [
+            x for i, x in enumerate(args) if i >= len(self._names) or self._names[i] not in named
+        ]
         return run(*rest, **{name: x for name, x in kwargs.items() if name not in named})
 
     __wrapped__: Callable[..., Any]
@@ -181,7 +212,9 @@ def _takes(f: Callable[..., Any], name: str) -> bool:
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-def _partial(f: Callable[..., Any], names: Sequence[str], static: dict[str, Any]) -> Callable[..., Any]:
+def _partial(
+    f: Callable[..., Any], names: Sequence[str], static: dict[str, Any]
+) -> Callable[..., Any]:
     """``f`` without the parameters in ``static``, which have these values. ``names``: of its positional parameters."""
     free = [name for name in names if name not in static]
 
@@ -205,7 +238,11 @@ def _or_eager(f: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., A
         except Break as broken:
             if not told:
                 told.append(str(broken))
-                warnings.warn(f"a call cannot be captured, so that it runs eagerly: {broken}", UserWarning, stacklevel=3)
+                warnings.warn(
+                    f"a call cannot be captured, so that it runs eagerly: {broken}",
+                    UserWarning,
+                    stacklevel=3,
+                )
         return f(*args, **kwargs)
 
     return call

@@ -23,7 +23,9 @@ class Known:
     Not all that captures before have known: another thread may step its optimizer now."""
 
     def __init__(self, others: Known | None = None) -> None:
-        self.optimizers: WeakSet[Optimizer] = WeakSet() if others is None else others.optimizers.copy()
+        self.optimizers: WeakSet[Optimizer] = (
+            WeakSet() if others is None else others.optimizers.copy()
+        )
         self.schedulers: WeakSet[LRScheduler] = WeakSet()
         self.scalers: WeakSet[GradScaler] = WeakSet() if others is None else others.scalers.copy()
 
@@ -31,7 +33,8 @@ class Known:
         """Add those among ``objects``, and those that these hold."""
         seen: dict[int, Any] = {}  # holds the objects, so that their ids stay theirs
         found = list(objects)
-        for _ in range(_DEPTH + 1):  # the nearest first: what is met twice is looked into from there
+        # the nearest first: what is met twice is looked into from there
+        for _ in range(_DEPTH + 1):
             new = {id(x): x for x in found if id(x) not in seen}
             seen |= new
             for x in new.values():

@@ -67,7 +67,9 @@ class Watched:
         self.groups_before = [dict(g) for g in self.groups]
         self.seen = [Group(group, optimizers.numbers, optimizers.number) for group in self.groups]
         self.state = optimizer.state
-        self.state_before = {p: dict(s) if isinstance(s, dict) else s for p, s in self.state.items()}
+        self.state_before = {
+            p: dict(s) if isinstance(s, dict) else s for p, s in self.state.items()
+        }
         self.own_state = dict(self.state)
         self.groups[:] = self.seen
 
@@ -78,7 +80,11 @@ class Watched:
     @property
     def used(self) -> bool:
         """Whether the program has used more of it than the gradients of its parameters."""
-        return self.stepped or any(g.assigned or g.asked - {"params"} for g in self.seen) or not self._state_holds()
+        return (
+            self.stepped
+            or any(g.assigned or g.asked - {"params"} for g in self.seen)
+            or not self._state_holds()
+        )
 
     def restore(self, failed: bool) -> None:
         if failed:  # in the middle of a step, which sets attributes and deletes them
@@ -107,18 +113,31 @@ class Watched:
         """Items of the groups, by id and name, that the graph does not keep: each call reads them, or assigns to them first. And the
         groups as a whole, since :meth:`reads` has what is kept."""
         kept = [{name for name, _ in seen.constants()} for seen in self.seen]
-        items = [(id(seen.group), n) for seen, names in zip(self.seen, kept, strict=True) for n in seen.group if n not in names]
+        items = [
+            (id(seen.group), n)
+            for seen, names in zip(self.seen, kept, strict=True)
+            for n in seen.group
+            if n not in names
+        ]
         return [*items, *((id(seen.group), WHOLE) for seen in self.seen)]
 
     def _state_holds(self) -> bool:
         state = self.optimizer.state
-        return list(map(id, state)) == list(map(id, self.own_state)) and all(same(state[p], s) for p, s in self.state_before.items())
+        return list(map(id, state)) == list(map(id, self.own_state)) and all(
+            same(state[p], s) for p, s in self.state_before.items()
+        )
 
     def refuse_replaced(self) -> None:
         """Refuse groups that are added, and state that is loaded."""
         groups = self.optimizer.param_groups
-        if groups is not self.groups or self.optimizer.state is not self.state or list(map(id, groups)) != list(map(id, self.seen)):
-            raise RuntimeError(f"the program adds a group to its {self.name}, or loads its state. Do that outside of the jitted function.")
+        if (
+            groups is not self.groups
+            or self.optimizer.state is not self.state
+            or list(map(id, groups)) != list(map(id, self.seen))
+        ):
+            raise RuntimeError(
+                f"the program adds a group to its {self.name}, or loads its state. Do that outside of the jitted function."
+            )
         for seen in self.seen:
             seen.changes()
         if not all(map(same, self.own_groups, self.groups_before)):
@@ -128,7 +147,11 @@ class Watched:
 
     def assigned(self) -> list[tuple[Assigned, Any]]:
         """The numbers that the program assigns to items of groups."""
-        found = [(Assigned(own, name), x) for own, g in zip(self.own_groups, self.seen, strict=True) for name, x in g.changes().items()]
+        found = [
+            (Assigned(own, name), x)
+            for own, g in zip(self.own_groups, self.seen, strict=True)
+            for name, x in g.changes().items()
+        ]
         for place, x in found:
             if isinstance(x, torch.Tensor):
                 raise RuntimeError(
@@ -144,7 +167,9 @@ class Watched:
         for p, s in state.items():
             old = self.state_before.get(p, {})
             if not isinstance(s, dict):
-                raise RuntimeError(f"the state of {self.name} has a {type(s).__name__} for a parameter, and no dictionary")
+                raise RuntimeError(
+                    f"the state of {self.name} has a {type(s).__name__} for a parameter, and no dictionary"
+                )
             for name, x in s.items():
                 if isinstance(x, Value) and x._level.number:
                     found.append((StatePlace(self.optimizer, p, name), x))
@@ -153,8 +178,14 @@ class Watched:
                         f"the program, or its {self.name}, keeps {name!r}, a {type(x).__name__}, in the optimizer's state, and changes it. "
                         "A graph would not do that. Keep it as a tensor, and change it in place."
                     )
-        if any(p not in state or not set(old) <= set(state[p]) for p, old in self.state_before.items() if isinstance(old, dict)):
-            raise RuntimeError(f"the program drops state of its {self.name}. Do that outside of the jitted function.")
+        if any(
+            p not in state or not set(old) <= set(state[p])
+            for p, old in self.state_before.items()
+            if isinstance(old, dict)
+        ):
+            raise RuntimeError(
+                f"the program drops state of its {self.name}. Do that outside of the jitted function."
+            )
         return found
 
     def reads(self) -> list[Read]:

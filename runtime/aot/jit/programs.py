@@ -45,25 +45,35 @@ class Captures:
         if self.any is not None:
             self.any.recent = self.recent
         self.breaks = breaks
-        self.captured: deque[Captured] = deque(maxlen=Programs.LIMIT)  # as many as there are programs: what is told holds no others
+        # as many as there are programs: what is told holds no others
+        self.captured: deque[Captured] = deque(maxlen=Programs.LIMIT)
         self.refused: deque[str] = deque(maxlen=Programs.LIMIT)
-        self._seen: dict[Kind, Kind] = {}  # the kinds of calls, without sizes, that have a program: the first one's kind with sizes
+        # the kinds of calls, without sizes, that have a program: the first one's kind with sizes
+        self._seen: dict[Kind, Kind] = {}
         self._bound: set[Kind] = set()  # those whose programs have no graph for any sizes
-        self._broken: dict[Kind, str] = {}  # texts: an exception would hold the arguments of its call
+        # texts: an exception would hold the arguments of its call
+        self._broken: dict[Kind, str] = {}
         self._lock = threading.RLock()
 
-    def find(self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call) -> tuple[CompiledProgram, Call]:
+    def find(
+        self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call
+    ) -> tuple[CompiledProgram, Call]:
         """As :meth:`Programs.find`."""
         with self._lock:
             known = self.fixed.known(around, given, entered)
             if known is not None or self.any is None:
                 return known or self._captured(self.fixed, around, spec, given, entered)
             of_any_size = dataclasses.replace(
-                entered, kinds=[_without_sizes(x, kind) for x, kind in zip(entered.plain, entered.kinds, strict=True)]
+                entered,
+                kinds=[
+                    _without_sizes(x, kind)
+                    for x, kind in zip(entered.plain, entered.kinds, strict=True)
+                ],
             )
             kind = (*around, *of_any_size.kinds)
             first = self._seen.get(kind)
-            if first is None or kind in self._bound or first == (*around, *entered.kinds):  # no size has changed
+            # no size has changed
+            if first is None or kind in self._bound or first == (*around, *entered.kinds):
                 found = self._captured(self.fixed, around, spec, given, entered)
                 self._seen.setdefault(kind, (*around, *entered.kinds))
                 return found
@@ -75,7 +85,12 @@ class Captures:
                 return self._captured(self.fixed, around, spec, given, entered)
 
     def _captured(
-        self, programs: Programs, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call
+        self,
+        programs: Programs,
+        around: Kind,
+        spec: pytree.TreeSpec | None,
+        given: Sequence[object],
+        entered: Call,
     ) -> tuple[CompiledProgram, Call]:
         arguments = tuple(map(described, entered.plain))
         why = self._why(around, arguments)
@@ -100,15 +115,24 @@ class Captures:
             return "the first call"
         last = self.captured[-1]
         moved = [read for read in last.reads if not read.holds()]
-        changed = [f"{read} is {described(read.current())}, was {described(read.value)}" for read in moved[:_TOLD]]
+        changed = [
+            f"{read} is {described(read.current())}, was {described(read.value)}"
+            for read in moved[:_TOLD]
+        ]
         changed += [f"{len(moved) - _TOLD} more"] * (len(moved) > _TOLD)
         if len(arguments) != len(last.arguments):
             changed.append(f"{len(arguments)} arguments, were {len(last.arguments)}")
         else:
             pairs = enumerate(zip(arguments, last.arguments, strict=True))
-            changed += [f"argument {i} is {now}, was {before}" for i, (now, before) in pairs if now != before]
+            changed += [
+                f"argument {i} is {now}, was {before}"
+                for i, (now, before) in pairs
+                if now != before
+            ]
         if around != last.around:
-            changed.append("other modes: of grad, of autocast, of a module, or another structure of the arguments")
+            changed.append(
+                "other modes: of grad, of autocast, of a module, or another structure of the arguments"
+            )
         return "; ".join(changed) or "none of the programs before takes the call"
 
 
@@ -123,7 +147,9 @@ def described(x: object) -> str:
         return str(x)
     if isinstance(x, torch.Tensor):
         return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
-    return repr(x) if isinstance(x, (bool, int, float, complex, str, type(None))) else type(x).__name__
+    return (
+        repr(x) if isinstance(x, (bool, int, float, complex, str, type(None))) else type(x).__name__
+    )
 
 
 def _without_sizes(x: object, kind: Kind) -> Kind:

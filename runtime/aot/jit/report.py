@@ -29,11 +29,24 @@ class Report:
         rows = [("program", "sizes", "ops", "arguments", "captured because of")]
         for i, c in enumerate(self.programs):
             number = sum(n.op == "call_function" for n in c.program.joint.traced.graph.nodes)
-            rows.append((str(i), "any" if c.dynamic else "fixed", str(number), ", ".join(c.arguments), c.why))
+            rows.append(
+                (
+                    str(i),
+                    "any" if c.dynamic else "fixed",
+                    str(number),
+                    ", ".join(c.arguments),
+                    c.why,
+                )
+            )
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
         lines += [f"refused {text}" for text in self.refused]
-        return "\n".join([f"{self.name}: {len(self.programs)} program{'s' * (len(self.programs) != 1)}", *lines])
+        return "\n".join(
+            [f"{self.name}: {len(self.programs)} program{'s' * (len(self.programs) != 1)}", *lines]
+        )
 
 
 def explain(f: Any) -> Report:
@@ -47,13 +60,20 @@ def explain(f: Any) -> Report:
     [(False, 'the first call'), (True, 'argument 0 is float32[4], was float32[3]')]
     """
     jitted = _jitted(f)
-    return Report(getattr(jitted, "__name__", type(jitted.__wrapped__).__name__), tuple(jitted.captured), tuple(jitted.refused))
+    return Report(
+        getattr(jitted, "__name__", type(jitted.__wrapped__).__name__),
+        tuple(jitted.captured),
+        tuple(jitted.refused),
+    )
 
 
 def source(f: Any) -> str:
     """The programs of ``f`` as Python functions, in the order of their captures. A comment above the calls names the user's line that makes
     them. A program with gradients is shown as one function: the results, then the gradients. ``TypeError`` if ``f`` is not jitted."""
-    return "\n\n".join(_text(f"program_{i}", c.program.joint.traced.graph) for i, c in enumerate(_jitted(f).captured))
+    return "\n\n".join(
+        _text(f"program_{i}", c.program.joint.traced.graph)
+        for i, c in enumerate(_jitted(f).captured)
+    )
 
 
 def _jitted(f: Any) -> Jitted:
@@ -74,8 +94,14 @@ def _text(name: str, graph: fx.Graph) -> str:
         if n.op == "get_attr":
             lines.append(f"    {n.name} = self.{n.target}")
         elif n.op == "call_function":
-            given = [_spelled(a) for a in n.args] + [f"{k}={_spelled(a)}" for k, a in n.kwargs.items()]
-            func = f"torch.ops.{n.target}" if hasattr(n.target, "overloadpacket") else getattr(n.target, "__name__", str(n.target))
+            given = [_spelled(a) for a in n.args] + [
+                f"{k}={_spelled(a)}" for k, a in n.kwargs.items()
+            ]
+            func = (
+                f"torch.ops.{n.target}"
+                if hasattr(n.target, "overloadpacket")
+                else getattr(n.target, "__name__", str(n.target))
+            )
             lines.append(f"    {n.name} = {func}({', '.join(given)})")
         elif n.op == "output":
             lines.append(f"    return {_spelled(n.args[0])}")

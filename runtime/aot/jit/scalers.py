@@ -50,7 +50,9 @@ class Scalers:
     def __enter__(self) -> Scalers:
         for scaler, _ in self.known:
             states: Any = scaler._per_optimizer_states
-            scaler._per_optimizer_states = defaultdict(states.default_factory, {k: dict(x) for k, x in states.items()})
+            scaler._per_optimizer_states = defaultdict(
+                states.default_factory, {k: dict(x) for k, x in states.items()}
+            )
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
@@ -72,10 +74,16 @@ class Scalers:
                     "the program leaves a GradScaler in the middle of its work, or finds it there. A graph does not do what is left in "
                     "Python. Let one jitted function call unscale_(), step() and update()."
                 )
-            changed = [n for n, x in before.items() if n != "_per_optimizer_states" and vars(scaler).get(n) is not x]
+            changed = [
+                n
+                for n, x in before.items()
+                if n != "_per_optimizer_states" and vars(scaler).get(n) is not x
+            ]
             if changed:
                 raise RuntimeError(
                     f"the program changes {changed[0].lstrip('_')!r} of a GradScaler. Do that outside of the jitted function."
                 )
-            found += [Read(vars(scaler), n, x) for n, x in before.items() if n != "_per_optimizer_states"]
+            found += [
+                Read(vars(scaler), n, x) for n, x in before.items() if n != "_per_optimizer_states"
+            ]
         return found

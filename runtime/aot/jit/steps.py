@@ -50,7 +50,10 @@ from .known import Known
 from .optimizers import Assigned, Optimizers, StatePlace, Unknown, Watched, put
 from .scalers import Scalers, make_again
 
-_BACKWARD_HOOKS, _POST_HOOKS = attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks")
+_BACKWARD_HOOKS, _POST_HOOKS = (
+    attrgetter("_backward_hooks"),
+    attrgetter("_post_accumulate_grad_hooks"),
+)
 
 
 class _Again(BaseException):
@@ -78,7 +81,12 @@ class _Uncrossable(Node):
 def _without_history_of_torch(x: Any) -> Any:
     """``x``, what is at a place to which the program assigns. Most often the program does not compute with it, so that only a gradient that
     comes to what torch has recorded of it is an error."""
-    if not isinstance(x, torch.Tensor) or isinstance(x, Tensor) or x.grad_fn is None or not torch.is_grad_enabled():
+    if (
+        not isinstance(x, torch.Tensor)
+        or isinstance(x, Tensor)
+        or x.grad_fn is None
+        or not torch.is_grad_enabled()
+    ):
         return x
     return SESSION.wrap(x.detach(), (_Uncrossable(SESSION, (), ((x.shape, x.dtype),)), 0))
 
@@ -144,7 +152,11 @@ class _Leaves:
     def hooked(self) -> bool:
         """Whether one of them has hooks, which the graph would not call."""
         plain = self._plain  # asked at each call, of each parameter
-        return any(map(_BACKWARD_HOOKS, plain)) or any(map(_POST_HOOKS, plain)) or any(map(hooked, self._others))
+        return (
+            any(map(_BACKWARD_HOOKS, plain))
+            or any(map(_POST_HOOKS, plain))
+            or any(map(hooked, self._others))
+        )
 
 
 class _Side:
@@ -224,7 +236,9 @@ class Steps:
                     break
                 self.sides = [side, *(s for s in self.sides if s is not side)]
                 return result
-        raise RuntimeError("a branch in an optimizer or gradient scaler takes another side whenever it is run")
+        raise RuntimeError(
+            "a branch in an optimizer or gradient scaler takes another side whenever it is run"
+        )
 
     def _undraw(self) -> None:
         if _DRAWS.before is not None:
@@ -234,7 +248,9 @@ class Steps:
         flat = opened.flatten((args, kwargs))[0] if any(type(x) is int for x in self.asked) else ()
         leaves = [flat[x] if type(x) is int else x for x in self.asked]
         gradients = [x._grad if isinstance(x, Tensor) else x.grad for x in leaves]
-        return _Entry(gradients, [_without_history_of_torch(place.current()) for place in self.places])
+        return _Entry(
+            gradients, [_without_history_of_torch(place.current()) for place in self.places]
+        )
 
     def _captured(self, args: Any, kwargs: Any) -> Any:
         """A run of ``f`` under capture, without its effects. In a transform, or in another function that is captured, ``f`` itself runs."""
@@ -244,7 +260,10 @@ class Steps:
         values: Sequence[Any] = ()
         self._offset = len(opened.flatten([x for x in args if isinstance(x, (_Entry, _Side))])[0])
         if args and isinstance(args[0], _Entry):
-            given = {x if type(x) is int else id(x): g for x, g in zip(self.asked, args[0].gradients, strict=True)}
+            given = {
+                x if type(x) is int else id(x): g
+                for x, g in zip(self.asked, args[0].gradients, strict=True)
+            }
             values, args = args[0].values, args[1:]
         if args and isinstance(args[0], _Side):
             args = args[1:]
@@ -285,7 +304,10 @@ class Steps:
                 raise _Again
             scaler = scalers.made or optimizers.scaler
             used = [] if scaler is not None else optimizers.used
-            made, assigned = [x for w in used for x in w.made()], [x for w in used for x in w.assigned()]
+            made, assigned = (
+                [x for w in used for x in w.made()],
+                [x for w in used for x in w.assigned()],
+            )
             changed, of_scalers = gradients.changed, [] if scaler is not None else scalers.reads()
         if scaler is not None:
             tensors = [t for t in arguments if isinstance(t, torch.Tensor)]
@@ -300,7 +322,9 @@ class Steps:
         if new:
             self.places += new
             raise _Again
-        return self._outcome((result, held.left), gradients, changed, used, made, assigned, of_scalers)
+        return self._outcome(
+            (result, held.left), gradients, changed, used, made, assigned, of_scalers
+        )
 
     def _know(self, optimizer: ref[Optimizer]) -> bool:
         """Remember an optimizer for captures to come. False for one that only the program has had, and has made."""
@@ -329,7 +353,9 @@ class Steps:
                 "the program calls retain_grad() of a tensor that it returns. Call it of the result, or return the gradient."
             )
         if not (changed or gradients.used or gradients.frozen or used or self.places):
-            self._beside = Beside(of_scalers, partial(self._beginning, (), (), ()) if self.donates else None)
+            self._beside = Beside(
+                of_scalers, partial(self._beginning, (), (), ()) if self.donates else None
+            )
             return result[0]
         spent = [i for i, t in enumerate(flat) if gradients.is_spent(t)]
         for i in spent:
@@ -343,15 +369,40 @@ class Steps:
         added = [x for x in gradients.added if isinstance(x, torch.Tensor)]
         cells = list({id(c): c for w in used for c in w.cells}.values())
         places = [self._offset + x for x in gradients.added if isinstance(x, int)]
-        begin = partial(self._beginning, cells, [x for x in leaves if isinstance(x, torch.Tensor)], places)
-        reads = [*of_scalers, Read(Slots(_Leaves(added)), "hooked", False), *(read for w in used for read in w.reads())]
-        carried = frozenset([*(place for w in used for place in w.carried), *(place.key for place in self.places)])
+        begin = partial(
+            self._beginning, cells, [x for x in leaves if isinstance(x, torch.Tensor)], places
+        )
+        reads = [
+            *of_scalers,
+            Read(Slots(_Leaves(added)), "hooked", False),
+            *(read for w in used for read in w.reads()),
+        ]
+        carried = frozenset(
+            [*(place for w in used for place in w.carried), *(place.key for place in self.places)]
+        )
         self._beside = Beside(reads, begin, carried)
-        effects = _Effects(leaves, [p for p, _ in made], [p for p, _ in assigned], gradients.frozen, spent, list(self.places))
-        return Outcome(pytree.tree_unflatten(flat, spec), values, [t for _, t in made], [x for _, x in assigned], effects)
+        effects = _Effects(
+            leaves,
+            [p for p, _ in made],
+            [p for p, _ in assigned],
+            gradients.frozen,
+            spent,
+            list(self.places),
+        )
+        return Outcome(
+            pytree.tree_unflatten(flat, spec),
+            values,
+            [t for _, t in made],
+            [x for _, x in assigned],
+            effects,
+        )
 
     def _beginning(
-        self, cells: Sequence[Cell], leaves: Sequence[torch.Tensor], places: Sequence[int], joint: Joint
+        self,
+        cells: Sequence[Cell],
+        leaves: Sequence[torch.Tensor],
+        places: Sequence[int],
+        joint: Joint,
     ) -> Callable[[Call], Sequence[str]] | None:
         """What a call does before the graph runs. It fills ``cells``, takes what is donated, and drops the gradients of ``leaves``, which
         it assigns afterwards. So the memory of the old ones is free for the new ones, as in eager mode. Before a graph that may be for
@@ -359,21 +410,31 @@ class Steps:
         leaves without hooks, as they get gradients."""
         nodes = joint.traced.graph.nodes
         sided = any(n.target is on_side for n in nodes)
-        draws = sided and any(torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in nodes)
+        draws = sided and any(
+            torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in nodes
+        )
         dropped = () if sided else leaves
         takes = self.donates and not sided
         if not (cells or dropped or draws or takes or places):
             return None
 
         lost = ["the donated tensors are empty"] if takes else []
-        lost += [f".grad is None of {len(dropped)} tensor{'s' * (len(dropped) != 1)}"] if dropped else []
+        lost += (
+            [f".grad is None of {len(dropped)} tensor{'s' * (len(dropped) != 1)}"]
+            if dropped
+            else []
+        )
 
         def begin(call: Call) -> Sequence[str]:
             for i in places:
                 if hooked(call.leaves[i]):
-                    raise RuntimeError(f"backward() in a jitted function reaches an argument with hooks, {HOOKS}")
+                    raise RuntimeError(
+                        f"backward() in a jitted function reaches an argument with hooks, {HOOKS}"
+                    )
                 if not call.leaves[i].is_leaf:
-                    raise RuntimeError("backward() in a jitted function reaches an argument that is no leaf. Pass its detach().")
+                    raise RuntimeError(
+                        "backward() in a jitted function reaches an argument that is no leaf. Pass its detach()."
+                    )
             for cell in cells:
                 cell.fill()
             if takes:
@@ -403,7 +464,9 @@ def _carried_out(outcome: Outcome, args: Any, kwargs: Any) -> Any:
         if type(leaf) is int:
             leaf = opened.flatten((args, kwargs))[0][leaf]
             if not leaf.is_leaf:
-                raise RuntimeError("backward() in a jitted function reaches an argument that is no leaf. Pass its detach().")
+                raise RuntimeError(
+                    "backward() in a jitted function reaches an argument that is no leaf. Pass its detach()."
+                )
         leaf.grad = g
     for t in effects.frozen:
         t.requires_grad_(False)

@@ -25,10 +25,16 @@ from ..capture.origins import ORIGIN, Kind, Origin
 
 aten = torch.ops.aten
 _SUMS = (aten.add.Tensor, aten.sub.Tensor)
-_COND, _MAP, _SCAN = torch.ops.higher_order.cond, torch.ops.higher_order.map_impl, torch.ops.higher_order.scan
+_COND, _MAP, _SCAN = (
+    torch.ops.higher_order.cond,
+    torch.ops.higher_order.map_impl,
+    torch.ops.higher_order.scan,
+)
 
 
-def without(module: fx.GraphModule, roots: Sequence[int], present: int, whole: bool) -> fx.GraphModule:
+def without(
+    module: fx.GraphModule, roots: Sequence[int], present: int, whole: bool
+) -> fx.GraphModule:
     """``module`` for a pass that has the cotangents of the roots in ``present``, as the bits of a number.
 
     ``roots``: of each of the last placeholders its root. An absent cotangent may be any tensor of its sizes, or None if its placeholder has
@@ -44,7 +50,13 @@ class _Writer:
     is not absent the one that gives its value. ``varying``: those of them that depend on a present cotangent. ``gone``: of a call with
     several results the numbers of those that are absent. ``modules``: the graphs that were written anew."""
 
-    def __init__(self, module: fx.GraphModule, root_of: Mapping[fx.Node, int], present: int, inner: bool = False) -> None:
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        root_of: Mapping[fx.Node, int],
+        present: int,
+        inner: bool = False,
+    ) -> None:
         self.module = module
         self.present = present
         self.graph = fx.Graph()
@@ -67,10 +79,17 @@ class _Writer:
                 self._enter(n)
             else:
                 self._write(n)
-        wanted = {n for n in self.kept.values() if has_effect(n)}  # a draw of a derivative that does not run is none
+        # a draw of a derivative that does not run is none
+        wanted = {n for n in self.kept.values() if has_effect(n)}
         self.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output") or n in wanted)
-        names = {str(n.target) for n in self.graph.nodes if n.op == "get_attr"} - self.modules.keys()
-        return GraphModule({**{name: operator.attrgetter(name)(self.module) for name in names}, **self.modules}, self.graph, "Partial")
+        names = {
+            str(n.target) for n in self.graph.nodes if n.op == "get_attr"
+        } - self.modules.keys()
+        return GraphModule(
+            {**{name: operator.attrgetter(name)(self.module) for name in names}, **self.modules},
+            self.graph,
+            "Partial",
+        )
 
     def _enter(self, n: fx.Node) -> None:
         self.full[n] = self.graph.node_copy(n)
@@ -101,13 +120,20 @@ class _Writer:
             return
         if absent and not (varying or own or _takes_no_elements(n)):
             return
-        self.kept[n] = self._pruned(n) if absent and n.target in (_COND, _MAP, _SCAN) else self._copied(n)
+        self.kept[n] = (
+            self._pruned(n) if absent and n.target in (_COND, _MAP, _SCAN) else self._copied(n)
+        )
         if varying or own:
             self.varying.add(n)
 
     def _sum(self, n: fx.Node, origin: Origin | None) -> bool:
         """Whether ``n`` is a sum or difference of two values, one of which may be absent. Then it is written."""
-        if n.target not in _SUMS or n.kwargs or len(n.args) != 2 or not all(isinstance(a, fx.Node) for a in n.args):
+        if (
+            n.target not in _SUMS
+            or n.kwargs
+            or len(n.args) != 2
+            or not all(isinstance(a, fx.Node) for a in n.args)
+        ):
             return False
         a, b = n.args
         assert isinstance(a, fx.Node)
@@ -122,7 +148,9 @@ class _Writer:
             self.kept[n] = self.graph.call_function(aten.neg.default, (self.kept[b],))
             self.kept[n].meta = dict(n.meta)
         if not _same_strides(one, n):  # a view that follows may need those of the sum
-            self.kept[n] = self.graph.call_function(aten.copy.default, (self._zero(n), self.kept[n]))
+            self.kept[n] = self.graph.call_function(
+                aten.copy.default, (self._zero(n), self.kept[n])
+            )
             self.kept[n].meta = dict(n.meta)
         elif self.inner and self.kept[n] is self.kept[one]:
             self.kept[n] = self.graph.call_function(aten.clone.default, (self.kept[one],))
@@ -145,18 +173,23 @@ class _Writer:
         groups = [list(group) for group in (args[3:] if n.target is _COND else args[1:])]
         operands: list[Any] = [a for group in groups for a in group]
         carried = len(groups[0]) if n.target is _SCAN else 0
-        absent = {i for i, a in enumerate(operands) if isinstance(a, fx.Node) and a not in self.kept}
+        absent = {
+            i for i, a in enumerate(operands) if isinstance(a, fx.Node) and a not in self.kept
+        }
         while True:
             writers = [self._inner(g, operands, absent, carried) for g in graphs]
             modules = [w.written(True) for w in writers]
             gone = set.intersection(*(w.absent_results() for w in writers))
-            later = {i for i in absent if i < carried and i not in gone}  # absent at the start, but a later step gives it a cotangent
+            # absent at the start, but a later step gives it a cotangent
+            later = {i for i in absent if i < carried and i not in gone}
             if not later:
                 break
             absent -= later
         inputs = [_placeholders(m) for m in modules]
         unused = {i for i in absent if i >= carried and not any(each[i].users for each in inputs)}
-        if n.target is not _COND and unused.issuperset(elements := range(carried, carried + len(groups[-2]))):
+        if n.target is not _COND and unused.issuperset(
+            elements := range(carried, carried + len(groups[-2]))
+        ):
             unused.discard(elements[0])  # the length is read from it
         for module, each in zip(modules, inputs, strict=True):
             for i in unused:
@@ -164,16 +197,23 @@ class _Writer:
             module.recompile()
         given = [None if i in unused else self._given(a) for i, a in enumerate(operands)]
         rest = iter(enumerate(given))
-        new = [type(group)(v for _ in group for i, v in [next(rest)] if i not in unused) for group in args[len(args) - len(groups) :]]
+        new = [
+            type(group)(v for _ in group for i, v in [next(rest)] if i not in unused)
+            for group in args[len(args) - len(groups) :]
+        ]
         names = [self._added(m) for m in modules]
         head = [self._given(args[0])] if n.target is _COND else []
         assert not isinstance(n.target, str)
-        made = self.graph.call_function(n.target, (*head, *(self.graph.get_attr(name) for name in names), *new))
+        made = self.graph.call_function(
+            n.target, (*head, *(self.graph.get_attr(name) for name in names), *new)
+        )
         made.meta = dict(n.meta)
         self.gone[n] = gone
         return made
 
-    def _inner(self, graph: fx.Node, operands: Sequence[Any], absent: set[int], carried: int) -> _Writer:
+    def _inner(
+        self, graph: fx.Node, operands: Sequence[Any], absent: set[int], carried: int
+    ) -> _Writer:
         """The writer of a graph that ``n`` calls. What it carries from step to step depends on the present cotangents."""
         module = operator.attrgetter(str(graph.target))(self.module)
         roots = {}
@@ -203,11 +243,19 @@ class _Writer:
         """Zeros like the value of ``n``."""
         if n not in self.zeros:
             value = n.meta.get("val")
-            if isinstance(value, torch.Tensor) and value.layout is torch.strided and all(type(s) is int for s in value.shape):
+            if (
+                isinstance(value, torch.Tensor)
+                and value.layout is torch.strided
+                and all(type(s) is int for s in value.shape)
+            ):
                 options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
                 made = self.graph.call_function(aten.full.default, (list(value.shape), 0), options)
                 if not value.is_contiguous() and aten.is_non_overlapping_and_dense.default(value):
-                    places = self.graph.call_function(aten.empty_strided.default, (list(value.shape), list(value.stride())), options)
+                    places = self.graph.call_function(
+                        aten.empty_strided.default,
+                        (list(value.shape), list(value.stride())),
+                        options,
+                    )
                     made = self.graph.call_function(aten.copy.default, (places, made))
             else:
                 made = self.graph.call_function(aten.zeros_like.default, (self.full[n],))
@@ -223,7 +271,12 @@ def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
 def _alike(a: fx.Node, b: fx.Node) -> bool:
     """Whether two values have the same sizes and dtype, as far as is known without a condition on sizes."""
     x, y = a.meta.get("val"), b.meta.get("val")
-    if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor) or x.dtype is not y.dtype or x.dim() != y.dim():
+    if (
+        not isinstance(x, torch.Tensor)
+        or not isinstance(y, torch.Tensor)
+        or x.dtype is not y.dtype
+        or x.dim() != y.dim()
+    ):
         return False
     return all(str(s) == str(t) for s, t in zip(x.shape, y.shape, strict=True))
 
@@ -235,7 +288,10 @@ def _same_strides(a: fx.Node, b: fx.Node) -> bool:
         return True
     if x.layout is not torch.strided or y.layout is not torch.strided:
         return True
-    return all(str(n) == "1" or str(s) == str(t) for n, s, t in zip(y.shape, x.stride(), y.stride(), strict=True))
+    return all(
+        str(n) == "1" or str(s) == str(t)
+        for n, s, t in zip(y.shape, x.stride(), y.stride(), strict=True)
+    )
 
 
 def _takes_no_elements(n: fx.Node) -> bool:

@@ -66,13 +66,19 @@ def _chain(start: Choice, found: list[Choice]) -> list[Choice]:
     goal = min(found, key=lambda c: (c.peak, c.bytes, c.work))
     chains = {goal: [goal]}
     for c in sorted((c for c in found if c is not goal), key=lambda c: c.peak):
-        after = [chain for d, chain in chains.items() if d.peak < c.peak and d.bytes <= c.bytes and d.work > c.work]
+        after = [
+            chain
+            for d, chain in chains.items()
+            if d.peak < c.peak and d.bytes <= c.bytes and d.work > c.work
+        ]
         if after:
             chains[c] = [c, *max(after, key=len)]
     return [start, *max(chains.values(), key=len)]
 
 
-def _other_cuts(network: Network, memory: Memory, first: list[fx.Node], anything: bool) -> Iterator[list[fx.Node]]:
+def _other_cuts(
+    network: Network, memory: Memory, first: list[fx.Node], anything: bool
+) -> Iterator[list[fx.Node]]:
     if anything:
         last = network.cut(price=lambda n: 0)
         yield last
@@ -90,10 +96,14 @@ Line = tuple[int, int]
 
 def _line(network: Network, cut: list[fx.Node]) -> Line:
     saved = sum(n_bytes(n.meta["val"]) for n in cut if n not in network.static)
-    return saved, sum(network.price_of(n) for n in network.recomputed(cut) if not network.allowed[n])
+    return saved, sum(
+        network.price_of(n) for n in network.recomputed(cut) if not network.allowed[n]
+    )
 
 
-def _between(network: Network, costly: Line, cheap: Line, left: list[int]) -> Iterator[list[fx.Node]]:
+def _between(
+    network: Network, costly: Line, cheap: Line, left: list[int]
+) -> Iterator[list[fx.Node]]:
     """The cheapest cuts at the prices between that of two: the one where both cost the same has the next one, if there is any."""
     if not left[0] or costly[0] <= cheap[0] or costly[1] >= cheap[1]:
         return
@@ -101,7 +111,10 @@ def _between(network: Network, costly: Line, cheap: Line, left: list[int]) -> It
     factor = (costly[0] - cheap[0]) / (cheap[1] - costly[1])
     cut = network.cut(price=partial(_scaled, network, factor))
     line = _line(network, cut)
-    if line[0] + factor * line[1] < (costly[0] + factor * costly[1]) * (1 - 1e-6) and line not in (costly, cheap):
+    if line[0] + factor * line[1] < (costly[0] + factor * costly[1]) * (1 - 1e-6) and line not in (
+        costly,
+        cheap,
+    ):
         yield cut
         yield from _between(network, costly, line, left)
         yield from _between(network, line, cheap, left)
@@ -117,7 +130,12 @@ def _borders(network: Network, memory: Memory, number: int) -> set[fx.Node]:
     order = [n for n in network.parts.forward if n.op == "call_function" and not is_size(n)]
     place = {n: i for i, n in enumerate(order)}
     ends = [max((place[u] for u in n.users if u in place), default=-1) for n in order]
-    own = [0 if is_view(n) or not isinstance(n.meta.get("val"), torch.Tensor | tuple | list) else n_bytes(n.meta["val"]) for n in order]
+    own = [
+        0
+        if is_view(n) or not isinstance(n.meta.get("val"), torch.Tensor | tuple | list)
+        else n_bytes(n.meta["val"])
+        for n in order
+    ]
     if len(order) < 2 * number:
         return set()
     crossing: list[int] = []  # bytes that are computed up to a place and used after it
@@ -139,7 +157,11 @@ def _borders(network: Network, memory: Memory, number: int) -> set[fx.Node]:
         places = [i for i, s in enumerate(sums) if abs(s - middle) <= width]
         if places:
             best = min(places, key=lambda i: (crossing[i], abs(sums[i] - middle)))
-            found.update(n for i, n in enumerate(order[: best + 1]) if own[i] and reach[i] > best and not network.inside(n))
+            found.update(
+                n
+                for i, n in enumerate(order[: best + 1])
+                if own[i] and reach[i] > best and not network.inside(n)
+            )
     return found
 
 

@@ -32,7 +32,12 @@ text { font: 11px ui-sans-serif, system-ui, 'DejaVu Sans', sans-serif; fill: #1b
 
 
 def drawn(
-    parts: Parts, saved: Sequence[SavedValue], again: Collection[str], backward: fx.GraphModule, names: Mapping[fx.Node, str], title: str
+    parts: Parts,
+    saved: Sequence[SavedValue],
+    again: Collection[str],
+    backward: fx.GraphModule,
+    names: Mapping[fx.Node, str],
+    title: str,
 ) -> str:
     """The SVG. ``again``: the names of calls that run again. ``names``: those of primals. Sizes, which are numbers, are left out."""
     return _Drawing(parts, saved, again, backward, names).svg(title)
@@ -69,7 +74,9 @@ class _Side:
         return max(34.0, 14 + _CHARACTER * max(len(label) for label in self.labels[name]))
 
     def arrange(self) -> None:
-        self.plan = layout(list(self.labels), self.edges, {n: self.width(n) for n in self.labels}, self.late)
+        self.plan = layout(
+            list(self.labels), self.edges, {n: self.width(n) for n in self.labels}, self.late
+        )
 
     def at(self, name: str, depth: int) -> tuple[float, float]:
         """The middle of a box."""
@@ -101,17 +108,26 @@ class _Drawing:
             if (n in used or n.name in handed) and not is_size(n):
                 self.forward.add(n, "argument", names.get(n, str(n.target)), f"{n.name}, an input")
                 self.forward.late.add(n.name)
-        self._fill(self.forward, order, lambda n: "forward result" if n.name in results else "forward")
+        self._fill(
+            self.forward, order, lambda n: "forward result" if n.name in results else "forward"
+        )
         self.forward.put_off(lambda n: is_view(by_name[n]))
         self.backward = _Side()
         self.backward.up = True
         for n in parts.tangents:
             self.backward.add(n, "argument", str(n.target))
-        calls = [by_name[n.name] for n in backward.graph.nodes if n.op == "call_function" and n.name in by_name]
+        calls = [
+            by_name[n.name]
+            for n in backward.graph.nodes
+            if n.op == "call_function" and n.name in by_name
+        ]
         self._fill(
             self.backward,
             calls,
-            lambda n: ("again" if n.name in again else "backward") + (" result" if n.name in gradients else ""),
+            lambda n: (
+                ("again" if n.name in again else "backward")
+                + (" result" if n.name in gradients else "")
+            ),
         )
         self.backward.put_off(lambda n: n in again)
         self.uses = [
@@ -135,12 +151,18 @@ class _Drawing:
     def svg(self, title: str) -> str:
         for side in (self.forward, self.backward):
             side.arrange()
-        depth = max(self.forward.plan.depth, self.backward.plan.depth, math.ceil(len(self.saved) * (HEIGHT + 6) / STEP))
+        depth = max(
+            self.forward.plan.depth,
+            self.backward.plan.depth,
+            math.ceil(len(self.saved) * (HEIGHT + 6) / STEP),
+        )
         pill = max((self._pill_width(v) for v in self.saved), default=60.0)
         self.forward.left = MARGIN
         middle = MARGIN + max(self.forward.plan.width, 120) + 70 + pill / 2
         self.backward.left = middle + pill / 2 + 70
-        width = max(self.backward.left + max(self.backward.plan.width, 120) + MARGIN, 24 + 6.2 * len(title))
+        width = max(
+            self.backward.left + max(self.backward.plan.width, 120) + MARGIN, 24 + 6.2 * len(title)
+        )
         height = TOP + STEP * depth + MARGIN
         places = self._pills(depth)
         body = [
@@ -158,10 +180,15 @@ class _Drawing:
             (self.backward.left + self.backward.plan.width / 2, "backward ↑"),
         ]
         head = [f'<text class="left" x="{MARGIN}" y="22">{escape(title)}</text>', *_legend()]
-        head += [f'<text class="head" x="{x:.0f}" y="{TOP - 22:.0f}">{label}</text>' for x, label in heads]
+        head += [
+            f'<text class="head" x="{x:.0f}" y="{TOP - 22:.0f}">{label}</text>'
+            for x, label in heads
+        ]
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}">\n'
-            f'<style>{_STYLE}</style>\n<rect width="100%" height="100%" fill="white"/>\n' + "\n".join([*head, *body]) + "\n</svg>\n"
+            f'<style>{_STYLE}</style>\n<rect width="100%" height="100%" fill="white"/>\n'
+            + "\n".join([*head, *body])
+            + "\n</svg>\n"
         )
 
     @staticmethod
@@ -199,7 +226,9 @@ class _Drawing:
         for v in self.saved:
             name = self.sources[v.name]
             a, b = self.forward.at(name, depth)
-            lines.append(_across(a + self.forward.width(name) / 2, b, x - width / 2, places[v.name]))
+            lines.append(
+                _across(a + self.forward.width(name) / 2, b, x - width / 2, places[v.name])
+            )
         for name, user in dict.fromkeys(self.uses):
             a, b = self.backward.at(user, depth)
             lines.append(_across(x + width / 2, places[name], a - self.backward.width(user) / 2, b))
@@ -255,7 +284,9 @@ def _legend() -> list[str]:
         ("shared", "saved, in the memory of another"),
     )
     for kind, label in shown:
-        found.append(f'<rect class="{kind}" x="{x:.0f}" y="36" width="20" height="12" rx="{6 if kind[0] == "s" else 3}"/>')
+        found.append(
+            f'<rect class="{kind}" x="{x:.0f}" y="36" width="20" height="12" rx="{6 if kind[0] == "s" else 3}"/>'
+        )
         found.append(f'<text class="left small" x="{x + 26:.0f}" y="46">{label}</text>')
         x += 44 + 5.6 * len(label)
     return found
@@ -267,7 +298,11 @@ def _through_items(n: fx.Node) -> list[fx.Node]:
 
 def _op(n: fx.Node) -> str:
     func: Any = n.target
-    return str(func._schema.name.split("::")[1]) if isinstance(func, torch._ops.OpOverload) else str(getattr(func, "__name__", func))
+    return (
+        str(func._schema.name.split("::")[1])
+        if isinstance(func, torch._ops.OpOverload)
+        else str(getattr(func, "__name__", func))
+    )
 
 
 def _kind(value: Any) -> str:

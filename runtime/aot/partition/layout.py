@@ -27,7 +27,12 @@ class Layout:
     bends: dict[Edge, list[tuple[int, float]]] = field(default_factory=dict)
 
 
-def layout(nodes: Sequence[str], edges: Sequence[Edge], widths: Mapping[str, float], late: Collection[str] = ()) -> Layout:
+def layout(
+    nodes: Sequence[str],
+    edges: Sequence[Edge],
+    widths: Mapping[str, float],
+    late: Collection[str] = (),
+) -> Layout:
     """Places for ``nodes``, which come in topological order. Those in ``late`` stand right before their first user."""
     users: dict[str, list[str]] = {n: [] for n in nodes}
     inputs: dict[str, list[str]] = {n: [] for n in nodes}
@@ -55,7 +60,11 @@ def layout(nodes: Sequence[str], edges: Sequence[Edge], widths: Mapping[str, flo
             above.setdefault(second, []).append(first)
     x = _places(rows, above, below, widths)
     left = min((at - _width(key, widths) / 2 for key, at in x.items()), default=0.0)
-    found = Layout(layer, max((at + _width(key, widths) / 2 for key, at in x.items()), default=0.0) - left, depth)
+    found = Layout(
+        layer,
+        max((at + _width(key, widths) / 2 for key, at in x.items()), default=0.0) - left,
+        depth,
+    )
     for row in rows:
         for key in row:
             if isinstance(key, str):
@@ -70,7 +79,10 @@ def _width(key: Key, widths: Mapping[str, float]) -> float:
 
 
 def _places(
-    rows: list[list[Key]], above: Mapping[Key, list[Key]], below: Mapping[Key, list[Key]], widths: Mapping[str, float]
+    rows: list[list[Key]],
+    above: Mapping[Key, list[Key]],
+    below: Mapping[Key, list[Key]],
+    widths: Mapping[str, float],
 ) -> dict[Key, float]:
     """The middle of each box and bend. Down and up in turns, each row is put in the order of its neighbours' places, and near to them."""
     x: dict[Key, float] = {}
@@ -84,27 +96,43 @@ def _places(
         downwards = sweep % 2 == 0
         neighbours = above if downwards else below
         for row in rows if downwards else reversed(rows):
-            wish = {key: median(x[k] for k in neighbours[key]) if key in neighbours else x[key] for key in row}
+            wish = {
+                key: median(x[k] for k in neighbours[key]) if key in neighbours else x[key]
+                for key in row
+            }
             row.sort(key=wish.__getitem__)
             x.update(_apart(row, wish, widths))
-    wish = {key: (x[key] + median(x[k] for k in (*above.get(key, ()), *below.get(key, ()), key))) / 2 for row in rows for key in row}
+    wish = {
+        key: (x[key] + median(x[k] for k in (*above.get(key, ()), *below.get(key, ()), key))) / 2
+        for row in rows
+        for key in row
+    }
     for row in rows:
         x.update(_apart(row, wish, widths))
     return x
 
 
-def _apart(row: Sequence[Key], wish: Mapping[Key, float], widths: Mapping[str, float]) -> dict[Key, float]:
+def _apart(
+    row: Sequence[Key], wish: Mapping[Key, float], widths: Mapping[str, float]
+) -> dict[Key, float]:
     """Places in this order, near to those wished and without overlaps. Boxes that would overlap move as one block around their mean."""
-    blocks: list[tuple[list[Key], list[float], float]] = []  # keys, their distances from the first, place of the first
+    # keys, their distances from the first, place of the first
+    blocks: list[tuple[list[Key], list[float], float]] = []
     for key in row:
         keys, offsets, place = [key], [0.0], wish[key]
         while blocks:
             before, distances, start = blocks[-1]
-            needed = distances[-1] + (_width(before[-1], widths) + _width(keys[0], widths)) / 2 + GAP
+            needed = (
+                distances[-1] + (_width(before[-1], widths) + _width(keys[0], widths)) / 2 + GAP
+            )
             if start + needed <= place:
                 break
             blocks.pop()
             keys, offsets = [*before, *keys], [*distances, *(needed + o for o in offsets)]
             place = sum(wish[k] - o for k, o in zip(keys, offsets, strict=True)) / len(keys)
         blocks.append((keys, offsets, place))
-    return {key: place + offset for keys, offsets, place in blocks for key, offset in zip(keys, offsets, strict=True)}
+    return {
+        key: place + offset
+        for keys, offsets, place in blocks
+        for key, offset in zip(keys, offsets, strict=True)
+    }

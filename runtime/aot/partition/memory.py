@@ -17,12 +17,18 @@ class Memory:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self.homes: dict[fx.Node, tuple[fx.Node, ...]] = {}  # the calls that made the memories in which a value lies
+        # the calls that made the memories in which a value lies
+        self.homes: dict[fx.Node, tuple[fx.Node, ...]] = {}
         self.size: dict[fx.Node, int] = {}
         for n in parts.nodes:
             self.homes[n] = self._homes(n)
             if n in self.homes[n]:
-                self.size.setdefault(n, 0 if n.op in ("placeholder", "get_attr", "output") else n_bytes(n.meta.get("val")))
+                self.size.setdefault(
+                    n,
+                    0
+                    if n.op in ("placeholder", "get_attr", "output")
+                    else n_bytes(n.meta.get("val")),
+                )
         for n in parts.tangents:
             self.size[n] = n_bytes(n.meta.get("val"))
 
@@ -32,14 +38,20 @@ class Memory:
         value = n.meta.get("val")
         if is_item(n):
             call: Any = n.args[0]
-            return self.homes[call] if call not in self.homes[call] else (self._items(call)[n.args[1]],)
-        shared = _aliased(n) if isinstance(value, (torch.Tensor, list, tuple)) else []  # a size lies in no memory of a tensor
+            return (
+                self.homes[call]
+                if call not in self.homes[call]
+                else (self._items(call)[n.args[1]],)
+            )
+        # a size lies in no memory of a tensor
+        shared = _aliased(n) if isinstance(value, (torch.Tensor, list, tuple)) else []
         if shared:
             return tuple(dict.fromkeys(home for u in shared for home in self.homes[u]))
         if not isinstance(value, (list, tuple)):
             return (n,)
         items = list(self._items(n).values())
-        self.size[n] = n_bytes(value) - sum(n_bytes(item.meta.get("val")) for item in items)  # the results that nobody asks for
+        # the results that nobody asks for
+        self.size[n] = n_bytes(value) - sum(n_bytes(item.meta.get("val")) for item in items)
         return (*items, n)
 
     @staticmethod
@@ -54,17 +66,30 @@ class Memory:
     def saved(self, saved: Iterable[fx.Node]) -> int:
         """The bytes of ``saved``, every memory counted once. Arguments count if they are saved."""
         homes = dict.fromkeys(home for n in saved for home in self.homes[n])
-        return sum(self.size[h] if h.op != "placeholder" else n_bytes(h.meta.get("val")) for h in homes)
+        return sum(
+            self.size[h] if h.op != "placeholder" else n_bytes(h.meta.get("val")) for h in homes
+        )
 
     def peak(self, saved: Sequence[fx.Node]) -> int:
         """The most bytes at any time of forward and backward, results included."""
         results = [n for n in self.parts.results if isinstance(n, fx.Node)]
         forward = self._run(self.parts.forward_order(saved), (), [*results, *saved])
         gradients = [n for n in self.parts.gradients if isinstance(n, fx.Node)]
-        backward = self._run(self.parts.backward_order(saved), [*saved, *self.parts.tangents], [*results, *gradients], results)
+        backward = self._run(
+            self.parts.backward_order(saved),
+            [*saved, *self.parts.tangents],
+            [*results, *gradients],
+            results,
+        )
         return max(forward, backward)
 
-    def _run(self, order: Sequence[fx.Node], given: Iterable[fx.Node], outputs: Iterable[fx.Node], kept: Iterable[fx.Node] = ()) -> int:
+    def _run(
+        self,
+        order: Sequence[fx.Node],
+        given: Iterable[fx.Node],
+        outputs: Iterable[fx.Node],
+        kept: Iterable[fx.Node] = (),
+    ) -> int:
         """The peak of one graph. Each value is freed after its last use."""
         last: dict[fx.Node, int] = {}
         for i, n in enumerate(order):
@@ -74,7 +99,9 @@ class Memory:
         for n in outputs:
             for home in self.homes[n]:
                 last[home] = len(order)
-        alive = dict.fromkeys(home for n in (*given, *kept) for home in self.homes[n] if home in last)
+        alive = dict.fromkeys(
+            home for n in (*given, *kept) for home in self.homes[n] if home in last
+        )
         freed: dict[int, list[fx.Node]] = {}
         for home, i in last.items():
             freed.setdefault(i, []).append(home)
@@ -99,12 +126,21 @@ def _aliased(n: fx.Node) -> list[fx.Node]:
         return []
     if func._can_decompose():
         return n.all_input_nodes  # it may be a view or not
-    names = {name for r in func._schema.returns if r.alias_info is not None for name in r.alias_info.before_set}
+    names = {
+        name
+        for r in func._schema.returns
+        if r.alias_info is not None
+        for name in r.alias_info.before_set
+    }
     found: list[fx.Node] = []
     for i, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and names & argument.alias_info.before_set:
             given = n.args[i] if i < len(n.args) else n.kwargs.get(argument.name)
-            found += [a for a in (given if isinstance(given, (list, tuple)) else (given,)) if isinstance(a, fx.Node)]
+            found += [
+                a
+                for a in (given if isinstance(given, (list, tuple)) else (given,))
+                if isinstance(a, fx.Node)
+            ]
     return found
 
 

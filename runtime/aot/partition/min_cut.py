@@ -16,7 +16,9 @@ INFINITE = -1
 _LARGEST = 2**31 - 1
 
 
-def min_cut(n: int, edges: Sequence[tuple[int, int, int]], source: int, sink: int) -> tuple[int, np.ndarray[Any, Any]]:
+def min_cut(
+    n: int, edges: Sequence[tuple[int, int, int]], source: int, sink: int
+) -> tuple[int, np.ndarray[Any, Any]]:
     """(value of the cut, which of the ``n`` vertices are on the sink's side).
 
     ``edges``: (from, to, capacity), capacity a number of bytes or ``INFINITE``. Of several minimum cuts, the one nearest to the sink.

@@ -25,7 +25,9 @@ AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 class Network:
     """``static``: inputs that cost nothing to save. ``allowed``: which calls may be computed again for nothing."""
 
-    def __init__(self, parts: Parts, static: Collection[fx.Node], allowed: Callable[[fx.Node], bool]) -> None:
+    def __init__(
+        self, parts: Parts, static: Collection[fx.Node], allowed: Callable[[fx.Node], bool]
+    ) -> None:
         self.parts = parts
         self.static = static
         self.allowed = {n: _allowed(n, allowed) for n in parts.candidates}
@@ -42,7 +44,9 @@ class Network:
         for n, i in vertex.items():
             edges.append((i, i + 1, self._bytes(n)))
             edges += [(i + 1, vertex[user], INFINITE) for user in n.users if user in vertex]
-            if n in gradients or any(user in parts.backward and user not in vertex for user in n.users):
+            if n in gradients or any(
+                user in parts.backward and user not in vertex for user in n.users
+            ):
                 edges.append((i + 1, self.sink, INFINITE))
         return edges
 
@@ -52,20 +56,30 @@ class Network:
         if not n.users:  # an argument that is no tensor, a call for its effect
             return 0
         if value is None and n.op != "get_attr":
-            raise ValueError(f"the size of {n.name} is not known: it has no meta['val']. Make the joint graph with make_fx")
+            raise ValueError(
+                f"the size of {n.name} is not known: it has no meta['val']. Make the joint graph with make_fx"
+            )
         if n in self.static or n.op == "get_attr":
             return 0
         if self.inside(n) or not (isinstance(value, torch.Tensor) or is_size(n)):
             return INFINITE
         # of two that take the same: rather an argument than a view of it, rather what the forward needs than what it does not
-        behind = n not in self.parts.forward_set or (viewed(n) is not n and viewed(n).op == "placeholder")
+        behind = n not in self.parts.forward_set or (
+            viewed(n) is not n and viewed(n).op == "placeholder"
+        )
         return max(1, n_bytes(value)) + behind
 
     def inside(self, n: fx.Node) -> bool:
         """Whether ``n`` is computed again in any case, since it is inside of a checkpoint region."""
-        return policy_of(n) is CheckpointPolicy.MUST_RECOMPUTE and again(n).pure and not self.parts.leaves_region(n)
+        return (
+            policy_of(n) is CheckpointPolicy.MUST_RECOMPUTE
+            and again(n).pure
+            and not self.parts.leaves_region(n)
+        )
 
-    def cut(self, price: Callable[[fx.Node], int] | None = None, fixed: Collection[fx.Node] = ()) -> list[fx.Node]:
+    def cut(
+        self, price: Callable[[fx.Node], int] | None = None, fixed: Collection[fx.Node] = ()
+    ) -> list[fx.Node]:
         """What to save. ``price``: what it costs to compute a call again that is not allowed for nothing; None: such calls are not.
         ``fixed``: further values that the forward alone may compute."""
         edges = list(self.edges)
@@ -77,7 +91,11 @@ class Network:
         if not any(b == self.sink for _, b, _ in edges):
             return []
         _, behind = min_cut(self.sink + 1, edges, self.source, self.sink)
-        return [n for n, i in self.vertex.items() if not behind[i] and behind[i + 1] and n.op != "get_attr"]
+        return [
+            n
+            for n, i in self.vertex.items()
+            if not behind[i] and behind[i + 1] and n.op != "get_attr"
+        ]
 
     def work(self, n: fx.Node) -> int:
         """The cost of a call in bytes moved; of an item that of its call."""
@@ -93,7 +111,11 @@ class Network:
 
     def recomputed(self, saved: Collection[fx.Node]) -> list[fx.Node]:
         """The calls of the forward that the backward runs again if ``saved`` is saved."""
-        return [n for n in self.parts.backward_order(self.parts.saved(saved)) if n in self.parts.forward_set]
+        return [
+            n
+            for n in self.parts.backward_order(self.parts.saved(saved))
+            if n in self.parts.forward_set
+        ]
 
 
 def kept_in_forward(n: fx.Node, parts: Parts) -> bool:

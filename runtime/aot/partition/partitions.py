@@ -37,7 +37,9 @@ def default_partition(
     """
     parts = Parts(joint_module, num_fwd_outputs, joint_inputs)
     if any(policy_of(n) in AGAIN for n in parts.forward):
-        return parts.cut(Network(parts, (), lambda n: n not in parts.forward_set or policy_of(n) in AGAIN).cut())
+        return parts.cut(
+            Network(parts, (), lambda n: n not in parts.forward_set or policy_of(n) in AGAIN).cut()
+        )
     return parts.cut(n for n in parts.forward if any(u in parts.backward for u in n.users))
 
 
@@ -72,7 +74,9 @@ def min_cut_rematerialization_partition(
     :func:`default_partition`. ``compiler``: ``"inductor"`` or ``"nvfuser"``; it changes nothing.
     """
     if compiler not in _COMPILERS:
-        raise ValueError(f"compiler={compiler!r}; it is one of {', '.join(_COMPILERS)}. Choose ops by recomputable_ops or may_recompute")
+        raise ValueError(
+            f"compiler={compiler!r}; it is one of {', '.join(_COMPILERS)}. Choose ops by recomputable_ops or may_recompute"
+        )
     if not 0 <= memory_budget <= 1:
         raise ValueError(f"memory_budget={memory_budget}; it is a number from 0 to 1")
     if recomputable_ops is not None:
@@ -95,7 +99,9 @@ def _one_of(ops: Collection[Op]) -> Callable[[fx.Node], bool]:
         if func not in ops and getattr(func, "overloadpacket", None) not in ops:
             return not isinstance(func, torch._ops.OpOverload) and recomputable(n)
         if not again(n).pure:
-            raise ValueError(f"recomputable_ops has {func}, which the backward cannot run again: {again(n).value}")
+            raise ValueError(
+                f"recomputable_ops has {func}, which the backward cannot run again: {again(n).value}"
+            )
         return True
 
     return allowed

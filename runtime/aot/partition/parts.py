@@ -26,7 +26,9 @@ class Parts:
     of the forward, which run even if nothing uses them; ``late_effects``: those of the backward.
     """
 
-    def __init__(self, module: fx.GraphModule, num_fwd_outputs: int, joint_inputs: Any = None) -> None:
+    def __init__(
+        self, module: fx.GraphModule, num_fwd_outputs: int, joint_inputs: Any = None
+    ) -> None:
         self.module = module
         self.nodes = list(module.graph.nodes)
         for n in self.nodes:
@@ -34,11 +36,15 @@ class Parts:
         results: Any
         (results,) = self.nodes[-1].args
         if not isinstance(results, (list, tuple)) or not 0 <= num_fwd_outputs <= len(results):
-            raise ValueError(f"num_fwd_outputs={num_fwd_outputs}, but the joint graph returns {results}: forward results, then gradients")
+            raise ValueError(
+                f"num_fwd_outputs={num_fwd_outputs}, but the joint graph returns {results}: forward results, then gradients"
+            )
         self.results = list(results[:num_fwd_outputs])
         self.gradients = list(results[num_fwd_outputs:])
         if any(isinstance(r, (list, tuple)) for r in results):
-            raise ValueError("the joint graph returns nested results. A partition takes one flat list: forward results, then gradients")
+            raise ValueError(
+                "the joint graph returns nested results. A partition takes one flat list: forward results, then gradients"
+            )
         self.primals, self.tangents = primals_and_tangents(module, joint_inputs)
         if not self.tangents and any(isinstance(g, fx.Node) for g in self.gradients):
             raise ValueError(
@@ -53,8 +59,14 @@ class Parts:
         needed_forward = _closure(start, lambda n: n.all_input_nodes)
         leaking = needed_forward & self.after_tangents
         if leaking:
-            raise RuntimeError(f"a forward result depends on a tangent: {sorted(n.name for n in leaking)}")
-        self.forward = [n for n in self.nodes if (n in needed_forward or n in self.primals) and n.op != "get_attr"]
+            raise RuntimeError(
+                f"a forward result depends on a tangent: {sorted(n.name for n in leaking)}"
+            )
+        self.forward = [
+            n
+            for n in self.nodes
+            if (n in needed_forward or n in self.primals) and n.op != "get_attr"
+        ]
         self.goals = [*self.late_effects, *(n for n in self.gradients if isinstance(n, fx.Node))]
         needed_backward = _closure(self.goals, lambda n: n.all_input_nodes)
         self.backward = needed_backward - set(self.forward)
@@ -69,7 +81,11 @@ class Parts:
         region = region_of(call_of(n))
         if region is None or n not in self.forward_set:
             return False
-        return any(u.op == "output" or (u in self.forward_set and not is_item(u) and region_of(u) != region) for u in n.users)
+        return any(
+            u.op == "output"
+            or (u in self.forward_set and not is_item(u) and region_of(u) != region)
+            for u in n.users
+        )
 
     @cached_property
     def forward_set(self) -> set[fx.Node]:
@@ -81,7 +97,11 @@ class Parts:
         every: dict[fx.Node, None] = {}
         for n in chosen:
             several = isinstance(n.meta.get("val"), (list, tuple))
-            every.update(dict.fromkeys([u for u in n.users if is_item(u) and u in self.backward] if several else [n]))
+            every.update(
+                dict.fromkeys(
+                    [u for u in n.users if is_item(u) and u in self.backward] if several else [n]
+                )
+            )
         every.update(dict.fromkeys(g for g in self.gradients if g in self.forward_set))
         return [*(n for n in every if not is_size(n)), *(n for n in every if is_size(n))]
 
@@ -96,7 +116,10 @@ class Parts:
         so that it does not wait in memory."""
         given = {*saved, *self.tangents}
         order: dict[fx.Node, None] = {}
-        needed = _closure([n for n in self.goals if n not in given], lambda n: [u for u in n.all_input_nodes if u not in given])
+        needed = _closure(
+            [n for n in self.goals if n not in given],
+            lambda n: [u for u in n.all_input_nodes if u not in given],
+        )
         for n in sorted(needed & self.after_tangents):
             self._with_inputs(n, given, order)
         for n in self.goals:
@@ -108,7 +131,11 @@ class Parts:
         stack = [goal]
         while stack:
             n = stack[-1]
-            missing = [u for u in n.all_input_nodes if u not in order and u not in given] if n not in order and n not in given else []
+            missing = (
+                [u for u in n.all_input_nodes if u not in order and u not in given]
+                if n not in order and n not in given
+                else []
+            )
             if missing:
                 stack.extend(sorted(missing, reverse=True))
                 continue
@@ -121,16 +148,23 @@ class Parts:
     def cut(self, chosen: Iterable[fx.Node]) -> tuple[fx.GraphModule, fx.GraphModule]:
         """The modules of the forward and of the backward."""
         saved = self.saved(chosen)
-        forward = self._extract(self.primals, self.forward_order(saved), [*self.results, *saved], "Forward")
-        return forward, self._extract([*saved, *self.tangents], self.backward_order(saved), self.gradients, "Backward")
+        forward = self._extract(
+            self.primals, self.forward_order(saved), [*self.results, *saved], "Forward"
+        )
+        return forward, self._extract(
+            [*saved, *self.tangents], self.backward_order(saved), self.gradients, "Backward"
+        )
 
-    def _extract(self, inputs: Sequence[fx.Node], order: Sequence[fx.Node], outputs: Sequence[Any], name: str) -> fx.GraphModule:
+    def _extract(
+        self, inputs: Sequence[fx.Node], order: Sequence[fx.Node], outputs: Sequence[Any], name: str
+    ) -> fx.GraphModule:
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
         for n in inputs:
             env[n] = graph.placeholder(n.name)
             env[n].meta = _described(n)
-        for n in sorted(order, key=lambda n: n.op != "get_attr"):  # constants first, as in the joint graph
+        # constants first, as in the joint graph
+        for n in sorted(order, key=lambda n: n.op != "get_attr"):
             env[n] = graph.node_copy(n, lambda x: env[x])
             env[n].meta = _described(n)
         graph.output([env[o] if isinstance(o, fx.Node) else o for o in outputs])
@@ -139,9 +173,16 @@ class Parts:
 
 def _complete(n: fx.Node) -> None:
     """Note the value of arithmetic with sizes, where the trace has left it out."""
-    if n.op == "call_function" and "val" not in n.meta and not isinstance(n.target, torch._ops.OpOverload):
+    if (
+        n.op == "call_function"
+        and "val" not in n.meta
+        and not isinstance(n.target, torch._ops.OpOverload)
+    ):
         inputs = n.all_input_nodes
-        if inputs and all(isinstance(u.meta.get("val"), (int, torch.SymInt, float, torch.SymFloat)) for u in inputs):
+        if inputs and all(
+            isinstance(u.meta.get("val"), (int, torch.SymInt, float, torch.SymFloat))
+            for u in inputs
+        ):
             args, kwargs = fx.map_arg((n.args, n.kwargs), lambda u: u.meta["val"])
             n.meta["val"] = n.target(*args, **kwargs)  # type: ignore[operator]
 
@@ -150,7 +191,12 @@ def _described(n: fx.Node) -> dict[str, Any]:
     """The facts of a node, ``tensor_meta`` among them, which graph passes and compilers of torch ask for."""
     meta = dict(n.meta)
     value = meta.get("val")
-    if "tensor_meta" not in meta and isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_nested:
+    if (
+        "tensor_meta" not in meta
+        and isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and not value.is_nested
+    ):
         meta["tensor_meta"] = _extract_tensor_metadata(value)
     return meta
 

@@ -35,7 +35,12 @@ class Why(Enum):
     FORWARD = "the forward has it, and the partition runs nothing again"
 
 
-_OF_CALLS = {Again.DRAW: Why.DRAW, Again.UNKNOWN: Why.UNKNOWN, Again.EFFECT: Why.EFFECT, Again.SIZE: Why.SIZE}
+_OF_CALLS = {
+    Again.DRAW: Why.DRAW,
+    Again.UNKNOWN: Why.UNKNOWN,
+    Again.EFFECT: Why.EFFECT,
+    Again.SIZE: Why.SIZE,
+}
 
 
 @dataclass(frozen=True)
@@ -58,20 +63,33 @@ class SavedValue:
 
 
 def saved_values(
-    parts: Parts, memory: Memory, saved: Sequence[fx.Node], called: dict[fx.Node, str], outside: set[fx.Node], recomputes: bool
+    parts: Parts,
+    memory: Memory,
+    saved: Sequence[fx.Node],
+    called: dict[fx.Node, str],
+    outside: set[fx.Node],
+    recomputes: bool,
 ) -> tuple[SavedValue, ...]:
     owners: dict[fx.Node, str] = {}
     found = []
     for n in saved:
         value = n.meta.get("val")
         tensor = isinstance(value, torch.Tensor)
-        shares = next((owners[home] for home in memory.homes[n] if home in owners), None) if tensor else None
+        shares = (
+            next((owners[home] for home in memory.homes[n] if home in owners), None)
+            if tensor
+            else None
+        )
         for home in memory.homes[n]:
             owners.setdefault(home, n.name)
         shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
         dtype = value.dtype if isinstance(value, torch.Tensor) else None
         why = _why(parts, n, outside, recomputes)
-        found.append(SavedValue(n.name, source_of(n, called), shape, dtype, n_bytes(value), why, line_of(n), shares))
+        found.append(
+            SavedValue(
+                n.name, source_of(n, called), shape, dtype, n_bytes(value), why, line_of(n), shares
+            )
+        )
     return tuple(found)
 
 

@@ -19,7 +19,11 @@ OPS_PER_BYTE = 8  # floating-point operations that take as long as one byte from
 UNKNOWN_SIZE = 4096  # what a size that depends on values counts as
 _OPS_PER_ELEMENT = 32  # of a call of high cost whose record has no formula
 _NEVER_TAGS = frozenset(
-    (torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+    (
+        torch.Tag.nondeterministic_seeded,
+        torch.Tag.data_dependent_output,
+        torch.Tag.dynamic_output_shape,
+    )
 )  # another result the second time, an answer in Python, a size that the forward measured
 
 
@@ -61,13 +65,16 @@ def again(n: fx.Node) -> Again:
         return Again.DRAW
     if func._schema.is_mutable or op_of(func).kind == OUT or not func._schema.returns:
         return Again.EFFECT
-    if func is torch.ops.aten.as_strided.default and any(u.op == "call_function" and may_alias(u) for u in n.all_input_nodes):
+    if func is torch.ops.aten.as_strided.default and any(
+        u.op == "call_function" and may_alias(u) for u in n.all_input_nodes
+    ):
         return Again.MEMORY
     if record is None or not _NEVER_TAGS.isdisjoint(func.tags):
         return Again.UNKNOWN
     if record.hidden_writes is not None:
         return Again.EFFECT
-    cost = record.cost or ("low" if func.namespace == "aten" else None)  # the author of another library's op says what it costs
+    # the author of another library's op says what it costs
+    cost = record.cost or ("low" if func.namespace == "aten" else None)
     return Again.UNKNOWN if cost is None else Again.LOW if cost == "low" else Again.HIGH
 
 
@@ -78,13 +85,16 @@ def recomputable(n: fx.Node) -> bool:
 
 def policy_of(n: fx.Node) -> CheckpointPolicy | None:
     """What the checkpoint region wishes in which ``n`` was traced."""
-    wish = getattr(call_of(n).meta.get("recompute"), "name", "")  # by name: a graph from elsewhere has torch's own enum
+    # by name: a graph from elsewhere has torch's own enum
+    wish = getattr(call_of(n).meta.get("recompute"), "name", "")
     return CheckpointPolicy.__members__.get(wish)
 
 
 def call_of(n: fx.Node) -> fx.Node:
     """The call of which ``n`` is an item, or ``n``."""
-    while n.op == "call_function" and n.target is operator.getitem and isinstance(n.args[0], fx.Node):
+    while (
+        n.op == "call_function" and n.target is operator.getitem and isinstance(n.args[0], fx.Node)
+    ):
         n = n.args[0]
     return n
 
@@ -118,7 +128,11 @@ def n_bytes(value: Any) -> int:
 
 
 def is_view(n: fx.Node) -> bool:
-    return is_item(n) or (n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload) and op_of(n.target).kind == VIEW)
+    return is_item(n) or (
+        n.op == "call_function"
+        and isinstance(n.target, torch._ops.OpOverload)
+        and op_of(n.target).kind == VIEW
+    )
 
 
 def viewed(n: fx.Node) -> fx.Node:
@@ -132,7 +146,9 @@ def work(n: fx.Node) -> int:
     """The cost of a call in bytes moved: those of its arguments and results, and what its floating-point operations take."""
     if is_view(n) or is_size(n) or n.op != "call_function":
         return 0
-    moved = n_bytes(n.meta.get("val")) + sum(n_bytes(a.meta.get("val")) for a in n.all_input_nodes if not is_size(a))
+    moved = n_bytes(n.meta.get("val")) + sum(
+        n_bytes(a.meta.get("val")) for a in n.all_input_nodes if not is_size(a)
+    )
     return moved + flops(n) // OPS_PER_BYTE
 
 

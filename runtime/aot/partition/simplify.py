@@ -23,8 +23,12 @@ def without_round_trips(graph: fx.Graph) -> None:
             swapped = _swapped(n)
             if swapped is not None and swapped == _swapped(first):
                 source: Any = first.args[0]
-                keep = source.op != "call_function" or any(user.op == "output" for user in source.users)
-                n.replace_all_uses_with(source, lambda user, keep=keep: not (keep and user.op == "output"))
+                keep = source.op != "call_function" or any(
+                    user.op == "output" for user in source.users
+                )
+                n.replace_all_uses_with(
+                    source, lambda user, keep=keep: not (keep and user.op == "output")
+                )
     without_unused(graph)
 
 

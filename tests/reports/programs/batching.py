@@ -26,7 +26,9 @@ def gradient_of_a_batched_select_scatter():
     The source, a number, is written to one place. So its gradient by the sum is 1.
     """
     x, source = torch.zeros(2, 3), torch.zeros(2)
-    gradient = vjp(vmap(lambda x, s: torch.select_scatter(x, s, 0, 1)), x, source)[1](torch.ones(2, 3))[1]
+    gradient = vjp(vmap(lambda x, s: torch.select_scatter(x, s, 0, 1)), x, source)[1](
+        torch.ones(2, 3)
+    )[1]
     return gradient, torch.ones(2)
 
 
@@ -73,7 +75,9 @@ def grid_sample_with_two_batch_dimensions():
     """
     x, grid = torch.arange(96.0).reshape(2, 3, 1, 4, 4), torch.zeros(3, 2, 5, 5, 2)
     batched = vmap(lambda x, g: F.grid_sample(x, g, align_corners=False), in_dims=(1, 0))(x, grid)
-    return batched, torch.stack([F.grid_sample(x[:, i], grid[i], align_corners=False) for i in range(3)])
+    return batched, torch.stack(
+        [F.grid_sample(x[:, i], grid[i], align_corners=False) for i in range(3)]
+    )
 
 
 @report("F10.1", raises="The size of tensor a (15) must match the size of tensor b (5)")
@@ -142,7 +146,13 @@ def index_fill_with_an_index_out_of_range():
     Without vmap the index is an error.
     """
     try:
-        answer = vmap(lambda x, i: torch.index_fill(x, 0, i, 1.0))(torch.zeros(2, 3), torch.tensor([[3], [0]])).sum().item()
+        answer = (
+            vmap(lambda x, i: torch.index_fill(x, 0, i, 1.0))(
+                torch.zeros(2, 3), torch.tensor([[3], [0]])
+            )
+            .sum()
+            .item()
+        )
     except (RuntimeError, IndexError):
         answer = "an error"
     return answer, "an error"

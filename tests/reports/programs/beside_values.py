@@ -38,7 +38,9 @@ def pixel_shuffle_of_a_batch_without_entries():
 
     A batch of one entry has the shape (1, 1, 4, 4), so a batch of none has (0, 1, 4, 4).
     """
-    return vmap(lambda x: F.pixel_shuffle(x, 2))(torch.rand(0, 4, 2, 2)).shape, torch.Size([0, 1, 4, 4])
+    return vmap(lambda x: F.pixel_shuffle(x, 2))(torch.rand(0, 4, 2, 2)).shape, torch.Size(
+        [0, 1, 4, 4]
+    )
 
 
 @report("F48.6", runtime="fake tensors are torch's")
@@ -60,7 +62,9 @@ def strides_of_conv_transpose_on_the_meta_device():
     The kernel of the CPU keeps the order of a channels-last input.
     """
     x, w = torch.rand(1, 4, 5, 5).to(memory_format=torch.channels_last), torch.rand(4, 3, 2, 2)
-    return F.conv_transpose2d(x.to("meta"), w.to("meta")).stride(), F.conv_transpose2d(x, w).stride()
+    return F.conv_transpose2d(x.to("meta"), w.to("meta")).stride(), F.conv_transpose2d(
+        x, w
+    ).stride()
 
 
 @report("F55.3", rtol=1e-2, runtime="its formula divides in the same order")
@@ -69,7 +73,10 @@ def gradient_of_a_division_of_half_precision():
 
     It is -v·x/y² for the cotangent v. Only x/y² overflows.
     """
-    x, y = torch.tensor([1.0], dtype=torch.float16), torch.tensor([0.002], dtype=torch.float16, requires_grad=True)
+    x, y = (
+        torch.tensor([1.0], dtype=torch.float16),
+        torch.tensor([0.002], dtype=torch.float16, requires_grad=True),
+    )
     (x / y).backward(torch.tensor([0.01], dtype=torch.float16))
     return y.grad, -0.01 * x.double() / y.detach().double() ** 2
 

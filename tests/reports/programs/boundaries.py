@@ -15,7 +15,11 @@ def draws_under_a_memory_budget():
     """
     x = torch.ones(5, requires_grad=True)
     with config.patch(activation_memory_budget=0.9):
-        f = aot_function(lambda x: (x * torch.rand_like(x)).sin(), nop, partition_fn=min_cut_rematerialization_partition)
+        f = aot_function(
+            lambda x: (x * torch.rand_like(x)).sin(),
+            nop,
+            partition_fn=min_cut_rematerialization_partition,
+        )
         torch.manual_seed(0)
         f(x).sum().backward()
     torch.manual_seed(0)

@@ -28,7 +28,9 @@ def compiled_product_with_zero():
 
     NaN times 0 is NaN, and so is infinity times 0.
     """
-    return torch.compile(lambda x: x * 0)(torch.tensor([math.nan, math.inf, 1.0])), torch.tensor([math.nan, math.nan, 0.0])
+    return torch.compile(lambda x: x * 0)(torch.tensor([math.nan, math.inf, 1.0])), torch.tensor(
+        [math.nan, math.nan, 0.0]
+    )
 
 
 @report("F49.2", "pytorch#138385", compiled=True)
@@ -106,7 +108,9 @@ def compiled_floor_division_by_infinity():
     The floor of a negative number that is as small as can be is -1. Python's // agrees.
     """
     x = torch.full((40,), math.inf)
-    return torch.compile(torch.floor_divide)(-torch.ones(40), x), torch.full((40,), -1.0 // math.inf)
+    return torch.compile(torch.floor_divide)(-torch.ones(40), x), torch.full(
+        (40,), -1.0 // math.inf
+    )
 
 
 @report("F51.3", compiled=True)
@@ -126,7 +130,9 @@ def compiled_index_select_of_a_negative_index():
     Eager refuses a negative index.
     """
     try:
-        answer = torch.compile(lambda x, i: x.index_select(0, i))(torch.arange(5.0), torch.tensor([-1])).item()
+        answer = torch.compile(lambda x, i: x.index_select(0, i))(
+            torch.arange(5.0), torch.tensor([-1])
+        ).item()
     except (IndexError, RuntimeError):
         answer = "an error"
     return answer, "an error"
@@ -139,7 +145,11 @@ def compiled_scatter_out_of_range():
     Eager refuses the index.
     """
     try:
-        answer = torch.compile(lambda i: torch.zeros(3).scatter(0, i, 1.0))(torch.tensor([3])).sum().item()
+        answer = (
+            torch.compile(lambda i: torch.zeros(3).scatter(0, i, 1.0))(torch.tensor([3]))
+            .sum()
+            .item()
+        )
     except (IndexError, RuntimeError):
         answer = "an error"
     return answer, "an error"
@@ -187,7 +197,13 @@ def compiled_index_add_at_a_negative_index():
     Eager refuses a negative index.
     """
     try:
-        answer = torch.compile(lambda x, i: x.index_add(0, i, torch.ones(1)))(torch.zeros(3), torch.tensor([-1])).sum().item()
+        answer = (
+            torch.compile(lambda x, i: x.index_add(0, i, torch.ones(1)))(
+                torch.zeros(3), torch.tensor([-1])
+            )
+            .sum()
+            .item()
+        )
     except (IndexError, RuntimeError):
         answer = "an error"
     return answer, "an error"
@@ -200,7 +216,13 @@ def compiled_index_copy_at_a_negative_index():
     Eager refuses a negative index.
     """
     try:
-        answer = torch.compile(lambda x, i: x.index_copy(0, i, torch.ones(1)))(torch.zeros(3), torch.tensor([-1])).sum().item()
+        answer = (
+            torch.compile(lambda x, i: x.index_copy(0, i, torch.ones(1)))(
+                torch.zeros(3), torch.tensor([-1])
+            )
+            .sum()
+            .item()
+        )
     except (IndexError, RuntimeError):
         answer = "an error"
     return answer, "an error"
@@ -213,7 +235,9 @@ def compiled_binary_cross_entropy_of_an_impossible_target():
     Eager refuses a target that is no probability.
     """
     try:
-        answer = torch.compile(lambda t: F.binary_cross_entropy(torch.ones_like(t), t))(torch.full((4, 4), 1.5)).item()
+        answer = torch.compile(lambda t: F.binary_cross_entropy(torch.ones_like(t), t))(
+            torch.full((4, 4), 1.5)
+        ).item()
     except RuntimeError:
         answer = "an error"
     return answer, "an error"
@@ -262,7 +286,9 @@ def compiled_remainder_of_a_large_number():
 
     1e20 in float32 is 100000002004087734272, which leaves 2 by integer arithmetic.
     """
-    return torch.compile(torch.remainder)(torch.full((40,), 1e20), torch.full((40,), 3.0)), torch.full((40,), 100000002004087734272 % 3.0)
+    return torch.compile(torch.remainder)(
+        torch.full((40,), 1e20), torch.full((40,), 3.0)
+    ), torch.full((40,), 100000002004087734272 % 3.0)
 
 
 @report("F100.1", "pytorch#198033", compiled=True)
@@ -290,7 +316,9 @@ def compiled_shift_of_rows():
         x[1:] = x[:-1].clone()
         return x
 
-    return torch.compile(f)(torch.arange(32.0).reshape(4, 8)), torch.arange(32.0).reshape(4, 8)[[0, 0, 1, 2]]
+    return torch.compile(f)(torch.arange(32.0).reshape(4, 8)), torch.arange(32.0).reshape(4, 8)[
+        [0, 0, 1, 2]
+    ]
 
 
 @report("F101.1", "pytorch#197887", compiled=True)
@@ -329,7 +357,9 @@ def compiled_index_add_of_an_expanded_tensor():
     The result is a new tensor, whose rows are their own.
     """
     f = torch.compile(lambda source, i: torch.zeros(1, 2).expand(3, 2).index_add(0, i, source))
-    return f(torch.ones(2, 2), torch.tensor([0, 0])), torch.tensor([[2.0, 2.0], [0.0, 0.0], [0.0, 0.0]])
+    return f(torch.ones(2, 2), torch.tensor([0, 0])), torch.tensor(
+        [[2.0, 2.0], [0.0, 0.0], [0.0, 0.0]]
+    )
 
 
 @report("F104.1", "pytorch#179804", compiled=True, rtol=1e-4)

@@ -16,7 +16,9 @@ def second_derivative_of_a_scan():
     The state is multiplied by w in each of two steps, so the last one is w² and its second derivative by w is 2.
     """
     w, one = torch.tensor(3.0, requires_grad=True), torch.ones(())
-    last, _ = torch.ops.higher_order.scan(lambda s, x, w: [w * s, s + x], [one], [torch.zeros(2)], (w,))
+    last, _ = torch.ops.higher_order.scan(
+        lambda s, x, w: [w * s, s + x], [one], [torch.zeros(2)], (w,)
+    )
     (first,) = torch.autograd.grad(last, w, create_graph=True)
     return torch.autograd.grad(first, w)[0], torch.tensor(2.0)
 
@@ -32,7 +34,9 @@ def second_derivative_of_a_while_loop():
     def squared(i, x):
         return i + 1, x * x
 
-    _, last = torch.ops.higher_order.while_loop(lambda i, x: i < 2, squared, (torch.tensor(0), x), ())
+    _, last = torch.ops.higher_order.while_loop(
+        lambda i, x: i < 2, squared, (torch.tensor(0), x), ()
+    )
     (first,) = torch.autograd.grad(last, x, create_graph=True)
     return torch.autograd.grad(first, x)[0], torch.tensor(48.0)
 
@@ -69,7 +73,9 @@ def tangent_of_a_scan():
     """
     with fwAD.dual_level():
         x = fwAD.make_dual(torch.arange(3.0), torch.ones(3))
-        last, _ = torch.ops.higher_order.scan(lambda s, x: [s + x, s * x], [torch.zeros(())], [x], ())
+        last, _ = torch.ops.higher_order.scan(
+            lambda s, x: [s + x, s * x], [torch.zeros(())], [x], ()
+        )
         tangent = fwAD.unpack_dual(last).tangent
     return torch.tensor(0.0) if tangent is None else tangent, torch.tensor(3.0)
 

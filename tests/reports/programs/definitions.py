@@ -30,7 +30,9 @@ def second_derivative_of_logaddexp_far_apart():
     It is s (1 - s) for the share s = 1 / (1 + eʸ⁻ˣ), which is 0 to the last digit here.
     """
     x = torch.tensor(0.0, dtype=torch.float64, requires_grad=True)
-    (first,) = grad(torch.logaddexp(x, torch.tensor(1000.0, dtype=torch.float64)), x, create_graph=True)
+    (first,) = grad(
+        torch.logaddexp(x, torch.tensor(1000.0, dtype=torch.float64)), x, create_graph=True
+    )
     (second,) = grad(first, x)
     return second, torch.tensor(0.0, dtype=torch.float64)
 
@@ -127,7 +129,9 @@ def tanhshrink_near_zero():
 
     x - tanh(x) is x³ / 3 - 2 x⁵ / 15 + …
     """
-    return F.tanhshrink(torch.tensor(1e-8, dtype=torch.float64)), torch.tensor(1e-24 / 3, dtype=torch.float64)
+    return F.tanhshrink(torch.tensor(1e-8, dtype=torch.float64)), torch.tensor(
+        1e-24 / 3, dtype=torch.float64
+    )
 
 
 @report("F62.2", kernel=True)
@@ -180,7 +184,9 @@ def bessel_j0_of_a_large_number():
 
     The number is exact in float32. mpmath gives 1.96217e-08. The kernel computes the phase in float32.
     """
-    return torch.special.bessel_j0(torch.tensor(999999986991104.0)), torch.tensor(1.9621668433863393e-08)
+    return torch.special.bessel_j0(torch.tensor(999999986991104.0)), torch.tensor(
+        1.9621668433863393e-08
+    )
 
 
 @report("F63.2", kernel=True)
@@ -198,4 +204,6 @@ def bessel_y0_near_a_zero():
 
     mpmath gives 0.055671167283599395.
     """
-    return torch.special.bessel_y0(torch.tensor(10.0, dtype=torch.float64)), torch.tensor(0.055671167283599395, dtype=torch.float64)
+    return torch.special.bessel_y0(torch.tensor(10.0, dtype=torch.float64)), torch.tensor(
+        0.055671167283599395, dtype=torch.float64
+    )

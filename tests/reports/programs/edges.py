@@ -28,7 +28,9 @@ def gradient_of_binary_cross_entropy_with_logits_at_minus_infinity():
     It is sigmoid(x) - target = -0.5, as the plain engine says.
     """
     x = torch.tensor([-math.inf])
-    gradient = vjp(lambda x: F.binary_cross_entropy_with_logits(x, torch.tensor([0.5])), x)[1](torch.tensor(1.0))[0]
+    gradient = vjp(lambda x: F.binary_cross_entropy_with_logits(x, torch.tensor([0.5])), x)[1](
+        torch.tensor(1.0)
+    )[0]
     return gradient, torch.tensor([-0.5])
 
 
@@ -125,7 +127,11 @@ def second_derivative_of_sinc_at_zero():
     return grad(first, x)[0], torch.tensor(-(math.pi**2) / 3)
 
 
-@report("F36.2", "pytorch#92075", runtime="a norm has the derivative 0 at 0 by convention, and so has its derivative")
+@report(
+    "F36.2",
+    "pytorch#92075",
+    runtime="a norm has the derivative 0 at 0 by convention, and so has its derivative",
+)
 def second_derivative_of_a_squared_norm_at_zero():
     """The second derivative of a squared norm at 0 is NaN.
 
@@ -221,7 +227,12 @@ def bessel_functions_at_infinity():
     All four decay as sqrt(2/(πx)).
     """
     x = torch.tensor(math.inf, dtype=torch.float64)
-    bessel = torch.special.bessel_j0, torch.special.bessel_j1, torch.special.bessel_y0, torch.special.bessel_y1
+    bessel = (
+        torch.special.bessel_j0,
+        torch.special.bessel_j1,
+        torch.special.bessel_y0,
+        torch.special.bessel_y1,
+    )
     return [f(x) for f in bessel], [torch.tensor(0.0)] * 4
 
 
@@ -269,7 +280,9 @@ def zeta_of_nan():
 
     A function of NaN is NaN, as zeta(NaN, 1) is.
     """
-    return torch.special.zeta(torch.tensor(math.nan), torch.tensor(-math.inf)), torch.tensor(math.nan)
+    return torch.special.zeta(torch.tensor(math.nan), torch.tensor(-math.inf)), torch.tensor(
+        math.nan
+    )
 
 
 @report("F38.7", "pytorch#132614", kernel=True)
@@ -279,7 +292,11 @@ def incomplete_gamma_functions_of_nan():
     A function of NaN is NaN, as gammainc(1, NaN) is.
     """
     nan, inf, zero = torch.tensor(math.nan), torch.tensor(math.inf), torch.tensor(0.0)
-    answers = torch.special.gammainc(inf, nan), torch.special.gammainc(nan, zero), torch.special.gammaincc(nan, inf)
+    answers = (
+        torch.special.gammainc(inf, nan),
+        torch.special.gammainc(nan, zero),
+        torch.special.gammaincc(nan, inf),
+    )
     return answers, [nan] * 3
 
 
@@ -289,5 +306,9 @@ def complex_addr_of_infinity():
 
     It is the number plus the outer product, whose real part is infinite.
     """
-    x, a, b = torch.tensor(1.1, dtype=torch.complex64), torch.tensor([math.inf]), torch.tensor([1.0, 2.0])
+    x, a, b = (
+        torch.tensor(1.1, dtype=torch.complex64),
+        torch.tensor([math.inf]),
+        torch.tensor([1.0, 2.0]),
+    )
     return torch.addr(x, a, b).real, (x + torch.outer(a, b)).real

@@ -13,7 +13,10 @@ def jvp_of_jvp_of_det():
 
     det(A + tI) = (2 + t)(3 + t), whose second derivative is 2.
     """
-    A, E = torch.tensor([[2.0, 1.0], [0.0, 3.0]], dtype=torch.float64), torch.eye(2, dtype=torch.float64)
+    A, E = (
+        torch.tensor([[2.0, 1.0], [0.0, 3.0]], dtype=torch.float64),
+        torch.eye(2, dtype=torch.float64),
+    )
     second = jvp(lambda a: jvp(torch.linalg.det, (a,), (E,))[1], (A,), (E,))[1]
     return second, torch.tensor(2.0)
 
@@ -24,7 +27,10 @@ def jvp_of_jvp_of_slogdet():
 
     log det(A + tI) = log(2 + t) + log(3 + t), whose second derivative at 0 is -1/4 - 1/9.
     """
-    A, E = torch.tensor([[2.0, 1.0], [0.0, 3.0]], dtype=torch.float64), torch.eye(2, dtype=torch.float64)
+    A, E = (
+        torch.tensor([[2.0, 1.0], [0.0, 3.0]], dtype=torch.float64),
+        torch.eye(2, dtype=torch.float64),
+    )
     second = jvp(lambda a: jvp(lambda a: torch.linalg.slogdet(a)[1], (a,), (E,))[1], (A,), (E,))[1]
     return second, torch.tensor(-1 / 4 - 1 / 9)
 
@@ -35,7 +41,10 @@ def jvp_of_jvp_of_solve():
 
     d²/dt² (A + tI)⁻¹ b at 0 is 2 A⁻³ b.
     """
-    A, E = torch.tensor([[2.0, 1.0], [0.0, 3.0]], dtype=torch.float64), torch.eye(2, dtype=torch.float64)
+    A, E = (
+        torch.tensor([[2.0, 1.0], [0.0, 3.0]], dtype=torch.float64),
+        torch.eye(2, dtype=torch.float64),
+    )
     b = torch.ones(2, dtype=torch.float64)
     second = jvp(lambda a: jvp(lambda a: torch.linalg.solve(a, b), (a,), (E,))[1], (A,), (E,))[1]
     return second, 2 * torch.linalg.matrix_power(torch.linalg.inv(A), 3) @ b
@@ -91,7 +100,10 @@ def jvp_of_jvp_of_batch_norm():
 
     Central differences of the first tangent, which is right, give the second.
     """
-    y, v = torch.tensor([[1.0], [2.0], [4.0]], dtype=torch.float64), torch.tensor([[1.0], [0.0], [0.0]], dtype=torch.float64)
+    y, v = (
+        torch.tensor([[1.0], [2.0], [4.0]], dtype=torch.float64),
+        torch.tensor([[1.0], [0.0], [0.0]], dtype=torch.float64),
+    )
 
     def first(y):
         return jvp(lambda y: F.batch_norm(y, None, None, training=True), (y,), (v,))[1]
@@ -196,7 +208,9 @@ def jvp_of_jvp_of_an_autograd_function():
             return 2 * ctx.saved_tensors[0] * v
 
     t = torch.tensor(3.0)
-    second = jvp(lambda t: jvp(Square.apply, (t,), (torch.ones(()),))[1], (t,), (torch.ones(()),))[1]
+    second = jvp(lambda t: jvp(Square.apply, (t,), (torch.ones(()),))[1], (t,), (torch.ones(()),))[
+        1
+    ]
     return second, torch.tensor(2.0)
 
 
@@ -303,7 +317,11 @@ def tangent_of_scatter_reduce_by_product():
     The source element is written to a place of its own, so the derivative of the product is that of two numbers.
     """
     x, source, one = torch.tensor([2.0, 3.0]), torch.tensor([5.0]), torch.ones(2)
-    tangent = jvp(lambda x, s: torch.scatter_reduce(x, 0, torch.tensor([0]), s, "prod"), (x, source), (one, one[:1]))[1]
+    tangent = jvp(
+        lambda x, s: torch.scatter_reduce(x, 0, torch.tensor([0]), s, "prod"),
+        (x, source),
+        (one, one[:1]),
+    )[1]
     return tangent, torch.tensor([7.0, 1.0])
 
 

@@ -26,7 +26,9 @@ def gradient_of_scatter_reduce_of_a_longer_source():
     The index has one element, so the first element of the source is used, and no other. Its gradient is the number that it multiplies.
     """
     source = torch.tensor([4.0, 5.0, 6.0], requires_grad=True)
-    torch.scatter_reduce(torch.tensor([2.0, 3.0]), 0, torch.tensor([1]), source, "prod").sum().backward()
+    torch.scatter_reduce(
+        torch.tensor([2.0, 3.0]), 0, torch.tensor([1]), source, "prod"
+    ).sum().backward()
     return source.grad, torch.tensor([3.0, 0.0, 0.0])
 
 

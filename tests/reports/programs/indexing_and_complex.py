@@ -17,9 +17,15 @@ def hessian_of_a_product_by_scatter_reduce():
     """
 
     def product(source):
-        return torch.full((1,), 2.0, dtype=torch.float64).scatter_reduce(0, torch.tensor([0, 0]), source, "prod").sum()
+        return (
+            torch.full((1,), 2.0, dtype=torch.float64)
+            .scatter_reduce(0, torch.tensor([0, 0]), source, "prod")
+            .sum()
+        )
 
-    return hessian(product)(torch.tensor([3.0, 5.0], dtype=torch.float64)), torch.tensor([[0.0, 2.0], [2.0, 0.0]])
+    return hessian(product)(torch.tensor([3.0, 5.0], dtype=torch.float64)), torch.tensor(
+        [[0.0, 2.0], [2.0, 0.0]]
+    )
 
 
 @report("F55.1", "pytorch#193012", rtol=2e-3)
@@ -48,7 +54,9 @@ def complex_power_of_zero():
 
     It is 1 for real numbers, for the complex number 0j to the Python power 0, and in Python.
     """
-    return torch.pow(torch.zeros(1, dtype=torch.complex64), torch.zeros(1, dtype=torch.complex64)), torch.ones(1)
+    return torch.pow(
+        torch.zeros(1, dtype=torch.complex64), torch.zeros(1, dtype=torch.complex64)
+    ), torch.ones(1)
 
 
 @report("F56.2")
@@ -70,7 +78,9 @@ def attention_with_all_keys_masked():
     torch.manual_seed(0)
     module, x = torch.nn.MultiheadAttention(4, 1, batch_first=True), torch.randn(1, 2, 4)
     mask = torch.tensor([[True, True]])
-    return module(x, x, x, key_padding_mask=mask)[0], module(x, x, x, key_padding_mask=mask, need_weights=False)[0]
+    return module(x, x, x, key_padding_mask=mask)[0], module(
+        x, x, x, key_padding_mask=mask, need_weights=False
+    )[0]
 
 
 @report("F54.2", kernel=True)

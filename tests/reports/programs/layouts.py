@@ -16,7 +16,9 @@ def native_group_norm_with_an_expanded_weight():
     It takes the weight for contiguous. A copy of the weight gives the right result.
     """
     x, w, b = torch.arange(3.0).reshape(1, 3), torch.ones(1).expand(3), torch.zeros(1).expand(3)
-    return torch.native_group_norm(x, w, b, 1, 3, 1, 1, 1e-5)[0], torch.native_group_norm(x, w.clone(), b.clone(), 1, 3, 1, 1, 1e-5)[0]
+    return torch.native_group_norm(x, w, b, 1, 3, 1, 1, 1e-5)[0], torch.native_group_norm(
+        x, w.clone(), b.clone(), 1, 3, 1, 1, 1e-5
+    )[0]
 
 
 @report("F15.1", kernel=True)
@@ -91,7 +93,9 @@ def lu_solve_of_factors_with_a_dimension_of_size_one():
     Its kernel takes the stride of that dimension for the distance between matrices. The matrices are 1, 2 and 3 times the identity.
     """
     LU, pivots = torch.linalg.lu_factor(torch.eye(5) * torch.arange(1.0, 4)[:, None, None])
-    x = torch.linalg.lu_solve(LU.reshape(3, 1, 5, 5), pivots.reshape(3, 1, 5), torch.ones(3, 2, 5, 1))
+    x = torch.linalg.lu_solve(
+        LU.reshape(3, 1, 5, 5), pivots.reshape(3, 1, 5), torch.ones(3, 2, 5, 1)
+    )
     return x[:, 0, :, 0], (1 / torch.arange(1.0, 4))[:, None].expand(3, 5)
 
 
@@ -177,7 +181,10 @@ def strides_on_the_meta_device():
     x = torch.rand(2, 4, 4, 4).to(memory_format=torch.channels_last)
 
     def strides(x):
-        return [y.stride() for y in (F.pixel_shuffle(x, 2), F.group_norm(x, 2), F.pad(x, (1, 1, 1, 1), "reflect"))]
+        return [
+            y.stride()
+            for y in (F.pixel_shuffle(x, 2), F.group_norm(x, 2), F.pad(x, (1, 1, 1, 1), "reflect"))
+        ]
 
     return strides(x.to("meta")), strides(x)
 
@@ -189,7 +196,9 @@ def integer_product_of_an_expanded_factor():
     Each row is 1, and so is each product with 1.
     """
     ones = torch.ones(1, 1, dtype=torch.int8)
-    return torch._int_mm(ones.expand(32, 1), ones.expand(1, 32).contiguous()), torch.ones(32, 32, dtype=torch.int32)
+    return torch._int_mm(ones.expand(32, 1), ones.expand(1, 32).contiguous()), torch.ones(
+        32, 32, dtype=torch.int32
+    )
 
 
 @report("F70.4", "pytorch#170573", kernel=True)

@@ -45,7 +45,9 @@ def binary_cross_entropy_of_a_small_probability():
     -log(1e-60) is 138.2. The kernel clamps logarithms at -100, which a double reaches at 3.7e-44.
     """
     p = torch.tensor([1e-60], dtype=torch.float64)
-    return F.binary_cross_entropy(p, torch.ones(1, dtype=torch.float64)), torch.tensor(60 * math.log(10))
+    return F.binary_cross_entropy(p, torch.ones(1, dtype=torch.float64)), torch.tensor(
+        60 * math.log(10)
+    )
 
 
 @report("F43.5", kernel=True)
@@ -55,7 +57,9 @@ def gradient_of_binary_cross_entropy_of_a_small_probability():
     It is -1/p = -1e20. The loss itself is right, so loss and gradient belong to two functions.
     """
     p = torch.tensor([1e-20], dtype=torch.float64, requires_grad=True)
-    return grad(F.binary_cross_entropy(p, torch.ones(1, dtype=torch.float64)), p)[0], torch.tensor([-1e20])
+    return grad(F.binary_cross_entropy(p, torch.ones(1, dtype=torch.float64)), p)[0], torch.tensor(
+        [-1e20]
+    )
 
 
 @report("F43.6", kernel=True)
@@ -64,7 +68,9 @@ def smooth_l1_loss_with_a_tiny_beta():
 
     It is x² / 2 beta = 5e-31. The square underflows.
     """
-    return F.smooth_l1_loss(torch.tensor([1e-25]), torch.tensor([0.0]), beta=1e-20), torch.tensor(5e-31)
+    return F.smooth_l1_loss(torch.tensor([1e-25]), torch.tensor([0.0]), beta=1e-20), torch.tensor(
+        5e-31
+    )
 
 
 @report("F43.7", "pytorch#52241", kernel=True)
@@ -73,13 +79,19 @@ def gradient_of_ctc_loss():
 
     It assumes that the input comes from log_softmax, and subtracts what that would subtract. Central differences give the right one.
     """
-    x = torch.log_softmax(torch.arange(6, dtype=torch.float64).reshape(2, 1, 3).sin(), 2).requires_grad_()
+    x = torch.log_softmax(
+        torch.arange(6, dtype=torch.float64).reshape(2, 1, 3).sin(), 2
+    ).requires_grad_()
 
     def loss(x):
-        return F.ctc_loss(x, torch.tensor([[1]]), torch.tensor([2]), torch.tensor([1]), reduction="sum")
+        return F.ctc_loss(
+            x, torch.tensor([[1]]), torch.tensor([2]), torch.tensor([1]), reduction="sum"
+        )
 
     steps = 1e-6 * torch.eye(6, dtype=torch.float64).reshape(6, 2, 1, 3)
-    differences = torch.stack([(loss(x.detach() + h) - loss(x.detach() - h)) / 2e-6 for h in steps]).reshape(2, 1, 3)
+    differences = torch.stack(
+        [(loss(x.detach() + h) - loss(x.detach() - h)) / 2e-6 for h in steps]
+    ).reshape(2, 1, 3)
     return grad(loss(x), x)[0], differences
 
 

@@ -24,7 +24,10 @@ def encoder_layer_with_a_mask_of_numbers():
 
     The numbers are added to the scores, and 1 is not minus infinity. With gradients it does so.
     """
-    layer, x = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).eval(), torch.arange(12.0).reshape(1, 3, 4).sin()
+    layer, x = (
+        nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).eval(),
+        torch.arange(12.0).reshape(1, 3, 4).sin(),
+    )
     mask = torch.eye(3)
     with torch.no_grad():
         fast = layer(x, src_mask=mask)
@@ -38,7 +41,9 @@ def parts_of_a_narrowed_nested_tensor():
     It takes the lengths from 2 and 1 for the distance between the parts. The second part starts at the second element of its row.
     """
     x = torch.arange(4.0).reshape(2, 2)
-    narrowed = torch.nested.narrow(x, 1, torch.tensor([0, 1]), torch.tensor([2, 1]), layout=torch.jagged)
+    narrowed = torch.nested.narrow(
+        x, 1, torch.tensor([0, 1]), torch.tensor([2, 1]), layout=torch.jagged
+    )
     return list(narrowed.unbind()), [torch.tensor([0.0, 1.0]), torch.tensor([3.0])]
 
 
@@ -49,7 +54,10 @@ def gradient_of_softmax_along_the_ragged_dimension():
     Each part is a tensor, whose softmax along its first dimension has the gradient that is right.
     """
     parts = [torch.arange(6.0).reshape(2, 3).sin(), torch.arange(3.0).reshape(1, 3)]
-    leaves, others = [p.clone().requires_grad_() for p in parts], [p.clone().requires_grad_() for p in parts]
+    leaves, others = (
+        [p.clone().requires_grad_() for p in parts],
+        [p.clone().requires_grad_() for p in parts],
+    )
     out = torch.nested.as_nested_tensor(leaves, layout=torch.jagged).softmax(1)
     sum((part * parts[0][0]).square().sum() for part in out.unbind()).backward()
     sum((part.softmax(0) * parts[0][0]).square().sum() for part in others).backward()

@@ -47,7 +47,9 @@ def cosine_similarity_of_large_vectors():
 
     The angle between them is 45 degrees.
     """
-    return F.cosine_similarity(torch.tensor([1e20, 0.0]), torch.tensor([1e20, 1e20]), 0), torch.tensor(math.sqrt(0.5))
+    return F.cosine_similarity(
+        torch.tensor([1e20, 0.0]), torch.tensor([1e20, 1e20]), 0
+    ), torch.tensor(math.sqrt(0.5))
 
 
 @report("F40.5", kernel=True)
@@ -57,7 +59,12 @@ def distances_of_large_vectors():
     The distance of (1e20, 0) and (0, 1e20) is 1e20 sqrt(2).
     """
     x = torch.tensor([[1e20, 0.0], [0.0, 1e20]])
-    distances = torch.cdist(x, x)[0, 1], F.pdist(x)[0], torch.dist(x[0], x[1]), F.pairwise_distance(x[:1], x[1:])[0]
+    distances = (
+        torch.cdist(x, x)[0, 1],
+        F.pdist(x)[0],
+        torch.dist(x[0], x[1]),
+        F.pairwise_distance(x[:1], x[1:])[0],
+    )
     return distances, [torch.tensor(1e20 * math.sqrt(2))] * 4
 
 

@@ -15,7 +15,10 @@ def third_derivative_of_a_transposed_convolution():
     The op is linear in input and weight. So the sum of d(input gradient)/d(weight) along u is linear in u, with the derivative by u
     that central differences give.
     """
-    x, w = torch.arange(1.0, 5).double().reshape(1, 1, 4).requires_grad_(), torch.ones(1, 1, 3).double().requires_grad_()
+    x, w = (
+        torch.arange(1.0, 5).double().reshape(1, 1, 4).requires_grad_(),
+        torch.ones(1, 1, 3).double().requires_grad_(),
+    )
     y = F.conv_transpose1d(x, w, stride=2, padding=1, output_padding=1)
     (gx,) = grad(y, x, torch.ones_like(y), create_graph=True)
 
@@ -23,7 +26,11 @@ def third_derivative_of_a_transposed_convolution():
         return grad(gx, w, u, create_graph=True)[0].sum()
 
     u, steps = torch.ones_like(gx, requires_grad=True), torch.eye(4).double().reshape(4, 1, 1, 4)
-    differences = torch.stack([(along(u.detach() + h) - along(u.detach() - h)) / 2 for h in steps]).detach().reshape(1, 1, 4)
+    differences = (
+        torch.stack([(along(u.detach() + h) - along(u.detach() - h)) / 2 for h in steps])
+        .detach()
+        .reshape(1, 1, 4)
+    )
     return grad(along(u), u)[0], differences
 
 
@@ -53,7 +60,11 @@ def second_derivative_of_linear_cross_entropy_in_chunks():
 
     def second(options):
         torch.manual_seed(0)
-        x, w, t = torch.randn(5, 3, requires_grad=True), torch.randn(4, 3), torch.zeros(5, dtype=torch.long)
+        x, w, t = (
+            torch.randn(5, 3, requires_grad=True),
+            torch.randn(4, 3),
+            torch.zeros(5, dtype=torch.long),
+        )
         c = torch.ones((), requires_grad=True)
         (g,) = grad(F.linear_cross_entropy(x, w, t, options=options), x, c, create_graph=True)
         return grad(g.square().sum(), x, allow_unused=True)[0]
@@ -151,7 +162,9 @@ def third_derivative_of_logcumsumexp():
             y = grad(y, x, create_graph=True)[0][0]
         return grad(y, x)[0]
 
-    return third(lambda x: torch.logcumsumexp(x, 0)), third(lambda x: torch.stack([torch.logsumexp(x[: i + 1], 0) for i in range(3)]))
+    return third(lambda x: torch.logcumsumexp(x, 0)), third(
+        lambda x: torch.stack([torch.logsumexp(x[: i + 1], 0) for i in range(3)])
+    )
 
 
 @report("F47.2")

@@ -99,7 +99,9 @@ def gradient_of_binary_cross_entropy_with_logits():
     It is computed as sigmoid(x) - 1. The closed form is -sigmoid(-x).
     """
     x = torch.tensor(40.0, dtype=torch.float64, requires_grad=True)
-    (gradient,) = grad(F.binary_cross_entropy_with_logits(x, torch.tensor(1.0, dtype=torch.float64)), x)
+    (gradient,) = grad(
+        F.binary_cross_entropy_with_logits(x, torch.tensor(1.0, dtype=torch.float64)), x
+    )
     return gradient, torch.tensor(-math.exp(-40) / (1 + math.exp(-40)), dtype=torch.float64)
 
 
@@ -196,7 +198,9 @@ def ndtr_in_the_left_tail():
 
     It is computed as (1 + erf) / 2. The closed form erfc(10 / sqrt(2)) / 2 is 7.6e-24.
     """
-    return torch.special.ndtr(torch.tensor(-10.0, dtype=torch.float64)), torch.tensor(math.erfc(10 / math.sqrt(2)) / 2)
+    return torch.special.ndtr(torch.tensor(-10.0, dtype=torch.float64)), torch.tensor(
+        math.erfc(10 / math.sqrt(2)) / 2
+    )
 
 
 @report("F34.8", "pytorch#187806", kernel=True)
@@ -205,7 +209,9 @@ def gelu_in_the_left_tail():
 
     It is computed as x (1 + erf) / 2. The closed form with erfc is -7.6e-23.
     """
-    return F.gelu(torch.tensor(-10.0, dtype=torch.float64)), torch.tensor(-5 * math.erfc(10 / math.sqrt(2)))
+    return F.gelu(torch.tensor(-10.0, dtype=torch.float64)), torch.tensor(
+        -5 * math.erfc(10 / math.sqrt(2))
+    )
 
 
 @report("F34.9", kernel=True)

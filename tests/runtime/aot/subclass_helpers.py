@@ -18,7 +18,9 @@ class Scaled(torch.Tensor):
 
     @staticmethod
     def __new__(cls, elements: torch.Tensor, scale: Any) -> Any:
-        return torch.Tensor._make_wrapper_subclass(cls, elements.shape, strides=elements.stride(), dtype=elements.dtype)
+        return torch.Tensor._make_wrapper_subclass(
+            cls, elements.shape, strides=elements.stride(), dtype=elements.dtype
+        )
 
     def __init__(self, elements: torch.Tensor, scale: Any) -> None:
         self.elements = elements
@@ -28,7 +30,9 @@ class Scaled(torch.Tensor):
         return ["elements"], self.scale
 
     @staticmethod
-    def __tensor_unflatten__(inner: dict[str, torch.Tensor], scale: Any, size: Any, stride: Any) -> Scaled:
+    def __tensor_unflatten__(
+        inner: dict[str, torch.Tensor], scale: Any, size: Any, stride: Any
+    ) -> Scaled:
         return Scaled(inner["elements"], scale)
 
     @classmethod
@@ -75,36 +79,52 @@ def compiled(f: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 def parts(t: Any) -> list[Any]:
     """What ``t`` consists of, with brackets around each TwoTensor."""
     t = runtime.unwrap(t) if isinstance(t, runtime.Tensor) else t
-    return ["(", *parts(t.a), *parts(t.b), ")"] if isinstance(t, TwoTensor) else [t.detach() if isinstance(t, torch.Tensor) else t]
+    return (
+        ["(", *parts(t.a), *parts(t.b), ")"]
+        if isinstance(t, TwoTensor)
+        else [t.detach() if isinstance(t, torch.Tensor) else t]
+    )
 
 
 def same(a: Any, b: Any) -> bool:
     """Whether two values are of one class, with parts that are."""
     one, other = parts(a), parts(b)
     return len(one) == len(other) and all(
-        torch.allclose(x, y, atol=1e-6) if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) else x == y
+        torch.allclose(x, y, atol=1e-6)
+        if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)
+        else x == y
         for x, y in zip(one, other, strict=True)
     )
 
 
-def outcome(run: Callable[..., Any], f: Callable[..., Any], args: Sequence[torch.Tensor]) -> tuple[list[Any], list[Any], list[Any]]:
+def outcome(
+    run: Callable[..., Any], f: Callable[..., Any], args: Sequence[torch.Tensor]
+) -> tuple[list[Any], list[Any], list[Any]]:
     """(results, arguments afterwards, gradients of the sum of all results) of ``f``, by the engine whose ``grad`` is ``run``. What is
     differentiated is ``args``; ``f`` takes their products with one, which may be written to."""
     given = [t * 1 for t in args]
     results = pytree.tree_leaves(f(*given))
     sums = [r.sum() for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
-    grads = run(sums, args, [torch.ones_like(s.detach()) for s in sums], allow_unused=True) if sums else []
+    grads = (
+        run(sums, args, [torch.ones_like(s.detach()) for s in sums], allow_unused=True)
+        if sums
+        else []
+    )
     return results, given, list(grads)
 
 
-def as_in_torch(f: Callable[..., Any], make: Callable[[], Sequence[torch.Tensor]], **options: Any) -> Callable[..., Any]:
+def as_in_torch(
+    f: Callable[..., Any], make: Callable[[], Sequence[torch.Tensor]], **options: Any
+) -> Callable[..., Any]:
     """``f`` compiled, after its call gave what torch's eager call of ``f`` gives."""
     g = compiled(f, **options)
     as_eager(g, f, make)
     return g
 
 
-def as_eager(g: Callable[..., Any], f: Callable[..., Any], make: Callable[[], Sequence[torch.Tensor]]) -> None:
+def as_eager(
+    g: Callable[..., Any], f: Callable[..., Any], make: Callable[[], Sequence[torch.Tensor]]
+) -> None:
     """Assert that ``g`` on tensors of the runtime gives what ``f`` gives on torch's."""
     torchs = outcome(torch.autograd.grad, f, [t.requires_grad_() for t in make()])
     ours = outcome(runtime.autograd.grad, g, [runtime.wrap(t, requires_grad=True) for t in make()])

@@ -44,7 +44,13 @@ def test_each_saved_value_has_its_bytes_shape_and_reason() -> None:
     x, product = values.pop("args[0]"), values.pop("aten.mm.default")
     draw = values.pop("aten.rand_like.default")
     assert not values
-    assert (x.bytes, x.shape, x.dtype, x.why, x.line) == (4 * 8 * 4, (4, 8), torch.float32, Why.ARGUMENT, None)
+    assert (x.bytes, x.shape, x.dtype, x.why, x.line) == (
+        4 * 8 * 4,
+        (4, 8),
+        torch.float32,
+        Why.ARGUMENT,
+        None,
+    )
     assert (product.bytes, product.shape, product.why) == (4 * 16 * 4, (4, 16), Why.EXPENSIVE)
     assert draw.why is Why.DRAW and draw.shape == (4, 16)
     assert report.saved_bytes == x.bytes + product.bytes + draw.bytes
@@ -95,7 +101,10 @@ def test_values_in_one_memory_count_once() -> None:
 
 
 def test_the_default_partition_runs_nothing_again() -> None:
-    report = aot.explain(compiled(lambda x: x.sin().exp().sum(), aot.default_partition), torch.randn(3, requires_grad=True))
+    report = aot.explain(
+        compiled(lambda x: x.sin().exp().sum(), aot.default_partition),
+        torch.randn(3, requires_grad=True),
+    )
     assert report.recomputed == ()
     assert [v.why for v in report.saved] == [Why.ARGUMENT, Why.FORWARD]
 
@@ -116,7 +125,9 @@ def test_a_regions_border_a_policy_and_a_result_are_reasons() -> None:
         return ((x @ w).sin() @ w).cos() * 2
 
     def bordered(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = checkpoint(half, checkpoint(half, x, w, use_reentrant=False), w, use_reentrant=False)
+        out: torch.Tensor = checkpoint(
+            half, checkpoint(half, x, w, use_reentrant=False), w, use_reentrant=False
+        )
         return out
 
     square = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
@@ -133,17 +144,23 @@ def test_an_op_without_a_record_is_a_reason() -> None:
     library.impl("double", lambda x: x * 2, "CompositeExplicitAutograd")
     try:
         double = torch.ops.explain_tests.double
-        report = aot.explain(compiled(lambda x: double(x.detach()) * x.sin()), torch.randn(3, requires_grad=True))
+        report = aot.explain(
+            compiled(lambda x: double(x.detach()) * x.sin()), torch.randn(3, requires_grad=True)
+        )
         assert by_source(report)["explain_tests.double.default"].why is Why.UNKNOWN
     finally:
         library._destroy()
 
 
 def test_sizes_of_a_dynamic_graph_are_numbers() -> None:
-    report = aot.explain(compiled(lambda x: x.sum(0), dynamic=True), torch.randn(3, 5, requires_grad=True))
+    report = aot.explain(
+        compiled(lambda x: x.sum(0), dynamic=True), torch.randn(3, 5, requires_grad=True)
+    )
     assert {v.why for v in report.saved} == {Why.SIZE}
     assert all(v.dtype is None for v in report.saved)
-    assert (report.saved_bytes, report.new_bytes) == (2 * 8, 2 * 8), "two numbers, and not the tensor whose sizes they are"
+    assert (report.saved_bytes, report.new_bytes) == (2 * 8, 2 * 8), (
+        "two numbers, and not the tensor whose sizes they are"
+    )
     assert str(report).splitlines()[3] == "    8  sym_size_int: number    aten.sym_size.int  a size"
 
 
@@ -163,7 +180,11 @@ def test_explaining_calls_no_compiler_and_changes_nothing() -> None:
         raise AssertionError
 
     count = torch.zeros(())
-    aot.explain(aot.aot_function(counted, refusing, partition_fn=CUT), torch.randn(3, requires_grad=True), count)
+    aot.explain(
+        aot.aot_function(counted, refusing, partition_fn=CUT),
+        torch.randn(3, requires_grad=True),
+        count,
+    )
     assert count == 0
 
 
@@ -187,9 +208,18 @@ def test_the_text_is_a_table() -> None:
     none = aot.explain(compiled(lambda x: x.sin().sum()), torch.ones(3, requires_grad=True))
     text = "1 value saved, 12 B, of which 0 B beside arguments; 0 calls run again; peak about 32 B beside arguments"
     assert lines_of(none) == [text, "", header, row]
-    two = aot.explain(compiled(lambda x: x.sin().exp().sin().sum()), torch.ones(3, requires_grad=True))
+    two = aot.explain(
+        compiled(lambda x: x.sin().exp().sin().sum()), torch.ones(3, requires_grad=True)
+    )
     text = "1 value saved, 12 B, of which 0 B beside arguments; 2 calls run again; peak about 44 B beside arguments"
-    assert lines_of(two) == [text, "", header, row, "", "run again: aten.sin.default, aten.exp.default"]
+    assert lines_of(two) == [
+        text,
+        "",
+        header,
+        row,
+        "",
+        "run again: aten.sin.default, aten.exp.default",
+    ]
     one = aot.explain(compiled(lambda x: x.sin().sin().sum()), torch.ones(3, requires_grad=True))
     assert "; 1 call runs again; " in one.summary
 
@@ -205,7 +235,10 @@ def test_the_text_names_the_memory_of_a_view_and_counts_the_calls_of_an_op() -> 
         "in mm  view: float32[64]         aten.view.default of aten.mm.default  its op is expensive to run again",
     ]
     report = aot.explain(compiled(lambda x, w: (x @ w).sin().sin().tanh().exp().sum()), *inputs())
-    assert lines_of(report)[-1] == "run again: aten.sin.default ×2, aten.tanh.default, aten.exp.default"
+    assert (
+        lines_of(report)[-1]
+        == "run again: aten.sin.default ×2, aten.tanh.default, aten.exp.default"
+    )
 
 
 def test_values_go_by_the_names_of_arguments_and_of_state() -> None:
@@ -224,10 +257,18 @@ def test_values_go_by_the_names_of_arguments_and_of_state() -> None:
 
     x, net, outside = torch.ones(3, requires_grad=True), Scale(), torch.ones(3)
     assert sources(net, x) == {"args[0]", "table", "inner.weight"}
-    assert sources(compiled(lambda x: net(x)), x) == {"args[0]", "Scale.table", "ParameterDict.weight"}
+    assert sources(compiled(lambda x: net(x)), x) == {
+        "args[0]",
+        "Scale.table",
+        "ParameterDict.weight",
+    }
     assert sources(compiled(lambda x: x * outside), x) == {"a tensor from outside"}
-    assert sources(compiled(lambda a, *, b: a["k"][1] * b), {"k": [1, torch.ones(3)]}, b=x) == {"args[0]['k'][1]"}
-    assert sources(compiled(lambda a, *, b: a * b["k"]), x, b={"k": torch.ones(3)}) == {"kwargs['b']['k']"}
+    assert sources(compiled(lambda a, *, b: a["k"][1] * b), {"k": [1, torch.ones(3)]}, b=x) == {
+        "args[0]['k'][1]"
+    }
+    assert sources(compiled(lambda a, *, b: a * b["k"]), x, b={"k": torch.ones(3)}) == {
+        "kwargs['b']['k']"
+    }
 
 
 def test_arguments_that_share_memory_and_parts_of_a_subclass_have_their_names() -> None:
@@ -243,7 +284,9 @@ def test_arguments_that_share_memory_and_parts_of_a_subclass_have_their_names() 
         ("aten.sin.default", Why.FORWARD),
     ]
     assert "arguments that share memory" in report.svg()
-    report = aot.explain(compiled(lambda a, b: a * b * outside), TwoTensor(torch.ones(3), torch.ones(3)), x)
+    report = aot.explain(
+        compiled(lambda a, b: a * b * outside), TwoTensor(torch.ones(3), torch.ones(3)), x
+    )
     assert [(v.source, v.why) for v in report.saved] == [
         ("args[0].a", Why.ARGUMENT),
         ("args[0].b", Why.ARGUMENT),
@@ -254,13 +297,18 @@ def test_arguments_that_share_memory_and_parts_of_a_subclass_have_their_names() 
 def test_what_is_shown_of_it_has_no_graphs_and_it_does_not_change() -> None:
     report = aot.explain(compiled(lambda x: x.sin().sin().sum()), torch.ones(3, requires_grad=True))
     assert (
-        "forward=" not in repr(report) and "backward=" not in repr(report) and "_parts" not in repr(report) and "_names" not in repr(report)
+        "forward=" not in repr(report)
+        and "backward=" not in repr(report)
+        and "_parts" not in repr(report)
+        and "_names" not in repr(report)
     )
     with pytest.raises(dataclasses.FrozenInstanceError):
         report.saved_bytes = 0  # type: ignore[misc]
     with pytest.raises(dataclasses.FrozenInstanceError):
         report.recomputed[0].work = 0  # type: ignore[misc]
-    assert [(r.name, r.op, r.work, r.line is not None) for r in report.recomputed] == [("sin", "aten.sin.default", 2 * 3 * 4, True)]
+    assert [(r.name, r.op, r.work, r.line is not None) for r in report.recomputed] == [
+        ("sin", "aten.sin.default", 2 * 3 * 4, True)
+    ]
 
 
 def test_a_value_of_a_transform_is_refused() -> None:
@@ -273,7 +321,9 @@ def test_a_value_of_a_transform_is_refused() -> None:
 
 
 def test_a_partition_of_one_s_own_is_explained_by_its_modules() -> None:
-    joint = aot.aot_export_joint_simple(lambda x: [x.sin().exp()], [torch.randn(3, requires_grad=True)], trace_joint=True)
+    joint = aot.aot_export_joint_simple(
+        lambda x: [x.sin().exp()], [torch.randn(3, requires_grad=True)], trace_joint=True
+    )
     forward, backward = CUT(joint, num_fwd_outputs=1)
     report = aot.Explanation.of(joint, forward, backward, num_fwd_outputs=1, names=["signal"])
     assert {v.source for v in report.saved} >= {"signal"}
@@ -286,12 +336,24 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def boxes(text: str, kind: str) -> list[Any]:
-    return [r for r in ElementTree.fromstring(text).iter(f"{SVG}rect") if kind in r.get("class", "").split()]
+    return [
+        r
+        for r in ElementTree.fromstring(text).iter(f"{SVG}rect")
+        if kind in r.get("class", "").split()
+    ]
 
 
 @pytest.mark.parametrize("budget", [1.0, 0.0])
-def test_the_drawing_shows_every_saved_value_and_what_runs_again(tmp_path: Path, budget: float) -> None:
-    net = torch.nn.Sequential(*(layer for _ in range(3) for layer in (torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))))
+def test_the_drawing_shows_every_saved_value_and_what_runs_again(
+    tmp_path: Path, budget: float
+) -> None:
+    net = torch.nn.Sequential(
+        *(
+            layer
+            for _ in range(3)
+            for layer in (torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
+        )
+    )
     report = aot.explain(compiled(net, partial(CUT, memory_budget=budget)), torch.randn(64, 8))
     text = report.svg(tmp_path / "cut.svg")
     assert (tmp_path / "cut.svg").read_text() == text
@@ -303,11 +365,19 @@ def test_the_drawing_shows_every_saved_value_and_what_runs_again(tmp_path: Path,
 
 
 def test_boxes_of_a_drawing_do_not_overlap() -> None:
-    net = torch.nn.Sequential(*(layer for _ in range(3) for layer in (torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))))
+    net = torch.nn.Sequential(
+        *(
+            layer
+            for _ in range(3)
+            for layer in (torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
+        )
+    )
     text = aot.explain(net, torch.randn(64, 8)).svg()
     places = []
     for kind in ("box", "saved", "shared"):
-        places += [tuple(float(r.get(k)) for k in ("x", "y", "width", "height")) for r in boxes(text, kind)]
+        places += [
+            tuple(float(r.get(k)) for k in ("x", "y", "width", "height")) for r in boxes(text, kind)
+        ]
     for i, (x, y, w, h) in enumerate(places):
         for x2, y2, w2, h2 in places[:i]:
             assert x + w <= x2 or x2 + w2 <= x or y + h <= y2 or y2 + h2 <= y

@@ -19,7 +19,11 @@ def made(base: Any, **methods: Any) -> Any:
     """A Function class of ``base``; ``forward`` doubles and ``backward`` passes the gradient on unless given."""
     defaults = {"forward": lambda ctx, x: x * 2, "backward": lambda ctx, g: g}
     plain = {"generate_vmap_rule"}
-    return type("MyFn", (base,), {k: v if k in plain else staticmethod(v) for k, v in {**defaults, **methods}.items()})
+    return type(
+        "MyFn",
+        (base,),
+        {k: v if k in plain else staticmethod(v) for k, v in {**defaults, **methods}.items()},
+    )
 
 
 def leaf(lib: str, n: int = 3) -> Any:

@@ -21,7 +21,9 @@ from .duals import close, dual, rand, tangent, through_torch
 def test_levels_are_numbered_from_zero_and_do_not_nest() -> None:
     with fw.dual_level() as number:
         assert number == 0 == fw.current_level()
-        with pytest.raises(RuntimeError, match="Nested forward mode AD is not supported at the moment"):
+        with pytest.raises(
+            RuntimeError, match="Nested forward mode AD is not supported at the moment"
+        ):
             fw.enter_dual_level()
     assert fw.current_level() == -1
 
@@ -73,7 +75,10 @@ def test_a_level_is_named_by_its_number(level: None) -> None:
             fw.make_dual(x, t, level=number)
         with pytest.raises(RuntimeError, match="Invalid level given to _fw_primal"):
             fw.unpack_dual(d, level=number)
-    for number, message in ((1, "not the last one that was created"), (-1, "must be a positive number")):
+    for number, message in (
+        (1, "not the last one that was created"),
+        (-1, "must be a positive number"),
+    ):
         with pytest.raises(RuntimeError, match=message):
             fw.exit_dual_level(level=number)
     assert fw.current_level() == 0
@@ -101,7 +106,9 @@ def test_after_the_level_a_dual_tensor_is_its_primal() -> None:
         close(unwrap(tangent(again.detach() * again)), unwrap(x.detach()))
 
 
-def test_a_tangent_lives_as_long_as_its_dual_tensor_within_a_level_and_no_longer_than_the_level() -> None:
+def test_a_tangent_lives_as_long_as_its_dual_tensor_within_a_level_and_no_longer_than_the_level() -> (
+    None
+):
     gc.collect()
     gc.disable()
     try:
@@ -114,7 +121,8 @@ def test_a_tangent_lives_as_long_as_its_dual_tensor_within_a_level_and_no_longer
             del d
             assert seen() is None
             x = wrap(rand(2), requires_grad=True)
-            y = fw.make_dual(x, wrap(rand(2))).exp()  # the tape of its tangent leads back to y: a cycle that the level's end opens
+            # the tape of its tangent leads back to y: a cycle that the level's end opens
+            y = fw.make_dual(x, wrap(rand(2))).exp()
             seen = weakref.ref(tangent(y))
             del y
         assert seen() is None
@@ -143,29 +151,51 @@ def test_a_tangent_of_another_layout_is_copied_into_that_of_the_primal(level: No
     d = fw.make_dual(x, t)
     assert tangent(d) is not t
     close(unwrap(tangent(d)), unwrap(t))
-    assert d.as_strided((5,), (1,), 0).shape == (5,)  # reaches past the primal, so there must be a tangent there
-    close(unwrap(tangent(d.as_strided((5,), (1,), 0))), torch.cat([unwrap(t), torch.zeros(1, dtype=torch.float64)]))
+    # reaches past the primal, so there must be a tangent there
+    assert d.as_strided((5,), (1,), 0).shape == (5,)
+    close(
+        unwrap(tangent(d.as_strided((5,), (1,), 0))),
+        torch.cat([unwrap(t), torch.zeros(1, dtype=torch.float64)]),
+    )
     transposed = fw.make_dual(wrap(rand(2, 3).t()), wrap(rand(3, 2, seed=2)))
     assert tangent(transposed).stride() == transposed.stride()
 
 
-@pytest.mark.parametrize("part", [lambda x: x[:, 1:], lambda x: x.t(), lambda x: x[1], lambda x: x.as_strided((2, 2), (1, 2), 3)])
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda x: x[:, 1:],
+        lambda x: x.t(),
+        lambda x: x[1],
+        lambda x: x.as_strided((2, 2), (1, 2), 3),
+    ],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex128])
-def test_the_memory_of_a_tangent_is_as_large_as_that_of_its_primal(level: None, part: Callable[[Any], Any], dtype: torch.dtype) -> None:
+def test_the_memory_of_a_tangent_is_as_large_as_that_of_its_primal(
+    level: None, part: Callable[[Any], Any], dtype: torch.dtype
+) -> None:
     x = part(torch.arange(12).reshape(3, 4).to(dtype))
     d = fw.make_dual(wrap(x), wrap(torch.ones(x.shape, dtype=dtype)))
     t = unwrap(tangent(d))
     assert (t.stride(), t.storage_offset()) == (x.stride(), x.storage_offset())
     assert t.untyped_storage().nbytes() == x.untyped_storage().nbytes() == 12 * dtype.itemsize
     close(t, torch.ones(x.shape, dtype=dtype))
-    assert t.as_strided((12,), (1,), 0).count_nonzero() == x.numel()  # what the primal does not show has no tangent
+    # what the primal does not show has no tangent
+    assert t.as_strided((12,), (1,), 0).count_nonzero() == x.numel()
 
 
 @pytest.mark.parametrize("primal_bit", ["neither", "conj", "neg"])
 @pytest.mark.parametrize("tangent_bit", ["neither", "conj", "neg"])
 def test_lazy_bits_are_part_of_the_layout(level: None, primal_bit: str, tangent_bit: str) -> None:
-    bits: dict[str, Callable[[Any], Any]] = {"neither": lambda x: x, "conj": lambda x: x.conj(), "neg": lambda x: x._neg_view()}
-    x, t = bits[primal_bit](torch.randn(2, 3, dtype=torch.complex128)), bits[tangent_bit](torch.randn(2, 3, dtype=torch.complex128))
+    bits: dict[str, Callable[[Any], Any]] = {
+        "neither": lambda x: x,
+        "conj": lambda x: x.conj(),
+        "neg": lambda x: x._neg_view(),
+    }
+    x, t = (
+        bits[primal_bit](torch.randn(2, 3, dtype=torch.complex128)),
+        bits[tangent_bit](torch.randn(2, 3, dtype=torch.complex128)),
+    )
     given = wrap(t)
     d = fw.make_dual(wrap(x), given)
     assert (tangent(d) is given) == (primal_bit == tangent_bit)
@@ -177,19 +207,33 @@ def test_lazy_bits_are_part_of_the_layout(level: None, primal_bit: str, tangent_
 def test_what_cannot_be_a_dual_tensor_is_refused(level: None) -> None:
     x, t = wrap(rand(2)), wrap(rand(2, seed=1))
     d = fw.make_dual(x, t)
-    with pytest.raises(RuntimeError, match=r"has a different size .* of size \[2\], its tangent of size \[3\]"):
+    with pytest.raises(
+        RuntimeError, match=r"has a different size .* of size \[2\], its tangent of size \[3\]"
+    ):
         fw.make_dual(x, wrap(rand(3)))
-    with pytest.raises(ValueError, match=r"Expected tangent to be floating point or complex, but got: torch.int64"):
+    with pytest.raises(
+        ValueError, match=r"Expected tangent to be floating point or complex, but got: torch.int64"
+    ):
         fw.make_dual(x, wrap(torch.ones(2, dtype=torch.int64)))
-    with pytest.raises(ValueError, match=r"Expected primal to be floating point or complex, but got: torch.int64"):
+    with pytest.raises(
+        ValueError, match=r"Expected primal to be floating point or complex, but got: torch.int64"
+    ):
         fw.make_dual(wrap(torch.ones(2, dtype=torch.int64)), t)
-    with pytest.raises(RuntimeError, match="based on a Tensor that already has a forward gradient at the same level"):
+    with pytest.raises(
+        RuntimeError,
+        match="based on a Tensor that already has a forward gradient at the same level",
+    ):
         fw.make_dual(d, t)
-    with pytest.raises(RuntimeError, match="a forward grad that itself has a forward gradient at the same level"):
+    with pytest.raises(
+        RuntimeError, match="a forward grad that itself has a forward gradient at the same level"
+    ):
         fw.make_dual(x, d)
     with pytest.raises(RuntimeError, match="Invalid level given to _make_dual"):
         fw.make_dual(x, t, level=1)
-    with pytest.raises(RuntimeError, match=r"dtype torch.float64 on cpu cannot have a tangent of dtype torch.float32"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"dtype torch.float64 on cpu cannot have a tangent of dtype torch.float32",
+    ):
         fw.make_dual(x, t.float())
     with pytest.raises(RuntimeError, match=r"cannot have a tangent .* on meta"):
         fw.make_dual(x, wrap(torch.ones(2, dtype=torch.float64, device="meta")))
@@ -255,12 +299,18 @@ def test_a_module_with_dual_inputs_and_parameters(level: None) -> None:
 def test_an_out_argument_is_refused(level: None) -> None:
     d, plain = dual(rand(2), rand(2, seed=1)), wrap(rand(2))
     for args, out in (((d, plain), wrap(rand(2))), ((plain, plain), d)):
-        with pytest.raises(NotImplementedError, match="Trying to use forward AD with add_out that does not support it"):
+        with pytest.raises(
+            NotImplementedError,
+            match="Trying to use forward AD with add_out that does not support it",
+        ):
             torch.add(*args, out=out)
 
 
 def test_an_op_without_a_rule_is_named(level: None) -> None:
-    with pytest.raises(NotImplementedError, match=r"Trying to use forward AD with \w+ that does not support it: aten\.\w+.* has no jvp"):
+    with pytest.raises(
+        NotImplementedError,
+        match=r"Trying to use forward AD with \w+ that does not support it: aten\.\w+.* has no jvp",
+    ):
         torch.ops.aten._standard_gamma_grad.default(dual(rand(2), rand(2)), rand(2))
 
 
@@ -343,7 +393,9 @@ def test_a_write_gives_a_tensor_a_tangent_and_all_its_views_theirs(level: None) 
         lambda y: y.clamp_(0.2, 0.7),
         lambda y: y.index_add_(0, torch.tensor([0, 0]), y[1:].clone()),
         lambda y: y.index_put_((torch.tensor([0, 1]),), y[2].clone()),
-        lambda y: y.index_put_((torch.tensor([0, 0]), torch.tensor([1, 2])), y[2, 0] * 2, accumulate=True),
+        lambda y: y.index_put_(
+            (torch.tensor([0, 0]), torch.tensor([1, 2])), y[2, 0] * 2, accumulate=True
+        ),
         lambda y: y.masked_fill_(y < 0.5, y[0, 0] * 3),
         lambda y: y.zero_(),
         lambda y: y.copy_(torch.ones(3, 3, dtype=torch.float64)),
@@ -378,9 +430,15 @@ def test_a_dual_tensor_can_be_detached_in_place_and_not_resized(level: None) -> 
     assert x.detach_() is x and tangent(x) is None and tangent(x * 2) is None
     assert tangent(x + dual(torch.ones(2), torch.ones(2))) is not None
     d = dual(torch.ones(2), torch.ones(2))
-    changes: list[Any] = [lambda: d.resize_(3), lambda: d.set_(torch.ones(3)), lambda: d.resize_as_(torch.ones(3))]
+    changes: list[Any] = [
+        lambda: d.resize_(3),
+        lambda: d.set_(torch.ones(3)),
+        lambda: d.resize_as_(torch.ones(3)),
+    ]
     for change in changes:
-        with pytest.raises(InplaceError, match="changes the geometry of a tensor that has a tangent"):
+        with pytest.raises(
+            InplaceError, match="changes the geometry of a tensor that has a tangent"
+        ):
             change()
     assert tangent(d).tolist() == [1.0, 1.0] and d.shape == (2,)
 
@@ -408,10 +466,19 @@ def test_a_tangent_goes_through_the_sparse_layout(level: None) -> None:
     close(unwrap(tangent(dual(x, 3 * x).to_sparse().to_dense() * 2)), 6 * x)
 
 
-@pytest.mark.parametrize("transform", [lambda f, x: runtime.func.jvp(f, (x,), (x,)), lambda f, x: runtime.func.vmap(f)(x)])
+@pytest.mark.parametrize(
+    "transform",
+    [lambda f, x: runtime.func.jvp(f, (x,), (x,)), lambda f, x: runtime.func.vmap(f)(x)],
+)
 @pytest.mark.parametrize("enabled", [True, False])
-def test_a_transform_begun_while_forward_mode_is_off_leaves_it_off_for_dual_tensors(level: None, transform: Any, enabled: bool) -> None:
-    d, buffer, filled = dual(torch.ones(2), torch.ones(2)), wrap(torch.zeros(2)), wrap(torch.zeros(2))
+def test_a_transform_begun_while_forward_mode_is_off_leaves_it_off_for_dual_tensors(
+    level: None, transform: Any, enabled: bool
+) -> None:
+    d, buffer, filled = (
+        dual(torch.ones(2), torch.ones(2)),
+        wrap(torch.zeros(2)),
+        wrap(torch.zeros(2)),
+    )
 
     def f(x: Any) -> Any:
         buffer.add_(d)

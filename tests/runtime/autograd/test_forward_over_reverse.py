@@ -19,7 +19,10 @@ def test_a_dual_tensor_is_a_view_of_its_primal_on_the_tape(level: None) -> None:
     x = wrap(rand(2), requires_grad=True)
     d = fw.make_dual(x, wrap(rand(2, seed=1)))
     assert d.requires_grad and d.grad_fn is not None and not d.is_leaf
-    with pytest.raises(RuntimeError, match="a view of a leaf Variable that requires grad is being used in an in-place operation"):
+    with pytest.raises(
+        RuntimeError,
+        match="a view of a leaf Variable that requires grad is being used in an in-place operation",
+    ):
         d.mul_(2)
     (d * d).sum().backward()
     assert x.grad is not None
@@ -76,7 +79,9 @@ def test_tangents_of_writes_are_differentiated_too(level: None) -> None:
     t = tangent(f(fw.make_dual(leaf, wrap(v))))
     with oracle.dual_level():
         theirs = x.clone().requires_grad_()
-        expected = torch.autograd.grad(oracle.unpack_dual(f(oracle.make_dual(theirs, v))).tangent.sum(), theirs)
+        expected = torch.autograd.grad(
+            oracle.unpack_dual(f(oracle.make_dual(theirs, v))).tangent.sum(), theirs
+        )
     close(unwrap(grad(t.sum(), leaf)[0]), expected[0])
 
 
@@ -249,7 +254,9 @@ def test_the_gradient_of_a_tangent_is_right(f: Callable[..., Any]) -> None:
         with fw.dual_level():
             return tangent(f(fw.make_dual(x, v)))
 
-    assert runtime.autograd.gradcheck(push, (wrap(rand(3, 3), True), wrap(rand(3, 3, seed=1), True)))
+    assert runtime.autograd.gradcheck(
+        push, (wrap(rand(3, 3), True), wrap(rand(3, 3, seed=1), True))
+    )
 
 
 @pytest.mark.parametrize("f", SMOOTH)

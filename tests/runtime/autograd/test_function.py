@@ -47,7 +47,12 @@ class Styles:
             ctx.save_for_backward(*inputs[:2])
             ctx.power = inputs[2]
 
-        return made(base, forward=lambda x, y, power: x**power * y, setup_context=setup_context, backward=Styles.backward)
+        return made(
+            base,
+            forward=lambda x, y, power: x**power * y,
+            setup_context=setup_context,
+            backward=Styles.backward,
+        )
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
@@ -63,7 +68,14 @@ def test_both_styles_differentiate_twice(style: Any) -> None:
         out = fn.apply(x, y, 3)
         first = autograd.grad(out.sum(), (x, y), create_graph=True)
         second = autograd.grad(first[0].sum(), (x, y))
-        return out, first, second, out.grad_fn.name(), out.grad_fn.needs_input_grad, len(out.grad_fn.next_functions)
+        return (
+            out,
+            first,
+            second,
+            out.grad_fn.name(),
+            out.grad_fn.needs_input_grad,
+            len(out.grad_fn.next_functions),
+        )
 
     of_both(program)
 
@@ -122,7 +134,9 @@ def test_what_backward_may_return_and_forward_may_do(methods: Any) -> None:
 
 def test_only_tensors_are_saved_for_jvp() -> None:
     for lib, base in BASES.items():
-        with pytest.raises(AssertionError, match="save_for_forward expects all arguments to be tensors"):
+        with pytest.raises(
+            AssertionError, match="save_for_forward expects all arguments to be tensors"
+        ):
             made(base, forward=lambda ctx, x: ctx.save_for_forward(3)).apply(leaf(lib))
 
 
@@ -139,7 +153,12 @@ def test_a_class_needs_forward_and_backward_or_vjp(names: tuple[str, ...]) -> No
 
 def test_a_number_has_no_gradient() -> None:
     def program(base: Any, autograd: Any, x: Any) -> Any:
-        return autograd.grad(made(base, forward=lambda ctx, x, k: x * k, backward=lambda ctx, g: (g, g)).apply(x, 3).sum(), x)
+        return autograd.grad(
+            made(base, forward=lambda ctx, x, k: x * k, backward=lambda ctx, g: (g, g))
+            .apply(x, 3)
+            .sum(),
+            x,
+        )
 
     of_both(program)
 
@@ -172,7 +191,13 @@ def test_outputs_marked_non_differentiable_do_not_require_grad() -> None:
 
     def program(base: Any, autograd: Any, x: Any) -> Any:
         a, b, i = made(base, forward=forward, backward=lambda ctx, g, h, k: g + h).apply(x)
-        return a.requires_grad, b.requires_grad, b.grad_fn, i.requires_grad, autograd.grad(a.sum(), x)
+        return (
+            a.requires_grad,
+            b.requires_grad,
+            b.grad_fn,
+            i.requires_grad,
+            autograd.grad(a.sum(), x),
+        )
 
     of_both(program)
 
@@ -188,7 +213,9 @@ def saving(ctx: Any, x: Any) -> Any:
 
 
 def test_saved_tensors_are_checked_for_writes() -> None:
-    y = made(Function, forward=saving, backward=lambda ctx, g: g * ctx.saved_tensors[0]).apply(leaf("runtime"))
+    y = made(Function, forward=saving, backward=lambda ctx, g: g * ctx.saved_tensors[0]).apply(
+        leaf("runtime")
+    )
     y.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
@@ -203,7 +230,9 @@ def test_saved_tensors_pass_through_pack_hooks() -> None:
             return t * 2
 
         with autograd.graph.saved_tensors_hooks(pack, lambda t: t + 1):
-            y = made(base, forward=saving, backward=lambda ctx, g: g * ctx.saved_tensors[0]).apply(x)
+            y = made(base, forward=saving, backward=lambda ctx, g: g * ctx.saved_tensors[0]).apply(
+                x
+            )
         return autograd.grad(y.sum(), x), packed
 
     of_both(program)
@@ -220,14 +249,21 @@ def test_once_differentiable_refuses_the_second_derivative() -> None:
 
     x = leaf("runtime")
     fn = made(Function, forward=forward, backward=backward)
-    torch.testing.assert_close(unwrap(runtime.autograd.grad(fn.apply(x).sum(), x)[0]), unwrap(x).cos())
+    torch.testing.assert_close(
+        unwrap(runtime.autograd.grad(fn.apply(x).sum(), x)[0]), unwrap(x).cos()
+    )
     (g,) = runtime.autograd.grad(fn.apply(x).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="trying to differentiate twice a function that was marked with @once_differentiable"):
+    with pytest.raises(
+        RuntimeError,
+        match="trying to differentiate twice a function that was marked with @once_differentiable",
+    ):
         runtime.autograd.grad(g.sum(), x)
 
 
 def test_torchs_own_once_differentiable_refuses_the_second_derivative_without_the_drop_in() -> None:
-    backward = torch.autograd.function.once_differentiable(lambda ctx, g: g * ctx.saved_tensors[0].cos())
+    backward = torch.autograd.function.once_differentiable(
+        lambda ctx, g: g * ctx.saved_tensors[0].cos()
+    )
 
     def forward(ctx: Any, x: Any) -> Any:
         ctx.save_for_backward(x)
@@ -237,7 +273,10 @@ def test_torchs_own_once_differentiable_refuses_the_second_derivative_without_th
     fn = made(torch.autograd.Function, forward=forward, backward=backward)
     (g,) = runtime.autograd.grad(fn.apply(x).sum(), x, create_graph=True)
     torch.testing.assert_close(unwrap(g.detach()), unwrap(x.detach()).cos())
-    with pytest.raises(RuntimeError, match="trying to differentiate twice a function that was marked with @once_differentiable"):
+    with pytest.raises(
+        RuntimeError,
+        match="trying to differentiate twice a function that was marked with @once_differentiable",
+    ):
         runtime.autograd.grad((g * x).sum(), x)
 
 
@@ -245,7 +284,9 @@ def test_instances_and_legacy_functions_are_refused() -> None:
     fn = made(Function)
     with pytest.warns(DeprecationWarning, match="should not be instantiated"):
         instance = fn()
-    with pytest.raises(RuntimeError, match="Legacy autograd function with non-static forward method is deprecated"):
+    with pytest.raises(
+        RuntimeError, match="Legacy autograd function with non-static forward method is deprecated"
+    ):
         instance(torch.ones(2))
 
 
@@ -264,17 +305,27 @@ def test_no_grad_records_nothing() -> None:
         assert made(Function).apply(x).grad_fn is None
 
 
-def test_subclasses_of_torchs_class_serve_once_it_is_known_as_an_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subclasses_of_torchs_class_serve_once_it_is_known_as_an_interface(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The drop-in routes ``torch.autograd.Function.apply`` here."""
     from runtime.autograd import function, function_node
 
     monkeypatch.setattr(
-        function_node, "INTERFACES", {*function_node.INTERFACES, torch.autograd.Function, torch.autograd.function._SingleLevelFunction}
+        function_node,
+        "INTERFACES",
+        {
+            *function_node.INTERFACES,
+            torch.autograd.Function,
+            torch.autograd.function._SingleLevelFunction,
+        },
     )
     x = leaf("runtime")
     for style in (Styles.with_ctx, Styles.with_setup):
         out = function.apply(style(torch.autograd.Function), (x, x, 2), {})
-        torch.testing.assert_close(unwrap(runtime.autograd.grad(out.sum(), x)[0]), 3 * unwrap(x) ** 2)
+        torch.testing.assert_close(
+            unwrap(runtime.autograd.grad(out.sum(), x)[0]), 3 * unwrap(x) ** 2
+        )
 
 
 def test_a_generated_vmap_rule_undoes_broadcasting_within_an_element() -> None:
@@ -341,7 +392,9 @@ def test_the_graph_is_freed_by_reference_counting(forward: Any) -> None:
 
 
 def test_the_old_name_of_saved_tensors_warns() -> None:
-    y = made(Function, forward=saving, backward=lambda ctx, g: g * ctx.saved_variables[0]).apply(leaf("runtime"))
+    y = made(Function, forward=saving, backward=lambda ctx, g: g * ctx.saved_variables[0]).apply(
+        leaf("runtime")
+    )
     with pytest.warns(DeprecationWarning, match="saved_variables"):
         y.sum().backward()
 

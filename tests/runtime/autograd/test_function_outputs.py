@@ -29,11 +29,16 @@ def test_a_dirty_input_is_the_output_and_has_new_history() -> None:
     of_both(program)
 
 
-@pytest.mark.parametrize("write", [lambda x: x, lambda x: x.mul_(2), lambda x: x.mul_(2).add_(1), lambda x: x.data.mul_(2)])
+@pytest.mark.parametrize(
+    "write",
+    [lambda x: x, lambda x: x.mul_(2), lambda x: x.mul_(2).add_(1), lambda x: x.data.mul_(2)],
+)
 @pytest.mark.parametrize("start", ["leaf", "result", "view"])
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
 @pytest.mark.parametrize("outputs", [lambda x: x, lambda x: (x, x * 3)])
-def test_a_dirty_input_has_the_version_and_identity_that_torch_gives_it(write: Any, start: str, mode: Any, outputs: Any) -> None:
+def test_a_dirty_input_has_the_version_and_identity_that_torch_gives_it(
+    write: Any, start: str, mode: Any, outputs: Any
+) -> None:
     def forward(ctx: Any, x: Any) -> Any:
         write(x)
         ctx.mark_dirty(x)
@@ -45,22 +50,37 @@ def test_a_dirty_input_has_the_version_and_identity_that_torch_gives_it(write: A
         given = {"leaf": x, "result": parent, "view": parent[1:]}[start]
         before = given._version
         with mode():
-            out = made(base, forward=forward, backward=lambda ctx, *g: sum(g) * ctx.saved_tensors[0]).apply(given)
+            out = made(
+                base, forward=forward, backward=lambda ctx, *g: sum(g) * ctx.saved_tensors[0]
+            ).apply(given)
         first = out[0] if isinstance(out, tuple) else out
         first_facts = (first is given, first.requires_grad, first._version - before)
         gradient = autograd.grad((first * 2).sum(), x) if first.requires_grad else ()
-        return first_facts, given._version - before, parent._version, given.requires_grad, first, gradient
+        return (
+            first_facts,
+            given._version - before,
+            parent._version,
+            given.requires_grad,
+            first,
+            gradient,
+        )
 
     of_both(program)
 
 
-def test_a_tensor_that_is_no_input_and_marked_dirty_is_warned_of_only_where_a_node_is_made() -> None:
+def test_a_tensor_that_is_no_input_and_marked_dirty_is_warned_of_only_where_a_node_is_made() -> (
+    None
+):
     def marks_its_own(ctx: Any, x: Any) -> Any:
         return dirty(ctx, x + 1)
 
     def program(base: Any, autograd: Any, x: Any) -> Any:
         function, told_of = made(base, forward=marks_its_own), []
-        for mode, given in ((torch.enable_grad, x), (torch.no_grad, x), (torch.enable_grad, x.detach())):
+        for mode, given in (
+            (torch.enable_grad, x),
+            (torch.no_grad, x),
+            (torch.enable_grad, x.detach()),
+        ):
             with mode(), warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 function.apply(given)
@@ -84,13 +104,21 @@ def two(ctx: Any, x: Any) -> Any:
 
 
 def test_a_dirty_view_with_several_outputs_is_refused() -> None:
-    of_both(lambda base, autograd, x: made(base, forward=two, backward=lambda ctx, g, h: g).apply((x * 1)[:2]))
+    of_both(
+        lambda base, autograd, x: made(base, forward=two, backward=lambda ctx, g, h: g).apply(
+            (x * 1)[:2]
+        )
+    )
 
 
-@pytest.mark.parametrize("forward", [lambda ctx, x: x, lambda ctx, x: x[:2], lambda ctx, x: x.view_as(x)])
+@pytest.mark.parametrize(
+    "forward", [lambda ctx, x: x, lambda ctx, x: x[:2], lambda ctx, x: x.view_as(x)]
+)
 def test_an_input_or_a_view_of_it_may_be_returned_but_not_written(forward: Any) -> None:
     def program(base: Any, autograd: Any, x: Any) -> Any:
-        out = made(base, forward=forward, backward=lambda ctx, g: torch.ones(3, dtype=g.dtype) * 7).apply(x)
+        out = made(
+            base, forward=forward, backward=lambda ctx, g: torch.ones(3, dtype=g.dtype) * 7
+        ).apply(x)
         return out is x, out.grad_fn.name(), autograd.grad(out.sum(), x)
 
     of_both(program)
@@ -106,8 +134,12 @@ def test_an_input_or_a_view_of_it_may_be_returned_but_not_written(forward: Any) 
 
 
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
-@pytest.mark.parametrize("given", [lambda x: x, lambda x: x * 1, lambda x: x.detach(), lambda x: x.detach()[:2]])
-def test_an_input_that_is_returned_is_a_view_or_as_detached_without_grad_mode(given: Any, mode: Any) -> None:
+@pytest.mark.parametrize(
+    "given", [lambda x: x, lambda x: x * 1, lambda x: x.detach(), lambda x: x.detach()[:2]]
+)
+def test_an_input_that_is_returned_is_a_view_or_as_detached_without_grad_mode(
+    given: Any, mode: Any
+) -> None:
     def program(base: Any, autograd: Any, x: Any) -> Any:
         y = given(x)
         with mode():
@@ -119,7 +151,9 @@ def test_an_input_that_is_returned_is_a_view_or_as_detached_without_grad_mode(gi
 
 @pytest.mark.parametrize("other", [lambda y: y.detach(), lambda y: y[1:], lambda y: y.detach()[1:]])
 @pytest.mark.parametrize("forward", [lambda ctx, x, z: x, lambda ctx, x, z: x[:2]])
-def test_of_inputs_that_share_memory_the_first_is_what_a_view_is_taken_of(forward: Any, other: Any) -> None:
+def test_of_inputs_that_share_memory_the_first_is_what_a_view_is_taken_of(
+    forward: Any, other: Any
+) -> None:
     y = leaf("runtime") * 1
     out = made(Function, forward=forward, backward=lambda ctx, g: (g, None)).apply(y, other(y))
     assert out._base is y or out._base is None

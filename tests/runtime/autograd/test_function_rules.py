@@ -12,13 +12,27 @@ from runtime.autograd import Function
 from runtime.errors import InplaceError
 from runtime.func import functionalize, grad, jacfwd, jvp, vjp, vmap
 
-X, Y = torch.linspace(0.3, 1.2, 4, dtype=torch.float64), torch.linspace(-1, 2, 4, dtype=torch.float64)
+X, Y = (
+    torch.linspace(0.3, 1.2, 4, dtype=torch.float64),
+    torch.linspace(-1, 2, 4, dtype=torch.float64),
+)
 BATCH = torch.stack([X, Y, X + Y])
 
 
 def made(base: Any = Function, **members: Any) -> Any:
-    defaults = {"forward": lambda x: x * 2, "setup_context": lambda ctx, inputs, output: None, "backward": lambda ctx, g: g * 2}
-    return type("MyFn", (base,), {k: v if k == "generate_vmap_rule" else staticmethod(v) for k, v in {**defaults, **members}.items()})
+    defaults = {
+        "forward": lambda x: x * 2,
+        "setup_context": lambda ctx, inputs, output: None,
+        "backward": lambda ctx, g: g * 2,
+    }
+    return type(
+        "MyFn",
+        (base,),
+        {
+            k: v if k == "generate_vmap_rule" else staticmethod(v)
+            for k, v in {**defaults, **members}.items()
+        },
+    )
 
 
 # --- a generated rule
@@ -28,7 +42,9 @@ def test_an_input_that_is_returned_as_it_is_stays_the_same_value() -> None:
     seen: list[bool] = []
 
     def setup(ctx: Any, inputs: Any, output: Any) -> None:
-        seen.append(output[0] is inputs[0] and output[1] is inputs[1] and output[2] is not inputs[0])
+        seen.append(
+            output[0] is inputs[0] and output[1] is inputs[1] and output[2] is not inputs[0]
+        )
         ctx.save_for_backward(output[0], output[2])
 
     def backward(ctx: Any, g: Any, h: Any, k: Any) -> Any:
@@ -36,20 +52,31 @@ def test_an_input_that_is_returned_as_it_is_stays_the_same_value() -> None:
         torch.testing.assert_close(doubled, 2 * x)
         return g + 2 * k, h
 
-    fn = made(generate_vmap_rule=True, forward=lambda x, y: (x, y, 2 * x), setup_context=setup, backward=backward)
+    fn = made(
+        generate_vmap_rule=True,
+        forward=lambda x, y: (x, y, 2 * x),
+        setup_context=setup,
+        backward=backward,
+    )
 
     def program(x: Any) -> Any:
         a, b, c = fn.apply(x, Y)
         return (a * b * c).sum()
 
-    torch.testing.assert_close(vmap(fn.apply, (0, None), (0, None, 0))(BATCH, Y), (BATCH, Y, 2 * BATCH))
+    torch.testing.assert_close(
+        vmap(fn.apply, (0, None), (0, None, 0))(BATCH, Y), (BATCH, Y, 2 * BATCH)
+    )
     torch.testing.assert_close(vmap(grad(program))(BATCH), 4 * BATCH * Y)
     torch.testing.assert_close(grad(lambda b: vmap(program)(b).sum())(BATCH), 4 * BATCH * Y)
     assert seen and all(seen)
 
 
-@pytest.mark.parametrize("transform", [lambda f: grad(lambda b: f(b).sum())(BATCH), lambda f: vjp(f, BATCH)[1](BATCH)])
-def test_a_backward_may_give_more_gradients_than_there_are_inputs_if_they_are_none(transform: Any) -> None:
+@pytest.mark.parametrize(
+    "transform", [lambda f: grad(lambda b: f(b).sum())(BATCH), lambda f: vjp(f, BATCH)[1](BATCH)]
+)
+def test_a_backward_may_give_more_gradients_than_there_are_inputs_if_they_are_none(
+    transform: Any,
+) -> None:
     more = made(generate_vmap_rule=True, backward=lambda ctx, g: (g * 2, None, None))
     transform(vmap(more.apply))
     for wrong in (lambda ctx, g: (g * 2, g), lambda ctx, g: ()):
@@ -73,13 +100,26 @@ def test_backward_and_jvp_each_find_what_was_saved_for_them() -> None:
         y, x = ctx.saved_tensors
         return 2 * x * y * t + x * x * u
 
-    fn = made(generate_vmap_rule=True, forward=lambda x, y: x * x * y, setup_context=setup, backward=backward, jvp=push)
+    fn = made(
+        generate_vmap_rule=True,
+        forward=lambda x, y: x * x * y,
+        setup_context=setup,
+        backward=backward,
+        jvp=push,
+    )
     plain: Any = lambda x, y: x * x * y  # noqa: E731
-    for in_dims, args in (((0, 0), (BATCH, BATCH.flip(0))), ((0, None), (BATCH, Y)), ((None, 0), (Y, BATCH))):
+    for in_dims, args in (
+        ((0, 0), (BATCH, BATCH.flip(0))),
+        ((0, None), (BATCH, Y)),
+        ((None, 0), (Y, BATCH)),
+    ):
         for lib, f in ((torch.func, plain), (runtime.func, fn.apply)):
             lib_any: Any = lib
             batched = lib_any.vmap(f, in_dims)
-            found = (lib_any.vjp(batched, *args)[1](BATCH.cos()), lib_any.jvp(batched, args, tuple(a.sin() for a in args)))
+            found = (
+                lib_any.vjp(batched, *args)[1](BATCH.cos()),
+                lib_any.jvp(batched, args, tuple(a.sin() for a in args)),
+            )
             twice: Any = lambda x, y: f(x, y) + lib_any.jvp(f, (x, y), (y, x))[1]  # noqa: B023, E731
             each = lib_any.vmap(lib_any.jacrev(twice, (0, 1)), in_dims)(*args)
             if lib is torch.func:
@@ -92,10 +132,18 @@ def test_what_was_saved_for_backward_alone_is_not_for_jvp() -> None:
         assert ctx.saved_tensors == ()
         return 2 * t
 
-    fn = made(generate_vmap_rule=True, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs), jvp=push)
+    fn = made(
+        generate_vmap_rule=True,
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+        jvp=push,
+    )
     torch.testing.assert_close(jvp(vmap(fn.apply), (BATCH,), (BATCH,))[1], 2 * BATCH)
-    nothing = made(generate_vmap_rule=True, backward=lambda ctx, g: g * (2 + len(ctx.saved_tensors)))
-    torch.testing.assert_close(grad(lambda b: vmap(nothing.apply)(b).sum())(BATCH), torch.full_like(BATCH, 2))
+    nothing = made(
+        generate_vmap_rule=True, backward=lambda ctx, g: g * (2 + len(ctx.saved_tensors))
+    )
+    torch.testing.assert_close(
+        grad(lambda b: vmap(nothing.apply)(b).sum())(BATCH), torch.full_like(BATCH, 2)
+    )
 
 
 def test_attributes_of_a_context_are_values_of_the_batch_again() -> None:
@@ -106,10 +154,20 @@ def test_attributes_of_a_context_are_values_of_the_batch_again() -> None:
 
     def backward(ctx: Any, g: Any) -> Any:
         y, (product, n, none, plain) = ctx.tree["y"], ctx.tree["rest"]
-        assert ctx.cos.shape == ctx.shape == ctx.other.shape == product.shape == (4,) and none is None and n == 3 and plain is Y
+        assert (
+            ctx.cos.shape == ctx.shape == ctx.other.shape == product.shape == (4,)
+            and none is None
+            and n == 3
+            and plain is Y
+        )
         return g * (ctx.cos * y + product), None, None
 
-    fn = made(generate_vmap_rule=True, forward=lambda x, y, n: x * n, setup_context=setup, backward=backward)
+    fn = made(
+        generate_vmap_rule=True,
+        forward=lambda x, y, n: x * n,
+        setup_context=setup,
+        backward=backward,
+    )
     for in_dims, other in (((0, 0, None), BATCH.flip(0)), ((0, None, None), Y)):
         found = grad(lambda b: vmap(fn.apply, in_dims)(b, other, 3).sum())(BATCH)  # noqa: B023
         torch.testing.assert_close(found, BATCH.cos() * other + BATCH * other)
@@ -131,12 +189,21 @@ def test_a_gradient_of_broadcast_shape_is_summed_to_that_of_the_input() -> None:
     def total(f: Any, lib: Any, in_dims: Any) -> Any:
         return lambda a, b: (lib.vmap(f, in_dims)(a, b) ** 2).sum()
 
-    for in_dims, args in (((0, 0), (column, row)), ((None, 0), (column[0], row)), ((0, None), (column, row[0])), ((0, 0), (row, row))):
+    for in_dims, args in (
+        ((0, 0), (column, row)),
+        ((None, 0), (column[0], row)),
+        ((0, None), (column, row[0])),
+        ((0, 0), (row, row)),
+    ):
         expected = torch.func.grad(total(torch.mul, torch.func, in_dims), (0, 1))(*args)
-        torch.testing.assert_close(grad(total(fn.apply, runtime.func, in_dims), (0, 1))(*args), expected)
+        torch.testing.assert_close(
+            grad(total(fn.apply, runtime.func, in_dims), (0, 1))(*args), expected
+        )
 
 
-@pytest.mark.parametrize("wrong", [lambda g: g.sum(), lambda g: g[:2], lambda g: g.expand(3, 4)[:, :3]])
+@pytest.mark.parametrize(
+    "wrong", [lambda g: g.sum(), lambda g: g[:2], lambda g: g.expand(3, 4)[:, :3]]
+)
 def test_a_gradient_of_a_shape_that_does_not_fit_is_refused(wrong: Any) -> None:
     fn = made(generate_vmap_rule=True, backward=lambda ctx, g: wrong(g))
     with pytest.raises(RuntimeError, match="shape"):
@@ -156,7 +223,12 @@ def test_gradients_that_do_not_arrive_are_none_or_zeros_as_the_function_asked() 
             assert ctx.needs_input_grad == (True, False)
             return g * 2, None
 
-        return made(generate_vmap_rule=True, forward=lambda x, y: (x * 2, y * x), setup_context=setup, backward=backward)
+        return made(
+            generate_vmap_rule=True,
+            forward=lambda x, y: (x * 2, y * x),
+            setup_context=setup,
+            backward=backward,
+        )
 
     for materialize in (True, False):
         fn = of(materialize)
@@ -178,7 +250,9 @@ def test_a_generated_rule_takes_words_and_gives_them() -> None:
 
 
 def test_a_constant_that_a_generated_rule_returns_belongs_to_every_element() -> None:
-    fn = made(generate_vmap_rule=True, forward=lambda x: (x * 2, Y * 3), backward=lambda ctx, g, h: 2 * g)
+    fn = made(
+        generate_vmap_rule=True, forward=lambda x: (x * 2, Y * 3), backward=lambda ctx, g, h: 2 * g
+    )
     torch.testing.assert_close(vmap(fn.apply)(BATCH), (2 * BATCH, (3 * Y).expand(3, 4)))
 
 
@@ -188,13 +262,22 @@ def test_a_constant_that_a_generated_rule_returns_belongs_to_every_element() -> 
 @pytest.mark.parametrize("dim", [0, 1, 2, -1, -3])
 def test_the_batch_of_an_output_may_lie_anywhere(dim: int) -> None:
     x = torch.randn(5, 2, 3)
-    fn = made(forward=lambda x: x * 2, vmap=lambda info, in_dims, x: ({"a": [(x * 2).movedim(0, dim)]}, {"a": [dim]}))
+    fn = made(
+        forward=lambda x: x * 2,
+        vmap=lambda info, in_dims, x: ({"a": [(x * 2).movedim(0, dim)]}, {"a": [dim]}),
+    )
     torch.testing.assert_close(vmap(fn.apply)(x)["a"][0], 2 * x)
-    spread = made(forward=lambda x: x * 2, vmap=lambda info, in_dims, x: (((x * 2).movedim(0, dim), (x * 3).movedim(0, dim)), dim))
+    spread = made(
+        forward=lambda x: x * 2,
+        vmap=lambda info, in_dims, x: (((x * 2).movedim(0, dim), (x * 3).movedim(0, dim)), dim),
+    )
     torch.testing.assert_close(vmap(spread.apply)(x), (2 * x, 3 * x))
 
 
-@pytest.mark.parametrize("returned", [lambda x: (x, 0.5), lambda x: ((x, x), (0, 0, 0)), lambda x: ([x], (0,)), lambda x: (x, "a")])
+@pytest.mark.parametrize(
+    "returned",
+    [lambda x: (x, 0.5), lambda x: ((x, x), (0, 0, 0)), lambda x: ([x], (0,)), lambda x: (x, "a")],
+)
 def test_its_out_dims_have_the_structure_of_the_output_and_are_integers(returned: Any) -> None:
     fn = made(vmap=lambda info, in_dims, x: returned(x))
     with pytest.raises(RuntimeError, match=r"returned an incompatible \(output, out_dims\) tuple"):
@@ -202,7 +285,13 @@ def test_its_out_dims_have_the_structure_of_the_output_and_are_integers(returned
 
 
 @pytest.mark.parametrize(
-    ("returned", "what"), [((1, 2, 3), "3 returns"), ([1, 2], "a <class 'list'>"), ((1,), "1 returns"), (None, "a <class")]
+    ("returned", "what"),
+    [
+        ((1, 2, 3), "3 returns"),
+        ([1, 2], "a <class 'list'>"),
+        ((1,), "1 returns"),
+        (None, "a <class"),
+    ],
 )
 def test_it_returns_a_pair(returned: Any, what: str) -> None:
     fn = made(vmap=lambda info, in_dims, x: returned)
@@ -221,7 +310,10 @@ def test_a_written_input_without_a_tangent_gets_the_one_that_jvp_gives() -> None
     )
     lazy = made(
         forward=lambda x, b: b.add_(x),
-        setup_context=lambda ctx, inputs, output: (ctx.mark_dirty(inputs[1]), ctx.set_materialize_grads(False))[0],
+        setup_context=lambda ctx, inputs, output: (
+            ctx.mark_dirty(inputs[1]),
+            ctx.set_materialize_grads(False),
+        )[0],
         jvp=lambda ctx, t, u: t * 1,
     )
 
@@ -233,7 +325,10 @@ def test_a_written_input_without_a_tangent_gets_the_one_that_jvp_gives() -> None
         return b * x, view, written
 
     for f in (fn, lazy):
-        torch.testing.assert_close(jvp(lambda x: program(x, f), (X,), (Y,)), ((X * X, X[1:], X), (2 * X * Y, Y[1:], Y)))  # noqa: B023
+        torch.testing.assert_close(
+            jvp(lambda x: program(x, f), (X,), (Y,)),  # noqa: B023
+            ((X * X, X[1:], X), (2 * X * Y, Y[1:], Y)),
+        )
 
 
 def test_a_written_input_has_room_for_the_tangent_of_every_element() -> None:
@@ -243,25 +338,40 @@ def test_a_written_input_has_room_for_the_tangent_of_every_element() -> None:
 
     fn = made(
         forward=lambda x: x.mul_(x.clone()),
-        setup_context=lambda ctx, inputs, output: (ctx.mark_dirty(inputs[0]), ctx.save_for_forward(output.sqrt()))[0],
+        setup_context=lambda ctx, inputs, output: (
+            ctx.mark_dirty(inputs[0]),
+            ctx.save_for_forward(output.sqrt()),
+        )[0],
         jvp=push,
     )
     fn.vmap = staticmethod(lambda info, in_dims, x: (fn.apply(x), 0))
     expected = vmap(lambda x: jvp(lambda y: y * y, (x,), (Y,))[1])(BATCH.abs())
-    torch.testing.assert_close(vmap(lambda x: jvp(lambda y: fn.apply(y * 1), (x,), (Y,))[1])(BATCH.abs()), expected)
+    torch.testing.assert_close(
+        vmap(lambda x: jvp(lambda y: fn.apply(y * 1), (x,), (Y,))[1])(BATCH.abs()), expected
+    )
 
 
 def test_what_is_marked_dirty_must_be_returned_and_should_be_an_input() -> None:
-    lost = made(setup_context=lambda ctx, inputs, output: ctx.mark_dirty(inputs[0]), jvp=lambda ctx, t: 2 * t)
-    with pytest.raises(RuntimeError, match="Some elements marked as dirty during the forward method were not returned as output"):
+    lost = made(
+        setup_context=lambda ctx, inputs, output: ctx.mark_dirty(inputs[0]),
+        jvp=lambda ctx, t: 2 * t,
+    )
+    with pytest.raises(
+        RuntimeError,
+        match="Some elements marked as dirty during the forward method were not returned as output",
+    ):
         jvp(lambda x: lost.apply(x * 1), (X,), (Y,))
-    made_here = made(setup_context=lambda ctx, inputs, output: ctx.mark_dirty(output), jvp=lambda ctx, t: 2 * t)
+    made_here = made(
+        setup_context=lambda ctx, inputs, output: ctx.mark_dirty(output), jvp=lambda ctx, t: 2 * t
+    )
     with pytest.warns(UserWarning, match="received a tensor that was not an input"):
         torch.testing.assert_close(jvp(lambda x: made_here.apply(x * 1), (X,), (Y,))[1], 2 * Y)
 
 
 def test_outputs_that_are_no_tensors_pass_the_pushforward_by() -> None:
-    fn = made(forward=lambda x: (x * 2, "word", None, 5), jvp=lambda ctx, t: (t * 2, None, None, None))
+    fn = made(
+        forward=lambda x: (x * 2, "word", None, 5), jvp=lambda ctx, t: (t * 2, None, None, None)
+    )
 
     def program(x: Any) -> Any:
         out, *rest = fn.apply(x)
@@ -284,10 +394,19 @@ def test_tangents_that_do_not_arrive_are_none_or_zeros_as_the_function_asked() -
             assert (u is None) is not materialize and ctx.needs_input_grad == (True, False)  # noqa: B023
             return t * 2
 
-        fn = made(forward=lambda x, y: x * 2, setup_context=lambda ctx, i, o: ctx.set_materialize_grads(materialize), jvp=push)  # noqa: B023
+        fn = made(
+            forward=lambda x, y: x * 2,
+            setup_context=lambda ctx, i, o: ctx.set_materialize_grads(materialize),  # noqa: B023
+            jvp=push,
+        )
         torch.testing.assert_close(jvp(lambda x: fn.apply(x, Y), (X,), (Y,))[1], 2 * Y)  # noqa: B023
-    generated = made(generate_vmap_rule=True, jvp=lambda ctx, t: (t * 2,), forward=lambda x: (x * 2,))
-    torch.testing.assert_close(vmap(jacfwd(generated.apply))(BATCH)[0], 2 * torch.eye(4, dtype=torch.float64).expand(3, 4, 4))
+    generated = made(
+        generate_vmap_rule=True, jvp=lambda ctx, t: (t * 2,), forward=lambda x: (x * 2,)
+    )
+    torch.testing.assert_close(
+        vmap(jacfwd(generated.apply))(BATCH)[0],
+        2 * torch.eye(4, dtype=torch.float64).expand(3, 4, 4),
+    )
 
 
 def test_a_view_of_a_view_follows_the_first_base() -> None:
@@ -307,7 +426,10 @@ def test_a_view_of_a_view_follows_the_first_base() -> None:
 
 
 def test_a_function_runs_on_functional_values_unless_another_transform_needs_it() -> None:
-    fn = made(forward=lambda x, n: (x.clone().mul_(n), x, "word"), backward=lambda ctx, g, h, k: (g * 3 + h, None))
+    fn = made(
+        forward=lambda x, n: (x.clone().mul_(n), x, "word"),
+        backward=lambda ctx, g, h, k: (g * 3 + h, None),
+    )
 
     def program(x: Any) -> Any:
         y = x * 1
@@ -328,5 +450,8 @@ def test_a_write_to_what_is_no_value_of_the_transform_is_refused_by_name() -> No
         jvp=lambda ctx, t, u: t * 1,
     )
     buffer = torch.zeros_like(X)
-    with pytest.raises(InplaceError, match=r"in-place operation \(a custom Function\).* it writes a value of jvp or jacfwd into a tensor"):
+    with pytest.raises(
+        InplaceError,
+        match=r"in-place operation \(a custom Function\).* it writes a value of jvp or jacfwd into a tensor",
+    ):
         jvp(lambda x: fn.apply(x, buffer), (X,), (Y,))

@@ -14,7 +14,10 @@ from runtime.autograd.function import once_differentiable
 from runtime.errors import EscapedValue, InplaceError
 from runtime.func.make_fx import make_fx
 
-X, Y = torch.linspace(0.3, 1.2, 4, dtype=torch.float64), torch.linspace(-1, 2, 4, dtype=torch.float64)
+X, Y = (
+    torch.linspace(0.3, 1.2, 4, dtype=torch.float64),
+    torch.linspace(-1, 2, 4, dtype=torch.float64),
+)
 
 
 def product_and_sine(base: Any) -> Any:
@@ -52,7 +55,10 @@ def with_vmap_rule(base: Any) -> Any:
 
         @staticmethod
         def vmap(info: Any, in_dims: Any, a: Any, b: Any) -> Any:
-            a, b = (x.expand(info.batch_size, *x.shape) if d is None else x.movedim(d, 0) for x, d in zip((a, b), in_dims, strict=True))
+            a, b = (
+                x.expand(info.batch_size, *x.shape) if d is None else x.movedim(d, 0)
+                for x, d in zip((a, b), in_dims, strict=True)
+            )
             return Both.apply(a, b), (0, 0)
 
     return Both
@@ -80,11 +86,19 @@ PIPELINES: dict[str, Callable[[Any, Any], Any]] = {
     "jvp . grad": lambda lib, f: lib.jvp(lib.grad(f, (0, 1)), (X, Y), (Y, X)),
     "jvp . jvp": lambda lib, f: lib.jvp(lambda a: lib.jvp(f, (a, Y), (Y, a))[1], (X,), (Y,)),
     "vmap . grad": lambda lib, f: lib.vmap(lib.grad(f, (0, 1)), (0, None))(X[:, None], Y[:1]),
-    "grad . vmap": lambda lib, f: lib.grad(lambda a: lib.vmap(f, (0, None))(a[:, None], Y[:1]).sum())(X),
-    "jvp . vmap": lambda lib, f: lib.jvp(lambda a: lib.vmap(f, (None, 0))(a, Y[:, None]), (X,), (Y,)),
+    "grad . vmap": lambda lib, f: lib.grad(
+        lambda a: lib.vmap(f, (0, None))(a[:, None], Y[:1]).sum()
+    )(X),
+    "jvp . vmap": lambda lib, f: lib.jvp(
+        lambda a: lib.vmap(f, (None, 0))(a, Y[:, None]), (X,), (Y,)
+    ),
     "vmap . jvp": lambda lib, f: lib.vmap(lambda a: lib.jvp(f, (a, Y), (a, Y)))(X[:, None]),
-    "vmap . vmap . grad": lambda lib, f: lib.vmap(lib.vmap(lib.grad(f), (0, None)), (None, 0))(X[:, None], Y[:, None]),
-    "grad . vmap . grad": lambda lib, f: lib.grad(lambda a: lib.vmap(lib.grad(f), (0, None))(a[:, None], Y[:1]).sin().sum())(X),
+    "vmap . vmap . grad": lambda lib, f: lib.vmap(lib.vmap(lib.grad(f), (0, None)), (None, 0))(
+        X[:, None], Y[:, None]
+    ),
+    "grad . vmap . grad": lambda lib, f: lib.grad(
+        lambda a: lib.vmap(lib.grad(f), (0, None))(a[:, None], Y[:1]).sin().sum()
+    )(X),
     "hessian": lambda lib, f: lib.hessian(f)(X, Y),
     "jacrev . jacfwd": lambda lib, f: lib.jacrev(lib.jacfwd(f))(X, Y),
     "functionalize . grad": lambda lib, f: lib.functionalize(lib.grad(f))(X, Y),
@@ -114,7 +128,9 @@ def test_transforms_use_the_derivative_that_the_function_gives() -> None:
     torch.testing.assert_close(lib.jacfwd(f)(X, Y), expected)
     torch.testing.assert_close(lib.vmap(lib.grad(f))(X[:, None], Y[:, None])[:, 0], expected)
     torch.testing.assert_close(lib.grad(lib.functionalize(f))(X, Y), expected)
-    torch.testing.assert_close(lib.grad(lambda a: lib.vmap(f)(a[:, None], Y[:, None]).sum())(X), expected)
+    torch.testing.assert_close(
+        lib.grad(lambda a: lib.vmap(f)(a[:, None], Y[:, None]).sum())(X), expected
+    )
     traced = make_fx(lib.grad(f))(X, Y)
     torch.testing.assert_close(traced(X, Y), expected)
 
@@ -129,8 +145,16 @@ def test_the_session_outside_a_transform_has_its_own_node() -> None:
 
 def made(**members: Any) -> Any:
     plain = {"generate_vmap_rule"}
-    defaults = {"forward": lambda x: x * 2, "setup_context": lambda ctx, inputs, output: None, "backward": lambda ctx, g: g * 2}
-    return type("MyFn", (Function,), {k: v if k in plain else staticmethod(v) for k, v in {**defaults, **members}.items()})
+    defaults = {
+        "forward": lambda x: x * 2,
+        "setup_context": lambda ctx, inputs, output: None,
+        "backward": lambda ctx, g: g * 2,
+    }
+    return type(
+        "MyFn",
+        (Function,),
+        {k: v if k in plain else staticmethod(v) for k, v in {**defaults, **members}.items()},
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,19 +170,38 @@ def made(**members: Any) -> Any:
             lambda lib, f: lib.vmap(f)(X),
             "it has both generate_vmap_rule=True and an overridden vmap staticmethod",
         ),
-        ({"vmap": lambda info, d, x: x}, lambda lib, f: lib.vmap(f)(X), "to have two returns, an output and out_dims .* Got a <class"),
+        (
+            {"vmap": lambda info, d, x: x},
+            lambda lib, f: lib.vmap(f)(X),
+            "to have two returns, an output and out_dims .* Got a <class",
+        ),
         ({"vmap": lambda info, d, x: (x,)}, lambda lib, f: lib.vmap(f)(X), "Got 1 returns instead"),
-        ({"vmap": lambda info, d, x: (x, (0, 0))}, lambda lib, f: lib.vmap(f)(X), r"returned an incompatible \(output, out_dims\) tuple"),
+        (
+            {"vmap": lambda info, d, x: (x, (0, 0))},
+            lambda lib, f: lib.vmap(f)(X),
+            r"returned an incompatible \(output, out_dims\) tuple",
+        ),
         ({}, lambda lib, f: lib.jvp(f, (X,), (X,)), "You must implement the jvp function"),
         (
             {"jvp": lambda ctx, t: (t, t)},
             lambda lib, f: lib.jvp(f, (X,), (X,)),
             r"invalid number of forward gradients \(expected 1 but got 2\)",
         ),
-        ({"jvp": lambda ctx, t: 3}, lambda lib, f: lib.jvp(f, (X,), (X,)), r"expected Variable or None \(got int\) for grad output 0"),
-        ({"jvp": lambda ctx, t: t[:2]}, lambda lib, f: lib.jvp(f, (X,), (X,)), "forward gradient that has a different size"),
         (
-            {"jvp": lambda ctx, t: t, "setup_context": lambda ctx, inputs, output: ctx.mark_non_differentiable(output)},
+            {"jvp": lambda ctx, t: 3},
+            lambda lib, f: lib.jvp(f, (X,), (X,)),
+            r"expected Variable or None \(got int\) for grad output 0",
+        ),
+        (
+            {"jvp": lambda ctx, t: t[:2]},
+            lambda lib, f: lib.jvp(f, (X,), (X,)),
+            "forward gradient that has a different size",
+        ),
+        (
+            {
+                "jvp": lambda ctx, t: t,
+                "setup_context": lambda ctx, inputs, output: ctx.mark_non_differentiable(output),
+            },
             lambda lib, f: lib.jvp(f, (X,), (X,)),
             "the corresponding forward output is not a differentiable Tensor",
         ),
@@ -175,7 +218,11 @@ def test_errors_name_the_fault_as_torchs_do(members: Any, call: Any, message: st
 
 @pytest.mark.parametrize(
     "call",
-    [lambda lib, f: lib.vmap(f)(X), lambda lib, f: lib.grad(lambda x: f(x).sum())(X), lambda lib, f: lib.jvp(f, (X,), (X,))],
+    [
+        lambda lib, f: lib.vmap(f)(X),
+        lambda lib, f: lib.grad(lambda x: f(x).sum())(X),
+        lambda lib, f: lib.jvp(f, (X,), (X,)),
+    ],
 )
 def test_transforms_need_setup_context(call: Any) -> None:
     class Old(Function):
@@ -183,7 +230,9 @@ def test_transforms_need_setup_context(call: Any) -> None:
         def forward(ctx: Any, x: Any) -> Any:
             return x * 2
 
-    with pytest.raises(RuntimeError, match=r"In order to use an autograd.Function .* override the setup_context"):
+    with pytest.raises(
+        RuntimeError, match=r"In order to use an autograd.Function .* override the setup_context"
+    ):
         call(runtime.func, Old.apply)
 
 
@@ -196,7 +245,9 @@ def test_a_vmap_staticmethod_is_told_the_batch_and_may_draw() -> None:
 
     fn = made(forward=lambda x, tree, n: x, vmap=rule)
     for randomness in ("error", "same", "different"):
-        out = runtime.func.vmap(lambda x, y: fn.apply(x, {"y": y, "c": Y}, 3), randomness=randomness)(torch.zeros(5, 2), torch.zeros(5))
+        out = runtime.func.vmap(
+            lambda x, y: fn.apply(x, {"y": y, "c": Y}, 3), randomness=randomness
+        )(torch.zeros(5, 2), torch.zeros(5))
         assert out.shape == (2, 5) and len(out.unique()) == 10
         assert seen.pop() == (5, randomness, (0, {"y": 0, "c": None}, None))
 
@@ -218,15 +269,33 @@ def test_draws_are_refused_or_made_per_element_again_after_a_vmap_staticmethod()
         return x + torch.rand(2)
 
     for fails in (False, True):
-        with pytest.raises(RuntimeError, match="called random operation while in randomness error mode"):
+        with pytest.raises(
+            RuntimeError, match="called random operation while in randomness error mode"
+        ):
             runtime.func.vmap(program, (0, None))(torch.zeros(5, 2), fails)
-        assert len(runtime.func.vmap(program, (0, None), randomness="different")(torch.zeros(5, 2), fails).unique()) == 10
-        assert len(runtime.func.vmap(program, (0, None), randomness="same")(torch.zeros(5, 2), fails).unique()) == 2
+        assert (
+            len(
+                runtime.func.vmap(program, (0, None), randomness="different")(
+                    torch.zeros(5, 2), fails
+                ).unique()
+            )
+            == 10
+        )
+        assert (
+            len(
+                runtime.func.vmap(program, (0, None), randomness="same")(
+                    torch.zeros(5, 2), fails
+                ).unique()
+            )
+            == 2
+        )
         assert torch.rand(2).shape == (2,)  # and outside as ever
 
 
 def test_a_vmap_staticmethod_says_where_the_batch_is_or_that_there_is_none() -> None:
-    fn = made(forward=lambda x: x, vmap=lambda info, d, x: ((x.movedim(0, 1), Y, "word"), (1, None, None)))
+    fn = made(
+        forward=lambda x: x, vmap=lambda info, d, x: ((x.movedim(0, 1), Y, "word"), (1, None, None))
+    )
     found = runtime.func.vmap(lambda x: fn.apply(x)[:2], out_dims=(0, None))(torch.ones(5, 2))
     torch.testing.assert_close(found, (torch.ones(5, 2), Y))
     same = made(forward=lambda x: x, vmap=lambda info, d, x: (x, 0))
@@ -238,7 +307,9 @@ def test_a_vmap_staticmethod_says_where_the_batch_is_or_that_there_is_none() -> 
     runtime.func.vmap(program)(torch.ones(5, 2))
 
 
-def test_a_write_to_an_input_cannot_be_taken_back_where_an_outer_transform_has_its_derivative() -> None:
+def test_a_write_to_an_input_cannot_be_taken_back_where_an_outer_transform_has_its_derivative() -> (
+    None
+):
     fn = made(
         forward=lambda x: x.mul_(2),
         setup_context=lambda ctx, inputs, output: ctx.mark_dirty(output),
@@ -246,7 +317,9 @@ def test_a_write_to_an_input_cannot_be_taken_back_where_an_outer_transform_has_i
     )
     lib: Any = runtime.func
     torch.testing.assert_close(lib.functionalize(lambda x: fn.apply(x * 1))(X), 2 * X)
-    with pytest.raises(RuntimeError, match="functionalize: MyFn writes to an input, which cannot be taken back"):
+    with pytest.raises(
+        RuntimeError, match="functionalize: MyFn writes to an input, which cannot be taken back"
+    ):
         lib.grad(lambda x: lib.functionalize(lambda y: fn.apply(y * 1).sum())(x))(X)
 
 
@@ -265,14 +338,19 @@ def test_a_generated_rule_of_one_output() -> None:
     fn = made(
         generate_vmap_rule=True,
         forward=lambda x: x.sin(),
-        setup_context=lambda ctx, inputs, output: (ctx.save_for_backward(*inputs), ctx.save_for_forward(*inputs))[0],
+        setup_context=lambda ctx, inputs, output: (
+            ctx.save_for_backward(*inputs),
+            ctx.save_for_forward(*inputs),
+        )[0],
         backward=lambda ctx, g: g * ctx.saved_tensors[0].cos(),
         jvp=lambda ctx, t: t * ctx.saved_tensors[0].cos(),
     )
     lib: Any = runtime.func
     batch = torch.stack([X, Y])
     torch.testing.assert_close(lib.vmap(fn.apply)(batch), batch.sin())
-    torch.testing.assert_close(lib.jvp(lib.vmap(fn.apply), (batch,), (batch,))[1], batch * batch.cos())
+    torch.testing.assert_close(
+        lib.jvp(lib.vmap(fn.apply), (batch,), (batch,))[1], batch * batch.cos()
+    )
     torch.testing.assert_close(lib.grad(lambda x: lib.vmap(fn.apply)(x).sum())(batch), batch.cos())
     torch.testing.assert_close(lib.vmap(lib.vmap(fn.apply))(batch), batch.sin())
     torch.testing.assert_close(lib.vmap(lib.jacfwd(fn.apply))(batch), batch.cos().diag_embed())
@@ -319,7 +397,10 @@ def test_a_generated_rule_sums_the_gradient_of_what_the_batch_shares() -> None:
     def total(f: Any, lib: Any) -> Any:
         return lambda w: lib.vmap(f, (0, None))(batch, w).sum()
 
-    torch.testing.assert_close(runtime.func.grad(total(scalar(fn), runtime.func))(Y), torch.func.grad(total(plainly, torch.func))(Y))
+    torch.testing.assert_close(
+        runtime.func.grad(total(scalar(fn), runtime.func))(Y),
+        torch.func.grad(total(plainly, torch.func))(Y),
+    )
 
 
 def test_a_generated_rule_keeps_attributes_and_marks() -> None:
@@ -342,7 +423,9 @@ def test_a_generated_rule_keeps_attributes_and_marks() -> None:
             return g * ctx.kept["k"] + ctx.kept["x"], None
 
     x = torch.randn(3, 4, dtype=torch.float64)
-    found = runtime.func.grad(lambda x: runtime.func.vmap(lambda row: Fn.apply(row, 5)[0])(x).sum())(x)
+    found = runtime.func.grad(
+        lambda x: runtime.func.vmap(lambda row: Fn.apply(row, 5)[0])(x).sum()
+    )(x)
     torch.testing.assert_close(found, 5 + x)
 
 
@@ -362,9 +445,15 @@ def test_once_differentiable_is_an_error_under_nested_grad_not_a_zero() -> None:
             return g * ctx.saved_tensors[0].cos()
 
     torch.testing.assert_close(runtime.func.grad(lambda x: Sine.apply(x).sum())(X), X.cos())
-    with pytest.raises(RuntimeError, match="differentiate twice a function that was marked with @once_differentiable"):
+    with pytest.raises(
+        RuntimeError,
+        match="differentiate twice a function that was marked with @once_differentiable",
+    ):
         runtime.func.jacrev(runtime.func.jacrev(lambda x: Sine.apply(x).sum()))(X)
-    with pytest.raises(RuntimeError, match="differentiate twice a function that was marked with @once_differentiable"):
+    with pytest.raises(
+        RuntimeError,
+        match="differentiate twice a function that was marked with @once_differentiable",
+    ):
         runtime.func.grad(lambda x: runtime.func.grad(lambda x: Sine.apply(x).sum())(x).sum())(X)
 
 
@@ -390,10 +479,18 @@ def test_a_dirty_input_under_transforms() -> None:
         fn.apply(y[:2])
         return y.sum()
 
-    torch.testing.assert_close(runtime.func.grad(part)(X), torch.tensor([7.0, 7, 1, 1], dtype=torch.float64))
-    with pytest.raises(InplaceError, match=r"in-place operation \(MyFn.apply\) that would mutate a captured Tensor"):
+    torch.testing.assert_close(
+        runtime.func.grad(part)(X), torch.tensor([7.0, 7, 1, 1], dtype=torch.float64)
+    )
+    with pytest.raises(
+        InplaceError, match=r"in-place operation \(MyFn.apply\) that would mutate a captured Tensor"
+    ):
         buffer = X.clone()
-        pair = made(forward=lambda x, b: b.add_(x), setup_context=lambda ctx, i, o: ctx.mark_dirty(i[1]), backward=lambda ctx, g: (g, g))
+        pair = made(
+            forward=lambda x, b: b.add_(x),
+            setup_context=lambda ctx, i, o: ctx.mark_dirty(i[1]),
+            backward=lambda ctx, g: (g, g),
+        )
         runtime.func.grad(lambda x: pair.apply(x, buffer).sum())(X)
 
 
@@ -401,7 +498,10 @@ def test_a_dirty_input_under_transforms() -> None:
 def test_a_jvp_writes_to_a_tangent_that_all_elements_share_as_it_does_to_its_own(part: Any) -> None:
     fn = made(
         forward=lambda x: x.exp_(),
-        setup_context=lambda ctx, inputs, output: (ctx.mark_dirty(*inputs), ctx.save_for_forward(output))[0],
+        setup_context=lambda ctx, inputs, output: (
+            ctx.mark_dirty(*inputs),
+            ctx.save_for_forward(output),
+        )[0],
         jvp=lambda ctx, t: t.mul_(ctx.saved_tensors[0]),
         generate_vmap_rule=True,
     )
@@ -435,7 +535,9 @@ def test_a_pullback_may_be_called_after_the_transform_and_values_may_not() -> No
         return scalar(fn)(x, Y)
 
     _, pull = runtime.func.vjp(f, X)
-    torch.testing.assert_close(pull(torch.ones((), dtype=torch.float64))[0], torch.func.grad(plainly)(X, Y))
+    torch.testing.assert_close(
+        pull(torch.ones((), dtype=torch.float64))[0], torch.func.grad(plainly)(X, Y)
+    )
     with pytest.raises(EscapedValue, match="is used by Both after the transform has returned"):
         fn.apply(kept[0], Y)
 
@@ -458,7 +560,9 @@ def test_forward_ad_asks_jvp_with_either_style_and_both_orders_of_nesting() -> N
             dual = fw.make_dual(x, wrap(Y))
             tangent: Any = fw.unpack_dual(scalar(fn)(dual, wrap(Y))).tangent
             expected: Any
-            expected, expected_grad = torch.func.jvp(torch.func.grad(plainly), (X, Y), (Y, 0 * Y))[:2]
+            expected, expected_grad = torch.func.jvp(torch.func.grad(plainly), (X, Y), (Y, 0 * Y))[
+                :2
+            ]
             torch.testing.assert_close(unwrap(tangent), (expected * Y).sum())
             (g,) = runtime.autograd.grad(tangent, x, retain_graph=True)  # reverse over forward
             torch.testing.assert_close(unwrap(g), expected_grad)

@@ -18,8 +18,16 @@ def writing(lib: Any, **methods: Any) -> Any:
         ctx.mark_dirty(args[-1])
         return args[-1].mul_(2)
 
-    defaults = {"forward": forward, "backward": lambda ctx, g: g * 5, "jvp": lambda ctx, t: t.mul_(2)}
-    return type("Doubled", (lib.autograd.Function,), {k: staticmethod(v) for k, v in {**defaults, **methods}.items()})
+    defaults = {
+        "forward": forward,
+        "backward": lambda ctx, g: g * 5,
+        "jvp": lambda ctx, t: t.mul_(2),
+    }
+    return type(
+        "Doubled",
+        (lib.autograd.Function,),
+        {k: staticmethod(v) for k, v in {**defaults, **methods}.items()},
+    )
 
 
 def leaf(lib: Any, n: int = 4) -> Any:
@@ -45,7 +53,9 @@ def no_grad_view(y: Any) -> Any:
     ids=["leaf", "view of a leaf", "view of a view", "unbind", "split", "detached", "view of it"],
 )
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
-def test_what_may_be_written_is_what_an_op_may_write(target: Callable[[Any], Any], mode: Any) -> None:
+def test_what_may_be_written_is_what_an_op_may_write(
+    target: Callable[[Any], Any], mode: Any
+) -> None:
     def scenario(lib: Any) -> Any:
         x = leaf(lib)
         t = target(x)
@@ -56,7 +66,9 @@ def test_what_may_be_written_is_what_an_op_may_write(target: Callable[[Any], Any
     same(scenario)
 
 
-@pytest.mark.parametrize("target", [no_grad_view, lambda t: t.unbind()[1]], ids=["no_grad", "unbind"])
+@pytest.mark.parametrize(
+    "target", [no_grad_view, lambda t: t.unbind()[1]], ids=["no_grad", "unbind"]
+)
 @pytest.mark.parametrize("base", ["leaf", "result", "buffer"])
 def test_a_view_that_history_cannot_follow_is_refused_as_written(target: Any, base: str) -> None:
     def refusal(write: Any) -> str:
@@ -70,7 +82,10 @@ def test_a_view_that_history_cannot_follow_is_refused_as_written(target: Any, ba
         ctx.mark_dirty(t)
         return t.mul_(x)
 
-    by_function, by_op = refusal(writing(OURS, forward=forward).apply), refusal(lambda x, t: t.mul_(x))
+    by_function, by_op = (
+        refusal(writing(OURS, forward=forward).apply),
+        refusal(lambda x, t: t.mul_(x)),
+    )
     assert by_function == by_op and "is being modified inplace" in by_op
 
 
@@ -90,16 +105,29 @@ def test_an_input_that_is_not_the_first_may_be_written(factor: str, part: slice)
 
     x, w = leaf(OURS), OURS.tensor(3.0, requires_grad=True)
     y = x * x
-    writing(OURS, forward=forward, backward=backward).apply({"tensor": w, "constant": w.detach(), "number": 3.0}[factor], y[part])
+    writing(OURS, forward=forward, backward=backward).apply(
+        {"tensor": w, "constant": w.detach(), "number": 3.0}[factor], y[part]
+    )
     edges = [None if node is None else node.name() for node, _ in y.grad_fn.next_functions]
-    assert edges == ["MulBackward0", *([] if factor == "number" else ["torch::autograd::AccumulateGrad"] if factor == "tensor" else [None])]
+    assert edges == [
+        "MulBackward0",
+        *(
+            []
+            if factor == "number"
+            else ["torch::autograd::AccumulateGrad"]
+            if factor == "tensor"
+            else [None]
+        ),
+    ]
     found = OURS.autograd.grad((y * y).sum(), [x, w], allow_unused=True)
     a, b = torch.arange(1.0, 5, requires_grad=True), torch.tensor(3.0, requires_grad=True)
     mask = torch.zeros(4)
     mask[part] = 1
     z = a * a * (1 + mask * ((b if factor == "tensor" else b.detach()) - 1))
     wanted = torch.autograd.grad((z * z).sum(), [a, b], allow_unused=True)
-    assert [g if g is None else g.tolist() for g in found] == [g if g is None else g.tolist() for g in wanted]
+    assert [g if g is None else g.tolist() for g in found] == [
+        g if g is None else g.tolist() for g in wanted
+    ]
 
 
 def test_a_buffer_that_is_written_gets_the_history_of_what_is_written_there() -> None:
@@ -126,7 +154,10 @@ def test_a_plain_buffer_takes_what_has_no_history_and_nothing_else() -> None:
     assert add.apply(x.detach(), buffer) is buffer and buffer.tolist() == [1.0, 2.0, 3.0, 4.0]
     with torch.no_grad():
         assert add.apply(x, buffer) is buffer
-    with pytest.raises(InplaceError, match=r"Doubled.apply writes a value of the session that requires grad into a tensor"):
+    with pytest.raises(
+        InplaceError,
+        match=r"Doubled.apply writes a value of the session that requires grad into a tensor",
+    ):
         add.apply(x, buffer)
 
 
@@ -142,11 +173,19 @@ def test_the_gradient_of_what_was_written_must_have_its_shape_and_becomes_of_its
         writing(OURS, backward=lambda ctx, g: answer(g)).apply(y[1:3])  # noqa: B023
         (found,) = OURS.autograd.grad(y.sum(), x)
         assert found.tolist() == expected and found.dtype == torch.float32
-    bad_ones: list[Any] = [lambda g: g[:1], lambda g: g.sum(), lambda g: g.expand(2, 2)[:, :1], lambda g: torch.ones(3)]
+    bad_ones: list[Any] = [
+        lambda g: g[:1],
+        lambda g: g.sum(),
+        lambda g: g.expand(2, 2)[:, :1],
+        lambda g: torch.ones(3),
+    ]
     for bad in bad_ones:
         y = x * 1
         writing(OURS, backward=lambda ctx, g: bad(g)).apply(y[1:3])  # noqa: B023
-        with pytest.raises(RuntimeError, match=r"returned an invalid gradient at index 0 .* expected shape compatible with \[2\]"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"returned an invalid gradient at index 0 .* expected shape compatible with \[2\]",
+        ):
             OURS.autograd.grad(y.sum(), x)
 
 
@@ -189,8 +228,13 @@ def test_the_tangent_of_what_is_written_must_be_written(jvp: Any) -> None:
 
 def test_a_copy_of_the_tangent_that_was_written_is_not_that_tangent() -> None:
     fw = OURS.autograd.forward_ad
-    with fw.dual_level(), pytest.raises(RuntimeError, match="is not returning the forward mode gradients as-is"):
-        writing(OURS, jvp=lambda ctx, t: t.mul_(2).clone()).apply(fw.make_dual(OURS.tensor([1.0]), OURS.tensor([3.0])))
+    with (
+        fw.dual_level(),
+        pytest.raises(RuntimeError, match="is not returning the forward mode gradients as-is"),
+    ):
+        writing(OURS, jvp=lambda ctx, t: t.mul_(2).clone()).apply(
+            fw.make_dual(OURS.tensor([1.0]), OURS.tensor([3.0]))
+        )
 
 
 def test_the_tangent_of_another_input_is_not_the_one_that_was_written() -> None:

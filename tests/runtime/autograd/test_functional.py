@@ -35,11 +35,18 @@ def tracked(tree: Any) -> Any:
 
 
 def wrapped(tree: Any) -> Any:
-    return tuple(map(wrapped, tree)) if isinstance(tree, tuple) else wrap(tree.detach().clone(), tree.requires_grad)
+    return (
+        tuple(map(wrapped, tree))
+        if isinstance(tree, tuple)
+        else wrap(tree.detach().clone(), tree.requires_grad)
+    )
 
 
 def agree(name: str, f: Callable[..., Any], *args: Any, **options: Any) -> None:
-    want, got = getattr(oracle, name)(f, *args, **options), getattr(functional, name)(f, *map(wrapped, args), **options)
+    want, got = (
+        getattr(oracle, name)(f, *args, **options),
+        getattr(functional, name)(f, *map(wrapped, args), **options),
+    )
     close(plain(got), plain(want))
     assert tracked(got) == tracked(want)
 
@@ -60,7 +67,10 @@ JACOBIAN_CASES: list[tuple[Callable[..., Any], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", [{}, {"create_graph": True}, {"vectorize": True}, {"vectorize": True, "create_graph": True}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"create_graph": True}, {"vectorize": True}, {"vectorize": True, "create_graph": True}],
+)
 @pytest.mark.parametrize(("f", "inputs"), JACOBIAN_CASES)
 def test_jacobians_in_reverse_mode(f: Callable[..., Any], inputs: Any, options: Any) -> None:
     got = functional.jacobian(f, wrapped(inputs), **options)
@@ -69,17 +79,23 @@ def test_jacobians_in_reverse_mode(f: Callable[..., Any], inputs: Any, options: 
     assert tracked(got) == tracked(want)
 
 
-@pytest.mark.parametrize(("f", "inputs"), [c for i, c in enumerate(JACOBIAN_CASES) if i not in (6, 9, 11)])
+@pytest.mark.parametrize(
+    ("f", "inputs"), [c for i, c in enumerate(JACOBIAN_CASES) if i not in (6, 9, 11)]
+)
 def test_jacobians_in_forward_mode(f: Callable[..., Any], inputs: Any) -> None:
     got = functional.jacobian(f, wrapped(inputs), vectorize=True, strategy="forward-mode")
     want = oracle.jacobian(f, inputs)
     close(plain(got), plain(want))
 
 
-def test_a_column_of_a_real_function_of_complex_numbers_is_its_derivative_along_the_real_axis() -> None:
+def test_a_column_of_a_real_function_of_complex_numbers_is_its_derivative_along_the_real_axis() -> (
+    None
+):
     """Here torch fails with an internal assertion."""
     z = torch.tensor([1 + 2j, 3.0], dtype=torch.complex128)
-    got = functional.jacobian(lambda z: (z * z.conj()).real, wrap(z), vectorize=True, strategy="forward-mode")
+    got = functional.jacobian(
+        lambda z: (z * z.conj()).real, wrap(z), vectorize=True, strategy="forward-mode"
+    )
     close(unwrap(got), torch.diag(2 * z.real))
 
 
@@ -139,7 +155,9 @@ def test_hessians(f: Callable[..., Any], inputs: Any, options: Any) -> None:
         ("hvp", lambda x: (2 * x).sum(), X, rand(3, seed=2)),
     ],
 )
-def test_products(name: str, f: Callable[..., Any], inputs: Any, v: Any, create_graph: bool) -> None:
+def test_products(
+    name: str, f: Callable[..., Any], inputs: Any, v: Any, create_graph: bool
+) -> None:
     args = (inputs,) if v is None else (inputs, v)
     agree(name, f, *args, create_graph=create_graph)
 
@@ -147,16 +165,39 @@ def test_products(name: str, f: Callable[..., Any], inputs: Any, v: Any, create_
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
-        (lambda x, v: functional.vjp(CUBES, x, v, create_graph=True)[1], lambda x, v: (6 * x * v, 3 * x**2)),
-        (lambda x, v: functional.jvp(CUBES, x, v, create_graph=True)[1], lambda x, v: (6 * x * v, 3 * x**2)),
-        (lambda x, v: functional.vhp(lambda x: (x**4).sum(), x, v, create_graph=True)[1], lambda x, v: (24 * x * v, 12 * x**2)),
-        (lambda x, v: functional.hvp(lambda x: (x**4).sum(), x, v, create_graph=True)[1], lambda x, v: (24 * x * v, 12 * x**2)),
-        (lambda x, v: functional.jacobian(CUBES, x, create_graph=True) @ v, lambda x, v: (6 * x * v, 3 * x**2)),
-        (lambda x, v: functional.jacobian(CUBES, x, create_graph=True, vectorize=True) @ v, lambda x, v: (6 * x * v, 3 * x**2)),
-        (lambda x, v: functional.hessian(lambda x: (x**4).sum(), x, create_graph=True) @ v, lambda x, v: (24 * x * v, 12 * x**2)),
+        (
+            lambda x, v: functional.vjp(CUBES, x, v, create_graph=True)[1],
+            lambda x, v: (6 * x * v, 3 * x**2),
+        ),
+        (
+            lambda x, v: functional.jvp(CUBES, x, v, create_graph=True)[1],
+            lambda x, v: (6 * x * v, 3 * x**2),
+        ),
+        (
+            lambda x, v: functional.vhp(lambda x: (x**4).sum(), x, v, create_graph=True)[1],
+            lambda x, v: (24 * x * v, 12 * x**2),
+        ),
+        (
+            lambda x, v: functional.hvp(lambda x: (x**4).sum(), x, v, create_graph=True)[1],
+            lambda x, v: (24 * x * v, 12 * x**2),
+        ),
+        (
+            lambda x, v: functional.jacobian(CUBES, x, create_graph=True) @ v,
+            lambda x, v: (6 * x * v, 3 * x**2),
+        ),
+        (
+            lambda x, v: functional.jacobian(CUBES, x, create_graph=True, vectorize=True) @ v,
+            lambda x, v: (6 * x * v, 3 * x**2),
+        ),
+        (
+            lambda x, v: functional.hessian(lambda x: (x**4).sum(), x, create_graph=True) @ v,
+            lambda x, v: (24 * x * v, 12 * x**2),
+        ),
     ],
 )
-def test_with_create_graph_results_can_be_differentiated(call: Callable[..., Any], expected: Callable[..., Any]) -> None:
+def test_with_create_graph_results_can_be_differentiated(
+    call: Callable[..., Any], expected: Callable[..., Any]
+) -> None:
     x, v = wrap(X.clone(), True), wrap(rand(3, seed=2), True)
     found = runtime.autograd.grad(call(x, v).sum(), (x, v))
     close(plain(found), expected(X, rand(3, seed=2)))
@@ -174,7 +215,10 @@ def test_inputs_and_their_grads_are_left_alone() -> None:
 
 
 def test_forward_mode_does_not_nest_in_a_dual_level() -> None:
-    with forward_ad.dual_level(), pytest.raises(RuntimeError, match="Nested forward mode AD is not supported"):
+    with (
+        forward_ad.dual_level(),
+        pytest.raises(RuntimeError, match="Nested forward mode AD is not supported"),
+    ):
         functional.jacobian(CUBES, wrap(X), vectorize=True, strategy="forward-mode")
     assert forward_ad.current_level() == -1
 
@@ -242,12 +286,20 @@ V, PAIR = rand(3, seed=2), (rand(3, seed=2), rand(2, seed=3))
 )
 def test_errors_are_those_of_torch(name: str, args: Any, options: Any) -> None:
     def failure(module: Any, args: Any) -> BaseException:
-        with pytest.raises((RuntimeError, TypeError, AssertionError, NotImplementedError)) as caught:
+        with pytest.raises(
+            (RuntimeError, TypeError, AssertionError, NotImplementedError)
+        ) as caught:
             getattr(module, name)(*args, **options)
         return caught.value
 
     def ours(a: Any) -> Any:
-        return wrap(a.clone()) if isinstance(a, torch.Tensor) else type(a)(map(ours, a)) if isinstance(a, (tuple, list)) else a
+        return (
+            wrap(a.clone())
+            if isinstance(a, torch.Tensor)
+            else type(a)(map(ours, a))
+            if isinstance(a, (tuple, list))
+            else a
+        )
 
     want, got = failure(oracle, args), failure(functional, tuple(map(ours, args)))
     assert told(got) == told(want)
@@ -261,18 +313,34 @@ def test_forward_mode_needs_vectorize() -> None:
 
 
 def test_a_function_that_writes_its_input_is_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"a leaf Variable that requires grad is being used in an in-place operation"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"a leaf Variable that requires grad is being used in an in-place operation",
+    ):
         functional.jacobian(lambda x: x.mul_(2), wrap(X.clone()))
 
 
 def test_integers_are_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"only Tensors of floating point .* can require gradients"):
+    with pytest.raises(
+        RuntimeError, match=r"only Tensors of floating point .* can require gradients"
+    ):
         functional.jacobian(lambda x: x.sum(), wrap(torch.arange(3)))
 
 
 @pytest.mark.parametrize("options", [{}, {"strict": True}, {"create_graph": True}], ids=str)
-@pytest.mark.parametrize(("name", "f"), [("vjp", LINEAR), ("jvp", LINEAR), ("jacobian", LINEAR), ("vhp", "squares"), ("hvp", "squares")])
-def test_a_constant_derivative_is_refused_only_if_strict_and_to_be_differentiated(name: str, f: Any, options: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "f"),
+    [
+        ("vjp", LINEAR),
+        ("jvp", LINEAR),
+        ("jacobian", LINEAR),
+        ("vhp", "squares"),
+        ("hvp", "squares"),
+    ],
+)
+def test_a_constant_derivative_is_refused_only_if_strict_and_to_be_differentiated(
+    name: str, f: Any, options: Any
+) -> None:
     of = (lambda x: (x * x).sum()) if f == "squares" else f
     agree(name, of, X, *(() if name in ("vjp", "jacobian") else (V,)), **options)
 
@@ -280,17 +348,29 @@ def test_a_constant_derivative_is_refused_only_if_strict_and_to_be_differentiate
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("create_graph", [False, True])
 @pytest.mark.parametrize("name", ["vjp", "jvp", "jacobian", "vhp", "hvp", "hessian"])
-def test_what_depends_on_all_inputs_and_is_not_linear_passes_the_strict_mode(name: str, create_graph: bool, strict: bool) -> None:
+def test_what_depends_on_all_inputs_and_is_not_linear_passes_the_strict_mode(
+    name: str, create_graph: bool, strict: bool
+) -> None:
     two = name in ("vhp", "hvp", "hessian")
-    f = (lambda x, y: (x**3).sum() * (y**3).sum()) if two else (lambda x, y: (x**3 * y.sum() ** 3, (x * x).sum() * y**3))
+    f = (
+        (lambda x, y: (x**3).sum() * (y**3).sum())
+        if two
+        else (lambda x, y: (x**3 * y.sum() ** 3, (x * x).sum() * y**3))
+    )
     v = {"vjp": (V, Y), "jacobian": (), "hessian": ()}.get(name, PAIR)
     agree(name, f, (X, Y), *([v] if v else []), create_graph=create_graph, strict=strict)
 
 
 @pytest.mark.parametrize("create_graph", [False, True])
-@pytest.mark.parametrize("inputs", [X[0], X[:1], (X[0],), (X[:1],)], ids=["number", "vector of one", "tuple", "tuple of a vector"])
+@pytest.mark.parametrize(
+    "inputs",
+    [X[0], X[:1], (X[0],), (X[:1],)],
+    ids=["number", "vector of one", "tuple", "tuple of a vector"],
+)
 @pytest.mark.parametrize("name", ["vjp", "jvp", "vhp", "hvp"])
-def test_of_one_element_the_direction_is_one_by_default(name: str, inputs: Any, create_graph: bool) -> None:
+def test_of_one_element_the_direction_is_one_by_default(
+    name: str, inputs: Any, create_graph: bool
+) -> None:
     agree(name, lambda x: x**4, inputs, create_graph=create_graph)
     if name in ("vjp", "jvp"):
         agree(name, lambda x: (x**4,), inputs, create_graph=create_graph)
@@ -303,18 +383,27 @@ def test_a_tensor_that_requires_grad_as_the_direction_is_not_differentiated_unle
             agree(name, f, X, V.clone().requires_grad_(), create_graph=create_graph)
 
 
-@pytest.mark.parametrize("options", [{}, {"vectorize": True}, {"vectorize": True, "strategy": "forward-mode"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"vectorize": True}, {"vectorize": True, "strategy": "forward-mode"}], ids=str
+)
 def test_jacobians_of_tensors_on_another_device_live_there(options: Any) -> None:
     x, y = (wrap(torch.ones(n, dtype=torch.float64, device="meta"), True) for n in (3, 2))
-    (by_x, by_y), (none, also_by_y) = functional.jacobian(lambda x, y: (x.sum() * y, y * y), (x, y), **options)
+    (by_x, by_y), (none, also_by_y) = functional.jacobian(
+        lambda x, y: (x.sum() * y, y * y), (x, y), **options
+    )
     found = [(t.device.type, tuple(t.shape), t.dtype) for t in (by_x, by_y, none, also_by_y)]
     assert found == [("meta", shape, torch.float64) for shape in ((2, 3), (2, 2), (2, 3), (2, 2))]
 
 
 @pytest.mark.parametrize("create_graph", [False, True])
 @pytest.mark.parametrize("name", ["vjp", "jvp", "jacobian", "hvp", "vhp", "hessian"])
-def test_results_have_a_history_as_asked_for_in_no_grad_mode_too(name: str, create_graph: bool) -> None:
-    x, f = X.clone().requires_grad_(), CUBES if name in ("vjp", "jvp", "jacobian") else lambda x: (x**3).sum()
+def test_results_have_a_history_as_asked_for_in_no_grad_mode_too(
+    name: str, create_graph: bool
+) -> None:
+    x, f = (
+        X.clone().requires_grad_(),
+        CUBES if name in ("vjp", "jvp", "jacobian") else lambda x: (x**3).sum(),
+    )
     direction = () if name in ("jacobian", "hessian") else (X + 1,)
     for enabled in (False, True):
         with torch.set_grad_enabled(enabled):

@@ -24,7 +24,10 @@ from .gradchecks import BOTH_MODES, FAST, GradcheckError, X, Z, hooked, leaf, mo
         (lambda x, k, flag: x * k if flag else x, (X, 3.0, True)),
         (lambda x, i: x[i], (X, wrap(torch.tensor([1, 0, 1])))),
         (lambda x, y: x * 2, (X, leaf(2))),
-        (lambda x: x.sum(0) * 2, (wrap(torch.rand(2, 3, dtype=torch.float64).t(), requires_grad=True),)),
+        (
+            lambda x: x.sum(0) * 2,
+            (wrap(torch.rand(2, 3, dtype=torch.float64).t(), requires_grad=True),),
+        ),
         (lambda x: x * 2, (leaf(0, 3),)),
         (lambda x: x * x, (leaf(),)),
         (lambda z: z * z, (Z,)),
@@ -37,7 +40,9 @@ from .gradchecks import BOTH_MODES, FAST, GradcheckError, X, Z, hooked, leaf, mo
         (lambda x: (x * 2, x.detach(), (x > 0.7)), (X,)),
     ],
 )
-def test_right_derivatives_pass_in_both_modes(f: Callable[..., Any], inputs: Any, fast_mode: bool) -> None:
+def test_right_derivatives_pass_in_both_modes(
+    f: Callable[..., Any], inputs: Any, fast_mode: bool
+) -> None:
     assert gradcheck(f, inputs, fast_mode=fast_mode, **BOTH_MODES)
 
 
@@ -63,13 +68,17 @@ def test_a_write_to_a_view_passes_without_a_cotangent_too(fast_mode: bool) -> No
     ],
 )
 def test_right_second_derivatives_pass(f: Callable[..., Any], inputs: Any, fast_mode: bool) -> None:
-    assert gradgradcheck(f, inputs, fast_mode=fast_mode, check_fwd_over_rev=True, check_batched_grad=True)
+    assert gradgradcheck(
+        f, inputs, fast_mode=fast_mode, check_fwd_over_rev=True, check_batched_grad=True
+    )
     assert gradgradcheck(f, inputs, fast_mode=fast_mode, gen_non_contig_grad_outputs=True)
 
 
 def test_grad_outputs_may_be_given() -> None:
     assert gradgradcheck(lambda x: x.sin(), X, leaf(2, 3, seed=2))
-    with pytest.raises(ValueError, match="1 outputs of func require grad, but there are 2 grad_outputs"):
+    with pytest.raises(
+        ValueError, match="1 outputs of func require grad, but there are 2 grad_outputs"
+    ):
         gradgradcheck(lambda x: x.sin(), X, (X, X))
 
 
@@ -124,22 +133,37 @@ class WrongJvp(WrongBackward):
 
 @FAST
 def test_a_wrong_backward_is_caught(fast_mode: bool) -> None:
-    with pytest.raises(GradcheckError, match=r"^Jacobian mismatch for output 0 with respect to input 0,\nnumerical:"):
+    with pytest.raises(
+        GradcheckError,
+        match=r"^Jacobian mismatch for output 0 with respect to input 0,\nnumerical:",
+    ):
         gradcheck(WrongBackward.apply, leaf(3), fast_mode=fast_mode)
     assert not gradcheck(WrongBackward.apply, leaf(3), fast_mode=fast_mode, raise_exception=False)
-    assert gradcheck(WrongBackward.apply, leaf(3), fast_mode=fast_mode, check_backward_ad=False, check_forward_ad=True)
+    assert gradcheck(
+        WrongBackward.apply,
+        leaf(3),
+        fast_mode=fast_mode,
+        check_backward_ad=False,
+        check_forward_ad=True,
+    )
 
 
 @FAST
 def test_a_wrong_jvp_is_caught(fast_mode: bool) -> None:
     assert gradcheck(WrongJvp.apply, leaf(3), fast_mode=fast_mode)
-    with pytest.raises(GradcheckError, match=r"^Jacobian computed with forward mode mismatch for output 0 with respect to input 0,"):
+    with pytest.raises(
+        GradcheckError,
+        match=r"^Jacobian computed with forward mode mismatch for output 0 with respect to input 0,",
+    ):
         gradcheck(WrongJvp.apply, leaf(3), fast_mode=fast_mode, check_forward_ad=True)
 
 
 def test_the_message_shows_both_jacobians() -> None:
     with pytest.raises(GradcheckError) as caught:
-        gradcheck(hooked(lambda x: x * 2, lambda g: g * 1.5), wrap(torch.ones(2, dtype=torch.float64), requires_grad=True))
+        gradcheck(
+            hooked(lambda x: x * 2, lambda g: g * 1.5),
+            wrap(torch.ones(2, dtype=torch.float64), requires_grad=True),
+        )
     assert str(caught.value) == (
         "Jacobian mismatch for output 0 with respect to input 0,\n"
         "numerical:tensor([[2.0000, 0.0000],\n        [0.0000, 2.0000]], dtype=torch.float64)\n"
@@ -149,7 +173,9 @@ def test_the_message_shows_both_jacobians() -> None:
 
 def test_fast_mode_says_what_the_whole_jacobians_are() -> None:
     wrong = hooked(lambda x: x * 2, lambda g: g * 1.5)
-    with pytest.raises(GradcheckError, match=r"(?s)The max per-element difference \(slow mode\) is: (1\.0|0\.99)"):
+    with pytest.raises(
+        GradcheckError, match=r"(?s)The max per-element difference \(slow mode\) is: (1\.0|0\.99)"
+    ):
         gradcheck(wrong, leaf(2), fast_mode=True)
 
 
@@ -164,28 +190,56 @@ def test_the_output_and_the_input_are_numbered(fast_mode: bool) -> None:
 @pytest.mark.parametrize(
     ("f", "x", "message"),
     [
-        (hooked(lambda z: z * z, lambda g: g * 1.5), Z, "While considering the imaginary part of complex outputs only, Jacobian mismatch"),
-        (hooked(lambda z: z * z, lambda g: g.conj()), Z, "While considering the imaginary part of complex outputs only, Jacobian mismatch"),
-        (hooked(lambda x: x * (1 + 1j), lambda g: g.imag * 1j), X, "While considering the real part of complex outputs only, Jacobian"),
-        (hooked(lambda z: z.real * 1, lambda g: g * 2), Z, "^Jacobian mismatch for output 0 with respect to input 0"),
+        (
+            hooked(lambda z: z * z, lambda g: g * 1.5),
+            Z,
+            "While considering the imaginary part of complex outputs only, Jacobian mismatch",
+        ),
+        (
+            hooked(lambda z: z * z, lambda g: g.conj()),
+            Z,
+            "While considering the imaginary part of complex outputs only, Jacobian mismatch",
+        ),
+        (
+            hooked(lambda x: x * (1 + 1j), lambda g: g.imag * 1j),
+            X,
+            "While considering the real part of complex outputs only, Jacobian",
+        ),
+        (
+            hooked(lambda z: z.real * 1, lambda g: g * 2),
+            Z,
+            "^Jacobian mismatch for output 0 with respect to input 0",
+        ),
     ],
 )
-def test_wrong_complex_gradients_are_caught(f: Callable[..., Any], x: Any, message: str, fast_mode: bool) -> None:
+def test_wrong_complex_gradients_are_caught(
+    f: Callable[..., Any], x: Any, message: str, fast_mode: bool
+) -> None:
     with pytest.raises(GradcheckError, match=message):
         gradcheck(f, x, fast_mode=fast_mode)
 
 
 @FAST
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
-def test_a_function_that_falsifies_its_tangent_is_caught(dtype: torch.dtype, fast_mode: bool) -> None:
+def test_a_function_that_falsifies_its_tangent_is_caught(
+    dtype: torch.dtype, fast_mode: bool
+) -> None:
     def bad(x: Any, y: Any) -> Any:
         if forward_ad.current_level() >= 0:
             p, t = forward_ad.unpack_dual(y)
             y = p if t is None else forward_ad.make_dual(p, t * 1.1)
         return x + y, y
 
-    with pytest.raises(GradcheckError, match="Jacobian computed with forward mode mismatch for output 0 with respect to input 1"):
-        gradcheck(bad, (leaf(2, dtype=dtype), leaf(2, dtype=dtype)), check_forward_ad=True, fast_mode=fast_mode)
+    with pytest.raises(
+        GradcheckError,
+        match="Jacobian computed with forward mode mismatch for output 0 with respect to input 1",
+    ):
+        gradcheck(
+            bad,
+            (leaf(2, dtype=dtype), leaf(2, dtype=dtype)),
+            check_forward_ad=True,
+            fast_mode=fast_mode,
+        )
 
 
 @FAST
@@ -220,7 +274,10 @@ def test_an_output_without_derivative_may_not_depend_on_the_input(fast_mode: boo
 def test_a_backward_that_differs_from_call_to_call_is_caught(fast_mode: bool) -> None:
     calls = iter(range(1000))
     f = hooked(lambda x: x * 2, lambda g: g * (1 + 1e-6 * next(calls)))
-    with pytest.raises(GradcheckError, match=r"Backward is not reentrant.*The tolerance for nondeterminism was 0\.0"):
+    with pytest.raises(
+        GradcheckError,
+        match=r"Backward is not reentrant.*The tolerance for nondeterminism was 0\.0",
+    ):
         gradcheck(f, leaf(2), fast_mode=fast_mode)
     assert gradcheck(f, leaf(2), fast_mode=fast_mode, nondet_tol=1e-4)
 
@@ -238,7 +295,9 @@ def test_a_second_backward_may_differ_by_nondet_tol(fast_mode: bool) -> None:
     f = hooked(lambda x: x * x, differs)
     with pytest.raises(GradcheckError, match="Backward is not reentrant"):
         gradgradcheck(f, leaf(2), fast_mode=fast_mode, check_undefined_grad=False)
-    assert gradgradcheck(f, leaf(2), fast_mode=fast_mode, check_undefined_grad=False, nondet_tol=1e-3)
+    assert gradgradcheck(
+        f, leaf(2), fast_mode=fast_mode, check_undefined_grad=False, nondet_tol=1e-3
+    )
 
 
 @FAST
@@ -279,7 +338,9 @@ def test_a_backward_that_cannot_do_without_a_cotangent_is_caught() -> None:
 
     with (
         pytest.warns(UserWarning, match="New undefined gradient support checking feature"),
-        pytest.raises(GradcheckError, match="Expected backward function to handle undefined output grads"),
+        pytest.raises(
+            GradcheckError, match="Expected backward function to handle undefined output grads"
+        ),
     ):
         gradcheck(f, X)
     assert gradcheck(f, X, check_undefined_grad=False)
@@ -297,7 +358,9 @@ def test_an_input_without_tangent_is_one_at_rest() -> None:
             return y * 3
         return x + y
 
-    with pytest.raises(GradcheckError, match="Mismatch in tangent values for output with index: 0 when input"):
+    with pytest.raises(
+        GradcheckError, match="Mismatch in tangent values for output with index: 0 when input"
+    ):
         gradcheck(f, (leaf(2), leaf(2)), check_forward_ad=True)
     assert gradcheck(f, (leaf(2), leaf(2)), check_forward_ad=True, check_undefined_grad=False)
 
@@ -305,23 +368,34 @@ def test_an_input_without_tangent_is_one_at_rest() -> None:
 def test_a_derivative_that_cannot_be_batched_is_caught() -> None:
     looks = hooked(lambda x: x * 2, lambda g: g * min(1.0, abs(g.sum().item()) + 1))
     assert gradcheck(looks, X)
-    with pytest.raises(GradcheckError, match=r"(?s)While computing batched gradients, got: vmap.*testing batched gradient computation"):
+    with pytest.raises(
+        GradcheckError,
+        match=r"(?s)While computing batched gradients, got: vmap.*testing batched gradient computation",
+    ):
         gradcheck(looks, X, check_batched_grad=True)
 
 
 def test_a_draw_in_a_batched_derivative_is_told_in_words_that_need_no_vmap_of_the_users() -> None:
     draws = hooked(lambda x: x * 2, lambda g: g + 0 * torch.rand_like(g))
-    with pytest.raises(GradcheckError, match=r"got: vmap: .*random operations inside of vmap") as caught:
+    with pytest.raises(
+        GradcheckError, match=r"got: vmap: .*random operations inside of vmap"
+    ) as caught:
         gradcheck(draws, X, check_batched_grad=True)
     assert "randomness" not in str(caught.value)
 
 
 def test_a_batched_derivative_that_differs_is_caught() -> None:
     def batched(v: Any) -> bool:
-        return type(v).__name__ == "BatchedValue" or type(getattr(v, "_inner", None)).__name__ == "BatchedValue"
+        return (
+            type(v).__name__ == "BatchedValue"
+            or type(getattr(v, "_inner", None)).__name__ == "BatchedValue"
+        )
 
     backward = hooked(lambda x: x * 2, lambda g: g * 2 if batched(g) else g)
-    with pytest.raises(GradcheckError, match="For output 0 and input 0, the batched derivative is not a batch of the derivatives"):
+    with pytest.raises(
+        GradcheckError,
+        match="For output 0 and input 0, the batched derivative is not a batch of the derivatives",
+    ):
         gradcheck(backward, X, check_batched_grad=True)
 
     def forward(x: Any) -> Any:
@@ -331,7 +405,10 @@ def test_a_batched_derivative_that_differs_is_caught() -> None:
                 return forward_ad.make_dual(p * 2, t * 3)
         return x * 2
 
-    with pytest.raises(GradcheckError, match="For output 0 and input 0, the batched derivative is not a batch of the derivatives"):
+    with pytest.raises(
+        GradcheckError,
+        match="For output 0 and input 0, the batched derivative is not a batch of the derivatives",
+    ):
         gradcheck(forward, X, check_forward_ad=True, check_batched_forward_grad=True)
 
 
@@ -347,18 +424,32 @@ def test_the_deprecated_jacobians() -> None:
     a, b = leaf(2, 2), leaf(2, 2, seed=1)
     both: Callable[..., Any] = lambda inputs: (2 * inputs[0] + inputs[1], inputs[0])  # noqa: E731
     eye = torch.eye(4, dtype=torch.float64)
-    with pytest.warns(FutureWarning, match="`get_numerical_jacobian` was part of PyTorch's private API"):
+    with pytest.warns(
+        FutureWarning, match="`get_numerical_jacobian` was part of PyTorch's private API"
+    ):
         found = module.get_numerical_jacobian(both, (a, b), eps=1e-6)
     torch.testing.assert_close(found, (2 * eye, eye))
-    with pytest.warns(FutureWarning, match="`get_analytical_jacobian` was part of PyTorch's private API"):
-        jacobians, reentrant, right_size, right_dtype = module.get_analytical_jacobian((a, b), 2 * a + b)
+    with pytest.warns(
+        FutureWarning, match="`get_analytical_jacobian` was part of PyTorch's private API"
+    ):
+        jacobians, reentrant, right_size, right_dtype = module.get_analytical_jacobian(
+            (a, b), 2 * a + b
+        )
     torch.testing.assert_close(jacobians, (2 * eye, eye))
     assert reentrant and right_size and right_dtype
-    with pytest.warns(FutureWarning), pytest.raises(ValueError, match=r"Expected grad_out to be 1\.0"):
+    with (
+        pytest.warns(FutureWarning),
+        pytest.raises(ValueError, match=r"Expected grad_out to be 1\.0"),
+    ):
         module.get_numerical_jacobian(both, (a, b), grad_out=2.0)
-    with pytest.warns(FutureWarning), pytest.raises(ValueError, match="Expected output to be non-complex"):
+    with (
+        pytest.warns(FutureWarning),
+        pytest.raises(ValueError, match="Expected output to be non-complex"),
+    ):
         module.get_analytical_jacobian((Z,), Z * Z)
-    (by_b,) = module.get_numerical_jacobian_wrt_specific_input(lambda a, b: 3 * b, 1, (a, b), (b,), 1e-6)
+    (by_b,) = module.get_numerical_jacobian_wrt_specific_input(
+        lambda a, b: 3 * b, 1, (a, b), (b,), 1e-6
+    )
     torch.testing.assert_close(by_b, 3 * eye)
 
 

@@ -19,7 +19,10 @@ def test_some_input_must_require_grad() -> None:
 
 def test_single_precision_warns() -> None:
     x = wrap(torch.rand(2), requires_grad=True)
-    with pytest.warns(UserWarning, match="Input #0 requires gradient and is not a double precision floating point or complex"):
+    with pytest.warns(
+        UserWarning,
+        match="Input #0 requires gradient and is not a double precision floating point or complex",
+    ):
         assert gradcheck(lambda x: x * 2, x, eps=1e-2, atol=1e-2)
 
 
@@ -34,7 +37,10 @@ def test_overlapping_inputs_are_refused() -> None:
 
 
 BETA = pytest.mark.filterwarnings("ignore:Sparse [A-Z]+ tensor support is in beta state")
-LAYOUTS = pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc])
+LAYOUTS = pytest.mark.parametrize(
+    "layout",
+    [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc],
+)
 
 
 def sparse_leaf(layout: torch.layout, dtype: torch.dtype = torch.float64) -> Any:
@@ -59,7 +65,9 @@ def test_masked_says_whether_unspecified_elements_of_a_sparse_input_count(
             def f(s: Any, y: Any, masked_grad: bool = masked_grad) -> Any:
                 return s.to_dense(masked_grad=masked_grad) * y
 
-            right = gradcheck(f, (x, leaf(4, 6)), masked=masked, fast_mode=fast_mode, raise_exception=False)
+            right = gradcheck(
+                f, (x, leaf(4, 6)), masked=masked, fast_mode=fast_mode, raise_exception=False
+            )
             assert right is (masked is masked_grad)
     assert torch.equal(unwrap(x).to_dense(), before)
 
@@ -67,7 +75,9 @@ def test_masked_says_whether_unspecified_elements_of_a_sparse_input_count(
 def test_unspecified_elements_count_by_default() -> None:
     x = sparse_leaf(torch.sparse_coo)
     assert gradcheck(lambda s: s.to_dense(masked_grad=False), x)
-    with pytest.raises(GradcheckError, match="Jacobian mismatch for output 0 with respect to input 0"):
+    with pytest.raises(
+        GradcheckError, match="Jacobian mismatch for output 0 with respect to input 0"
+    ):
         gradcheck(lambda s: s.to_dense(masked_grad=True), x)
 
 
@@ -84,29 +94,40 @@ def test_unspecified_elements_count_by_default() -> None:
 def test_ops_on_sparse_inputs_are_checked(f: Callable[..., Any], masked: bool) -> None:
     """Which of the two holds is a property of the op's gradient, and as torch's own gradcheck finds it for torch's."""
     assert gradcheck(f, sparse_leaf(torch.sparse_coo), masked=masked)
-    with pytest.raises((GradcheckError, ValueError), match=r"Jacobian mismatch|depends on which elements .* pass masked=True"):
+    with pytest.raises(
+        (GradcheckError, ValueError),
+        match=r"Jacobian mismatch|depends on which elements .* pass masked=True",
+    ):
         gradcheck(f, sparse_leaf(torch.sparse_coo), masked=not masked)
 
 
 @BETA
 @FAST
-def test_a_wrong_gradient_of_a_sparse_input_is_found_and_the_input_restored(fast_mode: bool) -> None:
+def test_a_wrong_gradient_of_a_sparse_input_is_found_and_the_input_restored(
+    fast_mode: bool,
+) -> None:
     x = sparse_leaf(torch.sparse_csr)
     before = unwrap(x)
     with pytest.raises(GradcheckError, match="Jacobian mismatch"):
-        gradcheck(hooked(lambda s: s.to_dense(), lambda g: g * 2), x, masked=True, fast_mode=fast_mode)
+        gradcheck(
+            hooked(lambda s: s.to_dense(), lambda g: g * 2), x, masked=True, fast_mode=fast_mode
+        )
     assert unwrap(x) is before
 
 
 def test_batched_gradients_of_a_sparse_input_are_checked() -> None:
-    assert gradcheck(lambda s: s.to_dense(), sparse_leaf(torch.sparse_coo), masked=True, check_batched_grad=True)
+    assert gradcheck(
+        lambda s: s.to_dense(), sparse_leaf(torch.sparse_coo), masked=True, check_batched_grad=True
+    )
 
 
 @BETA
 @FAST
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
 @pytest.mark.parametrize("masked", [True, False])
-def test_second_derivatives_by_a_sparse_input_are_checked(layout: torch.layout, masked: bool, fast_mode: bool) -> None:
+def test_second_derivatives_by_a_sparse_input_are_checked(
+    layout: torch.layout, masked: bool, fast_mode: bool
+) -> None:
     def cubed(s: Any) -> Any:
         return s.to_dense(masked_grad=masked) ** 3
 
@@ -115,22 +136,38 @@ def test_second_derivatives_by_a_sparse_input_are_checked(layout: torch.layout, 
         return dense**2 * dense.detach()
 
     assert gradgradcheck(cubed, sparse_leaf(layout), masked=masked, fast_mode=fast_mode)
-    assert not gradgradcheck(falsified, sparse_leaf(layout), masked=masked, fast_mode=fast_mode, raise_exception=False)
+    assert not gradgradcheck(
+        falsified, sparse_leaf(layout), masked=masked, fast_mode=fast_mode, raise_exception=False
+    )
 
 
 @FAST
 def test_mkldnn_inputs_are_checked(fast_mode: bool) -> None:
     x = wrap(torch.rand(3, 2).to_mkldnn(), requires_grad=True)
-    for f, right in ((lambda m: m.to_dense() * 2, True), (hooked(lambda m: m.to_dense(), lambda g: g * 3), False)):
-        with pytest.warns(UserWarning, match="Input #0 requires gradient and is not a double precision"):
-            assert gradcheck(f, x, eps=1e-2, atol=1e-1, fast_mode=fast_mode, raise_exception=False) is right
+    for f, right in (
+        (lambda m: m.to_dense() * 2, True),
+        (hooked(lambda m: m.to_dense(), lambda g: g * 3), False),
+    ):
+        with pytest.warns(
+            UserWarning, match="Input #0 requires gradient and is not a double precision"
+        ):
+            assert (
+                gradcheck(f, x, eps=1e-2, atol=1e-1, fast_mode=fast_mode, raise_exception=False)
+                is right
+            )
 
 
 @pytest.mark.parametrize(
     ("x", "complaint"),
     [
-        (sparse_leaf(torch.sparse_coo), r"^Sparse inputs are not support.*Input #0 has layout torch.sparse_coo.*pass x\.to_dense\(\)"),
-        (wrap(torch.ones(1).to_mkldnn(), requires_grad=True), r"^MKLDNN inputs are not support.*pass x\.to_dense\(\)"),
+        (
+            sparse_leaf(torch.sparse_coo),
+            r"^Sparse inputs are not support.*Input #0 has layout torch.sparse_coo.*pass x\.to_dense\(\)",
+        ),
+        (
+            wrap(torch.ones(1).to_mkldnn(), requires_grad=True),
+            r"^MKLDNN inputs are not support.*pass x\.to_dense\(\)",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Input #0 requires gradient")
@@ -140,8 +177,12 @@ def test_forward_mode_takes_dense_inputs_only(x: Any, complaint: str) -> None:
 
 
 def test_an_uncoalesced_input_and_a_sparse_output_are_refused() -> None:
-    twice = torch.sparse_coo_tensor(torch.tensor([[0, 0]]), torch.ones(2, dtype=torch.float64), (2,), check_invariants=True)
-    with pytest.raises(ValueError, match=r"input #0 may specify an element twice; pass x\.coalesce\(\)"):
+    twice = torch.sparse_coo_tensor(
+        torch.tensor([[0, 0]]), torch.ones(2, dtype=torch.float64), (2,), check_invariants=True
+    )
+    with pytest.raises(
+        ValueError, match=r"input #0 may specify an element twice; pass x\.coalesce\(\)"
+    ):
         gradcheck(lambda s: s.to_dense(), wrap(twice, requires_grad=True), masked=True)
     with pytest.raises(ValueError, match="Sparse output is not supported at gradcheck yet"):
         gradcheck(lambda s: s, sparse_leaf(torch.sparse_coo))
@@ -163,7 +204,10 @@ def test_outputs_may_not_change_their_kind_with_the_inputs(change: str, fast_mod
         return x * 1
 
     x = wrap(torch.ones(2, dtype=torch.float64), requires_grad=True)
-    with pytest.raises(AssertionError, match=f"return outputs with the same {change} when inputs are perturbed.* by 1e-06, but got: "):
+    with pytest.raises(
+        AssertionError,
+        match=f"return outputs with the same {change} when inputs are perturbed.* by 1e-06, but got: ",
+    ):
         gradcheck(f, x, fast_mode=fast_mode)
 
 
@@ -178,17 +222,35 @@ def test_errors_of_the_function_are_not_swallowed() -> None:
 @pytest.mark.parametrize(
     ("call", "options", "message"),
     [
-        (gradcheck, {"check_backward_ad": False}, "at least one of check_forward_ad or check_backward_ad"),
+        (
+            gradcheck,
+            {"check_backward_ad": False},
+            "at least one of check_forward_ad or check_backward_ad",
+        ),
         (
             gradcheck,
             {"check_backward_ad": False, "check_forward_ad": True, "check_batched_grad": True},
             "check_batched_grad=True requires check_backward_ad",
         ),
-        (gradcheck, {"check_batched_forward_grad": True}, "check_batched_forward_grad=True requires check_forward_ad"),
-        (gradgradcheck, {"check_rev_over_rev": False}, "at least one of check_fwd_over_rev or check_rev_over_rev"),
-        (gradgradcheck, {"check_rev_over_rev": False, "check_fwd_over_rev": True}, "check_undefined_grad=True requires check_rev_over_rev"),
+        (
+            gradcheck,
+            {"check_batched_forward_grad": True},
+            "check_batched_forward_grad=True requires check_forward_ad",
+        ),
+        (
+            gradgradcheck,
+            {"check_rev_over_rev": False},
+            "at least one of check_fwd_over_rev or check_rev_over_rev",
+        ),
+        (
+            gradgradcheck,
+            {"check_rev_over_rev": False, "check_fwd_over_rev": True},
+            "check_undefined_grad=True requires check_rev_over_rev",
+        ),
     ],
 )
-def test_options_that_exclude_each_other(call: Callable[..., bool], options: Any, message: str) -> None:
+def test_options_that_exclude_each_other(
+    call: Callable[..., bool], options: Any, message: str
+) -> None:
     with pytest.raises(AssertionError, match=message):
         call(lambda x: x * 2, X, **options)

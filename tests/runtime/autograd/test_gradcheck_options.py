@@ -17,11 +17,16 @@ from ..errors import told
 gradcheck_module: Any = importlib.import_module("runtime.autograd.gradcheck")
 
 FAST = pytest.mark.parametrize("fast_mode", [False, True])
-MODES = pytest.mark.parametrize("mode", [{}, {"check_forward_ad": True, "check_backward_ad": False}], ids=["reverse", "forward"])
+MODES = pytest.mark.parametrize(
+    "mode", [{}, {"check_forward_ad": True, "check_backward_ad": False}], ids=["reverse", "forward"]
+)
 
 
 def leaf(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Any:
-    return wrap(torch.rand(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed)) + 0.5, requires_grad=True)
+    return wrap(
+        torch.rand(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed)) + 0.5,
+        requires_grad=True,
+    )
 
 
 def off_by(error: Callable[[Any], Any], slope: float = 0.0) -> Callable[..., Any]:
@@ -54,28 +59,60 @@ def everywhere(e: complex) -> Callable[[Any], Any]:
 @MODES
 @FAST
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (2, 3)])
-def test_every_element_of_the_jacobian_may_be_off_by_atol(shape: tuple[int, ...], mode: Any, fast_mode: bool) -> None:
-    cases: list[tuple[float, dict[str, Any]]] = [(1e-5, {}), (1e-3, {"atol": 1e-3}), (1e-8, {"atol": 1e-8})]
+def test_every_element_of_the_jacobian_may_be_off_by_atol(
+    shape: tuple[int, ...], mode: Any, fast_mode: bool
+) -> None:
+    cases: list[tuple[float, dict[str, Any]]] = [
+        (1e-5, {}),
+        (1e-3, {"atol": 1e-3}),
+        (1e-8, {"atol": 1e-8}),
+    ]
     for atol, options in cases:
         for times, right in ((0.9, True), (1.1, False)):
             f = off_by(everywhere(times * atol))
-            assert gradcheck(f, leaf(*shape), rtol=0, fast_mode=fast_mode, raise_exception=False, **options, **mode) is right
+            assert (
+                gradcheck(
+                    f,
+                    leaf(*shape),
+                    rtol=0,
+                    fast_mode=fast_mode,
+                    raise_exception=False,
+                    **options,
+                    **mode,
+                )
+                is right
+            )
 
 
 @MODES
 @FAST
-def test_every_element_of_the_jacobian_may_be_off_by_rtol_of_itself(mode: Any, fast_mode: bool) -> None:
+def test_every_element_of_the_jacobian_may_be_off_by_rtol_of_itself(
+    mode: Any, fast_mode: bool
+) -> None:
     cases: list[tuple[float, dict[str, Any]]] = [(1e-3, {}), (1e-2, {"rtol": 1e-2})]
     for rtol, options in cases:
         for times, right in ((0.9, True), (1.2, False)):
             f = off_by(lambda g, e=times * rtol: 3 * e * g, slope=3.0)  # type: ignore[misc]
-            assert gradcheck(f, leaf(4), atol=0.0, fast_mode=fast_mode, raise_exception=False, **options, **mode) is right
+            assert (
+                gradcheck(
+                    f,
+                    leaf(4),
+                    atol=0.0,
+                    fast_mode=fast_mode,
+                    raise_exception=False,
+                    **options,
+                    **mode,
+                )
+                is right
+            )
 
 
 @FAST
 @pytest.mark.parametrize("axis", [1, 1j])
 @pytest.mark.parametrize("part", [torch.real, torch.imag])
-def test_each_derivative_by_a_complex_number_may_be_off_by_atol(part: Any, axis: complex, fast_mode: bool) -> None:
+def test_each_derivative_by_a_complex_number_may_be_off_by_atol(
+    part: Any, axis: complex, fast_mode: bool
+) -> None:
     class Off(Function):
         @staticmethod
         def forward(ctx: Any, z: Any, e: complex) -> Any:
@@ -88,14 +125,28 @@ def test_each_derivative_by_a_complex_number_may_be_off_by_atol(part: Any, axis:
 
     for times, right in ((0.9, True), (2.5, False)):
         z = leaf(3, dtype=torch.complex128)
-        assert gradcheck(lambda z, e=times * axis * 1e-5: Off.apply(z, e), z, rtol=0, fast_mode=fast_mode, raise_exception=False) is right
+        assert (
+            gradcheck(
+                lambda z, e=times * axis * 1e-5: Off.apply(z, e),
+                z,
+                rtol=0,
+                fast_mode=fast_mode,
+                raise_exception=False,
+            )
+            is right
+        )
 
 
 def test_second_derivatives_are_held_to_the_tolerances_that_are_given() -> None:
     def f(x: Any) -> Any:
-        return x * x + off_by(lambda g: 1e-2 * g)(x) * x  # so is the derivative of the backward pass
+        # so is the derivative of the backward pass
+        return x * x + off_by(lambda g: 1e-2 * g)(x) * x
 
-    tolerances: list[tuple[dict[str, Any], bool]] = [({}, False), ({"atol": 0.1}, True), ({"rtol": 0.1}, True)]
+    tolerances: list[tuple[dict[str, Any], bool]] = [
+        ({}, False),
+        ({"atol": 0.1}, True),
+        ({"rtol": 0.1}, True),
+    ]
     for options, right in tolerances:
         assert gradgradcheck(f, leaf(2), raise_exception=False, **options) is right
 
@@ -124,7 +175,9 @@ def test_eps_is_by_how_much_inputs_are_perturbed() -> None:
 
 @FAST
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
-def test_a_function_is_called_nowhere_but_next_to_its_inputs(dtype: torch.dtype, fast_mode: bool) -> None:
+def test_a_function_is_called_nowhere_but_next_to_its_inputs(
+    dtype: torch.dtype, fast_mode: bool
+) -> None:
     """The parts of a complex input that are held fast included."""
     x, k, y = leaf(2, dtype=dtype), 3.0, leaf(2, dtype=dtype, seed=1)
     x.data.mul_(3 if dtype is torch.float64 else 3 - 1j)
@@ -132,7 +185,9 @@ def test_a_function_is_called_nowhere_but_next_to_its_inputs(dtype: torch.dtype,
 
     def f(x: Any, k: float, y: Any) -> Any:
         for given, point in zip((x, y), points, strict=True):
-            assert given.shape == point.shape and bool(((given.detach() - point).abs() <= 2e-6).all())
+            assert given.shape == point.shape and bool(
+                ((given.detach() - point).abs() <= 2e-6).all()
+            )
         return x * y * k, y.conj() * y
 
     assert gradcheck(f, (x, k, y), check_forward_ad=True, fast_mode=fast_mode)
@@ -146,7 +201,9 @@ def test_a_function_is_called_nowhere_but_next_to_its_inputs(dtype: torch.dtype,
 
 @FAST
 @pytest.mark.parametrize("option", [{}, {"check_grad_dtypes": False}, {"check_grad_dtypes": True}])
-def test_a_gradient_of_another_dtype_is_an_error_of_its_own_on_request(option: Any, fast_mode: bool) -> None:
+def test_a_gradient_of_another_dtype_is_an_error_of_its_own_on_request(
+    option: Any, fast_mode: bool
+) -> None:
     class Coarse(Function):
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
@@ -158,7 +215,11 @@ def test_a_gradient_of_another_dtype_is_an_error_of_its_own_on_request(option: A
 
     x = wrap(torch.ones(2, dtype=torch.float64), requires_grad=True)
     x.grad_dtype = None  # takes gradients of any dtype
-    said = "Gradient has dtype mismatch" if option.get("check_grad_dtypes") else "the gradient of input 0 is incorrect: dtype torch.float32"
+    said = (
+        "Gradient has dtype mismatch"
+        if option.get("check_grad_dtypes")
+        else "the gradient of input 0 is incorrect: dtype torch.float32"
+    )
     with pytest.raises(GradcheckError, match=said):
         gradcheck(Coarse.apply, x, fast_mode=fast_mode, **option)
 
@@ -205,7 +266,13 @@ def test_the_checks_that_run_by_default_are_torchs() -> None:
     ]
     for options in cases:
         ours = seen_by("runtime", Function, gradcheck, leaf(2), **options)
-        theirs = seen_by("torch", torch.autograd.Function, torch.autograd.gradcheck, unwrap(leaf(2)).requires_grad_(), **options)
+        theirs = seen_by(
+            "torch",
+            torch.autograd.Function,
+            torch.autograd.gradcheck,
+            unwrap(leaf(2)).requires_grad_(),
+            **options,
+        )
         assert ours - {"no tangent"} == theirs - {"no tangent"}, options
 
 
@@ -213,14 +280,17 @@ def test_the_checks_that_run_by_default_are_torchs() -> None:
 def test_batches_are_checked_on_request_only(fast_mode: bool) -> None:
     def f(x: Any) -> Any:
         x = x * 1
-        x.register_hook(lambda g: g * min(1.0, abs(g.sum().item()) + 1))  # looks at a value, which a batch of them does not have
+        # looks at a value, which a batch of them does not have
+        x.register_hook(lambda g: g * min(1.0, abs(g.sum().item()) + 1))
         return x * x
 
     assert gradcheck(f, leaf(2), fast_mode=fast_mode, check_undefined_grad=False)
     assert gradgradcheck(f, leaf(2), fast_mode=fast_mode, check_undefined_grad=False)
     for check in (gradcheck, gradgradcheck):
         with pytest.raises(GradcheckError, match="check_batched_grad=False"):
-            check(f, leaf(2), fast_mode=fast_mode, check_undefined_grad=False, check_batched_grad=True)
+            check(
+                f, leaf(2), fast_mode=fast_mode, check_undefined_grad=False, check_batched_grad=True
+            )
 
 
 def test_a_batch_that_is_checked_has_several_elements() -> None:
@@ -261,14 +331,27 @@ def test_a_batch_that_is_checked_has_several_elements() -> None:
             sizes.append((which, info.batch_size))
             return x * 2, in_dims[0]
 
-    assert gradcheck(Doubled.apply, leaf(3), check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True)
-    assert {which for which, _ in sizes} == {"backward", "forward"} and all(size > 1 for _, size in sizes)
+    assert gradcheck(
+        Doubled.apply,
+        leaf(3),
+        check_forward_ad=True,
+        check_batched_grad=True,
+        check_batched_forward_grad=True,
+    )
+    assert {which for which, _ in sizes} == {"backward", "forward"} and all(
+        size > 1 for _, size in sizes
+    )
 
 
 @pytest.mark.parametrize("bad", [(1, 2), (0, 2), (1, 0)], ids=str)
-def test_what_is_wrong_beside_the_value_is_numbered_as_the_function_does_too(bad: tuple[int, int]) -> None:
+def test_what_is_wrong_beside_the_value_is_numbered_as_the_function_does_too(
+    bad: tuple[int, int],
+) -> None:
     def batched(g: Any) -> bool:
-        return type(g).__name__ == "BatchedValue" or type(getattr(g, "_inner", None)).__name__ == "BatchedValue"
+        return (
+            type(g).__name__ == "BatchedValue"
+            or type(getattr(g, "_inner", None)).__name__ == "BatchedValue"
+        )
 
     def falsified(t: Any, hook: Callable[[Any], Any]) -> Any:
         t = t * 1
@@ -278,11 +361,16 @@ def test_what_is_wrong_beside_the_value_is_numbered_as_the_function_does_too(bad
     def f(x: Any, k: float, y: Any) -> Any:
         outs = []
         for number in (0, 1):
-            a, b = (falsified(t, lambda g: g * 2 if batched(g) else g) if (number, i) == bad else t for i, t in ((0, x), (2, y)))
+            a, b = (
+                falsified(t, lambda g: g * 2 if batched(g) else g) if (number, i) == bad else t
+                for i, t in ((0, x), (2, y))
+            )
             outs.append(a * b * k)
         return tuple(outs)
 
-    with pytest.raises(GradcheckError, match=f"For output {bad[0]} and input {bad[1]}, the batched derivative"):
+    with pytest.raises(
+        GradcheckError, match=f"For output {bad[0]} and input {bad[1]}, the batched derivative"
+    ):
         gradcheck(f, (leaf(2), 3.0, leaf(2, seed=1)), check_batched_grad=True)
 
     class Coarse(Function):
@@ -299,7 +387,9 @@ def test_what_is_wrong_beside_the_value_is_numbered_as_the_function_does_too(bad
     args = [leaf(2), 3.0, leaf(2)]
     args[bad[1]] = x
     with pytest.raises(GradcheckError, match=f"the gradient of input {bad[1]} is incorrect"):
-        gradcheck(lambda x, k, y: (Coarse.apply(x) + y if bad[1] == 0 else x + Coarse.apply(y)) * k, args)
+        gradcheck(
+            lambda x, k, y: (Coarse.apply(x) + y if bad[1] == 0 else x + Coarse.apply(y)) * k, args
+        )
 
 
 @pytest.mark.parametrize("times", [0, 1])
@@ -313,12 +403,17 @@ def test_a_gradient_that_only_a_batch_has_must_be_zero(times: int) -> None:
         def backward(ctx: Any, g: Any) -> Any:
             return g * times if type(g).__name__ == "BatchedValue" else None
 
-    assert gradcheck(Constant.apply, leaf(2, 2), check_batched_grad=True, raise_exception=False) is (times == 0)
+    assert gradcheck(
+        Constant.apply, leaf(2, 2), check_batched_grad=True, raise_exception=False
+    ) is (times == 0)
 
 
 @pytest.mark.parametrize(
     ("check", "f"),
-    [(gradcheck, off_by(lambda g: g)), (gradgradcheck, lambda x: x * x + off_by(lambda g: g)(x) * x)],
+    [
+        (gradcheck, off_by(lambda g: g)),
+        (gradgradcheck, lambda x: x * x + off_by(lambda g: g)(x) * x),
+    ],
     ids=["gradcheck", "gradgradcheck"],
 )
 def test_a_failure_is_raised_unless_told_otherwise(check: Any, f: Any) -> None:
@@ -337,7 +432,14 @@ def test_gradgradcheck_differentiates_the_backward_pass_in_reverse_mode_by_defau
     cases: list[tuple[dict[str, Any], bool]] = [
         ({}, False),
         ({"check_fwd_over_rev": True}, True),
-        ({"check_fwd_over_rev": True, "check_rev_over_rev": False, "check_undefined_grad": False}, True),
+        (
+            {
+                "check_fwd_over_rev": True,
+                "check_rev_over_rev": False,
+                "check_undefined_grad": False,
+            },
+            True,
+        ),
     ]
     for options, expected in cases:
         pushed.clear()
@@ -356,13 +458,19 @@ def test_masked_is_off_by_default_for_second_derivatives() -> None:
 
 
 def test_the_numerical_jacobian_of_a_sparse_input_counts_all_elements() -> None:
-    x = wrap(torch.diag(torch.tensor([2.0, 3.0], dtype=torch.float64)).to_sparse(), requires_grad=True)
+    x = wrap(
+        torch.diag(torch.tensor([2.0, 3.0], dtype=torch.float64)).to_sparse(), requires_grad=True
+    )
     with pytest.warns(FutureWarning):
         (found,) = gradcheck_module.get_numerical_jacobian(lambda s: s.to_dense(), x, eps=1e-6)
     torch.testing.assert_close(found, torch.eye(4, dtype=torch.float64))
-    (found,) = gradcheck_module.get_numerical_jacobian_wrt_specific_input(lambda s: s.to_dense(), 0, (x,), None, 1e-6)
+    (found,) = gradcheck_module.get_numerical_jacobian_wrt_specific_input(
+        lambda s: s.to_dense(), 0, (x,), None, 1e-6
+    )
     torch.testing.assert_close(found, torch.eye(4, dtype=torch.float64))
-    (found,) = gradcheck_module.get_numerical_jacobian_wrt_specific_input(lambda y: x.to_dense() * y, 0, (3.0,), None, 1e-6, input=x)
+    (found,) = gradcheck_module.get_numerical_jacobian_wrt_specific_input(
+        lambda y: x.to_dense() * y, 0, (3.0,), None, 1e-6, input=x
+    )
     torch.testing.assert_close(found, 3 * torch.eye(4, dtype=torch.float64))
 
 
@@ -408,8 +516,14 @@ def test_only_inputs_that_require_grad_must_be_of_double_precision_and_apart() -
         warnings.simplefilter("error")
         assert gradcheck(lambda x, y: x * y, (leaf(3), wrap(torch.ones(1)).expand(3)))
         assert gradcheck(lambda x, y: x * y, (leaf(3, dtype=torch.complex128), wrap(torch.ones(3))))
-    with pytest.warns(UserWarning, match="Input #1 requires gradient and is not a double precision"):
-        gradcheck(lambda x, y: x * y, (leaf(3), wrap(torch.ones(3), requires_grad=True)), raise_exception=False)
+    with pytest.warns(
+        UserWarning, match="Input #1 requires gradient and is not a double precision"
+    ):
+        gradcheck(
+            lambda x, y: x * y,
+            (leaf(3), wrap(torch.ones(3), requires_grad=True)),
+            raise_exception=False,
+        )
 
 
 @FAST
@@ -423,10 +537,16 @@ def test_each_part_of_a_mixture_is_numbered_as_the_function_does(fast_mode: bool
             def f(x: Any, k: float, y: Any) -> Any:
                 a, b = (wrong if i == bad_input else right for i in (0, 2))  # noqa: B023
                 out = a(x) + b(y)
-                return tuple((out if i == bad_output else right(x) * y) if i in (1, 3) else x.detach() > 9 for i in range(4))  # noqa: B023
+                return tuple(
+                    (out if i == bad_output else right(x) * y) if i in (1, 3) else x.detach() > 9  # noqa: B023
+                    for i in range(4)
+                )
 
             for mode in ({}, {"check_forward_ad": True, "check_backward_ad": False}):
-                with pytest.raises(GradcheckError, match=f"for output {bad_output} with respect to input {bad_input},"):
+                with pytest.raises(
+                    GradcheckError,
+                    match=f"for output {bad_output} with respect to input {bad_input},",
+                ):
                     gradcheck(f, (leaf(2), 3.0, leaf(2, seed=1)), fast_mode=fast_mode, **mode)
 
 
@@ -435,7 +555,9 @@ def test_fast_mode_shows_the_jacobians_of_the_pair_that_is_wrong(fast_mode: bool
     wrong = off_by(lambda g: g / 2, slope=1.0)
     for mode in ({}, {"check_forward_ad": True, "check_backward_ad": False}):
         with pytest.raises(GradcheckError) as caught:
-            gradcheck(lambda x, y: (x * 3, wrong(y)), (leaf(2), leaf(2)), fast_mode=fast_mode, **mode)
+            gradcheck(
+                lambda x, y: (x * 3, wrong(y)), (leaf(2), leaf(2)), fast_mode=fast_mode, **mode
+            )
         said = str(caught.value)
         assert "1.5000, 0.0000" in said and ("1.0000, 0.0000" in said)
         assert ("The max per-element difference (slow mode) is: 0.5" in said) is fast_mode
@@ -481,8 +603,12 @@ def test_plain_tensors_that_require_grad_are_checked() -> None:
 
 
 def test_the_number_of_cotangents_is_that_of_the_outputs_with_gradient() -> None:
-    assert gradgradcheck(lambda x: (x.exp(), x > 1, x * x), leaf(2), (leaf(2, seed=1), leaf(2, seed=2)))
-    with pytest.raises(ValueError, match="2 outputs of func require grad, but there are 1 grad_outputs"):
+    assert gradgradcheck(
+        lambda x: (x.exp(), x > 1, x * x), leaf(2), (leaf(2, seed=1), leaf(2, seed=2))
+    )
+    with pytest.raises(
+        ValueError, match="2 outputs of func require grad, but there are 1 grad_outputs"
+    ):
         gradgradcheck(lambda x: (x.exp(), x > 1, x * x), leaf(2), leaf(2, seed=1))
 
 

@@ -54,7 +54,12 @@ def test_nodes_have_torchs_names_and_edges(op: int) -> None:
         x, y = (lib.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True) for _ in range(2))
         out = OPS[op](x, y)
         fn = out.grad_fn
-        return fn.name(), type(fn).__name__, out.output_nr, [(None if n is None else n.name(), i) for n, i in fn.next_functions]
+        return (
+            fn.name(),
+            type(fn).__name__,
+            out.output_nr,
+            [(None if n is None else n.name(), i) for n, i in fn.next_functions],
+        )
 
     same(scenario)
 
@@ -94,7 +99,9 @@ def test_grad_fn_is_a_node_with_metadata_and_a_sequence_number() -> None:
     assert z.grad_fn._sequence_nr() > y.grad_fn._sequence_nr()
     y.grad_fn._set_sequence_nr(7)
     assert y.grad_fn._sequence_nr() == 7
-    assert [(m.shape, m.dtype) for m in y.grad_fn._input_metadata] == [(torch.Size([1]), torch.float32)]
+    assert [(m.shape, m.dtype) for m in y.grad_fn._input_metadata] == [
+        (torch.Size([1]), torch.float32)
+    ]
 
 
 def test_the_order_of_execution_follows_sequence_numbers() -> None:
@@ -145,7 +152,9 @@ def test_saved_values_are_gone_after_the_backward_pass(name: str) -> None:
 def test_a_node_says_which_attributes_it_has() -> None:
     fn = (OURS.tensor([1.0], requires_grad=True) ** 2).grad_fn
     assert "_saved_self" in dir(fn)
-    with pytest.raises(AttributeError, match="'PowBackward0' object has no attribute '_saved_nothing'"):
+    with pytest.raises(
+        AttributeError, match="'PowBackward0' object has no attribute '_saved_nothing'"
+    ):
         _ = fn._saved_nothing
 
 
@@ -167,7 +176,12 @@ def test_in_place_ops_give_the_tensor_a_new_node() -> None:
         y.add_(1)
         view = y[0]
         view.mul_(3)
-        names = [before.name(), y.grad_fn.name(), y.grad_fn.next_functions[0][0].name(), y.output_nr]
+        names = [
+            before.name(),
+            y.grad_fn.name(),
+            y.grad_fn.next_functions[0][0].name(),
+            y.output_nr,
+        ]
         y.sum().backward()
         return names, x.grad
 
@@ -181,7 +195,10 @@ def test_tensors_know_their_place_in_the_graph() -> None:
         y = x * 2
         y.retain_grad()
         tensors = [x, a, b, y, x.detach(), lib.tensor([1.0])]
-        return [[t.is_leaf, t.requires_grad, t.retains_grad, t.output_nr, t.grad_fn is None] for t in tensors]
+        return [
+            [t.is_leaf, t.requires_grad, t.retains_grad, t.output_nr, t.grad_fn is None]
+            for t in tensors
+        ]
 
     same(scenario)
 
@@ -245,7 +262,9 @@ def test_an_edge_names_the_value_before_an_in_place_op() -> None:
         lambda lib, x: lib.autograd.grad(lib.graph.get_gradient_edge(x * 2), x),
         lambda lib, x: lib.autograd.grad(lib.graph.get_gradient_edge(x * 2), x, lib.tensor([1.0])),
         lambda lib, x: lib.autograd.grad(
-            (x * 2).sum(), (x, lib.graph.get_gradient_edge(lib.tensor([1.0], requires_grad=True))), materialize_grads=True
+            (x * 2).sum(),
+            (x, lib.graph.get_gradient_edge(lib.tensor([1.0], requires_grad=True))),
+            materialize_grads=True,
         ),
     ],
 )
@@ -255,7 +274,9 @@ def test_misuse_of_edges_is_refused_as_in_torch(misuse: Any) -> None:
 
 
 def test_both_libraries_are_meant() -> None:
-    assert isinstance(OURS.tensor([1.0]), runtime.Tensor) and not isinstance(TORCH.tensor([1.0]), runtime.Tensor)
+    assert isinstance(OURS.tensor([1.0]), runtime.Tensor) and not isinstance(
+        TORCH.tensor([1.0]), runtime.Tensor
+    )
 
 
 def test_a_leaf_whose_storage_is_replaced_is_not_the_one_that_was_recorded() -> None:
@@ -265,6 +286,8 @@ def test_a_leaf_whose_storage_is_replaced_is_not_the_one_that_was_recorded() -> 
         out = x.clone()
         with torch.no_grad():
             x.set_(lib.tensor([3.0, 4.0]))
-        return lib.autograd.grad(out.sum(), edge, retain_graph=True), lib.autograd.grad(out.sum(), x)
+        return lib.autograd.grad(out.sum(), edge, retain_graph=True), lib.autograd.grad(
+            out.sum(), x
+        )
 
     assert "appears to not have been used" in same(scenario)[1]

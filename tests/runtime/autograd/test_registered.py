@@ -18,7 +18,9 @@ def scaled_sin(x: Tensor, factor: float = 2.0, *, shift: float = 0.0) -> Tensor:
     return factor * torch.sin(x + shift)
 
 
-def _setup(ctx: Any, inputs: tuple[Tensor, float], keyword_only_inputs: dict[str, float], output: Tensor) -> None:
+def _setup(
+    ctx: Any, inputs: tuple[Tensor, float], keyword_only_inputs: dict[str, float], output: Tensor
+) -> None:
     ctx.save_for_backward(inputs[0])
     ctx.factor, ctx.shift = inputs[1], keyword_only_inputs["shift"]
 
@@ -75,7 +77,9 @@ def spread(x: Tensor, times: int, *, scale: float = 1.0, offset: float = 0.0) ->
 
 
 @spread.register_vmap
-def _(info: Any, in_dims: Any, x: Tensor, times: int, *, scale: float, offset: float) -> tuple[Tensor, int]:
+def _(
+    info: Any, in_dims: Any, x: Tensor, times: int, *, scale: float, offset: float
+) -> tuple[Tensor, int]:
     assert len(in_dims) == 2 and in_dims[1] is None
     return spread(x.movedim(in_dims[0], 0), times, scale=scale, offset=offset), 0
 
@@ -108,7 +112,9 @@ def test_a_backward_may_do_without_a_setup() -> None:
     assert torch.equal(func.grad(lambda x: negated(x).sum())(X), -torch.ones_like(X))
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"scale": 3.0}, {"offset": 5.0}, {"scale": 2.0, "offset": -1.0}], ids=str)
+@pytest.mark.parametrize(
+    "kwargs", [{}, {"scale": 3.0}, {"offset": 5.0}, {"scale": 2.0, "offset": -1.0}], ids=str
+)
 def test_the_registered_vmap_is_given_what_only_keywords_pass(kwargs: Any) -> None:
     x = torch.stack([X, X + 1], 1)
     expected = torch.stack([spread(x[:, i], 2, **kwargs) for i in range(2)])
@@ -138,7 +144,9 @@ def test_lists_of_tensors_have_a_gradient_each(bias: Tensor | None) -> None:
         return (y * z).sum()
 
     args = X, X + 2, X - 3
-    expected = torch.func.grad(lambda x, v, w: (x * v * (x + w if bias is None else x + w + bias)).sum(), (0, 1, 2))(*args)
+    expected = torch.func.grad(
+        lambda x, v, w: (x * v * (x + w if bias is None else x + w + bias)).sum(), (0, 1, 2)
+    )(*args)
     torch.testing.assert_close(func.grad(loss, (0, 1, 2))(*args), expected)
     of_list = tuple(runtime.wrap(a, requires_grad=True) for a in args[1:])
     y, z = weighed(X, list(of_list), bias)

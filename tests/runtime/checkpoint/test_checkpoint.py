@@ -108,7 +108,9 @@ class TestGradients:
         ],
         ids=("once", "twice", "siblings", "second", "within", "both", "deep"),
     )
-    def test_nest_with_each_other_and_with_derivatives(self, actual: Function, expected: Function) -> None:
+    def test_nest_with_each_other_and_with_derivatives(
+        self, actual: Function, expected: Function
+    ) -> None:
         equal_gradients(actual, expected)
 
     def test_passes_within_the_checkpointed_function(self) -> None:
@@ -163,7 +165,9 @@ class TestWhatRuns:
     def test_the_last_op_runs_once_where_only_its_input_is_needed(self) -> None:
         def scenario(lib: Any) -> int:
             with counting(torch.ops.aten.sin.default) as calls:
-                lib.ckpt.checkpoint(lambda x: x.sin(), lib.tensor([1.0], requires_grad=True), use_reentrant=False).backward()
+                lib.ckpt.checkpoint(
+                    lambda x: x.sin(), lib.tensor([1.0], requires_grad=True), use_reentrant=False
+                ).backward()
             return len(calls)
 
         assert scenario(OURS) == scenario(TORCH) == 1
@@ -186,7 +190,10 @@ class TestWhatRuns:
             between = torch.get_rng_state()
             assert not between.equal(before)
             y.sum().backward()
-            assert drawn[0].equal(drawn[1]) is preserve and torch.get_rng_state().equal(between) is preserve
+            assert (
+                drawn[0].equal(drawn[1]) is preserve
+                and torch.get_rng_state().equal(between) is preserve
+            )
 
     def test_autocast_is_as_it_was(self) -> None:
         seen = []
@@ -262,7 +269,9 @@ class TestMemory:
         for reentrant in (True, False):
             x = runtime.wrap(data.clone(), True)
             checkpoint_sequential(model, 2, x, use_reentrant=reentrant).sin().sum().backward()
-            theirs = torch.nn.Sequential(*(torch.nn.Linear(4, 4, dtype=torch.float64) for _ in range(4)))
+            theirs = torch.nn.Sequential(
+                *(torch.nn.Linear(4, 4, dtype=torch.float64) for _ in range(4))
+            )
             for p, value in zip(theirs.parameters(), reference, strict=True):
                 p.data = value
             theirs(data).sin().sum().backward()
@@ -286,7 +295,9 @@ class TestErrors:
         def scenario(lib: Any) -> None:
             functions = iter((first, second))
             x = lib.tensor([1.0, 2.0, 3.0], requires_grad=True)
-            y = lib.ckpt.checkpoint(lambda x: next(functions)(x), x, use_reentrant=False, early_stop=False)
+            y = lib.ckpt.checkpoint(
+                lambda x: next(functions)(x), x, use_reentrant=False, early_stop=False
+            )
             y.sum().backward()
 
         found = same_error(scenario)
@@ -297,7 +308,10 @@ class TestErrors:
     def test_debugging_shows_the_ops_of_both_runs(self) -> None:
         functions = iter((lambda x: x.sin().exp(), lambda x: x.cos()))
         y = once(lambda x: next(functions)(x), leaf(), debug=True)
-        with pytest.raises(CheckpointError, match=r"(?s)= aten.sin.default\(float32\[3\]\)\n.*= aten.cos.default\(float32\[3\]\)\n"):
+        with pytest.raises(
+            CheckpointError,
+            match=r"(?s)= aten.sin.default\(float32\[3\]\)\n.*= aten.cos.default\(float32\[3\]\)\n",
+        ):
             y.sum().backward()
 
     @pytest.mark.parametrize(
@@ -317,9 +331,13 @@ class TestErrors:
         same_error(scenario)
 
     def test_the_form_should_be_named(self) -> None:
-        with pytest.warns(UserWarning, match="the use_reentrant parameter should be passed explicitly"):
+        with pytest.warns(
+            UserWarning, match="the use_reentrant parameter should be passed explicitly"
+        ):
             checkpoint(f, leaf())
-        with pytest.warns(UserWarning, match="the use_reentrant parameter should be passed explicitly"):
+        with pytest.warns(
+            UserWarning, match="the use_reentrant parameter should be passed explicitly"
+        ):
             checkpoint_sequential([f, f, f], 2, leaf())
 
     def test_a_modified_argument_is_reported(self) -> None:
@@ -343,19 +361,29 @@ class TestErrors:
             y.sum().backward()
 
     def test_disabled_hooks_forbid_it(self) -> None:
-        with runtime.autograd.graph.disable_saved_tensors_hooks("not here"), pytest.raises(RuntimeError, match="not here"):
+        with (
+            runtime.autograd.graph.disable_saved_tensors_hooks("not here"),
+            pytest.raises(RuntimeError, match="not here"),
+        ):
             once(f, leaf())
 
     @pytest.mark.parametrize("segments", [0, 4])
     def test_as_many_segments_as_functions_at_most(self, segments: int) -> None:
-        with pytest.raises(ValueError, match=r"segments must be between 1 and the number of functions, 3, but got"):
+        with pytest.raises(
+            ValueError, match=r"segments must be between 1 and the number of functions, 3, but got"
+        ):
             checkpoint_sequential([f, f, f], segments, leaf(), use_reentrant=False)
 
 
 class TestReentrant:
     def test_gradients(self) -> None:
         equal_gradients(lambda x: checkpoint(f, x * 2, use_reentrant=True), lambda x: f(x * 2))
-        equal_gradients(lambda x: checkpoint(lambda x: checkpoint(f, x, use_reentrant=True), x * 2, use_reentrant=True), lambda x: f(x * 2))
+        equal_gradients(
+            lambda x: checkpoint(
+                lambda x: checkpoint(f, x, use_reentrant=True), x * 2, use_reentrant=True
+            ),
+            lambda x: f(x * 2),
+        )
 
     def test_several_and_other_outputs(self) -> None:
         x = leaf()
@@ -371,7 +399,9 @@ class TestReentrant:
         [
             lambda lib, x: lib.grad(lib.ckpt.checkpoint(f, x, use_reentrant=True).sum(), x),
             lambda lib, x: lib.ckpt.checkpoint(f, x, use_reentrant=True).sum().backward(inputs=[x]),
-            lambda lib, x: lib.ckpt.checkpoint(lambda x: x.detach(), x, use_reentrant=True).sum().backward(),
+            lambda lib, x: (
+                lib.ckpt.checkpoint(lambda x: x.detach(), x, use_reentrant=True).sum().backward()
+            ),
         ],
         ids=("grad", "inputs", "detached"),
     )
@@ -392,7 +422,9 @@ def counting(op: Any) -> Iterator[list[Any]]:
     calls: list[Any] = []
 
     class Count(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             if any(isinstance(a, Value) for a in args):  # the tape comes first
                 with self:
                     return Value.__torch_dispatch__(func, types, args, kwargs)
@@ -408,9 +440,15 @@ class TestSelective:
     @pytest.mark.parametrize("policy", list(CheckpointPolicy))
     def test_policies_leave_gradients_alone(self, policy: CheckpointPolicy) -> None:
         def g(x: Any) -> Any:
-            return x.sin().mul(2).view(3, 1).squeeze().exp().mm(x.new_ones(3, 3)).sum(0) if x.dim() > 1 else f(x) * x.view(3, 1).squeeze()
+            return (
+                x.sin().mul(2).view(3, 1).squeeze().exp().mm(x.new_ones(3, 3)).sum(0)
+                if x.dim() > 1
+                else f(x) * x.view(3, 1).squeeze()
+            )
 
-        contexts = functools.partial(create_selective_checkpoint_contexts, lambda context, op, *args, **kwargs: policy)
+        contexts = functools.partial(
+            create_selective_checkpoint_contexts, lambda context, op, *args, **kwargs: policy
+        )
         equal_gradients(lambda x: once(g, x, context_fn=contexts), g)
 
     def test_saved_ops_do_not_run_again(self) -> None:
@@ -420,13 +458,17 @@ class TestSelective:
         for ops, runs in (([], 3), ([torch.ops.aten.mm.default], 2)):
             x = runtime.wrap(torch.rand(3, 3), True)
             with counting(torch.ops.aten.mm.default) as calls:
-                y = once(g, x, context_fn=functools.partial(create_selective_checkpoint_contexts, ops))
+                y = once(
+                    g, x, context_fn=functools.partial(create_selective_checkpoint_contexts, ops)
+                )
                 forward = len(calls)
                 assert y.grad_fn._saved_self.shape == x.shape
                 assert len(calls) == runs and forward == 2
 
     def test_views_run_again_whatever_the_policy_says(self) -> None:
-        contexts = functools.partial(create_selective_checkpoint_contexts, lambda *args, **kwargs: CheckpointPolicy.MUST_SAVE)
+        contexts = functools.partial(
+            create_selective_checkpoint_contexts, lambda *args, **kwargs: CheckpointPolicy.MUST_SAVE
+        )
         x = runtime.wrap(torch.rand(3), True)
         for op, runs in ((torch.ops.aten.unsqueeze.default, 2), (torch.ops.aten.sin.default, 1)):
             with counting(op) as calls:
@@ -439,27 +481,41 @@ class TestSelective:
             y.view(3, 1).mul_(2)
             return y.exp()
 
-        contexts = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.view.default])
+        contexts = functools.partial(
+            create_selective_checkpoint_contexts, [torch.ops.aten.view.default]
+        )
         equal_gradients(lambda x: once(g, x, context_fn=contexts), g)
 
     def test_the_policy_sees_op_arguments_and_result_of_the_first_run(self) -> None:
         seen = []
 
         def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-            seen.append((str(op), len(args), type(context.op_output) is torch.Tensor, context.is_recompute))
+            seen.append(
+                (str(op), len(args), type(context.op_output) is torch.Tensor, context.is_recompute)
+            )
             return CheckpointPolicy.PREFER_RECOMPUTE
 
         y = once(
-            lambda x: (x * 2).sin().view(3, 1).exp_(), leaf(), context_fn=functools.partial(create_selective_checkpoint_contexts, policy)
+            lambda x: (x * 2).sin().view(3, 1).exp_(),
+            leaf(),
+            context_fn=functools.partial(create_selective_checkpoint_contexts, policy),
         )
         y.sum().backward()
         last = [("aten.view.default", 2, True, False), ("aten.exp_.default", 1, True, False)]
-        assert seen == [("aten.mul.Tensor", 2, True, False), ("aten.sin.default", 1, True, False), *last]
+        assert seen == [
+            ("aten.mul.Tensor", 2, True, False),
+            ("aten.sin.default", 1, True, False),
+            *last,
+        ]
 
     def test_results_serve_one_pass(self) -> None:
         def scenario(lib: Any) -> None:
-            contexts = functools.partial(lib.ckpt.create_selective_checkpoint_contexts, [torch.ops.aten.sin.default])
-            y = lib.ckpt.checkpoint(f, lib.tensor([1.0], requires_grad=True), use_reentrant=False, context_fn=contexts)
+            contexts = functools.partial(
+                lib.ckpt.create_selective_checkpoint_contexts, [torch.ops.aten.sin.default]
+            )
+            y = lib.ckpt.checkpoint(
+                f, lib.tensor([1.0], requires_grad=True), use_reentrant=False, context_fn=contexts
+            )
             y.backward(retain_graph=True)
             y.backward()
 
@@ -467,9 +523,13 @@ class TestSelective:
 
     def test_saved_results_may_not_be_written_to(self) -> None:
         def scenario(lib: Any, allow: bool = False) -> None:
-            contexts = functools.partial(lib.ckpt.create_selective_checkpoint_contexts, [torch.ops.aten.sin.default], allow)
+            contexts = functools.partial(
+                lib.ckpt.create_selective_checkpoint_contexts, [torch.ops.aten.sin.default], allow
+            )
             x = lib.tensor([1.0], requires_grad=True)
-            lib.ckpt.checkpoint(lambda x: x.sin().mul_(2).cos().exp(), x, use_reentrant=False, context_fn=contexts).backward()
+            lib.ckpt.checkpoint(
+                lambda x: x.sin().mul_(2).cos().exp(), x, use_reentrant=False, context_fn=contexts
+            ).backward()
 
         same_error(scenario)
         scenario(OURS, allow=True)
@@ -477,6 +537,7 @@ class TestSelective:
     @pytest.mark.parametrize("bad", [2, [2], [torch.ops.aten.sin]])
     def test_lists_are_of_overloads(self, bad: Any) -> None:
         with pytest.raises(
-            (TypeError, ValueError), match=r"either a function or a list of ops|Expected op in `op_list` to be an OpOverload"
+            (TypeError, ValueError),
+            match=r"either a function or a list of ops|Expected op in `op_list` to be an OpOverload",
         ):
             create_selective_checkpoint_contexts(bad)

@@ -43,27 +43,48 @@ def differing(first: Any, second: Any, **options: Any) -> Any:
 class TestDeterminism:
     def test_what_was_saved_is_compared_unless_told_otherwise(self) -> None:
         def pair() -> dict[str, Any]:
-            return {"first": lambda x: x.sin().exp(), "second": lambda x: x[:1].sin().exp(), "early_stop": False}
+            return {
+                "first": lambda x: x.sin().exp(),
+                "second": lambda x: x[:1].sin().exp(),
+                "early_stop": False,
+            }
 
         with pytest.raises(CheckpointError, match="have different metadata"):
             differing(**pair(), determinism_check="default").sum().backward()
         differing(**pair(), determinism_check="none").sum().backward()  # shapes that broadcast
 
     def test_how_many_were_saved_is_compared_always(self) -> None:
-        y = differing(lambda x: x.sin().exp(), lambda x: x.sin(), determinism_check="none", early_stop=False)
-        with pytest.raises(CheckpointError, match=r"saved during forward: 2\n.*saved during recomputation: 1\."):
+        y = differing(
+            lambda x: x.sin().exp(), lambda x: x.sin(), determinism_check="none", early_stop=False
+        )
+        with pytest.raises(
+            CheckpointError, match=r"saved during forward: 2\n.*saved during recomputation: 1\."
+        ):
             y.sum().backward()
 
     def test_the_message_names_every_tensor_that_differs_and_no_other(self) -> None:
-        y = differing(lambda x: x.sin().exp().cos(), lambda x: (x * 1).sin().double().exp().cos(), early_stop=False)
+        y = differing(
+            lambda x: x.sin().exp().cos(),
+            lambda x: (x * 1).sin().double().exp().cos(),
+            early_stop=False,
+        )
         with pytest.raises(CheckpointError) as caught:
             y.sum().backward()
         text = str(caught.value)
         assert "position 0" not in text and "position 1" in text and "position 2" in text
-        assert "torch.float32" in text and "torch.float64" in text and "Tip: checkpoint(..., debug=True)" in text
+        assert (
+            "torch.float32" in text
+            and "torch.float64" in text
+            and "Tip: checkpoint(..., debug=True)" in text
+        )
 
-    @pytest.mark.parametrize(("argument", "around", "logged"), [(True, None, True), (False, True, True), (True, False, False)])
-    def test_debugging_is_asked_for_by_the_call_or_around_it(self, argument: bool, around: bool | None, logged: bool) -> None:
+    @pytest.mark.parametrize(
+        ("argument", "around", "logged"),
+        [(True, None, True), (False, True, True), (True, False, False)],
+    )
+    def test_debugging_is_asked_for_by_the_call_or_around_it(
+        self, argument: bool, around: bool | None, logged: bool
+    ) -> None:
         with set_checkpoint_debug_enabled(around):
             y = differing(lambda x: x.sin().exp(), lambda x: x.cos(), debug=argument)
         with pytest.raises(CheckpointError) as caught:
@@ -77,16 +98,27 @@ class TestDeterminism:
             y.sum().backward()
         text = str(caught.value)
         assert "float32[3] = aten.mul.Tensor(float32[3], 2)   (1 of 3 in original)" in text
-        assert "(3 of 3 in original)" in text and "(1 of 1 in recompute)" in text and "(0 of" not in text
+        assert (
+            "(3 of 3 in original)" in text
+            and "(1 of 1 in recompute)" in text
+            and "(0 of" not in text
+        )
         assert text.count("test_options.py") >= 4
-        assert text.index("ops of the original") < text.index("ops of the recomputation") < text.index("4. ERROR")
+        assert (
+            text.index("ops of the original")
+            < text.index("ops of the recomputation")
+            < text.index("4. ERROR")
+        )
 
 
 class TestEarlyStop:
     @pytest.mark.parametrize(
-        ("argument", "around", "runs"), [(True, None, 1), (False, None, 2), (True, False, 2), (True, True, 1), (False, True, None)]
+        ("argument", "around", "runs"),
+        [(True, None, 1), (False, None, 2), (True, False, 2), (True, True, 1), (False, True, None)],
     )
-    def test_is_asked_for_by_the_call_or_around_it(self, argument: bool, around: bool | None, runs: int | None) -> None:
+    def test_is_asked_for_by_the_call_or_around_it(
+        self, argument: bool, around: bool | None, runs: int | None
+    ) -> None:
         """``runs``: of what follows the last saved tensor. Which of two that contradict counts is torch's choice."""
 
         def count(lib: Any, tensor: Any) -> int:
@@ -97,8 +129,14 @@ class TestEarlyStop:
                 calls.append(1)
                 return y
 
-            with lib.set_checkpoint_early_stop(around) if around is not None else contextmanager(lambda: iter([None]))():
-                y = lib.checkpoint(f, tensor([1.0], requires_grad=True), use_reentrant=False, early_stop=argument)
+            with (
+                lib.set_checkpoint_early_stop(around)
+                if around is not None
+                else contextmanager(lambda: iter([None]))()
+            ):
+                y = lib.checkpoint(
+                    f, tensor([1.0], requires_grad=True), use_reentrant=False, early_stop=argument
+                )
             y.sum().backward()
             return len(calls)
 
@@ -116,7 +154,10 @@ class TestEarlyStop:
 def test_groups_do_not_nest_and_end_with_an_error_too() -> None:
     with ckpt.GraphExecGroup() as group:
         assert isinstance(group, ckpt.GraphExecGroup)
-        with pytest.raises(RuntimeError, match="GraphExecGroup cannot be nested"), ckpt.GraphExecGroup():
+        with (
+            pytest.raises(RuntimeError, match="GraphExecGroup cannot be nested"),
+            ckpt.GraphExecGroup(),
+        ):
             pass
     with pytest.raises(KeyError), ckpt.GraphExecGroup():
         raise KeyError
@@ -135,16 +176,22 @@ def test_a_saved_tensor_is_read_once_per_pass() -> None:
         def backward(ctx: Any, g: Any) -> Any:
             return g * ctx.saved_tensors[0] * ctx.saved_tensors[0]
 
-    with pytest.raises(CheckpointError, match="Unpack is being triggered for a tensor that was already unpacked once"):
+    with pytest.raises(
+        CheckpointError,
+        match="Unpack is being triggered for a tensor that was already unpacked once",
+    ):
         once(Twice.apply, leaf()).sum().backward()
 
 
 class TestSequential:
     @pytest.mark.parametrize(
-        ("count", "segments", "again"), [(5, 2, [0, 1]), (6, 3, [0, 1, 2, 3]), (5, 3, [0, 1]), (3, 1, []), (3, 3, [0, 1])]
+        ("count", "segments", "again"),
+        [(5, 2, [0, 1]), (6, 3, [0, 1, 2, 3]), (5, 3, [0, 1]), (3, 1, []), (3, 3, [0, 1])],
     )
     @pytest.mark.parametrize("reentrant", [False, True])
-    def test_all_segments_but_the_last_run_again(self, count: int, segments: int, again: list[int], reentrant: bool) -> None:
+    def test_all_segments_but_the_last_run_again(
+        self, count: int, segments: int, again: list[int], reentrant: bool
+    ) -> None:
         runs: list[int] = []
 
         def layer(i: int) -> Any:
@@ -155,7 +202,9 @@ class TestSequential:
             return f
 
         x = leaf()
-        y = checkpoint_sequential([layer(i) for i in range(count)], segments, x, use_reentrant=reentrant)
+        y = checkpoint_sequential(
+            [layer(i) for i in range(count)], segments, x, use_reentrant=reentrant
+        )
         assert runs == list(range(count))
         y.sum().backward()
         assert sorted(runs[count:]) == again
@@ -169,7 +218,9 @@ class TestSequential:
 
         for preserve in (True, False):
             drawn.clear()
-            checkpoint_sequential([noise, torch.sin], 2, leaf(), use_reentrant=False, preserve_rng_state=preserve).sum().backward()
+            checkpoint_sequential(
+                [noise, torch.sin], 2, leaf(), use_reentrant=False, preserve_rng_state=preserve
+            ).sum().backward()
             assert len(drawn) == 2 and (drawn[0] == drawn[1]) is preserve
 
     def test_unknown_options_are_refused(self) -> None:
@@ -187,7 +238,9 @@ class TestReentrant:
 
         for preserve in (True, False):
             drawn.clear()
-            checkpoint(noise, leaf(), use_reentrant=True, preserve_rng_state=preserve).sum().backward()
+            checkpoint(
+                noise, leaf(), use_reentrant=True, preserve_rng_state=preserve
+            ).sum().backward()
             assert len(drawn) == 2 and (drawn[0] == drawn[1]) is preserve
 
     def test_arguments_that_are_no_tensors_or_need_no_gradient(self) -> None:
@@ -208,7 +261,10 @@ class TestReentrant:
         assert a.is_leaf and a.requires_grad and not b.requires_grad and c == "word"
         b.add_(1)
         assert plain.item() == 2.0
-        with pytest.raises(RuntimeError, match=r"Only tuple of tensors is supported. Got Unsupported input type: list"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"Only tuple of tensors is supported. Got Unsupported input type: list",
+        ):
             ckpt.detach_variable([x])  # type: ignore[arg-type]
 
     def test_inputs_are_checked_for_one_that_requires_grad(self) -> None:
@@ -228,11 +284,15 @@ class TestState:
         kind = ckpt.DefaultDeviceType
         monkeypatch.setattr(kind, "_type", None)
         expected = torch.accelerator.current_accelerator()
-        assert kind.get_device_type() == ("cpu" if expected is None else expected.type) == kind._type
+        assert (
+            kind.get_device_type() == ("cpu" if expected is None else expected.type) == kind._type
+        )
         kind.set_device_type("meta")
         assert kind.get_device_type() == "meta"
 
-    def test_the_states_of_devices_are_taken_and_given_back_on_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_states_of_devices_are_taken_and_given_back_on_them(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         states, current = {0: torch.tensor([10]), 1: torch.tensor([11])}, [0]
 
         @contextmanager
@@ -242,11 +302,16 @@ class TestState:
             current[0] = before
 
         module = SimpleNamespace(
-            device=device, get_rng_state=lambda: states[current[0]], set_rng_state=lambda s: states.update({current[0]: s})
+            device=device,
+            get_rng_state=lambda: states[current[0]],
+            set_rng_state=lambda s: states.update({current[0]: s}),
         )
         monkeypatch.setattr("runtime.checkpoint.state._module", lambda kind: module)
         monkeypatch.setattr("runtime.checkpoint.state._on_devices", lambda args: list(args))
-        on = [SimpleNamespace(get_device=lambda n=n: n, device=SimpleNamespace(type="fake")) for n in (1, 0, 1)]
+        on = [
+            SimpleNamespace(get_device=lambda n=n: n, device=SimpleNamespace(type="fake"))
+            for n in (1, 0, 1)
+        ]
         devices, found = ckpt.get_device_states(*on)
         assert devices == [0, 1] and [s.item() for s in found] == [10, 11]
         ckpt.set_device_states([0, 1], [torch.tensor([20]), torch.tensor([21])], device_type="fake")
@@ -264,7 +329,10 @@ class Devices:
             self._initialized = initialized
         monkeypatch.setattr(torch, "xpu", self)
         monkeypatch.setattr("runtime.checkpoint.state._module", lambda kind: {"xpu": self}[kind])
-        monkeypatch.setattr("runtime.checkpoint.state._on_devices", lambda args: [a for a in args if hasattr(a, "get_device")])
+        monkeypatch.setattr(
+            "runtime.checkpoint.state._on_devices",
+            lambda args: [a for a in args if hasattr(a, "get_device")],
+        )
 
     @contextmanager
     def device(self, number: int) -> Iterator[None]:
@@ -291,7 +359,9 @@ def on_device(number: int, kind: str = "xpu") -> Any:
 
 
 class TestSurroundings:
-    def test_the_generators_of_devices_are_as_they_were_and_afterwards_as_they_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_generators_of_devices_are_as_they_were_and_afterwards_as_they_are(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         devices = Devices(monkeypatch)
         for preserve, within in ((True, [10, 11]), (False, [20, 21])):
             devices.states = {0: torch.tensor([10]), 1: torch.tensor([11])}
@@ -302,21 +372,30 @@ class TestSurroundings:
             assert devices.numbers == [20, 21]
 
     @pytest.mark.parametrize("initialized", [False, None])
-    def test_a_device_that_was_not_used_yet_has_no_state(self, initialized: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_device_that_was_not_used_yet_has_no_state(
+        self, initialized: bool | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         devices = Devices(monkeypatch, initialized)
         around = Surroundings((on_device(1),), True)
         devices.states = {0: torch.tensor([20]), 1: torch.tensor([21])}
         with around.restored():
             assert devices.numbers == [20, 21]
 
-    def test_the_first_argument_on_a_device_says_which_type_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_first_argument_on_a_device_says_which_type_it_is(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         Devices(monkeypatch)
         assert Surroundings((1, on_device(0), on_device(0, "cuda")), True).device_type == "xpu"
 
-    def test_autocast_is_as_it_was_on_the_device_and_on_the_cpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_autocast_is_as_it_was_on_the_device_and_on_the_cpu(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def state() -> list[Any]:
             kinds = ("cpu", "xpu")
-            return [torch.is_autocast_cache_enabled(), *((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds)]
+            return [
+                torch.is_autocast_cache_enabled(),
+                *((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds),
+            ]
 
         Devices(monkeypatch)
         outside = state()
@@ -328,7 +407,9 @@ class TestSurroundings:
             finally:
                 torch.set_autocast_enabled("xpu", outside[2][0])
                 torch.set_autocast_dtype("xpu", outside[2][1])
-        assert expected == [False, (True, torch.half), (True, torch.bfloat16)] and state() == outside
+        assert (
+            expected == [False, (True, torch.half), (True, torch.bfloat16)] and state() == outside
+        )
         with around.restored():
             assert state() == expected
         assert state() == outside
@@ -372,7 +453,9 @@ def test_arguments_of_a_transform_and_objects_of_any_kind_are_given_again_as_the
 
 
 def test_policies_have_the_names_and_numbers_of_torchs() -> None:
-    assert {p.name: p.value for p in CheckpointPolicy} == {p.name: p.value for p in torch.utils.checkpoint.CheckpointPolicy}
+    assert {p.name: p.value for p in CheckpointPolicy} == {
+        p.name: p.value for p in torch.utils.checkpoint.CheckpointPolicy
+    }
 
 
 def test_without_grad_mode_the_first_context_is_around_the_only_run() -> None:
@@ -385,7 +468,9 @@ def test_without_grad_mode_the_first_context_is_around_the_only_run() -> None:
         entered.append(f"{name} left")
 
     with torch.no_grad():
-        y = once(lambda x, *, k: x * k, leaf(), k=3, context_fn=lambda: (told("first"), told("again")))
+        y = once(
+            lambda x, *, k: x * k, leaf(), k=3, context_fn=lambda: (told("first"), told("again"))
+        )
     assert y.tolist() == [3.0, 6.0, 9.0] and entered == ["first", "first left"]
     contexts = ckpt.noop_context_fn()
     for context in contexts:

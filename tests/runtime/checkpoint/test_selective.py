@@ -10,7 +10,12 @@ import torch
 
 import runtime
 from runtime import unwrap
-from runtime.checkpoint import CheckpointPolicy, SelectiveCheckpointContext, checkpoint, create_selective_checkpoint_contexts
+from runtime.checkpoint import (
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 aten = torch.ops.aten
 once = functools.partial(checkpoint, use_reentrant=False)
@@ -41,25 +46,43 @@ class TestSelective:
     def f(x: Any) -> Any:
         return x.sin().view(3, 1).mul(2).t().exp().sort()[0].cos()
 
-    @pytest.mark.parametrize("wish", [True, *(p for p in CheckpointPolicy if "RECOMPUTE" not in p.name)])
+    @pytest.mark.parametrize(
+        "wish", [True, *(p for p in CheckpointPolicy if "RECOMPUTE" not in p.name)]
+    )
     def test_what_is_saved_does_not_run_again_views_excepted(self, wish: Any) -> None:
-        called, gradient = self.calls_again(lambda context, op, *args, **kwargs: wish, self.f, leaf())
+        called, gradient = self.calls_again(
+            lambda context, op, *args, **kwargs: wish, self.f, leaf()
+        )
         assert called == ["aten.view.default", "aten.t.default"]
         x = leaf()
         self.f(x).sum().backward()
         torch.testing.assert_close(unwrap(gradient), unwrap(x.grad))
 
-    @pytest.mark.parametrize("wish", [False, CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE])
+    @pytest.mark.parametrize(
+        "wish", [False, CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE]
+    )
     def test_what_is_not_runs_again(self, wish: Any) -> None:
-        called, gradient = self.calls_again(lambda context, op, *args, **kwargs: wish, self.f, leaf())
-        assert [name.split(".")[1] for name in called] == ["sin", "view", "mul", "t", "exp", "sort", "cos"]
+        called, gradient = self.calls_again(
+            lambda context, op, *args, **kwargs: wish, self.f, leaf()
+        )
+        assert [name.split(".")[1] for name in called] == [
+            "sin",
+            "view",
+            "mul",
+            "t",
+            "exp",
+            "sort",
+            "cos",
+        ]
         x = leaf()
         self.f(x).sum().backward()
         torch.testing.assert_close(unwrap(gradient), unwrap(x.grad))
 
     def test_of_several_calls_of_one_op_each_has_its_result(self) -> None:
         x = leaf()
-        called, gradient = self.calls_again([aten.sin.default], lambda x: x.sin().exp().sin().exp().sin(), x)
+        called, gradient = self.calls_again(
+            [aten.sin.default], lambda x: x.sin().exp().sin().exp().sin(), x
+        )
         assert [name.split(".")[1] for name in called] == ["exp", "exp"]
         y = leaf()
         y.sin().exp().sin().exp().sin().sum().backward()
@@ -71,22 +94,34 @@ class TestSelective:
             y[1:].mul_(x[:2])
             return y.view(-1).sin() * y
 
-        called, gradient = self.calls_again(lambda context, op, *args, **kwargs: op is not aten.mul.Tensor, f, leaf())
+        called, gradient = self.calls_again(
+            lambda context, op, *args, **kwargs: op is not aten.mul.Tensor, f, leaf()
+        )
         x = leaf()
         f(x).sum().backward()
         torch.testing.assert_close(unwrap(gradient), unwrap(x.grad))
-        assert "aten.mul_.Tensor" in called and "aten.sin.default" not in called  # a write runs again whatever the policy says
-        with pytest.raises(RuntimeError, match="has been mutated"):  # now the base is what was saved
+        # a write runs again whatever the policy says
+        assert "aten.mul_.Tensor" in called and "aten.sin.default" not in called
+        # now the base is what was saved
+        with pytest.raises(RuntimeError, match="has been mutated"):
             self.calls_again(lambda context, op, *args, **kwargs: True, f, leaf())
 
     def test_the_policy_is_told_which_run_it_is_and_the_result(self) -> None:
         context = SelectiveCheckpointContext(is_recompute=True)
         assert context.is_recompute and context.op_output is None
 
-    @pytest.mark.parametrize("options", [{"debug": True}, {"context_fn": lambda: create_selective_checkpoint_contexts([aten.exp.default])}])
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"debug": True},
+            {"context_fn": lambda: create_selective_checkpoint_contexts([aten.exp.default])},
+        ],
+    )
     def test_keywords_of_ops_are_passed_on(self, options: Any) -> None:
         def f(x: Any) -> Any:
-            return torch.add(x, x.exp(), alpha=3).var(dim=0, correction=0) * x.sum(dtype=torch.float64)
+            return torch.add(x, x.exp(), alpha=3).var(dim=0, correction=0) * x.sum(
+                dtype=torch.float64
+            )
 
         x, y = leaf(), leaf()
         found, expected = once(f, x, **options), f(y)
@@ -135,4 +170,6 @@ class TestSelective:
         with pytest.raises((TypeError, ValueError)) as caught:
             create_selective_checkpoint_contexts(bad)
         packet = isinstance(bad, list) and bad[0] is torch.ops.aten.sin
-        assert ("Please update the OpOverloadPacket to a specific OpOverload" in str(caught.value)) is packet
+        assert (
+            "Please update the OpOverloadPacket to a specific OpOverload" in str(caught.value)
+        ) is packet

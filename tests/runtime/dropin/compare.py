@@ -17,10 +17,24 @@ def described(x: Any) -> Any:
     """What two runs of a program must agree in."""
     if isinstance(x, torch.Tensor):
         with torch.no_grad():
-            kind = "Parameter" if type(x) is torch.nn.Parameter else "Tensor" if type(x).__name__ == "Nested" else type(x).__name__
+            kind = (
+                "Parameter"
+                if type(x) is torch.nn.Parameter
+                else "Tensor"
+                if type(x).__name__ == "Nested"
+                else type(x).__name__
+            )
             if isinstance(x, torch.nn.Parameter) and kind == "Tensor":
                 kind = "Parameter"
-            return kind, x.requires_grad, x.is_leaf, str(x.dtype), str(x.layout), str(x.device), repr(x.detach().clone())
+            return (
+                kind,
+                x.requires_grad,
+                x.is_leaf,
+                str(x.dtype),
+                str(x.layout),
+                str(x.device),
+                repr(x.detach().clone()),
+            )
     if isinstance(x, dict):
         return {k: described(v) for k, v in x.items()}
     if isinstance(x, (list, tuple)):

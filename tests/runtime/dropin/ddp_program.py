@@ -35,8 +35,13 @@ class Model(nn.Module):
 
 
 def train(rank: int, kind: str) -> list[Any]:
-    torch.manual_seed(rank)  # the processes begin with different parameters: construction makes them equal
-    options = {"unused": {"find_unused_parameters": True}, "static": {"static_graph": True}, "view": {"gradient_as_bucket_view": True}}
+    # the processes begin with different parameters: construction makes them equal
+    torch.manual_seed(rank)
+    options = {
+        "unused": {"find_unused_parameters": True},
+        "static": {"static_graph": True},
+        "view": {"gradient_as_bucket_view": True},
+    }
     model = nn.parallel.DistributedDataParallel(Model(kind == "unused"), **options.get(kind, {}))  # type: ignore[arg-type]
     if kind == "hook":
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -52,23 +57,42 @@ def train(rank: int, kind: str) -> list[Any]:
         model(torch.randn(5, 3)).pow(2).sum().backward()
         optimizer.step()
         seen += [None if p.grad is None else p.grad.clone() for p in model.parameters()]
-    total, sent, gathered = torch.full((2,), rank + 1.0), torch.full((2,), float(rank)), [torch.zeros(2), torch.zeros(2)]
+    total, sent, gathered = (
+        torch.full((2,), rank + 1.0),
+        torch.full((2,), float(rank)),
+        [torch.zeros(2), torch.zeros(2)],
+    )
     dist.all_reduce(total)
     dist.broadcast(sent, 1)
     dist.all_gather(gathered, torch.full((2,), float(rank)))
-    return [*seen, total, sent, *gathered, *(p.detach() for p in model.parameters()), *model.buffers()]
+    return [
+        *seen,
+        total,
+        sent,
+        *gathered,
+        *(p.detach() for p in model.parameters()),
+        *model.buffers(),
+    ]
 
 
 def process(rank: int, folder: str, kinds: list[str]) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=datetime.timedelta(seconds=200))
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=2,
+        timeout=datetime.timedelta(seconds=200),
+    )
     for kind in kinds:
         expected = train(rank, kind)
         with dropin.installed():
             found = [t if t is None else unwrap(t) for t in train(rank, kind)]
         assert [t is None for t in found] == [t is None for t in expected], kind
         both = [(a, b) for a, b in zip(found, expected, strict=True) if a is not None]
-        torch.testing.assert_close([a for a, _ in both], [b.detach() for _, b in both], msg=f"{kind}: not torch's numbers")
+        torch.testing.assert_close(
+            [a for a, _ in both], [b.detach() for _, b in both], msg=f"{kind}: not torch's numbers"
+        )
     dist.destroy_process_group()
 
 

@@ -36,7 +36,11 @@ class Recurrent(nn.Module):
 def programs() -> Iterator[tuple[str, nn.Module, torch.Tensor]]:
     """Name, model and inputs; the same on every call."""
     torch.manual_seed(0)
-    yield "mlp", nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4)), torch.randn(16, 10)
+    yield (
+        "mlp",
+        nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4)),
+        torch.randn(16, 10),
+    )
     convolutions = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
     yield "cnn", nn.Sequential(*convolutions, nn.Linear(8 * 7 * 7, 4)), torch.randn(8, 3, 16, 16)
     yield "transformer", Transformer(), torch.randint(0, 20, (8, 12))

@@ -83,7 +83,9 @@ def exported_module() -> Any:
 
 
 def exported_with_a_dynamic_batch() -> Any:
-    program = torch.export.export(model(), (torch.ones(4, 2),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    program = torch.export.export(
+        model(), (torch.ones(4, 2),), dynamic_shapes=({0: torch.export.Dim("batch")},)
+    )
     return [program.module()(torch.ones(n, 2)) for n in (2, 7)]
 
 
@@ -92,7 +94,9 @@ def exported_saved_and_loaded() -> Any:
     torch.export.save(torch.export.export(model(), (torch.ones(4, 2),)), file)
     file.seek(0)
     loaded = torch.export.load(file)
-    return loaded.module()(torch.full((4, 2), 0.5)), loaded.run_decompositions().module()(torch.full((4, 2), 0.5))
+    return loaded.module()(torch.full((4, 2), 0.5)), loaded.run_decompositions().module()(
+        torch.full((4, 2), 0.5)
+    )
 
 
 def written_as_onnx() -> Any:
@@ -102,7 +106,12 @@ def written_as_onnx() -> Any:
     file = io.BytesIO()
     torch.onnx.export(model(), (torch.ones(4, 2),), file, dynamo=False)  # type: ignore[arg-type]
     graph = onnx.load_from_string(file.getvalue()).graph
-    assert [n.op_type for n in graph.node if n.op_type != "Identity"] == ["Gemm", "Relu", "BatchNormalization", "Gemm"]
+    assert [n.op_type for n in graph.node if n.op_type != "Identity"] == [
+        "Gemm",
+        "Relu",
+        "BatchNormalization",
+        "Gemm",
+    ]
     return {i.name: torch.tensor(onnx.numpy_helper.to_array(i)) for i in graph.initializer}
 
 
@@ -126,12 +135,16 @@ def with_a_function_of_the_users() -> Any:
             return Tripled.apply(self.w * x)  # type: ignore[no-untyped-call]
 
     x = torch.tensor([1.0, 3.0])
-    return torch.jit.trace(Module(), torch.ones(2))(x), torch.export.export(Module(), (torch.ones(2),)).module()(x)
+    return torch.jit.trace(Module(), torch.ones(2))(x), torch.export.export(
+        Module(), (torch.ones(2),)
+    ).module()(x)
 
 
 def traced_with_keywords() -> Any:
     f = torch.jit.trace(lambda x: x * 2, example_inputs=(torch.ones(2),))
-    g = torch.jit.trace(lambda x, y: x - y, example_kwarg_inputs={"y": torch.ones(2), "x": torch.zeros(2)})
+    g = torch.jit.trace(
+        lambda x, y: x - y, example_kwarg_inputs={"y": torch.ones(2), "x": torch.zeros(2)}
+    )
     return f(torch.tensor([1.0, 5.0])), g(y=torch.tensor([1.0, 2.0]), x=torch.tensor([5.0, 5.0]))
 
 
@@ -156,7 +169,15 @@ def exported_with_keywords_and_constants() -> Any:
     y.sum().backward()
     assert m.w.grad is not None
     decomposed = program.run_decompositions(None).module()
-    return y, x.grad, m.w.grad, m.seen, decomposed(x, scale=torch.ones(2)), dict(program.state_dict), dict(program.constants)
+    return (
+        y,
+        x.grad,
+        m.w.grad,
+        m.seen,
+        decomposed(x, scale=torch.ones(2)),
+        dict(program.state_dict),
+        dict(program.constants),
+    )
 
 
 def scripted_function_with_factories() -> Any:
@@ -170,7 +191,13 @@ def made_of_factories(n: int) -> torch.Tensor:
 def written_to_a_file_by_keywords() -> Any:
     pytest.importorskip("onnx")
     file = io.BytesIO()
-    torch.onnx.export(model(), args=(torch.ones(4, 2),), f=file, dynamo=False, input_names=["given"])  # type: ignore[arg-type]
+    torch.onnx.export(
+        model(),
+        args=(torch.ones(4, 2),),
+        f=file,  # type: ignore[arg-type]
+        dynamo=False,
+        input_names=["given"],
+    )
     return file.getvalue()
 
 
@@ -210,7 +237,9 @@ def test_a_captured_program_computes_and_trains_as_in_torch(program: Program) ->
     with dropin.installed():
         found = program()
     found = torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: unwrap(t.detach()), found)
-    torch.testing.assert_close(found, torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.detach(), expected))
+    torch.testing.assert_close(
+        found, torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.detach(), expected)
+    )
 
 
 @pytest.fixture
@@ -232,7 +261,10 @@ def test_the_module_that_was_captured_keeps_its_parameters() -> None:
 @pytest.mark.usefixtures("routed")
 def test_a_tensor_that_the_capture_cannot_exchange_is_refused() -> None:
     hidden = frozenset([torch.ones(2)])
-    with pytest.raises(RuntimeError, match=r"runtime.dropin: torch.jit.trace met a tensor .* Pass it as an argument"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"runtime.dropin: torch.jit.trace met a tensor .* Pass it as an argument",
+    ):
         torch.jit.trace(lambda x: x * next(iter(hidden)), (torch.zeros(2),))
 
 
@@ -269,7 +301,13 @@ def test_a_thread_meets_the_drop_ins_capturing_functions_during_another_threads_
     met: list[Any] = []
 
     def functions() -> tuple[Any, ...]:
-        return torch.jit.trace, torch.jit.trace_module, torch.export.export, torch.compile, torch.export.ExportedProgram.module
+        return (
+            torch.jit.trace,
+            torch.jit.trace_module,
+            torch.export.export,
+            torch.compile,
+            torch.export.ExportedProgram.module,
+        )
 
     def traced(x: torch.Tensor) -> torch.Tensor:
         run_at_once(lambda: met.append(functions()))
@@ -304,7 +342,8 @@ class Constant(nn.Module):
 @pytest.mark.usefixtures("routed")
 def test_the_buffers_of_a_traced_module_are_those_of_the_module() -> None:
     m = Constant()
-    traced = torch.jit.trace(m, torch.arange(8.0).reshape(4, 2))  # a view, which is exchanged as well
+    # a view, which is exchanged as well
+    traced = torch.jit.trace(m, torch.arange(8.0).reshape(4, 2))
     assert m.norm.running_mean is not None
     before = m.norm.running_mean.clone()
     traced(torch.arange(8.0).reshape(4, 2) + 5)
@@ -313,7 +352,9 @@ def test_the_buffers_of_a_traced_module_are_those_of_the_module() -> None:
 
 
 @pytest.mark.usefixtures("routed")
-def test_an_exported_program_holds_tensors_of_the_session_whatever_was_done_with_it(tmp_path: Any) -> None:
+def test_an_exported_program_holds_tensors_of_the_session_whatever_was_done_with_it(
+    tmp_path: Any,
+) -> None:
     m = Constant()
     x = torch.ones(4, 2)
     program = torch.export.export(m, (x,))
@@ -321,7 +362,10 @@ def test_an_exported_program_holds_tensors_of_the_session_whatever_was_done_with
     def holds() -> list[Any]:
         assert program.example_inputs is not None and program.example_inputs[0][0] is x
         assert in_session(*program.state_dict.values(), *program.constants.values())
-        assert program.state_dict["norm.weight"] is m.norm.weight and program.state_dict["norm.running_mean"] is m.norm.running_mean
+        assert (
+            program.state_dict["norm.weight"] is m.norm.weight
+            and program.state_dict["norm.running_mean"] is m.norm.running_mean
+        )
         return [*program.state_dict.values(), *program.constants.values()]
 
     before = holds()
@@ -332,10 +376,19 @@ def test_an_exported_program_holds_tensors_of_the_session_whatever_was_done_with
     made: Any = program.module()
     decomposed = program.run_decompositions()
     assert all(a is b for a, b in zip(holds(), before, strict=True))
-    assert in_session(*made.parameters(), *made.buffers(), *decomposed.state_dict.values(), *decomposed.constants.values())
-    assert decomposed.state_dict["norm.weight"] is m.norm.weight and made.norm.weight is m.norm.weight
+    assert in_session(
+        *made.parameters(),
+        *made.buffers(),
+        *decomposed.state_dict.values(),
+        *decomposed.constants.values(),
+    )
+    assert (
+        decomposed.state_dict["norm.weight"] is m.norm.weight and made.norm.weight is m.norm.weight
+    )
     loaded = torch.export.load(tmp_path / "program.pt2")
-    assert in_session(*loaded.state_dict.values(), *loaded.constants.values(), *(loaded.example_inputs or [()])[0])
+    assert in_session(
+        *loaded.state_dict.values(), *loaded.constants.values(), *(loaded.example_inputs or [()])[0]
+    )
     torch.testing.assert_close(unwrap(loaded.module()(x).detach()), unwrap(made(x).detach()))
 
 
@@ -354,17 +407,23 @@ def test_a_refusal_names_the_capture(capture: str) -> None:
 
 
 def test_an_exported_program_from_before_works_and_its_methods_are_torchs_after_leaving() -> None:
-    methods = [vars(torch.export.ExportedProgram)[name] for name in ("module", "run_decompositions")]
+    methods = [
+        vars(torch.export.ExportedProgram)[name] for name in ("module", "run_decompositions")
+    ]
     x = torch.ones(4, 2)
     program = torch.export.export(model(), (x,))
     expected = program.module()(x)
     with dropin.installed():
-        assert [vars(torch.export.ExportedProgram)[name] for name in ("module", "run_decompositions")] != methods
+        assert [
+            vars(torch.export.ExportedProgram)[name] for name in ("module", "run_decompositions")
+        ] != methods
         found = program.module()(torch.ones(4, 2))
         assert isinstance(found, runtime.Tensor)
         assert in_session(*program.run_decompositions().state_dict.values())
     torch.testing.assert_close(unwrap(found.detach()), expected.detach())
-    assert [vars(torch.export.ExportedProgram)[name] for name in ("module", "run_decompositions")] == methods
+    assert [
+        vars(torch.export.ExportedProgram)[name] for name in ("module", "run_decompositions")
+    ] == methods
 
 
 def test_an_exported_program_that_was_saved_loads_in_plain_torch(tmp_path: Any) -> None:
@@ -374,13 +433,17 @@ def test_an_exported_program_that_was_saved_loads_in_plain_torch(tmp_path: Any) 
         torch.export.save(torch.export.export(m, (torch.ones(4, 2),)), path)
         expected = unwrap(m(torch.ones(4, 2)).detach())
     loaded = torch.export.load(path)
-    assert not any(in_session(t) for t in (*loaded.state_dict.values(), *(loaded.example_inputs or [()])[0]))
+    assert not any(
+        in_session(t) for t in (*loaded.state_dict.values(), *(loaded.example_inputs or [()])[0])
+    )
     torch.testing.assert_close(loaded.module()(torch.ones(4, 2)).detach(), expected)
     with zipfile.ZipFile(path) as archive:
         assert not any(b"runtime.session" in archive.read(name) for name in archive.namelist())
 
 
-def test_an_export_to_onnx_is_given_the_model_with_plain_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_to_onnx_is_given_the_model_with_plain_tensors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Without the package onnx, whose files the tests above read."""
     calls: list[Any] = []
 
@@ -399,7 +462,9 @@ def test_an_export_to_onnx_is_given_the_model_with_plain_tensors(monkeypatch: py
 
 
 @pytest.mark.usefixtures("routed")
-def test_a_drafted_export_is_one_of_torchs_for_plain_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drafted_export_is_one_of_torchs_for_plain_tensors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Torch's own function leaves its log file open, so another one stands for it."""
     given: list[Any] = []
 
@@ -407,7 +472,9 @@ def test_a_drafted_export_is_one_of_torchs_for_plain_tensors(monkeypatch: pytest
         given.extend(map(type, (*mod.parameters(), *args)))
         return torch.export.export(mod, args)
 
-    monkeypatch.setattr(importlib.import_module("torch.export._draft_export"), "draft_export", drafted)
+    monkeypatch.setattr(
+        importlib.import_module("torch.export._draft_export"), "draft_export", drafted
+    )
     m, x = model(), torch.ones(4, 2)
     program = torch.export.draft_export(m, (x,))
     assert not any(issubclass(c, runtime.Tensor) for c in given)
@@ -432,7 +499,10 @@ def test_a_program_that_is_packaged_has_plain_tensors_meanwhile() -> None:
         return package_path
 
     assert dropin._patches is not None
-    assert capturing.Programs(dropin._patches).packager(package)(program, package_path="a.pt2") == "a.pt2"
+    assert (
+        capturing.Programs(dropin._patches).packager(package)(program, package_path="a.pt2")
+        == "a.pt2"
+    )
     (found,) = classes
     assert found and not any(issubclass(c, runtime.Tensor) for c in found)
     assert all(isinstance(t, runtime.Tensor) for t in program.state_dict.values())
@@ -447,4 +517,9 @@ def test_a_package_is_given_plain_tensors_and_gives_tensors_of_the_session() -> 
         return [args[0] * 2]
 
     (out,) = capturing._of_package(run)(None, torch.ones(2, requires_grad=True))
-    assert given == [torch.Tensor] and isinstance(out, runtime.Tensor) and out.tolist() == [2.0, 2.0] and not out.requires_grad
+    assert (
+        given == [torch.Tensor]
+        and isinstance(out, runtime.Tensor)
+        and out.tolist() == [2.0, 2.0]
+        and not out.requires_grad
+    )

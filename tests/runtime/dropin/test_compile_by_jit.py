@@ -56,6 +56,8 @@ def test_a_backend_that_is_a_function_compiles_the_graphs() -> None:
 
 
 def test_another_word_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"compile='trace'; .* captures programs with 'dynamo' or 'jit'"):
+    with pytest.raises(
+        ValueError, match=r"compile='trace'; .* captures programs with 'dynamo' or 'jit'"
+    ):
         dropin.install(compile="trace")
     assert not dropin.is_installed() and runtime.jit is not None

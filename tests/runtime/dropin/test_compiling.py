@@ -16,7 +16,9 @@ from runtime import dropin, unwrap
 from runtime.aot.calls import simplified
 from runtime.seam import levels
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
 
 
 class Writing(nn.Module):
@@ -93,7 +95,9 @@ def optimized(backend: str | None, whole_step: bool) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("whole_step", [False, True])
-def test_a_compiled_optimizer_finds_the_gradients_of_the_session(backend: str, whole_step: bool) -> None:
+def test_a_compiled_optimizer_finds_the_gradients_of_the_session(
+    backend: str, whole_step: bool
+) -> None:
     expected = optimized(None, whole_step)
     with dropin.installed():
         found = optimized(backend, whole_step)
@@ -127,14 +131,20 @@ def test_a_backend_finds_which_sizes_of_its_examples_are_fixed() -> None:
         return module.forward
 
     w = nn.Parameter(torch.ones(3))
-    torch.compile(lambda x: (x * w).sum(), backend=backend, fullgraph=True)(torch.ones(2, 3, requires_grad=True))
+    torch.compile(lambda x: (x * w).sum(), backend=backend, fullgraph=True)(
+        torch.ones(2, 3, requires_grad=True)
+    )
     assert found == [True, True]
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.usefixtures("routed")
 def test_a_condition_within_a_compiled_function_has_its_gradients(backend: str) -> None:
-    f = torch.compile(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), backend=backend, fullgraph=True)
+    f = torch.compile(
+        lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)),
+        backend=backend,
+        fullgraph=True,
+    )
     for values, slope in (([1.0, 2.0], torch.cos), ([-1.0, -2.0], lambda x: -torch.sin(x))):
         x = torch.tensor(values, requires_grad=True)
         f(x).sum().backward()
@@ -158,7 +168,18 @@ def inputs_of_every_kind(compiled: bool) -> list[Any]:
     if compiled:
         torch._dynamo.reset()
         f = torch.compile(f, backend="aot_eager", fullgraph=True)
-    y: Any = f(leaf, weight, result, result.t()[1:], result.view(-1), written, written[0], silent, leaf[1], *constants)
+    y: Any = f(
+        leaf,
+        weight,
+        result,
+        result.t()[1:],
+        result.view(-1),
+        written,
+        written[0],
+        silent,
+        leaf[1],
+        *constants,
+    )
     y.backward()
     return [y.detach(), leaf.grad, weight.grad]
 
@@ -179,7 +200,9 @@ def test_a_function_is_captured_once_and_recorded_by_the_session() -> None:
         return module.forward
 
     x = torch.tensor([1.0, 2.0], requires_grad=True)
-    f = torch.compile(lambda x: (x.sin() * 2).sum() + torch.ones(2).sum(), backend=backend, fullgraph=True)
+    f = torch.compile(
+        lambda x: (x.sin() * 2).sum() + torch.ones(2).sum(), backend=backend, fullgraph=True
+    )
     for _ in range(2):
         y = f(x)
         (g,) = torch.autograd.grad(y, x)
@@ -208,7 +231,9 @@ def test_an_error_of_a_backend_leaves_the_drop_in_installed() -> None:
 
     with pytest.raises(Exception, match="no such chip"):
         torch.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
-    assert isinstance(torch.ones(1), runtime.Tensor) and torch.autograd.grad is runtime.autograd.grad
+    assert (
+        isinstance(torch.ones(1), runtime.Tensor) and torch.autograd.grad is runtime.autograd.grad
+    )
 
 
 FUNCTION = torch.sin
@@ -230,7 +255,12 @@ def test_what_a_graph_makes_without_a_tensor_is_of_the_session() -> None:
     graphs, backend = counted()
     f = torch.compile(lambda: (torch.ones(2), torch.zeros(1)), backend=backend, fullgraph=True)
     a, b = f()
-    assert isinstance(a, runtime.Tensor) and isinstance(b, runtime.Tensor) and a.tolist() == [1.0, 1.0] and graphs == [0]
+    assert (
+        isinstance(a, runtime.Tensor)
+        and isinstance(b, runtime.Tensor)
+        and a.tolist() == [1.0, 1.0]
+        and graphs == [0]
+    )
 
 
 @pytest.mark.usefixtures("routed")
@@ -253,19 +283,38 @@ def test_a_program_is_captured_anew_when_a_name_that_it_uses_changes_and_not_for
 
 
 def test_dynamo_is_changed_once_and_is_what_it_was_after_leaving() -> None:
-    names = ["guards.GuardBuilder", "convert_frame.ConvertFrame", "convert_frame.ConvertFrameAssert", "output_graph.OutputGraph"]
+    names = [
+        "guards.GuardBuilder",
+        "convert_frame.ConvertFrame",
+        "convert_frame.ConvertFrameAssert",
+        "output_graph.OutputGraph",
+    ]
     names += ["variables.builder.VariableBuilder", "guards.GuardManager"]
     modules = {name.rpartition(".")[0] for name in names} | {"variables.builder", "trace_rules"}
 
     def state() -> list[Any]:
         found = {module: importlib.import_module(f"torch._dynamo.{module}") for module in modules}
-        classes = [getattr(found[name.rpartition(".")[0]], name.rpartition(".")[2]) for name in names]
-        owners: list[Any] = [*classes, found["variables.builder"], torch._subclasses.fake_tensor.FakeTensorMode]
+        classes = [
+            getattr(found[name.rpartition(".")[0]], name.rpartition(".")[2]) for name in names
+        ]
+        owners: list[Any] = [
+            *classes,
+            found["variables.builder"],
+            torch._subclasses.fake_tensor.FakeTensorMode,
+        ]
         rules: Any = found["trace_rules"]
-        return [*(dict(vars(owner)) for owner in owners), list(rules.SKIP_DIRS), rules.check_file(levels.__file__).skipped]
+        return [
+            *(dict(vars(owner)) for owner in owners),
+            list(rules.SKIP_DIRS),
+            rules.check_file(levels.__file__).skipped,
+        ]
 
     def changed(a: list[Any], b: list[Any]) -> int:
-        return sum(new.get(name) is not value for old, new in zip(a[:-2], b[:-2], strict=True) for name, value in old.items())
+        return sum(
+            new.get(name) is not value
+            for old, new in zip(a[:-2], b[:-2], strict=True)
+            for name, value in old.items()
+        )
 
     before = state()
     assert not before[-1]
@@ -289,7 +338,12 @@ def test_a_program_that_dynamo_captures_without_the_drop_in_is_torchs_again() ->
     x = torch.ones(2, requires_grad=True)
     y = torch.compile(lambda x: (x * torch.ones(2)).sum(), backend=backend, fullgraph=True)(x)
     y.backward()
-    assert type(y) is torch.Tensor and graphs == [1] and x.grad is not None and x.grad.tolist() == [1.0, 1.0]
+    assert (
+        type(y) is torch.Tensor
+        and graphs == [1]
+        and x.grad is not None
+        and x.grad.tolist() == [1.0, 1.0]
+    )
 
 
 def compiled_by_ours(backend: Any, dynamic: bool = False) -> tuple[int, list[Any]]:
@@ -309,7 +363,11 @@ def compiled_by_ours(backend: Any, dynamic: bool = False) -> tuple[int, list[Any
     seen: list[Any] = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(simplified.OneProgram, "__init__", counting)
-        run = f if backend is None else torch.compile(f, backend=backend, fullgraph=True, dynamic=dynamic)
+        run = (
+            f
+            if backend is None
+            else torch.compile(f, backend=backend, fullgraph=True, dynamic=dynamic)
+        )
         for n in (3, 5, 3):
             x = torch.arange(2.0 * n).reshape(n, 2).clone().requires_grad_()
             y = torch.ones(n, 2)
@@ -323,12 +381,16 @@ def compiled_by_ours(backend: Any, dynamic: bool = False) -> tuple[int, list[Any
 def users_backend(module: torch.fx.GraphModule, examples: list[Any]) -> Any:
     from functorch.compile import aot_module_simplified, min_cut_rematerialization_partition, nop
 
-    return aot_module_simplified(module, examples, fw_compiler=nop, partition_fn=min_cut_rematerialization_partition)
+    return aot_module_simplified(
+        module, examples, fw_compiler=nop, partition_fn=min_cut_rematerialization_partition
+    )
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "aot_eager_decomp_partition", users_backend])
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_what_backends_hand_to_aot_module_simplified_is_compiled_by_ours(backend: Any, dynamic: bool) -> None:
+def test_what_backends_hand_to_aot_module_simplified_is_compiled_by_ours(
+    backend: Any, dynamic: bool
+) -> None:
     _, expected = compiled_by_ours(None)
     with dropin.installed():
         made, found = compiled_by_ours(backend, dynamic)
@@ -338,7 +400,11 @@ def test_what_backends_hand_to_aot_module_simplified_is_compiled_by_ours(backend
 
 @pytest.mark.usefixtures("routed")
 def test_graphs_with_a_transform_are_compiled_by_torch() -> None:
-    f = torch.compile(lambda x: torch.func.vmap(lambda row: row.sin().sum())(x), backend="aot_eager", fullgraph=True)
+    f = torch.compile(
+        lambda x: torch.func.vmap(lambda row: row.sin().sum())(x),
+        backend="aot_eager",
+        fullgraph=True,
+    )
     x = torch.arange(6.0).reshape(2, 3)
     torch.testing.assert_close(unwrap(f(x)), unwrap(x).sin().sum(1))
 
@@ -356,7 +422,9 @@ def test_a_fake_tensor_of_a_tensor_with_a_history_has_one() -> None:
 def test_our_graphs_are_numbered_by_torchs_counter(monkeypatch: pytest.MonkeyPatch) -> None:
     from functorch.compile import aot_function, get_aot_compilation_context, nop
 
-    monkeypatch.setattr(importlib.import_module("torch._functorch.aot_autograd"), "AOT_COUNTER", itertools.count(70))
+    monkeypatch.setattr(
+        importlib.import_module("torch._functorch.aot_autograd"), "AOT_COUNTER", itertools.count(70)
+    )
     names: list[str] = []
 
     def compiler(graph: Any, examples: list[Any]) -> Any:

@@ -30,7 +30,11 @@ def test_a_graph_has_one_call_with_the_gradient_of_the_loop(f: Any, operator: An
     with dropin.installed():
         xs, w = torch.rand(4, 3), torch.rand(3)
         module = proxy_tensor.make_fx(f)(xs, w)
-        assert [n.target for n in module.graph.nodes if isinstance(n.target, torch._ops.HigherOrderOperator)] == [operator]
+        assert [
+            n.target
+            for n in module.graph.nodes
+            if isinstance(n.target, torch._ops.HigherOrderOperator)
+        ] == [operator]
         found = []
         for program in (module, f):
             leaves = [t.clone().requires_grad_() for t in (xs, w)]

@@ -22,8 +22,12 @@ c10d: Any = dist  # torch exports some of its names without saying so
 ROOT = Path(runtime.__file__).parent.parent
 
 pytestmark = [
-    pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="this torch has no gloo"),
-    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"),
+    pytest.mark.skipif(
+        not dist.is_available() or not dist.is_gloo_available(), reason="this torch has no gloo"
+    ),
+    pytest.mark.filterwarnings(
+        "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
+    ),
 ]
 
 
@@ -38,7 +42,9 @@ def test_two_processes_train_to_torchs_numbers(tmp_path: Path) -> None:
 def alone(tmp_path: Path) -> Iterator[None]:
     """The drop-in, in a process group of one."""
     with dropin.installed():
-        dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+        )
         yield
         dist.destroy_process_group()
 
@@ -71,7 +77,10 @@ def test_a_sparse_gradient_is_reduced() -> None:
 def test_sharded_wrappers_are_refused_by_name() -> None:
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
-    with pytest.raises(NotImplementedError, match=r"runtime\.dropin: FullyShardedDataParallel .* Use DistributedDataParallel"):
+    with pytest.raises(
+        NotImplementedError,
+        match=r"runtime\.dropin: FullyShardedDataParallel .* Use DistributedDataParallel",
+    ):
         FullyShardedDataParallel(nn.Linear(2, 2))
     with pytest.raises(NotImplementedError, match=r"runtime\.dropin: fully_shard"):
         fully_shard(nn.Linear(2, 2))
@@ -131,15 +140,24 @@ def test_a_wrapper_is_refused_wherever_it_is_imported_and_is_torchs_afterwards(
         (tmp_path / f"a_module_for_{name}.py").write_text(SHARDING)
         monkeypatch.delitem(sys.modules, f"a_module_for_{name}", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("runtime.dropin.distributed._REFUSED", (("a_module_for_sharding", "Sharded", "sharding"), ("absent", "C", "c")))
+    monkeypatch.setattr(
+        "runtime.dropin.distributed._REFUSED",
+        (("a_module_for_sharding", "Sharded", "sharding"), ("absent", "C", "c")),
+    )
     monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
     if imported_before:
         importlib.import_module("a_module_for_sharding")
     finders = list(sys.meta_path)
     Finder.asked.clear()
     with dropin.installed():
-        sharding, beside = importlib.import_module("a_module_for_sharding"), importlib.import_module("a_module_for_beside")
-        with pytest.raises(NotImplementedError, match=r"runtime\.dropin: sharding works on nodes of torch's own tape"):
+        sharding, beside = (
+            importlib.import_module("a_module_for_sharding"),
+            importlib.import_module("a_module_for_beside"),
+        )
+        with pytest.raises(
+            NotImplementedError,
+            match=r"runtime\.dropin: sharding works on nodes of torch's own tape",
+        ):
             sharding.Sharded(1)
         assert "a_module_for_beside" in Finder.asked
         assert sharding.Other(1).made.item() == 1.0 and beside.Sharded(1).module == 1

@@ -54,11 +54,19 @@ def test_leaving_restores_what_was_replaced(name: str) -> None:
 
 def test_every_attribute_of_torchs_modules_is_restored_even_after_an_exception() -> None:
     def same(value: Any) -> Any:
-        return frozenset(value) if type(value) is set else id(value)  # torch.serialization restores its set by a copy
+        # torch.serialization restores its set by a copy
+        return frozenset(value) if type(value) is set else id(value)
 
     def state() -> dict[str, dict[str, Any]]:
-        loaded = {n: m for n, m in sys.modules.items() if n.partition(".")[0] in ("torch", "functorch") and hasattr(m, "__dict__")}
-        return {n: {k: same(v) for k, v in vars(m).items() if not k.startswith("__")} for n, m in loaded.items()}
+        loaded = {
+            n: m
+            for n, m in sys.modules.items()
+            if n.partition(".")[0] in ("torch", "functorch") and hasattr(m, "__dict__")
+        }
+        return {
+            n: {k: same(v) for k, v in vars(m).items() if not k.startswith("__")}
+            for n, m in loaded.items()
+        }
 
     with dropin.installed():
         pass  # imports every module that is routed
@@ -156,7 +164,10 @@ def test_functions_and_methods_of_torch_differentiate_with_the_runtime() -> None
     (g,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
     (gg,) = torch.autograd.grad(g.sum(), x)
     assert gg.tolist() == [6.0, 12.0]
-    assert torch.func.hessian(lambda x: (x**3).sum())(x.detach()).tolist() == [[6.0, 0.0], [0.0, 12.0]]
+    assert torch.func.hessian(lambda x: (x**3).sum())(x.detach()).tolist() == [
+        [6.0, 0.0],
+        [0.0, 12.0],
+    ]
     with pytest.raises(RuntimeError, match="does not require grad"):
         torch.ones(1).backward()
 
@@ -168,7 +179,8 @@ class Doubled(torch.autograd.Function):
         return x.exp()
 
     @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> Any:  # twice the truth, to tell it from a derived gradient
+    # twice the truth, to tell it from a derived gradient
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
         return 2 * g * ctx.saved_tensors[0].exp()
 
 
@@ -176,7 +188,10 @@ class Doubled(torch.autograd.Function):
 def test_a_function_defined_before_is_the_runtimes_while_installed() -> None:
     x = torch.tensor([0.5], requires_grad=True)
     y = Doubled.apply(x)  # type: ignore[no-untyped-call]
-    assert isinstance(y.grad_fn, runtime.autograd.graph.Node) and type(y.grad_fn).__name__ == "DoubledBackward"
+    assert (
+        isinstance(y.grad_fn, runtime.autograd.graph.Node)
+        and type(y.grad_fn).__name__ == "DoubledBackward"
+    )
     y.backward()
     torch.testing.assert_close(x.grad, 2 * x.detach().exp())
 
@@ -187,10 +202,17 @@ def test_forward_mode_and_its_level_are_the_runtimes() -> None:
         x = torch.ones(2, dtype=torch.float64, requires_grad=True)
         with forward_ad.dual_level():
             assert forward_ad._current_level == 0
-            t = forward_ad.unpack_dual(forward_ad.make_dual(x, torch.ones(2, dtype=torch.float64)) ** 2).tangent
+            t = forward_ad.unpack_dual(
+                forward_ad.make_dual(x, torch.ones(2, dtype=torch.float64)) ** 2
+            ).tangent
             assert isinstance(t, runtime.Tensor) and t.tolist() == [2.0, 2.0]
-        assert torch.autograd.gradcheck(lambda x: x.sin(), x, check_forward_ad=True, check_batched_grad=True)
-        assert torch.autograd.functional.jacobian(lambda x: x**2, x).tolist() == [[2.0, 0.0], [0.0, 2.0]]
+        assert torch.autograd.gradcheck(
+            lambda x: x.sin(), x, check_forward_ad=True, check_batched_grad=True
+        )
+        assert torch.autograd.functional.jacobian(lambda x: x**2, x).tolist() == [
+            [2.0, 0.0],
+            [0.0, 2.0],
+        ]
     assert forward_ad._current_level == -1 and type(forward_ad) is type(torch)
 
 
@@ -221,7 +243,9 @@ def test_a_delayed_error_is_raised_by_who_needs_the_gradient() -> None:
     x, y = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     functions: Any = torch._C._functions
     poisoned, other = functions.DelayedError("no derivative", 2)(x, y * 2)
-    assert poisoned.requires_grad and poisoned.tolist() == [1.0, 1.0] and other.tolist() == [2.0, 2.0]
+    assert (
+        poisoned.requires_grad and poisoned.tolist() == [1.0, 1.0] and other.tolist() == [2.0, 2.0]
+    )
     out = (poisoned * y).sum()
     (g,) = torch.autograd.grad(out, poisoned, retain_graph=True)  # does not go as far as the error
     assert g.tolist() == [1.0, 1.0]
@@ -248,7 +272,11 @@ def test_parameters_stay_parameters_through_copies_and_pickles() -> None:
     layer = nn.Linear(2, 3)
     for same in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert isinstance(same.weight, nn.Parameter) and isinstance(same.weight, runtime.Tensor)
-        assert same.weight.requires_grad and torch.equal(same.weight, layer.weight) and same.weight is not layer.weight
+        assert (
+            same.weight.requires_grad
+            and torch.equal(same.weight, layer.weight)
+            and same.weight is not layer.weight
+        )
 
 
 @pytest.mark.usefixtures("routed")
@@ -306,19 +334,27 @@ def test_a_script_or_module_runs_from_the_command_line(how: str, tmp_path: Path)
     what = ["-m", "program"] if how == "module" else [str(tmp_path / "program.py")]
     root = str(Path(runtime.__file__).parent.parent)
     done = subprocess.run(
-        [sys.executable, "-m", "runtime", *what, "a", "--b"], cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True
+        [sys.executable, "-m", "runtime", *what, "a", "--b"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": root},
+        capture_output=True,
+        text=True,
     )
     assert done.stdout == "runtime.session.tensor ['a', '--b'] __main__\n", done.stderr
 
 
-def run_script(folder: Path, text: str, *arguments: str, beside: str = "") -> subprocess.CompletedProcess[str]:
+def run_script(
+    folder: Path, text: str, *arguments: str, beside: str = ""
+) -> subprocess.CompletedProcess[str]:
     """``python -m runtime FOLDER/program/main.py`` from another folder, with a module ``sibling`` beside the script."""
     (folder / "program").mkdir()
     (folder / "program" / "main.py").write_text(text)
     (folder / "program" / "sibling.py").write_text(beside)
     root = str(Path(runtime.__file__).parent.parent)
     command = [sys.executable, "-m", "runtime", str(folder / "program" / "main.py"), *arguments]
-    return subprocess.run(command, cwd=folder, env={"PYTHONPATH": root}, capture_output=True, text=True)
+    return subprocess.run(
+        command, cwd=folder, env={"PYTHONPATH": root}, capture_output=True, text=True
+    )
 
 
 def test_a_script_imports_the_module_beside_it(tmp_path: Path) -> None:
@@ -345,7 +381,9 @@ if __name__ == "__main__":
     assert (done.stdout, done.returncode) == ("True True\n", 0)
 
 
-@pytest.mark.parametrize(("leave", "status"), [("sys.exit(3)", 3), ("raise SystemExit('sorry')", 1)])
+@pytest.mark.parametrize(
+    ("leave", "status"), [("sys.exit(3)", 3), ("raise SystemExit('sorry')", 1)]
+)
 def test_a_script_gives_its_exit_status(leave: str, status: int, tmp_path: Path) -> None:
     done = run_script(tmp_path, f"import sys\n{leave}\n")
     assert done.returncode == status
@@ -356,7 +394,11 @@ def test_a_traceback_begins_at_the_users_script(tmp_path: Path) -> None:
     done = run_script(tmp_path, "def f():\n    raise ValueError('mine')\nf()\n")
     lines = done.stderr.splitlines()
     assert done.returncode == 1
-    assert lines[0] == "Traceback (most recent call last):" and "program/main.py" in lines[1] and lines[-1] == "ValueError: mine"
+    assert (
+        lines[0] == "Traceback (most recent call last):"
+        and "program/main.py" in lines[1]
+        and lines[-1] == "ValueError: mine"
+    )
 
 
 def test_installing_that_fails_halfway_restores_everything(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,18 +408,26 @@ def test_installing_that_fails_halfway_restores_everything(monkeypatch: pytest.M
     monkeypatch.setattr(modules, "patch_modules", lambda patches: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         dropin.install()
-    assert not dropin.is_installed() and all(find() is before[name] for name, find in TORCHS.items())
+    assert not dropin.is_installed() and all(
+        find() is before[name] for name, find in TORCHS.items()
+    )
 
 
 def test_an_unknown_script_is_an_error_that_says_so(tmp_path: Path) -> None:
     root = str(Path(runtime.__file__).parent.parent)
     done = subprocess.run(
-        [sys.executable, "-m", "runtime", "nosuch.py"], cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True
+        [sys.executable, "-m", "runtime", "nosuch.py"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": root},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 2 and "no such script: nosuch.py" in done.stderr
 
 
-def test_the_plug_in_is_installed_before_the_first_conftest_and_left_at_the_end_whoever_left_it_before() -> None:
+def test_the_plug_in_is_installed_before_the_first_conftest_and_left_at_the_end_whoever_left_it_before() -> (
+    None
+):
     config: Any = None
     dropin.pytest_load_initial_conftests(config)
     assert dropin.is_installed() and torch.autograd.grad is runtime.autograd.grad
@@ -393,6 +443,18 @@ def test_the_plug_in_routes_a_test_suite(tmp_path: Path) -> None:
         "def test_it():\n    assert isinstance(torch.ones(1), runtime.Tensor) and grad is runtime.func.grad\n"
     )
     root = str(Path(runtime.__file__).parent.parent)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "runtime.dropin", "--rootdir", str(tmp_path), str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "runtime.dropin",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True
+    )
     assert "1 passed" in done.stdout, done.stdout

@@ -40,7 +40,9 @@ def a_training_step() -> Any:
             model(torch.randn(3, 4)).square().mean().backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-        return [repr(p.grad) for p in model.parameters()], sorted(map(str, optimizer.state_dict()["state"][0]))
+        return [repr(p.grad) for p in model.parameters()], sorted(
+            map(str, optimizer.state_dict()["state"][0])
+        )
 
 
 @case
@@ -91,7 +93,13 @@ def forward_mode() -> Any:
 def transforms() -> Any:
     with FakeTensorMode():
         x = torch.randn(3, 4)
-        return [repr(f(x)) for f in (torch.func.jacrev(torch.sin), torch.func.vmap(torch.func.grad(lambda r: r.prod())))]
+        return [
+            repr(f(x))
+            for f in (
+                torch.func.jacrev(torch.sin),
+                torch.func.vmap(torch.func.grad(lambda r: r.prod())),
+            )
+        ]
 
 
 @case

@@ -74,7 +74,9 @@ def _save(x: Any, how: str) -> bytes:
 
 
 def _load(data: bytes, how: str) -> Any:
-    return pickle.loads(data) if how == "pickle" else torch.load(io.BytesIO(data), weights_only=True)
+    return (
+        pickle.loads(data) if how == "pickle" else torch.load(io.BytesIO(data), weights_only=True)
+    )
 
 
 def _made(make: Callable[[], Any]) -> Any:
@@ -94,7 +96,11 @@ def test_a_file_reads_on_either_side(name: str, how: str) -> None:
         for data in (ours, theirs):
             loaded = _load(data, how)
             assert described(loaded) == expected
-            assert all(isinstance(t, runtime.Tensor) for t in torch.utils._pytree.tree_leaves(loaded) if isinstance(t, torch.Tensor))
+            assert all(
+                isinstance(t, runtime.Tensor)
+                for t in torch.utils._pytree.tree_leaves(loaded)
+                if isinstance(t, torch.Tensor)
+            )
     assert described(_load(ours, how)) == expected
 
 
@@ -146,5 +152,11 @@ def test_nothing_that_the_session_notes_of_a_tensor_is_saved_or_copied() -> None
 def test_a_shallow_copy_shares_memory_and_flags_and_no_history() -> None:
     x = runtime.tensor([1.0, 2.0], requires_grad=True)
     y, z = copy.copy(x), copy.copy(x * 2)
-    assert y.data_ptr() == x.data_ptr() and y.requires_grad and y.is_leaf and z.requires_grad and z.is_leaf
+    assert (
+        y.data_ptr() == x.data_ptr()
+        and y.requires_grad
+        and y.is_leaf
+        and z.requires_grad
+        and z.is_leaf
+    )
     assert isinstance(y, runtime.Tensor) and y is not x

@@ -72,7 +72,9 @@ def of_the_session(f: Callable[..., Any]) -> Any:
     ],
     ids=["session", "setup", "grad", "keyword", "jvp", "vmap of grad", "jacrev"],
 )
-def test_torchs_function_uses_its_own_derivative_under_every_transform(differentiate: Callable[[], Any]) -> None:
+def test_torchs_function_uses_its_own_derivative_under_every_transform(
+    differentiate: Callable[[], Any],
+) -> None:
     assert runtime.unwrap(differentiate()).tolist() == [6.0, 15.0]
 
 
@@ -89,10 +91,16 @@ def test_torchs_function_on_plain_tensors_is_of_torch() -> None:
     assert leaf.grad is not None and leaf.grad.tolist() == [6.0, 15.0]
 
 
-@pytest.mark.parametrize("ask", [lambda y, x: torch.autograd.backward(y), lambda y, x: torch.autograd.grad(y, x)], ids=["backward", "grad"])
+@pytest.mark.parametrize(
+    "ask",
+    [lambda y, x: torch.autograd.backward(y), lambda y, x: torch.autograd.grad(y, x)],
+    ids=["backward", "grad"],
+)
 def test_torchs_engine_refuses_runtime_tensors_and_says_what_to_call(ask: Any) -> None:
     leaf = runtime.wrap(x.clone(), True)
-    with pytest.raises(RuntimeError, match=r"a runtime tensor \(of the session\).*Call runtime.autograd.backward"):
+    with pytest.raises(
+        RuntimeError, match=r"a runtime tensor \(of the session\).*Call runtime.autograd.backward"
+    ):
         ask((leaf * leaf).sum(), leaf)
 
     def inner(v: Any) -> Any:

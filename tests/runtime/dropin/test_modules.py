@@ -42,10 +42,14 @@ def _leaf(*shape: int) -> Any:
 
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_sequences_of_several_lengths_are_padded_and_differentiated(batch_first: bool, side: str) -> None:
+def test_sequences_of_several_lengths_are_padded_and_differentiated(
+    batch_first: bool, side: str
+) -> None:
     def program() -> Any:
         parts = [_leaf(n, 2) for n in (2, 0, 3)]
-        padded = rnn.pad_sequence(parts, batch_first=batch_first, padding_value=7.0, padding_side=side)
+        padded = rnn.pad_sequence(
+            parts, batch_first=batch_first, padding_value=7.0, padding_side=side
+        )
         (padded * padded).sum().backward()
         return padded, [p.grad for p in parts]
 
@@ -59,7 +63,9 @@ def test_packed_sequences_go_through_a_recurrent_network_and_back(batch_first: b
         net = nn.LSTM(2, 3, batch_first=batch_first).double()
         lengths = torch.tensor([2, 4, 1] if batch_first else [2, 3, 1, 3])
         packed = rnn.pack_padded_sequence(x, lengths, batch_first=batch_first, enforce_sorted=False)
-        y, _ = rnn.pad_packed_sequence(net(packed)[0], batch_first=batch_first, padding_value=-1.0, total_length=5)
+        y, _ = rnn.pad_packed_sequence(
+            net(packed)[0], batch_first=batch_first, padding_value=-1.0, total_length=5
+        )
         (y * y).sum().backward()
         return y, x.grad, [p.grad for p in net.parameters()]
 
@@ -76,7 +82,10 @@ def test_packing_has_second_derivatives() -> None:
     same(program)
 
 
-@pytest.mark.parametrize("pad", [lambda: rnn.pad_sequence([]), lambda: rnn.pad_sequence([torch.ones(1, 2), torch.ones(1, 3)])])
+@pytest.mark.parametrize(
+    "pad",
+    [lambda: rnn.pad_sequence([]), lambda: rnn.pad_sequence([torch.ones(1, 2), torch.ones(1, 3)])],
+)
 def test_what_cannot_be_padded_is_an_error(pad: Callable[[], Any]) -> None:
     with dropin.installed(), pytest.raises(RuntimeError):
         pad()
@@ -84,14 +93,25 @@ def test_what_cannot_be_padded_is_an_error(pad: Callable[[], Any]) -> None:
 
 def test_a_lazy_module_becomes_one_that_trains() -> None:
     def program() -> Any:
-        net = nn.Sequential(nn.LazyConv2d(2, 2), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(1))
+        net = nn.Sequential(
+            nn.LazyConv2d(2, 2), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(1)
+        )
         optimizer = torch.optim.SGD(net.parameters(), 0.1)
         before = [is_lazy(p) for p in net.parameters()]
         twin: Any = copy.deepcopy(net[0])
         net(torch.randn(2, 1, 3, 3)).sum().backward()
         optimizer.step()
-        kinds = [(isinstance(p, nn.Parameter), p.is_leaf, p.requires_grad) for p in net.parameters()]
-        return before, kinds, list(net.parameters()), list(net.buffers()), [p.grad for p in net.parameters()], is_lazy(twin.weight)
+        kinds = [
+            (isinstance(p, nn.Parameter), p.is_leaf, p.requires_grad) for p in net.parameters()
+        ]
+        return (
+            before,
+            kinds,
+            list(net.parameters()),
+            list(net.buffers()),
+            [p.grad for p in net.parameters()],
+            is_lazy(twin.weight),
+        )
 
     same(program)
 
@@ -118,8 +138,14 @@ def test_the_copy_of_a_parameter_has_no_gradient_yet() -> None:
 
 def test_draws_of_distributions_are_differentiated() -> None:
     def program() -> Any:
-        rate, concentration = torch.tensor([2.0, 3.0], requires_grad=True), torch.tensor([1.5, 0.5], requires_grad=True)
-        draw = torch.distributions.Gamma(concentration, rate).rsample() + torch.distributions.Beta(concentration, rate).rsample()
+        rate, concentration = (
+            torch.tensor([2.0, 3.0], requires_grad=True),
+            torch.tensor([1.5, 0.5], requires_grad=True),
+        )
+        draw = (
+            torch.distributions.Gamma(concentration, rate).rsample()
+            + torch.distributions.Beta(concentration, rate).rsample()
+        )
         return torch.autograd.grad(draw.sum() + torch.poisson(rate).sum(), [rate, concentration])
 
     same(program)
@@ -160,7 +186,13 @@ def test_sequences_without_an_element_are_all_padding(batch_first: bool) -> None
         parts = [_leaf(0, 3), _leaf(0, 3)]
         padded = rnn.pad_sequence(parts, batch_first=batch_first, padding_value=7.0)
         longer = rnn.pad_sequence([_leaf(0, 3), _leaf(0, 3)], batch_first, 1.0)
-        return padded, padded.shape, longer.dtype, rnn.pad_sequence([_leaf(1), _leaf(3)]), rnn.pad_sequence([torch.ones(2, 1, 2)])
+        return (
+            padded,
+            padded.shape,
+            longer.dtype,
+            rnn.pad_sequence([_leaf(1), _leaf(3)]),
+            rnn.pad_sequence([torch.ones(2, 1, 2)]),
+        )
 
     assert_equal(program)
 
@@ -169,7 +201,13 @@ def test_every_option_of_padding_has_torchs_default_and_scalars_are_refused_as_i
     def program() -> Any:
         pad = torch._C._nn.pad_sequence
         parts = [torch.ones(1, 2), torch.ones(3, 2, dtype=torch.float64)[:2].float()]
-        made = [pad(parts), pad(parts, True), pad(parts, False, 2.0), pad(parts, True, 2.0, "left"), rnn.pad_sequence(torch.ones(2, 3))]
+        made = [
+            pad(parts),
+            pad(parts, True),
+            pad(parts, False, 2.0),
+            pad(parts, True, 2.0, "left"),
+            rnn.pad_sequence(torch.ones(2, 3)),
+        ]
         try:
             rnn.pad_sequence([torch.tensor(1.0), torch.ones(2)])
         except (RuntimeError, IndexError) as error:
@@ -190,21 +228,47 @@ def test_padding_happens_on_the_device_of_the_sequences() -> None:
 def test_sequences_from_before_are_padded_too() -> None:
     parts = [torch.ones(1, 2), torch.ones(3, 2)]
     packed = rnn.pack_padded_sequence(torch.arange(6.0).reshape(3, 2), torch.tensor([3, 1]))
-    expected = _plain([rnn.pad_sequence(parts, padding_value=2.0), *rnn.pad_packed_sequence(packed, total_length=4)])
+    expected = _plain(
+        [
+            rnn.pad_sequence(parts, padding_value=2.0),
+            *rnn.pad_packed_sequence(packed, total_length=4),
+        ]
+    )
     with dropin.installed():
-        assert _plain([rnn.pad_sequence(parts, padding_value=2.0), *rnn.pad_packed_sequence(packed, total_length=4)]) == expected
+        assert (
+            _plain(
+                [
+                    rnn.pad_sequence(parts, padding_value=2.0),
+                    *rnn.pad_packed_sequence(packed, total_length=4),
+                ]
+            )
+            == expected
+        )
 
 
-def test_a_tensor_without_a_shape_takes_one_with_the_device_and_dtype_that_it_has_or_is_given() -> None:
+def test_a_tensor_without_a_shape_takes_one_with_the_device_and_dtype_that_it_has_or_is_given() -> (
+    None
+):
     def program() -> Any:
         parameter, buffer = _nn.UninitializedParameter, _nn.UninitializedBuffer
-        made: list[Any] = [parameter(), parameter(False, "meta", torch.float64), buffer(), buffer(device="meta", dtype=torch.half)]
+        made: list[Any] = [
+            parameter(),
+            parameter(False, "meta", torch.float64),
+            buffer(),
+            buffer(device="meta", dtype=torch.half),
+        ]
         made += [buffer(requires_grad=True), buffer(persistent=False), parameter(device="meta")]
         for t in made:
             t.tag = "kept"
             t.materialize((2, 3), *(["meta", torch.float64] if t is made[-1] else []))
-        kinds = [(isinstance(t, nn.Parameter), isinstance(t, nn.Buffer), t.requires_grad) for t in made]
-        return kinds, [(t.device, t.dtype, t.shape, t.tag) for t in made], [t.persistent for t in made if isinstance(t, nn.Buffer)]
+        kinds = [
+            (isinstance(t, nn.Parameter), isinstance(t, nn.Buffer), t.requires_grad) for t in made
+        ]
+        return (
+            kinds,
+            [(t.device, t.dtype, t.shape, t.tag) for t in made],
+            [t.persistent for t in made if isinstance(t, nn.Buffer)],
+        )
 
     assert_equal(program)
 
@@ -212,15 +276,24 @@ def test_a_tensor_without_a_shape_takes_one_with_the_device_and_dtype_that_it_ha
 def test_whether_a_lazy_buffer_is_saved() -> None:
     def program() -> Any:
         module: Any = nn.Module()
-        module.kept, module.lost = nn.UninitializedBuffer(), nn.UninitializedBuffer(persistent=False)
+        module.kept, module.lost = (
+            nn.UninitializedBuffer(),
+            nn.UninitializedBuffer(persistent=False),
+        )
         for buffer in (module.kept, module.lost):
             buffer.materialize((2,))
-        return [name for name, _ in module.named_buffers()], list(module.state_dict()), list(nn.LazyBatchNorm1d().state_dict())
+        return (
+            [name for name, _ in module.named_buffers()],
+            list(module.state_dict()),
+            list(nn.LazyBatchNorm1d().state_dict()),
+        )
 
     assert_equal(program)
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning"
+)
 @pytest.mark.parametrize("nested", [True, False])
 def test_an_encoder_leaves_out_what_is_padded_where_nothing_is_differentiated(nested: bool) -> None:
     def program() -> Any:
@@ -229,6 +302,11 @@ def test_an_encoder_leaves_out_what_is_padded_where_nothing_is_differentiated(ne
         x, padding = torch.randn(2, 3, 8), torch.tensor([[False, False, True], [False] * 3])
         with torch.no_grad():
             short = encoder(x, src_key_padding_mask=padding)
-        return short, encoder(x, src_key_padding_mask=padding), layer(x), nn.MultiheadAttention(8, 2, batch_first=True).eval()(x, x, x)
+        return (
+            short,
+            encoder(x, src_key_padding_mask=padding),
+            layer(x),
+            nn.MultiheadAttention(8, 2, batch_first=True).eval()(x, x, x),
+        )
 
     same(program)

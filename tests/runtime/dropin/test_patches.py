@@ -28,7 +28,11 @@ def test_what_was_absent_is_absent_again_and_what_was_set_twice_is_the_first() -
     patches.set(Heir, "present", 5)
     assert (Owner.present, Owner.absent, Heir.present) == (3, 4, 5)  # type: ignore[attr-defined]
     patches.undo()
-    assert Owner.present == Heir.present == 1 and not hasattr(Owner, "absent") and "present" not in vars(Heir)
+    assert (
+        Owner.present == Heir.present == 1
+        and not hasattr(Owner, "absent")
+        and "present" not in vars(Heir)
+    )
     Owner.present = 6
     patches.undo()
     assert Owner.present == 6  # once is enough
@@ -48,7 +52,9 @@ def test_the_class_of_a_module_is_changed_and_restored() -> None:
 def test_contexts_are_left_on_undoing() -> None:
     left: list[str] = []
     patches = Patches()
-    patches.enter(contextlib.closing(type("Thing", (), {"close": lambda self: left.append("left")})()))
+    patches.enter(
+        contextlib.closing(type("Thing", (), {"close": lambda self: left.append("left")})())
+    )
     assert left == []
     patches.undo()
     assert left == ["left"]
@@ -56,7 +62,11 @@ def test_contexts_are_left_on_undoing() -> None:
 
 def test_names_are_replaced_in_every_module_but_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     old, new, equal = [1], [2], [1]
-    outside, inside, empty = ModuleType("outside"), ModuleType("runtime.inside"), ModuleType("empty")
+    outside, inside, empty = (
+        ModuleType("outside"),
+        ModuleType("runtime.inside"),
+        ModuleType("empty"),
+    )
     for module in (outside, inside):
         module.taken, module.equal = old, equal  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -66,7 +76,12 @@ def test_names_are_replaced_in_every_module_but_our_own(monkeypatch: pytest.Monk
     empty.taken = old  # type: ignore[attr-defined]
     patches = Patches()
     patches.replace_everywhere({id(old): (old, new)})
-    assert outside.taken is new and empty.taken is new and inside.taken is old and outside.equal is equal
+    assert (
+        outside.taken is new
+        and empty.taken is new
+        and inside.taken is old
+        and outside.equal is equal
+    )
     patches.undo()
     assert outside.taken is old
 
@@ -131,10 +146,21 @@ def test_while_suspended_all_is_as_it_was_and_then_as_it_is(imported: Make) -> N
     module.c = new
 
     def replaced() -> list[bool]:
-        return [module.a is new, module.c is new, since.a is new, torchs.a is new, owner.a == 2, getattr(owner, "b", None) == 3]
+        return [
+            module.a is new,
+            module.c is new,
+            since.a is new,
+            torchs.a is new,
+            owner.a == 2,
+            getattr(owner, "b", None) == 3,
+        ]
 
     with patches.suspended():
-        assert not any(replaced()) and module.a is module.c is since.a is torchs.a is old and owner.a == 1
+        assert (
+            not any(replaced())
+            and module.a is module.c is since.a is torchs.a is old
+            and owner.a == 1
+        )
         with patches.suspended():
             assert not any(replaced())
         assert not any(replaced())
@@ -188,12 +214,16 @@ def test_a_value_that_a_program_sets_itself_comes_back_after_a_suspension() -> N
     assert not hasattr(owner, "a")
 
 
-def test_undoing_gives_torchs_modules_their_own_names_back_and_leaves_a_users_module_what_it_took_from_us(imported: Make) -> None:
+def test_undoing_gives_torchs_modules_their_own_names_back_and_leaves_a_users_module_what_it_took_from_us(
+    imported: Make,
+) -> None:
     old, new = PAIR
     patches = Patches()
     patches.replace_everywhere(TABLE)
     users = imported("users", a=new)
-    torchs = [imported(name, a=new) for name in ("torch.imported", "functorch.imported", "functorch")]
+    torchs = [
+        imported(name, a=new) for name in ("torch.imported", "functorch.imported", "functorch")
+    ]
     patches.undo()
     assert users.a is new and [module.a for module in torchs] == [old] * 3
     users.a, torchs[0].a = 1, 2

@@ -18,7 +18,9 @@ c10d: Any = dist  # torch exports some of its names without saying so
 
 pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed"),
-    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings(
+        "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
+    ),
 ]
 
 
@@ -87,7 +89,9 @@ def test_a_gradient_is_the_mean_over_the_processes(other: Other) -> None:
     other.gives = [torch.tensor([10.0, 20.0, 30.0])]
     pass_over(model)
     assert gradients(model) == [[12.5, 23.5], [36.0]]
-    assert all(isinstance(p.grad, runtime.Tensor) and not p.grad.requires_grad for p in model.parameters())
+    assert all(
+        isinstance(p.grad, runtime.Tensor) and not p.grad.requires_grad for p in model.parameters()
+    )
     pass_over(model)  # adds to what is there, and the sum is averaged
     assert gradients(model) == [[8.75, 15.25], [24.0]]
 
@@ -112,10 +116,15 @@ def test_the_group_that_was_given_reduces_until_another_is(other: Other) -> None
     mine, next_ = dist.new_group([0]), dist.new_group([0])
     embedding = parallel(nn.Embedding(3, 1, sparse=True), process_group=mine)
     embedding(torch.tensor([1, 1])).sum().backward()
-    assert embedding.module.weight.grad.to_dense().tolist() == [[0.0], [2.0], [0.0]]  # the mean over one process
+    # the mean over one process
+    assert embedding.module.weight.grad.to_dense().tolist() == [[0.0], [2.0], [0.0]]
     model = parallel(Two(), process_group=mine, find_unused_parameters=True)
     pass_over(model)
-    assert all(g is mine for g in other.groups) and len(other.groups) == 3 and gradients(model) == [X, [12.0]]
+    assert (
+        all(g is mine for g in other.groups)
+        and len(other.groups) == 3
+        and gradients(model) == [X, [12.0]]
+    )
     other.groups.clear()
     model._update_process_group(next_)
     pass_over(model)
@@ -126,21 +135,34 @@ def test_a_sparse_gradient_is_the_mean_over_the_processes_too(other: Other) -> N
     model = parallel(nn.Embedding(3, 1, sparse=True))
     model(torch.tensor([1, 1, 2])).sum().backward()
     grad: Any = model.module.weight.grad
-    assert grad.is_sparse and isinstance(grad, runtime.Tensor) and grad.to_dense().tolist() == [[0.0], [1.0], [0.5]]
+    assert (
+        grad.is_sparse
+        and isinstance(grad, runtime.Tensor)
+        and grad.to_dense().tolist() == [[0.0], [1.0], [0.5]]
+    )
 
 
 class TestParametersWithoutGradient:
     def test_are_named(self, other: Other) -> None:
-        with pytest.raises(RuntimeError, match=r"these parameters got no gradient: \.b\. The processes would wait"):
+        with pytest.raises(
+            RuntimeError, match=r"these parameters got no gradient: \.b\. The processes would wait"
+        ):
             pass_over(parallel(Two()), both=False)
-        reducer = c10d.Reducer([nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))], [[0], [1]], [1, 1], dist.new_group([0]))
+        reducer = c10d.Reducer(
+            [nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))],
+            [[0], [1]],
+            [1, 1],
+            dist.new_group([0]),
+        )
         reducer.prepare_for_forward()
         reducer.prepare_for_backward([])
         with pytest.raises(RuntimeError, match="got no gradient: number 1"):
             (reducer._params[0] * 2).backward()
 
     @pytest.mark.parametrize("options", [{"find_unused_parameters": True}, {"static_graph": True}])
-    def test_have_that_of_the_processes_that_use_them(self, other: Other, options: dict[str, bool]) -> None:
+    def test_have_that_of_the_processes_that_use_them(
+        self, other: Other, options: dict[str, bool]
+    ) -> None:
         model = parallel(Two(), **options)
         other.gives = [torch.tensor([0, 1])]
         pass_over(model, both=False)
@@ -168,7 +190,11 @@ class TestParametersWithoutGradient:
         model = parallel(Idle(), find_unused_parameters=True)
         pass_over(model)
         grad: Any = model.module.table.weight.grad
-        assert grad.is_sparse and grad.sparse_dim() == 1 and grad.to_dense().tolist() == [[0.0, 0.0]] * 3
+        assert (
+            grad.is_sparse
+            and grad.sparse_dim() == 1
+            and grad.to_dense().tolist() == [[0.0, 0.0]] * 3
+        )
 
 
 class Four(nn.Module):
@@ -176,7 +202,11 @@ class Four(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.wide, self.narrow, self.head = nn.Linear(600, 600), nn.Linear(600, 2), nn.Linear(2, 3, bias=False)
+        self.wide, self.narrow, self.head = (
+            nn.Linear(600, 600),
+            nn.Linear(600, 2),
+            nn.Linear(2, 3, bias=False),
+        )
 
     def forward(self, x: Any) -> Any:
         return self.head(self.narrow(self.wide(x))).sum()
@@ -185,7 +215,8 @@ class Four(nn.Module):
 def hooked(as_list: bool) -> list[Any]:
     """What a communication hook sees in two steps, and the gradients that its answers give."""
     torch.manual_seed(0)
-    model = parallel(Four(), bucket_cap_mb=1, find_unused_parameters=True)  # by which torch divides into buckets at once
+    # by which torch divides into buckets at once
+    model = parallel(Four(), bucket_cap_mb=1, find_unused_parameters=True)
     seen: list[Any] = []
     state = object()
 
@@ -195,7 +226,15 @@ def hooked(as_list: bool) -> list[Any]:
         parts = [(list(g.shape), list(p.shape)) for g, p in pairs]
         before = bucket.buffer()
         bucket.set_buffer(before * 2)
-        seen.append((bucket.index(), bucket.is_last(), list(before.shape), parts, torch.equal(bucket.buffer(), before + before)))
+        seen.append(
+            (
+                bucket.index(),
+                bucket.is_last(),
+                list(before.shape),
+                parts,
+                torch.equal(bucket.buffer(), before + before),
+            )
+        )
         future: Any = torch.futures.Future()
         future.set_result([before * 3] if as_list else before * 3)
         return future
@@ -240,7 +279,8 @@ def test_a_hook_computes_without_recording_in_a_pass_that_records(other: Other) 
 
 def test_a_pass_that_fails_leaves_no_trace_in_the_next_one(other: Other) -> None:
     model = parallel(Two())
-    handles = [p.register_post_accumulate_grad_hook(lambda p: 1 / 0) for p in model.parameters()]  # after the first parameter's
+    # after the first parameter's
+    handles = [p.register_post_accumulate_grad_hook(lambda p: 1 / 0) for p in model.parameters()]
     with pytest.raises(ZeroDivisionError):
         pass_over(model)
     for handle in handles:
@@ -278,7 +318,9 @@ def test_a_new_group_in_the_middle_of_a_step_asks_for_a_forward_pass_first(other
 
 def test_what_the_reducer_does_not_offer_is_an_error_that_says_so(other: Other) -> None:
     model = parallel(Two())
-    with pytest.raises(NotImplementedError, match=r"its reducer's '_get_local_used_map' for what it was asked"):
+    with pytest.raises(
+        NotImplementedError, match=r"its reducer's '_get_local_used_map' for what it was asked"
+    ):
         model.reducer._get_local_used_map()
     assert not hasattr(model.reducer, "__wrapped__")
     with pytest.raises(NotImplementedError, match="keeps no statistics"):

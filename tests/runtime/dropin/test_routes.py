@@ -26,8 +26,15 @@ def routed() -> Iterator[None]:
 
 @pytest.mark.parametrize("theirs", _ROUTES)
 def test_a_public_name_of_ours_that_torchs_module_has_is_ours(theirs: str) -> None:
-    module, ours = importlib.import_module(theirs), importlib.import_module(f"runtime.{_ROUTES[theirs]}")
-    shared = [name for name in ours.__all__ if hasattr(module, name) and not isinstance(getattr(ours, name), ModuleType)]
+    module, ours = (
+        importlib.import_module(theirs),
+        importlib.import_module(f"runtime.{_ROUTES[theirs]}"),
+    )
+    shared = [
+        name
+        for name in ours.__all__
+        if hasattr(module, name) and not isinstance(getattr(ours, name), ModuleType)
+    ]
     before = [getattr(module, name) for name in shared]
     assert shared
     with dropin.installed():
@@ -60,7 +67,13 @@ class TestSwitches:
 
         def look(grad: Any) -> None:
             node = c._current_autograd_node()
-            seen.append((c._current_graph_task_id(), node, c._will_engine_execute_node(x.grad_fn or y.grad_fn)))
+            seen.append(
+                (
+                    c._current_graph_task_id(),
+                    node,
+                    c._will_engine_execute_node(x.grad_fn or y.grad_fn),
+                )
+            )
             seen.append(c._current_graph_task_execution_order())
 
         y.register_hook(look)
@@ -69,7 +82,9 @@ class TestSwitches:
             z.backward()
         (task, node, will), order = seen
         assert task >= 0 and node is y.grad_fn and will is True
-        assert order[:2] == [z.grad_fn, y.grad_fn] and [type(node) for node in order[2:]] == [c._functions.AccumulateGrad]
+        assert order[:2] == [z.grad_fn, y.grad_fn] and [type(node) for node in order[2:]] == [
+            c._functions.AccumulateGrad
+        ]
         assert c._functions.AccumulateGrad is AccumulateGrad
 
     def test_whether_hooks_on_saved_tensors_are_allowed(self) -> None:
@@ -129,6 +144,15 @@ def test_installing_undoes_its_beginning_when_it_fails(monkeypatch: pytest.Monke
 @pytest.mark.usefixtures("routed")
 def test_parameters_and_buffers_without_a_shape_require_grad_as_in_torch() -> None:
     nn: Any = torch.nn
-    assert nn.UninitializedParameter().requires_grad and not nn.UninitializedParameter(requires_grad=False).requires_grad
-    assert not nn.UninitializedBuffer().requires_grad and nn.UninitializedBuffer(requires_grad=True).requires_grad
-    assert nn.UninitializedBuffer().persistent and not nn.UninitializedBuffer(persistent=False).persistent
+    assert (
+        nn.UninitializedParameter().requires_grad
+        and not nn.UninitializedParameter(requires_grad=False).requires_grad
+    )
+    assert (
+        not nn.UninitializedBuffer().requires_grad
+        and nn.UninitializedBuffer(requires_grad=True).requires_grad
+    )
+    assert (
+        nn.UninitializedBuffer().persistent
+        and not nn.UninitializedBuffer(persistent=False).persistent
+    )

@@ -73,20 +73,29 @@ class TestAside:
             def backward(ctx: Any, g: Any) -> Any:
                 return 3 * g
 
-        before, mine, made = vars(Function)["apply"], runtime.tensor([1.0], requires_grad=True), list[Any]()
+        before, mine, made = (
+            vars(Function)["apply"],
+            runtime.tensor([1.0], requires_grad=True),
+            list[Any](),
+        )
         with aside(Patches()):
             y = Tripled.apply(torch.ones(1, requires_grad=True))
             other = threading.Thread(target=lambda: made.append(Tripled.apply(mine)))
             other.start()
             other.join()
         assert is_plain(y) and isinstance(made[0].grad_fn, runtime.autograd.graph.Node)
-        assert not isinstance(y.grad_fn, runtime.autograd.graph.Node) and y.grad_fn.name() == "TripledBackward"
+        assert (
+            not isinstance(y.grad_fn, runtime.autograd.graph.Node)
+            and y.grad_fn.name() == "TripledBackward"
+        )
         assert vars(Function)["apply"] is before
         with pytest.raises(KeyError), aside(Patches()):
             raise KeyError
         assert vars(Function)["apply"] is before
 
-    def test_a_function_of_torchs_has_the_methods_of_the_class_and_of_those_it_comes_from(self) -> None:
+    def test_a_function_of_torchs_has_the_methods_of_the_class_and_of_those_it_comes_from(
+        self,
+    ) -> None:
         class Scaled(Function):
             scale = 2
 
@@ -119,7 +128,10 @@ class TestAside:
 class TestExchange:
     def test_a_plain_tensor_shares_memory_and_is_the_same_each_time(self) -> None:
         exchange = Exchange()
-        x, frozen = runtime.tensor([1.0, 2.0]), nn.Parameter(runtime.tensor([1.0]), requires_grad=False)
+        x, frozen = (
+            runtime.tensor([1.0, 2.0]),
+            nn.Parameter(runtime.tensor([1.0]), requires_grad=False),
+        )
         p, leaf = nn.Parameter(runtime.tensor([3.0])), runtime.tensor([4.0], requires_grad=True)
         for ours, kind, requires_grad in (
             (x, torch.Tensor, False),
@@ -134,16 +146,31 @@ class TestExchange:
 
     def test_a_tensor_of_the_session_shares_memory_and_is_the_same_each_time(self) -> None:
         exchange = Exchange()
-        for plain in (torch.ones(2), nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2), requires_grad=False)):
+        for plain in (
+            torch.ones(2),
+            nn.Parameter(torch.ones(2)),
+            nn.Parameter(torch.ones(2), requires_grad=False),
+        ):
             ours = exchange.session(plain)
-            assert isinstance(ours, runtime.Tensor) and isinstance(ours, nn.Parameter) is isinstance(plain, nn.Parameter)
+            assert isinstance(ours, runtime.Tensor) and isinstance(
+                ours, nn.Parameter
+            ) is isinstance(plain, nn.Parameter)
             assert ours.requires_grad is plain.requires_grad and ours.data_ptr() == plain.data_ptr()
             assert exchange.session(plain) is ours and exchange.plain(ours) is plain
 
     def test_anything_else_stays_as_it_is(self) -> None:
-        exchange, plain, ours, buffer = Exchange(), torch.ones(1), runtime.tensor([1.0]), nn.Buffer(torch.ones(1)).as_subclass(Named)
+        exchange, plain, ours, buffer = (
+            Exchange(),
+            torch.ones(1),
+            runtime.tensor([1.0]),
+            nn.Buffer(torch.ones(1)).as_subclass(Named),
+        )
         assert exchange.plain(plain) is plain and exchange.plain("word") == "word"
-        assert exchange.session(ours) is ours and exchange.session(buffer) is buffer and exchange.session(3) == 3
+        assert (
+            exchange.session(ours) is ours
+            and exchange.session(buffer) is buffer
+            and exchange.session(3) == 3
+        )
         tree = {"a": [ours, (1, ours)]}
         assert exchange.session_tree(exchange.plain_tree(tree))["a"][1][1] is ours
         assert is_plain(exchange.plain_tree(tree)["a"][1][1])
@@ -166,7 +193,9 @@ class TestExchange:
         exchange.session_module(module)
         reached = [module.layer.weight, module.layer.running_mean, module.constant]
         assert all(isinstance(t, runtime.Tensor) for t in reached) and module.word == "word"
-        assert isinstance(module.layer.weight, nn.Parameter) and not isinstance(module.constant, nn.Parameter)
+        assert isinstance(module.layer.weight, nn.Parameter) and not isinstance(
+            module.constant, nn.Parameter
+        )
 
 
 class Named(torch.Tensor):
@@ -233,7 +262,10 @@ def programs(t: Any) -> dict[str, tuple[Any, Callable[[], Any]]]:
         "a module below": (deep, lambda: inner.constant),
         "a container of a module": (deep, lambda: deep.items["a"][0]),
         "the arguments of a partial": (functools.partial(keyword_of, listed), lambda: listed[1]),
-        "the keywords of a partial": (functools.partial(keyword_of, listed=listed), lambda: listed[1]),
+        "the keywords of a partial": (
+            functools.partial(keyword_of, listed=listed),
+            lambda: listed[1],
+        ),
         "the function of a partial": (functools.partial(closure), closure),
         "a default that is a list": (lambda x=listed: x, lambda: listed[1]),
         "a keyword's default that is a list": (keyword_of(listed), lambda: listed[1]),
@@ -260,8 +292,12 @@ class TestLent:
             raise KeyError
         assert look() is t
 
-    @pytest.mark.parametrize("program", [of_a_global, of_a_global_in_a_function_within, calling_another])
-    def test_globals_that_a_function_uses_are_plain_and_no_others(self, program: Callable[[], Any]) -> None:
+    @pytest.mark.parametrize(
+        "program", [of_a_global, of_a_global_in_a_function_within, calling_another]
+    )
+    def test_globals_that_a_function_uses_are_plain_and_no_others(
+        self, program: Callable[[], Any]
+    ) -> None:
         with Exchange().lent(program):
             assert is_plain(program()) and is_plain(OF_THE_MODULE)
             assert not is_plain(OTHER_OF_THE_MODULE)
@@ -273,8 +309,13 @@ class TestLent:
             layer, norm = nn.Linear(1, 1), nn.BatchNorm1d(2)
         before: list[Any] = [layer.weight, norm.weight, norm.running_mean]
         with Exchange().lent(module, layer, layer, norm):
-            assert all(is_plain(t) for t in (layer.weight, norm.weight, norm.running_mean, module.weight))
-        assert all(a is b for a, b in zip(before, [layer.weight, norm.weight, norm.running_mean], strict=True))
+            assert all(
+                is_plain(t) for t in (layer.weight, norm.weight, norm.running_mean, module.weight)
+            )
+        assert all(
+            a is b
+            for a, b in zip(before, [layer.weight, norm.weight, norm.running_mean], strict=True)
+        )
 
     def test_what_the_capture_sets_stays(self) -> None:
         holder, listed = Holder(runtime.tensor([1.0])), list[Any]([runtime.tensor([2.0])])
@@ -313,8 +354,13 @@ def test_a_tensor_of_the_session_is_refused_wherever_a_call_has_it() -> None:
     ours, plain = runtime.tensor([1.0]), runtime.unwrap(torch.ones(1))
     with RefuseSession("the capture"):
         assert torch.add(plain, plain, alpha=2).item() == 3.0
-        calls: list[Callable[[], Any]] = [lambda: torch.add(plain, ours), lambda: torch.cat([plain, ours])]
+        calls: list[Callable[[], Any]] = [
+            lambda: torch.add(plain, ours),
+            lambda: torch.cat([plain, ours]),
+        ]
         calls.append(lambda: torch.add(plain, other=ours))
         for call in calls:
-            with pytest.raises(RuntimeError, match=r"runtime\.dropin: the capture met a tensor in a place"):
+            with pytest.raises(
+                RuntimeError, match=r"runtime\.dropin: the capture met a tensor in a place"
+            ):
                 call()

@@ -76,7 +76,9 @@ class Logging(torch.Tensor):
 
     @staticmethod
     def __new__(cls: Any, elem: torch.Tensor) -> Any:
-        made = torch.Tensor._make_wrapper_subclass(cls, elem.size(), dtype=elem.dtype, requires_grad=elem.requires_grad)
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, elem.size(), dtype=elem.dtype, requires_grad=elem.requires_grad
+        )
         made.elem = elem.detach()
         return made
 
@@ -86,7 +88,9 @@ class Logging(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         CALLED.append(str(func))
-        args, kwargs = torch.utils._pytree.tree_map_only(cls, lambda t: t.elem, (args, kwargs or {}))
+        args, kwargs = torch.utils._pytree.tree_map_only(
+            cls, lambda t: t.elem, (args, kwargs or {})
+        )
         return torch.utils._pytree.tree_map_only(torch.Tensor, cls, func(*args, **kwargs))
 
 
@@ -105,14 +109,43 @@ def an_existing_tensor_as_an_instance_of_a_class() -> Any:
     z = y.doubled() + 1
     z.sum().backward()
     back = y.as_subclass(torch.Tensor)
-    return y, z, isinstance(y, Length), y.unit, x.grad, type(y.grad_fn).__name__, type(z.grad_fn).__name__, back
+    return (
+        y,
+        z,
+        isinstance(y, Length),
+        y.unit,
+        x.grad,
+        type(y.grad_fn).__name__,
+        type(z.grad_fn).__name__,
+        back,
+    )
 
 
 @case
 def what_is_computed_from_an_instance_is_one() -> Any:
     x = torch.arange(6.0).reshape(2, 3).as_subclass(Length)
-    parts = [x.T, x[0], x.data, x.detach(), x.clone(), x.new_zeros(2), x.split(1), x.max(0), torch.stack([x, x]), torch.zeros_like(x)]
-    return parts, x.shape, x.tolist(), x.sum().item(), [type(row).__name__ for row in x], 2 * x, torch.ones(2, 3) + x, x == x
+    parts = [
+        x.T,
+        x[0],
+        x.data,
+        x.detach(),
+        x.clone(),
+        x.new_zeros(2),
+        x.split(1),
+        x.max(0),
+        torch.stack([x, x]),
+        torch.zeros_like(x),
+    ]
+    return (
+        parts,
+        x.shape,
+        x.tolist(),
+        x.sum().item(),
+        [type(row).__name__ for row in x],
+        2 * x,
+        torch.ones(2, 3) + x,
+        x == x,
+    )
 
 
 @case
@@ -140,7 +173,13 @@ def attributes_and_own_constructors() -> Any:
 
 @case
 def the_default_constructor() -> Any:
-    made = [Length(), Length([1.0, 2.0]), Length([[1, 2]]), Length(torch.ones(2)), torch.Tensor.__new__(Length, torch.ones(1))]
+    made = [
+        Length(),
+        Length([1.0, 2.0]),
+        Length([[1, 2]]),
+        Length(torch.ones(2)),
+        torch.Tensor.__new__(Length, torch.ones(1)),
+    ]
     return Length(2, 3).shape, made
 
 
@@ -206,7 +245,13 @@ def a_wrapper_sees_the_calls_below_the_tape() -> Any:
     seen = [name for name in CALLED if "detach" not in name]  # torch saves results detached
     y.sum().backward()
     grads: list[Any] = [x.grad, w.grad]
-    return type(y).__name__, seen, type(y.grad_fn).__name__, [(type(g).__name__, g.elem) for g in grads], len(CALLED) > len(seen)
+    return (
+        type(y).__name__,
+        seen,
+        type(y.grad_fn).__name__,
+        [(type(g).__name__, g.elem) for g in grads],
+        len(CALLED) > len(seen),
+    )
 
 
 class Watching(torch.Tensor):
@@ -217,10 +262,20 @@ class Watching(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = [torch.ones(1), torch.Tensor([2.0]), torch.zeros(1, requires_grad=True), torch.ones(1).requires_grad_()]
+        made = [
+            torch.ones(1),
+            torch.Tensor([2.0]),
+            torch.zeros(1, requires_grad=True),
+            torch.ones(1).requires_grad_(),
+        ]
         made[1].requires_grad = True
-        made += [torch.Tensor._make_subclass(Length, torch.ones(1), True), torch.Tensor._make_subclass(Length, torch.ones(1))]
-        CALLED.append(f"{func}: {[type(t).__name__ for t in made]} {[t.requires_grad for t in made]} {[t.tolist() for t in made]}")
+        made += [
+            torch.Tensor._make_subclass(Length, torch.ones(1), True),
+            torch.Tensor._make_subclass(Length, torch.ones(1)),
+        ]
+        CALLED.append(
+            f"{func}: {[type(t).__name__ for t in made]} {[t.requires_grad for t in made]} {[t.tolist() for t in made]}"
+        )
         return super().__torch_dispatch__(func, types, args, kwargs or {})
 
 
@@ -238,7 +293,9 @@ def a_class_that_sees_calls_in_memory_of_its_own() -> Any:
 def a_wrapper_requires_grad_only_if_it_is_told() -> Any:
     class Wrapper(torch.Tensor):
         @classmethod
-        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             raise NotImplementedError
 
     make = torch.Tensor._make_wrapper_subclass
@@ -260,7 +317,10 @@ def parts_that_require_grad_have_no_history_inside_the_class() -> Any:
 @case
 def an_instance_over_the_memory_of_another_tensor() -> Any:
     data = torch.zeros(2)
-    x, y = torch.Tensor._make_subclass(Length, data), torch.Tensor._make_subclass(Length, data, True)
+    x, y = (
+        torch.Tensor._make_subclass(Length, data),
+        torch.Tensor._make_subclass(Length, data, True),
+    )
     data.add_(1)
     (y * 2).sum().backward()
     return x, y.detach(), x.requires_grad, y.requires_grad, y.grad
@@ -269,18 +329,45 @@ def an_instance_over_the_memory_of_another_tensor() -> Any:
 @case
 def parameters_of_everything_that_they_are_made_of() -> Any:
     x = torch.ones(2, requires_grad=True)
-    made: list[Any] = [nn.Parameter(), nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1), False), nn.Parameter(x)]
-    made += [nn.Parameter(x * 2), nn.Parameter(nn.Parameter(x)), nn.Parameter(torch.ones(1, dtype=torch.long), requires_grad=False)]
-    made += [Scaled(None), Scaled(x), Scaled(x, False), Scaled(nn.Parameter(x)), nn.Parameter(Scaled(x))]
+    made: list[Any] = [
+        nn.Parameter(),
+        nn.Parameter(torch.ones(1)),
+        nn.Parameter(torch.ones(1), False),
+        nn.Parameter(x),
+    ]
+    made += [
+        nn.Parameter(x * 2),
+        nn.Parameter(nn.Parameter(x)),
+        nn.Parameter(torch.ones(1, dtype=torch.long), requires_grad=False),
+    ]
+    made += [
+        Scaled(None),
+        Scaled(x),
+        Scaled(x, False),
+        Scaled(nn.Parameter(x)),
+        nn.Parameter(Scaled(x)),
+    ]
     made.append(nn.Parameter(x.as_subclass(Length)))
     made[1].sum().backward()
-    return made, made[1].grad, [type(p).__name__ for p in made], [isinstance(p, nn.Parameter) for p in made]
+    return (
+        made,
+        made[1].grad,
+        [type(p).__name__ for p in made],
+        [isinstance(p, nn.Parameter) for p in made],
+    )
 
 
 @case
 def constructing_with_keywords_or_several_arguments() -> Any:
     x = torch.ones(2)
-    made = [torch.Tensor(x), torch.Tensor([1.0], device="cpu"), torch.Tensor(2, 0), Length(x), Length(2, 0), Length([1.0], device="cpu")]
+    made = [
+        torch.Tensor(x),
+        torch.Tensor([1.0], device="cpu"),
+        torch.Tensor(2, 0),
+        Length(x),
+        Length(2, 0),
+        Length([1.0], device="cpu"),
+    ]
     return made, made[0].data_ptr() == x.data_ptr(), made[3].data_ptr() == x.data_ptr()
 
 
@@ -314,7 +401,12 @@ def a_wrapper_as_a_parameter_of_a_module() -> Any:
         layer.weight = nn.Parameter(Logging(torch.tensor([[1.0, 2.0]])))
     out = layer(torch.ones(3, 2)).sum()
     out.backward()
-    return isinstance(layer.weight, nn.Parameter), isinstance(layer.weight, Logging), len(list(layer.parameters())), layer.weight.grad.elem
+    return (
+        isinstance(layer.weight, nn.Parameter),
+        isinstance(layer.weight, Logging),
+        len(list(layer.parameters())),
+        layer.weight.grad.elem,
+    )
 
 
 @case
@@ -325,8 +417,27 @@ def a_subclass_of_parameter() -> Any:
     layer(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     w: Any = layer.weight
-    kinds = [type(p).__name__ for p in (w, w * 2, w.data, w.detach(), copy.deepcopy(layer).weight, layer.state_dict()["weight"])]
-    return w.hello(), w, w.grad, kinds, isinstance(w, nn.Parameter), isinstance(w, Scaled), repr(w), copy.deepcopy(w).hello()
+    kinds = [
+        type(p).__name__
+        for p in (
+            w,
+            w * 2,
+            w.data,
+            w.detach(),
+            copy.deepcopy(layer).weight,
+            layer.state_dict()["weight"],
+        )
+    ]
+    return (
+        w.hello(),
+        w,
+        w.grad,
+        kinds,
+        isinstance(w, nn.Parameter),
+        isinstance(w, Scaled),
+        repr(w),
+        copy.deepcopy(w).hello(),
+    )
 
 
 @case
@@ -375,7 +486,12 @@ def a_buffer() -> Any:
     module = nn.Module()
     module.b = nn.Buffer(torch.ones(2), persistent=False)
     module.c = nn.Buffer(torch.ones(1))
-    return list(module.state_dict()), [n for n, _ in module.named_buffers()], isinstance(module.b, nn.Buffer), repr(module.b)
+    return (
+        list(module.state_dict()),
+        [n for n, _ in module.named_buffers()],
+        isinstance(module.b, nn.Buffer),
+        repr(module.b),
+    )
 
 
 @case
@@ -383,7 +499,12 @@ def whether_a_tensor_without_a_shape_requires_grad() -> Any:
     p, b = nn.UninitializedParameter(), nn.UninitializedBuffer()
     before = p.requires_grad, b.requires_grad
     p.requires_grad, b.requires_grad = False, True
-    return before, p.requires_grad, b.requires_grad, nn.Parameter.requires_grad is torch.Tensor.requires_grad
+    return (
+        before,
+        p.requires_grad,
+        b.requires_grad,
+        nn.Parameter.requires_grad is torch.Tensor.requires_grad,
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -397,7 +518,12 @@ def test_an_instance_from_before_takes_part_once_it_requires_grad() -> None:
     with dropin.installed():
         x.requires_grad_()
         (x * x).sum().backward()
-        assert isinstance(x, Length) and isinstance(x, runtime.Tensor) and x.grad is not None and x.grad.tolist() == [2.0, 2.0]
+        assert (
+            isinstance(x, Length)
+            and isinstance(x, runtime.Tensor)
+            and x.grad is not None
+            and x.grad.tolist() == [2.0, 2.0]
+        )
 
 
 def test_without_the_drop_in_a_tensor_of_the_session_is_seen_as_an_instance_too() -> None:
@@ -419,27 +545,47 @@ def test_a_plain_tensor_from_before_stays_plain_until_it_requires_grad() -> None
     with dropin.installed():
         x.requires_grad_(False)
         assert not in_session(x) and not x.requires_grad
-        assert isinstance(nn.Parameter(x), runtime.Tensor) and isinstance(nn.Parameter(z), runtime.Tensor) and not in_session(z)
+        assert (
+            isinstance(nn.Parameter(x), runtime.Tensor)
+            and isinstance(nn.Parameter(z), runtime.Tensor)
+            and not in_session(z)
+        )
         assert y.requires_grad_(False) is y and not y.requires_grad
         assert x.requires_grad_() is x and x.requires_grad and in_session(x)
         plain = runtime.unwrap(torch.ones(2))
         assert in_session(torch.Tensor(plain)) and in_session(Scaled(plain))
 
 
-def test_in_a_transformed_function_a_parameter_is_a_leaf_of_the_session_and_what_is_made_is_a_value() -> None:
+def test_in_a_transformed_function_a_parameter_is_a_leaf_of_the_session_and_what_is_made_is_a_value() -> (
+    None
+):
     made: list[Any] = []
 
     def f(x: Any) -> Any:
-        made.extend([nn.Parameter(torch.ones(2)), Scaled(torch.ones(2)), torch.Tensor([1.0, 2.0]), torch.zeros(2)])
+        made.extend(
+            [
+                nn.Parameter(torch.ones(2)),
+                Scaled(torch.ones(2)),
+                torch.Tensor([1.0, 2.0]),
+                torch.zeros(2),
+            ]
+        )
         return (x * made[0] * made[1] + made[2]).sum()
 
     with dropin.installed():
         assert torch.func.grad(f)(torch.ones(2)).tolist() == [1.0, 1.0]
-        assert all(isinstance(p, runtime.Tensor) and p.is_leaf and p.requires_grad for p in made[:2])
+        assert all(
+            isinstance(p, runtime.Tensor) and p.is_leaf and p.requires_grad for p in made[:2]
+        )
         assert not any(isinstance(t, runtime.Tensor) for t in made[2:])
-        assert torch.func.grad(lambda x: torch.Tensor([1.0, 2.0]).mul_(x).sum())(torch.ones(2)).tolist() == [1.0, 2.0]
+        assert torch.func.grad(lambda x: torch.Tensor([1.0, 2.0]).mul_(x).sum())(
+            torch.ones(2)
+        ).tolist() == [1.0, 2.0]
 
 
 def test_a_tensor_without_a_shape_refuses_methods() -> None:
-    with dropin.installed(), pytest.raises(ValueError, match="Attempted to use an uninitialized parameter"):
+    with (
+        dropin.installed(),
+        pytest.raises(ValueError, match="Attempted to use an uninitialized parameter"),
+    ):
         nn.UninitializedParameter().requires_grad_()

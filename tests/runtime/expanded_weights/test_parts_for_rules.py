@@ -40,7 +40,9 @@ def test_the_last_arguments_are_those_by_name(names: tuple[str, ...], expected: 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_layer_runs_on_the_plain_tensors(wrapped: bool) -> None:
     x, weight = torch.ones(4, 3), expanded(4)
-    out = forward_helper(F.linear, (runtime.wrap(x, requires_grad=True) if wrapped else x, weight), {"bias": None})
+    out = forward_helper(
+        F.linear, (runtime.wrap(x, requires_grad=True) if wrapped else x, weight), {"bias": None}
+    )
     assert type(out) is Tensor and not out.requires_grad
     assert torch.equal(out, torch.tensor([3.0, 12.0]).expand(4, 2))
 
@@ -48,10 +50,19 @@ def test_a_layer_runs_on_the_plain_tensors(wrapped: bool) -> None:
 @pytest.mark.parametrize(
     ("x", "says"),
     [
-        (lambda: torch.ones(0, 3), r"0 is not a valid batch size .* an input of shape \[0, 3\] in linear"),
-        (lambda: torch.tensor(1.0), "requires a batch dimension but got an input of size 0 dimensions in linear"),
+        (
+            lambda: torch.ones(0, 3),
+            r"0 is not a valid batch size .* an input of shape \[0, 3\] in linear",
+        ),
+        (
+            lambda: torch.tensor(1.0),
+            "requires a batch dimension but got an input of size 0 dimensions in linear",
+        ),
         (lambda: [1.0], "requires a Tensor as the first input .* got <class 'list'> in linear"),
-        (lambda: expanded(0), "do not support inputs that are also ExpandedWeights. Input of linear must be a Tensor"),
+        (
+            lambda: expanded(0),
+            "do not support inputs that are also ExpandedWeights. Input of linear must be a Tensor",
+        ),
         (lambda: torch.ones(5, 3), "5"),
     ],
 )
@@ -61,7 +72,9 @@ def test_an_input_without_the_batch_is_refused(x: Callable[[], Any], says: str) 
 
 
 @pytest.mark.parametrize(("reduction", "factor"), [("sum", 1), ("mean", 4)])
-def test_gradients_belong_to_the_loss_of_each_sample_and_add_up(reduction: str, factor: int) -> None:
+def test_gradients_belong_to_the_loss_of_each_sample_and_add_up(
+    reduction: str, factor: int
+) -> None:
     weight = expanded(4, reduction)
     seen: list[Tensor] = []
 
@@ -80,7 +93,9 @@ def test_a_tensor_that_is_no_weight_gets_no_gradient() -> None:
     set_grad_sample_if_exists(torch.ones(2), lambda plain: pytest.fail("the rule ran"))
 
 
-@pytest.mark.parametrize(("kept", "shape"), [(0, (2,)), (1, (2, 5)), (2, (2, 4, 5)), (3, (2, 3, 4, 5))])
+@pytest.mark.parametrize(
+    ("kept", "shape"), [(0, (2,)), (1, (2, 5)), (2, (2, 4, 5)), (3, (2, 3, 4, 5))]
+)
 def test_sums_keep_the_batch_and_the_last_dimensions(kept: int, shape: tuple[int, ...]) -> None:
     x = torch.arange(120.0).reshape(2, 3, 4, 5)
     found = sum_over_all_but_batch_and_last_n(x, kept)

@@ -17,16 +17,25 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear_without_bias": (lambda: nn.Linear(4, 3, bias=False), (5, 4)),
     "linear_over_positions": (lambda: nn.Linear(4, 3), (5, 2, 6, 4)),
     "conv1d": (lambda: nn.Conv1d(3, 4, 2), (5, 3, 7)),
-    "conv2d_strided_dilated_grouped": (lambda: nn.Conv2d(4, 6, 3, stride=2, padding=1, dilation=2, groups=2), (5, 4, 9, 8)),
+    "conv2d_strided_dilated_grouped": (
+        lambda: nn.Conv2d(4, 6, 3, stride=2, padding=1, dilation=2, groups=2),
+        (5, 4, 9, 8),
+    ),
     "conv2d_same": (lambda: nn.Conv2d(3, 4, (2, 3), padding="same"), (5, 3, 6, 5)),
     "conv2d_valid": (lambda: nn.Conv2d(3, 4, 3, padding="valid", bias=False), (5, 3, 6, 5)),
-    "conv2d_circular": (lambda: nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), (5, 3, 6, 5)),
+    "conv2d_circular": (
+        lambda: nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"),
+        (5, 3, 6, 5),
+    ),
     "conv3d": (lambda: nn.Conv3d(2, 3, 2, padding=1), (5, 2, 4, 3, 4)),
     "layer_norm": (lambda: nn.LayerNorm([3, 4]), (5, 2, 3, 4)),
     "group_norm": (lambda: nn.GroupNorm(2, 6), (5, 6, 3)),
     "group_norm_without_space": (lambda: nn.GroupNorm(2, 6), (5, 6)),
     "instance_norm": (lambda: nn.InstanceNorm2d(3, affine=True), (5, 3, 4, 4)),
-    "instance_norm_on_running_statistics": (lambda: nn.InstanceNorm1d(3, affine=True, track_running_stats=True).eval(), (5, 3, 4)),
+    "instance_norm_on_running_statistics": (
+        lambda: nn.InstanceNorm1d(3, affine=True, track_running_stats=True).eval(),
+        (5, 3, 4),
+    ),
 }
 
 
@@ -43,7 +52,9 @@ def samples(module: nn.Module) -> list[torch.Tensor]:
     return [p.grad_sample for p in found]
 
 
-def per_sample(module: nn.Module, x: torch.Tensor, reduction: str = "sum", **options: Any) -> list[torch.Tensor]:
+def per_sample(
+    module: nn.Module, x: torch.Tensor, reduction: str = "sum", **options: Any
+) -> list[torch.Tensor]:
     out = call_for_per_sample_grads(module, loss_reduction=reduction, **options)(x)
     losses = (out**2).flatten(1).sum(1)
     (losses.sum() if reduction == "sum" else losses.mean()).backward()
@@ -62,7 +73,9 @@ def test_a_layer_gives_the_gradients_of_the_samples_own_losses(kind: str, reduct
     torch.testing.assert_close(per_sample(module, x, reduction), by_loop(module, x))
 
 
-@pytest.mark.parametrize("kind", [kind for kind, (_, shape) in LAYERS.items() if "group" not in kind and len(shape) == 4])
+@pytest.mark.parametrize(
+    "kind", [kind for kind, (_, shape) in LAYERS.items() if "group" not in kind and len(shape) == 4]
+)
 def test_a_cotangent_may_lie_in_memory_with_the_channels_last(kind: str) -> None:
     make, shape = LAYERS[kind]
     module = make().double()
@@ -71,7 +84,10 @@ def test_a_cotangent_may_lie_in_memory_with_the_channels_last(kind: str) -> None
     arrived: list[torch.Tensor] = []
     out.register_hook(arrived.append)
     (out.permute(0, 2, 3, 1).contiguous() ** 2).sum().backward()
-    assert arrived[0].is_contiguous(memory_format=torch.channels_last) and not arrived[0].is_contiguous()
+    assert (
+        arrived[0].is_contiguous(memory_format=torch.channels_last)
+        and not arrived[0].is_contiguous()
+    )
     torch.testing.assert_close(samples(module), by_loop(module, x))
 
 
@@ -142,7 +158,10 @@ def test_a_module_may_use_its_parameters_by_any_function() -> None:
 
 def test_an_expanded_weight_alone_is_taken_by_layers_only() -> None:
     w = ExpandedWeight(torch.randn(4, requires_grad=True), 3, "sum")
-    with pytest.raises(RuntimeError, match=r"Expanded Weights encountered but cannot handle function mul.*implements_per_sample_grads"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"Expanded Weights encountered but cannot handle function mul.*implements_per_sample_grads",
+    ):
         torch.mul(torch.randn(3, 4), w)
 
 
@@ -163,7 +182,10 @@ def test_a_rule_of_the_user_comes_first() -> None:
 
 def test_samples_that_mix_are_refused_by_op_and_module() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
-    with pytest.raises(RuntimeError, match=r"native_batch_norm.* mixes samples in 1 \(BatchNorm1d\).*group norm, or eval"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"native_batch_norm.* mixes samples in 1 \(BatchNorm1d\).*group norm, or eval",
+    ):
         per_sample(module, torch.randn(5, 4))
 
 
@@ -180,7 +202,9 @@ def test_samples_that_are_treated_by_their_position_are_refused() -> None:
         def forward(self, x: torch.Tensor) -> Any:
             return torch.cat([x[:2] * self.scale, self.linear(x[2:])])
 
-    with pytest.raises(RuntimeError, match=r"slice.* mixes samples in a Halves: it picks samples by their position"):
+    with pytest.raises(
+        RuntimeError, match=r"slice.* mixes samples in a Halves: it picks samples by their position"
+    ):
         per_sample(Halves(), torch.randn(4, 4))
 
 
@@ -192,7 +216,12 @@ def test_samples_may_be_put_into_another_order() -> None:
     module = Shuffled().double()
     x = torch.randn(4, 4, dtype=torch.double)
     (call_for_per_sample_grads(module)(x) ** 2).sum().backward()
-    each = [torch.autograd.grad((Scaled.forward(module, row[None]) ** 2).sum(), list(module.parameters())) for row in x]
+    each = [
+        torch.autograd.grad(
+            (Scaled.forward(module, row[None]) ** 2).sum(), list(module.parameters())
+        )
+        for row in x
+    ]
     torch.testing.assert_close(samples(module), [torch.stack(g) for g in zip(*each, strict=True)])
 
 
@@ -225,14 +254,19 @@ def test_weights_may_be_tensors_of_the_runtime() -> None:
 
 def test_an_ordinary_parameter_beside_an_expanded_one_is_an_error() -> None:
     w, b = torch.randn(3, 4, requires_grad=True), torch.randn(3, requires_grad=True)
-    with pytest.raises(RuntimeError, match="does not support a mixture of ExpandedWeight parameters and normal Parameters"):
+    with pytest.raises(
+        RuntimeError,
+        match="does not support a mixture of ExpandedWeight parameters and normal Parameters",
+    ):
         F.linear(torch.randn(5, 4), ExpandedWeight(w, 5, "sum"), b)
 
 
 def test_a_second_call_without_clearing_is_an_error_that_names_the_parameter() -> None:
     module = nn.Linear(4, 3)
     per_sample(module, torch.randn(5, 4))
-    with pytest.raises(RuntimeError, match="grad_sample of weight would be incorrect for multiple calls"):
+    with pytest.raises(
+        RuntimeError, match="grad_sample of weight would be incorrect for multiple calls"
+    ):
         call_for_per_sample_grads(module)
 
 

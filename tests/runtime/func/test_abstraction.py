@@ -12,7 +12,13 @@ import pytest
 import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import CallMethodKey, ConvertIntKey, DivideByKey, InnerTensorKey, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import (
+    CallMethodKey,
+    ConvertIntKey,
+    DivideByKey,
+    InnerTensorKey,
+    ShapeEnv,
+)
 from torch.utils import _pytree as pytree
 
 from runtime.aot import make_fx
@@ -31,7 +37,9 @@ def test_every_size_of_an_input_is_a_symbol_of_its_own() -> None:
     fake = Abstraction().abstract(torch.ones(3, 3, 1, 0, requires_grad=True))
     first, second, one, none = (_expression(size) for size in fake.shape)
     assert first != second and fake.requires_grad and (one, none) == (1, 0)
-    assert 3 not in [_expression(size) for size in Abstraction().abstract(torch.eye(3).to_sparse()).shape]
+    assert 3 not in [
+        _expression(size) for size in Abstraction().abstract(torch.eye(3).to_sparse()).shape
+    ]
 
 
 def _expression(size: Any) -> Any:
@@ -39,10 +47,14 @@ def _expression(size: Any) -> Any:
     return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
-def test_a_fixed_input_has_plain_sizes_also_if_it_was_met_before_and_is_not_among_the_inputs() -> None:
+def test_a_fixed_input_has_plain_sizes_also_if_it_was_met_before_and_is_not_among_the_inputs() -> (
+    None
+):
     abstraction, x = Abstraction(), torch.ones(3, requires_grad=True)
     met, fixed = abstraction.abstract(x), abstraction.abstract(x, fixed=True)
-    assert _expression(fixed.shape[0]) == 3 and fixed.requires_grad and _expression(met.shape[0]) != 3
+    assert (
+        _expression(fixed.shape[0]) == 3 and fixed.requires_grad and _expression(met.shape[0]) != 3
+    )
     assert [t is met for t in abstraction.inputs] == [True]
     static = Abstraction(dynamic=False)
     assert _expression(static.abstract(x).shape[0]) == 3 and not static.inputs
@@ -59,20 +71,27 @@ def test_a_view_is_abstracted_without_its_base_and_no_mode_of_the_caller_sees_it
 def test_an_abstraction_is_freed_with_the_conditions_that_it_found() -> None:
     abstraction = Abstraction()
     fake = abstraction.abstract(torch.ones(4, 3))
-    assert bool(fake.shape[0] * 2 > fake.shape[1]) and bool((fake.shape[0] // 2) * fake.shape[1] == 6)
+    assert bool(fake.shape[0] * 2 > fake.shape[1]) and bool(
+        (fake.shape[0] // 2) * fake.shape[1] == 6
+    )
     environment = weakref.ref(abstraction.shape_env)
     del abstraction, fake
     gc.collect()
     assert environment() is None
 
 
-CONDITIONS: dict[str, tuple[Callable[[Any], Any], list[tuple[int, ...]], list[tuple[int, ...]]]] = {  # with shapes that pass, and others
+# with shapes that pass, and others
+CONDITIONS: dict[str, tuple[Callable[[Any], Any], list[tuple[int, ...]], list[tuple[int, ...]]]] = {
     "none but that it is no 0 or 1": (lambda x: None, [(4, 3), (9, 9)], [(1, 3), (4, 0)]),
     "equal sizes": (lambda x: bool(x.shape[0] == x.shape[1]), [(4, 3), (7, 2)], [(5, 5)]),
     "a size as a number": (lambda x: int(x.shape[0]), [(4, 3), (4, 8)], [(5, 3)]),
     "a quotient": (lambda x: bool(12 // x.shape[0] == 3), [(4, 9)], [(5, 3), (0, 3)]),
     "a stride": (lambda x: bool(x.stride(0) == 3), [(4, 3)], [(4, 5)]),
-    "two conditions": (lambda x: (bool(x.shape[0] > 3), bool(x.shape[1] < 5)), [(4, 3), (9, 4)], [(3, 3), (4, 5)]),
+    "two conditions": (
+        lambda x: (bool(x.shape[0] > 3), bool(x.shape[1] < 5)),
+        [(4, 3), (9, 4)],
+        [(3, 3), (4, 5)],
+    ),
 }
 
 
@@ -98,12 +117,21 @@ def test_a_number_that_is_an_input_is_a_symbol(value: float) -> None:
     abstraction, node = Abstraction(), _placeholder()
     abstraction.abstract(torch.ones(2, 2))
     number = abstraction.unknown(value, node)
-    assert type(number) is (torch.SymFloat if type(value) is float else torch.SymInt) and number.node.hint == value
-    assert abstraction.inputs[1:] == abstraction.numbers == [number] and not abstraction.pinned(number)
+    assert (
+        type(number) is (torch.SymFloat if type(value) is float else torch.SymInt)
+        and number.node.hint == value
+    )
+    assert abstraction.inputs[1:] == abstraction.numbers == [number] and not abstraction.pinned(
+        number
+    )
     assert abstraction.lower(number) is node
     assert bool(number > value - 1) and not bool(number > value + 1)
     x = torch.ones(2, 2)
-    assert abstraction.holds(x, value) and not abstraction.holds(x, value + 5) and not abstraction.holds(x, value - 5)
+    assert (
+        abstraction.holds(x, value)
+        and not abstraction.holds(x, value + 5)
+        and not abstraction.holds(x, value - 5)
+    )
     assert bool(number == value) and abstraction.pinned(number)
 
 
@@ -119,7 +147,11 @@ def test_constants_keep_their_sizes_and_are_of_the_mode_of_the_trace() -> None:
     abstraction, x = Abstraction(), torch.ones(3)
     fake = abstraction.abstract(x)
     made = abstraction.constant(torch.ones(5))
-    assert isinstance(made, FakeTensor) and type(made.shape[0]) is int and abstraction.constant(fake) is fake
+    assert (
+        isinstance(made, FakeTensor)
+        and type(made.shape[0]) is int
+        and abstraction.constant(fake) is fake
+    )
     other = FakeTensorMode().from_tensor(x)
     with pytest.raises(RuntimeError, match="a fake tensor of another mode"):
         abstraction.constant(other)
@@ -133,10 +165,16 @@ def test_fake_tensors_of_two_modes_have_no_trace_and_those_of_one_bring_it() -> 
     mode, x = FakeTensorMode(shape_env=ShapeEnv()), torch.ones(3)
     fake = mode.from_tensor(x)
     given = Abstraction.of([fake, 3, x])
-    assert isinstance(given, Given) and given.mode is mode and given.guards() == "" and given.holds(x)
+    assert (
+        isinstance(given, Given) and given.mode is mode and given.guards() == "" and given.holds(x)
+    )
     seen: Any = given.abstract(fake)
     assert seen is not fake and not seen.requires_grad and type(given.abstract(x)) is FakeTensor
-    assert type(given.abstract(torch.ones(4)).shape[0]) is int and not given.dynamic and type(seen.shape[0]) is torch.SymInt
+    assert (
+        type(given.abstract(torch.ones(4)).shape[0]) is int
+        and not given.dynamic
+        and type(seen.shape[0]) is torch.SymInt
+    )
     assert Abstraction.of([x]) is None and type(Abstraction.of([x], fake=True)) is Abstraction
     with pytest.raises(RuntimeError, match="of two modes"):
         Abstraction.of([fake, FakeTensorMode().from_tensor(x)])
@@ -148,7 +186,8 @@ def _changed(x: Tensor) -> Any:
     return x.new_ones(n), x.new_zeros(x.shape[0])
 
 
-READ: dict[str, tuple[Callable[..., Any], list[Any], list[Tensor]]] = {  # program, the calls that read, another input than ones of (4, 3)
+# program, the calls that read, another input than ones of (4, 3)
+READ: dict[str, tuple[Callable[..., Any], list[Any], list[Tensor]]] = {
     "sizes of two inputs": (lambda x: x.new_ones(x.shape[0] + x.shape[1]), [aten.sym_size.int] * 2, [torch.ones(2, 5)]),
     "a stride": (lambda x: x * x.stride(0), [aten.sym_stride.int], [torch.ones(9, 2).as_strided((4, 3), (4, 1))]),
     "an offset": (lambda x: x * x.storage_offset(), [aten.sym_storage_offset.default], [torch.ones(20)[3:].as_strided((4, 3), (4, 1), 5)]),
@@ -167,28 +206,55 @@ READ: dict[str, tuple[Callable[..., Any], list[Any], list[Tensor]]] = {  # progr
     ),
     "a number of a size that cancels": (lambda x: x.new_ones(x.shape[0] - x.shape[0] + 2), [], [torch.ones(2, 5)]),
 }  # fmt: skip
-READS = (aten.sym_size.int, aten.sym_stride.int, aten.sym_storage_offset.default, aten.sym_numel.default)
+READS = (
+    aten.sym_size.int,
+    aten.sym_stride.int,
+    aten.sym_storage_offset.default,
+    aten.sym_numel.default,
+)
 
 
 @pytest.mark.parametrize("name", READ)
 def test_a_graph_reads_the_numbers_of_its_inputs_when_it_runs(name: str) -> None:
     program, reads, others = READ[name]
-    example = torch.ones(4, 3) if "stride" not in name and "offset" not in name else torch.ones(40)[2:].as_strided((4, 3), (5, 1), 3)
-    traced = make_fx(program, tracing_mode="symbolic")(example.clone() if name.startswith("a size before") else example)
+    example = (
+        torch.ones(4, 3)
+        if "stride" not in name and "offset" not in name
+        else torch.ones(40)[2:].as_strided((4, 3), (5, 1), 3)
+    )
+    traced = make_fx(program, tracing_mode="symbolic")(
+        example.clone() if name.startswith("a size before") else example
+    )
     assert [target for target in targets(traced) if target in READS] == reads
     for x in (example, *others):
-        torch.testing.assert_close(traced(x.clone() if "before" in name else x), program(x.clone() if "before" in name else x))
+        torch.testing.assert_close(
+            traced(x.clone() if "before" in name else x),
+            program(x.clone() if "before" in name else x),
+        )
 
 
-PATHS: dict[str, tuple[Any, tuple[Any, ...], int]] = {  # a value, the path to a number in it, the number
+# a value, the path to a number in it, the number
+PATHS: dict[str, tuple[Any, tuple[Any, ...], int]] = {
     "itself": (3, (), 3),
     "a size": (torch.ones(2, 5), (CallMethodKey("size"), pytree.SequenceKey(1)), 5),
-    "a stride of one of several": ((0, torch.ones(2, 5)), (pytree.SequenceKey(1), CallMethodKey("stride"), pytree.SequenceKey(0)), 5),
+    "a stride of one of several": (
+        (0, torch.ones(2, 5)),
+        (pytree.SequenceKey(1), CallMethodKey("stride"), pytree.SequenceKey(0)),
+        5,
+    ),
     "the offset": (torch.ones(9)[4:], (CallMethodKey("storage_offset"),), 4),
     "a truth as a number": (True, (ConvertIntKey(),), 1),
     "an untruth as a number": (False, (ConvertIntKey(),), 0),
-    "a part of a size": (torch.ones(8), (CallMethodKey("size"), pytree.SequenceKey(0), DivideByKey(4)), 2),
-    "a size of an element": ([torch.ones(3)], (pytree.SequenceKey(0), CallMethodKey("size"), pytree.SequenceKey(0)), 3),
+    "a part of a size": (
+        torch.ones(8),
+        (CallMethodKey("size"), pytree.SequenceKey(0), DivideByKey(4)),
+        2,
+    ),
+    "a size of an element": (
+        [torch.ones(3)],
+        (pytree.SequenceKey(0), CallMethodKey("size"), pytree.SequenceKey(0)),
+        3,
+    ),
 }
 
 
@@ -217,12 +283,18 @@ def test_of_a_number_that_is_constant_the_graph_has_the_number() -> None:
     abstraction = Abstraction()
     size: Any = abstraction.abstract(torch.ones(3)).shape[0]
     for number, plain in ((size - size, 0), (size == size, True), (size != size, False)):
-        lowered = abstraction.lower(number) if isinstance(number, (torch.SymInt, torch.SymBool)) else number
+        lowered = (
+            abstraction.lower(number)
+            if isinstance(number, (torch.SymInt, torch.SymBool))
+            else number
+        )
         assert lowered == plain and type(lowered) is type(plain)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int32])
-def test_in_a_batch_a_trace_of_any_size_sees_an_element_of_its_dtype_and_device(dtype: torch.dtype) -> None:
+def test_in_a_batch_a_trace_of_any_size_sees_an_element_of_its_dtype_and_device(
+    dtype: torch.dtype,
+) -> None:
     seen: list[Any] = []
 
     def f(x: Tensor) -> Tensor:

@@ -29,7 +29,8 @@ def loop(f: Callable[..., Any], *args: Any) -> Any:
 
 def test_equal_compares_a_batch_with_what_its_elements_share() -> None:
     shared = torch.tensor([1.0, 2.0])
-    same, other = shared.expand(3, 2).clone(), torch.tensor([[1.0, 3.0], [1.0, 4.0], [1.0, 5.0]])  # one place equal in all
+    # one place equal in all
+    same, other = shared.expand(3, 2).clone(), torch.tensor([[1.0, 3.0], [1.0, 4.0], [1.0, 5.0]])
     seen: list[bool] = []
 
     def ask(x: Any) -> Any:
@@ -45,14 +46,21 @@ def test_equal_compares_a_batch_with_what_its_elements_share() -> None:
     vmap(ask)(same[:1])
     assert seen[5:] == [True, True, True, False, False]
     partly = torch.stack([shared, shared + 1])
-    for f in (lambda x: x if torch.equal(x, shared) else -x, lambda x: x if torch.equal(shared, x) else -x):
+    for f in (
+        lambda x: x if torch.equal(x, shared) else -x,
+        lambda x: x if torch.equal(shared, x) else -x,
+    ):
         with pytest.raises(BatchingError, match="answers differently"):
             vmap(f)(partly)
 
 
-@pytest.mark.parametrize("f", [lambda x: torch.allclose(x, x), lambda x: torch.allclose(X[0], x), lambda x: x.nonzero()])
+@pytest.mark.parametrize(
+    "f", [lambda x: torch.allclose(x, x), lambda x: torch.allclose(X[0], x), lambda x: x.nonzero()]
+)
 def test_answers_that_differ_in_kind_are_refused_by_name(f: Any) -> None:
-    with pytest.raises(BatchingError, match=r"aten\.(allclose|nonzero)\.default at .*test_batch\.py"):
+    with pytest.raises(
+        BatchingError, match=r"aten\.(allclose|nonzero)\.default at .*test_batch\.py"
+    ):
         vmap(f)(X)
 
 
@@ -65,7 +73,10 @@ def test_answers_that_differ_in_kind_are_refused_by_name(f: Any) -> None:
     ],
 )
 def test_out_is_refused(f: Any) -> None:
-    with pytest.raises(BatchingError, match=r"aten\.\w+\.\w+ with out= is not supported under vmap; use the form that returns its result"):
+    with pytest.raises(
+        BatchingError,
+        match=r"aten\.\w+\.\w+ with out= is not supported under vmap; use the form that returns its result",
+    ):
         vmap(f)(X)
 
 
@@ -93,7 +104,9 @@ IN_PLACE: dict[str, Callable[[Any, Any], Any]] = {
     "a shared operand": lambda x, y: x.sub_(torch.tensor([1.0, 2.0, 3.0])),
     "a shared number": lambda x, y: x.pow_(torch.tensor(2.0)),
     "chained": lambda x, y: x.neg_().cumsum_(0).clamp_(min=y),
-    "by a rule that is not in place": lambda x, y: x.cumprod_(0).index_add_(0, torch.tensor([0]), y[:1]),
+    "by a rule that is not in place": lambda x, y: x.cumprod_(0).index_add_(
+        0, torch.tensor([0]), y[:1]
+    ),
     "by its own index": lambda x, y: x.index_add_(0, y[:1].long().abs() % 3, y[:1]),
     "scatter": lambda x, y: x.scatter_(0, torch.tensor([1]), y),
     "a part": lambda x, y: x[1:].copy_(y[:-1]),
@@ -127,24 +140,39 @@ def test_a_write_in_place_is_that_of_each_element(name: str) -> None:
 def test_an_op_that_writes_returns_what_it_wrote_to() -> None:
     def f(x: Any, y: Any) -> Any:
         x = x.clone()
-        assert x.add_(y) is x and x.cumsum_(0) is x and x.gt_(y) is x and x.index_add_(0, torch.tensor([0]), y[:1]) is x
+        assert (
+            x.add_(y) is x
+            and x.cumsum_(0) is x
+            and x.gt_(y) is x
+            and x.index_add_(0, torch.tensor([0]), y[:1]) is x
+        )
         return x
 
     for n in (2, 0):
         assert vmap(f)(X[:n], X[:n]).shape == (n, 3)
 
 
-@pytest.mark.parametrize("write", [lambda t, x: t.add_(x), lambda t, x: t[0].copy_(x[0]), lambda t, x: t.cumsum_(0).copy_(x)])
+@pytest.mark.parametrize(
+    "write",
+    [lambda t, x: t.add_(x), lambda t, x: t[0].copy_(x[0]), lambda t, x: t.cumsum_(0).copy_(x)],
+)
 def test_what_all_elements_share_takes_no_batch(write: Any) -> None:
     shared = torch.zeros(3)
-    with pytest.raises(BatchingError, match=r"vmap: inplace arithmetic aten\.\w+_\.\w+\(self, \*extra_args\) is not possible because"):
+    with pytest.raises(
+        BatchingError,
+        match=r"vmap: inplace arithmetic aten\.\w+_\.\w+\(self, \*extra_args\) is not possible because",
+    ):
         vmap(lambda x: write(shared, x))(X)
     assert not shared.any()
 
 
-@pytest.mark.parametrize("f", [lambda x: x.resize_(2), lambda x: x.resize_as_(X), lambda x: x.set_(X)])
+@pytest.mark.parametrize(
+    "f", [lambda x: x.resize_(2), lambda x: x.resize_as_(X), lambda x: x.set_(X)]
+)
 def test_an_element_is_not_resized(f: Any) -> None:
-    with pytest.raises(BatchingError, match=r"aten\.\w+_\.\w+ changes the number of elements that its argument has"):
+    with pytest.raises(
+        BatchingError, match=r"aten\.\w+_\.\w+ changes the number of elements that its argument has"
+    ):
         vmap(lambda x: f(x.clone()))(X)
 
 
@@ -152,18 +180,33 @@ def test_an_element_is_not_resized(f: Any) -> None:
 
 
 _NAMES = "runtime_test_batch_level"
-torch.library.define(f"{_NAMES}::both", "(Tensor x, Tensor[] others, *, Tensor? last=None) -> (Tensor, Tensor)")
-torch.library.define(f"{_NAMES}::draw", "(Tensor x, *, Generator? generator=None) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
-torch.library.define(f"{_NAMES}::noise", "(Tensor x) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
-torch.library.define(f"{_NAMES}::noise_", "(Tensor(a!) x) -> Tensor(a!)", tags=(torch.Tag.nondeterministic_seeded,))
+torch.library.define(
+    f"{_NAMES}::both", "(Tensor x, Tensor[] others, *, Tensor? last=None) -> (Tensor, Tensor)"
+)
+torch.library.define(
+    f"{_NAMES}::draw",
+    "(Tensor x, *, Generator? generator=None) -> Tensor",
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
+torch.library.define(
+    f"{_NAMES}::noise", "(Tensor x) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,)
+)
+torch.library.define(
+    f"{_NAMES}::noise_", "(Tensor(a!) x) -> Tensor(a!)", tags=(torch.Tag.nondeterministic_seeded,)
+)
 torch.library.define(f"{_NAMES}::twice", "(Tensor x) -> Tensor")
 torch.library.define(f"{_NAMES}::twice_", "(Tensor(a!) x) -> Tensor(a!)")
 torch.library.define(f"{_NAMES}::first", "(Tensor(a) x) -> Tensor(a)")
 torch.library.define(f"{_NAMES}::pieces", "(Tensor x) -> Tensor[]")
 torch.library.define(f"{_NAMES}::length", "(Tensor x) -> int")
-torch.library.define(f"{_NAMES}::chosen", "(Tensor x) -> Tensor", tags=(torch.Tag.dynamic_output_shape,))
+torch.library.define(
+    f"{_NAMES}::chosen", "(Tensor x) -> Tensor", tags=(torch.Tag.dynamic_output_shape,)
+)
 _KERNELS: dict[str, Callable[..., Any]] = {
-    "both": lambda x, others, last=None: (x + sum(others) + (0 if last is None else last), x.cumsum(0)),
+    "both": lambda x, others, last=None: (
+        x + sum(others) + (0 if last is None else last),
+        x.cumsum(0),
+    ),
     "draw": lambda x, generator=None: x + torch.rand(x.shape, generator=generator),
     "noise": lambda x: x + torch.rand_like(x),
     "noise_": lambda x: x.uniform_(),
@@ -193,7 +236,9 @@ def test_a_loop_takes_elements_of_lists_and_keywords_and_stacks_every_result() -
     for call in calls:
         found = vmap(call)(X, y)
         each = [call(a, b) for a, b in zip(X, y, strict=True)]
-        torch.testing.assert_close(tuple(found), tuple(torch.stack(column) for column in zip(*each, strict=True)))
+        torch.testing.assert_close(
+            tuple(found), tuple(torch.stack(column) for column in zip(*each, strict=True))
+        )
     assert vmap(lambda x: x * OWN.length(x))(X).equal(X * 3)
 
 
@@ -203,7 +248,10 @@ def test_a_view_without_a_rule_cannot_be_looped_over() -> None:
 
 
 def test_an_op_whose_shape_depends_on_data_is_not_looped_over() -> None:
-    with pytest.raises(BatchingError, match=r"chosen\.default returns a result whose shape depends on the data.* at .*test_batch"):
+    with pytest.raises(
+        BatchingError,
+        match=r"chosen\.default returns a result whose shape depends on the data.* at .*test_batch",
+    ):
         vmap(OWN.chosen)(X)
 
 
@@ -215,7 +263,9 @@ def test_a_loop_draws_from_the_generator_that_is_given() -> None:
         same = vmap(lambda x: OWN.draw(x, generator=generator), randomness="same")(x)  # noqa: B023
         expected = torch.rand(50, generator=torch.Generator().manual_seed(7))
         assert torch.equal(same, expected.expand(size, 50))
-        assert not torch.equal(torch.rand(50, generator=generator), expected), "and leaves it where one draw does"
+        assert not torch.equal(torch.rand(50, generator=generator), expected), (
+            "and leaves it where one draw does"
+        )
         torch.manual_seed(7)
         assert torch.equal(vmap(OWN.draw, randomness="same")(x), expected.expand(size, 50))
         assert len(vmap(OWN.draw, randomness="different")(x).unique(dim=0)) == size
@@ -235,7 +285,9 @@ def noisy() -> Iterator[None]:
 @pytest.mark.parametrize("draw", [OWN.noise, lambda x: OWN.noise_(x.clone()), OWN.draw])
 def test_a_draw_of_a_librarys_op_is_refused_where_it_is_made_or_made_as_asked(draw: Any) -> None:
     def refused(x: Any) -> Any:
-        with pytest.raises(BatchingError, match="called random operation while in randomness error mode"):
+        with pytest.raises(
+            BatchingError, match="called random operation while in randomness error mode"
+        ):
             draw(x)
         return x
 
@@ -271,7 +323,10 @@ def test_each_op_without_a_rule_warns_on_its_own_and_once() -> None:
         for _ in range(2):
             vmap(OWN.pieces)(X)
             vmap(lambda x: OWN.both(x, [x]))(X)
-    assert [str(w.message).split()[0] for w in caught] == [f"{_NAMES}.pieces.default", f"{_NAMES}.both.default"]
+    assert [str(w.message).split()[0] for w in caught] == [
+        f"{_NAMES}.pieces.default",
+        f"{_NAMES}.both.default",
+    ]
 
 
 # --- in inference mode composite ops reach the levels whole
@@ -280,7 +335,9 @@ def test_each_op_without_a_rule_warns_on_its_own_and_once() -> None:
 COMPOSITE: dict[str, Callable[[Any], Any]] = {
     "reshape": lambda x: x.reshape(-1, 1) * 2,
     "a copy by reshape": lambda x: x.unsqueeze(0).expand(2, 3).reshape(-1) * x.sum(),
-    "linear": lambda x: torch.nn.functional.linear(x, torch.arange(6.0).reshape(2, 3), torch.ones(2)),
+    "linear": lambda x: torch.nn.functional.linear(
+        x, torch.arange(6.0).reshape(2, 3), torch.ones(2)
+    ),
     "einsum": lambda x: torch.einsum("i,j->ij", x, x),
     "in place": lambda x: x.clone().multiply_(3.0).subtract_(x),
     "a buffer of its own": lambda x: torch.block_diag(x, x),

@@ -19,7 +19,9 @@ _LIBRARY = "runtime_test_batch_paths"
 torch.library.define(f"{_LIBRARY}::scale_", "(Tensor(a!) x, Tensor y) -> Tensor(a!)")
 torch.library.define(f"{_LIBRARY}::offset", "(Tensor x, Tensor y) -> Tensor")
 torch.library.define(f"{_LIBRARY}::nudge_", "(Tensor(a!) x, Tensor y) -> Tensor(a!)")
-torch.library.define(f"{_LIBRARY}::joined", "(Tensor x, Tensor[] ys, *, Tensor? z=None) -> (Tensor, Tensor)")
+torch.library.define(
+    f"{_LIBRARY}::joined", "(Tensor x, Tensor[] ys, *, Tensor? z=None) -> (Tensor, Tensor)"
+)
 OWN = getattr(torch.ops, _LIBRARY)
 
 
@@ -38,7 +40,9 @@ def _offset(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x + y
 
 
-def _joined(x: torch.Tensor, ys: list[torch.Tensor], *, z: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+def _joined(
+    x: torch.Tensor, ys: list[torch.Tensor], *, z: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat([x, *ys], 1), x.sum() if z is None else z * 2
 
 
@@ -75,7 +79,9 @@ def test_an_op_in_place_that_refuses_empty_tensors_returns_what_it_was_given(siz
 
     found = vmap(f)(torch.ones(size, 4))
     assert seen == [True] and [t.shape for t in found] == [(size, 4)] * 2
-    assert torch.equal(found[0], torch.full((size, 4), 3.0)) and torch.equal(found[1], torch.full((size, 4), 4.0))
+    assert torch.equal(found[0], torch.full((size, 4), 3.0)) and torch.equal(
+        found[1], torch.full((size, 4), 4.0)
+    )
 
 
 @pytest.mark.parametrize("policy", ["warn", "silent", "raise"])
@@ -96,7 +102,9 @@ def test_a_loop_in_place_over_elements_is_counted_and_told_as_the_policy_says(po
         else:
             assert run().tolist() == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
     assert fallbacks[name] == before + (policy != "raise")
-    assert [(str(w.message).startswith(element_and_line), w.filename) for w in caught] == [(True, __file__)] * (policy == "warn")
+    assert [(str(w.message).startswith(element_and_line), w.filename) for w in caught] == [
+        (True, __file__)
+    ] * (policy == "warn")
 
 
 @pytest.fixture
@@ -161,7 +169,12 @@ def test_an_element_is_asked_once_for_each_signature(checked: list[str]) -> None
 
     x = torch.ones(2, 7, 5)
     assert [asked(gather, x), asked(gather, x), asked(gather, x + 1)] == [1, 0, 0]
-    assert [asked(gather, x.double()), asked(gather, x[:, :6]), asked(lambda x: gather(x, -2), x), asked(gather, x[:1])] == [1, 1, 1, 0]
+    assert [
+        asked(gather, x.double()),
+        asked(gather, x[:, :6]),
+        asked(lambda x: gather(x, -2), x),
+        asked(gather, x[:1]),
+    ] == [1, 1, 1, 0]
 
 
 @pytest.mark.parametrize("level", [1, 2])
@@ -181,7 +194,11 @@ def test_an_element_that_refuses_is_found_wherever_it_is(level: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "f", [lambda x: x.clone().index_add_(0, torch.tensor([0]), x[:1]), lambda x: x.index_fill(0, torch.tensor([1]), 2.0)]
+    "f",
+    [
+        lambda x: x.clone().index_add_(0, torch.tensor([0]), x[:1]),
+        lambda x: x.index_fill(0, torch.tensor([1]), 2.0),
+    ],
 )
 def test_asking_an_element_writes_nothing_and_draws_nothing(f: Callable[[Any], Any]) -> None:
     x = torch.arange(10.0).reshape(2, 5)
@@ -198,12 +215,21 @@ def test_a_draw_of_elements_is_checked_without_a_draw() -> None:
     assert torch.equal(found, torch.bernoulli(p))
 
 
-CHUNKS = [(5, 2, [2, 2, 1]), (4, 2, [2, 2]), (3, 5, [3]), (3, 3, [3]), (3, 1, [1, 1, 1]), (1, 1, [1])]
+CHUNKS = [
+    (5, 2, [2, 2, 1]),
+    (4, 2, [2, 2]),
+    (3, 5, [3]),
+    (3, 3, [3]),
+    (3, 1, [1, 1, 1]),
+    (1, 1, [1]),
+]
 
 
 @pytest.mark.parametrize(("size", "chunk", "expected"), CHUNKS)
 @pytest.mark.parametrize("dim", [0, 1, -1])
-def test_a_batch_is_run_in_pieces_of_the_size_that_was_asked_for(size: int, chunk: int, expected: list[int], dim: int) -> None:
+def test_a_batch_is_run_in_pieces_of_the_size_that_was_asked_for(
+    size: int, chunk: int, expected: list[int], dim: int
+) -> None:
     sizes: list[int] = []
 
     def f(x: Any) -> Any:

@@ -47,7 +47,11 @@ J = torch.tensor([1, -2, 0, 2])
 def _loop(f: Callable[..., Any], *args: Any) -> Any:
     """``f`` of one element after the other, where a tuple marks an argument as shared."""
     found = [f(*(a[0] if isinstance(a, tuple) else a[b] for a in args)) for b in range(N)]
-    return tuple(map(torch.stack, zip(*found, strict=True))) if isinstance(found[0], tuple) else torch.stack(found)
+    return (
+        tuple(map(torch.stack, zip(*found, strict=True)))
+        if isinstance(found[0], tuple)
+        else torch.stack(found)
+    )
 
 
 def _written(x: Any, at: Any, v: Any) -> Any:
@@ -67,10 +71,21 @@ def test_reading(index: Any, x: torch.Tensor) -> None:
 
     torch.testing.assert_close(vmap(read)(x, I, J), _loop(read, x, I, J))
     torch.testing.assert_close(vmap(read, (None, 0, 0))(x[0], I, J), _loop(read, (x[0],), I, J))
-    torch.testing.assert_close(vmap(lambda i, j: wrap(x[0])[index(i, j)])(I, J), wrap(_loop(read, (x[0],), I, J)))
-    torch.testing.assert_close(vmap(lambda i: vmap(lambda x, j: read(x, i, j))(x, J))(I), _loop(lambda i: _loop(read, x, (i,), J), I))
-    torch.testing.assert_close(vmap(lambda i: vmap(lambda x: read(x, i, J[1]))(x))(I), _loop(lambda i: _loop(read, x, (i,), (J[1],)), I))
-    torch.testing.assert_close(vmap(lambda x: vmap(lambda i, j: read(x, i, j))(I, J))(x), _loop(lambda x: _loop(read, (x,), I, J), x))
+    torch.testing.assert_close(
+        vmap(lambda i, j: wrap(x[0])[index(i, j)])(I, J), wrap(_loop(read, (x[0],), I, J))
+    )
+    torch.testing.assert_close(
+        vmap(lambda i: vmap(lambda x, j: read(x, i, j))(x, J))(I),
+        _loop(lambda i: _loop(read, x, (i,), J), I),
+    )
+    torch.testing.assert_close(
+        vmap(lambda i: vmap(lambda x: read(x, i, J[1]))(x))(I),
+        _loop(lambda i: _loop(read, x, (i,), (J[1],)), I),
+    )
+    torch.testing.assert_close(
+        vmap(lambda x: vmap(lambda i, j: read(x, i, j))(I, J))(x),
+        _loop(lambda x: _loop(read, (x,), I, J), x),
+    )
 
 
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES.keys())
@@ -80,11 +95,17 @@ def test_writing(index: Any, x: torch.Tensor) -> None:
 
     one = torch.randn(x[0][index(I[0], J[0])].shape, dtype=torch.double)
     each = torch.randn(N, *one.shape, dtype=torch.double)
-    torch.testing.assert_close(vmap(write, (0, 0, 0, None))(x, I, J, 7.0), _loop(write, x, I, J, (7.0,)))
-    torch.testing.assert_close(vmap(write, (0, 0, 0, None))(x, I, J, one), _loop(write, x, I, J, (one,)))
+    torch.testing.assert_close(
+        vmap(write, (0, 0, 0, None))(x, I, J, 7.0), _loop(write, x, I, J, (7.0,))
+    )
+    torch.testing.assert_close(
+        vmap(write, (0, 0, 0, None))(x, I, J, one), _loop(write, x, I, J, (one,))
+    )
     torch.testing.assert_close(vmap(write)(x, I, J, each), _loop(write, x, I, J, each))
     nested = vmap(lambda i: vmap(lambda x, j: write(x * i, i, j, one))(x, J))(I)
-    torch.testing.assert_close(nested, _loop(lambda i: _loop(lambda x, j: write(x * i, i, j, one), x, J), I))
+    torch.testing.assert_close(
+        nested, _loop(lambda i: _loop(lambda x, j: write(x * i, i, j, one), x, J), I)
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,11 +138,15 @@ def test_gradients_outside_the_batch(x: torch.Tensor) -> None:
     def batch(x: Any) -> Any:
         return vmap(read)(x, I)
 
-    torch.testing.assert_close(grad(lambda x: batch(x).sum())(x), _loop(grad(lambda x, i: read(x, i).sum()), x, I))
+    torch.testing.assert_close(
+        grad(lambda x: batch(x).sum())(x), _loop(grad(lambda x, i: read(x, i).sum()), x, I)
+    )
     torch.testing.assert_close(jvp(batch, (x,), (x,)), jvp(lambda x: _loop(read, x, I), (x,), (x,)))
 
     shared: Any = lambda x: vmap(lambda i: x[i])(I)  # noqa: E731
-    torch.testing.assert_close(grad(_squares(shared))(x[0]), grad(lambda x: x[I].pow(2).sum())(x[0]))
+    torch.testing.assert_close(
+        grad(_squares(shared))(x[0]), grad(lambda x: x[I].pow(2).sum())(x[0])
+    )
     leaf = wrap(x[0], True)
     _squares(shared)(leaf).backward()
     torch.testing.assert_close(leaf.grad._inner, grad(lambda x: x[I].pow(2).sum())(x[0]))
@@ -137,10 +162,15 @@ def test_in_a_trace(x: torch.Tensor) -> None:
     """The graph selects by the integers that it is given."""
     read = vmap(lambda x, i: x[i])
     torch.testing.assert_close(aot.make_fx(read)(x, I)(x, J % 3), read(x, J % 3))
-    torch.testing.assert_close(vmap(lambda x, i: aot.make_fx(lambda x, i: x[i])(x, i)(x, i))(x, I), read(x, I))
+    torch.testing.assert_close(
+        vmap(lambda x, i: aot.make_fx(lambda x, i: x[i])(x, i)(x, i))(x, I), read(x, I)
+    )
 
 
-@pytest.mark.parametrize("f", [lambda x, i: x[i:], lambda x, i: x[: i + 1], lambda x, i: x[i == 1], lambda x, i: x[int(i)]])
+@pytest.mark.parametrize(
+    "f",
+    [lambda x, i: x[i:], lambda x, i: x[: i + 1], lambda x, i: x[i == 1], lambda x, i: x[int(i)]],
+)
 def test_what_would_select_other_shapes_is_refused(f: Any, x: torch.Tensor) -> None:
     with pytest.raises(BatchingError, match=r"item\(\) on a Tensor(.|\n)*test_batched_index"):
         vmap(f)(x, I)

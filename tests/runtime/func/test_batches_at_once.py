@@ -12,7 +12,11 @@ from runtime.func import grad, jvp, vjp, vmap
 from runtime.seam.levels import Value
 
 torch.manual_seed(0)
-X, ROW, S = torch.randn(3, 4, 5, dtype=torch.float64), torch.randn(5, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
+X, ROW, S = (
+    torch.randn(3, 4, 5, dtype=torch.float64),
+    torch.randn(5, dtype=torch.float64),
+    torch.randn(3, dtype=torch.float64),
+)
 
 
 def _dispatches(monkeypatch: pytest.MonkeyPatch, f: Callable[[], Any]) -> int:
@@ -43,7 +47,9 @@ def _dispatches(monkeypatch: pytest.MonkeyPatch, f: Callable[[], Any]) -> int:
 )
 def test_gradients_of_a_batch_are_those_of_its_elements(f: Callable[..., Any]) -> None:
     torch.testing.assert_close(vmap(grad(f))(X), torch.stack([grad(f)(x) for x in X]))
-    torch.testing.assert_close(vmap(grad(lambda x: grad(f)(x).square().sum()))(X), torch.stack([_twice(f, x) for x in X]))
+    torch.testing.assert_close(
+        vmap(grad(lambda x: grad(f)(x).square().sum()))(X), torch.stack([_twice(f, x) for x in X])
+    )
 
 
 def _twice(f: Callable[..., Any], x: torch.Tensor) -> Any:
@@ -52,9 +58,13 @@ def _twice(f: Callable[..., Any], x: torch.Tensor) -> Any:
 
 def test_a_broadcast_argument_gets_the_sum_of_each_element() -> None:
     f = grad(lambda row, x: (x * row).sin().sum())
-    torch.testing.assert_close(vmap(f, in_dims=(None, 0))(ROW, X), torch.stack([f(ROW, x) for x in X]))
+    torch.testing.assert_close(
+        vmap(f, in_dims=(None, 0))(ROW, X), torch.stack([f(ROW, x) for x in X])
+    )
     keep = torch.randn(4, 1, dtype=torch.float64)
-    torch.testing.assert_close(vmap(f, in_dims=(None, 0))(keep, X), torch.stack([f(keep, x) for x in X]))
+    torch.testing.assert_close(
+        vmap(f, in_dims=(None, 0))(keep, X), torch.stack([f(keep, x) for x in X])
+    )
 
 
 def test_a_batch_of_numbers_is_promoted_as_each_of_them() -> None:
@@ -64,14 +74,18 @@ def test_a_batch_of_numbers_is_promoted_as_each_of_them() -> None:
         assert out.dtype is torch.float64
         torch.testing.assert_close(out, torch.stack([f(s) for s in S.float()]))
     f = grad(lambda s, x: (s * x).sum())
-    torch.testing.assert_close(vmap(f, in_dims=(0, None))(S, X), torch.full((3,), X.sum().item(), dtype=torch.float64))
+    torch.testing.assert_close(
+        vmap(f, in_dims=(0, None))(S, X), torch.full((3,), X.sum().item(), dtype=torch.float64)
+    )
 
 
 def test_cotangents_alone_may_be_batched() -> None:
     x = X[0]
     out, pullback = vjp(lambda y: (y * ROW).tanh(), x)
     cotangents = torch.randn(7, *out.shape, dtype=torch.float64)
-    torch.testing.assert_close(vmap(pullback)(cotangents)[0], torch.stack([pullback(c)[0] for c in cotangents]))
+    torch.testing.assert_close(
+        vmap(pullback)(cotangents)[0], torch.stack([pullback(c)[0] for c in cotangents])
+    )
 
 
 def test_tangents_of_ops_with_several_results_keep_those_without_one() -> None:
@@ -91,7 +105,9 @@ def test_a_shell_of_a_shell_follows_a_change_of_geometry() -> None:
     torch.testing.assert_close(vmap(grad(f))(X), torch.stack([grad(f)(x) for x in X]))
 
 
-def test_an_elementwise_formula_costs_no_dispatch_for_each_of_its_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_elementwise_formula_costs_no_dispatch_for_each_of_its_ops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """asinh' = (x² + 1)^(-1/2): four ops, of which none passes through the dispatcher."""
     _, pullback = vjp(torch.asinh, X[0])
     cotangents = torch.randn(7, 4, 5, dtype=torch.float64)

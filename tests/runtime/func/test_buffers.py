@@ -101,7 +101,9 @@ PIPELINES: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_a_buffer_carries_the_history_of_what_is_written(program: str, pipeline: str) -> None:
     f = PROGRAMS[program]
-    torch.testing.assert_close(PIPELINES[pipeline](runtime.func, f), PIPELINES[pipeline](torch.func, f))
+    torch.testing.assert_close(
+        PIPELINES[pipeline](runtime.func, f), PIPELINES[pipeline](torch.func, f)
+    )
     torch.testing.assert_close(linearize(f, X)[1](X), torch.func.jvp(f, (X,), (X,))[1])
 
 
@@ -128,7 +130,9 @@ def test_in_the_eager_session_a_plain_buffer_becomes_a_runtime_tensor() -> None:
     assert isinstance(b, runtime.Tensor)
     b.sum().backward()
     assert w.grad is not None
-    torch.testing.assert_close(runtime.unwrap(w.grad), torch.tensor([0.0, 0, 3, 3], dtype=torch.float64))
+    torch.testing.assert_close(
+        runtime.unwrap(w.grad), torch.tensor([0.0, 0, 3, 3], dtype=torch.float64)
+    )
 
 
 def aliased_by_a_view(x: Any) -> Any:
@@ -163,9 +167,16 @@ def parameter(x: Any) -> Any:
     return b.sum()
 
 
-@pytest.mark.parametrize("f", [aliased_by_a_view, aliased_by_detach, view_of_a_view, strides_that_no_tangent_has, parameter])
+@pytest.mark.parametrize(
+    "f",
+    [aliased_by_a_view, aliased_by_detach, view_of_a_view, strides_that_no_tangent_has, parameter],
+)
 def test_a_buffer_that_others_may_see_is_refused(f: Any) -> None:
-    runs: list[Callable[[], Any]] = [lambda: grad(f)(X), lambda: jvp(f, (X,), (X,)), lambda: f(runtime.wrap(X, True))]
+    runs: list[Callable[[], Any]] = [
+        lambda: grad(f)(X),
+        lambda: jvp(f, (X,), (X,)),
+        lambda: f(runtime.wrap(X, True)),
+    ]
     for run in runs:
         with pytest.raises(InplaceError, match="cannot take on its history"):
             run()
@@ -205,7 +216,9 @@ def test_a_pullback_knows_a_buffer_that_was_returned() -> None:
     (out, part), pull = vjp(f, X)
     assert type(out) is type(kept[0]) is torch.Tensor
     torch.testing.assert_close(part, X[1:] * X[0])
-    torch.testing.assert_close(pull((out, part))[0], torch.func.vjp(lambda x: f(x)[0], X)[1](2 * out.detach())[0])
+    torch.testing.assert_close(
+        pull((out, part))[0], torch.func.vjp(lambda x: f(x)[0], X)[1](2 * out.detach())[0]
+    )
 
 
 def test_what_was_saved_before_the_write_is_known_to_be_stale() -> None:
@@ -224,11 +237,16 @@ def test_a_batch_has_no_place_in_a_buffer_for_one() -> None:
         vmap(grad(scalar(whole)))(torch.stack([X, X]))
 
 
-def test_a_tensor_of_the_session_that_is_older_than_the_transform_is_captured_and_not_written() -> None:
+def test_a_tensor_of_the_session_that_is_older_than_the_transform_is_captured_and_not_written() -> (
+    None
+):
     captured = runtime.wrap(zeros(4))
     runs: list[Callable[[Any], Any]] = [lambda f: grad(f)(X), lambda f: jvp(f, (X,), (X,))]
     for run in runs:
-        with pytest.raises(RuntimeError, match=r"During a grad .* attempted to call in-place operation .* mutate a captured Tensor"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"During a grad .* attempted to call in-place operation .* mutate a captured Tensor",
+        ):
             run(lambda x: captured.add_(x).sum())
         run(lambda x: (captured * 2).add_(x).sum())  # made inside
     assert captured.tolist() == [0.0] * 4

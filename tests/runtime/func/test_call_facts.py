@@ -38,7 +38,20 @@ FACTS: dict[str, set[str]] = {
     "reshapes": {"unsqueeze_"},
     "may_write": WRITING | {"batch_norm"},
     "written": WRITING,
-    "special": {"dim", "values", "nnz", "lift", "nonzero", "dropout", "linear", "is_contiguous", "item", "equal", "from", "zerotensor"}
+    "special": {
+        "dim",
+        "values",
+        "nnz",
+        "lift",
+        "nonzero",
+        "dropout",
+        "linear",
+        "is_contiguous",
+        "item",
+        "equal",
+        "from",
+        "zerotensor",
+    }
     | SIZES,
     "follows": set(SAMPLE) - WRITING - DRAWING - {"view", "split", "values", "lift"} | {"foreach"},
 }
@@ -51,24 +64,54 @@ def test_a_fact_holds_of_these_ops_alone(fact: str) -> None:
 
 def test_arguments_that_are_written_and_returned_are_known_by_their_places() -> None:
     written = {name: facts_of(func).written for name, func in SAMPLE.items() if name in WRITING}
-    assert written == {"add_": (0,), "add out": (3,), "max out": (3, 4), "unsqueeze_": (0,), "foreach": (0,), "rrelu": (1,)}
+    assert written == {
+        "add_": (0,),
+        "add out": (3,),
+        "max out": (3, 4),
+        "unsqueeze_": (0,),
+        "foreach": (0,),
+        "rrelu": (1,),
+    }
     assert {n: facts_of(func).returned for n, func in SAMPLE.items() if n in WRITING} == dict.fromkeys(WRITING) | {
         "add_": 0, "add out": 3, "unsqueeze_": 0
     }  # fmt: skip
-    assert all(facts_of(func).returned is None for name, func in SAMPLE.items() if name not in WRITING)
+    assert all(
+        facts_of(func).returned is None for name, func in SAMPLE.items() if name not in WRITING
+    )
 
 
 def test_nodes_are_named_as_torch_names_them() -> None:
-    named = {name: facts_of(SAMPLE[name]).node_name for name in ("add", "add_", "max out", "size", "item", "from")}
-    assert named == {"add": "add", "add_": "add_", "max out": "max", "size": "sym_size", "item": "_local_scalar_dense", "from": "random"}
+    named = {
+        name: facts_of(SAMPLE[name]).node_name
+        for name in ("add", "add_", "max out", "size", "item", "from")
+    }
+    assert named == {
+        "add": "add",
+        "add_": "add_",
+        "max out": "max",
+        "size": "sym_size",
+        "item": "_local_scalar_dense",
+        "from": "random",
+    }
 
 
 def test_a_call_is_pure_if_it_makes_one_new_tensor_and_does_nothing_else() -> None:
-    assert {name for name, func in SAMPLE.items() if is_pure(func)} == {"add", "from", "full", "nonzero", "rand", "rand_like", "zerotensor"}
+    assert {name for name, func in SAMPLE.items() if is_pure(func)} == {
+        "add",
+        "from",
+        "full",
+        "nonzero",
+        "rand",
+        "rand_like",
+        "zerotensor",
+    }
 
 
 def test_an_unused_call_stays_in_a_graph_if_it_writes_or_draws_or_returns_nothing() -> None:
     graph = torch.fx.Graph()
     staying = {name for name, func in SAMPLE.items() if has_effect(graph.call_function(func))}
     assert staying == WRITING | DRAWING | {"assert"}
-    assert staying == {name for name, func in SAMPLE.items() if has_effect(graph.call_function(func))}  # what is remembered says the same
+    # what is remembered says the same
+    assert staying == {
+        name for name, func in SAMPLE.items() if has_effect(graph.call_function(func))
+    }

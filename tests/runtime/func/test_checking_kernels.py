@@ -22,23 +22,43 @@ def _rows(n: int = 4) -> torch.Tensor:
 
 
 def _spectrum(frames: int = 9) -> torch.Tensor:
-    return torch.randn(5, frames, dtype=torch.complex128, generator=torch.Generator().manual_seed(frames))
+    return torch.randn(
+        5, frames, dtype=torch.complex128, generator=torch.Generator().manual_seed(frames)
+    )
 
 
 CASES: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] = {
     "counts": (lambda x, f: torch.cov(x, fweights=f), (_rows(), COUNTS)),
     "weights": (lambda x, a: torch.cov(x, aweights=a), (_rows(), WEIGHTS)),
-    "both": (lambda x, f, a: torch.cov(x, correction=2, fweights=f, aweights=a), (_rows(), COUNTS, WEIGHTS)),
+    "both": (
+        lambda x, f, a: torch.cov(x, correction=2, fweights=f, aweights=a),
+        (_rows(), COUNTS, WEIGHTS),
+    ),
     "uncorrected": (lambda x, a: torch.cov(x, correction=0, aweights=a), (_rows(), WEIGHTS)),
     "a row": (lambda x, f: torch.cov(x[0], fweights=f), (_rows(), COUNTS)),
     "complex": (lambda x, a: torch.cov(x, aweights=a), (_rows() + 1j * _rows().flip(1), WEIGHTS)),
     "corrcoef": (torch.corrcoef, (_rows(),)),
     "istft": (lambda s, w: torch.istft(s, 8, window=w), (_spectrum(), WINDOW)),
-    "istft of a length": (lambda s, w: torch.istft(s, 8, window=w, length=12), (_spectrum(), WINDOW)),
-    "istft of narrow windows": (lambda s, w: torch.istft(s, 8, 2, 6, w[1:7]), (_spectrum(), WINDOW)),
-    "istft of a batch": (lambda s, w: torch.istft(torch.stack([s, 2 * s]), 8, window=w, normalized=True), (_spectrum(), WINDOW)),
-    "gaussian_nll_loss": (lambda x, a: F.gaussian_nll_loss(x, x.flip(0).detach(), a.expand(3, 4), full=True), (_rows(), WEIGHTS)),
-    "gaussian_nll_loss of one variance": (lambda x: F.gaussian_nll_loss(x, x.flip(0).detach(), 0.5, reduction="none"), (_rows(),)),
+    "istft of a length": (
+        lambda s, w: torch.istft(s, 8, window=w, length=12),
+        (_spectrum(), WINDOW),
+    ),
+    "istft of narrow windows": (
+        lambda s, w: torch.istft(s, 8, 2, 6, w[1:7]),
+        (_spectrum(), WINDOW),
+    ),
+    "istft of a batch": (
+        lambda s, w: torch.istft(torch.stack([s, 2 * s]), 8, window=w, normalized=True),
+        (_spectrum(), WINDOW),
+    ),
+    "gaussian_nll_loss": (
+        lambda x, a: F.gaussian_nll_loss(x, x.flip(0).detach(), a.expand(3, 4), full=True),
+        (_rows(), WEIGHTS),
+    ),
+    "gaussian_nll_loss of one variance": (
+        lambda x: F.gaussian_nll_loss(x, x.flip(0).detach(), 0.5, reduction="none"),
+        (_rows(),),
+    ),
 }
 cases = pytest.mark.parametrize(("f", "args"), CASES.values(), ids=CASES)
 modes = pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
@@ -46,7 +66,9 @@ modes = pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
 
 @cases
 @modes
-def test_a_graph_gives_what_aten_gives(f: Callable[..., torch.Tensor], args: tuple[torch.Tensor, ...], mode: str) -> None:
+def test_a_graph_gives_what_aten_gives(
+    f: Callable[..., torch.Tensor], args: tuple[torch.Tensor, ...], mode: str
+) -> None:
     graph = make_fx(f, tracing_mode=mode)(*args)
     assert torch.equal(graph(*args), f(*args))
 
@@ -57,11 +79,16 @@ def test_a_compiled_function_gives_the_gradients_of_eager(
     f: Callable[..., torch.Tensor], args: tuple[torch.Tensor, ...], dynamic: bool
 ) -> None:
     def leaves() -> list[Any]:
-        return [x.clone().requires_grad_() if x.is_floating_point() or x.is_complex() else x for x in args]
+        return [
+            x.clone().requires_grad_() if x.is_floating_point() or x.is_complex() else x
+            for x in args
+        ]
 
     given, expected = leaves(), leaves()
     f(*expected).abs().sum().backward()
-    compiled = aot_function(f, nop, partition_fn=min_cut_rematerialization_partition, dynamic=dynamic)
+    compiled = aot_function(
+        f, nop, partition_fn=min_cut_rematerialization_partition, dynamic=dynamic
+    )
     compiled(*given).abs().sum().backward()
     for x, y in zip(given, expected, strict=True):
         assert (x.grad is None) == (y.grad is None)
@@ -77,7 +104,9 @@ def test_the_check_is_carried_out_by_every_call(dynamic: bool) -> None:
         compiled(_rows(), COUNTS - 2)
     with pytest.raises(RuntimeError, match="weights sum to zero"):
         compiled(_rows(), COUNTS * 0)
-    loss = aot_function(lambda x, a: F.gaussian_nll_loss(x, x * 2, a.expand(3, 4)), nop, dynamic=dynamic)
+    loss = aot_function(
+        lambda x, a: F.gaussian_nll_loss(x, x * 2, a.expand(3, 4)), nop, dynamic=dynamic
+    )
     loss(_rows(), WEIGHTS)
     with pytest.raises(RuntimeError, match="negative entry"):
         loss(_rows(), WEIGHTS - 1)
@@ -109,10 +138,17 @@ def test_more_corrections_than_observations_give_what_eager_gives() -> None:
 
 @pytest.mark.parametrize(
     ("f", "n"),
-    [(torch.cov, 6), (torch.corrcoef, 6), (lambda x: torch.cov(x, aweights=x[0].abs()), 7), (lambda x: torch.cov(x, correction=0), 9)],
+    [
+        (torch.cov, 6),
+        (torch.corrcoef, 6),
+        (lambda x: torch.cov(x, aweights=x[0].abs()), 7),
+        (lambda x: torch.cov(x, correction=0), 9),
+    ],
     ids=["cov", "corrcoef", "weights", "uncorrected"],
 )
-def test_a_graph_of_symbolic_sizes_is_for_other_numbers_of_observations(f: Callable[..., torch.Tensor], n: int) -> None:
+def test_a_graph_of_symbolic_sizes_is_for_other_numbers_of_observations(
+    f: Callable[..., torch.Tensor], n: int
+) -> None:
     graph = make_fx(f, tracing_mode="symbolic")(_rows(4))
     assert torch.equal(graph(_rows(n)), f(_rows(n)))
 
@@ -165,7 +201,9 @@ def test_an_exported_program_has_the_check() -> None:
         program.module()(_rows(), -WEIGHTS)
 
 
-def test_a_program_that_reads_an_element_itself_is_refused_beside_a_function_of_torch_that_does() -> None:
+def test_a_program_that_reads_an_element_itself_is_refused_beside_a_function_of_torch_that_does() -> (
+    None
+):
     def f(x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
         loss = F.gaussian_nll_loss(x, x * 2, a.expand(3, 4))
         return loss if torch.any(a < 1) else -loss

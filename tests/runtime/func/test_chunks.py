@@ -19,8 +19,13 @@ def f(x: Any, y: Any) -> Any:
 @pytest.mark.parametrize("chunks", [1, 2, 3, 5, 9])
 def test_chunk_vmap_is_vmap(chunks: int) -> None:
     y = torch.ones(3)
-    torch.testing.assert_close(chunk_vmap(f, (0, None), chunks=chunks)(X, y), vmap(f, (0, None))(X, y))
-    torch.testing.assert_close(chunk_vmap(f, (1, 0), out_dims=(1, 0), chunks=chunks)(X.t(), X), vmap(f, (1, 0), out_dims=(1, 0))(X.t(), X))
+    torch.testing.assert_close(
+        chunk_vmap(f, (0, None), chunks=chunks)(X, y), vmap(f, (0, None))(X, y)
+    )
+    torch.testing.assert_close(
+        chunk_vmap(f, (1, 0), out_dims=(1, 0), chunks=chunks)(X.t(), X),
+        vmap(f, (1, 0), out_dims=(1, 0))(X.t(), X),
+    )
 
 
 @pytest.mark.parametrize(("chunks", "sizes"), [(1, [5]), (2, [3, 2]), (3, [2, 2, 1]), (9, [1] * 5)])
@@ -59,7 +64,9 @@ def test_randomness_is_said_as_for_vmap() -> None:
     torch.manual_seed(0)
     same = chunk_vmap(lambda x: x + torch.rand(3), randomness="same", chunks=3)(torch.zeros(5, 3))
     assert torch.equal(same, same[:1].expand(5, 3))
-    different = chunk_vmap(lambda x: x + torch.rand(3), randomness="different", chunks=3)(torch.zeros(5, 3))
+    different = chunk_vmap(lambda x: x + torch.rand(3), randomness="different", chunks=3)(
+        torch.zeros(5, 3)
+    )
     assert len(different.unique(dim=0)) == 5
 
 

@@ -51,7 +51,8 @@ def after_another_write(x: Tensor) -> Tensor:
 
 
 PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
-    f.__name__: f for f in (real_part, imaginary_part, pairs_of_numbers, complex_numbers, after_another_write)
+    f.__name__: f
+    for f in (real_part, imaginary_part, pairs_of_numbers, complex_numbers, after_another_write)
 }
 
 
@@ -84,7 +85,9 @@ def test_a_write_from_an_outer_transform_through_such_a_view_is_followed() -> No
 
         return (g(f)(x) * x).sum()
 
-    torch.testing.assert_close(grad(lambda x: inner(x, grad))(X), torch.func.grad(lambda x: inner(x, torch.func.grad))(X))
+    torch.testing.assert_close(
+        grad(lambda x: inner(x, grad))(X), torch.func.grad(lambda x: inner(x, torch.func.grad))(X)
+    )
 
 
 def test_a_view_of_memory_that_starts_late_has_the_derivatives_of_torch_or_is_refused() -> None:

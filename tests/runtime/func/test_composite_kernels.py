@@ -35,20 +35,35 @@ def _three(n: int) -> tuple[torch.Tensor, ...]:
 CASES: dict[str, Case] = {
     "kron": (torch.kron, lambda n: (torch.randn(n, 3), torch.randn(2, n + 1))),
     "kron of other ranks": (torch.kron, lambda n: (torch.randn(n), torch.randn(2, n, 3))),
-    "take_along_dim": (lambda x, i: torch.take_along_dim(x, i, -1), lambda n: (torch.randn(n, 5), torch.randint(-5, 5, (n, n + 2)))),
-    "take_along_dim of a row": (lambda x, i: torch.take_along_dim(x, i, 1), lambda n: (torch.randn(1, 5), torch.randint(5, (n, 2)))),
-    "take_along_dim of all": (torch.take_along_dim, lambda n: (torch.randn(n, 5), torch.randint(n, (n,)))),
+    "take_along_dim": (
+        lambda x, i: torch.take_along_dim(x, i, -1),
+        lambda n: (torch.randn(n, 5), torch.randint(-5, 5, (n, n + 2))),
+    ),
+    "take_along_dim of a row": (
+        lambda x, i: torch.take_along_dim(x, i, 1),
+        lambda n: (torch.randn(1, 5), torch.randint(5, (n, 2))),
+    ),
+    "take_along_dim of all": (
+        torch.take_along_dim,
+        lambda n: (torch.randn(n, 5), torch.randint(n, (n,))),
+    ),
     "gradient": (torch.gradient, _matrix),
     "gradient with curved edges": (lambda x: torch.gradient(x, edge_order=2), _matrix),
     "gradient with a step": (lambda x: torch.gradient(x, spacing=2.5, dim=0), _matrix),
     "gradient with steps": (lambda x: torch.gradient(x, spacing=[2.5, 0.5], edge_order=2), _matrix),
     "gradient with coordinates": (
         lambda x, t: torch.gradient(x, spacing=(t,), dim=0, edge_order=2),
-        lambda n: (torch.randn(n, 3, dtype=torch.float64), torch.rand(n, dtype=torch.float64).cumsum(0)),
+        lambda n: (
+            torch.randn(n, 3, dtype=torch.float64),
+            torch.rand(n, dtype=torch.float64).cumsum(0),
+        ),
     ),
     "gradient with coordinates and plain edges": (
         lambda x, t: torch.gradient(x, spacing=(t,), dim=(1,)),
-        lambda n: (torch.randn(3, n, dtype=torch.float64), torch.rand(n, dtype=torch.float64).cumsum(0)),
+        lambda n: (
+            torch.randn(3, n, dtype=torch.float64),
+            torch.rand(n, dtype=torch.float64).cumsum(0),
+        ),
     ),
     "gradient of integers": (torch.gradient, lambda n: (torch.arange(n) ** 2,)),
     "multi_dot": (lambda *xs: torch.linalg.multi_dot(xs), _three),
@@ -56,8 +71,14 @@ CASES: dict[str, Case] = {
         lambda *xs: torch.linalg.multi_dot(xs),
         lambda n: (torch.randn(n), torch.randn(n, 2 * n), torch.randn(2 * n, 3), torch.randn(3)),
     ),
-    "max_pool1d": (lambda x: F.max_pool1d(x, 3, 2, padding=1), lambda n: (torch.randn(2, n, 2 * n),)),
-    "max_pool1d with gaps": (lambda x: F.max_pool1d(x, 2, stride=1, dilation=2, ceil_mode=True), lambda n: (torch.randn(n, 2 * n),)),
+    "max_pool1d": (
+        lambda x: F.max_pool1d(x, 3, 2, padding=1),
+        lambda n: (torch.randn(2, n, 2 * n),),
+    ),
+    "max_pool1d with gaps": (
+        lambda x: F.max_pool1d(x, 2, stride=1, dilation=2, ceil_mode=True),
+        lambda n: (torch.randn(n, 2 * n),),
+    ),
     "fft of more samples or fewer": (lambda x: torch.fft.fft(x, 7), _matrix),
     "rfft of more samples or fewer": (lambda x: torch.fft.rfft(x, 6, 0), _matrix),
     "fft2 of one size that stays": (lambda x: torch.fft.fft2(x, (-1, 7)), _matrix),
@@ -65,16 +86,24 @@ CASES: dict[str, Case] = {
     "ihfft2 of other sizes": (lambda x: torch.fft.ihfft2(x, (6, 8)), _matrix),
     "fft of the size that there is": (lambda x: torch.fft.fft(x, x.shape[-1]), _matrix),
     "fill_diagonal": (lambda x: x.clone().fill_diagonal_(2.0), _matrix),
-    "bilinear": (F.bilinear, lambda n: (torch.randn(n, 3), torch.randn(n, 4), torch.randn(5, 3, 4), torch.randn(5))),
+    "bilinear": (
+        F.bilinear,
+        lambda n: (torch.randn(n, 3), torch.randn(n, 4), torch.randn(5, 3, 4), torch.randn(5)),
+    ),
     "mean of complex numbers": (lambda x: x.mean(), _complex),
     "mean of complex rows": (lambda x: x.mean(0, keepdim=True), _complex),
     "std_mean of complex numbers": (torch.std_mean, _complex),
     "var_mean of complex rows": (lambda x: torch.var_mean(x, 1, correction=0), _complex),
     "fractional_max_pool3d": (
-        lambda x: F.fractional_max_pool3d(x, 2, output_size=(2, 3, 2), _random_samples=torch.full((2, 3, 3), 0.4)),
+        lambda x: F.fractional_max_pool3d(
+            x, 2, output_size=(2, 3, 2), _random_samples=torch.full((2, 3, 3), 0.4)
+        ),
         lambda n: (torch.randn(2, 3, n + 1, n + 2, 2 * n),),
     ),
-    "conv_tbc": (lambda x, w, b: torch.conv_tbc(x, w, b, 1), lambda n: (torch.randn(n, 2, 3), torch.randn(3, 3, n), torch.randn(n))),
+    "conv_tbc": (
+        lambda x, w, b: torch.conv_tbc(x, w, b, 1),
+        lambda n: (torch.randn(n, 2, 3), torch.randn(3, 3, n), torch.randn(n)),
+    ),
 }
 
 
@@ -83,14 +112,26 @@ FORMS: dict[str, Case] = {  # of the arguments, whose graph is made and not comp
         lambda x, i: torch.take_along_dim(x, i, 1),
         lambda n: (torch.randn(n, 5, 1, 3), torch.randint(-5, 5, (1, n, 2, 3))),
     ),
-    "take_along_dim of rows": (lambda x, i: torch.take_along_dim(x, i, 0), lambda n: (torch.randn(5, n), torch.randint(5, (n, 1)))),
-    "gradient of two elements": (lambda x: torch.gradient(x, dim=1), lambda n: (torch.randn(n, 2),)),
-    "gradient of three elements": (lambda x: torch.gradient(x, dim=1, edge_order=2), lambda n: (torch.randn(n, 3),)),
+    "take_along_dim of rows": (
+        lambda x, i: torch.take_along_dim(x, i, 0),
+        lambda n: (torch.randn(5, n), torch.randint(5, (n, 1))),
+    ),
+    "gradient of two elements": (
+        lambda x: torch.gradient(x, dim=1),
+        lambda n: (torch.randn(n, 2),),
+    ),
+    "gradient of three elements": (
+        lambda x: torch.gradient(x, dim=1, edge_order=2),
+        lambda n: (torch.randn(n, 3),),
+    ),
     "gradient of two coordinates": (
         lambda x, t: torch.gradient(x, spacing=(t,), dim=1),
         lambda n: (torch.randn(n, 2), torch.tensor([0.5, 2.0])),
     ),
-    "gradient of other dimensions": (lambda x: torch.gradient(x, spacing=[2.0, 0.5], dim=(-1, 0)), _matrix),
+    "gradient of other dimensions": (
+        lambda x: torch.gradient(x, spacing=[2.0, 0.5], dim=(-1, 0)),
+        _matrix,
+    ),
     "multi_dot of a vector first": (
         lambda *xs: torch.linalg.multi_dot(xs),
         lambda n: (torch.randn(n), torch.randn(n, 2 * n), torch.randn(2 * n, 3)),
@@ -99,13 +140,22 @@ FORMS: dict[str, Case] = {  # of the arguments, whose graph is made and not comp
         lambda *xs: torch.linalg.multi_dot(xs),
         lambda n: (torch.randn(3, n), torch.randn(n, 2 * n), torch.randn(2 * n)),
     ),
-    "max_pool1d of its own step": (lambda x: F.max_pool1d(x, 3), lambda n: (torch.randn(2, n, 2 * n),)),
-    "max_pool1d by the name of its argument": (lambda x: torch.ops.aten.max_pool1d(self=x, kernel_size=2), lambda n: (torch.randn(2, n),)),
+    "max_pool1d of its own step": (
+        lambda x: F.max_pool1d(x, 3),
+        lambda n: (torch.randn(2, n, 2 * n),),
+    ),
+    "max_pool1d by the name of its argument": (
+        lambda x: torch.ops.aten.max_pool1d(self=x, kernel_size=2),
+        lambda n: (torch.randn(2, n),),
+    ),
     "fft of one sample": (lambda x: torch.fft.fft(x, 1), _matrix),
     "fft of all samples": (torch.fft.fft, _matrix),
     "rfft of a norm": (lambda x: torch.fft.rfft(x, 7, norm="ortho"), _matrix),
     "fftn of the last sizes": (lambda x: torch.fft.fftn(x, (7,)), _matrix),
-    "fftn of three dimensions": (lambda x: torch.fft.fftn(x, (6, 5), (0, 1)), lambda n: (torch.randn(n, n + 1, 2),)),
+    "fftn of three dimensions": (
+        lambda x: torch.fft.fftn(x, (6, 5), (0, 1)),
+        lambda n: (torch.randn(n, n + 1, 2),),
+    ),
 }
 
 
@@ -114,7 +164,9 @@ def _results(f: Callable[..., Any], *inputs: torch.Tensor) -> tuple[torch.Tensor
     return (found,) if isinstance(found, torch.Tensor) else tuple(found)
 
 
-def _gradients(f: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor | None]:
+def _gradients(
+    f: Callable[..., Any], inputs: tuple[torch.Tensor, ...]
+) -> list[torch.Tensor | None]:
     xs = [x.clone().requires_grad_(x.is_floating_point() or x.is_complex()) for x in inputs]
     parts = [r.abs().square().sum() for r in _results(f, *xs) if r.requires_grad]
     torch.stack(parts).sum().backward()
@@ -166,7 +218,9 @@ def test_a_batch_of_them_has_a_graph_for_any_size() -> None:
     f = vmap(torch.kron)
     traced = make_fx(f, tracing_mode="symbolic")(torch.ones(3, 4, 5), torch.ones(3, 2, 6))
     x, y = torch.randn(5, 6, 7), torch.randn(5, 3, 8)
-    torch.testing.assert_close(traced(x, y), torch.stack([torch.kron(a, b) for a, b in zip(x, y, strict=True)]))
+    torch.testing.assert_close(
+        traced(x, y), torch.stack([torch.kron(a, b) for a, b in zip(x, y, strict=True)])
+    )
 
 
 INDICES = torch.zeros(4, 5, dtype=torch.long)
@@ -210,7 +264,9 @@ IN_OTHER_WORDS: Refused = [
 
 
 @pytest.mark.parametrize(("f", "shapes"), IN_ITS_WORDS + IN_OTHER_WORDS)
-def test_what_the_op_refuses_is_refused_in_a_trace(f: Callable[..., Any], shapes: list[tuple[int, ...]]) -> None:
+def test_what_the_op_refuses_is_refused_in_a_trace(
+    f: Callable[..., Any], shapes: list[tuple[int, ...]]
+) -> None:
     inputs = [torch.ones(shape) for shape in shapes]
     with pytest.raises((RuntimeError, IndexError)) as expected:
         f(*inputs)
@@ -223,11 +279,19 @@ def _fewest(sizes: tuple[int, ...]) -> int:
     """Of all orders in which matrices of these sizes can be multiplied, the fewest multiplications."""
     if len(sizes) < 3:
         return 0
-    return min(_fewest(sizes[: cut + 1]) + _fewest(sizes[cut:]) + sizes[0] * sizes[cut] * sizes[-1] for cut in range(1, len(sizes) - 1))
+    return min(
+        _fewest(sizes[: cut + 1]) + _fewest(sizes[cut:]) + sizes[0] * sizes[cut] * sizes[-1]
+        for cut in range(1, len(sizes) - 1)
+    )
 
 
-@pytest.mark.parametrize("sizes", [(2, 30, 3, 40), (40, 3, 30, 2), (5, 2, 9, 3, 20), (20, 3, 2, 9, 5, 7), (3, 4, 50, 2, 60, 5)])
-def test_a_chain_of_products_is_multiplied_in_the_order_of_the_fewest_operations(sizes: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    "sizes",
+    [(2, 30, 3, 40), (40, 3, 30, 2), (5, 2, 9, 3, 20), (20, 3, 2, 9, 5, 7), (3, 4, 50, 2, 60, 5)],
+)
+def test_a_chain_of_products_is_multiplied_in_the_order_of_the_fewest_operations(
+    sizes: tuple[int, ...],
+) -> None:
     inputs = [torch.randn(n, m, dtype=torch.float64) for n, m in pairwise(sizes)]
     traced = make_fx(lambda *xs: torch.linalg.multi_dot(xs), tracing_mode="symbolic")(*inputs)
     with FlopCounterMode(display=False) as counted:
@@ -238,7 +302,9 @@ def test_a_chain_of_products_is_multiplied_in_the_order_of_the_fewest_operations
 
 def test_a_diagonal_that_wraps_is_no_diagonal_for_symbolic_sizes() -> None:
     with pytest.raises(RuntimeError, match="symbolic sizes"):
-        make_fx(lambda x: x.clone().fill_diagonal_(1.0, wrap=True), tracing_mode="symbolic")(torch.zeros(7, 3))
+        make_fx(lambda x: x.clone().fill_diagonal_(1.0, wrap=True), tracing_mode="symbolic")(
+            torch.zeros(7, 3)
+        )
 
 
 def test_of_orders_that_take_as_many_operations_the_product_has_that_of_aten() -> None:
@@ -260,8 +326,14 @@ PLAIN: dict[str, Callable[..., torch.Tensor]] = {
 def test_sizes_that_are_numbers_have_the_calls_of_aten(name: str) -> None:
     """A size of one is a number in every graph."""
     inputs = torch.ones(1, 1), torch.zeros(1, 1)
-    graphs = [trace(PLAIN[name], tracing_mode="symbolic")(*inputs).graph for trace in (make_fx, torch_make_fx)]
-    ops = [[n.target for n in graph.nodes if isinstance(n.target, torch._ops.OpOverload)] for graph in graphs]
+    graphs = [
+        trace(PLAIN[name], tracing_mode="symbolic")(*inputs).graph
+        for trace in (make_fx, torch_make_fx)
+    ]
+    ops = [
+        [n.target for n in graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
+        for graph in graphs
+    ]
     assert ops[0] == ops[1]
 
 

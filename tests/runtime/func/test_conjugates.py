@@ -28,9 +28,33 @@ TRANSFORMS: dict[str, Any] = {
 def _bits(x: Any) -> list[bool]:
     """What is lazy of what is made from ``x``."""
     c = x.conj()
-    conjugates = [x, c, c.conj(), c[0], c.view(-1), c.resolve_conj(), c.clone(), c * 1, c.sin(), torch.conj_physical(c)]
-    parts = [x.real, x.imag, c.real, c.imag, c.imag.neg(), c.imag.resolve_neg(), torch._neg_view(x.real), torch._neg_view(x.real).clone()]
-    return [v.is_conj() for v in conjugates] + [v.is_neg() for v in parts] + [torch.is_conj(c), torch.is_neg(c.imag)]
+    conjugates = [
+        x,
+        c,
+        c.conj(),
+        c[0],
+        c.view(-1),
+        c.resolve_conj(),
+        c.clone(),
+        c * 1,
+        c.sin(),
+        torch.conj_physical(c),
+    ]
+    parts = [
+        x.real,
+        x.imag,
+        c.real,
+        c.imag,
+        c.imag.neg(),
+        c.imag.resolve_neg(),
+        torch._neg_view(x.real),
+        torch._neg_view(x.real).clone(),
+    ]
+    return (
+        [v.is_conj() for v in conjugates]
+        + [v.is_neg() for v in parts]
+        + [torch.is_conj(c), torch.is_neg(c.imag)]
+    )
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS.keys())
@@ -48,8 +72,19 @@ def test_values_show_their_lazy_bits(transform: Any, given: Any) -> None:
 
 def _formula(x: Any) -> Any:
     c = x.conj()
-    lazy = (c * x).sum() + (c.imag * x.real).sum() + 2 * torch.conj_physical(c).sum() + 3 * c.resolve_conj().sum() + c.view(-1).conj().sum()
-    more = (c.clone() * 2j).sum() + torch.view_as_real(c.resolve_conj()).pow(2).sum() + c.dot(x) + torch.outer(c, x).mH.sum()
+    lazy = (
+        (c * x).sum()
+        + (c.imag * x.real).sum()
+        + 2 * torch.conj_physical(c).sum()
+        + 3 * c.resolve_conj().sum()
+        + c.view(-1).conj().sum()
+    )
+    more = (
+        (c.clone() * 2j).sum()
+        + torch.view_as_real(c.resolve_conj()).pow(2).sum()
+        + c.dot(x)
+        + torch.outer(c, x).mH.sum()
+    )
     written = c.clone()
     written[1] = c[0]
     view = written.conj()
@@ -61,7 +96,13 @@ def _eager(x: Any) -> Any:
     """The same with every conjugate computed at once."""
     c = torch.complex(x.real, -x.imag)
     lazy = (c * x).sum() + (-x.imag * x.real).sum() + 2 * x.sum() + 3 * c.sum() + x.sum()
-    more = (c * 2j).sum() + x.real.pow(2).sum() + x.imag.pow(2).sum() + (c * x).sum() + (x[:, None] * c[None, :]).sum()
+    more = (
+        (c * 2j).sum()
+        + x.real.pow(2).sum()
+        + x.imag.pow(2).sum()
+        + (c * x).sum()
+        + (x[:, None] * c[None, :]).sum()
+    )
     written = torch.stack([c[0], c[0], c[2]]) * (2 - 1j)
     return ((lazy + more + written.sum()) * (1 + 0.5j)).real
 
@@ -74,8 +115,11 @@ def test_nothing_is_conjugated_twice(transform: Any) -> None:
 @pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS.keys())
 def test_a_view_of_pairs_needs_memory_that_is_conjugated(transform: Any) -> None:
     """As in torch: the view would show the other half of the numbers."""
-    with pytest.raises(RuntimeError, match="view_as_real doesn't work on unresolved conjugated tensors"):
+    with pytest.raises(
+        RuntimeError, match="view_as_real doesn't work on unresolved conjugated tensors"
+    ):
         transform(lambda x: torch.view_as_real(x.conj()).sum())
     torch.testing.assert_close(
-        transform(lambda x: torch.view_as_real(x.conj().resolve_conj()).sum()), transform(lambda x: x.real.sum() - x.imag.sum())
+        transform(lambda x: torch.view_as_real(x.conj().resolve_conj()).sum()),
+        transform(lambda x: x.real.sum() - x.imag.sum()),
     )

@@ -43,15 +43,22 @@ def f(a: Any, b: Any) -> Any:
 
 @pytest.mark.parametrize("transform", ["grad", "grad_and_value", "jacrev", "jacfwd", "hessian"])
 @pytest.mark.parametrize("argnums", [0, 1, -1, -2, (0,), (1,), (-1,), (1, 0), (-1, -2), (0, -1)])
-def test_argnums_count_from_either_end_and_a_tuple_gives_a_tuple(transform: str, argnums: Any) -> None:
-    from_the_front = tuple(i % 2 for i in argnums) if isinstance(argnums, tuple) else argnums % 2  # torch's jacfwd is wrong from the end
+def test_argnums_count_from_either_end_and_a_tuple_gives_a_tuple(
+    transform: str, argnums: Any
+) -> None:
+    # torch's jacfwd is wrong from the end
+    from_the_front = tuple(i % 2 for i in argnums) if isinstance(argnums, tuple) else argnums % 2
     expected = getattr(torch.func, transform)(f, from_the_front)(X, Y)
     torch.testing.assert_close(getattr(runtime.func, transform)(f, argnums)(X, Y), expected)
 
 
 @pytest.mark.parametrize("transform", ["grad", "jacrev", "jacfwd"])
-@pytest.mark.parametrize("argnums", [2, -3, (0, 2), (0, -3), (0, 0), (0, -2), (), "a", 1.0, (0, "a"), [0]])
-def test_argnums_that_name_no_argument_or_one_twice_are_refused(transform: str, argnums: Any) -> None:
+@pytest.mark.parametrize(
+    "argnums", [2, -3, (0, 2), (0, -3), (0, 0), (0, -2), (), "a", 1.0, (0, "a"), [0]]
+)
+def test_argnums_that_name_no_argument_or_one_twice_are_refused(
+    transform: str, argnums: Any
+) -> None:
     found = as_torch(lambda lib: getattr(lib, transform)(f, argnums)(X, Y))
     assert found[0] == "RuntimeError" and "argnum" in found[1]
 
@@ -73,7 +80,10 @@ def test_grad_needs_one_real_number(function: Any, has_aux: bool) -> None:
     assert as_torch(lambda lib: lib.grad_and_value(run, has_aux=has_aux)(X))[0] == "RuntimeError"
 
 
-@pytest.mark.parametrize("output", [lambda x: x.sum(), lambda x: (x.sum(),), lambda x: (x.sum(), x, x), lambda x: [x.sum(), x]])
+@pytest.mark.parametrize(
+    "output",
+    [lambda x: x.sum(), lambda x: (x.sum(),), lambda x: (x.sum(), x, x), lambda x: [x.sum(), x]],
+)
 @pytest.mark.parametrize(
     "transform",
     [
@@ -98,7 +108,15 @@ def test_what_is_differentiated_must_be_tensors_of_floating_point(argument: Any)
 
 
 @pytest.mark.parametrize(
-    "output", [lambda x: (), lambda x: None, lambda x: [], lambda x: {"a": 3}, lambda x: (x, None), lambda x: (x, "word")]
+    "output",
+    [
+        lambda x: (),
+        lambda x: None,
+        lambda x: [],
+        lambda x: {"a": 3},
+        lambda x: (x, None),
+        lambda x: (x, "word"),
+    ],
 )
 def test_the_outputs_must_be_tensors_at_least_one(output: Any) -> None:
     transforms: list[Any] = [
@@ -119,12 +137,17 @@ def test_the_outputs_must_be_tensors_at_least_one(output: Any) -> None:
         lambda lib, f: lib.jvp(f, (X,), (X,)),
         lambda lib, f: lib.jacrev(f)(X),
         lambda lib, f: lib.jacfwd(f)(X),
-        lambda lib, f: lib.grad(lambda y: lib.grad(lambda x: f(y).sum())(X).sum())(Y),  # of the outer transform alone
+        # of the outer transform alone
+        lambda lib, f: lib.grad(lambda y: lib.grad(lambda x: f(y).sum())(X).sum())(Y),
         lambda lib, f: lib.jvp(lambda y: lib.jvp(lambda x: f(y), (X,), (X,))[1], (Y,), (Y,)),
     ],
 )
-@pytest.mark.parametrize("function", [lambda x: Y.clone(), lambda x: x.detach() * 2, lambda x: torch.zeros_like(x)])
-def test_what_does_not_depend_on_the_argument_has_a_derivative_of_zeros(transform: Any, function: Any) -> None:
+@pytest.mark.parametrize(
+    "function", [lambda x: Y.clone(), lambda x: x.detach() * 2, lambda x: torch.zeros_like(x)]
+)
+def test_what_does_not_depend_on_the_argument_has_a_derivative_of_zeros(
+    transform: Any, function: Any
+) -> None:
     as_torch(lambda lib: transform(lib, function))
 
 
@@ -151,7 +174,10 @@ class TestPullback:
             assert ours == outcome(lambda lib: lib.vjp(torch.sin, X)[1](cotangent), torch.func)
 
     def test_a_real_cotangent_of_a_complex_output_is_refused_as_in_torch(self) -> None:
-        assert "required to have the same dtype" in as_torch(lambda lib: lib.vjp(torch.sin, C)[1](X))[1]
+        assert (
+            "required to have the same dtype"
+            in as_torch(lambda lib: lib.vjp(torch.sin, C)[1](X))[1]
+        )
         as_torch(lambda lib: lib.vjp(torch.sin, C)[1](C))
 
     def test_may_be_called_again_unless_told_otherwise(self) -> None:
@@ -176,12 +202,15 @@ def test_aux_is_of_the_level_outside() -> None:
     *_, aux = jvp(lambda x: (x, [2 * x, "w"]), (X,), (X,), has_aux=True)
     assert type(aux[0]) is torch.Tensor and aux[1] == "w"
     found = grad(lambda y: grad(lambda x: (x.sum(), (y * x).sum()), has_aux=True)(X)[1])(Y)
-    torch.testing.assert_close(found, X)  # aux has no history at the inner level, and one at the outer
+    # aux has no history at the inner level, and one at the outer
+    torch.testing.assert_close(found, X)
 
 
 @pytest.mark.parametrize("enabled", [False, True])
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_function_runs_with_grad_mode_on_and_leaves_it_as_it_was(enabled: bool, fails: bool) -> None:
+def test_a_function_runs_with_grad_mode_on_and_leaves_it_as_it_was(
+    enabled: bool, fails: bool
+) -> None:
     seen = []
 
     def function(x: Any) -> Any:
@@ -252,8 +281,14 @@ class TestJvp:
         assert found[0] == theirs[0] in ("RuntimeError", "ValueError")
 
     def test_strict_refuses_what_does_not_depend_on_the_primals(self) -> None:
-        assert "independent" in as_torch(lambda lib: lib.jvp(lambda x: Y.clone(), (X,), (X,), strict=True))[1]
-        assert "independent" in as_torch(lambda lib: lib.jvp(lambda x: (x, Y.clone()), (X,), (X,), strict=True))[1]
+        assert (
+            "independent"
+            in as_torch(lambda lib: lib.jvp(lambda x: Y.clone(), (X,), (X,), strict=True))[1]
+        )
+        assert (
+            "independent"
+            in as_torch(lambda lib: lib.jvp(lambda x: (x, Y.clone()), (X,), (X,), strict=True))[1]
+        )
         as_torch(lambda lib: lib.jvp(torch.sin, (X,), (X,), strict=True))
 
     def test_what_is_detached_in_place_is_a_constant(self) -> None:
@@ -261,7 +296,11 @@ class TestJvp:
         as_torch(lambda lib: lib.grad(lambda x: ((x * x).detach_() * x).sum())(X))
 
     def test_trees_go_in_and_out(self) -> None:
-        as_torch(lambda lib: lib.jvp(lambda a, t: {"p": a * t["b"], "q": [a]}, (X, {"b": Y}), (Y, {"b": X})))
+        as_torch(
+            lambda lib: lib.jvp(
+                lambda a, t: {"p": a * t["b"], "q": [a]}, (X, {"b": Y}), (Y, {"b": X})
+            )
+        )
 
 
 class TestJacobians:
@@ -274,8 +313,12 @@ class TestJacobians:
         for argnums in (0, 1, (0, 1), (1,)):
             expected = torch.func.jacrev(g, argnums)(*inputs)
             for chunk_size in (None, 1, 2, 100):
-                torch.testing.assert_close(jacrev(g, argnums, chunk_size=chunk_size)(*inputs), expected)
-                torch.testing.assert_close(jacfwd(g, argnums, chunk_size=chunk_size)(*inputs), expected)
+                torch.testing.assert_close(
+                    jacrev(g, argnums, chunk_size=chunk_size)(*inputs), expected
+                )
+                torch.testing.assert_close(
+                    jacfwd(g, argnums, chunk_size=chunk_size)(*inputs), expected
+                )
 
     @pytest.mark.parametrize("chunk_size", [0, -1, "a", 1.5])
     def test_chunks_have_at_least_one_row(self, chunk_size: Any) -> None:
@@ -312,7 +355,10 @@ class TestJacobians:
 
 
 def test_outputs_of_vjp_are_of_floating_point_and_cotangents_may_be_none() -> None:
-    assert "floating-point or complex" in as_torch(lambda lib: lib.vjp(lambda x: (x, x.argmax()), X))[1]
+    assert (
+        "floating-point or complex"
+        in as_torch(lambda lib: lib.vjp(lambda x: (x, x.argmax()), X))[1]
+    )
     _, pull = vjp(lambda x: (x.sin(), x * 2), X)
     torch.testing.assert_close(pull((None, Y)), (2 * Y,))
     torch.testing.assert_close(pull((Y, None)), (X.cos() * Y,))
@@ -322,7 +368,9 @@ def test_outputs_of_vjp_are_of_floating_point_and_cotangents_may_be_none() -> No
 @pytest.mark.parametrize("transform", ["grad", "jacrev", "jacfwd", "hessian"])
 def test_a_function_without_arguments_has_no_derivative(transform: str) -> None:
     for argnums in (0, -1):
-        with pytest.raises(RuntimeError, match=f"Got argnum={argnums}, but only 0 positional inputs"):
+        with pytest.raises(
+            RuntimeError, match=f"Got argnum={argnums}, but only 0 positional inputs"
+        ):
             getattr(runtime.func, transform)(lambda: X.sum(), argnums)()
 
 
@@ -340,7 +388,11 @@ def test_complex_numbers_have_derivatives_too() -> None:
 
 def test_an_input_that_plays_no_part_has_a_gradient_of_zeros_beside_one_that_does() -> None:
     as_torch(lambda lib: lib.grad(lambda a, b: (a * a).sum(), (0, 1))(X, Y))
-    as_torch(lambda lib: lib.vjp(lambda tree: {"a": tree["a"] * 2, "c": Y}, {"a": X, "b": Y})[1]({"a": Y, "c": X}))
+    as_torch(
+        lambda lib: lib.vjp(lambda tree: {"a": tree["a"] * 2, "c": Y}, {"a": X, "b": Y})[1](
+            {"a": Y, "c": X}
+        )
+    )
 
 
 class TestMarksOfTorchsOwnEngine:
@@ -364,14 +416,23 @@ class TestMarksOfTorchsOwnEngine:
     )
     def test_it_passes_through_every_transform(self, run: Any) -> None:
         leaf = runtime.wrap(X.clone(), True)
-        with pytest.raises(RuntimeError, match="was computed from a plain torch tensor that requires grad by torch's own engine"):
+        with pytest.raises(
+            RuntimeError,
+            match="was computed from a plain torch tensor that requires grad by torch's own engine",
+        ):
             run(leaf, torch.nn.Parameter(Y.clone())).sum().backward()
         run(leaf, Y.clone()).sum().backward()
         assert leaf.grad is not None
 
 
 @pytest.mark.parametrize(
-    "transform", [lambda f, x: grad(f)(x), lambda f, x: jvp(f, (x,), (x,)), lambda f, x: vjp(f, x), lambda f, x: vmap(f)(x)]
+    "transform",
+    [
+        lambda f, x: grad(f)(x),
+        lambda f, x: jvp(f, (x,), (x,)),
+        lambda f, x: vjp(f, x),
+        lambda f, x: vmap(f)(x),
+    ],
 )
 def test_nested_tensors_are_no_arguments_of_transforms(transform: Any) -> None:
     x = torch.nested.nested_tensor([torch.ones(2), torch.ones(2)], layout=torch.jagged)
@@ -419,7 +480,9 @@ class Asks(Function):
 
 
 @pytest.mark.parametrize("what", ["grad", "a pullback that is called once", "a pullback"])
-def test_a_pass_frees_what_it_has_used_if_it_is_the_last_one(what: str, without_collector: None) -> None:
+def test_a_pass_frees_what_it_has_used_if_it_is_the_last_one(
+    what: str, without_collector: None
+) -> None:
     def f(x: Any) -> Any:
         return Keeps.apply(Asks.apply(x)).sum()
 

@@ -35,20 +35,32 @@ DRAWS: dict[str, Callable[[Any], Any]] = {
     "inside grad": lambda x: grad(lambda y: (y * torch.rand_like(y)).sum())(x),
     "dropout of what is shared": lambda x: x + F.dropout(SHARED, 0.5),
     "alpha_dropout of what is shared": lambda x: x + F.alpha_dropout(SHARED, 0.5, training=True),
-    "feature dropout of what is shared": lambda x: x + F.dropout1d(SHARED.view(200, 1), 0.5).view(200),
+    "feature dropout of what is shared": lambda x: (
+        x + F.dropout1d(SHARED.view(200, 1), 0.5).view(200)
+    ),
     "native_dropout of what is shared": lambda x: x + torch.native_dropout(SHARED, 0.5, True)[0],
     "gamma draws of what is shared": lambda x: x + torch._standard_gamma(SHARED),
     "a Dirichlet draw of what is shared": lambda x: x + torch._sample_dirichlet(SHARED),
     "uniform, out of place": lambda x: x + torch.ops.aten.uniform(SHARED),
     "randint between numbers": lambda x: x + torch.randint(3, 99, (200,), dtype=torch.int64),
-    "rrelu with a noise of its own": lambda x: x + torch.ops.aten.rrelu_with_noise_functional(-SHARED, torch.zeros(200), training=True)[0],
+    "rrelu with a noise of its own": lambda x: (
+        x + torch.ops.aten.rrelu_with_noise_functional(-SHARED, torch.zeros(200), training=True)[0]
+    ),
     "binomial of what is shared": lambda x: x + torch.binomial(torch.full_like(SHARED, 99), SHARED),
     "a buffer filled": lambda x: x + torch.empty(200).normal_(),
-    "inside grad, of what is shared": lambda x: x + grad(lambda w: (w * torch.rand_like(w)).sum())(SHARED),
-    "dropout inside grad, of what is shared": lambda x: x + grad(lambda w: F.dropout(w).sum())(SHARED),
+    "inside grad, of what is shared": lambda x: (
+        x + grad(lambda w: (w * torch.rand_like(w)).sum())(SHARED)
+    ),
+    "dropout inside grad, of what is shared": lambda x: (
+        x + grad(lambda w: F.dropout(w).sum())(SHARED)
+    ),
     "dropout inside jvp, of what is shared": lambda x: x + jvp(F.dropout, (SHARED,), (SHARED,))[1],
-    "dropout inside two grads": lambda x: x + grad(lambda v: grad(lambda w: (F.dropout(w) * v * w).sum())(v).sum())(SHARED),
-    "dropout of what is shared, inside vmap": lambda x: (x + vmap(lambda n: F.dropout(SHARED) * n, randomness="same")(torch.ones(3)))[0],
+    "dropout inside two grads": lambda x: (
+        x + grad(lambda v: grad(lambda w: (F.dropout(w) * v * w).sum())(v).sum())(SHARED)
+    ),
+    "dropout of what is shared, inside vmap": lambda x: (
+        x + vmap(lambda n: F.dropout(SHARED) * n, randomness="same")(torch.ones(3))
+    )[0],
 }
 
 
@@ -56,7 +68,9 @@ DRAWS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", DRAWS)
 def test_randomness_is_what_was_asked_for(name: str) -> None:
     draw = DRAWS[name]
-    with pytest.raises(RuntimeError, match="called random operation while in randomness error mode"):
+    with pytest.raises(
+        RuntimeError, match="called random operation while in randomness error mode"
+    ):
         vmap(draw)(X)
     for randomness, equal in (("same", True), ("different", False)):
         first, second = runtime.unwrap(vmap(draw, randomness=randomness)(X))
@@ -64,9 +78,14 @@ def test_randomness_is_what_was_asked_for(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*has no batch rule")
-@pytest.mark.parametrize("draw", [lambda x: F.rrelu(-x, training=True), torch.poisson, lambda x: torch.multinomial(x, 50)])
+@pytest.mark.parametrize(
+    "draw",
+    [lambda x: F.rrelu(-x, training=True), torch.poisson, lambda x: torch.multinomial(x, 50)],
+)
 def test_an_op_that_is_looped_over_draws_as_asked_too(draw: Any) -> None:
-    with pytest.raises(RuntimeError, match="called random operation while in randomness error mode"):
+    with pytest.raises(
+        RuntimeError, match="called random operation while in randomness error mode"
+    ):
         vmap(draw)(X)
     first, second = vmap(draw, randomness="same")(X)
     assert torch.equal(first, second)
@@ -88,7 +107,9 @@ class Noisy(runtime.autograd.Function):
 
 
 def test_a_function_with_a_generated_rule_draws_as_asked() -> None:
-    with pytest.raises(RuntimeError, match="called random operation while in randomness error mode"):
+    with pytest.raises(
+        RuntimeError, match="called random operation while in randomness error mode"
+    ):
         vmap(Noisy.apply)(X)
     first, second = vmap(Noisy.apply, randomness="same")(X)
     assert torch.equal(first, second)
@@ -97,9 +118,13 @@ def test_a_function_with_a_generated_rule_draws_as_asked() -> None:
 
 
 def test_chunks_of_a_batch_share_one_draw_if_the_elements_do() -> None:
-    first, *others = vmap(lambda x: x + torch.rand(200), randomness="same", chunk_size=2)(X.repeat(3, 1))
+    first, *others = vmap(lambda x: x + torch.rand(200), randomness="same", chunk_size=2)(
+        X.repeat(3, 1)
+    )
     assert all(torch.equal(first, other) for other in others)
-    chunks = vmap(lambda x: x + torch.rand(200), randomness="different", chunk_size=2)(X.repeat(3, 1))
+    chunks = vmap(lambda x: x + torch.rand(200), randomness="different", chunk_size=2)(
+        X.repeat(3, 1)
+    )
     assert len(chunks.unique(dim=0)) == 6
 
 
@@ -107,7 +132,9 @@ def test_derivatives_of_draws_by_their_parameters() -> None:
     """A Poisson draw is constant, positions have no derivative, and a gamma draw has the implicit one."""
     torch.testing.assert_close(grad(lambda x: torch.poisson(x).sum())(X), torch.zeros_like(X))
     torch.testing.assert_close(jvp(torch.poisson, (X,), (X,))[1], torch.zeros_like(X))
-    assert jvp(lambda x: (torch.multinomial(x, 3), x), (SHARED,), (SHARED,))[0][0].dtype is torch.int64
+    assert (
+        jvp(lambda x: (torch.multinomial(x, 3), x), (SHARED,), (SHARED,))[0][0].dtype is torch.int64
+    )
     torch.manual_seed(0)
     expected = torch.func.grad(lambda x: torch._standard_gamma(x).sum())(X)
     torch.manual_seed(0)
@@ -118,9 +145,13 @@ def test_in_place_draws_follow_their_parameters() -> None:
     p = torch.tensor([[0.1], [0.9]])
     means = vmap(lambda x, p: x.clone().bernoulli_(p), randomness="different")(X, p).mean(1)
     assert means[0] < 0.3 and means[1] > 0.7
-    with pytest.raises(RuntimeError, match="draws from distributions that differ between the elements"):
+    with pytest.raises(
+        RuntimeError, match="draws from distributions that differ between the elements"
+    ):
         vmap(lambda x, p: x.clone().bernoulli_(p), randomness="same")(X, p)
-    with pytest.raises(RuntimeError, match="Cannot ask for different inplace randomness on an unbatched tensor"):
+    with pytest.raises(
+        RuntimeError, match="Cannot ask for different inplace randomness on an unbatched tensor"
+    ):
         vmap(lambda x: torch.zeros(200).uniform_() + x, randomness="different")(X)
 
 
@@ -147,7 +178,10 @@ def test_a_draw_passes_a_gradient_of_zero_on_to_its_parameters(name: str) -> Non
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda x: x.sum().item(), r"calling \.item\(\) on a Tensor.*aten\._local_scalar_dense\.default"),
+        (
+            lambda x: x.sum().item(),
+            r"calling \.item\(\) on a Tensor.*aten\._local_scalar_dense\.default",
+        ),
         (lambda x: float(x.sum()), r"calling \.item\(\) on a Tensor"),
         (lambda x: x if x.sum() > X.sum() else -x, "data-dependent control flow"),
         (lambda x: x.nonzero(), r"shape depends on the data.*aten\.nonzero\.default"),
@@ -158,12 +192,17 @@ def test_a_draw_passes_a_gradient_of_zero_on_to_its_parameters(name: str) -> Non
 def test_questions_about_elements_name_the_op_and_the_users_line(ask: Any, message: str) -> None:
     line = ask.__code__.co_firstlineno
     for f in (ask, lambda x: grad(lambda y: (ask(x), y.sum())[1])(x)):
-        with pytest.raises(BatchingError, match=rf"(?s){message}.* at .*test_draws\.py:{line} in <lambda>: `"):
+        with pytest.raises(
+            BatchingError, match=rf"(?s){message}.* at .*test_draws\.py:{line} in <lambda>: `"
+        ):
             vmap(f)(X.cumsum(0) * 2)  # elements that differ
 
 
 def test_requires_grad_has_no_meaning_under_vmap() -> None:
-    with pytest.raises(RuntimeError, match=r"attempting to call Tensor.requires_grad_\(\) inside of a function being transformed"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"attempting to call Tensor.requires_grad_\(\) inside of a function being transformed",
+    ):
         vmap(lambda x: x.requires_grad_())(X)
 
 
@@ -172,7 +211,10 @@ def gradient_of_dropout(x: Any) -> Any:
     return pull(torch.ones_like(x))[0], out, mask
 
 
-@pytest.mark.parametrize("run", [gradient_of_dropout, lambda x: make_fx(gradient_of_dropout, tracing_mode="symbolic")(x)(x)])
+@pytest.mark.parametrize(
+    "run",
+    [gradient_of_dropout, lambda x: make_fx(gradient_of_dropout, tracing_mode="symbolic")(x)(x)],
+)
 def test_native_dropout_scales_what_its_mask_leaves(run: Callable[[Any], Any]) -> None:
     x = torch.rand(50, dtype=torch.float64) + 1
     gradient, out, mask = run(x)
@@ -193,7 +235,9 @@ def test_a_factory_draws_for_all_elements_at_once() -> None:
     torch.manual_seed(0)
     expected = torch.rand(2, 3), torch.randn(2, 3), torch.randint(2, 9, (2, 3))
     torch.manual_seed(0)
-    found = vmap(lambda x: (torch.rand(3), torch.randn(3), torch.randint(2, 9, (3,))), randomness="different")(X)
+    found = vmap(
+        lambda x: (torch.rand(3), torch.randn(3), torch.randint(2, 9, (3,))), randomness="different"
+    )(X)
     assert all(map(torch.equal, found, expected))
 
 
@@ -219,8 +263,12 @@ def test_all_elements_draw_what_one_alone_draws_if_they_share_a_draw(name: str) 
 
 FROM_GIVEN: dict[str, Callable[[Any, torch.Generator], Any]] = {
     "multinomial": lambda x, generator: torch.multinomial(x, 9, generator=generator),
-    "poisson, which takes it by position": lambda x, generator: torch.poisson(x * 9, generator=generator),
-    "rrelu, which takes it by position": lambda x, generator: torch.rrelu(-x, training=True, generator=generator),
+    "poisson, which takes it by position": lambda x, generator: torch.poisson(
+        x * 9, generator=generator
+    ),
+    "rrelu, which takes it by position": lambda x, generator: torch.rrelu(
+        -x, training=True, generator=generator
+    ),
 }
 
 
@@ -238,14 +286,22 @@ INNER: dict[str, Callable[[Any], Any]] = {
     "grad": grad(lambda t: (t * t * torch.rand(())).sum()),
     "grad of a draw that is written to": grad(lambda t: torch.rand(200).mul_(t).sum()),
     "jvp": lambda x: jvp(lambda t: t * torch.rand(200), (x,), (x,)),
-    "vjp of a draw for what is shared": lambda x: vjp(lambda t: t * torch.bernoulli(SHARED), x)[1](x)[0],
+    "vjp of a draw for what is shared": lambda x: vjp(lambda t: t * torch.bernoulli(SHARED), x)[1](
+        x
+    )[0],
 }
-OUTER: dict[str, Callable[[Any], Any]] = {"functionalize": functionalize, "jit": runtime.jit, "make_fx": lambda f: make_fx(f)(X)}
+OUTER: dict[str, Callable[[Any], Any]] = {
+    "functionalize": functionalize,
+    "jit": runtime.jit,
+    "make_fx": lambda f: make_fx(f)(X),
+}
 
 
 @pytest.mark.parametrize("outer", OUTER)
 @pytest.mark.parametrize("name", INNER)
-def test_a_draw_for_each_element_inside_of_a_derivative_is_of_the_batch_under_an_outer_level(name: str, outer: str) -> None:
+def test_a_draw_for_each_element_inside_of_a_derivative_is_of_the_batch_under_an_outer_level(
+    name: str, outer: str
+) -> None:
     f, found = vmap(INNER[name], randomness="different"), []
     for g in (f, OUTER[outer](f)):
         torch.manual_seed(0)
@@ -254,10 +310,17 @@ def test_a_draw_for_each_element_inside_of_a_derivative_is_of_the_batch_under_an
 
 
 @pytest.mark.filterwarnings("ignore:.*has no batch rule")
-@pytest.mark.parametrize("draw", [lambda x: F.rrelu(-x, training=True), lambda x: torch.multinomial(x, 2)])
+@pytest.mark.parametrize(
+    "draw", [lambda x: F.rrelu(-x, training=True), lambda x: torch.multinomial(x, 2)]
+)
 @pytest.mark.parametrize("way", [lambda f: make_fx(f)(X), lambda f: runtime.jit(f)(X)])
-def test_a_graph_does_not_draw_again_from_the_same_state(way: Callable[..., Any], draw: Callable[[Any], Any]) -> None:
-    with pytest.raises(BatchingError, match="runs for each element from the same state of the generator, and a graph sets no state"):
+def test_a_graph_does_not_draw_again_from_the_same_state(
+    way: Callable[..., Any], draw: Callable[[Any], Any]
+) -> None:
+    with pytest.raises(
+        BatchingError,
+        match="runs for each element from the same state of the generator, and a graph sets no state",
+    ):
         way(vmap(draw, randomness="same"))
 
 

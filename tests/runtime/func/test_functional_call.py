@@ -57,7 +57,11 @@ def both(program: Callable[[Any, Any], Any]) -> Any:
 @pytest.mark.parametrize("args", [X, (X,), (X, False)])
 def test_the_given_tensors_stand_in_for_the_modules_own(args: Any) -> None:
     both(lambda lib, net: lib.functional_call(net, dict(NEW), args))
-    both(lambda lib, net: lib.functional_call(net, ({"weight": NEW["weight"]}, {"head.bias": X}), X, {"fail": False}))
+    both(
+        lambda lib, net: lib.functional_call(
+            net, ({"weight": NEW["weight"]}, {"head.bias": X}), X, {"fail": False}
+        )
+    )
 
 
 @pytest.mark.parametrize("fail", [False, True])
@@ -66,11 +70,17 @@ def test_the_module_has_its_own_state_back_also_after_an_exception(fail: bool) -
     before = {k: (id(v), v._version) for k, v in net.state_dict(keep_vars=True).items()}
     attributes = set(net.__dict__)
     try:
-        runtime.func.functional_call(net, {**NEW, "head.weight": torch.zeros(2, 2), "extra": X}, X, {"fail": fail})
+        runtime.func.functional_call(
+            net, {**NEW, "head.weight": torch.zeros(2, 2), "extra": X}, X, {"fail": fail}
+        )
     except ValueError:
         assert fail
     assert {k: (id(v), v._version) for k, v in net.state_dict(keep_vars=True).items()} == before
-    assert set(net.__dict__) == attributes and net.tied is net.weight and isinstance(net.weight, nn.Parameter)
+    assert (
+        set(net.__dict__) == attributes
+        and net.tied is net.weight
+        and isinstance(net.weight, nn.Parameter)
+    )
 
 
 def test_a_buffer_that_forward_replaces_is_replaced_in_the_dict() -> None:
@@ -131,8 +141,12 @@ def test_a_name_given_for_a_parametrized_weight_switches_the_parametrization_off
     torch.testing.assert_close(out, 4 * X)
     assert type(linear) is cls
     torch.testing.assert_close(linear.weight, before, check_layout=True)
-    out = runtime.func.functional_call(linear, {"parametrizations.weight.original0": torch.full((2, 1), 2.0)}, X)
-    expected = torch.func.functional_call(linear, {"parametrizations.weight.original0": torch.full((2, 1), 2.0)}, X)
+    out = runtime.func.functional_call(
+        linear, {"parametrizations.weight.original0": torch.full((2, 1), 2.0)}, X
+    )
+    expected = torch.func.functional_call(
+        linear, {"parametrizations.weight.original0": torch.full((2, 1), 2.0)}, X
+    )
     torch.testing.assert_close(out, expected)
 
 
@@ -145,7 +159,9 @@ def test_gradients_by_parameters_and_per_sample() -> None:
         def loss(params: Any, x: Any, y: Any) -> Any:
             return nn.functional.mse_loss(lib.functional_call(net, params, x), y)
 
-        return lib.grad(loss)(params, batch, target), lib.vmap(lib.grad(loss), (None, 0, 0))(params, batch, target)
+        return lib.grad(loss)(params, batch, target), lib.vmap(lib.grad(loss), (None, 0, 0))(
+            params, batch, target
+        )
 
     class Plain(Net):
         def forward(self, x: Any, fail: bool = False) -> Any:
@@ -161,7 +177,9 @@ def test_gradients_by_parameters_and_per_sample() -> None:
 
 def test_an_ensemble_is_a_vmap_over_stacked_state() -> None:
     def program(lib: Any, _: Any) -> Any:
-        models = [nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU()).eval() for _ in range(4)]
+        models = [
+            nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU()).eval() for _ in range(4)
+        ]
         params, buffers = lib.stack_module_state(models)
         assert all(p.is_leaf and p.requires_grad for p in params.values())
         detached = {k: p.detach() for k, p in params.items()}
@@ -190,9 +208,16 @@ def test_models_that_do_not_stack(models: Any) -> None:
 
 def test_batch_norms_that_track_nothing_can_be_mapped_over() -> None:
     def program(lib: Any, _: Any) -> Any:
-        net = nn.Sequential(nn.BatchNorm1d(3), nn.Sequential(nn.BatchNorm1d(3)), nn.InstanceNorm1d(3, track_running_stats=True))
+        net = nn.Sequential(
+            nn.BatchNorm1d(3),
+            nn.Sequential(nn.BatchNorm1d(3)),
+            nn.InstanceNorm1d(3, track_running_stats=True),
+        )
         assert lib.replace_all_batch_norm_modules_(net) is net
-        state = [(m.running_mean, m.running_var, m.num_batches_tracked, m.track_running_stats) for m in (net[0], net[1][0])]
+        state = [
+            (m.running_mean, m.running_var, m.num_batches_tracked, m.track_running_stats)
+            for m in (net[0], net[1][0])
+        ]
         assert state == [(None, None, None, False)] * 2
         assert net[2].running_mean is not None
         return lib.vmap(net[0])(torch.arange(24.0).reshape(2, 4, 3).sin())
@@ -242,7 +267,10 @@ def test_dicts_come_in_any_sequence_and_missing_arguments_are_none(given: Any) -
 
     for args in (None, ()):
         for kwargs in (None, {}, {"x": X + 1}):
-            found = [lib.functional_call(_seeded(Constant), given, args, kwargs) for lib in (torch.func, runtime.func)]
+            found = [
+                lib.functional_call(_seeded(Constant), given, args, kwargs)
+                for lib in (torch.func, runtime.func)
+            ]
             torch.testing.assert_close(found[1], found[0])
 
 
@@ -279,7 +307,11 @@ def test_a_submodule_under_two_names_has_its_own_state_back(tie_weights: bool) -
     net = nn.Sequential(nn.Linear(2, 2))
     net.append(net[0])
     before = dict(net[0].named_parameters())
-    given = {"0.weight": torch.eye(2), "1.weight": torch.eye(2) * 2} if not tie_weights else {"1.weight": torch.eye(2)}
+    given = (
+        {"0.weight": torch.eye(2), "1.weight": torch.eye(2) * 2}
+        if not tie_weights
+        else {"1.weight": torch.eye(2)}
+    )
     runtime.func.functional_call(net, given, X, tie_weights=tie_weights)
     assert all(p is before[name] for name, p in net[0].named_parameters())
 

@@ -49,19 +49,33 @@ def test_the_functional_form_takes_the_same_arguments_and_writes_nothing(func: A
 
 @pytest.mark.parametrize(
     ("func", "given", "defaults"),
-    [(aten.bernoulli_.float, 1, {"p": 0.5}), (aten.bernoulli_.float, 2, {}), (aten.add_.Tensor, 2, {}), (aten.normal_.default, 1, {})],
+    [
+        (aten.bernoulli_.float, 1, {"p": 0.5}),
+        (aten.bernoulli_.float, 2, {}),
+        (aten.add_.Tensor, 2, {}),
+        (aten.normal_.default, 1, {}),
+    ],
     ids=str,
 )
-def test_defaults_that_the_functional_form_lacks_are_passed_on(func: Any, given: int, defaults: dict[str, Any]) -> None:
+def test_defaults_that_the_functional_form_lacks_are_passed_on(
+    func: Any, given: int, defaults: dict[str, Any]
+) -> None:
     assert defaults_of(op_of(func), functional_of(func), [0] * given) == defaults
 
 
 @pytest.mark.parametrize(
-    ("func", "named"), [(aten.arange.out, ("dtype", "device")), (aten.full.out, ("dtype", "device")), (aten.add.out, ())]
+    ("func", "named"),
+    [
+        (aten.arange.out, ("dtype", "device")),
+        (aten.full.out, ("dtype", "device")),
+        (aten.add.out, ()),
+    ],
 )
 def test_a_factory_makes_what_fits_what_is_written(func: Any, named: tuple[str, ...]) -> None:
     target = torch.zeros(2, dtype=torch.int16, device="meta")
-    assert factory_options(func, functional_of(func), target) == {name: getattr(target, name) for name in named}
+    assert factory_options(func, functional_of(func), target) == {
+        name: getattr(target, name) for name in named
+    }
 
 
 @pytest.mark.parametrize(
@@ -74,7 +88,9 @@ def test_a_factory_makes_what_fits_what_is_written(func: Any, named: tuple[str, 
         ((1, 1), 1.0, True, False),
     ],
 )
-def test_dropout_returns_its_argument_where_it_drops_nothing(shape: Any, p: float, train: bool, nothing: bool) -> None:
+def test_dropout_returns_its_argument_where_it_drops_nothing(
+    shape: Any, p: float, train: bool, nothing: bool
+) -> None:
     assert drops_nothing(torch.ones(shape), p, train) is nothing
 
 
@@ -106,7 +122,11 @@ def test_a_value_that_was_given_other_memory_has_a_version_of_its_own() -> None:
     replaced = Replaced("the value", store, ())
     assert (replaced.generation, replaced.count, replaced.version) == (2, 0, 0)
     made = replaced.by(source, source.value, 7)
-    assert made.memory is source.memory and (made.version, made.seen, made.value) == (7, 2, source.value)
+    assert made.memory is source.memory and (made.version, made.seen, made.value) == (
+        7,
+        2,
+        source.value,
+    )
     replaced.by(source, source.value, 9)
     assert (replaced.count, replaced.version, replaced.store) == (2, 9, store)
 
@@ -123,7 +143,12 @@ def test_memory_knows_the_whole_that_it_is_a_piece_of_a_piece_of() -> None:
         quarter.mul_(10)
         assert level.read(whole).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 60.0, 70.0]
         whole.add_(1)
-        assert level.read(quarter).tolist() == [61.0, 71.0] and level.read(half).tolist() == [5.0, 6.0, 61.0, 71.0]
+        assert level.read(quarter).tolist() == [61.0, 71.0] and level.read(half).tolist() == [
+            5.0,
+            6.0,
+            61.0,
+            71.0,
+        ]
     finally:
         level.close()
 
@@ -132,7 +157,9 @@ Ask = Callable[[Any], tuple[bool, bool]]
 X = torch.ones(3)
 
 
-def _asked(transform: Callable[[Callable[[Any], Any]], Any], of: Callable[[Any], Any] = lambda x: x) -> tuple[bool, bool]:
+def _asked(
+    transform: Callable[[Callable[[Any], Any]], Any], of: Callable[[Any], Any] = lambda x: x
+) -> tuple[bool, bool]:
     """Whether ``of(x)`` has a history, and whether it has a gradient, for the ``x`` that a transform gives to a function."""
     seen: list[tuple[bool, bool]] = []
 
@@ -170,9 +197,14 @@ def test_a_value_has_a_history_if_a_level_differentiates_it(name: str) -> None:
     assert ask() == expected
 
 
-@pytest.mark.parametrize(("recorded", "enabled", "seen"), [(True, True, True), (True, False, False), (False, True, False)])
+@pytest.mark.parametrize(
+    ("recorded", "enabled", "seen"),
+    [(True, True, True), (True, False, False), (False, True, False)],
+)
 @pytest.mark.parametrize("counted", [True, False])
-def test_what_is_written_back_is_recorded_and_counted_as_the_writes_were(recorded: bool, enabled: bool, seen: bool, counted: bool) -> None:
+def test_what_is_written_back_is_recorded_and_counted_as_the_writes_were(
+    recorded: bool, enabled: bool, seen: bool, counted: bool
+) -> None:
     t, new = torch.zeros(2, requires_grad=True) * 1, torch.ones(2, requires_grad=True)
     with torch.set_grad_enabled(enabled):
         WrittenBack(new, recorded, counted).into(t)

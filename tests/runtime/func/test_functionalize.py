@@ -94,7 +94,11 @@ PROGRAMS = [
 
 def mutations(graph: torch.fx.Graph) -> list[str]:
     return [
-        str(n.target) for n in graph.nodes if n.op == "call_function" and getattr(n.target, "_schema", None) and n.target._schema.is_mutable
+        str(n.target)
+        for n in graph.nodes
+        if n.op == "call_function"
+        and getattr(n.target, "_schema", None)
+        and n.target._schema.is_mutable
     ]
 
 
@@ -121,7 +125,9 @@ def test_a_composite_op_that_fills_a_buffer_of_its_own_mutates_nothing_either() 
 
 
 def test_views_can_be_removed_too() -> None:
-    module = make_fx(functionalize(write_through_a_view, remove="mutations_and_views"))(torch.randn(3, 4))
+    module = make_fx(functionalize(write_through_a_view, remove="mutations_and_views"))(
+        torch.randn(3, 4)
+    )
     names = [str(n.target) for n in module.graph.nodes if n.op == "call_function"]
     assert "aten.view_copy.default" in names
     assert not any(name.startswith(("aten.view.", "aten.slice.", "aten.select.")) for name in names)
@@ -192,7 +198,8 @@ def test_a_draw_in_place_draws_by_the_probability_that_it_is_given() -> None:
     sevens = torch.full((1000,), 7.0)
     drawn = functionalize(lambda x: x.clone().bernoulli_(0.25))(sevens)
     assert 150 < drawn.sum().item() < 350
-    assert 400 < functionalize(lambda x: x.clone().bernoulli_())(sevens).sum().item() < 600  # one half
+    # one half
+    assert 400 < functionalize(lambda x: x.clone().bernoulli_())(sevens).sum().item() < 600
 
 
 CAPTURED: torch.Tensor = torch.zeros(2, 3)
@@ -230,15 +237,27 @@ def test_writes_of_every_form(f: Any, remove: str) -> None:
     torch.testing.assert_close(functionalize(f, remove=remove)(x), f(x))
 
 
-torch.library.define("runtime_test_functionalize::running_sum", "(Tensor x, int n=1, *, Tensor(a!) total) -> Tensor")
-torch.library.define("runtime_test_functionalize::zero_all", "(Tensor(a!)[] xs, *, Tensor? last=None) -> ()")
+torch.library.define(
+    "runtime_test_functionalize::running_sum", "(Tensor x, int n=1, *, Tensor(a!) total) -> Tensor"
+)
+torch.library.define(
+    "runtime_test_functionalize::zero_all", "(Tensor(a!)[] xs, *, Tensor? last=None) -> ()"
+)
 torch.library.impl("runtime_test_functionalize::zero_all", "CompositeExplicitAutograd")(
     lambda xs, last=None: [x.mul_(0 if last is None else last) for x in xs] and None
 )
-torch.library.define("runtime_test_functionalize::minmax_of", "(Tensor x, Tensor(a!) low, Tensor(b!) high) -> (Tensor, Tensor)")
-torch.library.impl("runtime_test_functionalize::running_sum", "CompositeExplicitAutograd")(lambda x, n=1, *, total: total.add_(x * n) * 2)
+torch.library.define(
+    "runtime_test_functionalize::minmax_of",
+    "(Tensor x, Tensor(a!) low, Tensor(b!) high) -> (Tensor, Tensor)",
+)
+torch.library.impl("runtime_test_functionalize::running_sum", "CompositeExplicitAutograd")(
+    lambda x, n=1, *, total: total.add_(x * n) * 2
+)
 torch.library.impl("runtime_test_functionalize::minmax_of", "CompositeExplicitAutograd")(
-    lambda x, low, high: (low.copy_(torch.minimum(low, x)) - 1, high.copy_(torch.maximum(high, x)) + 1)
+    lambda x, low, high: (
+        low.copy_(torch.minimum(low, x)) - 1,
+        high.copy_(torch.maximum(high, x)) + 1,
+    )
 )
 OWN = torch.ops.runtime_test_functionalize
 
@@ -296,8 +315,19 @@ def of_a_helper_without_results(x: torch.Tensor) -> Any:
     return table, where
 
 
-WRITES_ON_THE_SIDE = [statistics, statistics_of_a_layer, statistics_and_reserve, noise, noise_in_place, of_a_custom_op]
-WRITES_ON_THE_SIDE += [of_a_custom_op_on_lists, of_a_custom_op_with_several_results, of_a_helper_without_results]
+WRITES_ON_THE_SIDE = [
+    statistics,
+    statistics_of_a_layer,
+    statistics_and_reserve,
+    noise,
+    noise_in_place,
+    of_a_custom_op,
+]
+WRITES_ON_THE_SIDE += [
+    of_a_custom_op_on_lists,
+    of_a_custom_op_with_several_results,
+    of_a_helper_without_results,
+]
 
 
 @pytest.mark.parametrize("remove", ["mutations", "mutations_and_views"])
@@ -325,11 +355,20 @@ def test_trees_numbers_and_keywords_go_in_and_out() -> None:
 @pytest.mark.parametrize(
     ("f", "message"),
     [
-        (lambda x: x.clone().resize_(2), "changes the storage or geometry of a tensor, which functionalize cannot follow"),
+        (
+            lambda x: x.clone().resize_(2),
+            "changes the storage or geometry of a tensor, which functionalize cannot follow",
+        ),
         (lambda x: x.clone().set_(x), "changes the storage or geometry"),
         (lambda x: CAPTURED.t_(), "changes the geometry of a tensor that the program closes over"),
-        (lambda x: torch.add(x, 1, out=x.new_zeros(1)), r"out= has shape \[1\], the result \[3, 4\]; give it that shape"),
-        (lambda x: x.new_zeros(3, 1).add_(x), r"output with shape \[3, 1\] doesn't match the broadcast shape \[3, 4\]"),
+        (
+            lambda x: torch.add(x, 1, out=x.new_zeros(1)),
+            r"out= has shape \[1\], the result \[3, 4\]; give it that shape",
+        ),
+        (
+            lambda x: x.new_zeros(3, 1).add_(x),
+            r"output with shape \[3, 1\] doesn't match the broadcast shape \[3, 4\]",
+        ),
     ],
 )
 def test_what_cannot_be_done_without_a_write_is_refused(f: Any, message: str) -> None:
@@ -350,11 +389,19 @@ def test_what_to_remove_must_be_known(remove: Any) -> None:
 
 def test_batch_norm_without_statistics_or_out_of_training_writes_nothing() -> None:
     x = torch.randn(5, 4)
-    for module in (torch.nn.BatchNorm1d(4).eval(), torch.nn.BatchNorm1d(4, track_running_stats=False)):
-        before, versions = {k: v.clone() for k, v in module.state_dict().items()}, [b._version for b in module.buffers()]
+    for module in (
+        torch.nn.BatchNorm1d(4).eval(),
+        torch.nn.BatchNorm1d(4, track_running_stats=False),
+    ):
+        before, versions = (
+            {k: v.clone() for k, v in module.state_dict().items()},
+            [b._version for b in module.buffers()],
+        )
         torch.testing.assert_close(functionalize(module)(x), module(x))
         torch.testing.assert_close(dict(module.state_dict()), before)
-        assert all(b._version == version for b, version in zip(module.buffers(), versions, strict=True))
+        assert all(
+            b._version == version for b, version in zip(module.buffers(), versions, strict=True)
+        )
     module = torch.nn.BatchNorm1d(4)
     functionalize(module)(x)
     torch.testing.assert_close(module.running_var, 0.9 + 0.1 * x.var(0))
@@ -412,7 +459,9 @@ def test_polygamma_in_place_is_functional_although_its_arguments_change_places()
     expected = torch.polygamma(1, x)
     torch.testing.assert_close(functionalize(f)(y), expected * 2)
     torch.testing.assert_close(y, expected)
-    assert torch.ops.aten.polygamma.default in [n.target for n in make_fx(functionalize(f))(x).graph.nodes]
+    assert torch.ops.aten.polygamma.default in [
+        n.target for n in make_fx(functionalize(f))(x).graph.nodes
+    ]
 
 
 def test_a_write_leaves_the_order_of_dimensions() -> None:
@@ -420,18 +469,31 @@ def test_a_write_leaves_the_order_of_dimensions() -> None:
         x.cumsum_(0)  # the functional form of which is contiguous
         return x * 2
 
-    for x in (torch.ones(2, 3).t(), torch.ones(2, 6)[:, ::2].t(), torch.ones(3, 2, 8)[..., ::2].permute(2, 0, 1)):
+    for x in (
+        torch.ones(2, 3).t(),
+        torch.ones(2, 6)[:, ::2].t(),
+        torch.ones(3, 2, 8)[..., ::2].permute(2, 0, 1),
+    ):
         assert functionalize(f)(x).stride() == f(x).stride()
 
 
 def test_rrelu_has_the_strides_of_the_kernel() -> None:
     x = torch.linspace(-1, 1, 6).reshape(3, 2).t()
-    assert functionalize(lambda x: torch.rrelu(x, training=True))(x).stride() == torch.rrelu(x, training=True).stride() == (3, 1)
+    assert (
+        functionalize(lambda x: torch.rrelu(x, training=True))(x).stride()
+        == torch.rrelu(x, training=True).stride()
+        == (3, 1)
+    )
 
 
 def test_a_write_of_two_tensors_to_overlapping_memory_is_refused() -> None:
-    with pytest.raises(InplaceError, match=r"rrelu_with_noise_.* writes to 2 tensors, and the first shows an element"):
-        functionalize(lambda x: torch.rrelu_(x.clone().unfold(0, 2, 1), training=True))(torch.ones(4))
+    with pytest.raises(
+        InplaceError,
+        match=r"rrelu_with_noise_.* writes to 2 tensors, and the first shows an element",
+    ):
+        functionalize(lambda x: torch.rrelu_(x.clone().unfold(0, 2, 1), training=True))(
+            torch.ones(4)
+        )
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -442,7 +504,9 @@ def test_as_strided_of_a_written_tensor_with_gaps_is_refused(before: bool) -> No
         return view * 2 if before else x.as_strided((2,), (1,)) * 2
 
     x = torch.arange(6.0).reshape(2, 3)[:, ::2]
-    with pytest.raises(InplaceError, match="as_strided of a tensor with gaps, which the program has written to"):
+    with pytest.raises(
+        InplaceError, match="as_strided of a tensor with gaps, which the program has written to"
+    ):
         functionalize(f)(x)
     dense = torch.arange(4.0).reshape(2, 2)
     assert functionalize(f)(dense.clone()).tolist() == f(dense).tolist()
@@ -464,4 +528,6 @@ def test_a_result_may_be_written_to_memory_without_elements() -> None:
         torch.add(x, 1, out=out)
         return out * 2
 
-    torch.testing.assert_close(functionalize(program)(torch.arange(3.0)), torch.tensor([2.0, 4.0, 6.0]))
+    torch.testing.assert_close(
+        functionalize(program)(torch.arange(3.0)), torch.tensor([2.0, 4.0, 6.0])
+    )

@@ -31,12 +31,20 @@ CONSTANT_WRITES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = 
     for name, write, same in (
         (".data", lambda b: b.data.add_(1), lambda b: b.detach().add_(1)),
         ("a view of .data", lambda b: b.data[:1].mul_(3), lambda b: b.detach()[:1].mul_(3)),
-        ("an element of .data", lambda b: b.data.__setitem__(0, 5.0), lambda b: b.detach().__setitem__(0, 5.0)),
+        (
+            "an element of .data",
+            lambda b: b.data.__setitem__(0, 5.0),
+            lambda b: b.detach().__setitem__(0, 5.0),
+        ),
         ("detach() of a view", lambda b: b[1:].detach().mul_(2), lambda b: b[1:].detach().mul_(2)),
         ("a view of detach()", lambda b: b.detach()[1:].exp_(), lambda b: b.detach()[1:].exp_()),
         ("no_grad", _in_no_grad(lambda b: b.add_(1)), _in_no_grad(lambda b: b.add_(1))),
         ("a factor in no_grad", _in_no_grad(lambda b: b.mul_(3)), _in_no_grad(lambda b: b.mul_(3))),
-        ("an element in no_grad", _in_no_grad(lambda b: b.__setitem__(0, 5.0)), _in_no_grad(lambda b: b.__setitem__(0, 5.0))),
+        (
+            "an element in no_grad",
+            _in_no_grad(lambda b: b.__setitem__(0, 5.0)),
+            _in_no_grad(lambda b: b.__setitem__(0, 5.0)),
+        ),
         (
             "several",
             lambda b: (b.detach().add_(1), b.mul_(2), b.data.mul_(3)),
@@ -56,7 +64,9 @@ DERIVATIVES: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("write", CONSTANT_WRITES)
 @pytest.mark.parametrize("derivative", DERIVATIVES.values(), ids=DERIVATIVES)
 @pytest.mark.parametrize("remove", ["mutations", "mutations_and_views"])
-def test_a_write_that_is_not_differentiated_leaves_the_history_of_what_is_written(write: str, derivative: Any, remove: str) -> None:
+def test_a_write_that_is_not_differentiated_leaves_the_history_of_what_is_written(
+    write: str, derivative: Any, remove: str
+) -> None:
     """The same function without functionalize, on torch, is the oracle; with it, torch loses the history without a word."""
 
     def program(write: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -92,7 +102,8 @@ def _written_under_a_detached_name(x: Any) -> Any:
     b = torch.zeros(3)
     alias = b.detach()
     alias.mul_(2).add_(x)
-    return (alias * alias).sum() + (b * b).sum()  # the former has a history, the latter only the numbers
+    # the former has a history, the latter only the numbers
+    return (alias * alias).sum() + (b * b).sum()
 
 
 def _a_view_under_no_grad_after_a_write(x: Any) -> Any:
@@ -156,12 +167,24 @@ def test_a_write_to_a_leaf_that_is_not_recorded_is_carried_out() -> None:
         with torch.no_grad():
             x.mul_(2)
 
-    for write, version in (under_no_grad, 1), (lambda x: x.detach().mul_(2), 1), (lambda x: x.data.mul_(2), 0):
+    for write, version in (
+        (under_no_grad, 1),
+        (lambda x: x.detach().mul_(2), 1),
+        (lambda x: x.data.mul_(2), 0),
+    ):
         with dropin.installed():
             x = torch.tensor([1.0, 2.0], requires_grad=True)
             functionalize(write)(x)
-            assert (x.tolist(), x.requires_grad, x.is_leaf, x._version) == ([2.0, 4.0], True, True, version)
-            with pytest.raises(RuntimeError, match="a leaf Variable that requires grad is being used in an in-place operation"):
+            assert (x.tolist(), x.requires_grad, x.is_leaf, x._version) == (
+                [2.0, 4.0],
+                True,
+                True,
+                version,
+            )
+            with pytest.raises(
+                RuntimeError,
+                match="a leaf Variable that requires grad is being used in an in-place operation",
+            ):
                 functionalize(lambda y: y.mul_(2))(x)
 
 
@@ -173,7 +196,10 @@ def test_a_recorded_write_through_a_view_made_under_no_grad_is_refused_as_in_eag
         view.mul_(3)
         return b.sum()
 
-    with pytest.raises(RuntimeError, match="A view was created in no_grad mode and is being modified inplace with grad mode enabled"):
+    with pytest.raises(
+        RuntimeError,
+        match="A view was created in no_grad mode and is being modified inplace with grad mode enabled",
+    ):
         grad(functionalize(f))(torch.ones(2))
 
 

@@ -16,7 +16,13 @@ from runtime.func.generated_code import function
 
 
 def _half() -> Any:
-    return function(["def half(a):", "    b = a", "    return b / 0"], "half", "<halves>", {}, {1: (__file__, 1, "half")})
+    return function(
+        ["def half(a):", "    b = a", "    return b / 0"],
+        "half",
+        "<halves>",
+        {},
+        {1: (__file__, 1, "half")},
+    )
 
 
 def _shown(f: Any, *args: object) -> str:
@@ -34,12 +40,19 @@ def test_a_traceback_shows_the_generated_line() -> None:
 def test_a_line_is_followed_by_that_of_the_user() -> None:
     half = _half()
     lines = linecache.getlines(half.__code__.co_filename, half.__globals__)
-    assert lines[1].startswith(f'    b = a  # {__file__}:1: """Generated functions') and lines[2] == "    return b / 0\n"
+    assert (
+        lines[1].startswith(f'    b = a  # {__file__}:1: """Generated functions')
+        and lines[2] == "    return b / 0\n"
+    )
 
 
 def test_two_functions_have_lines_of_their_own() -> None:
     first, second = _half(), function(["def half(a):", "    return 1 / a"], "half", "<halves>", {})
-    assert "return b / 0" in _shown(first, 1) and "return 1 / a" in _shown(second, 0) and "return b / 0" in _shown(first, 1)
+    assert (
+        "return b / 0" in _shown(first, 1)
+        and "return 1 / a" in _shown(second, 0)
+        and "return b / 0" in _shown(first, 1)
+    )
 
 
 def test_lines_that_were_shown_are_freed_with_the_function() -> None:
@@ -62,5 +75,8 @@ def test_a_debugger_enters_the_replay_of_a_jitted_function() -> None:
     out = io.StringIO()
     debugger = pdb.Pdb(stdin=io.StringIO("step\n" * 80 + "continue\n"), stdout=out, readrc=False)
     debugger.runcall(compiled, x)
-    assert "-> def take(given):" in out.getvalue() and f"= sin_0(v_primals_1)  # {__file__}" in out.getvalue()
+    assert (
+        "-> def take(given):" in out.getvalue()
+        and f"= sin_0(v_primals_1)  # {__file__}" in out.getvalue()
+    )
     assert "y = x.sin()" in out.getvalue()

@@ -22,7 +22,10 @@ OPS: dict[str, tuple[Op, Op]] = {  # of a tensor of shape (2, 1, 3): in place, a
     "unsqueeze_": (lambda y: y.unsqueeze_(-1), lambda y: y.unsqueeze(-1)),
     "squeeze_": (lambda y: y.squeeze_(), lambda y: y.squeeze()),
     "squeeze_ of a dimension": (lambda y: y.squeeze_(1), lambda y: y.squeeze(1)),
-    "as_strided_": (lambda y: y.as_strided_((3, 2), (1, 3)), lambda y: y.as_strided((3, 2), (1, 3))),
+    "as_strided_": (
+        lambda y: y.as_strided_((3, 2), (1, 3)),
+        lambda y: y.as_strided((3, 2), (1, 3)),
+    ),
 }
 X = torch.arange(1.0, 7.0, dtype=torch.float64).reshape(2, 1, 3)
 
@@ -31,7 +34,9 @@ def _programs(name: str, then: str) -> tuple[Callable[[Any], Any], Callable[[Any
     in_place, view = OPS[name]
 
     def write(y: Any) -> Any:
-        return {"nothing": lambda: y, "a write": lambda: y.mul_(3), "a part": lambda: y[0].mul_(3)}[then]()
+        return {"nothing": lambda: y, "a write": lambda: y.mul_(3), "a part": lambda: y[0].mul_(3)}[
+            then
+        ]()
 
     def ours(x: Any) -> Any:
         y = x * x
@@ -77,7 +82,9 @@ def _dual(f: Callable[[Any], Any]) -> Any:
 @pytest.mark.parametrize("then", ["nothing", "a write", "a part"])
 @pytest.mark.parametrize("name", OPS)
 @pytest.mark.parametrize("run", [r for r in RUNS if r != "a dual level"])
-def test_a_change_of_geometry_in_place_gives_what_the_view_gives(run: str, name: str, then: str) -> None:
+def test_a_change_of_geometry_in_place_gives_what_the_view_gives(
+    run: str, name: str, then: str
+) -> None:
     ours, theirs = _programs(name, then)
     found, expected = RUNS[run](ours), RUNS[run](theirs)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
@@ -100,11 +107,21 @@ def test_the_value_shows_its_new_sizes_inside_the_program(name: str) -> None:
         seen.append(_shown(y))
         return y.sum()
 
-    for transform in (lambda f: jvp(f, (X,), (X,)), lambda f: grad(f)(X), lambda f: vmap(f)(X[None]), lambda f: functionalize(f)(X)):
+    for transform in (
+        lambda f: jvp(f, (X,), (X,)),
+        lambda f: grad(f)(X),
+        lambda f: vmap(f)(X[None]),
+        lambda f: functionalize(f)(X),
+    ):
         transform(f)  # type: ignore[no-untyped-call]
     assert seen == [_shown(view(X))] * 4
 
 
 def _shown(y: Any) -> Any:
     """Sizes, and strides where there are several elements."""
-    return tuple(y.shape), [s for s, n in zip(y.stride(), y.shape, strict=True) if n > 1], y.numel(), y.dim()
+    return (
+        tuple(y.shape),
+        [s for s, n in zip(y.stride(), y.shape, strict=True) if n > 1],
+        y.numel(),
+        y.dim(),
+    )

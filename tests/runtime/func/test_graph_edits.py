@@ -22,7 +22,9 @@ def test_an_added_call_is_the_one_that_torch_creates() -> None:
     ours, _ = _graph()
     theirs = fx.Graph()
     x = theirs.placeholder("x")
-    theirs.output([theirs.create_node("call_function", aten.add.Tensor, (x, x), {"alpha": 2}, "add")])
+    theirs.output(
+        [theirs.create_node("call_function", aten.add.Tensor, (x, x), {"alpha": 2}, "add")]
+    )
     assert str(ours) == str(theirs)
     assert fx.GraphModule({}, ours).code == fx.GraphModule({}, theirs).code
 
@@ -55,7 +57,13 @@ def test_unused_calls_without_effect_are_left_out_with_what_only_they_use() -> N
         add_call(graph, aten.mul_.Tensor, (x, 2))
         add_call(graph, aten.rand_like.default, (x,))
     without_unused(graph)
-    assert [str(n.target) for n in graph.nodes] == ["x", "aten.add.Tensor", "aten.mul_.Tensor", "aten.rand_like.default", "output"]
+    assert [str(n.target) for n in graph.nodes] == [
+        "x",
+        "aten.add.Tensor",
+        "aten.mul_.Tensor",
+        "aten.rand_like.default",
+        "output",
+    ]
 
 
 def test_an_op_that_returns_nothing_has_an_effect() -> None:

@@ -23,7 +23,9 @@ X = torch.ones(3)
 
 def _texts() -> tuple[int, int]:
     gc.collect()
-    return len(_loader.eval_cache), len([name for name in linecache.cache if name.startswith("<eval_with_key>")])
+    return len(_loader.eval_cache), len(
+        [name for name in linecache.cache if name.startswith("<eval_with_key>")]
+    )
 
 
 def _train(compiler: Any, **options: Any) -> None:
@@ -132,6 +134,7 @@ def test_a_compiler_may_change_its_graph_and_script_it() -> None:
         return torch.jit.script(module)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.jit.script is to go, and warns of attributes without types
+        # torch.jit.script is to go, and warns of attributes without types
+        warnings.simplefilter("ignore")
         found = aot.aot_function(lambda x: x.sin(), scripted)(torch.ones(2))
     assert torch.equal(found, torch.ones(2).sin())

@@ -19,26 +19,37 @@ X = torch.arange(24.0).view(4, 3, 2).sin()
 NORMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "batch_norm": lambda x, mean, var: functional.batch_norm(x, mean, var, training=True),
     "instance_norm": lambda x, mean, var: functional.instance_norm(x, mean, var),
-    "parts of a norm": lambda x, mean, var: torch._batch_norm_impl_index(x, None, None, mean, var, True, 0.1, 1e-5, False)[0],
+    "parts of a norm": lambda x, mean, var: torch._batch_norm_impl_index(
+        x, None, None, mean, var, True, 0.1, 1e-5, False
+    )[0],
 }
 TRACERS: dict[str, Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], Tensor]]] = {
     "make_fx": lambda f: make_fx(f)(X),
     "make_fx, pre_dispatch": lambda f: make_fx(f, pre_dispatch=True)(X),
-    "make_fx, symbolic": lambda f: make_fx(f, tracing_mode="symbolic", _allow_non_fake_inputs=True)(X),
+    "make_fx, symbolic": lambda f: make_fx(f, tracing_mode="symbolic", _allow_non_fake_inputs=True)(
+        X
+    ),
 }
 
 
 @pytest.mark.parametrize("used", [True, False])
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("tracer", TRACERS)
-def test_a_replay_updates_running_statistics_and_the_trace_does_not(tracer: str, norm: str, used: bool) -> None:
+def test_a_replay_updates_running_statistics_and_the_trace_does_not(
+    tracer: str, norm: str, used: bool
+) -> None:
     def program(x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         y = NORMS[norm](x, mean, var)
         return y * 2 if used else x * 2
 
     mean, var = torch.zeros(3), torch.ones(3)
     traced = TRACERS[tracer](lambda x: program(x, mean, var))
-    assert (mean.tolist(), var.tolist(), mean._version, var._version) == ([0.0] * 3, [1.0] * 3, 0, 0)
+    assert (mean.tolist(), var.tolist(), mean._version, var._version) == (
+        [0.0] * 3,
+        [1.0] * 3,
+        0,
+        0,
+    )
     theirs = torch.zeros(3), torch.ones(3)
     torch.testing.assert_close(traced(X), program(X, *theirs))
     torch.testing.assert_close((mean, var), theirs)
@@ -63,14 +74,26 @@ def test_an_unused_norm_that_writes_nothing_is_left_out(norm: str, pre_dispatch:
             functional.batch_norm(x, None, None, training=True)
         return x * 2
 
-    calls = [n.target for n in make_fx(program, pre_dispatch=pre_dispatch)(X).graph.nodes if n.op == "call_function"]
-    assert aten.mul.Tensor in calls and not {aten.batch_norm.default, aten.native_batch_norm.default} & set(calls)
+    calls = [
+        n.target
+        for n in make_fx(program, pre_dispatch=pre_dispatch)(X).graph.nodes
+        if n.op == "call_function"
+    ]
+    assert aten.mul.Tensor in calls and not {
+        aten.batch_norm.default,
+        aten.native_batch_norm.default,
+    } & set(calls)
 
 
 def test_a_call_hides_the_writes_to_the_statistics_that_it_is_given() -> None:
-    native, whole, other = (op_of(f.default) for f in (aten.native_batch_norm, aten.batch_norm, aten.exp))
+    native, whole, other = (
+        op_of(f.default) for f in (aten.native_batch_norm, aten.batch_norm, aten.exp)
+    )
     x, mean, var = torch.ones(2, 3), torch.zeros(3), torch.ones(3)
-    assert hidden_writes(native, (x, None, None, mean, var, True, 0.1, 1e-5), {}) == ["running_mean", "running_var"]
+    assert hidden_writes(native, (x, None, None, mean, var, True, 0.1, 1e-5), {}) == [
+        "running_mean",
+        "running_var",
+    ]
     assert hidden_writes(native, (x, None, None, mean, var, False, 0.1, 1e-5), {}) == []
     assert hidden_writes(whole, (x, None, None, mean, None), {"training": True}) == ["running_mean"]
     assert hidden_writes(whole, (x, None, None, mean, var), {"training": False}) == []

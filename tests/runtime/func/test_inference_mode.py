@@ -56,7 +56,9 @@ TRANSFORMS: dict[str, Callable[[Function, Any], Any]] = {
 
 @pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS.keys())
 @pytest.mark.parametrize("f", FUNCTIONS.values(), ids=FUNCTIONS.keys())
-def test_a_derivative_in_inference_mode_is_that_of_normal_mode(f: Function, transform: Callable[[Function, Any], Any]) -> None:
+def test_a_derivative_in_inference_mode_is_that_of_normal_mode(
+    f: Function, transform: Callable[[Function, Any], Any]
+) -> None:
     x = torch.tensor([0.3, 1.2, -0.5])
     expected = transform(f, x)
     with torch.inference_mode():
@@ -64,7 +66,9 @@ def test_a_derivative_in_inference_mode_is_that_of_normal_mode(f: Function, tran
         torch.testing.assert_close(transform(f, x * 1), expected)  # an inference tensor
 
 
-def test_a_tensor_that_is_made_in_inference_mode_takes_the_history_of_what_is_written_to_it() -> None:
+def test_a_tensor_that_is_made_in_inference_mode_takes_the_history_of_what_is_written_to_it() -> (
+    None
+):
     def f(x: Any) -> Any:
         y = torch.zeros(3)
         y[0] = x[1]
@@ -79,7 +83,9 @@ def test_a_tensor_that_is_made_in_inference_mode_takes_the_history_of_what_is_wr
 def test_a_gradient_by_an_inference_tensor_is_computed_outside_of_inference_mode() -> None:
     with torch.inference_mode():
         w = torch.tensor([2.0, 3.0])
-    torch.testing.assert_close(grad(lambda x: (x * w).sum())(torch.ones(2)), torch.tensor([2.0, 3.0]))
+    torch.testing.assert_close(
+        grad(lambda x: (x * w).sum())(torch.ones(2)), torch.tensor([2.0, 3.0])
+    )
     torch.testing.assert_close(grad(lambda w: (w[:1] * w[1:]).sum())(w), torch.tensor([3.0, 2.0]))
 
 
@@ -130,7 +136,9 @@ RUN: dict[str, Callable[[Function, Any], Any]] = {
 @pytest.mark.parametrize("run", RUN.values(), ids=RUN.keys())
 @pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("f", THEMSELVES.values(), ids=THEMSELVES.keys())
-def test_an_op_that_returns_its_argument_returns_the_same_object(f: Function, inference: bool, run: Callable[[Function, Any], Any]) -> None:
+def test_an_op_that_returns_its_argument_returns_the_same_object(
+    f: Function, inference: bool, run: Callable[[Function, Any], Any]
+) -> None:
     seen = []
 
     def program(x: Any) -> Any:

@@ -30,7 +30,11 @@ def test_jacobians_in_chunks(argnums: Any, chunk: int | None) -> None:
 def test_arguments_counted_from_the_end(argnums: Any) -> None:
     f = lambda x, y: (x.sum() * y.sin()).sum()  # noqa: E731
     positive = tuple(a % 2 for a in argnums) if isinstance(argnums, tuple) else argnums % 2
-    for ours, theirs in ((grad, torch.func.grad), (grad_and_value, torch.func.grad_and_value), (hessian, torch.func.hessian)):
+    for ours, theirs in (
+        (grad, torch.func.grad),
+        (grad_and_value, torch.func.grad_and_value),
+        (hessian, torch.func.hessian),
+    ):
         torch.testing.assert_close(ours(f, argnums)(X, Y), theirs(f, positive)(X, Y))
 
 
@@ -72,7 +76,8 @@ def test_rows_one_by_one_need_no_vmap() -> None:
     assert seen == [0, 1, 2]
     with pytest.raises(RuntimeError, match="vmap"):
         jacrev(Asks.apply, chunk_size=2)(X)
-    torch.testing.assert_close(jacrev(lambda x: Asks.apply(x)[1:2])(X), 2 * torch.eye(3)[1:2])  # nor does one row
+    # nor does one row
+    torch.testing.assert_close(jacrev(lambda x: Asks.apply(x)[1:2])(X), 2 * torch.eye(3)[1:2])
 
 
 def test_chunks_in_transforms() -> None:
@@ -80,7 +85,10 @@ def test_chunks_in_transforms() -> None:
     torch.testing.assert_close(vmap(by_one)(X[:, None]), X.cos()[:, None, None])
     torch.testing.assert_close(jacrev(by_one, chunk_size=1)(X), torch.func.hessian(torch.sin)(X))
     torch.testing.assert_close(jacrev(lambda x: x[:0], chunk_size=1)(X), torch.zeros(0, 3))
-    torch.testing.assert_close(jacrev(lambda x: (x * 2, x.sum()), has_aux=True, chunk_size=1)(X), (2 * torch.eye(3), X.sum()))
+    torch.testing.assert_close(
+        jacrev(lambda x: (x * 2, x.sum()), has_aux=True, chunk_size=1)(X),
+        (2 * torch.eye(3), X.sum()),
+    )
 
 
 @pytest.mark.parametrize("chunk", [0, -1, 1.5])
@@ -124,7 +132,9 @@ def test_an_output_of_one_element_has_one_row(shape: Any, chunk: int | None) -> 
         torch.testing.assert_close(jacrev(f, argnums, chunk_size=chunk)(X, Y), expected)
         torch.testing.assert_close(vmap(jacrev(f, argnums), in_dims=(0, None))(X[:, None], Y), torch.func.vmap(
             torch.func.jacrev(f, argnums), in_dims=(0, None))(X[:, None], Y))  # fmt: skip
-    torch.testing.assert_close(jacrev(jacrev(f))(X, Y), torch.func.jacrev(torch.func.jacrev(f))(X, Y))
+    torch.testing.assert_close(
+        jacrev(jacrev(f))(X, Y), torch.func.jacrev(torch.func.jacrev(f))(X, Y)
+    )
 
 
 @pytest.mark.parametrize("transform", ["grad", "grad_and_value", "jacrev", "jacfwd", "hessian"])
@@ -132,7 +142,9 @@ def test_the_first_argument_is_differentiated_by_if_none_is_named(transform: str
     def f(x: Any, y: Any) -> Any:
         return (x.prod() * y.sin()).sum()
 
-    torch.testing.assert_close(getattr(runtime.func, transform)(f)(X, Y), getattr(torch.func, transform)(f)(X, Y))
+    torch.testing.assert_close(
+        getattr(runtime.func, transform)(f)(X, Y), getattr(torch.func, transform)(f)(X, Y)
+    )
 
 
 class Batches(Function):
@@ -174,7 +186,9 @@ class Doubled(Function):
 
 @pytest.mark.parametrize("transform", [jacrev, jacfwd])
 @pytest.mark.parametrize(("chunk", "seen"), [(None, [3]), (2, [2, 1]), (3, [3])])
-def test_a_chunk_is_a_batch_of_as_many_rows_or_columns(transform: Any, chunk: int | None, seen: list[int]) -> None:
+def test_a_chunk_is_a_batch_of_as_many_rows_or_columns(
+    transform: Any, chunk: int | None, seen: list[int]
+) -> None:
     Batches.seen = []
     torch.testing.assert_close(transform(Doubled.apply, chunk_size=chunk)(X), 2 * torch.eye(3))
     assert Batches.seen == seen
@@ -188,14 +202,21 @@ def test_one_row_of_several_outputs_is_looped_over() -> None:
 
 
 @pytest.mark.parametrize("transform", [jacrev, jacfwd])
-def test_a_graph_of_a_jacobian_of_several_arguments_is_for_any_size_in_their_dtype_and_on_their_device(transform: Any) -> None:
+def test_a_graph_of_a_jacobian_of_several_arguments_is_for_any_size_in_their_dtype_and_on_their_device(
+    transform: Any,
+) -> None:
     def f(x: Any, y: Any) -> Any:
         return x.sum() * y.sin(), x.cos() * y.sum()
 
     x, y = X.double(), Y.double()
     graph = make_fx(transform(f, (0, 1)), tracing_mode="symbolic")(x, y)
-    larger = torch.linspace(-1, 1, 5, dtype=torch.float64), torch.linspace(0, 1, 4, dtype=torch.float64)
+    larger = (
+        torch.linspace(-1, 1, 5, dtype=torch.float64),
+        torch.linspace(0, 1, 4, dtype=torch.float64),
+    )
     torch.testing.assert_close(graph(*larger), torch.func.jacrev(f, (0, 1))(*larger))
-    nodes = make_fx(transform(f, (0, 1)), tracing_mode="symbolic")(x.to("meta"), y.to("meta")).graph.nodes
+    nodes = make_fx(transform(f, (0, 1)), tracing_mode="symbolic")(
+        x.to("meta"), y.to("meta")
+    ).graph.nodes
     values = [n.meta["val"] for n in nodes if isinstance(n.meta.get("val"), torch.Tensor)]
     assert {v.device.type for v in values} == {"meta"}

@@ -30,7 +30,10 @@ def tree_map(f: Callable[[Any], Any], tree: Any) -> Any:
 def differences(f: Callable[..., Any], primals: Any, tangents: Any) -> Any:
     """The derivative of ``f`` along ``tangents``, by central differences."""
     step = 1e-6
-    ahead, behind = (f(*(p + sign * step * t for p, t in zip(primals, tangents, strict=True))) for sign in (1, -1))
+    ahead, behind = (
+        f(*(p + sign * step * t for p, t in zip(primals, tangents, strict=True)))
+        for sign in (1, -1)
+    )
     return torch.utils._pytree.tree_map(lambda a, b: (a - b) / (2 * step), ahead, behind)
 
 
@@ -42,7 +45,9 @@ def check(f: Callable[..., Any], primals: Any, tangents: Any, expected: Any = No
     torch.testing.assert_close(found[1], tangent, rtol=1e-5, atol=1e-5)
     batch = tree_map(lambda t: torch.stack([t, -2 * t]), tangents)
     each = vmap(lambda *t: jvp(f, primals, t)[1])(*batch)
-    torch.testing.assert_close(each, tree_map(lambda t: torch.stack([t, -2 * t]), tangent), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        each, tree_map(lambda t: torch.stack([t, -2 * t]), tangent), rtol=1e-5, atol=1e-5
+    )
 
 
 # --- rules that are made of the pullback
@@ -61,12 +66,29 @@ TRANSPOSED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "std_mean": (torch.std_mean, (X,)),
     "cholesky_solve": (lambda b, c: torch.cholesky_solve(b, c.tril()), (X, SQUARE)),
     "cholesky_inverse": (lambda c: torch.cholesky_inverse(c.tril()), (SQUARE,)),
-    "lu_solve, by the right side": (lambda b: torch.linalg.lu_solve(*torch.linalg.lu_factor(SQUARE), b), (X,)),
-    "scatter_reduce": (lambda x, y: x.scatter_reduce(1, torch.tensor([[0, 0, 2], [1, 1, 1]]), y, "prod"), (X, T)),
+    "lu_solve, by the right side": (
+        lambda b: torch.linalg.lu_solve(*torch.linalg.lu_factor(SQUARE), b),
+        (X,),
+    ),
+    "scatter_reduce": (
+        lambda x, y: x.scatter_reduce(1, torch.tensor([[0, 0, 2], [1, 1, 1]]), y, "prod"),
+        (X, T),
+    ),
     "index_reduce": (lambda x, y: x.index_reduce(0, torch.tensor([1, 1]), y, "mean"), (X, T)),
-    "grid_sample": (lambda x, g: F.grid_sample(x[None, None], g[None, :, None] / 9, align_corners=True), (X, T[:, :2])),
-    "the nearest of a grid": (lambda x, g: F.grid_sample(x[None, None], g[None, None] / 9, "nearest", align_corners=True), (X, T[:, :2])),
-    "packing": (lambda x: torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]), batch_first=True).data, (X,)),
+    "grid_sample": (
+        lambda x, g: F.grid_sample(x[None, None], g[None, :, None] / 9, align_corners=True),
+        (X, T[:, :2]),
+    ),
+    "the nearest of a grid": (
+        lambda x, g: F.grid_sample(x[None, None], g[None, None] / 9, "nearest", align_corners=True),
+        (X, T[:, :2]),
+    ),
+    "packing": (
+        lambda x: (
+            torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]), batch_first=True).data
+        ),
+        (X,),
+    ),
 }
 
 
@@ -86,7 +108,9 @@ def test_a_pullback_transposed_is_the_pushforward(name: str) -> None:
 def test_a_second_pushforward_runs_through_a_transposed_pullback() -> None:
     f: Any = lambda x: torch.var_mean(x, 1)[0] * torch.dist(x, T)  # noqa: E731
     torch.testing.assert_close(jacfwd(jacfwd(f))(X), torch.func.jacrev(torch.func.jacrev(f))(X))
-    torch.testing.assert_close(runtime.func.jacrev(jacfwd(f))(X), torch.func.jacrev(torch.func.jacrev(f))(X))
+    torch.testing.assert_close(
+        runtime.func.jacrev(jacfwd(f))(X), torch.func.jacrev(torch.func.jacrev(f))(X)
+    )
 
 
 # --- arguments
@@ -107,9 +131,20 @@ def test_a_second_pushforward_runs_through_a_transposed_pullback() -> None:
         lambda x, y: torch.lerp(x, y, 0.3) + torch.lerp(x, X + 1, y),
         lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()),
         lambda x, y: F.binary_cross_entropy_with_logits(x, y),
-        lambda x, y: F.embedding_bag(torch.tensor([[0, 1, 1]]), x, per_sample_weights=y[:1], mode="sum"),
-        lambda x, y: (torch.index_put(x, (torch.tensor([0]),), y[1:]), x.max(1)[0], y.sort(1).values),
-        lambda x, y: torch.special.xlogy(x.abs(), y.abs()) + torch.atan2(y, x) + x.abs() ** y + torch.pow(2.0, y),
+        lambda x, y: F.embedding_bag(
+            torch.tensor([[0, 1, 1]]), x, per_sample_weights=y[:1], mode="sum"
+        ),
+        lambda x, y: (
+            torch.index_put(x, (torch.tensor([0]),), y[1:]),
+            x.max(1)[0],
+            y.sort(1).values,
+        ),
+        lambda x, y: (
+            torch.special.xlogy(x.abs(), y.abs())
+            + torch.atan2(y, x)
+            + x.abs() ** y
+            + torch.pow(2.0, y)
+        ),
     ],
 )
 def test_every_argument_gives_its_part_of_the_tangent(f: Any) -> None:
@@ -121,7 +156,9 @@ def test_every_argument_gives_its_part_of_the_tangent(f: Any) -> None:
 def test_a_tangent_of_an_omitted_weight_is_none_and_of_a_given_one_is_refused() -> None:
     p, target = X.sigmoid(), T.sigmoid()
     found = jvp(lambda p, w: F.binary_cross_entropy(p, target, w.detach()), (p, p), (T, T))
-    torch.testing.assert_close(found, torch.func.jvp(lambda p: F.binary_cross_entropy(p, target, p.detach()), (p,), (T,)))
+    torch.testing.assert_close(
+        found, torch.func.jvp(lambda p: F.binary_cross_entropy(p, target, p.detach()), (p,), (T,))
+    )
     with pytest.raises(MissingRule, match=r"weight.*self"):
         jvp(lambda w: F.binary_cross_entropy(p, target, w), (p,), (T,))
 
@@ -131,7 +168,9 @@ torch.library.define("runtime_test_jvp::plus", "(Tensor x, Tensor? y=None) -> Te
 torch.library.impl("runtime_test_jvp::weighted", "CompositeExplicitAutograd")(
     lambda x, count_t=None: x * (2 if count_t is None else count_t)
 )
-torch.library.impl("runtime_test_jvp::plus", "CompositeExplicitAutograd")(lambda x, y=None: x * 1 if y is None else x + y)
+torch.library.impl("runtime_test_jvp::plus", "CompositeExplicitAutograd")(
+    lambda x, y=None: x * 1 if y is None else x + y
+)
 torch.library.define("runtime_test_jvp::scaled", "(Tensor x, *, Tensor by) -> Tensor")
 torch.library.impl("runtime_test_jvp::scaled", "CompositeExplicitAutograd")(lambda x, *, by: x * by)
 OWN = torch.ops.runtime_test_jvp
@@ -139,7 +178,10 @@ OWN = torch.ops.runtime_test_jvp
 
 @pytest.fixture
 def library() -> Iterator[None]:
-    register("runtime_test_jvp::weighted", jvp={"x": lambda x_t, count_t: x_t * (2 if count_t is None else count_t)})
+    register(
+        "runtime_test_jvp::weighted",
+        jvp={"x": lambda x_t, count_t: x_t * (2 if count_t is None else count_t)},
+    )
     linear("runtime_test_jvp::plus", {"x": lambda g: g, "y": lambda g: g})
     register("runtime_test_jvp::scaled", decomposition=lambda x, *, by: x * by)
     yield
@@ -155,9 +197,15 @@ def test_a_keyword_argument_gives_its_part_of_the_tangent_where_the_op_can_be_ta
 
 @pytest.mark.usefixtures("library")
 def test_optional_arguments_of_a_librarys_op_may_be_left_out() -> None:
-    with_both: list[Any] = [lambda x: OWN.weighted(x, X), lambda x: OWN.plus(x, X), lambda x: OWN.plus(X, x)]
+    with_both: list[Any] = [
+        lambda x: OWN.weighted(x, X),
+        lambda x: OWN.plus(x, X),
+        lambda x: OWN.plus(X, x),
+    ]
     for f in (OWN.weighted, OWN.plus, *with_both):
-        torch.testing.assert_close(jvp(f, (X,), (T,)), (f(X), differences(f, (X,), (T,))), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            jvp(f, (X,), (T,)), (f(X), differences(f, (X,), (T,))), rtol=1e-5, atol=1e-5
+        )
     with pytest.raises(MissingRule, match="count_t"):
         jvp(lambda x: OWN.weighted(X, x), (X,), (T,))
 
@@ -166,7 +214,15 @@ def test_a_value_can_be_read_and_shown_as_a_tensor() -> None:
     seen: list[Any] = []
 
     def f(x: Any) -> Any:
-        seen.extend([x.tolist(), x.numpy().tolist(), x.conj().numpy(force=True).tolist(), repr(x), repr(x.detach())])
+        seen.extend(
+            [
+                x.tolist(),
+                x.numpy().tolist(),
+                x.conj().numpy(force=True).tolist(),
+                repr(x),
+                repr(x.detach()),
+            ]
+        )
         with pytest.raises(RuntimeError, match="conj"):
             x.conj().numpy()
         with pytest.raises(RuntimeError, match=r"mutating directly with `\.data`"):
@@ -177,7 +233,11 @@ def test_a_value_can_be_read_and_shown_as_a_tensor() -> None:
     _, tangent = jvp(f, (x,), (torch.ones(2),))
     torch.testing.assert_close(tangent, x)  # `.data` is a constant
     assert seen[:3] == [x.tolist(), x.tolist(), x.conj().tolist()]
-    assert "DualValue(level=" in seen[3] and "primal=tensor([1.+2.j" in seen[3] and "tangent=tensor([1.+0.j" in seen[3]
+    assert (
+        "DualValue(level=" in seen[3]
+        and "primal=tensor([1.+2.j" in seen[3]
+        and "tangent=tensor([1.+0.j" in seen[3]
+    )
     assert seen[4].endswith("tangent=None)")
 
 
@@ -257,12 +317,24 @@ def _by_out(x: Any) -> Any:
     return held * x
 
 
-@pytest.mark.parametrize("f", [_of_base_and_views, _chained, _part_becomes_constant, _of_itself, _lists_of_constants, _reshaped])
+@pytest.mark.parametrize(
+    "f",
+    [
+        _of_base_and_views,
+        _chained,
+        _part_becomes_constant,
+        _of_itself,
+        _lists_of_constants,
+        _reshaped,
+    ],
+)
 def test_a_program_that_writes_has_its_own_derivative(f: Any) -> None:
     check(f, (X,), (T,))
 
 
-@pytest.mark.parametrize("f", [_view_without_a_tangent, _constants_only, _from_another_dtype, _by_out])
+@pytest.mark.parametrize(
+    "f", [_view_without_a_tangent, _constants_only, _from_another_dtype, _by_out]
+)
 def test_a_program_that_writes_to_constants_has_torchs_derivative(f: Any) -> None:
     check(f, (X,), (T,), torch.func.jvp(f, (X,), (T,)))
 
@@ -281,8 +353,15 @@ def test_a_captured_tensor_takes_constants_as_they_are() -> None:
 
 
 def test_out_takes_no_result_that_has_a_tangent_and_none_of_another() -> None:
-    for f in (lambda x: torch.sin(x, out=X.clone()), lambda x: torch.sin(X, out=x * 1), lambda x: torch.add(X, x, out=X.clone())):
-        with pytest.raises(RuntimeError, match=r"\w+\(\): functions with out=\.\.\. arguments don't support automatic differentiation"):
+    for f in (
+        lambda x: torch.sin(x, out=X.clone()),
+        lambda x: torch.sin(X, out=x * 1),
+        lambda x: torch.add(X, x, out=X.clone()),
+    ):
+        with pytest.raises(
+            RuntimeError,
+            match=r"\w+\(\): functions with out=\.\.\. arguments don't support automatic differentiation",
+        ):
             jvp(f, (X,), (T,))
 
 
@@ -316,7 +395,9 @@ def test_a_write_to_what_a_custom_function_views_is_refused() -> None:
     for f in (writes_to_the_view, writes_to_its_view, reads_it_after_a_write_to_the_base):
         with pytest.raises((RuntimeError, InplaceError), match=r"custom Function|modified"):
             jvp(f, (X,), (T,))
-    torch.testing.assert_close(jvp(lambda x: Flat.apply(x) * 2, (X,), (T,)), (2 * X.view(-1), 2 * T.view(-1)))
+    torch.testing.assert_close(
+        jvp(lambda x: Flat.apply(x) * 2, (X,), (T,)), (2 * X.view(-1), 2 * T.view(-1))
+    )
 
 
 # --- forward mode switched off
@@ -375,7 +456,14 @@ def test_a_tensor_that_is_reshaped_with_forward_mode_off_has_its_tangent_reshape
     torch.testing.assert_close(jvp(f, (X,), (T,)), ((X * X).t(), (X * T).t()))
 
 
-@pytest.mark.parametrize("op", [lambda x: aten.unbind.int(x), lambda x: aten.topk.default(x, 2), lambda x: aten.split.Tensor(x, 1)])
+@pytest.mark.parametrize(
+    "op",
+    [
+        lambda x: aten.unbind.int(x),
+        lambda x: aten.topk.default(x, 2),
+        lambda x: aten.split.Tensor(x, 1),
+    ],
+)
 def test_several_results_come_as_what_the_op_returns(op: Callable[[Any], Any]) -> None:
     kinds: list[type] = []
 

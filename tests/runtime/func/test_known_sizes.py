@@ -28,7 +28,9 @@ def slopes_of_pairs(x: torch.Tensor) -> Any:
     return grad(lambda x: torch.combinations(x).prod(1).sum())(x)
 
 
-@pytest.mark.parametrize("f", [torch.combinations, every_second, odd_places, upper, slopes_of_pairs])
+@pytest.mark.parametrize(
+    "f", [torch.combinations, every_second, odd_places, upper, slopes_of_pairs]
+)
 def test_values_made_of_sizes_are_the_same_at_each_run(f: Function) -> None:
     jitted = jit(f)
     for size in (4, 4, 5, 6, 4):
@@ -38,7 +40,9 @@ def test_values_made_of_sizes_are_the_same_at_each_run(f: Function) -> None:
 
 def test_they_can_be_mapped() -> None:
     x = torch.arange(12.0).reshape(3, 4)
-    torch.testing.assert_close(jit(vmap(torch.combinations))(x), torch.stack([torch.combinations(row) for row in x]))
+    torch.testing.assert_close(
+        jit(vmap(torch.combinations))(x), torch.stack([torch.combinations(row) for row in x])
+    )
 
 
 MASK = torch.tensor([True, False, True, False])

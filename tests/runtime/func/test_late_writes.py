@@ -30,7 +30,9 @@ WRITES: dict[str, Callable[[Tensor], Any]] = {
     "a draw into gaps": lambda t: t[:, ::2].normal_(),
     "a long draw into gaps": lambda t: t.view(-1)[::2].repeat(8).view(4, 16)[:, ::2].normal_(),
     "normal_": lambda t: t.normal_(),
-    "statistics": lambda t: torch.nn.functional.batch_norm(torch.rand(3, 4), t[0], t[1], training=True),
+    "statistics": lambda t: torch.nn.functional.batch_norm(
+        torch.rand(3, 4), t[0], t[1], training=True
+    ),
 }
 
 
@@ -47,9 +49,18 @@ def test_a_program_that_fails_has_written_nothing_to_what_it_closes_over(name: s
     assert closed.tolist() == torch.arange(1.0, 17.0).view(4, 4).tolist()
 
 
-@pytest.mark.parametrize("options", [{}, {"pre_dispatch": True}, {"tracing_mode": "fake", "_allow_non_fake_inputs": True}], ids=str)
-@pytest.mark.parametrize("name", [*WRITES, "a parameter", "an argument", "a tensor of the session", "a leaf of the session"])
-def test_a_trace_leaves_what_its_program_writes_to_as_it_was(name: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"pre_dispatch": True}, {"tracing_mode": "fake", "_allow_non_fake_inputs": True}],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "name",
+    [*WRITES, "a parameter", "an argument", "a tensor of the session", "a leaf of the session"],
+)
+def test_a_trace_leaves_what_its_program_writes_to_as_it_was(
+    name: str, options: dict[str, Any]
+) -> None:
     closed = torch.arange(1.0, 17.0).view(4, 4)
     if name == "a parameter":
         closed = torch.nn.Parameter(closed, requires_grad=False)
@@ -73,7 +84,10 @@ ONE_CALL: dict[str, tuple[Callable[[Tensor], Any], list[str]]] = {
     "foreach": (lambda x: torch._foreach_add_([x, x.exp()], 1.0), ["exp", "_foreach_add"]),
     "foreach of a list": (lambda x: torch._foreach_add_([x], [x.exp()]), ["exp", "_foreach_add"]),
     "foreach of one memory": (lambda x: torch._foreach_add_([x, x], 1.0), ["add", "add"]),
-    "foreach of what is written": (lambda x: torch._foreach_add_([x, x.exp()], [x.cos(), x]), ["cos", "add"]),
+    "foreach of what is written": (
+        lambda x: torch._foreach_add_([x, x.exp()], [x.cos(), x]),
+        ["cos", "add"],
+    ),
     "a draw": (lambda x: x.normal_(), ["normal_functional"]),
     "a size that there is": (lambda x: x.resize_(2, 3), []),
     "the size of another": (lambda x: x.resize_as_(torch.ones(2, 3)), []),
@@ -90,7 +104,11 @@ def test_a_write_is_the_functional_op_where_each_memory_is_written_once(name: st
         return y
 
     graph = make_fx(functionalize(program))(torch.ones(2, 3)).graph
-    names = [n.target.overloadpacket.__name__ for n in graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
+    names = [
+        n.target.overloadpacket.__name__
+        for n in graph.nodes
+        if isinstance(n.target, torch._ops.OpOverload)
+    ]
     assert names == ["mul", *expected]
 
 
@@ -106,7 +124,9 @@ def test_a_write_is_the_functional_op_where_each_memory_is_written_once(name: st
         (aten.uniform_.default, torch.zeros(40)[::2], False),
     ],
 )
-def test_only_long_normal_draws_into_gaps_on_the_cpu_are_drawn_in_turn(func: Any, target: Tensor, in_turn: bool) -> None:
+def test_only_long_normal_draws_into_gaps_on_the_cpu_are_drawn_in_turn(
+    func: Any, target: Tensor, in_turn: bool
+) -> None:
     assert draws_in_turn(func, target) is in_turn
 
 
@@ -114,10 +134,18 @@ def test_what_is_written_has_the_strides_of_its_memory() -> None:
     new = torch.arange(6.0).view(2, 3)
     for old in (torch.zeros(3, 2).t(), torch.zeros(2, 6)[:, ::2], torch.zeros(2, 3)):
         found = laid_out_as(old, new)
-        assert torch.equal(found, new) and (found.stride() == old.stride() or not old.is_contiguous())
+        assert torch.equal(found, new) and (
+            found.stride() == old.stride() or not old.is_contiguous()
+        )
     sparse = torch.eye(2).to_sparse()
-    assert laid_out_as(torch.zeros(2, 3), new) is new and laid_out_as(sparse, sparse * 2).layout is torch.sparse_coo
-    assert laid_out_as(sparse, torch.eye(2)).layout is torch.strided and laid_out_as(torch.eye(2), sparse) is sparse
+    assert (
+        laid_out_as(torch.zeros(2, 3), new) is new
+        and laid_out_as(sparse, sparse * 2).layout is torch.sparse_coo
+    )
+    assert (
+        laid_out_as(sparse, torch.eye(2)).layout is torch.strided
+        and laid_out_as(torch.eye(2), sparse) is sparse
+    )
     column = torch.ones(2, 1)
     assert laid_out_as(torch.zeros(2, 1).as_strided((2, 1), (1, 7)), column) is column
     assert laid_out_as(torch.zeros(1).expand(2, 3), new) is new
@@ -149,7 +177,9 @@ COUNTED: dict[str, Callable[[Tensor], Any]] = {
     "elements shown several times": lambda y: y.unfold(0, 2, 1).mul_(2),
     "a draw into gaps": lambda y: y.repeat(5, 5)[:, ::2].normal_(),
     "polygamma_": lambda y: y.polygamma_(1),
-    "statistics": lambda y: torch.nn.functional.batch_norm(torch.ones(3, 2), y[0], y[1], training=True),
+    "statistics": lambda y: torch.nn.functional.batch_norm(
+        torch.ones(3, 2), y[0], y[1], training=True
+    ),
 }
 
 
@@ -219,7 +249,9 @@ INTO_SPARSE: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.filterwarnings("ignore:Sparse:UserWarning")  # torch's own: in beta
 @pytest.mark.parametrize("write", INTO_SPARSE)
 @pytest.mark.parametrize("layout", SPARSE)
-def test_a_trace_leaves_a_sparse_tensor_as_it_was_and_the_replay_writes_to_it(layout: str, write: str) -> None:
+def test_a_trace_leaves_a_sparse_tensor_as_it_was_and_the_replay_writes_to_it(
+    layout: str, write: str
+) -> None:
     closed = SPARSE[layout](torch.eye(4))
     traced = make_fx(lambda x: (INTO_SPARSE[write](closed), x * 1)[1])(torch.ones(4))
     assert torch.equal(closed.to_dense(), torch.eye(4)) and closed._version == 0
@@ -228,11 +260,16 @@ def test_a_trace_leaves_a_sparse_tensor_as_it_was_and_the_replay_writes_to_it(la
 
 
 @pytest.mark.parametrize("of_session", [False, True])
-def test_a_trace_leaves_an_instance_of_a_class_as_it_was_and_the_replay_writes_to_it(of_session: bool) -> None:
+def test_a_trace_leaves_an_instance_of_a_class_as_it_was_and_the_replay_writes_to_it(
+    of_session: bool,
+) -> None:
     parts = torch.ones(2), torch.zeros(2)
     closed = TwoTensor(*map(runtime.wrap, parts)) if of_session else TwoTensor(*parts)
     traced = make_fx(lambda x: (closed.add_(x), x * 1)[1])(torch.ones(2))
     assert (closed.a.tolist(), closed.b.tolist(), closed._version) == ([1.0, 1.0], [0.0, 0.0], 0)
     traced(torch.ones(2))
     assert (closed.a.tolist(), closed.b.tolist(), closed._version) == ([2.0, 2.0], [1.0, 1.0], 1)
-    assert make_fx(lambda x: x * closed)(torch.ones(2))(torch.full((2,), 3.0)).b.tolist() == [3.0, 3.0]
+    assert make_fx(lambda x: x * closed)(torch.ones(2))(torch.full((2,), 3.0)).b.tolist() == [
+        3.0,
+        3.0,
+    ]

@@ -24,7 +24,8 @@ def _flat(n: int = 24) -> torch.Tensor:
     return torch.arange(float(n))
 
 
-PLACES: dict[str, tuple[Make, bool, bool]] = {  # whether it shows an element twice, and whether it has gaps
+# whether it shows an element twice, and whether it has gaps
+PLACES: dict[str, tuple[Make, bool, bool]] = {
     "plain": (lambda: _flat().view(4, 6), False, False),
     "transposed": (lambda: _flat().view(4, 6).t(), False, False),
     "every second column": (lambda: _flat().view(4, 6)[:, ::2], False, True),
@@ -53,10 +54,19 @@ CHAINS: dict[str, tuple[tuple[Any, ...], bool]] = {
     "nothing": ((), False),
     "an element": (((aten.select.int, (0, 1), {}, None),), False),
     "expanded": (((aten.expand.default, ([3, 4],), {}, None),), True),
-    "expanded and narrowed": (((aten.expand.default, ([3, 4],), {}, None), (aten.select.int, (0, 1), {}, None)), True),
-    "narrowed and unfolded": (((aten.slice.Tensor, (0, 1, 4), {}, None), (aten.unfold.default, (0, 2, 1), {}, None)), True),
+    "expanded and narrowed": (
+        ((aten.expand.default, ([3, 4],), {}, None), (aten.select.int, (0, 1), {}, None)),
+        True,
+    ),
+    "narrowed and unfolded": (
+        ((aten.slice.Tensor, (0, 1, 4), {}, None), (aten.unfold.default, (0, 2, 1), {}, None)),
+        True,
+    ),
     "unfolded apart": (((aten.unfold.default, (0, 2, 2), {}, None),), False),
-    "a piece, expanded": (((aten.split.Tensor, (2,), {}, 1), (aten.expand.default, ([3, 2],), {}, None)), True),
+    "a piece, expanded": (
+        ((aten.split.Tensor, (2,), {}, 1), (aten.expand.default, ([3, 2],), {}, None)),
+        True,
+    ),
     "by name": (((aten.as_strided.default, ([2, 2],), {"stride": [1, 1]}, None),), True),
 }
 
@@ -74,7 +84,9 @@ def test_a_chain_of_views_overlaps_if_one_of_them_does(name: str) -> None:
         ((0,), (9,), 9, True),
     ],
 )  # fmt: skip
-def test_as_strided_reaches_from_the_first_element_to_the_last(sizes: Any, strides: Any, offset: int, fits: bool) -> None:
+def test_as_strided_reaches_from_the_first_element_to_the_last(
+    sizes: Any, strides: Any, offset: int, fits: bool
+) -> None:
     base = _flat(8)[2:6]
     chain: list[Any] = [(aten.as_strided.default, (sizes, strides, offset), {}, None)]
     if fits:
@@ -86,9 +98,16 @@ def test_as_strided_reaches_from_the_first_element_to_the_last(sizes: Any, strid
 
 @pytest.mark.parametrize(
     ("sizes", "a", "b", "same"),
-    [((2, 3), (3, 1), (3, 1), True), ((2, 3), (3, 1), (1, 2), False), ((1, 3), (9, 1), (3, 1), True), ((2, 1), (1, 5), (1, 1), True)],
+    [
+        ((2, 3), (3, 1), (3, 1), True),
+        ((2, 3), (3, 1), (1, 2), False),
+        ((1, 3), (9, 1), (3, 1), True),
+        ((2, 1), (1, 5), (1, 1), True),
+    ],
 )
-def test_strides_are_the_same_where_there_are_several_elements(sizes: Any, a: Any, b: Any, same: bool) -> None:
+def test_strides_are_the_same_where_there_are_several_elements(
+    sizes: Any, a: Any, b: Any, same: bool
+) -> None:
     assert same_strides(_flat().as_strided(sizes, a), _flat().as_strided(sizes, b)) is same
 
 
@@ -103,7 +122,9 @@ def test_strides_are_the_same_where_there_are_several_elements(sizes: Any, a: An
     ],
     ids=["sixteen", "fifteen", "dense", "another device", "another draw"],
 )
-def test_a_draw_is_made_in_turn_from_sixteen_elements_with_gaps_on(func: Any, make: Make, in_turn: bool) -> None:
+def test_a_draw_is_made_in_turn_from_sixteen_elements_with_gaps_on(
+    func: Any, make: Make, in_turn: bool
+) -> None:
     assert memory_order.draws_in_turn(func, make()) is in_turn
 
 
@@ -114,7 +135,9 @@ LAID_OUT: dict[str, Make] = {
     "negative": lambda: torch._neg_view(torch.complex(_flat(6), -_flat(6)).view(2, 3)),
     "a conjugate transpose": lambda: torch.complex(_flat(6), -_flat(6)).view(3, 2).mH,
     "every second": lambda: torch.complex(_flat(12), -_flat(12)).view(2, 6)[:, ::2],
-    "both, with gaps": lambda: torch._neg_view(torch.complex(_flat(12), -_flat(12)).view(2, 6)[:, ::2].conj()),
+    "both, with gaps": lambda: torch._neg_view(
+        torch.complex(_flat(12), -_flat(12)).view(2, 6)[:, ::2].conj()
+    ),
     "expanded": lambda: torch.complex(_flat(3), -_flat(3)).expand(2, 3),
 }
 
@@ -147,7 +170,8 @@ def test_dimensions_are_ordered_from_the_largest_stride_to_the_smallest(name: st
     assert memory_order._order(make()) == expected
 
 
-OWNED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], bool]] = {  # of the tangent of the caller; whether it is copied
+# of the tangent of the caller; whether it is copied
+OWNED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], bool]] = {
     "another": (lambda g: g * 2, False),
     "the same": (lambda g: g, True),
     "a view": (lambda g: g.view(2, 2)[:], True),
@@ -178,17 +202,29 @@ def test_a_private_copy_has_the_layout_and_memory_of_its_own(name: str) -> None:
     t = LAID_OUT[name]()
     found = private_copy(t)
     assert torch.equal(found, t) and found.data_ptr() != t.data_ptr()
-    facts = [(x.stride(), x.storage_offset(), x.is_conj(), x.is_neg(), x.untyped_storage().nbytes()) for x in (t, found)]
+    facts = [
+        (x.stride(), x.storage_offset(), x.is_conj(), x.is_neg(), x.untyped_storage().nbytes())
+        for x in (t, found)
+    ]
     assert facts[0] == facts[1]
 
 
 @pytest.mark.parametrize(
-    "other", [lambda: torch.ones(3).to_sparse(), lambda: torch._efficientzerotensor(3), lambda: torch.nn.Parameter(torch.ones(3))]
+    "other",
+    [
+        lambda: torch.ones(3).to_sparse(),
+        lambda: torch._efficientzerotensor(3),
+        lambda: torch.nn.Parameter(torch.ones(3)),
+    ],
 )
 def test_a_private_copy_of_another_kind_is_a_plain_one(other: Make) -> None:
     t = other()
     found = private_copy(t)
-    assert found is not t and torch.equal(found.to_dense(), t.detach().to_dense()) and not found.requires_grad
+    assert (
+        found is not t
+        and torch.equal(found.to_dense(), t.detach().to_dense())
+        and not found.requires_grad
+    )
 
 
 def test_the_present_value_of_a_piece_and_of_the_whole_follow_each_others_writes() -> None:
@@ -206,7 +242,9 @@ def test_the_present_value_of_a_piece_and_of_the_whole_follow_each_others_writes
         level.close()
 
 
-@pytest.mark.parametrize(("generation", "asked", "at"), [(0, 0, True), (2, 2, True), (2, 1, False), (0, 1, False)])
+@pytest.mark.parametrize(
+    ("generation", "asked", "at"), [(0, 0, True), (2, 2, True), (2, 1, False), (0, 1, False)]
+)
 def test_memory_without_pieces_is_at_its_generation(generation: int, asked: int, at: bool) -> None:
     memory = Memory(_flat(2))
     memory.generation = generation
@@ -225,7 +263,9 @@ RANGES: list[tuple[int, int | None]] = [(0, 7), (2, 9), (-5, 5), (3, None)]
 
 
 @pytest.mark.parametrize("bounds", RANGES, ids=str)
-def test_integers_between_bounds_are_drawn_without_a_write_as_in_torch(bounds: tuple[int, int | None]) -> None:
+def test_integers_between_bounds_are_drawn_without_a_write_as_in_torch(
+    bounds: tuple[int, int | None],
+) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return x.clone().random_(*bounds)
 
@@ -236,9 +276,13 @@ def test_integers_between_bounds_are_drawn_without_a_write_as_in_torch(bounds: t
     assert all(map(torch.equal, found, expected))
 
 
-@pytest.mark.parametrize("given", [False, True], ids=["the default generator", "a generator of the caller"])
+@pytest.mark.parametrize(
+    "given", [False, True], ids=["the default generator", "a generator of the caller"]
+)
 @pytest.mark.parametrize("bounds", RANGES[:3], ids=str)
-def test_a_graph_draws_integers_between_bounds_as_torch(bounds: tuple[int, int], given: bool) -> None:
+def test_a_graph_draws_integers_between_bounds_as_torch(
+    bounds: tuple[int, int], given: bool
+) -> None:
     generator = torch.Generator() if given else torch.default_generator
 
     def f(x: torch.Tensor) -> Any:

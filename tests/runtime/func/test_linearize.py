@@ -18,7 +18,10 @@ from runtime.errors import EscapedValue
 from runtime.func import functional_call, grad, jacfwd, jvp, linearize, vjp, vmap
 
 W = torch.linspace(-1, 1, 16, dtype=torch.float64).reshape(4, 4)
-X, T = torch.linspace(0.3, 1.2, 4, dtype=torch.float64), torch.linspace(1, -1, 4, dtype=torch.float64)
+X, T = (
+    torch.linspace(0.3, 1.2, 4, dtype=torch.float64),
+    torch.linspace(1, -1, 4, dtype=torch.float64),
+)
 
 
 def with_writes(x: Any) -> Any:
@@ -45,7 +48,9 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "linalg": lambda x: torch.linalg.solve(W + torch.diag(x + 3), x),
     "control flow": lambda x: choice(x) * 2 if x.sum() > 1 else x,
     "dropout": lambda x: nn.functional.dropout(x, 0.5).exp(),
-    "inner transforms": lambda x: grad(lambda y: (y.sin() * x).sum())(x) + vmap(lambda a: a * x.sum())(x),
+    "inner transforms": lambda x: (
+        grad(lambda y: (y.sin() * x).sum())(x) + vmap(lambda a: a * x.sum())(x)
+    ),
     "constant": lambda x: W.sum(),
 }
 
@@ -58,7 +63,9 @@ def test_agrees_with_jvp(name: str) -> None:
     torch.manual_seed(0)
     out, push = linearize(f, X)
     torch.testing.assert_close((out, push(T)), expected)
-    torch.testing.assert_close(push(2 * T), torch.utils._pytree.tree_map(lambda t: 2 * t, expected[1]))
+    torch.testing.assert_close(
+        push(2 * T), torch.utils._pytree.tree_map(lambda t: 2 * t, expected[1])
+    )
 
 
 class Seen(TorchDispatchMode):
@@ -111,20 +118,34 @@ def test_linearize_nests_and_its_derivative_by_the_primals_is_the_second() -> No
     f = PROGRAMS["pointwise"]
 
     def pushed(lib: Any) -> Any:
-        return lambda x: lib.linearize(f, x)[1](T).sin().sum() if lib is runtime.func else lib.jvp(f, (x,), (T,))[1].sin().sum()
+        return lambda x: (
+            lib.linearize(f, x)[1](T).sin().sum()
+            if lib is runtime.func
+            else lib.jvp(f, (x,), (T,))[1].sin().sum()
+        )
 
-    torch.testing.assert_close(grad(pushed(runtime.func))(X), torch.func.grad(pushed(torch.func))(X))
-    torch.testing.assert_close(jvp(pushed(runtime.func), (X,), (T,)), torch.func.jvp(pushed(torch.func), (X,), (T,)))
+    torch.testing.assert_close(
+        grad(pushed(runtime.func))(X), torch.func.grad(pushed(torch.func))(X)
+    )
+    torch.testing.assert_close(
+        jvp(pushed(runtime.func), (X,), (T,)), torch.func.jvp(pushed(torch.func), (X,), (T,))
+    )
     xs = torch.stack([X, T])
-    torch.testing.assert_close(vmap(pushed(runtime.func))(xs), torch.func.vmap(pushed(torch.func))(xs))
+    torch.testing.assert_close(
+        vmap(pushed(runtime.func))(xs), torch.func.vmap(pushed(torch.func))(xs)
+    )
     w = wrap(X.clone(), True)
     linearize(f, w)[1](T).sum().backward()
     assert w.grad is not None
-    torch.testing.assert_close(runtime.unwrap(w.grad), torch.func.grad(lambda x: torch.func.jvp(f, (x,), (T,))[1].sum())(X))
+    torch.testing.assert_close(
+        runtime.unwrap(w.grad), torch.func.grad(lambda x: torch.func.jvp(f, (x,), (T,))[1].sum())(X)
+    )
 
 
 def test_modules_and_custom_functions() -> None:
-    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True), nn.Linear(4, 1)).double()
+    net = nn.Sequential(
+        nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True), nn.Linear(4, 1)
+    ).double()
     params = dict(net.named_parameters())
     x = torch.randn(5, 4, dtype=torch.float64)
     tangents = {k: torch.randn_like(v) for k, v in params.items()}
@@ -178,8 +199,14 @@ def test_without_primals_the_derivative_is_zero_as_in_torch(f: Any, primals: Any
         (lambda: linearize(lambda x: 3, X), "Expected f to return only Tensors"),
         (lambda: linearize(torch.sin, X)[1](T, T), "to have the same argspec as the primals"),
         (lambda: linearize(torch.sin, X)[1](3), "tangent:0 in flattened pytree is not a Tensor"),
-        (lambda: linearize(torch.sin, X)[1](T[:2]), "tangent:0 with shape .* doesn't match the shape"),
-        (lambda: linearize(torch.sin, X)[1](T.float()), "tangent:0 with dtype torch.float32 .* doesn't match the dtype torch.float64"),
+        (
+            lambda: linearize(torch.sin, X)[1](T[:2]),
+            "tangent:0 with shape .* doesn't match the shape",
+        ),
+        (
+            lambda: linearize(torch.sin, X)[1](T.float()),
+            "tangent:0 with dtype torch.float32 .* doesn't match the dtype torch.float64",
+        ),
     ],
 )
 def test_errors(call: Any, message: str) -> None:
@@ -264,8 +291,12 @@ def test_a_write_is_noticed_where_the_tensor_belongs_to_another_level() -> None:
 
     expected = jvp(f, (X,), (T,))[1]
     torch.testing.assert_close(runtime.unwrap(linearize(f, wrap(X))[1](T)), expected)
-    torch.testing.assert_close(vmap(lambda x, t: linearize(f, x)[1](t))(X[None], T[None])[0], expected)
-    torch.testing.assert_close(linearize(lambda x: vmap(f)(x[None])[0], wrap(X))[1](wrap(T)).detach(), wrap(expected))
+    torch.testing.assert_close(
+        vmap(lambda x, t: linearize(f, x)[1](t))(X[None], T[None])[0], expected
+    )
+    torch.testing.assert_close(
+        linearize(lambda x: vmap(f)(x[None])[0], wrap(X))[1](wrap(T)).detach(), wrap(expected)
+    )
 
 
 def test_a_constant_that_is_no_literal_of_python_is_one_of_the_derivative() -> None:

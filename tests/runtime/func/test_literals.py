@@ -71,14 +71,18 @@ WRITES: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "an alias": lambda c, x: c.detach().add_(1.0),
     "an argument out": lambda c, x: torch.sin(x, out=c[:]),
     "a list": lambda c, x: torch._foreach_add_([x.clone(), c[1:]], 1.0),
-    "running statistics": lambda c, x: batch_norm(x[None].repeat(2, 1), c, torch.ones(3), training=True),
+    "running statistics": lambda c, x: batch_norm(
+        x[None].repeat(2, 1), c, torch.ones(3), training=True
+    ),
 }
 
 
 @pytest.mark.parametrize("reader", ["asarray", "tolist"])
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("tracer", ["make_fx", "make_fx, pre_dispatch", "jit"])
-def test_what_is_written_over_is_no_literal_of_the_text(tracer: str, write: str, reader: str) -> None:
+def test_what_is_written_over_is_no_literal_of_the_text(
+    tracer: str, write: str, reader: str
+) -> None:
     def program(x: Tensor) -> Tensor:
         c = torch.tensor([1.0, 2.0, 3.0])
         WRITES[write](c, x)
@@ -97,7 +101,10 @@ def test_a_number_that_was_written_over_through_a_view_is_no_literal(tracer: str
         c.view(1).copy_(x[:1])
         return x * float(c)
 
-    with pytest.raises(RuntimeError, match=r"float\(\) asks for the elements of a tensor|data-dependent|a value of its own"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"float\(\) asks for the elements of a tensor|data-dependent|a value of its own",
+    ):
         TRACERS[tracer](program)
 
 

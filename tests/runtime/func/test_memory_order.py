@@ -17,7 +17,9 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "transposed": lambda x: x.t(),
     "every second column, transposed": lambda x: x[:, ::2].t(),
     "permuted": lambda x: x.reshape(3, 2, 4).permute(2, 0, 1),
-    "permuted, with a dimension of size 1": lambda x: x.reshape(3, 2, 4).permute(2, 0, 1)[1:, :, :1],
+    "permuted, with a dimension of size 1": lambda x: x.reshape(3, 2, 4).permute(2, 0, 1)[
+        1:, :, :1
+    ],
     "channels last": lambda x: x.reshape(1, 2, 3, 4).contiguous(memory_format=torch.channels_last),
     "as_strided": lambda x: x.as_strided((2, 3, 2), (12, 1, 5)),
 }
@@ -45,7 +47,9 @@ ENGINES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_draw_into_a_view_gives_the_elements_that_it_gives_in_torch(layout: str, draw: str, engine: str) -> None:
+def test_a_draw_into_a_view_gives_the_elements_that_it_gives_in_torch(
+    layout: str, draw: str, engine: str
+) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         t: torch.Tensor = LAYOUTS[layout](x)
         DRAWS[draw](t)
@@ -62,12 +66,20 @@ def test_a_draw_into_a_view_gives_the_elements_that_it_gives_in_torch(layout: st
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("draw", DRAWS)
-@pytest.mark.parametrize("where", ["an argument", "a view of an argument", "a view of an intermediate"])
-def test_a_long_draw_into_gaps_gives_the_elements_that_it_gives_in_torch(where: str, draw: str, engine: str) -> None:
+@pytest.mark.parametrize(
+    "where", ["an argument", "a view of an argument", "a view of an intermediate"]
+)
+def test_a_long_draw_into_gaps_gives_the_elements_that_it_gives_in_torch(
+    where: str, draw: str, engine: str
+) -> None:
     """``normal_`` on the CPU draws 16 and more elements in another way where there are no gaps between them."""
 
     def f(x: torch.Tensor) -> torch.Tensor:
-        t = x if where == "an argument" else (x if where == "a view of an argument" else x * 1)[:, 1::2]
+        t = (
+            x
+            if where == "an argument"
+            else (x if where == "a view of an argument" else x * 1)[:, 1::2]
+        )
         DRAWS[draw](t)
         return t * 1
 
@@ -81,8 +93,16 @@ def test_a_long_draw_into_gaps_gives_the_elements_that_it_gives_in_torch(where: 
 
 
 def test_whether_draws_follow_memory_is_what_torch_does() -> None:
-    drawn = [torch.zeros(7, 5).bernoulli_(0.5, generator=torch.Generator().manual_seed(1)).flatten()]
-    drawn.append(torch.zeros(5, 7).t().bernoulli_(0.5, generator=torch.Generator().manual_seed(1)).t().flatten())
+    drawn = [
+        torch.zeros(7, 5).bernoulli_(0.5, generator=torch.Generator().manual_seed(1)).flatten()
+    ]
+    drawn.append(
+        torch.zeros(5, 7)
+        .t()
+        .bernoulli_(0.5, generator=torch.Generator().manual_seed(1))
+        .t()
+        .flatten()
+    )
     _follows_memory.cache_clear()
     assert _follows_memory() is torch.equal(*drawn)
 

@@ -57,7 +57,10 @@ def test_jacobians(name: str) -> None:
     x = torch.randn(5, dtype=torch.float64)
     ours, theirs = getattr(runtime.func, name), getattr(torch.func, name)
     torch.testing.assert_close(ours(layer)(x), theirs(layer)(x))
-    torch.testing.assert_close(ours(lambda a, b: (a @ W) * b, argnums=(0, 1))(x, x), theirs(lambda a, b: (a @ W) * b, argnums=(0, 1))(x, x))
+    torch.testing.assert_close(
+        ours(lambda a, b: (a @ W) * b, argnums=(0, 1))(x, x),
+        theirs(lambda a, b: (a @ W) * b, argnums=(0, 1))(x, x),
+    )
 
 
 def test_jacobians_of_trees_in_chunks() -> None:
@@ -82,9 +85,15 @@ def test_third_derivative_is_the_same_rule_run_again() -> None:
 def test_grad_of_one_level_ignores_the_other() -> None:
     """The derivative of x·(d/dy of x·y) by x is 2x: the two levels keep their variables apart (perturbation confusion)."""
     x = torch.tensor(3.0)
-    found = runtime.func.grad(lambda x: x * runtime.func.grad(lambda y: x * y)(torch.tensor(2.0)))(x)
+    found = runtime.func.grad(lambda x: x * runtime.func.grad(lambda y: x * y)(torch.tensor(2.0)))(
+        x
+    )
     torch.testing.assert_close(found, 2 * x)
-    found = runtime.func.jvp(lambda x: x * runtime.func.jvp(lambda y: x * y, (x,), (torch.ones(()),))[1], (x,), (torch.ones(()),))[1]
+    found = runtime.func.jvp(
+        lambda x: x * runtime.func.jvp(lambda y: x * y, (x,), (torch.ones(()),))[1],
+        (x,),
+        (torch.ones(()),),
+    )[1]
     torch.testing.assert_close(found, 2 * x)
 
 
@@ -119,14 +128,20 @@ def test_no_grad_inside_holds_for_the_outer_transform_too() -> None:
 
 def test_aux_and_value() -> None:
     x = torch.randn(5, dtype=torch.float64)
-    grads, (value, aux) = runtime.func.grad_and_value(lambda x: (scalar(x), {"twice": 2 * x}), has_aux=True)(x)
+    grads, (value, aux) = runtime.func.grad_and_value(
+        lambda x: (scalar(x), {"twice": 2 * x}), has_aux=True
+    )(x)
     torch.testing.assert_close(grads, torch.func.grad(scalar)(x))
     torch.testing.assert_close(value, scalar(x))
     torch.testing.assert_close(aux["twice"], 2 * x)
     assert type(aux["twice"]) is torch.Tensor
     out, back, aux = runtime.func.vjp(lambda x: (layer(x), x + 1), x, has_aux=True)
-    torch.testing.assert_close((out, back(out)[0], aux), (layer(x), torch.func.vjp(layer, x)[1](out)[0], x + 1))
-    torch.testing.assert_close(runtime.func.jvp(lambda x: (layer(x), x), (x,), (x,), has_aux=True)[2], x)
+    torch.testing.assert_close(
+        (out, back(out)[0], aux), (layer(x), torch.func.vjp(layer, x)[1](out)[0], x + 1)
+    )
+    torch.testing.assert_close(
+        runtime.func.jvp(lambda x: (layer(x), x), (x,), (x,), has_aux=True)[2], x
+    )
 
 
 def test_eager_session_inside_transforms() -> None:
@@ -167,8 +182,12 @@ def test_a_list_may_hold_values_of_several_transforms_and_tensors_of_none() -> N
     plain = torch.tensor([2.0])
 
     def f(lib: Any, x: Any) -> Any:
-        inner = lib.grad(lambda y: (torch.cat([x, y, plain]) ** 3).sum() * torch.stack([plain, y * x, y]).prod())
+        inner = lib.grad(
+            lambda y: (torch.cat([x, y, plain]) ** 3).sum() * torch.stack([plain, y * x, y]).prod()
+        )
         return inner(x).sum()
 
     expected = torch.func.grad(lambda x: f(torch.func, x))(torch.tensor([1.5]))
-    torch.testing.assert_close(runtime.func.grad(lambda x: f(runtime.func, x))(torch.tensor([1.5])), expected)
+    torch.testing.assert_close(
+        runtime.func.grad(lambda x: f(runtime.func, x))(torch.tensor([1.5])), expected
+    )

@@ -12,7 +12,15 @@ from torch.fx import traceback as fx_traceback
 
 from runtime.aot import make_fx
 from runtime.func import grad, provenance
-from runtime.func.provenance import Provenance, is_of_user, line_in, line_of, origin_of, text_of, user_line
+from runtime.func.provenance import (
+    Provenance,
+    is_of_user,
+    line_in,
+    line_of,
+    origin_of,
+    text_of,
+    user_line,
+)
 from tests.runtime.func.graphs import node
 
 
@@ -30,7 +38,10 @@ STACKS: dict[str, tuple[str | None, Any]] = {
     "an empty one": ("", None),
     "the innermost of the user's": (OTHER + USERS + INNER, ("/home/me/net.py", 3, "forward")),
     "one of the user's": (INNER + OTHER + INNER, ("/home/me/train.py", 9, "main")),
-    "the innermost of others": (INNER + INNER.replace("12", "14"), (nn.modules.module.__file__, 14, "_call_impl")),
+    "the innermost of others": (
+        INNER + INNER.replace("12", "14"),
+        (nn.modules.module.__file__, 14, "_call_impl"),
+    ),
 }
 
 
@@ -79,7 +90,10 @@ def test_the_line_at_which_an_error_left_the_program_is_the_innermost_of_the_use
     try:
         _fails()
     except KeyError as error:
-        assert line_in(error) == f' It happened at {__file__}:{_fails.__code__.co_firstlineno + 1}: raise KeyError("x")'
+        assert (
+            line_in(error)
+            == f' It happened at {__file__}:{_fails.__code__.co_firstlineno + 1}: raise KeyError("x")'
+        )
     assert line_in(KeyError("x")) == ""
     try:
         torch.ones(2).view(3)
@@ -89,7 +103,10 @@ def test_the_line_at_which_an_error_left_the_program_is_the_innermost_of_the_use
 
 def test_the_line_that_runs_is_the_users_and_not_that_of_who_asks() -> None:
     found = user_line()
-    assert found is not None and found[::2] == (__file__, "test_the_line_that_runs_is_the_users_and_not_that_of_who_asks")
+    assert found is not None and found[::2] == (
+        __file__,
+        "test_the_line_that_runs_is_the_users_and_not_that_of_who_asks",
+    )
 
 
 def test_a_node_takes_over_what_torch_is_told_to_preserve() -> None:
@@ -121,7 +138,11 @@ class Shared(nn.Module):
 
 def test_a_module_of_two_names_has_that_of_the_module_in_which_it_runs() -> None:
     traced = make_fx(Shared(), record_module_stack=True)(torch.ones(2))
-    stacks = {n.name: list(n.meta["nn_module_stack"]) for n in traced.graph.nodes if n.op == "call_function"}
+    stacks = {
+        n.name: list(n.meta["nn_module_stack"])
+        for n in traced.graph.nodes
+        if n.op == "call_function"
+    }
     assert stacks == {
         "tanh": ["", "block", "block.0"], "sigmoid": ["", "block", "block.1"],
         "tanh_1": ["", "block@1", "block.0@1"], "sigmoid_1": ["", "block@1", "block.1@1"],
@@ -136,13 +157,21 @@ def test_a_function_that_calls_a_part_of_its_root_names_the_root_first() -> None
         return net.plain(x)
 
     f._orig_mod = net  # type: ignore[attr-defined]
-    stack = node(make_fx(f, record_module_stack=True)(torch.ones(2)), "tanh").meta["nn_module_stack"]
-    assert stack == {"": ("", f"{__name__}.Shared"), "plain": ("plain", "torch.nn.modules.activation.Tanh")}
+    stack = node(make_fx(f, record_module_stack=True)(torch.ones(2)), "tanh").meta[
+        "nn_module_stack"
+    ]
+    assert stack == {
+        "": ("", f"{__name__}.Shared"),
+        "plain": ("plain", "torch.nn.modules.activation.Tanh"),
+    }
 
 
 def test_without_a_module_there_is_no_stack_of_modules() -> None:
     traced = make_fx(lambda x: x.sin(), record_module_stack=True)(torch.ones(2))
-    assert "nn_module_stack" not in node(traced, "sin").meta and "stack_trace" in node(traced, "sin").meta
+    assert (
+        "nn_module_stack" not in node(traced, "sin").meta
+        and "stack_trace" in node(traced, "sin").meta
+    )
 
 
 def test_each_call_of_a_backward_pass_has_the_number_of_the_call_that_it_differentiates() -> None:
@@ -155,7 +184,9 @@ def test_each_call_of_a_backward_pass_has_the_number_of_the_call_that_it_differe
     calls = [n for n in traced.graph.nodes if n.op == "call_function"]
     numbers = {n.name: n.meta["seq_nr"] for n in calls}
     forward = ["sin", "exp", "mul", "cosh", "sum_1"]
-    assert [numbers[n] for n in forward] == sorted(numbers[n] for n in forward) and len({numbers[n] for n in forward}) == 5
+    assert [numbers[n] for n in forward] == sorted(numbers[n] for n in forward) and len(
+        {numbers[n] for n in forward}
+    ) == 5
     assert numbers["sinh"] == numbers["cosh"] and numbers["cos"] == numbers["sin"]
     assert line_of(node(traced, "sinh")) == line_of(node(traced, "cosh"))
 
@@ -197,19 +228,32 @@ def test_a_module_that_another_one_borrows_has_the_first_of_its_names() -> None:
     net.first = net.second = layer = nn.Tanh()
     net.block = Borrows(layer)
     net.forward = lambda x: net.block(x)
-    assert _stack(make_fx(net, record_module_stack=True)(torch.ones(2)), "tanh") == [("", ""), ("block", "block"), ("first", "first")]
+    assert _stack(make_fx(net, record_module_stack=True)(torch.ones(2)), "tanh") == [
+        ("", ""),
+        ("block", "block"),
+        ("first", "first"),
+    ]
 
 
-def test_a_stack_has_the_frames_of_layers_and_of_text_that_was_run_and_none_for_a_function_of_torch() -> None:
+def test_a_stack_has_the_frames_of_layers_and_of_text_that_was_run_and_none_for_a_function_of_torch() -> (
+    None
+):
     names: dict[str, Any] = {}
     exec("def g(x):\n    return x.sin()", names)
-    layers = node(make_fx(nn.Sequential(nn.Tanh()), record_stack_traces=True)(torch.ones(2)), "tanh")
+    layers = node(
+        make_fx(nn.Sequential(nn.Tanh()), record_stack_traces=True)(torch.ones(2)), "tanh"
+    )
     assert [line.split("/")[-1] for line in layers.meta["stack_trace"].splitlines()[::2]] == [
         f'container.py", line {_line(layers, 0)}, in forward', f'activation.py", line {_line(layers, 1)}, in forward',
     ]  # fmt: skip
-    text = node(make_fx(names["g"], record_stack_traces=True)(torch.ones(2)), "sin").meta["stack_trace"]
+    text = node(make_fx(names["g"], record_stack_traces=True)(torch.ones(2)), "sin").meta[
+        "stack_trace"
+    ]
     assert text.endswith('File "<string>", line 2, in g')
-    assert "stack_trace" not in node(make_fx(torch.sin, record_stack_traces=True)(torch.ones(2)), "sin").meta
+    assert (
+        "stack_trace"
+        not in node(make_fx(torch.sin, record_stack_traces=True)(torch.ones(2)), "sin").meta
+    )
 
 
 def _line(made: fx.Node, frame: int) -> str:
@@ -224,9 +268,15 @@ def test_without_a_line_of_the_users_the_innermost_layer_counts() -> None:
 def test_a_record_of_its_own_has_what_it_was_asked_for() -> None:
     stacks, modules = _node(), _node()
     Provenance(stacks=True).note(stacks)
-    assert stacks.meta["stack_trace"].endswith("Provenance(stacks=True).note(stacks)") and "nn_module_stack" not in stacks.meta
+    assert (
+        stacks.meta["stack_trace"].endswith("Provenance(stacks=True).note(stacks)")
+        and "nn_module_stack" not in stacks.meta
+    )
     Provenance(root=nn.Tanh()).note(modules)
-    assert modules.meta["nn_module_stack"] == {"": ("", "torch.nn.modules.activation.Tanh")} and "stack_trace" not in modules.meta
+    assert (
+        modules.meta["nn_module_stack"] == {"": ("", "torch.nn.modules.activation.Tanh")}
+        and "stack_trace" not in modules.meta
+    )
 
 
 def test_the_frames_of_modules_are_forgotten_at_the_end() -> None:
@@ -243,7 +293,9 @@ def test_an_error_in_a_backward_of_the_program_has_the_line_there() -> None:
     def f(x: torch.Tensor) -> Any:
         return Asks.apply(x).sum()  # type: ignore[no-untyped-call]
 
-    with pytest.raises(RuntimeError, match=r"It happened at .*test_origins.py:\d+: return float\(g.sum\(\)\) \* g"):
+    with pytest.raises(
+        RuntimeError, match=r"It happened at .*test_origins.py:\d+: return float\(g.sum\(\)\) \* g"
+    ):
         make_fx(grad(f))(torch.ones(2))
 
 

@@ -43,7 +43,11 @@ def resized_as(x: torch.Tensor) -> Any:
 
 def factories(x: torch.Tensor) -> Any:
     whole = torch.zeros(3, dtype=torch.int64)
-    return torch.arange(3.0, out=whole), torch.full((2,), 7, out=torch.empty(0)), torch.linspace(0, 1, 3, out=torch.zeros(3))
+    return (
+        torch.arange(3.0, out=whole),
+        torch.full((2,), 7, out=torch.empty(0)),
+        torch.linspace(0, 1, 3, out=torch.zeros(3)),
+    )
 
 
 def written_through_a_view_of_the_kernel(x: torch.Tensor) -> Any:
@@ -62,7 +66,16 @@ def a_list(x: torch.Tensor) -> Any:
 @pytest.mark.parametrize("transform", FOLLOWED)
 @pytest.mark.parametrize(
     "f",
-    [empty_grows, two_empty_ones_grow, composite_resizes, resized, resized_as, factories, written_through_a_view_of_the_kernel, a_list],
+    [
+        empty_grows,
+        two_empty_ones_grow,
+        composite_resizes,
+        resized,
+        resized_as,
+        factories,
+        written_through_a_view_of_the_kernel,
+        a_list,
+    ],
 )
 def test_out_gives_what_it_gives_in_torch(f: Function, transform: Any) -> None:
     followed = transform(f)
@@ -76,7 +89,9 @@ def test_memory_of_the_caller_does_not_grow(transform: Any) -> None:
     def f(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         return torch.add(x, 1, out=out) * 2
 
-    with pytest.raises(InplaceError, match=r"out= has shape \[0\], the result \[3\]; give it that shape"):
+    with pytest.raises(
+        InplaceError, match=r"out= has shape \[0\], the result \[3\]; give it that shape"
+    ):
         transform(f)(torch.ones(3), torch.empty(0))
 
 
@@ -99,7 +114,13 @@ def one_element_shown_often(x: torch.Tensor) -> Any:
 
 @pytest.mark.parametrize("transform", FOLLOWED)
 @pytest.mark.parametrize(
-    "f", [term_of_a_concatenation, other_piece_of_the_argument, view_of_a_tensor_of_the_program, one_element_shown_often]
+    "f",
+    [
+        term_of_a_concatenation,
+        other_piece_of_the_argument,
+        view_of_a_tensor_of_the_program,
+        one_element_shown_often,
+    ],
 )
 def test_memory_that_the_kernel_refuses_is_refused(f: Function, transform: Any) -> None:
     with warnings.catch_warnings():
@@ -121,7 +142,9 @@ PIECES: dict[str, Function] = {
 
 @pytest.mark.parametrize("transform", FOLLOWED)
 @pytest.mark.parametrize("name", PIECES)
-def test_a_write_of_another_piece_of_the_same_memory_is_refused_as_by_the_kernel(name: str, transform: Any) -> None:
+def test_a_write_of_another_piece_of_the_same_memory_is_refused_as_by_the_kernel(
+    name: str, transform: Any
+) -> None:
     with pytest.raises(RuntimeError, match="unsupported operation") as eager:
         PIECES[name](torch.arange(4.0))
     with pytest.raises(RuntimeError, match="unsupported operation") as found:
@@ -137,7 +160,9 @@ def test_a_write_of_the_tensor_itself_or_of_another_row_happens(transform: Any) 
         return x[1].copy_(x[0]), x
 
     for n in (2, 3, 4):
-        torch.testing.assert_close(transform(f)(torch.full((2, n), 3.0)), f(torch.full((2, n), 3.0)), rtol=0, atol=0)
+        torch.testing.assert_close(
+            transform(f)(torch.full((2, n), 3.0)), f(torch.full((2, n), 3.0)), rtol=0, atol=0
+        )
 
 
 @pytest.mark.parametrize("transform", FOLLOWED)
@@ -146,13 +171,17 @@ def test_out_may_be_a_term_or_another_row(transform: Any) -> None:
         return torch.add(x, 1, out=x), torch.mul(x[0], 2, out=x[1])
 
     for n in (2, 3, 4):
-        torch.testing.assert_close(transform(f)(torch.ones(2, n)), f(torch.ones(2, n)), rtol=0, atol=0)
+        torch.testing.assert_close(
+            transform(f)(torch.ones(2, n)), f(torch.ones(2, n)), rtol=0, atol=0
+        )
 
 
 @pytest.mark.parametrize("transform", FOLLOWED)
 def test_a_list_of_another_length_is_refused(transform: Any) -> None:
     with pytest.raises(InplaceError, match="out= has 2 tensors, the result has 3; give as many"):
-        transform(lambda x: torch.unbind_copy(x, out=[torch.zeros(2), torch.zeros(2)]))(torch.ones(3, 2))
+        transform(lambda x: torch.unbind_copy(x, out=[torch.zeros(2), torch.zeros(2)]))(
+            torch.ones(3, 2)
+        )
 
 
 @pytest.mark.parametrize("transform", FOLLOWED)
@@ -163,10 +192,24 @@ def test_an_empty_view_of_elements_does_not_grow(transform: Any) -> None:
 
 def test_an_op_that_writes_to_more_than_its_out_is_refused() -> None:
     def f(x: torch.Tensor) -> Any:
-        mean, var, outs = torch.zeros(3), torch.ones(3), [torch.empty(2, 3), torch.empty(3), torch.empty(3)]
+        mean, var, outs = (
+            torch.zeros(3),
+            torch.ones(3),
+            [torch.empty(2, 3), torch.empty(3), torch.empty(3)],
+        )
         out, save_mean, save_invstd = outs
         return torch.ops.aten._native_batch_norm_legit.out(
-            x, None, None, mean, var, True, 0.1, 1e-5, out=out, save_mean=save_mean, save_invstd=save_invstd
+            x,
+            None,
+            None,
+            mean,
+            var,
+            True,
+            0.1,
+            1e-5,
+            out=out,
+            save_mean=save_mean,
+            save_invstd=save_invstd,
         )
 
     with pytest.raises(InplaceError, match="writes to more than its out= arguments"):

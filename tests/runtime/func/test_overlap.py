@@ -72,15 +72,21 @@ def out_is_one_of_two_rows_that_are_one(x: torch.Tensor) -> torch.Tensor:
 
 def statistics_are_one_of_two_rows_that_are_one(x: torch.Tensor) -> torch.Tensor:
     y, variance = x.clone(), torch.ones(4)
-    torch.nn.functional.batch_norm(torch.stack([x, x * 3]), y.expand(2, 4)[1], variance, training=True)
+    torch.nn.functional.batch_norm(
+        torch.stack([x, x * 3]), y.expand(2, 4)[1], variance, training=True
+    )
     return y
 
 
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize(
-    "program", [out_is_one_of_two_rows_that_are_one, statistics_are_one_of_two_rows_that_are_one], ids=lambda f: f.__name__
+    "program",
+    [out_is_one_of_two_rows_that_are_one, statistics_are_one_of_two_rows_that_are_one],
+    ids=lambda f: f.__name__,
 )
-def test_a_write_by_another_way_than_in_place_is_that_of_the_kernel(program: Program, run: str) -> None:
+def test_a_write_by_another_way_than_in_place_is_that_of_the_kernel(
+    program: Program, run: str
+) -> None:
     x = torch.arange(4.0)
     torch.testing.assert_close(RUNS[run](program)(x.clone()), program(x), rtol=0, atol=0)
 
@@ -120,7 +126,9 @@ def test_a_write_to_a_piece_of_unsafe_split_is_not_in_the_history_of_the_whole()
     assert grad(functionalize(f))(torch.ones(4)).tolist() == [2.0, 4.0, 6.0, 8.0]
 
 
-def test_a_result_of_unsafe_split_that_was_written_to_and_is_returned_with_its_memory_is_refused() -> None:
+def test_a_result_of_unsafe_split_that_was_written_to_and_is_returned_with_its_memory_is_refused() -> (
+    None
+):
     def f(x: torch.Tensor) -> torch.Tensor:
         (part, _) = x.unsafe_split(2)
         part.mul_(2)
@@ -130,10 +138,19 @@ def test_a_result_of_unsafe_split_that_was_written_to_and_is_returned_with_its_m
         aot_function(f, nop)(torch.ones(4))
 
 
-@pytest.mark.parametrize(("strides", "twice"), [((1, 1), True), ((0, 1), True), ((2, 2), True), ((2, 1), False), ((1, 3), False)])
-def test_strides_say_whether_a_tensor_shows_an_element_twice(strides: tuple[int, int], twice: bool) -> None:
+@pytest.mark.parametrize(
+    ("strides", "twice"),
+    [((1, 1), True), ((0, 1), True), ((2, 2), True), ((2, 1), False), ((1, 3), False)],
+)
+def test_strides_say_whether_a_tensor_shows_an_element_twice(
+    strides: tuple[int, int], twice: bool
+) -> None:
     places = torch.arange(20).as_strided((3, 2), strides).flatten().tolist()
-    assert shows_twice(torch.zeros(20).as_strided((3, 2), strides)) is twice is (len(set(places)) < len(places))
+    assert (
+        shows_twice(torch.zeros(20).as_strided((3, 2), strides))
+        is twice
+        is (len(set(places)) < len(places))
+    )
 
 
 def test_an_op_that_fills_another_argument_leaves_an_expanded_one_alone() -> None:
@@ -156,8 +173,12 @@ def test_an_op_that_fills_another_argument_leaves_an_expanded_one_alone() -> Non
     ],
     ids=["between the elements", "after them", "before them", "of an intermediate"],
 )
-@pytest.mark.parametrize("wrapped", [functionalize, lambda f: aot_function(f, nop)], ids=["functionalize", "compiled"])
-def test_a_write_through_as_strided_to_memory_beside_the_view_that_it_is_taken_of_is_refused(program: Any, wrapped: Any) -> None:
+@pytest.mark.parametrize(
+    "wrapped", [functionalize, lambda f: aot_function(f, nop)], ids=["functionalize", "compiled"]
+)
+def test_a_write_through_as_strided_to_memory_beside_the_view_that_it_is_taken_of_is_refused(
+    program: Any, wrapped: Any
+) -> None:
     x = torch.arange(12.0).reshape(2, 6)
     with pytest.raises(InplaceError, match="elements beside it"):
         wrapped(program)(x)
@@ -178,7 +199,8 @@ def test_a_write_through_as_strided_within_a_view_reaches_its_base() -> None:
     assert torch.equal(x, y)
 
 
-TURNED: dict[str, Program] = {  # each writes to elements of ``y`` that a view shows several times, as numbers of another kind
+# each writes to elements of ``y`` that a view shows several times, as numbers of another kind
+TURNED: dict[str, Program] = {
     "real parts": lambda y: y.unfold(0, 2, 1).real.mul_(2),
     "imaginary parts": lambda y: y.unfold(0, 2, 1).imag.mul_(2),
     "imaginary parts of the conjugated": lambda y: y.unfold(0, 2, 1).conj().imag.mul_(3),
@@ -192,7 +214,9 @@ TURNED: dict[str, Program] = {  # each writes to elements of ``y`` that a view s
 
 @pytest.mark.parametrize("start", [0, 1])
 @pytest.mark.parametrize("name", TURNED)
-def test_a_write_to_other_numbers_that_show_an_element_several_times_is_that_of_the_kernel(name: str, start: int) -> None:
+def test_a_write_to_other_numbers_that_show_an_element_several_times_is_that_of_the_kernel(
+    name: str, start: int
+) -> None:
     def f(x: torch.Tensor) -> Any:
         TURNED[name](x)
         y = x * 1
@@ -212,7 +236,8 @@ def test_a_write_of_numbers_of_another_size_that_show_an_element_several_times_i
         return y
 
     with pytest.raises(
-        InplaceError, match=r"a write to torch.int16 in memory of torch.float32 that shows an element several times.*test_ov"
+        InplaceError,
+        match=r"a write to torch.int16 in memory of torch.float32 that shows an element several times.*test_ov",
     ):
         aot_function(f, nop)(torch.ones(4))
 
@@ -230,14 +255,20 @@ def test_a_write_of_numbers_of_another_size_that_show_an_element_several_times_i
         ((0, 2), (1, 1), False, False),
     ],
 )
-def test_a_dimension_of_one_element_shows_nothing_twice(shape: Any, strides: Any, twice: bool, gaps: bool) -> None:
+def test_a_dimension_of_one_element_shows_nothing_twice(
+    shape: Any, strides: Any, twice: bool, gaps: bool
+) -> None:
     t = torch.zeros(12).as_strided(shape, strides)
     assert (shows_twice(t), has_gaps(t)) == (twice, gaps)
 
 
 def test_strides_differ_where_there_are_several_elements() -> None:
     t = torch.zeros(12)
-    a, b, c = t.as_strided((3, 1), (1, 1)), t.as_strided((3, 1), (1, 7)), t.as_strided((3, 1), (2, 1))
+    a, b, c = (
+        t.as_strided((3, 1), (1, 1)),
+        t.as_strided((3, 1), (1, 7)),
+        t.as_strided((3, 1), (2, 1)),
+    )
     assert same_strides(a, b) and not same_strides(a, c)
     assert (
         same_strides(a, torch.eye(3).to_sparse())

@@ -13,7 +13,11 @@ from runtime import jit
 from runtime.aot import aot_function, nop
 from runtime.func import functionalize
 
-RUNS: dict[str, Callable[[Any], Any]] = {"jit": jit, "functionalize": functionalize, "aot_function": lambda f: aot_function(f, nop)}
+RUNS: dict[str, Callable[[Any], Any]] = {
+    "jit": jit,
+    "functionalize": functionalize,
+    "aot_function": lambda f: aot_function(f, nop),
+}
 
 
 @pytest.mark.parametrize("run", RUNS)

@@ -21,7 +21,13 @@ def test_composite_ops_stay_whole_before_dispatch() -> None:
     net = Net().eval()
     x = torch.randn(4, 3)
     module = make_fx(net, pre_dispatch=True)(x)
-    calls = [aten.linear.default, aten.relu.default, aten.batch_norm.default, aten.linear.default, aten.add.Tensor]
+    calls = [
+        aten.linear.default,
+        aten.relu.default,
+        aten.batch_norm.default,
+        aten.linear.default,
+        aten.add.Tensor,
+    ]
     assert targets(module) == calls
     close(module(x), net(x))
 
@@ -36,7 +42,9 @@ def test_changes_of_grad_mode_and_autocast_are_calls_before_dispatch() -> None:
 
     x = torch.randn(4, 3)
     module = make_fx(f, pre_dispatch=True)(x)
-    assert [n for n in names(module) if n.startswith("_") or n in ("layer_norm", "matmul", "sum_1")] == [
+    assert [
+        n for n in names(module) if n.startswith("_") or n in ("layer_norm", "matmul", "sum_1")
+    ] == [
         "_set_grad_enabled",
         "layer_norm",
         "_set_grad_enabled_1",
@@ -63,7 +71,15 @@ def test_modes_at_the_end_of_a_graph_before_dispatch_are_those_at_its_start() ->
 
 @pytest.mark.parametrize(
     "transform",
-    [grad, vmap, hessian, jacrev, functionalize, lambda f: lambda x: jvp(f, (x,), (x,))[1], lambda f: lambda x: linearize(f, x)[1](x)],
+    [
+        grad,
+        vmap,
+        hessian,
+        jacrev,
+        functionalize,
+        lambda f: lambda x: jvp(f, (x,), (x,))[1],
+        lambda f: lambda x: linearize(f, x)[1](x),
+    ],
     ids=["grad", "vmap", "hessian", "jacrev", "functionalize", "jvp", "linearize"],
 )
 @pytest.mark.parametrize("mode", ["real", "symbolic"])
@@ -94,7 +110,11 @@ def test_traces_before_dispatch_nest() -> None:
 
 @pytest.mark.parametrize(
     "transform",
-    [lambda f: lambda x: jvp(f, (x,), (x,))[1], lambda f: vmap(f, randomness="same"), functionalize],
+    [
+        lambda f: lambda x: jvp(f, (x,), (x,))[1],
+        lambda f: vmap(f, randomness="same"),
+        functionalize,
+    ],
     ids=["jvp", "vmap", "functionalize"],
 )
 def test_dropout_inside_a_transform_draws_as_without_a_trace(transform: Any) -> None:
@@ -112,9 +132,15 @@ def _draws_as_eager(f: Any, x: torch.Tensor, **options: Any) -> None:
     close(module(x), expected)
 
 
-@pytest.mark.parametrize("transform", [lambda f: grad(lambda x: f(x).sum()), functionalize], ids=["grad", "functionalize"])
+@pytest.mark.parametrize(
+    "transform",
+    [lambda f: grad(lambda x: f(x).sum()), functionalize],
+    ids=["grad", "functionalize"],
+)
 def test_dropout_in_place_inside_a_transform_draws_as_without_a_trace(transform: Any) -> None:
-    _draws_as_eager(transform(lambda x: nn.functional.dropout(x * 1, 0.3, inplace=True)), torch.randn(4, 30))
+    _draws_as_eager(
+        transform(lambda x: nn.functional.dropout(x * 1, 0.3, inplace=True)), torch.randn(4, 30)
+    )
 
 
 def test_recurrent_layers_inside_a_transform_have_their_dropout() -> None:
@@ -204,7 +230,9 @@ AUTOCAST: dict[Callable[[Any], Any], str] = {
 
 
 @pytest.mark.parametrize("program", AUTOCAST, ids=lambda f: f.__name__)
-def test_regions_of_autocast_are_entered_and_left_in_the_graph(program: Callable[[Any], Any]) -> None:
+def test_regions_of_autocast_are_entered_and_left_in_the_graph(
+    program: Callable[[Any], Any],
+) -> None:
     x = torch.randn(3, 3)
     module = make_fx(program, pre_dispatch=True)(x)
     calls = []
@@ -243,7 +271,11 @@ def test_an_autocast_that_a_program_leaves_on_ends_with_its_graph() -> None:
         module = make_fx(f, pre_dispatch=True)(torch.ones(2, 2))
     finally:
         torch.set_autocast_enabled("cpu", False)
-    assert [n for n in names(module) if "autocast" in n or "matmul" in n] == ["_enter_autocast", "matmul", "_exit_autocast"]
+    assert [n for n in names(module) if "autocast" in n or "matmul" in n] == [
+        "_enter_autocast",
+        "matmul",
+        "_exit_autocast",
+    ]
     assert module(torch.ones(2, 2)).dtype is BF16 and not torch.is_autocast_enabled("cpu")
 
 

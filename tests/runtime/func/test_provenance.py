@@ -17,8 +17,12 @@ def test_every_call_knows_the_line_of_the_program() -> None:
         return nn.functional.gelu(y)  # the caller of a library is named, not the library
 
     module = make_fx(f)(torch.ones(2))
-    assert line_of(node(module, "sin")) == f"{__file__}:{f.__code__.co_firstlineno + 1}: y = x.sin()"
-    assert str(line_of(node(module, "gelu"))).startswith(f"{__file__}:{f.__code__.co_firstlineno + 2}: ")
+    assert (
+        line_of(node(module, "sin")) == f"{__file__}:{f.__code__.co_firstlineno + 1}: y = x.sin()"
+    )
+    assert str(line_of(node(module, "gelu"))).startswith(
+        f"{__file__}:{f.__code__.co_firstlineno + 2}: "
+    )
     assert line_of(node(module, "x_1")) is None
 
 
@@ -66,13 +70,17 @@ def test_stack_traces_are_recorded_as_text_if_asked_for() -> None:
     assert "stack_trace" not in node(make_fx(f)(torch.ones(2)), "sin").meta
     trace = node(make_fx(f, record_stack_traces=True)(torch.ones(2)), "sin").stack_trace
     assert trace is not None
-    assert trace.index(", in f\n") < trace.index(", in inner\n") and trace.endswith("return x.sin()")
+    assert trace.index(", in f\n") < trace.index(", in inner\n") and trace.endswith(
+        "return x.sin()"
+    )
 
 
 def test_module_stacks_name_the_modules_that_run() -> None:
     net = Net().eval()
     module = make_fx(net, record_module_stack=True)(torch.randn(4, 3))
-    stacks = {n.name: n.meta["nn_module_stack"] for n in module.graph.nodes if n.op == "call_function"}
+    stacks = {
+        n.name: n.meta["nn_module_stack"] for n in module.graph.nodes if n.op == "call_function"
+    }
     prefix, root = "torch.nn.modules", ("", f"{Net.__module__}.Net")
     assert stacks["addmm"] == {"": root, "first": ("first", f"{prefix}.linear.Linear")}
     assert list(stacks["relu"].items()) == [
@@ -82,8 +90,13 @@ def test_module_stacks_name_the_modules_that_run() -> None:
     ]
     assert stacks["addmm_1"] == {"": root, "first@1": ("first", f"{prefix}.linear.Linear")}
     assert stacks["add"] == {"": root}
-    assert node(module, "addmm").meta["torch_fn"] == ("linear_1", "builtin_function_or_method.linear")
-    without = make_fx(net, record_module_stack=True, _disable_torch_fn_metadata_mode=True)(torch.randn(4, 3))
+    assert node(module, "addmm").meta["torch_fn"] == (
+        "linear_1",
+        "builtin_function_or_method.linear",
+    )
+    without = make_fx(net, record_module_stack=True, _disable_torch_fn_metadata_mode=True)(
+        torch.randn(4, 3)
+    )
     assert not any("torch_fn" in n.meta for n in without.graph.nodes)
 
 

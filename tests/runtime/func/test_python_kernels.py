@@ -37,7 +37,9 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_write_to_the_result_of_a_composite_op_reaches_what_it_reaches_in_torch(name: str, dynamic: bool) -> None:
+def test_a_write_to_the_result_of_a_composite_op_reaches_what_it_reaches_in_torch(
+    name: str, dynamic: bool
+) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = PROGRAMS[name](x)
         y.mul_(2)
@@ -50,7 +52,11 @@ def test_a_write_to_the_result_of_a_composite_op_reaches_what_it_reaches_in_torc
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_dropout_that_drops_nothing_returns_its_argument(dynamic: bool) -> None:
-    for program, x in (("dropout in eval", torch.ones(4, 6)), ("dropout of nothing", torch.ones(4, 6)), ("dropout", torch.ones(0, 3))):
+    for program, x in (
+        ("dropout in eval", torch.ones(4, 6)),
+        ("dropout of nothing", torch.ones(4, 6)),
+        ("dropout", torch.ones(0, 3)),
+    ):
         assert aot_function(PROGRAMS.get(program, F.dropout), nop, dynamic=dynamic)(x) is x
 
 
@@ -66,20 +72,28 @@ def test_an_exported_write_to_the_result_of_dropout_in_eval_is_a_new_value_of_th
             F.dropout(self.seen, 0.5, training=False).mul_(2)
             return x + 1
 
-    graph, signature = aot_export_module(Doubled(), (torch.zeros(4),), trace_joint=False, dynamic_shapes=True)
+    graph, signature = aot_export_module(
+        Doubled(), (torch.zeros(4),), trace_joint=False, dynamic_shapes=True
+    )
     assert list(signature.buffers_to_mutate.values()) == ["seen"]
     assert torch.equal(graph(torch.ones(3), torch.zeros(5))[0], torch.full((3,), 2.0))
 
 
 def test_traces_of_torch_keep_its_own_decomposition() -> None:
-    graph = torch_make_fx(PROGRAMS["dropout in eval"], tracing_mode="symbolic")(torch.ones(4, 6)).graph
-    assert [n.target for n in graph.nodes if n.op == "call_function"] == [torch.ops.aten.clone.default]
+    graph = torch_make_fx(PROGRAMS["dropout in eval"], tracing_mode="symbolic")(
+        torch.ones(4, 6)
+    ).graph
+    assert [n.target for n in graph.nodes if n.op == "call_function"] == [
+        torch.ops.aten.clone.default
+    ]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_batch_norm_counts_no_writes_to_running_statistics(dtype: torch.dtype, grad: bool, dynamic: bool) -> None:
+def test_batch_norm_counts_no_writes_to_running_statistics(
+    dtype: torch.dtype, grad: bool, dynamic: bool
+) -> None:
     norm, reference = (torch.nn.BatchNorm1d(3, affine=False) for _ in range(2))
     x = torch.arange(15.0).sin().reshape(5, 3).to(dtype)
     with torch.set_grad_enabled(grad):

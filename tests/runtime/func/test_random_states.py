@@ -96,12 +96,18 @@ def makes_one_of_the_default_seed(x: Any) -> Any:
 
 def makes_two(x: Any) -> Any:
     g, others = torch.Generator().manual_seed(5), {"a": torch.Generator().manual_seed(6)}
-    return x + torch.rand(2, generator=g) * torch.rand(2, generator=others["a"]) - torch.rand(2, generator=g)
+    return (
+        x
+        + torch.rand(2, generator=g) * torch.rand(2, generator=others["a"])
+        - torch.rand(2, generator=g)
+    )
 
 
 def draws_from_one_that_is_given_by_position(x: Any) -> Any:
     g = torch.Generator().manual_seed(5)
-    y = torch.poisson(x + 5, generator=GENERATOR) + torch.rand(2) * torch.rand(2, generator=GENERATOR)
+    y = torch.poisson(x + 5, generator=GENERATOR) + torch.rand(2) * torch.rand(
+        2, generator=GENERATOR
+    )
     return torch.rrelu(torch.poisson(y, generator=g) - 9, training=True, generator=g)
 
 
@@ -112,8 +118,12 @@ def draws_from_one_in_a_cycle(x: Any) -> Any:
 
 
 def draws_of_its_size(x: Any) -> Any:
-    y = torch.rand(x.shape, generator=GENERATOR) - torch.randn(x.shape[0], generator=GENERATOR, dtype=torch.float64)
-    y = y * torch.randint(5, x.shape, generator=GENERATOR) + torch.randint(2, 5, x.shape, generator=GENERATOR, dtype=torch.int32)
+    y = torch.rand(x.shape, generator=GENERATOR) - torch.randn(
+        x.shape[0], generator=GENERATOR, dtype=torch.float64
+    )
+    y = y * torch.randint(5, x.shape, generator=GENERATOR) + torch.randint(
+        2, 5, x.shape, generator=GENERATOR, dtype=torch.int32
+    )
     x = x.clone().exponential_(generator=GENERATOR) + x.clone().cauchy_(generator=GENERATOR)
     return y + x.log_normal_(generator=GENERATOR) + x.clone().geometric_(0.5, generator=GENERATOR)
 
@@ -163,12 +173,38 @@ def restores_a_later_state(x: Any) -> Any:
 
 
 SERVED = [
-    *(seeds, seeds_a_generator, seeds_a_generator_after_a_draw, forks, forks_and_seeds, seeds_before_and_after, seeds_below_the_bound),
-    *(makes_a_generator, makes_one_of_the_default_seed, makes_two, draws_from_one_that_is_given_by_position),
+    *(
+        seeds,
+        seeds_a_generator,
+        seeds_a_generator_after_a_draw,
+        forks,
+        forks_and_seeds,
+        seeds_before_and_after,
+        seeds_below_the_bound,
+    ),
+    *(
+        makes_a_generator,
+        makes_one_of_the_default_seed,
+        makes_two,
+        draws_from_one_that_is_given_by_position,
+    ),
     *(draws_of_its_size, drops_all, drops_all_in_inference_mode),
-    *(draws_from_one_in_a_cycle, seeds_what_an_object_holds, seeds_what_an_object_holds_and_does_not_draw, seeds_a_default, in_a_helper),
+    *(
+        draws_from_one_in_a_cycle,
+        seeds_what_an_object_holds,
+        seeds_what_an_object_holds_and_does_not_draw,
+        seeds_a_default,
+        in_a_helper,
+    ),
 ]
-REFUSED = [seeds_after_a_draw, seeds_again, seeds_at_random, seeds_by_the_seed, restores_a_later_state, seeds_at_the_bound]
+REFUSED = [
+    seeds_after_a_draw,
+    seeds_again,
+    seeds_at_random,
+    seeds_by_the_seed,
+    restores_a_later_state,
+    seeds_at_the_bound,
+]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -178,7 +214,12 @@ def test_every_call_sets_the_states_that_the_program_sets(program: Any, dynamic:
     for f in (program, aot_function(program, nop, dynamic=dynamic)):
         torch.manual_seed(1)
         GENERATOR.manual_seed(2)
-        seen.append([(f(torch.ones(2)), torch.rand(2), torch.rand(2, generator=GENERATOR)) for _ in range(3)])
+        seen.append(
+            [
+                (f(torch.ones(2)), torch.rand(2), torch.rand(2, generator=GENERATOR))
+                for _ in range(3)
+            ]
+        )
     for expected, found in zip(*seen, strict=True):
         assert all(map(torch.equal, expected, found))
 
@@ -212,13 +253,17 @@ def test_the_state_is_given_back_if_the_graph_fails() -> None:
 
 
 def test_an_exported_graph_with_a_seed_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="sets the state of a random generator, and an exported graph cannot"):
+    with pytest.raises(
+        RuntimeError, match="sets the state of a random generator, and an exported graph cannot"
+    ):
         export(forks_and_seeds, (torch.ones(2),))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("program", REFUSED, ids=lambda f: f.__name__)
-def test_what_depends_on_the_state_of_the_trace_is_refused_every_time(program: Any, dynamic: bool) -> None:
+def test_what_depends_on_the_state_of_the_trace_is_refused_every_time(
+    program: Any, dynamic: bool
+) -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match="sets the state of a random generator"):
             aot_function(program, nop, dynamic=dynamic)(torch.ones(2))
@@ -231,7 +276,9 @@ def test_the_message_has_the_line_of_the_next_draw() -> None:
 
 def draws(x: Any) -> Any:
     y = checkpoint(lambda t: torch.nn.functional.dropout(t, 0.5), x, use_reentrant=False)
-    return vmap(lambda t: t + torch.rand(()), randomness="different")(y) + torch.rand(2, generator=GENERATOR)
+    return vmap(lambda t: t + torch.rand(()), randomness="different")(y) + torch.rand(
+        2, generator=GENERATOR
+    )
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -303,20 +350,28 @@ def test_a_generator_of_the_caller_goes_on_though_it_was_just_seeded(kind: str) 
     hold, of = HELD[kind]
     holder, same = hold(torch.Generator().manual_seed(3)), torch.Generator().manual_seed(3)
     compiled = aot_function(lambda x: x + torch.rand(2, generator=of(holder)), nop)
-    assert all(torch.equal(compiled(torch.zeros(2)), torch.rand(2, generator=same)) for _ in range(3))
+    assert all(
+        torch.equal(compiled(torch.zeros(2)), torch.rand(2, generator=same)) for _ in range(3)
+    )
 
 
 def test_a_generator_that_is_passed_and_not_kept_is_that_of_its_call() -> None:
     compiled = aot_function(lambda x, g: x + torch.rand(2, generator=g), nop)
     found = [compiled(torch.zeros(2), torch.Generator().manual_seed(seed)) for seed in (3, 4, 3)]
     assert all(
-        torch.equal(a, torch.rand(2, generator=torch.Generator().manual_seed(seed))) for a, seed in zip(found, (3, 4, 3), strict=True)
+        torch.equal(a, torch.rand(2, generator=torch.Generator().manual_seed(seed)))
+        for a, seed in zip(found, (3, 4, 3), strict=True)
     )
 
 
 def test_a_generator_that_no_variable_has_is_refused_with_the_line() -> None:
-    with pytest.raises(RuntimeError, match=r"Keep it in a variable\. It happened at .*torch\.Generator\(\)\.manual_seed\(3\)"):
-        aot_function(lambda x: x + torch.rand(2, generator=torch.Generator().manual_seed(3)), nop)(torch.zeros(2))
+    with pytest.raises(
+        RuntimeError,
+        match=r"Keep it in a variable\. It happened at .*torch\.Generator\(\)\.manual_seed\(3\)",
+    ):
+        aot_function(lambda x: x + torch.rand(2, generator=torch.Generator().manual_seed(3)), nop)(
+            torch.zeros(2)
+        )
 
 
 def test_a_generator_that_the_program_gives_a_state_is_refused() -> None:
@@ -332,7 +387,9 @@ def test_a_generator_that_the_program_gives_a_state_is_refused() -> None:
         aot_function(program, nop)(torch.zeros(2))
 
 
-def test_a_generator_of_the_cpu_is_seeded_by_each_call_beside_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_generator_of_the_cpu_is_seeded_by_each_call_beside_an_accelerator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     compiled = aot_function(makes_two, nop)
     assert all(torch.equal(compiled(torch.ones(2)), makes_two(torch.ones(2))) for _ in range(2))
@@ -345,7 +402,9 @@ class Depths:
         self.held = [[torch.Generator().manual_seed(3)]]
 
 
-def test_a_generator_that_no_path_leads_to_is_refused_if_it_was_just_seeded_and_else_goes_on() -> None:
+def test_a_generator_that_no_path_leads_to_is_refused_if_it_was_just_seeded_and_else_goes_on() -> (
+    None
+):
     depths, name = Depths(), "".join(["he", "ld"])
 
     def program(x: Any) -> Any:
@@ -356,7 +415,9 @@ def test_a_generator_that_no_path_leads_to_is_refused_if_it_was_just_seeded_and_
     same = torch.Generator().manual_seed(3)
     torch.rand(2, generator=depths.held[0][0]), torch.rand(2, generator=same)
     compiled = aot_function(program, nop)
-    assert all(torch.equal(compiled(torch.zeros(2)), torch.rand(2, generator=same)) for _ in range(3))
+    assert all(
+        torch.equal(compiled(torch.zeros(2)), torch.rand(2, generator=same)) for _ in range(3)
+    )
 
 
 def test_an_argument_is_seeded_by_each_call() -> None:
@@ -369,7 +430,9 @@ def test_an_argument_is_seeded_by_each_call() -> None:
     assert all(torch.equal(x, program(torch.zeros(2), torch.Generator())) for x in found)
 
 
-@pytest.mark.parametrize("seed", [torch.Generator.seed, lambda g: g.manual_seed(1 << 40), lambda g: g.manual_seed(-1)])
+@pytest.mark.parametrize(
+    "seed", [torch.Generator.seed, lambda g: g.manual_seed(1 << 40), lambda g: g.manual_seed(-1)]
+)
 def test_a_generator_with_a_seed_that_may_be_random_is_refused(seed: Any) -> None:
     def program(x: Any) -> Any:
         seed(g := torch.Generator())
@@ -385,8 +448,12 @@ def other(seed: int) -> torch.Generator:
 
 TAKEN: dict[str, Callable[[], torch.Generator]] = {
     "a clone": lambda: GENERATOR.clone_state(),
-    "the state of another one": lambda: (g := torch.Generator()).set_state(GENERATOR.get_state()) or g,
-    "that of the default one": lambda: (g := torch.Generator()).set_state(torch.get_rng_state()) or g,
+    "the state of another one": lambda: (
+        (g := torch.Generator()).set_state(GENERATOR.get_state()) or g
+    ),
+    "that of the default one": lambda: (
+        (g := torch.Generator()).set_state(torch.get_rng_state()) or g
+    ),
     "a seed and one more": lambda: other(torch.initial_seed() + 1),
     "a part of a seed": lambda: other(torch.initial_seed() % 2**32),
 }
@@ -415,17 +482,25 @@ def returns_a_state(x: Any) -> Any:
     return x * 2, GENERATOR.get_state()
 
 
-@pytest.mark.parametrize("way", [lambda f: aot_function(f, nop)(torch.ones(2)), lambda f: export(f, (torch.ones(2),))])
+@pytest.mark.parametrize(
+    "way", [lambda f: aot_function(f, nop)(torch.ones(2)), lambda f: export(f, (torch.ones(2),))]
+)
 @pytest.mark.parametrize("program", [uses_a_state, returns_a_state])
 def test_a_state_as_a_tensor_is_refused(program: Any, way: Any) -> None:
-    with pytest.raises(RuntimeError, match="uses the state of a random generator, and a graph would keep"):
+    with pytest.raises(
+        RuntimeError, match="uses the state of a random generator, and a graph would keep"
+    ):
         way(program)
 
 
-@pytest.mark.parametrize("way", [lambda f: aot_function(f, nop)(torch.ones(2)), lambda f: export(f, (torch.ones(2),))])
+@pytest.mark.parametrize(
+    "way", [lambda f: aot_function(f, nop)(torch.ones(2)), lambda f: export(f, (torch.ones(2),))]
+)
 @pytest.mark.parametrize("generator", [torch.default_generator, GENERATOR])
 def test_a_seed_as_a_number_is_refused(generator: torch.Generator, way: Any) -> None:
-    with pytest.raises(RuntimeError, match="uses the seed of a random generator, and a graph would keep"):
+    with pytest.raises(
+        RuntimeError, match="uses the seed of a random generator, and a graph would keep"
+    ):
         way(lambda x: x * generator.initial_seed())
 
 
@@ -436,12 +511,17 @@ def test_a_generator_that_the_program_makes_and_keeps_is_refused_with_the_line()
         kept.append(g := torch.Generator().manual_seed(3))
         return x + torch.rand(2, generator=g)
 
-    with pytest.raises(RuntimeError, match=r"is still there when it has returned.*return x \+ torch.rand\(2, generator=g\)"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"is still there when it has returned.*return x \+ torch.rand\(2, generator=g\)",
+    ):
         aot_function(program, nop)(torch.zeros(2))
 
 
 def test_an_exported_graph_does_not_seed_what_an_object_holds() -> None:
-    with pytest.raises(RuntimeError, match="sets the state of a random generator, and an exported graph cannot"):
+    with pytest.raises(
+        RuntimeError, match="sets the state of a random generator, and an exported graph cannot"
+    ):
         export(seeds_what_an_object_holds, (torch.ones(2),))
 
 

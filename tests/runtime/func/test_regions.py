@@ -40,7 +40,10 @@ def test_the_calls_between_two_moments_are_marked_in_the_order_of_the_program() 
     assert marked == ["cos", "ones", "mul"]
     assert _marked(module) == {"sin": None, "cos": "COS", "ones": "ONES", "mul": "MUL", "exp": None}
     numbers = {name: region_of(n) for name, n in _calls(module).items()}
-    assert numbers["cos"] == numbers["ones"] == numbers["mul"] is not None and numbers["sin"] is numbers["exp"] is None
+    assert (
+        numbers["cos"] == numbers["ones"] == numbers["mul"] is not None
+        and numbers["sin"] is numbers["exp"] is None
+    )
 
 
 def test_constants_are_no_calls_of_a_region() -> None:
@@ -84,7 +87,10 @@ def test_a_region_is_marked_in_the_graphs_of_all_traces_around_it() -> None:
 
     def program(x: Tensor) -> Tensor:
         def within(y: Tensor) -> Tensor:
-            assert len(running_traces()) == 2 and running_traces()[0].number < running_traces()[1].number
+            assert (
+                len(running_traces()) == 2
+                and running_traces()[0].number < running_traces()[1].number
+            )
             with region(marked.append):
                 return y.sin()
 
@@ -132,7 +138,15 @@ def test_a_trace_sees_a_call_while_it_runs_or_if_a_value_of_it_is_given() -> Non
 
         def inner(y: Tensor) -> Tensor:
             with torch.utils._python_dispatch._disable_current_modes():
-                found.extend((traced((), {}), traced((1, x), {}), traced((), {"a": x}), traced((y,), {}), traced((X,), {"b": X})))
+                found.extend(
+                    (
+                        traced((), {}),
+                        traced((1, x), {}),
+                        traced((), {"a": x}),
+                        traced((y,), {}),
+                        traced((X,), {"b": X}),
+                    )
+                )
             return y.sum()
 
         result: Tensor = grad(inner)(x)

@@ -48,7 +48,9 @@ APPLIED: dict[str, Apply] = {
     "a fake graph": lambda f, x: make_fx(f, tracing_mode="fake")(x),
     "a symbolic graph": lambda f, x: make_fx(f, tracing_mode="symbolic")(x),
     "a graph before dispatch": lambda f, x: make_fx(f, pre_dispatch=True)(x),
-    "a graph with stacks": lambda f, x: make_fx(f, record_module_stack=True, record_stack_traces=True)(x),
+    "a graph with stacks": lambda f, x: make_fx(
+        f, record_module_stack=True, record_stack_traces=True
+    )(x),
     "grad of vmap": lambda f, x: grad(lambda x: vmap(f)(x).sum())(x),
     "vmap of grad": lambda f, x: vmap(grad(f))(x),
     "a graph of vmap of jvp": lambda f, x: make_fx(vmap(lambda x: jvp(f, (x,), (x,))))(x),
@@ -72,8 +74,16 @@ def _state() -> dict[str, Any]:
         "grad mode": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
         "forward mode": torch._C._is_fwd_grad_enabled(),
-        "autocast": (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()),
-        "modes": (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack(), _len_torch_dispatch_stack_pre_dispatch()),
+        "autocast": (
+            torch.is_autocast_enabled("cpu"),
+            torch.get_autocast_dtype("cpu"),
+            torch.is_autocast_cache_enabled(),
+        ),
+        "modes": (
+            torch._C._len_torch_dispatch_stack(),
+            torch._C._len_torch_function_stack(),
+            _len_torch_dispatch_stack_pre_dispatch(),
+        ),
         "levels": list(SCOPE.levels),
         "excluded": str(torch._C._dispatch_tls_local_exclude_set()),
         "included": str(torch._C._dispatch_tls_local_include_set()),
@@ -118,7 +128,9 @@ def test_draws_advance_the_generator_as_without_the_state_of_a_failed_call(name:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("name", ["grad", "vjp", "jacrev", "hessian", "vmap of grad", "grad of functionalize"])
+@pytest.mark.parametrize(
+    "name", ["grad", "vjp", "jacrev", "hessian", "vmap of grad", "grad of functionalize"]
+)
 @pytest.mark.parametrize("setting", ["no_grad", "inference"])
 def test_a_derivative_is_recorded_whatever_the_grad_mode_is(name: str, setting: str) -> None:
     seen: list[tuple[bool, bool]] = []

@@ -78,7 +78,8 @@ def doubled(view: Callable[[Any], Any]) -> Callable[[Any], Any]:
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_write_through_a_view_of_real_numbers(name: str, remove: str) -> None:
     program = doubled(VIEWS[name])
-    torch.testing.assert_close(functionalize(program, remove=remove)(X), program(X), equal_nan=True)  # integers make NaNs
+    # integers make NaNs
+    torch.testing.assert_close(functionalize(program, remove=remove)(X), program(X), equal_nan=True)
 
 
 @pytest.mark.parametrize("remove", ["mutations", "mutations_and_views"])
@@ -108,7 +109,9 @@ def test_a_write_that_lies_otherwise_in_memory_than_what_it_is_written_to() -> N
 
 
 torch.library.define("runtime_test_scatter::halves", "(Tensor(a) x) -> (Tensor(a), Tensor(a))")
-torch.library.impl("runtime_test_scatter::halves", "CompositeExplicitAutograd")(lambda x: (x[:, :1], x[:, 1:]))
+torch.library.impl("runtime_test_scatter::halves", "CompositeExplicitAutograd")(
+    lambda x: (x[:, :1], x[:, 1:])
+)
 
 
 @pytest.mark.parametrize("remove", ["mutations", "mutations_and_views"])
@@ -137,7 +140,12 @@ def test_a_read_after_a_write_through_another_view_sees_it() -> None:
     torch.testing.assert_close(functionalize(program)(X), program(X))
 
 
-@pytest.mark.parametrize("view", [lambda y: y[:, :1].expand(2, 5, 4), lambda y: y.sum(1, keepdim=True).expand(2, 3, 4)])
+@pytest.mark.parametrize(
+    "view", [lambda y: y[:, :1].expand(2, 5, 4), lambda y: y.sum(1, keepdim=True).expand(2, 3, 4)]
+)
 def test_a_write_to_elements_that_share_memory_is_refused(view: Any) -> None:
-    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor refers to a single memory location"):
+    with pytest.raises(
+        RuntimeError,
+        match="more than one element of the written-to tensor refers to a single memory location",
+    ):
         functionalize(doubled(view))(X)

@@ -88,7 +88,9 @@ def test_after_a_trace_autocast_stores_copies_as_before(cached: bool, fails: boo
 
 
 @pytest.mark.parametrize("size", [torch.sym_max, torch.sym_min])
-def test_the_smaller_and_the_larger_of_two_sizes_are_sizes_in_a_backward_pass_too(size: Any) -> None:
+def test_the_smaller_and_the_larger_of_two_sizes_are_sizes_in_a_backward_pass_too(
+    size: Any,
+) -> None:
     """The engine hides the calls of a rule from modes over torch's functions, and a proxy is one of those that would see them."""
 
     class Filled(torch.autograd.Function):
@@ -127,7 +129,10 @@ def test_a_size_that_depends_on_values_has_its_symbol_in_meta() -> None:
 def test_modes_of_the_caller_see_no_reading_of_a_literal_in_a_trace_of_abstract_tensors() -> None:
     with CallsSeen() as seen:
         module = make_fx(lambda x: x * int(torch.tensor(3)), tracing_mode="fake")(torch.ones(2))
-    assert module(torch.ones(2)).tolist() == [3.0, 3.0] and "aten::_local_scalar_dense" not in seen.names
+    assert (
+        module(torch.ones(2)).tolist() == [3.0, 3.0]
+        and "aten::_local_scalar_dense" not in seen.names
+    )
 
 
 @pytest.mark.parametrize("value", [True, False])

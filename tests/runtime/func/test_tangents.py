@@ -50,7 +50,11 @@ def test_every_rule_refuses_a_tangent_of_an_argument_that_it_has_no_formula_for(
     refused = 0
     for func in list(RECORDS):
         op = op_of(func)
-        if op.record is None or op.record.nondiff is True or (op.record.vjp is None and op.record.jvp is None):
+        if (
+            op.record is None
+            or op.record.nondiff is True
+            or (op.record.vjp is None and op.record.jvp is None)
+        ):
             continue
         for i in op.tensor_args:
             if i not in _formulas(op):
@@ -61,7 +65,9 @@ def test_every_rule_refuses_a_tangent_of_an_argument_that_it_has_no_formula_for(
     assert refused > 50
 
 
-@pytest.mark.parametrize("transform", [ALL["jvp"], ALL["linearize"], at_level_zero, lambda f, x, t: jacfwd(f)(x)])
+@pytest.mark.parametrize(
+    "transform", [ALL["jvp"], ALL["linearize"], at_level_zero, lambda f, x, t: jacfwd(f)(x)]
+)
 def test_tangents_of_running_statistics_are_refused(transform: Any) -> None:
     x, ones = torch.randn(3, 2), torch.ones(2)
     for name, f in {
@@ -74,7 +80,9 @@ def test_tangents_of_running_statistics_are_refused(transform: Any) -> None:
 
 def test_in_training_nothing_depends_on_the_running_statistics() -> None:
     x, ones = torch.randn(3, 2, dtype=torch.double), torch.ones(2, dtype=torch.double)
-    _, tangent = jvp(lambda x, m: F.batch_norm(x, m, ones.clone(), training=True), (x, ones.clone()), (x, ones))
+    _, tangent = jvp(
+        lambda x, m: F.batch_norm(x, m, ones.clone(), training=True), (x, ones.clone()), (x, ones)
+    )
     _, alone = jvp(lambda x: F.batch_norm(x, None, None, training=True), (x,), (x,))
     torch.testing.assert_close(tangent, alone)
 
@@ -85,7 +93,9 @@ def test_gradients_of_running_statistics_are_refused_when_asked_for() -> None:
     with pytest.raises(MissingRule, match="running_mean"):
         out.sum().backward()
     with pytest.raises(MissingRule, match="running_mean"):
-        runtime.func.grad(lambda m: F.batch_norm(torch.randn(3, 2), m, torch.ones(2)).sum())(torch.ones(2))
+        runtime.func.grad(lambda m: F.batch_norm(torch.randn(3, 2), m, torch.ones(2)).sum())(
+            torch.ones(2)
+        )
 
 
 @in_all
@@ -98,7 +108,9 @@ def test_tangents_of_the_weights_of_a_loss_are_refused(tangent: Any) -> None:
 @pytest.mark.parametrize("transform", [ALL["jvp"], at_level_zero])
 def test_tangents_of_keyword_arguments_are_refused(transform: Any) -> None:
     with pytest.raises(MissingRule, match="keyword argument"):
-        transform(lambda atol: torch.linalg.pinv(X, atol=atol), torch.tensor(1e-6), torch.tensor(1.0))
+        transform(
+            lambda atol: torch.linalg.pinv(X, atol=atol), torch.tensor(1e-6), torch.tensor(1.0)
+        )
 
 
 @pytest.mark.parametrize("transform", [ALL["jvp"], at_level_zero])
@@ -147,7 +159,9 @@ def test_every_element_of_a_tangent_has_memory_of_its_own(tangent: Any) -> None:
     assert torch.equal(result[1], T[0])
 
 
-def test_a_value_that_is_computed_from_another_keeps_its_tangent_when_that_one_is_written_to() -> None:
+def test_a_value_that_is_computed_from_another_keeps_its_tangent_when_that_one_is_written_to() -> (
+    None
+):
     def f(x: Any) -> Any:
         y = x + 0
         z = y + 0
@@ -168,19 +182,34 @@ FLOATS = (torch.float16, torch.float32, torch.float64)
 
 @pytest.mark.parametrize("given", FLOATS, ids=str)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("f", [lambda x: x, lambda x: x * x, lambda x: x.double(), lambda x: x.to(torch.complex64)])
-def test_a_tangent_has_the_dtype_of_its_result(f: Any, dtype: torch.dtype, given: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    "f", [lambda x: x, lambda x: x * x, lambda x: x.double(), lambda x: x.to(torch.complex64)]
+)
+def test_a_tangent_has_the_dtype_of_its_result(
+    f: Any, dtype: torch.dtype, given: torch.dtype
+) -> None:
     value, tangent = jvp(f, (X.to(dtype),), (torch.ones(2, 3, dtype=given),))
     assert tangent.dtype is value.dtype is f(X.to(dtype)).dtype
 
 
 def test_arguments_of_several_dtypes_give_tangents_of_the_results_dtype() -> None:
-    for x, y in ((X, X.double()), (X.half(), X), (X, torch.tensor(2.0, dtype=torch.double)), (X, X.to(torch.complex128))):
-        value, tangent = jvp(lambda x, y: x * y + y * 2 - x, (x, y), (torch.ones_like(x), torch.ones_like(y)))
+    for x, y in (
+        (X, X.double()),
+        (X.half(), X),
+        (X, torch.tensor(2.0, dtype=torch.double)),
+        (X, X.to(torch.complex128)),
+    ):
+        value, tangent = jvp(
+            lambda x, y: x * y + y * 2 - x, (x, y), (torch.ones_like(x), torch.ones_like(y))
+        )
         assert tangent.dtype is value.dtype is torch.result_type(x, y)
         torch.testing.assert_close(tangent, (x + y + 1).to(value.dtype), rtol=1e-2, atol=0)
-    value, tangent = jvp(lambda x, b: b.copy_(x).mul_(x), (X, torch.zeros(2, 3).double()), (T, torch.zeros(2, 3)))
-    assert tangent.dtype is value.dtype is torch.float64 and torch.equal(tangent, (2 * X * T).double())
+    value, tangent = jvp(
+        lambda x, b: b.copy_(x).mul_(x), (X, torch.zeros(2, 3).double()), (T, torch.zeros(2, 3))
+    )
+    assert tangent.dtype is value.dtype is torch.float64 and torch.equal(
+        tangent, (2 * X * T).double()
+    )
 
 
 def test_a_real_primal_has_no_complex_tangent() -> None:
@@ -229,10 +258,22 @@ def _data(x: Any) -> Any:
 
 
 WRITES = {
-    "a view of unbind": (_of_several_views(lambda y: y.unbind(0)), lambda x: torch.stack([x[0] * x[1], x[1]])),
-    "a view of split": (_of_several_views(lambda y: y.split(1, 0)), lambda x: torch.stack([x[0] * x[1], x[1]])),
-    "a view of chunk": (_of_several_views(lambda y: y.chunk(2)), lambda x: torch.stack([x[0] * x[1], x[1]])),
-    "a view of itself": (lambda x: (x * 1).view(6)[1:5].view(2, 2).t().mul_(x[:, :2]), lambda x: x.view(6)[1:5].view(2, 2).t() * x[:, :2]),
+    "a view of unbind": (
+        _of_several_views(lambda y: y.unbind(0)),
+        lambda x: torch.stack([x[0] * x[1], x[1]]),
+    ),
+    "a view of split": (
+        _of_several_views(lambda y: y.split(1, 0)),
+        lambda x: torch.stack([x[0] * x[1], x[1]]),
+    ),
+    "a view of chunk": (
+        _of_several_views(lambda y: y.chunk(2)),
+        lambda x: torch.stack([x[0] * x[1], x[1]]),
+    ),
+    "a view of itself": (
+        lambda x: (x * 1).view(6)[1:5].view(2, 2).t().mul_(x[:, :2]),
+        lambda x: x.view(6)[1:5].view(2, 2).t() * x[:, :2],
+    ),
     "detach_": (_detached_in_place, lambda x: x.detach() * x),
     "logical_not_": (_compared, lambda x: x),
     "lists": (_lists, lambda x: 6 * x + 3 * 6 * x),

@@ -11,7 +11,11 @@ from runtime.func import grad, vmap
 
 
 def _arguments(bad: int | None = None) -> list[torch.Tensor]:
-    x, target, variance = torch.linspace(-1, 1, 12).view(4, 3), torch.zeros(4, 3), torch.linspace(0.5, 1, 12).view(4, 3).clone()
+    x, target, variance = (
+        torch.linspace(-1, 1, 12).view(4, 3),
+        torch.zeros(4, 3),
+        torch.linspace(0.5, 1, 12).view(4, 3).clone(),
+    )
     if bad is not None:
         variance[bad, 1] = -1
     return [x, target, variance]

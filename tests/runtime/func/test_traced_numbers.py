@@ -12,7 +12,14 @@ from torch import fx
 
 from runtime.aot import aot_function, nop
 from runtime.func.make_fx import make_fx
-from runtime.func.traced_numbers import AskedForNumber, OtherSide, TracedNumber, number_of, on_side, with_values
+from runtime.func.traced_numbers import (
+    AskedForNumber,
+    OtherSide,
+    TracedNumber,
+    number_of,
+    on_side,
+    with_values,
+)
 
 
 def number(value: float) -> tuple[fx.Graph, Any]:
@@ -29,7 +36,13 @@ def test_arithmetic_is_recorded_call_by_call_and_not_simplified() -> None:
     module = fx.GraphModule({}, graph)
     for value in (1.0, 7.0, 0.3):
         assert module(value) == (1 - 0.9**value) * 0.1 * 3 / value
-    assert [n.target.__name__ for n in graph.nodes if n.op == "call_function"] == ["pow", "sub", "mul", "mul", "truediv"]
+    assert [n.target.__name__ for n in graph.nodes if n.op == "call_function"] == [
+        "pow",
+        "sub",
+        "mul",
+        "mul",
+        "truediv",
+    ]
 
 
 def test_a_number_knows_the_tensors_that_it_was_read_of() -> None:
@@ -51,13 +64,17 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
-def test_a_function_of_a_number_has_its_value_and_is_computed_anew_by_the_graph(function: Callable[[Any], Any]) -> None:
+def test_a_function_of_a_number_has_its_value_and_is_computed_anew_by_the_graph(
+    function: Callable[[Any], Any],
+) -> None:
     graph, n = number(3.0)
     result = function(n)
     known = number_of(result)
     wanted = function(3.0)
     assert known is not None and known.value == wanted and known.kind is type(wanted)
-    assert isinstance(known.node, fx.Node) and isinstance(known.node.meta["val"], torch.SymBool if known.kind is bool else torch.SymFloat)
+    assert isinstance(known.node, fx.Node) and isinstance(
+        known.node.meta["val"], torch.SymBool if known.kind is bool else torch.SymFloat
+    )
     assert known.sources == {node for node in graph.nodes if node.op == "placeholder"}
     graph.output(known.node)
     module = fx.GraphModule({}, graph)
@@ -68,12 +85,22 @@ def test_a_function_of_a_number_has_its_value_and_is_computed_anew_by_the_graph(
 ASKED: dict[str, list[Callable[[Any], Any]]] = {
     "a condition asks": [bool, lambda n: n > 1 and None, lambda n: max(n, 2)],
     r"float\(\), or a function of numbers, asks": [float, math.sin],
-    r"int\(\), or a size, asks": [int, math.floor, math.ceil, math.trunc, round, lambda n: n // 2, lambda n: n.is_integer()],
+    r"int\(\), or a size, asks": [
+        int,
+        math.floor,
+        math.ceil,
+        math.trunc,
+        round,
+        lambda n: n // 2,
+        lambda n: n.is_integer(),
+    ],
     r"str\(\), or print\(\), asks": [str, repr, lambda n: f"{n}"],
 }
 
 
-@pytest.mark.parametrize(("message", "ask"), [(message, ask) for message, asks in ASKED.items() for ask in asks])
+@pytest.mark.parametrize(
+    ("message", "ask"), [(message, ask) for message, asks in ASKED.items() for ask in asks]
+)
 def test_asking_for_the_value_is_an_error(message: str, ask: Callable[[Any], Any]) -> None:
     _, n = number(3.0)
     with pytest.raises(AskedForNumber, match=message) as error:
@@ -92,7 +119,11 @@ def test_arguments_of_a_call_get_the_values_of_numbers_wherever_they_are() -> No
     _, n = number(3.0)
     shape = torch.Size([2])
     found = with_values({"a": [n, 2.0], "b": (n * 2, "x"), "c": shape, "d": n > 1})
-    assert found == {"a": [3.0, 2.0], "b": (6.0, "x"), "c": shape, "d": True} and type(found["b"]) is tuple and found["c"] is shape
+    assert (
+        found == {"a": [3.0, 2.0], "b": (6.0, "x"), "c": shape, "d": True}
+        and type(found["b"]) is tuple
+        and found["c"] is shape
+    )
 
 
 def test_a_number_is_no_size() -> None:

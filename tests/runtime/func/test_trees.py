@@ -35,11 +35,17 @@ def test_equal_structures_have_equal_specs() -> None:
     assert trees.flatten((T,))[1] != trees.flatten(T)[1]
 
 
-@pytest.mark.parametrize("prefix", (0, None, (0, None), (0, (1, None)), (0, 1, 2), [0, 1]), ids=repr)
-@pytest.mark.parametrize("tree", ((T, T), (T, (T, T)), T, [T, T]), ids=("pair", "nested", "leaf", "list"))
+@pytest.mark.parametrize(
+    "prefix", (0, None, (0, None), (0, (1, None)), (0, 1, 2), [0, 1]), ids=repr
+)
+@pytest.mark.parametrize(
+    "tree", ((T, T), (T, (T, T)), T, [T, T]), ids=("pair", "nested", "leaf", "list")
+)
 def test_a_prefix_is_spread_as_in_torch(prefix: Any, tree: Any) -> None:
     leaves, spec = trees.flatten(tree)
-    assert trees.spread(prefix, leaves, spec) == pytree._broadcast_to_and_flatten(prefix, pytree.tree_structure(tree))
+    assert trees.spread(prefix, leaves, spec) == pytree._broadcast_to_and_flatten(
+        prefix, pytree.tree_structure(tree)
+    )
 
 
 def test_only_tensors_are_mapped() -> None:

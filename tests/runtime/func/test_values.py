@@ -14,7 +14,8 @@ from runtime.func.make_fx import make_fx
 X = torch.tensor([[0.5, 1.5], [2.5, 3.5]])
 
 
-@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar")  # torch's own
+# torch's own
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar")
 @pytest.mark.parametrize(
     "f",
     [
@@ -30,14 +31,25 @@ def test_numbers_of_a_value_are_constants(f: Any) -> None:
     torch.testing.assert_close(jvp(f, (X,), (X,)), torch.func.jvp(f, (X,), (X,)))
     torch.testing.assert_close(jacfwd(f)(X), torch.func.jacfwd(f)(X))
     torch.testing.assert_close(jacrev(f)(X), torch.func.jacrev(f)(X))
-    torch.testing.assert_close(hessian(lambda x: f(x).pow(2).sum())(X), torch.func.hessian(lambda x: f(x).pow(2).sum())(X))
+    torch.testing.assert_close(
+        hessian(lambda x: f(x).pow(2).sum())(X), torch.func.hessian(lambda x: f(x).pow(2).sum())(X)
+    )
 
 
-@pytest.mark.parametrize("f", [lambda x: x.argmax(), lambda x: (x.sum(), x > 0), lambda x: x.max(0)])
+@pytest.mark.parametrize(
+    "f", [lambda x: x.argmax(), lambda x: (x.sum(), x > 0), lambda x: x.max(0)]
+)
 def test_a_pullback_needs_outputs_that_have_gradients(f: Any) -> None:
-    transforms: list[Any] = [lambda: vjp(f, X), lambda: jacrev(f)(X), lambda: vmap(jacrev(f))(X[None])]
+    transforms: list[Any] = [
+        lambda: vjp(f, X),
+        lambda: jacrev(f)(X),
+        lambda: vmap(jacrev(f))(X[None]),
+    ]
     for transform in transforms:
-        with pytest.raises(RuntimeError, match="All outputs of f must be floating-point or complex Tensors, got Tensor with dtype torch"):
+        with pytest.raises(
+            RuntimeError,
+            match="All outputs of f must be floating-point or complex Tensors, got Tensor with dtype torch",
+        ):
             transform()
 
 
@@ -45,7 +57,9 @@ def test_a_pullback_needs_outputs_that_have_gradients(f: Any) -> None:
 @pytest.mark.parametrize("chunked", [False, True])
 def test_aux_holds_any_leaf(transform: Any, chunked: bool) -> None:
     options = {"chunk_size": 3} if chunked and transform is not grad else {}
-    derivative, aux = transform(lambda x: (x.sum(), {"n": 3, "t": [x * 2, None], "s": "word"}), has_aux=True, **options)(X)
+    derivative, aux = transform(
+        lambda x: (x.sum(), {"n": 3, "t": [x * 2, None], "s": "word"}), has_aux=True, **options
+    )(X)
     torch.testing.assert_close(derivative, torch.ones_like(X))
     assert (aux["n"], aux["t"][1], aux["s"]) == (3, None, "word")
     torch.testing.assert_close(aux["t"][0], X * 2)
@@ -53,14 +67,18 @@ def test_aux_holds_any_leaf(transform: Any, chunked: bool) -> None:
 
 def test_no_cotangent_is_a_cotangent_of_zeros() -> None:
     f = lambda x: (x.sin(), x.sum())  # noqa: E731
-    torch.testing.assert_close(vjp(f, X)[1]((X, None)), torch.func.vjp(f, X)[1]((X, torch.tensor(0.0))))
+    torch.testing.assert_close(
+        vjp(f, X)[1]((X, None)), torch.func.vjp(f, X)[1]((X, torch.tensor(0.0)))
+    )
     torch.testing.assert_close(vjp(f, X)[1]((None, None)), (torch.zeros_like(X),))
 
 
 def test_a_value_is_not_copied_with_its_transform() -> None:
     transforms: list[Any] = [vmap(copy.deepcopy), jacrev(copy.deepcopy), jacfwd(copy.deepcopy)]
     for transform in transforms:
-        with pytest.raises(RuntimeError, match=r"copy\.deepcopy\(\) of a tensor inside .* Use clone\(\)"):
+        with pytest.raises(
+            RuntimeError, match=r"copy\.deepcopy\(\) of a tensor inside .* Use clone\(\)"
+        ):
             transform(X)
 
 
@@ -93,7 +111,10 @@ def test_ops_on_lists_have_the_derivatives_of_the_single_ops(name: str) -> None:
 
 @pytest.mark.parametrize("f", [torch.unique, lambda x: torch.unique_consecutive(x, dim=0)])
 def test_shapes_that_depend_on_data_are_refused_by_name(f: Any) -> None:
-    with pytest.raises(RuntimeError, match=r"aten\.unique_\w+\.default returns a result whose shape depends on the data|aten\._unique2"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"aten\.unique_\w+\.default returns a result whose shape depends on the data|aten\._unique2",
+    ):
         vmap(f)(X)
 
 
@@ -141,7 +162,9 @@ MEMORYLESS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("transform", MEMORYLESS)
 def test_memory_is_not_shared_with_other_processes_where_a_value_has_none(transform: str) -> None:
-    with pytest.raises(RuntimeError, match=r"share_memory_\(\) of a tensor inside .* has no memory of its own"):
+    with pytest.raises(
+        RuntimeError, match=r"share_memory_\(\) of a tensor inside .* has no memory of its own"
+    ):
         MEMORYLESS[transform](lambda x: (x * 1).share_memory_())
 
 

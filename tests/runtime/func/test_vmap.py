@@ -23,7 +23,9 @@ def test_dims(in_dims: Any, out_dims: int) -> None:
     def f(x: Any, y: Any) -> Any:
         return x * y.sin()
 
-    torch.testing.assert_close(vmap(f, in_dims, out_dims)(x, y), torch.func.vmap(f, in_dims, out_dims)(x, y))
+    torch.testing.assert_close(
+        vmap(f, in_dims, out_dims)(x, y), torch.func.vmap(f, in_dims, out_dims)(x, y)
+    )
 
 
 @pytest.mark.parametrize("chunk", [None, 1, 2, 5, 9])
@@ -41,20 +43,44 @@ def test_trees_and_chunks(chunk: int | None) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x: vmap(torch.sin, in_dims=2)(x), "Got in_dim=2 for some input, but that input is a Tensor of dimensionality 2"),
-        (lambda x: vmap(torch.sin, in_dims=(0, 0))(x), "in_dims is not compatible with the structure of `inputs`"),
-        (lambda x: vmap(torch.add, in_dims=(0, 1))(x, x), "Expected all tensors to have the same size in the mapped dimension"),
-        (lambda x: vmap(torch.mul, in_dims=(0, 0))(x, 2), "Got in_dim=0 for an input but the input is of type"),
+        (
+            lambda x: vmap(torch.sin, in_dims=2)(x),
+            "Got in_dim=2 for some input, but that input is a Tensor of dimensionality 2",
+        ),
+        (
+            lambda x: vmap(torch.sin, in_dims=(0, 0))(x),
+            "in_dims is not compatible with the structure of `inputs`",
+        ),
+        (
+            lambda x: vmap(torch.add, in_dims=(0, 1))(x, x),
+            "Expected all tensors to have the same size in the mapped dimension",
+        ),
+        (
+            lambda x: vmap(torch.mul, in_dims=(0, 0))(x, 2),
+            "Got in_dim=0 for an input but the input is of type",
+        ),
         (lambda x: vmap(torch.sin, in_dims=(None,))(x), "at least one input"),
         (lambda x: vmap(lambda x: (x, 1))(x), "must only return Tensors"),
-        (lambda x: vmap(torch.sin, out_dims=None)(x), "can not return a BatchedTensor when out_dim is None"),
+        (
+            lambda x: vmap(torch.sin, out_dims=None)(x),
+            "can not return a BatchedTensor when out_dim is None",
+        ),
         (lambda x: vmap(torch.sin, chunk_size=0)(x), "chunk_size should be None or greater than 0"),
         (lambda x: vmap(torch.sin, randomness="some")(x), "Only allowed values for randomness"),
         (lambda x: vmap(lambda x: x.sum().item())(x), r"you're calling \.item\(\) on a Tensor"),
-        (lambda x: vmap(lambda x: x if x.sum() > 0 else -x)(torch.stack([x[0], -x[0]])), r"data-dependent control flow"),
+        (
+            lambda x: vmap(lambda x: x if x.sum() > 0 else -x)(torch.stack([x[0], -x[0]])),
+            r"data-dependent control flow",
+        ),
         (lambda x: vmap(lambda x: torch.zeros(3).add_(x))(x), "inplace arithmetic"),
-        (lambda x: vmap(lambda x: x + torch.rand(3))(x), "called random operation while in randomness error mode"),
-        (lambda x: vmap(torch.rand_like)(x), "called random operation while in randomness error mode"),
+        (
+            lambda x: vmap(lambda x: x + torch.rand(3))(x),
+            "called random operation while in randomness error mode",
+        ),
+        (
+            lambda x: vmap(torch.rand_like)(x),
+            "called random operation while in randomness error mode",
+        ),
     ],
 )
 def test_errors(call: Any, message: str) -> None:
@@ -81,14 +107,21 @@ def test_in_place_on_batched_values() -> None:
         z.add_(y).mul_(2)
         return z
 
-    torch.testing.assert_close(vmap(f)(x, y), torch.stack([f(a, b) for a, b in zip(x, y, strict=True)]))
+    torch.testing.assert_close(
+        vmap(f)(x, y), torch.stack([f(a, b) for a, b in zip(x, y, strict=True)])
+    )
 
 
 torch.library.define("runtime_test_vmap::run_sum", "(Tensor x, *, Tensor start) -> Tensor")
 torch.library.define("runtime_test_vmap::run_along_", "(Tensor(a!) x) -> Tensor(a!)")
-torch.library.impl("runtime_test_vmap::run_sum", "CompositeExplicitAutograd")(lambda x, *, start: start + x.cumsum(0))
-torch.library.impl("runtime_test_vmap::run_along_", "CompositeExplicitAutograd")(lambda x: x.cumsum_(0))
-run_sum, run_along_ = torch.ops.runtime_test_vmap.run_sum, torch.ops.runtime_test_vmap.run_along_  # neither has a record
+torch.library.impl("runtime_test_vmap::run_sum", "CompositeExplicitAutograd")(
+    lambda x, *, start: start + x.cumsum(0)
+)
+torch.library.impl("runtime_test_vmap::run_along_", "CompositeExplicitAutograd")(
+    lambda x: x.cumsum_(0)
+)
+# neither has a record
+run_sum, run_along_ = torch.ops.runtime_test_vmap.run_sum, torch.ops.runtime_test_vmap.run_along_
 
 
 @pytest.fixture
@@ -101,13 +134,21 @@ def looping() -> Any:
 def test_an_op_without_batch_rule_loops_warns_once_counts_and_can_raise(looping: Any) -> None:
     before = looping("run_sum")
     x, start = torch.randn(3, 8), torch.randn(3)
-    with pytest.warns(UserWarning, match=r"runtime_test_vmap\.run_sum\.default has no batch rule.*loop over 3 elements") as caught:
+    with pytest.warns(
+        UserWarning,
+        match=r"runtime_test_vmap\.run_sum\.default has no batch rule.*loop over 3 elements",
+    ) as caught:
         found = vmap(lambda x, s: run_sum(x, start=s))(x, start)
-    assert [warning.filename for warning in caught] == [__file__], "the warning points at the caller's line, not into a library"
+    assert [warning.filename for warning in caught] == [__file__], (
+        "the warning points at the caller's line, not into a library"
+    )
     torch.testing.assert_close(found, start[:, None] + x.cumsum(1))
     vmap(lambda x: run_sum(x, start=start[0]))(x)  # a second warning would be an error here
     assert looping("run_sum") == before + 2
-    with module.fallback_policy("raise"), pytest.raises(MissingRule, match=r"runtime_test_vmap\.run_sum\.default has no batch rule"):
+    with (
+        module.fallback_policy("raise"),
+        pytest.raises(MissingRule, match=r"runtime_test_vmap\.run_sum\.default has no batch rule"),
+    ):
         vmap(lambda x: run_sum(x, start=start[0]))(x)
 
 
@@ -122,7 +163,10 @@ def test_an_in_place_op_loops_no_more_silently_than_another(looping: Any) -> Non
     with pytest.warns(UserWarning, match=r"run_along_\.default has no batch rule"):
         torch.testing.assert_close(vmap(f)(x), x.cumsum(1))
     assert looping("run_along_") == before + 1
-    with module.fallback_policy("raise"), pytest.raises(MissingRule, match=r"run_along_\.default has no batch rule"):
+    with (
+        module.fallback_policy("raise"),
+        pytest.raises(MissingRule, match=r"run_along_\.default has no batch rule"),
+    ):
         vmap(f)(x)
 
 
@@ -143,7 +187,9 @@ def test_the_fallback_policy_is_the_threads_and_ends_with_its_block(looping: Any
             loop(x)
         loop(x)
     assert module.current_fallback_policy() == "warn"
-    with pytest.raises(ValueError, match="fallback policy must be 'warn', 'silent' or 'raise', got 'never'"):
+    with pytest.raises(
+        ValueError, match="fallback policy must be 'warn', 'silent' or 'raise', got 'never'"
+    ):
         module.set_fallback_policy("never")
 
 
@@ -200,7 +246,8 @@ def test_equal_answers_where_all_elements_agree() -> None:
         vmap(same)(torch.tensor([[1.0, 1.0], [1.0, 2.0]]))
     z = torch.tensor([[1.0, 1.0, 2.0], [3.0, 3.0, 4.0]])
     last = torch.tensor([0.0, 0.0, 1.0])
-    torch.testing.assert_close(vmap(lambda a: a if torch.equal(a, a + last) else -a)(z), -z)  # one number of each element differs
+    # one number of each element differs
+    torch.testing.assert_close(vmap(lambda a: a if torch.equal(a, a + last) else -a)(z), -z)
     weights = torch.tensor([[1, 2, 1], [3, 1, 1]])
     data = torch.randn(2, 3)
     expected = torch.stack([torch.cov(data, fweights=w) for w in weights])
@@ -220,7 +267,13 @@ def test_a_result_that_lies_otherwise_in_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    "draw", [torch.rand_like, lambda p: torch.normal(p, 1.0), lambda p: torch.normal(0.0, p), lambda p: torch.bernoulli(p)]
+    "draw",
+    [
+        torch.rand_like,
+        lambda p: torch.normal(p, 1.0),
+        lambda p: torch.normal(0.0, p),
+        lambda p: torch.bernoulli(p),
+    ],
 )
 def test_a_draw_from_what_the_elements_share(draw: Any) -> None:
     """Under randomness="different" each element has a draw of its own, from a tensor that is not batched too."""
@@ -248,7 +301,9 @@ def test_a_masked_softmax_of_nothing_is_nan_under_vmap_too() -> None:
 def test_a_number_about_the_elements_is_the_one_on_which_they_agree() -> None:
     counted = vmap(lambda x: x * x.to_sparse()._nnz())(torch.eye(3).expand(2, 3, 3).clone())
     torch.testing.assert_close(counted, 3 * torch.eye(3).expand(2, 3, 3))
-    with pytest.raises(BatchingError, match=r"_nnz.* answers differently for the elements of the batch: \[3, 9\]"):
+    with pytest.raises(
+        BatchingError, match=r"_nnz.* answers differently for the elements of the batch: \[3, 9\]"
+    ):
         vmap(lambda x: x.to_sparse()._nnz())(torch.stack([torch.eye(3), torch.ones(3, 3)]))
 
 
@@ -269,13 +324,17 @@ def test_a_number_on_which_all_elements_agree_may_be_asked_for() -> None:
     torch.testing.assert_close(vmap(lambda x, a: x * a.item().imag)(x, one * 2j), x * 2)
     nested = vmap(lambda y: vmap(lambda x, a: x * a.item() if y.isfinite() else x)(x, one * 2))(one)
     torch.testing.assert_close(nested, (x * 2).expand(3, 3, 2))
-    torch.testing.assert_close(vmap(grad(lambda x, a: (x * a.item()).sum()))(x, one * 2), torch.full_like(x, 2))
+    torch.testing.assert_close(
+        vmap(grad(lambda x, a: (x * a.item()).sum()))(x, one * 2), torch.full_like(x, 2)
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.*has no batch rule:UserWarning")
 def test_a_batch_of_one_element_always_agrees() -> None:
     x = torch.eye(3).unsqueeze(0)
-    torch.testing.assert_close(vmap(lambda x, a: x * a.item() if a > 1 else x)(x, torch.tensor([2.0])), 2 * x)
+    torch.testing.assert_close(
+        vmap(lambda x, a: x * a.item() if a > 1 else x)(x, torch.tensor([2.0])), 2 * x
+    )
     torch.testing.assert_close(vmap(lambda x: x * x.to_sparse()._nnz())(x), 3 * x)
 
 
@@ -297,7 +356,9 @@ def test_a_number_that_differs_is_refused_with_the_line_that_asked(numbers: torc
         vmap(lambda a: a if a else a + 1)(numbers)
     with pytest.raises(BatchingError, match=r"tolist(.|\n)*test_vmap"):
         vmap(lambda a: a.tolist())(numbers)
-    with pytest.raises(RuntimeError, match="Boolean value of Tensor with more than one value is ambiguous"):
+    with pytest.raises(
+        RuntimeError, match="Boolean value of Tensor with more than one value is ambiguous"
+    ):
         vmap(lambda a: a if a.expand(2) else a + 1)(numbers)
     with pytest.raises(BatchingError, match="vmap: It looks like"):
         vmap(lambda _: vmap(lambda a: a.item())(numbers))(torch.ones(2))
@@ -307,15 +368,29 @@ def test_one_out_dim_in_a_tuple_fits_one_result() -> None:
     """As torch's vmap; with no result to fit, or with another collection, it is an error."""
     x = torch.randn(2, 3)
     for chunk in (None, 1):
-        torch.testing.assert_close(vmap(lambda x: x * 2, out_dims=(1,), chunk_size=chunk)(x), 2 * x.mT)
-        torch.testing.assert_close(vmap(lambda x: (x * 2,), out_dims=(1,), chunk_size=chunk)(x), (2 * x.mT,))
+        torch.testing.assert_close(
+            vmap(lambda x: x * 2, out_dims=(1,), chunk_size=chunk)(x), 2 * x.mT
+        )
+        torch.testing.assert_close(
+            vmap(lambda x: (x * 2,), out_dims=(1,), chunk_size=chunk)(x), (2 * x.mT,)
+        )
     constant = torch.ones(3)
     torch.testing.assert_close(vmap(lambda x: constant, out_dims=(None,))(x), constant)
     same: Any = lambda x: x  # noqa: E731
-    for out_dims, f in [((1,), lambda x: (x, x)), ((1,), lambda x: [x]), ((1,), lambda x: 5), ([1], same), ((1, 1), same)]:
-        with pytest.raises(ValueError, match="out_dims is not compatible with the structure of `outputs`"):
+    for out_dims, f in [
+        ((1,), lambda x: (x, x)),
+        ((1,), lambda x: [x]),
+        ((1,), lambda x: 5),
+        ([1], same),
+        ((1, 1), same),
+    ]:
+        with pytest.raises(
+            ValueError, match="out_dims is not compatible with the structure of `outputs`"
+        ):
             vmap(f, out_dims=out_dims)(x)
-    with pytest.raises(ValueError, match="`out_dims` must be an int, None or a collection of these"):
+    with pytest.raises(
+        ValueError, match="`out_dims` must be an int, None or a collection of these"
+    ):
         vmap(lambda x: x, out_dims=((1,),))(x)
 
 
@@ -323,15 +398,23 @@ def test_one_out_dim_in_a_tuple_fits_one_result() -> None:
 def test_what_is_not_batched_is_returned_as_it_is_or_repeated(chunk: int | None) -> None:
     x, c = torch.randn(2, 3), torch.arange(4.0)
     options: Any = {"chunk_size": chunk}
-    a, b, n, word, nothing = vmap(lambda x: (x, c, 5, "word", None), out_dims=(0, None, None, None, None), **options)(x)
+    a, b, n, word, nothing = vmap(
+        lambda x: (x, c, 5, "word", None), out_dims=(0, None, None, None, None), **options
+    )(x)
     assert b is c and (n, word, nothing) == (5, "word", None)
     torch.testing.assert_close(a, x)
     for d in (0, 1, -1, -2):
-        torch.testing.assert_close(vmap(lambda x: c, out_dims=d, **options)(x), torch.stack([c, c], d))
-    found = vmap(lambda x: {"a": (x, c), "b": [x]}, out_dims={"a": (-1, None), "b": 1}, **options)(x)
+        torch.testing.assert_close(
+            vmap(lambda x: c, out_dims=d, **options)(x), torch.stack([c, c], d)
+        )
+    found = vmap(lambda x: {"a": (x, c), "b": [x]}, out_dims={"a": (-1, None), "b": 1}, **options)(
+        x
+    )
     torch.testing.assert_close(found, {"a": (x.mT, c), "b": [x.mT]})
     for d in (2, -3):
-        with pytest.raises(IndexError, match=f"out_dim {d} is out of range for an output with 2 dimensions"):
+        with pytest.raises(
+            IndexError, match=f"out_dim {d} is out of range for an output with 2 dimensions"
+        ):
             vmap(lambda x: c, out_dims=d, **options)(x)
     with pytest.raises(ValueError, match="can not return a BatchedTensor when out_dim is None"):
         vmap(lambda x: (x, c), out_dims=(None, None), **options)(x)
@@ -358,7 +441,11 @@ def test_what_is_not_batched_is_returned_as_it_is_or_repeated(chunk: int | None)
 )
 def test_a_batch_of_no_elements_has_the_shapes_of_one(f: Any) -> None:
     one, found = f(torch.randn(3, 4)), vmap(f)(torch.empty(0, 3, 4))
-    for a, b in zip(one if isinstance(one, tuple) else [one], found if isinstance(found, tuple) else [found], strict=True):
+    for a, b in zip(
+        one if isinstance(one, tuple) else [one],
+        found if isinstance(found, tuple) else [found],
+        strict=True,
+    ):
         assert (b.shape, b.dtype) == ((0, *a.shape), a.dtype)
     nested = vmap(vmap(f))(torch.empty(2, 0, 3, 4))
     assert (nested[0] if isinstance(nested, tuple) else nested).shape[:2] == (2, 0)
@@ -402,7 +489,9 @@ def test_any_dimension_may_be_mapped_and_be_that_of_the_output(dim: int) -> None
     for out in range(-3, 3):
         for chunk in (None, 1, x.shape[dim]):
             found = vmap(lambda x: x.cumsum(0) * 2, dim, out, chunk_size=chunk)(x)
-            torch.testing.assert_close(found, torch.func.vmap(lambda x: x.cumsum(0) * 2, dim, out)(x))
+            torch.testing.assert_close(
+                found, torch.func.vmap(lambda x: x.cumsum(0) * 2, dim, out)(x)
+            )
 
 
 def test_what_is_the_same_for_all_parts_is_that_of_the_first() -> None:
@@ -427,7 +516,11 @@ def test_an_op_in_place_returns_its_argument_at_every_level(write: str) -> None:
 
     x = torch.randn(2, 3, 3)
     vmap(f)(x)
-    transforms: list[Any] = [runtime.func.grad(f), runtime.func.functionalize(f), lambda x: runtime.func.jvp(f, (x,), (x,))]
+    transforms: list[Any] = [
+        runtime.func.grad(f),
+        runtime.func.functionalize(f),
+        lambda x: runtime.func.jvp(f, (x,), (x,)),
+    ]
     for transform in transforms:
         transform(x[0])
         vmap(transform)(x)
@@ -443,6 +536,10 @@ def test_one_part_of_all_elements_is_the_batch_itself() -> None:
 def test_a_vector_of_a_batch_and_a_number_promote_as_the_elements_do() -> None:
     for scalar in (torch.tensor(2.0, dtype=torch.float64), torch.tensor(2), 2.0):
         for x in (torch.ones(3), torch.ones(3, 2), torch.arange(3)):
-            fs: list[Any] = [lambda x: x * scalar, lambda x: torch.add(scalar, x), lambda x: torch.where(x > 0, x, scalar)]  # noqa: B023
+            fs: list[Any] = [
+                lambda x: x * scalar,  # noqa: B023
+                lambda x: torch.add(scalar, x),  # noqa: B023
+                lambda x: torch.where(x > 0, x, scalar),  # noqa: B023
+            ]
             for f in fs:
                 torch.testing.assert_close(vmap(f)(x), torch.stack([f(e) for e in x]))

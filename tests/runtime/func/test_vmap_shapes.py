@@ -35,12 +35,18 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "cat of different ranks": (lambda x, y: torch.cat([x, y]), (ones(2, 3), ones(2, 3, 3))),
     "renorm of a vector": (lambda x: x.renorm(2, 0, 1.0), (ones(3, 3),)),
     "fold of four dimensions": (lambda x: F.fold(x, (4, 4), (2, 2)), (ones(2, 1, 1, 4, 9),)),
-    "max_unpool1d of a vector": (lambda x, i: F.max_unpool1d(x, i, [2]), (ones(2, 3), torch.zeros(2, 3).long())),
+    "max_unpool1d of a vector": (
+        lambda x, i: F.max_unpool1d(x, i, [2]),
+        (ones(2, 3), torch.zeros(2, 3).long()),
+    ),
     "conv1d of a vector": (F.conv1d, (ones(2, 3), ones(2, 1, 1, 1))),
     "a target of another shape": (F.cross_entropy, (ones(2, 3, 4), torch.zeros(2, 2).long())),
     "unsqueeze in place": (lambda x: x.clone().unsqueeze_(-3), (ones(2, 3),)),
     "a wider operand in place": (lambda x, y: x.clone().add_(y), (ones(2, 3), ones(2, 1, 3))),
-    "the rows of the next element": (lambda x, i: x.index_add(0, i, ones(1)), (ones(2, 3), torch.tensor([[3], [0]]))),
+    "the rows of the next element": (
+        lambda x, i: x.index_add(0, i, ones(1)),
+        (ones(2, 3), torch.tensor([[3], [0]])),
+    ),
     "a word of the next vocabulary": (F.embedding, (torch.tensor([[3], [0]]), ones(2, 3, 4))),
 }
 
@@ -79,7 +85,9 @@ def test_asking_an_element_leaves_no_trace() -> None:
     seen: list[str] = []
 
     class Spy(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             seen.append(str(func))
             return func(*args, **(kwargs or {}))
 
@@ -87,12 +95,16 @@ def test_asking_an_element_leaves_no_trace() -> None:
     with Spy():  # type: ignore[no-untyped-call]
         vmap(lambda x: x.cumsum(1).narrow(0, 1, 1).trace())(x)
     assert seen.count("aten.cumsum.default") == 1
-    graph = aot.make_fx(vmap(lambda x: torch.linalg.inv(x + torch.eye(2))))(torch.zeros(5, 2, 2)).graph
+    graph = aot.make_fx(vmap(lambda x: torch.linalg.inv(x + torch.eye(2))))(
+        torch.zeros(5, 2, 2)
+    ).graph
     assert sum("inv" in str(node.target) for node in graph.nodes) == 1
     torch.manual_seed(0)
     first = vmap(torch.bernoulli, randomness="different")(torch.full((4, 11), 0.5))
     torch.manual_seed(0)
-    assert torch.equal(first, vmap(torch.bernoulli, randomness="different")(torch.full((4, 11), 0.5)))
+    assert torch.equal(
+        first, vmap(torch.bernoulli, randomness="different")(torch.full((4, 11), 0.5))
+    )
     mean, expected = torch.zeros(5), torch.zeros(5)
     value = torch.randn(1, 6, 5)
     vmap(lambda x: F.batch_norm(x, mean, ones(5), training=False))(value)
@@ -109,7 +121,9 @@ def test_derivatives_of_what_was_asked_first_are_right() -> None:
 def test_tolerances_of_pinv_may_have_more_dimensions_than_its_matrices() -> None:
     a, unbatched = torch.randn(2, 3, 3), torch.tensor([1e-3, 10.0])
     found = vmap(lambda a: torch.linalg.pinv(a, rtol=unbatched))(a)
-    torch.testing.assert_close(found, torch.stack([torch.linalg.pinv(e, rtol=unbatched) for e in a]))
+    torch.testing.assert_close(
+        found, torch.stack([torch.linalg.pinv(e, rtol=unbatched) for e in a])
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,11 +133,21 @@ def test_tolerances_of_pinv_may_have_more_dimensions_than_its_matrices() -> None
         (lambda x: x.sum(-1), lambda x: x.sum(-2), (ones(2, 3),)),
         (lambda x: x.flip((0,)), lambda x: x.flip((-2,)), (ones(2, 3),)),
         (lambda x: x.unsqueeze(0), lambda x: x.unsqueeze(-3), (ones(2, 3),)),
-        (lambda x, y: torch.cat([x, x]), lambda x, y: torch.cat([x, y]), (ones(2, 3), ones(2, 3, 3))),
-        (lambda x, i: x.gather(0, i), lambda x, i: x.gather(0, i.float()), (ones(2, 3), torch.zeros(2, 3).long())),
+        (
+            lambda x, y: torch.cat([x, x]),
+            lambda x, y: torch.cat([x, y]),
+            (ones(2, 3), ones(2, 3, 3)),
+        ),
+        (
+            lambda x, i: x.gather(0, i),
+            lambda x, i: x.gather(0, i.float()),
+            (ones(2, 3), torch.zeros(2, 3).long()),
+        ),
     ],
 )
-def test_a_call_that_was_accepted_speaks_for_no_other(accepted: Any, refused: Any, batch: Any) -> None:
+def test_a_call_that_was_accepted_speaks_for_no_other(
+    accepted: Any, refused: Any, batch: Any
+) -> None:
     vmap(accepted)(*batch)
     with pytest.raises(Exception) as of_element:
         refused(*(x[0] for x in batch))

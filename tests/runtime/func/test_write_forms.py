@@ -103,7 +103,9 @@ def _inside(transform: Any, f: Any, x: torch.Tensor, z: torch.Tensor) -> Any:
 def test_a_write_leaves_and_returns_what_it_does_in_torch(engine: str, name: str) -> None:
     f = _facts(WRITES[name])
     if engine in ("grad", "jvp") and "size" in name:
-        with pytest.raises(RuntimeError, match=r"cannot resize variables that require grad|has no derivative"):
+        with pytest.raises(
+            RuntimeError, match=r"cannot resize variables that require grad|has no derivative"
+        ):
             ENGINES[engine](f)(X, X)
         return
     expected, facts = _numbers(f(X, X.flip(0)))
@@ -141,7 +143,9 @@ def test_an_argument_is_written_at_the_end_and_its_version_counts_once(name: str
 
 
 @pytest.mark.parametrize("name", [n for n in WRITES if "size" not in n])
-def test_a_compiled_program_writes_to_its_argument_and_to_a_tensor_it_closes_over(name: str) -> None:
+def test_a_compiled_program_writes_to_its_argument_and_to_a_tensor_it_closes_over(
+    name: str,
+) -> None:
     z = X.flip(0)
     expected = X.clone()
     WRITES[name](expected, z)
@@ -179,9 +183,15 @@ _closed = torch.ones(2, 3)
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "other memory": (lambda x: x.set_(X * 2), "changes the storage or geometry"),
     "another size": (lambda x: (x * 1).resize_(20), "changes the storage or geometry"),
-    "a shape that does not fit": (lambda x: (x * 1).add_(torch.ones(2, 3, 4)), "doesn't match the broadcast shape"),
+    "a shape that does not fit": (
+        lambda x: (x * 1).add_(torch.ones(2, 3, 4)),
+        "doesn't match the broadcast shape",
+    ),
     "a transpose of what is closed over": (lambda x: _closed.t_(), "closes over"),
-    "a view that is detached in place": (lambda x: (x * 1)[0].detach_(), "Can't detach views in-place"),
+    "a view that is detached in place": (
+        lambda x: (x * 1)[0].detach_(),
+        "Can't detach views in-place",
+    ),
 }
 
 

@@ -225,7 +225,9 @@ def plain(tree: Any) -> Any:
 
 @pytest.mark.parametrize("f", PROGRAMS)
 @pytest.mark.parametrize("pipeline", PIPELINES)
-def test_what_a_transform_makes_may_be_viewed_and_written(f: Callable[[Any], Any], pipeline: str) -> None:
+def test_what_a_transform_makes_may_be_viewed_and_written(
+    f: Callable[[Any], Any], pipeline: str
+) -> None:
     run = PIPELINES[pipeline]
     expected = run(PROGRAMS[f])
     with runtime.dropin.installed():
@@ -267,7 +269,10 @@ def test_a_write_to_what_is_captured_is_refused(transform: str) -> None:
 
     with runtime.dropin.installed():
         captured = torch.zeros(4, dtype=torch.float64)
-        writes: list[Any] = [lambda x: captured.add_(x).sum(), lambda x: captured[:2].add_(x[:2]).sum()]
+        writes: list[Any] = [
+            lambda x: captured.add_(x).sum(),
+            lambda x: captured[:2].add_(x[:2]).sum(),
+        ]
         writes.append(lambda x: captured.detach().add_(x).sum())
         for write in writes:
             with pytest.raises(RuntimeError, match="mutate a captured Tensor"):
@@ -333,7 +338,12 @@ def test_a_constant_that_a_transform_made_and_stored_serves_afterwards(pipeline:
     with runtime.dropin.installed():
         PIPELINES[pipeline](f)
         (kept,) = cache
-        assert kept.tolist() == kept.numpy().tolist() == copy.deepcopy(kept).tolist() == [0.0, 2.0, 4.0, 6.0]
+        assert (
+            kept.tolist()
+            == kept.numpy().tolist()
+            == copy.deepcopy(kept).tolist()
+            == [0.0, 2.0, 4.0, 6.0]
+        )
         assert pickle.loads(pickle.dumps(kept)).tolist() == [0.0, 2.0, 4.0, 6.0]
         assert torch.func.grad(f)(X).tolist() == [0.0, 2.0, 4.0, 6.0]
         w = torch.ones(4, dtype=torch.float64, requires_grad=True)
@@ -382,18 +392,29 @@ def test_what_only_shows_a_shape_exports_no_memory(transform: str) -> None:
     def f(x: Any) -> Any:
         with pytest.raises(BufferError, match="cannot be exported by DLPack"):
             x.__dlpack__()
-        return torch.utils.dlpack.from_dlpack(x.detach()).sum() if transform == "jacfwd" else x.sum()
+        return (
+            torch.utils.dlpack.from_dlpack(x.detach()).sum() if transform == "jacfwd" else x.sum()
+        )
 
     getattr(runtime.func, transform)(f)(X[None])
 
 
 CELLS = [cell(2, 3).double() for cell in (nn.GRUCell, nn.LSTMCell, nn.RNNCell)]
-LAYERS = [layer.double() for layer in (nn.GRU(2, 3, bidirectional=True), nn.RNN(2, 3, nonlinearity="relu"), nn.LSTM(2, 3, 2, proj_size=2))]
+LAYERS = [
+    layer.double()
+    for layer in (
+        nn.GRU(2, 3, bidirectional=True),
+        nn.RNN(2, 3, nonlinearity="relu"),
+        nn.LSTM(2, 3, 2, proj_size=2),
+    )
+]
 
 
 def cells(x: Any) -> Any:
     gru, lstm, rnn = CELLS
-    return gru(x.view(2, 2)).sum() + lstm(x.view(2, 2))[0].sin().sum() + rnn(x.view(2, 2)).sin().sum()
+    return (
+        gru(x.view(2, 2)).sum() + lstm(x.view(2, 2))[0].sin().sum() + rnn(x.view(2, 2)).sin().sum()
+    )
 
 
 def layers(x: Any) -> Any:
@@ -426,7 +447,10 @@ def test_a_view_without_history_of_what_has_one_is_not_written(write: Callable[[
         return (y * y).sum()
 
     for lib in (torch.func, runtime.func):
-        with pytest.raises(RuntimeError, match="created in no_grad mode and is being modified inplace with grad mode enabled"):
+        with pytest.raises(
+            RuntimeError,
+            match="created in no_grad mode and is being modified inplace with grad mode enabled",
+        ):
             lib.grad(f)(X)
 
 
@@ -440,7 +464,9 @@ NO_GRAD_WRITES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("write", NO_GRAD_WRITES.values(), ids=NO_GRAD_WRITES)
-def test_a_write_under_no_grad_leaves_the_history_of_the_tangent(write: Callable[[Any], Any]) -> None:
+def test_a_write_under_no_grad_leaves_the_history_of_the_tangent(
+    write: Callable[[Any], Any],
+) -> None:
     """The gradient of a tangent goes past the write, by what was not written too."""
 
     def f(x: Any) -> Any:
@@ -465,5 +491,8 @@ def test_a_tangent_that_is_read_first_under_no_grad_has_its_history() -> None:
             part * 2
         return (part * x).sum()
 
-    expected, found = (lib.grad(lambda x, lib=lib: lib.jvp(f, (x,), (x,))[1])(X) for lib in (torch.func, runtime.func))
+    expected, found = (
+        lib.grad(lambda x, lib=lib: lib.jvp(f, (x,), (x,))[1])(X)
+        for lib in (torch.func, runtime.func)
+    )
     torch.testing.assert_close(found, expected)

@@ -20,7 +20,9 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "product": lambda x: torch.mm(x[None], x[:, None], out=torch.zeros(1, 1, dtype=SINGLE)),
     "unary": lambda x: x.to(WHOLE).sin_(),
     "division": lambda x: x.to(WHOLE).div_(2),
-    "sort": lambda x: torch.sort(x, out=(torch.zeros(3, dtype=SINGLE), torch.zeros(3, dtype=WHOLE))),
+    "sort": lambda x: torch.sort(
+        x, out=(torch.zeros(3, dtype=SINGLE), torch.zeros(3, dtype=WHOLE))
+    ),
     "concatenation": lambda x: torch.cat([x, x], out=torch.zeros(6, dtype=WHOLE)),
     "gather": lambda x: torch.gather(x, 0, torch.tensor([0]), out=torch.zeros(1, dtype=SINGLE)),
     "choice": lambda x: torch.where(x > 0, x, x, out=torch.zeros(3, dtype=SINGLE)),

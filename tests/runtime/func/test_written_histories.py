@@ -61,7 +61,9 @@ def test_a_tensor_of_the_program_has_torchs_value_and_gradient(order: tuple[str,
     value, gradient = _expected(f)
     assert torch.equal(functionalize(f)(X), value)
     torch.testing.assert_close(grad(lambda x: functionalize(f)(x).square().sum())(X), gradient)
-    torch.testing.assert_close(vmap(grad(lambda x: functionalize(f)(x).square().sum()))(X[None])[0], gradient)
+    torch.testing.assert_close(
+        vmap(grad(lambda x: functionalize(f)(x).square().sum()))(X[None])[0], gradient
+    )
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=", ".join)
@@ -83,7 +85,9 @@ def test_an_argument_has_torchs_value_and_gradient_afterwards(order: tuple[str, 
     torch.testing.assert_close(grad(lambda x: ours(x).square().sum())(X), gradient)
 
 
-@pytest.mark.parametrize("engine", [lambda f: f, lambda f: aot_function(f, nop)], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    "engine", [lambda f: f, lambda f: aot_function(f, nop)], ids=["eager", "compiled"]
+)
 @pytest.mark.parametrize("order", ORDERS, ids=", ".join)
 def test_the_session_has_torchs_value_and_gradient(order: tuple[str, ...], engine: Any) -> None:
     def f(x: Any) -> Any:
@@ -124,14 +128,21 @@ LAZY: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("engine", [functionalize, lambda f: aot_function(f, nop)], ids=["functionalize", "compiled"])
+@pytest.mark.parametrize(
+    "engine", [functionalize, lambda f: aot_function(f, nop)], ids=["functionalize", "compiled"]
+)
 @pytest.mark.parametrize("name", LAZY)
-def test_a_write_to_what_is_conjugated_or_negated_lazily_leaves_it_so(name: str, engine: Any) -> None:
+def test_a_write_to_what_is_conjugated_or_negated_lazily_leaves_it_so(
+    name: str, engine: Any
+) -> None:
     def f(x: Any) -> Any:
         x.cumsum_(0)
         x.addmm_(torch.eye(x.shape[0], dtype=x.dtype), torch.ones(x.shape, dtype=x.dtype))
         return x.imag * 1, x.real * 1, x.resolve_conj().resolve_neg() * 2
 
-    given = [LAZY[name](torch.complex(torch.arange(12.0), -torch.arange(12.0)).view(3, 4).clone()) for _ in range(2)]
+    given = [
+        LAZY[name](torch.complex(torch.arange(12.0), -torch.arange(12.0)).view(3, 4).clone())
+        for _ in range(2)
+    ]
     expected, found = f(given[0]), engine(f)(given[1])
     assert all(map(torch.equal, found, expected)) and torch.equal(*given)

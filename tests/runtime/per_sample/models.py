@@ -76,34 +76,71 @@ def _tokens() -> Tensor:
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "MLP": (lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 3)), _rows),
-    "layers on sequences": (lambda: nn.Sequential(nn.Linear(8, 5), nn.Tanh(), nn.LayerNorm(5), nn.Linear(5, 3)), _sequences),
+    "layers on sequences": (
+        lambda: nn.Sequential(nn.Linear(8, 5), nn.Tanh(), nn.LayerNorm(5), nn.Linear(5, 3)),
+        _sequences,
+    ),
     "CNN with group norm": (
-        lambda: nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(inplace=True), nn.Conv2d(4, 3, 3, stride=2)),
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3, padding=1),
+            nn.GroupNorm(2, 4),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(4, 3, 3, stride=2),
+        ),
         _vision,
     ),
-    "convolution in groups, dilated": (lambda: nn.Conv2d(2, 4, (3, 2), stride=(1, 2), padding=(2, 1), dilation=(2, 1), groups=2), _vision),
-    "convolution with string padding": (lambda: nn.Conv2d(2, 3, 3, padding="same", padding_mode="circular"), _vision),
+    "convolution in groups, dilated": (
+        lambda: nn.Conv2d(2, 4, (3, 2), stride=(1, 2), padding=(2, 1), dilation=(2, 1), groups=2),
+        _vision,
+    ),
+    "convolution with string padding": (
+        lambda: nn.Conv2d(2, 3, 3, padding="same", padding_mode="circular"),
+        _vision,
+    ),
     "convolution of rank 1": (lambda: nn.Conv1d(4, 3, 2), _sequences),
     "convolution of rank 3": (lambda: nn.Conv3d(1, 2, 2), lambda: torch.randn(3, 1, 3, 3, 3)),
     "one window": (lambda: nn.Conv2d(2, 3, 6), _vision),
-    "transposed convolution, RMS norm": (lambda: nn.Sequential(nn.ConvTranspose2d(2, 3, 3, stride=2), nn.RMSNorm(13)), _vision),
+    "transposed convolution, RMS norm": (
+        lambda: nn.Sequential(nn.ConvTranspose2d(2, 3, 3, stride=2), nn.RMSNorm(13)),
+        _vision,
+    ),
     "instance norm": (lambda: nn.InstanceNorm2d(2, affine=True), _vision),
     "embedding and places": (lambda: _Words(tied=False, padding_idx=0), _tokens),
     "tied embedding": (lambda: _Words(tied=True), _tokens),
     "embedding bag": (_Bags, _tokens),
-    "attention": (lambda: _First(nn.MultiheadAttention(8, 2, batch_first=True), repeats=3), _sequences),
-    "encoder layer": (lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), _sequences),
+    "attention": (
+        lambda: _First(nn.MultiheadAttention(8, 2, batch_first=True), repeats=3),
+        _sequences,
+    ),
+    "encoder layer": (
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
+        _sequences,
+    ),
     "LSTM": (lambda: _First(nn.LSTM(8, 4, batch_first=True)), _sequences),
-    "GRU of two layers both ways": (lambda: _First(nn.GRU(8, 3, 2, batch_first=True, bidirectional=True)), _sequences),
+    "GRU of two layers both ways": (
+        lambda: _First(nn.GRU(8, 3, 2, batch_first=True, bidirectional=True)),
+        _sequences,
+    ),
     "RNN": (lambda: _First(nn.RNN(8, 3, batch_first=True)), _sequences),
     "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)), _rows),
     "orthogonal": (lambda: nn.utils.parametrizations.orthogonal(nn.Linear(3, 3)), _rows),
-    "bilinear": (lambda: _By(lambda m, x: torch.einsum("bi,ij,bj->b", x, m.l.weight, x * m.s) + m.l.bias.sum()), _rows),
+    "bilinear": (
+        lambda: _By(
+            lambda m, x: torch.einsum("bi,ij,bj->b", x, m.l.weight, x * m.s) + m.l.bias.sum()
+        ),
+        _rows,
+    ),
     "scale": (lambda: _By(lambda m, x: m.l(x) * m.s), _rows),
     "weight by attribute": (lambda: _By(lambda m, x: x @ m.l.weight.mT + m.l.bias * m.s), _rows),
-    "weight that is computed": (lambda: _By(lambda m, x: F.linear(x, m.l.weight * m.s + 1, m.l.bias.exp())), _rows),
+    "weight that is computed": (
+        lambda: _By(lambda m, x: F.linear(x, m.l.weight * m.s + 1, m.l.bias.exp())),
+        _rows,
+    ),
     "written in place": (lambda: _By(lambda m, x: m.l(x).mul_(m.s).add_(m.s)), _rows),
-    "class token": (lambda: _By(lambda m, x: torch.cat([m.s.expand(1, 1, 3), m.l(x.unsqueeze(1))], 1)), _rows),
+    "class token": (
+        lambda: _By(lambda m, x: torch.cat([m.s.expand(1, 1, 3), m.l(x.unsqueeze(1))], 1)),
+        _rows,
+    ),
     "used twice": (lambda: _By(lambda m, x: m.l(torch.tanh(m.l(x))) * m.s), _rows),
     "indexed": (lambda: _By(lambda m, x: x * m.l.weight[(x[:, 0] > 0).long()] + m.s[1]), _rows),
     "unused parameter": (lambda: _By(lambda m, x: x * m.s), _rows),

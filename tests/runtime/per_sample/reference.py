@@ -39,7 +39,14 @@ def by_loop(module: nn.Module, x: Tensor) -> Tensor:
     rows = []
     for i in range(x.shape[0]):
         found = torch.autograd.grad(loss_of(module(x[i : i + 1])), params, allow_unused=True)
-        rows.append(torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for p, g in zip(params, found, strict=True)]))
+        rows.append(
+            torch.cat(
+                [
+                    torch.zeros_like(p).flatten() if g is None else g.flatten()
+                    for p, g in zip(params, found, strict=True)
+                ]
+            )
+        )
     return torch.stack(rows)
 
 
@@ -53,14 +60,20 @@ def in_one(tree: dict[str, Any]) -> Tensor:
     return torch.cat([t.flatten() for t in tree.values()])
 
 
-def compare_projections(grads: per_sample, expected: dict[str, Tensor], rtol: float = 1e-8, atol: float = 1e-9) -> None:
+def compare_projections(
+    grads: per_sample, expected: dict[str, Tensor], rtol: float = 1e-8, atol: float = 1e-9
+) -> None:
     """The projections are those of the loop's gradients by the same random matrices, and their products are near those of the gradients."""
     params = [Parameter(name, g[0], [Dense(g)]) for name, g in expected.items()]
     losses = next(iter(expected.values())).new_zeros(len(grads))
     of_loop = PerSampleGrads(params, trees.flatten(expected)[1], losses, (), 1 << 28)
     for k in (7, (3, 2)):
-        torch.testing.assert_close(grads.project(k, seed=3), of_loop.project(k, seed=3), rtol=rtol, atol=atol)
+        torch.testing.assert_close(
+            grads.project(k, seed=3), of_loop.project(k, seed=3), rtol=rtol, atol=atol
+        )
     wide, dense = grads.project(4096, seed=3), in_rows(expected)
     lengths = dense.norm(dim=1)
-    error = (wide @ wide.T - dense @ dense.T).abs() / (lengths[:, None] * lengths[None]).clamp_min(1e-12)
+    error = (wide @ wide.T - dense @ dense.T).abs() / (lengths[:, None] * lengths[None]).clamp_min(
+        1e-12
+    )
     assert float(error.max()) < 6 / 4096**0.5  # six standard deviations of such a product

@@ -58,37 +58,70 @@ def _set_twice(x: Tensor, w: Tensor) -> Tensor:
 
 WRITES: dict[str, Program] = {
     "a number into a column": lambda x, w, y: put(y, (slice(None), 0), 0.0),
-    "a number into a column of samples alone": lambda x, w, y: put(x * 1, (slice(None), 0), 2.0) * w,
+    "a number into a column of samples alone": lambda x, w, y: (
+        put(x * 1, (slice(None), 0), 2.0) * w
+    ),
     "samples into a column": lambda x, w, y: put(y, (slice(None), 0), x[:, 1] * w[1]),
-    "samples into a column by its transpose": lambda x, w, y: [y, y.mT[0].copy_(x[:, 0].exp() * w[0])][0],
+    "samples into a column by its transpose": lambda x, w, y: [
+        y,
+        y.mT[0].copy_(x[:, 0].exp() * w[0]),
+    ][0],
     "a parameter into a column": lambda x, w, y: put(y, (slice(None), 0), w[0]),
     "a parameter into every row": lambda x, w, y: y.copy_(w),
     "samples over all": lambda x, w, y: put(y, slice(None), x.flip(1) * w[0]),
-    "samples into a part of zeros": lambda x, w, y: put(buffer(x), (slice(None), slice(1, None)), y[:, 1:]),
+    "samples into a part of zeros": lambda x, w, y: put(
+        buffer(x), (slice(None), slice(1, None)), y[:, 1:]
+    ),
     "samples into a row of zeros": lambda x, w, y: put(buffer(x, N, len(x)), 1, y[:, 0]),
-    "samples into a row of zeros in two dimensions": lambda x, w, y: put(buffer(x, 2, len(x), N), 1, y),
+    "samples into a row of zeros in two dimensions": lambda x, w, y: put(
+        buffer(x, 2, len(x), N), 1, y
+    ),
     "a parameter into a part of zeros": lambda x, w, y: x * put(buffer(x, N), slice(2), w[:2]),
     "a parameter into a part of zeros, and a number beside it": lambda x, w, y: _set_twice(x, w),
-    "a parameter into zeros of the batch": lambda x, w, y: put(buffer(x), (slice(None), 0), w[0]) * x,
-    "a parameter beside samples": lambda x, w, y: put(put(buffer(x), (slice(None), 0), y[:, 0]), (slice(None), 1), w[1]),
+    "a parameter into zeros of the batch": lambda x, w, y: (
+        put(buffer(x), (slice(None), 0), w[0]) * x
+    ),
+    "a parameter beside samples": lambda x, w, y: put(
+        put(buffer(x), (slice(None), 0), y[:, 0]), (slice(None), 1), w[1]
+    ),
     "a number into a part of a parameter": lambda x, w, y: x * put(w * 1, 0, 0.0),
     "numbers over a tensor of parameters": lambda x, w, y: y * (w * 2).copy_(torch.ones(N)),
-    "products into columns": lambda x, w, y: [y, y[:, 0].mul_(x[:, 1]), y[:, 1].mul_(w[2]), y[:, 2].add_(1)][0],
+    "products into columns": lambda x, w, y: [
+        y,
+        y[:, 0].mul_(x[:, 1]),
+        y[:, 1].mul_(w[2]),
+        y[:, 2].add_(1),
+    ][0],
     "products with a parameter into a tensor of parameters": lambda x, w, y: y * (w * 2).mul_(w),
     "a product with a parameter into samples": lambda x, w, y: (x * 1).mul_(w).add_(w),
-    "a parameter without grad mode": lambda x, w, y: without_grad(lambda: put(y, (slice(None), 0), w[0])),
-    "samples without grad mode": lambda x, w, y: without_grad(lambda: put(y, (slice(None), 0), x[:, 1])),
+    "a parameter without grad mode": lambda x, w, y: without_grad(
+        lambda: put(y, (slice(None), 0), w[0])
+    ),
+    "samples without grad mode": lambda x, w, y: without_grad(
+        lambda: put(y, (slice(None), 0), x[:, 1])
+    ),
     "another shape in place": lambda x, w, y: y.t_().unsqueeze_(0),
     "masked samples": lambda x, w, y: y.masked_fill_(x > 0, 0.5),
-    "accumulated parts": lambda x, w, y: buffer(x, len(x), 2).index_add_(1, torch.tensor([0, 1, 1]), y),
+    "accumulated parts": lambda x, w, y: buffer(x, len(x), 2).index_add_(
+        1, torch.tensor([0, 1, 1]), y
+    ),
     "what is detached, to itself": lambda x, w, y: y.add_(y.detach()),
     "what is detached after it": lambda x, w, y: [y.mul_(x), y.detach()][0],
     "a view that was taken before": lambda x, w, y: [y[:, 1], y.mul_(x)][0],
     "a parameter into a part of a tensor of parameters": lambda x, w, y: x * put(w * 1, 0, w[1]),
     "constants over all": lambda x, w, y: y.copy_(torch.ones(N)) * w,
-    "a number over parameters without grad mode": lambda x, w, y: x * copied_without_grad(w * 1, torch.ones(N)),
-    "parameters over others without grad mode": lambda x, w, y: x * copied_without_grad(w * 1, 2 * w),
-    "a view of parameters that was taken before": lambda x, w, y: (b := w * 1, v := b[:2], b.mul_(w), x[:, :2] * v)[3],
+    "a number over parameters without grad mode": lambda x, w, y: (
+        x * copied_without_grad(w * 1, torch.ones(N))
+    ),
+    "parameters over others without grad mode": lambda x, w, y: (
+        x * copied_without_grad(w * 1, 2 * w)
+    ),
+    "a view of parameters that was taken before": lambda x, w, y: (
+        b := w * 1,
+        v := b[:2],
+        b.mul_(w),
+        x[:, :2] * v,
+    )[3],
 }
 
 
@@ -124,27 +157,66 @@ def _written_through_detach(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
 
 
 REFUSED: dict[str, tuple[Program, str]] = {
-    "a mixture into a column": (lambda x, w, y: put(y, (slice(None), 0), y.softmax(0)[:, 0]), "aten._softmax.default mixes samples"),
-    "samples into a column of a mixture": (lambda x, w, y: put(x * y.sum(0), (slice(None), 0), y[:, 0]), "aten.mul.Tensor mixes samples"),
-    "one sample": (lambda x, w, y: put(y, 0, 0.0), "aten.select.int mixes samples .*: it picks single samples, which lie in dimension 0"),
-    "some samples": (lambda x, w, y: put(y, slice(1, 3), x[1:3]), "aten.slice.Tensor mixes samples .* by their position in the batch"),
-    "a sum into a part of parameters": (lambda x, w, y: x * put(w * 1, 0, y.sum()), "does not fit the samples in the other parts"),
-    "a mean beside a sum": (_two_means, "aten.copy_.default mixes samples .* does not fit the samples in the other parts"),
-    "a sum into every row": (lambda x, w, y: put(y, (slice(None), 0), y.sum()), "a sum or mean over the samples and with single samples"),
-    "memory that was written to through detach": (_written_through_detach, r"written to through detach\(\) or .data. Write to the tensor"),
+    "a mixture into a column": (
+        lambda x, w, y: put(y, (slice(None), 0), y.softmax(0)[:, 0]),
+        "aten._softmax.default mixes samples",
+    ),
+    "samples into a column of a mixture": (
+        lambda x, w, y: put(x * y.sum(0), (slice(None), 0), y[:, 0]),
+        "aten.mul.Tensor mixes samples",
+    ),
+    "one sample": (
+        lambda x, w, y: put(y, 0, 0.0),
+        "aten.select.int mixes samples .*: it picks single samples, which lie in dimension 0",
+    ),
+    "some samples": (
+        lambda x, w, y: put(y, slice(1, 3), x[1:3]),
+        "aten.slice.Tensor mixes samples .* by their position in the batch",
+    ),
+    "a sum into a part of parameters": (
+        lambda x, w, y: x * put(w * 1, 0, y.sum()),
+        "does not fit the samples in the other parts",
+    ),
+    "a mean beside a sum": (
+        _two_means,
+        "aten.copy_.default mixes samples .* does not fit the samples in the other parts",
+    ),
+    "a sum into every row": (
+        lambda x, w, y: put(y, (slice(None), 0), y.sum()),
+        "a sum or mean over the samples and with single samples",
+    ),
+    "memory that was written to through detach": (
+        _written_through_detach,
+        r"written to through detach\(\) or .data. Write to the tensor",
+    ),
     "memory of a constant that was written to through detach": (
         _constant_written_through_detach,
         r"written to through detach\(\) or .data. Write to the tensor",
     ),
-    "out": (_out_argument, "aten.add.out writes samples or parameters by out= in the program, and has no gradient. Use its result"),
+    "out": (
+        _out_argument,
+        "aten.add.out writes samples or parameters by out= in the program, and has no gradient. Use its result",
+    ),
     "several tensors": (
         lambda x, w, y: torch._foreach_mul_([y, y * 1], [w, w]),
         "aten._foreach_mul_.List writes samples or parameters to several tensors in the program. Write to one at a time",
     ),
-    "a square of a sum": (lambda x, w, y: y.sum(), "aten.pow.Tensor_Scalar mixes samples .*: it is not linear in a sum or mean"),
-    "a product of sums": (lambda x, w, y: (y.sum() * x.sum() * torch.ones(())).sqrt(), "aten.mul.Tensor mixes samples .* not linear"),
-    "a product of a sum with samples": (lambda x, w, y: y * y.sum(), "it computes with a sum or mean over the samples and with single"),
-    "samples that a packed layout shows of several": (lambda x, w, y: y.flatten()[1:], "aten.slice.Tensor mixes samples"),
+    "a square of a sum": (
+        lambda x, w, y: y.sum(),
+        "aten.pow.Tensor_Scalar mixes samples .*: it is not linear in a sum or mean",
+    ),
+    "a product of sums": (
+        lambda x, w, y: (y.sum() * x.sum() * torch.ones(())).sqrt(),
+        "aten.mul.Tensor mixes samples .* not linear",
+    ),
+    "a product of a sum with samples": (
+        lambda x, w, y: y * y.sum(),
+        "it computes with a sum or mean over the samples and with single",
+    ),
+    "samples that a packed layout shows of several": (
+        lambda x, w, y: y.flatten()[1:],
+        "aten.slice.Tensor mixes samples",
+    ),
     "a write of which nothing is known": (
         lambda x, w, y: y.polygamma_(1),
         "aten.polygamma_.default mixes samples .* nothing is known of where this write leaves the samples",
@@ -161,7 +233,10 @@ REFUSED: dict[str, tuple[Program, str]] = {
         lambda x, w, y: (v := y[:, 1], y.copy_(y.softmax(0)), v)[2],
         "aten._softmax.default mixes samples",
     ),
-    "what depends on one mixture and another": (lambda x, w, y: y.softmax(0) * y.cumsum(0), "aten._softmax.default mixes samples"),
+    "what depends on one mixture and another": (
+        lambda x, w, y: y.softmax(0) * y.cumsum(0),
+        "aten._softmax.default mixes samples",
+    ),
 }
 
 
@@ -173,7 +248,10 @@ def test_refused(name: str) -> None:
         loss_of(program, grads.batch(samples()), w).backward()
 
 
-@pytest.mark.parametrize("name", ["a mixture into a column", "a square of a sum", "what depends on one mixture and another"])
+@pytest.mark.parametrize(
+    "name",
+    ["a mixture into a column", "a square of a sum", "what depends on one mixture and another"],
+)
 def test_a_mixture_through_which_no_gradient_passes_is_a_constant(name: str) -> None:
     w, x = parameter(), samples()
     with per_sample([w]) as grads:
@@ -189,12 +267,16 @@ SUMS: dict[str, Joined] = {
     "a sum": lambda each: each.sum(),
     "sums": lambda each: 2 * each.sum() + (each * each).sum() - each.sum() / 3,
     "a stack of sums": lambda each: torch.stack([each.sum(), each.exp().sum(), each.sum()]).sum(),
-    "a sum of a constant multiple": lambda each: (each.sum() * torch.tensor(3.0)).neg().unsqueeze(0).sum(),
+    "a sum of a constant multiple": lambda each: (
+        (each.sum() * torch.tensor(3.0)).neg().unsqueeze(0).sum()
+    ),
 }
 MEANS: dict[str, Joined] = {
     "a mean": lambda each: each.mean(),
     "means": lambda each: 2 * each.mean() + (each * each).mean() - each.mean() / 3,
-    "a stack of means": lambda each: torch.stack([each.mean(), each.exp().mean(), each.mean()]).mean(),
+    "a stack of means": lambda each: torch.stack(
+        [each.mean(), each.exp().mean(), each.mean()]
+    ).mean(),
     "a mean minus a number": lambda each: 1 - (each.mean() - 5),
 }
 
@@ -213,9 +295,15 @@ def test_sums_and_means_of_the_losses(name: str, word: bool) -> None:
 ADDED: dict[str, Joined] = {
     "in a sum": lambda each: each.sum() + each.mean(),
     "in a sum, the other way round": lambda each: each.mean() + each.sum(),
-    "in a stack, the mean first": lambda each: torch.stack([each.mean(), each.sum(), each.sum()]).sum(),
-    "in a stack, the mean in the middle": lambda each: torch.stack([each.sum(), each.mean(), each.sum()]).sum(),
-    "in a stack, the mean last": lambda each: torch.stack([each.sum(), each.sum(), each.mean()]).sum(),
+    "in a stack, the mean first": lambda each: torch.stack(
+        [each.mean(), each.sum(), each.sum()]
+    ).sum(),
+    "in a stack, the mean in the middle": lambda each: torch.stack(
+        [each.sum(), each.mean(), each.sum()]
+    ).sum(),
+    "in a stack, the mean last": lambda each: torch.stack(
+        [each.sum(), each.sum(), each.mean()]
+    ).sum(),
 }
 
 
@@ -224,7 +312,10 @@ def test_a_sum_and_a_mean_together_need_a_word(name: str) -> None:
     w = parameter()
     with (
         per_sample([w]) as grads,
-        pytest.raises(RuntimeError, match=r"it adds a sum and a mean over the samples\. Say which the gradients"),
+        pytest.raises(
+            RuntimeError,
+            match=r"it adds a sum and a mean over the samples\. Say which the gradients",
+        ),
     ):
         ADDED[name]((grads.batch(samples()) * w).sum(1)).backward()
 
@@ -233,7 +324,10 @@ def test_one_pass_of_a_sum_and_a_mean_needs_a_word() -> None:
     w = parameter()
     with per_sample([w]) as grads:
         each = (grads.batch(samples()) * w).sum(1)
-        with pytest.raises(RuntimeError, match="the loss is a sum over the samples in one term and a mean in another"):
+        with pytest.raises(
+            RuntimeError,
+            match="the loss is a sum over the samples in one term and a mean in another",
+        ):
             runtime.autograd.backward([each.sum(), each.mean()])
 
 
@@ -265,7 +359,10 @@ def test_a_number_of_the_parameters_without_a_gradient_may_be_added_to_the_loss(
 @pytest.mark.parametrize("rows", [2, N])
 def test_samples_in_rows_that_are_written_into_columns_are_refused(rows: int) -> None:
     w = parameter()
-    with per_sample([w]) as grads, pytest.raises(RuntimeError, match="does not fit the samples in the other parts"):
+    with (
+        per_sample([w]) as grads,
+        pytest.raises(RuntimeError, match="does not fit the samples in the other parts"),
+    ):
         x = grads.batch(samples(rows))
         y = (x * w)[:, :rows].clone()
         y.mT.copy_(x[:, :rows])
@@ -293,7 +390,9 @@ def test_passes_of_a_sum_and_of_a_mean_add_up() -> None:
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_a_loss_of_samples_and_a_parameter(loss: Any, reduction: str) -> None:
     x, w = samples(), parameter()
-    expected = [torch.autograd.grad(loss(one[None], w.expand(1, N), reduction=reduction), w)[0] for one in x]
+    expected = [
+        torch.autograd.grad(loss(one[None], w.expand(1, N), reduction=reduction), w)[0] for one in x
+    ]
     with per_sample([w]) as grads:
         loss(grads.batch(x), w.expand(B, N), reduction=reduction).backward()
     torch.testing.assert_close(grads.materialize()[0], torch.stack(expected))
@@ -301,7 +400,12 @@ def test_a_loss_of_samples_and_a_parameter(loss: Any, reduction: str) -> None:
 
 def test_a_pass_that_begins_at_the_losses_needs_a_word() -> None:
     x, w = samples(), parameter()
-    with per_sample([w]) as grads, pytest.raises(RuntimeError, match="began behind the sum or mean over the samples, or outside of the"):
+    with (
+        per_sample([w]) as grads,
+        pytest.raises(
+            RuntimeError, match="began behind the sum or mean over the samples, or outside of the"
+        ),
+    ):
         (grads.batch(x) * w).sum(1).backward(torch.ones(B, dtype=x.dtype))
     for reduction, factor in (("sum", 1), ("mean", B)):
         with per_sample([w], reduction=reduction) as grads:
@@ -312,7 +416,9 @@ def test_a_pass_that_begins_at_the_losses_needs_a_word() -> None:
 def test_batches_of_several_sizes_are_refused() -> None:
     with per_sample([parameter()]) as grads:
         grads.batch(samples())
-        with pytest.raises(RuntimeError, match="a batch has 3 samples in dimension 1, and another one has 4"):
+        with pytest.raises(
+            RuntimeError, match="a batch has 3 samples in dimension 1, and another one has 4"
+        ):
             grads.batch(samples(), 1)
 
 
@@ -320,16 +426,26 @@ def test_a_term_of_parameters_alone_is_refused_by_the_name_of_the_parameter() ->
     w, v = parameter(), parameter()
     with per_sample({"scale": w, "shift": v}) as grads:
         loss = (grads.batch(samples()) * w + v).sum() + v.square().sum()
-        with pytest.raises(RuntimeError, match="it adds a term of parameters alone to the loss of the samples"):
+        with pytest.raises(
+            RuntimeError, match="it adds a term of parameters alone to the loss of the samples"
+        ):
             loss.backward()
-        with pytest.raises(RuntimeError, match=r"the loss depends on \['shift'\] by a term without samples"):
+        with pytest.raises(
+            RuntimeError, match=r"the loss depends on \['shift'\] by a term without samples"
+        ):
             v.square().sum().backward()
 
 
 @pytest.mark.parametrize("mode", ["sum", "max"])
 def test_a_row_of_indices_is_the_bag_of_a_sample(mode: str) -> None:
-    rows, table = torch.tensor([[0, 4, 0], [2, 2, 1]]), torch.linspace(-1, 1, 10, dtype=torch.float64).reshape(5, 2).requires_grad_()
-    expected = [torch.autograd.grad(F.embedding_bag(row[None], table, mode=mode).exp().sum(), table)[0] for row in rows]
+    rows, table = (
+        torch.tensor([[0, 4, 0], [2, 2, 1]]),
+        torch.linspace(-1, 1, 10, dtype=torch.float64).reshape(5, 2).requires_grad_(),
+    )
+    expected = [
+        torch.autograd.grad(F.embedding_bag(row[None], table, mode=mode).exp().sum(), table)[0]
+        for row in rows
+    ]
     with per_sample([table]) as grads:
         F.embedding_bag(grads.batch(rows), table, mode=mode).exp().sum().backward()
     torch.testing.assert_close(grads.materialize()[0], torch.stack(expected))

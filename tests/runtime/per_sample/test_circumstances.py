@@ -30,9 +30,13 @@ def loss_of(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(m(x), y)
 
 
-def by_loop(m: nn.Module, x: Tensor, y: Tensor, loss: Callable[..., Tensor] = loss_of) -> list[Tensor]:
+def by_loop(
+    m: nn.Module, x: Tensor, y: Tensor, loss: Callable[..., Tensor] = loss_of
+) -> list[Tensor]:
     params = list(m.parameters())
-    found = [torch.autograd.grad(loss(m, x[b : b + 1], y[b : b + 1]), params) for b in range(len(x))]
+    found = [
+        torch.autograd.grad(loss(m, x[b : b + 1], y[b : b + 1]), params) for b in range(len(x))
+    ]
     return [torch.stack(gs) for gs in zip(*found, strict=True)]
 
 
@@ -42,8 +46,13 @@ def compare(found: Any, expected: list[Tensor], tolerance: float = 1e-10) -> Non
 
 
 class TestDtypes:
-    @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.02), (torch.float16, 3e-3), (torch.float32, 1e-6)])
-    def test_gradients_have_the_dtype_of_the_parameter_and_norms_are_wide(self, dtype: torch.dtype, tolerance: float) -> None:
+    @pytest.mark.parametrize(
+        ("dtype", "tolerance"),
+        [(torch.bfloat16, 0.02), (torch.float16, 3e-3), (torch.float32, 1e-6)],
+    )
+    def test_gradients_have_the_dtype_of_the_parameter_and_norms_are_wide(
+        self, dtype: torch.dtype, tolerance: float
+    ) -> None:
         m, (x, y) = network(dtype), batch(dtype)
         with per_sample(m.parameters()) as grads:
             loss_of(m, x, y).backward()
@@ -83,7 +92,10 @@ class TestDtypes:
         with per_sample(m.parameters()) as grads:
             loss_of(m, x, y).backward()
         torch.manual_seed(3)
-        compare([g.mean(0) for g in grads.materialize()], list(torch.autograd.grad(loss_of(m, x, y), list(m.parameters()))))
+        compare(
+            [g.mean(0) for g in grads.materialize()],
+            list(torch.autograd.grad(loss_of(m, x, y), list(m.parameters()))),
+        )
 
 
 class TestBatches:
@@ -98,17 +110,26 @@ class TestBatches:
         ("make", "shape"),
         [
             (network, (0, 5)),
-            (lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(1, 3), nn.Flatten(), nn.Linear(12, 2)), (0, 2, 4, 4)),
+            (
+                lambda: nn.Sequential(
+                    nn.Conv2d(2, 3, 3), nn.GroupNorm(1, 3), nn.Flatten(), nn.Linear(12, 2)
+                ),
+                (0, 2, 4, 4),
+            ),
             (lambda: nn.TransformerEncoderLayer(4, 2, 5, 0.0, batch_first=True), (0, 3, 4)),
         ],
         ids=["MLP", "CNN", "transformer"],
     )
-    def test_an_empty_batch_has_no_gradients_and_sums_of_zero(self, make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    def test_an_empty_batch_has_no_gradients_and_sums_of_zero(
+        self, make: Callable[[], nn.Module], shape: tuple[int, ...]
+    ) -> None:
         m, x = make().double(), torch.zeros(shape, dtype=torch.float64)
         with per_sample(m.parameters()) as grads:
             m(x).pow(2).sum().backward()
         assert len(grads) == 0 and grads.norms().shape == (0,) and grads.project(3).shape == (0, 3)
-        for p, g, total in zip(m.parameters(), grads.materialize(), grads.clipped_sum(1.0), strict=True):
+        for p, g, total in zip(
+            m.parameters(), grads.materialize(), grads.clipped_sum(1.0), strict=True
+        ):
             assert g.shape == (0, *p.shape) and total.equal(torch.zeros_like(p))
 
     def test_the_mean_of_a_sample_whose_targets_are_all_ignored_has_no_gradient(self) -> None:
@@ -137,20 +158,32 @@ class TestTheLossOfASample:
         [
             lambda out, y: F.cross_entropy(out, out.detach().softmax(1)),
             lambda out, y: F.cross_entropy(out, y, label_smoothing=0.1),
-            lambda out, y: F.kl_div(out.log_softmax(1), out.detach().softmax(1), reduction="batchmean"),
+            lambda out, y: F.kl_div(
+                out.log_softmax(1), out.detach().softmax(1), reduction="batchmean"
+            ),
         ],
         ids=["soft targets", "label smoothing", "batchmean"],
     )
-    def test_means_that_torch_computes_as_sums_divided_by_the_size_are_means(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def test_means_that_torch_computes_as_sums_divided_by_the_size_are_means(
+        self, loss: Callable[[Tensor, Tensor], Tensor]
+    ) -> None:
         m, (x, y) = network(), batch()
         with per_sample(m.parameters()) as grads:
             loss(m(x), y).backward()
         compare(grads.materialize(), by_loop(m, x, y, lambda m, x, y: loss(m(x), y)))
 
-    @pytest.mark.parametrize("scaled", [lambda per: per.sum() / 6, lambda per: per.sum() * (1 / 6), lambda per: per.mean() * 6])
-    def test_a_number_that_may_be_the_size_of_the_batch_needs_a_word(self, scaled: Callable[[Tensor], Tensor]) -> None:
+    @pytest.mark.parametrize(
+        "scaled",
+        [lambda per: per.sum() / 6, lambda per: per.sum() * (1 / 6), lambda per: per.mean() * 6],
+    )
+    def test_a_number_that_may_be_the_size_of_the_batch_needs_a_word(
+        self, scaled: Callable[[Tensor], Tensor]
+    ) -> None:
         m, (x, y) = network(), batch()
-        with per_sample(m.parameters()), pytest.raises(RuntimeError, match="reduction='sum' or 'mean'"):
+        with (
+            per_sample(m.parameters()),
+            pytest.raises(RuntimeError, match="reduction='sum' or 'mean'"),
+        ):
             scaled(m(x).pow(2).sum(1)).backward()
         with per_sample(m.parameters(), reduction="mean") as grads:
             (m(x).pow(2).sum(1).sum() / 6).backward()
@@ -183,7 +216,10 @@ class TestBackwardPasses:
         loss_of(nn.Sequential(m, head), x, y).backward()
         torch.testing.assert_close((found, of_weight), (x.grad, head.weight.grad))
         assert type(found) is type(of_weight) is Tensor
-        compare(grads.materialize(), by_loop(nn.Sequential(m, head), x.detach(), y)[: len(list(m.parameters()))])
+        compare(
+            grads.materialize(),
+            by_loop(nn.Sequential(m, head), x.detach(), y)[: len(list(m.parameters()))],
+        )
 
 
 class TestTheBlock:
@@ -235,7 +271,10 @@ class TestTheBlock:
     def test_one_within_another_is_refused_and_the_outer_one_goes_on(self) -> None:
         m, (x, y) = network(), batch()
         with per_sample(m.parameters()) as grads:
-            with pytest.raises(RuntimeError, match="another per_sample"), per_sample(m.parameters()):
+            with (
+                pytest.raises(RuntimeError, match="another per_sample"),
+                per_sample(m.parameters()),
+            ):
                 pass
             loss_of(m, x, y).backward()
         compare(grads.materialize(), by_loop(m, x, y))
@@ -256,7 +295,9 @@ class TestTheBlock:
                 loss_of(m, *batch()).backward()
             found[i] = type(next(m.parameters()).grad)
 
-        threads = [threading.Thread(target=followed if i < 2 else plain, args=(i,)) for i in range(4)]
+        threads = [
+            threading.Thread(target=followed if i < 2 else plain, args=(i,)) for i in range(4)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -326,30 +367,48 @@ def _statistics(x: Tensor, which: str) -> Tensor:
 
 
 @pytest.mark.parametrize("rows", [2, 3])
-@pytest.mark.parametrize("which", ["batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"])
+@pytest.mark.parametrize(
+    "which", ["batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"]
+)
 def test_running_statistics_that_the_same_pass_reads_are_refused(which: str, rows: int) -> None:
-    w, x = torch.randn(4, 4, dtype=torch.float64, requires_grad=True), torch.randn(rows, 4, dtype=torch.float64)
+    w, x = (
+        torch.randn(4, 4, dtype=torch.float64, requires_grad=True),
+        torch.randn(rows, 4, dtype=torch.float64),
+    )
     with per_sample([w]) as grads:
         x = grads.batch(x)
         mean = _statistics(torch.stack([x, 2 * x], -1), which)
         loss = ((x @ w) * mean).sum()
-        with pytest.raises(RuntimeError, match=r"norm.* mixes samples in the program: batch norm computes its statistics over the batch"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"norm.* mixes samples in the program: batch norm computes its statistics over the batch",
+        ):
             loss.backward()
 
 
 def test_running_statistics_in_memory_that_others_share_are_refused() -> None:
     w, x, both = torch.ones(4, requires_grad=True), torch.randn(3, 4), torch.zeros(2, 4)
-    with per_sample([w]) as grads, pytest.raises(RuntimeError, match=r"its argument running_mean .* Other tensors share its memory"):
+    with (
+        per_sample([w]) as grads,
+        pytest.raises(
+            RuntimeError, match=r"its argument running_mean .* Other tensors share its memory"
+        ),
+    ):
         F.batch_norm(grads.batch(x), both[0], both[1], training=True)
 
 
-def test_running_statistics_in_a_row_of_a_buffer_are_refused_where_the_same_pass_reads_the_buffer() -> None:
+def test_running_statistics_in_a_row_of_a_buffer_are_refused_where_the_same_pass_reads_the_buffer() -> (
+    None
+):
     w, x, means = torch.ones(4, requires_grad=True), torch.randn(3, 4), torch.zeros(2, 4)
     with per_sample([w]) as grads:
         x = grads.batch(x)
         F.batch_norm(x, means[0], torch.ones(4), training=True)
         loss = (x * w * means.sum(0)).sum()
-        with pytest.raises(RuntimeError, match=r"batch_norm.* mixes samples in the program: batch norm computes its statistics over"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"batch_norm.* mixes samples in the program: batch norm computes its statistics over",
+        ):
             loss.backward()
     assert type(means) is Tensor and means[0].abs().min() > 0 and means[1].count_nonzero() == 0
 
@@ -384,18 +443,27 @@ def test_statistics_of_evaluation_are_constants() -> None:
 
 
 def test_running_statistics_of_instance_norm_that_the_same_pass_reads_are_refused() -> None:
-    w, x, norm = torch.ones(4, requires_grad=True), torch.randn(3, 4, 2), nn.InstanceNorm1d(4, track_running_stats=True)
+    w, x, norm = (
+        torch.ones(4, requires_grad=True),
+        torch.randn(3, 4, 2),
+        nn.InstanceNorm1d(4, track_running_stats=True),
+    )
     with per_sample([w]) as grads:
         x = grads.batch(x)
         norm(x)
         assert norm.running_mean is not None
         loss = (x.sum(2) * w * norm.running_mean).sum()
-        with pytest.raises(RuntimeError, match="a sum or mean over the samples and with single samples"):
+        with pytest.raises(
+            RuntimeError, match="a sum or mean over the samples and with single samples"
+        ):
             loss.backward()
 
 
 def test_instance_norm_has_the_gradients_of_a_loop_and_updates_its_statistics_as_alone() -> None:
-    norm, x = nn.InstanceNorm1d(4, affine=True, track_running_stats=True).double(), torch.randn(3, 4, 2, dtype=torch.float64)
+    norm, x = (
+        nn.InstanceNorm1d(4, affine=True, track_running_stats=True).double(),
+        torch.randn(3, 4, 2, dtype=torch.float64),
+    )
     alone, expected = copy.deepcopy(norm), []
     for one in x:
         each = copy.deepcopy(norm)
@@ -414,7 +482,10 @@ def test_running_statistics_of_one_sample_may_be_read_in_the_same_pass() -> None
         out: Tensor = F.batch_norm(torch.stack([x * w, x], -1), mean, var, training=True)
         return out[..., 0].pow(3).sum() + (x * w * mean.detach() * var.detach()).sum()
 
-    w, x = torch.linspace(0.5, 2, 4, dtype=torch.float64).requires_grad_(), torch.arange(1.0, 5, dtype=torch.float64)[None]
+    w, x = (
+        torch.linspace(0.5, 2, 4, dtype=torch.float64).requires_grad_(),
+        torch.arange(1.0, 5, dtype=torch.float64)[None],
+    )
     (expected,) = torch.autograd.grad(loss(x), w)
     with per_sample([w]) as grads:
         loss(grads.batch(x)).backward()

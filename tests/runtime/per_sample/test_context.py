@@ -38,7 +38,9 @@ class Scale(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("params", [lambda w: w, lambda w: [w], lambda w: {"w": w}, lambda w: iter((w,))])
+@pytest.mark.parametrize(
+    "params", [lambda w: w, lambda w: [w], lambda w: {"w": w}, lambda w: iter((w,))]
+)
 def test_results_have_the_structure_of_the_parameters(params: Callable[[Tensor], Any]) -> None:
     w, x = parameter(), samples()
     with per_sample(params(w)) as grads:
@@ -65,7 +67,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "reduction must be 'sum', 'mean' or None, got 'max'",
     ),
-    "a number for a parameter": (lambda: per_sample({"w": 3}), TypeError, r"\['w'\] must be a tensor, got int"),  # type: ignore[arg-type]
+    "a number for a parameter": (
+        lambda: per_sample({"w": 3}),  # type: ignore[arg-type]
+        TypeError,
+        r"\['w'\] must be a tensor, got int",
+    ),
     "a value of a transform": (
         lambda: grad(lambda w: per_sample([w]) and w.sum())(parameter().detach()),
         RuntimeError,
@@ -90,7 +96,10 @@ def test_data_of_a_plain_tensor_is_not_set_to_samples() -> None:
     kept = torch.zeros(B, N, dtype=torch.float64)
     with per_sample([parameter()]) as grads:
         x = grads.batch(samples())
-        with pytest.raises(RuntimeError, match=r"\.data of a plain tensor is set to what follows from samples or parameters. Use copy_"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"\.data of a plain tensor is set to what follows from samples or parameters. Use copy_",
+        ):
             kept.data = x * 2
         assert kept.count_nonzero() == 0
         kept.data = torch.ones(2)
@@ -105,12 +114,17 @@ class Inputs:
     made: int = field(init=False, default=0)
 
 
-ARGUMENTS: dict[str, tuple[Callable[..., Tensor], Callable[[Tensor], tuple[Any, dict[str, Any]]]]] = {
+ARGUMENTS: dict[
+    str, tuple[Callable[..., Tensor], Callable[[Tensor], tuple[Any, dict[str, Any]]]]
+] = {
     "a tensor": (lambda x: x, lambda x: ((x,), {})),
     "by keyword": (lambda *, x: x, lambda x: ((), {"x": x})),
     "in a list and a dictionary": (lambda a, b: a[0] * b["x"], lambda x: (([x], {"x": 2 * x}), {})),
     "in a data class": (lambda d: d.rows * d.more[0], lambda x: ((Inputs(x, [2 * x]),), {})),
-    "of another size beside": (lambda x, c: x * c.sum(), lambda x: ((x, torch.ones(B + 1, dtype=x.dtype)), {})),
+    "of another size beside": (
+        lambda x, c: x * c.sum(),
+        lambda x: ((x, torch.ones(B + 1, dtype=x.dtype)), {}),
+    ),
     "a number beside": (lambda x, c: x * c, lambda x: ((x, torch.tensor(2.0, dtype=x.dtype)), {})),
 }
 
@@ -142,14 +156,21 @@ def test_a_tensor_that_is_shared_is_no_batch_though_it_has_as_many_rows() -> Non
     with per_sample(module.w) as grads:
         module(x, grads.shared(mask)).sum().backward()
     torch.testing.assert_close(grads.materialize(), x @ mask[:N].mT)
-    with per_sample(module.w), pytest.raises(RuntimeError, match="mixes samples in a Scale: it picks samples by their position"):
+    with (
+        per_sample(module.w),
+        pytest.raises(
+            RuntimeError, match="mixes samples in a Scale: it picks samples by their position"
+        ),
+    ):
         module(x, mask).sum().backward()
 
 
 def test_what_is_made_inside_of_nothing_from_outside_is_no_batch() -> None:
     x, module = samples(), Scale(lambda x, c: x * c[0])
     with per_sample(module.w) as grads:
-        module(x, torch.arange(B, dtype=x.dtype)[:, None] + torch.ones(N, dtype=x.dtype)).sum().backward()
+        module(
+            x, torch.arange(B, dtype=x.dtype)[:, None] + torch.ones(N, dtype=x.dtype)
+        ).sum().backward()
     torch.testing.assert_close(grads.materialize(), x)
 
 
@@ -197,7 +218,9 @@ def test_a_packed_sequence_of_few_samples(size: int) -> None:
     module = Scale(lambda sequence: sequence.data.exp())
     with per_sample(module.w) as grads:
         module(pack_sequence(rows)).sum().backward()
-    torch.testing.assert_close(grads.materialize(), torch.stack([each.exp().sum(0) for each in rows]))
+    torch.testing.assert_close(
+        grads.materialize(), torch.stack([each.exp().sum(0) for each in rows])
+    )
 
 
 def test_a_batch_that_was_marked_in_another_dimension_stays_so_in_a_module() -> None:
@@ -231,7 +254,9 @@ def test_an_empty_batch_of_a_product_has_gradients_of_no_rows() -> None:
     with per_sample(w) as grads:
         assert len(grads) == 0 and grads.losses.shape == (0,)
         (grads.batch(samples(0)) * w).sum().backward()
-    assert grads.materialize().shape == (0, N) and grads.weighted_sum(torch.zeros(0)).equal(torch.zeros(N).double())
+    assert grads.materialize().shape == (0, N) and grads.weighted_sum(torch.zeros(0)).equal(
+        torch.zeros(N).double()
+    )
 
 
 @pytest.mark.parametrize("k", [7, (2, 3)])
@@ -239,12 +264,24 @@ def test_projections_are_on_the_device_of_the_gradients(k: Any) -> None:
     layer, unused = nn.Linear(N, 2, device="meta"), torch.ones(2, device="meta", requires_grad=True)
     with per_sample([*layer.parameters(), unused]) as grads:
         layer(grads.batch(torch.ones(B, N, device="meta"))).sum().backward()
-    assert grads.project(k).device.type == "meta" and grads.project(k).shape == (B, 7 if k == 7 else 6)
+    assert grads.project(k).device.type == "meta" and grads.project(k).shape == (
+        B,
+        7 if k == 7 else 6,
+    )
 
 
 def test_a_packed_sequence_of_more_samples_than_the_batch_is_refused() -> None:
-    module, x, packed = Scale(lambda x, packed: x.sum() * packed.data), samples(), pack_sequence([samples(1)] * 5)
-    with per_sample(module.w), pytest.raises(RuntimeError, match="a packed sequence has 5 samples, and another batch has 4"):
+    module, x, packed = (
+        Scale(lambda x, packed: x.sum() * packed.data),
+        samples(),
+        pack_sequence([samples(1)] * 5),
+    )
+    with (
+        per_sample(module.w),
+        pytest.raises(
+            RuntimeError, match="a packed sequence has 5 samples, and another batch has 4"
+        ),
+    ):
         module(x, packed)
 
 
@@ -254,11 +291,20 @@ def test_an_error_names_the_path_of_the_module() -> None:
             return x - x.mean(0)
 
     model, x = nn.Sequential(Scale(), nn.Sequential(nn.Tanh(), Mixer())), samples()
-    with per_sample(model.parameters()), pytest.raises(RuntimeError, match=r"mixes samples in 1\.1 \(Mixer\)"):
+    with (
+        per_sample(model.parameters()),
+        pytest.raises(RuntimeError, match=r"mixes samples in 1\.1 \(Mixer\)"),
+    ):
         model(x).pow(2).sum().backward()
-    with per_sample(model.parameters()) as grads, pytest.raises(RuntimeError, match="mixes samples in a Mixer"):
+    with (
+        per_sample(model.parameters()) as grads,
+        pytest.raises(RuntimeError, match="mixes samples in a Mixer"),
+    ):
         Mixer()(grads.batch(x) * model[0].w).pow(2).sum().backward()
-    with per_sample(model.parameters()), pytest.raises(RuntimeError, match="mixes samples in the program"):
+    with (
+        per_sample(model.parameters()),
+        pytest.raises(RuntimeError, match="mixes samples in the program"),
+    ):
         y = model[0](x)
         (y - y.mean(0)).pow(2).sum().backward()
 

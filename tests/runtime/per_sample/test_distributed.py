@@ -17,14 +17,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 from runtime.per_sample import per_sample
 
-pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="this build of torch has no gloo")
+pytestmark = pytest.mark.skipif(
+    not dist.is_gloo_available(), reason="this build of torch has no gloo"
+)
 
 BOUND = 0.8
 
 
 def model() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), nn.Linear(12, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    return nn.Sequential(
+        nn.Embedding(7, 4), nn.Flatten(), nn.Linear(12, 6), nn.Tanh(), nn.Linear(6, 3)
+    ).double()
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -38,7 +42,9 @@ def looped(m: nn.Module) -> tuple[Tensor, list[Tensor]]:
     for x, y in zip(*batch(), strict=True):
         each = torch.autograd.grad(F.cross_entropy(m(x[None]), y[None]), list(m.parameters()))
         norms.append(torch.cat([g.flatten() for g in each]).norm())
-        total = [t + g * min(1.0, BOUND / float(norms[-1])) for t, g in zip(total, each, strict=True)]
+        total = [
+            t + g * min(1.0, BOUND / float(norms[-1])) for t, g in zip(total, each, strict=True)
+        ]
     return torch.stack(norms), total
 
 
@@ -85,7 +91,10 @@ def ordinary_step_after(rank: int) -> None:
     x, y = (t[own_rows(rank)] for t in batch())
     F.cross_entropy(ddp(x), y).backward()
     plain = model()
-    halves = [torch.autograd.grad(F.cross_entropy(plain(a), b), list(plain.parameters())) for a, b in (half(0), half(1))]
+    halves = [
+        torch.autograd.grad(F.cross_entropy(plain(a), b), list(plain.parameters()))
+        for a, b in (half(0), half(1))
+    ]
     for p, *each in zip(m.parameters(), *halves, strict=True):
         torch.testing.assert_close(p.grad, sum(each) / 2)
 
@@ -104,13 +113,19 @@ def refused(rank: int) -> None:
     sharded: Any = fully_shard(model(), mesh=init_device_mesh("cpu", (2,)))
     with pytest.raises(RuntimeError, match=r"\[0\] is a DTensor.* FSDP .* clipped_sum"):
         per_sample(sharded.parameters())
-    with pytest.raises(RuntimeError, match=r"FSDPSequential spreads .* clipped_sum"), per_sample(m.parameters()):
+    with (
+        pytest.raises(RuntimeError, match=r"FSDPSequential spreads .* clipped_sum"),
+        per_sample(m.parameters()),
+    ):
         sharded(batch()[0])
     older = FullyShardedDataParallel(model(), device_id=torch.device("cpu"))
     with pytest.raises(RuntimeError, match="flat parameter of FullyShardedDataParallel"):
         per_sample(older.parameters())
     older = FullyShardedDataParallel(model(), device_id=torch.device("cpu"), use_orig_params=True)
-    with pytest.raises(RuntimeError, match="FullyShardedDataParallel spreads its parameters"), per_sample(older.parameters()):
+    with (
+        pytest.raises(RuntimeError, match="FullyShardedDataParallel spreads its parameters"),
+        per_sample(older.parameters()),
+    ):
         older(batch()[0])
 
 

@@ -78,7 +78,9 @@ def by_loop(f: Callable[[nn.Linear, Tensor], Tensor]) -> Tensor:
 def test_a_custom_function_of_one_sample_keeps_its_gradient() -> None:
     layer, x = layer_and_batch()
     with per_sample(layer.weight) as grads:
-        (apply(Square, layer(grads.batch(x[:1]))) + apply(Centered, layer(grads.batch(x[:1])))).pow(2).sum().backward()
+        (apply(Square, layer(grads.batch(x[:1]))) + apply(Centered, layer(grads.batch(x[:1])))).pow(
+            2
+        ).sum().backward()
     torch.testing.assert_close(grads.materialize(), by_loop(lambda layer, x: layer(x).pow(2))[:1])
 
 
@@ -186,7 +188,10 @@ def test_a_pass_that_begins_at_a_custom_function_that_mixes_samples_is_refused()
 
 def test_a_custom_function_of_a_parameter_is_refused_by_its_name() -> None:
     layer, x = layer_and_batch()
-    with per_sample(layer.parameters()), pytest.raises(RuntimeError, match="custom Function Product of parameters"):
+    with (
+        per_sample(layer.parameters()),
+        pytest.raises(RuntimeError, match="custom Function Product of parameters"),
+    ):
         (apply(Product, layer(x), layer.weight) + layer(x)).sum().backward()
 
 
@@ -237,9 +242,18 @@ def changed_by_a_forward_hook(layer: nn.Linear, x: Tensor) -> Tensor:
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 @pytest.mark.parametrize(
-    "f", [doubled_by_a_module_hook, tripled_by_a_module_hook, doubled_by_a_tensor_hook, changed_by_a_forward_hook], ids=lambda f: f.__name__
+    "f",
+    [
+        doubled_by_a_module_hook,
+        tripled_by_a_module_hook,
+        doubled_by_a_tensor_hook,
+        changed_by_a_forward_hook,
+    ],
+    ids=lambda f: f.__name__,
 )
-def test_hooks_do_what_they_do_with_each_sample_alone(f: Callable[[nn.Linear, Tensor], Tensor]) -> None:
+def test_hooks_do_what_they_do_with_each_sample_alone(
+    f: Callable[[nn.Linear, Tensor], Tensor],
+) -> None:
     layer, x = layer_and_batch()
     with per_sample(layer.weight) as grads:
         f(layer, grads.batch(x)).pow(2).sum().backward()
@@ -301,7 +315,9 @@ def test_a_custom_function_of_parameters_alone_is_refused_where_its_gradient_pas
     layer, x = layer_and_batch()
     with per_sample(layer.parameters()) as grads:
         y = grads.batch(x) @ apply(Square, layer.weight * 1)
-        with pytest.raises(RuntimeError, match="custom Function Square of parameters in the program"):
+        with pytest.raises(
+            RuntimeError, match="custom Function Square of parameters in the program"
+        ):
             y.sum().backward()
 
 
@@ -310,7 +326,10 @@ def test_a_reentrant_checkpoint_draws_again_or_the_same(preserved: bool) -> None
     layer, x = layer_and_batch()
     with per_sample(layer.weight) as grads:
         loss = checkpoint(
-            lambda x: nn.functional.dropout(layer(x), 0.5), layer(grads.batch(x)), use_reentrant=True, preserve_rng_state=preserved
+            lambda x: nn.functional.dropout(layer(x), 0.5),
+            layer(grads.batch(x)),
+            use_reentrant=True,
+            preserve_rng_state=preserved,
         ).sum()
         before = torch.get_rng_state()
         loss.backward()
@@ -334,7 +353,10 @@ def test_a_gradient_with_the_samples_in_another_dimension_is_refused_by_its_inpu
     x = torch.cat([x, x[:1]])[:3]  # as many samples as features
     with per_sample(layer.weight) as grads:
         y = apply(Swapped, layer(grads.batch(x)), torch.eye(3, dtype=x.dtype))
-        with pytest.raises(RuntimeError, match="backward of the custom Function Swapped mixes samples in the gradient of its input 0"):
+        with pytest.raises(
+            RuntimeError,
+            match="backward of the custom Function Swapped mixes samples in the gradient of its input 0",
+        ):
             y.sum().backward()
 
 
@@ -390,6 +412,8 @@ def test_a_mask_that_a_model_makes_by_vmap_of_torch_and_a_function() -> None:
         losses(grads.batch(x), grads.batch(there)).sum().backward()
     found = grads.materialize()
     for b in range(3):
-        expected = torch.autograd.grad(losses(x[b : b + 1], there[b : b + 1]).sum(), tuple(layer.parameters()))
+        expected = torch.autograd.grad(
+            losses(x[b : b + 1], there[b : b + 1]).sum(), tuple(layer.parameters())
+        )
         for f, e in zip(found, expected, strict=True):
             torch.testing.assert_close(f[b], e)

@@ -19,7 +19,8 @@ ENDS = torch.tensor([0, 0, 2])
 IMAGES = torch.linspace(-1, 1, 4 * 2 * 5 * 5, dtype=torch.float64).reshape(4, 2, 5, 5).cos()
 KERNEL = torch.linspace(-1, 1, 2 * 3 * 3 * 2, dtype=torch.float64).reshape(2, 3, 3, 2)
 
-Use = tuple[Callable[[Tensor, Tensor], Tensor], Tensor, Tensor, bool]  # whether the op gives factors
+# whether the op gives factors
+Use = tuple[Callable[[Tensor, Tensor], Tensor], Tensor, Tensor, bool]
 USES: dict[str, Use] = {
     "rows by an index": (lambda w, i: w[i], TABLE, IDS, True),
     "rows by an index from the end": (lambda w, i: w[i - 5], TABLE, IDS, True),
@@ -30,38 +31,58 @@ USES: dict[str, Use] = {
     "selected columns": (lambda w, i: w.index_select(1, i % 2), TABLE, IDS, False),
     "sums of bags": (lambda w, i: F.embedding_bag(i, w, ENDS, mode="sum"), TABLE, IDS, True),
     "means of bags": (lambda w, i: F.embedding_bag(i, w, ENDS), TABLE, IDS, True),
-    "means of bags with padding": (lambda w, i: F.embedding_bag(i, w, ENDS, padding_idx=3), TABLE, IDS, True),
+    "means of bags with padding": (
+        lambda w, i: F.embedding_bag(i, w, ENDS, padding_idx=3),
+        TABLE,
+        IDS,
+        True,
+    ),
     "bags with weights": (
-        lambda w, i: F.embedding_bag(i, w, ENDS, mode="sum", per_sample_weights=i.to(w.dtype) + 0.5),
+        lambda w, i: F.embedding_bag(
+            i, w, ENDS, mode="sum", per_sample_weights=i.to(w.dtype) + 0.5
+        ),
         TABLE,
         IDS,
         True,
     ),
     "bags with the last offset": (
-        lambda w, i: F.embedding_bag(i, w, torch.tensor([0, 2, 3]), mode="mean", include_last_offset=True),
+        lambda w, i: F.embedding_bag(
+            i, w, torch.tensor([0, 2, 3]), mode="mean", include_last_offset=True
+        ),
         TABLE,
         IDS,
         True,
     ),
     "transposed convolution": (lambda w, x: F.conv_transpose2d(x, w), KERNEL, IMAGES, True),
     "transposed convolution with steps": (
-        lambda w, x: F.conv_transpose2d(x, w, stride=(2, 3), padding=1, output_padding=(1, 0), dilation=(1, 2)),
+        lambda w, x: F.conv_transpose2d(
+            x, w, stride=(2, 3), padding=1, output_padding=(1, 0), dilation=(1, 2)
+        ),
         KERNEL,
         IMAGES,
         True,
     ),
     "transposed convolution with places at which nothing is": (
-        lambda w, x: F.conv_transpose2d(x, w, stride=(1, 2), padding=1, output_padding=(2, 2), dilation=(3, 4)),
+        lambda w, x: F.conv_transpose2d(
+            x, w, stride=(1, 2), padding=1, output_padding=(2, 2), dilation=(3, 4)
+        ),
         KERNEL,
         IMAGES,
         True,
     ),
-    "transposed convolution in groups": (lambda w, x: F.conv_transpose2d(x, w, groups=2), KERNEL, IMAGES, True),
+    "transposed convolution in groups": (
+        lambda w, x: F.conv_transpose2d(x, w, groups=2),
+        KERNEL,
+        IMAGES,
+        True,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", USES)
-def test_the_gradients_and_whether_they_come_in_factors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gradients_and_whether_they_come_in_factors(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use, parameter, batch, factored = USES[name]
     made = []
     general = ParameterCall._general
@@ -78,7 +99,9 @@ def test_the_gradients_and_whether_they_come_in_factors(name: str, monkeypatch: 
 
     grads = per_sample_grads(loss)(parameter, batch)
     leaves = [parameter.clone().requires_grad_() for _ in batch]
-    loop = torch.stack([torch.autograd.grad(loss(leaf, x), leaf)[0] for leaf, x in zip(leaves, batch, strict=True)])
+    loop = torch.stack(
+        [torch.autograd.grad(loss(leaf, x), leaf)[0] for leaf, x in zip(leaves, batch, strict=True)]
+    )
     torch.testing.assert_close(grads.materialize(), loop)
     torch.testing.assert_close(grads.norms(), loop.flatten(1).norm(dim=1))
     weights = torch.linspace(-1, 2, len(batch), dtype=loop.dtype)

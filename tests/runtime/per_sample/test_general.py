@@ -36,12 +36,24 @@ def by_loop(args: Sequence[Tensor], gs: Sequence[Tensor | None]) -> Tensor:
     return torch.stack(rows)
 
 
-COTANGENTS = {"all": (0, 1, 2), "the first": (0,), "the last": (2,), "the first and the last": (0, 2)}
+COTANGENTS = {
+    "all": (0, 1, 2),
+    "the first": (0,),
+    "the last": (2,),
+    "the first and the last": (0, 2),
+}
 
 
 def term_of(which: tuple[int, ...], dtype: torch.dtype) -> tuple[General, Tensor]:
-    args = [numbers(B, N, dtype=dtype, seed=1), numbers(N, dtype=dtype, seed=2), numbers(N, dtype=dtype, seed=3)]
-    gs = [numbers(B, *s, dtype=dtype, seed=i) if i in which else None for i, s in enumerate([(N,), (N,), ()])]
+    args = [
+        numbers(B, N, dtype=dtype, seed=1),
+        numbers(N, dtype=dtype, seed=2),
+        numbers(N, dtype=dtype, seed=3),
+    ]
+    gs = [
+        numbers(B, *s, dtype=dtype, seed=i) if i in which else None
+        for i, s in enumerate([(N,), (N,), ()])
+    ]
     return General(op, args, [0, None, None], 2, gs), by_loop(args, gs)
 
 
@@ -57,14 +69,21 @@ def test_what_is_asked_of_a_call_is_what_its_gradients_give(name: str, dtype: to
     torch.testing.assert_close(term.weighted_sum(weights), weights.to(dtype) @ rows)
     product = (rows.conj() * v).sum(1)
     torch.testing.assert_close(term.dot(v), product.real if dtype.is_complex else product)
-    assert [t.shape for t in term.held()] == [(B, N), (N,), (N,), *((B, *((N,), (N,), ())[i]) for i in COTANGENTS[name])]
+    assert [t.shape for t in term.held()] == [
+        (B, N),
+        (N,),
+        (N,),
+        *((B, *((N,), (N,), ())[i]) for i in COTANGENTS[name]),
+    ]
 
 
 def test_narrow_gradients_of_a_call_are_summed_in_their_dtype() -> None:
     term, rows = term_of((0, 1, 2), torch.bfloat16)
     total = term.weighted_sum(numbers(B, seed=4))
     assert total.dtype is torch.bfloat16
-    torch.testing.assert_close(total.double(), numbers(B, seed=4) @ rows.double(), rtol=0.1, atol=0.1)
+    torch.testing.assert_close(
+        total.double(), numbers(B, seed=4) @ rows.double(), rtol=0.1, atol=0.1
+    )
 
 
 def test_gradients_that_are_pulled_back_to_a_parameter() -> None:
@@ -79,8 +98,11 @@ def test_gradients_that_are_pulled_back_to_a_parameter() -> None:
 
 
 @pytest.mark.parametrize(("rows", "form"), [(1, "general"), (2, "dense"), (3, "dense")])
-def test_gradients_of_a_call_are_dense_if_they_have_no_more_numbers_than_its_results(rows: int, form: str) -> None:
-    w, x = numbers(5, 2), numbers(B, rows, 2, seed=1)  # gradients of 2 * 5 numbers, and results of rows * 5
+def test_gradients_of_a_call_are_dense_if_they_have_no_more_numbers_than_its_results(
+    rows: int, form: str
+) -> None:
+    # gradients of 2 * 5 numbers, and results of rows * 5
+    w, x = numbers(5, 2), numbers(B, rows, 2, seed=1)
     grads = per_sample_grads(lambda w, x: torch.cdist(x, w).square().sum())(w, x)
     expected = 2 * (rows * w - x.sum(1, keepdim=True))
     torch.testing.assert_close(grads.materialize(), expected)
@@ -90,7 +112,9 @@ def test_gradients_of_a_call_are_dense_if_they_have_no_more_numbers_than_its_res
 
 def test_a_call_that_draws_draws_the_same_for_all_samples() -> None:
     x, ones = numbers(B, N, seed=1), torch.ones(N, dtype=torch.float64)
-    term = General(lambda x, w: x * F.dropout(w, 0.5), [x, ones], [0, None], 1, [torch.ones_like(x)])
+    term = General(
+        lambda x, w: x * F.dropout(w, 0.5), [x, ones], [0, None], 1, [torch.ones_like(x)]
+    )
     masks = term.dense() / x
     assert set(masks.flatten().tolist()) <= {0.0, 2.0} and masks.equal(masks[:1].expand(B, N))
     total = term.weighted_sum(torch.ones(B)) / x.sum(0)

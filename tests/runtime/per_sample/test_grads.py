@@ -68,7 +68,12 @@ def test_sums_that_give_up_the_factors(name: str, per: str) -> None:
     asked = per_sample_grads(sample_loss(module))
     kept, given_up = (asked(parameters_of(module), x) for _ in range(2))
     bound = float(kept.norms().median())
-    torch.testing.assert_close(in_one(given_up.clipped_sum(bound, per, keep=False)), in_one(kept.clipped_sum(bound, per)), rtol=0, atol=0)
+    torch.testing.assert_close(
+        in_one(given_up.clipped_sum(bound, per, keep=False)),
+        in_one(kept.clipped_sum(bound, per)),
+        rtol=0,
+        atol=0,
+    )
     with pytest.raises(RuntimeError, match="given up by keep=False"):
         given_up.norms()
 
@@ -76,7 +81,9 @@ def test_sums_that_give_up_the_factors(name: str, per: str) -> None:
 def test_a_sum_that_keeps_nothing_frees_the_factors() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
     activations: list[weakref.ref[torch.UntypedStorage]] = []
-    model[1].register_forward_hook(lambda _, args, out: activations.append(weakref.ref(unwrap(out).untyped_storage())))
+    model[1].register_forward_hook(
+        lambda _, args, out: activations.append(weakref.ref(unwrap(out).untyped_storage()))
+    )
     x = torch.randn(5, 3)
     with per_sample(model.parameters()) as grads:
         losses = model(x).square().sum(1)
@@ -111,7 +118,9 @@ def test_sums_that_clip_each_parameter(both: Both) -> None:
 
 def test_products(both: Both) -> None:
     grads, loop = both
-    vector = {name: torch.randn(t.shape[1:], dtype=t.dtype) for name, t in grads.materialize().items()}
+    vector = {
+        name: torch.randn(t.shape[1:], dtype=t.dtype) for name, t in grads.materialize().items()
+    }
     torch.testing.assert_close(grads.dot(vector), loop @ in_one(vector))
     torch.testing.assert_close(grads.gram(), loop @ loop.mT)
 
@@ -129,7 +138,8 @@ def test_projections_are_linear_and_keep_products_on_average(both: Both) -> None
     error = (columns @ columns.mT - loop @ loop.mT) / (scale.unsqueeze(1) * scale + 1e-9)
     assert error.abs().max() < 0.25  # of 2,000 columns the deviation is about 0.022
     rank = torch.linalg.matrix_rank(torch.cat([loop, columns], 1), rtol=1e-9)
-    assert rank == torch.linalg.matrix_rank(loop, rtol=1e-9)  # each row is a linear function of the gradient
+    # each row is a linear function of the gradient
+    assert rank == torch.linalg.matrix_rank(loop, rtol=1e-9)
 
 
 def test_projections_from_both_sides_are_linear_and_keep_products_on_average(both: Both) -> None:
@@ -148,12 +158,17 @@ def test_projections_of_parameters_add_up(both: Both, k: int | tuple[int, int]) 
     each = grads.project(k, seed=1, per="parameter")
     shape = (loop.shape[0], *(k if isinstance(k, tuple) else (k,)))
     assert all(t.shape == shape for t in each.values())
-    torch.testing.assert_close(torch.stack(list(each.values())).sum(0).flatten(1), grads.project(k, seed=1))
+    torch.testing.assert_close(
+        torch.stack(list(each.values())).sum(0).flatten(1), grads.project(k, seed=1)
+    )
 
 
 def test_a_projection_from_both_sides_is_that_of_the_dense_gradients(both: Both) -> None:
     grads, _ = both
-    dense = [Parameter(p.name, p.value, [Dense(t)]) for p, t in zip(grads._parameters, grads.materialize().values(), strict=True)]
+    dense = [
+        Parameter(p.name, p.value, [Dense(t)])
+        for p, t in zip(grads._parameters, grads.materialize().values(), strict=True)
+    ]
     wanted = PerSampleGrads(dense, grads._spec, grads.losses, (), grads.memory_limit)
     for k in ((2, 3), 7):
         torch.testing.assert_close(grads.project(k, seed=4), wanted.project(k, seed=4))
@@ -173,7 +188,9 @@ def test_gradients_of_small_parameters_do_not_meet_in_one_projection(seed: int) 
     def entry(params: list[torch.Tensor], one: torch.Tensor) -> torch.Tensor:
         return torch.cat(params) @ one
 
-    rows = per_sample_grads(entry)(params, torch.eye(100, dtype=torch.float64)).project(200, seed=seed)
+    rows = per_sample_grads(entry)(params, torch.eye(100, dtype=torch.float64)).project(
+        200, seed=seed
+    )
     assert int(torch.linalg.matrix_rank(rows)) == 100
 
 
@@ -184,7 +201,9 @@ def test_gradients_of_one_parameter_do_not_meet_in_a_projection(entries: int, k:
     def entry(p: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
         return p @ one
 
-    rows = per_sample_grads(entry)(torch.zeros(entries, dtype=torch.float64), torch.eye(entries, dtype=torch.float64)).project(k)
+    rows = per_sample_grads(entry)(
+        torch.zeros(entries, dtype=torch.float64), torch.eye(entries, dtype=torch.float64)
+    ).project(k)
     assert int(torch.linalg.matrix_rank(rows)) == entries
 
 
@@ -204,7 +223,9 @@ def _of_two_uses(dtype: torch.dtype, second: float) -> PerSampleGrads:
 @pytest.mark.parametrize("second", [-1.0, -0.5, 2.0])
 def test_norms_of_gradients_that_add_up_or_cancel(second: float) -> None:
     grads, once = _of_two_uses(torch.float32, second), _of_two_uses(torch.float64, 0.0)
-    torch.testing.assert_close(grads.norms().double(), abs(1 + second) * once.norms(), rtol=1e-5, atol=0.05)
+    torch.testing.assert_close(
+        grads.norms().double(), abs(1 + second) * once.norms(), rtol=1e-5, atol=0.05
+    )
 
 
 @pytest.mark.parametrize("steps", [(1, 1), (1, 3), (3, 1), (2, 2)])
@@ -228,7 +249,9 @@ def test_the_tangent_kernel_computes_no_more_dense_gradients_than_the_limit(
 
     monkeypatch.setattr(Outer, "dense", measured)
     if steps == (1, 1):  # nothing is dense, so all is computed at once
-        monkeypatch.setattr(Outer, "part", lambda *_: pytest.fail("a part of the samples was taken"))
+        monkeypatch.setattr(
+            Outer, "part", lambda *_: pytest.fail("a part of the samples was taken")
+        )
     torch.testing.assert_close(first.gram(second), rows[0] @ rows[1].mT)
     assert max(made, default=0) <= 2 * w.nbytes
     assert made or steps == (1, 1)
@@ -262,16 +285,30 @@ def test_a_projection_computes_no_more_dense_gradients_than_the_limit(
 
 
 def test_the_table_tells_the_uses_the_forms_and_the_bytes() -> None:
-    model = torch.nn.Sequential(torch.nn.Embedding(6, 8), torch.nn.Linear(8, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 3))
+    model = torch.nn.Sequential(
+        torch.nn.Embedding(6, 8),
+        torch.nn.Linear(8, 4),
+        torch.nn.LayerNorm(4),
+        torch.nn.Linear(4, 3),
+    )
     model[3].bias.requires_grad_(False)
     params = {name: p.detach() for name, p in model.named_parameters()} | {"unused": torch.zeros(5)}
 
     def loss(params: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-        h = F.layer_norm(F.linear(params["0.weight"][x], params["1.weight"], params["1.bias"]), (4,), params["2.weight"], params["2.bias"])
+        h = F.layer_norm(
+            F.linear(params["0.weight"][x], params["1.weight"], params["1.bias"]),
+            (4,),
+            params["2.weight"],
+            params["2.bias"],
+        )
         return F.linear(h, params["3.weight"], params["3.bias"]).sum()
 
     lines = per_sample_grads(loss)(params, torch.randint(0, 6, (10, 2))).explain().splitlines()
-    rows = {line.split()[0].strip("[]'"): " ".join(line.split()[1:]) for line in lines if line.strip().startswith("['")}
+    rows = {
+        line.split()[0].strip("[]'"): " ".join(line.split()[1:])
+        for line in lines
+        if line.strip().startswith("['")
+    }
     assert lines[0].strip() == "gradients of 10 samples"
     assert rows == {
         "0.weight": "[6, 8] 1 rows ghost 1,920",
@@ -286,40 +323,73 @@ def test_the_table_tells_the_uses_the_forms_and_the_bytes() -> None:
 
 
 ASKED: dict[str, tuple[Callable[[PerSampleGrads], object], str]] = {
-    "a bound below zero": (lambda grads: grads.clipped_sum(-1.0), "max_norm must be positive, got -1.0"),
-    "a bound that is no number": (lambda grads: grads.clipped_sum(float("nan")), "max_norm must be positive, got nan"),
-    "weights in columns": (lambda grads: grads.weighted_sum(torch.ones(3, 1)), r"weights of shape \[3\], got \[3, 1\]"),
-    "a projection per layer": (lambda grads: grads.project(2, per="layer"), "per must be one of 'total', 'parameter', got 'layer'"),
+    "a bound below zero": (
+        lambda grads: grads.clipped_sum(-1.0),
+        "max_norm must be positive, got -1.0",
+    ),
+    "a bound that is no number": (
+        lambda grads: grads.clipped_sum(float("nan")),
+        "max_norm must be positive, got nan",
+    ),
+    "weights in columns": (
+        lambda grads: grads.weighted_sum(torch.ones(3, 1)),
+        r"weights of shape \[3\], got \[3, 1\]",
+    ),
+    "a projection per layer": (
+        lambda grads: grads.project(2, per="layer"),
+        "per must be one of 'total', 'parameter', got 'layer'",
+    ),
     "clipping per layer": (lambda grads: grads.clipped_sum(1.0, per="layer"), "got 'layer'"),
-    "no columns of one side": (lambda grads: grads.project((2, 0)), r"k must be positive, got \(2, 0\)"),
+    "no columns of one side": (
+        lambda grads: grads.project((2, 0)),
+        r"k must be positive, got \(2, 0\)",
+    ),
     "no columns": (lambda grads: grads.project(-1), "k must be positive, got -1"),
-    "columns of complex gradients": (lambda _: _complex().project(2), "project: parameter is complex"),
+    "columns of complex gradients": (
+        lambda _: _complex().project(2),
+        "project: parameter is complex",
+    ),
     "products with those of other shapes": (
         lambda grads: grads.gram(_complex()),
         "gram: the two batches have gradients of other parameters",
     ),
-    "products with another structure": (lambda grads: grads.gram(_in_a_list()), "gram: the two batches have gradients of other parameters"),
+    "products with another structure": (
+        lambda grads: grads.gram(_in_a_list()),
+        "gram: the two batches have gradients of other parameters",
+    ),
     "buffers of another structure": (
         lambda grads: grads.materialize(out=[torch.zeros(3, 4)]),
         r"out must be a tree of .* shapes \[\(3, 4\)\]",
     ),
-    "buffers of fewer samples": (lambda grads: grads.materialize(out=torch.zeros(2, 4)), r"out must be a tree of .* shapes \[\(3, 4\)\]"),
-    "a product with fewer entries": (lambda grads: grads.dot(torch.ones(3)), r"expected shape \[4\] for parameter, got \[3\]"),
+    "buffers of fewer samples": (
+        lambda grads: grads.materialize(out=torch.zeros(2, 4)),
+        r"out must be a tree of .* shapes \[\(3, 4\)\]",
+    ),
+    "a product with fewer entries": (
+        lambda grads: grads.dot(torch.ones(3)),
+        r"expected shape \[4\] for parameter, got \[3\]",
+    ),
 }
 
 
 def _product() -> PerSampleGrads:
-    found: PerSampleGrads = per_sample_grads(lambda w, x: (w * x).sum())(torch.ones(4), torch.arange(12.0).reshape(3, 4))
+    found: PerSampleGrads = per_sample_grads(lambda w, x: (w * x).sum())(
+        torch.ones(4), torch.arange(12.0).reshape(3, 4)
+    )
     return found
 
 
 def _complex() -> PerSampleGrads:
-    found: PerSampleGrads = per_sample_grads(lambda w, x: (w * x).abs().sum())(torch.ones(3, dtype=torch.complex64), torch.ones(3, 3))
+    found: PerSampleGrads = per_sample_grads(lambda w, x: (w * x).abs().sum())(
+        torch.ones(3, dtype=torch.complex64), torch.ones(3, 3)
+    )
     return found
 
 
 def _in_a_list() -> PerSampleGrads:
-    found: PerSampleGrads = per_sample_grads(lambda w, x: (w[0] * x).sum())([torch.ones(4)], torch.ones(3, 4))
+    found: PerSampleGrads = per_sample_grads(lambda w, x: (w[0] * x).sum())(
+        [torch.ones(4)], torch.ones(3, 4)
+    )
     return found
 
 
@@ -347,20 +417,28 @@ QUESTIONS: dict[str, Callable[[PerSampleGrads], object]] = {
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_no_question_is_answered_of_factors_that_were_written_to_or_given_up(name: str) -> None:
     def grads() -> PerSampleGrads:
-        found: PerSampleGrads = per_sample_grads(lambda w, x: F.linear(x, w).pow(2).sum())(torch.ones(2, 4), x)
+        found: PerSampleGrads = per_sample_grads(lambda w, x: F.linear(x, w).pow(2).sum())(
+            torch.ones(2, 4), x
+        )
         return found
 
     x = torch.ones(3, 4)
     written, given_up = grads(), grads()
     x.add_(1)
-    with pytest.raises(RuntimeError, match=r"a tensor that the gradients are computed of, of shape .* has been modified by an inplace"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"a tensor that the gradients are computed of, of shape .* has been modified by an inplace",
+    ):
         QUESTIONS[name](written)
     with pytest.raises(RuntimeError, match="modified by an inplace"):
         grads().gram(written)
     x = torch.ones(3, 4)
     given_up = grads()
     given_up.weighted_sum(torch.ones(3), keep=False)
-    with pytest.raises(RuntimeError, match=r"the gradients were given up by keep=False\. Ask for what you need before"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"the gradients were given up by keep=False\. Ask for what you need before",
+    ):
         QUESTIONS[name](given_up)
 
 
@@ -369,7 +447,9 @@ def test_a_gradient_of_just_the_bound_stays_as_it_is() -> None:
     norms = grads.norms()
     rows = grads.materialize()
     torch.testing.assert_close(grads.clipped_sum(float(norms[2])), rows.sum(0))
-    torch.testing.assert_close(grads.clipped_sum(float(norms[1])), rows[:2].sum(0) + rows[2] * norms[1] / norms[2])
+    torch.testing.assert_close(
+        grads.clipped_sum(float(norms[1])), rows[:2].sum(0) + rows[2] * norms[1] / norms[2]
+    )
 
 
 @pytest.mark.parametrize("k", [5, (3, 2)])
@@ -382,7 +462,9 @@ def test_every_bit_of_a_seed_counts(both: Both) -> None:
     assert len({tuple(columns.flatten().tolist()) for columns in found}) == 3
 
 
-def test_every_random_part_of_a_projection_has_a_generator_of_its_own(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_random_part_of_a_projection_has_a_generator_of_its_own(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
     places: list[tuple[int, ...]] = []
     generator = projections._generator
 

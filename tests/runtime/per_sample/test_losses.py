@@ -25,10 +25,18 @@ def classes(*shape: int) -> Tensor:
     return torch.randint(0, C, shape, generator=torch.Generator().manual_seed(2))
 
 
-def check(loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, target: Tensor, **options: Any) -> None:
+def check(
+    loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, target: Tensor, **options: Any
+) -> None:
     """The gradients of ``loss(scores, target)`` are those of each sample alone by torch."""
-    w = torch.linspace(0.5, 2, C, dtype=torch.float64).reshape(C, *[1] * (x.dim() - 2)).requires_grad_()
-    expected = [torch.autograd.grad(loss(x[b : b + 1] * w, target[b : b + 1]), w)[0] for b in range(len(x))]
+    w = (
+        torch.linspace(0.5, 2, C, dtype=torch.float64)
+        .reshape(C, *[1] * (x.dim() - 2))
+        .requires_grad_()
+    )
+    expected = [
+        torch.autograd.grad(loss(x[b : b + 1] * w, target[b : b + 1]), w)[0] for b in range(len(x))
+    ]
     with per_sample(w, **options) as grads:
         loss(grads.batch(x) * w, grads.batch(target)).backward()
     torch.testing.assert_close(grads.materialize(), torch.stack(expected))
@@ -37,14 +45,20 @@ def check(loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, target: Tensor, *
 
 OPTIONS = [
     {"reduction": reduction, "label_smoothing": smoothing, "weight": weight}
-    for reduction, smoothing, weight in itertools.product(("mean", "sum"), (0.0, 0.2), (None, torch.tensor([0.5, 2.0, 1.0]).double()))
+    for reduction, smoothing, weight in itertools.product(
+        ("mean", "sum"), (0.0, 0.2), (None, torch.tensor([0.5, 2.0, 1.0]).double())
+    )
 ]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(str(v)[:6] for v in o.values()))
 @pytest.mark.parametrize("shape", [(B, C), (B, C, T)], ids=str)
 def test_cross_entropy_with_probabilities(shape: tuple[int, ...], options: dict[str, Any]) -> None:
-    check(lambda x, y: F.cross_entropy(x, y, **options), numbers(*shape), numbers(*shape, seed=1).softmax(1))
+    check(
+        lambda x, y: F.cross_entropy(x, y, **options),
+        numbers(*shape),
+        numbers(*shape, seed=1).softmax(1),
+    )
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(str(v)[:6] for v in o.values()))
@@ -53,7 +67,11 @@ def test_cross_entropy_with_classes(shape: tuple[int, ...], options: dict[str, A
     def loss(x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(x, y, **options)
 
-    if options["label_smoothing"] and options["weight"] is not None and options["reduction"] == "mean":
+    if (
+        options["label_smoothing"]
+        and options["weight"] is not None
+        and options["reduction"] == "mean"
+    ):
         with pytest.raises(RuntimeError, match=r"^per_sample: .* mixes samples"):
             check(loss, numbers(*shape), classes(B, *shape[2:]))
     else:
@@ -62,11 +80,17 @@ def test_cross_entropy_with_classes(shape: tuple[int, ...], options: dict[str, A
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("ignored", [-100, 1])
-def test_targets_that_are_ignored_have_no_part_in_the_mean_of_their_sample(ignored: int, smoothing: float) -> None:
+def test_targets_that_are_ignored_have_no_part_in_the_mean_of_their_sample(
+    ignored: int, smoothing: float
+) -> None:
     target = classes(B, T)
     target[0, 2:], target[1, 0] = ignored, ignored
     options: dict[str, Any] = {} if ignored == -100 else {"ignore_index": ignored}
-    check(lambda x, y: 3 * F.cross_entropy(x, y, label_smoothing=smoothing, **options), numbers(B, C, T), target)
+    check(
+        lambda x, y: 3 * F.cross_entropy(x, y, label_smoothing=smoothing, **options),
+        numbers(B, C, T),
+        target,
+    )
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -85,13 +109,27 @@ def test_a_mean_over_some_targets_beside_one_over_all_samples_needs_a_word(first
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_losses_without_reduction_are_reduced_by_the_program(reduction: str) -> None:
     soft = numbers(B, C, seed=1).softmax(1)
-    check(lambda x, y: getattr(F.cross_entropy(x, y, reduction="none"), reduction)(), numbers(B, C), soft)
-    check(lambda x, y: getattr(F.cross_entropy(x, y, reduction="none", label_smoothing=0.1), reduction)(), numbers(B, C), classes(B))
+    check(
+        lambda x, y: getattr(F.cross_entropy(x, y, reduction="none"), reduction)(),
+        numbers(B, C),
+        soft,
+    )
+    check(
+        lambda x, y: getattr(
+            F.cross_entropy(x, y, reduction="none", label_smoothing=0.1), reduction
+        )(),
+        numbers(B, C),
+        classes(B),
+    )
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(str(v)[:6] for v in o.values()))
 def test_a_sample_of_one_vector_of_scores(options: dict[str, Any]) -> None:
-    w, x, y = torch.ones(C, dtype=torch.float64, requires_grad=True), numbers(1, C), numbers(1, C, seed=1).softmax(1)
+    w, x, y = (
+        torch.ones(C, dtype=torch.float64, requires_grad=True),
+        numbers(1, C),
+        numbers(1, C, seed=1).softmax(1),
+    )
     (expected,) = torch.autograd.grad(F.cross_entropy((x * w)[0], y[0], **options), w)
     with per_sample(w) as grads:
         F.cross_entropy((grads.batch(x) * w)[0], grads.batch(y)[0], **options).backward()
@@ -99,7 +137,9 @@ def test_a_sample_of_one_vector_of_scores(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:size_average and reduce args will be deprecated")
-@pytest.mark.parametrize("old", [{"size_average": False}, {"reduce": True}, {"size_average": True, "reduce": True}])
+@pytest.mark.parametrize(
+    "old", [{"size_average": False}, {"reduce": True}, {"size_average": True, "reduce": True}]
+)
 def test_the_old_names_of_reductions(old: dict[str, Any]) -> None:
     check(lambda x, y: F.cross_entropy(x, y, **old), numbers(B, C), classes(B))
     check(lambda x, y: F.kl_div(x, y, **old), numbers(B, C), numbers(B, C, seed=1).softmax(1))
@@ -109,14 +149,26 @@ def test_the_old_names_of_reductions(old: dict[str, Any]) -> None:
 @pytest.mark.parametrize("log_target", [False, True])
 @pytest.mark.parametrize("reduction", ["batchmean", "sum", "mean"])
 @pytest.mark.parametrize("shape", [(B, C), (B, C, T)], ids=str)
-def test_the_divergence_of_kullback_and_leibler(shape: tuple[int, ...], reduction: str, log_target: bool) -> None:
-    target = numbers(*shape, seed=1).log_softmax(1) if log_target else numbers(*shape, seed=1).softmax(1)
-    check(lambda x, y: F.kl_div(x.log_softmax(1), y, reduction=reduction, log_target=log_target), numbers(*shape), target)
+def test_the_divergence_of_kullback_and_leibler(
+    shape: tuple[int, ...], reduction: str, log_target: bool
+) -> None:
+    target = (
+        numbers(*shape, seed=1).log_softmax(1) if log_target else numbers(*shape, seed=1).softmax(1)
+    )
+    check(
+        lambda x, y: F.kl_div(x.log_softmax(1), y, reduction=reduction, log_target=log_target),
+        numbers(*shape),
+        target,
+    )
 
 
-REFUSED: dict[str, tuple[dict[str, Any], bool]] = {  # options of cross entropy, and whether it gets probabilities
+# options of cross entropy, and whether it gets probabilities
+REFUSED: dict[str, tuple[dict[str, Any], bool]] = {
     "a reduction without a name": ({"reduction": "average"}, True),
-    "a reduction without a name, of smoothed classes": ({"reduction": "average", "label_smoothing": 0.1}, False),
+    "a reduction without a name, of smoothed classes": (
+        {"reduction": "average", "label_smoothing": 0.1},
+        False,
+    ),
     "too much smoothing": ({"label_smoothing": 1.5}, True),
     "too much smoothing of classes": ({"label_smoothing": 1.5}, False),
     "classes to ignore among probabilities": ({"ignore_index": 0}, True),
@@ -129,7 +181,10 @@ def test_what_cross_entropy_refuses_is_refused_in_torchs_words(name: str) -> Non
     x, target = numbers(B, C), numbers(B, C, seed=1).softmax(1) if soft else classes(B)
     with pytest.raises((ValueError, RuntimeError)) as alone:
         F.cross_entropy(x, target, **options)
-    with per_sample(torch.ones(1, requires_grad=True)) as grads, pytest.raises(type(alone.value)) as found:
+    with (
+        per_sample(torch.ones(1, requires_grad=True)) as grads,
+        pytest.raises(type(alone.value)) as found,
+    ):
         F.cross_entropy(grads.batch(x), grads.batch(target), **options)
     assert str(found.value) == str(alone.value)
 
@@ -139,7 +194,9 @@ def test_probabilities_are_no_integers() -> None:
         per_sample(torch.ones(1, requires_grad=True)) as grads,
         pytest.raises(RuntimeError, match="Expected floating point type for target"),
     ):
-        F.cross_entropy(grads.batch(numbers(B, C)), grads.batch(torch.ones(B, C, dtype=torch.int64)))
+        F.cross_entropy(
+            grads.batch(numbers(B, C)), grads.batch(torch.ones(B, C, dtype=torch.int64))
+        )
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 1.0, -1.0])
@@ -147,7 +204,9 @@ def test_the_value_of_smoothed_cross_entropy_is_torchs(smoothing: float) -> None
     x, target = numbers(B, C), classes(B)
     with per_sample(torch.ones(1, requires_grad=True)) as grads:
         found = F.cross_entropy(grads.batch(x), grads.batch(target), label_smoothing=smoothing)
-    torch.testing.assert_close(runtime.unwrap(found), F.cross_entropy(x, target, label_smoothing=smoothing))
+    torch.testing.assert_close(
+        runtime.unwrap(found), F.cross_entropy(x, target, label_smoothing=smoothing)
+    )
 
 
 @pytest.mark.filterwarnings("ignore:size_average and reduce args will be deprecated")
@@ -156,7 +215,9 @@ def test_the_old_names_of_reductions_come_before_the_new_one(old: dict[str, Any]
     x, target = numbers(B, C).log_softmax(1), numbers(B, C, seed=1).softmax(1)
     with per_sample(torch.ones(1, requires_grad=True)) as grads:
         found = F.kl_div(grads.batch(x), grads.batch(target), reduction="batchmean", **old)
-    torch.testing.assert_close(runtime.unwrap(found), F.kl_div(x, target, reduction="batchmean", **old))
+    torch.testing.assert_close(
+        runtime.unwrap(found), F.kl_div(x, target, reduction="batchmean", **old)
+    )
 
 
 def _normalized(x: Tensor, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -164,9 +225,15 @@ def _normalized(x: Tensor, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
     return F.instance_norm(x, mean, var, **options), mean, var
 
 
-@pytest.mark.parametrize("options", [{}, {"momentum": 0.5, "eps": 0.3}, {"use_input_stats": False}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"momentum": 0.5, "eps": 0.3}, {"use_input_stats": False}], ids=str
+)
 def test_instance_norm_by_its_function(options: dict[str, Any]) -> None:
-    check(lambda x, y: (_normalized(x.sin(), **options)[0] * y).sum(), numbers(B, C, T), numbers(B, C, T, seed=1))
+    check(
+        lambda x, y: (_normalized(x.sin(), **options)[0] * y).sum(),
+        numbers(B, C, T),
+        numbers(B, C, T, seed=1),
+    )
     x = numbers(B, C, T)
     with per_sample(torch.ones(1, requires_grad=True)) as grads:
         found = _normalized(grads.batch(x), **options)
@@ -177,7 +244,10 @@ def test_instance_norm_by_its_function(options: dict[str, Any]) -> None:
 def test_what_instance_norm_refuses_is_refused_in_torchs_words(shape: tuple[int, ...]) -> None:
     with pytest.raises((ValueError, RuntimeError)) as alone:
         _normalized(numbers(*shape))
-    with per_sample(torch.ones(1, requires_grad=True)) as grads, pytest.raises(type(alone.value)) as found:
+    with (
+        per_sample(torch.ones(1, requires_grad=True)) as grads,
+        pytest.raises(type(alone.value)) as found,
+    ):
         _normalized(grads.batch(numbers(*shape)))
     assert str(found.value) == str(alone.value)
 
@@ -187,15 +257,40 @@ def test_instance_norm_of_no_samples_has_no_elements() -> None:
         assert _normalized(grads.batch(numbers(0, C, T)))[0].shape == (0, C, T)
 
 
-NUMBERS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {  # of the loss of each of 4 samples, and what the error says of it
-    "divided by their number": (lambda each: each.sum() / 4, "a sum over 4 samples is divided by 4"),
-    "divided by a multiple": (lambda each: each.sum() / 12, "a sum over 4 samples is divided by 12"),
-    "divided by a tensor": (lambda each: each.sum() / torch.tensor(4.0), "a sum over 4 samples is divided by 4"),
-    "times the inverse": (lambda each: each.sum() * 0.25, "a sum over 4 samples is multiplied with 0.25"),
-    "times the negative inverse": (lambda each: -0.25 * each.sum(), "a sum over 4 samples is multiplied with 0.25"),
-    "times the inverse in single precision": (lambda each: each.sum() * float(torch.tensor(1 / 12)), "a sum over 4 samples is multiplied"),
-    "a mean times their number": (lambda each: each.mean() * 4, "a mean over 4 samples is multiplied with 4"),
-    "a mean divided by the inverse": (lambda each: each.mean() / 0.25, "a mean over 4 samples is divided by 0.25"),
+# of the loss of each of 4 samples, and what the error says of it
+NUMBERS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "divided by their number": (
+        lambda each: each.sum() / 4,
+        "a sum over 4 samples is divided by 4",
+    ),
+    "divided by a multiple": (
+        lambda each: each.sum() / 12,
+        "a sum over 4 samples is divided by 12",
+    ),
+    "divided by a tensor": (
+        lambda each: each.sum() / torch.tensor(4.0),
+        "a sum over 4 samples is divided by 4",
+    ),
+    "times the inverse": (
+        lambda each: each.sum() * 0.25,
+        "a sum over 4 samples is multiplied with 0.25",
+    ),
+    "times the negative inverse": (
+        lambda each: -0.25 * each.sum(),
+        "a sum over 4 samples is multiplied with 0.25",
+    ),
+    "times the inverse in single precision": (
+        lambda each: each.sum() * float(torch.tensor(1 / 12)),
+        "a sum over 4 samples is multiplied",
+    ),
+    "a mean times their number": (
+        lambda each: each.mean() * 4,
+        "a mean over 4 samples is multiplied with 4",
+    ),
+    "a mean divided by the inverse": (
+        lambda each: each.mean() / 0.25,
+        "a mean over 4 samples is divided by 0.25",
+    ),
     "in place": (lambda each: each.sum().div_(8), "a sum over 4 samples is divided by 8"),
 }
 OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -215,13 +310,16 @@ def test_a_sum_by_a_number_that_may_be_that_of_the_samples_is_refused(name: str)
     scaled, says = NUMBERS[name]
     instead = "mean" if "a sum" in says else "sum"
     with pytest.raises(
-        RuntimeError, match=rf"{says}.* may be their number\. Use {instead}\(\), or say which the gradients are of by reduc"
+        RuntimeError,
+        match=rf"{says}.* may be their number\. Use {instead}\(\), or say which the gradients are of by reduc",
     ):
         check(lambda x, y: scaled((x * y).sum(1)), numbers(B, C), numbers(B, C, seed=1))
 
 
 def test_a_sum_over_two_samples_divided_by_two_may_be_their_mean() -> None:
-    with pytest.raises(RuntimeError, match="a sum over 2 samples is divided by 2, which may be their number"):
+    with pytest.raises(
+        RuntimeError, match="a sum over 2 samples is divided by 2, which may be their number"
+    ):
         check(lambda x, y: (x * y).sum() / 2, numbers(2, C), numbers(2, C, seed=1))
 
 
@@ -232,7 +330,11 @@ def test_a_sum_by_another_number_is_a_sum_with_a_weight(name: str) -> None:
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_word_decides_what_the_number_means(name: str) -> None:
-    w, x, share = torch.ones(C, dtype=torch.float64, requires_grad=True), numbers(B, C), float(NUMBERS[name][0](torch.ones(B))) / B
+    w, x, share = (
+        torch.ones(C, dtype=torch.float64, requires_grad=True),
+        numbers(B, C),
+        float(NUMBERS[name][0](torch.ones(B))) / B,
+    )
     for reduction, scale in (("sum", share), ("mean", B * share)):
         with per_sample(w, reduction=reduction) as grads:
             NUMBERS[name][0]((grads.batch(x) * w).sum(1)).backward()

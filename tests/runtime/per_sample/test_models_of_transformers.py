@@ -14,16 +14,34 @@ from runtime.per_sample import per_sample
 
 from .reference import compare_projections
 
-transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[third-party]")
+transformers: Any = pytest.importorskip(
+    "transformers", reason="transformers is not installed: pip install .[third-party]"
+)
 B, T, VOCABULARY = 3, 5, 31
-SIZES = {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 20, "max_position_embeddings": 8}
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "intermediate_size": 20,
+    "max_position_embeddings": 8,
+}
 UNDROPPED = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 Batch = dict[str, Tensor]
 
 
 def gpt2() -> Any:
-    sizes = {"vocab_size": VOCABULARY, "n_positions": 8, "n_embd": 16, "n_layer": 2, "n_head": 2, "bos_token_id": 0, "eos_token_id": 0}
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+    sizes = {
+        "vocab_size": VOCABULARY,
+        "n_positions": 8,
+        "n_embd": 16,
+        "n_layer": 2,
+        "n_head": 2,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    )
 
 
 def gpt2_checkpointed() -> Any:
@@ -35,31 +53,58 @@ def gpt2_checkpointed() -> Any:
 
 def bert() -> Any:
     config = transformers.BertConfig(
-        **SIZES, num_attention_heads=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, num_labels=3
+        **SIZES,
+        num_attention_heads=2,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        num_labels=3,
     )
     return transformers.BertForSequenceClassification(config)
 
 
 def llama() -> Any:
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, num_attention_heads=4, num_key_value_heads=2, pad_token_id=0))
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            **SIZES, num_attention_heads=4, num_key_value_heads=2, pad_token_id=0
+        )
+    )
 
 
 def vit() -> Any:
-    sizes = {"image_size": 8, "patch_size": 4, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20}
+    sizes = {
+        "image_size": 8,
+        "patch_size": 4,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 20,
+    }
     config = transformers.ViTConfig(**sizes, **UNDROPPED, num_labels=3)
     return transformers.ViTForImageClassification(config)
 
 
 def t5() -> Any:
-    sizes = {"vocab_size": VOCABULARY, "d_model": 16, "d_kv": 8, "d_ff": 20, "num_layers": 1, "num_heads": 2}
+    sizes = {
+        "vocab_size": VOCABULARY,
+        "d_model": 16,
+        "d_kv": 8,
+        "d_ff": 20,
+        "num_layers": 1,
+        "num_heads": 2,
+    }
     return transformers.T5ForConditionalGeneration(
         transformers.T5Config(**sizes, dropout_rate=0.0, pad_token_id=0, decoder_start_token_id=0)
     )
 
 
 def lora() -> Any:
-    peft: Any = pytest.importorskip("peft", reason="peft is not installed: pip install .[third-party]")
-    return peft.get_peft_model(gpt2(), peft.LoraConfig(r=2, target_modules=["c_attn"], lora_dropout=0.0, fan_in_fan_out=True))
+    peft: Any = pytest.importorskip(
+        "peft", reason="peft is not installed: pip install .[third-party]"
+    )
+    return peft.get_peft_model(
+        gpt2(),
+        peft.LoraConfig(r=2, target_modules=["c_attn"], lora_dropout=0.0, fan_in_fan_out=True),
+    )
 
 
 def words() -> Batch:
@@ -78,7 +123,10 @@ def classified() -> Batch:
 
 
 def images() -> Batch:
-    return {"pixel_values": torch.randn(B, 3, 8, 8, dtype=torch.float64), "labels": torch.tensor([0, 2, 1])}
+    return {
+        "pixel_values": torch.randn(B, 3, 8, 8, dtype=torch.float64),
+        "labels": torch.tensor([0, 2, 1]),
+    }
 
 
 MODELS: dict[str, tuple[Callable[[], Any], Callable[[], Batch]]] = {
@@ -108,8 +156,11 @@ def loss_of_the_model(model: nn.Module, batch: Batch) -> Tensor:
 @pytest.mark.filterwarnings("ignore")  # of these packages
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("loss_of", [own_loss, loss_of_the_model], ids=["own loss", "loss"])
-def test_a_model_has_the_gradients_of_the_loop(name: str, loss_of: Callable[[nn.Module, Batch], Tensor]) -> None:
-    in_double = loss_of is own_loss and not name.startswith(("Llama", "T5"))  # whose norms are computed in float32
+def test_a_model_has_the_gradients_of_the_loop(
+    name: str, loss_of: Callable[[nn.Module, Batch], Tensor]
+) -> None:
+    # whose norms are computed in float32
+    in_double = loss_of is own_loss and not name.startswith(("Llama", "T5"))
     tolerance = 1e-10 if in_double else 1e-6
     make, given = MODELS[name]
     torch.manual_seed(0)
@@ -119,8 +170,15 @@ def test_a_model_has_the_gradients_of_the_loop(name: str, loss_of: Callable[[nn.
     for b in range(B):
         loss = loss_of(model, {key: x[b : b + 1] for key, x in batch.items()})
         found = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
-        each.append([torch.zeros_like(p) if g is None else g for p, g in zip(params.values(), found, strict=True)])
-    expected = {key: torch.stack(gs) for key, gs in zip(params, zip(*each, strict=True), strict=True)}
+        each.append(
+            [
+                torch.zeros_like(p) if g is None else g
+                for p, g in zip(params.values(), found, strict=True)
+            ]
+        )
+    expected = {
+        key: torch.stack(gs) for key, gs in zip(params, zip(*each, strict=True), strict=True)
+    }
     with per_sample(params) as grads:
         marked = {key: grads.batch(x) for key, x in batch.items()}
         loss_of(model, marked).backward()
@@ -131,6 +189,9 @@ def test_a_model_has_the_gradients_of_the_loop(name: str, loss_of: Callable[[nn.
     bound = float(norms.median())
     for key, g in grads.clipped_sum(bound).items():
         torch.testing.assert_close(
-            g, torch.tensordot(bound / norms.clamp_min(bound), expected[key], 1), rtol=tolerance, atol=10 * tolerance
+            g,
+            torch.tensordot(bound / norms.clamp_min(bound), expected[key], 1),
+            rtol=tolerance,
+            atol=10 * tolerance,
         )
     compare_projections(grads, expected, rtol=10 * tolerance, atol=10 * tolerance)

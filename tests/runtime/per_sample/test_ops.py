@@ -17,7 +17,10 @@ from runtime.per_sample import per_sample_grads
 pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.qr is deprecated:UserWarning"),
     pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning"),
-    pytest.mark.filterwarnings("ignore:An output with one or more elements was resized:UserWarning"),  # inside the kernel of prelu
+    # inside the kernel of prelu
+    pytest.mark.filterwarnings(
+        "ignore:An output with one or more elements was resized:UserWarning"
+    ),
 ]
 _LEFT_OUT = {
     "as_strided_scatter": "torch keeps the gradient of the base where it should drop it (docs/findings.md, F21)",
@@ -41,8 +44,14 @@ class Use(NamedTuple):
 
 def _places(sample: Any) -> dict[Place, Tensor]:
     given: dict[Place, Any] = {("input", 0): sample.input}
-    given |= {("args", i): a for i, a in enumerate(sample.args)} | {("kwargs", k): a for k, a in sample.kwargs.items()}
-    return {p: a.detach() for p, a in given.items() if isinstance(a, Tensor) and a.is_floating_point() and a.layout is torch.strided}
+    given |= {("args", i): a for i, a in enumerate(sample.args)} | {
+        ("kwargs", k): a for k, a in sample.kwargs.items()
+    }
+    return {
+        p: a.detach()
+        for p, a in given.items()
+        if isinstance(a, Tensor) and a.is_floating_point() and a.layout is torch.strided
+    }
 
 
 def _loss(op: Any, sample: Any, parameter: Place, batch: Place) -> Callable[[Tensor, Tensor], Any]:
@@ -69,7 +78,11 @@ def _uses(op: Any) -> Iterator[Use]:
             first, second = list(places)[:2]
             for parameter, batch in ((first, second), (second, first)):
                 x = places[batch]
-                yield Use(_loss(op, sample, parameter, batch), places[parameter], torch.stack([x, x * 1.01 + 0.001, x * 0.98]))
+                yield Use(
+                    _loss(op, sample, parameter, batch),
+                    places[parameter],
+                    torch.stack([x, x * 1.01 + 0.001, x * 0.98]),
+                )
             return
 
 
@@ -107,15 +120,35 @@ def test_gradients_norms_and_sums_of(op: Any) -> None:
             grads = per_sample_grads(use.loss)(use.parameter, use.batch)
             rows = want.reshape(3, -1)
             weights = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64)
-            torch.testing.assert_close(grads.materialize(), want, rtol=1e-6, atol=1e-8, equal_nan=True)
-            torch.testing.assert_close(grads.norms(), rows.norm(dim=1), rtol=1e-6, atol=1e-8, equal_nan=True, check_dtype=False)
+            torch.testing.assert_close(
+                grads.materialize(), want, rtol=1e-6, atol=1e-8, equal_nan=True
+            )
+            torch.testing.assert_close(
+                grads.norms(),
+                rows.norm(dim=1),
+                rtol=1e-6,
+                atol=1e-8,
+                equal_nan=True,
+                check_dtype=False,
+            )
             total = grads.weighted_sum(weights).flatten()
-            torch.testing.assert_close(total, weights.to(rows.dtype) @ rows, rtol=1e-5, atol=1e-7, equal_nan=True)
+            torch.testing.assert_close(
+                total, weights.to(rows.dtype) @ rows, rtol=1e-5, atol=1e-7, equal_nan=True
+            )
 
 
 def test_most_ops_with_two_tensors_are_compared() -> None:
     """Without this the loop above could pass over all of them."""
-    layers = {"nn.functional.linear", "nn.functional.conv2d", "nn.functional.layer_norm", "nn.functional.bilinear"}
+    layers = {
+        "nn.functional.linear",
+        "nn.functional.conv2d",
+        "nn.functional.layer_norm",
+        "nn.functional.bilinear",
+    }
     names = layers | {"matmul", "addmm", "mul", "linalg.solve", "where", "cdist"}
-    compared = {op.name for op in _OPS if op.name in names and any(_loop(use) is not None for use in _uses(op))}
+    compared = {
+        op.name
+        for op in _OPS
+        if op.name in names and any(_loop(use) is not None for use in _uses(op))
+    }
     assert compared == names

@@ -20,7 +20,10 @@ EACH = ROWS * COLUMNS * 8  # bytes of the gradient of one sample
 def gradients(limit: int = 1 << 30, times: int = T) -> PerSampleGrads:
     """Of a linear layer that each sample uses so often that its gradients are dense."""
     torch.manual_seed(0)
-    layer, x = nn.Linear(COLUMNS, ROWS, bias=False).double(), torch.randn(B, times, COLUMNS, dtype=torch.float64)
+    layer, x = (
+        nn.Linear(COLUMNS, ROWS, bias=False).double(),
+        torch.randn(B, times, COLUMNS, dtype=torch.float64),
+    )
     with per_sample([layer.weight], memory_limit=limit) as grads:
         layer(grads.batch(x)).pow(3).sum().backward()
     return grads
@@ -43,7 +46,8 @@ def _steps(each: int, limit: int, passes: int = 1) -> list[tuple[int, int]]:
     return [(i, min(i + step, B)) for i in range(0, B, step)] * passes
 
 
-ASKED: dict[str, tuple[Callable[[PerSampleGrads], Any], int, int]] = {  # bytes that a sample takes, and how often all are computed
+# bytes that a sample takes, and how often all are computed
+ASKED: dict[str, tuple[Callable[[PerSampleGrads], Any], int, int]] = {
     "norms": (lambda g: g.norms(), EACH, 1),
     "second moment": (lambda g: g.second_moment(), EACH, 1),
     "variance": (lambda g: g.variance(), EACH, 2),
@@ -55,7 +59,9 @@ ASKED: dict[str, tuple[Callable[[PerSampleGrads], Any], int, int]] = {  # bytes 
 
 @pytest.mark.parametrize("samples", [0.5, 0.99, 1, 1.99, 2, 2.5, 4, 6, 100])
 @pytest.mark.parametrize("name", ASKED)
-def test_as_many_samples_are_computed_at_once_as_the_limit_allows(name: str, samples: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_samples_are_computed_at_once_as_the_limit_allows(
+    name: str, samples: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ask, each, passes = ASKED[name]
     expected = ask(gradients())
     grads = gradients(limit := int(samples * each))
@@ -65,7 +71,9 @@ def test_as_many_samples_are_computed_at_once_as_the_limit_allows(name: str, sam
 
 
 @pytest.mark.parametrize("samples", [0.5, 1, 1.99, 2, 3, 100])
-def test_products_of_all_pairs_take_two_parts_at_once(samples: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_of_all_pairs_take_two_parts_at_once(
+    samples: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = gradients().gram()
     grads = gradients(limit := int(samples * 2 * EACH))
     parts = _spied(monkeypatch)
@@ -81,7 +89,11 @@ def test_without_out_all_samples_are_computed_at_once(monkeypatch: pytest.Monkey
     assert parts == [(0, B)]
 
 
-@pytest.mark.parametrize("ask", [lambda g: g.norms(), lambda g: g.gram(), lambda g: g.project(3)], ids=["norms", "gram", "project"])
+@pytest.mark.parametrize(
+    "ask",
+    [lambda g: g.norms(), lambda g: g.gram(), lambda g: g.project(3)],
+    ids=["norms", "gram", "project"],
+)
 def test_small_gradients_are_computed_at_once_where_no_limit_is_said(
     ask: Callable[[PerSampleGrads], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,9 +123,19 @@ def test_the_table_has_a_line_for_each_parameter() -> None:
     layer, unused = nn.Linear(COLUMNS, ROWS), nn.Parameter(torch.ones(3, dtype=torch.float16))
     params: Any = {"layer": list(layer.parameters()), "unused": unused}
     with per_sample(params) as grads:
-        layer(layer(grads.batch(torch.ones(B, 1, COLUMNS))).repeat(1, 1, 2)[..., :COLUMNS]).sum().backward()
+        layer(
+            layer(grads.batch(torch.ones(B, 1, COLUMNS))).repeat(1, 1, 2)[..., :COLUMNS]
+        ).sum().backward()
     title, head, _, *rows = _lines(grads)
-    assert title == ["gradients", "of", "6", "samples"] and head == ["parameter", "shape", "uses", "form", "norms", "dense", "bytes"]
+    assert title == ["gradients", "of", "6", "samples"] and head == [
+        "parameter",
+        "shape",
+        "uses",
+        "form",
+        "norms",
+        "dense",
+        "bytes",
+    ]
     assert rows == [
         ["['layer'][0]", "[4,", "5]", "1", "outer", "ghost", "480"],
         ["['layer'][1]", "[4]", "1", "dense", "direct", "96"],
@@ -128,7 +150,10 @@ def test_a_table_of_large_gradients_has_no_more_than_a_hundred_and_twenty_column
     assert "8,000" in grads.explain() and max(map(len, grads.explain().splitlines())) == 120
 
 
-@pytest.mark.parametrize(("k", "fits"), [(1, True), (0, False), (-1, False), ((1, 1), True), ((1, 0), False), ((0, 1), False)])
+@pytest.mark.parametrize(
+    ("k", "fits"),
+    [(1, True), (0, False), (-1, False), ((1, 1), True), ((1, 0), False), ((0, 1), False)],
+)
 def test_a_number_of_columns_is_positive(k: Any, fits: bool) -> None:
     if fits:
         checked(k)
@@ -151,21 +176,30 @@ def test_a_projection_is_linear_and_of_signs(shape: tuple[int, ...], k: int) -> 
     assert matrix.shape == (n, k)
     torch.testing.assert_close(matrix.abs(), torch.full((n, k), k**-0.5, dtype=torch.float64))
     values = torch.randn(4, n, dtype=torch.float64)
-    found = Projection(4, k, 3, 100, like).of(0, torch.Size(shape), [Dense(values.reshape(4, *shape))] * 2)
+    found = Projection(4, k, 3, 100, like).of(
+        0, torch.Size(shape), [Dense(values.reshape(4, *shape))] * 2
+    )
     torch.testing.assert_close(found, 2 * values @ matrix)
-    others = (Projection(n, k, seed, 1 << 30, like).of(number, torch.Size(shape), [basis]) for seed, number in ((4, 0), (3, 1)))
+    others = (
+        Projection(n, k, seed, 1 << 30, like).of(number, torch.Size(shape), [basis])
+        for seed, number in ((4, 0), (3, 1))
+    )
     assert n * k < 8 or not any(other.equal(matrix) for other in others)
 
 
 @pytest.mark.parametrize("k", [(1, 1), (2, 3), (4, 1)])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_projection_from_both_sides_is_a_product_of_signs(shape: tuple[int, ...], k: tuple[int, int]) -> None:
+def test_a_projection_from_both_sides_is_a_product_of_signs(
+    shape: tuple[int, ...], k: tuple[int, int]
+) -> None:
     like = torch.ones((), dtype=torch.float64)
     n = torch.Size(shape).numel()
     basis = Dense(torch.eye(n, dtype=torch.float64).reshape(n, *shape))
     found = TwoSided(n, k, 3, 1 << 30, like).of(0, torch.Size(shape), [basis])
     assert found.shape == (n, *k)
-    torch.testing.assert_close(found.abs(), torch.full((n, *k), (k[0] * k[1]) ** -0.5, dtype=torch.float64))
+    torch.testing.assert_close(
+        found.abs(), torch.full((n, *k), (k[0] * k[1]) ** -0.5, dtype=torch.float64)
+    )
     values = torch.randn(4, n, dtype=torch.float64)
     again = TwoSided(4, k, 3, 1, like).of(0, torch.Size(shape), [Dense(values.reshape(4, *shape))])
     torch.testing.assert_close(again, torch.einsum("bn,nij->bij", values, found))
@@ -175,16 +209,29 @@ def test_a_projection_from_both_sides_is_a_product_of_signs(shape: tuple[int, ..
 def test_a_parameter_without_elements_or_uses_projects_to_zeros(shape: tuple[int, ...]) -> None:
     like = torch.ones((), dtype=torch.float64)
     for terms in ([Dense(torch.ones(2, *shape))], []):
-        assert Projection(2, 3, 0, 1, like).of(0, torch.Size(shape), terms).equal(torch.zeros(2, 3, dtype=torch.float64))
-        assert TwoSided(2, (3, 4), 0, 1, like).of(0, torch.Size(shape), terms).equal(torch.zeros(2, 3, 4, dtype=torch.float64))
+        assert (
+            Projection(2, 3, 0, 1, like)
+            .of(0, torch.Size(shape), terms)
+            .equal(torch.zeros(2, 3, dtype=torch.float64))
+        )
+        assert (
+            TwoSided(2, (3, 4), 0, 1, like)
+            .of(0, torch.Size(shape), terms)
+            .equal(torch.zeros(2, 3, 4, dtype=torch.float64))
+        )
 
 
 @pytest.mark.parametrize("kind", ["an outer product", "rows"])
-def test_rows_of_a_matrix_that_is_too_large_to_be_projected_at_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_matrix_that_is_too_large_to_be_projected_at_once(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By factors, of which the rows are known, as by the dense gradients."""
     monkeypatch.setattr("runtime.per_sample.projections._ENTRIES", 10)
     like = torch.ones((), dtype=torch.float64)
-    left, right = torch.randn(B, 2, ROWS, dtype=torch.float64), torch.randn(B, 2, COLUMNS, dtype=torch.float64)
+    left, right = (
+        torch.randn(B, 2, ROWS, dtype=torch.float64),
+        torch.randn(B, 2, COLUMNS, dtype=torch.float64),
+    )
     used = torch.stack([torch.tensor([b % ROWS, (b * b) % ROWS]) for b in range(B)])
     term = Outer(left, right) if kind == "an outer product" else Rows(used, right, ROWS)
     seen: list[int] = []
@@ -195,12 +242,17 @@ def test_rows_of_a_matrix_that_is_too_large_to_be_projected_at_once(kind: str, m
         return of(self, number, piece, columns)
 
     monkeypatch.setattr(Projection, "_projected", projected)
-    found = [Projection(B, 7, 0, 1 << 30, like).of(0, term.shape, [t]) for t in (term, Dense(term.dense()))]
+    found = [
+        Projection(B, 7, 0, 1 << 30, like).of(0, term.shape, [t])
+        for t in (term, Dense(term.dense()))
+    ]
     assert seen == [10, 10] * 2
     torch.testing.assert_close(*found)
 
 
-def test_entries_of_a_stack_that_is_too_large_to_be_projected_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_of_a_stack_that_is_too_large_to_be_projected_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("runtime.per_sample.projections._ENTRIES", 12)
     shape, like = torch.Size((2, 3, 5)), torch.ones((), dtype=torch.float64)
     basis = Dense(torch.eye(30, dtype=torch.float64).reshape(30, *shape))

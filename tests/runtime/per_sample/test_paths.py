@@ -52,11 +52,17 @@ def _spied(monkeypatch: pytest.MonkeyPatch) -> tuple[list[bool], list[str]]:
 
 
 def _sum(out: Any) -> Tensor:
-    found: Tensor = sum(o.square().sum() for o in (out if isinstance(out, tuple) else (out,)) if isinstance(o, Tensor))  # type: ignore[assignment]
+    found: Tensor = sum(
+        o.square().sum()
+        for o in (out if isinstance(out, tuple) else (out,))
+        if isinstance(o, Tensor)
+    )  # type: ignore[assignment]
     return found
 
 
-def by_function(monkeypatch: pytest.MonkeyPatch, module: nn.Module, x: Tensor, forward: Callable[..., Any]) -> Path:
+def by_function(
+    monkeypatch: pytest.MonkeyPatch, module: nn.Module, x: Tensor, forward: Callable[..., Any]
+) -> Path:
     """``forward`` of one sample under ``per_sample_grads``."""
     whole, directions = _spied(monkeypatch)
 
@@ -73,7 +79,13 @@ def by_function(monkeypatch: pytest.MonkeyPatch, module: nn.Module, x: Tensor, f
     return Path(whole, len(directions))
 
 
-def by_context(monkeypatch: pytest.MonkeyPatch, module: nn.Module, x: Tensor, forward: Callable[..., Any], dim: int = 0) -> Path:
+def by_context(
+    monkeypatch: pytest.MonkeyPatch,
+    module: nn.Module,
+    x: Tensor,
+    forward: Callable[..., Any],
+    dim: int = 0,
+) -> Path:
     """``forward`` of the batch under ``per_sample``."""
     whole, directions = _spied(monkeypatch)
     with per_sample(list(module.parameters())) as grads:
@@ -108,23 +120,47 @@ def test_each_layer_and_direction_is_one_pass_through_time(
     make, options = RECURRENT[kind]
     if "dropout" in options and layers == 1:
         options = {}
-    module = make(3, 5, layers, bidirectional=both_ways, batch_first=batch_first, **options).double()
+    module = make(
+        3, 5, layers, bidirectional=both_ways, batch_first=batch_first, **options
+    ).double()
     expected = Path([True], layers * (1 + both_ways))
     x = numbers(B, T, 3)
-    assert by_function(monkeypatch, module, x, lambda m, x: m(x.unsqueeze(0 if batch_first else 1))[0]) == expected
+    assert (
+        by_function(monkeypatch, module, x, lambda m, x: m(x.unsqueeze(0 if batch_first else 1))[0])
+        == expected
+    )
     monkeypatch.undo()
     batch = x if batch_first else x.transpose(0, 1).contiguous()
-    assert by_context(monkeypatch, module, batch, lambda m, x: m(x)[0], 0 if batch_first else 1) == expected
+    assert (
+        by_context(monkeypatch, module, batch, lambda m, x: m(x)[0], 0 if batch_first else 1)
+        == expected
+    )
 
 
 @pytest.mark.parametrize("kind", ["LSTM with projections", "GRU", "RNN with dropout"])
-def test_a_packed_sequence_is_one_pass_through_time(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_packed_sequence_is_one_pass_through_time(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make, options = RECURRENT[kind]
     module = make(3, 5, 2, **options).double()
     lengths = [T, 2, 1]
-    by_samples = by_function(monkeypatch, module, numbers(2, T, 3, 3), lambda m, x: m(pack_padded_sequence(x, lengths))[0].data)
+    by_samples = by_function(
+        monkeypatch,
+        module,
+        numbers(2, T, 3, 3),
+        lambda m, x: m(pack_padded_sequence(x, lengths))[0].data,
+    )
     monkeypatch.undo()
-    assert by_context(monkeypatch, module, numbers(T, B, 3), lambda m, x: m(pack_padded_sequence(x, lengths))[0].data, 1) == by_samples
+    assert (
+        by_context(
+            monkeypatch,
+            module,
+            numbers(T, B, 3),
+            lambda m, x: m(pack_padded_sequence(x, lengths))[0].data,
+            1,
+        )
+        == by_samples
+    )
     assert by_samples == Path([True], 2)
 
 
@@ -134,7 +170,10 @@ LINEAR: dict[str, tuple[Callable[[Any, Tensor], Any], list[bool]]] = {
     "without a bias": (lambda m, x: F.linear(x, m.weight), [True]),
     "a computed weight": (lambda m, x: F.linear(x, m.weight * 2, m.bias), [True]),
     "constants": (lambda m, x: F.linear(x, m.weight.detach()) * m.weight[0], [True]),
-    "a weight of samples": (lambda m, x: F.linear(x * m.bias, x.reshape(-1, 3)[:1] * m.weight[0]), [False]),
+    "a weight of samples": (
+        lambda m, x: F.linear(x * m.bias, x.reshape(-1, 3)[:1] * m.weight[0]),
+        [False],
+    ),
     "a bias of samples": (lambda m, x: F.linear(x, m.weight, x[0, :1].sum() * m.bias), [False]),
     "weights alone": (lambda m, x: x * F.linear(m.weight, m.weight).sum(), []),
 }
@@ -143,13 +182,22 @@ LINEAR: dict[str, tuple[Callable[[Any, Tensor], Any], list[bool]]] = {
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_linear_layer_is_one_node(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     forward, expected = LINEAR[name]
-    assert by_function(monkeypatch, nn.Linear(3, 3).double(), numbers(B, 2, 3), forward) == Path(expected, 0)
+    assert by_function(monkeypatch, nn.Linear(3, 3).double(), numbers(B, 2, 3), forward) == Path(
+        expected, 0
+    )
 
 
-@pytest.mark.parametrize("name", ["a layer", "two layers", "without a bias", "a computed weight", "constants"])
-def test_a_linear_layer_is_one_node_in_the_context(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", ["a layer", "two layers", "without a bias", "a computed weight", "constants"]
+)
+def test_a_linear_layer_is_one_node_in_the_context(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     forward, expected = LINEAR[name]
-    assert by_context(monkeypatch, nn.Linear(3, 3).double(), numbers(B, 2, 3), forward).whole == expected
+    assert (
+        by_context(monkeypatch, nn.Linear(3, 3).double(), numbers(B, 2, 3), forward).whole
+        == expected
+    )
 
 
 def without_grad(m: nn.Module, x: Tensor) -> Any:
@@ -165,7 +213,11 @@ def autocast(m: nn.Module, x: Tensor) -> Any:
 
 
 @pytest.mark.parametrize("forward", [without_grad, autocast])
-@pytest.mark.parametrize("make", [lambda: nn.Linear(3, 3), lambda: nn.RNN(3, 3, batch_first=True)], ids=["linear", "recurrent"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: nn.Linear(3, 3), lambda: nn.RNN(3, 3, batch_first=True)],
+    ids=["linear", "recurrent"],
+)
 def test_without_grad_mode_and_under_autocast_aten_takes_a_layer_apart(
     make: Callable[[], nn.Module], forward: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,13 +249,23 @@ def test_layers_fit() -> None:
             assert linear.fits(x, numbers(4, 3), bias)
 
 
-def _call(func: Any = torch.ops.aten.gru.input, layers: int = 1, both_ways: bool = False, biases: bool = True, **other: Any) -> Any:
+def _call(
+    func: Any = torch.ops.aten.gru.input,
+    layers: int = 1,
+    both_ways: bool = False,
+    biases: bool = True,
+    **other: Any,
+) -> Any:
     """The call of a GRU with 3 inputs and 2 states, with some arguments replaced."""
     x, h = other.get("x", numbers(T, B, 3)), other.get("h", numbers(layers * (1 + both_ways), B, 2))
     directions = 1 + both_ways
     params: list[Tensor] = []
     for i in range(layers * directions):
-        params += [numbers(6, 3 if i < directions else 2 * directions), numbers(6, 2), *([numbers(6), numbers(6)] if biases else [])]
+        params += [
+            numbers(6, 3 if i < directions else 2 * directions),
+            numbers(6, 2),
+            *([numbers(6), numbers(6)] if biases else []),
+        ]
     other.get("change", lambda params: None)(params)
     return recurrent.call_of(func, (x, h, params, biases, layers, 0.0, True, both_ways, False))
 
@@ -211,11 +273,17 @@ def _call(func: Any = torch.ops.aten.gru.input, layers: int = 1, both_ways: bool
 @pytest.mark.parametrize("biases", [False, True])
 @pytest.mark.parametrize("both_ways", [False, True])
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_a_call_has_the_weights_of_each_layer_and_direction(layers: int, both_ways: bool, biases: bool) -> None:
+def test_a_call_has_the_weights_of_each_layer_and_direction(
+    layers: int, both_ways: bool, biases: bool
+) -> None:
     call = _call(layers=layers, both_ways=both_ways, biases=biases)
     assert len(call.of_layers) == layers * (1 + both_ways) and call.batch_dim == 1
     for w in call.of_layers:
-        assert w.h.shape == (6, 2) and (w.b_x is None) is (w.b_h is None) is (not biases) and w.projection is None
+        assert (
+            w.h.shape == (6, 2)
+            and (w.b_x is None) is (w.b_h is None) is (not biases)
+            and w.projection is None
+        )
     order = [t for w in call.of_layers for t in (w.x, w.h, w.b_x, w.b_h) if t is not None]
     assert all(a is b for a, b in zip(order, call.params, strict=True))
 
@@ -236,17 +304,27 @@ CHANGES: dict[str, dict[str, Any]] = {
     "too many weights": {"change": lambda params: params.append(numbers(6))},
     "a weight of another width": {"change": lambda params: params.__setitem__(0, numbers(6, 4))},
     "a weight of another height": {"change": lambda params: params.__setitem__(0, numbers(5, 3))},
-    "a weight of the state of another width": {"change": lambda params: params.__setitem__(1, numbers(6, 3))},
-    "a weight of the state of one dimension": {"change": lambda params: params.__setitem__(1, numbers(6))},
+    "a weight of the state of another width": {
+        "change": lambda params: params.__setitem__(1, numbers(6, 3))
+    },
+    "a weight of the state of one dimension": {
+        "change": lambda params: params.__setitem__(1, numbers(6))
+    },
     "a bias of another width": {"change": lambda params: params.__setitem__(2, numbers(5))},
     "a second bias of another width": {"change": lambda params: params.__setitem__(3, numbers(5))},
-    "a weight of the second layer": {"layers": 2, "change": lambda params: params.__setitem__(4, numbers(6, 3))},
+    "a weight of the second layer": {
+        "layers": 2,
+        "change": lambda params: params.__setitem__(4, numbers(6, 3)),
+    },
     "a weight of the second layer both ways": {
         "layers": 2,
         "both_ways": True,
         "change": lambda params: params.__setitem__(8, numbers(6, 2)),
     },
-    "a weight of the second direction": {"both_ways": True, "change": lambda params: params.__setitem__(4, numbers(6, 4))},
+    "a weight of the second direction": {
+        "both_ways": True,
+        "change": lambda params: params.__setitem__(4, numbers(6, 4)),
+    },
     "no layers": {"layers": 0, "h": numbers(0, B, 2)},
 }
 

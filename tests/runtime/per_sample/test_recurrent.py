@@ -33,7 +33,11 @@ def _layer(kind: str, **options: Any) -> nn.Module:
 
 
 def _tensors(out: Any) -> list[Tensor]:
-    return [t for o in (out if isinstance(out, tuple) else (out,)) for t in (_tensors(o) if isinstance(o, tuple) else [o])]
+    return [
+        t
+        for o in (out if isinstance(out, tuple) else (out,))
+        for t in (_tensors(o) if isinstance(o, tuple) else [o])
+    ]
 
 
 def _loss(out: Any) -> Tensor:
@@ -56,9 +60,19 @@ def _checked(module: nn.Module, x: Tensor, forward: Forward = lambda m, x: m(x))
     params = list(whole.parameters())
     found = [torch.autograd.grad(whole(row), params, allow_unused=True) for row in x]
     loop = torch.stack(
-        [torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for p, g in zip(params, gs, strict=True)]) for gs in found]
+        [
+            torch.cat(
+                [
+                    torch.zeros_like(p).flatten() if g is None else g.flatten()
+                    for p, g in zip(params, gs, strict=True)
+                ]
+            )
+            for gs in found
+        ]
     )
-    grads = per_sample_grads(lambda params, x: functional_call(whole, params, (x,)))(parameters_of(whole), x)
+    grads = per_sample_grads(lambda params, x: functional_call(whole, params, (x,)))(
+        parameters_of(whole), x
+    )
     assert loop.abs().max() > 1e-3
     torch.testing.assert_close(in_rows(grads.materialize()), loop)
     torch.testing.assert_close(grads.norms(), loop.norm(dim=1))
@@ -75,7 +89,9 @@ def _sequences(*shape: int) -> Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("both_ways", [False, True])
-@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "batch_first": True}, {"bias": False, "batch_first": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"num_layers": 2, "batch_first": True}, {"bias": False, "batch_first": True}]
+)
 def test_a_sample_that_is_one_sequence(kind: str, both_ways: bool, options: dict[str, Any]) -> None:
     module = _layer(kind, bidirectional=both_ways, **options)
     dim = 0 if options.get("batch_first") else 1
@@ -86,7 +102,10 @@ def test_a_sample_that_is_one_sequence(kind: str, both_ways: bool, options: dict
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_a_sample_that_is_several_sequences(kind: str, batch_first: bool) -> None:
-    _checked(_layer(kind, bidirectional=True, num_layers=2, batch_first=batch_first), _sequences(3, 3, 3, 3))
+    _checked(
+        _layer(kind, bidirectional=True, num_layers=2, batch_first=batch_first),
+        _sequences(3, 3, 3, 3),
+    )
 
 
 def test_the_weights_have_one_sum_of_outer_products_over_time() -> None:
@@ -94,7 +113,9 @@ def test_the_weights_have_one_sum_of_outer_products_over_time() -> None:
     terms = {p.name: p.terms for p in grads._parameters}
     weights = [terms[name] for name in terms if "weight" in name]
     assert len(weights) == 4
-    assert all(len(t) == 1 and isinstance(t[0], Outer) and t[0].left.shape == (5, 6, 96) for t in weights)
+    assert all(
+        len(t) == 1 and isinstance(t[0], Outer) and t[0].left.shape == (5, 6, 96) for t in weights
+    )
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
@@ -135,7 +156,11 @@ def test_initial_states_that_are_parameters_data_or_computed(kind: str) -> None:
 
         def forward(self, x: Tensor) -> Any:
             h = self.first[:, :2] if "projections" in kind else self.first
-            states = {"data": torch.ones_like(h), "parameter": h, "computed": self.second(x[:1])[:, : h.shape[1]]}
+            states = {
+                "data": torch.ones_like(h),
+                "parameter": h,
+                "computed": self.second(x[:1])[:, : h.shape[1]],
+            }
             outs = []
             for name, state in states.items():
                 cell = self.second(x[1:2]) if name == "computed" else self.first
@@ -159,7 +184,9 @@ def test_packed_sequences(kind: str, both_ways: bool, lengths: list[int]) -> Non
 
 def test_packed_sequences_with_states_and_in_any_order() -> None:
     def forward(m: nn.Module, x: Tensor) -> Any:
-        packed = pack_padded_sequence(x, torch.tensor([2, 5, 3]), batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(
+            x, torch.tensor([2, 5, 3]), batch_first=True, enforce_sorted=False
+        )
         out, last = m(packed, x[:, 0].repeat(2, 1, 2)[..., :4])
         return pad_packed_sequence(out)[0], last
 
@@ -239,7 +266,9 @@ def test_jit_vmap_and_grad_of_norms(kind: str) -> None:
     wanted = torch.stack([norms(params, row) for row in x])
     torch.testing.assert_close(vmap(norms, (None, 0))(params, x), wanted)
     torch.testing.assert_close(jit(norms)(params, x[1]), wanted[1])
-    by_vmap = grad(lambda p: in_rows(vmap(grad(loss), (None, 0))(p, x[0])).norm(dim=1).sum())(params)
+    by_vmap = grad(lambda p: in_rows(vmap(grad(loss), (None, 0))(p, x[0])).norm(dim=1).sum())(
+        params
+    )
     found = grad(lambda p: norms(p, x[0]).sum())(params)
     torch.testing.assert_close(found, by_vmap)
 
@@ -277,7 +306,9 @@ def test_packed_sequences_of_other_lengths_in_each_sample_are_refused() -> None:
 
     module = _layer("GRU")
     with pytest.raises(RuntimeError, match="one list for all elements"):
-        per_sample_grads(loss)(parameters_of(module), _sequences(2, 3, 2, 3), torch.tensor([[3, 2], [3, 2]]))
+        per_sample_grads(loss)(
+            parameters_of(module), _sequences(2, 3, 2, 3), torch.tensor([[3, 2], [3, 2]])
+        )
 
 
 def test_without_grad_mode_a_layer_has_no_gradients() -> None:
@@ -301,7 +332,10 @@ def test_an_input_of_another_size_is_refused_in_torchs_words() -> None:
 
 
 MISFITS: dict[str, tuple[Callable[[nn.Module, Tensor], Any], str]] = {
-    "states of another number of sequences": (lambda m, x: m(x[None].expand(2, -1, -1), x.new_zeros(1, 3, 4)), "hidden"),
+    "states of another number of sequences": (
+        lambda m, x: m(x[None].expand(2, -1, -1), x.new_zeros(1, 3, 4)),
+        "hidden",
+    ),
     "states of another width": (lambda m, x: m(x, x.new_zeros(1, 5)), "hidden"),
     "states of more layers": (lambda m, x: m(x, x.new_zeros(2, 4)), "hidden"),
     "states of another dtype": (lambda m, x: m(x, x.new_zeros(1, 4, dtype=torch.float32)), "dtype"),
@@ -329,18 +363,40 @@ class _Of(nn.Module):
 
 
 ATEN: dict[str, Callable[..., Any]] = {
-    "states of another number of sequences": lambda x, h, p: torch.gru(x, h.new_zeros(1, 3, 4), p, True, 1, 0.0, False, False, True),
-    "states of another width": lambda x, h, p: torch.gru(x, h.new_zeros(1, 2, 5), p, True, 1, 0.0, False, False, True),
-    "states of more layers": lambda x, h, p: torch.gru(x, h.new_zeros(2, 2, 4), p, True, 1, 0.0, False, False, True),
-    "states without layers": lambda x, h, p: torch.gru(x, h[0], p, True, 1, 0.0, False, False, True),
-    "weights of fewer layers": lambda x, h, p: torch.gru(x, h.new_zeros(2, 2, 4), p, True, 2, 0.0, False, False, True),
+    "states of another number of sequences": lambda x, h, p: torch.gru(
+        x, h.new_zeros(1, 3, 4), p, True, 1, 0.0, False, False, True
+    ),
+    "states of another width": lambda x, h, p: torch.gru(
+        x, h.new_zeros(1, 2, 5), p, True, 1, 0.0, False, False, True
+    ),
+    "states of more layers": lambda x, h, p: torch.gru(
+        x, h.new_zeros(2, 2, 4), p, True, 1, 0.0, False, False, True
+    ),
+    "states without layers": lambda x, h, p: torch.gru(
+        x, h[0], p, True, 1, 0.0, False, False, True
+    ),
+    "weights of fewer layers": lambda x, h, p: torch.gru(
+        x, h.new_zeros(2, 2, 4), p, True, 2, 0.0, False, False, True
+    ),
     "weights without biases": lambda x, h, p: torch.gru(x, h, p, False, 1, 0.0, False, False, True),
-    "an input of another width": lambda x, h, p: torch.gru(x[..., :2], h, p, True, 1, 0.0, False, False, True),
-    "an input of another dtype": lambda x, h, p: torch.gru(x.float(), h, p, True, 1, 0.0, False, False, True),
-    "a weight of another shape": lambda x, h, p: torch.gru(x, h, [p[0], p[1][:, :3], *p[2:]], True, 1, 0.0, False, False, True),
-    "a bias of another shape": lambda x, h, p: torch.gru(x, h, [*p[:2], p[2][:5], p[3]], True, 1, 0.0, False, False, True),
-    "lengths of more sequences": lambda x, h, p: torch.gru(x.flatten(0, 1), torch.tensor([3, 1]), h, p, True, 1, 0.0, False, False),
-    "lengths of fewer rows": lambda x, h, p: torch.gru(x.flatten(0, 1), torch.tensor([2, 1]), h, p, True, 1, 0.0, False, False),
+    "an input of another width": lambda x, h, p: torch.gru(
+        x[..., :2], h, p, True, 1, 0.0, False, False, True
+    ),
+    "an input of another dtype": lambda x, h, p: torch.gru(
+        x.float(), h, p, True, 1, 0.0, False, False, True
+    ),
+    "a weight of another shape": lambda x, h, p: torch.gru(
+        x, h, [p[0], p[1][:, :3], *p[2:]], True, 1, 0.0, False, False, True
+    ),
+    "a bias of another shape": lambda x, h, p: torch.gru(
+        x, h, [*p[:2], p[2][:5], p[3]], True, 1, 0.0, False, False, True
+    ),
+    "lengths of more sequences": lambda x, h, p: torch.gru(
+        x.flatten(0, 1), torch.tensor([3, 1]), h, p, True, 1, 0.0, False, False
+    ),
+    "lengths of fewer rows": lambda x, h, p: torch.gru(
+        x.flatten(0, 1), torch.tensor([2, 1]), h, p, True, 1, 0.0, False, False
+    ),
 }
 
 

@@ -56,12 +56,20 @@ def test_a_transpose_leaves_the_factors(name: str) -> None:
 
 
 def test_the_uses_of_a_matrix_and_of_its_transpose_are_one() -> None:
-    grads = per_sample_grads(lambda w, x: (x @ w + x @ w.T + F.linear(x, w)).pow(2).sum())(torch.ones(N, N), torch.ones(3, 2, N))
+    grads = per_sample_grads(lambda w, x: (x @ w + x @ w.T + F.linear(x, w)).pow(2).sum())(
+        torch.ones(N, N), torch.ones(3, 2, N)
+    )
     assert "[24, 24]      1   outer   ghost" in grads.explain()
 
 
 @pytest.mark.parametrize(
-    "weight", [lambda w: w[0, 0].t(), lambda w: w.transpose(0, 1)[0, 0], lambda w: w.mT[0, 0], lambda w: w.movedim(0, 1)[0, 0]]
+    "weight",
+    [
+        lambda w: w[0, 0].t(),
+        lambda w: w.transpose(0, 1)[0, 0],
+        lambda w: w.mT[0, 0],
+        lambda w: w.movedim(0, 1)[0, 0],
+    ],
 )
 def test_vectors_and_stacks_that_are_transposed(weight: Callable[[Tensor], Tensor]) -> None:
     torch.manual_seed(0)
@@ -85,7 +93,9 @@ def test_a_transposed_table_is_no_transposed_product() -> None:
     def loss(w: Tensor, rows: Tensor) -> Tensor:
         return F.embedding(rows, w.t()).pow(3).sum()
 
-    torch.testing.assert_close(per_sample_grads(loss)(w, rows).materialize(), by_loop(loss, w, rows))
+    torch.testing.assert_close(
+        per_sample_grads(loss)(w, rows).materialize(), by_loop(loss, w, rows)
+    )
 
 
 def test_a_parameter_of_which_one_part_is_used_has_no_gradient_elsewhere() -> None:

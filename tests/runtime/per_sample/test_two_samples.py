@@ -10,16 +10,30 @@ import torch
 from torch import Tensor, nn
 
 from runtime.per_sample import per_sample
-from tests.runtime.per_sample.test_batch_session import ADDED, REFUSED, WRITES, Program, buffer, loss_of, parameter, put, samples
+from tests.runtime.per_sample.test_batch_session import (
+    ADDED,
+    REFUSED,
+    WRITES,
+    Program,
+    buffer,
+    loss_of,
+    parameter,
+    put,
+    samples,
+)
 
 INDICES = torch.tensor([0, 2])
 MORE: dict[str, Program] = {
     "a parameter at indices": lambda x, w, y: put(y, (slice(None), INDICES), w[:2]),
     "one number of a parameter at indices": lambda x, w, y: put(y, (slice(None), INDICES), w[1]),
     "a parameter added at indices": lambda x, w, y: _added(y, w[:2]),
-    "a parameter at indices of all rows": lambda x, w, y: y.index_put([torch.arange(len(y))[:, None], INDICES], w[:2]),
+    "a parameter at indices of all rows": lambda x, w, y: y.index_put(
+        [torch.arange(len(y))[:, None], INDICES], w[:2]
+    ),
     "a transposed view that was taken before": lambda x, w, y: [y.t(), y.mul_(x)][0] * w[:, None],
-    "a transposed view of a part that was taken before": lambda x, w, y: [y[:, 1:].t(), y.mul_(x)][0] * w[1:, None],
+    "a transposed view of a part that was taken before": lambda x, w, y: (
+        [y[:, 1:].t(), y.mul_(x)][0] * w[1:, None]
+    ),
     "a view of a view that was taken before": lambda x, w, y: [y.t()[1:].t(), y.mul_(x)][0] * w[1:],
 }
 
@@ -50,7 +64,14 @@ def test_a_write_to_two_samples_has_the_gradients_of_a_loop(name: str) -> None:
     torch.testing.assert_close(grads.materialize()[0], by_loop(WRITES[name], x, w))
 
 
-@pytest.mark.parametrize("name", [n for n in REFUSED if n not in ("some samples", "samples that a packed layout shows of several")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        n
+        for n in REFUSED
+        if n not in ("some samples", "samples that a packed layout shows of several")
+    ],
+)
 def test_what_mixes_samples_is_refused_of_two(name: str) -> None:
     program, says = REFUSED[name]
     w = parameter()
@@ -61,7 +82,10 @@ def test_what_mixes_samples_is_refused_of_two(name: str) -> None:
 @pytest.mark.parametrize("name", ADDED)
 def test_a_sum_and_a_mean_of_two_samples_need_a_word_and_of_one_are_the_same(name: str) -> None:
     w = parameter()
-    with per_sample([w]) as grads, pytest.raises(RuntimeError, match="it adds a sum and a mean over the samples"):
+    with (
+        per_sample([w]) as grads,
+        pytest.raises(RuntimeError, match="it adds a sum and a mean over the samples"),
+    ):
         ADDED[name]((grads.batch(samples(2)) * w).sum(1)).backward()
     with per_sample([w]) as grads:
         ADDED[name]((grads.batch(samples(1)) * w).sum(1)).backward()
@@ -87,7 +111,8 @@ def test_sums_that_are_written_beside_one_another() -> None:
     torch.testing.assert_close(grads.materialize()[0], x + 2 * x * x * w)
 
 
-RETURNED: dict[str, Callable[[Tensor, Tensor, Tensor], tuple[Any, Any]]] = {  # what is written to, and what the write returns
+# what is written to, and what the write returns
+RETURNED: dict[str, Callable[[Tensor, Tensor, Tensor], tuple[Any, Any]]] = {
     "a number": lambda x, w, y: (y, y.mul_(2)),
     "samples": lambda x, w, y: (y, y.mul_(x)),
     "a parameter": lambda x, w, y: (y, y.mul_(w)),
@@ -97,7 +122,10 @@ RETURNED: dict[str, Callable[[Tensor, Tensor, Tensor], tuple[Any, Any]]] = {  # 
     "samples into a view": lambda x, w, y: (v := y[:, 0], v.mul_(x[:, 0])),
     "a parameter into a view": lambda x, w, y: (v := y[:, 0], v.copy_(w[0])),
     "a mixture": lambda x, w, y: (y, y.mul_(y.sum(0))),
-    "a number at indices": lambda x, w, y: (y, torch.ops.aten.index_put_.default(y, [None, INDICES], torch.ones((), dtype=x.dtype))),
+    "a number at indices": lambda x, w, y: (
+        y,
+        torch.ops.aten.index_put_.default(y, [None, INDICES], torch.ones((), dtype=x.dtype)),
+    ),
 }
 
 

@@ -39,26 +39,52 @@ def _modulated(p: Tensor, x: Tensor, transposed: bool) -> Tensor:
     weights = p.reshape(4, 2, 3, 3) * scales.view(size, 1, channels, 1, 1)
     stacked = x.reshape(1, size * channels, *x.shape[2:])
     if transposed:
-        out = conv_transpose2d(stacked, weights.transpose(1, 2).reshape(size * channels, 4, 3, 3), groups=size)
+        out = conv_transpose2d(
+            stacked, weights.transpose(1, 2).reshape(size * channels, 4, 3, 3), groups=size
+        )
     else:
         out = conv2d(stacked, weights.reshape(size * 4, channels, 3, 3), groups=size)
     return out.reshape(size, 4, *out.shape[2:])
 
 
 PROGRAMS: dict[str, tuple[Losses, tuple[int, ...], tuple[int, ...]]] = {
-    "rows of a triangular system": (lambda p, x: torch.linalg.solve_triangular(_factor(p), x, upper=False, left=False), (4, 4), (B, 4)),
-    "columns of a triangular system": (lambda p, x: torch.linalg.solve_triangular(_factor(p), x.mT, upper=False), (4, 4), (B, 4)),
+    "rows of a triangular system": (
+        lambda p, x: torch.linalg.solve_triangular(_factor(p), x, upper=False, left=False),
+        (4, 4),
+        (B, 4),
+    ),
+    "columns of a triangular system": (
+        lambda p, x: torch.linalg.solve_triangular(_factor(p), x.mT, upper=False),
+        (4, 4),
+        (B, 4),
+    ),
     "columns of a system": (lambda p, x: torch.linalg.solve(_factor(p), x.mT), (4, 4), (B, 4)),
-    "rows of a system": (lambda p, x: torch.linalg.solve(_factor(p), x, left=False), (4, 4), (B, 4)),
+    "rows of a system": (
+        lambda p, x: torch.linalg.solve(_factor(p), x, left=False),
+        (4, 4),
+        (B, 4),
+    ),
     "stacks of systems": (lambda p, x: torch.linalg.solve(_factor(p), x), (4, 4), (B, 4, 2)),
-    "columns of a system in a Cholesky factor": (lambda p, x: torch.cholesky_solve(x.mT, _factor(p)), (4, 4), (B, 4)),
+    "columns of a system in a Cholesky factor": (
+        lambda p, x: torch.cholesky_solve(x.mT, _factor(p)),
+        (4, 4),
+        (B, 4),
+    ),
     "columns of a system in LU factors": (lambda p, x: _lu(_factor(p), x.mT, True), (4, 4), (B, 4)),
     "rows of a system in LU factors": (lambda p, x: _lu(_factor(p), x, False), (4, 4), (B, 4)),
     "rows times reflections": (_reflected, (4, 4), (B, 4)),
     "cross products": (lambda p, x: torch.linalg.cross(x, p, dim=-1), (1, 3), (B, 3)),
-    "weights of output channels": (lambda p, x: conv2d(p, x).movedim(1, 0), (1, 2, 5, 5), (B, 2, 3, 3)),
+    "weights of output channels": (
+        lambda p, x: conv2d(p, x).movedim(1, 0),
+        (1, 2, 5, 5),
+        (B, 2, 3, 3),
+    ),
     "groups of channels": (lambda p, x: _modulated(p, x, False), (4, 18), (B, 2, 5, 5)),
-    "groups of channels of a transposed convolution": (lambda p, x: _modulated(p, x, True), (4, 18), (B, 2, 5, 5)),
+    "groups of channels of a transposed convolution": (
+        lambda p, x: _modulated(p, x, True),
+        (4, 18),
+        (B, 2, 5, 5),
+    ),
 }
 
 
@@ -66,17 +92,28 @@ PROGRAMS: dict[str, tuple[Losses, tuple[int, ...], tuple[int, ...]]] = {
 def test_the_gradients_are_those_of_a_loop(name: str) -> None:
     program, shape, batch = PROGRAMS[name]
     torch.manual_seed(0)
-    p, x = torch.randn(shape, dtype=torch.float64, requires_grad=True), torch.randn(batch, dtype=torch.float64)
-    expected = torch.stack([torch.autograd.grad(program(p, one[None]).square().sum(), p)[0] for one in x])
+    p, x = (
+        torch.randn(shape, dtype=torch.float64, requires_grad=True),
+        torch.randn(batch, dtype=torch.float64),
+    )
+    expected = torch.stack(
+        [torch.autograd.grad(program(p, one[None]).square().sum(), p)[0] for one in x]
+    )
     with per_sample([p]) as grads:
         program(p, grads.batch(x)).square().sum().backward()
     torch.testing.assert_close(grads.materialize()[0], expected)
     torch.testing.assert_close(grads.norms(), expected.flatten(1).norm(dim=1))
 
 
-@pytest.mark.parametrize("name", ["matrices of a system", "cross products along the samples", "one group for two samples"])
+@pytest.mark.parametrize(
+    "name",
+    ["matrices of a system", "cross products along the samples", "one group for two samples"],
+)
 def test_samples_that_meet_are_refused(name: str) -> None:
-    p, x = torch.randn(3, 3, dtype=torch.float64, requires_grad=True), torch.randn(3, 3, dtype=torch.float64)
+    p, x = (
+        torch.randn(3, 3, dtype=torch.float64, requires_grad=True),
+        torch.randn(3, 3, dtype=torch.float64),
+    )
 
     def program(x: Tensor) -> Any:
         if name == "matrices of a system":
@@ -84,7 +121,9 @@ def test_samples_that_meet_are_refused(name: str) -> None:
         if name == "cross products along the samples":
             return torch.linalg.cross(x, p, dim=0)
         each = x.reshape(1, 9, 1)
-        return torch.nn.functional.conv1d(each, torch.ones(2, 9, 1, dtype=x.dtype) * p[0, 0], groups=1)
+        return torch.nn.functional.conv1d(
+            each, torch.ones(2, 9, 1, dtype=x.dtype) * p[0, 0], groups=1
+        )
 
     with per_sample([p]) as grads, pytest.raises(RuntimeError, match="mixes samples"):
         program(grads.batch(x)).square().sum().backward()

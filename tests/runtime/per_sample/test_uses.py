@@ -34,11 +34,14 @@ def short() -> Outer:
 
 def uses_of(term: Term, factor: Any = 1) -> Uses:
     found = Uses()
-    found.add([((None, 0), term)], factor)  # type: ignore[list-item]  # where the parameter is does not matter
+    # where the parameter is does not matter
+    found.add([((None, 0), term)], factor)  # type: ignore[list-item]
     return found
 
 
-def test_a_use_stays_in_factors_until_the_next_one_comes_and_is_dense_then_if_that_is_smaller() -> None:
+def test_a_use_stays_in_factors_until_the_next_one_comes_and_is_dense_then_if_that_is_smaller() -> (
+    None
+):
     for term, kept in ((long(), Dense), (short(), Outer)):
         uses = uses_of(term)
         expected = term.dense()
@@ -50,7 +53,10 @@ def test_a_factor_that_is_written_before_the_dense_gradients_are_computed_is_not
     term = long()
     uses = uses_of(term)
     term.left.add_(1)
-    with pytest.raises(RuntimeError, match=r"a tensor that the gradients are computed of, of shape .*modified by an inplace"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"a tensor that the gradients are computed of, of shape .*modified by an inplace",
+    ):
         uses.settled()
 
 
@@ -71,9 +77,13 @@ def test_a_write_to_factors_that_are_kept_is_none_of_the_pass() -> None:
     assert uses.settled()[0][1] is term
 
 
-@pytest.mark.parametrize("factor", [1, 4, 0.5, torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64), torch.tensor(1)])
+@pytest.mark.parametrize(
+    "factor", [1, 4, 0.5, torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64), torch.tensor(1)]
+)
 @pytest.mark.parametrize("term", [long, short, lambda: Dense(numbers(B, 2, 2))])
-def test_a_factor_scales_the_gradients_of_one_call_alone(term: Callable[[], Term], factor: Any) -> None:
+def test_a_factor_scales_the_gradients_of_one_call_alone(
+    term: Callable[[], Term], factor: Any
+) -> None:
     uses = uses_of(term(), factor)
     uses.add([((None, 0), term())])  # type: ignore[list-item]
     scaled, plain = (found.dense() for _, found in uses.settled())
@@ -87,14 +97,22 @@ def test_a_use_without_a_factor_is_not_copied() -> None:
     for term in (short(), Dense(numbers(B, 2))):
         for factor in (1, 2):
             ((_, found),) = uses_of(term, factor).settled()
-            same = [a.data_ptr() == b.data_ptr() for a, b in zip(found.held(), term.held(), strict=True)]
+            same = [
+                a.data_ptr() == b.data_ptr() for a, b in zip(found.held(), term.held(), strict=True)
+            ]
             assert all(same) == (factor == 1)
 
 
 def test_views_of_one_cotangent_are_scaled_once() -> None:
     g = numbers(B, 4)
     uses = Uses()
-    uses.add([((None, i), Dense(view)) for i, view in enumerate((g, g.view(B, 2, 2), g.t().contiguous().t()))], 2)  # type: ignore[misc]
+    uses.add(
+        [
+            ((None, i), Dense(view))  # type: ignore[misc]
+            for i, view in enumerate((g, g.view(B, 2, 2), g.t().contiguous().t()))
+        ],
+        2,
+    )
     first, second, third = (found.dense() for _, found in uses.settled())
     assert first.data_ptr() == second.data_ptr() != third.data_ptr()
     assert first.equal(2 * g) and second.equal(2 * g.view(B, 2, 2)) and third.equal(2 * g)
@@ -149,7 +167,9 @@ def test_arguments_become_one_list_and_arguments_again(name: str) -> None:
     def each(a: Any) -> Any:
         return [(x,) for x in a] if isinstance(a, (list, tuple)) else (a,)
 
-    assert again == [each(a) for a in args] and keywords == {key: each(a) for key, a in kwargs.items()}
+    assert again == [each(a) for a in args] and keywords == {
+        key: each(a) for key, a in kwargs.items()
+    }
 
 
 class Devices(TorchDispatchMode):
@@ -171,8 +191,14 @@ def own_rows(start: int = 0, stop: int = B, device: str = "cpu") -> OwnRows:
     return whole.part(start, stop)
 
 
-@pytest.mark.parametrize("ask", [lambda t: t.dense(), lambda t: t.weighted_sum(torch.ones(B, device="meta"))], ids=["dense", "sum"])
-def test_gradients_of_own_rows_are_computed_on_their_device(ask: Callable[[OwnRows], Tensor]) -> None:
+@pytest.mark.parametrize(
+    "ask",
+    [lambda t: t.dense(), lambda t: t.weighted_sum(torch.ones(B, device="meta"))],
+    ids=["dense", "sum"],
+)
+def test_gradients_of_own_rows_are_computed_on_their_device(
+    ask: Callable[[OwnRows], Tensor],
+) -> None:
     term, made = own_rows(device="meta"), Devices()
     with made:
         assert ask(term).device.type == "meta"
@@ -185,7 +211,9 @@ def test_each_sample_has_a_gradient_in_its_own_row(start: int, stop: int) -> Non
     expected = torch.diag_embed(rows.t()).movedim(0, -1)[start:stop]
     term = own_rows(start, stop)
     assert term.dense().equal(expected) and term.dense().shape == (stop - start, B, 2)
-    torch.testing.assert_close(term.weighted_sum(weights), torch.einsum("b,bij->ij", weights, expected))
+    torch.testing.assert_close(
+        term.weighted_sum(weights), torch.einsum("b,bij->ij", weights, expected)
+    )
     assert term.scaled(lambda t: 2 * t).dense().equal(2 * expected)
     assert term.scaled(lambda t: 2 * t).part(0, 1).dense().equal(2 * expected[:1])
     assert [t.data_ptr() for t in term.held()] == [t.data_ptr() for t in term.term.held()]

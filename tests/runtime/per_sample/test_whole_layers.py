@@ -40,7 +40,9 @@ def check(loss: Loss, params: list[Tensor], x: Tensor, dim: int = 0) -> None:
     loop = []
     for b in range(x.shape[dim]):
         found = torch.autograd.grad(loss(x.narrow(dim, b, 1)), params, allow_unused=True)
-        loop.append([torch.zeros_like(p) if g is None else g for p, g in zip(params, found, strict=True)])
+        loop.append(
+            [torch.zeros_like(p) if g is None else g for p, g in zip(params, found, strict=True)]
+        )
     with per_sample(params) as grads:
         loss(grads.batch(x, dim)).backward()
     for g, expected in zip(grads.materialize(), zip(*loop, strict=True), strict=True):
@@ -52,7 +54,10 @@ def check(loss: Loss, params: list[Tensor], x: Tensor, dim: int = 0) -> None:
 
 def squares(out: Any) -> Tensor:
     parts = out if isinstance(out, tuple) else (out,)
-    total: Tensor = sum((squares(t) if isinstance(t, tuple) else t.abs().pow(2).sum() + t.abs().sum()) for t in parts)  # type: ignore[assignment]
+    total: Tensor = sum(
+        (squares(t) if isinstance(t, tuple) else t.abs().pow(2).sum() + t.abs().sum())
+        for t in parts
+    )  # type: ignore[assignment]
     return total
 
 
@@ -61,10 +66,16 @@ LINEAR: dict[str, tuple[Loss, Callable[[], list[Tensor]]]] = {
     "no bias": (lambda x, w: F.linear(x, w), lambda: [leaf(2, N)]),
     "a constant weight": (lambda x, b: F.linear(x, numbers(2, N), b), lambda: [leaf(2)]),
     "a constant bias": (lambda x, w: F.linear(x, w, numbers(2)), lambda: [leaf(2, N)]),
-    "a computed weight": (lambda x, w, b: F.linear(x, w.exp() * 2, b), lambda: [leaf(2, N), leaf(2)]),
+    "a computed weight": (
+        lambda x, w, b: F.linear(x, w.exp() * 2, b),
+        lambda: [leaf(2, N), leaf(2)],
+    ),
     "a computed bias": (lambda x, w, b: F.linear(x, w, b.exp() * 2), lambda: [leaf(2, N), leaf(2)]),
     "one use after another": (lambda x, w: F.linear(F.linear(x, w).sin(), w), lambda: [leaf(N, N)]),
-    "a parameter before a constant layer": (lambda x, p: F.linear(x * p, numbers(2, N), numbers(2)), lambda: [leaf(N)]),
+    "a parameter before a constant layer": (
+        lambda x, p: F.linear(x * p, numbers(2, N), numbers(2)),
+        lambda: [leaf(N)],
+    ),
     "a constant layer beside": (lambda x, p: F.linear(x, numbers(N, N)) * p, lambda: [leaf(N)]),
 }
 
@@ -84,13 +95,23 @@ def test_the_samples_may_lie_in_any_dimension_but_the_last() -> None:
 
 def test_a_complex_linear_layer() -> None:
     w, b = leaf(2, N, dtype=torch.complex128), leaf(2, dtype=torch.complex128)
-    check(lambda x: squares(F.linear(F.linear(x, w, b), w.mT)), [w, b], numbers(B, N, dtype=torch.complex128))
+    check(
+        lambda x: squares(F.linear(F.linear(x, w, b), w.mT)),
+        [w, b],
+        numbers(B, N, dtype=torch.complex128),
+    )
 
 
 @pytest.mark.parametrize("shape", [(N, B), (N, N)], ids=str)
 def test_a_linear_layer_along_the_samples_is_refused(shape: tuple[int, ...]) -> None:
     w = leaf(2, shape[1])
-    with per_sample([w]) as grads, pytest.raises(RuntimeError, match="mixes samples in the program: it computes along dimension 1 of self"):
+    with (
+        per_sample([w]) as grads,
+        pytest.raises(
+            RuntimeError,
+            match="mixes samples in the program: it computes along dimension 1 of self",
+        ),
+    ):
         F.linear(grads.batch(numbers(*shape), 1), w).sum().backward()
 
 
@@ -119,7 +140,9 @@ def test_a_frozen_layer_of_the_batch_has_no_history() -> None:
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("kind", ["lstm with projections", "gru"])
-def test_a_recurrent_layer_returns_what_it_returns_alone(kind: str, batch_first: bool, packed: bool) -> None:
+def test_a_recurrent_layer_returns_what_it_returns_alone(
+    kind: str, batch_first: bool, packed: bool
+) -> None:
     def run(x: Tensor) -> Any:
         return cell(pack_padded_sequence(x, [T, 3, 3, 1], batch_first=batch_first) if packed else x)
 
@@ -149,12 +172,17 @@ def test_under_autocast_a_layer_computes_in_the_narrow_dtype() -> None:
         out = F.linear(grads.batch(x), w)
         assert out.dtype is torch.bfloat16
         (out.float().sum() + cell(grads.batch(x).unsqueeze(0))[0].float().sum()).backward()
-    torch.testing.assert_close(grads.materialize()[0], x.unsqueeze(1).expand(B, 2, N), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(
+        grads.materialize()[0], x.unsqueeze(1).expand(B, 2, N), rtol=1e-2, atol=1e-2
+    )
 
 
 @pytest.mark.parametrize(
     ("x", "says"),
-    [(numbers(B, N + 1), "mat1 and mat2 shapes cannot be multiplied"), (numbers(B, N, dtype=torch.float32), "to have the same dtype")],
+    [
+        (numbers(B, N + 1), "mat1 and mat2 shapes cannot be multiplied"),
+        (numbers(B, N, dtype=torch.float32), "to have the same dtype"),
+    ],
 )
 def test_arguments_that_do_not_fit_are_refused_in_torchs_words(x: Tensor, says: str) -> None:
     w = leaf(2, N)
@@ -169,7 +197,8 @@ def test_a_recurrent_layer_along_the_samples_is_refused(at: int, batch_first: bo
         cell(grads.batch(numbers(N, N, N), at))[0].sum().backward()
 
 
-STATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the initial state (1, 1, p) and the samples' (1, B, p)
+# of the initial state (1, 1, p) and the samples' (1, B, p)
+STATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "constants": lambda own, of_samples: torch.ones_like(of_samples.detach()),
     "parameters": lambda own, of_samples: own.expand(1, of_samples.shape[1], -1),
     "of the samples": lambda own, of_samples: own * of_samples,
@@ -190,12 +219,19 @@ def test_a_recurrent_layer_from_states(kind: str, state: str, batch_first: bool)
         c = STATES[state](to_state[:1, None], F.linear(rows, to_state)[None])
         return squares(cell(x, (h, c) if "lstm" in kind else h))
 
-    check(loss, [*cell.parameters(), own, to_state], numbers(T, B, N).transpose(0, int(batch_first)), dim=int(not batch_first))
+    check(
+        loss,
+        [*cell.parameters(), own, to_state],
+        numbers(T, B, N).transpose(0, int(batch_first)),
+        dim=int(not batch_first),
+    )
 
 
 @pytest.mark.parametrize("given", ["a plain tensor", "a batch that was marked"])
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_first_states_that_a_module_is_called_with_have_the_samples_behind_the_layers(kind: str, given: str) -> None:
+def test_first_states_that_a_module_is_called_with_have_the_samples_behind_the_layers(
+    kind: str, given: str
+) -> None:
     torch.manual_seed(0)
     cell = CELLS[kind](N, 3, num_layers=B, batch_first=True).double()  # as many layers as samples
     x, h, params = numbers(B, T, N), numbers(B, B, 3, seed=2), list(cell.parameters())
@@ -203,7 +239,12 @@ def test_first_states_that_a_module_is_called_with_have_the_samples_behind_the_l
     def states(h: Tensor) -> Any:
         return (h, 2 * h) if kind == "lstm" else h
 
-    loop = [torch.autograd.grad(squares(cell(x[b : b + 1], states(h[:, b : b + 1].contiguous()))), params) for b in range(B)]
+    loop = [
+        torch.autograd.grad(
+            squares(cell(x[b : b + 1], states(h[:, b : b + 1].contiguous()))), params
+        )
+        for b in range(B)
+    ]
     with per_sample(params) as grads:
         squares(cell(x, states(h if given == "a plain tensor" else grads.batch(h, 1)))).backward()
     for g, expected in zip(grads.materialize(), zip(*loop, strict=True), strict=True):
@@ -219,7 +260,9 @@ def test_a_call_of_aten_with_constant_states(kind: str) -> None:
     def loss(x: Tensor) -> Tensor:
         h = torch.ones(1, x.shape[0], 3, dtype=x.dtype)
         return squares(
-            getattr(torch.ops.aten, kind).input(x, [h, 2 * h] if kind == "lstm" else h, params, True, 1, 0.0, False, False, True)
+            getattr(torch.ops.aten, kind).input(
+                x, [h, 2 * h] if kind == "lstm" else h, params, True, 1, 0.0, False, False, True
+            )
         )
 
     check(loss, params, numbers(B, T, N))
@@ -231,8 +274,16 @@ def test_a_recurrent_layer_with_options_by_keyword() -> None:
     params: list[Tensor] = list(cell.parameters())
 
     def loss(x: Tensor) -> Tensor:
-        options: Any = {"num_layers": 1, "dropout": 0.0, "train": False, "bidirectional": False, "batch_first": False}
-        return squares(torch.gru(x, x.new_zeros(1, x.shape[1], 2), params, has_biases=True, **options))
+        options: Any = {
+            "num_layers": 1,
+            "dropout": 0.0,
+            "train": False,
+            "bidirectional": False,
+            "batch_first": False,
+        }
+        return squares(
+            torch.gru(x, x.new_zeros(1, x.shape[1], 2), params, has_biases=True, **options)
+        )
 
     check(loss, params, numbers(T, B, N), dim=1)
 
@@ -244,10 +295,14 @@ def test_a_packed_batch_from_learned_states(kind: str) -> None:
 
     def loss(x: Tensor, lengths: list[int]) -> Tensor:
         h = own.expand(1, len(lengths), -1)
-        return squares(cell(pack_padded_sequence(x, lengths), (h, 2 * h) if kind == "lstm" else h)[1])
+        return squares(
+            cell(pack_padded_sequence(x, lengths), (h, 2 * h) if kind == "lstm" else h)[1]
+        )
 
     lengths, x, params = [T, 3, 3, 1], numbers(T, B, N), [*cell.parameters(), own]
-    loop = [torch.autograd.grad(loss(x[:, b : b + 1], lengths[b : b + 1]), params) for b in range(B)]
+    loop = [
+        torch.autograd.grad(loss(x[:, b : b + 1], lengths[b : b + 1]), params) for b in range(B)
+    ]
     with per_sample(params) as grads:
         loss(grads.batch(x, 1), lengths).backward()
     for g, expected in zip(grads.materialize(), zip(*loop, strict=True), strict=True):
@@ -264,16 +319,23 @@ class Misread(nn.Module):
     def forward(self, packed: Any) -> Tensor:
         first = packed.data.new_zeros(1, self.states, 2)
         weights: list[Tensor] = list(self.cell.parameters())
-        out: Tensor = torch.gru(packed.data, self.sizes, first, weights, True, 1, 0.0, False, False)[0]
+        out: Tensor = torch.gru(
+            packed.data, self.sizes, first, weights, True, 1, 0.0, False, False
+        )[0]
         return out
 
 
 @pytest.mark.parametrize(
     ("sizes", "states", "says"),
-    [([4, 3], 3, r"size of tensor a \(3\) must match the size of tensor b \(4\)"), ([4, 4], 4, r"start \(4\) \+ length \(4\) exceeds")],
+    [
+        ([4, 3], 3, r"size of tensor a \(3\) must match the size of tensor b \(4\)"),
+        ([4, 4], 4, r"start \(4\) \+ length \(4\) exceeds"),
+    ],
     ids=["other states", "more rows"],
 )
-def test_a_packed_batch_that_does_not_fit_is_refused_in_torchs_words(sizes: list[int], states: int, says: str) -> None:
+def test_a_packed_batch_that_does_not_fit_is_refused_in_torchs_words(
+    sizes: list[int], states: int, says: str
+) -> None:
     torch.manual_seed(0)
     module, packed = Misread(sizes, states), pack_padded_sequence(numbers(2, B, N), [2, 2, 2, 1])
     with pytest.raises(RuntimeError, match=says):
@@ -281,9 +343,9 @@ def test_a_packed_batch_that_does_not_fit_is_refused_in_torchs_words(sizes: list
     with per_sample(module.parameters()), pytest.raises(RuntimeError, match=says):
         module(packed)
     with pytest.raises(RuntimeError, match=says):
-        per_sample_grads(lambda p, x: func.functional_call(module, p, (packed._replace(data=x),)).sum())(
-            dict(module.named_parameters()), packed.data.expand(2, -1, -1)
-        )
+        per_sample_grads(
+            lambda p, x: func.functional_call(module, p, (packed._replace(data=x),)).sum()
+        )(dict(module.named_parameters()), packed.data.expand(2, -1, -1))
 
 
 @pytest.mark.parametrize("rows", [[4, 3], [4, 2]])
@@ -310,17 +372,30 @@ MADE: dict[str, tuple[Callable[[], list[Tensor]], Callable[..., Tensor], str]] =
     "an elementwise op": (lambda: [leaf(N)], lambda x, w: x * w, "an argument of aten.mul.Tensor"),
     "LSTM": (
         lambda: list(nn.LSTM(N, 2).double().parameters()),
-        lambda x, *p: torch.lstm(x[None], [x.new_zeros(1, B, 2)] * 2, p, True, 1, 0.0, False, False, False)[0],
+        lambda x, *p: torch.lstm(
+            x[None], [x.new_zeros(1, B, 2)] * 2, p, True, 1, 0.0, False, False, False
+        )[0],
         "an argument of a recurrent layer",
     ),
     "GRU, batch first": (
         lambda: list(nn.GRU(N, 2).double().parameters()),
-        lambda x, *p: torch.gru(x[:, None], x.new_zeros(1, B, 2), p, True, 1, 0.0, False, False, True)[0],
+        lambda x, *p: torch.gru(
+            x[:, None], x.new_zeros(1, B, 2), p, True, 1, 0.0, False, False, True
+        )[0],
         "an argument of a recurrent layer",
     ),
     "GRU, packed": (
         lambda: list(nn.GRU(N, 2).double().parameters()),
-        lambda x, *p: torch.gru(*pack_padded_sequence(x[None], [1] * B)[:2], x.new_zeros(1, B, 2), p, True, 1, 0.0, False, False)[0],
+        lambda x, *p: torch.gru(
+            *pack_padded_sequence(x[None], [1] * B)[:2],
+            x.new_zeros(1, B, 2),
+            p,
+            True,
+            1,
+            0.0,
+            False,
+            False,
+        )[0],
         "an argument of a recurrent layer",
     ),
 }
@@ -333,12 +408,17 @@ def test_a_pass_with_create_graph_is_refused(name: str) -> None:
     params = make()
     with per_sample(params) as grads:
         loss = layer(grads.batch(numbers(B, N)), *params).pow(2).sum()
-        with pytest.raises(RuntimeError, match=r"create_graph passes a use of the parameters.* Use per_sample_grads"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"create_graph passes a use of the parameters.* Use per_sample_grads",
+        ):
             loss.backward(create_graph=True)
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_passes_through_a_retained_graph_add_up_and_one_that_is_not_retained_is_the_last(name: str) -> None:
+def test_passes_through_a_retained_graph_add_up_and_one_that_is_not_retained_is_the_last(
+    name: str,
+) -> None:
     make, layer, _ = MADE[name]
     params = make()
     with per_sample(params) as grads:
@@ -352,7 +432,13 @@ def test_passes_through_a_retained_graph_add_up_and_one_that_is_not_retained_is_
 
 
 @pytest.mark.parametrize(
-    ("name", "which"), [(name, which) for name in MADE for which in ("samples", "parameter") if (name, which) != ("GRU, packed", "samples")]
+    ("name", "which"),
+    [
+        (name, which)
+        for name in MADE
+        for which in ("samples", "parameter")
+        if (name, which) != ("GRU, packed", "samples")
+    ],
 )  # the samples of a packed sequence are copies
 def test_an_argument_that_is_written_to_before_the_pass_is_refused(name: str, which: str) -> None:
     make, layer, says = MADE[name]
@@ -362,7 +448,9 @@ def test_an_argument_that_is_written_to_before_the_pass_is_refused(name: str, wh
         loss = layer(x, *params).pow(2).sum()
         with torch.no_grad():
             (x if which == "samples" else params[0]).add_(1)
-        with pytest.raises(RuntimeError, match=f"{says}, of shape .* has been modified by an inplace operation"):
+        with pytest.raises(
+            RuntimeError, match=f"{says}, of shape .* has been modified by an inplace operation"
+        ):
             loss.backward()
 
 
@@ -377,13 +465,22 @@ def test_the_batch_has_its_ordinary_gradient(name: str) -> None:
     torch.testing.assert_close(runtime.unwrap(found), expected)
 
 
-@pytest.mark.parametrize("make", [lambda: nn.Linear(N, 2), lambda: nn.GRU(N, 2), lambda: nn.LSTM(N, 2, batch_first=True)])
-def test_weights_that_are_no_parameters_of_the_context_have_their_ordinary_gradient(make: Callable[[], nn.Module]) -> None:
+@pytest.mark.parametrize(
+    "make", [lambda: nn.Linear(N, 2), lambda: nn.GRU(N, 2), lambda: nn.LSTM(N, 2, batch_first=True)]
+)
+def test_weights_that_are_no_parameters_of_the_context_have_their_ordinary_gradient(
+    make: Callable[[], nn.Module],
+) -> None:
     torch.manual_seed(0)
     layer, p, x = make().double(), leaf(N), numbers(B, T, N)
     dim = 0 if not isinstance(layer, nn.RNNBase) or layer.batch_first else 1
     expected = torch.autograd.grad(squares(layer(x.transpose(0, dim) * p)), [*layer.parameters()])
-    of_p = torch.stack([torch.autograd.grad(squares(layer(x[b : b + 1].transpose(0, dim) * p)), p)[0] for b in range(B)])
+    of_p = torch.stack(
+        [
+            torch.autograd.grad(squares(layer(x[b : b + 1].transpose(0, dim) * p)), p)[0]
+            for b in range(B)
+        ]
+    )
     with per_sample([p]) as grads:
         squares(layer(grads.batch(x.transpose(0, dim), dim) * p)).backward()
     torch.testing.assert_close([w.grad for w in layer.parameters()], list(expected))

@@ -19,8 +19,15 @@ def by_loop(m: Member) -> dict[str, Tensor]:
     for b in range(m.batch[0].shape[m.dim]):
         loss = m.loss(m.module, *(x.narrow(m.dim, b, 1) for x in m.batch))
         grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
-        found.append([torch.zeros_like(p) if g is None else g for p, g in zip(params.values(), grads, strict=True)])
-    return {name: torch.stack(gs) for name, gs in zip(params, zip(*found, strict=True), strict=True)}
+        found.append(
+            [
+                torch.zeros_like(p) if g is None else g
+                for p, g in zip(params.values(), grads, strict=True)
+            ]
+        )
+    return {
+        name: torch.stack(gs) for name, gs in zip(params, zip(*found, strict=True), strict=True)
+    }
 
 
 def squared(expected: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -37,11 +44,16 @@ def test_a_model_has_the_gradients_of_the_loop(name: str) -> None:
         batch = [grads.batch(x) for x in m.batch]
         loss = m.loss(m.module, *batch)
         loss.backward()
-    torch.testing.assert_close(torch.tensor(loss.item(), dtype=torch.float64), plain.loss(plain.module, *plain.batch).detach())
+    torch.testing.assert_close(
+        torch.tensor(loss.item(), dtype=torch.float64),
+        plain.loss(plain.module, *plain.batch).detach(),
+    )
     found = grads.materialize()
     assert found.keys() == expected.keys()
     for key in expected:
-        torch.testing.assert_close(found[key], expected[key], rtol=1e-9, atol=1e-9, msg=f"{key} of {name}")
+        torch.testing.assert_close(
+            found[key], expected[key], rtol=1e-9, atol=1e-9, msg=f"{key} of {name}"
+        )
     each = squared(expected)
     norms = sum(each.values()).sqrt()  # type: ignore[union-attr]
     torch.testing.assert_close(grads.norms(), norms)
@@ -50,6 +62,11 @@ def test_a_model_has_the_gradients_of_the_loop(name: str) -> None:
     bound = float(norms.median())
     clipped = grads.clipped_sum(bound)
     for key, g in expected.items():
-        torch.testing.assert_close(clipped[key], torch.tensordot(bound / norms.clamp_min(bound), g, 1), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            clipped[key],
+            torch.tensordot(bound / norms.clamp_min(bound), g, 1),
+            rtol=1e-9,
+            atol=1e-9,
+        )
     compare_projections(grads, expected)
     assert all(p.grad is None for p in m.module.parameters())

@@ -43,7 +43,8 @@ class Problem:
     inputs: Tensors
     differentiable: tuple[int, ...]  # positions of the inputs whose gradient the sample wants
     what: str
-    reference: Flat | None = None  # what torch's engine differentiates in place of ``f``, where it lacks a derivative
+    # what torch's engine differentiates in place of ``f``, where it lacks a derivative
+    reference: Flat | None = None
 
 
 def opinfo(name: str, variant: str = "") -> Any:
@@ -99,23 +100,43 @@ def _like(tensors: Tensors, seed: str) -> Tensors:
     return tuple(torch.randn(t.shape, dtype=t.dtype, generator=generator) for t in tensors)
 
 
-def engine_vjp(f: Flat, inputs: Tensors, cotangents: Tensors, create_graph: bool = False) -> Tensors:
+def engine_vjp(
+    f: Flat, inputs: Tensors, cotangents: Tensors, create_graph: bool = False
+) -> Tensors:
     """By torch's engine, zeros where no gradient arrives."""
-    leaves = tuple(x if create_graph and x.requires_grad else x.detach().requires_grad_() for x in inputs)
+    leaves = tuple(
+        x if create_graph and x.requires_grad else x.detach().requires_grad_() for x in inputs
+    )
     pairs = [(o, g) for o, g in zip(f(*leaves), cotangents, strict=True) if o.requires_grad]
     if not pairs:
         return tuple(torch.zeros_like(x) for x in leaves)
-    grads = torch.autograd.grad([o for o, _ in pairs], leaves, [g for _, g in pairs], allow_unused=True, create_graph=create_graph)
-    return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(grads, leaves, strict=True))
+    grads = torch.autograd.grad(
+        [o for o, _ in pairs],
+        leaves,
+        [g for _, g in pairs],
+        allow_unused=True,
+        create_graph=create_graph,
+    )
+    return tuple(
+        torch.zeros_like(x) if g is None else g for g, x in zip(grads, leaves, strict=True)
+    )
 
 
 def engine_jvp(f: Flat, inputs: Tensors, tangents: Tensors) -> Tensors:
     """By torch's forward mode, or, for ops without a forward-mode rule, by transposing torch's vjp."""
     try:
         with forward_ad.dual_level():
-            outs = f(*(forward_ad.make_dual(x.detach(), t) for x, t in zip(inputs, tangents, strict=True)))
+            outs = f(
+                *(
+                    forward_ad.make_dual(x.detach(), t)
+                    for x, t in zip(inputs, tangents, strict=True)
+                )
+            )
             duals = [forward_ad.unpack_dual(o) for o in outs]
-            return tuple(torch.zeros_like(d.primal) if d.tangent is None else d.tangent.detach() for d in duals)
+            return tuple(
+                torch.zeros_like(d.primal) if d.tangent is None else d.tangent.detach()
+                for d in duals
+            )
     except NotImplementedError:
         pass
 
@@ -150,28 +171,40 @@ def _pullbacks(f: Flat, reference: Flat, n: int, at: Sequence[int]) -> tuple[Fla
     def theirs(*values: torch.Tensor) -> Tensors:
         inputs, cotangents = values[:n], values[n:]
         some = tuple(inputs[i] for i in at)
-        return engine_vjp(_over(reference, inputs, at), some, cotangents, any(v.requires_grad for v in values))
+        return engine_vjp(
+            _over(reference, inputs, at), some, cotangents, any(v.requires_grad for v in values)
+        )
 
     return ours, theirs
 
 
 def _batches(inputs: Tensors, singly: bool) -> list[tuple[Tensors, tuple[int | None, ...]]]:
     """All inputs batched; and ``singly`` each in turn the only one that is. The second element stays inside the domain of the first."""
-    stacked = tuple(torch.stack([x, 0.875 * x if x.is_floating_point() or x.is_complex() else x]) for x in inputs)
+    stacked = tuple(
+        torch.stack([x, 0.875 * x if x.is_floating_point() or x.is_complex() else x])
+        for x in inputs
+    )
     n = len(inputs)
     patterns: list[tuple[int | None, ...]] = [(0,) * n]
     if n > 1 and singly:
         patterns += [tuple(0 if i == j else None for i in range(n)) for j in range(n)]
-    return [(tuple(s if d == 0 else x for s, x, d in zip(stacked, inputs, p, strict=True)), p) for p in patterns]
+    return [
+        (tuple(s if d == 0 else x for s, x, d in zip(stacked, inputs, p, strict=True)), p)
+        for p in patterns
+    ]
 
 
 def _loop(f: Flat, inputs: Tensors, dims: tuple[int | None, ...]) -> Tensors:
-    rows = [f(*(x if d is None else x[i] for x, d in zip(inputs, dims, strict=True))) for i in range(2)]
+    rows = [
+        f(*(x if d is None else x[i] for x, d in zip(inputs, dims, strict=True))) for i in range(2)
+    ]
     return tuple(torch.stack(r) for r in zip(*rows, strict=True))
 
 
 def _same(actual: Tensors, expected: Tensors, what: str) -> None:
-    torch.testing.assert_close(actual, expected, rtol=1e-7, atol=1e-7, equal_nan=True, msg=lambda m: f"{what}\n{m}")
+    torch.testing.assert_close(
+        actual, expected, rtol=1e-7, atol=1e-7, equal_nan=True, msg=lambda m: f"{what}\n{m}"
+    )
 
 
 def check_problem(p: Problem, checks: Sequence[str] = CHECKS, singly: bool = True) -> None:
@@ -188,7 +221,11 @@ def _check(p: Problem, checks: Sequence[str], singly: bool) -> None:
     cotangents = _like(smooth(*p.inputs), "cotangents")
     if "vmap" in checks:
         for batch, dims in _batches(p.inputs, singly):
-            _same(func.vmap(p.f, dims)(*batch), _loop(reference, batch, dims), f"vmap {dims}: {p.what}")
+            _same(
+                func.vmap(p.f, dims)(*batch),
+                _loop(reference, batch, dims),
+                f"vmap {dims}: {p.what}",
+            )
     if not cotangents or not at:
         return
     ours, theirs = _pullbacks(smooth, plain, n, at)
@@ -200,12 +237,23 @@ def _check(p: Problem, checks: Sequence[str], singly: bool) -> None:
         _same(actual, engine_jvp(_over(plain, p.inputs, at), some, tangents), f"jvp: {p.what}")
     if "vmap_vjp" in checks:
         for batch, dims in _batches((*p.inputs, *cotangents), singly):
-            _same(func.vmap(ours, dims)(*batch), _loop(theirs, batch, dims), f"vmap(vjp) {dims}: {p.what}")
+            _same(
+                func.vmap(ours, dims)(*batch),
+                _loop(theirs, batch, dims),
+                f"vmap(vjp) {dims}: {p.what}",
+            )
     if "vmap_jvp" in checks:
         values = (*p.inputs, *_like(some, "tangents"))
         for batch, dims in _batches(values, singly):
-            pushed = func.vmap(lambda *v: func.jvp(_over(smooth, v[:n], at), tuple(v[i] for i in at), v[n:])[1], dims)(*batch)
-            expected = _loop(lambda *v: engine_jvp(_over(plain, v[:n], at), tuple(v[i] for i in at), v[n:]), batch, dims)
+            pushed = func.vmap(
+                lambda *v: func.jvp(_over(smooth, v[:n], at), tuple(v[i] for i in at), v[n:])[1],
+                dims,
+            )(*batch)
+            expected = _loop(
+                lambda *v: engine_jvp(_over(plain, v[:n], at), tuple(v[i] for i in at), v[n:]),
+                batch,
+                dims,
+            )
             _same(pushed, expected, f"vmap(jvp) {dims}: {p.what}")
     if "vjp_vmap" in checks:
         for batch, dims in _batches(p.inputs, singly):
@@ -213,14 +261,20 @@ def _check(p: Problem, checks: Sequence[str], singly: bool) -> None:
             mapped = _over(func.vmap(smooth, dims), batch, at)
             looped = _over(lambda *x, dims=dims: _loop(plain, x, dims), batch, at)
             chosen = tuple(batch[i] for i in at)
-            _same(func.vjp(mapped, *chosen)[1](gs), engine_vjp(looped, chosen, gs), f"vjp(vmap) {dims}: {p.what}")
+            _same(
+                func.vjp(mapped, *chosen)[1](gs),
+                engine_vjp(looped, chosen, gs),
+                f"vjp(vmap) {dims}: {p.what}",
+            )
     if "vjp_vjp" in checks:
         second = _like(some, "second")
         both = [*at, *range(n, n + len(cotangents))]
         values = (*p.inputs, *cotangents)
         chosen = tuple(values[i] for i in both)
         actual = func.vjp(_over(ours, values, both), *chosen)[1](second)
-        _same(actual, engine_vjp(_over(theirs, values, both), chosen, second), f"vjp(vjp): {p.what}")
+        _same(
+            actual, engine_vjp(_over(theirs, values, both), chosen, second), f"vjp(vjp): {p.what}"
+        )
 
 
 def check(

@@ -25,7 +25,9 @@ def test_the_gradient_is_that_of_the_registry(name: str) -> None:
     leaf, mine = x.clone().requires_grad_(), wrap(x, True)
     theirs, ours = op(leaf), op(mine)
     assert (ours.shape, ours._is_view()) == (theirs.shape, theirs._is_view())
-    torch.testing.assert_close(unwrap(grad(ours, mine, g)[0]), torch.autograd.grad(theirs, leaf, g)[0])
+    torch.testing.assert_close(
+        unwrap(grad(ours, mine, g)[0]), torch.autograd.grad(theirs, leaf, g)[0]
+    )
 
 
 @pytest.mark.parametrize("name", OPS)

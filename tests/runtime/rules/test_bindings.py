@@ -15,8 +15,13 @@ from runtime.rules.ops import op_of
 from runtime.rules.record import RECORDS
 
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
-BOUND = {func for func in RECORDS if type(func) is torch._ops.OpOverload and op_of(func).kernel is not func._op}
-HERE = [info for info in op_db if info.dtypes and not info.name.startswith("jiterator")]  # those that run on a CPU
+BOUND = {
+    func
+    for func in RECORDS
+    if type(func) is torch._ops.OpOverload and op_of(func).kernel is not func._op
+}
+# those that run on a CPU
+HERE = [info for info in op_db if info.dtypes and not info.name.startswith("jiterator")]
 COMMON = "tanh relu mul.Tensor add.Tensor mm addmm convolution native_layer_norm native_batch_norm t transpose.int _softmax"
 
 
@@ -54,8 +59,11 @@ def calls_of(info: Any) -> list[Call]:
 
 
 def test_the_commonest_operators_have_one() -> None:
-    assert {torch.ops.aten.mse_loss.default, torch.ops.aten.gelu.default}.isdisjoint(BOUND)  # whose defaults a binding could change
-    assert set(COMMON.split()) <= {str(func).removeprefix("aten.").removesuffix(".default") for func in BOUND}
+    # whose defaults a binding could change
+    assert {torch.ops.aten.mse_loss.default, torch.ops.aten.gelu.default}.isdisjoint(BOUND)
+    assert set(COMMON.split()) <= {
+        str(func).removeprefix("aten.").removesuffix(".default") for func in BOUND
+    }
 
 
 @pytest.mark.parametrize("part", range(8))
@@ -68,7 +76,14 @@ def test_makes_the_same_call(part: int) -> None:
                 op_of(func).kernel(*args, **kwargs)
             assert len(heard.calls) == 1, (func, heard.calls)
             assert heard.calls[0][0] is func, (func, heard.calls[0][0])
-            assert same(heard.calls[0][1], args) and heard.calls[0][2].keys() == kwargs.keys(), (func, args, heard.calls[0][1:])
-            assert all(same(heard.calls[0][2][name], kwargs[name]) for name in kwargs), (func, kwargs)
+            assert same(heard.calls[0][1], args) and heard.calls[0][2].keys() == kwargs.keys(), (
+                func,
+                args,
+                heard.calls[0][1:],
+            )
+            assert all(same(heard.calls[0][2][name], kwargs[name]) for name in kwargs), (
+                func,
+                kwargs,
+            )
             seen += 1
     assert seen > 50

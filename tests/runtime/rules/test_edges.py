@@ -44,7 +44,12 @@ def scaled_bessel(order: int) -> Callable[[Any], Any]:
 
 
 SCALARS: list[tuple[str, Callable[[Any], Any], Callable[[Any], Any], list[float]]] = [
-    ("sinc", torch.sinc, lambda x: mpmath.sinc(mpmath.pi * x), [1e-9, -1e-4, 0.01, 0.3, 0.49, 0.51, 1.0]),
+    (
+        "sinc",
+        torch.sinc,
+        lambda x: mpmath.sinc(mpmath.pi * x),
+        [1e-9, -1e-4, 0.01, 0.3, 0.49, 0.51, 1.0],
+    ),
     ("exp2", torch.exp2, lambda x: mpmath.mpf(2) ** x, [-3.3, 0.0, 1.7, 20.0, 120.0]),
     ("expm1", torch.expm1, mpmath.expm1, [-40.0, -1e-9, 3.0]),
     ("asin", torch.asin, mpmath.asin, [1 - 1e-6, -0.3, 1e-9]),
@@ -56,23 +61,42 @@ SCALARS: list[tuple[str, Callable[[Any], Any], Callable[[Any], Any], list[float]
     ("i0e", special.i0e, scaled_bessel(0), [0.5, 59.0, -61.0, 300.0]),
     ("i1", special.i1, lambda x: mpmath.besseli(1, x), [1e-9, 0.3, -0.99, 1.01, 10.0]),
     ("i1e", special.i1e, scaled_bessel(1), [1e-9, 0.3, 59.0, -61.0, 300.0]),
-    ("log_ndtr", special.log_ndtr, lambda x: mpmath.log(mpmath.erfc(-x / mpmath.sqrt(2)) / 2), [-30.0, -1.0, 0.5, 4.0]),
+    (
+        "log_ndtr",
+        special.log_ndtr,
+        lambda x: mpmath.log(mpmath.erfc(-x / mpmath.sqrt(2)) / 2),
+        [-30.0, -1.0, 0.5, 4.0],
+    ),
     ("logit", torch.logit, lambda x: mpmath.log(x / (1 - x)), [1e-9, 0.3, 1 - 1e-6]),
-    ("logaddexp", lambda x: torch.logaddexp(x, torch.ones_like(x)), lambda x: mpmath.log(mpmath.exp(x) + mpmath.e), [-30.0, 1.0, 5.0]),
+    (
+        "logaddexp",
+        lambda x: torch.logaddexp(x, torch.ones_like(x)),
+        lambda x: mpmath.log(mpmath.exp(x) + mpmath.e),
+        [-30.0, 1.0, 5.0],
+    ),
 ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, D])
-@pytest.mark.parametrize(("f", "true", "points"), [s[1:] for s in SCALARS], ids=[s[0] for s in SCALARS])
-def test_two_derivatives_have_all_their_digits(f: Any, true: Any, points: list[float], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("f", "true", "points"), [s[1:] for s in SCALARS], ids=[s[0] for s in SCALARS]
+)
+def test_two_derivatives_have_all_their_digits(
+    f: Any, true: Any, points: list[float], dtype: torch.dtype
+) -> None:
     for x in points:
-        found, expected = torch.tensor(derivatives(f, x, dtype, 2), dtype=D), torch.tensor(exact(true, x, dtype, 2), dtype=D)
+        found, expected = (
+            torch.tensor(derivatives(f, x, dtype, 2), dtype=D),
+            torch.tensor(exact(true, x, dtype, 2), dtype=D),
+        )
         rtol, atol = (4e-4, 1e-7) if dtype is torch.float32 else (1e-9, 1e-13)
         torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
 
 
 def test_sinc_at_zero() -> None:
-    assert derivatives(torch.sinc, 0.0, D, 4) == pytest.approx([0.0, -(math.pi**2) / 3, 0.0, math.pi**4 / 5], rel=1e-12)
+    assert derivatives(torch.sinc, 0.0, D, 4) == pytest.approx(
+        [0.0, -(math.pi**2) / 3, 0.0, math.pi**4 / 5], rel=1e-12
+    )
     z = torch.tensor(1e-5 + 1e-5j, dtype=torch.complex128)
     tangent = jvp(torch.sinc, (z,), (torch.ones_like(z),))[1]
     torch.testing.assert_close(tangent, -(math.pi**2) / 3 * z, rtol=1e-8, atol=0)
@@ -83,7 +107,9 @@ def test_the_derivative_of_exp2_is_finite_as_long_as_it_fits() -> None:
     assert torch.exp2(x).isinf()
     assert float(grad(torch.exp2)(x)) == pytest.approx(math.log(2) * 2.0 ** float(x), rel=1e-5)
     y = torch.tensor(128.9)
-    assert float(grad(grad(torch.exp2))(y)) == pytest.approx(math.log(2) ** 2 * 2.0 ** float(y), rel=1e-5)
+    assert float(grad(grad(torch.exp2))(y)) == pytest.approx(
+        math.log(2) ** 2 * 2.0 ** float(y), rel=1e-5
+    )
 
 
 def test_bessel_functions_that_overflow_have_infinite_derivatives() -> None:
@@ -101,7 +127,12 @@ class TestProducts:
         assert grad(torch.prod)(x).tolist() == [0, INF, 0, 0, 0]
         y = torch.tensor([3.0, 0.0, 5.0, 2.0])
         assert grad(torch.prod)(y).tolist() == [0, 30, 0, 0]
-        assert hessian(torch.prod)(y).tolist() == [[0, 10, 0, 0], [10, 0, 6, 15], [0, 6, 0, 0], [0, 15, 0, 0]]
+        assert hessian(torch.prod)(y).tolist() == [
+            [0, 10, 0, 0],
+            [10, 0, 6, 15],
+            [0, 6, 0, 0],
+            [0, 15, 0, 0],
+        ]
 
     def test_with_two_zeros_only_their_second_derivative_is_left(self) -> None:
         h = hessian(torch.prod)(torch.tensor([1e30, 1e30, 0.0, 0.0]))
@@ -120,11 +151,17 @@ class TestProducts:
     def test_cumprod_past_zeros(self) -> None:
         x = torch.tensor([2.0, 0.0, 1e30, 1e30, 0.0, 3.0])
         # of y = (x0, x0·x1, x0·x1·x2, …): by x0 one, by x1 the products of the others up to the next zero
-        assert grad(lambda t: t.cumprod(0)[:3].sum())(x).tolist() == pytest.approx([1, 2 + 2e30, 0, 0, 0, 0])
+        assert grad(lambda t: t.cumprod(0)[:3].sum())(x).tolist() == pytest.approx(
+            [1, 2 + 2e30, 0, 0, 0, 0]
+        )
         assert not grad(lambda t: t.cumprod(0)[5])(x).isnan().any()
         y = torch.tensor([2.0, 0.0, 5.0], dtype=D)
         # x0 + x0·x1 + x0·x1·x2
-        assert hessian(lambda t: t.cumprod(0).sum())(y).tolist() == [[0, 6, 0], [6, 0, 2], [0, 2, 0]]
+        assert hessian(lambda t: t.cumprod(0).sum())(y).tolist() == [
+            [0, 6, 0],
+            [6, 0, 2],
+            [0, 2, 0],
+        ]
 
 
 class TestInfiniteCotangents:
@@ -142,18 +179,37 @@ class TestInfiniteCotangents:
         ("norm of zeros", torch.norm, [0.0, 0.0], [False, False]),
         ("3-norm of zeros", lambda x: x.norm(3), [0.0, 0.0], [False, False]),
         ("0-norm", lambda x: x.norm(0), [0.0, 2.0], [False, False]),
-        ("distance of equal points", lambda x: torch.dist(x, x.detach()), [1.0, 2.0], [False, False]),
-        ("renorm below the limit", lambda x: x.view(2, 1).renorm(2, 0, 9.0)[0], [1.0, 2.0], [True, False]),
+        (
+            "distance of equal points",
+            lambda x: torch.dist(x, x.detach()),
+            [1.0, 2.0],
+            [False, False],
+        ),
+        (
+            "renorm below the limit",
+            lambda x: x.view(2, 1).renorm(2, 0, 9.0)[0],
+            [1.0, 2.0],
+            [True, False],
+        ),
         ("power zero", lambda x: x**0, [0.0, 2.0], [False, False]),
         ("tensor of powers", lambda x: x ** torch.tensor([0.0, 2.0]), [0.0, 2.0], [False, True]),
         ("a power of zero", lambda x: 0.0**x, [1.0, 2.0], [False, False]),
         ("sinc at zero", torch.sinc, [0.0, 0.5], [False, True]),
-        ("logit beyond its limits", lambda x: torch.logit(x, 0.1), [0.0, 0.5, 1.0], [False, True, False]),
+        (
+            "logit beyond its limits",
+            lambda x: torch.logit(x, 0.1),
+            [0.0, 0.5, 1.0],
+            [False, True, False],
+        ),
     )
 
     @pytest.mark.parametrize("cotangent", [INF, math.nan])
-    @pytest.mark.parametrize(("f", "x", "takes_part"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
-    def test_reach_only_what_takes_part(self, f: Any, x: list[float], takes_part: list[bool], cotangent: float) -> None:
+    @pytest.mark.parametrize(
+        ("f", "x", "takes_part"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+    )
+    def test_reach_only_what_takes_part(
+        self, f: Any, x: list[float], takes_part: list[bool], cotangent: float
+    ) -> None:
         at = tensor(x, dtype=D, requires_grad=True)
         out = f(at)
         (found,) = autograd.grad(out, at, torch.full_like(out, cotangent).detach())
@@ -164,7 +220,11 @@ class TestInfiniteCotangents:
         x, y = torch.tensor([2.0, 0.5, 40.0], dtype=D), torch.zeros(3, dtype=D)
         mixed = grad(lambda y: grad(lambda x: x.pow(y).sum())(x).sum())(y)
         torch.testing.assert_close(mixed, 1 / x)
-        other = jvp(lambda y: jvp(lambda x: x.pow(y), (x,), (torch.ones_like(x),))[1], (y,), (torch.ones_like(y),))[1]
+        other = jvp(
+            lambda y: jvp(lambda x: x.pow(y), (x,), (torch.ones_like(x),))[1],
+            (y,),
+            (torch.ones_like(y),),
+        )[1]
         torch.testing.assert_close(other, 1 / x)
 
     def test_second_derivatives_of_a_clamped_logit_are_zero(self) -> None:
@@ -179,8 +239,12 @@ class TestInfiniteCotangents:
 
     def test_the_second_derivative_of_hypot_where_one_argument_is_far_larger(self) -> None:
         x, y = torch.tensor(1e10, dtype=D), torch.tensor(2.0, dtype=D)
-        torch.testing.assert_close(grad(grad(torch.hypot))(x, y), torch.tensor(4e-30, dtype=D), rtol=1e-12, atol=0)
-        torch.testing.assert_close(grad(grad(torch.hypot), 1)(x, y), torch.tensor(-2e-20, dtype=D), rtol=1e-12, atol=0)
+        torch.testing.assert_close(
+            grad(grad(torch.hypot))(x, y), torch.tensor(4e-30, dtype=D), rtol=1e-12, atol=0
+        )
+        torch.testing.assert_close(
+            grad(grad(torch.hypot), 1)(x, y), torch.tensor(-2e-20, dtype=D), rtol=1e-12, atol=0
+        )
 
     def test_of_a_root_of_a_product(self) -> None:
         x = torch.tensor([0.0, 1.0, 2.0, 0.0])
@@ -189,7 +253,11 @@ class TestInfiniteCotangents:
     @pytest.mark.parametrize("f", [torch.prod, lambda x: torch.sinc(x).sum()], ids=["prod", "sinc"])
     def test_second_derivatives_where_the_first_is_zero(self, f: Any) -> None:
         x = torch.zeros(2, dtype=D)
-        expected = [[0.0, 1.0], [1.0, 0.0]] if f is torch.prod else [[-(math.pi**2) / 3, 0.0], [0.0, -(math.pi**2) / 3]]
+        expected = (
+            [[0.0, 1.0], [1.0, 0.0]]
+            if f is torch.prod
+            else [[-(math.pi**2) / 3, 0.0], [0.0, -(math.pi**2) / 3]]
+        )
         torch.testing.assert_close(hessian(f)(x), torch.tensor(expected, dtype=D))
 
 
@@ -205,7 +273,11 @@ class TestLogarithmsOfSums:
     )
 
     @pytest.mark.parametrize(("x", "expected"), CASES)
-    @pytest.mark.parametrize("f", [lambda t: t.logsumexp(0), lambda t: t.logcumsumexp(0)[-1]], ids=["logsumexp", "logcumsumexp"])
+    @pytest.mark.parametrize(
+        "f",
+        [lambda t: t.logsumexp(0), lambda t: t.logcumsumexp(0)[-1]],
+        ids=["logsumexp", "logcumsumexp"],
+    )
     def test_at_infinities(self, f: Any, x: list[float], expected: list[float]) -> None:
         at = torch.tensor(x, dtype=D)
         assert grad(f)(at).tolist() == expected
@@ -213,7 +285,9 @@ class TestLogarithmsOfSums:
 
     @pytest.mark.parametrize("f", [torch.logaddexp, torch.logaddexp2])
     def test_of_two(self, f: Any) -> None:
-        for x, expected in (case for case in (*self.CASES, ([INF, INF], [0.5, 0.5])) if len(case[0]) == 2):
+        for x, expected in (
+            case for case in (*self.CASES, ([INF, INF], [0.5, 0.5])) if len(case[0]) == 2
+        ):
             at = torch.tensor(x, dtype=D)
             assert grad(lambda t: f(t[0], t[1]))(at).tolist() == expected
             assert (hessian(lambda t: f(t[0], t[1]))(at) == 0).all()
@@ -235,11 +309,20 @@ class TestScales:
         weights = torch.linspace(-1, 1, a.numel()).reshape(shape)
 
         def second(x: torch.Tensor) -> Any:
-            return grad(lambda t: (grad(lambda u: torch.linalg.svdvals(u)[0])(t) * weights.to(t.dtype)).sum())(x)
+            return grad(
+                lambda t: (
+                    grad(lambda u: torch.linalg.svdvals(u)[0])(t) * weights.to(t.dtype)
+                ).sum()
+            )(x)
 
         for f in (grad(lambda t: torch.linalg.svdvals(t).sum()), second):
             expected = f(a.double())
-            torch.testing.assert_close(f(a).double() / expected.abs().max(), expected / expected.abs().max(), rtol=0, atol=2e-5)
+            torch.testing.assert_close(
+                f(a).double() / expected.abs().max(),
+                expected / expected.abs().max(),
+                rtol=0,
+                atol=2e-5,
+            )
 
     @pytest.mark.parametrize("p", [1.5, 2.5, 3, 4, 6])
     @pytest.mark.parametrize("scale", [1e-50, 1e50])
@@ -248,7 +331,9 @@ class TestScales:
         slope = grad(lambda t: torch.linalg.vector_norm(t, p))
         torch.testing.assert_close(slope(x * scale), slope(x), rtol=1e-9, atol=0)
         curvature = hessian(lambda t: torch.linalg.vector_norm(t, p))
-        torch.testing.assert_close(curvature(x * scale) * scale, curvature(x), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(
+            curvature(x * scale) * scale, curvature(x), rtol=1e-9, atol=1e-12
+        )
         assert p < 2 or not curvature(x).isnan().any()
 
     def test_angles(self) -> None:
@@ -268,7 +353,9 @@ class TestXlogy:
         assert float(grad(f, 1)(torch.tensor(0.0), torch.tensor(at))) == 0
 
     def test_the_density_of_a_gamma_distribution_at_zero(self) -> None:
-        slopes = [float(grad(special.gammainc, 1)(torch.tensor(a), torch.tensor(0.0))) for a in (1.0, 2.0)]
+        slopes = [
+            float(grad(special.gammainc, 1)(torch.tensor(a), torch.tensor(0.0))) for a in (1.0, 2.0)
+        ]
         assert slopes == [1.0, 0.0]
 
 
@@ -283,7 +370,14 @@ class TestXlogy:
         lambda v: torch.nn.functional.gumbel_softmax(v, dim=0) * v,
         lambda v: v * torch.rand_like(v),
     ],
-    ids=["rrelu", "rrelu_", "rrelu_dropout", "feature_alpha_dropout", "gumbel_softmax", "rand_like"],
+    ids=[
+        "rrelu",
+        "rrelu_",
+        "rrelu_dropout",
+        "feature_alpha_dropout",
+        "gumbel_softmax",
+        "rand_like",
+    ],
 )
 def test_a_checkpoint_draws_again_what_it_drew(f: Any, use_reentrant: bool) -> None:
     def run(g: Any) -> Any:

@@ -41,10 +41,14 @@ def test_bags_in_all_orders(mode: str, padding_idx: int | None) -> None:
     """The third bag is empty."""
     indices, offsets = torch.tensor([0, 2, 1, 3, 3, 2]), torch.tensor([0, 2, 5, 5])
 
-    def f(weight: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def f(
+        weight: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         return (F.embedding_bag(indices, weight, offsets, mode=mode, padding_idx=padding_idx),)
 
-    def reference(weight: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def reference(
+        weight: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         bags = []
         for start, end in pairwise([*offsets.tolist(), len(indices)]):
             rows = [weight[i] for i in indices[start:end].tolist() if i != padding_idx]
@@ -61,7 +65,11 @@ def test_weighted_bags_in_all_orders(padding_idx: int | None) -> None:
     indices = torch.tensor([[0, 2, 1], [3, 3, 2]])
 
     def f(weight: torch.Tensor, per_sample: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (F.embedding_bag(indices, weight, mode="sum", per_sample_weights=per_sample, padding_idx=padding_idx),)
+        return (
+            F.embedding_bag(
+                indices, weight, mode="sum", per_sample_weights=per_sample, padding_idx=padding_idx
+            ),
+        )
 
     def reference(weight: torch.Tensor, per_sample: torch.Tensor) -> tuple[torch.Tensor, ...]:
         kept = per_sample if padding_idx is None else per_sample * (indices != padding_idx)
@@ -83,6 +91,8 @@ def test_frequencies_are_counted_within_an_element_of_the_batch() -> None:
 
 def test_sparse_gradient() -> None:
     weight = torch.randn(4, 2)
-    (g,) = func.vjp(lambda w: F.embedding(torch.tensor([1, 1]), w, sparse=True), weight)[1](torch.ones(2, 2))
+    (g,) = func.vjp(lambda w: F.embedding(torch.tensor([1, 1]), w, sparse=True), weight)[1](
+        torch.ones(2, 2)
+    )
     assert g.is_sparse
     assert g.to_dense()[1].tolist() == [2.0, 2.0]

@@ -5,7 +5,18 @@ import torch
 
 from tests.runtime.rules.agreement import check
 
-OPS = ("fft.fft", "fft.ifft", "fft.fft2", "fft.ifftn", "fft.rfft", "fft.rfft2", "fft.irfft", "fft.irfftn", "fft.hfft", "fft.ihfft")
+OPS = (
+    "fft.fft",
+    "fft.ifft",
+    "fft.fft2",
+    "fft.ifftn",
+    "fft.rfft",
+    "fft.rfft2",
+    "fft.irfft",
+    "fft.irfftn",
+    "fft.hfft",
+    "fft.ihfft",
+)
 
 
 @pytest.mark.parametrize("name", OPS)

@@ -17,7 +17,11 @@ FRESH = {func for func, record in RECORDS.items() if record.fresh and func.names
 PLAIN = "addbmm addmm addmv addr baddbmm bmm dot linalg.vecdot log_softmax mm mv native_batch_norm native_layer_norm softmax sum"
 POOLED = "adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d fractional_max_pool3d max_pool2d max_pool3d"
 LAYERS = f"batch_norm conv1d conv2d conv_transpose2d embedding layer_norm {POOLED}"
-FUNCTIONS = {*PLAIN.split(), *(f"nn.functional.{name}" for name in LAYERS.split()), "torch.ops.aten._safe_softmax.default"}
+FUNCTIONS = {
+    *PLAIN.split(),
+    *(f"nn.functional.{name}" for name in LAYERS.split()),
+    "torch.ops.aten._safe_softmax.default",
+}
 seen: set[Any] = set()
 _batch_norm = torch.ops.aten._native_batch_norm_legit_functional
 
@@ -31,11 +35,19 @@ class Watched(TorchDispatchMode):
         if record is None or not record.fresh:
             return results
         seen.add(func)
-        given = [_memory(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.numel()]
+        given = [
+            _memory(t)
+            for t in pytree.tree_leaves((args, kwargs))
+            if isinstance(t, torch.Tensor) and t.numel()
+        ]
         for t in pytree.tree_leaves(results):
             if isinstance(t, torch.Tensor) and t.numel():
-                assert _memory(t) not in given, f"{func} gives memory that it shares with an argument or another result"
-                assert torch.ops.aten.is_non_overlapping_and_dense(t), f"{func} gives strides {t.stride()} for shape {list(t.shape)}"
+                assert _memory(t) not in given, (
+                    f"{func} gives memory that it shares with an argument or another result"
+                )
+                assert torch.ops.aten.is_non_overlapping_and_dense(t), (
+                    f"{func} gives strides {t.stride()} for shape {list(t.shape)}"
+                )
                 given.append(_memory(t))
         return results
 
@@ -51,14 +63,28 @@ def _calls(info: Any) -> Iterator[Any]:
     if info.name == "nn.functional.batch_norm":
         vector = torch.ones(3)
         for training in (True, False):
-            yield functools.partial(_batch_norm, torch.randn(2, 3, 4), vector, vector, vector, vector, training, 0.1, 1e-5)
+            yield functools.partial(
+                _batch_norm,
+                torch.randn(2, 3, 4),
+                vector,
+                vector,
+                vector,
+                vector,
+                training,
+                0.1,
+                1e-5,
+            )
 
 
 def test_fresh_results_share_no_memory() -> None:
     infos = [info for info in op_db if info.name in FUNCTIONS]
     for call in (call for info in infos for call in _calls(info)):
         with Watched():  # type: ignore[no-untyped-call]
-            results = [t for t in pytree.tree_leaves(call()) if isinstance(t, torch.Tensor) and t.requires_grad]
+            results = [
+                t
+                for t in pytree.tree_leaves(call())
+                if isinstance(t, torch.Tensor) and t.requires_grad
+            ]
             if results:
                 torch.autograd.backward([t.sum() for t in results])
     assert seen == FRESH, "samples of FUNCTIONS call every op with such a record"

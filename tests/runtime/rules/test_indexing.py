@@ -50,7 +50,9 @@ def test_index_put(dtype: torch.dtype) -> None:
 @pytest.mark.filterwarnings("ignore:index_reduce.. is in beta:UserWarning")
 @pytest.mark.parametrize("mode", ("mean", "amax", "amin", "prod"))
 def test_index_reduce(mode: str) -> None:
-    check("index_reduce", torch.float64, mode, limit=3, checks=("vjp", "vmap", "vmap_vjp", "vjp_vmap"))
+    check(
+        "index_reduce", torch.float64, mode, limit=3, checks=("vjp", "vmap", "vmap_vjp", "vjp_vmap")
+    )
 
 
 def test_products_scattered_together_have_the_tangent_that_differences_show() -> None:
@@ -61,19 +63,25 @@ def test_products_scattered_together_have_the_tangent_that_differences_show() ->
 
         def f(*floating: torch.Tensor, p: Problem = p) -> torch.Tensor:
             values = iter(floating)
-            return p.f(*(next(values) if i in p.differentiable else x for i, x in enumerate(p.inputs)))[0]
+            return p.f(
+                *(next(values) if i in p.differentiable else x for i, x in enumerate(p.inputs))
+            )[0]
 
         step = 1e-6
         ahead = f(*(x + step * d for x, d in zip(chosen, directions, strict=True)))
         behind = f(*(x - step * d for x, d in zip(chosen, directions, strict=True)))
-        torch.testing.assert_close(func.jvp(f, chosen, directions)[1], (ahead - behind) / (2 * step), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            func.jvp(f, chosen, directions)[1], (ahead - behind) / (2 * step), rtol=1e-5, atol=1e-5
+        )
 
 
 @pytest.mark.filterwarnings("ignore:index_reduce.. is in beta:UserWarning")
 @pytest.mark.parametrize("include_self", (True, False))
 @pytest.mark.parametrize("source", ([0.0, 0.0], [0.0, 0.0, 0.0, 2.0], [1.5, 0.0, 0.0, 2.0, 3.0]))
 @pytest.mark.parametrize("reduce", (torch.scatter_reduce, torch.index_reduce))
-def test_products_that_meet_several_zeros_have_derivatives_of_every_order(reduce: Any, source: list[float], include_self: bool) -> None:
+def test_products_that_meet_several_zeros_have_derivatives_of_every_order(
+    reduce: Any, source: list[float], include_self: bool
+) -> None:
     """torch refuses the second derivative where a source is zero, so central differences are the oracle."""
     x = runtime.wrap(torch.tensor([1.3, 0.0], dtype=torch.float64), True)
     s = runtime.wrap(torch.tensor(source, dtype=torch.float64), True)
@@ -94,7 +102,11 @@ def test_products_that_meet_several_zeros_have_derivatives_of_every_order(reduce
 @pytest.mark.parametrize("apart", (False, True))
 def test_batches_of_indices(x_dim: int | None, index_dim: int | None, apart: bool) -> None:
     """Adjacent indices keep their place in the result, separated ones go to the front; so too in every element of a batch."""
-    x = torch.randn(2, 4, 5, 6, dtype=torch.float64) if x_dim == 0 else torch.randn(4, 5, 6, dtype=torch.float64)
+    x = (
+        torch.randn(2, 4, 5, 6, dtype=torch.float64)
+        if x_dim == 0
+        else torch.randn(4, 5, 6, dtype=torch.float64)
+    )
     index = torch.randint(0, 4, (2, 3) if index_dim == 0 else (3,))
 
     def f(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
@@ -107,7 +119,9 @@ def test_batches_of_indices(x_dim: int | None, index_dim: int | None, apart: boo
         return written
 
     for g in (f, put):
-        rows = [g(x[b] if x_dim == 0 else x, index[b] if index_dim == 0 else index) for b in range(2)]
+        rows = [
+            g(x[b] if x_dim == 0 else x, index[b] if index_dim == 0 else index) for b in range(2)
+        ]
         torch.testing.assert_close(func.vmap(g, (x_dim, index_dim))(x, index), torch.stack(rows))
 
 
@@ -131,7 +145,9 @@ def test_writing_one_row_where_a_batch_of_masks_is_true(accumulate: bool) -> Non
     def f(x: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
         return x.index_put((x[:, 0] > 0,), row, accumulate)
 
-    torch.testing.assert_close(func.vmap(f)(x, row), torch.stack([f(a, b) for a, b in zip(x, row, strict=True)]))
+    torch.testing.assert_close(
+        func.vmap(f)(x, row), torch.stack([f(a, b) for a, b in zip(x, row, strict=True)])
+    )
 
 
 def test_a_batch_of_repeats_with_a_known_total() -> None:
@@ -140,10 +156,15 @@ def test_a_batch_of_repeats_with_a_known_total() -> None:
     def f(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
         return x.repeat_interleave(n, output_size=4)
 
-    torch.testing.assert_close(func.vmap(f)(x, repeats), torch.stack([f(a, n) for a, n in zip(x, repeats, strict=True)]))
+    torch.testing.assert_close(
+        func.vmap(f)(x, repeats), torch.stack([f(a, n) for a, n in zip(x, repeats, strict=True)])
+    )
     with pytest.raises(BatchingError, match="output_size"):
         func.vmap(lambda x, n: x.repeat_interleave(n))(x, repeats)
-    for wrong, message in ((repeats + 1, "allocated size does not match"), (repeats - torch.tensor([2, -2, 0]), "can not be negative")):
+    for wrong, message in (
+        (repeats + 1, "allocated size does not match"),
+        (repeats - torch.tensor([2, -2, 0]), "can not be negative"),
+    ):
         with pytest.raises(RuntimeError, match=message):
             func.vmap(f)(x, wrong)
 
@@ -176,7 +197,11 @@ INPLACE: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Te
 @pytest.mark.parametrize("form", ("whole", "view"))
 @pytest.mark.parametrize("name", INPLACE)
 def test_in_place_forms_have_the_derivatives_of_their_functional_ops(name: str, form: str) -> None:
-    x, s, index = torch.randn(4, 5, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64), torch.tensor([4, 0, 2])
+    x, s, index = (
+        torch.randn(4, 5, dtype=torch.float64),
+        torch.randn(4, 3, dtype=torch.float64),
+        torch.tensor([4, 0, 2]),
+    )
 
     def f(x: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         y = x.sin()
@@ -194,15 +219,23 @@ def test_in_place_forms_have_the_derivatives_of_their_functional_ops(name: str, 
     torch.testing.assert_close(ours, outs.detach())
     torch.testing.assert_close(pullback(g), expected)
     rows = (torch.stack([x, 2 * x]), torch.stack([s, s - 1]))
-    torch.testing.assert_close(func.vmap(f)(*rows), torch.stack([f(a, b) for a, b in zip(*rows, strict=True)]))
+    torch.testing.assert_close(
+        func.vmap(f)(*rows), torch.stack([f(a, b) for a, b in zip(*rows, strict=True)])
+    )
     step = 1e-6
     ahead, behind = f(x + step * x, s + step * s), f(x - step * x, s - step * s)
-    torch.testing.assert_close(func.jvp(f, (x, s), (x, s))[1], (ahead - behind) / (2 * step), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        func.jvp(f, (x, s), (x, s))[1], (ahead - behind) / (2 * step), rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("op", [torch.scatter, torch.scatter_add])
-@pytest.mark.parametrize(("shape", "index", "source"), [((3,), (1,), ()), ((), (1,), ()), ((0, 3), (0, 3), ())])
-def test_a_source_of_another_rank_than_the_index_has_its_gradient(op: Any, shape: Any, index: Any, source: Any) -> None:
+@pytest.mark.parametrize(
+    ("shape", "index", "source"), [((3,), (1,), ()), ((), (1,), ()), ((0, 3), (0, 3), ())]
+)
+def test_a_source_of_another_rank_than_the_index_has_its_gradient(
+    op: Any, shape: Any, index: Any, source: Any
+) -> None:
     def loss(x: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = op(x, 0, torch.zeros(index, dtype=torch.long), src)
         return out.sin().sum()

@@ -29,7 +29,9 @@ def test_agrees(name: str) -> None:
 
 def _reduced(each: list[torch.Tensor], reduction: str) -> tuple[torch.Tensor, ...]:
     stacked = torch.stack(each)
-    return (stacked.mean() if reduction == "mean" else stacked.sum() if reduction == "sum" else stacked,)
+    return (
+        stacked.mean() if reduction == "mean" else stacked.sum() if reduction == "sum" else stacked,
+    )
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -46,9 +48,13 @@ def test_multi_margin(p: int, reduction: str) -> None:
         return _reduced(rows, reduction)
 
     def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (F.multi_margin_loss(x, target, p=p, margin=0.7, weight=weight, reduction=reduction),)
+        return (
+            F.multi_margin_loss(x, target, p=p, margin=0.7, weight=weight, reduction=reduction),
+        )
 
-    check_problem(Problem(f, (torch.randn(2, 3, dtype=DOUBLE),), (0,), "multi_margin_loss", reference))
+    check_problem(
+        Problem(f, (torch.randn(2, 3, dtype=DOUBLE),), (0,), "multi_margin_loss", reference)
+    )
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -60,14 +66,18 @@ def test_multilabel_margin(reduction: str) -> None:
     def reference(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         rows = []
         for row, ts in zip(x, labels, strict=True):
-            hinges = [(1 - row[t] + row[i]).clamp(min=0) for t in ts for i in range(4) if i not in ts]
+            hinges = [
+                (1 - row[t] + row[i]).clamp(min=0) for t in ts for i in range(4) if i not in ts
+            ]
             rows.append(sum(hinges, torch.zeros(())) / 4)
         return _reduced(rows, reduction)
 
     def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (F.multilabel_margin_loss(x, target, reduction=reduction),)
 
-    check_problem(Problem(f, (torch.randn(2, 4, dtype=DOUBLE),), (0,), "multilabel_margin_loss", reference))
+    check_problem(
+        Problem(f, (torch.randn(2, 4, dtype=DOUBLE),), (0,), "multilabel_margin_loss", reference)
+    )
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -76,9 +86,15 @@ def test_ctc_first_derivatives(reduction: str) -> None:
     targets = torch.randint(1, 5, (3, 2))
 
     def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (F.ctc_loss(x, targets, torch.tensor([6, 6, 5]), torch.tensor([2, 1, 2]), reduction=reduction),)
+        return (
+            F.ctc_loss(
+                x, targets, torch.tensor([6, 6, 5]), torch.tensor([2, 1, 2]), reduction=reduction
+            ),
+        )
 
-    check_problem(Problem(f, (log_probs,), (0,), "ctc_loss"), ("vjp", "vmap", "vmap_vjp", "vjp_vmap"))
+    check_problem(
+        Problem(f, (log_probs,), (0,), "ctc_loss"), ("vjp", "vmap", "vmap_vjp", "vjp_vmap")
+    )
 
 
 def test_ctc_forward_mode_is_the_transpose_of_reverse_mode() -> None:
@@ -112,23 +128,34 @@ def test_a_mask_may_be_the_target_of_a_loss(loss: Any) -> None:
     for f in (lambda x: loss(x, mask), lambda x: loss(mask, x)):
         (expected,) = torch.autograd.grad(f(x), x)
         torch.testing.assert_close(func.grad(f)(x.detach()), expected)
-        torch.testing.assert_close(func.grad(lambda x, f=f: f(x).square())(x.detach()), 2 * f(x).detach() * expected)
+        torch.testing.assert_close(
+            func.grad(lambda x, f=f: f(x).square())(x.detach()), 2 * f(x).detach() * expected
+        )
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("positive", [False, True])
-def test_the_gradient_of_binary_cross_entropy_with_logits_has_the_bits_of_torchs_also_in_a_graph(reduction: str, positive: bool) -> None:
+def test_the_gradient_of_binary_cross_entropy_with_logits_has_the_bits_of_torchs_also_in_a_graph(
+    reduction: str, positive: bool
+) -> None:
     for n in (3, 5, 7, 8):
         generator = torch.Generator().manual_seed(n)
-        x, g = torch.randn(n, 2, generator=generator), torch.rand((n, 2) if reduction == "none" else (), generator=generator)
+        x, g = (
+            torch.randn(n, 2, generator=generator),
+            torch.rand((n, 2) if reduction == "none" else (), generator=generator),
+        )
         target = (torch.randn(n, 2, generator=generator) > 0).float()
         pos_weight = torch.rand(2, generator=generator) if positive else None
 
         def loss(x: Any, target: Any = target, pos_weight: Any = pos_weight) -> Any:
-            return torch.nn.functional.binary_cross_entropy_with_logits(x, target, pos_weight=pos_weight, reduction=reduction)
+            return torch.nn.functional.binary_cross_entropy_with_logits(
+                x, target, pos_weight=pos_weight, reduction=reduction
+            )
 
         leaf = x.clone().requires_grad_()
         (expected,) = torch.autograd.grad(loss(leaf), leaf, g)
         for f in (loss, aot_function(loss, nop)):
             of_session = runtime.wrap(x.clone(), requires_grad=True)
-            assert torch.equal(runtime.unwrap(runtime.autograd.grad(f(of_session), of_session, g)[0]), expected)
+            assert torch.equal(
+                runtime.unwrap(runtime.autograd.grad(f(of_session), of_session, g)[0]), expected
+            )

@@ -60,11 +60,18 @@ def test_a_batch_of_integers_keeps_its_dtype(f: Any, args: Any) -> None:
     torch.testing.assert_close(vmap(f)(*args), expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("dtypes", list(itertools.permutations([torch.float32, torch.float64, torch.int64])), ids=str)
-def test_a_batch_of_addr_is_computed_in_the_dtype_of_the_result(dtypes: tuple[torch.dtype, ...]) -> None:
+@pytest.mark.parametrize(
+    "dtypes", list(itertools.permutations([torch.float32, torch.float64, torch.int64])), ids=str
+)
+def test_a_batch_of_addr_is_computed_in_the_dtype_of_the_result(
+    dtypes: tuple[torch.dtype, ...],
+) -> None:
     """It alone takes several dtypes. A float factor counts if any operand is floating."""
     torch.manual_seed(0)
-    x, left, right = ((torch.randn(shape) * 3).to(dtype) for shape, dtype in zip(((4, 3, 2), (4, 3), (4, 2)), dtypes, strict=True))
+    x, left, right = (
+        (torch.randn(shape) * 3).to(dtype)
+        for shape, dtype in zip(((4, 3, 2), (4, 3), (4, 2)), dtypes, strict=True)
+    )
 
     def f(*each: torch.Tensor) -> torch.Tensor:
         return torch.addr(*each, beta=0.5, alpha=1.5)

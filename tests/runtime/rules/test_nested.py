@@ -7,14 +7,24 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.functional import embedding, gelu, layer_norm, linear, relu, scaled_dot_product_attention, silu
+from torch.nn.functional import (
+    embedding,
+    gelu,
+    layer_norm,
+    linear,
+    relu,
+    scaled_dot_product_attention,
+    silu,
+)
 
 import runtime
 from runtime import wrap
 from runtime.autograd import gradcheck, gradgradcheck
 from runtime.errors import MissingRule
 
-pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The PyTorch API of nested tensors is in prototype stage"
+)
 
 ROWS = [(2, 3), (1, 3)]  # shapes of components
 HEADS = [(2, 4, 3), (2, 2, 3)]
@@ -23,7 +33,8 @@ SIZES = torch.tensor(ROWS)
 STRIDES = torch.tensor([[3, 1], [3, 1]])
 MASK = torch.tensor([[True, True, False], [True, False, False]])
 WORDS = [torch.tensor([0, 2, 0]), torch.tensor([1])]
-Case = tuple[Callable[..., Any], Sequence[Any]]  # a function; of each input its shape, a list of shapes for a nested one
+# a function; of each input its shape, a list of shapes for a nested one
+Case = tuple[Callable[..., Any], Sequence[Any]]
 
 
 def words(like: torch.Tensor) -> Any:
@@ -82,11 +93,17 @@ KNOWN: dict[str, Case] = {
     "matmul of heads": (lambda n: n @ n.transpose(-1, -2), [HEADS]),
     "bmm": (torch.bmm, [ROWS, SQUARES]),
     "layer_norm": (lambda n, w, b: layer_norm(n, (3,), w, b), [HEADS, (3,), (3,)]),
-    "layer_norm over two": (lambda n, w, b: layer_norm(n, (4, 3), w, b), [[(2, 4, 3), (1, 4, 3)], (4, 3), (4, 3)]),
+    "layer_norm over two": (
+        lambda n, w, b: layer_norm(n, (4, 3), w, b),
+        [[(2, 4, 3), (1, 4, 3)], (4, 3), (4, 3)],
+    ),
     "attention": (scaled_dot_product_attention, [HEADS, HEADS, HEADS]),
     "from a mask": (lambda t: torch._nested_tensor_from_mask(t, MASK), [(2, 3, 5)]),
     "from padding": (lambda t: torch._nested_from_padded(t, SIZES), [(2, 4, 5)]),
-    "from a buffer": (lambda t: torch._nested_view_from_buffer(t, SIZES, STRIDES, torch.tensor([0, 6])), [(9,)]),
+    "from a buffer": (
+        lambda t: torch._nested_view_from_buffer(t, SIZES, STRIDES, torch.tensor([0, 6])),
+        [(9,)],
+    ),
 }
 
 # torch computes these, and has no derivative for nested tensors, or one that fails or (overlapping) is wrong
@@ -113,7 +130,10 @@ FURTHER: dict[str, Case] = {
     "bmm with dense": (torch.bmm, [ROWS, (2, 3, 5)]),
     "bmm of dense": (torch.bmm, [(2, 4, 2), [(2, 3), (2, 1)]]),
     "embedding": (lambda w: embedding(words(w), w), [(4, 3)]),
-    "overlapping buffer": (lambda t: torch._nested_view_from_buffer(t, SIZES, STRIDES, torch.tensor([0, 3])), [(9,)]),
+    "overlapping buffer": (
+        lambda t: torch._nested_view_from_buffer(t, SIZES, STRIDES, torch.tensor([0, 3])),
+        [(9,)],
+    ),
     "projection and split": (lambda n, w: linear(n, w).chunk(3, -1)[1].softmax(-1), [ROWS, (6, 3)]),
 }
 ALL = KNOWN | FURTHER
@@ -131,7 +151,14 @@ def outputs(case: Case, flat: Sequence[Any]) -> tuple[Any, ...]:
     """The results by their components, of nested tensors made of ``flat``."""
     f, shapes = case
     rest: Iterator[Any] = iter(flat)
-    out = f(*(torch.nested.as_nested_tensor([next(rest) for _ in s]) if isinstance(s, list) else next(rest) for s in shapes))
+    out = f(
+        *(
+            torch.nested.as_nested_tensor([next(rest) for _ in s])
+            if isinstance(s, list)
+            else next(rest)
+            for s in shapes
+        )
+    )
     each = out if isinstance(out, (list, tuple)) else (out,)
     return tuple(part for o in each for part in (o.unbind() if o.is_nested else (o,)))
 
@@ -140,11 +167,17 @@ def outputs(case: Case, flat: Sequence[Any]) -> tuple[Any, ...]:
 def test_values_and_gradients_are_those_of_torch(name: str) -> None:
     case = KNOWN[name]
     given = data(case[1])
-    mine, theirs = [wrap(t, requires_grad=True) for t in given], [t.clone().requires_grad_() for t in given]
+    mine, theirs = (
+        [wrap(t, requires_grad=True) for t in given],
+        [t.clone().requires_grad_() for t in given],
+    )
     got, expected = outputs(case, mine), outputs(case, theirs)
     cotangents = [torch.randn_like(t.detach()) for t in expected]
     gradients = runtime.autograd.grad(got, mine, cotangents)
-    torch.testing.assert_close([t._inner for t in (*got, *gradients)], [*expected, *torch.autograd.grad(expected, theirs, cotangents)])
+    torch.testing.assert_close(
+        [t._inner for t in (*got, *gradients)],
+        [*expected, *torch.autograd.grad(expected, theirs, cotangents)],
+    )
 
 
 @cases("name", FURTHER)
@@ -172,7 +205,9 @@ def test_dropout_passes_gradients_where_it_passes_numbers(train: bool | None) ->
     out, _ = torch.native_dropout(n, 0.25, train)
     out.backward(torch.ones_like(out))
     assert torch.equal(n.grad.values(), out.detach().values())
-    assert out.values().unique().tolist() == ([1.0] if train is False else [0.0, pytest.approx(4 / 3)])
+    assert out.values().unique().tolist() == (
+        [1.0] if train is False else [0.0, pytest.approx(4 / 3)]
+    )
 
 
 def test_a_gradient_of_another_dtype_is_cast() -> None:

@@ -16,7 +16,9 @@ from .agreement import Problem, check, check_problem
 DOUBLE = torch.float64
 
 
-@pytest.mark.parametrize("name", ["layer_norm", "group_norm", "rms_norm", "normalize", "local_response_norm"])
+@pytest.mark.parametrize(
+    "name", ["layer_norm", "group_norm", "rms_norm", "normalize", "local_response_norm"]
+)
 def test_stateless(name: str) -> None:
     check(f"nn.functional.{name}", limit=8)
 
@@ -24,12 +26,18 @@ def test_stateless(name: str) -> None:
 @pytest.mark.parametrize("eps", [None, 0.1])
 @pytest.mark.parametrize("dtype", [DOUBLE, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("weighed", [True, False])
-def test_rms_norm_where_a_device_has_a_kernel_is_what_aten_composes_elsewhere(weighed: bool, dtype: torch.dtype, eps: float | None) -> None:
+def test_rms_norm_where_a_device_has_a_kernel_is_what_aten_composes_elsewhere(
+    weighed: bool, dtype: torch.dtype, eps: float | None
+) -> None:
     """No call on the CPU reaches these records, so their formulas are run by themselves."""
-    forward, backward = (RECORDS[overload(name)].decomposition for name in ("_fused_rms_norm", "_fused_rms_norm_backward"))
+    forward, backward = (
+        RECORDS[overload(name)].decomposition
+        for name in ("_fused_rms_norm", "_fused_rms_norm_backward")
+    )
     assert forward is not None and backward is not None
     shape = [3, 4]
-    scale = torch.finfo(torch.promote_types(dtype, torch.float32)).eps ** 0.5  # the square is of the size of the default eps
+    # the square is of the size of the default eps
+    scale = torch.finfo(torch.promote_types(dtype, torch.float32)).eps ** 0.5
     x = (torch.randn(2, *shape, dtype=DOUBLE) * scale).to(dtype).requires_grad_()
     w = torch.randn(shape, dtype=DOUBLE).to(dtype).requires_grad_() if weighed else None
     g = torch.randn(2, *shape, dtype=DOUBLE).to(dtype)
@@ -49,7 +57,13 @@ def test_statistics_of_group_norm_have_gradients() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["nn.functional.batch_norm", "nn.functional.instance_norm", "native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"],
+    [
+        "nn.functional.batch_norm",
+        "nn.functional.instance_norm",
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "_batch_norm_with_update",
+    ],
 )
 def test_with_running_statistics(name: str) -> None:
     """Batched all together: an input alone may not be, where statistics are updated."""
@@ -67,7 +81,15 @@ def test_statistics_of_layer_norm_have_gradients() -> None:
         rstd = (((x - mean) ** 2).mean(1, keepdim=True) + 0.1).rsqrt()
         return (x - mean) * rstd * w, mean, rstd
 
-    check_problem(Problem(f, (torch.randn(4, 3, dtype=DOUBLE), torch.randn(3, dtype=DOUBLE)), (0, 1), "native_layer_norm", reference))
+    check_problem(
+        Problem(
+            f,
+            (torch.randn(4, 3, dtype=DOUBLE), torch.randn(3, dtype=DOUBLE)),
+            (0, 1),
+            "native_layer_norm",
+            reference,
+        )
+    )
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -75,9 +97,17 @@ def test_batch_norm_with_any_input_batched(training: bool) -> None:
     mean, var = torch.randn(3, dtype=DOUBLE), torch.rand(3, dtype=DOUBLE) + 0.5
 
     def f(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (F.batch_norm(x, None if training else mean, None if training else var, w, b, training=training),)
+        return (
+            F.batch_norm(
+                x, None if training else mean, None if training else var, w, b, training=training
+            ),
+        )
 
-    inputs = torch.randn(4, 3, 2, dtype=DOUBLE), torch.randn(3, dtype=DOUBLE), torch.randn(3, dtype=DOUBLE)
+    inputs = (
+        torch.randn(4, 3, 2, dtype=DOUBLE),
+        torch.randn(3, dtype=DOUBLE),
+        torch.randn(3, dtype=DOUBLE),
+    )
     check_problem(Problem(f, inputs, (0, 1, 2), f"batch_norm training={training}"))
 
 
@@ -98,12 +128,16 @@ def test_each_running_statistic_may_be_batched_or_not_where_the_input_is_not(cha
     outs = [F.batch_norm(x, *each, training=True) for each in expected]
     found = func.vmap(lambda m: F.batch_norm(x, m, var, training=True))(means)
     torch.testing.assert_close(found, torch.stack(outs))
-    torch.testing.assert_close((means, var), (torch.stack([m for m, _ in expected]), expected[0][1]))
+    torch.testing.assert_close(
+        (means, var), (torch.stack([m for m, _ in expected]), expected[0][1])
+    )
 
 
 def test_unbatched_running_statistics_cannot_follow_a_batch() -> None:
     mean, var = torch.zeros(3), torch.ones(3)
-    with pytest.raises(BatchingError, match="running_mean or running_var that it updates in place is not batched"):
+    with pytest.raises(
+        BatchingError, match="running_mean or running_var that it updates in place is not batched"
+    ):
         func.vmap(lambda x: F.batch_norm(x, mean, var, training=True))(torch.randn(2, 5, 3))
 
 
@@ -137,10 +171,14 @@ def test_running_statistics_that_lie_in_memory_apart_are_updated_behind_a_deriva
     x = torch.randn(2, 5, 4, 3, dtype=DOUBLE)
 
     def statistics() -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.zeros(5, 3, 2, dtype=DOUBLE).transpose(0, 2), torch.ones(5, 3, 2, dtype=DOUBLE).transpose(0, 2)
+        return torch.zeros(5, 3, 2, dtype=DOUBLE).transpose(0, 2), torch.ones(
+            5, 3, 2, dtype=DOUBLE
+        ).transpose(0, 2)
 
     def gradient(x: Any, mean: Any, var: Any) -> Any:
-        normed = func.vmap(lambda x, mean, var: F.batch_norm(x, mean, var, training=True), in_dims=(0, 1, 1))
+        normed = func.vmap(
+            lambda x, mean, var: F.batch_norm(x, mean, var, training=True), in_dims=(0, 1, 1)
+        )
         out, pullback = func.vjp(lambda x: normed(x, mean, var), x)
         return pullback(out.sin())[0]
 
@@ -152,4 +190,7 @@ def test_running_statistics_that_lie_in_memory_apart_are_updated_behind_a_deriva
         (expected[i, j],) = torch.autograd.grad(out, leaf, out.detach().sin())
     nested, single = statistics(), statistics()
     torch.testing.assert_close((func.vmap(gradient)(x, *nested), *nested), (expected, mean, var))
-    torch.testing.assert_close((torch.stack([gradient(*one) for one in zip(x, *single, strict=True)]), *single), (expected, mean, var))
+    torch.testing.assert_close(
+        (torch.stack([gradient(*one) for one in zip(x, *single, strict=True)]), *single),
+        (expected, mean, var),
+    )

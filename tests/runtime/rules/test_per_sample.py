@@ -30,7 +30,9 @@ def _windows(groups: int, g_places: int) -> tuple[Term, Tensor]:
     want = torch.zeros(3, 4, 2, 6 - g_places + 1, dtype=x.dtype)
     for b in range(3):
         w = want[b].clone().requires_grad_()
-        (want[b],) = torch.autograd.grad(torch.nn.functional.conv1d(x[b], w, groups=groups), w, g[b])
+        (want[b],) = torch.autograd.grad(
+            torch.nn.functional.conv1d(x[b], w, groups=groups), w, g[b]
+        )
     return Windows(g, x, want.shape[1:], [1], [0], [1], groups), want
 
 
@@ -49,7 +51,10 @@ TERMS: dict[str, Callable[[], tuple[Term, Tensor]]] = {
     "few windows": lambda: _windows(1, 1),
     "windows in groups": lambda: _windows(2, 4),
     "at hand": lambda: (Dense(_draw(3, 2, 2)), _draw(3, 2, 2)),
-    "summed": lambda: (reduced(_draw(3, 4, 5, 2), (1, 2)), _draw(3, 4, 5, 2).sum((1, 2)).unsqueeze(1)),
+    "summed": lambda: (
+        reduced(_draw(3, 4, 5, 2), (1, 2)),
+        _draw(3, 4, 5, 2).sum((1, 2)).unsqueeze(1),
+    ),
 }
 
 
@@ -76,7 +81,9 @@ def test_dense_and_parts(both: Both) -> None:
 def test_weighted_sum(both: Both) -> None:
     term, dense = both
     weights = _draw(3)
-    torch.testing.assert_close(term.weighted_sum(weights), torch.einsum("b,b...->...", weights.to(dense.dtype), dense))
+    torch.testing.assert_close(
+        term.weighted_sum(weights), torch.einsum("b,b...->...", weights.to(dense.dtype), dense)
+    )
 
 
 def test_products(both: Both) -> None:
@@ -120,7 +127,13 @@ def test_a_padding_row_has_no_gradient() -> None:
 
 
 def test_terms_of_one_form_become_one() -> None:
-    terms = [_outer(1)[0], _rows()[0], Dense(_draw(3, 4, 5)), _outer(3)[0], Dense(_draw(3, 4, 5) * 2)]
+    terms = [
+        _outer(1)[0],
+        _rows()[0],
+        Dense(_draw(3, 4, 5)),
+        _outer(3)[0],
+        Dense(_draw(3, 4, 5) * 2),
+    ]
     matrices = [t for t in terms if t.shape == (4, 5)]
     found = joined(matrices)
     assert [type(t) for t in found] == [Outer, Dense]

@@ -34,7 +34,9 @@ def test_agrees_with_the_engine(name: str) -> None:
     check(name, torch.float64, limit=2)
 
 
-@pytest.mark.parametrize("pool", [nn.functional.max_pool2d, nn.functional.avg_pool2d, nn.functional.adaptive_avg_pool2d])
+@pytest.mark.parametrize(
+    "pool", [nn.functional.max_pool2d, nn.functional.avg_pool2d, nn.functional.adaptive_avg_pool2d]
+)
 def test_the_second_derivative_of_a_sum_is_zeros_and_not_none(pool: Any) -> None:
     x = runtime.wrap(torch.randn(1, 2, 4, 4), requires_grad=True)
     weight = runtime.wrap(torch.randn(1, 2, 2, 2), requires_grad=True)

@@ -26,7 +26,10 @@ def op() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ({"vjp": {"input": lambda g: g}}, "vjp for 'input', which is no argument; its arguments are by, x, y"),
+        (
+            {"vjp": {"input": lambda g: g}},
+            "vjp for 'input', which is no argument; its arguments are by, x, y",
+        ),
         ({"vjp": {("x", "z"): lambda g: (g, g)}}, "vjp for 'z', which is no argument"),
         ({"vjp": {"x": lambda g, z: g}}, "asks for 'z', which is neither an argument"),
         ({"vjp": {"x": lambda g, x_t: g}}, "its vjp asks for 'x_t'"),
@@ -40,12 +43,24 @@ def op() -> Iterator[str]:
         ({"batch": "elementwise"}, "batch is 'elementwise', which is not callable"),
         ({"decomposition": 3}, "decomposition is 3, which is not callable"),
         ({"inverse": "t"}, "inverse is 't', which is not callable"),
-        ({"inverse": lambda part: part}, "inverse is for views, but by its schema this op returns no view"),
+        (
+            {"inverse": lambda part: part},
+            "inverse is for views, but by its schema this op returns no view",
+        ),
         ({"in_place": True}, "in_place=True needs a batch rule, which the record does not have"),
         ({"abstract": lambda z: z}, "abstract asks for 'z', which is no argument"),
-        ({"hidden_writes": HiddenWrites(("z",), "sin", lambda x: True)}, "hidden_writes names 'z', which is no argument"),
-        ({"hidden_writes": HiddenWrites(("x",), "sin", lambda z: True)}, "hidden_writes names 'z', which is no argument"),
-        ({"hidden_writes": HiddenWrites(("x",), "cosinus", lambda x: True)}, "no operator aten::cosinus"),
+        (
+            {"hidden_writes": HiddenWrites(("z",), "sin", lambda x: True)},
+            "hidden_writes names 'z', which is no argument",
+        ),
+        (
+            {"hidden_writes": HiddenWrites(("x",), "sin", lambda z: True)},
+            "hidden_writes names 'z', which is no argument",
+        ),
+        (
+            {"hidden_writes": HiddenWrites(("x",), "cosinus", lambda x: True)},
+            "no operator aten::cosinus",
+        ),
         ({"draws": "uniform"}, "draws is 'uniform'; it is one of 'shape', 'values'"),
         ({"cost": "dear"}, "cost is 'dear'; it is one of 'low', 'high'"),
     ],
@@ -75,7 +90,8 @@ def test_the_inverse_of_a_view_asks_for_what_a_write_has() -> None:
     table: dict[Any, Record] = {}
     for wanted in ("g", "result", "self_shape", "dims"):
         with pytest.raises(
-            ValueError, match=f"its inverse asks for '{wanted}', which is neither an argument .* nor one of base, ops, part, which"
+            ValueError,
+            match=f"its inverse asks for '{wanted}', which is neither an argument .* nor one of base, ops, part, which",
         ):
             register("select.int", table, inverse=asking(wanted)(lambda x: x))
     register("select.int", table, inverse=lambda ops, base, part, which, dim, index: part)
@@ -96,17 +112,40 @@ def test_no_record_says_what_torchs_tags_deny() -> None:
 
 def test_what_changes_a_tensor_without_writing_to_it_is_known() -> None:
     """The two lists of such ops that stand outside of records are together torch's tag."""
-    names = [name.split("::")[1].partition(".") for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
-    funcs = [getattr(getattr(torch.ops.aten, base), which or "default", None) for base, _, which in names]
-    tagged = {func._schema.name.split("::")[1] for func in funcs if func is not None and torch.Tag.inplace_view in func.tags}
+    names = [
+        name.split("::")[1].partition(".")
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("aten::")
+    ]
+    funcs = [
+        getattr(getattr(torch.ops.aten, base), which or "default", None) for base, _, which in names
+    ]
+    tagged = {
+        func._schema.name.split("::")[1]
+        for func in funcs
+        if func is not None and torch.Tag.inplace_view in func.tags
+    }
     assert GEOMETRY | METADATA.keys() == tagged and not GEOMETRY & METADATA.keys()
 
 
 def test_which_views_have_no_inverse() -> None:
     """Windows overlap, so a write to them is found by its elements; the others are parts of sparse and nested tensors."""
-    without = {func._schema.name for func, r in RECORDS.items() if func.namespace == "aten" and op_of(func).kind == VIEW and not r.inverse}
-    of_other_layouts = {"aten::_indices", "aten::_values", "aten::indices", "aten::values", "aten::_nested_view_from_buffer"}
-    assert without - of_other_layouts == {"aten::unfold", "aten::_test_autograd_multiple_dispatch_view"}
+    without = {
+        func._schema.name
+        for func, r in RECORDS.items()
+        if func.namespace == "aten" and op_of(func).kind == VIEW and not r.inverse
+    }
+    of_other_layouts = {
+        "aten::_indices",
+        "aten::_values",
+        "aten::indices",
+        "aten::values",
+        "aten::_nested_view_from_buffer",
+    }
+    assert without - of_other_layouts == {
+        "aten::unfold",
+        "aten::_test_autograd_multiple_dispatch_view",
+    }
 
 
 def test_an_in_place_form_writes_by_the_batch_rule_that_says_so() -> None:
@@ -125,7 +164,11 @@ def test_an_in_place_form_writes_by_the_batch_rule_that_says_so() -> None:
 
 def test_one_of_several_overloads_may_lack_an_argument() -> None:
     table: dict[Any, Record] = {}
-    record = register("add.Tensor add_.Scalar sin", table, vjp={"self": lambda g: g, "other": lambda g, other_shape: g})
+    record = register(
+        "add.Tensor add_.Scalar sin",
+        table,
+        vjp={"self": lambda g: g, "other": lambda g, other_shape: g},
+    )
     assert len(table) == 3 and all(entered is record for entered in table.values())
     with pytest.raises(ValueError, match="vjp for 'other'"):
         register("cos sinh", table, vjp={"self": lambda g: g, "other": lambda g: g})

@@ -73,10 +73,15 @@ def test_a_layer_without_biases_has_none_under_any_transform(width: int) -> None
         out: torch.Tensor = func.functional_call(lstm, params, (x,))[0]
         return out.pow(2).sum()
 
-    each = [torch.autograd.grad(lstm(x[:, i : i + 1])[0].pow(2).sum(), list(lstm.parameters())) for i in range(6)]
+    each = [
+        torch.autograd.grad(lstm(x[:, i : i + 1])[0].pow(2).sum(), list(lstm.parameters()))
+        for i in range(6)
+    ]
     found = func.vmap(func.grad(loss), (None, 1))(params, x.unsqueeze(2))
     for got, wanted in zip(found.values(), zip(*each, strict=True), strict=True):
         torch.testing.assert_close(got, torch.stack(wanted))
     _, slope = func.jvp(lambda params: loss(params, x), (params,), (params,))
     total: list[Any] = [sum(gs) for gs in zip(*each, strict=True)]
-    torch.testing.assert_close(slope, sum((g * p).sum() for g, p in zip(total, params.values(), strict=True)))
+    torch.testing.assert_close(
+        slope, sum((g * p).sum() for g, p in zip(total, params.values(), strict=True))
+    )

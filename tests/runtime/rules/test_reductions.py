@@ -44,7 +44,9 @@ def test_distances_between_rows_in_all_orders(p: float) -> None:
         return (torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), p, -1),)
 
     inputs = torch.randn(4, 3, dtype=DOUBLE), torch.randn(2, 3, dtype=DOUBLE)
-    check_problem(Problem(lambda x, y: (torch.cdist(x, y, p),), inputs, (0, 1), f"cdist p={p}", reference))
+    check_problem(
+        Problem(lambda x, y: (torch.cdist(x, y, p),), inputs, (0, 1), f"cdist p={p}", reference)
+    )
 
 
 ROOTS = {
@@ -52,7 +54,9 @@ ROOTS = {
     "std_mean": lambda x: torch.std_mean(x)[0],
     "norm": lambda x: (x - 1).norm(),
     "cdist": lambda x: torch.cdist(x.view(2, 2), x.view(2, 2)).sum(),
-    "cdist by a product": lambda x: torch.cdist(x.view(2, 2), x.view(2, 2), compute_mode="use_mm_for_euclid_dist").sum(),
+    "cdist by a product": lambda x: torch.cdist(
+        x.view(2, 2), x.view(2, 2), compute_mode="use_mm_for_euclid_dist"
+    ).sum(),
     "pdist": lambda x: torch.nn.functional.pdist(x.view(2, 2)).sum(),
 }
 
@@ -80,7 +84,9 @@ def test_product_with_zeros(zeros: int) -> None:
     check_problem(Problem(lambda x: (x.prod(), x.cumprod(0)), (x,), (0,), f"{zeros} zeros"))
 
 
-@pytest.mark.parametrize("op", [torch.sum, torch.mean, torch.prod, torch.var, torch.logsumexp, torch.linalg.vector_norm])
+@pytest.mark.parametrize(
+    "op", [torch.sum, torch.mean, torch.prod, torch.var, torch.logsumexp, torch.linalg.vector_norm]
+)
 def test_zero_size_and_scalars(op: object) -> None:
     """A dimension of no elements, and a 0-d tensor along dimension -1."""
     for shape, dim in (((0, 3), 1), ((), -1)):
@@ -90,14 +96,19 @@ def test_zero_size_and_scalars(op: object) -> None:
         check_problem(Problem(lambda x, dim=dim: (op(x, dim=dim),), (x,), (0,), f"{op} of {shape}"))  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(("op", "name"), [(torch.var_mean, "VarMeanBackward0"), (torch.std_mean, "StdMeanBackward0")])
+@pytest.mark.parametrize(
+    ("op", "name"), [(torch.var_mean, "VarMeanBackward0"), (torch.std_mean, "StdMeanBackward0")]
+)
 def test_spread_and_mean_are_one_node_with_two_outputs(op: Any, name: str) -> None:
     x = wrap(torch.tensor([[1.0, 3.0], [2.0, 6.0]]), requires_grad=True)
     spread, mean = op(x, 0)
     node = mean.grad_fn
     assert spread.grad_fn is node and (spread.output_nr, mean.output_nr) == (0, 1)
     assert node.name() == name
-    only_mean, only_spread = grad(mean.sum(), x, retain_graph=True), grad(spread.sum(), x, retain_graph=True)
+    only_mean, only_spread = (
+        grad(mean.sum(), x, retain_graph=True),
+        grad(spread.sum(), x, retain_graph=True),
+    )
     assert unwrap(only_mean[0]).tolist() == [[0.5, 0.5]] * 2
     node.register_prehook(lambda grads: (grads[0] * 3, grads[1] * 2))
     both = grad(spread.sum() + mean.sum(), x)

@@ -9,7 +9,9 @@ from runtime.rules.overflow_safe import recurrence, reversed_recurrence
 from .agreement import Problem, check, check_problem
 
 
-@pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "cummin", "cumulative_trapezoid", "trapezoid", "diff"])
+@pytest.mark.parametrize(
+    "name", ["cumsum", "cumprod", "cummax", "cummin", "cumulative_trapezoid", "trapezoid", "diff"]
+)
 def test_real(name: str) -> None:
     check(name, limit=6)
 
@@ -44,4 +46,6 @@ def test_recurrence_is_its_loop(n: int) -> None:
         backward[:, i] = c[:, i] + (a[:, i + 1] * backward[:, i + 1] if i + 1 < n else 0)
     torch.testing.assert_close(recurrence(a, b, 1), forward)
     torch.testing.assert_close(reversed_recurrence(a, c, 1), backward)
-    torch.testing.assert_close((forward * c).sum(), (backward * b).sum(), msg="one is the other's transpose")
+    torch.testing.assert_close(
+        (forward * c).sum(), (backward * b).sum(), msg="one is the other's transpose"
+    )

@@ -30,7 +30,11 @@ def test_third_derivative(op: object) -> None:
 
     def f(x: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = op(x, 1)  # type: ignore[operator]
-        backward = torch.ops.aten._softmax_backward_data if op is torch.softmax else torch.ops.aten._log_softmax_backward_data
+        backward = (
+            torch.ops.aten._softmax_backward_data
+            if op is torch.softmax
+            else torch.ops.aten._log_softmax_backward_data
+        )
         return (backward(g, y, 1, x.dtype),)
 
     inputs = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)

@@ -50,7 +50,9 @@ def test_another_thread_is_in_no_dual_level() -> None:
         assert in_another_thread(fw.current_level) == -1
         assert in_another_thread(lambda: fw.unpack_dual(x).tangent) is None
         y = in_another_thread(lambda: x * 2)
-        assert y.tolist() == [2, 4] and fw.unpack_dual(y).tangent is None, "what another thread computes has no tangent"
+        assert y.tolist() == [2, 4] and fw.unpack_dual(y).tangent is None, (
+            "what another thread computes has no tangent"
+        )
         assert tangent(x * 2).tolist() == [6, 8]
 
 
@@ -71,7 +73,9 @@ def test_two_threads_are_in_dual_levels_of_their_own() -> None:
     with fw.dual_level():
         x = fw.make_dual(shared, runtime.tensor([1.0]))
         assert in_another_thread(lambda: square(10.0)) == [40]
-        assert tangent(x**2).tolist() == [4], "the end of another thread's level leaves this one's tangents alone"
+        assert tangent(x**2).tolist() == [4], (
+            "the end of another thread's level leaves this one's tangents alone"
+        )
 
 
 def test_a_write_in_anothers_level_leaves_this_ones_tangent_alone() -> None:
@@ -146,29 +150,59 @@ def test_a_helper_thread_takes_along_all_of_the_state() -> None:
     seen: list[Any] = []
 
     class Doubling(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return func(*args, **(kwargs or {})) * 2 if func is torch.sin else func(*args, **(kwargs or {}))
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return (
+                func(*args, **(kwargs or {})) * 2
+                if func is torch.sin
+                else func(*args, **(kwargs or {}))
+            )
 
     def look() -> None:
-        seen.append((torch.is_grad_enabled(), fw._is_fwd_grad_enabled(), torch.is_inference_mode_enabled()))
-        seen.append((torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), fw.current_level()))
+        seen.append(
+            (torch.is_grad_enabled(), fw._is_fwd_grad_enabled(), torch.is_inference_mode_enabled())
+        )
+        seen.append(
+            (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), fw.current_level())
+        )
         seen.append((torch.sin(torch.ones(())).item(), current_fallback_policy()))
 
-    modes = (fw.dual_level(), fw._set_fwd_grad_enabled(False), torch.inference_mode(), torch.autocast("cpu", torch.float16), Doubling())
+    modes = (
+        fw.dual_level(),
+        fw._set_fwd_grad_enabled(False),
+        torch.inference_mode(),
+        torch.autocast("cpu", torch.float16),
+        Doubling(),
+    )
     with ExitStack() as stack:
         for mode in (*modes, fallback_policy("raise")):
             stack.enter_context(mode)
         look()
         in_another_thread(continued(look))
     in_another_thread(look)
-    assert seen[:3] == seen[3:6] == [(False, False, True), (True, torch.float16, 0), (2 * torch.ones(()).sin().item(), "raise")]
-    assert seen[6:] == [(True, True, False), (False, torch.bfloat16, -1), (torch.ones(()).sin().item(), "warn")]
+    assert (
+        seen[:3]
+        == seen[3:6]
+        == [
+            (False, False, True),
+            (True, torch.float16, 0),
+            (2 * torch.ones(()).sin().item(), "raise"),
+        ]
+    )
+    assert seen[6:] == [
+        (True, True, False),
+        (False, torch.bfloat16, -1),
+        (torch.ones(()).sin().item(), "warn"),
+    ]
 
 
 def test_all_state_of_threads_is_of_this_kind() -> None:
     """Else :func:`continued` would not take it along."""
     sources = Path(runtime.__file__).parent.rglob("*.py")
-    assert [path.name for path in sources if "threading.local" in path.read_text("utf-8")] == ["ambient.py"]
+    assert [path.name for path in sources if "threading.local" in path.read_text("utf-8")] == [
+        "ambient.py"
+    ]
 
 
 # --- forward mode switched off
@@ -185,7 +219,11 @@ def off() -> Any:
         lambda f, x: runtime.func.jacfwd(f)(x),
         lambda f, x: runtime.func.linearize(f, x)[1](torch.ones_like(x)),
         lambda f, x: runtime.func.vmap(runtime.func.jacfwd(f))(x.expand(2))[0],
-        lambda f, x: runtime.func.jvp(lambda y: runtime.func.jvp(f, (y,), (torch.ones_like(y),))[0], (x,), (torch.ones_like(x),))[1],
+        lambda f, x: runtime.func.jvp(
+            lambda y: runtime.func.jvp(f, (y,), (torch.ones_like(y),))[0],
+            (x,),
+            (torch.ones_like(x),),
+        )[1],
     ],
     ids=["jvp", "jacfwd", "linearize", "vmap of jacfwd", "jvp of jvp"],
 )
@@ -222,13 +260,20 @@ def test_a_transform_turns_forward_mode_on_for_itself_alone() -> None:
     assert fw._is_fwd_grad_enabled()
 
 
-def test_the_session_has_no_tangents_while_a_transform_runs_that_began_with_forward_mode_off() -> None:
+def test_the_session_has_no_tangents_while_a_transform_runs_that_began_with_forward_mode_off() -> (
+    None
+):
     with fw.dual_level():
         x = fw.make_dual(runtime.tensor(3.0), runtime.tensor(1.0))
         with off():
             _, slope = runtime.func.jvp(lambda z: z * x, (torch.tensor(2.0),), (torch.tensor(1.0),))
         assert fw.unpack_dual(slope).tangent is None
-        assert fw.unpack_dual(runtime.func.jvp(lambda z: z * x, (torch.tensor(2.0),), (torch.tensor(1.0),))[1]).tangent == 1
+        assert (
+            fw.unpack_dual(
+                runtime.func.jvp(lambda z: z * x, (torch.tensor(2.0),), (torch.tensor(1.0),))[1]
+            ).tangent
+            == 1
+        )
 
 
 def test_a_view_taken_while_forward_mode_is_off_shows_the_tangent_of_its_base() -> None:
@@ -327,16 +372,27 @@ def test_policies_of_checkpoints_are_the_threads() -> None:
         ckpt.checkpoint(two_steps, x, use_reentrant=False).sum().backward()
         return len(runs)
 
-    with ckpt.set_checkpoint_early_stop(False), ckpt.set_checkpoint_debug_enabled(True), ckpt.GraphExecGroup():
+    with (
+        ckpt.set_checkpoint_early_stop(False),
+        ckpt.set_checkpoint_debug_enabled(True),
+        ckpt.GraphExecGroup(),
+    ):
         assert run() == 2
         assert in_another_thread(run) == 1, "early stop is on in a thread that did not turn it off"
         with pytest.raises(RuntimeError, match="GraphExecGroup cannot be nested"):
             ckpt.GraphExecGroup().__enter__()
         with pytest.raises(ValueError, match="debug=True is incompatible"):
-            ckpt.checkpoint(two_steps, torch.ones(1), use_reentrant=False, context_fn=lambda: ckpt.noop_context_fn())
+            ckpt.checkpoint(
+                two_steps,
+                torch.ones(1),
+                use_reentrant=False,
+                context_fn=lambda: ckpt.noop_context_fn(),
+            )
         context = ckpt.noop_context_fn()
         x = OURS.tensor([1.0], requires_grad=True)
-        in_another_thread(lambda: ckpt.checkpoint(two_steps, x, use_reentrant=False, context_fn=lambda: context))
+        in_another_thread(
+            lambda: ckpt.checkpoint(two_steps, x, use_reentrant=False, context_fn=lambda: context)
+        )
 
         def in_a_group() -> None:
             with ckpt.GraphExecGroup():
@@ -366,7 +422,9 @@ def test_the_innermost_wish_about_early_stop_wins_over_the_argument() -> None:
         assert not stopped(True)
 
 
-@pytest.mark.parametrize("policy", [ckpt.set_checkpoint_early_stop, ckpt.set_checkpoint_debug_enabled])
+@pytest.mark.parametrize(
+    "policy", [ckpt.set_checkpoint_early_stop, ckpt.set_checkpoint_debug_enabled]
+)
 def test_policies_come_back_after_an_error_and_from_nesting(policy: Any) -> None:
     before = ckpt.POLICY.early_stop, ckpt.POLICY.debug
     with policy(True):

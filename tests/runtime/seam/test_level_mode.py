@@ -86,7 +86,9 @@ def test_without_a_mode_below_the_call_runs() -> None:
         assert torch.ones(2).neg().tolist() == [-1.0, -1.0]
 
 
-def test_a_level_that_leaves_classes_alone_leaves_them_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_level_that_leaves_classes_alone_leaves_them_the_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Noting, "leaves_classes", True)
     level = Noting()
     t: Any = torch.ones(2).as_subclass(Tagged)
@@ -95,13 +97,17 @@ def test_a_level_that_leaves_classes_alone_leaves_them_the_call(monkeypatch: pyt
     assert level.lowered(answer).tolist() == [42.0] and "aten::neg" not in level.calls
 
 
-def test_a_tensor_of_such_a_class_that_is_exchanged_for_a_value_is_none_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensor_of_such_a_class_that_is_exchanged_for_a_value_is_none_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Noting, "leaves_classes", True)
     level = Noting()
     value = level.wrap(torch.ones(2))
 
     class Exchanging(Passing):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             return super().__torch_dispatch__(func, types, (value,), kwargs)
 
     t: Any = torch.zeros(2).as_subclass(Tagged)

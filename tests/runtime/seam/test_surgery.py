@@ -27,7 +27,9 @@ def test_exchange_moves_class_memory_and_attributes_and_leaves_identities() -> N
     plain.note, names = "mine", (id(plain), id(value))
     exchange(plain, value)
     assert (id(plain), id(value)) == names
-    assert type(plain) is runtime.Tensor and plain.requires_grad and plain.tolist() == [1.0, 1.0, 1.0]
+    assert (
+        type(plain) is runtime.Tensor and plain.requires_grad and plain.tolist() == [1.0, 1.0, 1.0]
+    )
     assert type(value) is torch.Tensor and value.tolist() == [0.0, 0.0] and value.note == "mine"  # type: ignore[attr-defined]
 
 
@@ -42,9 +44,20 @@ def test_detach_inner_reaches_the_outer_levels() -> None:
 
 @pytest.mark.parametrize("name", sorted(GEOMETRY))
 def test_each_of_them_changes_sizes_and_strides_alone(name: str) -> None:
-    op = op_of(next(getattr(getattr(torch.ops.aten, name), o) for o in getattr(torch.ops.aten, name).overloads()))
+    op = op_of(
+        next(
+            getattr(getattr(torch.ops.aten, name), o)
+            for o in getattr(torch.ops.aten, name).overloads()
+        )
+    )
     assert op.functional is not None
-    arguments = {"transpose_": (0, 1), "swapaxes_": (0, 1), "swapdims_": (0, 1), "unsqueeze_": (0,), "as_strided_": ((3, 2), (1, 3))}
+    arguments = {
+        "transpose_": (0, 1),
+        "swapaxes_": (0, 1),
+        "swapdims_": (0, 1),
+        "unsqueeze_": (0,),
+        "as_strided_": ((3, 2), (1, 3)),
+    }
     x, expected = runtime.wrap(torch.arange(6.0).view(2, 3)), torch.arange(6.0).view(2, 3)
     given = arguments.get(name, ())
     place, same = x.data_ptr(), getattr(x, name)(*given)

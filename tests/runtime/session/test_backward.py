@@ -120,7 +120,10 @@ def test_graphs_are_freed_by_reference_counting(without_collector: None) -> None
         z = (y * part).sum()
         (g,) = runtime.autograd.grad(z, x, create_graph=True)
         g.sum().backward()
-        return [weakref.ref(o) for o in (x, y, part, z, g, y.grad_fn, part.grad_fn, z.grad_fn, g.grad_fn)]
+        return [
+            weakref.ref(o)
+            for o in (x, y, part, z, g, y.grad_fn, part.grad_fn, z.grad_fn, g.grad_fn)
+        ]
 
     assert all(ref() is None for ref in build())
 
@@ -140,8 +143,14 @@ def test_broadcasting_zero_size_and_promotion(both: Check) -> None:
     d = torch.float64
     both(lambda x, y: (x * y).sum(), torch.randn(0, 3, dtype=d), torch.randn(3, dtype=d))
     both(lambda x, y: (x + y).sum(), torch.randn((), dtype=d), torch.randn(2, 1, 3, dtype=d))
-    both(lambda x, y: (x / y).sum(), torch.randn(2, 3, dtype=torch.float32), torch.randn(3, dtype=d))
-    both(lambda x, y: (x * y).abs().sum(), torch.randn(2, 3, dtype=d), torch.randn(3, dtype=torch.complex128))
+    both(
+        lambda x, y: (x / y).sum(), torch.randn(2, 3, dtype=torch.float32), torch.randn(3, dtype=d)
+    )
+    both(
+        lambda x, y: (x * y).abs().sum(),
+        torch.randn(2, 3, dtype=d),
+        torch.randn(3, dtype=torch.complex128),
+    )
 
 
 def test_complex_gradients_follow_torchs_convention(both: Check) -> None:
@@ -152,7 +161,9 @@ def test_complex_gradients_follow_torchs_convention(both: Check) -> None:
 
 def test_dispatch_inside_a_rule_respects_lazy_conjugation() -> None:
     z = torch.randn(3, dtype=torch.complex128)
-    torch.testing.assert_close(runtime.func.vmap(lambda z: (z.conj() * 2).sin())(z), (z.conj() * 2).sin())
+    torch.testing.assert_close(
+        runtime.func.vmap(lambda z: (z.conj() * 2).sin())(z), (z.conj() * 2).sin()
+    )
     torch.testing.assert_close(unwrap(wrap(z).conj() + 1), z.conj() + 1)
 
 
@@ -165,7 +176,9 @@ def test_out_buffers_of_any_name_follow_what_they_hold() -> None:
         torch.testing.assert_close(runtime.unwrap(found), expected)
 
 
-@pytest.mark.parametrize("args", [(torch.ones(3), 2.0), (1.0, torch.ones(3)), (torch.ones(3), torch.ones(3))])
+@pytest.mark.parametrize(
+    "args", [(torch.ones(3), 2.0), (1.0, torch.ones(3)), (torch.ones(3), torch.ones(3))]
+)
 def test_normal_has_a_gradient_of_zero(args: Any) -> None:
     where = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
 
@@ -207,7 +220,9 @@ def test_a_gradient_that_comes_as_a_view_keeps_its_memory_only_if_nobody_else_se
         caught: list[torch.Tensor] = []
         made: list[int] = []
 
-        def hook(g: Any, caught: list[torch.Tensor] = caught, made: list[int] = made, seen: bool = seen) -> None:
+        def hook(
+            g: Any, caught: list[torch.Tensor] = caught, made: list[int] = made, seen: bool = seen
+        ) -> None:
             made.append(g.data_ptr())
             if seen:
                 caught.append(g)
@@ -223,13 +238,17 @@ def test_a_gradient_that_comes_as_a_view_keeps_its_memory_only_if_nobody_else_se
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_outputs_of_the_session_and_of_a_transform_are_differentiated_in_one_pass(turned: bool) -> None:
+def test_outputs_of_the_session_and_of_a_transform_are_differentiated_in_one_pass(
+    turned: bool,
+) -> None:
     own = runtime.tensor([1.0, 2.0], requires_grad=True)
     found: list[Any] = []
 
     def energy(x: Any) -> Any:
         outputs = [(x * x).sum(), (own * own * own).sum()]
-        grads = runtime.autograd.grad(outputs[::-1] if turned else outputs, [x, own], create_graph=True)
+        grads = runtime.autograd.grad(
+            outputs[::-1] if turned else outputs, [x, own], create_graph=True
+        )
         found.extend(g.tolist() for g in grads)
         return grads[0].pow(2).sum()
 

@@ -63,25 +63,43 @@ ANSWERS: dict[str, Ask] = {
     "no outputs, backward": lambda lib, x, y: _grads_after(lambda: lib.backward([]), x),
     "one tensor": lambda lib, x, y: lib.grad((x * y).sum(), x),
     "several tensors": lambda lib, x, y: lib.grad([(x * y).sum(), y.sum()], (x, y)),
-    "a tensor beside one that has a cotangent": lambda lib, x, y: lib.grad([(x * y), y.sum()], [x, y], [2 * ONES, None]),
+    "a tensor beside one that has a cotangent": lambda lib, x, y: lib.grad(
+        [(x * y), y.sum()], [x, y], [2 * ONES, None]
+    ),
     "one element in two dimensions": lambda lib, x, y: lib.grad((x * y).sum().reshape(1, 1), x),
     "a dictionary": lambda lib, x, y: lib.grad((x * y).sum(), {"b": y, "a": x}),
     "an empty dictionary's order": lambda lib, x, y: lib.grad((x * y).sum(), {"y": y}),
     "unused": lambda lib, x, y: lib.grad(x.sum(), [x, y], allow_unused=True),
     "unused, as zeros": lambda lib, x, y: lib.grad(x.sum(), [x, y], materialize_grads=True),
-    "unused, as zeros that are differentiable": lambda lib, x, y: lib.grad(x.sum(), [y], materialize_grads=True, create_graph=True),
+    "unused, as zeros that are differentiable": lambda lib, x, y: lib.grad(
+        x.sum(), [y], materialize_grads=True, create_graph=True
+    ),
     "recorded": lambda lib, x, y: lib.grad(x.pow(3).sum(), x, create_graph=True),
-    "recorded, and of second order": lambda lib, x, y: lib.grad(lib.grad(x.pow(3).sum(), x, create_graph=True)[0].sum(), x),
-    "a batch of cotangents": lambda lib, x, y: lib.grad(x * y, [x, y], torch.stack([ONES, 2 * ONES]), is_grads_batched=True),
-    "a batch, unused": lambda lib, x, y: lib.grad(2 * x, [y, x], ONES[None], is_grads_batched=True, allow_unused=True),
-    "a batch, recorded": lambda lib, x, y: lib.grad(x.pow(3), x, ONES[None], is_grads_batched=True, create_graph=True),
+    "recorded, and of second order": lambda lib, x, y: lib.grad(
+        lib.grad(x.pow(3).sum(), x, create_graph=True)[0].sum(), x
+    ),
+    "a batch of cotangents": lambda lib, x, y: lib.grad(
+        x * y, [x, y], torch.stack([ONES, 2 * ONES]), is_grads_batched=True
+    ),
+    "a batch, unused": lambda lib, x, y: lib.grad(
+        2 * x, [y, x], ONES[None], is_grads_batched=True, allow_unused=True
+    ),
+    "a batch, recorded": lambda lib, x, y: lib.grad(
+        x.pow(3), x, ONES[None], is_grads_batched=True, create_graph=True
+    ),
     "an edge": lambda lib, x, y: lib.grad(lib.edge((x * y).sum()), [lib.edge(x)]),
     "an edge with a cotangent": lambda lib, x, y: lib.grad(lib.edge(x * y), [x], 2 * ONES),
     "an edge in the middle": lambda lib, x, y: _to_the_middle(lib, x, y),
     "into leaves": lambda lib, x, y: _grads_after(lambda: lib.backward((x * y).sum()), x, y),
-    "into some leaves": lambda lib, x, y: _grads_after(lambda: lib.backward((x * y).sum(), inputs=[y]), x, y),
-    "into one leaf": lambda lib, x, y: _grads_after(lambda: lib.backward((x * y).sum(), inputs=y), x, y),
-    "into leaves of a dictionary": lambda lib, x, y: _grads_after(lambda: lib.backward((x * y).sum(), inputs={"y": y}), x, y),
+    "into some leaves": lambda lib, x, y: _grads_after(
+        lambda: lib.backward((x * y).sum(), inputs=[y]), x, y
+    ),
+    "into one leaf": lambda lib, x, y: _grads_after(
+        lambda: lib.backward((x * y).sum(), inputs=y), x, y
+    ),
+    "into leaves of a dictionary": lambda lib, x, y: _grads_after(
+        lambda: lib.backward((x * y).sum(), inputs={"y": y}), x, y
+    ),
     "into a result": lambda lib, x, y: _into(lib, x, y, lambda z: [z]),
     "into a result and a leaf": lambda lib, x, y: _into(lib, x, y, lambda z: [z, y]),
     "into the edge of a result": lambda lib, x, y: _into(lib, x, y, lambda z: [lib.edge(z)]),
@@ -116,9 +134,18 @@ def test_the_answers_are_torchs(name: str) -> None:
 
 
 REFUSED: dict[str, tuple[Ask, str]] = {  # what the message says in both
-    "no inputs": (lambda lib, x, y: lib.grad(x.sum(), []), r"`inputs` argument to `grad\(\)` cannot be empty"),
-    "no inputs of backward": (lambda lib, x, y: lib.backward(x.sum(), inputs=[]), r"`inputs` argument to `backward\(\)` cannot be empty"),
-    "no outputs, used": (lambda lib, x, y: lib.grad([], [x]), "Tensor at index 0 appears to not have been used in the graph"),
+    "no inputs": (
+        lambda lib, x, y: lib.grad(x.sum(), []),
+        r"`inputs` argument to `grad\(\)` cannot be empty",
+    ),
+    "no inputs of backward": (
+        lambda lib, x, y: lib.backward(x.sum(), inputs=[]),
+        r"`inputs` argument to `backward\(\)` cannot be empty",
+    ),
+    "no outputs, used": (
+        lambda lib, x, y: lib.grad([], [x]),
+        "Tensor at index 0 appears to not have been used in the graph",
+    ),
     "an input that is not used": (
         lambda lib, x, y: lib.grad(x.sum(), [x, y]),
         "(Tensor at index 1|One of the differentiated Tensors) appears",
@@ -127,24 +154,42 @@ REFUSED: dict[str, tuple[Ask, str]] = {  # what the message says in both
         lambda lib, x, y: lib.grad(x.sum(), [torch.ones(2)]),
         "One of the differentiated Tensors does not require grad",
     ),
-    "an output without history": (lambda lib, x, y: lib.grad([x.sum(), torch.ones(())], [x]), "element 1 of tensors does not require grad"),
+    "an output without history": (
+        lambda lib, x, y: lib.grad([x.sum(), torch.ones(())], [x]),
+        "element 1 of tensors does not require grad",
+    ),
     "backward of no history": (
         lambda lib, x, y: lib.backward(torch.ones(())),
         "element 0 of tensors does not require grad and does not have",
     ),
-    "a vector": (lambda lib, x, y: lib.grad(y * 2, y), "grad can be implicitly created only for scalar outputs"),
+    "a vector": (
+        lambda lib, x, y: lib.grad(y * 2, y),
+        "grad can be implicitly created only for scalar outputs",
+    ),
     "a complex number": (
         lambda lib, x, y: lib.grad((y * 1j).sum(), y),
         "grad can be (implicitly created only for real scalar|computed only for real scalar) outputs but got",
     ),
-    "an edge of a vector": (lambda lib, x, y: lib.grad(lib.edge(y * 2), [y]), "grad can be implicitly created only for scalar outputs"),
-    "fewer cotangents": (lambda lib, x, y: lib.grad([x.sum(), y.sum()], [x], [torch.ones(())]), "got 2 tensors and 1 grad"),
-    "a cotangent of another shape": (lambda lib, x, y: lib.grad(x * y, [x], ONES[0]), "Mismatch in shape: grad_output.0. has a shape of"),
+    "an edge of a vector": (
+        lambda lib, x, y: lib.grad(lib.edge(y * 2), [y]),
+        "grad can be implicitly created only for scalar outputs",
+    ),
+    "fewer cotangents": (
+        lambda lib, x, y: lib.grad([x.sum(), y.sum()], [x], [torch.ones(())]),
+        "got 2 tensors and 1 grad",
+    ),
+    "a cotangent of another shape": (
+        lambda lib, x, y: lib.grad(x * y, [x], ONES[0]),
+        "Mismatch in shape: grad_output.0. has a shape of",
+    ),
     "a complex cotangent": (
         lambda lib, x, y: lib.grad(x * y, [x], ONES * 1j),
         "Mismatch in dtype: grad_output.0. has a dtype of torch.complex128",
     ),
-    "a number as a cotangent": (lambda lib, x, y: lib.grad(x.sum(), [x], [1.0]), "gradients can be either Tensors or None, but got float"),
+    "a number as a cotangent": (
+        lambda lib, x, y: lib.grad(x.sum(), [x], [1.0]),
+        "gradients can be either Tensors or None, but got float",
+    ),
     "a batch of cotangents without a batch": (
         lambda lib, x, y: lib.grad(x * y, [x], ONES, is_grads_batched=True),
         "If `is_grads_batched=True`, we interpret the first dimension of each grad_output as the batch dimension",
@@ -161,7 +206,10 @@ REFUSED: dict[str, tuple[Ask, str]] = {  # what the message says in both
         lambda lib, x, y: lib.backward(x * y, ONES, grad_variables=ONES),
         "`grad_tensors` and `grad_variables` .deprecated. arguments both passed to `backward..`",
     ),
-    "the graph again": (lambda lib, x, y: [lib.backward(z) for z in [(x * y).sum()] * 2], "backward through the graph a second time"),
+    "the graph again": (
+        lambda lib, x, y: [lib.backward(z) for z in [(x * y).sum()] * 2],
+        "backward through the graph a second time",
+    ),
 }
 
 
@@ -185,13 +233,18 @@ def test_a_refused_cotangent_is_named_by_its_number() -> None:
     shapes = r"grad_output.1. has a shape of torch.Size\(\[2, 3\]\) and output.1. has a shape of torch.Size\(\[3\]\)"
     with pytest.raises(RuntimeError, match=shapes):
         runtime.autograd.grad([x * y, y], [x], [ONES, ONES])
-    with pytest.raises(RuntimeError, match=f"batch dimension. Without it, {shapes}. For a batch of only some of them, call vmap of grad"):
+    with pytest.raises(
+        RuntimeError,
+        match=f"batch dimension. Without it, {shapes}. For a batch of only some of them, call vmap of grad",
+    ):
         runtime.autograd.grad([x * y, y], [x], [ONES[None], ONES[None]], is_grads_batched=True)
 
 
 @pytest.mark.parametrize("create", [False, True])
 @pytest.mark.parametrize("retain", [None, False, True])
-def test_a_batch_of_cotangents_frees_the_graph_as_one_does(retain: bool | None, create: bool) -> None:
+def test_a_batch_of_cotangents_frees_the_graph_as_one_does(
+    retain: bool | None, create: bool
+) -> None:
     kept = []
     for ours in (False, True):
         lib = Library(ours)
@@ -209,9 +262,14 @@ def test_a_batch_of_cotangents_frees_the_graph_as_one_does(retain: bool | None, 
 
 def test_inputs_are_a_dict_or_tensors() -> None:
     x = Library(True).leaf(3)
-    with pytest.raises(TypeError, match=r"`inputs` argument to `grad\(\)` must be a dict, not mappingproxy. Pass dict\(inputs\)"):
+    with pytest.raises(
+        TypeError,
+        match=r"`inputs` argument to `grad\(\)` must be a dict, not mappingproxy. Pass dict\(inputs\)",
+    ):
         runtime.autograd.grad(x.sum(), MappingProxyType({"x": x}))
-    with pytest.raises(RuntimeError, match="all inputs have to be Tensors or GradientEdges, but got int"):
+    with pytest.raises(
+        RuntimeError, match="all inputs have to be Tensors or GradientEdges, but got int"
+    ):
         runtime.autograd.backward(x.sum(), inputs=[x, 3])
 
 
@@ -230,7 +288,9 @@ def test_names_that_are_deprecated_warn_and_do_what_they_did(ours: bool) -> None
 def test_a_recorded_pass_into_leaves_warns_of_the_cycle_once() -> None:
     x = Library(True).leaf(3)
     source._warned.clear()
-    with pytest.warns(UserWarning, match="create a reference cycle between the parameter and its gradient"):
+    with pytest.warns(
+        UserWarning, match="create a reference cycle between the parameter and its gradient"
+    ):
         runtime.autograd.backward(x.pow(2).sum(), create_graph=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -259,14 +319,22 @@ def test_a_pass_leaves_the_grad_mode_as_it_was(enabled: bool) -> None:
     assert seen == [False, True]
 
 
-@pytest.mark.parametrize("outputs", [lambda y, z: [y, z], lambda y, z: [z, y], lambda y, z: [y, y, z]], ids=["last", "first", "third"])
-def test_a_pass_from_results_of_several_levels_is_one_of_the_innermost(outputs: Callable[[Tensor, Tensor], list[Tensor]]) -> None:
+@pytest.mark.parametrize(
+    "outputs",
+    [lambda y, z: [y, z], lambda y, z: [z, y], lambda y, z: [y, y, z]],
+    ids=["last", "first", "third"],
+)
+def test_a_pass_from_results_of_several_levels_is_one_of_the_innermost(
+    outputs: Callable[[Tensor, Tensor], list[Tensor]],
+) -> None:
     outside = runtime.tensor([2.0], requires_grad=True)
     y = outside * 3
 
     def program(x: Tensor) -> Tensor:
         z = x * x * 5
-        g: Tensor = runtime.autograd.grad(outputs(y, z), x, [torch.ones(1)] * len(outputs(y, z)), create_graph=True)[0]
+        g: Tensor = runtime.autograd.grad(
+            outputs(y, z), x, [torch.ones(1)] * len(outputs(y, z)), create_graph=True
+        )[0]
         return g.sum()
 
     close(runtime.func.grad(program)(torch.tensor([7.0])), torch.tensor([10.0]))

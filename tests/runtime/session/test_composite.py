@@ -17,21 +17,35 @@ from runtime.session import composite
 
 from ..view_scenarios import OURS, TORCH, gradients, name, outcome, same
 
-pytestmark = pytest.mark.skipif(not composite.INTERCEPTED, reason="linear, matmul and layer_norm cannot be intercepted before torch 2.13")
+pytestmark = pytest.mark.skipif(
+    not composite.INTERCEPTED,
+    reason="linear, matmul and layer_norm cannot be intercepted before torch 2.13",
+)
 SHAPES = [(5, 3), (2, 5, 3), (2, 2, 5, 3), (3,), (0, 3), (2, 0, 3), (1, 1, 3)]
 
 
-def layer(lib: Any, shape: tuple[int, ...], wanted: tuple[bool, ...] = (True, True, True)) -> list[Any]:
+def layer(
+    lib: Any, shape: tuple[int, ...], wanted: tuple[bool, ...] = (True, True, True)
+) -> list[Any]:
     """An input of ``shape``, a weight (4, 3) and a bias (4), of which those that are ``wanted`` require grad."""
     found = [lib.leaf(*s) / 8 for s in (shape, (4, 3), (4,))]
-    return [t.detach().requires_grad_() if w else t.detach() for t, w in zip(found, wanted, strict=True)]
+    return [
+        t.detach().requires_grad_() if w else t.detach() for t, w in zip(found, wanted, strict=True)
+    ]
 
 
 def history(t: Any) -> Any:
     """The graph behind a tensor as nested names, in the order of its edges. ATen's ``reshape`` views a tensor subclass with ``view``."""
 
     def of(node: Any) -> Any:
-        return None if node is None else (node.name().replace("ReshapeAlias", "View"), [(of(n), i) for n, i in node.next_functions])
+        return (
+            None
+            if node is None
+            else (
+                node.name().replace("ReshapeAlias", "View"),
+                [(of(n), i) for n, i in node.next_functions],
+            )
+        )
 
     return of(t.grad_fn)
 
@@ -53,11 +67,17 @@ def in_one(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("wanted", [w for w in product((True, False), repeat=3) if any(w)], ids=str)
-def test_graph_and_gradients_are_those_of_the_parts(shape: tuple[int, ...], wanted: tuple[bool, ...]) -> None:
+def test_graph_and_gradients_are_those_of_the_parts(
+    shape: tuple[int, ...], wanted: tuple[bool, ...]
+) -> None:
     def scenario(lib: Any) -> Any:
         args = layer(lib, shape, wanted)
         y = linear(*args)
-        return y, history(y), gradients(lib, y * y, *(a for a, w in zip(args, wanted, strict=True) if w))
+        return (
+            y,
+            history(y),
+            gradients(lib, y * y, *(a for a, w in zip(args, wanted, strict=True) if w)),
+        )
 
     same(scenario)
 
@@ -68,13 +88,21 @@ def test_without_a_bias_too(shape: tuple[int, ...], wanted: tuple[bool, bool]) -
     def scenario(lib: Any) -> Any:
         x, w, _ = layer(lib, shape, (*wanted, False))
         y = linear(x, w)
-        return y, history(y), gradients(lib, y * y, *(a for a, flag in zip((x, w), wanted, strict=True) if flag))
+        return (
+            y,
+            history(y),
+            gradients(lib, y * y, *(a for a, flag in zip((x, w), wanted, strict=True) if flag)),
+        )
 
     same(scenario)
 
 
-@pytest.mark.parametrize("spoil", [lambda w: w[:, :2], lambda w: w[0], lambda w: w.float(), lambda w: w[None]])
-def test_a_weight_without_a_bias_that_does_not_fit_is_torchs_error(spoil: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize(
+    "spoil", [lambda w: w[:, :2], lambda w: w[0], lambda w: w.float(), lambda w: w[None]]
+)
+def test_a_weight_without_a_bias_that_does_not_fit_is_torchs_error(
+    spoil: Callable[[Any], Any],
+) -> None:
     def scenario(lib: Any) -> Any:
         x, w, _ = layer(lib, (5, 3))
         y = linear(x, spoil(w))
@@ -84,8 +112,14 @@ def test_a_weight_without_a_bias_that_does_not_fit_is_torchs_error(spoil: Callab
     assert found == expected
 
 
-@pytest.mark.parametrize(("shape", "expected"), [((5, 3), True), ((2, 5, 3), True), ((2, 2, 5, 3), True), ((3,), True)], ids=str)
-def test_dense_inputs_of_every_rank_take_the_short_way(in_one: list[bool], shape: tuple[int, ...], expected: bool) -> None:
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((5, 3), True), ((2, 5, 3), True), ((2, 2, 5, 3), True), ((3,), True)],
+    ids=str,
+)
+def test_dense_inputs_of_every_rank_take_the_short_way(
+    in_one: list[bool], shape: tuple[int, ...], expected: bool
+) -> None:
     linear(*layer(OURS, shape))
     assert in_one == [expected]
 
@@ -106,7 +140,14 @@ def test_a_batch_comes_out_as_a_view_of_the_product() -> None:
     def scenario(lib: Any) -> Any:
         y = linear(*layer(lib, (2, 5, 3)))
         part, base = y[0], cast(torch.Tensor, y._base)
-        return y._is_view(), list(base.shape), name(base), part._base is base, y.output_nr, y._version
+        return (
+            y._is_view(),
+            list(base.shape),
+            name(base),
+            part._base is base,
+            y.output_nr,
+            y._version,
+        )
 
     same(scenario)
 
@@ -147,7 +188,9 @@ def test_a_saved_argument_that_was_written_to_is_refused() -> None:
     h = x * 1
     y = linear(h, w, b)
     h.zero_()
-    with pytest.raises(RuntimeError, match=r"modified by an inplace operation.*version 1; expected version 0"):
+    with pytest.raises(
+        RuntimeError, match=r"modified by an inplace operation.*version 1; expected version 0"
+    ):
         gradients(OURS, y, x, w, b)
 
 
@@ -178,7 +221,9 @@ def test_hooks_of_saved_tensors_see_what_the_parts_save() -> None:
 
 def test_dispatch_modes_see_the_parts() -> None:
     class Names(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             seen.append(str(func))
             return func(*args, **(kwargs or {}))
 
@@ -186,13 +231,20 @@ def test_dispatch_modes_see_the_parts() -> None:
     args = layer(OURS, (2, 5, 3))
     with Names():  # type: ignore[no-untyped-call]
         linear(*args)
-    assert seen == ["aten.view.default", "aten.t.default", "aten.addmm.default", "aten.view.default"]
+    assert seen == [
+        "aten.view.default",
+        "aten.t.default",
+        "aten.addmm.default",
+        "aten.view.default",
+    ]
 
 
 def test_tangents_pass_through() -> None:
     x, w, b = layer(OURS, (5, 3))
     with forward_ad.dual_level():
-        y = linear(forward_ad.make_dual(x, runtime.wrap(torch.ones(5, 3, dtype=torch.double))), w, b)
+        y = linear(
+            forward_ad.make_dual(x, runtime.wrap(torch.ones(5, 3, dtype=torch.double))), w, b
+        )
         tangent = forward_ad.unpack_dual(y).tangent
         assert tangent is not None
         assert torch.equal(runtime.unwrap(tangent), runtime.unwrap(w.detach()).sum(1).expand(5, 4))
@@ -218,7 +270,9 @@ def test_without_grad_mode_nothing_is_recorded() -> None:
 
 
 @pytest.mark.parametrize(
-    "f", [linear, lambda x, w, b: x @ w.t(), lambda x, w, b: layer_norm(x, (3,))], ids=["linear", "matmul", "layer_norm"]
+    "f",
+    [linear, lambda x, w, b: x @ w.t(), lambda x, w, b: layer_norm(x, (3,))],
+    ids=["linear", "matmul", "layer_norm"],
 )
 def test_in_inference_mode_calls_arrive_as_ever(f: Callable[..., Any]) -> None:
     def scenario(lib: Any) -> Any:
@@ -244,7 +298,9 @@ def test_subclasses_of_others_still_handle_their_own_calls() -> None:
         __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
         @classmethod
-        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        def __torch_dispatch__(  # type: ignore[override]
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             seen.append(str(func))
             return func(*(x if isinstance(a, Logged) else a for a in args), **(kwargs or {}))
 
@@ -269,7 +325,10 @@ def test_threads_record_their_own_graphs() -> None:
     args = layer(OURS, (2, 5, 3))
     expected = gradients(OURS, linear(*args), *args)
     found: list[Any] = []
-    threads = [threading.Thread(target=lambda: found.append(gradients(OURS, linear(*args), *args))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: found.append(gradients(OURS, linear(*args), *args)))
+        for _ in range(8)
+    ]
     for t in threads:
         t.start()
     for t in threads:
@@ -302,15 +361,24 @@ def test_a_product_is_folded_where_torch_folds_it(
         stored = [s[::-1] if transposed else s for s in (first, second)]
         leaves = [(lib.leaf(*s) / 8).detach() for s in stored]
         x, y = (t.requires_grad_() if w else t for t, w in zip(leaves, wanted, strict=True))
-        product = torch.matmul(*(t.permute(*range(t.dim())[::-1]) if transposed else t for t in (x, y)))
-        return product, product.stride(), history(product), gradients(lib, product, *(t for t, w in zip((x, y), wanted, strict=True) if w))
+        product = torch.matmul(
+            *(t.permute(*range(t.dim())[::-1]) if transposed else t for t in (x, y))
+        )
+        return (
+            product,
+            product.stride(),
+            history(product),
+            gradients(lib, product, *(t for t, w in zip((x, y), wanted, strict=True) if w)),
+        )
 
     same(scenario)
 
 
 @pytest.mark.parametrize("wanted", [w for w in product((True, False), repeat=3) if any(w)], ids=str)
 @pytest.mark.parametrize("given", [3, 2, 1], ids=["weight and bias", "weight", "neither"])
-def test_a_normalized_layer_has_torchs_graph_and_gradients(wanted: tuple[bool, ...], given: int) -> None:
+def test_a_normalized_layer_has_torchs_graph_and_gradients(
+    wanted: tuple[bool, ...], given: int
+) -> None:
     def scenario(lib: Any) -> Any:
         found = [lib.leaf(2, 4, 8) / 8, lib.leaf(8) / 8, lib.leaf(8) / 4][:given]
         args = [t.detach().requires_grad_(w) for t, w in zip(found, wanted, strict=False)]
@@ -318,7 +386,12 @@ def test_a_normalized_layer_has_torchs_graph_and_gradients(wanted: tuple[bool, .
         if y.grad_fn is None:
             return y, y.requires_grad
         node: Any = y.grad_fn
-        return [*history(y)], y.output_nr, node._saved_result1, gradients(lib, y * y, *(a for a in args if a.requires_grad))
+        return (
+            [*history(y)],
+            y.output_nr,
+            node._saved_result1,
+            gradients(lib, y * y, *(a for a in args if a.requires_grad)),
+        )
 
     same(scenario)
 
@@ -327,4 +400,6 @@ def test_without_grad_mode_a_product_is_folded_as_well() -> None:
     x, w = torch.randn(5, 7, 257).transpose(0, 1), torch.randn(1, 257)
     with torch.no_grad():
         expected = torch.nn.functional.linear(x, w.clone().requires_grad_())
-        assert runtime.unwrap(torch.nn.functional.linear(x, runtime.wrap(w, requires_grad=True))).equal(expected)
+        assert runtime.unwrap(
+            torch.nn.functional.linear(x, runtime.wrap(w, requires_grad=True))
+        ).equal(expected)

@@ -28,8 +28,20 @@ def nodes(t: Any) -> list[Any]:
     """The chain behind a tensor with what each node keeps, as long as there is one edge."""
     found, node = [], t.grad_fn
     while node is not None:
-        kept = {a: getattr(node, a) for a in dir(node) if a.startswith("_saved_")} if node.next_functions else {}
-        found.append((node.name(), {name: tuple(v) if isinstance(v, (tuple, list)) else v % 2**64 for name, v in kept.items()}))
+        kept = (
+            {a: getattr(node, a) for a in dir(node) if a.startswith("_saved_")}
+            if node.next_functions
+            else {}
+        )
+        found.append(
+            (
+                node.name(),
+                {
+                    name: tuple(v) if isinstance(v, (tuple, list)) else v % 2**64
+                    for name, v in kept.items()
+                },
+            )
+        )
         node = node.next_functions[0][0] if node.next_functions else None
     return found
 
@@ -48,7 +60,15 @@ def agree(scenario: Scenario) -> None:
 
 def facts(t: Any) -> Any:
     version = None if t.is_inference() else t._version
-    return list(t.shape), list(t.stride()), t.storage_offset(), t.requires_grad, t.is_leaf, version, t._is_view()
+    return (
+        list(t.shape),
+        list(t.stride()),
+        t.storage_offset(),
+        t.requires_grad,
+        t.is_leaf,
+        version,
+        t._is_view(),
+    )
 
 
 @pytest.fixture
@@ -68,7 +88,9 @@ def native(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-def test_an_index_has_torchs_result_nodes_and_gradient(index: tuple[Any, ...], mode: Callable[[], Any], native: list[Any]) -> None:
+def test_an_index_has_torchs_result_nodes_and_gradient(
+    index: tuple[Any, ...], mode: Callable[[], Any], native: list[Any]
+) -> None:
     def scenario(lib: Any) -> Any:
         x = lib.leaf(3, 4, 5)
         with mode():
@@ -76,13 +98,24 @@ def test_an_index_has_torchs_result_nodes_and_gradient(index: tuple[Any, ...], m
             alone = x[index[0]] if len(index) == 1 else y
         if not y.requires_grad:
             return y, facts(y), facts(alone)
-        return y, facts(y), nodes(y), nodes(alone), y._base is x, gradients(lib, (y * y).sum() + alone.sum(), x)
+        return (
+            y,
+            facts(y),
+            nodes(y),
+            nodes(alone),
+            y._base is x,
+            gradients(lib, (y * y).sum() + alone.sum(), x),
+        )
 
     same(scenario)
     assert not native
 
 
-@pytest.mark.parametrize("index", [(0, 1, 2, 3), (7,), (slice(None, None, -1),), (Ellipsis, 0, Ellipsis), ("a",), (1.0,)], ids=str)
+@pytest.mark.parametrize(
+    "index",
+    [(0, 1, 2, 3), (7,), (slice(None, None, -1),), (Ellipsis, 0, Ellipsis), ("a",), (1.0,)],
+    ids=str,
+)
 @pytest.mark.parametrize("recorded", [True, False])
 def test_what_torch_refuses_is_refused(index: tuple[Any, ...], recorded: bool) -> None:
     def scenario(lib: Any) -> Any:
@@ -92,7 +125,9 @@ def test_what_torch_refuses_is_refused(index: tuple[Any, ...], recorded: bool) -
     agree(scenario)
 
 
-@pytest.mark.parametrize("index", [3, -4, (1, 4), (slice(None), -5), (Ellipsis, 5), (None, 0, 0, -6)], ids=str)
+@pytest.mark.parametrize(
+    "index", [3, -4, (1, 4), (slice(None), -5), (Ellipsis, 5), (None, 0, 0, -6)], ids=str
+)
 @pytest.mark.parametrize("written", [False, True])
 def test_an_element_that_is_not_there_is_told_by_its_dimension(index: Any, written: bool) -> None:
     said = []
@@ -106,17 +141,39 @@ def test_an_element_that_is_not_there_is_told_by_its_dimension(index: Any, writt
 
 def test_a_write_of_all_to_a_leaf_is_refused_as_one_to_the_leaf_itself() -> None:
     for index in (slice(None), Ellipsis, ()):
-        with pytest.raises(RuntimeError, match=r"^a leaf Variable that requires grad is being used in an in-place operation"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"^a leaf Variable that requires grad is being used in an in-place operation",
+        ):
             OURS.leaf(3)[index] = 1.0
 
 
-LISTS = [[0, 1], [[0, 2]], [[0, 1], [1, 2]], ([[0, 1], [1, 2]],), [slice(None), [1, 3]], [None, [1, 2]], [Ellipsis, 0]]
+LISTS = [
+    [0, 1],
+    [[0, 2]],
+    [[0, 1], [1, 2]],
+    ([[0, 1], [1, 2]],),
+    [slice(None), [1, 3]],
+    [None, [1, 2]],
+    [Ellipsis, 0],
+]
 
 
 @pytest.mark.parametrize(
-    "index", [torch.tensor([0, 2]), torch.tensor(1), True, (0, torch.tensor([1, 0])), torch.ones(3) > 0, *LISTS], ids=str
+    "index",
+    [
+        torch.tensor([0, 2]),
+        torch.tensor(1),
+        True,
+        (0, torch.tensor([1, 0])),
+        torch.ones(3) > 0,
+        *LISTS,
+    ],
+    ids=str,
 )
-@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence for multidimensional indexing:UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore:Using a non-tuple sequence for multidimensional indexing:UserWarning"
+)
 def test_other_indices_are_torchs(index: Any, native: list[Any]) -> None:
     def scenario(lib: Any) -> Any:
         x = lib.leaf(3, 4, 5)
@@ -127,15 +184,25 @@ def test_other_indices_are_torchs(index: Any, native: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("target", ["buffer", "product", "view", "view of a view"])
-@pytest.mark.parametrize("value", ["number", "element", "same shape", "broadcast", "recorded", "recorded same shape"])
-@pytest.mark.parametrize("index", [(0, 1), (slice(0, 2), 1), (0,), (Ellipsis, 2), slice(None), (Ellipsis, slice(0, 3)), ()], ids=str)
+@pytest.mark.parametrize(
+    "value", ["number", "element", "same shape", "broadcast", "recorded", "recorded same shape"]
+)
+@pytest.mark.parametrize(
+    "index",
+    [(0, 1), (slice(0, 2), 1), (0,), (Ellipsis, 2), slice(None), (Ellipsis, slice(0, 3)), ()],
+    ids=str,
+)
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
-def test_a_write_has_torchs_values_versions_and_history(target: str, value: str, index: Any, mode: Any) -> None:
+def test_a_write_has_torchs_values_versions_and_history(
+    target: str, value: str, index: Any, mode: Any
+) -> None:
     def scenario(lib: Any) -> Any:
         x, v = lib.leaf(3, 4, 3), lib.leaf()
         base = x.detach().clone() if target == "buffer" else x * 2
         other = base.view(12, 3)
-        written = {"view": base.view(3, 4, 3), "view of a view": other.view(3, 4, 3)}.get(target, base)
+        written = {"view": base.view(3, 4, 3), "view of a view": other.view(3, 4, 3)}.get(
+            target, base
+        )
         shape = written[index].shape
         given: Any = {
             "number": 2.5, "element": v.detach(), "same shape": torch.ones(shape, dtype=x.dtype), "broadcast": v.detach().view(1, 1),
@@ -143,7 +210,16 @@ def test_a_write_has_torchs_values_versions_and_history(target: str, value: str,
         }[value]  # fmt: skip
         with mode():
             written[index] = given
-        found = [base, written, other, base._version, other._version, written.requires_grad, base.requires_grad, other.requires_grad]
+        found = [
+            base,
+            written,
+            other,
+            base._version,
+            other._version,
+            written.requires_grad,
+            base.requires_grad,
+            other.requires_grad,
+        ]
         if not base.requires_grad:
             return found
         names = [t.grad_fn.name() for t in (base, written)]
@@ -163,8 +239,12 @@ CLONED: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("made", CLONED.values(), ids=CLONED)
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-@pytest.mark.parametrize("options", [{}, {"memory_format": torch.contiguous_format}], ids=["plain", "contiguous"])
-def test_a_clone_has_torchs_layout_history_and_gradient(made: Any, mode: Any, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"memory_format": torch.contiguous_format}], ids=["plain", "contiguous"]
+)
+def test_a_clone_has_torchs_layout_history_and_gradient(
+    made: Any, mode: Any, options: dict[str, Any]
+) -> None:
     def scenario(lib: Any) -> Any:
         x = lib.leaf(3, 4)
         source = made(x)
@@ -201,12 +281,28 @@ def test_a_saved_tensor_that_an_index_wrote_to_is_refused() -> None:
     same(scenario, error=True)
 
 
-QUESTIONS = {"bool": bool, "float": float, "int": int, "item": lambda t: t.item(), "index": lambda t: [*range(4)][t]}
+QUESTIONS = {
+    "bool": bool,
+    "float": float,
+    "int": int,
+    "item": lambda t: t.item(),
+    "index": lambda t: [*range(4)][t],
+}
 
 
 @pytest.mark.parametrize("ask", QUESTIONS.values(), ids=QUESTIONS)
-@pytest.mark.parametrize("make", [lambda: torch.tensor(1), lambda: torch.tensor(1.5), lambda: torch.ones(2), lambda: torch.tensor(True)])
-def test_questions_about_a_number_are_torchs(ask: Callable[[Any], Any], make: Callable[[], Any]) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.tensor(1),
+        lambda: torch.tensor(1.5),
+        lambda: torch.ones(2),
+        lambda: torch.tensor(True),
+    ],
+)
+def test_questions_about_a_number_are_torchs(
+    ask: Callable[[Any], Any], make: Callable[[], Any]
+) -> None:
     agree(lambda lib: ask(make() if lib is TORCH else runtime.wrap(make())))
 
 
@@ -222,7 +318,11 @@ COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 def test_comparisons_have_torchs_results_and_no_history(compare: Callable[[Any, Any], Any]) -> None:
     def scenario(lib: Any) -> Any:
         found = compare(lib.leaf(3), lib.leaf(3).detach().flip(0))
-        return (found, facts(found), isinstance(found, runtime.Tensor) or lib is TORCH) if isinstance(found, torch.Tensor) else found
+        return (
+            (found, facts(found), isinstance(found, runtime.Tensor) or lib is TORCH)
+            if isinstance(found, torch.Tensor)
+            else found
+        )
 
     agree(scenario)
 
@@ -239,14 +339,29 @@ WRITES: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("target", ["leaf", "constant", "product", "view", "view of a constant"])
 @pytest.mark.parametrize("operand", ["recorded", "constant"])
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-def test_an_in_place_method_leaves_what_torchs_leaves(write: Any, target: str, operand: str, mode: Any) -> None:
+def test_an_in_place_method_leaves_what_torchs_leaves(
+    write: Any, target: str, operand: str, mode: Any
+) -> None:
     def scenario(lib: Any) -> Any:
         x, y = lib.leaf(3), lib.leaf(3)
-        base = {"leaf": x, "constant": x.detach().clone(), "view of a constant": x.detach().clone()}.get(target, x * 1)
+        base = {
+            "leaf": x,
+            "constant": x.detach().clone(),
+            "view of a constant": x.detach().clone(),
+        }.get(target, x * 1)
         t = base.view(3) if target.startswith("view") else base
         with mode():
             out = write(t, y if operand == "recorded" else y.detach())
-        found = [t, base, out is t, t._version, base._version, t.requires_grad, base.requires_grad, t.is_leaf]
+        found = [
+            t,
+            base,
+            out is t,
+            t._version,
+            base._version,
+            t.requires_grad,
+            base.requires_grad,
+            t.is_leaf,
+        ]
         if not base.requires_grad or base.is_leaf:
             return found
         return *found, base.grad_fn.name(), t.grad_fn.name(), gradients(lib, base * t, x, y)
@@ -271,7 +386,9 @@ def test_a_dispatch_mode_sees_every_part() -> None:
     seen: list[str] = []
 
     class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             seen.append(func._schema.name)
             return func(*args, **(kwargs or {}))
 
@@ -289,7 +406,9 @@ def test_a_function_mode_sees_the_methods() -> None:
     seen: list[Any] = []
 
     class Watch(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             seen.append(func)
             return func(*args, **(kwargs or {}))
 
@@ -298,7 +417,12 @@ def test_a_function_mode_sees_the_methods() -> None:
         x[0, 1] = x[1, 2]
         bool(x[0, 0])
         x.mul_(2)
-    wanted = {torch.Tensor.__getitem__, torch.Tensor.__setitem__, torch.Tensor.__bool__, torch.Tensor.mul_}
+    wanted = {
+        torch.Tensor.__getitem__,
+        torch.Tensor.__setitem__,
+        torch.Tensor.__bool__,
+        torch.Tensor.mul_,
+    }
     assert wanted <= set(seen)
 
 
@@ -321,7 +445,8 @@ def _written(target: Any, write: Callable[[Any], Any]) -> Any:
     return target
 
 
-THROUGH: dict[str, Callable[[Any, Any], Any]] = {  # of a tensor that torch recorded, and of another one
+# of a tensor that torch recorded, and of another one
+THROUGH: dict[str, Callable[[Any, Any], Any]] = {
     "an element": lambda marked, x: marked[0],
     "a part": lambda marked, x: marked[:, None],
     "a copy": lambda marked, x: marked.clone(),
@@ -339,10 +464,15 @@ THROUGH: dict[str, Callable[[Any, Any], Any]] = {  # of a tensor that torch reco
 
 
 @pytest.mark.parametrize("name", THROUGH)
-def test_what_comes_from_a_tensor_of_torchs_engine_is_refused_in_a_pass_for_all_leaves(name: str) -> None:
+def test_what_comes_from_a_tensor_of_torchs_engine_is_refused_in_a_pass_for_all_leaves(
+    name: str,
+) -> None:
     other, x = torch.ones(3, requires_grad=True), runtime.wrap(torch.ones(3), requires_grad=True)
     found = THROUGH[name](x * other, x)
-    with pytest.raises(RuntimeError, match="element 0 of tensors was computed from a plain torch tensor that requires grad by torch's own"):
+    with pytest.raises(
+        RuntimeError,
+        match="element 0 of tensors was computed from a plain torch tensor that requires grad by torch's own",
+    ):
         found.sum().backward()
     with runtime.autograd.no_grad():
         unrecorded = THROUGH[name]((x * other).detach(), x.detach())
@@ -351,10 +481,15 @@ def test_what_comes_from_a_tensor_of_torchs_engine_is_refused_in_a_pass_for_all_
 
 @pytest.mark.parametrize("name", THROUGH)
 def test_gradients_of_what_is_named_are_right_beside_torchs_engine(name: str) -> None:
-    x, alone = runtime.wrap(torch.arange(3.0), requires_grad=True), torch.arange(3.0, requires_grad=True)
+    x, alone = (
+        runtime.wrap(torch.arange(3.0), requires_grad=True),
+        torch.arange(3.0, requires_grad=True),
+    )
     twos = torch.full((3,), 2.0)
     (expected,) = torch.autograd.grad(THROUGH[name](alone * twos, alone).square().sum(), alone)
-    (found,) = runtime.autograd.grad(THROUGH[name](x * twos.requires_grad_(), x).square().sum(), x, allow_unused=True)
+    (found,) = runtime.autograd.grad(
+        THROUGH[name](x * twos.requires_grad_(), x).square().sum(), x, allow_unused=True
+    )
     torch.testing.assert_close(runtime.unwrap(found), expected)
 
 
@@ -381,7 +516,18 @@ ALONE = [
     "random_",
     "uniform_",
 ]
-OF_ANOTHER = ["__iadd__", "__imul__", "__isub__", "__itruediv__", "add_", "mul_", "sub_", "div_", "pow_", "copy_"]
+OF_ANOTHER = [
+    "__iadd__",
+    "__imul__",
+    "__isub__",
+    "__itruediv__",
+    "add_",
+    "mul_",
+    "sub_",
+    "div_",
+    "pow_",
+    "copy_",
+]
 
 
 def _calling(name: str, others: int) -> Call:
@@ -405,7 +551,9 @@ UNRECORDED: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("leaf", [True, False], ids=["of a leaf under no_grad", "of a constant"])
-def test_a_call_that_is_not_recorded_passes_no_dispatcher(leaf: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_is_not_recorded_passes_no_dispatcher(
+    leaf: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[Any] = []
     real: Any = runtime.Tensor.__torch_dispatch__
 

@@ -36,7 +36,15 @@ LAYOUTS: dict[str, Make] = {
 
 
 def _layout(t: torch.Tensor) -> tuple[Any, ...]:
-    return t.shape, t.stride(), t.storage_offset(), t.untyped_storage().nbytes(), t.is_conj(), t.is_neg(), t.dtype
+    return (
+        t.shape,
+        t.stride(),
+        t.storage_offset(),
+        t.untyped_storage().nbytes(),
+        t.is_conj(),
+        t.is_neg(),
+        t.dtype,
+    )
 
 
 @pytest.mark.parametrize("of", LAYOUTS)
@@ -47,14 +55,20 @@ def test_a_tangent_is_laid_out_as_its_primal(of: str, like: str) -> None:
     assert _layout(found) == _layout(p) and torch.equal(found, t)
     assert (found is t) is (of == like)
     zeros = empty_like_laid_out(t, p)
-    assert _layout(zeros) == _layout(p) and not torch.count_nonzero(zeros.resolve_conj().resolve_neg())
+    assert _layout(zeros) == _layout(p) and not torch.count_nonzero(
+        zeros.resolve_conj().resolve_neg()
+    )
 
 
 @pytest.mark.parametrize("like", LAYOUTS)
 def test_a_tangent_of_the_session_is_laid_out_as_well(like: str) -> None:
     t, p = runtime.wrap(_complex(2, 3)), LAYOUTS[like]()
     found = laid_out_like(t, p)
-    assert type(found) is runtime.Tensor and _layout(found._inner) == _layout(p) and (found is t) is (like == "plain")
+    assert (
+        type(found) is runtime.Tensor
+        and _layout(found._inner) == _layout(p)
+        and (found is t) is (like == "plain")
+    )
 
 
 def test_the_zeros_of_a_sparse_primal_have_its_shape_and_a_tangent_of_one_stays_as_it_is() -> None:
@@ -87,7 +101,12 @@ def test_tangents_belong_to_one_dual_level_and_leave_with_it() -> None:
     first, second, t = Tangents(), Tangents(), runtime.wrap(torch.ones(3))
     assert first.of(t) is None and not first.entered(t._inner)
     first.put(t._inner, "tangent")
-    assert first.of(t) == "tangent" and first.entered(t._inner) and second.of(t) is None and not second.entered(t._inner)
+    assert (
+        first.of(t) == "tangent"
+        and first.entered(t._inner)
+        and second.of(t) is None
+        and not second.entered(t._inner)
+    )
     second.close()
     assert first.of(t) == "tangent"
     second.put(t._inner, None)
@@ -122,9 +141,13 @@ def test_a_write_to_a_dual_tensor_has_torchs_tangent(name: str, recorded: bool) 
             WRITES[name](y)
             primal, tangent = lib.unpack_dual(y)
             again = lib.unpack_dual(dual).tangent
-            return [None if t is None else runtime.unwrap(t).tolist() for t in (primal, tangent, again)]
+            return [
+                None if t is None else runtime.unwrap(t).tolist() for t in (primal, tangent, again)
+            ]
 
-    assert run(forward_ad, runtime.wrap(x.clone()), runtime.wrap(v.clone())) == run(torch.autograd.forward_ad, x.clone(), v.clone())
+    assert run(forward_ad, runtime.wrap(x.clone()), runtime.wrap(v.clone())) == run(
+        torch.autograd.forward_ad, x.clone(), v.clone()
+    )
 
 
 def test_the_tangent_of_a_product_with_itself_in_place_is_that_of_the_square() -> None:
@@ -137,12 +160,18 @@ def test_the_tangent_of_a_product_with_itself_in_place_is_that_of_the_square() -
         assert torch.equal(runtime.unwrap(found), 2 * x * v)
 
 
-TOO_MANY: dict[str, Any] = {"numbers": (0, 1, 2), "after dots": (Ellipsis, 0, 0, 0), "ranges": (slice(0, 1), slice(0, 1), 0)}
+TOO_MANY: dict[str, Any] = {
+    "numbers": (0, 1, 2),
+    "after dots": (Ellipsis, 0, 0, 0),
+    "ranges": (slice(0, 1), slice(0, 1), 0),
+}
 
 
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("name", TOO_MANY)
-def test_an_index_of_too_many_dimensions_is_torchs_error_and_writes_nothing(name: str, recorded: bool) -> None:
+def test_an_index_of_too_many_dimensions_is_torchs_error_and_writes_nothing(
+    name: str, recorded: bool
+) -> None:
     def error(lib: Any, value: Any) -> tuple[str, Any]:
         y = lib.leaf(2, 3) * 1
         y = y if recorded else y.detach()
@@ -170,14 +199,17 @@ def test_an_op_without_rules_is_named_and_takes_what_has_no_tangent(name: str) -
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(torch.ones(2), torch.ones(2))
         with pytest.raises(
-            MissingRule, match=rf"Trying to use forward AD with {name} .*runtime_dual_tests\.{name}\.default has no jvp rule"
+            MissingRule,
+            match=rf"Trying to use forward AD with {name} .*runtime_dual_tests\.{name}\.default has no jvp rule",
         ):
             op(dual)
         assert op(forward_ad.unpack_dual(dual).primal.clone()).tolist() == [2.0, 2.0]
 
 
 @pytest.mark.parametrize("dual", [False, True])
-def test_a_recorded_write_keeps_what_its_formula_needs_of_a_dual_tensor_and_of_its_primal(dual: bool) -> None:
+def test_a_recorded_write_keeps_what_its_formula_needs_of_a_dual_tensor_and_of_its_primal(
+    dual: bool,
+) -> None:
     found = []
     for lib, duals in ((TORCH, torch.autograd.forward_ad), (OURS, forward_ad)):
         with duals.dual_level():
@@ -191,8 +223,12 @@ def test_a_recorded_write_keeps_what_its_formula_needs_of_a_dual_tensor_and_of_i
     assert found[0] == found[1] and (found[0][1] is not None) is dual
 
 
-@pytest.mark.parametrize("part", [torch.real, torch.imag, lambda z: torch.view_as_real(z)[:, 1], lambda z: z.conj().imag])
-def test_a_write_to_a_real_view_gives_a_complex_base_a_complex_tangent(part: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize(
+    "part", [torch.real, torch.imag, lambda z: torch.view_as_real(z)[:, 1], lambda z: z.conj().imag]
+)
+def test_a_write_to_a_real_view_gives_a_complex_base_a_complex_tangent(
+    part: Callable[[Any], Any],
+) -> None:
     found = []
     for lib, duals in ((TORCH, torch.autograd.forward_ad), (OURS, forward_ad)):
         with duals.dual_level():

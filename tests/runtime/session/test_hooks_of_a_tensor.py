@@ -50,7 +50,9 @@ def test_a_leaf_that_was_frozen_in_between_keeps_its_node() -> None:
     assert same(scenario) == [True, ["tensor", "node"] * 2, [50.0, 50.0]]
 
 
-def test_a_dtype_of_the_gradient_that_is_set_while_a_leaf_is_frozen_counts_for_uses_before() -> None:
+def test_a_dtype_of_the_gradient_that_is_set_while_a_leaf_is_frozen_counts_for_uses_before() -> (
+    None
+):
     def scenario(lib: Any) -> Any:
         x = _leaf(lib)
         y = (x * 2).sum()
@@ -99,7 +101,10 @@ def test_a_leaf_that_got_a_history_after_its_use_has_no_place_for_the_gradient()
         x.mul_(w)
         y.backward()
 
-    assert same(scenario) == ("RuntimeError", "leaf variable has been moved into the graph interior")
+    assert same(scenario) == (
+        "RuntimeError",
+        "leaf variable has been moved into the graph interior",
+    )
 
 
 def _assigned(y: Any, seen: list[Any]) -> None:
@@ -135,7 +140,14 @@ def _assigned_before_a_write(y: Any, seen: list[Any]) -> None:
 @pytest.mark.parametrize("hooked", [False, True])
 @pytest.mark.parametrize(
     "change",
-    [_assigned, _assigned_then_registered, _cleared, _cleared_then_registered, _assigned_to_a_view, _assigned_before_a_write],
+    [
+        _assigned,
+        _assigned_then_registered,
+        _cleared,
+        _cleared_then_registered,
+        _assigned_to_a_view,
+        _assigned_before_a_write,
+    ],
 )
 def test_what_is_assigned_to_the_hooks_of_a_result_is_shown_and_leaves_its_node_as_it_was(
     change: Callable[[Any, list[Any]], None], hooked: bool

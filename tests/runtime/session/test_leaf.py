@@ -108,7 +108,9 @@ class Rows(runtime.autograd.Function):
 
 
 @pytest.mark.parametrize("uses_after", [0, 1])
-def test_a_hook_that_is_registered_after_the_first_use_sees_the_gradients_of_all(uses_after: int) -> None:
+def test_a_hook_that_is_registered_after_the_first_use_sees_the_gradients_of_all(
+    uses_after: int,
+) -> None:
     t, seen = plain(), []
     out = Times.apply(t, 2).sum()
 
@@ -179,7 +181,11 @@ def test_dense_and_sparse_gradients_add_up_as_torchs(order: str) -> None:
     found, expected = [], []
     for kind in order:
         (Times.apply(t, 2).sum() if kind == "d" else Rows.apply(t)).backward()
-        (of_torch * 2 if kind == "d" else torch.nn.functional.embedding(torch.tensor([1]), of_torch, sparse=True)).sum().backward()
+        (
+            of_torch * 2
+            if kind == "d"
+            else torch.nn.functional.embedding(torch.tensor([1]), of_torch, sparse=True)
+        ).sum().backward()
         found.append(added(t))
         expected.append(added(of_torch))
     assert [f[1:] for f in found] == [e[1:] for e in expected]
@@ -196,12 +202,16 @@ MADE: dict[str, Any] = {
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
 @pytest.mark.parametrize("layout", MADE)
-def test_a_nested_or_sparse_tensor_is_one_leaf_whose_hooks_see_the_whole_gradient(layout: str) -> None:
+def test_a_nested_or_sparse_tensor_is_one_leaf_whose_hooks_see_the_whole_gradient(
+    layout: str,
+) -> None:
     def total(y: Any) -> Any:
         return torch.nested.to_padded_tensor(y, 0.0).sum() if y.is_nested else y.to_dense().sum()
 
     def dense(g: Any) -> Any:
-        return torch.nested.to_padded_tensor(g, 0.0).tolist() if g.is_nested else g.to_dense().tolist()
+        return (
+            torch.nested.to_padded_tensor(g, 0.0).tolist() if g.is_nested else g.to_dense().tolist()
+        )
 
     t, seen = MADE[layout]().requires_grad_(), []
     of_torch = MADE[layout]().requires_grad_()
@@ -224,7 +234,10 @@ OTHER: dict[str, tuple[torch.Tensor, Any]] = {  # data, and others in the same m
     "strides": (torch.arange(4.0).view(2, 2), lambda d: d.t()),
     "conjugate": (torch.tensor([1.0 + 2j]), lambda d: d.conj()),
     "negative": (torch.tensor([1.0, 2.0]), lambda d: torch._neg_view(d)),
-    "sizes of a sparse tensor": (torch.eye(2).to_sparse(), lambda d: _sparse(d._indices(), d._values(), 3)),
+    "sizes of a sparse tensor": (
+        torch.eye(2).to_sparse(),
+        lambda d: _sparse(d._indices(), d._values(), 3),
+    ),
 }
 
 
@@ -240,7 +253,10 @@ def test_other_data_in_the_same_memory_make_another_leaf(what: str) -> None:
     t.data = change(t.data)
     after = as_leaf(t)
     assert after is not before and as_leaf(t) is after
-    assert torch.equal(runtime.unwrap(after).to_dense(), t.detach().to_dense()) and after.dtype is t.dtype
+    assert (
+        torch.equal(runtime.unwrap(after).to_dense(), t.detach().to_dense())
+        and after.dtype is t.dtype
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.* with create_graph=True")
@@ -260,11 +276,15 @@ def test_a_recorded_pass_leaves_the_former_gradient_as_it_is() -> None:
 def test_other_data_make_another_leaf_of_a_sparse_tensor(part: str) -> None:
     t = MADE["coo"]().requires_grad_()
     before, values = as_leaf(t), t.detach()._values()
-    t.data = _sparse(torch.tensor([[0, 1], [1, 0]]), values) if part == "indices" else 2 * t.detach()
+    t.data = (
+        _sparse(torch.tensor([[0, 1], [1, 0]]), values) if part == "indices" else 2 * t.detach()
+    )
     assert as_leaf(t) is not before
     total = Times.apply(t, 2).to_dense() * torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     total.sum().backward()
-    assert t.grad.to_dense().tolist() == ([[0.0, 4.0], [6.0, 0.0]] if part == "indices" else [[2.0, 0.0], [0.0, 8.0]])
+    assert t.grad.to_dense().tolist() == (
+        [[0.0, 4.0], [6.0, 0.0]] if part == "indices" else [[2.0, 0.0], [0.0, 8.0]]
+    )
 
 
 def test_a_tensor_of_onednn_is_a_leaf_of_its_own_for_every_use() -> None:

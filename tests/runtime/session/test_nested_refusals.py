@@ -16,7 +16,9 @@ from runtime.errors import MissingRule
 
 from .nested import REFUSED, backward, leaf, nested, numbers, parts, plain
 
-pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The PyTorch API of nested tensors is in prototype stage"
+)
 cases = pytest.mark.parametrize
 
 
@@ -59,7 +61,9 @@ def test_a_constructor_of_torch_that_copies_refuses_runtime_tensors(requires_gra
     ],
     ids=["linear", "mul", "bmm", "layer_norm", "add_", "copy_"],
 )
-def test_a_nested_tensor_of_torch_meets_dense_runtime_tensors_once_it_is_wrapped(call: Callable[[Any], Any]) -> None:
+def test_a_nested_tensor_of_torch_meets_dense_runtime_tensors_once_it_is_wrapped(
+    call: Callable[[Any], Any],
+) -> None:
     with REFUSED:
         call(plain())
 
@@ -95,10 +99,23 @@ def test_the_jagged_layout_is_refused(make: Callable[..., Any]) -> None:
         lambda n: aot.aot_function(torch.sin, fw_compiler=lambda module, inputs: module)(n),
         lambda n: autograd.functional.jacobian(torch.sin, n),
     ],
-    ids=["vmap", "grad", "vjp", "jvp", "jacrev", "linearize", "functionalize", "make_fx", "aot_function", "jacobian"],
+    ids=[
+        "vmap",
+        "grad",
+        "vjp",
+        "jvp",
+        "jacrev",
+        "linearize",
+        "functionalize",
+        "make_fx",
+        "aot_function",
+        "jacobian",
+    ],
 )
 @cases("make", [plain, nested])
-def test_a_nested_tensor_cannot_be_transformed(transform: Callable[[Any], Any], make: Callable[[], Any]) -> None:
+def test_a_nested_tensor_cannot_be_transformed(
+    transform: Callable[[Any], Any], make: Callable[[], Any]
+) -> None:
     with REFUSED:
         transform(make())
 
@@ -124,9 +141,20 @@ def test_gradcheck_takes_the_parts() -> None:
         lambda n: func.vmap(lambda w: torch.einsum("bij,jk->bik", n, w))(torch.ones(2, 3, 3)),
         lambda n: func.grad(lambda w: w.clone().__setitem__(0, n))(torch.ones(3, 3)),
     ],
-    ids=["vmap", "vmap of linear", "grad", "jvp", "make_fx", "functionalize", "composed of others", "item assignment"],
+    ids=[
+        "vmap",
+        "vmap of linear",
+        "grad",
+        "jvp",
+        "make_fx",
+        "functionalize",
+        "composed of others",
+        "item assignment",
+    ],
 )
-def test_a_captured_nested_tensor_does_not_meet_the_values_of_a_transform(transform: Callable[[Any], Any]) -> None:
+def test_a_captured_nested_tensor_does_not_meet_the_values_of_a_transform(
+    transform: Callable[[Any], Any],
+) -> None:
     with REFUSED:
         transform(nested())
 
@@ -141,7 +169,9 @@ def test_a_captured_nested_tensor_does_not_meet_the_values_of_a_transform(transf
     ],
     ids=["grad", "vmap", "vmap of a list", "jvp"],
 )
-def test_nor_does_one_of_torch_whose_kernel_would_speak_of_something_else(transform: Callable[[Any], Any]) -> None:
+def test_nor_does_one_of_torch_whose_kernel_would_speak_of_something_else(
+    transform: Callable[[Any], Any],
+) -> None:
     with REFUSED:
         transform(plain())
 
@@ -179,4 +209,6 @@ def test_the_advice_works() -> None:
     padded = torch.stack([pad(p, (0, 2 - len(p))) for p in (first, second)])
     mask = torch.tensor([[True, True], [True, False]])
     (padded.exp() * mask).sum().backward()
-    assert torch.equal(first.grad, torch.ones(2).exp()) and torch.equal(second.grad, torch.ones(1).exp())
+    assert torch.equal(first.grad, torch.ones(2).exp()) and torch.equal(
+        second.grad, torch.ones(1).exp()
+    )

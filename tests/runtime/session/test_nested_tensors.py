@@ -19,7 +19,9 @@ from runtime.errors import InplaceError
 
 from .nested import backward, leaf, nested, numbers, parts, plain
 
-pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The PyTorch API of nested tensors is in prototype stage"
+)
 cases = pytest.mark.parametrize
 
 
@@ -34,7 +36,13 @@ def routed() -> Iterator[None]:
 
 def test_a_nested_tensor_that_was_wrapped_is_a_leaf() -> None:
     n = nested()
-    assert n.is_leaf and n.requires_grad and n.grad_fn is None and n.is_nested and isinstance(n, runtime.Tensor)
+    assert (
+        n.is_leaf
+        and n.requires_grad
+        and n.grad_fn is None
+        and n.is_nested
+        and isinstance(n, runtime.Tensor)
+    )
     backward(n * n)
     assert numbers(n.grad) == [2.0 * x for x in range(1, 10)]
 
@@ -56,9 +64,16 @@ def test_parts_of_which_some_require_no_gradient() -> None:
 def test_a_program_with_nested_tensors_runs_on_the_runtime_under_the_drop_in() -> None:
     def program() -> list[Any]:
         torch.manual_seed(0)
-        layer = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4), torch.nn.GELU(), torch.nn.Linear(4, 3))
-        of_parts: list[Any] = [torch.randn(2, 3, requires_grad=True), torch.randn(1, 3, requires_grad=True)]
-        data = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(1, 3)], requires_grad=True)
+        layer = torch.nn.Sequential(
+            torch.nn.Linear(3, 4), torch.nn.LayerNorm(4), torch.nn.GELU(), torch.nn.Linear(4, 3)
+        )
+        of_parts: list[Any] = [
+            torch.randn(2, 3, requires_grad=True),
+            torch.randn(1, 3, requires_grad=True),
+        ]
+        data = torch.nested.nested_tensor(
+            [torch.randn(2, 3), torch.randn(1, 3)], requires_grad=True
+        )
         optimizer = torch.optim.SGD([*layer.parameters(), data], 0.1)
         losses = []
         for _ in range(3):
@@ -68,16 +83,27 @@ def test_a_program_with_nested_tensors_runs_on_the_runtime_under_the_drop_in() -
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
-        return [*losses, *numbers(data.detach()), *of_parts[0].grad.reshape(-1).tolist(), type(data)]
+        return [
+            *losses,
+            *numbers(data.detach()),
+            *of_parts[0].grad.reshape(-1).tolist(),
+            type(data),
+        ]
 
     expected = program()
     with installed():
         got = program()
-    assert got[:-1] == pytest.approx(expected[:-1], rel=1e-5) and issubclass(got[-1], runtime.Tensor)
+    assert got[:-1] == pytest.approx(expected[:-1], rel=1e-5) and issubclass(
+        got[-1], runtime.Tensor
+    )
 
 
 @pytest.mark.usefixtures("routed")
-@cases("data", [[[1.0, 2.0], [3.0]], [torch.tensor([1.0, 2.0]), torch.tensor([3.0])]], ids=["numbers", "plain tensors"])
+@cases(
+    "data",
+    [[[1.0, 2.0], [3.0]], [torch.tensor([1.0, 2.0]), torch.tensor([3.0])]],
+    ids=["numbers", "plain tensors"],
+)
 def test_under_the_drop_in_a_nested_tensor_of_data_is_a_leaf(data: Any) -> None:
     n: Any = torch.nested.nested_tensor(data, requires_grad=True)
     backward(n * n)
@@ -109,7 +135,9 @@ def test_a_nested_tensor_can_be_pickled() -> None:
 
 
 def test_it_is_printed_with_its_history() -> None:
-    assert repr(nested()).endswith("requires_grad=True)") and repr(nested().sin()).endswith("grad_fn=<SinBackward0>)")
+    assert repr(nested()).endswith("requires_grad=True)") and repr(nested().sin()).endswith(
+        "grad_fn=<SinBackward0>)"
+    )
 
 
 # ---- the tape
@@ -132,7 +160,9 @@ def test_grad_of_grad() -> None:
     n = nested()
     (g,) = autograd.grad((n * n * n).values().sum(), n, create_graph=True)
     (h,) = autograd.grad(g.values().sum(), n)
-    assert numbers(g.detach()) == [3.0 * x * x for x in range(1, 10)] and numbers(h) == [6.0 * x for x in range(1, 10)]
+    assert numbers(g.detach()) == [3.0 * x * x for x in range(1, 10)] and numbers(h) == [
+        6.0 * x for x in range(1, 10)
+    ]
 
 
 def test_a_gradient_that_is_missing_can_be_zeros() -> None:
@@ -181,7 +211,10 @@ def test_a_saved_nested_tensor_may_not_be_modified() -> None:
     x = nested().clone()
     y = x.sum(-1, keepdim=True)
     x.add_(x)
-    with pytest.raises(RuntimeError, match=r"modified by an inplace operation: \[torch.FloatTensor nested \[\[2, 3\], \[1, 3\]\]\]"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"modified by an inplace operation: \[torch.FloatTensor nested \[\[2, 3\], \[1, 3\]\]\]",
+    ):
         backward(y)
 
 
@@ -209,11 +242,21 @@ def test_a_leaf_cannot_be_written() -> None:
         lambda n: n.transpose(1, 2).zero_(),
         lambda n: n.select(0, 0).mul_(2),
         lambda n: n.detach().values().mul_(leaf(9)),
-        lambda n: torch._nested_view_from_buffer(n.values().clone(), torch.tensor([[9]]), torch.tensor([[1]]), torch.tensor([0])).mul_(2),
+        lambda n: torch._nested_view_from_buffer(
+            n.values().clone(), torch.tensor([[9]]), torch.tensor([[1]]), torch.tensor([0])
+        ).mul_(2),
     ],
-    ids=["values", "transpose", "select", "history written into one without", "nested view of a buffer"],
+    ids=[
+        "values",
+        "transpose",
+        "select",
+        "history written into one without",
+        "nested view of a buffer",
+    ],
 )
-def test_a_write_to_a_view_is_refused_where_history_is_at_stake(write: Callable[[Any], Any]) -> None:
+def test_a_write_to_a_view_is_refused_where_history_is_at_stake(
+    write: Callable[[Any], Any],
+) -> None:
     n = nested().clone()
     with pytest.raises(InplaceError, match="view of a nested tensor"):
         write(n)
@@ -267,7 +310,8 @@ class Twice(autograd.Function):
 
 def test_a_function_of_a_nested_tensor() -> None:
     n = nested()
-    first, _ = Twice.apply(n)  # of whose outputs the second gets no gradient, and backward sees zeros
+    # of whose outputs the second gets no gradient, and backward sees zeros
+    first, _ = Twice.apply(n)
     backward(first)
     assert numbers(n.grad) == [2.0] * 9
 
@@ -283,14 +327,20 @@ class Wrong(autograd.Function):
 
 
 def test_a_nested_gradient_of_a_dense_tensor_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match=r"got nested \[\[2, 3\], \[1, 3\]\] but expected shape compatible with \[3\]"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"got nested \[\[2, 3\], \[1, 3\]\] but expected shape compatible with \[3\]",
+    ):
         backward(Wrong.apply(leaf(3)))
 
 
 @cases(
     ("given", "message"),
     [
-        (lambda: torch.ones(2, 3), r"shape of torch.Size\(\[2, 3\]\) and output\[0\] has a shape of nested"),
+        (
+            lambda: torch.ones(2, 3),
+            r"shape of torch.Size\(\[2, 3\]\) and output\[0\] has a shape of nested",
+        ),
         (
             lambda: plain().transpose(1, 2),
             r"shape of nested \[\[3, 2\], \[3, 1\]\] and output\[0\] has a shape of nested \[\[2, 3\], \[1, 3\]\]",
@@ -307,7 +357,9 @@ def test_a_cotangent_has_the_sizes_of_the_output(given: Callable[[], Any], messa
 
 
 def test_a_nested_cotangent_of_a_dense_output_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match=r"shape of nested .* output\[0\] has a shape of torch.Size\(\[2, 3\]\)"):
+    with pytest.raises(
+        RuntimeError, match=r"shape of nested .* output\[0\] has a shape of torch.Size\(\[2, 3\]\)"
+    ):
         leaf(2, 3).sin().backward(plain())
 
 

@@ -19,7 +19,9 @@ from runtime.session import composite
 from runtime.session.session import Session
 
 Seen = list[str]
-needs_interception = pytest.mark.skipif(not composite.INTERCEPTED, reason="composite ops cannot be intercepted before torch 2.13")
+needs_interception = pytest.mark.skipif(
+    not composite.INTERCEPTED, reason="composite ops cannot be intercepted before torch 2.13"
+)
 
 
 def _watched(monkeypatch: pytest.MonkeyPatch, level: type) -> Seen:
@@ -51,7 +53,11 @@ def _tensor(*shape: int, wanted: bool = False, dtype: torch.dtype = torch.float6
     return runtime.wrap(values.to(dtype), requires_grad=wanted)
 
 
-MATRIX, VECTOR, MASK = (torch.ones(3, 3, dtype=torch.float64), torch.ones(3, dtype=torch.float64), torch.eye(3) > 0)
+MATRIX, VECTOR, MASK = (
+    torch.ones(3, 3, dtype=torch.float64),
+    torch.ones(3, dtype=torch.float64),
+    torch.eye(3) > 0,
+)
 WRITES: dict[str, tuple[Any, ...]] = {
     "__iadd__": (1.5,), "__imul__": (MATRIX,), "__isub__": (2,), "__itruediv__": (4.0,), "add_": (MATRIX,), "addcdiv_": (MATRIX, MATRIX),
     "addcmul_": (MATRIX, MATRIX), "addmm_": (MATRIX, MATRIX), "bernoulli_": (0.5,), "clamp_": (0.25, 0.75), "clamp_max_": (0.5,),
@@ -62,11 +68,15 @@ WRITES: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("wrapped", [False, True], ids=["plain operands", "operands of the session"])
+@pytest.mark.parametrize(
+    "wrapped", [False, True], ids=["plain operands", "operands of the session"]
+)
 @pytest.mark.parametrize("name", WRITES)
 def test_a_write_without_history_arrives_nowhere(name: str, wrapped: bool, arrived: Seen) -> None:
     target, expected = _tensor(3, 3), _tensor(3, 3)._inner
-    operands = [runtime.wrap(a) if wrapped and isinstance(a, torch.Tensor) else a for a in WRITES[name]]
+    operands = [
+        runtime.wrap(a) if wrapped and isinstance(a, torch.Tensor) else a for a in WRITES[name]
+    ]
     torch.manual_seed(5)
     assert getattr(target, name)(*operands) is target
     torch.manual_seed(5)
@@ -81,7 +91,8 @@ def test_the_product_of_a_matrix_is_added_to_a_vector_without_a_call(arrived: Se
     assert arrived == []
 
 
-Call = Callable[[Any, Any], Any]  # of a product of a leaf of shape (3, 4), and a constant of this shape
+# of a product of a leaf of shape (3, 4), and a constant of this shape
+Call = Callable[[Any, Any], Any]
 CALLS: dict[str, tuple[Call, Seen]] = {
     "an element": (lambda y, c: y[1, 2], []),
     "a part": (lambda y, c: c[None, 1:, ::2], []),
@@ -127,7 +138,9 @@ def test_a_call_arrives_as_these_ops(name: str, arrived: Seen) -> None:
     assert arrived == expected
 
 
-@pytest.mark.parametrize("name", ["a recorded write", "a write to a view", "a write of what is recorded"])
+@pytest.mark.parametrize(
+    "name", ["a recorded write", "a write to a view", "a write of what is recorded"]
+)
 def test_without_grad_mode_only_a_view_asks_for_its_history(name: str, arrived: Seen) -> None:
     call, _ = CALLS[name]
     y, c = _tensor(3, 4, wanted=True) * 1, _tensor(3, 4)
@@ -144,7 +157,9 @@ WHOLE: dict[str, Composite] = {
     "a layer of a matrix": lambda x, w, b: F.linear(x[0], w, b),
     "a layer of a transposed matrix": lambda x, w, b: F.linear(x[:, 0].t().contiguous().t(), w, b),
     "a layer of a vector": lambda x, w, b: F.linear(x[0, 0], w, b),
-    "a layer of weights that are constants": lambda x, w, b: F.linear(x[0], w._inner, b._inner.detach()),
+    "a layer of weights that are constants": lambda x, w, b: F.linear(
+        x[0], w._inner, b._inner.detach()
+    ),
     "a layer without a bias": lambda x, w, b: F.linear(x[0], w),
     "a layer of a stack without a bias": lambda x, w, b: F.linear(x, w),
     "a stack and a matrix": lambda x, w, b: x @ w[:3],
@@ -158,13 +173,22 @@ WHOLE: dict[str, Composite] = {
     "a normalization of constants alone": lambda x, w, b: F.layer_norm(x.detach(), (3,)),
 }
 IN_PARTS: dict[str, tuple[Composite, Seen]] = {
-    "a layer of a transposed stack": (lambda x, w, b: F.linear(x.mT, w, b), ["clone", "_unsafe_view", "add"]),
-    "a layer without a bias of a vector": (lambda x, w, b: F.linear(b, w), ["unsqueeze", "mm", "squeeze_", "squeeze"]),
+    "a layer of a transposed stack": (
+        lambda x, w, b: F.linear(x.mT, w, b),
+        ["clone", "_unsafe_view", "add"],
+    ),
+    "a layer without a bias of a vector": (
+        lambda x, w, b: F.linear(b, w),
+        ["unsqueeze", "mm", "squeeze_", "squeeze"],
+    ),
     "a stack and a constant": (lambda x, w, b: x @ w.detach(), ["view", "mm", "_unsafe_view"]),
     "two matrices": (lambda x, w, b: x[0] @ w, ["mm"]),
     "a matrix and a vector": (lambda x, w, b: x[0] @ w[0], ["mv"]),
     "two vectors": (lambda x, w, b: b @ b, ["dot"]),
-    "two stacks": (lambda x, w, b: x @ x, ["expand", "view", "expand", "view", "bmm", "_unsafe_view"]),
+    "two stacks": (
+        lambda x, w, b: x @ x,
+        ["expand", "view", "expand", "view", "bmm", "_unsafe_view"],
+    ),
 }
 
 
@@ -197,12 +221,15 @@ def test_a_product_of_two_batches_of_stacks_is_one_product(
     left: tuple[int, ...], right: tuple[int, ...], whole: bool, batched: Seen
 ) -> None:
     x, y = torch.ones(7, *left), torch.ones(7, *right)
-    assert torch.equal(vmap(torch.matmul)(x, y), torch.stack([a @ b for a, b in zip(x, y, strict=True)]))
+    assert torch.equal(
+        vmap(torch.matmul)(x, y), torch.stack([a @ b for a, b in zip(x, y, strict=True)])
+    )
     assert (batched == []) is whole
 
 
 KINDS = {"gru": 3, "rnn_tanh": 1, "rnn_relu": 1, "lstm": 4}  # the number of gates
-LAYERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # the options of a layer, and which kinds arrive in parts
+# the options of a layer, and which kinds arrive in parts
+LAYERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "plain": ({}, ()),
     "two layers": ({"number": 2}, ()),
     "both ways": ({"both": True}, ()),
@@ -220,7 +247,14 @@ LAYERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # the options of 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_recurrent_layer_is_recorded_without_a_call(kind: str, name: str, arrived: Seen) -> None:
-    options: dict[str, Any] = {"number": 1, "dropout": 0.0, "train": False, "both": False, "batch_first": False, "biases": True}
+    options: dict[str, Any] = {
+        "number": 1,
+        "dropout": 0.0,
+        "train": False,
+        "both": False,
+        "batch_first": False,
+        "biases": True,
+    }
     options |= {"wanted": True, "dtype": torch.float64} | LAYERS[name][0]
     number, directions = options["number"], 1 + options["both"]
     make = {"wanted": options["wanted"], "dtype": options["dtype"]}
@@ -229,9 +263,19 @@ def test_a_recurrent_layer_is_recorded_without_a_call(kind: str, name: str, arri
         features, gates = (3 if i < directions else 2 * directions), 2 * KINDS[kind]
         shapes = [(gates, features), (gates, 2), *([(gates,)] * 2 if options["biases"] else [])]
         weights += [_tensor(*shape, **make) for shape in shapes]
-    states = [_tensor(number * directions, 2, 2, dtype=options["dtype"]) for _ in range(1 + (kind == "lstm"))]
+    states = [
+        _tensor(number * directions, 2, 2, dtype=options["dtype"])
+        for _ in range(1 + (kind == "lstm"))
+    ]
     x = _tensor(2, 2, 3, dtype=options["dtype"])
-    flags = options["biases"], number, options["dropout"], options["train"], options["both"], options["batch_first"]
+    flags = (
+        options["biases"],
+        number,
+        options["dropout"],
+        options["train"],
+        options["both"],
+        options["batch_first"],
+    )
     arrived.clear()
     getattr(torch, kind)(x, states if kind == "lstm" else states[0], weights, *flags)
     assert (arrived != []) is (kind in LAYERS[name][1])
@@ -244,33 +288,47 @@ def test_a_recurrent_layer_of_plain_tensors_beside_those_of_the_session_is_recor
     kind: str, of_session: str, arrived: Seen
 ) -> None:
     gates = 2 * KINDS[kind]
-    weights = [_tensor(*shape, wanted=True) for shape in ((gates, 3), (gates, 2), (gates,), (gates,))]
+    weights = [
+        _tensor(*shape, wanted=True) for shape in ((gates, 3), (gates, 2), (gates,), (gates,))
+    ]
     states = [_tensor(1, 2, 2)._inner for _ in range(1 + (kind == "lstm"))]
     x = _tensor(4, 2, 3, wanted=True)
     if of_session == "input":
         weights = [w._inner.detach() for w in weights]
     else:
         x = x._inner.detach()
-    outs = getattr(torch, kind)(x, states if kind == "lstm" else states[0], weights, True, 1, 0.0, False, False, False)
+    outs = getattr(torch, kind)(
+        x, states if kind == "lstm" else states[0], weights, True, 1, 0.0, False, False, False
+    )
     assert arrived == [] and all(o.requires_grad for o in outs)
 
 
 @needs_interception
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sequence_with_time_first_in_memory_is_recorded_so_with_the_batch_first(kind: str, arrived: Seen) -> None:
+def test_a_sequence_with_time_first_in_memory_is_recorded_so_with_the_batch_first(
+    kind: str, arrived: Seen
+) -> None:
     gates = 2 * KINDS[kind]
-    weights = [_tensor(*shape, wanted=True) for shape in ((gates, 3), (gates, 2), (gates,), (gates,))]
+    weights = [
+        _tensor(*shape, wanted=True) for shape in ((gates, 3), (gates, 2), (gates,), (gates,))
+    ]
     states = [_tensor(1, 2, 2) for _ in range(1 + (kind == "lstm"))]
     x = _tensor(4, 2, 3, wanted=True).transpose(0, 1)
     arrived.clear()
-    getattr(torch, kind)(x, states if kind == "lstm" else states[0], weights, True, 1, 0.0, False, False, True)
+    getattr(torch, kind)(
+        x, states if kind == "lstm" else states[0], weights, True, 1, 0.0, False, False, True
+    )
     assert arrived == []
 
 
-CELLS: dict[str, tuple[Callable[..., Any], bool]] = {  # of the op, the input, the states and the weights; whether it is recorded in one go
+# of the op, the input, the states and the weights; whether it is recorded in one go
+CELLS: dict[str, tuple[Callable[..., Any], bool]] = {
     "plain": (lambda run, x, h, w: run(x, h, *w), True),
     "of constants": (lambda run, x, h, w: run(x, h, *(t.detach() for t in w)), True),
-    "plain states": (lambda run, x, h, w: run(x, [s._inner for s in h] if isinstance(h, list) else h._inner, *w), True),
+    "plain states": (
+        lambda run, x, h, w: run(x, [s._inner for s in h] if isinstance(h, list) else h._inner, *w),
+        True,
+    ),
     "without biases": (lambda run, x, h, w: run(x, h, *w[:2]), False),
 }
 
@@ -281,7 +339,14 @@ CELLS: dict[str, tuple[Callable[..., Any], bool]] = {  # of the op, the input, t
 def test_a_recurrent_cell_is_recorded_without_a_call(kind: str, name: str, arrived: Seen) -> None:
     call, whole = CELLS[name]
     gates = 2 * KINDS[kind]
-    weights = [_tensor(*shape, wanted=True) for shape in ((gates, 3), (gates, 2), (gates,), (gates,))]
+    weights = [
+        _tensor(*shape, wanted=True) for shape in ((gates, 3), (gates, 2), (gates,), (gates,))
+    ]
     states = [_tensor(5, 2) for _ in range(1 + (kind == "lstm"))]
-    call(getattr(torch, f"{kind}_cell"), _tensor(5, 3), states if kind == "lstm" else states[0], weights)
+    call(
+        getattr(torch, f"{kind}_cell"),
+        _tensor(5, 3),
+        states if kind == "lstm" else states[0],
+        weights,
+    )
     assert (not [n for n in arrived if n not in VIEWS]) is whole

@@ -63,7 +63,9 @@ STEPS: dict[str, Callable[[Program], Any]] = {
     "use again": Program.use,
     "hook": lambda p: p.handles.append(p.x.register_hook(p.hook("leaf"))),
     "remove a hook": lambda p: p.handles and p.handles.pop().remove(),
-    "assign hooks": lambda p: setattr(p.x, "_backward_hooks", OrderedDict({-1: p.hook("assigned")})),
+    "assign hooks": lambda p: setattr(
+        p.x, "_backward_hooks", OrderedDict({-1: p.hook("assigned")})
+    ),
     "clear the hooks": lambda p: setattr(p.x, "_backward_hooks", None),
     "hook of a result": lambda p: p.found and p.found[-1].register_hook(p.hook("result")),
     "hook after": lambda p: p.x.register_post_accumulate_grad_hook(p.note("after")),
@@ -74,7 +76,9 @@ STEPS: dict[str, Callable[[Program], Any]] = {
     "pass": Program.backward,
     "pass again": Program.backward,
     "recorded pass": lambda p: p.backward(create_graph=True),
-    "gradient": lambda p: p.seen.append(p.lib.autograd.grad(p.found[-1].sum(), p.x, retain_graph=True)),
+    "gradient": lambda p: p.seen.append(
+        p.lib.autograd.grad(p.found[-1].sum(), p.x, retain_graph=True)
+    ),
     "drop the gradient": lambda p: setattr(p.x, "grad", None),
     "dtype of the gradient": Program.set_dtype,
     "other data": lambda p: setattr(p.x, "data", p.x.data * 2),
@@ -97,7 +101,16 @@ def test_a_random_program_of_a_leaf_is_torchs(first: int) -> None:
                     program.seen.append(type(error).__name__)
                 x = program.x
                 hooks = None if x._backward_hooks is None else len(x._backward_hooks)
-                program.seen.append((name, x.requires_grad, x.is_leaf, hooks, x.grad, None if x.grad is None else x.grad.dtype))
+                program.seen.append(
+                    (
+                        name,
+                        x.requires_grad,
+                        x.is_leaf,
+                        hooks,
+                        x.grad,
+                        None if x.grad is None else x.grad.dtype,
+                    )
+                )
             return program.seen
 
         with warnings.catch_warnings():

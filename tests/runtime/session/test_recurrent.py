@@ -16,7 +16,9 @@ from runtime.session import composite, recurrent
 from ..view_scenarios import OURS, Scenario, gradients, outcome, same
 from ..view_scenarios import TORCH as THEIRS
 
-pytestmark = pytest.mark.skipif(not composite.INTERCEPTED, reason="recurrent layers cannot be intercepted before torch 2.13")
+pytestmark = pytest.mark.skipif(
+    not composite.INTERCEPTED, reason="recurrent layers cannot be intercepted before torch 2.13"
+)
 KINDS = {"gru": 3, "rnn_tanh": 1, "rnn_relu": 1, "lstm": 4}
 FEATURES, HIDDEN, STEPS, BATCH = 3, 2, 3, 2
 
@@ -58,22 +60,46 @@ def graph(t: Any) -> list[Any]:
         if node is not None and node not in order:
             order.append(node)
             stack += [following for following, _ in node.next_functions]
-    order.sort(key=lambda n: (n._sequence_nr(), list(getattr(getattr(n, "variable", None), "shape", ()))))
+    order.sort(
+        key=lambda n: (n._sequence_nr(), list(getattr(getattr(n, "variable", None), "shape", ())))
+    )
     inner = [n for n in order if n.next_functions]
 
     def place(node: Any) -> Any:
-        return inner.index(node) if node in inner else None if node is None else list(node.variable.shape)
+        return (
+            inner.index(node)
+            if node in inner
+            else None
+            if node is None
+            else list(node.variable.shape)
+        )
 
-    return [(n.name().replace("ReshapeAlias", "View"), [(place(m), i) for m, i in n.next_functions]) for n in inner]
+    return [
+        (n.name().replace("ReshapeAlias", "View"), [(place(m), i) for m, i in n.next_functions])
+        for n in inner
+    ]
 
 
 def layer(lib: Any, kind: str, *, layers: int = 1, both: bool = False, batch_first: bool = False, of_x: bool = False, of_h: bool = False,
           of_w: bool = True, dropout: float = 0.0) -> Any:  # fmt: skip
     directions = 1 + both
     x = values(lib, 50, *((BATCH, STEPS) if batch_first else (STEPS, BATCH)), FEATURES, wanted=of_x)
-    states = [values(lib, 60 + i, layers * directions, BATCH, HIDDEN, wanted=of_h) for i in range(1 + (kind == "lstm"))]
+    states = [
+        values(lib, 60 + i, layers * directions, BATCH, HIDDEN, wanted=of_h)
+        for i in range(1 + (kind == "lstm"))
+    ]
     given = weights(lib, kind, layers, directions, of_w)
-    outs = getattr(torch, kind)(x, states if kind == "lstm" else states[0], given, True, layers, dropout, dropout > 0, both, batch_first)
+    outs = getattr(torch, kind)(
+        x,
+        states if kind == "lstm" else states[0],
+        given,
+        True,
+        layers,
+        dropout,
+        dropout > 0,
+        both,
+        batch_first,
+    )
     return outs, [t for t in (x, *states, *given) if t.requires_grad]
 
 
@@ -104,7 +130,9 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", CASES.values(), ids=CASES)
-def test_a_layer_has_torchs_results_graph_and_gradients(kind: str, options: dict[str, Any], in_one: list[bool]) -> None:
+def test_a_layer_has_torchs_results_graph_and_gradients(
+    kind: str, options: dict[str, Any], in_one: list[bool]
+) -> None:
     def scenario(lib: Any) -> Any:
         outs, leaves = layer(lib, kind, **options)
         facts = [(list(o.stride()), o._version, o._is_view(), o.requires_grad) for o in outs]
@@ -131,7 +159,10 @@ def test_without_a_history_torchs_kernels_run_whole(kind: str, mode: Any) -> Non
     def scenario(lib: Any) -> Any:
         with mode():
             outs, _ = layer(lib, kind, of_w=mode is not torch.enable_grad, batch_first=True)
-        return outs, [(o._version if not o.is_inference() else None, o.requires_grad, o.is_inference()) for o in outs]
+        return outs, [
+            (o._version if not o.is_inference() else None, o.requires_grad, o.is_inference())
+            for o in outs
+        ]
 
     agree(scenario)
 
@@ -139,16 +170,25 @@ def test_without_a_history_torchs_kernels_run_whole(kind: str, mode: Any) -> Non
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("of_x", [True, False])
 @pytest.mark.parametrize("of_h", [True, False])
-def test_a_cell_has_torchs_results_graph_and_gradients(kind: str, of_x: bool, of_h: bool, in_one: list[bool]) -> None:
+def test_a_cell_has_torchs_results_graph_and_gradients(
+    kind: str, of_x: bool, of_h: bool, in_one: list[bool]
+) -> None:
     def scenario(lib: Any) -> Any:
         x = values(lib, 50, BATCH, FEATURES, wanted=of_x)
-        states = [values(lib, 60 + i, BATCH, HIDDEN, wanted=of_h) for i in range(1 + (kind == "lstm"))]
+        states = [
+            values(lib, 60 + i, BATCH, HIDDEN, wanted=of_h) for i in range(1 + (kind == "lstm"))
+        ]
         given = weights(lib, kind, 1, 1)
         outs = getattr(torch, f"{kind}_cell")(x, states if kind == "lstm" else states[0], *given)
         outs = outs if isinstance(outs, tuple) else (outs,)
         total = sum((o * o).sum() for o in outs)
         leaves = [t for t in (x, *states, *given) if t.requires_grad]
-        return outs, [o._version for o in outs], [graph(o) for o in outs], gradients(lib, total, *leaves)
+        return (
+            outs,
+            [o._version for o in outs],
+            [graph(o) for o in outs],
+            gradients(lib, total, *leaves),
+        )
 
     agree(scenario)
     assert in_one == [True]
@@ -168,12 +208,21 @@ def test_second_derivatives_are_those_of_the_parts(kind: str) -> None:
 def test_a_single_layer_of_float32_agrees_too(kind: str) -> None:
     def run(lib: Any) -> Any:
         torch.manual_seed(0)
-        shapes = [(STEPS, BATCH, FEATURES), (1, BATCH, HIDDEN), *((KINDS[kind] * HIDDEN, n) for n in (FEATURES, HIDDEN))]
+        shapes = [
+            (STEPS, BATCH, FEATURES),
+            (1, BATCH, HIDDEN),
+            *((KINDS[kind] * HIDDEN, n) for n in (FEATURES, HIDDEN)),
+        ]
         x, h, w, u = (torch.randn(s) for s in shapes)
-        leaves = [t if lib is THEIRS else runtime.wrap(t) for t in (x, h, w, u, torch.randn(len(w)), torch.randn(len(w)))]
+        leaves = [
+            t if lib is THEIRS else runtime.wrap(t)
+            for t in (x, h, w, u, torch.randn(len(w)), torch.randn(len(w)))
+        ]
         leaves = [t.requires_grad_() for t in leaves]
         x, h, *rest = leaves
-        outs = getattr(torch, kind)(x, [h, h] if kind == "lstm" else h, rest, True, 1, 0.0, True, False, False)
+        outs = getattr(torch, kind)(
+            x, [h, h] if kind == "lstm" else h, rest, True, 1, 0.0, True, False, False
+        )
         return [runtime.unwrap(g).detach() for g in lib.grad(outs[0].square().sum(), leaves)]
 
     torch.testing.assert_close(run(OURS), run(THEIRS))
@@ -199,33 +248,54 @@ def test_a_layer_under_vmap_is_a_loop(name: str, batched: str) -> None:
     """The states that a layer starts with have no batch, and neither have the weights, or the inputs."""
     torch.manual_seed(0)
     layer = LAYERS[name]().double()
-    weights = {k: torch.stack([p.detach(), 2 * p.detach()]) if batched == "weights" else p.detach() for k, p in layer.named_parameters()}
+    weights = {
+        k: torch.stack([p.detach(), 2 * p.detach()]) if batched == "weights" else p.detach()
+        for k, p in layer.named_parameters()
+    }
     x = torch.randn(2, 5, 3, dtype=torch.float64)
     in_dims = (0, None) if batched == "weights" else (None, 0)
 
     def loss(weights: Any, x: Any) -> Any:
-        return sum((t * t).sum() for t in pytree.tree_leaves(torch.func.functional_call(layer, weights, (x,))))
+        return sum(
+            (t * t).sum()
+            for t in pytree.tree_leaves(torch.func.functional_call(layer, weights, (x,)))
+        )
 
     def element(i: int) -> Any:
         own = {k: w[i] if batched == "weights" else w for k, w in weights.items()}
         return torch.func.grad(loss, argnums=(0, 1))(own, x[0] if batched == "weights" else x[i])
 
     expected = pytree.tree_map(lambda *parts: torch.stack(parts), element(0), element(1))
-    found = func.vmap(func.grad(loss, argnums=(0, 1)), in_dims)(weights, x[0] if batched == "weights" else x)
+    found = func.vmap(func.grad(loss, argnums=(0, 1)), in_dims)(
+        weights, x[0] if batched == "weights" else x
+    )
     torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_a_cell_without_a_history_has_torchs_results(kind: str, mode: Any, in_one: list[bool]) -> None:
+def test_a_cell_without_a_history_has_torchs_results(
+    kind: str, mode: Any, in_one: list[bool]
+) -> None:
     def scenario(lib: Any) -> Any:
         with mode():
             wanted = mode is not torch.enable_grad
-            x, given = values(lib, 50, BATCH, FEATURES, wanted=wanted), weights(lib, kind, 1, 1, wanted)
-            states = [values(lib, 60 + i, BATCH, HIDDEN, wanted=wanted) for i in range(1 + (kind == "lstm"))]
-            outs = getattr(torch, f"{kind}_cell")(x, states if kind == "lstm" else states[0], *given)
+            x, given = (
+                values(lib, 50, BATCH, FEATURES, wanted=wanted),
+                weights(lib, kind, 1, 1, wanted),
+            )
+            states = [
+                values(lib, 60 + i, BATCH, HIDDEN, wanted=wanted)
+                for i in range(1 + (kind == "lstm"))
+            ]
+            outs = getattr(torch, f"{kind}_cell")(
+                x, states if kind == "lstm" else states[0], *given
+            )
         outs = outs if isinstance(outs, tuple) else (outs,)
-        return outs, [(o._version if not o.is_inference() else None, o.requires_grad, o.is_inference()) for o in outs]
+        return outs, [
+            (o._version if not o.is_inference() else None, o.requires_grad, o.is_inference())
+            for o in outs
+        ]
 
     agree(scenario)
     assert in_one == ([True] if mode is not torch.inference_mode else [])
@@ -238,13 +308,25 @@ ODD: dict[str, Change] = {
     "an input of no steps": lambda x, states, given: (x[:0], states, given),
     "states of another width": lambda x, states, given: (x, [s[..., :1] for s in states], given),
     "states of another batch": lambda x, states, given: (x, [s[:, :1] for s in states], given),
-    "states of two layers": lambda x, states, given: (x, [torch.cat([s, s]) for s in states], given),
+    "states of two layers": lambda x, states, given: (
+        x,
+        [torch.cat([s, s]) for s in states],
+        given,
+    ),
     "states without layers": lambda x, states, given: (x, [s[0] for s in states], given),
     "weights of another width": lambda x, states, given: (x, states, [given[0][:, :2], *given[1:]]),
-    "weights of other gates": lambda x, states, given: (x, states, [given[0], given[1][:1], *given[2:]]),
+    "weights of other gates": lambda x, states, given: (
+        x,
+        states,
+        [given[0], given[1][:1], *given[2:]],
+    ),
     "weights of one dimension": lambda x, states, given: (x, states, [given[0][0], *given[1:]]),
     "fewer weights": lambda x, states, given: (x, states, given[:2]),
-    "a bias of another size": lambda x, states, given: (x, states, [*given[:2], given[2][:1], given[3]]),
+    "a bias of another size": lambda x, states, given: (
+        x,
+        states,
+        [*given[:2], given[2][:1], given[3]],
+    ),
     "float32 weights": lambda x, states, given: (x, states, [w.float() for w in given]),
     "a float32 input": lambda x, states, given: (x.float(), states, given),
 }
@@ -252,12 +334,18 @@ ODD: dict[str, Change] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ODD)
-def test_what_does_not_fit_has_torchs_result_or_is_refused_as_by_torch(kind: str, name: str) -> None:
+def test_what_does_not_fit_has_torchs_result_or_is_refused_as_by_torch(
+    kind: str, name: str
+) -> None:
     def scenario(lib: Any) -> Any:
         x, given = values(lib, 50, STEPS, BATCH, FEATURES), weights(lib, kind, 1, 1)
-        x, states, given = ODD[name](x, [values(lib, 60 + i, 1, BATCH, HIDDEN) for i in range(1 + (kind == "lstm"))], given)
+        x, states, given = ODD[name](
+            x, [values(lib, 60 + i, 1, BATCH, HIDDEN) for i in range(1 + (kind == "lstm"))], given
+        )
         try:
-            return getattr(torch, kind)(x, states if kind == "lstm" else states[0], given, True, 1, 0.0, False, False, False)
+            return getattr(torch, kind)(
+                x, states if kind == "lstm" else states[0], given, True, 1, 0.0, False, False, False
+            )
         except IndexError as error:
             raise RuntimeError(str(error)) from error
 
@@ -274,23 +362,53 @@ ODD_CELLS: dict[str, Change] = {
     "states of one row": lambda x, states, given: (x, [s[:1] for s in states], given),
     "a last state of one row": lambda x, states, given: (x, [*states[:-1], states[-1][:1]], given),
     "states of one dimension": lambda x, states, given: (x, [s[0] for s in states], given),
-    "weights of more gates": lambda x, states, given: (x, states, [torch.cat([w, w]) for w in given]),
-    "an input weight of more gates": lambda x, states, given: (x, states, [torch.cat([given[0]] * 2), *given[1:]]),
-    "a state weight of more gates": lambda x, states, given: (x, states, [given[0], torch.cat([given[1]] * 2), *given[2:]]),
-    "a weight of one dimension": lambda x, states, given: (x, states, [given[0], given[1][0], *given[2:]]),
-    "a bias of one element": lambda x, states, given: (x, states, [*given[:2], given[2][:1], given[3]]),
-    "a bias of another size": lambda x, states, given: (x, states, [*given[:3], torch.cat([given[3]] * 2)]),
+    "weights of more gates": lambda x, states, given: (
+        x,
+        states,
+        [torch.cat([w, w]) for w in given],
+    ),
+    "an input weight of more gates": lambda x, states, given: (
+        x,
+        states,
+        [torch.cat([given[0]] * 2), *given[1:]],
+    ),
+    "a state weight of more gates": lambda x, states, given: (
+        x,
+        states,
+        [given[0], torch.cat([given[1]] * 2), *given[2:]],
+    ),
+    "a weight of one dimension": lambda x, states, given: (
+        x,
+        states,
+        [given[0], given[1][0], *given[2:]],
+    ),
+    "a bias of one element": lambda x, states, given: (
+        x,
+        states,
+        [*given[:2], given[2][:1], given[3]],
+    ),
+    "a bias of another size": lambda x, states, given: (
+        x,
+        states,
+        [*given[:3], torch.cat([given[3]] * 2)],
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ODD_CELLS)
-def test_a_cell_takes_what_torchs_takes_and_refuses_the_rest_in_its_words(kind: str, name: str) -> None:
+def test_a_cell_takes_what_torchs_takes_and_refuses_the_rest_in_its_words(
+    kind: str, name: str
+) -> None:
     def scenario(lib: Any) -> Any:
         x, given = values(lib, 50, BATCH, FEATURES), weights(lib, kind, 1, 1)
-        x, states, given = ODD_CELLS[name](x, [values(lib, 60 + i, BATCH, HIDDEN) for i in range(1 + (kind == "lstm"))], given)
+        x, states, given = ODD_CELLS[name](
+            x, [values(lib, 60 + i, BATCH, HIDDEN) for i in range(1 + (kind == "lstm"))], given
+        )
         try:
-            return getattr(torch, f"{kind}_cell")(x, states if kind == "lstm" else states[0], *given)
+            return getattr(torch, f"{kind}_cell")(
+                x, states if kind == "lstm" else states[0], *given
+            )
         except IndexError as error:
             raise RuntimeError(str(error)) from error
 
@@ -298,7 +416,9 @@ def test_a_cell_takes_what_torchs_takes_and_refuses_the_rest_in_its_words(kind: 
 
 
 OTHERS: dict[str, Callable[..., Any]] = {  # of the input, the states and the weights of two layers
-    "no biases": lambda run, x, h, w: run(x, h, [t for i in (0, 4) for t in w[i : i + 2]], False, 2, 0.0, True, False, False),
+    "no biases": lambda run, x, h, w: run(
+        x, h, [t for i in (0, 4) for t in w[i : i + 2]], False, 2, 0.0, True, False, False
+    ),
     "dropout in evaluation": lambda run, x, h, w: run(x, h, w, True, 2, 0.5, False, False, False),
     "dropout of all": lambda run, x, h, w: run(x, h, w, True, 2, 1.0, True, False, False),
 }
@@ -329,7 +449,9 @@ def test_dropout_between_layers_draws_as_torch_does(kind: str) -> None:
 
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize(("lengths", "total"), [([3, 1], None), ([3, 1], 5), ([2, 2], None)])
-def test_padding_a_packed_sequence_is_torchs(batch_first: bool, lengths: list[int], total: int | None) -> None:
+def test_padding_a_packed_sequence_is_torchs(
+    batch_first: bool, lengths: list[int], total: int | None
+) -> None:
     def scenario(lib: Any) -> Any:
         x = values(lib, 50, max(lengths), 2, FEATURES)
         packed = nn.utils.rnn.pack_padded_sequence(x * 2, lengths)
@@ -347,15 +469,28 @@ def _of_all(module: nn.Module, x: Any) -> Any:
     return module(x)
 
 
-FROZEN: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {  # by name: a module, and its call with an input of (T, B, n)
-    f"{kind}, {'biases' if bias else 'no biases'}": (partial(getattr(nn, kind), 3, 2, bias=bias), _of_a_step if "Cell" in kind else _of_all)
+# by name: a module, and its call with an input of (T, B, n)
+FROZEN: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {
+    f"{kind}, {'biases' if bias else 'no biases'}": (
+        partial(getattr(nn, kind), 3, 2, bias=bias),
+        _of_a_step if "Cell" in kind else _of_all,
+    )
     for kind in ("RNN", "GRU", "LSTM", "RNNCell", "GRUCell", "LSTMCell")
     for bias in (True, False)
 } | {
     "RNN with relu": (lambda: nn.RNN(3, 2, nonlinearity="relu"), _of_all),
-    "two layers, batch first, both ways": (lambda: nn.GRU(3, 2, 2, batch_first=True, bidirectional=True), _of_all),
-    "a packed sequence": (lambda: nn.GRU(3, 2), lambda m, x: m(nn.utils.rnn.pack_padded_sequence(x, [3, 2]))[0].data),
-    "states of the caller": (lambda: nn.LSTM(3, 2), lambda m, x: m(x, (torch.ones(1, 2, 2), torch.ones(1, 2, 2)))),
+    "two layers, batch first, both ways": (
+        lambda: nn.GRU(3, 2, 2, batch_first=True, bidirectional=True),
+        _of_all,
+    ),
+    "a packed sequence": (
+        lambda: nn.GRU(3, 2),
+        lambda m, x: m(nn.utils.rnn.pack_padded_sequence(x, [3, 2]))[0].data,
+    ),
+    "states of the caller": (
+        lambda: nn.LSTM(3, 2),
+        lambda m, x: m(x, (torch.ones(1, 2, 2), torch.ones(1, 2, 2))),
+    ),
 }
 
 
@@ -371,4 +506,7 @@ def test_an_input_of_the_session_has_its_gradient_through_a_plain_module(name: s
         return grad(sum((t * t).sum() for t in outs), x)[0]
 
     expected = gradient(x.clone().requires_grad_(), torch.autograd.grad)
-    torch.testing.assert_close(runtime.unwrap(gradient(runtime.wrap(x, requires_grad=True), runtime.autograd.grad)), expected)
+    torch.testing.assert_close(
+        runtime.unwrap(gradient(runtime.wrap(x, requires_grad=True), runtime.autograd.grad)),
+        expected,
+    )

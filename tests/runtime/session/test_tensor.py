@@ -197,7 +197,9 @@ DATA: dict[str, Callable[[Any], Any]] = {
     "of the same sizes": lambda lib: _given(lib, torch.ones(2, dtype=torch.float64), used=True),
     "of other sizes": lambda lib: _given(lib, torch.ones(3, dtype=torch.float64)),
     "of another dtype": lambda lib: _given(lib, torch.ones(2), used=True),
-    "of other sizes after a pass": lambda lib: _given(lib, torch.ones(3, dtype=torch.float64), passes=True),
+    "of other sizes after a pass": lambda lib: _given(
+        lib, torch.ones(3, dtype=torch.float64), passes=True
+    ),
     "of another dtype after a pass": lambda lib: _given(lib, torch.ones(2), passes=True),
     "integers": lambda lib: _set(lib.leaf(2), "data", torch.tensor([1, 2])),
     "integers of a constant": lambda lib: _set(lib.leaf(2).detach(), "data", torch.tensor([1, 2])),
@@ -239,7 +241,11 @@ def _hooked(lib: Any, of: str, how: str) -> Any:
     return before, shown(x.grad), seen, hooks is None or len(hooks)
 
 
-HOOKS = [(of, how) for of in ("leaf", "result", "constant") for how in ("plain", "post", "deleted", "around a write")]
+HOOKS = [
+    (of, how)
+    for of in ("leaf", "result", "constant")
+    for how in ("plain", "post", "deleted", "around a write")
+]
 HOOKS += [("leaf", "assigned"), ("leaf", "cleared")]
 
 
@@ -291,7 +297,9 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("programs", [FLAGS, GRADIENTS, DATA, COPIES], ids=["flags", "gradients", "data", "copies"])
+@pytest.mark.parametrize(
+    "programs", [FLAGS, GRADIENTS, DATA, COPIES], ids=["flags", "gradients", "data", "copies"]
+)
 def test_a_tensor_answers_as_torchs(programs: dict[str, Callable[[Any], Any]]) -> None:
     expected = {name: _told(program, TORCH) for name, program in programs.items()}
     assert {name: _told(program, OURS) for name, program in programs.items()} == expected
@@ -327,15 +335,22 @@ def test_the_text_of_a_dual_tensor_has_the_tangent() -> None:
     texts = []
     for made, lib in ((runtime.autograd.forward_ad, OURS), (torch.autograd.forward_ad, TORCH)):
         with made.dual_level():
-            texts.append(repr(made.make_dual(lib.leaf(2).detach(), torch.ones(2, dtype=torch.float64))))
+            texts.append(
+                repr(made.make_dual(lib.leaf(2).detach(), torch.ones(2, dtype=torch.float64)))
+            )
     assert texts[0] == texts[1] and "tangent=" in texts[0]
 
 
 @pytest.mark.parametrize("lib", [TORCH, OURS], ids=["torch", "ours"])
 def test_what_cannot_require_grad_or_have_a_dtype_of_its_gradient_is_told(lib: Any) -> None:
-    with pytest.raises(RuntimeError, match="only Tensors of floating point and complex dtype can require gradients"):
+    with pytest.raises(
+        RuntimeError, match="only Tensors of floating point and complex dtype can require gradients"
+    ):
         _integers(lib).requires_grad = True
-    with pytest.raises(RuntimeError, match="can only be set on leaf tensors"), warnings.catch_warnings():
+    with (
+        pytest.raises(RuntimeError, match="can only be set on leaf tensors"),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         (lib.leaf(2) * 2).grad_dtype = torch.float32
 
@@ -344,7 +359,9 @@ ONCE: dict[str, Callable[[Any], Any]] = {
     "reads grad of": lambda w: w.grad,
     "assigns grad of": lambda w: setattr(w, "grad", None),
     r"calls retain_grad\(\) of": lambda w: w.retain_grad(),
-    "registers a post accumulate grad hook of": lambda w: w.register_post_accumulate_grad_hook(lambda p: None),
+    "registers a post accumulate grad hook of": lambda w: w.register_post_accumulate_grad_hook(
+        lambda p: None
+    ),
 }
 
 
@@ -376,7 +393,9 @@ def test_wrapping_asks_no_method_of_the_class_to_detach() -> None:
 
     class Watched(torch.Tensor):
         @classmethod
-        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             seen.append(func)
             return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
 
@@ -391,8 +410,15 @@ def test_what_is_wrapped_keeps_its_class_and_its_memory_and_loses_its_history() 
     result, named = plain * 2, torch.ones(2).as_subclass(Named)
     for t in (plain, result, named):
         found = runtime.wrap(t)
-        assert (found.requires_grad, found.is_leaf, found.data_ptr()) == (False, True, t.data_ptr()) and runtime.wrap(found) is found
-    assert isinstance(runtime.wrap(named), Named) and type(runtime.unwrap(runtime.wrap(named))) is torch.Tensor
+        assert (found.requires_grad, found.is_leaf, found.data_ptr()) == (
+            False,
+            True,
+            t.data_ptr(),
+        ) and runtime.wrap(found) is found
+    assert (
+        isinstance(runtime.wrap(named), Named)
+        and type(runtime.unwrap(runtime.wrap(named))) is torch.Tensor
+    )
     assert runtime.wrap(named, requires_grad=True).requires_grad and runtime.unwrap(plain) is plain
 
 
@@ -403,7 +429,9 @@ def test_a_tensor_is_made_with_its_dtype_its_device_and_its_flag() -> None:
 
 
 @pytest.mark.parametrize("transform", [runtime.func.grad, torch.func.grad])
-def test_a_deep_copy_of_a_sparse_tensor_inside_a_transform_takes_what_is_written_to_it(transform: Any) -> None:
+def test_a_deep_copy_of_a_sparse_tensor_inside_a_transform_takes_what_is_written_to_it(
+    transform: Any,
+) -> None:
     buffer = torch.eye(2).to_sparse()
     if transform is runtime.func.grad:
         buffer = runtime.wrap(buffer)
@@ -443,7 +471,16 @@ def test_what_is_pickled_comes_back_as_torchs(name: str) -> None:
     for lib in (TORCH, OURS):
         back: Any = pickle.loads(pickle.dumps(PICKLED[name](lib)))
         assert type(back) in (torch.Tensor, nn.Parameter)
-        found.append((type(back), back.requires_grad, back.is_conj(), getattr(back, "owner", None), back.layout, back.to_dense().tolist()))
+        found.append(
+            (
+                type(back),
+                back.requires_grad,
+                back.is_conj(),
+                getattr(back, "owner", None),
+                back.layout,
+                back.to_dense().tolist(),
+            )
+        )
     assert found[0] == found[1]
 
 

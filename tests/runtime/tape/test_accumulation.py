@@ -79,11 +79,20 @@ def test_a_gradient_nobody_else_holds_becomes_grad_without_a_copy() -> None:
 def test_gradients_are_laid_out_as_torch_lays_them_out(strides: tuple[int, int]) -> None:
     def scenario(lib: Any) -> Any:
         storage = torch.arange(40.0)
-        x: Any = (storage if lib.name == "torch" else OURS.tensor(storage.tolist())).as_strided((3, 3), strides).detach()
+        x: Any = (
+            (storage if lib.name == "torch" else OURS.tensor(storage.tolist()))
+            .as_strided((3, 3), strides)
+            .detach()
+        )
         x.requires_grad_()
         x.sum().backward()
         found = [x.grad.stride()]
-        for cotangent in (torch.ones(3, 3), torch.ones(3, 3).t(), torch.ones(9, 3)[::3], torch.ones(()).expand(3, 3)):
+        for cotangent in (
+            torch.ones(3, 3),
+            torch.ones(3, 3).t(),
+            torch.ones(9, 3)[::3],
+            torch.ones(()).expand(3, 3),
+        ):
             x.grad = None
             (x * 2).backward(cotangent)
             found.append(x.grad.stride())
@@ -155,7 +164,9 @@ def sparse(g: Any) -> Any:
     return g.to_dense() if g.layout is torch.sparse_coo else g
 
 
-@pytest.mark.parametrize("order", ["sparse first", "dense first", "sparse twice", "both, then both"])
+@pytest.mark.parametrize(
+    "order", ["sparse first", "dense first", "sparse twice", "both, then both"]
+)
 @pytest.mark.parametrize("end", ["leaf", "result"])
 @pytest.mark.parametrize("passes", [1, 2])
 def test_sparse_and_dense_gradients_add_up_in_any_order(order: str, end: str, passes: int) -> None:
@@ -254,13 +265,17 @@ def test_a_sum_in_place_changes_no_gradient_that_somebody_holds(n: int, held: bo
 
 @pytest.mark.parametrize("order", [(2, 1, 0), (1, 0, 2), (2, 0, 1), (0, 2, 1)])
 @pytest.mark.parametrize("shape", [(2, 1, 3), (1, 4, 1), (3, 2, 1)])
-def test_dimensions_of_one_element_leave_a_gradient_the_layout_of_its_leaf(shape: tuple[int, ...], order: tuple[int, ...]) -> None:
+def test_dimensions_of_one_element_leave_a_gradient_the_layout_of_its_leaf(
+    shape: tuple[int, ...], order: tuple[int, ...]
+) -> None:
     """The steps of those dimensions themselves are nobody's promise."""
 
     def scenario(lib: Any) -> Any:
         x = lib.tensor(torch.ones(shape).tolist()).permute(order).detach().requires_grad_()
         (x * x).sum().backward()
         (x * x).sum().backward()
-        return [(n, step) for n, step in zip(x.shape, x.grad.stride(), strict=True) if n > 1], x.grad
+        return [
+            (n, step) for n, step in zip(x.shape, x.grad.stride(), strict=True) if n > 1
+        ], x.grad
 
     same(scenario)

@@ -11,7 +11,11 @@ import torch
 
 from runtime import aot
 from runtime.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, linearize, vmap
-from runtime.tape.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled, set_detect_anomaly
+from runtime.tape.anomaly import (
+    is_anomaly_check_nan_enabled,
+    is_anomaly_enabled,
+    set_detect_anomaly,
+)
 
 from ..errors import first_sentence, told
 from ..scenarios import OURS, same
@@ -27,7 +31,9 @@ def warned(scenario: Any) -> Any:
                 result = scenario(lib)
             except Exception as error:
                 result = told(error)
-        return result, [re.sub(r" \(Triggered internally at .*\)$", "", str(w.message)) for w in caught]
+        return result, [
+            re.sub(r" \(Triggered internally at .*\)$", "", str(w.message)) for w in caught
+        ]
 
     return run
 
@@ -48,9 +54,14 @@ def test_the_function_that_returned_nan_is_named_with_its_forward_call() -> None
         return result, first_sentence(enabled), trace
 
     result, enabled, trace = same(shown)
-    assert result == ["RuntimeError", "Function 'SqrtBackward0' returned nan values in its 0th output"]
+    assert result == [
+        "RuntimeError",
+        "Function 'SqrtBackward0' returned nan values in its 0th output",
+    ]
     assert enabled == "Anomaly Detection has been enabled"
-    assert trace.startswith("Error detected in SqrtBackward0. Traceback of forward call that caused the error:")
+    assert trace.startswith(
+        "Error detected in SqrtBackward0. Traceback of forward call that caused the error:"
+    )
     assert trace.rstrip().endswith("return x.sqrt() * 0")
 
 
@@ -118,12 +129,17 @@ def test_a_node_made_by_a_backward_pass_tells_which_node_made_it() -> None:
     def headings(lib: Any) -> Any:
         """Without the frames: torch's traces go on into its own Python."""
         result, texts = warned(scenario)(lib)
-        return result, [re.findall(r"^.*(?:Error detected|Previous calculation).*$", t, re.M) for t in texts]
+        return result, [
+            re.findall(r"^.*(?:Error detected|Previous calculation).*$", t, re.M) for t in texts
+        ]
 
     result, _ = same(headings)
     assert result == ["ValueError", "bad"]
     ends = [t.rstrip().splitlines()[-1].strip() for t in warned(scenario)(OURS)[1]]
-    assert ends == ["return Bad.apply(g * x)", "(g,) = lib.autograd.grad(Twice.apply(x), x, create_graph=True)"]
+    assert ends == [
+        "return Bad.apply(g * x)",
+        "(g,) = lib.autograd.grad(Twice.apply(x), x, create_graph=True)",
+    ]
 
 
 def test_the_mode_is_set_and_restored() -> None:
@@ -191,9 +207,18 @@ def test_transforms_run_in_anomaly_mode(check_nan: bool) -> None:
 def test_a_nan_in_one_element_of_a_batch_is_found() -> None:
     bad = grad(lambda x: x.sqrt().sum() * 0)
     batch = torch.tensor([[1.0], [0.0]])
-    runs: list[Any] = [lambda: vmap(bad)(batch), lambda: vmap(vmap(bad))(batch[None]), lambda: aot.make_fx(vmap(bad))(batch)]
+    runs: list[Any] = [
+        lambda: vmap(bad)(batch),
+        lambda: vmap(vmap(bad))(batch[None]),
+        lambda: aot.make_fx(vmap(bad))(batch),
+    ]
     for run in runs:
-        with set_detect_anomaly(True), pytest.raises(RuntimeError, match="Function 'SqrtBackward0' returned nan values in its 0th output"):
+        with (
+            set_detect_anomaly(True),
+            pytest.raises(
+                RuntimeError, match="Function 'SqrtBackward0' returned nan values in its 0th output"
+            ),
+        ):
             run()
         with set_detect_anomaly(True, check_nan=False):
             run()

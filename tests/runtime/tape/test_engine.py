@@ -48,7 +48,10 @@ def test_bad_calls_end_as_in_torch(misuse: Any) -> None:
 def test_a_batch_of_cotangents_of_a_wrong_shape_is_refused() -> None:
     x = leaf(1.0, 2.0)
     found = r"grad_output\[0\] has a shape of torch.Size\(\[1\]\) and output\[0\] has .*\(\[2\]\)"
-    with pytest.raises(RuntimeError, match=rf"we interpret the first dimension of each grad_output as the batch dimension.*{found}"):
+    with pytest.raises(
+        RuntimeError,
+        match=rf"we interpret the first dimension of each grad_output as the batch dimension.*{found}",
+    ):
         OURS.autograd.grad(x * 1, x, OURS.tensor([[1.0], [2.0]]), is_grads_batched=True)
 
 
@@ -64,7 +67,10 @@ def test_deprecated_arguments_warn(deprecated: str) -> None:
 
 def test_inputs_may_be_a_dict() -> None:
     def scenario(lib: Any) -> Any:
-        named = {"a": lib.tensor([1.0], requires_grad=True), "b": lib.tensor([2.0], requires_grad=True)}
+        named = {
+            "a": lib.tensor([1.0], requires_grad=True),
+            "b": lib.tensor([2.0], requires_grad=True),
+        }
         loss = (named["a"] * named["b"]).sum()
         found = lib.autograd.grad(loss, named, retain_graph=True)
         lib.autograd.backward(loss, inputs=named)
@@ -142,7 +148,9 @@ def test_a_graph_that_saved_nothing_runs_twice() -> None:
     assert same(scenario) == [2.0]
 
 
-def test_recording_the_pass_into_grad_warns_once_about_the_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_the_pass_into_grad_warns_once_about_the_cycle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(backward, "_warned", set[str]())
     x = leaf(2.0)
     with pytest.warns(UserWarning, match="reference cycle between the parameter and its gradient"):
@@ -191,7 +199,10 @@ def test_a_function_with_a_gradient_of_a_wrong_shape_is_named() -> None:
 
         Wrong.apply(lib.tensor([1.0, 2.0], requires_grad=True)).sum().backward()
 
-    assert "returned an invalid gradient at index 0 - got [5] but expected shape compatible with [2]" in same(run)[1]
+    assert (
+        "returned an invalid gradient at index 0 - got [5] but expected shape compatible with [2]"
+        in same(run)[1]
+    )
 
 
 def test_an_error_in_a_hook_leaves_the_engine_usable() -> None:
@@ -248,7 +259,9 @@ def test_long_chains_run_and_are_freed_without_recursion(without_collector: None
     assert first() is None
 
 
-def test_long_chains_of_recorded_gradients_are_freed_without_recursion(without_collector: None) -> None:
+def test_long_chains_of_recorded_gradients_are_freed_without_recursion(
+    without_collector: None,
+) -> None:
     x = leaf(1.0)
     y = x
     for _ in range(10_000):
@@ -281,13 +294,21 @@ def test_no_cotangent_among_several_is_one_for_a_scalar_and_an_error_for_more() 
         return lib.autograd.grad([first, x * x], x, [None, lib.tensor([1.0, 10.0])])
 
     assert same(lambda lib: of(lib, whole=False)) == [[4.0, 42.0]]
-    assert same(lambda lib: of(lib, whole=True))[1] == "grad can be implicitly created only for scalar outputs"
+    assert (
+        same(lambda lib: of(lib, whole=True))[1]
+        == "grad can be implicitly created only for scalar outputs"
+    )
 
 
 @pytest.mark.parametrize("asked", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)])
-def test_of_a_write_to_a_view_the_gradients_asked_for_are_those_of_the_whole(asked: tuple[int, ...]) -> None:
+def test_of_a_write_to_a_view_the_gradients_asked_for_are_those_of_the_whole(
+    asked: tuple[int, ...],
+) -> None:
     def scenario(lib: Any) -> Any:
-        leaves = [lib.tensor([1.0, 2.0, 3.0], requires_grad=True), *(lib.tensor([v], requires_grad=True) for v in (4.0, 5.0))]
+        leaves = [
+            lib.tensor([1.0, 2.0, 3.0], requires_grad=True),
+            *(lib.tensor([v], requires_grad=True) for v in (4.0, 5.0)),
+        ]
         x, v, w = leaves
         y = x * x
         y[:1].mul_(v)
@@ -301,7 +322,15 @@ def test_of_a_write_to_a_view_the_gradients_asked_for_are_those_of_the_whole(ask
 def test_a_result_that_is_no_floating_point_number_requires_no_gradient() -> None:
     def scenario(lib: Any) -> Any:
         x = lib.tensor([1.5, 2.5], requires_grad=True)
-        results = [x.long(), x.to(torch.bool), x.argmax(), x > 2, x.int() + 1, x.round().long(), *x.sort()]
+        results = [
+            x.long(),
+            x.to(torch.bool),
+            x.argmax(),
+            x > 2,
+            x.int() + 1,
+            x.round().long(),
+            *x.sort(),
+        ]
         return [(t.requires_grad, t.grad_fn is None, t.is_leaf) for t in results]
 
     assert same(scenario)[:6] == [[False, True, True]] * 6
@@ -340,6 +369,9 @@ def test_a_write_to_a_view_leads_to_the_base_and_to_what_is_written() -> None:
         fresh[:1] = w * 2
         recorded[:1] = w * 2
         both[1:].addcmul_(w, w.exp())
-        return [[None if node is None else node.name() for node, _ in t.grad_fn.next_functions] for t in (fresh, recorded, both)]
+        return [
+            [None if node is None else node.name() for node, _ in t.grad_fn.next_functions]
+            for t in (fresh, recorded, both)
+        ]
 
     same(scenario)

@@ -52,7 +52,9 @@ MEETINGS: dict[str, Callable[[Any, Any], Any]] = {
     "through a Function": lambda x, w: Square.apply(x * w) + x,
     "recorded by torch": lambda x, w: x * (w * 2),
     "grad": lambda x, w: runtime.func.grad(lambda x: (x * x * w).sum())(x),
-    "the value beside grad": lambda x, w: runtime.func.grad_and_value(lambda x: (x * x * w).sum())(x)[1],
+    "the value beside grad": lambda x, w: runtime.func.grad_and_value(lambda x: (x * x * w).sum())(
+        x
+    )[1],
     "vjp": lambda x, w: runtime.func.vjp(lambda x: x * w, x)[0],
     "its pullback": lambda x, w: runtime.func.vjp(lambda y: y * y * w, x)[1](x)[0],
     "jvp": lambda x, w: runtime.func.jvp(lambda y: y * y * w, (x,), (x,))[0],
@@ -99,7 +101,9 @@ def test_a_module_of_plain_parameters_is_refused_too() -> None:
     with pytest.raises(RuntimeError, match="plain torch tensor that requires grad"):
         module(x).sum().backward()
     module(x).sum().backward(inputs=[x])
-    torch.testing.assert_close(x.grad, module.weight.sum(0).detach().expand(2, 2), check_dtype=False)
+    torch.testing.assert_close(
+        x.grad, module.weight.sum(0).detach().expand(2, 2), check_dtype=False
+    )
     module.requires_grad_(False)(x).sum().backward()
 
 

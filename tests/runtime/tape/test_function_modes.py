@@ -27,8 +27,11 @@ def _seen_of_torch(f: Callable[[Tensor], Tensor]) -> set[str]:
     x = torch.ones(3, requires_grad=True)
     y = f(x).sum()
     seen = Seen()
-    with seen:  # around the engine alone: of `torch.autograd.grad` the mode sees the call, and nothing in it
-        (g,) = torch.autograd.Variable._execution_engine.run_backward((y,), (torch.ones(()),), False, False, (x,), True, False)
+    # around the engine alone: of `torch.autograd.grad` the mode sees the call, and nothing in it
+    with seen:
+        (g,) = torch.autograd.Variable._execution_engine.run_backward(
+            (y,), (torch.ones(()),), False, False, (x,), True, False
+        )
     assert g.shape == (3,)
     return seen.names
 
@@ -43,7 +46,9 @@ def _seen_of_ours(f: Callable[[Any], Any]) -> set[str]:
     return seen.names
 
 
-@pytest.mark.parametrize("f", [lambda x: x.sin(), lambda x: (x * x).tanh(), lambda x: x.exp().cumsum(0)])
+@pytest.mark.parametrize(
+    "f", [lambda x: x.sin(), lambda x: (x * x).tanh(), lambda x: x.exp().cumsum(0)]
+)
 def test_it_sees_no_call_of_a_formula(f: Callable[[Any], Any]) -> None:
     formulas = {"cos", "mul", "neg", "tanh_backward", "flip", "cumsum", "expand", "add"}
     assert formulas.isdisjoint(_seen_of_torch(f))

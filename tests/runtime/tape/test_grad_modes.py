@@ -69,7 +69,15 @@ def test_modes_decorate_functions_generators_coroutines_and_methods(mode: str) -
         first = next(steps)
         between = (x * 2).requires_grad
         second = steps.send("sent")
-        return [function(), first, between, second, (x * 2).requires_grad, asyncio.run(coroutine()), Owner().method()]
+        return [
+            function(),
+            first,
+            between,
+            second,
+            (x * 2).requires_grad,
+            asyncio.run(coroutine()),
+            Owner().method(),
+        ]
 
     same(scenario)
 
@@ -113,7 +121,13 @@ def test_tensors_of_inference_mode_say_so() -> None:
                 x.is_inference(),
                 made.view(1).is_inference(),
             ]
-        return inside, (got + 1).is_inference(), got.clone().is_inference(), got.view(2).is_inference(), got.detach().is_inference()
+        return (
+            inside,
+            (got + 1).is_inference(),
+            got.clone().is_inference(),
+            got.view(2).is_inference(),
+            got.detach().is_inference(),
+        )
 
     same(scenario)
 
@@ -163,14 +177,19 @@ def test_inference_mode_can_be_off() -> None:
 
 
 @pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
-def test_a_view_made_without_history_requires_grad_as_its_base_does_but_passes_nothing_on(mode: str) -> None:
+def test_a_view_made_without_history_requires_grad_as_its_base_does_but_passes_nothing_on(
+    mode: str,
+) -> None:
     def scenario(lib: Any) -> Any:
         x = leaf(lib)
         y = x * 2
         with getattr(lib.autograd, mode)():
             of_leaf, of_result, of_plain = x.view(2), y.view(2), lib.tensor([1.0]).view(1)
             inside = [t.requires_grad for t in (of_leaf, of_result, of_plain)]
-        flags = [(t.requires_grad, t.is_leaf, t.grad_fn is None, t.is_inference()) for t in (of_leaf, of_result)]
+        flags = [
+            (t.requires_grad, t.is_leaf, t.grad_fn is None, t.is_inference())
+            for t in (of_leaf, of_result)
+        ]
         out = (of_leaf * of_result).sum()
         recorded = out.requires_grad, out.grad_fn.name()
         out.backward()

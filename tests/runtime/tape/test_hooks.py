@@ -48,7 +48,9 @@ def test_every_kind_of_hook_in_torchs_order() -> None:
         end = x.view_as(x).grad_fn.next_functions[0][0]
         end.register_prehook(lambda gs: order.append(("before x", x.grad is not None)))
         end.register_hook(lambda gi, go: order.append(("after x", len(gi), len(go))))
-        x.register_post_accumulate_grad_hook(lambda p: order.append(("accumulated", p.grad is not None)))
+        x.register_post_accumulate_grad_hook(
+            lambda p: order.append(("accumulated", p.grad is not None))
+        )
         x.register_hook(note("x"))
         (z * 2).sum().backward()
         return order
@@ -84,7 +86,10 @@ def test_hooks_run_for_gradients_that_are_only_asked_for() -> None:
         end.register_hook(lambda gi, go: ran.append("after x"))
         x.register_post_accumulate_grad_hook(lambda p: ran.append("accumulated"))
         loss = y.sum()
-        found = lib.autograd.grad(loss, y, retain_graph=True), lib.autograd.grad(loss, x, retain_graph=True)
+        found = (
+            lib.autograd.grad(loss, y, retain_graph=True),
+            lib.autograd.grad(loss, x, retain_graph=True),
+        )
         loss.backward(inputs=[x])
         return found, ran
 
@@ -118,7 +123,10 @@ def test_retain_grad_of_a_view_follows_a_write_to_it() -> None:
     assert same(scenario) == [[5.0, 5.0], True]
 
 
-@pytest.mark.parametrize("change", [lambda y: y.t_(), lambda y: y.unsqueeze_(0), lambda y: y.transpose_(0, 1).squeeze_(0)])
+@pytest.mark.parametrize(
+    "change",
+    [lambda y: y.t_(), lambda y: y.unsqueeze_(0), lambda y: y.transpose_(0, 1).squeeze_(0)],
+)
 def test_retain_grad_goes_along_with_a_change_of_geometry(change: Any) -> None:
     """Here torch leaves a gradient of the former sizes."""
     y = OURS.tensor([[1.0, 2.0, 3.0]], requires_grad=True).clone()
@@ -128,8 +136,17 @@ def test_retain_grad_goes_along_with_a_change_of_geometry(change: Any) -> None:
     assert y.grad.shape == y.shape and torch.equal(y.grad, 2 * y.detach())
 
 
-@pytest.mark.parametrize("write", [lambda base, view: base.mul_(2), lambda base, view: view.mul_(2), lambda base, view: base[1:].mul_(2)])
-def test_a_view_has_one_node_after_a_write_to_its_base_and_keeps_what_is_registered_there(write: Any) -> None:
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda base, view: base.mul_(2),
+        lambda base, view: view.mul_(2),
+        lambda base, view: base[1:].mul_(2),
+    ],
+)
+def test_a_view_has_one_node_after_a_write_to_its_base_and_keeps_what_is_registered_there(
+    write: Any,
+) -> None:
     def scenario(lib: Any) -> Any:
         base = lib.tensor([1.0, 2.0, 3.0], requires_grad=True).clone()
         view, other = base[:2], base[1:]
@@ -333,7 +350,9 @@ def test_multi_grad_hooks_wait_for_all_that_the_pass_computes() -> None:
         seen: list[Any] = []
         a, b, c = leaves(lib, 3)
         d, e = a * b, a * c
-        handle = lib.graph.register_multi_grad_hook((a, b, c, d, e), lambda gs: seen.append([g is not None for g in gs]))
+        handle = lib.graph.register_multi_grad_hook(
+            (a, b, c, d, e), lambda gs: seen.append([g is not None for g in gs])
+        )
         d.sum().backward(retain_graph=True)
         d.sum().backward(inputs=(a,), retain_graph=True)
         (d + e).sum().backward(retain_graph=True)
@@ -349,7 +368,9 @@ def test_multi_grad_hooks_of_any_see_the_first() -> None:
         seen: list[Any] = []
         a, b = leaves(lib)
         d = a * b
-        handle = lib.graph.register_multi_grad_hook((a, b, d, lib.tensor([1.0])), seen.append, mode="any")
+        handle = lib.graph.register_multi_grad_hook(
+            (a, b, d, lib.tensor([1.0])), seen.append, mode="any"
+        )
         d.sum().backward(retain_graph=True)
         (a * 3).sum().backward()
         handle.remove()
@@ -419,7 +440,9 @@ def test_backward_hooks_of_modules_work_under_the_drop_in() -> None:
             return tuple(g * 2 for g in grad_outputs)
 
         def note(module: Any, grad_inputs: Any, grad_outputs: Any) -> None:
-            seen.append((type(module).__name__, [g.tolist() for g in (*grad_inputs, *grad_outputs)]))
+            seen.append(
+                (type(module).__name__, [g.tolist() for g in (*grad_inputs, *grad_outputs)])
+            )
 
         for module in model:
             module.register_full_backward_pre_hook(double)
@@ -437,7 +460,10 @@ def test_backward_hooks_of_modules_work_under_the_drop_in() -> None:
 
 def test_a_hook_after_a_node_sees_gradients_of_the_sizes_and_dtypes_of_its_inputs() -> None:
     def scenario(lib: Any) -> Any:
-        x, bias = lib.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True), lib.tensor([1.0], dtype=torch.float64, requires_grad=True)
+        x, bias = (
+            lib.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True),
+            lib.tensor([1.0], dtype=torch.float64, requires_grad=True),
+        )
         y = x + bias
         seen: list[Any] = []
         y.grad_fn.register_hook(lambda gi, go: seen.append([(g, g.dtype) for g in gi]))

@@ -106,7 +106,9 @@ class TestMutation:
                 return lib.jvp(f, (X, V), (X.sin(), V.cos()))
             if transform == "hessian":
                 return lib.jacfwd(lib.grad(f))(X, V)
-            return lib.vmap(lib.grad(f, argnums=(0, 1)))(torch.stack([X, X + 1]), torch.stack([V, V - 1]))
+            return lib.vmap(lib.grad(f, argnums=(0, 1)))(
+                torch.stack([X, X + 1]), torch.stack([V, V - 1])
+            )
 
         torch.testing.assert_close(run(runtime.func), run(torch.func))
 
@@ -116,16 +118,28 @@ def test_a_saved_tensor_that_was_modified_is_an_error_with_versions() -> None:
     y = x.sin()
     z = y * y
     y.add_(1)
-    with pytest.raises(RuntimeError, match=r"modified by an inplace operation.*is at version 1; expected version 0 instead"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"modified by an inplace operation.*is at version 1; expected version 0 instead",
+    ):
         z.sum().backward()
 
 
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (lambda x: x.add_(1), "a leaf Variable that requires grad is being used in an in-place operation"),
-        (lambda x: x[0].add_(1), "a view of a leaf Variable that requires grad is being used in an in-place operation"),
-        (lambda x: (x * 1).split(2)[0].add_(1), "This view is the output of a function that returns multiple views"),
+        (
+            lambda x: x.add_(1),
+            "a leaf Variable that requires grad is being used in an in-place operation",
+        ),
+        (
+            lambda x: x[0].add_(1),
+            "a view of a leaf Variable that requires grad is being used in an in-place operation",
+        ),
+        (
+            lambda x: (x * 1).split(2)[0].add_(1),
+            "This view is the output of a function that returns multiple views",
+        ),
     ],
 )
 def test_mutations_that_have_no_history_are_errors(write: Callable[..., Any], message: str) -> None:
@@ -146,9 +160,16 @@ def test_assigning_data_inside_a_transform_is_an_error() -> None:
         x.data = x
         return x.sum()
 
-    transforms: list[Callable[..., Any]] = [runtime.func.grad(f), runtime.func.vmap(f), lambda x: runtime.func.jvp(f, (x,), (x,))]
+    transforms: list[Callable[..., Any]] = [
+        runtime.func.grad(f),
+        runtime.func.vmap(f),
+        lambda x: runtime.func.jvp(f, (x,), (x,)),
+    ]
     for run in transforms:
-        with pytest.raises(RuntimeError, match=r"mutating directly with `\.data` inside functorch transform is not allowed\."):
+        with pytest.raises(
+            RuntimeError,
+            match=r"mutating directly with `\.data` inside functorch transform is not allowed\.",
+        ):
             run(V)
     assert runtime.func.grad(lambda x: (x.data * x).sum())(V).equal(V)
 
@@ -178,15 +199,23 @@ def test_in_place_forms_named_unlike_their_functional_forms(write: Callable[[Any
     out = f(leaf)
     (slope,) = torch.autograd.grad(out.sum(), leaf)
     torch.testing.assert_close(runtime.func.vjp(f, x)[1](torch.ones_like(x))[0], slope)
-    torch.testing.assert_close(runtime.func.jvp(f, (x,), (torch.ones_like(x),)), (out.detach(), slope))
+    torch.testing.assert_close(
+        runtime.func.jvp(f, (x,), (torch.ones_like(x),)), (out.detach(), slope)
+    )
     torch.testing.assert_close(runtime.func.vmap(f)(x), out.detach())
 
 
 @pytest.mark.parametrize(
     ("write", "derivative"),
-    [(lambda y: y.mul_(y), lambda x: 2 * x), (lambda y: y.addcmul_(y, y), lambda x: 1 + 2 * x), (lambda y: y.div_(y), lambda x: 0 * x)],
+    [
+        (lambda y: y.mul_(y), lambda x: 2 * x),
+        (lambda y: y.addcmul_(y, y), lambda x: 1 + 2 * x),
+        (lambda y: y.div_(y), lambda x: 0 * x),
+    ],
 )
-def test_a_write_that_reads_its_target_is_differentiated_at_the_value_from_before(write: Any, derivative: Any) -> None:
+def test_a_write_that_reads_its_target_is_differentiated_at_the_value_from_before(
+    write: Any, derivative: Any
+) -> None:
     """Torch refuses it in reverse mode; in forward mode its formula reads what has been written already."""
 
     def f(x: Any) -> Any:
@@ -203,9 +232,15 @@ def test_a_write_that_reads_its_target_is_differentiated_at_the_value_from_befor
 
 def test_a_view_that_was_made_a_leaf_is_protected_like_other_leaves() -> None:
     leaf = wrap(torch.rand(3))[:2].requires_grad_()
-    with pytest.raises(RuntimeError, match=r"a leaf Variable that requires grad is being used in an in-place operation"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"a leaf Variable that requires grad is being used in an in-place operation",
+    ):
         leaf.mul_(2)
-    with pytest.raises(RuntimeError, match=r"a view of a leaf Variable that requires grad is being used in an in-place operation"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"a view of a leaf Variable that requires grad is being used in an in-place operation",
+    ):
         leaf[:1].mul_(2)
 
 
@@ -229,11 +264,19 @@ def test_an_op_on_lists_writes_to_plain_tensors_and_to_those_of_the_session() ->
         (lambda b, x: b.addcmul_(x, x), lambda x: 2 * x),
         (lambda b, x: b.addcmul_(x, x.detach() * 3, value=2), lambda x: 6 * x),
         (lambda b, x: b.index_put_((torch.tensor([2, 1, 0]),), x * x), lambda x: 2 * x),
-        (lambda b, x: b.index_put_((torch.tensor([0, 0, 0]),), x, accumulate=True), torch.ones_like),
-        (lambda b, x: b.scatter_(0, torch.tensor([1, 0, 2]), x * 3), lambda x: torch.full_like(x, 3)),
+        (
+            lambda b, x: b.index_put_((torch.tensor([0, 0, 0]),), x, accumulate=True),
+            torch.ones_like,
+        ),
+        (
+            lambda b, x: b.scatter_(0, torch.tensor([1, 0, 2]), x * 3),
+            lambda x: torch.full_like(x, 3),
+        ),
     ],
 )
-def test_a_plain_buffer_takes_on_history_by_a_write_with_several_arguments(write: Callable[[Any, Any], Any], slope: Any) -> None:
+def test_a_plain_buffer_takes_on_history_by_a_write_with_several_arguments(
+    write: Callable[[Any, Any], Any], slope: Any
+) -> None:
     def f(x: Any) -> Any:
         buffer = torch.zeros(3, dtype=torch.float64)
         write(buffer, x)
@@ -260,7 +303,9 @@ COMPOSED: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
 @pytest.mark.parametrize("write", COMPOSED.values(), ids=COMPOSED.keys())
-def test_a_write_without_grad_mode_by_an_op_that_aten_composes_is_counted_and_noticed(write: Callable[[Any], Any], mode: Any) -> None:
+def test_a_write_without_grad_mode_by_an_op_that_aten_composes_is_counted_and_noticed(
+    write: Callable[[Any], Any], mode: Any
+) -> None:
     def written(leaf: Any) -> tuple[Any, int]:
         x = leaf * 1
         y, before = x.sin(), x._version

@@ -23,7 +23,9 @@ def leaf(lib: Any = OURS) -> Any:
 
 def function(base: Any, **methods: Any) -> Any:
     defaults = {"forward": lambda ctx, x: x * 2, "backward": lambda ctx, g: g * 2}
-    return type("Doubled", (base,), {k: staticmethod(v) for k, v in {**defaults, **methods}.items()})
+    return type(
+        "Doubled", (base,), {k: staticmethod(v) for k, v in {**defaults, **methods}.items()}
+    )
 
 
 # ---- passes
@@ -33,7 +35,11 @@ def test_outputs_of_several_levels_run_at_the_innermost() -> None:
     w = OURS.tensor([3.0], requires_grad=True)
 
     def f(x: Any) -> Any:
-        for outputs in ([(w * w).sum(), (x * x).sum()], [(x * x).sum(), (w * w).sum()], [(x * x).sum(), (x * w).sum()]):
+        for outputs in (
+            [(w * w).sum(), (x * x).sum()],
+            [(x * x).sum(), (w * w).sum()],
+            [(x * x).sum(), (x * w).sum()],
+        ):
             found.append(OURS.autograd.grad(outputs, x, retain_graph=True)[0].tolist())
         return x.sum()
 
@@ -49,7 +55,9 @@ class _Named(UserDict):  # type: ignore[type-arg]
 @pytest.mark.parametrize(
     "call",
     [
-        lambda lib, x: lib.autograd.backward(x.sum(), lib.tensor(2.0), grad_variables=lib.tensor(2.0)),
+        lambda lib, x: lib.autograd.backward(
+            x.sum(), lib.tensor(2.0), grad_variables=lib.tensor(2.0)
+        ),
         lambda lib, x: lib.autograd.grad([x.sum(), x.sum()], x, [None]),
         lambda lib, x: lib.autograd.grad((x * 2).sum(), x, [lib.tensor([[1.0]])]),
         lambda lib, x: lib.autograd.grad(x.detach().sum(), x),
@@ -65,7 +73,10 @@ def test_a_pass_that_cannot_start_ends_as_in_torch(call: Any) -> None:
 
 def test_inputs_in_another_mapping_than_a_dict_are_refused() -> None:
     x = leaf()
-    calls: list[Any] = [lambda: OURS.autograd.grad(x.sum(), _Named(x=x)), lambda: OURS.autograd.backward(x.sum(), inputs=_Named(x=x))]
+    calls: list[Any] = [
+        lambda: OURS.autograd.grad(x.sum(), _Named(x=x)),
+        lambda: OURS.autograd.backward(x.sum(), inputs=_Named(x=x)),
+    ]
     for call in calls:
         with pytest.raises(TypeError, match=r"must be a dict, not _Named\. Pass dict\(inputs\)"):
             call()
@@ -109,7 +120,10 @@ def test_a_node_that_gives_another_number_of_gradients_than_it_has_inputs_is_nam
             return []
 
     y.grad_fn.__class__ = Short
-    with pytest.raises(RuntimeError, match="Function Short returned an invalid number of gradients - got 0 but expected 1"):
+    with pytest.raises(
+        RuntimeError,
+        match="Function Short returned an invalid number of gradients - got 0 but expected 1",
+    ):
         y.sum().backward()
 
 
@@ -119,7 +133,9 @@ def test_what_a_node_did_not_save_is_told_from_what_it_has_freed() -> None:
     with pytest.raises(AttributeError, match="'MulBackward0' object has saved no 'self'"):
         _ = constant.grad_fn._saved_self
     node = product.grad_fn
-    assert "_saved_self" not in dir(constant.grad_fn) and {"_saved_self", "_raw_saved_self"} <= set(dir(node))
+    assert "_saved_self" not in dir(constant.grad_fn) and {"_saved_self", "_raw_saved_self"} <= set(
+        dir(node)
+    )
     product.sum().backward()
     for name in ("_saved_self", "_raw_saved_self", "_saved_other"):
         with pytest.raises(RuntimeError, match="have already been freed"):
@@ -129,16 +145,29 @@ def test_what_a_node_did_not_save_is_told_from_what_it_has_freed() -> None:
 
 
 def test_saved_tensors_are_made_by_the_tape_alone() -> None:
-    with pytest.raises(RuntimeError, match="Trying to create a SavedTensor object from Python is forbidden"):
+    with pytest.raises(
+        RuntimeError, match="Trying to create a SavedTensor object from Python is forbidden"
+    ):
         SavedTensor()
     fn = function(Function, forward=lambda ctx, x: ctx.save_for_backward(None, x) or x * 2)
     node = fn.apply(leaf()).grad_fn
     none, some = node._raw_saved_tensors
-    assert none.data is None and none.unpack() is None and none.unpack_hook is None and some.unpack().tolist() == [1.0, 2.0]
-    with pytest.raises(RuntimeError, match="register_hooks on a saved tensor with value None is forbidden"):
+    assert (
+        none.data is None
+        and none.unpack() is None
+        and none.unpack_hook is None
+        and some.unpack().tolist() == [1.0, 2.0]
+    )
+    with pytest.raises(
+        RuntimeError, match="register_hooks on a saved tensor with value None is forbidden"
+    ):
         none.register_hooks(lambda t: t, lambda t: t)
     some.register_hooks(lambda t: "packed", lambda t: torch.zeros(2))
-    assert some.data == "packed" and callable(some.unpack_hook) and node.saved_tensors[1].tolist() == [0.0, 0.0]
+    assert (
+        some.data == "packed"
+        and callable(some.unpack_hook)
+        and node.saved_tensors[1].tolist() == [0.0, 0.0]
+    )
     for one in ((None, lambda t: t), (lambda t: t, None), ()):
         with pytest.raises(TypeError, match="two callables are needed"):
             node._raw_saved_tensors[0].register_hooks(*one)
@@ -156,7 +185,10 @@ def test_an_inference_tensor_is_not_saved(of: str) -> None:
             constant = lib.tensor([3.0, 4.0])
         x = leaf(lib)
         if of == "Function":
-            saving = function(lib.autograd.Function, forward=lambda ctx, x: ctx.save_for_backward(constant) or x * 2)
+            saving = function(
+                lib.autograd.Function,
+                forward=lambda ctx, x: ctx.save_for_backward(constant) or x * 2,
+            )
             return saving.apply(x)
         if of == "packed":
             with lib.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
@@ -202,9 +234,16 @@ def test_what_jvp_may_return(forward: Any, jvp: Any) -> None:
 def test_jvp_may_say_that_an_output_has_no_tangent() -> None:
     """Here torch fails with an internal assertion."""
     fw: Any = OURS.autograd.forward_ad
-    for result, expected in ((lambda t: (t, None), [[3.0], None]), (lambda t: (None, t * 3), [None, [9.0]])):
+    for result, expected in (
+        (lambda t: (t, None), [[3.0], None]),
+        (lambda t: (None, t * 3), [None, [9.0]]),
+    ):
         with fw.dual_level():
-            pair = function(Function, forward=lambda ctx, x: (x * 2, x * 3), jvp=lambda ctx, t: result(t))  # noqa: B023
+            pair = function(
+                Function,
+                forward=lambda ctx, x: (x * 2, x * 3),
+                jvp=lambda ctx, t: result(t),  # noqa: B023
+            )
             outs = pair.apply(fw.make_dual(OURS.tensor([1.0]), OURS.tensor([3.0])))
             tangents = [fw.unpack_dual(o).tangent for o in outs]
             assert [None if t is None else t.tolist() for t in tangents] == expected
@@ -250,7 +289,9 @@ def test_jvp_is_given_zeros_or_none_where_an_input_has_no_tangent(materialize: b
         fw = lib.autograd.forward_ad
         with fw.dual_level():
             d = fw.make_dual(lib.tensor([1.0, 2.0]), lib.tensor([3.0, 4.0]))
-            function(lib.autograd.Function, forward=forward, jvp=jvp).apply(d, lib.tensor([5.0, 6.0]), 3.0, lib.tensor([1, 2]))
+            function(lib.autograd.Function, forward=forward, jvp=jvp).apply(
+                d, lib.tensor([5.0, 6.0]), 3.0, lib.tensor([1, 2])
+            )
         return [list(s) for s in seen]
 
     same(scenario)
@@ -269,21 +310,30 @@ def test_jvp_is_given_zeros_or_none_where_an_input_has_no_tangent(materialize: b
 )
 def test_what_forward_may_tell_and_return(forward: Any) -> None:
     def scenario(lib: Any) -> Any:
-        out = function(lib.autograd.Function, forward=forward, backward=lambda ctx, *g: g[-1]).apply(leaf(lib))
+        out = function(
+            lib.autograd.Function, forward=forward, backward=lambda ctx, *g: g[-1]
+        ).apply(leaf(lib))
         each = out if isinstance(out, (tuple, list)) else (out,)
-        return type(out) in (tuple, list), [isinstance(o, torch.Tensor) and o.requires_grad for o in each]
+        return type(out) in (tuple, list), [
+            isinstance(o, torch.Tensor) and o.requires_grad for o in each
+        ]
 
     same(scenario)
 
 
 @pytest.mark.parametrize(
     ("method", "message"),
-    [("mark_dirty", "mark_dirty can only accept variables"), ("mark_non_differentiable", "mark_non_differentiable only accepts variable")],
+    [
+        ("mark_dirty", "mark_dirty can only accept variables"),
+        ("mark_non_differentiable", "mark_non_differentiable only accepts variable"),
+    ],
 )
 def test_only_tensors_are_marked(method: str, message: str) -> None:
     for at, args in enumerate([(3,), (torch.ones(1), "a")]):
         with pytest.raises(RuntimeError, match=f"{message}.* {at} is of type (int|str)"):
-            function(Function, forward=lambda ctx, x: getattr(ctx, method)(*args) or x * 2).apply(leaf())  # noqa: B023
+            function(Function, forward=lambda ctx, x: getattr(ctx, method)(*args) or x * 2).apply(  # noqa: B023
+                leaf()
+            )
 
 
 def test_what_forward_makes_is_what_the_caller_gets() -> None:
@@ -295,10 +345,19 @@ def test_what_forward_makes_is_what_the_caller_gets() -> None:
 
     def scenario(lib: Any) -> Any:
         x = leaf(lib)
-        out = function(lib.autograd.Function, forward=forward, backward=lambda ctx, g, h, k: g * 2 + h * 3 + k).apply(x)
+        out = function(
+            lib.autograd.Function, forward=forward, backward=lambda ctx, g, h, k: g * 2 + h * 3 + k
+        ).apply(x)
         same_objects = [a is b for a, b in zip(out, made[-1], strict=True)]
         (g,) = lib.autograd.grad((out[0] + out[1] * 10 + out[2]).sum(), x)
-        return same_objects[0], same_objects[2], out, [o.requires_grad for o in out], [o.grad_fn is out[0].grad_fn for o in out], g
+        return (
+            same_objects[0],
+            same_objects[2],
+            out,
+            [o.requires_grad for o in out],
+            [o.grad_fn is out[0].grad_fn for o in out],
+            g,
+        )
 
     same(scenario)
 
@@ -315,10 +374,20 @@ def test_a_function_with_keyword_only_parameters_is_refused_and_others_bind_by_n
             return g * ctx.factor, None, None
 
     x = leaf()
-    for out, slope in ((Scaled.apply(x), 3.0), (Scaled.apply(x, shift=1.0), 3.0), (Scaled.apply(factor=4.0, x=x), 4.0)):
-        assert OURS.autograd.grad(out.sum(), x)[0].tolist() == [slope, slope] and out.grad_fn.needs_input_grad[0]
+    for out, slope in (
+        (Scaled.apply(x), 3.0),
+        (Scaled.apply(x, shift=1.0), 3.0),
+        (Scaled.apply(factor=4.0, x=x), 4.0),
+    ):
+        assert (
+            OURS.autograd.grad(out.sum(), x)[0].tolist() == [slope, slope]
+            and out.grad_fn.needs_input_grad[0]
+        )
     only = function(Function, forward=lambda ctx, x, *, factor=2.0: x * factor)
-    with pytest.raises(TypeError, match=re.escape("forward has keyword-only parameters ['factor']; make them positional")):
+    with pytest.raises(
+        TypeError,
+        match=re.escape("forward has keyword-only parameters ['factor']; make them positional"),
+    ):
         only.apply(x, factor=3.0)
 
 
@@ -359,15 +428,23 @@ def test_a_value_of_a_transform_that_has_returned_is_no_argument() -> None:
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
             pass
 
-    with pytest.raises(EscapedValue, match=r"a value of grad.* is used by Doubled after the transform has returned"):
+    with pytest.raises(
+        EscapedValue, match=r"a value of grad.* is used by Doubled after the transform has returned"
+    ):
         Doubled.apply(escaped[0])
 
 
 @pytest.mark.parametrize(
     ("call", "missing"),
     [
-        (lambda a, b: torch.igamma(a, b), r"igamma.* has no vjp rule for its argument 'self' \(it has one for 'other'\)"),
-        (lambda a, b: torch.nn.functional.binary_cross_entropy(b.detach(), b.detach(), a), "has no vjp rule for its argument 'weight'"),
+        (
+            lambda a, b: torch.igamma(a, b),
+            r"igamma.* has no vjp rule for its argument 'self' \(it has one for 'other'\)",
+        ),
+        (
+            lambda a, b: torch.nn.functional.binary_cross_entropy(b.detach(), b.detach(), a),
+            "has no vjp rule for its argument 'weight'",
+        ),
     ],
 )
 def test_an_argument_without_a_derivative_is_named(call: Any, missing: str) -> None:
@@ -381,7 +458,9 @@ def test_an_out_argument_beside_another_keyword_is_what_is_returned() -> None:
     def scenario(lib: Any) -> Any:
         sequence, out = lib.tensor([3.0, 1.0, 2.0]), lib.tensor([0, 0])
         sorter = lib.tensor([1, 2, 0])
-        found = torch.ops.aten.searchsorted.Tensor_out(sequence, lib.tensor([1.5, 2.5]), sorter=sorter, out=out)
+        found = torch.ops.aten.searchsorted.Tensor_out(
+            sequence, lib.tensor([1.5, 2.5]), sorter=sorter, out=out
+        )
         return found is out, found, sorter, sorter._version, out._version
 
     assert same(scenario)[:2] == [True, [1, 2]]
@@ -397,13 +476,27 @@ def test_variables_are_tensors_by_their_old_name() -> None:
     for requires_grad in (False, True):
         made = Variable(data, requires_grad)
         assert made.tolist() == [1.0, 2.0] and made.requires_grad is requires_grad and made.is_leaf
-    assert not Variable(data).requires_grad and isinstance(data, Variable) and not isinstance(3.0, Variable)
+    assert (
+        not Variable(data).requires_grad
+        and isinstance(data, Variable)
+        and not isinstance(3.0, Variable)
+    )
 
 
 def test_what_torch_offers_is_offered_by_name() -> None:
     assert all(hasattr(OURS.autograd, name) for name in OURS.autograd.__all__)
-    for name in ("enforce_grad_layout_policy", "grad", "backward", "Function", "gradcheck", "forward_ad", "functional"):
-        assert (name in OURS.autograd.__all__) is hasattr(torch.autograd, name) or hasattr(torch.autograd.grad_mode, name)
+    for name in (
+        "enforce_grad_layout_policy",
+        "grad",
+        "backward",
+        "Function",
+        "gradcheck",
+        "forward_ad",
+        "functional",
+    ):
+        assert (name in OURS.autograd.__all__) is hasattr(torch.autograd, name) or hasattr(
+            torch.autograd.grad_mode, name
+        )
 
 
 # ---- forward mode
@@ -429,5 +522,8 @@ def test_a_dual_tensor_is_not_written_into_a_plain_one() -> None:
     fw: Any = OURS.autograd.forward_ad
     with fw.dual_level():
         d = fw.make_dual(OURS.tensor([1.0]), OURS.tensor([2.0]))
-        with pytest.raises(runtime.errors.InplaceError, match="writes a value of the session that requires grad into a tensor"):
+        with pytest.raises(
+            runtime.errors.InplaceError,
+            match="writes a value of the session that requires grad into a tensor",
+        ):
             torch.zeros(1).add_(d)

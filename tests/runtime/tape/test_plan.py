@@ -25,7 +25,13 @@ def test_the_engine_knows_its_task_node_and_plan() -> None:
     def hook(g: Any) -> None:
         node = current_node()
         assert node is not None
-        seen.append((current_graph_task_id(), node.name(), [engine.will_execute(t.grad_fn) for t in (a, b, c)]))
+        seen.append(
+            (
+                current_graph_task_id(),
+                node.name(),
+                [engine.will_execute(t.grad_fn) for t in (a, b, c)],
+            )
+        )
 
     b.register_hook(hook)
     b.backward(retain_graph=True)
@@ -51,7 +57,13 @@ def test_the_plan_is_the_order_in_which_nodes_run() -> None:
             t.register_hook(lambda g: ran.append(type(current_node()).__name__))
     with OURS.autograd.set_multithreading_enabled(False):
         out.backward(retain_graph=True)
-    assert planned == ["SumBackward0", "AddBackward0", "ExpBackward0", "MulBackward0", "AccumulateGrad"]
+    assert planned == [
+        "SumBackward0",
+        "AddBackward0",
+        "ExpBackward0",
+        "MulBackward0",
+        "AccumulateGrad",
+    ]
     assert ran == planned[2:]
     with pytest.raises(RuntimeError, match="multithreading disabled"):
         out.backward()
@@ -59,7 +71,9 @@ def test_the_plan_is_the_order_in_which_nodes_run() -> None:
         engine.execution_order()
 
 
-@pytest.mark.parametrize("asked", ["x", "a", "y", "x and y", "all leaves", "backward of x", "backward of a"])
+@pytest.mark.parametrize(
+    "asked", ["x", "a", "y", "x and y", "all leaves", "backward of x", "backward of a"]
+)
 def test_the_plan_of_a_pass_for_some_inputs_leaves_out_what_they_do_not_need(asked: str) -> None:
     x, y = leaf(1.0), leaf(1.0)
     a = x * 2
@@ -94,7 +108,9 @@ def test_the_plan_of_a_pass_for_some_inputs_leaves_out_what_they_do_not_need(ask
     assert ("ExpBackward0" in names) is (asked != "y")
 
 
-def test_a_cotangent_of_another_dtype_is_brought_to_that_of_the_output_before_a_lone_node_runs() -> None:
+def test_a_cotangent_of_another_dtype_is_brought_to_that_of_the_output_before_a_lone_node_runs() -> (
+    None
+):
     def scenario(lib: Any) -> Any:
         w, v = lib.tensor([[1.0, 2.0]], requires_grad=True), lib.tensor([[3.0], [4.0]])
         (w @ v).backward(lib.tensor([[0.5]]).double())
@@ -104,7 +120,9 @@ def test_a_cotangent_of_another_dtype_is_brought_to_that_of_the_output_before_a_
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
-def test_a_complex_cotangent_of_another_precision_keeps_its_imaginary_part(dtype: torch.dtype) -> None:
+def test_a_complex_cotangent_of_another_precision_keeps_its_imaginary_part(
+    dtype: torch.dtype,
+) -> None:
     other = torch.complex64 if dtype is torch.complex128 else torch.complex128
 
     def scenario(lib: Any) -> Any:
@@ -116,7 +134,9 @@ def test_a_complex_cotangent_of_another_precision_keeps_its_imaginary_part(dtype
     assert same(scenario) == [4 - 3j]
 
 
-def test_a_function_may_let_go_of_what_it_saved_while_it_runs_unless_the_graph_is_retained() -> None:
+def test_a_function_may_let_go_of_what_it_saved_while_it_runs_unless_the_graph_is_retained() -> (
+    None
+):
     def scenario(lib: Any) -> Any:
         found = []
 

@@ -29,7 +29,10 @@ def test_each_node_is_reported_as_by_torchs_engine() -> None:
 
     found = scenario(OURS)
     assert found == scenario(TORCH)
-    assert found[:2] == ["autograd::engine::evaluate_function: SumBackward0", "SumBackward0"] and len(found) == 8
+    assert (
+        found[:2] == ["autograd::engine::evaluate_function: SumBackward0", "SumBackward0"]
+        and len(found) == 8
+    )
 
 
 def test_kernels_of_a_node_run_within_its_event() -> None:

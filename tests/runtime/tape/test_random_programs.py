@@ -57,12 +57,17 @@ NEW: list[Callable[[Any], Any]] = [lambda t: t * t, lambda t: t.cos(), lambda t:
 def run(lib: Any, seed: int) -> tuple[list[Any], list[torch.Tensor]]:
     """How the program ended and what its tensors look like then; their values and the gradients of a sum over all of them."""
     draw = random.Random(seed)
-    x, y = lib.leaf(torch.arange(1.0, 13.0).reshape(3, 4).double() / 7), lib.leaf(torch.arange(1.0, 5.0).double() / 3)
+    x, y = (
+        lib.leaf(torch.arange(1.0, 13.0).reshape(3, 4).double() / 7),
+        lib.leaf(torch.arange(1.0, 5.0).double() / 3),
+    )
     pool, loss = [x * 1, x.sin()], (x * 0).sum()
     end = "completed"
     try:
         for _ in range(draw.randint(3, 9)):
-            kind = draw.choices(("view", "write", "geometry", "new", "use", "quietly"), (5, 7, 1, 2, 1, 1))[0]
+            kind = draw.choices(
+                ("view", "write", "geometry", "new", "use", "quietly"), (5, 7, 1, 2, 1, 1)
+            )[0]
             t, o = draw.choice(pool), draw.choice([*pool, y]).clone()
             if kind == "view":
                 pool.append(draw.choice(VIEWS)(t))
@@ -92,10 +97,14 @@ def run(lib: Any, seed: int) -> tuple[list[Any], list[torch.Tensor]]:
         if recorded:
             loss = loss + (t * (i + 1)).cos().sum()
     try:
-        gradients = [None if g is None else unwrap(g) for g in lib.grad(loss, (x, y), allow_unused=True)]
+        gradients = [
+            None if g is None else unwrap(g) for g in lib.grad(loss, (x, y), allow_unused=True)
+        ]
     except RuntimeError as e:
         return [*facts, str(e).partition(":")[0]], values
-    return [*facts, [g is None for g in gradients]], values + [g for g in gradients if g is not None]
+    return [*facts, [g is None for g in gradients]], values + [
+        g for g in gradients if g is not None
+    ]
 
 
 @pytest.mark.parametrize("block", range(8))

@@ -7,7 +7,15 @@ import pytest
 import torch
 
 import runtime
-from benchmarks.memory import Held, eager_step, of_ops, of_programs, peak_of, resident, saved_by_runtime
+from benchmarks.memory import (
+    Held,
+    eager_step,
+    of_ops,
+    of_programs,
+    peak_of,
+    resident,
+    saved_by_runtime,
+)
 from benchmarks.programs import leaves, trainings
 
 # Ops that keep more than torch's engine, and why.
@@ -27,7 +35,11 @@ KEEP_MORE = {
 def test_programs_keep_no_more_than_under_torchs_engine() -> None:
     compared = list(of_programs())
     assert len(compared) == 13
-    assert [f"{name}: {mine} against {theirs}" for name, mine, theirs in compared if not mine.within(theirs)] == []
+    assert [
+        f"{name}: {mine} against {theirs}"
+        for name, mine, theirs in compared
+        if not mine.within(theirs)
+    ] == []
 
 
 def test_peaks_of_training_are_those_of_torchs_engine() -> None:
@@ -49,7 +61,9 @@ def test_ops_keep_no_more_than_under_torchs_engine() -> None:
     assert not_compared == []
     assert compared > 900
     assert {name: text for name, text in more.items() if name not in KEEP_MORE} == {}
-    assert set(KEEP_MORE) <= set(more), "an op of the list keeps no more than torch's engine: take it out"
+    assert set(KEEP_MORE) <= set(more), (
+        "an op of the list keeps no more than torch's engine: take it out"
+    )
 
 
 def test_a_sample_that_a_side_cannot_run_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +72,9 @@ def test_a_sample_that_a_side_cannot_run_is_reported(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("benchmarks.memory.saved_by_runtime", refuse)
     swept = list(of_ops("erfinv"))
-    assert swept and all(mine == "ValueError: not today" and isinstance(theirs, Held) for _, mine, theirs in swept)
+    assert swept and all(
+        mine == "ValueError: not today" and isinstance(theirs, Held) for _, mine, theirs in swept
+    )
 
 
 def test_a_tensor_that_two_formulas_need_is_counted_as_one_storage() -> None:
@@ -74,7 +90,11 @@ def test_training_leaves_nothing_behind(without_collector: None) -> None:
         seen: list[weakref.ref[Any]] = []
         for _ in range(3):
             loss: Any = p.loss(x, *parameters)
-            seen += [weakref.ref(loss), weakref.ref(loss.grad_fn), weakref.ref(loss.grad_fn.next_functions[0][0])]
+            seen += [
+                weakref.ref(loss),
+                weakref.ref(loss.grad_fn),
+                weakref.ref(loss.grad_fn.next_functions[0][0]),
+            ]
             loss.backward()
             seen += [weakref.ref(t.grad) for t in parameters]
             del loss

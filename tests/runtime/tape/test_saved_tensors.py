@@ -67,7 +67,15 @@ class TestDefaultHooks:
             seen: list[Any] = []
 
             def pack(t: Any) -> Any:
-                seen.append((t is x, t.requires_grad, t.grad_fn.name() if t.grad_fn else None, t.is_leaf, torch.is_grad_enabled()))
+                seen.append(
+                    (
+                        t is x,
+                        t.requires_grad,
+                        t.grad_fn.name() if t.grad_fn else None,
+                        t.is_leaf,
+                        torch.is_grad_enabled(),
+                    )
+                )
                 return t.detach()
 
             with lib.graph.saved_tensors_hooks(pack, lambda t: t):
@@ -120,7 +128,10 @@ class TestDefaultHooks:
             assert outcome(scenario, OURS) == ("ZeroDivisionError", "mine")
 
     def test_hooks_must_be_callable(self) -> None:
-        with pytest.raises(TypeError, match="incompatible function arguments"), graph.saved_tensors_hooks(3, lambda t: t):  # type: ignore[arg-type]
+        with (
+            pytest.raises(TypeError, match="incompatible function arguments"),
+            graph.saved_tensors_hooks(3, lambda t: t),  # type: ignore[arg-type]
+        ):
             pass
 
     def test_disabling_forbids_entering_and_being_active(self) -> None:
@@ -144,7 +155,10 @@ class TestDefaultHooks:
 
         for scenario in (entering, active, afterwards):
             same(scenario)
-        assert outcome(entering, OURS) == ("RuntimeError", "inner") and outcome(active, OURS) == ("RuntimeError", "active")
+        assert outcome(entering, OURS) == ("RuntimeError", "inner") and outcome(active, OURS) == (
+            "RuntimeError",
+            "active",
+        )
 
     @pytest.mark.parametrize("pin_memory", [False, True])
     def test_save_on_cpu_leaves_gradients_alone(self, pin_memory: bool) -> None:
@@ -158,9 +172,15 @@ class TestDefaultHooks:
 
 X = torch.tensor([1.0, 2.0, 3.0])
 WAYS: dict[str, Callable[..., Any]] = {
-    "session": lambda f: runtime.autograd.grad(f(x := runtime.wrap(X).requires_grad_()).sum(), x)[0],
-    "jitted": lambda f: runtime.autograd.grad(runtime.jit(f)(x := runtime.wrap(X).requires_grad_()).sum(), x)[0],
-    "jitted step": lambda f: runtime.jit(lambda x: runtime.autograd.grad(f(y := x.clone().requires_grad_()).sum(), y)[0])(X),
+    "session": lambda f: runtime.autograd.grad(f(x := runtime.wrap(X).requires_grad_()).sum(), x)[
+        0
+    ],
+    "jitted": lambda f: runtime.autograd.grad(
+        runtime.jit(f)(x := runtime.wrap(X).requires_grad_()).sum(), x
+    )[0],
+    "jitted step": lambda f: runtime.jit(
+        lambda x: runtime.autograd.grad(f(y := x.clone().requires_grad_()).sum(), y)[0]
+    )(X),
 }
 
 
@@ -168,7 +188,9 @@ WAYS: dict[str, Callable[..., Any]] = {
 class TestHooksOfTorchWithoutTheDropIn:
     def test_they_pack_what_is_saved(self, way: str) -> None:
         def program(x: Any) -> Any:
-            with torch.autograd.graph.saved_tensors_hooks(lambda t: 2 * t.detach(), lambda t: t + 1):
+            with torch.autograd.graph.saved_tensors_hooks(
+                lambda t: 2 * t.detach(), lambda t: t + 1
+            ):
                 y = x * x
             return y + x * x
 
@@ -196,7 +218,9 @@ class TestHandles:
         def scenario(lib: Any, x: Any) -> Any:
             y = x * x.sin()
             y.grad_fn._raw_saved_self.register_hooks(lambda t: t.detach() * 2, lambda t: t + 1)
-            torch.testing.assert_close(unwrap(y.grad_fn._saved_self.detach()), torch.tensor([3.0, 5.0, 7.0]))
+            torch.testing.assert_close(
+                unwrap(y.grad_fn._saved_self.detach()), torch.tensor([3.0, 5.0, 7.0])
+            )
             return slope(lib, y, x)
 
         same(scenario)
@@ -227,31 +251,51 @@ class TestHandles:
             assert outcome(scenario, OURS)[0] == "RuntimeError"
             same(scenario)
         with pytest.raises(TypeError, match="incompatible function arguments"):
-            runtime.tensor([1.0], requires_grad=True).sin().grad_fn._raw_saved_self.register_hooks(1, 1)  # type: ignore[union-attr]
+            runtime.tensor([1.0], requires_grad=True).sin().grad_fn._raw_saved_self.register_hooks(  # type: ignore[union-attr]
+                1, 1
+            )
 
     def test_handles_show_what_is_kept(self) -> None:
         x = runtime.tensor([1.0, 2.0], requires_grad=True)
         with graph.saved_tensors_hooks(lambda t: "payload", lambda _: torch.zeros(2)):
             packed: Any = x.sin().grad_fn
         plain: Any = x.sin().grad_fn
-        assert packed._raw_saved_self.data == "payload" and packed._raw_saved_self.unpack().tolist() == [0.0, 0.0]
-        assert plain._raw_saved_self.data is x and plain._raw_saved_self.unpack_hook is None and plain._saved_self is x
+        assert (
+            packed._raw_saved_self.data == "payload"
+            and packed._raw_saved_self.unpack().tolist() == [0.0, 0.0]
+        )
+        assert (
+            plain._raw_saved_self.data is x
+            and plain._raw_saved_self.unpack_hook is None
+            and plain._saved_self is x
+        )
 
     def test_what_is_saved_has_the_history_of_the_argument_or_the_output_that_it_is(self) -> None:
         x = runtime.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
         a, b = x.sin(), x.cos()
         product: Any = (a * b).grad_fn
         for name, origin in (("self", a), ("other", b)):
-            for saved in (getattr(product, f"_saved_{name}"), getattr(product, f"_raw_saved_{name}").unpack()):
+            for saved in (
+                getattr(product, f"_saved_{name}"),
+                getattr(product, f"_raw_saved_{name}").unpack(),
+            ):
                 assert saved.grad_fn is origin.grad_fn and saved.equal(origin)
             assert getattr(product, f"_raw_saved_{name}").data.grad_fn is origin.grad_fn
         result: Any = a.exp().grad_fn
-        for saved in (result._saved_result, result._raw_saved_result.unpack(), result._raw_saved_result.data):
+        for saved in (
+            result._saved_result,
+            result._raw_saved_result.unpack(),
+            result._raw_saved_result.data,
+        ):
             assert saved.grad_fn is result and saved.output_nr == 0
         parts: Any = torch.linalg.qr(a)
         node = parts.R.grad_fn
         for nr, part in enumerate(parts):
-            kept = [n for n in dir(node) if n.startswith("_saved_") and isinstance(getattr(node, n), torch.Tensor)]
+            kept = [
+                n
+                for n in dir(node)
+                if n.startswith("_saved_") and isinstance(getattr(node, n), torch.Tensor)
+            ]
             saved = [getattr(node, f"_raw{n}").unpack() for n in kept]
             assert any(s.grad_fn is node and s.output_nr == nr and s.equal(part) for s in saved)
 
@@ -259,7 +303,12 @@ class TestHandles:
         x = runtime.tensor([1.0, 2.0], requires_grad=True)
         y: Any = x.exp()
         again = y.grad_fn._saved_result
-        assert again is not y and again.grad_fn is y.grad_fn and again.equal(y) and again._version == y._version
+        assert (
+            again is not y
+            and again.grad_fn is y.grad_fn
+            and again.equal(y)
+            and again._version == y._version
+        )
 
     def test_reading_after_freeing_is_an_error(self) -> None:
         def scenario(lib: Any, x: Any) -> Any:
@@ -273,7 +322,9 @@ class TestHandles:
 
 class TestVersions:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
-    def test_a_modified_leaf_or_constant_is_reported_with_versions(self, dtype: torch.dtype) -> None:
+    def test_a_modified_leaf_or_constant_is_reported_with_versions(
+        self, dtype: torch.dtype
+    ) -> None:
         def scenario(lib: Any, x: Any) -> Any:
             x = x.detach().to(dtype).requires_grad_()
             y = x * x
@@ -299,13 +350,19 @@ class TestVersions:
         for scenario in (through_an_alias, result):
             assert outcome(scenario, OURS)[0] == "RuntimeError"
             same(scenario)
-        assert "which is output 0 of Sin, is at version 2; expected version 0" in outcome(through_an_alias, OURS)[1]
+        assert (
+            "which is output 0 of Sin, is at version 2; expected version 0"
+            in outcome(through_an_alias, OURS)[1]
+        )
 
     def test_versions_told_by_hand_count(self) -> None:
         x = runtime.tensor([1.0, 2.0], requires_grad=True)
         y = x * x
         graph.increment_version(x)
-        with pytest.raises(RuntimeError, match=re.escape("[torch.FloatTensor [2]] is at version 1; expected version 0 instead")):
+        with pytest.raises(
+            RuntimeError,
+            match=re.escape("[torch.FloatTensor [2]] is at version 1; expected version 0 instead"),
+        ):
             y.sum().backward()
 
 
@@ -341,8 +398,13 @@ class TestMutationOnSaved:
         ],
         ids=["list", "tuple", "one by one", "out"],
     )
-    def test_each_tensor_that_a_call_writes_is_copied_first(self, write: Callable[[Any, Any], Any]) -> None:
-        a, b = runtime.tensor(3.0, requires_grad=True), runtime.tensor([[1.0, 2.0]], requires_grad=True)
+    def test_each_tensor_that_a_call_writes_is_copied_first(
+        self, write: Callable[[Any, Any], Any]
+    ) -> None:
+        a, b = (
+            runtime.tensor(3.0, requires_grad=True),
+            runtime.tensor([[1.0, 2.0]], requires_grad=True),
+        )
         with graph.allow_mutation_on_saved_tensors() as context:
             x, y = a.clone(), b.clone()
             loss = x**2 + (y**2).sum()
@@ -361,7 +423,9 @@ class TestMutationOnSaved:
 
     @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
     def test_nested_tensors_are_refused(self) -> None:
-        n = runtime.wrap(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), requires_grad=True)
+        n = runtime.wrap(
+            torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), requires_grad=True
+        )
         with graph.allow_mutation_on_saved_tensors(), pytest.raises(NestedTensor):
             _ = n * n
 
@@ -383,12 +447,18 @@ class TestMutationOnSaved:
         x = runtime.tensor([1.0, 2.0], requires_grad=True)
         with graph.allow_mutation_on_saved_tensors():
             y = (x**2).sum()
-        with pytest.raises(AssertionError, match="Trying to backward outside of the 'allow_mutation_on_saved_tensors' context"):
+        with pytest.raises(
+            AssertionError,
+            match="Trying to backward outside of the 'allow_mutation_on_saved_tensors' context",
+        ):
             y.backward()
 
     def test_contexts_do_not_nest(self) -> None:
         def scenario(lib: Any, x: Any) -> Any:
-            with lib.graph.allow_mutation_on_saved_tensors(), lib.graph.allow_mutation_on_saved_tensors():
+            with (
+                lib.graph.allow_mutation_on_saved_tensors(),
+                lib.graph.allow_mutation_on_saved_tensors(),
+            ):
                 return x
 
         assert outcome(scenario, OURS)[0] == "RuntimeError"
@@ -416,9 +486,13 @@ class TestSavedTensorsWithoutAGradient:
         ],
         ids=["sort", "topk", "cummax", "quantile", "max_pool", "cross_entropy"],
     )
-    def test_an_index_among_the_results_of_an_op(self, f: Callable[[Any], Any], hooked: bool) -> None:
+    def test_an_index_among_the_results_of_an_op(
+        self, f: Callable[[Any], Any], hooked: bool
+    ) -> None:
         def of(lib: Any) -> Any:
-            hooks = lib.graph.saved_tensors_hooks(lambda t: t, lambda t: t) if hooked else nullcontext()
+            hooks = (
+                lib.graph.saved_tensors_hooks(lambda t: t, lambda t: t) if hooked else nullcontext()
+            )
             with hooks:
                 return self.twice(lib, f)
 
@@ -435,7 +509,10 @@ class TestSavedTensorsWithoutAGradient:
             runtime.tensor([3.0, 1.0], requires_grad=True).clone().sort()
         assert seen == [False]
         node = runtime.tensor([3.0, 1.0], requires_grad=True).clone().sort().values.grad_fn
-        assert not node._saved_result1.requires_grad and not node._raw_saved_result1.unpack().requires_grad  # type: ignore[union-attr]
+        assert (
+            not node._saved_result1.requires_grad  # type: ignore[union-attr]
+            and not node._raw_saved_result1.unpack().requires_grad  # type: ignore[union-attr]
+        )
 
     def test_outputs_that_a_function_marks_as_not_differentiable(self) -> None:
         def make(base: Any, log: list[bool]) -> Any:
@@ -460,7 +537,9 @@ class TestSavedTensorsWithoutAGradient:
         ours, theirs = make(runtime.autograd.Function, log), make(torch.autograd.Function, [])
         found = self.twice(OURS, lambda x: (ours.apply(x)[0] ** 3).sum())
         assert log == [True, False, False] * 2  # once for each derivative
-        torch.testing.assert_close(found, self.twice(TORCH, lambda x: (theirs.apply(x)[0] ** 3).sum()))
+        torch.testing.assert_close(
+            found, self.twice(TORCH, lambda x: (theirs.apply(x)[0] ** 3).sum())
+        )
 
     def test_what_a_checkpoint_computes_again(self) -> None:
         def f(x: Any) -> Any:
@@ -470,7 +549,9 @@ class TestSavedTensorsWithoutAGradient:
         torch.testing.assert_close(found, self.twice(TORCH, f))
 
 
-def test_what_is_saved_is_freed_with_its_graph_by_reference_counting(without_collector: None) -> None:
+def test_what_is_saved_is_freed_with_its_graph_by_reference_counting(
+    without_collector: None,
+) -> None:
     def refs(hooked: bool) -> list[Any]:
         x = runtime.tensor([1.0, 2.0], requires_grad=True)
         if hooked:

@@ -39,7 +39,13 @@ def at_once(work: Callable[[int], Any], threads: int = THREADS) -> list[Any]:
 
 def parameters() -> list[Any]:
     sizes = ((4, 3), (3,), (3, 5), (5,), ())
-    return [OURS.tensor((torch.arange(max(1, torch.Size(s).numel())).reshape(s) % 3).double().tolist(), requires_grad=True) for s in sizes]
+    return [
+        OURS.tensor(
+            (torch.arange(max(1, torch.Size(s).numel())).reshape(s) % 3).double().tolist(),
+            requires_grad=True,
+        )
+        for s in sizes
+    ]
 
 
 def loss(params: list[Any], k: int) -> Any:

@@ -49,7 +49,9 @@ def test_a_change_of_geometry_without_grad_mode_keeps_the_gradient(mode: Any) ->
     torch.testing.assert_close(unwrap(found), 2 * unwrap(x).detach() * weights.T)
 
 
-def test_a_view_of_another_dtype_that_was_transposed_in_place_has_the_gradient_of_one_transposed_out_of_place() -> None:
+def test_a_view_of_another_dtype_that_was_transposed_in_place_has_the_gradient_of_one_transposed_out_of_place() -> (
+    None
+):
     """Torch forgets the transpose there, and returns the gradient at the wrong places."""
 
     def gradient(transpose: Callable[[Any], Any]) -> Any:
@@ -85,13 +87,22 @@ def test_detaching_in_place_leaves_views_their_history() -> None:
         v = y[1:]
         y.detach_()
         leaf = lib.leaf(3).detach_()
-        return y.requires_grad, y.is_leaf, v.requires_grad, name(v), leaf.requires_grad, gradients(lib, v * v, x)
+        return (
+            y.requires_grad,
+            y.is_leaf,
+            v.requires_grad,
+            name(v),
+            leaf.requires_grad,
+            gradients(lib, v * v, x),
+        )
 
     same(scenario)
 
 
 @pytest.mark.parametrize("write_first", [True, False])
-def test_a_view_whose_base_was_written_and_detached_has_no_history_to_give(write_first: bool) -> None:
+def test_a_view_whose_base_was_written_and_detached_has_no_history_to_give(
+    write_first: bool,
+) -> None:
     """Torch gives a history that leads nowhere."""
     y = OURS.leaf(3) * 1
     v = y[1:]
@@ -100,7 +111,9 @@ def test_a_view_whose_base_was_written_and_detached_has_no_history_to_give(write
     y.detach_()
     if not write_first:
         y.mul_(2)
-    with pytest.raises(RuntimeError, match=r"both modified inplace and detached inplace \(detach_\)"):
+    with pytest.raises(
+        RuntimeError, match=r"both modified inplace and detached inplace \(detach_\)"
+    ):
         v.sum().backward()
     fresh = y[:2]
     y.add_(1)
@@ -174,7 +187,11 @@ def test_the_gradient_may_be_zeroed_and_is_added_to_in_place() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [lambda x: x, lambda x: torch.ones(1, dtype=torch.float64), lambda x: torch.ones(2, dtype=torch.float64, device="meta")],
+    [
+        lambda x: x,
+        lambda x: torch.ones(1, dtype=torch.float64),
+        lambda x: torch.ones(2, dtype=torch.float64, device="meta"),
+    ],
     ids=("itself", "shape", "device"),
 )
 def test_what_cannot_be_a_gradient(wrong: Callable[[Any], Any]) -> None:

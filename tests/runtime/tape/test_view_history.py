@@ -36,7 +36,9 @@ def test_a_view_of_a_plain_buffer_may_be_written_after_the_buffer(mode: Any, vie
     same(scenario)
 
 
-def test_a_view_of_what_requires_grad_later_requires_grad_as_a_leaf_without_a_place_for_it() -> None:
+def test_a_view_of_what_requires_grad_later_requires_grad_as_a_leaf_without_a_place_for_it() -> (
+    None
+):
     def scenario(lib: Any) -> Any:
         x = lib.tensor([1.0, 2.0])
         v, whole = x.view(2, 1), x.view(2).view(torch.int32)
@@ -46,7 +48,13 @@ def test_a_view_of_what_requires_grad_later_requires_grad_as_a_leaf_without_a_pl
         flags += [v.requires_grad, v.is_leaf, _name(v), whole.requires_grad]
         edges = [node and node.name() for node, _ in v.exp().grad_fn.next_functions]
         y.sum().backward()
-        return flags, edges, x.grad, v.grad, lib.autograd.grad(v.sum() + x.sum(), [x, v], allow_unused=True)
+        return (
+            flags,
+            edges,
+            x.grad,
+            v.grad,
+            lib.autograd.grad(v.sum() + x.sum(), [x, v], allow_unused=True),
+        )
 
     same(scenario)
 
@@ -72,7 +80,14 @@ def test_a_view_of_what_requires_grad_later_stands_behind_what_was_written_befor
         lambda lib, v: (v.requires_grad_(False), v.requires_grad, v.is_leaf),
         lambda lib, v: v.requires_grad_().mul_(2),
     ],
-    ids=["used", "itself", "as an input", "itself as an input", "asked not to", "asked to and written"],
+    ids=[
+        "used",
+        "itself",
+        "as an input",
+        "itself as an input",
+        "asked not to",
+        "asked to and written",
+    ],
 )
 def test_the_gradient_of_a_view_without_grad_mode_goes_nowhere(use: Any) -> None:
     def scenario(lib: Any) -> Any:
@@ -121,7 +136,9 @@ def test_a_write_through_as_strided_is_undone_at_the_place_it_went_to(base: str)
     same(scenario)
 
 
-def test_a_write_by_as_strided_beside_the_view_that_it_is_taken_of_has_a_second_derivative() -> None:
+def test_a_write_by_as_strided_beside_the_view_that_it_is_taken_of_has_a_second_derivative() -> (
+    None
+):
     def scenario(lib: Any) -> Any:
         c = _leaf(lib, 3)
         h = lib.tensor([0.5, 1.5, 2.5]).to(c.dtype)
@@ -191,10 +208,23 @@ def test_the_gradient_of_a_stale_view_may_be_looked_at(seen: Any) -> None:
     same(scenario)
 
 
-@pytest.mark.parametrize("view", [lambda y: y.conj(), lambda y: torch.view_as_real(y), lambda y: y.real, lambda y: y.conj().imag])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda y: y.conj(),
+        lambda y: torch.view_as_real(y),
+        lambda y: y.real,
+        lambda y: y.conj().imag,
+    ],
+)
 @pytest.mark.parametrize("use", ["written", "read after a write", "viewed"])
-@pytest.mark.parametrize("change", [lambda y: y.t_(), lambda y: y.unsqueeze_(0), lambda y: y.transpose_(0, 1).squeeze_(1)])
-def test_a_view_that_strides_do_not_describe_follows_a_base_that_changes_its_geometry(view: Any, use: str, change: Any) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [lambda y: y.t_(), lambda y: y.unsqueeze_(0), lambda y: y.transpose_(0, 1).squeeze_(1)],
+)
+def test_a_view_that_strides_do_not_describe_follows_a_base_that_changes_its_geometry(
+    view: Any, use: str, change: Any
+) -> None:
     def gradient(x: Any, grad: Any, change: Any) -> Any:
         y = x * 1
         v = view(y)
@@ -209,14 +239,23 @@ def test_a_view_that_strides_do_not_describe_follows_a_base_that_changes_its_geo
         return runtime.unwrap(grad(y.abs().sum() + v.abs().square().sum(), x)[0])
 
     x = torch.tensor([[1.0 + 2j, 3.0 - 1j, 2j]])
-    expected = gradient(x.clone().requires_grad_(), torch.autograd.grad, lambda y: None)  # with the change torch raises in some of these
-    torch.testing.assert_close(gradient(runtime.wrap(x, requires_grad=True), runtime.autograd.grad, change), expected)
+    # with the change torch raises in some of these
+    expected = gradient(x.clone().requires_grad_(), torch.autograd.grad, lambda y: None)
+    torch.testing.assert_close(
+        gradient(runtime.wrap(x, requires_grad=True), runtime.autograd.grad, change), expected
+    )
 
 
-@pytest.mark.parametrize("start", [lambda x: x, lambda x: x * 1, lambda x: x.detach()], ids=["leaf", "result", "constant"])
+@pytest.mark.parametrize(
+    "start",
+    [lambda x: x, lambda x: x * 1, lambda x: x.detach()],
+    ids=["leaf", "result", "constant"],
+)
 @pytest.mark.parametrize("change", [lambda v: v.t_(), lambda v: v.unsqueeze_(0)])
 @pytest.mark.parametrize("of_dtype", [torch.int64, torch.float64])
-def test_a_view_of_another_dtype_changes_its_geometry_as_in_torch(start: Any, change: Any, of_dtype: torch.dtype) -> None:
+def test_a_view_of_another_dtype_changes_its_geometry_as_in_torch(
+    start: Any, change: Any, of_dtype: torch.dtype
+) -> None:
     def scenario(lib: Any) -> Any:
         v = start(_leaf(lib, 4)).view(2, 2).view(of_dtype)
         change(v)
@@ -235,11 +274,17 @@ def test_a_view_of_another_dtype_changes_its_geometry_as_in_torch(start: Any, ch
     ],
     ids=["unfold", "transposed", "part", "as_strided"],
 )
-def test_second_derivatives_of_a_write_that_shows_places_twice_are_those_of_the_sum(write: Any, times: list[list[float]]) -> None:
+def test_second_derivatives_of_a_write_that_shows_places_twice_are_those_of_the_sum(
+    write: Any, times: list[list[float]]
+) -> None:
     """A place takes the number as often as the view shows it. torch is wrong here (docs/findings.md, F28)."""
 
     def second(f: Any) -> Any:
-        x = runtime.tensor(torch.arange(6, dtype=torch.float64).reshape(3, 2).div(7).tolist(), dtype=torch.float64, requires_grad=True)
+        x = runtime.tensor(
+            torch.arange(6, dtype=torch.float64).reshape(3, 2).div(7).tolist(),
+            dtype=torch.float64,
+            requires_grad=True,
+        )
         (first,) = runtime.autograd.grad(f(x).sin().sum(), x, create_graph=True)
         return runtime.autograd.grad(first.square().sum(), x)[0]
 
@@ -249,4 +294,6 @@ def test_second_derivatives_of_a_write_that_shows_places_twice_are_those_of_the_
         return x
 
     w = torch.tensor(times, dtype=torch.float64)
-    torch.testing.assert_close(runtime.unwrap(second(written)), runtime.unwrap(second(lambda x: x + x.sum() * w)))
+    torch.testing.assert_close(
+        runtime.unwrap(second(written)), runtime.unwrap(second(lambda x: x + x.sum() * w))
+    )

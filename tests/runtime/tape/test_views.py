@@ -19,7 +19,9 @@ def test_views_know_their_base_and_detached_tensors_have_none() -> None:
         y = lib.leaf(4, 3) * 1
         views = [y[0], y[1:], y.t(), y.view(12), y[1:][0].view(3, 1), y.unbind()[1]]
         others = [y, y.clone(), y.detach(), y.data, y.detach()[0].detach()]
-        return [(v._is_view(), v._base is y) for v in views], [(t._is_view(), t._base is None) for t in others]
+        return [(v._is_view(), v._base is y) for v in views], [
+            (t._is_view(), t._base is None) for t in others
+        ]
 
     same(scenario)
 
@@ -71,7 +73,9 @@ def test_versions_count_each_write_once_and_are_shared_with_views() -> None:
         lambda x, y: [y[:, i].sub_(x[i]) for i in range(4)],
     ],
 )
-def test_a_write_to_a_view_is_a_write_to_its_base_and_to_its_other_views(write: Callable[[Any, Any], Any]) -> None:
+def test_a_write_to_a_view_is_a_write_to_its_base_and_to_its_other_views(
+    write: Callable[[Any, Any], Any],
+) -> None:
     def scenario(lib: Any) -> Any:
         x = lib.leaf(4, 4)
         y = x * 1
@@ -99,9 +103,16 @@ def test_second_derivatives_through_writes_to_views() -> None:
 
 @pytest.mark.parametrize(
     "reshape",
-    [lambda y: y.t_(), lambda y: y.unsqueeze_(0), lambda y: y.transpose_(0, 1).unsqueeze_(1), lambda y: y.as_strided_((4,), (1,))],
+    [
+        lambda y: y.t_(),
+        lambda y: y.unsqueeze_(0),
+        lambda y: y.transpose_(0, 1).unsqueeze_(1),
+        lambda y: y.as_strided_((4,), (1,)),
+    ],
 )
-def test_views_stay_where_they_are_when_their_base_changes_its_geometry(reshape: Callable[[Any], Any]) -> None:
+def test_views_stay_where_they_are_when_their_base_changes_its_geometry(
+    reshape: Callable[[Any], Any],
+) -> None:
     def scenario(lib: Any) -> Any:
         x = lib.leaf(2, 2)
         y = x * 1
@@ -134,7 +145,13 @@ def test_history_begins_with_what_is_written_into_a_plain_tensor() -> None:
         buffer = lib.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]).double()
         row, other = buffer[1], buffer[0]
         row.mul_(x)
-        return buffer.requires_grad, other.requires_grad, name(buffer), name(row), gradients(lib, buffer * buffer, x)
+        return (
+            buffer.requires_grad,
+            other.requires_grad,
+            name(buffer),
+            name(row),
+            gradients(lib, buffer * buffer, x),
+        )
 
     same(scenario)
 
@@ -164,7 +181,9 @@ def test_complex_views() -> None:
         lambda x, y: y.masked_fill_(y.detach() > 2, x[1, 1]),
         lambda x, y: y.masked_scatter_(y.detach() > 2, x * 2),
         lambda x, y: y.normal_().mul_(0),
-        lambda x, y: y.index_copy_(0, torch.tensor([1]), x[:1]).index_fill_(1, torch.tensor([0]), 2.0),
+        lambda x, y: y.index_copy_(0, torch.tensor([1]), x[:1]).index_fill_(
+            1, torch.tensor([0]), 2.0
+        ),
     ],
 )
 def test_writes_of_whole_tensors(write: Callable[[Any, Any], Any]) -> None:
@@ -179,7 +198,12 @@ def test_writes_of_whole_tensors(write: Callable[[Any, Any], Any]) -> None:
 
 @pytest.mark.parametrize(
     "view",
-    [lambda b: b.t().view(6)[1:3], lambda b: b.t()[0][:2], lambda b: b.view(3, 2)[1:], lambda b: b.as_strided((2,), (2,), 1)],
+    [
+        lambda b: b.t().view(6)[1:3],
+        lambda b: b.t()[0][:2],
+        lambda b: b.view(3, 2)[1:],
+        lambda b: b.as_strided((2,), (2,), 1),
+    ],
     ids=["view of the transposed", "row of the transposed", "rows", "strides"],
 )
 def test_a_write_through_views_that_only_the_layout_of_the_base_allows(view: Any) -> None:
@@ -211,7 +235,9 @@ def test_numbers_without_gradient_take_no_history() -> None:
         lambda a, b, x: torch._foreach_mul_([a, b], x[0]),
         lambda a, b, x: torch._foreach_addcmul_([a, b], [x, x], [x, x.sin()], 0.5),
         # exact quotients: the formula divides twice, where torch's squares the divisor and may overflow
-        lambda a, b, x: torch._foreach_addcdiv_([a, b], [x, x], [x - x.detach() + 2, x - x.detach() + 4], [0.5, 2.0]),
+        lambda a, b, x: torch._foreach_addcdiv_(
+            [a, b], [x, x], [x - x.detach() + 2, x - x.detach() + 4], [0.5, 2.0]
+        ),
         lambda a, b, x: torch._foreach_lerp_([a, b], [x, x * 2], 0.25),
         lambda a, b, x: torch._foreach_exp_([a]),
         lambda a, b, x: torch._foreach_maximum_([a, b], [x + 1, x - 1]),
@@ -241,7 +267,10 @@ def test_an_in_place_op_whose_gradient_nobody_knows_is_refused() -> None:
     library.impl("quartered_", lambda x: x.div_(4), "CPU")
     x = OURS.leaf(2)
     for target in (x * 1, (x * 1)[:1]):
-        with pytest.raises(InplaceError, match=r"quartered_.* has no functional form with a record, so its gradient is not known"):
+        with pytest.raises(
+            InplaceError,
+            match=r"quartered_.* has no functional form with a record, so its gradient is not known",
+        ):
             torch.ops.runtime_tests.quartered_(target)
     assert torch.ops.runtime_tests.quartered_(x.detach().clone()).tolist() == [0.25, 0.5]
 
@@ -318,7 +347,10 @@ def test_what_history_could_not_follow_is_refused(case: str) -> None:
 
 def _written_output(lib: Any, on_view: bool) -> Any:
     base = runtime.autograd.Function if lib is OURS else torch.autograd.Function
-    members = {"forward": staticmethod(lambda ctx, x: x[1:] if on_view else x), "backward": staticmethod(lambda ctx, g: g)}
+    members = {
+        "forward": staticmethod(lambda ctx, x: x[1:] if on_view else x),
+        "backward": staticmethod(lambda ctx, g: g),
+    }
     fn: Any = type("F", (base,), members)
     return fn.apply(lib.leaf(4) * 1).mul_(2)
 
@@ -327,13 +359,24 @@ def _written_output(lib: Any, on_view: bool) -> Any:
 @pytest.mark.parametrize(
     ("write", "reason"),
     [
-        (lambda lib: (lib.leaf(4) * 1).split(2)[0].mul_(2), "is the output of a function that returns multiple views"),
-        (lambda lib: _written_output(lib, False), r"was created inside a custom Function \(or because an input was returned as-is\)"),
-        (lambda lib: _written_output(lib, True), r"was created inside a custom Function \(or because an input was returned as-is\)"),
+        (
+            lambda lib: (lib.leaf(4) * 1).split(2)[0].mul_(2),
+            "is the output of a function that returns multiple views",
+        ),
+        (
+            lambda lib: _written_output(lib, False),
+            r"was created inside a custom Function \(or because an input was returned as-is\)",
+        ),
+        (
+            lambda lib: _written_output(lib, True),
+            r"was created inside a custom Function \(or because an input was returned as-is\)",
+        ),
     ],
 )
 def test_why_a_view_may_not_be_written_is_told(lib: Any, write: Scenario, reason: str) -> None:
-    with pytest.raises(RuntimeError, match=f"is a view and is being modified inplace. This view {reason}"):
+    with pytest.raises(
+        RuntimeError, match=f"is a view and is being modified inplace. This view {reason}"
+    ):
         write(lib)
 
 
@@ -360,7 +403,10 @@ def test_views_of_inference_tensors_are_none_to_autograd() -> None:
             inside = x.view(6)
             x.resize_(2, 2)
         outside = x.view(4)
-        return [(v.is_inference(), v._is_view(), v.requires_grad, v.is_leaf) for v in (x, inside, outside)]
+        return [
+            (v.is_inference(), v._is_view(), v.requires_grad, v.is_leaf)
+            for v in (x, inside, outside)
+        ]
 
     same(scenario)
 
@@ -377,9 +423,16 @@ def test_inference_tensors_cannot_be_saved() -> None:
 @pytest.mark.parametrize("view", [no_grad_view, lambda y: y.split(2)[0]], ids=("no_grad", "split"))
 @pytest.mark.parametrize(
     "write",
-    [lambda y, v: y.add_(1), lambda y, v: v.add_(1), lambda y, v: torch._foreach_add_([y], 1.0), lambda y, v: torch.mul(y, 2, out=y)],
+    [
+        lambda y, v: y.add_(1),
+        lambda y, v: v.add_(1),
+        lambda y, v: torch._foreach_add_([y], 1.0),
+        lambda y, v: torch.mul(y, 2, out=y),
+    ],
 )
-def test_a_view_that_may_not_follow_its_base_says_so_after_a_write_that_nothing_recorded(view: Any, write: Any) -> None:
+def test_a_view_that_may_not_follow_its_base_says_so_after_a_write_that_nothing_recorded(
+    view: Any, write: Any
+) -> None:
     def scenario(lib: Any) -> Any:
         y = lib.leaf(4) * 1
         v = view(y)
@@ -403,7 +456,9 @@ def test_a_foreach_op_may_not_write_to_a_view_that_has_no_history() -> None:
 
 
 @pytest.mark.parametrize("op", ["sqrt_", "reciprocal_", "exp_", "sigmoid_", "tanh_"])
-def test_an_in_place_op_whose_result_is_saved_may_write_to_a_lazily_conjugated_or_negated_tensor(op: str) -> None:
+def test_an_in_place_op_whose_result_is_saved_may_write_to_a_lazily_conjugated_or_negated_tensor(
+    op: str,
+) -> None:
     """The dispatcher runs it on a resolved copy, which it does not count as written."""
 
     def found(lib: Any, view: Callable[[Any], Any]) -> Any:

@@ -62,10 +62,15 @@ def program(x: Any, w: Any) -> Any:
     return (x @ w).sin().exp().sum()
 
 
-def gradients(f: Callable[..., Any], cache: Cache | None, size: int = 3, **options: Any) -> list[torch.Tensor]:
+def gradients(
+    f: Callable[..., Any], cache: Cache | None, size: int = 3, **options: Any
+) -> list[torch.Tensor]:
     """What a call of ``f``, compiled anew, and its gradients are."""
     torch.manual_seed(0)
-    x, w = tensor(torch.randn(2, size).tolist(), requires_grad=True), tensor(torch.randn(size, 2).tolist(), requires_grad=True)
+    x, w = (
+        tensor(torch.randn(2, size).tolist(), requires_grad=True),
+        tensor(torch.randn(size, 2).tolist(), requires_grad=True),
+    )
     options.setdefault("partition_fn", min_cut_rematerialization_partition)
     out = aot_function(f, nop, cache=cache, **options)(x, w)
     out.backward()
@@ -119,7 +124,8 @@ def test_a_hit_saves_what_the_search_had_saved(cache: Cache) -> None:
 
     for _ in range(2):
         aot_function(f, compiler, partition_fn=min_cut_rematerialization_partition, cache=cache)(
-            tensor([[1.0, 2.0]] * 3, requires_grad=True), tensor([[1.0, 0.5], [2.0, 1.0]], requires_grad=True)
+            tensor([[1.0, 2.0]] * 3, requires_grad=True),
+            tensor([[1.0, 0.5], [2.0, 1.0]], requires_grad=True),
         ).backward()
     assert cache.info().hits == 1 and modules[:2] == modules[2:]
 
@@ -137,9 +143,18 @@ def test_a_second_process_finds_what_the_first_one_has_left(cache: Cache) -> Non
         "f(x).backward()\n"
         "print(cache_info().hits, dict(cache_info().misses), x.grad.tolist())\n"
     )
-    aot_function(sines, nop, partition_fn=min_cut_rematerialization_partition, cache=cache)(tensor([0.0], requires_grad=True))
+    aot_function(sines, nop, partition_fn=min_cut_rematerialization_partition, cache=cache)(
+        tensor([0.0], requires_grad=True)
+    )
     environment = {**os.environ, cuts.VARIABLE: str(cache._folder.path)}
-    done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     assert done.stdout == "1 {} [1.0]\n", done.stderr
 
 
@@ -152,17 +167,28 @@ def _other_options() -> list[Any]:
         pytest.param({"num_params_buffers": 1}, "another partition", id="parameters"),
         pytest.param({"dynamic": True}, NEW, id="dynamic"),
         pytest.param({"size": 4}, NEW, id="shape"),
-        pytest.param({"decompositions": {torch.ops.aten.exp.default: lambda x: torch.pow(torch.e, x)}}, NEW, id="decomposition"),
+        pytest.param(
+            {"decompositions": {torch.ops.aten.exp.default: lambda x: torch.pow(torch.e, x)}},
+            NEW,
+            id="decomposition",
+        ),
     ]
 
 
 @pytest.mark.parametrize("options, reason", _other_options())
-def test_another_configuration_is_another_entry_and_the_miss_says_which(cache: Cache, options: dict[str, Any], reason: str) -> None:
+def test_another_configuration_is_another_entry_and_the_miss_says_which(
+    cache: Cache, options: dict[str, Any], reason: str
+) -> None:
     gradients(program, cache)
     found = gradients(program, cache, **options)
     agree(found, expected(program, options.get("size", 3)))
     info = cache.info()
-    assert info.hits == 0 and info.entries == 2 and sum(info.misses.values()) == 2 and info.misses[reason] >= 1
+    assert (
+        info.hits == 0
+        and info.entries == 2
+        and sum(info.misses.values()) == 2
+        and info.misses[reason] >= 1
+    )
 
 
 def test_another_version_is_another_entry(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,14 +202,22 @@ def test_the_versions_name_torch_and_the_source_of_this_package() -> None:
     assert torch.__version__ in key.versions() and key.versions().count("runtime ") == 1
 
 
-def test_another_default_dtype_is_another_entry(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_default_dtype_is_another_entry(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gradients(program, cache)
     try:
         torch.set_default_dtype(torch.float64)
         torch.manual_seed(0)
-        x = tensor(torch.ones(2, 3, dtype=torch.float32).tolist(), dtype=torch.float32, requires_grad=True)
-        w = tensor(torch.ones(3, 2, dtype=torch.float32).tolist(), dtype=torch.float32, requires_grad=True)
-        aot_function(program, nop, partition_fn=min_cut_rematerialization_partition, cache=cache)(x, w).backward()
+        x = tensor(
+            torch.ones(2, 3, dtype=torch.float32).tolist(), dtype=torch.float32, requires_grad=True
+        )
+        w = tensor(
+            torch.ones(3, 2, dtype=torch.float32).tolist(), dtype=torch.float32, requires_grad=True
+        )
+        aot_function(program, nop, partition_fn=min_cut_rematerialization_partition, cache=cache)(
+            x, w
+        ).backward()
     finally:
         torch.set_default_dtype(torch.float32)
     assert cache.info().misses == {NEW: 1, "another settings": 1}
@@ -191,7 +225,11 @@ def test_another_default_dtype_is_another_entry(cache: Cache, monkeypatch: pytes
 
 def test_another_boundary_is_another_entry(cache: Cache) -> None:
     x = tensor([[1.0, 2.0]], requires_grad=True)
-    for f in (lambda x: x.sin().exp(), lambda x: (x.sin().exp().view(-1), None), lambda x: (x.sin().exp(), x)):
+    for f in (
+        lambda x: x.sin().exp(),
+        lambda x: (x.sin().exp().view(-1), None),
+        lambda x: (x.sin().exp(), x),
+    ):
         aot_function(f, nop, partition_fn=min_cut_rematerialization_partition, cache=cache)(x)
     assert cache.info().hits == 0 and cache.info().entries == 3
 
@@ -221,7 +259,21 @@ def test_a_damaged_file_is_made_again(cache: Cache, damage: Callable[[Path], obj
         assert cache.info().hits == 1
 
 
-FORGED: list[Any] = [None, 5, {}, "0", [True], [1.0], [[1]], [-1], [10**6], [10**30], [0, 0], [], ["sin"]]
+FORGED: list[Any] = [
+    None,
+    5,
+    {},
+    "0",
+    [True],
+    [1.0],
+    [[1]],
+    [-1],
+    [10**6],
+    [10**30],
+    [0, 0],
+    [],
+    ["sin"],
+]
 
 
 @pytest.mark.parametrize("saved", FORGED)
@@ -241,7 +293,10 @@ def test_an_entry_of_another_program_under_this_name_is_refused(cache: Cache) ->
     cache.clear()
     gradients(lambda x, w: (x @ w).cos().sum(), cache)
     only_file(cache).write_bytes(content)
-    agree(gradients(lambda x, w: (x @ w).cos().sum(), cache), expected(lambda x, w: (x @ w).cos().sum()))
+    agree(
+        gradients(lambda x, w: (x @ w).cos().sum(), cache),
+        expected(lambda x, w: (x @ w).cos().sum()),
+    )
     assert cache.info().misses == {NEW: 1, "a damaged entry: it is for another program": 1}
 
 
@@ -258,20 +313,29 @@ def test_no_choice_of_saved_values_makes_a_wrong_program(cache: Cache) -> None:
         return dropped(x, w)
 
     def found() -> list[torch.Tensor]:
-        x, w = tensor([[1.0, 2.0]] * 2, requires_grad=True), tensor([[0.5, 1.0]] * 2, requires_grad=True)
-        f = aot_function(dropped, nop, partition_fn=min_cut_rematerialization_partition, cache=cache)
+        x, w = (
+            tensor([[1.0, 2.0]] * 2, requires_grad=True),
+            tensor([[0.5, 1.0]] * 2, requires_grad=True),
+        )
+        f = aot_function(
+            dropped, nop, partition_fn=min_cut_rematerialization_partition, cache=cache
+        )
         torch.manual_seed(3)
         out = f(x, w)
         out.backward()
         return [out.detach(), x.grad, w.grad]
 
-    x, w = torch.tensor([[1.0, 2.0]] * 2, requires_grad=True), torch.tensor([[0.5, 1.0]] * 2, requires_grad=True)
+    x, w = (
+        torch.tensor([[1.0, 2.0]] * 2, requires_grad=True),
+        torch.tensor([[0.5, 1.0]] * 2, requires_grad=True),
+    )
     out = seeded(x, w)
     wanted = [out.detach(), *torch.autograd.grad(out, (x, w))]
     agree(found(), wanted)
     generator, taken = random.Random(1), 0
     for _ in range(60):
-        forged(cache, saved=[i for i in range(10) if i != 2 and generator.random() < 0.6])  # 2 is the tangent
+        # 2 is the tangent
+        forged(cache, saved=[i for i in range(10) if i != 2 and generator.random() < 0.6])
         before = cache.info().hits
         agree(found(), wanted)
         taken += cache.info().hits - before
@@ -284,14 +348,20 @@ def bypasses() -> list[Any]:
 
     by_function = partial(min_cut_rematerialization_partition, may_recompute=lambda n: False)
     return [
-        pytest.param(default_partition, "default_partition, which searches for nothing", id="default"),
+        pytest.param(
+            default_partition, "default_partition, which searches for nothing", id="default"
+        ),
         pytest.param(own, "a partition that is not of this package", id="own"),
-        pytest.param(by_function, "a function (may_recompute) decides what runs again", id="function"),
+        pytest.param(
+            by_function, "a function (may_recompute) decides what runs again", id="function"
+        ),
     ]
 
 
 @pytest.mark.parametrize("partition, reason", bypasses())
-def test_what_has_no_key_is_left_alone_and_counted_with_the_reason(cache: Cache, partition: Any, reason: str) -> None:
+def test_what_has_no_key_is_left_alone_and_counted_with_the_reason(
+    cache: Cache, partition: Any, reason: str
+) -> None:
     for _ in range(2):
         agree(gradients(program, cache, partition_fn=partition), expected(program))
     assert cache.info() == CacheInfo(bypasses={reason: 2})
@@ -328,7 +398,9 @@ def test_a_custom_function_is_that_of_this_process(cache: Cache) -> None:
 
     for by in (5.0, 7.0):
         x = tensor([0.0], requires_grad=True)
-        aot_function(scaled(by), nop, partition_fn=min_cut_rematerialization_partition, cache=cache)(x).backward()
+        aot_function(
+            scaled(by), nop, partition_fn=min_cut_rematerialization_partition, cache=cache
+        )(x).backward()
         assert x.grad.tolist() == [by]
 
 
@@ -371,7 +443,9 @@ def test_aot_module_simplified_uses_the_cache(cache: Cache) -> None:
 
     for _ in range(2):
         x = tensor([0.0], requires_grad=True)
-        run = aot_module_simplified(Sines(), (x,), nop, partition_fn=min_cut_rematerialization_partition, cache=cache)
+        run = aot_module_simplified(
+            Sines(), (x,), nop, partition_fn=min_cut_rematerialization_partition, cache=cache
+        )
         run(x)[0].sum().backward()
         assert x.grad.tolist() == [1.0]
     assert cache.info().hits == 1
@@ -380,13 +454,18 @@ def test_aot_module_simplified_uses_the_cache(cache: Cache) -> None:
 def test_a_folder_that_cannot_be_written_to_is_one_warning_and_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     cache = Cache(tmp_path / "file" / "below")
-    with pytest.warns(UserWarning, match="cannot keep a program in .*: Not a directory. It goes on without.*RUNTIME_AOT_CACHE"):
+    with pytest.warns(
+        UserWarning,
+        match="cannot keep a program in .*: Not a directory. It goes on without.*RUNTIME_AOT_CACHE",
+    ):
         agree(gradients(program, cache), expected(program))
     agree(gradients(program, cache), expected(program))  # warnings are errors here
     assert cache.info().hits == 0 and cache.info().entries == 0
 
 
-def test_a_full_disk_is_one_warning_and_no_error(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_warning_and_no_error(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

@@ -14,7 +14,16 @@ from torch.nn import functional as F
 
 from runtime import aot
 from runtime.aot.cache import cuts
-from runtime.aot.cache.cuts import VARIABLE, Cache, CacheInfo, _cut, _saved, cache_clear, cache_info, default_cache
+from runtime.aot.cache.cuts import (
+    VARIABLE,
+    Cache,
+    CacheInfo,
+    _cut,
+    _saved,
+    cache_clear,
+    cache_info,
+    default_cache,
+)
 from runtime.aot.cache.store import Damaged, Folder
 
 
@@ -79,7 +88,9 @@ def test_what_cannot_be_saved_is_refused(dropped: Any) -> None:
 
 
 def test_a_cut_has_what_the_backward_needs_and_may_not_compute(dropped: Any) -> None:
-    found = _saved(dropped, aot.min_cut_rematerialization_partition(dropped.module, None, num_fwd_outputs=1)[0])
+    found = _saved(
+        dropped, aot.min_cut_rematerialization_partition(dropped.module, None, num_fwd_outputs=1)[0]
+    )
     assert found is not None
     nodes = list(dropped.module.graph.nodes)
     reasons: dict[str, str] = {}
@@ -89,13 +100,20 @@ def test_a_cut_has_what_the_backward_needs_and_may_not_compute(dropped: Any) -> 
         except Damaged as why:
             reasons[nodes[i].name] = str(why)
     missing = "a value that must be saved is missing"
-    assert reasons == {"primals_1": "a saved value is missing", "div": missing, "lift_fresh_copy": missing}
+    assert reasons == {
+        "primals_1": "a saved value is missing",
+        "div": missing,
+        "lift_fresh_copy": missing,
+    }
     with pytest.raises(Damaged, match=r"^a saved value is missing$"):
         _cut(dropped, [])
 
 
 def _entry(**parts: str) -> dict[str, Any]:
-    return {"key": {"graph": "g", "boundary": "b", "partition": "p", "versions": "v", **parts}, "saved": []}
+    return {
+        "key": {"graph": "g", "boundary": "b", "partition": "p", "versions": "v", **parts},
+        "saved": [],
+    }
 
 
 @pytest.mark.parametrize(
@@ -104,14 +122,23 @@ def _entry(**parts: str) -> dict[str, Any]:
         ([], "a new graph"),
         ([_entry(partition="q")], "another partition"),
         ([_entry(partition="q", versions="w")], "another partition and versions"),
-        ([_entry(partition="q", versions="w"), _entry(boundary="c"), _entry(boundary="c", partition="q")], "another boundary"),
+        (
+            [
+                _entry(partition="q", versions="w"),
+                _entry(boundary="c"),
+                _entry(boundary="c", partition="q"),
+            ],
+            "another boundary",
+        ),
         ([_entry(boundary="c", partition="q"), _entry(versions="w")], "another versions"),
         ([{"saved": []}], "a new graph"),
         ([{"key": "no parts"}, _entry(versions="w")], "another versions"),
         ([_entry()], "a new graph"),
     ],
 )
-def test_a_new_program_is_told_by_what_differs_from_the_nearest_one(tmp_path: Path, others: list[Any], why: str) -> None:
+def test_a_new_program_is_told_by_what_differs_from_the_nearest_one(
+    tmp_path: Path, others: list[Any], why: str
+) -> None:
     cache = Cache(tmp_path)
     folder = Folder(tmp_path, 1 << 20)
     folder.write("h-0", _entry())  # of another graph
@@ -123,7 +150,12 @@ def test_a_new_program_is_told_by_what_differs_from_the_nearest_one(tmp_path: Pa
 
 
 def gradient(cache: Cache | None) -> Any:
-    f = aot.aot_function(lambda x: x.sin().exp(), aot.nop, partition_fn=aot.min_cut_rematerialization_partition, cache=cache)
+    f = aot.aot_function(
+        lambda x: x.sin().exp(),
+        aot.nop,
+        partition_fn=aot.min_cut_rematerialization_partition,
+        cache=cache,
+    )
     return f(torch.ones(3, requires_grad=True))
 
 
@@ -148,9 +180,14 @@ def test_an_entry_that_cannot_be_read_is_told_with_the_reason(tmp_path: Path) ->
     (path,) = tmp_path.iterdir()
     path.unlink()
     path.mkdir()
-    with pytest.warns(UserWarning, match=r"cannot keep a program in .*: Is a directory\. It goes on without"):
+    with pytest.warns(
+        UserWarning, match=r"cannot keep a program in .*: Is a directory\. It goes on without"
+    ):
         gradient(cache)
-    assert cache.info().misses == {"a new graph": 1, "an entry that cannot be read: Is a directory": 1}
+    assert cache.info().misses == {
+        "a new graph": 1,
+        "an entry that cannot be read: Is a directory": 1,
+    }
 
 
 def test_a_folder_of_no_bytes_keeps_nothing_and_the_default_is_64_mebibytes(tmp_path: Path) -> None:
@@ -167,7 +204,12 @@ def test_a_hundred_reasons_are_counted_apart_and_known_ones_go_on(tmp_path: Path
         cache._count(cache._misses, f"reason {i}")
     cache._count(cache._misses, "reason 0")
     found = cache.info().misses
-    assert len(found) == 101 and found["reason 99"] == 1 and found["reason 0"] == 2 and found["other reasons"] == 1
+    assert (
+        len(found) == 101
+        and found["reason 99"] == 1
+        and found["reason 0"] == 2
+        and found["other reasons"] == 1
+    )
 
 
 @pytest.fixture
@@ -208,7 +250,9 @@ COUNTED: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("what", COUNTED)
 @pytest.mark.filterwarnings("ignore:runtime.aot cannot keep:UserWarning")
-def test_counts_of_several_threads_are_taken_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_counts_of_several_threads_are_taken_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     cache: Any = Cache(tmp_path)
 
     def full(*_: object) -> None:

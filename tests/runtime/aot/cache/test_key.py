@@ -68,23 +68,47 @@ DIFFERENT: dict[str, tuple[Program, Program]] = {
     "a dimension": ((lambda x: x.softmax(0), X), (lambda x: x.softmax(1), X)),
     "a keyword": ((lambda x: x.sum(0, dtype=torch.float64), X), (lambda x: x.sum(0), X)),
     "a list of sizes": ((lambda x: x.view(2, 8).sin(), X), (lambda x: x.view(8, 2).sin(), X)),
-    "the order of arguments": ((lambda x, y: x.sin() - y.exp(), XY), (lambda x, y: y.sin() - x.exp(), XY)),
+    "the order of arguments": (
+        (lambda x, y: x.sin() - y.exp(), XY),
+        (lambda x, y: y.sin() - x.exp(), XY),
+    ),
     "the order of results": ((lambda x: (x.sin(), x.exp()), X), (lambda x: (x.exp(), x.sin()), X)),
-    "an argument that is used twice": ((lambda x, y: x.sin() * x * y, XY), (lambda x, y: x.sin() * y * y, XY)),
-    "a list of tensors": ((lambda x, y: torch.cat([x, y, y]).sin(), XY), (lambda x, y: torch.cat([x, x, y]).sin(), XY)),
+    "an argument that is used twice": (
+        (lambda x, y: x.sin() * x * y, XY),
+        (lambda x, y: x.sin() * y * y, XY),
+    ),
+    "a list of tensors": (
+        (lambda x, y: torch.cat([x, y, y]).sin(), XY),
+        (lambda x, y: torch.cat([x, x, y]).sin(), XY),
+    ),
     "sizes": ((torch.sin, (leaf(4, 4),)), (torch.sin, (leaf(4, 5),))),
     "the number of dimensions": ((torch.sin, (leaf(4, 1),)), (torch.sin, (leaf(4),))),
     "a dtype": ((torch.sin, (leaf(4),)), (torch.sin, (leaf(4, dtype=torch.float64),))),
-    "strides": ((torch.sin, (leaf(4, 5),)), (torch.sin, (leaf(5, 4).detach().t().requires_grad_(),))),
-    "what is differentiated": ((lambda x, y: x.sin() * y.exp(), XY), (lambda x, y: x.sin() * y.exp(), (leaf(4, 4), torch.ones(4, 4)))),
-    "sizes of a constant": ((lambda x: x.sin() * torch.ones(4, 4).exp(), X), (lambda x: x.sin() * torch.ones(1, 4).exp(), X)),
-    "sizes of a closed-over tensor": ((lambda x: x.sin() * CONSTANT, X), (lambda x: x.sin() * WIDE, X)),
+    "strides": (
+        (torch.sin, (leaf(4, 5),)),
+        (torch.sin, (leaf(5, 4).detach().t().requires_grad_(),)),
+    ),
+    "what is differentiated": (
+        (lambda x, y: x.sin() * y.exp(), XY),
+        (lambda x, y: x.sin() * y.exp(), (leaf(4, 4), torch.ones(4, 4))),
+    ),
+    "sizes of a constant": (
+        (lambda x: x.sin() * torch.ones(4, 4).exp(), X),
+        (lambda x: x.sin() * torch.ones(1, 4).exp(), X),
+    ),
+    "sizes of a closed-over tensor": (
+        (lambda x: x.sin() * CONSTANT, X),
+        (lambda x: x.sin() * WIDE, X),
+    ),
     "the function of a map": ((mapped(2), X), (mapped(3), X)),
     "a lazy conjugate": (
         (lambda x, y: x.sin() * y, (leaf(4), torch.ones(4, dtype=torch.complex64))),
         (lambda x, y: x.sin() * y, (leaf(4), torch.ones(4, dtype=torch.complex64).conj())),
     ),
-    "the item of a call": ((lambda x: x.max(0)[0].sin() * x.min(0)[0], X), (lambda x: x.min(0)[0].sin() * x.max(0)[0], X)),
+    "the item of a call": (
+        (lambda x: x.max(0)[0].sin() * x.min(0)[0], X),
+        (lambda x: x.min(0)[0].sin() * x.max(0)[0], X),
+    ),
 }
 
 
@@ -102,15 +126,26 @@ def written_otherwise(first: Any) -> Any:
 
 ZEROS = torch.zeros(4, 4)
 SAME: dict[str, tuple[Program, Program]] = {
-    "names and lines": ((lambda x: x.sin() * 2.0 + torch.full((4, 4), 5.0), X), (written_otherwise, X)),
-    "the elements of an argument": ((torch.sin, X), (torch.sin, (runtime.wrap(torch.zeros(4, 4), requires_grad=True),))),
-    "the elements of a closed-over tensor": ((lambda x: x.sin() * CONSTANT, X), (lambda x: x.sin() * (lambda c: c)(ZEROS), X)),
+    "names and lines": (
+        (lambda x: x.sin() * 2.0 + torch.full((4, 4), 5.0), X),
+        (written_otherwise, X),
+    ),
+    "the elements of an argument": (
+        (torch.sin, X),
+        (torch.sin, (runtime.wrap(torch.zeros(4, 4), requires_grad=True),)),
+    ),
+    "the elements of a closed-over tensor": (
+        (lambda x: x.sin() * CONSTANT, X),
+        (lambda x: x.sin() * (lambda c: c)(ZEROS), X),
+    ),
     "its place among the programs of a process": ((mapped(2), X), (mapped(2), X)),
 }
 
 
 @pytest.mark.parametrize("what", SAME)
-def test_programs_that_differ_in_nothing_a_cut_depends_on_are_one_entry(what: str, tmp_path: Path) -> None:
+def test_programs_that_differ_in_nothing_a_cut_depends_on_are_one_entry(
+    what: str, tmp_path: Path
+) -> None:
     assert entries(tmp_path, *SAME[what]) == (1, 1)
 
 
@@ -126,8 +161,12 @@ def test_a_program_for_any_size_is_another_one_and_found_again(tmp_path: Path) -
 def test_options_of_a_partition_count_however_they_are_bound(tmp_path: Path) -> None:
     f: Program = (torch.sin, X)
     assert entries(tmp_path, f, cut=partial(CUT, memory_budget=0.5)) == (1, 0)
-    assert entries(tmp_path, f, cut=partial(partial(CUT, memory_budget=0.25), memory_budget=0.5)) == (1, 1)
-    assert entries(tmp_path, f, cut=partial(partial(CUT, memory_budget=0.5), recomputable_ops=None)) == (2, 0)
+    assert entries(
+        tmp_path, f, cut=partial(partial(CUT, memory_budget=0.25), memory_budget=0.5)
+    ) == (1, 1)
+    assert entries(
+        tmp_path, f, cut=partial(partial(CUT, memory_budget=0.5), recomputable_ops=None)
+    ) == (2, 0)
     assert entries(tmp_path, f, cut=partial(CUT, memory_budget=0.25)) == (3, 0)
 
 
@@ -202,10 +241,33 @@ def test_values_that_a_cut_may_treat_differently_read_differently() -> None:
 
 
 def test_a_value_reads_as_its_facts_without_its_elements() -> None:
-    assert _value(torch.ones(2, 3)) == ("torch.float32", "cpu", "torch.strided", ("2", "3"), ("3", "1"), False, False)
+    assert _value(torch.ones(2, 3)) == (
+        "torch.float32",
+        "cpu",
+        "torch.strided",
+        ("2", "3"),
+        ("3", "1"),
+        False,
+        False,
+    )
     assert _value(torch.ones(2, 3)) == _value(torch.zeros(2, 3))
-    assert _value(torch.ones(2, 3).to_sparse()) == ("torch.float32", "cpu", "torch.sparse_coo", ("2", "3"), None, False, False)
-    assert [_value(v) for v in (None, 3, 0.5, True, "a", object())] == ["None", "3", "0.5", "True", "'a'", "object"]
+    assert _value(torch.ones(2, 3).to_sparse()) == (
+        "torch.float32",
+        "cpu",
+        "torch.sparse_coo",
+        ("2", "3"),
+        None,
+        False,
+        False,
+    )
+    assert [_value(v) for v in (None, 3, 0.5, True, "a", object())] == [
+        "None",
+        "3",
+        "0.5",
+        "True",
+        "'a'",
+        "object",
+    ]
     assert _value([None, (3,)]) == ("None", ("3",))
 
 
@@ -256,13 +318,18 @@ def test_arguments_that_are_not_the_same_read_differently() -> None:
 def test_an_argument_reads_as_what_it_is() -> None:
     assert _literal([1, (True,)], {}) == ("list", (("int", "1"), ("tuple", (("bool", "True"),))))
     assert _literal({"a": [None]}, {}) == ("dict", (("a", ("list", (("NoneType", "None"),))),))
-    assert _literal(slice(1, None, 2), {}) == ("slice", (("int", "1"), ("NoneType", "None"), ("int", "2")))
+    assert _literal(slice(1, None, 2), {}) == (
+        "slice",
+        (("int", "1"), ("NoneType", "None"), ("int", "2")),
+    )
     assert _literal(aten.add.Tensor, {}) == ("op", "aten.add.Tensor")
     n = fx.Graph().placeholder("x")
     assert _literal({"a": [n]}, {n: 7}) == ("dict", (("a", ("list", (("node", 7),))),))
 
 
-@pytest.mark.parametrize("a, name", [(torch.ones(2), "Tensor"), (object(), "object"), ({1, 2}, "set"), (M, "SymInt")])
+@pytest.mark.parametrize(
+    "a, name", [(torch.ones(2), "Tensor"), (object(), "object"), ({1, 2}, "set"), (M, "SymInt")]
+)
 def test_an_argument_that_no_text_tells_is_no_part_of_a_key(a: Any, name: str) -> None:
     for argument in (a, [a], {"a": a}):
         with pytest.raises(NoKey, match=f"^an argument of type {name}$"):
@@ -293,14 +360,25 @@ def test_records_of_a_boundary_that_are_not_the_same_read_differently() -> None:
 
 
 def test_a_record_reads_as_its_fields() -> None:
-    assert _record(Made(Kind.TWO, (1, True))) == ("Made", (("how", "TWO"), ("sizes", (("int", "1"), ("bool", "True")))))
-    assert _record([{"a": aten.t.default}, M]) == ((("a", "aten.t.default"),), (str(M.node.expr), 5))
-    assert _record(torch.ones(2)) == "Tensor" == _record(torch.zeros(3)), "a constant that is returned is of this process"
+    assert _record(Made(Kind.TWO, (1, True))) == (
+        "Made",
+        (("how", "TWO"), ("sizes", (("int", "1"), ("bool", "True")))),
+    )
+    assert _record([{"a": aten.t.default}, M]) == (
+        (("a", "aten.t.default"),),
+        (str(M.node.expr), 5),
+    )
+    assert _record(torch.ones(2)) == "Tensor" == _record(torch.zeros(3)), (
+        "a constant that is returned is of this process"
+    )
 
 
 def test_a_call_reads_as_its_op_and_one_of_anything_else_is_no_key() -> None:
     graph = fx.Graph()
-    module, calls = fx.GraphModule({}, graph), (aten.add.Tensor, operator.getitem, torch.sym_max, max, torch.ops.higher_order.cond)
+    module, calls = (
+        fx.GraphModule({}, graph),
+        (aten.add.Tensor, operator.getitem, torch.sym_max, max, torch.ops.higher_order.cond),
+    )
     texts = [_target(graph.call_function(f, ()), module) for f in calls]
     assert texts == ["aten.add.Tensor", "getitem", "sym_max", "max", "higher order cond"]
 
@@ -329,7 +407,10 @@ def test_a_constant_reads_as_its_facts_and_other_attributes_as_their_type() -> N
     [
         (partial(CUT, None), "a partition with positional arguments"),
         (aot.default_partition, "default_partition, which searches for nothing"),
-        (partial(aot.default_partition, num_fwd_outputs=1), "default_partition, which searches for nothing"),
+        (
+            partial(aot.default_partition, num_fwd_outputs=1),
+            "default_partition, which searches for nothing",
+        ),
         (lambda *args: CUT(*args), "a partition that is not of this package"),
         (partial(CUT, may_recompute=bool), r"a function \(may_recompute\) decides what runs again"),
         (partial(CUT, other=object()), "an argument of type object"),
@@ -344,12 +425,25 @@ def test_a_partition_reads_as_its_options_by_name_the_outer_ones_first() -> None
     plain = _partition(CUT, {"num_fwd_outputs": 1})
     assert plain == "[('num_fwd_outputs', ('int', '1'))]"
     assert _partition(partial(CUT, may_recompute=None), {"num_fwd_outputs": 1}) != plain
-    options = [_partition(partial(CUT, memory_budget=b), {"num_fwd_outputs": 1}) for b in (0.5, 0.25)]
+    options = [
+        _partition(partial(CUT, memory_budget=b), {"num_fwd_outputs": 1}) for b in (0.5, 0.25)
+    ]
     assert len({plain, *options}) == 3
-    assert _partition(partial(partial(CUT, memory_budget=0.25), memory_budget=0.5), {"num_fwd_outputs": 1}) == options[0]
-    assert _partition(partial(CUT, memory_budget=0.25), {"num_fwd_outputs": 1, "memory_budget": 0.5}) == options[0]
+    assert (
+        _partition(
+            partial(partial(CUT, memory_budget=0.25), memory_budget=0.5), {"num_fwd_outputs": 1}
+        )
+        == options[0]
+    )
+    assert (
+        _partition(partial(CUT, memory_budget=0.25), {"num_fwd_outputs": 1, "memory_budget": 0.5})
+        == options[0]
+    )
     ops = {"recomputable_ops": {aten.sin, aten.cos}}
-    assert _partition(CUT, ops) == "[('recomputable_ops', ('list', (('str', \"'aten.cos'\"), ('str', \"'aten.sin'\"))))]"
+    assert (
+        _partition(CUT, ops)
+        == "[('recomputable_ops', ('list', (('str', \"'aten.cos'\"), ('str', \"'aten.sin'\"))))]"
+    )
 
 
 def test_names_of_files_begin_with_the_graph_and_tell_all_parts() -> None:
@@ -373,7 +467,14 @@ def test_the_parts_that_differ_are_told_in_order() -> None:
 def test_a_digest_of_source_tells_files_apart_by_name_and_content(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     found: list[str] = []
-    for files in ({"a.py": "1"}, {"a.py": "2"}, {"a.py": ""}, {"a.py": "1", "b.py": ""}, {"inner/a.py": "1"}, {"a.py": "2", "b.py": "1"}):
+    for files in (
+        {"a.py": "1"},
+        {"a.py": "2"},
+        {"a.py": ""},
+        {"a.py": "1", "b.py": ""},
+        {"inner/a.py": "1"},
+        {"a.py": "2", "b.py": "1"},
+    ):
         for path, content in reversed(files.items()):
             (tmp_path / path).write_text(content)
         (tmp_path / "notes.txt").write_text(str(len(found)))

@@ -30,7 +30,11 @@ def file_of(folder: Folder, name: str = "a") -> Path:
 def test_an_entry_is_read_as_it_was_written(folder: Folder) -> None:
     assert folder.read("a") is None and folder.names() == [] and folder.size() == (0, 0)
     folder.write("a", ENTRY)
-    assert folder.read("a") == ENTRY and folder.names() == ["a"] and folder.size() == (1, file_of(folder).stat().st_size)
+    assert (
+        folder.read("a") == ENTRY
+        and folder.names() == ["a"]
+        and folder.size() == (1, file_of(folder).stat().st_size)
+    )
 
 
 def test_a_change_of_any_byte_is_noticed(folder: Folder) -> None:
@@ -51,7 +55,10 @@ def test_a_file_that_is_cut_off_or_longer_is_noticed(folder: Folder) -> None:
             folder.read("a")
 
 
-@pytest.mark.parametrize("body", [b"[1, 2]", b"no json", b"\xff", b"", b"[" * 100_000, b"1" * 10_000, b" " * LARGEST_ENTRY])
+@pytest.mark.parametrize(
+    "body",
+    [b"[1, 2]", b"no json", b"\xff", b"", b"[" * 100_000, b"1" * 10_000, b" " * LARGEST_ENTRY],
+)
 def test_a_foreign_file_with_the_right_digest_is_noticed(folder: Folder, body: bytes) -> None:
     folder.write("a", ENTRY)
     file_of(folder).write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
@@ -79,9 +86,13 @@ def test_entries_that_were_not_used_for_longest_make_room(folder: Folder) -> Non
     assert folder.names() == []
 
 
-def test_what_a_killed_process_has_left_is_removed_after_a_while_and_other_files_are_not(folder: Folder) -> None:
+def test_what_a_killed_process_has_left_is_removed_after_a_while_and_other_files_are_not(
+    folder: Folder,
+) -> None:
     folder.write("a", ENTRY)
-    old, young, foreign = (folder.path / name for name in ("x.unfinished", "y.unfinished", "notes.txt"))
+    old, young, foreign = (
+        folder.path / name for name in ("x.unfinished", "y.unfinished", "notes.txt")
+    )
     for path in (old, young, foreign):
         path.write_bytes(b"")
     os.utime(old, (0, 0))
@@ -91,7 +102,9 @@ def test_what_a_killed_process_has_left_is_removed_after_a_while_and_other_files
     assert [p.name for p in folder.path.iterdir()] == ["notes.txt"]
 
 
-def test_an_unfinished_file_is_of_nobody_when_it_is_older_than_an_hour(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unfinished_file_is_of_nobody_when_it_is_older_than_an_hour(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder.write("a", ENTRY)
     unfinished = folder.path / "x.unfinished"
     unfinished.write_bytes(b"")
@@ -116,7 +129,9 @@ def test_a_write_that_fails_leaves_no_file(folder: Folder, monkeypatch: pytest.M
     assert [p.name for p in folder.path.iterdir()] == ["a.json"]
 
 
-def test_an_entry_is_made_beside_the_others_before_it_has_its_name(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_is_made_beside_the_others_before_it_has_its_name(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[Path] = []
     replace = os.replace
 
@@ -134,7 +149,9 @@ def test_an_entry_that_is_too_large_is_not_written(folder: Folder) -> None:
     assert folder.names() == []
 
 
-def test_an_entry_may_fill_its_file_to_the_last_byte(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_may_fill_its_file_to_the_last_byte(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder.write("a", ENTRY)
     size = file_of(folder).stat().st_size
     monkeypatch.setattr(store, "LARGEST_ENTRY", size)
@@ -155,13 +172,17 @@ def test_the_largest_entry_has_four_mebibytes() -> None:
 
 
 @pytest.mark.parametrize("gone", ["a.json", "x.unfinished"])
-def test_files_that_another_process_removes_meanwhile_are_passed_over(folder: Folder, monkeypatch: pytest.MonkeyPatch, gone: str) -> None:
+def test_files_that_another_process_removes_meanwhile_are_passed_over(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
     for name in "ab":
         folder.write(name, ENTRY)
     (folder.path / "x.unfinished").write_bytes(b"")
     size = file_of(folder).stat().st_size
     seen = list(folder._files(".json", ".unfinished"))
-    monkeypatch.setattr(folder, "_files", lambda *suffixes: (e for e in seen if e.name.endswith(suffixes)))
+    monkeypatch.setattr(
+        folder, "_files", lambda *suffixes: (e for e in seen if e.name.endswith(suffixes))
+    )
     (folder.path / gone).unlink()
     left = 2 - gone.endswith(".json")
     assert folder.size() == (left, left * size)
@@ -169,7 +190,9 @@ def test_files_that_another_process_removes_meanwhile_are_passed_over(folder: Fo
     folder.write("c", ENTRY)  # which makes room
     assert not list(folder.path.glob("[ab].json"))
     folder.clear()
-    assert [p.name for p in folder.path.iterdir()] == ["c.json"], "which came after they were listed"
+    assert [p.name for p in folder.path.iterdir()] == ["c.json"], (
+        "which came after they were listed"
+    )
 
 
 def test_a_folder_that_exists_is_written_to(folder: Folder) -> None:
@@ -178,7 +201,9 @@ def test_a_folder_that_exists_is_written_to(folder: Folder) -> None:
     assert folder.names() == ["a"]
 
 
-def test_an_entry_in_a_folder_of_somebody_else_is_read(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_in_a_folder_of_somebody_else_is_read(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder.write("a", ENTRY)
 
     def refused(*_: object) -> None:
@@ -204,7 +229,8 @@ def test_only_as_many_of_the_oldest_entries_go_as_must(folder: Folder) -> None:
 def test_processes_that_write_the_same_entries_at_once_disturb_nobody(tmp_path: Path) -> None:
     text = (
         "import importlib.util, sys\n"
-        "spec = importlib.util.spec_from_file_location('store', sys.argv[1])\n"  # without the rest of the package, which takes long
+        # without the rest of the package, which takes long
+        "spec = importlib.util.spec_from_file_location('store', sys.argv[1])\n"
         "store = importlib.util.module_from_spec(spec)\n"
         "spec.loader.exec_module(store)\n"
         "folder = store.Folder(sys.argv[2], 2000)\n"

@@ -41,7 +41,9 @@ class Beside(torch.Tensor):
         return ["first", "second"], None
 
     @staticmethod
-    def __tensor_unflatten__(inner: dict[str, torch.Tensor], context: Any, size: Any, stride: Any) -> Beside:
+    def __tensor_unflatten__(
+        inner: dict[str, torch.Tensor], context: Any, size: Any, stride: Any
+    ) -> Beside:
         return Beside(inner["first"], inner["second"])
 
     @classmethod
@@ -72,9 +74,21 @@ KINDS: dict[str, tuple[Any, Any, bool]] = {
     "lists": ([1], [1], True),
     "other lists": ([1], [2], False),
     "texts": ("a", "b", False),
-    "sizes of parts": (TwoTensor(torch.ones(2, 3), torch.ones(2, 3)), TwoTensor(torch.ones(4, 5), torch.ones(4, 5)), False),
-    "strides of a part": (Beside(torch.ones(4, 3), GAPS[:, :6:2]), Beside(torch.ones(4, 3), GAPS[:, ::3]), False),
-    "parts": (TwoTensor(torch.ones(2), torch.zeros(2)), TwoTensor(torch.zeros(2), torch.ones(2)), True),
+    "sizes of parts": (
+        TwoTensor(torch.ones(2, 3), torch.ones(2, 3)),
+        TwoTensor(torch.ones(4, 5), torch.ones(4, 5)),
+        False,
+    ),
+    "strides of a part": (
+        Beside(torch.ones(4, 3), GAPS[:, :6:2]),
+        Beside(torch.ones(4, 3), GAPS[:, ::3]),
+        False,
+    ),
+    "parts": (
+        TwoTensor(torch.ones(2), torch.zeros(2)),
+        TwoTensor(torch.zeros(2), torch.ones(2)),
+        True,
+    ),
     "class without parts": (Own(2), Own(2), True),
     "number of a device": (on("cuda:0"), on("cuda:1"), False),
     "device beyond the processor": (on("cuda:0"), on("xpu:0"), False),
@@ -92,10 +106,26 @@ ANY_SIZE: dict[str, tuple[Any, Any, bool]] = {
     "size": (torch.ones(2, 3), torch.ones(4, 5), True),
     "dimensions": (torch.ones(2), torch.ones(2, 1), False),
     "order": (torch.ones(2, 3), torch.ones(3, 2).t(), False),
-    "size in another order": (torch.ones(2, 3, 4).permute(2, 0, 1), torch.ones(5, 6, 7).permute(2, 0, 1), True),
-    "another order": (torch.ones(2, 3, 4).permute(2, 0, 1), torch.ones(2, 3, 4).permute(1, 2, 0), False),
-    "parts": (TwoTensor(torch.ones(2, 3), torch.ones(2, 3)), TwoTensor(torch.ones(4, 5), torch.ones(4, 5)), True),
-    "dtype of parts": (TwoTensor(torch.ones(2), torch.ones(2)), TwoTensor(torch.ones(2).double(), torch.ones(2).double()), False),
+    "size in another order": (
+        torch.ones(2, 3, 4).permute(2, 0, 1),
+        torch.ones(5, 6, 7).permute(2, 0, 1),
+        True,
+    ),
+    "another order": (
+        torch.ones(2, 3, 4).permute(2, 0, 1),
+        torch.ones(2, 3, 4).permute(1, 2, 0),
+        False,
+    ),
+    "parts": (
+        TwoTensor(torch.ones(2, 3), torch.ones(2, 3)),
+        TwoTensor(torch.ones(4, 5), torch.ones(4, 5)),
+        True,
+    ),
+    "dtype of parts": (
+        TwoTensor(torch.ones(2), torch.ones(2)),
+        TwoTensor(torch.ones(2).double(), torch.ones(2).double()),
+        False,
+    ),
     "context": (Scaled(torch.ones(2), 2), Scaled(torch.ones(2), 3), False),
     "class without parts": (Own(2), Own(3), True),
     "gaps": (torch.ones(4, 3).t(), torch.ones(4, 6)[:, ::2].t(), False),
@@ -130,7 +160,12 @@ def test_a_call_knows_where_gradients_go() -> None:
     assert call.targets[2] == z._edge and call.targets[3] == view._edge
     assert [type(t) for t in call.plain] == [torch.Tensor] * 5 + [int]
     untracked = enter([x, y, z], False, False)
-    assert untracked is not None and untracked.wanted == [False] * 3 and untracked.targets == [] and untracked.leaves[0] is x
+    assert (
+        untracked is not None
+        and untracked.wanted == [False] * 3
+        and untracked.targets == []
+        and untracked.leaves[0] is x
+    )
     found: list[Any] = []
 
     def inside(v: Any) -> Any:
@@ -141,12 +176,19 @@ def test_a_call_knows_where_gradients_go() -> None:
     assert found == [None]
 
 
-def test_without_grad_mode_a_leaf_of_torch_is_a_leaf_and_what_torch_has_recorded_is_a_constant() -> None:
+def test_without_grad_mode_a_leaf_of_torch_is_a_leaf_and_what_torch_has_recorded_is_a_constant() -> (
+    None
+):
     x = torch.ones(1, requires_grad=True)
     y = x * 1
     with torch.no_grad():
         call = enter([x, y], True, False)
-    assert call is not None and call.wanted == [True, False] and call.leaves[1] is y and call.plain[1] is y
+    assert (
+        call is not None
+        and call.wanted == [True, False]
+        and call.leaves[1] is y
+        and call.plain[1] is y
+    )
     assert isinstance(call.leaves[0], runtime.Tensor) and call.targets == [call.leaves[0]]
 
 
@@ -155,7 +197,9 @@ def test_a_call_is_followed_by_the_arguments_of_another_one() -> None:
     assert first is not None and more is not None
     both = first.followed_by(more)
     for name in ("leaves", "plain", "targets", "kinds"):
-        assert [id(x) for x in getattr(both, name)] == [id(x) for x in (*getattr(first, name), *getattr(more, name))]
+        assert [id(x) for x in getattr(both, name)] == [
+            id(x) for x in (*getattr(first, name), *getattr(more, name))
+        ]
 
 
 def test_without_grad_what_torch_has_recorded_is_told() -> None:
@@ -170,7 +214,11 @@ def test_without_grad_what_torch_has_recorded_is_told() -> None:
 def test_plain_positional_arguments_have_no_tree() -> None:
     given = (torch.ones(1), leaf(1.0), 1, "a", None, True, 2.0)
     assert flatten(given, {}) == (given, None)
-    others: list[tuple[tuple[object, ...], dict[str, object]]] = [((torch.ones(1), [1]), {}), ((1,), {"k": 2}), (((1, 2),), {})]
+    others: list[tuple[tuple[object, ...], dict[str, object]]] = [
+        ((torch.ones(1), [1]), {}),
+        ((1,), {"k": 2}),
+        (((1, 2),), {}),
+    ]
     for args, kwargs in others:
         leaves, spec = flatten(args, kwargs)
         assert spec is not None and len(leaves) == 2

@@ -83,13 +83,17 @@ def test_hooks_of_a_leaf_run(when: str, kind: str) -> None:
         if kind == "accumulated":
             return a.register_post_accumulate_grad_hook(lambda t: seen.append("a"))
         end = runtime.autograd.graph.get_gradient_edge(a).node
-        return (end.register_prehook if kind == "node before" else end.register_hook)(lambda *_: seen.append("a")), end
+        return (end.register_prehook if kind == "node before" else end.register_hook)(
+            lambda *_: seen.append("a")
+        ), end
 
     held = register() if when == "before" else None
     loss = _loss(a, b)
     held = held or register()
     loss.backward()
-    assert seen == ["a"] and a.grad.tolist() == [2.0] and b.grad.tolist() == [3.0] and held is not None
+    assert (
+        seen == ["a"] and a.grad.tolist() == [2.0] and b.grad.tolist() == [3.0] and held is not None
+    )
 
 
 @pytest.mark.parametrize("kind", ["register_prehook", "register_hook"])
@@ -107,7 +111,11 @@ def test_the_graph_shows_the_ends_that_a_pass_runs() -> None:
     a, b = _leaf(1.0), _leaf(1.0)
     loss = _loss(a, b)
     (end, _), (other, _) = loss.grad_fn.next_functions
-    assert end.variable is a and other.variable is b and end is runtime.autograd.graph.get_gradient_edge(a).node
+    assert (
+        end.variable is a
+        and other.variable is b
+        and end is runtime.autograd.graph.get_gradient_edge(a).node
+    )
     end.register_prehook(lambda grads: (10 * grads[0],))
     loss.backward()
     assert a.grad.tolist() == [20.0] and b.grad.tolist() == [3.0]
@@ -148,7 +156,11 @@ def test_what_became_of_a_leaf_after_the_forward_gets_no_gradient_of_before() ->
 def test_anomaly_mode_finds_a_nan_from_a_compiled_backward() -> None:
     a = _leaf(0.0)
     loss = aot.aot_function(lambda a: (a.sqrt() * 0).sum(), aot.nop)(a)
-    with pytest.warns(UserWarning), runtime.autograd.detect_anomaly(), pytest.raises(RuntimeError, match="nan"):
+    with (
+        pytest.warns(UserWarning),
+        runtime.autograd.detect_anomaly(),
+        pytest.raises(RuntimeError, match="nan"),
+    ):
         loss.backward()
 
 
@@ -170,10 +182,15 @@ def test_threads_that_share_leaves_lose_no_gradient() -> None:
     assert a.grad.tolist() == [8 * 50 * 2.0] * 64 and b.grad.tolist() == [8 * 50 * 3.0] * 64
 
 
-@pytest.mark.parametrize("partition", [aot.default_partition, aot.min_cut_rematerialization_partition])
-def test_the_gradient_is_by_an_argument_as_it_was_before_the_program_changed_it(partition: Any) -> None:
+@pytest.mark.parametrize(
+    "partition", [aot.default_partition, aot.min_cut_rematerialization_partition]
+)
+def test_the_gradient_is_by_an_argument_as_it_was_before_the_program_changed_it(
+    partition: Any,
+) -> None:
     def f(x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        y = (x * state.expand(2).square()).sum()  # of which min cut keeps the state, the smallest, to compute the rest again
+        # of which min cut keeps the state, the smallest, to compute the rest again
+        y = (x * state.expand(2).square()).sum()
         state.add_(1)
         return y
 
@@ -236,7 +253,9 @@ def _boxed(run: Callable[[list[Any]], list[Any]]) -> Any:
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_what_was_kept_is_freed_while_the_backward_runs_unless_the_graph_is_kept(keep: bool) -> None:
+def test_what_was_kept_is_freed_while_the_backward_runs_unless_the_graph_is_kept(
+    keep: bool,
+) -> None:
     alive: list[bool] = []
 
     def compiler(module: fx.GraphModule, inputs: list[Any]) -> Any:
@@ -272,7 +291,12 @@ def test_a_compiler_that_changes_its_graph_does_not_change_the_graph_of_other_co
         return run
 
     f = aot.aot_function(lambda a, b: (a * b, a * 3), aot.nop, compiler)
-    for starts, expected in (((0, 1), (8.0, 2.0)), ((0,), (5.0, 2.0)), ((1,), (3.0, None)), ((0, 1), (8.0, 2.0))):
+    for starts, expected in (
+        ((0, 1), (8.0, 2.0)),
+        ((0,), (5.0, 2.0)),
+        ((1,), (3.0, None)),
+        ((0, 1), (8.0, 2.0)),
+    ):
         a, b = _leaf(2.0), _leaf(5.0)
         results = f(a, b)
         found = runtime.autograd.grad([results[i] for i in starts], (a, b), allow_unused=True)
@@ -318,14 +342,20 @@ def test_threads_that_need_a_backward_at_once_make_it_once(which: str) -> None:
 def _calls(*targets: Any) -> tuple[fx.GraphModule, list[fx.Node]]:
     graph = fx.Graph()
     x = graph.placeholder("x")
-    nodes = [graph.create_node("call_function", target, (x,), name=name) for name, target in targets]
+    nodes = [
+        graph.create_node("call_function", target, (x,), name=name) for name, target in targets
+    ]
     return fx.GraphModule(torch.nn.Module(), graph), [x, *nodes]
 
 
 def test_what_a_forward_saves_is_found_by_name_among_the_same_calls() -> None:
     aten: Any = torch.ops.aten
-    joint, (x, sin, *_) = _calls(("sin", aten.sin.default), ("cos", aten.cos.default), ("y", aten.exp.default))
-    forward, saved = _calls(("sin", aten.sin.default), ("cos", aten.tan.default), ("other", aten.exp.default))
+    joint, (x, sin, *_) = _calls(
+        ("sin", aten.sin.default), ("cos", aten.cos.default), ("y", aten.exp.default)
+    )
+    forward, saved = _calls(
+        ("sin", aten.sin.default), ("cos", aten.tan.default), ("other", aten.exp.default)
+    )
     y = forward.graph.placeholder("y")
     forward.graph.output((saved[2], saved[0], saved[1], saved[2], saved[3], y))
     assert _in_joint(joint, forward, 1) == [x, sin, None, None, None]
@@ -360,8 +390,13 @@ def test_a_released_node_holds_nothing() -> None:
     assert not _node(y).saved and not _node(y).watched
 
 
-@pytest.mark.parametrize(("f", "there"), [(lambda x: x.sin(), True), (lambda x: x.exp() * 2, False), (lambda x: x * 2, True)])
-def test_without_kept_arguments_there_is_a_second_derivative_where_the_first_one_needs_the_same(f: Any, there: bool) -> None:
+@pytest.mark.parametrize(
+    ("f", "there"),
+    [(lambda x: x.sin(), True), (lambda x: x.exp() * 2, False), (lambda x: x * 2, True)],
+)
+def test_without_kept_arguments_there_is_a_second_derivative_where_the_first_one_needs_the_same(
+    f: Any, there: bool
+) -> None:
     def second(f: Any) -> Any:
         x = _leaf(1.0)
         (g,) = runtime.autograd.grad(f(x), x, create_graph=True)
@@ -395,7 +430,9 @@ def test_a_second_derivative_takes_cotangents_that_no_gradient_depends_on() -> N
 
 
 def test_a_class_without_a_cotangent_has_no_gradient() -> None:
-    x, y = (runtime.wrap(TwoTensor(torch.ones(2), torch.ones(2)), requires_grad=True) for _ in range(2))
+    x, y = (
+        runtime.wrap(TwoTensor(torch.ones(2), torch.ones(2)), requires_grad=True) for _ in range(2)
+    )
     out, _ = aot.aot_function(lambda x, y: (x * 3, y * 2), aot.nop)(x, y)
     found = runtime.autograd.grad(out.sum(), (x, y), allow_unused=True)
     whole: Any = runtime.unwrap(found[0])
@@ -418,10 +455,19 @@ class _Counts(runtime.autograd.Function):
 
 def test_gradients_come_before_what_the_backward_writes() -> None:
     a, b, first, second = _leaf(1.0), _leaf(1.0), torch.zeros(1), torch.full((1,), 10.0)
-    f = aot.aot_function(lambda a, b, s, t: _Counts.apply(a, s) * 3 + _Counts.apply(b, t) * 5, aot.nop)
+    f = aot.aot_function(
+        lambda a, b, s, t: _Counts.apply(a, s) * 3 + _Counts.apply(b, t) * 5, aot.nop
+    )
     f(a, b, first, second).backward()
-    assert (a.grad.tolist(), b.grad.tolist(), first.tolist(), second.tolist()) == ([6.0], [10.0], [3.0], [15.0])
-    with pytest.raises(RuntimeError, match="whose backward writes to an argument has no second derivative"):
+    assert (a.grad.tolist(), b.grad.tolist(), first.tolist(), second.tolist()) == (
+        [6.0],
+        [10.0],
+        [3.0],
+        [15.0],
+    )
+    with pytest.raises(
+        RuntimeError, match="whose backward writes to an argument has no second derivative"
+    ):
         runtime.autograd.grad(f(a, b, first, second), a, create_graph=True)
 
 
@@ -431,7 +477,11 @@ def test_a_leaf_that_the_backward_writes_to_may_require_grad() -> None:
         f(x, total).backward()
         return [x.grad.item(), total.item()]
 
-    assert run(lambda x, total: _Counts.apply(x, total)) == run(aot.aot_function(lambda x, t: _Counts.apply(x, t), aot.nop)) == [2.0, 11.0]
+    assert (
+        run(lambda x, total: _Counts.apply(x, total))
+        == run(aot.aot_function(lambda x, t: _Counts.apply(x, t), aot.nop))
+        == [2.0, 11.0]
+    )
 
 
 def test_numbers_that_are_kept_are_given_to_no_hook() -> None:

@@ -51,12 +51,17 @@ KEPT: dict[str, tuple[Callable[[Any], Any], tuple[int, int, int, int]]] = {
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_a_call_keeps_what_the_first_derivative_needs_and_then_what_the_second_needs(name: str) -> None:
+def test_a_call_keeps_what_the_first_derivative_needs_and_then_what_the_second_needs(
+    name: str,
+) -> None:
     f, (saved, more, exposed, exposed_in_all) = KEPT[name]
     node = node_of(aot_function(f, nop)(leaf(1.0)))
     backward = node.backward
     assert (backward.n_saved, len(node.saved) - backward.n_saved) == (saved, more)
-    assert (len(backward.first_exposed), len(backward.exposed)) == (exposed, exposed_in_all) and len(node.versions) == exposed_in_all
+    assert (len(backward.first_exposed), len(backward.exposed)) == (
+        exposed,
+        exposed_in_all,
+    ) and len(node.versions) == exposed_in_all
 
 
 def test_a_pass_lets_go_what_was_kept_unless_it_keeps_the_graph() -> None:
@@ -81,7 +86,9 @@ def test_what_needs_nothing_may_run_again_but_has_no_second_derivative_then() ->
 
 
 @pytest.mark.parametrize("f, first", [(lambda x: x.sin(), True), (lambda x: x.exp() * 2, False)])
-def test_a_write_to_an_argument_is_noticed_by_the_derivative_that_needs_it(f: Any, first: bool) -> None:
+def test_a_write_to_an_argument_is_noticed_by_the_derivative_that_needs_it(
+    f: Any, first: bool
+) -> None:
     def passes(create_graph: bool) -> bool:
         x = leaf(1.0)
         given = x * 1
@@ -116,7 +123,9 @@ def test_each_set_of_cotangents_has_a_graph_of_its_own_made_once() -> None:
         x, y = leaf(1.0), leaf(2.0)
         results = two(x, y)
         expected = runtime.autograd.grad([results[i] for i in starts], [x, y], allow_unused=True)
-        assert [None if g is None else g.item() for g in found] == pytest.approx([None if g is None else g.item() for g in expected])
+        assert [None if g is None else g.item() for g in found] == pytest.approx(
+            [None if g is None else g.item() for g in expected]
+        )
         assert len(compiler.graphs) == graphs
 
 
@@ -127,9 +136,14 @@ def test_each_set_of_cotangents_has_a_second_derivative_of_its_own() -> None:
         def second(f: Callable[..., Any], starts: tuple[int, ...] = starts) -> list[float]:
             x, y = leaf(1.0), leaf(2.0)
             results = f(x, y)
-            found = runtime.autograd.grad([results[i] for i in starts], [x, y], create_graph=True, allow_unused=True)
+            found = runtime.autograd.grad(
+                [results[i] for i in starts], [x, y], create_graph=True, allow_unused=True
+            )
             total = sum(g.sum() for g in found if g is not None)
-            return [0.0 if g is None else g.item() for g in runtime.autograd.grad(total, [x, y], allow_unused=True)]
+            return [
+                0.0 if g is None else g.item()
+                for g in runtime.autograd.grad(total, [x, y], allow_unused=True)
+            ]
 
         assert second(f) == pytest.approx(second(two))
 
@@ -137,7 +151,11 @@ def test_each_set_of_cotangents_has_a_second_derivative_of_its_own() -> None:
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_a_missing_cotangent_is_zeros_on_the_device_of_its_result(create_graph: bool) -> None:
     x, y = leaf(1.0, device="meta"), leaf(2.0, device="meta")
-    found = runtime.autograd.grad(aot_function(lambda x, y: ((x * y).sin(), x * y), nop)(x, y)[0].sum(), [x, y], create_graph=create_graph)
+    found = runtime.autograd.grad(
+        aot_function(lambda x, y: ((x * y).sin(), x * y), nop)(x, y)[0].sum(),
+        [x, y],
+        create_graph=create_graph,
+    )
     assert [(g.device.type, g.shape, g.dtype) for g in found] == [("meta", (1,), torch.float32)] * 2
 
 
@@ -147,7 +165,12 @@ def test_a_cotangent_is_laid_out_as_the_trace_took_it() -> None:
     turned, conjugate = torch.arange(6.0).view(2, 3).t(), (torch.ones(2) * 1j).conj()
     for g in (turned, conjugate, conjugate.imag, conjugate.view(1, 2).t()):
         made = _as_traced(g)
-        assert made.equal(g.clone()) and made.is_contiguous() and not made.is_conj() and not made.is_neg()
+        assert (
+            made.equal(g.clone())
+            and made.is_contiguous()
+            and not made.is_conj()
+            and not made.is_neg()
+        )
 
 
 def test_what_was_kept_of_an_argument_has_its_history_again() -> None:
@@ -164,7 +187,9 @@ def test_leaves_are_told_where_no_one_else_takes_part() -> None:
     f = aot_function(lambda x, y: x * y, nop)
     x, y = leaf(1.0), leaf(2.0)
     assert [id(t) for t in node_of(f(x, y)).leaves()] == [id(x), id(y)]
-    assert node_of(f(x * 1, y)).leaves() is None and node_of(f(x, torch.ones(1))).leaves() is not None
+    assert (
+        node_of(f(x * 1, y)).leaves() is None and node_of(f(x, torch.ones(1))).leaves() is not None
+    )
     asked = node_of(f(x, y))
     assert len(asked.edges) == 2 and asked.leaves() is None
     hooked = node_of(f(x, y))
@@ -229,8 +254,15 @@ def test_what_the_program_writes_over_and_a_second_derivative_needs_is_at_risk()
         return found
 
     backward = node_of(aot_function(f, nop)(leaf(1.0), leaf(1.0) * 1)[0]).backward
-    assert (backward.n_saved, backward.reread, backward.at_risk, backward.exposed) == (2, (0, 1), (3,), (0, 1, 2, 3))
-    backward = node_of(aot_function(lambda x, y: (y.add_(1), x.sin())[1], nop)(leaf(1.0), leaf(1.0) * 1)).backward
+    assert (backward.n_saved, backward.reread, backward.at_risk, backward.exposed) == (
+        2,
+        (0, 1),
+        (3,),
+        (0, 1, 2, 3),
+    )
+    backward = node_of(
+        aot_function(lambda x, y: (y.add_(1), x.sin())[1], nop)(leaf(1.0), leaf(1.0) * 1)
+    ).backward
     assert (backward.reread, backward.at_risk) == ((), ())
 
 

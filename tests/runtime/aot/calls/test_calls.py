@@ -28,7 +28,9 @@ def test_a_view_that_is_returned_twice_is_one_object() -> None:
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])
-def test_the_trace_does_not_count_as_a_write_to_what_the_program_closes_over(requires_grad: bool) -> None:
+def test_the_trace_does_not_count_as_a_write_to_what_the_program_closes_over(
+    requires_grad: bool,
+) -> None:
     w = tensor([1.0, 2.0], requires_grad=requires_grad)
 
     def f(x: Any) -> Any:
@@ -43,7 +45,9 @@ def test_the_trace_does_not_count_as_a_write_to_what_the_program_closes_over(req
 @pytest.mark.parametrize("partition", PARTITIONS)
 def test_a_number_among_the_arguments_costs_the_partition_nothing(partition: Any) -> None:
     x = tensor([1.0, 2.0], requires_grad=True)
-    aot_function(lambda x, s, none: x * s, nop, partition_fn=partition)(x, 2.5, None).sum().backward()
+    aot_function(lambda x, s, none: x * s, nop, partition_fn=partition)(
+        x, 2.5, None
+    ).sum().backward()
     assert x.grad.tolist() == [2.5, 2.5]
 
 
@@ -70,7 +74,9 @@ def test_a_generator_is_where_the_call_leaves_it() -> None:
 
 def test_an_expanded_argument_can_be_filled() -> None:
     x = torch.zeros(1, 2)
-    assert aot_function(lambda y: y.fill_(3), nop)(x.expand(2, 2)).tolist() == [[3.0, 3.0]] * 2 and x.tolist() == [[3.0, 3.0]]
+    assert aot_function(lambda y: y.fill_(3), nop)(x.expand(2, 2)).tolist() == [
+        [3.0, 3.0]
+    ] * 2 and x.tolist() == [[3.0, 3.0]]
 
 
 def test_a_result_that_was_detached_in_place_has_no_history() -> None:
@@ -114,7 +120,11 @@ def test_arguments_that_share_memory_may_lie_anywhere_in_their_storage() -> None
     for wrapped in (f, aot_function(f, nop)):
         x = torch.arange(6.0)
         v, c = wrapped(x[3:5], x[2:])
-        assert v.tolist() == [[30.0, 40.0]] and c.tolist() == [3.0, 31.0, 41.0, 6.0] and x.tolist() == [0.0, 1.0, 2.0, 30.0, 40.0, 5.0]
+        assert (
+            v.tolist() == [[30.0, 40.0]]
+            and c.tolist() == [3.0, 31.0, 41.0, 6.0]
+            and x.tolist() == [0.0, 1.0, 2.0, 30.0, 40.0, 5.0]
+        )
 
 
 def test_a_leaf_that_the_program_makes_is_a_leaf() -> None:
@@ -153,7 +163,10 @@ def test_an_argument_may_be_made_a_leaf_by_the_program(make: Any, partition: Any
             found += [g, x.grad]
         return found
 
-    (g, gx, again), (h, hx, also) = program(f), program(aot_function(f, nop, partition_fn=partition))
+    (g, gx, again), (h, hx, also) = (
+        program(f),
+        program(aot_function(f, nop, partition_fn=partition)),
+    )
     assert torch.equal(g, h) and torch.equal(gx, hx) and again and also
 
 
@@ -193,7 +206,9 @@ def leaf_and_product(x: Any) -> Any:
 
 @pytest.mark.parametrize("f", [leaf_and_product, lambda x: x[1:].requires_grad_()[0]])
 def test_a_leaf_that_is_returned_beside_what_depends_on_it_is_refused(f: Any) -> None:
-    with pytest.raises(RuntimeError, match=r"calls requires_grad_\(\) on a tensor, and returns it or a view of it"):
+    with pytest.raises(
+        RuntimeError, match=r"calls requires_grad_\(\) on a tensor, and returns it or a view of it"
+    ):
         aot_function(f, nop)(tensor([1.0, 2.0]))
 
 
@@ -235,10 +250,14 @@ def test_what_a_dropped_program_was_called_with_is_let_go(monkeypatch: pytest.Mo
             del name
     gc.collect()
     assert [r() is None for r in names] == [True, True, True, False, False, False]
-    assert len([w for w in caught if "has been compiled for more than 3 kinds" in str(w.message)]) == 1
+    assert (
+        len([w for w in caught if "has been compiled for more than 3 kinds" in str(w.message)]) == 1
+    )
 
 
-def test_the_program_that_was_not_called_for_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_that_was_not_called_for_longest_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Programs, "LIMIT", 2)
     made: list[int] = []
 

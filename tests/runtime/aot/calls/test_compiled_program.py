@@ -83,7 +83,11 @@ def test_a_program_with_a_backward_or_that_changes_a_mode_does_more() -> None:
 
 def test_a_program_knows_what_it_does_to_its_arguments() -> None:
     found = program_of(lambda x, y: (added(x), y.t_(), y * 1), torch.ones(2), torch.ones(2, 3))
-    assert [i for i, _ in found.written] == [0] and [i for i, _ in found.reshaped] == [1] and found.begun == []
+    assert (
+        [i for i, _ in found.written] == [0]
+        and [i for i, _ in found.reshaped] == [1]
+        and found.begun == []
+    )
     assert found.computed == [None, None, None] and found.n_forward == 3
     found = program_of(lambda x, y: (hooked(x), begun(y)), leaf(1.0), torch.ones(1))
     assert [i for i, _ in found.hooked] == [0] and found.begun == [1] and found.replaced == []
@@ -92,21 +96,38 @@ def test_a_program_knows_what_it_does_to_its_arguments() -> None:
 class TestWrites:
     @pytest.mark.parametrize("counted", [0, 1, 2, 3])
     @pytest.mark.parametrize("recorded", [False, True])
-    def test_the_version_advances_as_often_as_the_program_has_written(self, counted: int, recorded: bool) -> None:
+    def test_the_version_advances_as_often_as_the_program_has_written(
+        self, counted: int, recorded: bool
+    ) -> None:
         if recorded and not counted:
             return
         target: Any = runtime.wrap(torch.zeros(2))
         new: Any = leaf(1.0, 2.0) * 1 if recorded else torch.tensor([1.0, 2.0])
         with torch.no_grad():
             write([(Input(False, True, None, counted), target, new, recorded)])
-        assert target.tolist() == [1.0, 2.0] and target._version == counted and target.requires_grad is recorded
+        assert (
+            target.tolist() == [1.0, 2.0]
+            and target._version == counted
+            and target.requires_grad is recorded
+        )
 
     @pytest.mark.parametrize("counted", [0, 1, 2])
     def test_plain_tensors_are_written_together(self, counted: int) -> None:
-        targets = [torch.zeros(2), torch.zeros(3), nn.Parameter(torch.zeros(1), requires_grad=False)]
+        targets = [
+            torch.zeros(2),
+            torch.zeros(3),
+            nn.Parameter(torch.zeros(1), requires_grad=False),
+        ]
         news = [torch.ones(2), torch.ones(3) * 2, torch.ones(1) * 3]
-        write([(Input(False, True, None, counted), t, new, False) for t, new in zip(targets, news, strict=True)])
-        assert [t.tolist() for t in targets] == [t.tolist() for t in news] and [t._version for t in targets] == [counted] * 3
+        write(
+            [
+                (Input(False, True, None, counted), t, new, False)
+                for t, new in zip(targets, news, strict=True)
+            ]
+        )
+        assert [t.tolist() for t in targets] == [t.tolist() for t in news] and [
+            t._version for t in targets
+        ] == [counted] * 3
 
     def test_what_a_list_cannot_take_is_written_alone(self) -> None:
         targets = [
@@ -115,8 +136,15 @@ class TestWrites:
             torch.zeros(2, dtype=torch.complex64).conj().imag,
         ]
         news = [torch.tensor([1 + 2j, 3j]), torch.ones(3), torch.tensor([1.0, 2.0])]
-        write([(Input(False, True, None, 1), t, new, False) for t, new in zip(targets, news, strict=True)])
-        assert [t.tolist() for t in targets] == [t.tolist() for t in news] and [t._version for t in targets] == [1, 1, 1]
+        write(
+            [
+                (Input(False, True, None, 1), t, new, False)
+                for t, new in zip(targets, news, strict=True)
+            ]
+        )
+        assert [t.tolist() for t in targets] == [t.tolist() for t in news] and [
+            t._version for t in targets
+        ] == [1, 1, 1]
 
     def test_nothing_is_written_where_the_program_writes_nothing(self) -> None:
         target = torch.zeros(2)
@@ -130,7 +158,11 @@ class TestWrites:
         record.write(base.expand(2, size), torch.tensor([[1.0] * size, [2.0] * size]), False)
         assert base.tolist() == [[1.0], [2.0]]
         with pytest.raises(RuntimeError, match="a part of an expanded argument"):
-            record.write(base.expand(2, size), torch.tensor([[1.0] * size, [2.0] * (size - 1) + [3.0]]), False)
+            record.write(
+                base.expand(2, size),
+                torch.tensor([[1.0] * size, [2.0] * (size - 1) + [3.0]]),
+                False,
+            )
         assert base.tolist() == [[1.0], [2.0]]
 
     def test_an_expanded_dimension_of_one_is_like_any_other(self) -> None:
@@ -158,7 +190,10 @@ def test_a_call_whose_graph_fails_leaves_its_arguments_and_says_nothing_of_them(
 
 def test_an_exported_graph_takes_plain_tensors() -> None:
     two = TwoTensor(torch.ones(1), torch.ones(1))
-    with pytest.raises(RuntimeError, match="a TwoTensor is among the inputs, and an exported graph takes plain tensors"):
+    with pytest.raises(
+        RuntimeError,
+        match="a TwoTensor is among the inputs, and an exported graph takes plain tensors",
+    ):
         joint_graph(lambda x, y: x * 2, [two, two], [False, False], whole=True)
 
 
@@ -191,16 +226,25 @@ def test_an_error_tells_the_writes_of_the_lines_that_have_run() -> None:
     forward.__code__ = steps.__code__
     forward.writes = {0: FIRST + 1, 1: FIRST + 3, 2: FIRST + 3, 3: FIRST + 4}
     first = "an argument, float32[2], has its new value"
-    second, third = "an argument, float64[2, 3], has its new value (perhaps in part)", "a tensor that the function closes over, float32[1]"
-    assert notes(forward, failed(forward)) == [f"{first}; {second}; {third}, has its new value (perhaps in part)."]
+    second, third = (
+        "an argument, float64[2, 3], has its new value (perhaps in part)",
+        "a tensor that the function closes over, float32[1]",
+    )
+    assert notes(forward, failed(forward)) == [
+        f"{first}; {second}; {third}, has its new value (perhaps in part)."
+    ]
     assert notes(forward, failed(forward), ("before",))[0].startswith(f"before; {first};")
     forward.writes = {0: FIRST + 4}
-    assert notes(forward, failed(forward)) == [] and notes(forward, failed(forward), ("before",)) == ["before."]
+    assert notes(forward, failed(forward)) == [] and notes(
+        forward, failed(forward), ("before",)
+    ) == ["before."]
 
 
 def test_an_error_of_a_graph_without_lines_tells_all_its_writes_as_perhaps_made() -> None:
     forward: Any = type("Forward", (), {"placed": {3: 1, 1: 0}})()
-    third = "a tensor that the function closes over, float32[1], has its new value (perhaps in part)"
+    third = (
+        "a tensor that the function closes over, float32[1], has its new value (perhaps in part)"
+    )
     second = "an argument, float64[2, 3], has its new value (perhaps in part)"
     assert notes(forward, ValueError()) == [f"{third}; {second}."]
     assert notes(object(), ValueError()) == []
@@ -268,7 +312,9 @@ def test_a_program_that_seeds_draws_and_leaves_the_generator_as_without_the_comp
     torch.testing.assert_close(run(aot_function(f, nop)), run(f), rtol=0, atol=0)
 
 
-def test_generated_code_takes_the_place_of_what_runs_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generated_code_takes_the_place_of_what_runs_the_first_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(boxed, "Staged", Staged)
     recipe = aot_function(lambda x: x.sin(), nop).recipe  # type: ignore[attr-defined]
     programs = Programs(recipe)
@@ -278,7 +324,9 @@ def test_generated_code_takes_the_place_of_what_runs_the_first_call(monkeypatch:
         f(leaf(1.0)).backward()
         (((_, program),),) = programs.recent.values()
         assert program.backward is not None
-        kinds.append((isinstance(program.forward, Staged), isinstance(program.backward._run, Staged)))
+        kinds.append(
+            (isinstance(program.forward, Staged), isinstance(program.backward._run, Staged))
+        )
     assert kinds[0] == (True, True) and kinds[-1] == (False, False)
 
 
@@ -297,7 +345,9 @@ def test_a_result_that_is_made_outside_of_inference_mode_is_no_inference_tensor(
 
     with torch.inference_mode():
         expected, found = f(torch.ones(2)), aot_function(f, nop)(torch.ones(2))
-    assert [t.is_inference() for t in found] == [t.is_inference() for t in expected] == [False, True]
+    assert (
+        [t.is_inference() for t in found] == [t.is_inference() for t in expected] == [False, True]
+    )
     assert [t.tolist() for t in found] == [[2.0, 2.0]] * 2
 
 
@@ -318,4 +368,7 @@ def test_a_failed_call_notes_what_its_graph_may_have_written() -> None:
     with pytest.raises(ValueError, match="graph") as caught:
         aot_function(f, compiler)(torch.zeros(2))
     (note,) = caught.value.__notes__
-    assert "an argument, float32[2], has its new value; a tensor that the function closes over, float32[3], has its new value" in note
+    assert (
+        "an argument, float32[2], has its new value; a tensor that the function closes over, float32[3], has its new value"
+        in note
+    )

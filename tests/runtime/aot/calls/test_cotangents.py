@@ -29,17 +29,27 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("f", PROGRAMS.values(), ids=PROGRAMS.keys())
 @pytest.mark.parametrize("lazy", LAZY.values(), ids=LAZY.keys())
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_cotangent_may_be_conjugated_lazily_or_transposed(f: Any, lazy: Any, dynamic: bool) -> None:
+def test_a_cotangent_may_be_conjugated_lazily_or_transposed(
+    f: Any, lazy: Any, dynamic: bool
+) -> None:
     cotangent = torch.tensor([[1 + 2j, 3 - 1j], [0.5j, 2.0]])
 
     def seen(x: Any, f: Any, grad: Any) -> list[Any]:
         first = grad(f(x), x, lazy(cotangent))[0]
         (again,) = grad(f(x), x, lazy(cotangent), create_graph=True)
-        second = grad(again.square().sum(), x, allow_unused=True)[0] if again.requires_grad else None
+        second = (
+            grad(again.square().sum(), x, allow_unused=True)[0] if again.requires_grad else None
+        )
         return [None if t is None else runtime.unwrap(t) for t in (first, again.detach(), second)]
 
     x = torch.arange(4.0).reshape(2, 2)
     expected = seen(x.clone().requires_grad_(), f, torch.autograd.grad)
-    found = seen(runtime.wrap(x, requires_grad=True), aot_function(f, nop, dynamic=dynamic), runtime.autograd.grad)
+    found = seen(
+        runtime.wrap(x, requires_grad=True),
+        aot_function(f, nop, dynamic=dynamic),
+        runtime.autograd.grad,
+    )
     assert (found[2] is None) or expected[2] is not None or not found[2].any()
-    torch.testing.assert_close(found[: 2 + (expected[2] is not None)], expected[: 2 + (expected[2] is not None)])
+    torch.testing.assert_close(
+        found[: 2 + (expected[2] is not None)], expected[: 2 + (expected[2] is not None)]
+    )

@@ -53,12 +53,24 @@ def taken_for_one(x: Any, y: Any) -> Any:
 CAPTURES: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]], int]] = {
     "a program that only computes": (lambda x, y: x * y, lambda: [torch.ones(2), torch.ones(2)], 1),
     "one that writes": (written, lambda: [torch.ones(2), torch.ones(2)], 1),
-    "arguments that share memory, and none is written": (lambda x, y: x.sum() * y, overlapping_parts, 1),
+    "arguments that share memory, and none is written": (
+        lambda x, y: x.sum() * y,
+        overlapping_parts,
+        1,
+    ),
     "arguments that share memory, and one is written": (written, overlapping_parts, 2),
     "one twice, which is written": (written, lambda: [torch.ones(2)] * 2, 2),
-    "one that shows elements twice and is written": (written, lambda: [torch.ones(4).unfold(0, 2, 1), torch.ones(1)], 2),
+    "one that shows elements twice and is written": (
+        written,
+        lambda: [torch.ones(4).unfold(0, 2, 1), torch.ones(1)],
+        2,
+    ),
     "one twice, which is not traced as two": (taken_for_one, lambda: [torch.ones(2)] * 2, 2),
-    "one that shows elements twice and is not": (lambda x, y: x * y, lambda: [torch.ones(4).unfold(0, 2, 1), torch.ones(1)], 1),
+    "one that shows elements twice and is not": (
+        lambda x, y: x * y,
+        lambda: [torch.ones(4).unfold(0, 2, 1), torch.ones(1)],
+        1,
+    ),
 }
 
 
@@ -68,14 +80,25 @@ def test_a_program_is_run_once_more_where_a_write_reaches_another_argument(name:
     counted = Count(f)
     compiled = aot_function(counted, nop)
     given, expected = make(), make()
-    assert compiled(*given).tolist() == f(*expected).tolist() and [t.tolist() for t in given] == [t.tolist() for t in expected]
+    assert compiled(*given).tolist() == f(*expected).tolist() and [t.tolist() for t in given] == [
+        t.tolist() for t in expected
+    ]
     assert counted.n == n
     compiled(*make())
     assert counted.n == n
 
 
-@pytest.mark.parametrize("make, n", [(lambda: [torch.ones(2), torch.ones(2)], 1), (overlapping_parts, 2), (lambda: [torch.ones(2)] * 2, 2)])
-def test_an_error_of_a_program_is_its_own_and_a_program_of_shared_memory_is_tried_twice(make: Any, n: int) -> None:
+@pytest.mark.parametrize(
+    "make, n",
+    [
+        (lambda: [torch.ones(2), torch.ones(2)], 1),
+        (overlapping_parts, 2),
+        (lambda: [torch.ones(2)] * 2, 2),
+    ],
+)
+def test_an_error_of_a_program_is_its_own_and_a_program_of_shared_memory_is_tried_twice(
+    make: Any, n: int
+) -> None:
     def fails(x: Any, y: Any) -> Any:
         raise ValueError("mine")
 
@@ -114,7 +137,12 @@ class Compilers:
 
 def test_each_graph_goes_to_its_compiler() -> None:
     seen = Compilers()
-    f = aot_function(lambda x, w: (x * w).sin(), seen.named("forward"), seen.named("backward"), inference_compiler=seen.named("inference"))
+    f = aot_function(
+        lambda x, w: (x * w).sin(),
+        seen.named("forward"),
+        seen.named("backward"),
+        inference_compiler=seen.named("inference"),
+    )
     f(torch.ones(2), torch.ones(2))
     assert seen.calls == ["inference 2->1"]
     y = f(torch.ones(2), leaf(2))
@@ -138,10 +166,16 @@ def test_the_forward_compiler_stands_for_those_that_are_not_given() -> None:
     assert seen.calls == ["forward 1->1"]
 
 
-@pytest.mark.parametrize("dynamic, when", [(True, ["forward 2->3", "backward 3->1"]), (False, ["forward 1->2"])])
-def test_the_backward_of_a_program_of_any_size_is_compiled_with_its_forward(dynamic: bool, when: list[str]) -> None:
+@pytest.mark.parametrize(
+    "dynamic, when", [(True, ["forward 2->3", "backward 3->1"]), (False, ["forward 1->2"])]
+)
+def test_the_backward_of_a_program_of_any_size_is_compiled_with_its_forward(
+    dynamic: bool, when: list[str]
+) -> None:
     seen = Compilers()
-    aot_function(lambda x: x.sin(), seen.named("forward"), seen.named("backward"), dynamic=dynamic)(leaf(3))
+    aot_function(lambda x: x.sin(), seen.named("forward"), seen.named("backward"), dynamic=dynamic)(
+        leaf(3)
+    )
     assert [call.split()[0] for call in seen.calls] == [call.split()[0] for call in when]
 
 
@@ -166,9 +200,15 @@ class Partition:
 
 @pytest.mark.parametrize(
     "closes, n, expected",
-    [(False, 0, {}), (False, 2, {"static_lifetime_input_indices": [0, 1]}), (True, 0, {"static_lifetime_input_indices": [2]})],
+    [
+        (False, 0, {}),
+        (False, 2, {"static_lifetime_input_indices": [0, 1]}),
+        (True, 0, {"static_lifetime_input_indices": [2]}),
+    ],
 )
-def test_a_partition_is_told_how_many_results_there_are_and_which_arguments_stay(closes: bool, n: int, expected: Any) -> None:
+def test_a_partition_is_told_how_many_results_there_are_and_which_arguments_stay(
+    closes: bool, n: int, expected: Any
+) -> None:
     w = torch.ones(2)
     partition = Partition()
 
@@ -229,7 +269,11 @@ def test_ops_are_decomposed_as_asked_in_the_program_and_not_again_in_its_derivat
         made.extend(str(n.target) for n in module.graph.nodes if n.op == "call_function")
         return nop(module, inputs)
 
-    aot_function(lambda x: x.tanh(), compiler, decompositions={aten.tanh.default: lambda x: 2 * (2 * x).sigmoid() - 1})(torch.ones(2))
+    aot_function(
+        lambda x: x.tanh(),
+        compiler,
+        decompositions={aten.tanh.default: lambda x: 2 * (2 * x).sigmoid() - 1},
+    )(torch.ones(2))
     assert "aten.sigmoid.default" in made and "aten.tanh.default" not in made
 
 
@@ -242,8 +286,13 @@ def test_the_function_looks_like_the_one_that_is_compiled() -> None:
     assert (f.__name__, f.__doc__, f.recipe.fn) == ("named", "What it does.", named)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("values, runs", [([1.5], 1), ([1.5, 1.5], 1), ([1.5, 2.5], 2), ([1.5, 2.5, 3.5, 1.5], 2), ([1, 1.5], 2)])
-def test_a_number_that_changes_is_captured_once_more_for_all_values(values: list[float], runs: int) -> None:
+@pytest.mark.parametrize(
+    "values, runs",
+    [([1.5], 1), ([1.5, 1.5], 1), ([1.5, 2.5], 2), ([1.5, 2.5, 3.5, 1.5], 2), ([1, 1.5], 2)],
+)
+def test_a_number_that_changes_is_captured_once_more_for_all_values(
+    values: list[float], runs: int
+) -> None:
     counted = Count(lambda x, k: x * k)
     f = aot_function(counted, nop)
     assert [f(torch.ones(1), k).item() for k in values] == values and counted.n == runs
@@ -271,7 +320,13 @@ def test_programs_for_the_sides_of_a_branch_are_limited(kind: Any) -> None:
     """Of the first value alone, of four sides for any value, and then of each value."""
     counted = Count(first_above)
     f = aot_function(counted, nop)
-    for values, runs in ((range(5), 5), (range(1, 5), 5), (range(5, 9), 9), (range(5), 13), (range(9), 13)):
+    for values, runs in (
+        (range(5), 5),
+        (range(1, 5), 5),
+        (range(5, 9), 9),
+        (range(5), 13),
+        (range(9), 13),
+    ):
         for k in map(kind, values):
             assert f(torch.ones(1), k).item() == first_above(1, k)
         assert counted.n == runs, list(values)
@@ -284,7 +339,9 @@ def test_a_pinned_number_is_told_by_position() -> None:
 @pytest.mark.parametrize("mode", ["transform", "dispatch"])
 def test_inside_a_transform_or_a_mode_the_function_itself_runs(mode: str) -> None:
     class Mode(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             return func(*args, **(kwargs or {}))
 
     counted = Count(lambda x, k=1: (x * k).sum())
@@ -306,7 +363,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[warnings.WarningMess
         yield caught
 
 
-def test_more_kinds_than_there_is_room_for_are_told_once_with_the_line_of_the_call(small: list[warnings.WarningMessage]) -> None:
+def test_more_kinds_than_there_is_room_for_are_told_once_with_the_line_of_the_call(
+    small: list[warnings.WarningMessage],
+) -> None:
     def mine(x: Any) -> Any:
         return x * 2
 
@@ -317,7 +376,10 @@ def test_more_kinds_than_there_is_room_for_are_told_once_with_the_line_of_the_ca
     for n in (3, 4, 5):
         f(torch.ones(n))
     (told,) = small
-    assert "mine has been compiled for more than 2 kinds" in str(told.message) and told.filename == __file__
+    assert (
+        "mine has been compiled for more than 2 kinds" in str(told.message)
+        and told.filename == __file__
+    )
 
 
 def test_the_last_programs_are_found_by_their_guards() -> None:
@@ -358,9 +420,13 @@ class Turned(TwoTensor):
 def test_a_subclass_that_handles_functions_of_torch_is_refused() -> None:
     x: Any = Turned(torch.zeros(2), torch.zeros(2))  # type: ignore[no-untyped-call]
     for f, args in ((torch.sin, (x,)), (lambda: torch.sin(x), ())):
-        with pytest.raises(RuntimeError, match=r"a Turned is among .* whose __torch_function__ handles calls.*Use torch.compile"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"a Turned is among .* whose __torch_function__ handles calls.*Use torch.compile",
+        ):
             aot_function(f, nop)(*args)
-    run: Any = aot_module_simplified(make_fx(lambda x: (x * 2,))(torch.ones(2)), (x,), nop)  # captured before
+    # captured before
+    run: Any = aot_module_simplified(make_fx(lambda x: (x * 2,))(torch.ones(2)), (x,), nop)
     whole: Any = runtime.unwrap(run(x)[0])
     assert whole.b.tolist() == [0.0, 0.0]
 
@@ -441,7 +507,13 @@ def test_a_derivative_is_captured_without_what_is_of_the_program_alone() -> None
 
     partition, seen, module = Partition(), Compilers(), Sine()
     cos: Any = torch.ops.aten.cos.default
-    f = aot_function(module, seen.named("graph"), partition_fn=partition, decompositions={cos: cosine}, num_params_buffers=1)
+    f = aot_function(
+        module,
+        seen.named("graph"),
+        partition_fn=partition,
+        decompositions={cos: cosine},
+        num_params_buffers=1,
+    )
     x = leaf(2)
     y = f(x).sum()
     assert partition.options == [{"num_fwd_outputs": 1, "static_lifetime_input_indices": [0]}]
@@ -462,7 +534,9 @@ def test_a_graph_without_a_backward_has_no_calls_that_no_result_needs() -> None:
         return nop(module, inputs)
 
     aot_function(lambda x: (x.cos(), x.sin())[1], compiler)(torch.ones(2))
-    assert [n.target for n in graphs[0].graph.nodes if n.op == "call_function"] == [torch.ops.aten.sin.default]
+    assert [n.target for n in graphs[0].graph.nodes if n.op == "call_function"] == [
+        torch.ops.aten.sin.default
+    ]
 
 
 def test_records_of_how_programs_are_made_are_not_changed() -> None:

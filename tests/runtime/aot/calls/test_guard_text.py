@@ -36,11 +36,15 @@ def text(take: Any) -> str:
     """The lines of the guard after the number of arguments, without the numbers of its constants."""
     if take is None:
         return "none"
-    lines = [line.strip() for line in take.__globals__["__loader__"].get_source("").splitlines()[1:]]
+    lines = [
+        line.strip() for line in take.__globals__["__loader__"].get_source("").splitlines()[1:]
+    ]
     assert lines.pop(0).startswith("if len(given) != ")
     found = "; ".join(line.replace(": return None", "") for line in lines)
     found = re.sub(r"== \d{4,}", "== N", found)
-    return re.sub(r"\b([kTacltisp]|tensors)\d+\b", lambda m: m[0] if m[1] in "tp" else m[1], found).replace("if not ", "? ")
+    return re.sub(
+        r"\b([kTacltisp]|tensors)\d+\b", lambda m: m[0] if m[1] in "tp" else m[1], found
+    ).replace("if not ", "? ")
 
 
 def plain() -> Any:
@@ -241,18 +245,36 @@ def test_a_guard_gives_the_call_that_the_general_way_gives() -> None:
     assert take is not None and general is not None
     call = take(given)
     assert call is not None and call.kinds == general.kinds
-    for mine, other in ((call.leaves, general.leaves), (call.plain, general.plain), (call.targets, general.targets)):
+    for mine, other in (
+        (call.leaves, general.leaves),
+        (call.plain, general.plain),
+        (call.targets, general.targets),
+    ):
         assert len(mine) == len(other) and all(a is b for a, b in zip(mine, other, strict=True))
-    assert take(given[:-1]) is None and take([*given, 1]) is None and take([y, x, *given[2:]]) is None
+    assert (
+        take(given[:-1]) is None and take([*given, 1]) is None and take([y, x, *given[2:]]) is None
+    )
 
 
 def test_an_integer_out_of_range_is_not_taken_for_one_of_any_value() -> None:
     take = taking([plain(), 2], sizes=NUMBERS, unknown=[1])
     assert take is not None
-    assert [take([plain(), n]) is not None for n in (3, -(2**62), 2**62, 2**62 - 1, True, 2.0)] == [True, False, False, True, False, False]
+    assert [take([plain(), n]) is not None for n in (3, -(2**62), 2**62, 2**62 - 1, True, 2.0)] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
     take = taking([plain(), 2.0], sizes=NUMBERS, unknown=[1])
     assert take is not None
-    assert [take([plain(), n]) is not None for n in (3.0, float("inf"), float("nan"), 2)] == [True, False, False, False]
+    assert [take([plain(), n]) is not None for n in (3.0, float("inf"), float("nan"), 2)] == [
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 def test_what_must_hold_of_sizes_is_asked_of_the_arguments_that_have_some() -> None:

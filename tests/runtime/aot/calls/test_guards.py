@@ -61,16 +61,35 @@ def test_a_guard_takes_what_has_the_same_kind(recording: bool, dynamic: bool) ->
             a, b = PLAIN[first](), PLAIN[second]()
             made, entered = enter([a], recording, dynamic), enter([b], recording, dynamic)
             assert made is not None and entered is not None
-            take = guard([a], made.kinds, (), (), (), None, Sizes(lambda *tensors: True, [0], True) if dynamic else None, recording)
+            take = guard(
+                [a],
+                made.kinds,
+                (),
+                (),
+                (),
+                None,
+                Sizes(lambda *tensors: True, [0], True) if dynamic else None,
+                recording,
+            )
             assert take is not None
             taken = take([b])
             if taken is None:
-                flags = [isinstance(x, torch.Tensor) and x.requires_grad for x in (a, b)]  # of which a guard always asks
-                assert first != second and (made.kinds != entered.kinds or type(a) is not type(b) or flags[0] != flags[1]), (first, second)
+                # of which a guard always asks
+                flags = [isinstance(x, torch.Tensor) and x.requires_grad for x in (a, b)]
+                assert first != second and (
+                    made.kinds != entered.kinds or type(a) is not type(b) or flags[0] != flags[1]
+                ), (first, second)
                 continue
             assert made.kinds == entered.kinds, (first, second)
-            for mine, theirs in ((taken.leaves, entered.leaves), (taken.plain, entered.plain), (taken.targets, entered.targets)):
-                assert all(x is y or x == y for x, y in zip(mine, theirs, strict=True)), (first, second)
+            for mine, theirs in (
+                (taken.leaves, entered.leaves),
+                (taken.plain, entered.plain),
+                (taken.targets, entered.targets),
+            ):
+                assert all(x is y or x == y for x, y in zip(mine, theirs, strict=True)), (
+                    first,
+                    second,
+                )
             assert len(taken.targets) == len(entered.targets)
 
 
@@ -78,7 +97,12 @@ def test_another_number_of_arguments_is_not_taken() -> None:
     made = enter([1, 2], True, False)
     assert made is not None
     take = guard([1, 2], made.kinds, (), (), (), None, None, True)
-    assert take is not None and take([1, 2]) is not None and take([1]) is None and take([1, 2, 3]) is None
+    assert (
+        take is not None
+        and take([1, 2]) is not None
+        and take([1]) is None
+        and take([1, 2, 3]) is None
+    )
 
 
 CHANGES: dict[str, Callable[[nn.Linear], object]] = {
@@ -94,7 +118,9 @@ CHANGES: dict[str, Callable[[nn.Linear], object]] = {
 
 @pytest.mark.parametrize("of_the_session", [False, True])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_of_what_the_program_closes_over_is_noticed(change: str, of_the_session: bool) -> None:
+def test_a_change_of_what_the_program_closes_over_is_noticed(
+    change: str, of_the_session: bool
+) -> None:
     def gradients(compile: Callable[[Any], Any]) -> list[Any]:
         module = nn.Linear(3, 2)
         with torch.no_grad():
@@ -108,7 +134,10 @@ def test_a_change_of_what_the_program_closes_over_is_noticed(change: str, of_the
             x = torch.ones(4, 3, dtype=module.weight.dtype)
             loss = f(x).square().sum()
             loss.backward()
-            found += [loss.detach(), *(None if p.grad is None else p.grad.clone() for p in module.parameters())]
+            found += [
+                loss.detach(),
+                *(None if p.grad is None else p.grad.clone() for p in module.parameters()),
+            ]
             module.zero_grad()
         return found
 

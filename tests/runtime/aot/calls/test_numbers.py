@@ -10,7 +10,13 @@ import pytest
 import torch
 from torch import fx
 
-from runtime.aot import aot_function, aot_module, default_partition, min_cut_rematerialization_partition, nop
+from runtime.aot import (
+    aot_function,
+    aot_module,
+    default_partition,
+    min_cut_rematerialization_partition,
+    nop,
+)
 from runtime.aot.calls import numbers
 from runtime.aot.calls.numbers import Numbers, Pinned, in_range, refuse_pinned
 from runtime.func.symbols import Abstraction
@@ -28,7 +34,13 @@ def counted(f: Program, **options: Any) -> tuple[Program, list[fx.GraphModule]]:
     return aot_function(f, compiler, nop, **options), graphs
 
 
-def same_as_eager(f: Program, numbers: list[Any], n_programs: int | None, x: torch.Tensor | None = None, **options: Any) -> None:
+def same_as_eager(
+    f: Program,
+    numbers: list[Any],
+    n_programs: int | None,
+    x: torch.Tensor | None = None,
+    **options: Any,
+) -> None:
     compiled, graphs = counted(f, **options)
     start = torch.linspace(0.5, 2, 6, dtype=torch.float64).reshape(2, 3) if x is None else x
     for number in numbers:
@@ -81,7 +93,15 @@ def test_one_program_takes_any_number(f: Program, partition: Any, dynamic: bool)
     same_as_eager(f, FLOATS, 2, dynamic=dynamic, partition_fn=partition)
 
 
-@pytest.mark.parametrize("f", [lambda x, k: x * k, lambda x, k: x + k / 2, lambda x, k: x - k // 2, lambda x, k: x * (k * k - 1)])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, k: x * k,
+        lambda x, k: x + k / 2,
+        lambda x, k: x - k // 2,
+        lambda x, k: x * (k * k - 1),
+    ],
+)
 def test_one_program_takes_any_integer(f: Program) -> None:
     same_as_eager(f, INTS, 2)
 
@@ -110,7 +130,9 @@ def test_a_branch_makes_a_program_for_each_side() -> None:
         (lambda x, k: x + int(k), [1.5, 2.5, 1.9]),
     ],
 )
-def test_a_program_that_asks_for_the_value_is_right_for_each(f: Program, numbers: list[Any]) -> None:
+def test_a_program_that_asks_for_the_value_is_right_for_each(
+    f: Program, numbers: list[Any]
+) -> None:
     same_as_eager(f, numbers, None)
     same_as_eager(f, numbers, None, dynamic=True)
 
@@ -122,7 +144,9 @@ def test_numbers_without_arithmetic_on_symbols_are_constants() -> None:
 
 
 def test_kinds_of_numbers_stay_apart() -> None:
-    same_as_eager(lambda x, k: x * x * k, [1, 2, 3, 1.0, 2.0, True, False, 4], None, torch.tensor([1.0, 2.0]))
+    same_as_eager(
+        lambda x, k: x * x * k, [1, 2, 3, 1.0, 2.0, True, False, 4], None, torch.tensor([1.0, 2.0])
+    )
 
 
 def test_a_number_decides_the_dtype_as_in_eager() -> None:
@@ -139,7 +163,8 @@ def test_each_number_opens_on_its_own() -> None:
     for k in (0.5, 1.5, 2.5, 3.5):
         for dim in (0, 1):
             assert torch.equal(compiled(x, dim, k), x.sum(dim) * k)
-    assert len(graphs) <= 5  # for each dim one of a value and one of any, and the one that asked for the value of dim
+    # for each dim one of a value and one of any, and the one that asked for the value of dim
+    assert len(graphs) <= 5
 
 
 def shifted(x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
@@ -157,7 +182,11 @@ def test_numbers_in_containers_and_keywords() -> None:
 
 @pytest.mark.parametrize(
     "f",
-    [lambda x, k: x * (2 if k % 1.5 > 0.5 else 3), lambda x, k: x * (2 if k // 0.25 > 3 else 3), lambda x, k: x + min(k, 0.5) * max(k, 1)],
+    [
+        lambda x, k: x * (2 if k % 1.5 > 0.5 else 3),
+        lambda x, k: x * (2 if k // 0.25 > 3 else 3),
+        lambda x, k: x + min(k, 0.5) * max(k, 1),
+    ],
 )
 def test_a_condition_on_a_real_number_is_asked_of_each(f: Program) -> None:
     same_as_eager(f, [0.1, 0.7, 1.4, 1.6, 3.5, -0.7], None)
@@ -223,7 +252,9 @@ def environments() -> weakref.WeakSet[object]:
 def test_programs_that_are_gone_leave_no_symbols_behind() -> None:
     before, mine = environments(), weakref.WeakSet[object]()
     for _ in range(15):
-        compiled, _graphs = counted(lambda x, k: (x * k).sum() if x.shape[0] > 2 else x * 2, dynamic=True)
+        compiled, _graphs = counted(
+            lambda x, k: (x * k).sum() if x.shape[0] > 2 else x * 2, dynamic=True
+        )
         for k in (0.5, 1.5):
             compiled(torch.ones(3, requires_grad=True), k)
         mine |= environments() - before
@@ -245,7 +276,9 @@ def test_a_number_is_an_input_from_its_first_change_on_unless_it_is_fixed() -> N
     known = Numbers()
     assert known.opened((), of(1, 1.5)) == (of(1, 1.5), frozenset())
     assert known.opened((), of(1, 2.5)) == ([*of(1), (False, float)], frozenset((1,)))
-    assert known.opened((), of(1, 1.5)) == ([*of(1), (False, float)], frozenset((1,))), "for the first value too"
+    assert known.opened((), of(1, 1.5)) == ([*of(1), (False, float)], frozenset((1,))), (
+        "for the first value too"
+    )
     assert known.opened((), of(2, 2.5)) == (
         [(False, int), (False, float)],
         frozenset(
@@ -265,7 +298,10 @@ def test_numbers_of_another_kind_of_call_are_others() -> None:
     known = Numbers()
     for value in (1, 2):
         known.opened(("a",), of(value))
-    assert known.opened(("b",), of(3)) == (of(3), frozenset()) and known.opened(("a",), of(3)) == ([(False, int)], frozenset((0,)))
+    assert known.opened(("b",), of(3)) == (of(3), frozenset()) and known.opened(("a",), of(3)) == (
+        [(False, int)],
+        frozenset((0,)),
+    )
     assert known.opened(("a",), of(3.5)) == (of(3.5), frozenset()), "a float is another kind"
     for constants in ([(False, bool, True)], [(False, bool, False)], of(2**62), of(-(2**62))):
         assert known.opened(("d",), constants) == (constants, frozenset())
@@ -274,7 +310,9 @@ def test_numbers_of_another_kind_of_call_are_others() -> None:
         assert known.opened(("c",), of(real)) == (of(real), frozenset()), "which are constants"
 
 
-def test_the_kind_of_call_that_was_not_seen_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kind_of_call_that_was_not_seen_for_longest_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(numbers, "_LIMIT", 2)
     known = Numbers()
     for kind in ("a", "b", "a", "c"):

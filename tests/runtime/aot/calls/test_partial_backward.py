@@ -49,11 +49,15 @@ def programs(one_more: Any) -> dict[str, Callable[[Any], tuple[Any, ...]]]:
         "lists": lambda x: tuple(torch._foreach_log([x, x + 1])),
         "a choice": lambda x: (torch.where(x > 0, x, x.log()), x.exp()),
         "a spread that is zero": lambda x: torch.std_mean(x - x.detach()),
-        "a degenerate decomposition": lambda x: tuple(torch.linalg.svd(torch.diag(x.exp() / x.detach().exp())[:2, :2])),
+        "a degenerate decomposition": lambda x: tuple(
+            torch.linalg.svd(torch.diag(x.exp() / x.detach().exp())[:2, :2])
+        ),
     }
 
 
-def gradient(f: Callable[[Any], Any], x: Any, results: tuple[int, ...], grad: Callable[..., Any], order: int) -> list[float]:
+def gradient(
+    f: Callable[[Any], Any], x: Any, results: tuple[int, ...], grad: Callable[..., Any], order: int
+) -> list[float]:
     outs = f(x)
     total = sum(outs[i].sum() for i in results)
     g: Any = None
@@ -73,7 +77,9 @@ def approx(found: list[float]) -> Any:
 def chosen_results(number: int, dynamic: bool) -> Iterator[tuple[int, ...]]:
     """Every choice of some of the results. Of a program for any size each alone and all of them, since each choice takes seconds."""
     sizes = {1, number} if dynamic else range(1, number + 1)
-    return itertools.chain.from_iterable(itertools.combinations(range(number), k) for k in sorted(sizes))
+    return itertools.chain.from_iterable(
+        itertools.combinations(range(number), k) for k in sorted(sizes)
+    )
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -84,17 +90,27 @@ def test_any_results_can_be_differentiated(name: str, order: int, dynamic: bool)
     number = len(plain(torch.tensor(POINT)))
     f = aot_function(ours, nop, dynamic=dynamic)
     for results in chosen_results(number, dynamic):
-        expected = gradient(plain, torch.tensor(POINT, requires_grad=True), results, torch.autograd.grad, order)
-        found = gradient(f, runtime.tensor(POINT, requires_grad=True), results, runtime.autograd.grad, order)
+        expected = gradient(
+            plain, torch.tensor(POINT, requires_grad=True), results, torch.autograd.grad, order
+        )
+        found = gradient(
+            f, runtime.tensor(POINT, requires_grad=True), results, runtime.autograd.grad, order
+        )
         assert found == approx(expected), results
 
 
 def mapped(f: Callable[[Any], Any], xs: Any) -> Any:
     each = [f(x) for x in xs]
-    return tuple(torch.stack(r) for r in zip(*each, strict=True)) if isinstance(each[0], tuple) else torch.stack(each)
+    return (
+        tuple(torch.stack(r) for r in zip(*each, strict=True))
+        if isinstance(each[0], tuple)
+        else torch.stack(each)
+    )
 
 
-def chosen(pred: Any, on_true: Callable[..., Any], on_false: Callable[..., Any], operands: Any) -> Any:
+def chosen(
+    pred: Any, on_true: Callable[..., Any], on_false: Callable[..., Any], operands: Any
+) -> Any:
     return (on_true if pred else on_false)(*operands)
 
 
@@ -108,15 +124,23 @@ def scanned(f: Callable[[Any, Any], Any], carry: Any, xs: Any) -> Any:
 
 def controlled(cond: Any, map: Any, scan: Any) -> dict[str, Callable[[Any], tuple[Any, ...]]]:
     return {
-        "a branch": lambda x: cond(x.sum() > 1, lambda x: (x * 2, x.log()), lambda x: (x.sqrt(), x * 3), (x,)),
-        "the other branch": lambda x: cond(x.sum() < 1, lambda x: (x * 2, x.log()), lambda x: (x.sqrt(), x * 3), (x,)),
+        "a branch": lambda x: cond(
+            x.sum() > 1, lambda x: (x * 2, x.log()), lambda x: (x.sqrt(), x * 3), (x,)
+        ),
+        "the other branch": lambda x: cond(
+            x.sum() < 1, lambda x: (x * 2, x.log()), lambda x: (x.sqrt(), x * 3), (x,)
+        ),
         "a branch and what follows": lambda x: (lambda a, b: (a * 2, b.sum(), a * x))(
             *cond(x.sum() > 1, lambda x: (x * x, x.log()), lambda x: (x * 5, x + 1), (x,))
         ),
-        "a branch with a sum": lambda x: cond(x.sum() > 1, lambda x: (x + 1, x.sqrt(), x.log()), lambda x: (x + 2, x * 3, x * 2), (x,)),
+        "a branch with a sum": lambda x: cond(
+            x.sum() > 1, lambda x: (x + 1, x.sqrt(), x.log()), lambda x: (x + 2, x * 3, x * 2), (x,)
+        ),
         "a branch in a branch": lambda x: cond(
             x.sum() > 1,
-            lambda x: cond(x.prod() < 1, lambda x: (x * 2, x.log()), lambda x: (x * 3, x * 4), (x,)),
+            lambda x: cond(
+                x.prod() < 1, lambda x: (x * 2, x.log()), lambda x: (x * 3, x * 4), (x,)
+            ),
             lambda x: (x * 5, x * 6),
             (x,),
         ),
@@ -124,21 +148,34 @@ def controlled(cond: Any, map: Any, scan: Any) -> dict[str, Callable[[Any], tupl
             lambda y: cond(x.sum() > 1, lambda y: (y.sqrt(), y * 2), lambda y: (y * 3, y * 4), (y,))
         )(x * 1),
         "each element": lambda x: map(lambda e: (e * 2, e.log()), x),
-        "each element with one": lambda x: (lambda w: map(lambda e: (e * w, (e * w).sqrt()), x))(x.sum() * 0.5),
-        "steps": lambda x: (lambda c, y: (c, *y))(*scan(lambda c, e: (c + e, (e * 3, e.log())), x[1] * 1, x)),
+        "each element with one": lambda x: (lambda w: map(lambda e: (e * w, (e * w).sqrt()), x))(
+            x.sum() * 0.5
+        ),
+        "steps": lambda x: (lambda c, y: (c, *y))(
+            *scan(lambda c, e: (c + e, (e * 3, e.log())), x[1] * 1, x)
+        ),
     }
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("name", controlled(chosen, mapped, scanned))
-def test_any_results_of_control_flow_can_be_differentiated(name: str, order: int, dynamic: bool) -> None:
-    plain, ours = controlled(chosen, mapped, scanned)[name], controlled(aot.cond, aot.map, aot.scan)[name]
+def test_any_results_of_control_flow_can_be_differentiated(
+    name: str, order: int, dynamic: bool
+) -> None:
+    plain, ours = (
+        controlled(chosen, mapped, scanned)[name],
+        controlled(aot.cond, aot.map, aot.scan)[name],
+    )
     f = aot_function(ours, nop, dynamic=dynamic)
     number = len(plain(torch.tensor(POINT)))
     for results in chosen_results(number, dynamic):
-        expected = gradient(plain, torch.tensor(POINT, requires_grad=True), results, torch.autograd.grad, order)
-        found = gradient(f, runtime.tensor(POINT, requires_grad=True), results, runtime.autograd.grad, order)
+        expected = gradient(
+            plain, torch.tensor(POINT, requires_grad=True), results, torch.autograd.grad, order
+        )
+        found = gradient(
+            f, runtime.tensor(POINT, requires_grad=True), results, runtime.autograd.grad, order
+        )
         assert found == approx(expected), results
 
 
@@ -149,18 +186,30 @@ def test_a_branch_does_not_compute_with_an_absent_cotangent() -> None:
         graphs.append(module)
         return nop(module, inputs)
 
-    f = aot_function(lambda x: aot.cond(x.sum() > 0, lambda x: (x * 2, x.log()), lambda x: (x * 3, x.exp()), (x,)), nop, note)
+    f = aot_function(
+        lambda x: aot.cond(
+            x.sum() > 0, lambda x: (x * 2, x.log()), lambda x: (x * 3, x.exp()), (x,)
+        ),
+        nop,
+        note,
+    )
     x = runtime.tensor([0.0, 1.0], requires_grad=True)
     f(x)[0].sum().backward()
     assert x.grad.tolist() == [2.0, 2.0]
-    branches = [m for m in graphs[0].modules() if isinstance(m, fx.GraphModule) and m is not graphs[0]]
+    branches = [
+        m for m in graphs[0].modules() if isinstance(m, fx.GraphModule) and m is not graphs[0]
+    ]
     calls = [{n.target for n in b.graph.nodes if n.op == "call_function"} for b in branches]
     assert calls == [{torch.ops.aten.mul.Tensor, torch.ops.aten.clone.default}] * 2
     assert [sum(n.op == "placeholder" for n in b.graph.nodes) for b in branches] == [2, 2]
 
 
 def test_the_gradient_of_a_branch_has_its_own_memory() -> None:
-    f = compiled(lambda x: aot.cond(x.sum() > 0, lambda x: (x + 1, x.log()), lambda x: (x + 2, x.exp()), (x,)))
+    f = compiled(
+        lambda x: aot.cond(
+            x.sum() > 0, lambda x: (x + 1, x.log()), lambda x: (x + 2, x.exp()), (x,)
+        )
+    )
     x, cotangent = runtime.tensor([0.0, 1.0], requires_grad=True), torch.ones(2)
     (found,) = runtime.autograd.grad(f(x)[0], x, cotangent)
     cotangent.zero_()
@@ -181,7 +230,10 @@ def test_derivatives_that_take_no_part_are_not_computed(partition: Any) -> None:
         f(x)[0].sum().backward()
         assert x.grad.tolist() == pytest.approx(torch.tensor([1.0]).cos().tolist())
     (graph,) = graphs
-    assert [n.target for n in graph.graph.nodes if n.op == "call_function"] == [torch.ops.aten.cos.default, torch.ops.aten.mul.Tensor]
+    assert [n.target for n in graph.graph.nodes if n.op == "call_function"] == [
+        torch.ops.aten.cos.default,
+        torch.ops.aten.mul.Tensor,
+    ]
 
 
 def test_a_gradient_that_no_cotangent_leads_to_is_none() -> None:
@@ -240,7 +292,10 @@ class TestRefusals:
         (outs[0] + outs[1]).backward(retain_graph=True)
         assert x.grad.tolist() == [1.0]
         outs[2].backward(retain_graph=True)
-        with pytest.raises(RuntimeError, match="Function behind TwoBackward, which is given some of its cotangents and None for others"):
+        with pytest.raises(
+            RuntimeError,
+            match="Function behind TwoBackward, which is given some of its cotangents and None for others",
+        ):
             outs[0].backward()
 
     def test_a_backward_that_writes(self) -> None:

@@ -14,7 +14,13 @@ from torch import nn
 
 import runtime
 from runtime import dropin, tensor
-from runtime.aot import aot_function, aot_module, default_partition, min_cut_rematerialization_partition, nop
+from runtime.aot import (
+    aot_function,
+    aot_module,
+    default_partition,
+    min_cut_rematerialization_partition,
+    nop,
+)
 from runtime.session.tensor import unwrap
 
 PARTITIONS = (default_partition, min_cut_rematerialization_partition)
@@ -36,7 +42,10 @@ def derivatives(f: Callable[..., Any], make: Callable[[], list[Any]], order: int
 
 def matrices() -> list[Any]:
     torch.manual_seed(1)
-    return [runtime.wrap(torch.randn(3, 4, dtype=torch.float64), True), runtime.wrap(torch.randn(4, 2, dtype=torch.float64), True)]
+    return [
+        runtime.wrap(torch.randn(3, 4, dtype=torch.float64), True),
+        runtime.wrap(torch.randn(4, 2, dtype=torch.float64), True),
+    ]
 
 
 def local_write(x: Any, w: Any) -> Any:
@@ -97,7 +106,8 @@ def test_a_history_before_the_program_takes_part() -> None:
 def test_a_changed_argument_is_noticed() -> None:
     x = tensor([0.3, 0.7], requires_grad=True)
     y = x * 1
-    out = aot_function(lambda y: y.relu().exp(), nop)(y)  # saves results alone; the second derivative needs y
+    # saves results alone; the second derivative needs y
+    out = aot_function(lambda y: y.relu().exp(), nop)(y)
     y.detach().zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         runtime.autograd.grad(out.sum(), x, create_graph=True)
@@ -132,12 +142,20 @@ def buffer_without_grad(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-@pytest.mark.parametrize("f", [without_grad, buffer_without_grad, lambda x: x.detach().sin() * x.exp()])
-def test_what_was_computed_without_grad_is_a_constant_of_every_derivative(f: Any, partition: Any) -> None:
+@pytest.mark.parametrize(
+    "f", [without_grad, buffer_without_grad, lambda x: x.detach().sin() * x.exp()]
+)
+def test_what_was_computed_without_grad_is_a_constant_of_every_derivative(
+    f: Any, partition: Any
+) -> None:
     def make() -> list[Any]:
         return [tensor([0.3, 0.7], requires_grad=True)]
 
-    for a, b in zip(derivatives(aot_function(f, nop, partition_fn=partition), make, 3), derivatives(f, make, 3), strict=True):
+    for a, b in zip(
+        derivatives(aot_function(f, nop, partition_fn=partition), make, 3),
+        derivatives(f, make, 3),
+        strict=True,
+    ):
         torch.testing.assert_close(a, b)
 
 
@@ -283,7 +301,9 @@ def test_hooks_on_saved_tensors_inside_the_program_leave_the_first_derivative_al
             return x.sin().sum()
 
     x = runtime.tensor([1.0, 2.0], requires_grad=True)
-    assert torch.equal(runtime.autograd.grad(aot_function(f, nop)(x), x)[0], torch.tensor([1.0, 2.0]).cos())
+    assert torch.equal(
+        runtime.autograd.grad(aot_function(f, nop)(x), x)[0], torch.tensor([1.0, 2.0]).cos()
+    )
     with pytest.raises(RuntimeError, match="it sets hooks on saved tensors"):
         runtime.autograd.grad(aot_function(f, nop)(x), x, create_graph=True)
 
@@ -320,14 +340,21 @@ def test_a_write_that_the_derivative_does_not_read_leaves_the_second_one_alone()
     expected = second(lambda i: table(i, weight))
     with torch.no_grad():
         weight.copy_(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
-    torch.testing.assert_close(second(aot_function(lambda i: table(i, weight, max_norm=1.0), nop)), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        second(aot_function(lambda i: table(i, weight, max_norm=1.0), nop)),
+        expected,
+        rtol=1e-5,
+        atol=1e-5,
+    )
 
 
 def test_the_noise_of_rrelu_is_a_constant_of_the_second_derivative() -> None:
     x = runtime.tensor([-1.0, -2.0, 3.0], requires_grad=True)
     f = aot_function(lambda x: torch.nn.functional.rrelu(x, training=True), nop)
     torch.manual_seed(3)
-    slopes = torch.nn.functional.rrelu(torch.tensor([-1.0, -2.0, 3.0]), training=True) / torch.tensor([-1.0, -2.0, 3.0])
+    slopes = torch.nn.functional.rrelu(
+        torch.tensor([-1.0, -2.0, 3.0]), training=True
+    ) / torch.tensor([-1.0, -2.0, 3.0])
     torch.manual_seed(3)
     (g,) = runtime.autograd.grad(f(x).square().sum(), x, create_graph=True)
     (gg,) = runtime.autograd.grad(g.sum(), x)
@@ -341,7 +368,10 @@ def test_arguments_that_share_memory_and_no_history_have_no_second_derivative() 
 
     x = runtime.tensor([1.0, 2.0], requires_grad=True) * 1
     y = aot_function(f, nop)(x, x.detach())
-    with pytest.raises(RuntimeError, match="no second derivative here: it writes to memory that an argument which requires grad shares"):
+    with pytest.raises(
+        RuntimeError,
+        match="no second derivative here: it writes to memory that an argument which requires grad shares",
+    ):
         runtime.autograd.grad(y.sum(), x, create_graph=True)
 
 
@@ -373,13 +403,17 @@ def test_random_numbers_that_only_a_second_derivative_needs_are_saved(partition:
         (g,) = runtime.autograd.grad(f(x), x, create_graph=True)
         return g.detach(), runtime.autograd.grad(g.sin().sum(), x)[0]
 
-    for found, expected in zip(second(aot_function(f, nop, partition_fn=partition)), second(f), strict=True):
+    for found, expected in zip(
+        second(aot_function(f, nop, partition_fn=partition)), second(f), strict=True
+    ):
         torch.testing.assert_close(found, expected)
     with pytest.raises(RuntimeError, match="no second derivative here: it draws random numbers"):
         second(aot_function(f, nop, partition_fn=partition, keep_primals=False))
 
 
-def test_hooks_on_saved_tensors_inside_that_change_nothing_leave_the_second_derivative_alone() -> None:
+def test_hooks_on_saved_tensors_inside_that_change_nothing_leave_the_second_derivative_alone() -> (
+    None
+):
     def f(x: Any) -> Any:
         with runtime.autograd.graph.saved_tensors_hooks(lambda t: [t], lambda packed: packed[0]):
             y = x.sin()
@@ -400,7 +434,10 @@ def test_a_view_that_is_first_read_under_no_grad_after_a_write_has_a_second_deri
             view.abs()
         return view * view * w.sum()
 
-    expected, found = derivatives(program, matrices, 2), derivatives(aot_function(program, nop), matrices, 2)
+    expected, found = (
+        derivatives(program, matrices, 2),
+        derivatives(aot_function(program, nop), matrices, 2),
+    )
     for a, b in zip(expected, found, strict=True):
         assert torch.allclose(unwrap(a), unwrap(b))
 
@@ -415,5 +452,7 @@ def test_what_is_computed_before_a_write_under_no_grad_has_a_second_derivative()
     def make() -> list[Any]:
         return [tensor([0.3, 0.7], requires_grad=True)]
 
-    for a, b in zip(derivatives(aot_function(f, nop), make, 2), derivatives(f, make, 2), strict=True):
+    for a, b in zip(
+        derivatives(aot_function(f, nop), make, 2), derivatives(f, make, 2), strict=True
+    ):
         torch.testing.assert_close(a, b)

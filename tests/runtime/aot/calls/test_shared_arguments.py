@@ -49,14 +49,32 @@ REFUSED: dict[str, tuple[Callable[[], Sequence[Any]], str | None]] = {
     "parts of a result": (lambda: parts(leaf() * 1), None),
     "a result and its part": (lambda: (lambda t: [t, t[:3]])(leaf() * 1), None),
     "one twice": (lambda: [leaf()] * 2, None),
-    "dtypes": (lambda: (lambda t: [t, t.view(torch.int32)])(torch.ones(4)), "have different dtypes"),
-    "a lazy conjugate": (lambda: (lambda t: [t, t.conj()])(torch.ones(4, dtype=torch.complex64)), "one is a lazy conjugate"),
-    "a lazy negative": (lambda: (lambda t: [t, torch._neg_view(t)])(torch.ones(4)), "one is a lazy conjugate"),
+    "dtypes": (
+        lambda: (lambda t: [t, t.view(torch.int32)])(torch.ones(4)),
+        "have different dtypes",
+    ),
+    "a lazy conjugate": (
+        lambda: (lambda t: [t, t.conj()])(torch.ones(4, dtype=torch.complex64)),
+        "one is a lazy conjugate",
+    ),
+    "a lazy negative": (
+        lambda: (lambda t: [t, torch._neg_view(t)])(torch.ones(4)),
+        "one is a lazy conjugate",
+    ),
     "lazy conjugates": (lambda: parts(torch.ones(4, dtype=torch.complex64).conj()), None),
-    "views without grad mode": (lambda: silent(leaf() * 1), "Some are views of one tensor that were made with grad mode, others are not"),
-    "views without grad mode of what has no gradient": (lambda: silent(runtime.wrap(torch.ones(4))), None),
+    "views without grad mode": (
+        lambda: silent(leaf() * 1),
+        "Some are views of one tensor that were made with grad mode, others are not",
+    ),
+    "views without grad mode of what has no gradient": (
+        lambda: silent(runtime.wrap(torch.ones(4))),
+        None,
+    ),
     "a leaf and its detached view": (lambda: (lambda t: [t, t.detach()])(leaf()), None),
-    "detached parts beside one of a result": (lambda: (lambda t: [t[:3], t.detach()[1:]])(leaf() * 1), None),
+    "detached parts beside one of a result": (
+        lambda: (lambda t: [t[:3], t.detach()[1:]])(leaf() * 1),
+        None,
+    ),
     "two parts of a result beside a detached one": (
         lambda: (lambda t: [*parts(t), t.detach()])(leaf() * 1),
         "Some are views of one tensor that were made with grad mode, others are not",
@@ -72,7 +90,10 @@ REFUSED: dict[str, tuple[Callable[[], Sequence[Any]], str | None]] = {
         lambda: [torch.ones(4).unfold(0, 2, 1).requires_grad_()],
         "argument 0 shows an element of its memory several times, the program writes to it, and it requires grad",
     ),
-    "an overlap of an overlap": (lambda: [runtime.wrap(torch.ones(4).unfold(0, 2, 1), True)[:2]], "argument 0 shows an element of its"),
+    "an overlap of an overlap": (
+        lambda: [runtime.wrap(torch.ones(4).unfold(0, 2, 1), True)[:2]],
+        "argument 0 shows an element of its",
+    ),
 }
 
 
@@ -91,12 +112,23 @@ def test_arguments_are_refused_where_a_write_to_one_cannot_be_carried_over(name:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: parts(torch.ones(4)), "^argument 0 and a tensor that the program closes over share memory, and the program writes to it"),
-        (lambda: [torch.ones(4)] * 2, "^argument 0 and a tensor that the program closes over share memory"),
-        (lambda: [torch.ones(1), torch.ones(4).unfold(0, 2, 1)], "^the program writes to a tensor that it closes over, and that shows"),
+        (
+            lambda: parts(torch.ones(4)),
+            "^argument 0 and a tensor that the program closes over share memory, and the program writes to it",
+        ),
+        (
+            lambda: [torch.ones(4)] * 2,
+            "^argument 0 and a tensor that the program closes over share memory",
+        ),
+        (
+            lambda: [torch.ones(1), torch.ones(4).unfold(0, 2, 1)],
+            "^the program writes to a tensor that it closes over, and that shows",
+        ),
     ],
 )
-def test_what_the_program_closes_over_is_no_argument(make: Callable[[], Sequence[Any]], says: str) -> None:
+def test_what_the_program_closes_over_is_no_argument(
+    make: Callable[[], Sequence[Any]], says: str
+) -> None:
     call, groups = grouped(*make())
     refuse_untangled(groups, call, 2)
     with pytest.raises(RuntimeError, match=says):
@@ -106,7 +138,9 @@ def test_what_the_program_closes_over_is_no_argument(make: Callable[[], Sequence
 def test_a_group_of_one_history_knows_the_place_of_its_base() -> None:
     base = leaf() * 1
     call, (group,) = grouped(*parts(base))
-    assert with_autograd_base(group, call) == dataclasses.replace(group, base_place=place_of(unwrap(base)))
+    assert with_autograd_base(group, call) == dataclasses.replace(
+        group, base_place=place_of(unwrap(base))
+    )
     call, (group,) = grouped(*parts(torch.ones(4)))
     assert with_autograd_base(group, call) is group
     x = leaf()
@@ -123,7 +157,9 @@ def test_a_group_of_one_history_knows_the_place_of_its_base() -> None:
         (lambda: (lambda t: [t[:2], t.detach(), t[1:]])(runtime.wrap(torch.ones(4))), (0, 1, 0)),
     ],
 )
-def test_members_of_other_histories_are_numbered_by_history(make: Callable[[], Sequence[Any]], histories: tuple[int, ...]) -> None:
+def test_members_of_other_histories_are_numbered_by_history(
+    make: Callable[[], Sequence[Any]], histories: tuple[int, ...]
+) -> None:
     given = make()
     call, (group,) = grouped(*given, leaf())
     assert with_autograd_base(group, call).histories == histories
@@ -155,8 +191,18 @@ def with_groups(*given: Any) -> tuple[Call, list[Group], Call]:
 def test_gradients_of_views_of_one_tensor_go_to_it_alone() -> None:
     base, w = leaf() * 1, leaf(1)
     call, _, based = with_groups(base[:3], w, base[1:], 2)
-    assert based.leaves[:4] == call.leaves and based.leaves[4] is base and based.plain[4] is unwrap(base)
-    assert based.targets == [w, base._edge] and [kind[0] for kind in based.kinds] == [False, True, False, False, True]
+    assert (
+        based.leaves[:4] == call.leaves
+        and based.leaves[4] is base
+        and based.plain[4] is unwrap(base)
+    )
+    assert based.targets == [w, base._edge] and [kind[0] for kind in based.kinds] == [
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]
     assert [kind[1:] for kind in based.kinds[:4]] == [kind[1:] for kind in call.kinds]
 
 
@@ -172,7 +218,9 @@ def test_a_leaf_that_is_the_base_is_the_target_and_a_view_stands_for_one_that_is
     part = result[1:]
     with torch.no_grad():
         _, _, based = with_groups(result, part)
-    assert based.leaves[2].requires_grad and based.targets == [based.leaves[2]._edge], "the view has the history in any mode"
+    assert based.leaves[2].requires_grad and based.targets == [based.leaves[2]._edge], (
+        "the view has the history in any mode"
+    )
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])
@@ -184,9 +232,14 @@ def test_the_base_of_plain_members_is_all_that_they_share(requires_grad: bool) -
     assert based.targets == call.targets and based.kinds[-1][0] is False
     base = runtime.wrap(t)
     _, _, based = with_groups(base[2:5], base[4:8], *others)
-    assert based.plain[-1].tolist() == [2.0, 3.0, 4.0, 5.0, 6.0, 7.0] and based.leaves[-1]._view.base is base
+    assert (
+        based.plain[-1].tolist() == [2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+        and based.leaves[-1]._view.base is base
+    )
     _, _, based = with_groups(base[2:5], base.detach()[4:8], *others)
-    assert based.plain[-1].tolist() == [2.0, 3.0, 4.0, 5.0, 6.0, 7.0] and not isinstance(based.leaves[-1], runtime.Tensor)
+    assert based.plain[-1].tolist() == [2.0, 3.0, 4.0, 5.0, 6.0, 7.0] and not isinstance(
+        based.leaves[-1], runtime.Tensor
+    )
 
 
 def test_each_group_has_a_base_of_its_own() -> None:
@@ -199,7 +252,9 @@ def test_each_group_has_a_base_of_its_own() -> None:
 def test_one_tensor_that_is_given_twice_has_no_base() -> None:
     x = leaf()
     call, _, based = with_groups(x, x)
-    assert based.leaves == call.leaves and based.targets == call.targets and based.kinds == call.kinds
+    assert (
+        based.leaves == call.leaves and based.targets == call.targets and based.kinds == call.kinds
+    )
 
 
 def of_result(n: int = 4, start: int = 0) -> list[Any]:
@@ -210,13 +265,21 @@ OTHERS: dict[str, tuple[Callable[[], Sequence[Any]], Callable[[], Sequence[Any]]
     "a base of the same place": (of_result, of_result, True),
     "a larger base": (of_result, lambda: of_result(5), False),
     "no base": (of_result, lambda: parts(runtime.wrap(torch.ones(4))), False),
-    "the same histories": (lambda: (lambda t: [t, t.detach()])(leaf()), lambda: (lambda t: [t * 1, t.detach()])(leaf()), True),
+    "the same histories": (
+        lambda: (lambda t: [t, t.detach()])(leaf()),
+        lambda: (lambda t: [t * 1, t.detach()])(leaf()),
+        True,
+    ),
     "other histories": (
         lambda: (lambda t: [t, t.detach(), t])(leaf() * 1),
         lambda: (lambda t: [t, t.detach(), t.detach()])(leaf() * 1),
         False,
     ),
-    "no histories": (lambda: [*parts(torch.ones(4)), leaf()], lambda: [*parts(torch.zeros(4)), leaf()], True),
+    "no histories": (
+        lambda: [*parts(torch.ones(4)), leaf()],
+        lambda: [*parts(torch.zeros(4)), leaf()],
+        True,
+    ),
     "members that may part": (
         lambda: [*parts(runtime.wrap(torch.ones(4))), leaf()],
         lambda: (lambda t: [t[:3], t.detach()[1:], leaf()])(runtime.wrap(torch.ones(4))),

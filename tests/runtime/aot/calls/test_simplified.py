@@ -60,11 +60,16 @@ def test_it_is_compiled_before_it_is_called_and_once() -> None:
     run: Any = aot_module_simplified(Normed(), (torch.ones(2, 4), torch.ones(2, 3)), compiler, nop)
     assert graphs == [9]  # two arguments, four parameters and three buffers
     run(torch.ones(2, 4), torch.ones(2, 3))
-    assert len(graphs) == 1 and [n for n, _ in run.named_parameters()] == [n for n, _ in Normed().named_parameters()]
+    assert len(graphs) == 1 and [n for n, _ in run.named_parameters()] == [
+        n for n, _ in Normed().named_parameters()
+    ]
 
 
 def test_an_example_that_requires_grad_stands_for_arguments_that_do_not() -> None:
-    x, y = runtime.tensor([1.0, 2.0], requires_grad=True), runtime.tensor([3.0, 4.0], requires_grad=True)
+    x, y = (
+        runtime.tensor([1.0, 2.0], requires_grad=True),
+        runtime.tensor([3.0, 4.0], requires_grad=True),
+    )
 
     class Product(nn.Module):
         def forward(self, a: Any, b: Any) -> Any:
@@ -85,16 +90,23 @@ def test_an_example_that_requires_grad_stands_for_arguments_that_do_not() -> Non
 class TestOtherCalls:
     def test_another_kind_of_argument_is_refused(self) -> None:
         run = aot_module_simplified(Normed(), (torch.ones(2, 4), torch.ones(2, 3)), nop)
-        with pytest.raises(AssertionError, match=r"argument 1 is of another kind than at compilation time: .* shape \[1, 3\]"):
+        with pytest.raises(
+            AssertionError,
+            match=r"argument 1 is of another kind than at compilation time: .* shape \[1, 3\]",
+        ):
             run(torch.ones(2, 4), torch.ones(1, 3))
-        with pytest.raises(AssertionError, match=r"argument 0 is of another kind .*strides \[1, 2\]"):
+        with pytest.raises(
+            AssertionError, match=r"argument 0 is of another kind .*strides \[1, 2\]"
+        ):
             run(torch.ones(4, 2).t(), torch.ones(2, 3))
         with pytest.raises(TypeError, match="takes 2 arguments, not 1"):
             run(torch.ones(2, 4))
 
     def test_sizes_that_a_fake_example_fixed_are_checked_and_others_are_free(self) -> None:
         mode = FakeTensorMode(shape_env=ShapeEnv())
-        run = aot_module_simplified(Normed(), (mode.from_tensor(torch.ones(5, 4)), mode.from_tensor(torch.ones(5, 3))), nop)
+        run = aot_module_simplified(
+            Normed(), (mode.from_tensor(torch.ones(5, 4)), mode.from_tensor(torch.ones(5, 3))), nop
+        )
         assert run(torch.randn(7, 4), torch.ones(7, 3))[0].shape == (7, 3)
         with pytest.raises(AssertionError, match="argument 1 is not like its example"):
             run(torch.randn(7, 4), torch.ones(7, 2))
@@ -126,10 +138,16 @@ class TestOtherCalls:
         x, y = torch.zeros(2), torch.zeros(2)
         run = aot_module_simplified(Writes(), (x, x), nop)
         assert run(x, x)[0].tolist() == [2.0, 2.0]
-        with pytest.raises(AssertionError, match="argument 0 and argument 1 shared memory at compilation time, and do not now"):
+        with pytest.raises(
+            AssertionError,
+            match="argument 0 and argument 1 shared memory at compilation time, and do not now",
+        ):
             run(x, y)
         run = aot_module_simplified(Writes(), (x, y), nop)
-        with pytest.raises(AssertionError, match="argument 0 and argument 1 share memory, and did not at compilation time"):
+        with pytest.raises(
+            AssertionError,
+            match="argument 0 and argument 1 share memory, and did not at compilation time",
+        ):
             run(x, x)
 
     def test_arguments_may_share_memory_in_any_way_if_none_is_written(self) -> None:
@@ -170,8 +188,13 @@ def test_a_size_may_be_an_argument() -> None:
     mode = FakeTensorMode(shape_env=env)
     symbol = env.create_symbol(4, ConstantSource("n"))
     n = env.create_symintnode(symbol, hint=4)
-    run = aot_module_simplified(Head(), (mode.from_tensor(torch.ones(7, 3), source=ConstantSource("x")), n), nop)
-    assert run(torch.ones(7, 3), 4)[0].shape == (4, 3) and run(torch.ones(9, 3), 2)[0].shape == (2, 3)
+    run = aot_module_simplified(
+        Head(), (mode.from_tensor(torch.ones(7, 3), source=ConstantSource("x")), n), nop
+    )
+    assert run(torch.ones(7, 3), 4)[0].shape == (4, 3) and run(torch.ones(9, 3), 2)[0].shape == (
+        2,
+        3,
+    )
 
 
 def test_a_fake_tensor_from_outside_is_refused() -> None:
@@ -213,7 +236,9 @@ def test_passes_are_for_graph_modules_alone_and_may_be_left_out() -> None:
         raise AssertionError
 
     for module, passes in ((Sum(), never), (torch.fx.symbolic_trace(Sum()), None)):
-        run = aot_module_simplified(module, (torch.ones(2), torch.ones(2)), nop, pre_grad_passes=passes)
+        run = aot_module_simplified(
+            module, (torch.ones(2), torch.ones(2)), nop, pre_grad_passes=passes
+        )
         assert run(torch.ones(2), torch.ones(2))[0].tolist() == [2.0, 2.0]
 
 
@@ -240,7 +265,12 @@ def test_a_shared_parameter_or_buffer_is_there_under_each_name() -> None:
     module.register_buffer("x", torch.ones(1))
     module.register_buffer("y", module.x)
     params, buffers = state_of(module)
-    assert list(params) == ["a", "b"] and params["a"] is params["b"] and list(buffers) == ["x", "y"] and buffers["x"] is buffers["y"]
+    assert (
+        list(params) == ["a", "b"]
+        and params["a"] is params["b"]
+        and list(buffers) == ["x", "y"]
+        and buffers["x"] is buffers["y"]
+    )
 
 
 def test_the_compiled_module_has_the_state_of_its_module() -> None:
@@ -256,7 +286,10 @@ def test_the_compiled_module_has_the_state_of_its_module() -> None:
 def test_fake_tensors_are_of_one_mode() -> None:
     modes = FakeTensorMode(), FakeTensorMode()
     a, b = (mode.from_tensor(torch.ones(2)) for mode in modes)
-    assert fake_mode_of([torch.ones(2), 1]) is None and fake_mode_of([1, a, a, torch.ones(2)]) is modes[0]
+    assert (
+        fake_mode_of([torch.ones(2), 1]) is None
+        and fake_mode_of([1, a, a, torch.ones(2)]) is modes[0]
+    )
     assert fake_mode_of([runtime.wrap(b)]) is modes[1]
     with pytest.raises(AssertionError, match="fake tensors of different fake modes"):
         fake_mode_of([a, b])
@@ -301,7 +334,12 @@ def test_a_program_of_no_grad_has_no_gradient(fake: bool) -> None:
 
     with torch.no_grad():
         example = FakeTensorMode(shape_env=ShapeEnv()).from_tensor(x) if fake else x
-        run = aot_module_simplified(Calls(lambda x: x * 2), (example,), named("forward"), inference_compiler=named("inference"))
+        run = aot_module_simplified(
+            Calls(lambda x: x * 2),
+            (example,),
+            named("forward"),
+            inference_compiler=named("inference"),
+        )
         assert run(x)[0].tolist() == [2.0, 2.0]
     assert graphs == ["inference"]
     with pytest.raises(AssertionError, match="argument 0 did not require grad, and now it does"):
@@ -311,7 +349,9 @@ def test_a_program_of_no_grad_has_no_gradient(fake: bool) -> None:
 @pytest.mark.parametrize("how", ["transform", "mode"])
 def test_inside_a_transform_or_a_mode_the_module_itself_runs(how: str) -> None:
     class Mode(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             return func(*args, **(kwargs or {}))
 
     module = Calls(lambda x: (x * 2).sum())
@@ -355,7 +395,10 @@ def test_a_module_with_another_constant_is_told_apart() -> None:
     run = aot_module_simplified(module, (torch.zeros(2), module.constant), nop)
     assert run(torch.zeros(2), module.constant)[0].tolist() == [3.0, 3.0]
     for y in (torch.ones(2), module.constant):
-        with pytest.raises(AssertionError, match=r"^at compilation time the arguments and the tensors that the module closes over"):
+        with pytest.raises(
+            AssertionError,
+            match=r"^at compilation time the arguments and the tensors that the module closes over",
+        ):
             run(torch.zeros(2), y)
         module.constant = torch.ones(2)
 
@@ -363,19 +406,35 @@ def test_a_module_with_another_constant_is_told_apart() -> None:
 def test_a_class_is_described_by_what_it_consists_of() -> None:
     two = TwoTensor(torch.ones(2), torch.ones(2))
     run = aot_module_simplified(Sum(), (torch.ones(2), torch.ones(2)), nop)
-    with pytest.raises(AssertionError, match=r"argument 1 .*: a TwoTensor\(a=Tensor, b=Tensor.* of torch.float32, shape \[2\]"):
+    with pytest.raises(
+        AssertionError,
+        match=r"argument 1 .*: a TwoTensor\(a=Tensor, b=Tensor.* of torch.float32, shape \[2\]",
+    ):
         run(torch.ones(2), two)
-    with pytest.raises(AssertionError, match=r"argument 0 .*: a tensor of torch.float64, shape \[2\], strides \[1\] on cpu"):
+    with pytest.raises(
+        AssertionError,
+        match=r"argument 0 .*: a tensor of torch.float64, shape \[2\], strides \[1\] on cpu",
+    ):
         run(torch.ones(2).double(), torch.ones(2))
-    with pytest.raises(AssertionError, match=r"argument 1 is of another kind than at compilation time: 3\. Compile"):
+    with pytest.raises(
+        AssertionError, match=r"argument 1 is of another kind than at compilation time: 3\. Compile"
+    ):
         run(torch.ones(2), 3)
 
 
 def test_beside_a_fake_example_numbers_are_those_of_compilation_time() -> None:
     mode = FakeTensorMode(shape_env=ShapeEnv())
-    run = aot_module_simplified(Calls(lambda x, n: x * n), (mode.from_tensor(torch.ones(3)), 2), nop)
+    run = aot_module_simplified(
+        Calls(lambda x, n: x * n), (mode.from_tensor(torch.ones(3)), 2), nop
+    )
     assert run(torch.ones(5), 2)[0].tolist() == [2.0] * 5
-    for x, n, i in ((torch.ones(5), 3, 1), (torch.ones(5), 2.0, 1), (torch.ones(5), torch.ones(5), 1), (2, 2, 0), (torch.ones(5, 1), 2, 0)):
+    for x, n, i in (
+        (torch.ones(5), 3, 1),
+        (torch.ones(5), 2.0, 1),
+        (torch.ones(5), torch.ones(5), 1),
+        (2, 2, 0),
+        (torch.ones(5, 1), 2, 0),
+    ):
         with pytest.raises(AssertionError, match=f"argument {i} is not like its example"):
             run(x, n)
     with pytest.raises(AssertionError, match="argument 0 is not like its example"):

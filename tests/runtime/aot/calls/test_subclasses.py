@@ -9,16 +9,39 @@ import pytest
 import torch
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext, SubclassSymbolicContext
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+    SubclassSymbolicContext,
+)
 from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
 from runtime import tensor
-from runtime.aot import aot_function, aot_module, aot_module_simplified, explain, min_cut_rematerialization_partition, nop
+from runtime.aot import (
+    aot_function,
+    aot_module,
+    aot_module_simplified,
+    explain,
+    min_cut_rematerialization_partition,
+    nop,
+)
 from runtime.aot.calls.subclasses import _as_traced, parts_of, zeros_of
 from runtime.aot.capture.subclasses import layout_of
 from runtime.errors import NestedTensor
-from tests.runtime.aot.subclass_helpers import Opaque, Scaled, as_eager, as_in_torch, compiled, nested, numbers, parts, same, two
+from tests.runtime.aot.subclass_helpers import (
+    Opaque,
+    Scaled,
+    as_eager,
+    as_in_torch,
+    compiled,
+    nested,
+    numbers,
+    parts,
+    same,
+    two,
+)
 
 
 def one(shape: Any) -> list[Any]:
@@ -77,7 +100,14 @@ def test_a_program_of_a_subclass_is_as_in_torch(program: str, make: Any) -> None
 
 
 @pytest.mark.parametrize(
-    "program", ["elementwise", "views of the argument", "views of a result", "written in part", "reshaped and written"]
+    "program",
+    [
+        "elementwise",
+        "views of the argument",
+        "views of a result",
+        "written in part",
+        "reshaped and written",
+    ],
 )
 def test_one_dynamic_program_of_a_subclass_is_for_all_sizes(program: str) -> None:
     runs: list[None] = []
@@ -95,7 +125,9 @@ def test_one_dynamic_program_of_a_subclass_is_for_all_sizes(program: str) -> Non
 
 
 def test_min_cut_saves_parts() -> None:
-    as_in_torch(lambda x: x.sin().exp(), lambda: [two()], partition_fn=min_cut_rematerialization_partition)
+    as_in_torch(
+        lambda x: x.sin().exp(), lambda: [two()], partition_fn=min_cut_rematerialization_partition
+    )
 
 
 def test_the_gradient_of_a_plain_tensor_that_meets_a_subclass_is_a_subclass() -> None:
@@ -107,7 +139,9 @@ def test_the_gradient_of_a_plain_tensor_that_meets_a_subclass_is_a_subclass() ->
 
 
 def test_a_nested_subclass_meets_a_plain_one_of_another_depth() -> None:
-    as_in_torch(lambda x, y, w: (x * 2 + w, y * w), lambda: [nested(), two(seed=5), numbers((2, 3), 9)])
+    as_in_torch(
+        lambda x, y, w: (x * 2 + w, y * w), lambda: [nested(), two(seed=5), numbers((2, 3), 9)]
+    )
 
 
 def test_the_graph_takes_and_gives_plain_tensors_alone() -> None:
@@ -122,9 +156,15 @@ def test_the_graph_takes_and_gives_plain_tensors_alone() -> None:
     out = aot_function(lambda x, w: x * w, seen)(x, torch.ones(3))
     out.sum().backward(torch.ones_like(out.sum().detach()))
     forward, backward = graphs
-    assert [n.name for n in forward.graph.nodes if n.op == "placeholder"] == [f"primals_{i}" for i in range(1, 6)]
-    assert [n.name for n in backward.graph.nodes if n.op == "placeholder"][-4:] == [f"tangents_{i}" for i in range(1, 5)]
-    assert [str(n.target) for n in forward.graph.nodes if n.op == "call_function"] == ["aten.mul.Tensor"] * 4
+    assert [n.name for n in forward.graph.nodes if n.op == "placeholder"] == [
+        f"primals_{i}" for i in range(1, 6)
+    ]
+    assert [n.name for n in backward.graph.nodes if n.op == "placeholder"][-4:] == [
+        f"tangents_{i}" for i in range(1, 5)
+    ]
+    assert [str(n.target) for n in forward.graph.nodes if n.op == "call_function"] == [
+        "aten.mul.Tensor"
+    ] * 4
     assert {type(v) for v in parts(out) + parts(x.grad) if not isinstance(v, str)} == {torch.Tensor}
 
 
@@ -173,7 +213,15 @@ def count_of_programs(f: Any) -> tuple[Any, list[None]]:
 
 def test_another_class_or_depth_is_another_program() -> None:
     f, runs = count_of_programs(torch.sin)
-    for t in (two(), two(seed=3), numbers((2, 3)), nested(), nested(seed=3), two(), Scaled(numbers((2, 3)), 1)):
+    for t in (
+        two(),
+        two(seed=3),
+        numbers((2, 3)),
+        nested(),
+        nested(seed=3),
+        two(),
+        Scaled(numbers((2, 3)), 1),
+    ):
         f(t)
     assert len(runs) == 4
 
@@ -261,16 +309,21 @@ def test_the_one_program_of_a_module_refuses_another_class_by_the_arguments_numb
     run = aot_module_simplified(Tupled(torch.nn.Identity()), (two(),), nop)
     assert same(run(two(seed=3))[0], two(seed=3))
     for other in (numbers((2, 3)), nested(), Scaled(numbers((2, 3)), 2)):
-        with pytest.raises(AssertionError, match="argument 0 is of another kind than at compilation time"):
+        with pytest.raises(
+            AssertionError, match="argument 0 is of another kind than at compilation time"
+        ):
             run(other)
 
 
 @pytest.mark.parametrize("make", [two, nested])
 def test_examples_of_a_subclass_may_be_fake(make: Any) -> None:
     mode = FakeTensorMode(shape_env=ShapeEnv(duck_shape=False))
-    fake = mode.from_tensor(make((4, 5)), source=ConstantSource("x"), symbolic_context=symbolic(make((4, 5))))
+    fake = mode.from_tensor(
+        make((4, 5)), source=ConstantSource("x"), symbolic_context=symbolic(make((4, 5)))
+    )
     run: Any = aot_module_simplified(Tupled(torch.nn.Softmax(1)), (fake,), nop)
-    for shape in ((4, 5), (6, 7))[: 2 if make is two else 1]:  # torch fixes the sizes of a part that has parts
+    # torch fixes the sizes of a part that has parts
+    for shape in ((4, 5), (6, 7))[: 2 if make is two else 1]:
         assert same(run(make(shape))[0], make(shape).softmax(1))
     for other in (numbers((4, 5)), nested((4, 5)) if make is two else two((4, 5))):
         with pytest.raises(AssertionError, match="argument 0 is not like its example"):
@@ -283,7 +336,9 @@ def symbolic(t: Any) -> Any:
     if not isinstance(t, TwoTensor):
         return StatelessSymbolicContext(**sizes)
     return SubclassSymbolicContext(
-        **sizes, tensor_source=ConstantSource("x"), inner_contexts={name: symbolic(getattr(t, name)) for name in ("a", "b")}
+        **sizes,
+        tensor_source=ConstantSource("x"),
+        inner_contexts={name: symbolic(getattr(t, name)) for name in ("a", "b")},
     )
 
 
@@ -305,8 +360,17 @@ def test_a_write_to_parts_that_share_memory_is_refused() -> None:
         return b + 1
 
     x, t = two(), torch.ones(2, 3)
-    for args in ((x, x[0]), (x, x.a), (x.a, x), (TwoTensor(t, t), torch.ones(2, 3)), (TwoTensor(x, x), x)):
-        with pytest.raises(RuntimeError, match="aliased inputs that are mutated in the graph, but one of them is a tensor subclass"):
+    for args in (
+        (x, x[0]),
+        (x, x.a),
+        (x.a, x),
+        (TwoTensor(t, t), torch.ones(2, 3)),
+        (TwoTensor(x, x), x),
+    ):
+        with pytest.raises(
+            RuntimeError,
+            match="aliased inputs that are mutated in the graph, but one of them is a tensor subclass",
+        ):
             compiled(f)(*args)
     assert same(x, two()) and t.equal(torch.ones(2, 3))
 
@@ -324,7 +388,11 @@ def test_a_write_between_forward_and_backward_is_noticed() -> None:
     def result(x: Any, out: Any) -> Any:
         return out
 
-    for f, target in ((torch.sin, argument), (torch.exp, result), (torch.exp, lambda x, out: out[0])):
+    for f, target in (
+        (torch.sin, argument),
+        (torch.exp, result),
+        (torch.exp, lambda x, out: out[0]),
+    ):
         x = runtime.wrap(two(), requires_grad=True) * 1
         out = compiled(f)(x)
         with torch.no_grad():
@@ -335,7 +403,9 @@ def test_a_write_between_forward_and_backward_is_noticed() -> None:
 
 def test_a_write_to_what_only_sizes_are_saved_of_is_none() -> None:
     x = runtime.wrap(two(), requires_grad=True) * 1
-    out = compiled(lambda x: x.sum(0), dynamic=True, partition_fn=min_cut_rematerialization_partition)(x)
+    out = compiled(
+        lambda x: x.sum(0), dynamic=True, partition_fn=min_cut_rematerialization_partition
+    )(x)
     with torch.no_grad():
         x.mul_(2)
     (g,) = runtime.autograd.grad(out, x, two((3,)))
@@ -346,11 +416,18 @@ def test_a_write_to_what_only_sizes_are_saved_of_is_none() -> None:
 
 
 def test_a_cotangent_of_another_class_is_refused() -> None:
-    x, w = runtime.wrap(two(), requires_grad=True), runtime.wrap(numbers((2, 3)), requires_grad=True)
+    x, w = (
+        runtime.wrap(two(), requires_grad=True),
+        runtime.wrap(numbers((2, 3)), requires_grad=True),
+    )
     f = compiled(lambda x, w: (x * w, w * 2))
-    with pytest.raises(RuntimeError, match=r"takes a cotangent that is a TwoTensor.*got a plain tensor"):
+    with pytest.raises(
+        RuntimeError, match=r"takes a cotangent that is a TwoTensor.*got a plain tensor"
+    ):
         runtime.autograd.backward(f(x, w)[0], torch.ones(2, 3))
-    with pytest.raises(RuntimeError, match=r"takes a cotangent that is a plain tensor.*got a TwoTensor"):
+    with pytest.raises(
+        RuntimeError, match=r"takes a cotangent that is a plain tensor.*got a TwoTensor"
+    ):
         runtime.autograd.backward(f(x, w)[1], two())
 
 
@@ -390,17 +467,24 @@ def test_a_class_is_asked_for_the_context_and_for_another_class() -> None:
         assert _as_traced(given, layout) is like and given.asked == [asked]
         for wrong in (None, Answers(torch.ones(2), 5)):
             given.answer = wrong
-            with pytest.raises(RuntimeError, match="a tensor subclass where we guessed its metadata incorrectly"):
+            with pytest.raises(
+                RuntimeError, match="a tensor subclass where we guessed its metadata incorrectly"
+            ):
                 _as_traced(given, layout)
 
 
 def test_zeros_for_a_cotangent_have_the_sizes_and_dtypes_of_its_parts() -> None:
-    whole: list[Any] = [TwoTensor(*(torch.ones(2, 3, dtype=torch.float64, device="meta"),) * 2), two((2, 3))]
+    whole: list[Any] = [
+        TwoTensor(*(torch.ones(2, 3, dtype=torch.float64, device="meta"),) * 2),
+        two((2, 3)),
+    ]
     for t in whole:
         layout = layout_of(t)
         assert layout is not None
         made: Any = zeros_of(layout, parts_of(t))
-        assert [(p.shape, p.dtype, p.device) for p in (made.a, made.b)] == [(t.a.shape, t.a.dtype, t.a.device)] * 2
+        assert [(p.shape, p.dtype, p.device) for p in (made.a, made.b)] == [
+            (t.a.shape, t.a.dtype, t.a.device)
+        ] * 2
         assert t.a.device.type == "meta" or not made.b.any()
 
 
@@ -418,14 +502,18 @@ def test_a_gradient_is_by_a_subclass_as_it_was_before_the_program_wrote_to_it() 
 
     x, state = runtime.wrap(two(), requires_grad=True), two(seed=5)
     before = state.clone()
-    compiled(f, partition_fn=min_cut_rematerialization_partition)(x, state).backward()  # which keeps the state
+    # which keeps the state
+    compiled(f, partition_fn=min_cut_rematerialization_partition)(x, state).backward()
     assert same(x.grad, before * before) and same(state, before + 1)
 
 
 def test_a_subclass_that_does_not_say_what_it_consists_of_is_refused_by_name() -> None:
     x = Opaque(torch.ones(2))
     for f, args in ((torch.sin, (x,)), (lambda: x.sin(), ()), (torch.sin, (TwoTensor(x, x),))):
-        with pytest.raises(RuntimeError, match=r"a Opaque is among the arguments or closed-over tensors.*Give it __tensor_flatten__"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"a Opaque is among the arguments or closed-over tensors.*Give it __tensor_flatten__",
+        ):
             compiled(f)(*args)
 
 
@@ -437,7 +525,10 @@ def test_a_nested_tensor_is_refused_as_anywhere() -> None:
 
 def test_a_subclass_that_the_program_makes_of_tensors_that_require_grad_is_refused() -> None:
     for f in (lambda x: TwoTensor(x, x * 2) + 1, lambda x: TwoTensor(x, x * 2)):
-        with pytest.raises(RuntimeError, match="makes a TwoTensor of tensors that require grad, and the derivative ends there"):
+        with pytest.raises(
+            RuntimeError,
+            match="makes a TwoTensor of tensors that require grad, and the derivative ends there",
+        ):
             compiled(f)(tensor([1.0, 2.0], requires_grad=True))
 
 
@@ -454,7 +545,9 @@ def test_a_write_to_what_the_program_makes_a_subclass_of_is_refused() -> None:
         return z + y
 
     for f in (to_whole, to_part):
-        with pytest.raises(RuntimeError, match="makes a TwoTensor of tensors, and then writes to it or to them"):
+        with pytest.raises(
+            RuntimeError, match="makes a TwoTensor of tensors, and then writes to it or to them"
+        ):
             compiled(f)(torch.ones(2))
 
 
@@ -463,21 +556,33 @@ def test_a_subclass_written_to_a_plain_tensor_is_refused() -> None:
         w.copy_(x.sin())
         return w
 
-    with pytest.raises(RuntimeError, match=r"the program writes a TwoTensor.* to a tensor that is a plain tensor"):
+    with pytest.raises(
+        RuntimeError, match=r"the program writes a TwoTensor.* to a tensor that is a plain tensor"
+    ):
         compiled(f)(torch.ones(2, 3), two())
 
 
 def test_a_second_derivative_is_refused() -> None:
     x = runtime.wrap(two(), requires_grad=True)
-    with pytest.raises(RuntimeError, match="no second derivative here: a tensor subclass is among its arguments or results"):
+    with pytest.raises(
+        RuntimeError,
+        match="no second derivative here: a tensor subclass is among its arguments or results",
+    ):
         runtime.autograd.grad(compiled(torch.sin)(x), x, two(), create_graph=True)
 
 
 def test_an_element_of_a_subclass_is_not_read() -> None:
-    with pytest.raises(RuntimeError, match="asks for the elements of a tensor while the program is being traced"):
+    with pytest.raises(
+        RuntimeError, match="asks for the elements of a tensor while the program is being traced"
+    ):
         compiled(lambda x: x * x.sum().item())(two())
 
 
 def test_an_explanation_names_the_parts() -> None:
     report = explain(compiled(torch.sin), runtime.wrap(nested(), requires_grad=True))
-    assert [v.source for v in report.saved] == ["args[0].a.a", "args[0].a.b", "args[0].b.a", "args[0].b.b"]
+    assert [v.source for v in report.saved] == [
+        "args[0].a.a",
+        "args[0].a.b",
+        "args[0].b.a",
+        "args[0].b.b",
+    ]

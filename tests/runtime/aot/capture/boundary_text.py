@@ -32,7 +32,9 @@ def boundary_of(
 ) -> str:
     """The boundary of ``f`` on two tensors of ones, or on ``given``."""
     inputs = [torch.ones(2, 3) for _ in differentiate] if given is None else given
-    return text(joint_graph(f, inputs, differentiate, groups=groups, bases=bases, **options).boundary)
+    return text(
+        joint_graph(f, inputs, differentiate, groups=groups, bases=bases, **options).boundary
+    )
 
 
 def text(b: Boundary) -> str:
@@ -40,21 +42,49 @@ def text(b: Boundary) -> str:
     found = f"{inputs} -> {outputs} | {' '.join('-' if t is None else str(t) for t in b.tangents)}"
     for name in ("repeated", "released", "backward_written", "begun", "ordinary", "reach", "once"):
         found += f" {name}={getattr(b, name)}" if getattr(b, name) else ""
-    return found + (" placed=" + ", ".join(f"{i}:{_output(o)}" for i, o in b.placed) if b.placed else "")
+    return found + (
+        " placed=" + ", ".join(f"{i}:{_output(o)}" for i, o in b.placed) if b.placed else ""
+    )
 
 
 def _step(s: ViewStep) -> str:
-    return s.func._schema.name.split("::")[1] + ("" if s.which is None else f"#{s.which}") + ("" if s.recorded else "~")
+    return (
+        s.func._schema.name.split("::")[1]
+        + ("" if s.which is None else f"#{s.which}")
+        + ("" if s.recorded else "~")
+    )
 
 
 def _output(o: Output) -> str:
-    start = repr(o.constant) if o.made is Made.CONSTANT else f"{'r' if o.made is Made.RESULT else 'i'}{o.number}"
+    start = (
+        repr(o.constant)
+        if o.made is Made.CONSTANT
+        else f"{'r' if o.made is Made.RESULT else 'i'}{o.number}"
+    )
     flags = [f"+{flag}" for flag in ("leaf", "sized", "released") if getattr(o, flag)]
-    return start + "".join(f".{_step(s)}" for s in o.steps) + "".join(flags) + ("" if o.recorded else "-unrecorded")
+    return (
+        start
+        + "".join(f".{_step(s)}" for s in o.steps)
+        + "".join(flags)
+        + ("" if o.recorded else "-unrecorded")
+    )
 
 
 def _input(x: Input) -> str:
-    found = ("d" if x.differentiated else "_") + ("w" if x.written else "") + ("" if x.tangent is None else f"t{x.tangent}")
-    found += (f"*{x.counted}" if x.counted else "") + (f"[{','.join(map(_step, x.reshaped))}]" if x.reshaped else "")
-    found += ("~" if x.reshaped_unseen else "") + ("" if x.replaced is None else f"={_output(x.replaced)}")
-    return found + ("o" if x.overwritten else "") + (f"h{len(x.hooks)}" if x.hooks else "") + ("b" if x.begins else "")
+    found = (
+        ("d" if x.differentiated else "_")
+        + ("w" if x.written else "")
+        + ("" if x.tangent is None else f"t{x.tangent}")
+    )
+    found += (f"*{x.counted}" if x.counted else "") + (
+        f"[{','.join(map(_step, x.reshaped))}]" if x.reshaped else ""
+    )
+    found += ("~" if x.reshaped_unseen else "") + (
+        "" if x.replaced is None else f"={_output(x.replaced)}"
+    )
+    return (
+        found
+        + ("o" if x.overwritten else "")
+        + (f"h{len(x.hooks)}" if x.hooks else "")
+        + ("b" if x.begins else "")
+    )

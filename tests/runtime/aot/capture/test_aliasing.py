@@ -83,7 +83,11 @@ def test_the_first_of_each_tensor_stands_for_it() -> None:
     y = x[:2]
     (group,) = sharing([x, y, x, y])
     assert not group.identical and [group.first(i) for i in range(4)] == [0, 1, 0, 1]
-    assert group.alone(0, (0, 1, 0, 1)) and not group.alone(0, (0, 0, 0, 0)) and not group.alone(1, (0, 0, 1, 1))
+    assert (
+        group.alone(0, (0, 1, 0, 1))
+        and not group.alone(0, (0, 0, 0, 0))
+        and not group.alone(1, (0, 0, 1, 1))
+    )
 
 
 def test_an_expanded_tensor_that_is_given_twice_is_no_identical_one() -> None:
@@ -97,7 +101,11 @@ def test_tensors_without_elements_share_nothing_but_themselves() -> None:
     empty, other = x[:0], x[1:1]
     assert members(empty, other, x) == []
     (group,) = sharing([empty, x, empty])
-    assert group.members == (0, 2) and group.identical and (group.start, group.length, group.places) == (0, 0, ())
+    assert (
+        group.members == (0, 2)
+        and group.identical
+        and (group.start, group.length, group.places) == (0, 0, ())
+    )
 
 
 def test_parts_of_subclasses_share_memory_as_the_whole() -> None:
@@ -130,7 +138,10 @@ def test_a_tensor_that_shows_an_element_twice_is_a_group_of_its_own() -> None:
     assert overlapping([x, 3, x[::2]], ()) == []
     assert overlapping([windows, x], sharing([windows, x])) == []
     conjugated = torch.ones(4, dtype=torch.complex64).unfold(0, 3, 1).conj()
-    with pytest.raises(RuntimeError, match="argument 0, which shows an element of its memory several times, as unfold does"):
+    with pytest.raises(
+        RuntimeError,
+        match="argument 0, which shows an element of its memory several times, as unfold does",
+    ):
         overlapping([conjugated], ())
 
 
@@ -188,7 +199,11 @@ def test_what_the_caller_can_write_to_among_what_is_saved() -> None:
     assert saved_of(graph_of(lambda x: (x * 2, x.t()), torch.ones(2, 2)), 1, [0]) == (0,)
     first, last = graph_of(lambda x: (lambda r: (r, x * 1, r.t()))(x.sin()), torch.ones(2, 2)), (1,)
     assert within_reach(first, 1) == last, "of a view of the first result"
-    assert saved_of(graph, 1, [0]) == (0, 1) and saved_of(graph, 1, [1]) == () and saved_of(graph, 1, [0, 1]) == (0, 1)
+    assert (
+        saved_of(graph, 1, [0]) == (0, 1)
+        and saved_of(graph, 1, [1]) == ()
+        and saved_of(graph, 1, [0, 1]) == (0, 1)
+    )
 
 
 def test_which_results_may_share_memory_with_what_is_saved() -> None:
@@ -227,7 +242,10 @@ def test_which_values_are_tensors_of_their_own() -> None:
 def test_an_item_of_several_results_is_fresh_if_it_has_no_other_name() -> None:
     def items(*numbers: int, whole: bool = False) -> list[bool]:
         graph = fx.Graph()
-        several = graph.call_function(torch.ops.aten.native_layer_norm.default, (graph.placeholder("x"), [2], None, None, 1e-5))
+        several = graph.call_function(
+            torch.ops.aten.native_layer_norm.default,
+            (graph.placeholder("x"), [2], None, None, 1e-5),
+        )
         made = [graph.call_function(operator.getitem, (several, i)) for i in numbers]
         graph.output((*made, several) if whole else tuple(made))
         return [fresh(n) for n in made]

@@ -34,9 +34,33 @@ def test_values_are_found_in_objects_and_in_lists_of_them() -> None:
     found: list[bool] = []
 
     def f(x: Any) -> Any:
-        things = (SimpleNamespace(a=x), SimpleNamespace(a=[{"b": (x,)}]), closure_of(x), [x], SimpleNamespace(a=1), LAYER, Owner, x)
+        things = (
+            SimpleNamespace(a=x),
+            SimpleNamespace(a=[{"b": (x,)}]),
+            closure_of(x),
+            [x],
+            SimpleNamespace(a=1),
+            LAYER,
+            Owner,
+            x,
+        )
         found.extend(closed_over.holds_values(thing) for thing in things)
-        found.extend(holds_values(thing) for thing in (x, [x], {"a": [x]}, (x,), {x}, deque([x]), [[[x]]], [[[[x]]]], 1, [1], {"a": 1}))
+        found.extend(
+            holds_values(thing)
+            for thing in (
+                x,
+                [x],
+                {"a": [x]},
+                (x,),
+                {x},
+                deque([x]),
+                [[[x]]],
+                [[[[x]]]],
+                1,
+                [1],
+                {"a": 1},
+            )
+        )
         found.extend(holds_values([0] * n + [x]) for n in (1023, 1024))
         return x.sum()
 
@@ -189,8 +213,12 @@ def test_a_few_of_the_last_programs_are_asked_first_by_their_guards() -> None:
         f(torch.ones(n))
         (recent,) = programs.recent.values()
         assert len(recent) == min(n, 4)
-        assert [take([torch.ones(n)]) is not None for take, _ in recent] == [True] + [False] * (len(recent) - 1)
+        assert [take([torch.ones(n)]) is not None for take, _ in recent] == [True] + [False] * (
+            len(recent) - 1
+        )
     f(torch.ones(6))
     f(torch.ones(1))
     (recent,) = programs.recent.values()
-    assert [[n for n in range(1, 7) if take([torch.ones(n)]) is not None] for take, _ in recent] == [[1], [6], [5], [4]]
+    assert [
+        [n for n in range(1, 7) if take([torch.ones(n)]) is not None] for take, _ in recent
+    ] == [[1], [6], [5], [4]]

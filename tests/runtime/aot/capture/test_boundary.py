@@ -12,7 +12,16 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
 from runtime.aot.capture.aliasing import sharing
-from runtime.aot.capture.boundary import Boundary, Input, Made, Output, Size, ViewStep, refuse_hooked_view, write
+from runtime.aot.capture.boundary import (
+    Boundary,
+    Input,
+    Made,
+    Output,
+    Size,
+    ViewStep,
+    refuse_hooked_view,
+    write,
+)
 from runtime.aot.capture.joint import Joint, joint_graph
 from runtime.aot.capture.paths import paths_of
 from runtime.session.leaf import as_leaf
@@ -36,7 +45,10 @@ DIRECT: dict[str, tuple[Callable[..., Any], tuple[int, ...] | None]] = {
     "one result twice": (lambda x, y: (lambda z: (z, z))(x * 2), None),
     "views of a result": (lambda x, y: (lambda z: (z, z[0]))(x * 2), None),
     "a leaf": (lambda x, y: (x.detach() * 2).requires_grad_(), None),
-    "a view of a leaf": (lambda x, y: (lambda z: (z[0], z[1]))((x.detach() * 2).requires_grad_()), None),
+    "a view of a leaf": (
+        lambda x, y: (lambda z: (z[0], z[1]))((x.detach() * 2).requires_grad_()),
+        None,
+    ),
     "a write": (lambda x, y: (y.add_(1), x * 2)[1], None),
     "a change of geometry": (lambda x, y: (y.t_(), x * 2)[1], None),
     "other memory": (lambda x, y: (without_grad(lambda: y.set_(torch.ones(2, 3))), x * 2)[1], None),
@@ -77,7 +89,11 @@ def test_results_and_cotangents_are_counted() -> None:
     joint = joint_of(f, True, False, False)
     found = joint.boundary
     assert (found.written, found.differentiated) == ((1, 2), (0,))
-    assert [x.tangent for x in found.inputs] == [None, None, 0] and found.tangents == (1, None, None)
+    assert [x.tangent for x in found.inputs] == [None, None, 0] and found.tangents == (
+        1,
+        None,
+        None,
+    )
     assert (found.n_forward, found.n_tangents) == (5, 2)
     assert (joint.n_forward, joint.n_primals, joint.in_graph([0, 2])) == (5, 3, [0, 2])
     assert list(joint.whole_primals()) == [(0, 0), (1, 1), (2, 2)]
@@ -88,14 +104,18 @@ def test_a_value_of_several_tensors_is_one_primal_and_as_many_placeholders() -> 
     def two() -> TwoTensor:
         return TwoTensor(torch.ones(2), torch.zeros(2))
 
-    joint = joint_graph(lambda x, a, y: (x * a, a * 2), [torch.ones(2), two(), torch.ones(2)], [False, False, False])
+    joint = joint_graph(
+        lambda x, a, y: (x * a, a * 2), [torch.ones(2), two(), torch.ones(2)], [False, False, False]
+    )
     assert (joint.n_forward, joint.n_primals, len(joint.boundary.inputs)) == (4, 4, 3)
     assert list(joint.in_graph([1])) == [1, 2] and list(joint.in_graph([2])) == [3]
     assert list(joint.whole_primals()) == [(0, 0), (2, 3)]
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3])
-def test_a_plain_argument_is_written_once_and_its_version_advances_as_often_as_in_the_program(n: int) -> None:
+def test_a_plain_argument_is_written_once_and_its_version_advances_as_often_as_in_the_program(
+    n: int,
+) -> None:
     def f(x: Any, y: Any) -> Any:
         for _ in range(n):
             x.add_(1)
@@ -112,7 +132,11 @@ def test_a_plain_argument_is_written_once_and_its_version_advances_as_often_as_i
 @pytest.mark.parametrize("counted", [0, 1, 2, 3])
 @pytest.mark.parametrize("how", ["alone", "with others"])
 def test_a_write_counts(counted: int, how: str) -> None:
-    record, target, new = Input(False, True, None, counted), torch.zeros(2), torch.tensor([1.0, 2.0])
+    record, target, new = (
+        Input(False, True, None, counted),
+        torch.zeros(2),
+        torch.tensor([1.0, 2.0]),
+    )
     other = torch.zeros(2)
     if how == "alone":
         record.write(target, new, False)
@@ -131,7 +155,9 @@ def test_what_is_not_written_stays() -> None:
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_write_is_recorded_if_the_new_value_has_a_history(plain: bool, recorded: bool, mode: Any) -> None:
+def test_a_write_is_recorded_if_the_new_value_has_a_history(
+    plain: bool, recorded: bool, mode: Any
+) -> None:
     start = torch.zeros(2)
     leaf: Any = start.clone().requires_grad_() if plain else runtime.wrap(start.clone(), True)
     target: Any = start.clone() if plain else runtime.wrap(start.clone())
@@ -148,15 +174,29 @@ def test_a_leaf_is_written_without_a_history() -> None:
             write([(Input(True, True, None, counted), target, torch.ones(2), False)])
         else:
             Input(True, True).write(target, torch.ones(2), False)
-        assert target.is_leaf and target.requires_grad and target.tolist() == [1.0, 1.0] and target._version == counted
+        assert (
+            target.is_leaf
+            and target.requires_grad
+            and target.tolist() == [1.0, 1.0]
+            and target._version == counted
+        )
 
 
 EXPANDED: dict[str, tuple[Callable[[Any], Any], Callable[[], Any]]] = {
     "rows": (lambda x: x.add_(torch.arange(3.0)), lambda: torch.arange(3.0).expand(2, 3)),
-    "columns": (lambda x: x.add_(torch.arange(2.0)[:, None]), lambda: torch.arange(2.0)[:, None].expand(2, 3)),
+    "columns": (
+        lambda x: x.add_(torch.arange(2.0)[:, None]),
+        lambda: torch.arange(2.0)[:, None].expand(2, 3),
+    ),
     "both": (lambda x: x.add_(1), lambda: torch.ones(1, 1).expand(2, 3)),
-    "one of three": (lambda x: x.add_(torch.arange(4.0)), lambda: torch.arange(8.0).view(2, 1, 4).expand(2, 3, 4)),
-    "of size one": (lambda x: x.add_(torch.arange(3.0)), lambda: torch.arange(3.0).as_strided((1, 3), (0, 1))),
+    "one of three": (
+        lambda x: x.add_(torch.arange(4.0)),
+        lambda: torch.arange(8.0).view(2, 1, 4).expand(2, 3, 4),
+    ),
+    "of size one": (
+        lambda x: x.add_(torch.arange(3.0)),
+        lambda: torch.arange(3.0).as_strided((1, 3), (0, 1)),
+    ),
 }
 
 
@@ -186,7 +226,10 @@ TARGETS: dict[str, Callable[[], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name, counted", [(name, counted) for name in TARGETS for counted in (0, 1) if counted or name != "sparse"])
+@pytest.mark.parametrize(
+    "name, counted",
+    [(name, counted) for name in TARGETS for counted in (0, 1) if counted or name != "sparse"],
+)
 def test_a_tensor_of_any_layout_takes_a_new_value(name: str, counted: int) -> None:
     target = TARGETS[name]()
     new = target.clone() * 3
@@ -198,9 +241,16 @@ class TestOtherMemory:
     @pytest.mark.parametrize("counted", [1, 2, 3])
     @pytest.mark.parametrize("requires_grad", [False, True])
     def test_of_another_tensor_counts(self, requires_grad: bool, counted: int) -> None:
-        target, source = torch.zeros(2, requires_grad=requires_grad), torch.ones(2, requires_grad=True) * 3
+        target, source = (
+            torch.zeros(2, requires_grad=requires_grad),
+            torch.ones(2, requires_grad=True) * 3,
+        )
         Input(False, counted=counted).replace(target, source)
-        assert target.tolist() == [3.0, 3.0] and target.data_ptr() == source.data_ptr() and target._version == counted
+        assert (
+            target.tolist() == [3.0, 3.0]
+            and target.data_ptr() == source.data_ptr()
+            and target._version == counted
+        )
         assert target.is_leaf and target.requires_grad is requires_grad
 
     @pytest.mark.parametrize("counted", [0, 1, 2])
@@ -211,7 +261,9 @@ class TestOtherMemory:
 
     def test_of_a_leaf_of_torchs_own_is_refused(self) -> None:
         with pytest.raises(RuntimeError, match="a leaf of torch's own autograd"):
-            Input(True, counted=1).replace(as_leaf(torch.ones(2, requires_grad=True)), torch.zeros(2))
+            Input(True, counted=1).replace(
+                as_leaf(torch.ones(2, requires_grad=True)), torch.zeros(2)
+            )
         target = runtime.wrap(torch.ones(2), True)
         Input(True, counted=1).replace(target, runtime.wrap(torch.zeros(2)))
         assert target.tolist() == [0.0, 0.0]
@@ -219,13 +271,28 @@ class TestOtherMemory:
 
 HOOKED: dict[str, tuple[Callable[[Any, Any, Any], Any], bool]] = {
     "nothing": (lambda base, part, x: None, False),
-    "the tensor that it is a view of": (lambda base, part, x: base.register_hook(lambda g: g), False),
+    "the tensor that it is a view of": (
+        lambda base, part, x: base.register_hook(lambda g: g),
+        False,
+    ),
     "the view": (lambda base, part, x: x.register_hook(lambda g: g), True),
     "the view between": (lambda base, part, x: part.register_hook(lambda g: g), True),
-    "the node of the view, before": (lambda base, part, x: x.grad_fn.register_prehook(lambda gs: None), True),
-    "the node of the view, after": (lambda base, part, x: x.grad_fn.register_hook(lambda gs, _: None), True),
-    "the node between, before": (lambda base, part, x: part.grad_fn.register_prehook(lambda gs: None), True),
-    "the node between, after": (lambda base, part, x: part.grad_fn.register_hook(lambda gs, _: None), True),
+    "the node of the view, before": (
+        lambda base, part, x: x.grad_fn.register_prehook(lambda gs: None),
+        True,
+    ),
+    "the node of the view, after": (
+        lambda base, part, x: x.grad_fn.register_hook(lambda gs, _: None),
+        True,
+    ),
+    "the node between, before": (
+        lambda base, part, x: part.grad_fn.register_prehook(lambda gs: None),
+        True,
+    ),
+    "the node between, after": (
+        lambda base, part, x: part.grad_fn.register_hook(lambda gs, _: None),
+        True,
+    ),
 }
 
 
@@ -238,7 +305,9 @@ def test_a_view_that_a_hook_sees_is_not_written_to(name: str) -> None:
     register(base, part, x)
     for hooked in (False, True):
         if refused or hooked:
-            with pytest.raises(RuntimeError, match="registers a hook on an argument that is a view"):
+            with pytest.raises(
+                RuntimeError, match="registers a hook on an argument that is a view"
+            ):
                 refuse_hooked_view(x, hooked)
         else:
             refuse_hooked_view(x, hooked)
@@ -277,7 +346,9 @@ class TestChangesOfGeometry:
             leaf = runtime.wrap(torch.arange(6.0).view(2, 3), True)
             x = leaf * 1
             y = f(x)
-            return list(x.shape), runtime.autograd.grad((y * x * torch.arange(6.0).view(3, 2)).sum(), leaf)
+            return list(x.shape), runtime.autograd.grad(
+                (y * x * torch.arange(6.0).view(3, 2)).sum(), leaf
+            )
 
         assert equal(*both(self.turned, program))
 
@@ -286,8 +357,13 @@ def test_steps_of_a_view_depend_on_sizes_and_on_the_item() -> None:
     aten = torch.ops.aten
     split = ViewStep(aten.split.Tensor, (Size(1), 0), {}, 2)
     x = torch.arange(6.0)
-    assert split.sized([None, 2])(x).tolist() == [4.0, 5.0] and split.sized([None, 1])(x).tolist() == [2.0]
-    found = [ViewStep(func, (), {}, None).in_place() for func in (aten.t.default, aten.transpose.int, aten.view.default)]
+    assert split.sized([None, 2])(x).tolist() == [4.0, 5.0] and split.sized([None, 1])(
+        x
+    ).tolist() == [2.0]
+    found = [
+        ViewStep(func, (), {}, None).in_place()
+        for func in (aten.t.default, aten.transpose.int, aten.view.default)
+    ]
     assert found == [aten.t_.default, aten.transpose_.default, None]
 
 
@@ -303,9 +379,13 @@ def test_a_result_is_made_of_an_argument_or_of_a_result() -> None:
         assert found.requires_grad is (t is y and not released) and found.data_ptr() == t.data_ptr()
 
 
-@pytest.mark.parametrize("recorded, step_recorded", [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize(
+    "recorded, step_recorded", [(True, True), (True, False), (False, True), (False, False)]
+)
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
-def test_views_have_a_history_if_they_and_the_step_are_recorded(recorded: bool, step_recorded: bool, mode: Any) -> None:
+def test_views_have_a_history_if_they_and_the_step_are_recorded(
+    recorded: bool, step_recorded: bool, mode: Any
+) -> None:
     step = ViewStep(torch.ops.aten.select.int, (0, 1), {}, None, step_recorded)
     x = torch.ones(2, 2, requires_grad=True) * 1
     with mode():
@@ -325,6 +405,15 @@ def test_nobody_changes_a_record() -> None:
     (step,) = boundary.outputs[0].steps
     sizes = [size for size in torch.utils._pytree.tree_leaves(step.rest) if isinstance(size, Size)]
     assert isinstance(boundary, Boundary) and sizes
-    for record in (joint, boundary, boundary.inputs[0], boundary.outputs[0], step, sizes[0], group, paths_of(f.__code__)[0]):
+    for record in (
+        joint,
+        boundary,
+        boundary.inputs[0],
+        boundary.outputs[0],
+        step,
+        sizes[0],
+        group,
+        paths_of(f.__code__)[0],
+    ):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(record, dataclasses.fields(record)[0].name, None)

@@ -50,7 +50,9 @@ class TestBackwardWrites:
                 return g, None
 
         x, y = tensor([[1.0, 2.0]], requires_grad=True), tensor([[3.0, 3.0]])
-        with pytest.raises(AssertionError, match="input that had its metadata mutated in the backward"):
+        with pytest.raises(
+            AssertionError, match="input that had its metadata mutated in the backward"
+        ):
             compiled(Turns.apply)(x, y)
 
     def test_a_write_to_a_result_is_refused(self) -> None:
@@ -65,7 +67,9 @@ class TestBackwardWrites:
                 ctx.result.detach().zero_()
                 return g * 2
 
-        with pytest.raises(RuntimeError, match="the backward pass writes to a result of the program"):
+        with pytest.raises(
+            RuntimeError, match="the backward pass writes to a result of the program"
+        ):
             compiled(Clears.apply)(tensor([1.0], requires_grad=True))
 
 
@@ -84,7 +88,9 @@ class TestHooks:
         assert equal(*both(f, program))
 
     @pytest.mark.parametrize("given", ["leaf", "result", "closed over", "written after", "twice"])
-    def test_a_hook_on_an_argument_sees_the_whole_gradient_of_the_argument(self, given: str) -> None:
+    def test_a_hook_on_an_argument_sees_the_whole_gradient_of_the_argument(
+        self, given: str
+    ) -> None:
         def program(f: Callable[..., Any]) -> Any:
             seen: list[Any] = []
             leaf = tensor([1.0, 2.0], requires_grad=True)
@@ -115,7 +121,10 @@ class TestHooks:
             x.register_hook(lambda g: g * y)
             return y
 
-        with pytest.raises(RuntimeError, match=r"registers a hook on an argument .* holds values that the program computes"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"registers a hook on an argument .* holds values that the program computes",
+        ):
             compiled(f)(tensor([1.0], requires_grad=True))
 
     def test_a_hook_on_one_of_several_views_is_refused(self) -> None:
@@ -125,12 +134,16 @@ class TestHooks:
             return a * b
 
         x = tensor([1.0, 2.0, 3.0], requires_grad=True) * 1
-        with pytest.raises(RuntimeError, match=r"registers a hook on an argument .* shares memory with another one"):
+        with pytest.raises(
+            RuntimeError, match=r"registers a hook on an argument .* shares memory with another one"
+        ):
             compiled(f)(x[:2], x[1:])
 
     def test_hooks_on_saved_tensors_inside_are_in_the_graph(self) -> None:
         def f(x: Any) -> Any:
-            with runtime.autograd.graph.saved_tensors_hooks(lambda t: (t.half(),), lambda packed: packed[0].float()):
+            with runtime.autograd.graph.saved_tensors_hooks(
+                lambda t: (t.half(),), lambda packed: packed[0].float()
+            ):
                 y = x.exp() * x
             return y * x
 
@@ -141,7 +154,9 @@ class TestHooks:
 
         plain, graph = both(f, program)
         exact = program(lambda x: x.exp() * x * x)
-        assert equal(plain, graph) and not equal(plain, exact), "the gradient shows the rounding of the saved tensors"
+        assert equal(plain, graph) and not equal(plain, exact), (
+            "the gradient shows the rounding of the saved tensors"
+        )
 
     def test_hooks_around_a_call_see_what_the_program_saves(self) -> None:
         packed: list[Any] = []

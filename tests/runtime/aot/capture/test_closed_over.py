@@ -88,7 +88,10 @@ def test_modules_and_generators_are_found_in_three_steps(depth: int, found: bool
             x = [x]
         return x
 
-    assert modules_of(around(LAYER)) == (LAYER,) * found and generators_of(around(GENERATOR)) == [GENERATOR] * found
+    assert (
+        modules_of(around(LAYER)) == (LAYER,) * found
+        and generators_of(around(GENERATOR)) == [GENERATOR] * found
+    )
 
 
 def test_a_variable_that_is_not_set_yet_is_passed_over() -> None:
@@ -144,11 +147,18 @@ def test_what_a_module_and_a_class_hold_is_not_looked_at() -> None:
 
 def test_modules_and_generators_at_hand() -> None:
     net = nn.Sequential(LAYER, nn.Identity())
-    assert modules_of(net) == (net, net[0], net[1]) and modules_of(uses_layer) == (LAYER,) and modules_of(1) == ()
+    assert (
+        modules_of(net) == (net, net[0], net[1])
+        and modules_of(uses_layer) == (LAYER,)
+        and modules_of(1) == ()
+    )
     assert modules_of(functools.partial(lambda m, x: m(x), net)) == (net, net[0], net[1])
     own = torch.Generator()
     assert generators_of(lambda x: torch.rand(2, generator=GENERATOR)) == [GENERATOR]
-    assert generators_of(closure_of(own)) == [own] and generators_of(closure_of(torch.default_generator)) == []
+    assert (
+        generators_of(closure_of(own)) == [own]
+        and generators_of(closure_of(torch.default_generator)) == []
+    )
 
 
 class TestClosedOver:
@@ -167,10 +177,16 @@ class TestClosedOver:
             return x * c
 
         g = compiled(f)
-        assert [g(tensor([1.0])).tolist() for _ in range(3)] == [[1.0], [2.0], [3.0]] and c.item() == 3
+        assert [g(tensor([1.0])).tolist() for _ in range(3)] == [
+            [1.0],
+            [2.0],
+            [3.0],
+        ] and c.item() == 3
 
     @pytest.mark.parametrize("requires_grad", [False, True])
-    def test_an_argument_of_any_size_that_is_closed_over_too_or_a_part_of_it(self, requires_grad: bool) -> None:
+    def test_an_argument_of_any_size_that_is_closed_over_too_or_a_part_of_it(
+        self, requires_grad: bool
+    ) -> None:
         y = tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], requires_grad=requires_grad)
         f = aot_function(lambda x: x.sin().sum() + y.mean() + y.shape[0], nop, dynamic=True)
         for x in (y, tensor([[1.0, 2.0]] * 5), y[1:], y):
@@ -205,12 +221,17 @@ class TestClosedOver:
             for m in (plain, module):
                 m(x).square().sum().backward()
         names = [name.removeprefix("orig_module.") for name in module.state_dict()]
-        assert names == list(plain.state_dict()) and dict(module.named_buffers())["orig_module.1.num_batches_tracked"] == 1
+        assert (
+            names == list(plain.state_dict())
+            and dict(module.named_buffers())["orig_module.1.num_batches_tracked"] == 1
+        )
         for a, b in zip(plain.parameters(), module.parameters(), strict=True):
             assert a.grad is not None and b.grad is not None and torch.allclose(a.grad, b.grad)
 
     def test_only_a_module_is_compiled_as_one(self) -> None:
-        with pytest.raises(TypeError, match="takes a module, not function; for a function use aot_function"):
+        with pytest.raises(
+            TypeError, match="takes a module, not function; for a function use aot_function"
+        ):
             aot_module(lambda x: x, nop)  # type: ignore[arg-type]
 
     def test_a_module_switched_to_eval_is_another_program(self) -> None:
@@ -235,14 +256,18 @@ class TestClosedOver:
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.sum().backward()
 
-    def test_memory_that_an_argument_shares_with_a_closed_over_tensor_cannot_be_written_to(self) -> None:
+    def test_memory_that_an_argument_shares_with_a_closed_over_tensor_cannot_be_written_to(
+        self,
+    ) -> None:
         x = torch.zeros(3)
 
         def f(y: Any) -> Any:
             y.add_(1)
             return x * 2
 
-        with pytest.raises(RuntimeError, match="argument 0 and a tensor that the program closes over share memory"):
+        with pytest.raises(
+            RuntimeError, match="argument 0 and a tensor that the program closes over share memory"
+        ):
             compiled(f)(x)
 
 
@@ -272,7 +297,9 @@ class OldProduct(runtime.autograd.Function):
 
 @pytest.mark.parametrize("kind", [torch.tensor, runtime.tensor])
 @pytest.mark.parametrize("function", [Product, OldProduct])
-def test_a_custom_function_gives_a_closed_over_tensor_its_gradient(function: Any, kind: Any) -> None:
+def test_a_custom_function_gives_a_closed_over_tensor_its_gradient(
+    function: Any, kind: Any
+) -> None:
     w = kind([3.0, 4.0], requires_grad=True)
     x = tensor([1.0, 2.0], requires_grad=True)
     f = compiled(lambda x: function.apply(x, w))
@@ -311,10 +338,19 @@ def test_a_custom_function_may_compute_with_a_tensor_from_outside(old: bool) -> 
     f(x)
     y = f(x)
     y.sum().backward()
-    assert y.tolist() == [3.0, 8.0] and x.grad.tolist() == [3.0, 4.0] and w.grad is None and count.item() == 2
+    assert (
+        y.tolist() == [3.0, 8.0]
+        and x.grad.tolist() == [3.0, 4.0]
+        and w.grad is None
+        and count.item() == 2
+    )
 
 
-@pytest.mark.parametrize("layer", [nn.LSTM(3, 2), nn.GRU(3, 2), nn.RNN(3, 2), nn.LSTMCell(3, 2)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "layer",
+    [nn.LSTM(3, 2), nn.GRU(3, 2), nn.RNN(3, 2), nn.LSTMCell(3, 2)],
+    ids=lambda m: type(m).__name__,
+)
 def test_the_weights_of_a_recurrent_layer_get_their_gradients(layer: Any) -> None:
     torch.manual_seed(0)
     x = torch.randn(4, 3)
@@ -352,7 +388,10 @@ def test_arguments_are_viewed_and_turned_in_inference_mode() -> None:
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
             x = torch.ones(2, 3)
-            assert compiled(f)(x).tolist() == [[0.0, 2.0], [2.0, 2.0], [2.0, 2.0]] and x.shape == (3, 2)
+            assert compiled(f)(x).tolist() == [[0.0, 2.0], [2.0, 2.0], [2.0, 2.0]] and x.shape == (
+                3,
+                2,
+            )
 
 
 @pytest.mark.parametrize(
@@ -377,7 +416,9 @@ def test_what_would_happen_in_the_first_call_alone_is_refused(act: Any) -> None:
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])
-def test_the_data_of_a_closed_over_tensor_of_the_session_is_that_of_every_call(requires_grad: bool) -> None:
+def test_the_data_of_a_closed_over_tensor_of_the_session_is_that_of_every_call(
+    requires_grad: bool,
+) -> None:
     def program(wrapped: Any) -> Any:
         state = runtime.tensor([1.0, 2.0], requires_grad=requires_grad)
 
@@ -388,13 +429,20 @@ def test_the_data_of_a_closed_over_tensor_of_the_session_is_that_of_every_call(r
         g = wrapped(f)
         first, second = g(torch.ones(2)), g(torch.ones(2))
         flags = [t.requires_grad for t in (*first, *second)]
-        return flags, [t.tolist() for t in (*first, *second, state)], state._version, second[1].data_ptr() == state.data_ptr()
+        return (
+            flags,
+            [t.tolist() for t in (*first, *second, state)],
+            state._version,
+            second[1].data_ptr() == state.data_ptr(),
+        )
 
     assert program(compiled) == program(lambda f: f)
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_capture_does_not_count_as_a_write_to_the_parts_of_a_closed_over_tensor(wrapped: bool) -> None:
+def test_a_capture_does_not_count_as_a_write_to_the_parts_of_a_closed_over_tensor(
+    wrapped: bool,
+) -> None:
     def versions(wrap: Callable[[Any], Any]) -> list[tuple[int, int]]:
         w = TwoTensor(torch.ones(2), torch.zeros(2))
         held = runtime.wrap(w) if wrapped else w
@@ -411,7 +459,8 @@ def test_a_capture_does_not_count_as_a_write_to_the_parts_of_a_closed_over_tenso
             found.append((w.a._version, w.b._version))
         return found
 
-    expected = [(i * wrapped, i * wrapped) for i in (1, 2, 3)]  # torch does not count writes that a class makes to its parts
+    # torch does not count writes that a class makes to its parts
+    expected = [(i * wrapped, i * wrapped) for i in (1, 2, 3)]
     assert versions(compiled) == versions(lambda f: f) == expected
 
 

@@ -16,7 +16,19 @@ import torch
 
 import runtime
 from runtime.aot import aot_function, nop
-from runtime.aot.capture.reads import FACTS, MISSING, WHOLE, Read, Slots, asked_for, facts, look_up, once, same, unchanged
+from runtime.aot.capture.reads import (
+    FACTS,
+    MISSING,
+    WHOLE,
+    Read,
+    Slots,
+    asked_for,
+    facts,
+    look_up,
+    once,
+    same,
+    unchanged,
+)
 
 
 class Slotted:
@@ -99,7 +111,9 @@ def defaults() -> tuple[Read, Callable[[], Any]]:
     def f(x: Any, k: float = 2.0) -> Any:
         return x * k
 
-    return Read(Slots(f), "__defaults__", f.__defaults__), lambda: setattr(f, "__defaults__", (3.0,))
+    return Read(Slots(f), "__defaults__", f.__defaults__), lambda: setattr(
+        f, "__defaults__", (3.0,)
+    )
 
 
 def in_context() -> tuple[Read, Callable[[], Any]]:
@@ -131,19 +145,40 @@ CASES: dict[str, tuple[Callable[[], tuple[Read, Callable[[], Any]]], str]] = {
     "a tuple": (lambda: an_item((1, 2), (1, 3)), BY_VALUE.format(GET, GET)),
     "an object": (lambda: an_item(Slotted(), Slotted()), f"{GET} is value"),
     "a list as an object": (lambda: an_item([1], [2]), f"{GET} is value"),
-    "by a key that is no text": (lambda: an_item(1.0, 2.0, 7), BY_VALUE.format(*["owner.get(int, MISSING)"] * 2)),
-    "what is not there": (lambda: (lambda d: (Read(d, "a", MISSING), setting(d, "a", 1)))({}), "owner.get('a', value) is value"),
-    "a variable of a function around": (in_cell, BY_VALUE.format(*["(owner.cell_contents if owner != cell else MISSING)"] * 2)),
+    "by a key that is no text": (
+        lambda: an_item(1.0, 2.0, 7),
+        BY_VALUE.format(*["owner.get(int, MISSING)"] * 2),
+    ),
+    "what is not there": (
+        lambda: (lambda d: (Read(d, "a", MISSING), setting(d, "a", 1)))({}),
+        "owner.get('a', value) is value",
+    ),
+    "a variable of a function around": (
+        in_cell,
+        BY_VALUE.format(*["(owner.cell_contents if owner != cell else MISSING)"] * 2),
+    ),
     "a slot": (in_slot, BY_VALUE.format(*["look_up(owner, 'rate')"] * 2)),
-    "defaults of a function": (defaults, BY_VALUE.format(*["function.__defaults__"] * 2).replace("function", "f")),
+    "defaults of a function": (
+        defaults,
+        BY_VALUE.format(*["function.__defaults__"] * 2).replace("function", "f"),
+    ),
     "a variable of a context": (in_context, BY_VALUE.format(*["look_up(owner, 'get')"] * 2)),
     "an item of a list": (in_list, BY_VALUE.format(*["look_up(owner, -1)"] * 2)),
     "what a tensor says": (said_by_a_tensor, "facts(owner) == value"),
-    "how often a tensor was written to": (version, BY_VALUE.format(*["look_up(owner, '_version')"] * 2)),
+    "how often a tensor was written to": (
+        version,
+        BY_VALUE.format(*["look_up(owner, '_version')"] * 2),
+    ),
     "an empty list": (lambda: whole([], [], lambda x: x.append(1)), "not owner"),
     "an empty dictionary": (lambda: whole({}, {}, lambda x: x.update(a=1)), "not owner"),
-    "a list of numbers": (lambda: whole([1.0], [1.0], lambda x: x.append(2.0)), BY_VALUE.format("owner", "owner")),
-    "a list of tuples": (lambda: whole([(1,)], [(1,)], lambda x: x.clear()), BY_VALUE.format("owner", "owner")),
+    "a list of numbers": (
+        lambda: whole([1.0], [1.0], lambda x: x.append(2.0)),
+        BY_VALUE.format("owner", "owner"),
+    ),
+    "a list of tuples": (
+        lambda: whole([(1,)], [(1,)], lambda x: x.clear()),
+        BY_VALUE.format("owner", "owner"),
+    ),
     "a list of objects": (
         lambda: (lambda a: whole([a, a], [a, a], lambda x: x.pop()))(Slotted()),
         "len(owner) == 2 and all(map(is_, owner, value))",
@@ -152,12 +187,30 @@ CASES: dict[str, tuple[Callable[[], tuple[Read, Callable[[], Any]]], str]] = {
         lambda: (lambda a: whole(deque([a]), deque([a]), lambda x: x.pop()))(Slotted()),
         BY_VALUE.format("owner", "owner"),
     ),
-    "a dictionary of numbers": (lambda: whole({"a": 1}, {"a": 1}, lambda x: x.update(a=2)), BY_VALUE.format("owner", "owner")),
-    "32 numbers": (lambda: whole([1] * 32, [1] * 32, lambda x: x.append(2)), BY_VALUE.format("owner", "owner")),
-    "33 numbers": (lambda: whole([1] * 33, [1] * 33, lambda x: x.append(2)), "_long_same(owner, value)"),
-    "a set of 40": (lambda: whole(set(range(40)), set(range(40)), lambda x: x.add(-1)), "_long_same(owner, value)"),
-    "an array": (lambda: whole(np.ones(40), np.ones(40), lambda x: x.fill(2)), BY_VALUE.format("owner", "owner")),
-    "an empty array": (lambda: whole(np.ones(0), np.ones(0), lambda x: x.resize(1, refcheck=False)), BY_VALUE.format("owner", "owner")),
+    "a dictionary of numbers": (
+        lambda: whole({"a": 1}, {"a": 1}, lambda x: x.update(a=2)),
+        BY_VALUE.format("owner", "owner"),
+    ),
+    "32 numbers": (
+        lambda: whole([1] * 32, [1] * 32, lambda x: x.append(2)),
+        BY_VALUE.format("owner", "owner"),
+    ),
+    "33 numbers": (
+        lambda: whole([1] * 33, [1] * 33, lambda x: x.append(2)),
+        "_long_same(owner, value)",
+    ),
+    "a set of 40": (
+        lambda: whole(set(range(40)), set(range(40)), lambda x: x.add(-1)),
+        "_long_same(owner, value)",
+    ),
+    "an array": (
+        lambda: whole(np.ones(40), np.ones(40), lambda x: x.fill(2)),
+        BY_VALUE.format("owner", "owner"),
+    ),
+    "an empty array": (
+        lambda: whole(np.ones(0), np.ones(0), lambda x: x.resize(1, refcheck=False)),
+        BY_VALUE.format("owner", "owner"),
+    ),
 }
 
 
@@ -261,8 +314,15 @@ def test_long_containers_are_compared_with_all_their_items(a: Any, b: Any, expec
 
 def test_a_place_is_looked_up_without_a_call_of_the_users() -> None:
     t = torch.ones(4)[1:]
-    assert look_up(t, "storage_offset") == 1 and look_up(t, "data_ptr") == t.data_ptr() and look_up(t, FACTS) == facts(t)
-    assert look_up(runtime.wrap(t), "data_ptr") == t.data_ptr() and look_up(runtime.wrap(t), "storage_offset") == 1
+    assert (
+        look_up(t, "storage_offset") == 1
+        and look_up(t, "data_ptr") == t.data_ptr()
+        and look_up(t, FACTS) == facts(t)
+    )
+    assert (
+        look_up(runtime.wrap(t), "data_ptr") == t.data_ptr()
+        and look_up(runtime.wrap(t), "storage_offset") == 1
+    )
     assert look_up([1, 2], 1) == 2 and look_up([1, 2], -2) == 1
     assert look_up([1, 2], 2) is MISSING and look_up([1, 2], -3) is MISSING
     assert look_up({"a": 1}, "b") is MISSING and look_up(MappingProxyType({"a": 1}), "a") == 1
@@ -272,8 +332,18 @@ def test_a_place_is_looked_up_without_a_call_of_the_users() -> None:
 
 def test_what_a_tensor_says_of_itself() -> None:
     t = torch.ones(2, 3, dtype=torch.float64).t()
-    assert facts(t) == (False, True, torch.float64, torch.device("cpu"), torch.strided, ((3, 2), (1, 3)))
-    assert str(facts(t)) == "float64[3, 2]" and str(facts(torch.ones(1, requires_grad=True))) == "float32[1] that requires grad"
+    assert facts(t) == (
+        False,
+        True,
+        torch.float64,
+        torch.device("cpu"),
+        torch.strided,
+        ((3, 2), (1, 3)),
+    )
+    assert (
+        str(facts(t)) == "float64[3, 2]"
+        and str(facts(torch.ones(1, requires_grad=True))) == "float32[1] that requires grad"
+    )
     assert facts(torch.ones(1, device="meta")).device.type == "meta"
     sparse = torch.eye(2).to_sparse()
     assert facts(sparse)[4:] == (torch.sparse_coo, ((2, 2), None))
@@ -284,7 +354,12 @@ def test_what_a_tensor_says_of_itself() -> None:
 def test_what_a_call_does_not_ask_for() -> None:
     t, w = torch.ones(1), torch.ones(1)
     owner: dict[str, Any] = {"a": 1, "t": torch.ones(1)}
-    item, of_t, of_w, held = Read(owner, "a", 1), Read(t, FACTS, facts(t)), Read(w, FACTS, facts(w)), Read(owner, "t", owner["t"])
+    item, of_t, of_w, held = (
+        Read(owner, "a", 1),
+        Read(t, FACTS, facts(t)),
+        Read(w, FACTS, facts(w)),
+        Read(owner, "t", owner["t"]),
+    )
     of_held = Read(owner["t"], FACTS, facts(owner["t"]))
     reads = [item, of_t, of_w, held, of_held]
     assert asked_for(reads, [], frozenset()) == reads
@@ -301,7 +376,9 @@ def test_each_place_is_asked_for_once_and_the_last_time() -> None:
     assert once([first, other, second]) == [second, other]
 
 
-def test_what_the_program_has_changed_is_told_and_left_out(recwarn: pytest.WarningsRecorder) -> None:
+def test_what_the_program_has_changed_is_told_and_left_out(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
     owner = {"a": 1, "b": 2}
     kept, changed = Read(owner, "a", 1), Read(owner, "b", 1)
     assert unchanged([kept]) == [kept] and not recwarn
@@ -311,9 +388,12 @@ def test_what_the_program_has_changed_is_told_and_left_out(recwarn: pytest.Warni
 
 
 @pytest.mark.parametrize(
-    "factory, value, kept", [(int, 0, True), (int, 1, False), (list, [], True), (lambda: 0, 0, False), (None, 0, False)]
+    "factory, value, kept",
+    [(int, 0, True), (int, 1, False), (list, [], True), (lambda: 0, 0, False), (None, 0, False)],
 )
-def test_what_a_default_dictionary_makes_is_no_change(factory: Any, value: Any, kept: bool, recwarn: pytest.WarningsRecorder) -> None:
+def test_what_a_default_dictionary_makes_is_no_change(
+    factory: Any, value: Any, kept: bool, recwarn: pytest.WarningsRecorder
+) -> None:
     made: Any = defaultdict(factory)
     read = Read(made, "a", MISSING)
     made["a"] = value

@@ -24,7 +24,9 @@ def arguments(n: int) -> list[torch.Tensor]:
     return [torch.randn(n, 5), torch.randn(5, 3), torch.randn(3)]
 
 
-def gradients(f: Callable[..., Any], plain: list[torch.Tensor], g: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def gradients(
+    f: Callable[..., Any], plain: list[torch.Tensor], g: torch.Tensor
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
     inputs = [runtime.wrap(t.clone(), requires_grad=True) for t in plain]
     loss = f(*inputs)["loss"]
     loss.backward(g)
@@ -78,7 +80,9 @@ def test_a_random_call_is_never_run_again() -> None:
         return (x * (torch.rand(1000) > 0.5)).sin().sum()
 
     x = runtime.wrap(torch.ones(1000), requires_grad=True)
-    compiled = aot.aot_function(dropped, aot.nop, partition_fn=aot.min_cut_rematerialization_partition)
+    compiled = aot.aot_function(
+        dropped, aot.nop, partition_fn=aot.min_cut_rematerialization_partition
+    )
     loss = compiled(x)
     loss.backward()
     kept = (runtime.unwrap(x.grad) != 0).sum()
@@ -113,7 +117,9 @@ def test_without_gradients_only_a_forward_is_compiled() -> None:
 
     out = aot.aot_function(lambda x: x.sin(), compiler)(torch.ones(2))
     torch.testing.assert_close(out, torch.ones(2).sin())
-    assert [n.target for n in graphs[0].graph.nodes if n.op == "call_function"] == [aten.sin.default]
+    assert [n.target for n in graphs[0].graph.nodes if n.op == "call_function"] == [
+        aten.sin.default
+    ]
 
 
 def test_constants_of_the_program_are_not_baked_values_of_arguments() -> None:
@@ -145,14 +151,20 @@ def test_a_boxed_function_empties_its_list() -> None:
     given = [torch.ones(2), torch.ones(2)]
     torch.testing.assert_close(aot.make_boxed_func(torch.add)(given), torch.full((2,), 2.0))
     assert given == []
-    compiled = aot.make_boxed_compiler(lambda module, inputs: module.forward)(fx.symbolic_trace(lambda x: x.sin()), [])
+    compiled = aot.make_boxed_compiler(lambda module, inputs: module.forward)(
+        fx.symbolic_trace(lambda x: x.sin()), []
+    )
     torch.testing.assert_close(compiled([torch.ones(1)]), torch.ones(1).sin())
 
 
 def test_a_size_that_the_backward_pass_fixes_is_a_guard() -> None:
     """The gradient of cumprod doubles its reach as often as the size asks, so a graph of size 3 is wrong for size 10."""
     compiled = aot.aot_function(
-        lambda x: torch.cumprod(x, 0), fw_compiler=aot.nop, bw_compiler=aot.nop, partition_fn=aot.default_partition, dynamic=True
+        lambda x: torch.cumprod(x, 0),
+        fw_compiler=aot.nop,
+        bw_compiler=aot.nop,
+        partition_fn=aot.default_partition,
+        dynamic=True,
     )
     for size in (3, 10, 5):
         values = torch.linspace(0.5, 1.5, size, dtype=torch.float64)
@@ -182,7 +194,10 @@ def test_a_nan_argument_is_traced_once() -> None:
         return x * k
 
     compiled = aot.aot_function(f, aot.nop)
-    assert compiled(torch.ones(2), float("nan")).isnan().all() and compiled(torch.ones(2), float("nan")).isnan().all()
+    assert (
+        compiled(torch.ones(2), float("nan")).isnan().all()
+        and compiled(torch.ones(2), float("nan")).isnan().all()
+    )
     assert len(traces) == 1
 
 
@@ -220,7 +235,9 @@ def test_a_write_to_what_no_compiled_backward_needs_is_none_of_its_business() ->
     ids=["linear", "matrix", "matrix first", "vector", "vector first"],
 )
 @pytest.mark.parametrize("autocast", [False, True])
-def test_a_product_with_what_requires_grad_is_the_one_that_eager_computes(program: Callable[..., Any], autocast: bool) -> None:
+def test_a_product_with_what_requires_grad_is_the_one_that_eager_computes(
+    program: Callable[..., Any], autocast: bool
+) -> None:
     plain = [torch.randn(5, 7, 33).transpose(0, 1), torch.randn(33, 33)]
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         theirs = [t.clone().requires_grad_() for t in plain]
@@ -230,7 +247,11 @@ def test_a_product_with_what_requires_grad_is_the_one_that_eager_computes(progra
     expected.sum().backward()
     found.sum().backward()
     assert runtime.unwrap(found).equal(expected.detach())
-    assert all(runtime.unwrap(t.grad).equal(e.grad) for t, e in zip(ours, theirs, strict=True) if e.grad is not None)
+    assert all(
+        runtime.unwrap(t.grad).equal(e.grad)
+        for t, e in zip(ours, theirs, strict=True)
+        if e.grad is not None
+    )
 
 
 def test_no_gradient_of_a_shared_factor_is_a_stack_of_matrices() -> None:

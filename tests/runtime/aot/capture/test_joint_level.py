@@ -82,26 +82,42 @@ def read_without_grad_after_a_write(x: Any) -> Any:
     return without_grad(v.exp) * z
 
 
-LABELS: dict[str, tuple[Callable[[Any], Any], str]] = {  # "op" of the op, "own" a Function's, "-" none, "?" nothing; "!" unseen
+# "op" of the op, "own" a Function's, "-" none, "?" nothing; "!" unseen
+LABELS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "ops": (lambda x: (x * 2).sin(), "mul=op sin=op"),
-    "constants": (lambda x: torch.ones(2).sin().add(1).sum() * x, "ones=- sin=- add=- sum_1=- mul=op"),
+    "constants": (
+        lambda x: torch.ones(2).sin().add(1).sum() * x,
+        "ones=- sin=- add=- sum_1=- mul=op",
+    ),
     "a constant base": (lambda x: (2 ** torch.ones(3)) * x, "ones=- pow_1=- mul=op"),
     "a Function in the old style": (lambda x: Old.apply(x) * x, "exp=own mul=op"),
     "a Function that writes": (lambda x: Doubles.apply(x * 1).sin(), "mul=op mul_1=own sin=op"),
-    "a Function that writes to a row": (row_doubled, "mul=op select=op mul_1=? select_scatter=own sin=op"),
+    "a Function that writes to a row": (
+        row_doubled,
+        "mul=op select=op mul_1=? select_scatter=own sin=op",
+    ),
     "a branch": (
         lambda x: cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)),
         "sum_1=op gt=? cond=? getitem=op",
     ),
     "saved tensors that are packed": (packed, f"exp=op _to_copy=-!{PACKED} mul=op mul_1=op"),
     "a change of geometry": (turned, f"mul=op t=op!{WRITTEN} sin=op"),
-    "a write through detach()": (written_through_detach, f"mul=op detach=- mul_1=? detach_2=?!{WRITTEN} sin=op"),
+    "a write through detach()": (
+        written_through_detach,
+        f"mul=op detach=- mul_1=? detach_2=?!{WRITTEN} sin=op",
+    ),
     "a write to a row under no_grad": (
         row_written_without_grad,
         f"mul=op select=op mul_1=-!{WRITTEN} select_scatter=-!{WRITTEN} sin=op",
     ),
-    "a read under no_grad": (read_without_grad_after_a_write, "mul=op mul_1=? select_1=? exp=- mul_2=op"),
-    "another write under no_grad": (lambda x: x * without_grad(torch.zeros(3).add_, 1), "zeros=- add=- mul=op"),
+    "a read under no_grad": (
+        read_without_grad_after_a_write,
+        "mul=op mul_1=? select_1=? exp=- mul_2=op",
+    ),
+    "another write under no_grad": (
+        lambda x: x * without_grad(torch.zeros(3).add_, 1),
+        "zeros=- add=- mul=op",
+    ),
 }
 
 
@@ -111,19 +127,32 @@ def test_each_call_says_how_it_is_differentiated(name: str) -> None:
     short = {None: "?", "none": "-", OWN: "own", "of the op": "op"}
     nodes = joint_graph(f, [torch.ones(2, 3)], [True]).module.graph.nodes
     calls = [n for n in nodes if n.op == "call_function" and ORIGIN not in n.meta]
-    found = [f"{n.name}={short[n.meta.get(DERIVATIVE)]}" + (f"!{n.meta[UNSEEN]}" if UNSEEN in n.meta else "") for n in calls]
+    found = [
+        f"{n.name}={short[n.meta.get(DERIVATIVE)]}"
+        + (f"!{n.meta[UNSEEN]}" if UNSEEN in n.meta else "")
+        for n in calls
+    ]
     assert " ".join(found) == expected
 
 
 STEPS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a view": (lambda x: without_grad(lambda: x[0]), "d -> i0.select~-unrecorded | "),
     "detach()": (lambda x: without_grad(x.detach), "d -> i0.detach-unrecorded | "),
-    "a view of detach()": (lambda x: without_grad(lambda: x.detach()[0]), "d -> i0.detach.select~-unrecorded | "),
-    "a view of a view without grad": (lambda x: without_grad(lambda: x[0][1:]), "d -> i0.select~.slice~-unrecorded | "),
+    "a view of detach()": (
+        lambda x: without_grad(lambda: x.detach()[0]),
+        "d -> i0.detach.select~-unrecorded | ",
+    ),
+    "a view of a view without grad": (
+        lambda x: without_grad(lambda: x[0][1:]),
+        "d -> i0.select~.slice~-unrecorded | ",
+    ),
     "a change of geometry": (lambda x: without_grad(x.t_), "d[t]~ -> i0 | "),
     "a write": (lambda x: without_grad(x.mul_, 2), "dw*1 -> i0 | "),
     "a view of a view": (lambda x: without_grad(lambda: x[0])[1:], "d -> i0.select~.slice | "),
-    "parts": (lambda x: without_grad(lambda: x.unbind()), "d -> i0.unbind#0~-unrecorded i0.unbind#1~-unrecorded | "),
+    "parts": (
+        lambda x: without_grad(lambda: x.unbind()),
+        "d -> i0.unbind#0~-unrecorded i0.unbind#1~-unrecorded | ",
+    ),
 }
 
 
@@ -137,7 +166,9 @@ def test_a_mode_of_the_program_sees_its_calls_with_and_without_a_history() -> No
     seen: list[str] = []
 
     class Seeing(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             seen.append(func._schema.name.split("::")[1])
             return func(*args, **kwargs or {})
 
@@ -166,7 +197,9 @@ def test_a_mode_around_a_capture_sees_what_it_computes() -> None:
     seen: list[str] = []
 
     class Seeing(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             seen.append(func._schema.name.split("::")[1])
             return func(*args, **kwargs or {})
 

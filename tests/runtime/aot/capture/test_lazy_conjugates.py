@@ -52,27 +52,42 @@ def test_a_part_of_a_complex_argument_is_written(name: str, argument: Any) -> No
     torch.testing.assert_close(runtime.unwrap(own), g)
 
 
-@pytest.mark.parametrize("lazy", [lambda t: t.conj(), lambda t: t.conj().imag], ids=["conjugated", "negated"])
+@pytest.mark.parametrize(
+    "lazy", [lambda t: t.conj(), lambda t: t.conj().imag], ids=["conjugated", "negated"]
+)
 def test_an_argument_without_a_history_is_written_and_stays_lazy(lazy: Any) -> None:
     mine, theirs = VALUES.clone(), VALUES.clone()
     doubled = runtime.jit(lambda x: x.mul_(2))
     for _ in range(3):  # captured, generated, replayed
         argument = lazy(mine)
-        assert doubled(argument) is argument and argument.is_conj() is lazy(theirs).is_conj() and argument._version == mine._version
+        assert (
+            doubled(argument) is argument
+            and argument.is_conj() is lazy(theirs).is_conj()
+            and argument._version == mine._version
+        )
         lazy(theirs).mul_(2)
         assert torch.equal(mine, theirs) and mine._version == theirs._version
 
 
 def test_a_write_to_a_conjugated_overlapping_argument_is_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"argument 0, which shows an element of its memory several times, .* conjugated"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"argument 0, which shows an element of its memory several times, .* conjugated",
+    ):
         compiled(lambda x: x.real.mul_(2))(VALUES.unfold(0, 3, 1).conj())
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
-@pytest.mark.parametrize("lazy", [lambda x: x.conj(), lambda x: x.conj().imag], ids=["conjugate", "negative"])
-@pytest.mark.parametrize("change", ["swapaxes_(0, 1)", "swapdims_(0, 1)", "transpose_(0, 1)", "t_()", "unsqueeze_(0)"])
-def test_the_geometry_of_a_lazy_tensor_changes_in_place(change: str, lazy: Any, mode: Any, dynamic: bool) -> None:
+@pytest.mark.parametrize(
+    "lazy", [lambda x: x.conj(), lambda x: x.conj().imag], ids=["conjugate", "negative"]
+)
+@pytest.mark.parametrize(
+    "change", ["swapaxes_(0, 1)", "swapdims_(0, 1)", "transpose_(0, 1)", "t_()", "unsqueeze_(0)"]
+)
+def test_the_geometry_of_a_lazy_tensor_changes_in_place(
+    change: str, lazy: Any, mode: Any, dynamic: bool
+) -> None:
     def f(x: Any) -> Any:
         with mode():
             return changed(x)
@@ -83,5 +98,9 @@ def test_the_geometry_of_a_lazy_tensor_changes_in_place(change: str, lazy: Any, 
     x = torch.tensor([[1 + 2j, 3 - 1j, 0.5j], [2 - 1j, 4j, 1.0]])
     # not in inference mode, in which torch's swapaxes_ of a lazy conjugate writes to the memory of x
     expected, found = changed(x), compiled(f, dynamic=dynamic)(x)
-    assert found.tolist() == expected.tolist() and found.stride() == expected.stride() and found.data_ptr() == expected.data_ptr()
+    assert (
+        found.tolist() == expected.tolist()
+        and found.stride() == expected.stride()
+        and found.data_ptr() == expected.data_ptr()
+    )
     assert (found.is_conj(), found.is_neg()) == (expected.is_conj(), expected.is_neg())

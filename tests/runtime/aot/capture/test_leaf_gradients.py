@@ -225,7 +225,13 @@ STEPS: dict[str, Step] = {
 
 def seen(x: Any) -> Any:
     x = runtime.unwrap(x) if isinstance(x, torch.Tensor) else x
-    return (x.tolist(), x.stride()) if isinstance(x, torch.Tensor) else None if x is None else [seen(part) for part in x]
+    return (
+        (x.tolist(), x.stride())
+        if isinstance(x, torch.Tensor)
+        else None
+        if x is None
+        else [seen(part) for part in x]
+    )
 
 
 def course(step: Step, wrap: Callable[..., Any], closed: bool, before: bool) -> list[Any]:
@@ -238,16 +244,34 @@ def course(step: Step, wrap: Callable[..., Any], closed: bool, before: bool) -> 
     for i in range(3):
         x = torch.tensor([1.0 + i, 2.0])
         result = f(x) if closed else f(p, q, x)
-        found.append([seen(result), seen(p), seen(q), seen(p.grad), seen(q.grad), p.requires_grad, p.grad is not None and p.grad is q.grad])
+        found.append(
+            [
+                seen(result),
+                seen(p),
+                seen(q),
+                seen(p.grad),
+                seen(q.grad),
+                p.requires_grad,
+                p.grad is not None and p.grad is q.grad,
+            ]
+        )
     return found
 
 
 @pytest.mark.filterwarnings("ignore:Using backward", "ignore:`grad_variables` is deprecated")
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize(
-    "name, closed", [(name, closed) for name in STEPS for closed in (True, False) if closed or not name.startswith(("frozen", "module"))]
+    "name, closed",
+    [
+        (name, closed)
+        for name in STEPS
+        for closed in (True, False)
+        if closed or not name.startswith(("frozen", "module"))
+    ],
 )  # an argument is not frozen by the step, and is no parameter
-def test_gradients_are_those_of_eager_mode_in_each_call(name: str, closed: bool, before: bool) -> None:
+def test_gradients_are_those_of_eager_mode_in_each_call(
+    name: str, closed: bool, before: bool
+) -> None:
     step = STEPS[name]
     assert course(step, jit, closed, before) == course(step, lambda f: f, closed, before)
 
@@ -261,12 +285,27 @@ def test_a_gradient_that_is_asked_for_is_the_object_of_before() -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
-    "another shape": (lambda p, q, x: setattr(p, "grad", torch.ones(3)), r"a tensor torch.float32\[2\] that is a torch.float32\[3\]"),
-    "another dtype": (lambda p, q, x: setattr(p, "grad", x.double()), r"that is a torch.float64\[2\]"),
-    "another dtype and shape": (lambda p, q, x: setattr(p, "grad", torch.ones(3).double()), r"that is a torch.float64\[3\]"),
+    "another shape": (
+        lambda p, q, x: setattr(p, "grad", torch.ones(3)),
+        r"a tensor torch.float32\[2\] that is a torch.float32\[3\]",
+    ),
+    "another dtype": (
+        lambda p, q, x: setattr(p, "grad", x.double()),
+        r"that is a torch.float64\[2\]",
+    ),
+    "another dtype and shape": (
+        lambda p, q, x: setattr(p, "grad", torch.ones(3).double()),
+        r"that is a torch.float64\[3\]",
+    ),
     "no tensor": (lambda p, q, x: setattr(p, "grad", 2.0), "that is a float"),
-    "of a result": (lambda p, q, x: setattr(p * 2, "grad", x), "assigns a gradient to a tensor that it has computed"),
-    "retained of what has none": (lambda p, q, x: (x * 2).retain_grad(), "can't retain_grad on Tensor that has requires_grad=False"),
+    "of a result": (
+        lambda p, q, x: setattr(p * 2, "grad", x),
+        "assigns a gradient to a tensor that it has computed",
+    ),
+    "retained of what has none": (
+        lambda p, q, x: (x * 2).retain_grad(),
+        "can't retain_grad on Tensor that has requires_grad=False",
+    ),
     "in a transform": (
         lambda p, q, x: runtime.func.grad(lambda y: ((y * y).sum().backward(), y.sum())[1])(x),
         r"calls backward\(\) on a value of a transform",

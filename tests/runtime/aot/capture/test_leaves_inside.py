@@ -21,7 +21,10 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_hook_that_nobody_would_call_is_refused(way: str) -> None:
-    with pytest.raises(RuntimeError, match=r"register_post_accumulate_grad_hook\(\) of a tensor inside .* register_hook\(\)"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"register_post_accumulate_grad_hook\(\) of a tensor inside .* register_hook\(\)",
+    ):
         WAYS[way](lambda leaf: leaf.register_post_accumulate_grad_hook(print) and None)(X)
 
 
@@ -44,7 +47,9 @@ def test_hooks_of_the_node_of_a_leaf_are_refused_where_its_gradient_arrives() ->
 
 @pytest.mark.parametrize("way", WAYS)
 def test_hooks_are_registered_and_not_assigned(way: str) -> None:
-    with pytest.raises(RuntimeError, match=r"assigns _backward_hooks of a tensor inside .* register_hook\(\)"):
+    with pytest.raises(
+        RuntimeError, match=r"assigns _backward_hooks of a tensor inside .* register_hook\(\)"
+    ):
         WAYS[way](lambda leaf: setattr(leaf, "_backward_hooks", {0: print}))(X)
 
 

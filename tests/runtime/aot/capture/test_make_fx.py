@@ -29,7 +29,17 @@ def test_placeholders_have_the_names_of_arguments_and_calls_those_of_ops() -> No
         return (x + pair[0]).sum(0) * pair[1] * n
 
     x = torch.randn(2, 3)
-    assert names(make_fx(f)(x, [x, x], 3)) == ["x_1", "pair_1", "pair_2", "n_1", "add", "sum_1", "mul", "mul_1", "output"]
+    assert names(make_fx(f)(x, [x, x], 3)) == [
+        "x_1",
+        "pair_1",
+        "pair_2",
+        "n_1",
+        "add",
+        "sum_1",
+        "mul",
+        "mul_1",
+        "output",
+    ]
     assert names(make_fx(lambda *xs: xs[0] + xs[1])(x, x)) == ["arg0_1", "arg1_1", "add", "output"]
     assert names(make_fx(nn.ReLU())(x)) == ["arg0_1", "relu", "output"]
 
@@ -37,7 +47,15 @@ def test_placeholders_have_the_names_of_arguments_and_calls_those_of_ops() -> No
 def test_a_constant_is_read_where_it_is_first_used_and_parameters_are_called_so() -> None:
     parameter, table = nn.Parameter(torch.ones(3)), torch.ones(3)
     module = make_fx(lambda x: x.sin() * parameter + table)(torch.ones(3))
-    assert names(module) == ["x_1", "sin", "_param_constant0", "mul", "_tensor_constant0", "add", "output"]
+    assert names(module) == [
+        "x_1",
+        "sin",
+        "_param_constant0",
+        "mul",
+        "_tensor_constant0",
+        "add",
+        "output",
+    ]
 
 
 @pytest.mark.parametrize("mode", ["real", "fake"])
@@ -56,9 +74,16 @@ def test_values_in_meta_are_fake_tensors_with_shape_strides_dtype_and_device(mod
     x = torch.randn(4, 3)
     module = make_fx(lambda x: x.t().double().split(1)[1], tracing_mode=mode)(x)
     values = {n.name: n.meta["val"] for n in module.graph.nodes if "val" in n.meta}
-    t, getitem = values["t"], values[next(name for name in names(module) if name.startswith("getitem"))]
+    t, getitem = (
+        values["t"],
+        values[next(name for name in names(module) if name.startswith("getitem"))],
+    )
     assert isinstance(t, FakeTensor) and isinstance(getitem, FakeTensor)
-    assert (tuple(map(int, t.shape)), tuple(map(int, t.stride())), t.device) == ((3, 4), (1, 3), x.device)
+    assert (tuple(map(int, t.shape)), tuple(map(int, t.stride())), t.device) == (
+        (3, 4),
+        (1, 3),
+        x.device,
+    )
     assert (tuple(map(int, getitem.shape)), getitem.dtype) == ((1, 4), torch.float64)
     assert isinstance(node(module, "t").meta["tensor_meta"], TensorMetadata)
 
@@ -113,7 +138,10 @@ def test_values_that_are_no_strided_tensors_are_described() -> None:
 
 def test_fake_mode_runs_no_kernel_and_draws_nothing() -> None:
     before = torch.get_rng_state()
-    module = make_fx(lambda x: torch.rand(2**20, 2**20).sum() + x, tracing_mode="fake")(torch.zeros(()))  # 4 TB
+    # 4 TB
+    module = make_fx(lambda x: torch.rand(2**20, 2**20).sum() + x, tracing_mode="fake")(
+        torch.zeros(())
+    )
     assert torch.get_rng_state().equal(before)
     assert targets(module)[0] is aten.rand.default
 
@@ -198,7 +226,9 @@ def test_a_trace_in_training_mode_does_not_count_as_a_batch() -> None:
     close(dict(net.state_dict()), dict(before))
     module(x)
     norm: Any = net.rest[1]
-    assert norm.num_batches_tracked == 1 and not norm.running_mean.equal(before["rest.1.running_mean"])
+    assert norm.num_batches_tracked == 1 and not norm.running_mean.equal(
+        before["rest.1.running_mean"]
+    )
 
 
 def test_a_trace_that_fails_restores_closed_over_tensors() -> None:
@@ -228,21 +258,38 @@ def test_a_generator_is_an_attribute_and_its_draws_are_replayed() -> None:
 
 
 @pytest.mark.parametrize("mode", ["real", "symbolic"])
-@pytest.mark.parametrize("change", [lambda t: t.t_(), lambda t: t.add_(1).resize_(2), lambda t: t.unsqueeze_(0)])
-def test_a_change_of_the_geometry_of_a_closed_over_tensor_is_refused(change: Any, mode: str) -> None:
+@pytest.mark.parametrize(
+    "change", [lambda t: t.t_(), lambda t: t.add_(1).resize_(2), lambda t: t.unsqueeze_(0)]
+)
+def test_a_change_of_the_geometry_of_a_closed_over_tensor_is_refused(
+    change: Any, mode: str
+) -> None:
     table = torch.ones(2, 3)
     with pytest.raises(RuntimeError, match=r"sizes or strides in place.*test_make_fx\.py"):
-        make_fx(lambda x: x + change(table).sum(), tracing_mode=mode, _allow_non_fake_inputs=True)(torch.ones(3))
+        make_fx(lambda x: x + change(table).sum(), tracing_mode=mode, _allow_non_fake_inputs=True)(
+            torch.ones(3)
+        )
     assert table.equal(torch.ones(2, 3))
 
 
 # decompositions
 
 
-VIEWS = get_decompositions([aten.t, aten.expand, aten.slice, aten.transpose, aten.unsqueeze, aten.squeeze])
+VIEWS = get_decompositions(
+    [aten.t, aten.expand, aten.slice, aten.transpose, aten.unsqueeze, aten.squeeze]
+)
 
 
-@pytest.mark.parametrize("f", [lambda x: x.t(), lambda x: x.expand(4, 2, 3), lambda x: x[1:], lambda x: x[:], lambda x: x[0].t() * 2])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x.t(),
+        lambda x: x.expand(4, 2, 3),
+        lambda x: x[1:],
+        lambda x: x[:],
+        lambda x: x[0].t() * 2,
+    ],
+)
 def test_views_can_be_decomposed(f: Any) -> None:
     x = torch.randn(2, 3)
     module = make_fx(f, decomposition_table=VIEWS)(x)
@@ -283,9 +330,14 @@ def test_a_refusal_names_the_line_of_the_program() -> None:
         return -x
 
     for trace in (make_fx(f), aot_function(f, nop)):
-        with pytest.raises(RuntimeError, match=rf"test_make_fx\.py:{f.__code__.co_firstlineno + 1}: if x\.sum\(\) > 0:"):
+        with pytest.raises(
+            RuntimeError,
+            match=rf"test_make_fx\.py:{f.__code__.co_firstlineno + 1}: if x\.sum\(\) > 0:",
+        ):
             trace(torch.ones(3))
-    with pytest.raises(RuntimeError, match=r"size.*depends on values.*test_make_fx\.py:\d+: .*nonzero"):
+    with pytest.raises(
+        RuntimeError, match=r"size.*depends on values.*test_make_fx\.py:\d+: .*nonzero"
+    ):
         aot_function(lambda x: x.nonzero(), nop)(torch.ones(3))
 
 
@@ -296,7 +348,9 @@ def test_a_condition_on_an_unknown_value_names_the_line_in_a_note() -> None:
 
 
 def test_a_number_may_be_made_a_constant() -> None:
-    module = make_fx(lambda x: x * x.sum().item(), _error_on_data_dependent_ops=False)(torch.ones(3))
+    module = make_fx(lambda x: x * x.sum().item(), _error_on_data_dependent_ops=False)(
+        torch.ones(3)
+    )
     close(module(torch.full((3,), 2.0)), torch.full((3,), 6.0))
 
 
@@ -323,7 +377,9 @@ def test_sizes_and_numbers_that_depend_on_values_are_symbols(f: Any, mode: str) 
 
 
 def test_an_unbacked_symbol_is_bound_at_the_node_that_makes_it() -> None:
-    module = make_fx(lambda x: torch.zeros(x.nonzero().shape[0]), tracing_mode="symbolic")(torch.ones(3))
+    module = make_fx(lambda x: torch.zeros(x.nonzero().shape[0]), tracing_mode="symbolic")(
+        torch.ones(3)
+    )
     ((symbol, path),) = node(module, "nonzero").meta["unbacked_bindings"].items()
     assert str(symbol) == "u0" and len(path) == 2
     assert names(module) == ["x_1", "nonzero", "sym_size_int", "zeros", "output"]
@@ -399,7 +455,10 @@ def test_a_trace_runs_inside_a_trace_and_leaves_no_trace_of_its_own(outer: str, 
 
     x = torch.randn(4, 3)
     module = make_fx(traced, tracing_mode=outer)(x)
-    assert [t for t in targets(module) if t is not aten.sym_size.int] == [aten.sin.default, aten.mul.Tensor]
+    assert [t for t in targets(module) if t is not aten.sym_size.int] == [
+        aten.sin.default,
+        aten.mul.Tensor,
+    ]
     close(module(x), f(x))
     close(grad(lambda x: traced(x).sum())(x), grad(lambda x: f(x).sum())(x))
 
@@ -431,7 +490,9 @@ def test_dropout_in_a_gradient_draws_as_without_a_trace(mode: str) -> None:
 
 
 def test_modules_among_the_arguments_may_be_inputs_of_the_graph() -> None:
-    module = make_fx(lambda m, x: m(x) * 2 + m.bias, proxy_module_inputs=True)(nn.Linear(3, 3), torch.randn(4, 3))
+    module = make_fx(lambda m, x: m(x) * 2 + m.bias, proxy_module_inputs=True)(
+        nn.Linear(3, 3), torch.randn(4, 3)
+    )
     other, x = nn.Linear(3, 3), torch.randn(4, 3)
     close(module(other, x), other(x) * 2 + other.bias)
 
@@ -486,6 +547,15 @@ def test_jacobians_of_several_arguments_are_right_for_other_sizes() -> None:
             torch.testing.assert_close(graph(x, w), jacobian(x, w))
 
 
-def test_the_metadata_of_a_tensor_of_any_size_tells_no_gradient_quantization_or_memory_format() -> None:
-    found = node(make_fx(lambda x: x.sin(), tracing_mode="symbolic")(torch.ones(4, 3)), "sin").meta["tensor_meta"]
-    assert (found.requires_grad, found.is_quantized, found.memory_format, found.qparams) == (False, False, None, {})
+def test_the_metadata_of_a_tensor_of_any_size_tells_no_gradient_quantization_or_memory_format() -> (
+    None
+):
+    found = node(make_fx(lambda x: x.sin(), tracing_mode="symbolic")(torch.ones(4, 3)), "sin").meta[
+        "tensor_meta"
+    ]
+    assert (found.requires_grad, found.is_quantized, found.memory_format, found.qparams) == (
+        False,
+        False,
+        None,
+        {},
+    )

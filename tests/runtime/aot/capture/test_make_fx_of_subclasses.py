@@ -11,13 +11,17 @@ from runtime.aot import make_fx
 
 def test_a_subclass_that_a_traced_program_makes_is_refused() -> None:
     for f in (lambda x: TwoTensor(x, x * 2), lambda x: TwoTensor(x, x * 2) + 1):
-        with pytest.raises(RuntimeError, match="the program makes a TwoTensor of tensors that are traced"):
+        with pytest.raises(
+            RuntimeError, match="the program makes a TwoTensor of tensors that are traced"
+        ):
             make_fx(f)(torch.ones(2))
 
 
 def test_a_trace_on_abstract_values_takes_no_subclass() -> None:
     for mode in ("fake", "symbolic"):
-        with pytest.raises(RuntimeError, match="a TwoTensor is an input of a trace on abstract values"):
+        with pytest.raises(
+            RuntimeError, match="a TwoTensor is an input of a trace on abstract values"
+        ):
             make_fx(torch.sin, tracing_mode=mode)(TwoTensor(torch.ones(2), torch.ones(2)))
 
 

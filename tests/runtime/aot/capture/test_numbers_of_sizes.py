@@ -23,7 +23,9 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "quotient": lambda x: x * (x.shape[0] // 2.5),
     "remainder": lambda x: x * (x.shape[0] % 2.5),
     "minimum": lambda x: x.new_zeros(min(x.shape)),
-    "scale of an attention": lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True),
+    "scale of an attention": lambda x: torch.nn.functional.scaled_dot_product_attention(
+        x, x, x, is_causal=True
+    ),
 }
 
 

@@ -33,7 +33,9 @@ VIEWS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
 
 @pytest.mark.parametrize("views", VIEWS)
 @pytest.mark.parametrize("program", [whole, twice])
-def test_writes_to_views_of_a_base_with_an_offset_have_torchs_gradients(program: Callable[..., Any], views: str) -> None:
+def test_writes_to_views_of_a_base_with_an_offset_have_torchs_gradients(
+    program: Callable[..., Any], views: str
+) -> None:
     def seen(f: Callable[..., Any], leaf: Any, grad: Callable[..., Any]) -> tuple[Any, ...]:
         x = (leaf * 1).unsafe_chunk(2)[1]  # no view for autograd
         assert x._base is None and x.storage_offset() == 12

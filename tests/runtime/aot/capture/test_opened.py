@@ -34,7 +34,12 @@ def test_their_tensors_are_arguments_and_results() -> None:
     for number, step in ((1.0, 0.5), (3.0, 0.5), (3.0, 2.0)):
         x = runtime.tensor([number], requires_grad=True)
         out = f(Frozen(State(x, step), "a"))
-        assert type(out) is Frozen and type(out.inner) is State and out.name == "a" and out.inner.position.tolist() == [number * step]
+        assert (
+            type(out) is Frozen
+            and type(out.inner) is State
+            and out.name == "a"
+            and out.inner.position.tolist() == [number * step]
+        )
         out.inner.position.backward()
         assert x.grad.tolist() == [step]
 
@@ -42,7 +47,10 @@ def test_their_tensors_are_arguments_and_results() -> None:
 def test_a_tree_with_them_is_taken_apart_and_made_again() -> None:
     leaves, spec = flatten({"a": [Frozen(State(1, 2.0), "n")], "b": 3})
     assert leaves == [1, 2.0, "n", 3]
-    assert torch.utils._pytree.tree_unflatten(leaves, spec) == {"a": [Frozen(State(1, 2.0), "n")], "b": 3}
+    assert torch.utils._pytree.tree_unflatten(leaves, spec) == {
+        "a": [Frozen(State(1, 2.0), "n")],
+        "b": 3,
+    }
 
 
 def test_a_field_that_is_not_set_stays_so() -> None:
@@ -50,7 +58,9 @@ def test_a_field_that_is_not_set_stays_so() -> None:
     object.__setattr__(made, "name", "a")
     leaves, spec = flatten([made, 1])
     (again, one) = torch.utils._pytree.tree_unflatten(leaves, spec)
-    assert leaves == ["a", 1] and type(again) is Frozen and vars(again) == {"name": "a"} and one == 1
+    assert (
+        leaves == ["a", 1] and type(again) is Frozen and vars(again) == {"name": "a"} and one == 1
+    )
 
 
 def test_modules_and_classes_are_leaves() -> None:
@@ -69,7 +79,9 @@ class TestWhatIsLost:
             return d["a"] * 1
 
         given = {"a": torch.zeros(1), "b": torch.ones(1)}
-        with pytest.warns(UserWarning, match="changes a list, a dictionary or an object that it is given"):
+        with pytest.warns(
+            UserWarning, match="changes a list, a dictionary or an object that it is given"
+        ):
             assert compiled(f)(given).item() == 1.0
         assert given["a"].item() == 0.0
 
@@ -87,9 +99,15 @@ class TestWhatIsLost:
             xs.append(xs[0] * 2)
             return xs[0]
 
-        with pytest.raises(RuntimeError, match="assigns a tensor to a list, a dictionary or a field that it is given"):
+        with pytest.raises(
+            RuntimeError,
+            match="assigns a tensor to a list, a dictionary or a field that it is given",
+        ):
             compiled(into_field)(State(torch.ones(1)))
-        with pytest.raises(RuntimeError, match="assigns a tensor to a list, a dictionary or a field that it is given"):
+        with pytest.raises(
+            RuntimeError,
+            match="assigns a tensor to a list, a dictionary or a field that it is given",
+        ):
             compiled(into_list)([torch.ones(1)])
 
     def test_one_that_is_returned_as_well_is_told(self) -> None:
@@ -98,13 +116,17 @@ class TestWhatIsLost:
             return d
 
         given = {"a": torch.ones(1)}
-        with pytest.warns(UserWarning, match="changes a list, a dictionary or an object that it is given"):
+        with pytest.warns(
+            UserWarning, match="changes a list, a dictionary or an object that it is given"
+        ):
             assert compiled(f)(given)["a"].item() == 2.0
         assert given["a"].item() == 1.0
 
     def test_another_change_of_an_argument_is_told(self) -> None:
         batch = {"x": torch.ones(1), "name": "a"}
-        with pytest.warns(UserWarning, match="changes a list, a dictionary or an object that it is given"):
+        with pytest.warns(
+            UserWarning, match="changes a list, a dictionary or an object that it is given"
+        ):
             compiled(lambda batch: batch["x"] * len(batch.pop("name")))(batch)
         assert batch["name"] == "a"
 
@@ -113,7 +135,11 @@ class TestWhatIsLost:
             def __init__(self, t: Any) -> None:
                 self.t = t
 
-        with pytest.raises(RuntimeError, match="returns a Plain that holds tensors which it has computed"):
+        with pytest.raises(
+            RuntimeError, match="returns a Plain that holds tensors which it has computed"
+        ):
             compiled(lambda x: Plain(x * 2))(torch.ones(1))
-        with pytest.raises(RuntimeError, match="returns a function that holds tensors which it has computed"):
+        with pytest.raises(
+            RuntimeError, match="returns a function that holds tensors which it has computed"
+        ):
             compiled(lambda x: (lambda y: lambda: y)(x * 2))(torch.ones(1))

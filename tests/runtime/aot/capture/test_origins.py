@@ -70,9 +70,13 @@ def hooked(by: str) -> Callable[[Any], Any]:
     return f
 
 
-FOUND: dict[str, tuple[Callable[[Any], Any], str]] = {  # of each call of the backward the results, as bits of a number, and what makes it
+# of each call of the backward the results, as bits of a number, and what makes it
+FOUND: dict[str, tuple[Callable[[Any], Any], str]] = {
     "one result": (lambda x: x.sin(), "cos=1RULE mul=1RULE"),
-    "two results": (lambda x: (x.sin(), x.cos()), "sin_1=2RULE neg=2RULE mul=2RULE cos_1=1RULE mul_1=1RULE add=0SUM"),
+    "two results": (
+        lambda x: (x.sin(), x.cos()),
+        "sin_1=2RULE neg=2RULE mul=2RULE cos_1=1RULE mul_1=1RULE add=0SUM",
+    ),
     "what two results share": (
         lambda x: (lambda y: (y.sin(), y.exp()))(x * 2),
         "mul_1=2RULE cos=1RULE mul_2=1RULE add=0SUM mul_3=3RULE",
@@ -83,7 +87,10 @@ FOUND: dict[str, tuple[Callable[[Any], Any], str]] = {  # of each call of the ba
         "sin_1=2OWN mul_1=2OWN add=2OWN sum_1=2OWN ones_like=2OWN expand=2OWN mul_2=2OWN cos=2OWN mul_3=2OWN add_1=2OWN mul_4=2OWN "
         "mul_5=1RULE add_2=0SUM",
     ),
-    "a Function that writes": (lambda x: WritesARow.apply(x), "select=1OWN add=1OWN select_scatter=1OWN mul_1=1OWN"),
+    "a Function that writes": (
+        lambda x: WritesARow.apply(x),
+        "select=1OWN add=1OWN select_scatter=1OWN mul_1=1OWN",
+    ),
     "a checkpoint": (
         lambda x: (checkpoint(lambda x: x.sin().exp(), x, use_reentrant=False), x.cos()),
         "sin_1=2RULE neg=2RULE mul=2RULE mul_1=1RULE cos_1=1RULE mul_2=1RULE add=0SUM",
@@ -93,8 +100,14 @@ FOUND: dict[str, tuple[Callable[[Any], Any], str]] = {  # of each call of the ba
         "true_graph_1=1RULE false_graph_1=1RULE cond_1=1RULE getitem_1=1RULE",
     ),
     "a hook": (hooked("tensor"), "mul_1=1RULE mul_2=1RULE mul_3=1OWN cos=1OWN mul_4=1OWN add=0SUM"),
-    "a hook before a node": (hooked("pre"), "mul_1=1RULE mul_2=1RULE mul_3=1OWN cos=1OWN mul_4=1OWN add=0SUM"),
-    "a hook after a node": (hooked("post"), "mul_1=1RULE mul_2=1RULE cos=1OWN mul_3=1OWN mul_4=1OWN add=0SUM"),
+    "a hook before a node": (
+        hooked("pre"),
+        "mul_1=1RULE mul_2=1RULE mul_3=1OWN cos=1OWN mul_4=1OWN add=0SUM",
+    ),
+    "a hook after a node": (
+        hooked("post"),
+        "mul_1=1RULE mul_2=1RULE cos=1OWN mul_3=1OWN mul_4=1OWN add=0SUM",
+    ),
 }
 
 
@@ -102,7 +115,14 @@ FOUND: dict[str, tuple[Callable[[Any], Any], str]] = {  # of each call of the ba
 def test_where_calls_of_a_backward_come_from(name: str) -> None:
     f, expected = FOUND[name]
     nodes = joint_graph(f, [torch.ones(2, 3)], [True]).module.graph.nodes
-    assert " ".join(f"{n.name}={n.meta[ORIGIN].roots}{n.meta[ORIGIN].kind.name}" for n in nodes if ORIGIN in n.meta) == expected
+    assert (
+        " ".join(
+            f"{n.name}={n.meta[ORIGIN].roots}{n.meta[ORIGIN].kind.name}"
+            for n in nodes
+            if ORIGIN in n.meta
+        )
+        == expected
+    )
 
 
 def test_calls_of_a_program_have_no_origin() -> None:
@@ -111,4 +131,15 @@ def test_calls_of_a_program_have_no_origin() -> None:
 
     graph = joint_graph(f, [torch.ones(2)], [True]).module.graph
     forward = [n.name for n in graph.nodes if n.op == "call_function" and ORIGIN not in n.meta]
-    assert forward == ["sin", "mul", "sum_1", "ones_like", "expand", "mul_1", "cos", "mul_2", "cos_1", "mul_3"]
+    assert forward == [
+        "sin",
+        "mul",
+        "sum_1",
+        "ones_like",
+        "expand",
+        "mul_1",
+        "cos",
+        "mul_2",
+        "cos_1",
+        "mul_3",
+    ]

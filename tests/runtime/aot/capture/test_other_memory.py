@@ -64,7 +64,11 @@ def unseen(f: Callable[..., Any]) -> Callable[..., Any]:
 def seen(f: Any, a: Any, b: Any, leaves: tuple[Any, Any], grad: Any) -> list[Any]:
     """Results, arguments, versions, which share memory, and gradients."""
     out = pytree.tree_leaves(f(a, b))
-    found = [t.detach().tolist() for t in (*out, a, b)] + [a._version, b._version, a.data_ptr() == b.data_ptr()]
+    found = [t.detach().tolist() for t in (*out, a, b)] + [
+        a._version,
+        b._version,
+        a.data_ptr() == b.data_ptr(),
+    ]
     found += [t.requires_grad for t in (*out, a, b)]
     sums = [t.sum() for t in out if t.requires_grad]
     if sums:
@@ -74,7 +78,13 @@ def seen(f: Any, a: Any, b: Any, leaves: tuple[Any, Any], grad: Any) -> list[Any
 
 
 PROGRAMS = [
-    *(of_another_argument, of_a_view_of_another_argument, of_a_written_argument, of_a_new_tensor, of_another_and_its_own_again),
+    *(
+        of_another_argument,
+        of_a_view_of_another_argument,
+        of_a_written_argument,
+        of_a_new_tensor,
+        of_another_and_its_own_again,
+    ),
     of_another_after_a_view,
 ]
 
@@ -84,7 +94,10 @@ PROGRAMS = [
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_an_argument_gets_the_memory(f: Any, requires_grad: bool, dynamic: bool) -> None:
     def run(make: Any, program: Any, grad: Any) -> list[Any]:
-        leaves = make([3.0, 4.0], requires_grad=requires_grad), make([5.0, 6.0], requires_grad=requires_grad)
+        leaves = (
+            make([3.0, 4.0], requires_grad=requires_grad),
+            make([5.0, 6.0], requires_grad=requires_grad),
+        )
         a, b = (t * 1 for t in leaves)
         return seen(program, a, b, leaves, grad)
 
@@ -130,7 +143,9 @@ def test_other_mutations_of_such_an_argument_are_refused() -> None:
 
     for f in (written_before, written_after, of_another_size):
         a, b = torch.ones(2), torch.ones(2)
-        with pytest.raises(AssertionError, match="the input has other mutations that we cannot carry out"):
+        with pytest.raises(
+            AssertionError, match="the input has other mutations that we cannot carry out"
+        ):
             compiled(f)(a, b)
         assert a.tolist() == b.tolist() == [1.0, 1.0]
 
@@ -161,7 +176,10 @@ def test_a_leaf_of_torchs_own_keeps_its_memory() -> None:
             a.set_(b)
         return a * 2
 
-    with pytest.raises(RuntimeError, match="a leaf of torch's own autograd, whose memory this package does not replace"):
+    with pytest.raises(
+        RuntimeError,
+        match="a leaf of torch's own autograd, whose memory this package does not replace",
+    ):
         compiled(f)(torch.ones(2, requires_grad=True), torch.zeros(2))
 
 

@@ -28,7 +28,9 @@ def test_a_write_to_a_row_of_an_expanded_argument_with_a_history_has_its_gradien
     assert equal(*both(lambda x: x[0].mul_(x[1]) * 1, program))
 
 
-@pytest.mark.parametrize("source", ["x.detach()", "x.view_as(x)", "x.data", "x", "x[:1]", "x[1] * 1"])
+@pytest.mark.parametrize(
+    "source", ["x.detach()", "x.view_as(x)", "x.data", "x", "x[:1]", "x[1] * 1"]
+)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_write_reads_what_it_has_written_before(source: str, dynamic: bool) -> None:
     def f(x: Any) -> Any:
@@ -58,7 +60,9 @@ def test_an_overlapping_leaf_is_refused() -> None:
             x.mul_(2)
         return x * 2
 
-    with pytest.raises(RuntimeError, match="argument 0 shows an element of its memory several times"):
+    with pytest.raises(
+        RuntimeError, match="argument 0 shows an element of its memory several times"
+    ):
         compiled(f)(leaf)
 
 
@@ -71,7 +75,8 @@ def test_an_overlapping_closed_over_tensor_is_refused() -> None:
 def test_a_piece_of_a_written_argument_is_refused() -> None:
     def before(x: Any) -> Any:
         x.mul_(2)
-        return x.unsafe_split(1)[-1]  # shares the memory of the caller's tensor, and the graph has only its new value
+        # shares the memory of the caller's tensor, and the graph has only its new value
+        return x.unsafe_split(1)[-1]
 
     def after(x: Any) -> Any:
         y = x.unsafe_split(1)[-1]
@@ -96,7 +101,8 @@ def test_a_piece_of_an_intermediate_is_a_part_of_it() -> None:
 
 def test_a_write_to_a_piece_of_an_overlapping_argument_is_refused() -> None:
     with pytest.raises(
-        RuntimeError, match="a write to a result of unsafe_split or unsafe_chunk that shows an element of its memory several"
+        RuntimeError,
+        match="a write to a result of unsafe_split or unsafe_chunk that shows an element of its memory several",
     ):
         compiled(lambda x: x.unsafe_chunk(2)[0].mul_(3) * 1)(torch.arange(5.0).unfold(0, 2, 1))
 
@@ -104,7 +110,12 @@ def test_a_write_to_a_piece_of_an_overlapping_argument_is_refused() -> None:
 def test_no_call_writes_over_memory_that_a_piece_shares() -> None:
     def f(x: Any) -> Any:
         y = x * 2
-        return y.unsafe_split(1)[-1], torch.ops.aten._unsafe_view(y, [4]), y.tanh(), y.unsafe_chunk(2)[0]
+        return (
+            y.unsafe_split(1)[-1],
+            torch.ops.aten._unsafe_view(y, [4]),
+            y.tanh(),
+            y.unsafe_chunk(2)[0],
+        )
 
     x = torch.tensor([[0.5, 0.1], [0.7, 0.2]])
     for given in (x, runtime.wrap(x.clone(), requires_grad=True)):
@@ -113,5 +124,7 @@ def test_no_call_writes_over_memory_that_a_piece_shares() -> None:
 
 def test_an_overlapping_argument_with_an_alias_without_its_history_is_refused() -> None:
     base = runtime.tensor([1.0, 2.0, 3.0], requires_grad=True) * 1
-    with pytest.raises(RuntimeError, match="share memory, the program writes to it, and one of them requires grad"):
+    with pytest.raises(
+        RuntimeError, match="share memory, the program writes to it, and one of them requires grad"
+    ):
         compiled(lambda x, y: x.add_(1) * 1)(base.unfold(0, 2, 1), base.detach())

@@ -15,7 +15,9 @@ RATES: dict[str, Any] = {}
 def text(path: Path) -> str:
     """``a.b["c"]!`` for a local variable; ``::`` before a global one, ``^`` before one of a function around, ``?`` for what has no name,
     ``~`` before an attribute that may be missing, ``!`` after what is used as a whole."""
-    start = {Root.LOCAL: "", Root.GLOBAL: "::", Root.CELL: "^", Root.UNKNOWN: "?"}[path.root] + path.name
+    start = {Root.LOCAL: "", Root.GLOBAL: "::", Root.CELL: "^", Root.UNKNOWN: "?"}[
+        path.root
+    ] + path.name
     shown = {Step.ATTRIBUTE: ".{}", Step.NAMED: "~{}", Step.ITEM: "[{!r}]"}
     return start + "".join(shown[step].format(name) for step, name in path.steps) + "!" * path.ends
 
@@ -107,7 +109,10 @@ READ: dict[str, tuple[Callable[..., Any], str]] = {
     "an item by a variable": (lambda a, i: a[i].b, "a a! i i! ?.b ?.b!"),
     "a method": (lambda a: a.run(1), "a a.run a.run!"),
     "getattr": (lambda a: getattr(a.b, "scale"), "::getattr ::getattr! a a.b a.b! a.b~scale"),  # noqa: B009
-    "getattr with a default": (lambda a: getattr(a, "scale", None), "::getattr ::getattr! a a! a~scale"),
+    "getattr with a default": (
+        lambda a: getattr(a, "scale", None),
+        "::getattr ::getattr! a a! a~scale",
+    ),
     "hasattr": (lambda a: hasattr(a, "scale"), "::hasattr ::hasattr! a a! a~scale"),
     "another function of a name": (lambda a, f: f(a, "scale"), "f f! a a! a.scale"),
     "another function of a number": (lambda a, f: f(a, 1), "f f! a a!"),
@@ -124,12 +129,18 @@ READ: dict[str, tuple[Callable[..., Any], str]] = {
     "a variable that is assigned twice": (assigned_twice, "a a.b a.b! x x! a.c a.c! b b.d b.d!"),
     "a variable that is deleted": (deleted, "a a.b a.b! b b.c b.c!"),
     "an argument that is assigned": (an_argument_that_is_assigned, "a a.b a.b! x x.c x.c!"),
-    "a named argument that is assigned": (a_named_argument_that_is_assigned, "a a.b a.b! x x.c x.c!"),
+    "a named argument that is assigned": (
+        a_named_argument_that_is_assigned,
+        "a a.b a.b! x x.c x.c!",
+    ),
     "an attribute that is assigned": (assigned_to_an_attribute, "x x! a a.b a.b!"),
     "what is unpacked": (unpacked, "a a.p a.p! b b.d b.d!"),
     "a constant": (a_constant, "a a.b a.b! b b.c b.c!"),
     "a variable around": (lambda a: lambda: a.b, "a a.b a.b!"),
-    "variables around and its own": (variables_around, "a a.p a.p! a.c a.c! w w.e w.e! k k.f k.f! ?.g ?.g! ::RATES ::RATES!"),
+    "variables around and its own": (
+        variables_around,
+        "a a.p a.p! a.c a.c! w w.e w.e! k k.f k.f! ?.g ?.g! ::RATES ::RATES!",
+    ),
     "a variable around two": (of_two_around, "a a.b a.b!"),
     "a variable around both": (of_two_around(1), "^a ^a.b ^a.b!"),
 }

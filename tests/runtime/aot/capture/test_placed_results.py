@@ -39,10 +39,16 @@ def test_it_shares_that_memory(program: str, requires_grad: bool, dynamic: bool)
         flags = [(t.requires_grad, t.is_leaf) for t in (*results, argument)]
         wanted = [x, w] if requires_grad else [x]
         loss = sum(i * t.sin().sum() for i, t in enumerate(results, 1))
-        found = [None if g is None else runtime.unwrap(g) for g in grad(loss, wanted, allow_unused=True)]
+        found = [
+            None if g is None else runtime.unwrap(g) for g in grad(loss, wanted, allow_unused=True)
+        ]
         with torch.no_grad():
             results[0].add_(1)
-        return [flags, found, [runtime.unwrap(t.detach()) for t in (*results, argument, scope["closed"])]]
+        return [
+            flags,
+            found,
+            [runtime.unwrap(t.detach()) for t in (*results, argument, scope["closed"])],
+        ]
 
     expected = seen(lambda t, flag: t.requires_grad_(flag), torch.autograd.grad, lambda f: f)
     found = seen(runtime.wrap, runtime.autograd.grad, lambda f: compiled(f, dynamic=dynamic))

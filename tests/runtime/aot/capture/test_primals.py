@@ -42,9 +42,21 @@ class WritesInBackward(runtime.autograd.Function):
 # each with the boundary where the second argument does not require grad, and where it does
 DONE: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
     "nothing": (lambda x, y: x * y, "d _ -> r0 | 0 reach=(1,)", "d d -> r0 | 0 reach=(1, 1)"),
-    "a write": (lambda x, y: then(y.add_(1), x * 1), "d _w*1 -> r0 | 0 reach=(1,)", "d dwt0*1 -> r0 | 1 reach=(2, 1)"),
-    "two writes": (lambda x, y: then(y.add_(1), y.mul_(x)), "d _wt0*2 -> i1 |  reach=(1,)", "d dwt0*2 -> i1 |  reach=(1, 1)"),
-    "a write to a view": (lambda x, y: then(y[0].mul_(x[0]), x), "d _wt0*1 -> i0 |  reach=(1,)", "d dwt0*1 -> i0 |  reach=(1, 1)"),
+    "a write": (
+        lambda x, y: then(y.add_(1), x * 1),
+        "d _w*1 -> r0 | 0 reach=(1,)",
+        "d dwt0*1 -> r0 | 1 reach=(2, 1)",
+    ),
+    "two writes": (
+        lambda x, y: then(y.add_(1), y.mul_(x)),
+        "d _wt0*2 -> i1 |  reach=(1,)",
+        "d dwt0*2 -> i1 |  reach=(1, 1)",
+    ),
+    "a write to a view": (
+        lambda x, y: then(y[0].mul_(x[0]), x),
+        "d _wt0*1 -> i0 |  reach=(1,)",
+        "d dwt0*1 -> i0 |  reach=(1, 1)",
+    ),
     "a write under no_grad": (
         lambda x, y: then(without_grad(y.add_, 1), x * y),
         "d _w*1 -> r0 | 0 reach=(1,)",
@@ -55,28 +67,50 @@ DONE: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
         "d _w*1 -> r0 | 0 reach=(1,)",
         "d dw*1 -> r0 | 0 reach=(1, 1)",
     ),
-    "a write to .data": (lambda x, y: then(y.data.add_(1), x * y), "d _w -> r0 | 0 reach=(1,)", "d dw -> r0 | 0 reach=(1, 1)"),
-    "a change of geometry": (lambda x, y: then(y.t_(), y * 1), "d _[t] -> r0 | -", "d d[t] -> r0 | 0 reach=(0, 1)"),
+    "a write to .data": (
+        lambda x, y: then(y.data.add_(1), x * y),
+        "d _w -> r0 | 0 reach=(1,)",
+        "d dw -> r0 | 0 reach=(1, 1)",
+    ),
+    "a change of geometry": (
+        lambda x, y: then(y.t_(), y * 1),
+        "d _[t] -> r0 | -",
+        "d d[t] -> r0 | 0 reach=(0, 1)",
+    ),
     "two changes": (
         lambda x, y: then(y.unsqueeze_(0), y.transpose_(0, 1), y),
         "d _[unsqueeze,transpose] -> i1 | ",
         "d d[unsqueeze,transpose] -> i1 | ",
     ),
-    "a change under no_grad": (lambda x, y: then(without_grad(y.t_), x), "d _[t] -> i0 | ", "d d[t]~ -> i0 | "),
-    "a change and a write": (lambda x, y: then(y.t_(), y.add_(1), x), "d _w*1[t] -> i0 | ", "d dwt0*1[t] -> i0 |  reach=(0, 1)"),
+    "a change under no_grad": (
+        lambda x, y: then(without_grad(y.t_), x),
+        "d _[t] -> i0 | ",
+        "d d[t]~ -> i0 | ",
+    ),
+    "a change and a write": (
+        lambda x, y: then(y.t_(), y.add_(1), x),
+        "d _w*1[t] -> i0 | ",
+        "d dwt0*1[t] -> i0 |  reach=(0, 1)",
+    ),
     "a write under no_grad after a change under it": (
         lambda x, y: then(without_grad(lambda: y.t_().add_(1)), x),
         "d _w*1[t] -> i0 | ",
         "d dw*1[t]~ -> i0 | ",
     ),
-    "requires_grad_()": (lambda x, y: then(y.requires_grad_(), x * y), "d db -> r0 | 0 reach=(1, 1)", "d d -> r0 | 0 reach=(1, 1)"),
+    "requires_grad_()": (
+        lambda x, y: then(y.requires_grad_(), x * y),
+        "d db -> r0 | 0 reach=(1, 1)",
+        "d d -> r0 | 0 reach=(1, 1)",
+    ),
     "a write before requires_grad_()": (
         lambda x, y: then(y.add_(1), y.requires_grad_(), x * y) if not y.requires_grad else x * y,
         "d dw*1b -> r0 | 0 reach=(1, 1)",
         "d d -> r0 | 0 reach=(1, 1)",
     ),
     "hooks": (
-        lambda x, y: then(x.register_hook(lambda g: g * 2), x.register_hook(lambda g: g * 3), x * y),
+        lambda x, y: then(
+            x.register_hook(lambda g: g * 2), x.register_hook(lambda g: g * 3), x * y
+        ),
         "dh2 _ -> r0 | 0 reach=(1,)",
         "dh2 d -> r0 | 0 reach=(1, 1)",
     ),
@@ -125,20 +159,40 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         lambda x, y: (lambda z: then(x.register_hook(lambda g: g * z), x * z))(y * 2),
         "registers a hook on an argument",
     ),
-    "a hook of grad_fn": (lambda x, y: then(x.grad_fn.register_hook(lambda *g: None), x * y), "registers a hook on an argument"),
-    "set_() after a write": (lambda x, y: without_grad(lambda: then(y.add_(1), y.set_(torch.ones(2, 3)), x)), "a write, or a change"),
-    "a write after set_()": (lambda x, y: without_grad(lambda: then(y.set_(torch.ones(2, 3)), y.add_(1), x)), "a write, or a change"),
-    "set_() after a change": (lambda x, y: without_grad(lambda: then(y.t_(), y.set_(torch.ones(3, 2)), x)), "a write, or a change"),
-    "set_() to other sizes": (lambda x, y: without_grad(lambda: then(y.set_(torch.ones(4)), x)), "other sizes"),
+    "a hook of grad_fn": (
+        lambda x, y: then(x.grad_fn.register_hook(lambda *g: None), x * y),
+        "registers a hook on an argument",
+    ),
+    "set_() after a write": (
+        lambda x, y: without_grad(lambda: then(y.add_(1), y.set_(torch.ones(2, 3)), x)),
+        "a write, or a change",
+    ),
+    "a write after set_()": (
+        lambda x, y: without_grad(lambda: then(y.set_(torch.ones(2, 3)), y.add_(1), x)),
+        "a write, or a change",
+    ),
+    "set_() after a change": (
+        lambda x, y: without_grad(lambda: then(y.t_(), y.set_(torch.ones(3, 2)), x)),
+        "a write, or a change",
+    ),
+    "set_() to other sizes": (
+        lambda x, y: without_grad(lambda: then(y.set_(torch.ones(4)), x)),
+        "other sizes",
+    ),
     "a write to the memory before set_()": (
-        lambda x, y: without_grad(lambda: (lambda v: then(y.set_(torch.ones(2, 3)), v.add_(1), x))(y[0])),
+        lambda x, y: without_grad(
+            lambda: (lambda v: then(y.set_(torch.ones(2, 3)), v.add_(1), x))(y[0])
+        ),
         "frozen storage",
     ),
     "requires_grad_() after set_()": (
         lambda x, y: then(without_grad(y.set_, torch.ones(2, 3)), y.requires_grad_(), x * y),
         "another history",
     ),
-    "detach_() after set_()": (lambda x, y: then(without_grad(y.set_, torch.ones(2, 3)), y.detach_(), x), "another history"),
+    "detach_() after set_()": (
+        lambda x, y: then(without_grad(y.set_, torch.ones(2, 3)), y.detach_(), x),
+        "another history",
+    ),
     "detach_() of what requires grad after set_()": (
         lambda x, y: then(without_grad(x.set_, torch.ones(2, 3)), x.detach_(), y),
         "another history",
@@ -148,7 +202,9 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         "the memory of a result by set_",
     ),
     "set_() in a ring": (
-        lambda x, y: without_grad(lambda: (lambda z: then(y.set_(x.detach()), x.set_(z), 1))(y.detach())),
+        lambda x, y: without_grad(
+            lambda: (lambda z: then(y.set_(x.detach()), x.set_(z), 1))(y.detach())
+        ),
         "changes its own",
     ),
     "a write by the backward to a result": (
@@ -171,9 +227,13 @@ def test_what_a_call_cannot_do_to_an_argument_is_refused(name: str) -> None:
 
 def test_a_value_of_another_class_is_not_written_to_an_argument() -> None:
     given = [torch.ones(2), TwoTensor(torch.ones(2), torch.ones(2))]
-    with pytest.raises(RuntimeError, match=r"writes a TwoTensor.* to a tensor that is a plain tensor"):
+    with pytest.raises(
+        RuntimeError, match=r"writes a TwoTensor.* to a tensor that is a plain tensor"
+    ):
         boundary_of(lambda x, y: x.copy_(y), (False, False), given)
-    assert boundary_of(lambda x, y: then(y.add_(x), x), (False, False), given).startswith("_ _w*1 -> i0 | ")
+    assert boundary_of(lambda x, y: then(y.add_(x), x), (False, False), given).startswith(
+        "_ _w*1 -> i0 | "
+    )
 
 
 @pytest.mark.parametrize("given", [2, 2.5, True, "a", None, (1,)])
@@ -197,7 +257,11 @@ def shared(f: Callable[..., Any], tensors: Sequence[Any]) -> str:
     groups = [with_autograd_base(group, call) for group in every]
     based, n = with_bases(call, groups), len(tensors)
     assert based is not None
-    return text(joint_graph(f, based.plain[:n], based.wanted[:n], groups=groups, bases=based.plain[n:]).boundary)
+    return text(
+        joint_graph(
+            f, based.plain[:n], based.wanted[:n], groups=groups, bases=based.plain[n:]
+        ).boundary
+    )
 
 
 def plain() -> Any:
@@ -232,7 +296,11 @@ SHARED: dict[str, tuple[Callable[[], Sequence[Any]], tuple[str, str, str]]] = {
     ),
     "parts of one with a history": (
         lambda: (lambda t: [t[:4], t[2:]])(recorded()),
-        ("_o _o dwt0*1 -> r0 | 1 reach=(3,)", "_o _o dwt0*1 -> i0 i1 |  reach=(1,)", "_ _[unsqueeze] d -> r0 | 0 reach=(1,)"),
+        (
+            "_o _o dwt0*1 -> r0 | 1 reach=(3,)",
+            "_o _o dwt0*1 -> i0 i1 |  reach=(1,)",
+            "_ _[unsqueeze] d -> r0 | 0 reach=(1,)",
+        ),
     ),
     "one twice": (
         lambda: (lambda t: [t, t])(plain()),
@@ -248,11 +316,19 @@ SHARED: dict[str, tuple[Callable[[], Sequence[Any]], tuple[str, str, str]]] = {
     ),
     "one twice, and a part of it": (
         lambda: (lambda t: [t, t, t[1:]])(recorded()),
-        ("_o _ _o dwt0*1 -> r0 | 1 reach=(3,)", "_o _ _o dwt0*1 -> i0 i2 |  reach=(1,)", "_ _ _[unsqueeze] d -> r0 | 0 reach=(1,)"),
+        (
+            "_o _ _o dwt0*1 -> r0 | 1 reach=(3,)",
+            "_o _ _o dwt0*1 -> i0 i2 |  reach=(1,)",
+            "_ _ _[unsqueeze] d -> r0 | 0 reach=(1,)",
+        ),
     ),
     "one and its detach()": (
         lambda: (lambda t: [t, t.detach()])(recorded()),
-        ("dwt0*1 _w _o -> r0 | - reach=(1,)" + APART, "dw _w*1 _o -> i0 i1 | " + APART, "d _[unsqueeze] _o -> r0 | 0 reach=(1,)" + APART),
+        (
+            "dwt0*1 _w _o -> r0 | - reach=(1,)" + APART,
+            "dw _w*1 _o -> i0 i1 | " + APART,
+            "d _[unsqueeze] _o -> r0 | 0 reach=(1,)" + APART,
+        ),
     ),
     "one and parts of its detach()": (
         lambda: (lambda t: [t, t.detach()[1:], t.detach()[:2]])(recorded()),
@@ -272,7 +348,9 @@ SHARED: dict[str, tuple[Callable[[], Sequence[Any]], tuple[str, str, str]]] = {
 @pytest.mark.parametrize("name", SHARED)
 def test_what_a_program_does_to_arguments_that_share_memory(name: str) -> None:
     make, expected = SHARED[name]
-    assert tuple(shared(f, make()) for f in (first_written, last_written, last_reshaped)) == expected
+    assert (
+        tuple(shared(f, make()) for f in (first_written, last_written, last_reshaped)) == expected
+    )
 
 
 SHARED_REFUSED: dict[str, tuple[Callable[..., Any], Callable[[], Sequence[Any]], str]] = {
@@ -304,5 +382,8 @@ def test_what_a_call_cannot_do_to_arguments_that_share_memory_is_refused(name: s
 def test_a_capture_does_not_count_as_a_write_to_what_the_program_closes_over() -> None:
     w, v = torch.ones(2), runtime.wrap(torch.ones(2))
     before = w._version, v._version
-    assert boundary_of(lambda x: then(w.add_(1), w.mul_(x), v.add_(1), x), [False], [torch.ones(2)]) == "_ _w*2 _w*1 -> i0 | "
+    assert (
+        boundary_of(lambda x: then(w.add_(1), w.mul_(x), v.add_(1), x), [False], [torch.ones(2)])
+        == "_ _w*2 _w*1 -> i0 | "
+    )
     assert (w._version, v._version) == before and w.tolist() == v.tolist() == [1.0, 1.0]

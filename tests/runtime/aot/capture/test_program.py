@@ -31,7 +31,11 @@ def placeholders(joint: Joint) -> list[str]:
 
 
 def test_a_cotangent_for_each_result_with_a_history() -> None:
-    joint = joint_graph(lambda x, y: (y * 2, x.sin(), x.detach(), x * y), [torch.ones(2), torch.ones(2)], [True, False])
+    joint = joint_graph(
+        lambda x, y: (y * 2, x.sin(), x.detach(), x * y),
+        [torch.ones(2), torch.ones(2)],
+        [True, False],
+    )
     assert text(joint.boundary) == "d _ -> r0 r1 i0.detach-unrecorded r2 | - 0 1 reach=(3,)"
     assert placeholders(joint) == ["primals_1", "primals_2", "tangents_1", "tangents_2"]
     x, y, g, h = (torch.tensor([float(i), 2.0]) for i in range(1, 5))
@@ -46,7 +50,11 @@ def test_the_gradients_of_one_result_take_no_cotangents(loss: int) -> None:
         return [x.sin().sum(), x.sum()], (x * x).sum(), x.exp().sum()
 
     joint = joint_graph(f, [torch.ones(3)], [True], loss=loss)
-    assert placeholders(joint) == ["primals_1"] and joint.boundary.tangents == (None,) * 4 and joint.boundary.n_tangents == 0
+    assert (
+        placeholders(joint) == ["primals_1"]
+        and joint.boundary.tangents == (None,) * 4
+        and joint.boundary.n_tangents == 0
+    )
     x = torch.tensor([0.1, 0.2, 0.3], requires_grad=True)
     (expected,) = torch.autograd.grad((f(x)[0][0], f(x)[1], f(x)[2])[loss], x)
     torch.testing.assert_close(joint.module(x.detach())[-1], expected)
@@ -54,7 +62,10 @@ def test_the_gradients_of_one_result_take_no_cotangents(loss: int) -> None:
 
 def test_no_gradient_is_computed_without_a_history() -> None:
     joint = joint_graph(lambda x, y: x.detach() * 2, [torch.ones(2), torch.ones(2)], [True, True])
-    assert [*joint.module(torch.ones(2), torch.ones(2))][1:] == [None, None] and joint.boundary.reach == ()
+    assert [*joint.module(torch.ones(2), torch.ones(2))][1:] == [
+        None,
+        None,
+    ] and joint.boundary.reach == ()
 
 
 MODES: dict[tuple[bool, bool, bool], tuple[bool, bool, bool]] = {
@@ -90,18 +101,27 @@ class TestTensorsFromOutside:
     def test_are_primals_if_they_are_lifted_and_constants_if_not(self) -> None:
         w = torch.full((2,), 3.0)
         joint = joint_graph(lambda x: x * w, [torch.ones(2)], [True])
-        assert joint.closed_over == (w,) and placeholders(joint) == ["primals_1", "primals_2", "tangents_1"]
+        assert joint.closed_over == (w,) and placeholders(joint) == [
+            "primals_1",
+            "primals_2",
+            "tangents_1",
+        ]
         fixed = joint_graph(lambda x: x * w, [torch.ones(2)], [True], lift=False)
         assert fixed.closed_over == () and placeholders(fixed) == ["primals_1", "tangents_1"]
         assert fixed.module(torch.ones(2), torch.ones(2))[1].tolist() == [3.0, 3.0]
 
     def test_are_results_that_nothing_has_computed_with(self) -> None:
         w, v = torch.ones(2, 3), torch.ones(2)
-        assert boundary_of(lambda x: (w, w[0], x * w, v), [True]) == "d _ _ -> i1 i1.select-unrecorded r0 i2 | 0 reach=(1,)"
+        assert (
+            boundary_of(lambda x: (w, w[0], x * w, v), [True])
+            == "d _ _ -> i1 i1.select-unrecorded r0 i2 | 0 reach=(1,)"
+        )
 
     def test_are_not_written_to_if_they_are_constants(self) -> None:
         w = torch.ones(2, 3)
-        with pytest.raises(RuntimeError, match=r"writes to a tensor that it closes over\. Pass it as an argument"):
+        with pytest.raises(
+            RuntimeError, match=r"writes to a tensor that it closes over\. Pass it as an argument"
+        ):
             boundary_of(lambda x: w.add_(x.detach()), [True], lift=False)
         assert w.sum() == 6
 
@@ -131,13 +151,22 @@ def test_seeds_of_a_program_are_set_by_each_call(how: str) -> None:
 
     (seeding,) = joint_graph(f, [torch.ones(2)], [True]).boundary.seedings
     seeding.generator.manual_seed(11)  # another object for the same generator
-    assert seeding.first == 7 and (torch.default_generator if how == "of all" else own).initial_seed() == 11
+    assert (
+        seeding.first == 7
+        and (torch.default_generator if how == "of all" else own).initial_seed() == 11
+    )
     assert joint_graph(lambda x: x * torch.rand(2), [torch.ones(2)], [True]).boundary.seedings == ()
 
 
 WRITTEN_BACK: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
-    "an argument": (lambda x, y: WritesInBackward.apply(x, y), "d _ -> r0 | 0 backward_written=(1,) reach=(1,)"),
-    "a view of one": (lambda x, y: WritesInBackward.apply(x, y[0]), "d _ -> r0 | 0 backward_written=(1,) reach=(1,)"),
+    "an argument": (
+        lambda x, y: WritesInBackward.apply(x, y),
+        "d _ -> r0 | 0 backward_written=(1,) reach=(1,)",
+    ),
+    "a view of one": (
+        lambda x, y: WritesInBackward.apply(x, y[0]),
+        "d _ -> r0 | 0 backward_written=(1,) reach=(1,)",
+    ),
     "one of which a view is returned": (
         lambda x, y: (WritesInBackward.apply(x, y), y[0]),
         "d _ -> r0 i1.select-unrecorded | 0 backward_written=(1,) reach=(1,)",
@@ -155,7 +184,10 @@ def test_what_the_backward_pass_writes_to(name: str) -> None:
 ONCE: dict[str, tuple[Callable[[Any], Any], str]] = {
     "nothing": (lambda x: x * 2, ""),
     "a hook on an argument": (lambda x: (x.register_hook(lambda g: g * 2), x * 2)[1], ""),
-    "a hook on a tensor": (lambda x: (lambda y: (y.register_hook(lambda g: g * 2), y)[1])(x * 2), "it registers a hook on a tensor"),
+    "a hook on a tensor": (
+        lambda x: (lambda y: (y.register_hook(lambda g: g * 2), y)[1])(x * 2),
+        "it registers a hook on a tensor",
+    ),
     "a hook before a node": (
         lambda x: (lambda y: (y.grad_fn.register_prehook(lambda gs: gs), y * 2)[1])(x * 2),
         "it registers a hook on a tensor",
@@ -164,7 +196,10 @@ ONCE: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda x: (lambda y: (y.grad_fn.register_hook(lambda gs, _: gs), y * 2)[1])(x * 2),
         "it registers a hook on a tensor",
     ),
-    "a hook on what no result depends on": (lambda x: ((x * 3).register_hook(lambda g: g * 2), x * 2)[1], ""),
+    "a hook on what no result depends on": (
+        lambda x: ((x * 3).register_hook(lambda g: g * 2), x * 2)[1],
+        "",
+    ),
 }
 
 
@@ -174,11 +209,19 @@ def test_why_a_program_is_differentiated_once(name: str) -> None:
     assert joint_graph(f, [torch.ones(2)], [True]).boundary.once == expected
 
 
-def test_a_program_with_a_subclass_is_differentiated_once_and_has_a_cotangent_for_each_part() -> None:
+def test_a_program_with_a_subclass_is_differentiated_once_and_has_a_cotangent_for_each_part() -> (
+    None
+):
     given = TwoTensor(torch.ones(2, 3), torch.ones(2, 3))
     joint = joint_graph(lambda x, t: (x * t).t(), [torch.ones(2, 3), given], [True, False])
     assert joint.boundary.once == "a tensor subclass is among its arguments or results"
-    assert placeholders(joint) == ["primals_1", "primals_2", "primals_3", "tangents_1", "tangents_2"]
+    assert placeholders(joint) == [
+        "primals_1",
+        "primals_2",
+        "primals_3",
+        "tangents_1",
+        "tangents_2",
+    ]
 
 
 LEAVES: dict[str, tuple[Callable[[Any], Any], bool]] = {
@@ -195,12 +238,16 @@ def test_a_leaf_that_the_program_makes_is_not_returned_beside_what_depends_on_it
     use, refused = LEAVES[name]
 
     def capture() -> Joint:
-        return joint_graph(lambda x: use((x.detach() * 2).requires_grad_()), [torch.ones(2)], [True])
+        return joint_graph(
+            lambda x: use((x.detach() * 2).requires_grad_()), [torch.ones(2)], [True]
+        )
 
     if not refused:
         assert capture().boundary.inputs[0].differentiated
         return
-    with pytest.raises(RuntimeError, match="returns it or a view of it beside a result that depends on it"):
+    with pytest.raises(
+        RuntimeError, match="returns it or a view of it beside a result that depends on it"
+    ):
         capture()
 
 

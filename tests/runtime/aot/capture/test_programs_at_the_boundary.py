@@ -23,7 +23,9 @@ def add_one(x: Any, y: Any) -> Any:
 
 class TestWrites:
     @pytest.mark.parametrize("partition", PARTITIONS)
-    def test_a_write_to_an_argument_that_requires_grad_is_differentiated(self, partition: Any) -> None:
+    def test_a_write_to_an_argument_that_requires_grad_is_differentiated(
+        self, partition: Any
+    ) -> None:
         def f(b: Any) -> Any:
             b.mul_(3)
             return (b * b).sum()
@@ -115,11 +117,15 @@ class TestSharedMemory:
         x = tensor([0.0, 1.0, 2.0, 3.0])
         f = compiled(add_one)
         assert f(x, x[1:3]).tolist() == [4.0, 6.0] and x.tolist() == [1.0, 2.0, 3.0, 4.0]
-        assert f(x, tensor([5.0, 6.0])).tolist() == [10.0, 12.0], "another program serves arguments of memory of their own"
+        assert f(x, tensor([5.0, 6.0])).tolist() == [10.0, 12.0], (
+            "another program serves arguments of memory of their own"
+        )
 
     @pytest.mark.parametrize("under_no_grad", [False, True])
     @pytest.mark.parametrize("given", ["one view twice", "base and views", "flat and whole"])
-    def test_a_write_to_one_of_several_views_that_require_grad_is_differentiated(self, given: str, under_no_grad: bool) -> None:
+    def test_a_write_to_one_of_several_views_that_require_grad_is_differentiated(
+        self, given: str, under_no_grad: bool
+    ) -> None:
         def f(a: Any, b: Any) -> Any:
             with torch.set_grad_enabled(not under_no_grad):
                 a.mul_(3)
@@ -128,7 +134,11 @@ class TestSharedMemory:
         def program(f: Callable[..., Any]) -> Any:
             leaf = tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], requires_grad=True)
             x = leaf * 1
-            args = {"one view twice": (x[0], x[0]), "base and views": (x, x[1:]), "flat and whole": (x.view(-1), x)}[given]
+            args = {
+                "one view twice": (x[0], x[0]),
+                "base and views": (x, x[1:]),
+                "flat and whole": (x.view(-1), x),
+            }[given]
             result, same = f(*args)
             (result.square().sum() + x.sum()).backward()
             return result, same is args[0], x, x._version, leaf.grad
@@ -166,9 +176,17 @@ class TestSharedMemory:
 
         assert equal(*both(f, program))
 
-    @pytest.mark.parametrize("alias", [lambda x: x.detach(), lambda x: x.data[1:], lambda x: x.detach().t()], ids=["detach", "data", "t"])
-    @pytest.mark.parametrize("write", ["plain", "of a result", "of the tensor with the history", "both"])
-    def test_arguments_that_share_memory_and_no_history_keep_their_own(self, alias: Callable[[Any], Any], write: str) -> None:
+    @pytest.mark.parametrize(
+        "alias",
+        [lambda x: x.detach(), lambda x: x.data[1:], lambda x: x.detach().t()],
+        ids=["detach", "data", "t"],
+    )
+    @pytest.mark.parametrize(
+        "write", ["plain", "of a result", "of the tensor with the history", "both"]
+    )
+    def test_arguments_that_share_memory_and_no_history_keep_their_own(
+        self, alias: Callable[[Any], Any], write: str
+    ) -> None:
         def f(x: Any, d: Any, w: Any) -> Any:
             y = x + x.sum()
             if write == "plain":
@@ -191,7 +209,14 @@ class TestSharedMemory:
             loss = sum(r.sum() * i for i, r in enumerate((*results, x, d), 1))
             grads = runtime.autograd.grad(loss, [leaf, w], allow_unused=True)
             counts = x._version - before[0], d._version - before[1]
-            return results, x, d, d.requires_grad, counts, [torch.zeros(()) if g is None else g for g in grads]
+            return (
+                results,
+                x,
+                d,
+                d.requires_grad,
+                counts,
+                [torch.zeros(()) if g is None else g for g in grads],
+            )
 
         assert equal(*both(f, program))
 
@@ -212,7 +237,8 @@ class TestSharedMemory:
     def test_an_error_of_a_trace_that_takes_memory_for_apart_is_none(self) -> None:
         def f(x: Any, part: Any) -> Any:
             part.zero_()
-            return torch.tensor([1.0, 2.0]).gather(0, x)  # the indices are in bounds after the write
+            # the indices are in bounds after the write
+            return torch.tensor([1.0, 2.0]).gather(0, x)
 
         def program(f: Callable[..., Any]) -> Any:
             x = torch.tensor([1, 5])
@@ -224,7 +250,10 @@ class TestSharedMemory:
 
     def test_a_lazy_conjugate_of_another_argument_is_refused(self) -> None:
         x = tensor([1 + 2j, 3 + 4j])
-        with pytest.raises(RuntimeError, match="share memory, one is a lazy conjugate, and the program writes to it"):
+        with pytest.raises(
+            RuntimeError,
+            match="share memory, one is a lazy conjugate, and the program writes to it",
+        ):
             compiled(add_one)(x, x.conj())
 
     def test_other_arguments_of_one_memory_get_a_program_of_their_own(self) -> None:
@@ -238,7 +267,10 @@ class TestSharedMemory:
 
     def test_several_views_of_one_history_with_an_alias_without_it_are_refused(self) -> None:
         x = tensor([0.0, 1.0, 2.0, 3.0], requires_grad=True) * 1
-        with pytest.raises(RuntimeError, match=r"argument 0 and argument 1 and argument 2 share memory.* others are not"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"argument 0 and argument 1 and argument 2 share memory.* others are not",
+        ):
             compiled(lambda a, b, c: add_one(a, b) + c)(x[:2], x[1:3], x.detach()[1:3])
 
     def test_a_result_that_is_an_argument_is_that_object(self) -> None:
@@ -324,7 +356,9 @@ def test_a_size_that_depends_on_values_is_refused() -> None:
         y = x[x > 0]
         return y.sum() / y.numel()
 
-    with pytest.raises(RuntimeError, match=r"size of what aten.index.Tensor returns depends on values"):
+    with pytest.raises(
+        RuntimeError, match=r"size of what aten.index.Tensor returns depends on values"
+    ):
         compiled(f)(torch.tensor([1.0, -1.0]))
 
 
@@ -422,7 +456,11 @@ def test_mark_dirty_counts_as_a_write() -> None:
 
 
 def test_a_result_of_the_right_size_given_by_out_is_filled() -> None:
-    assert equal(*both(lambda x: x * torch.add(x, 1, out=torch.empty(2).resize_(2)), lambda f: f(torch.ones(2))))
+    assert equal(
+        *both(
+            lambda x: x * torch.add(x, 1, out=torch.empty(2).resize_(2)), lambda f: f(torch.ones(2))
+        )
+    )
 
 
 def test_a_function_reads_what_was_written_through_another_view() -> None:
@@ -461,5 +499,10 @@ def test_retain_grad_is_refused_by_its_name() -> None:
 
 def test_a_write_beside_the_elements_of_an_argument_is_refused() -> None:
     for dynamic in (False, True):
-        with pytest.raises(RuntimeError, match="a write through as_strided of a tensor that does not fill its memory"):
-            compiled(lambda x: x.as_strided((2, 2), (1, 1)).fill_(0.5), dynamic=dynamic)(torch.zeros(6)[::2])
+        with pytest.raises(
+            RuntimeError,
+            match="a write through as_strided of a tensor that does not fill its memory",
+        ):
+            compiled(lambda x: x.as_strided((2, 2), (1, 1)).fill_(0.5), dynamic=dynamic)(
+                torch.zeros(6)[::2]
+            )

@@ -106,12 +106,24 @@ OP, OWN = "of the op", "a custom Function's"
 DRAWS = "draws random numbers"
 CASES = {
     "ops": Case(lambda x: x * x.sin(), "sin=of the op, mul=of the op", "sin"),
-    "Function": Case(lambda x: Exp.apply(x) * x, f"exp={OWN}, mul={OP}", refused="what a custom Function returned"),
+    "Function": Case(
+        lambda x: Exp.apply(x) * x,
+        f"exp={OWN}, mul={OP}",
+        refused="what a custom Function returned",
+    ),
     "no_grad": Case(without_grad, f"exp=none, mul={OP}", "exp"),
-    "detach": Case(lambda x: (x.detach() * 2).sin() * x, f"detach=none, mul=none, sin=none, mul_1={OP}", "detach, mul, sin"),
-    "comparison": Case(lambda x: torch.where(x > 0, x.exp(), x), f"gt=None, exp={OP}, where={OP}", "gt, exp"),
+    "detach": Case(
+        lambda x: (x.detach() * 2).sin() * x,
+        f"detach=none, mul=none, sin=none, mul_1={OP}",
+        "detach, mul, sin",
+    ),
+    "comparison": Case(
+        lambda x: torch.where(x > 0, x.exp(), x), f"gt=None, exp={OP}, where={OP}", "gt, exp"
+    ),
     "hidden write": Case(written_without_grad, f"mul={OP}, mul_1=none, sin={OP}", refused=WRITTEN),
-    "hidden write, not read": Case(hidden_write_that_nothing_reads, f"mul={OP}, exp={OP}", "mul, exp"),
+    "hidden write, not read": Case(
+        hidden_write_that_nothing_reads, f"mul={OP}, exp={OP}", "mul, exp"
+    ),
     "dropout": Case(
         lambda x: F.dropout(x.sin(), 0.5),
         f"sin={OP}, empty_like=none, bernoulli=None, div=None, mul={OP}",
@@ -120,14 +132,25 @@ CASES = {
         without_draws=DRAWS,
     ),
     "noise": Case(
-        lambda x: torch.rand_like(x) * x.sin(), f"rand_like=none, sin={OP}, mul={OP}", "rand_like", "rand_like", without_draws=DRAWS
+        lambda x: torch.rand_like(x) * x.sin(),
+        f"rand_like=none, sin={OP}, mul={OP}",
+        "rand_like",
+        "rand_like",
+        without_draws=DRAWS,
     ),
     "draw by values": Case(
-        lambda x: torch.bernoulli(x.sigmoid()) * x, f"sigmoid={OP}, bernoulli={OP}, mul={OP}", refused=DRAWS, without_draws=DRAWS
+        lambda x: torch.bernoulli(x.sigmoid()) * x,
+        f"sigmoid={OP}, bernoulli={OP}, mul={OP}",
+        refused=DRAWS,
+        without_draws=DRAWS,
     ),
-    "Function without derivative": Case(lambda x: Sign.apply(x) * x, f"gt=None, _to_copy=none, mul={OP}", "gt, _to_copy"),
+    "Function without derivative": Case(
+        lambda x: Sign.apply(x) * x, f"gt=None, _to_copy=none, mul={OP}", "gt, _to_copy"
+    ),
     "derivative that draws": Case(
-        lambda x: Noisy.apply(x), f"exp={OWN}", refused="its derivative draws random numbers (aten.rand_like.default)"
+        lambda x: Noisy.apply(x),
+        f"exp={OWN}",
+        refused="its derivative draws random numbers (aten.rand_like.default)",
     ),
     "batch norm, whose new variance is read": Case(
         with_variance,
@@ -142,7 +165,9 @@ CASES = {
         without_draws=DRAWS,
     ),
     "attention, which has a tag of a draw and draws nothing": Case(
-        lambda x: F.scaled_dot_product_attention(x.view(1, 1, 2, 3), x.view(1, 1, 2, 3), x.view(1, 1, 2, 3)),
+        lambda x: F.scaled_dot_product_attention(
+            x.view(1, 1, 2, 3), x.view(1, 1, 2, 3), x.view(1, 1, 2, 3)
+        ),
         f"view={OP}, view_1={OP}, view_2={OP}, _scaled_dot_product_flash_attention_for_cpu=None, getitem={OP}, getitem_1=none",
         "view, view_1, view_2, _scaled_dot_product_flash_attention_for_cpu, getitem, getitem_1",
     ),
@@ -176,7 +201,9 @@ def test_each_call_says_how_it_is_differentiated(name: str) -> None:
 
 @pytest.mark.parametrize("saves_draws", [True, False])
 @pytest.mark.parametrize("name", CASES)
-def test_a_second_derivative_computes_again_what_it_needs_and_no_more(name: str, saves_draws: bool) -> None:
+def test_a_second_derivative_computes_again_what_it_needs_and_no_more(
+    name: str, saves_draws: bool
+) -> None:
     case = CASES[name]
     joint = joint_of(case.f)
     found = pullback_of(joint.module, joint.boundary, [], saves_draws)
@@ -196,12 +223,15 @@ def test_only_what_is_read_after_a_hidden_write_says_so() -> None:
 
 
 @pytest.mark.parametrize("name, saved, primals", [("exp", (0,), ()), (None, (), (0,))])
-def test_a_saved_value_without_a_derivative_is_not_computed_again(name: Any, saved: Any, primals: Any) -> None:
+def test_a_saved_value_without_a_derivative_is_not_computed_again(
+    name: Any, saved: Any, primals: Any
+) -> None:
     joint = joint_of(without_grad)
     kept = [next((n for n in forward_calls(joint) if n.name == name), None)]
     found = pullback_of(joint.module, joint.boundary, kept)
     assert (found.saved, found.primals) == (saved, primals)
-    assert [n.name for n in forward_calls(joint) if n in found.nodes] == ["exp"]  # which is given, in the first case
+    # which is given, in the first case
+    assert [n.name for n in forward_calls(joint) if n in found.nodes] == ["exp"]
 
 
 def test_a_saved_value_that_varies_is_computed_again() -> None:
@@ -239,13 +269,19 @@ def test_the_pullback_of_a_batch_norm_takes_the_op_that_gives_no_statistics() ->
 
 def test_what_a_boundary_refuses_has_no_second_derivative() -> None:
     joint = joint_of(torch.sin)
-    assert pullback_of(joint.module, replace(joint.boundary, once="why"), []) == Pullback(refused="why")
+    assert pullback_of(joint.module, replace(joint.boundary, once="why"), []) == Pullback(
+        refused="why"
+    )
 
 
 def test_draws_are_numbered_after_what_is_saved_anyway() -> None:
-    joint = joint_of(lambda x: torch.rand_like(x) * x + (x > 0).exp() * torch.rand_like(x) * x.sin())
+    joint = joint_of(
+        lambda x: torch.rand_like(x) * x + (x > 0).exp() * torch.rand_like(x) * x.sin()
+    )
     calls = {n.name: n for n in forward_calls(joint)}
-    found = pullback_of(joint.module, joint.boundary, [None, calls["exp"], calls["sin"], calls["mul"]])
+    found = pullback_of(
+        joint.module, joint.boundary, [None, calls["exp"], calls["sin"], calls["mul"]]
+    )
     assert {n.name for n in found.drawn} == {"rand_like", "rand_like_1"}
     assert found.saved == (1, 4, 5) and found.primals == (0,)
 
@@ -262,13 +298,19 @@ def by_hand(build: Callable[[fx.Graph, fx.Node, fx.Node], fx.Node]) -> tuple[fx.
     graph.output([x, build(graph, x, t)])
     for n in graph.nodes:
         n.meta["val"] = torch.ones(2)
-    return fx.GraphModule(torch.nn.Module(), graph), SimpleNamespace(once="", inputs=[None], n_forward=1, differentiated=[0])
+    return fx.GraphModule(torch.nn.Module(), graph), SimpleNamespace(
+        once="", inputs=[None], n_forward=1, differentiated=[0]
+    )
 
 
 @pytest.mark.parametrize("of_primal", [True, False])
 @pytest.mark.parametrize("draws", [True, False])
 def test_an_op_of_the_users_draws_if_its_tags_say_so(draws: bool, of_primal: bool) -> None:
-    op: Any = torch.ops.tests_of_pullbacks.drawn.default if draws else torch.ops.tests_of_pullbacks.made.default
+    op: Any = (
+        torch.ops.tests_of_pullbacks.drawn.default
+        if draws
+        else torch.ops.tests_of_pullbacks.made.default
+    )
 
     def build(graph: fx.Graph, x: fx.Node, t: fx.Node) -> fx.Node:
         constant = graph.call_function(torch.ops.aten.zeros.default, ([2],))
@@ -291,14 +333,21 @@ def test_an_op_of_the_users_draws_if_its_tags_say_so(draws: bool, of_primal: boo
 @pytest.mark.parametrize("item", range(5))
 def test_a_batch_norm_reads_its_statistics_unless_it_trains(training: bool, item: int) -> None:
     def build(graph: fx.Graph, x: fx.Node, t: fx.Node) -> fx.Node:
-        mean, variance = (graph.call_function(f, ([2],)) for f in (torch.ops.aten.zeros.default, torch.ops.aten.ones.default))
+        mean, variance = (
+            graph.call_function(f, ([2],))
+            for f in (torch.ops.aten.zeros.default, torch.ops.aten.ones.default)
+        )
         op = torch.ops.aten._native_batch_norm_legit_functional.default
         norm = graph.call_function(op, (x, None, None, mean, variance, training, 0.1, 1e-5))
-        return graph.call_function(torch.ops.aten.mul.Tensor, (t, graph.call_function(operator.getitem, (norm, item))))
+        return graph.call_function(
+            torch.ops.aten.mul.Tensor, (t, graph.call_function(operator.getitem, (norm, item)))
+        )
 
     module, boundary = by_hand(build)
     read = {getattr(n.target, "__name__", "") for n in pullback_of(module, boundary, []).nodes}
-    assert {"zeros.default", "ones.default"} & read == ({"zeros.default", "ones.default"} if not training or item > 2 else set())
+    assert {"zeros.default", "ones.default"} & read == (
+        {"zeros.default", "ones.default"} if not training or item > 2 else set()
+    )
     assert {f"{NORM}.default", "getitem"} <= read
 
 

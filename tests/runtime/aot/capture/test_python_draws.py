@@ -50,7 +50,9 @@ def test_a_program_that_cannot_be_captured_draws_nothing() -> None:
     expected = random.random()
     seed()
     with pytest.raises(RuntimeError, match="asks for the elements"):
-        aot_function(lambda x: x * random.random() if x.sum() * random.random() > 0 else x, nop)(torch.ones(1))
+        aot_function(lambda x: x * random.random() if x.sum() * random.random() > 0 else x, nop)(
+            torch.ones(1)
+        )
     assert random.random() == expected
 
 

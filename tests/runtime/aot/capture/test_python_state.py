@@ -18,7 +18,10 @@ from runtime.aot import aot_function, make_fx, nop
 from runtime.aot.capture.python_state import Held, Place, PythonState, holds_values
 from runtime.aot.capture.reads import MISSING, WHOLE, Read, Slots
 
-WRAPPERS: dict[str, Callable[[Any], Any]] = {"jit": jit, "aot_function": lambda f: aot_function(f, nop)}
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "jit": jit,
+    "aot_function": lambda f: aot_function(f, nop),
+}
 
 
 def rounded(t: Any) -> list[float]:
@@ -76,7 +79,13 @@ def test_a_program_that_is_captured_again_finds_the_state_from_before_the_first_
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the number that is read and changed
             value = wrap(owner.step)(x)
-        return rounded(value), rounded(owner.layer.weight.grad), owner.calls, owner.seen, owner.model.training
+        return (
+            rounded(value),
+            rounded(owner.layer.weight.grad),
+            owner.calls,
+            owner.seen,
+            owner.model.training,
+        )
 
     assert seen(jit) == seen(lambda f: f)
 
@@ -95,7 +104,13 @@ def test_a_capture_that_fails_leaves_python_as_it_was() -> None:
     for wrap in WRAPPERS.values():
         with pytest.raises(RuntimeError, match="asks for the elements"):
             wrap(f)(torch.ones(2))
-        assert (owner.calls, owner.model.training, owner.seen, log, hasattr(owner, "last")) == (0, True, [], [], False)
+        assert (owner.calls, owner.model.training, owner.seen, log, hasattr(owner, "last")) == (
+            0,
+            True,
+            [],
+            [],
+            False,
+        )
 
 
 class Running(nn.Module):
@@ -135,7 +150,16 @@ def test_jit_assigns_the_tensors_that_the_program_assigns(whole: bool) -> None:
         for i in range(4):
             loss = run(torch.randn(2, 3, generator=torch.Generator().manual_seed(i)))
             flags = m.last.requires_grad, m.mean.requires_grad, "mean" in m._buffers
-            found.append((rounded(loss), rounded(m.mean), *map(rounded, m.state), rounded(m.last), rounded(m.layer.weight), flags))
+            found.append(
+                (
+                    rounded(loss),
+                    rounded(m.mean),
+                    *map(rounded, m.state),
+                    rounded(m.last),
+                    rounded(m.layer.weight),
+                    flags,
+                )
+            )
         return found
 
     assert seen(jit) == seen(lambda f: f)
@@ -152,7 +176,10 @@ def test_jit_assigns_a_variable_of_a_function_around_and_an_item() -> None:
             return total * 2
 
         g = wrap(f)
-        return [(g(torch.tensor([1.0, i])).tolist(), total.tolist(), rounded(table["last"])) for i in range(4)]
+        return [
+            (g(torch.tensor([1.0, i])).tolist(), total.tolist(), rounded(table["last"]))
+            for i in range(4)
+        ]
 
     assert seen(jit) == seen(lambda f: f)
 
@@ -182,7 +209,9 @@ def test_a_tensor_that_a_program_hands_to_its_next_call_has_its_history() -> Non
 
 def test_aot_function_refuses_a_tensor_that_the_program_reads_and_assigns() -> None:
     m = Running()
-    with pytest.raises(RuntimeError, match=r"reads and assigns 'mean' of a Running.*copy_\(\).*runtime\.jit"):
+    with pytest.raises(
+        RuntimeError, match=r"reads and assigns 'mean' of a Running.*copy_\(\).*runtime\.jit"
+    ):
         aot_function(m, nop)(torch.ones(2, 3))
     assert m.mean.tolist() == [0.0] * 3 and m.state is None and not hasattr(m, "last")
 
@@ -213,7 +242,9 @@ def test_a_tensor_that_is_added_to_a_list_from_outside_is_refused() -> None:
         return x * 2
 
     for wrap in WRAPPERS.values():
-        with pytest.raises(RuntimeError, match="adds a tensor that it computes to a list from outside"):
+        with pytest.raises(
+            RuntimeError, match="adds a tensor that it computes to a list from outside"
+        ):
             wrap(f)(torch.ones(2))
         assert losses == []
 
@@ -227,7 +258,10 @@ def test_jit_assigns_a_number_that_the_program_adds_to() -> None:
             return x * 2
 
         g = wrap(f)
-        return [(g(torch.ones(2) * i).tolist(), totals["first"], type(totals["first"])) for i in range(4)]
+        return [
+            (g(torch.ones(2) * i).tolist(), totals["first"], type(totals["first"]))
+            for i in range(4)
+        ]
 
     assert seen(jit) == seen(lambda f: f)
 
@@ -309,8 +343,19 @@ def test_what_a_program_changes_in_its_modules_is_put_back() -> None:
     m.items = []
     assert state.flags == [(m, False)]
     state.restore()
-    assert m.mean is mean and m.weight is weight and list(m._buffers) == ["mean"] and not hasattr(m, "more")
-    assert (m.items, m.table, m.names, list(m.queue), m.queue.maxlen) == ([1, 2], {"a": 1, "deeper": []}, {1, 2}, [1], 3)
+    assert (
+        m.mean is mean
+        and m.weight is weight
+        and list(m._buffers) == ["mean"]
+        and not hasattr(m, "more")
+    )
+    assert (m.items, m.table, m.names, list(m.queue), m.queue.maxlen) == (
+        [1, 2],
+        {"a": 1, "deeper": []},
+        {1, 2},
+        [1],
+        3,
+    )
     assert m.items is items and m.table is table and m.queue is queue and m.names is names
     assert m.training and state.flags == [] and m.long == [0] * 1024
 
@@ -349,16 +394,21 @@ def test_what_a_program_reads_and_changes_is_put_back() -> None:
         Read(items, WHOLE, [1, 2]),
     ]
     state = PythonState(reads, [])
-    cell.cell_contents = slotted.held = names["held"] = names["absent"] = names["unread"] = items[1] = 5
+    cell.cell_contents = slotted.held = names["held"] = names["absent"] = names["unread"] = items[
+        1
+    ] = 5
     gone.clear()
     state.restore()
     assert (cell.cell_contents, slotted.held, items, gone) == (1, 1, [1, 2], [])
-    assert names == {"held": 1, "__builtins__": 1, "unread": 5}  # the names of a module, of which only what is read is put back
+    # the names of a module, of which only what is read is put back
+    assert names == {"held": 1, "__builtins__": 1, "unread": 5}
 
 
 def test_what_is_forgotten_stays_changed() -> None:
     names, others = {"held": [1], "number": 1}, {"held": 1}
-    state = PythonState([Read(names, "number", 1), Read(names, "held", names["held"]), Read(others, "held", 1)], [])
+    state = PythonState(
+        [Read(names, "number", 1), Read(names, "held", names["held"]), Read(others, "held", 1)], []
+    )
     state.forget(names)
     names["number"] = others["held"] = 2
     names["held"].append(2)  # type: ignore[attr-defined]
@@ -384,9 +434,22 @@ def test_a_value_of_a_trace_is_known_wherever_it_is_held() -> None:
         for held in (x, [x], (1, x), {x}, deque([x]), {"a": x}, deep, [[[x]]], [1] * 1023 + [x]):
             assert holds_values(held)
         other: Any
-        for other in (plain, parameter, 3, "text", None, [], {}, [deep], [[[[x]]]], [1] * 1024 + [x]):
+        for other in (
+            plain,
+            parameter,
+            3,
+            "text",
+            None,
+            [],
+            {},
+            [deep],
+            [[[[x]]]],
+            [1] * 1024 + [x],
+        ):
             assert not holds_values(other)
-        assert not holds_values({**dict.fromkeys(range(1024)), "a": x}) and holds_values({**dict.fromkeys(range(1023)), "a": x})
+        assert not holds_values({**dict.fromkeys(range(1024)), "a": x}) and holds_values(
+            {**dict.fromkeys(range(1023)), "a": x}
+        )
 
     traced(use)
     assert not holds_values(runtime.wrap(torch.ones(1)))
@@ -405,7 +468,15 @@ def test_a_symbol_is_a_value_of_a_trace() -> None:
 
 def test_places_to_which_a_program_assigns_a_value_of_a_trace_are_named() -> None:
     m, cell, names = Holder(), a_cell(), {"held": 1, "__builtins__": 1}
-    state = PythonState([Read(cell, None, 1), Read(names, "held", 1), Read(names, "kept", MISSING), Read([1], WHOLE, [1])], [m])
+    state = PythonState(
+        [
+            Read(cell, None, 1),
+            Read(names, "held", 1),
+            Read(names, "kept", MISSING),
+            Read([1], WHOLE, [1]),
+        ],
+        [m],
+    )
 
     def use(x: Any) -> None:
         m.mean, m.table["b"], m.last, m.number = x, [x], x, 3
@@ -417,7 +488,10 @@ def test_places_to_which_a_program_assigns_a_value_of_a_trace_are_named() -> Non
             ("a variable of a function around", None),
             ("the 'held' of a dict", "held"),
         ]
-        with pytest.raises(RuntimeError, match=r"reads and assigns 'mean' of a Holder, .* the 'held' of a dict, and"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"reads and assigns 'mean' of a Holder, .* the 'held' of a dict, and",
+        ):
             state.leave_assigned()
 
     traced(use)

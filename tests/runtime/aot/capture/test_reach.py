@@ -30,14 +30,24 @@ def test_a_root_reaches_itself_and_what_is_behind_it() -> None:
     first, second = node(middle), node(other, middle)
     reach = Reach.of([(first, 0), (second, 1)])
     assert reach.nodes == {first: 0b01, second: 0b10, middle: 0b11, leaf: 0b11, other: 0b10}
-    assert reach.outputs == {(first, 0): 0b01, (second, 1): 0b10, (middle, 0): 0b11, (leaf, 2): 0b11, (other, 0): 0b10}
+    assert reach.outputs == {
+        (first, 0): 0b01,
+        (second, 1): 0b10,
+        (middle, 0): 0b11,
+        (leaf, 2): 0b11,
+        (other, 0): 0b10,
+    }
 
 
 def test_several_outputs_of_one_node_are_roots_of_their_own() -> None:
     leaf = node()
     root = node(leaf)
     reach = Reach.of([(root, 0), (root, 1), (root, 0)])
-    assert reach.nodes == {root: 0b111, leaf: 0b111} and reach.outputs == {(root, 0): 0b101, (root, 1): 0b010, (leaf, 0): 0b111}
+    assert reach.nodes == {root: 0b111, leaf: 0b111} and reach.outputs == {
+        (root, 0): 0b101,
+        (root, 1): 0b010,
+        (leaf, 0): 0b111,
+    }
 
 
 def test_a_root_that_another_one_leads_to_is_reached_by_both() -> None:
@@ -70,7 +80,9 @@ def test_a_chain_may_have_any_length() -> None:
 
 
 @pytest.mark.parametrize("hook", ["pre_hooks", "tensor_hooks", "post_hooks"])
-def test_a_node_with_hooks_asks_for_its_cotangents_if_not_all_come_from_the_same_roots(hook: str) -> None:
+def test_a_node_with_hooks_asks_for_its_cotangents_if_not_all_come_from_the_same_roots(
+    hook: str,
+) -> None:
     several, one, alike, plain = (node(kind=Named) for _ in range(4))
     for n in (several, one, alike):
         setattr(n, hook, OrderedDict({0: lambda g: g}))
@@ -84,7 +96,9 @@ def test_nodes_of_one_name_are_told_together() -> None:
     for n in nodes:
         n.pre_hooks = OrderedDict({0: lambda g: g})
     first, second = node((nodes[0], 0), (nodes[1], 0)), node((nodes[0], 1), (nodes[1], 0))
-    assert Reach.of([(first, 0), (second, 0), (nodes[1], 1)]).asking() == {"Named": {frozenset([0b01, 0b10]), frozenset([0b011, 0b100])}}
+    assert Reach.of([(first, 0), (second, 0), (nodes[1], 1)]).asking() == {
+        "Named": {frozenset([0b01, 0b10]), frozenset([0b011, 0b100])}
+    }
 
 
 class Two(runtime.autograd.Function):
@@ -108,8 +122,12 @@ class OfControlFlow(Two, ControlFlow):
     pass
 
 
-@pytest.mark.parametrize("kind, asks", [(Two, True), (Materializing, False), (OfControlFlow, False)])
+@pytest.mark.parametrize(
+    "kind, asks", [(Two, True), (Materializing, False), (OfControlFlow, False)]
+)
 def test_a_custom_function_that_takes_none_asks_for_its_cotangents(kind: Any, asks: bool) -> None:
     outs = kind.apply(runtime.wrap(torch.ones(2), requires_grad=True))
     reach = Reach.of([o._edge for o in outs])
-    assert reach.asking() == ({f"{kind.__name__}Backward": {frozenset([0b01, 0b10])}} if asks else {})
+    assert reach.asking() == (
+        {f"{kind.__name__}Backward": {frozenset([0b01, 0b10])}} if asks else {}
+    )

@@ -159,7 +159,15 @@ made = defaultdict(float, {"a": 1.0})
 layer = Doubled()
 listed = nn.ModuleList([nn.Dropout(0.0)])
 mapped = types.MappingProxyType(config)
-CLASSES = (Scale, Heir, Doubled, nn.Dropout, nn.Module, nn.ModuleList, nn.modules.dropout._DropoutNd)
+CLASSES = (
+    Scale,
+    Heir,
+    Doubled,
+    nn.Dropout,
+    nn.Module,
+    nn.ModuleList,
+    nn.modules.dropout._DropoutNd,
+)
 OWNERS: list[tuple[object, str]] = [
     (globals(), "globals"),
     (config, "config"),
@@ -207,13 +215,23 @@ def text(read: Read) -> str:
     if not name and isinstance(owner, types.MappingProxyType):
         name = next((c.__name__ for c in CLASSES if vars(c) == owner), "another class")
     name = name or (of.__name__ if isinstance(of, types.FunctionType) else type(of).__name__)
-    item = "whole" if read.name is WHOLE else "facts" if read.name is FACTS else "" if read.name is None else str(read.name)
+    item = (
+        "whole"
+        if read.name is WHOLE
+        else "facts"
+        if read.name is FACTS
+        else ""
+        if read.name is None
+        else str(read.name)
+    )
     return f"{name}:{item}{'!' if read.value is MISSING else ''}"
 
 
 def found(f: Any, *args: Any, modules: Any = (), **kwargs: Any) -> list[str]:
     """Without what tensors say of themselves."""
-    return sorted({text(read) for read in reads_of(f, args, kwargs, modules) if read.name is not FACTS})
+    return sorted(
+        {text(read) for read in reads_of(f, args, kwargs, modules) if read.name is not FACTS}
+    )
 
 
 def with_defaults(x: Any, k: Any = scale, *, z: Any = config) -> Any:
@@ -259,7 +277,10 @@ READS: dict[str, tuple[Callable[..., Any], str]] = {
     "a name": (lambda x: x * rate, "globals:rate"),
     "an item": (lambda x: x * config["rate"], "config:rate, globals:config"),
     "an item that is not there": (lambda x: x * config["absent"], "config:absent!, globals:config"),
-    "whether an item is there": (lambda x: x if "rate" in config else x * 2, "config:whole, globals:config"),
+    "whether an item is there": (
+        lambda x: x if "rate" in config else x * 2,
+        "config:whole, globals:config",
+    ),
     "an item by get": (lambda x: x * config.get("rate", 1.0), "config:whole, globals:config"),
     "an item of a list": (lambda x: x * pair[1], "globals:pair, pair:1"),
     "an item from the end": (lambda x: x * pair[-1], "globals:pair, pair:-1"),
@@ -276,14 +297,26 @@ READS: dict[str, tuple[Callable[..., Any], str]] = {
         lambda x: x * getattr(scale, "absent", 1.0),
         "Scale:__call__, Scale:__iter__, globals:scale, scale:absent!, scale:rate",
     ),
-    "an attribute of the class by the object": (lambda x: x * scale.shared, "Scale:shared, globals:scale, scale:shared!"),
-    "an inherited attribute": (lambda x: x * heir.shared, "Heir:shared!, Scale:shared, globals:heir, heir:shared!"),
+    "an attribute of the class by the object": (
+        lambda x: x * scale.shared,
+        "Scale:shared, globals:scale, scale:shared!",
+    ),
+    "an inherited attribute": (
+        lambda x: x * heir.shared,
+        "Heir:shared!, Scale:shared, globals:heir, heir:shared!",
+    ),
     "an attribute of the class": (lambda x: x * Scale.shared, "Scale:shared"),
-    "an attribute of the parent by the class": (lambda x: x * Heir.shared, "Heir:shared!, Scale:shared"),
+    "an attribute of the parent by the class": (
+        lambda x: x * Heir.shared,
+        "Heir:shared!, Scale:shared",
+    ),
     "a slot": (lambda x: x * slotted.rate, "globals:slotted, slotted:rate"),
     "an item by attribute": (lambda x: x * named.rate, "globals:named, named:rate"),
     "a method": (lambda x: scale.times(x), "Scale:times, globals:scale, scale:rate, scale:times!"),
-    "an inherited method": (lambda x: heir.times(x), "Heir:times!, Scale:times, globals:heir, heir:rate, heir:times!"),
+    "an inherited method": (
+        lambda x: heir.times(x),
+        "Heir:times!, Scale:times, globals:heir, heir:rate, heir:times!",
+    ),
     "an inherited method by the class": (
         lambda x: Heir.times(scale, x),
         "Heir:times!, Scale:__call__, Scale:__iter__, Scale:times, globals:scale, scale:rate",
@@ -341,9 +374,15 @@ READS: dict[str, tuple[Callable[..., Any], str]] = {
     "a view of a dictionary": (lambda x: x * mapped["rate"], "globals:mapped, mapped:rate"),
     "a name of Python's module": (lambda x: x * math.pi, ""),
     "a function of torch's": (lambda x: torch.sin(x), ""),
-    "a function of torch's that is written in Python": (lambda x: nn.functional.dropout(x, 0.5), ""),
+    "a function of torch's that is written in Python": (
+        lambda x: nn.functional.dropout(x, 0.5),
+        "",
+    ),
     "a decorated function": (wrapping(lambda x: x * rate), "cell:, globals:rate"),
-    "a method by partial": (functools.partial(Scale.times, scale), "Scale:__call__, Scale:__iter__, scale:rate"),
+    "a method by partial": (
+        functools.partial(Scale.times, scale),
+        "Scale:__call__, Scale:__iter__, scale:rate",
+    ),
     "defaults": (
         with_defaults,
         "config:rate, config:whole, dict:whole, scale:rate, with_defaults:__defaults__, with_defaults:__kwdefaults__",
@@ -361,16 +400,40 @@ READS: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "a name of a module of the user's": (lambda x: x * users.factor, "users:factor"),
     "a name of torch's": (lambda x: x.to(torch.float32), ""),
-    "a property that is no function of Python": (lambda x: x * scale.by_getter, "Scale:by_getter, globals:scale"),
-    "a static method that is no function of Python": (lambda x: Scale.of_torch(x), "Scale:of_torch"),
-    "a class method that is no function of Python": (lambda x: x * Scale.of_python(), "Scale:of_python"),
+    "a property that is no function of Python": (
+        lambda x: x * scale.by_getter,
+        "Scale:by_getter, globals:scale",
+    ),
+    "a static method that is no function of Python": (
+        lambda x: Scale.of_torch(x),
+        "Scale:of_torch",
+    ),
+    "a class method that is no function of Python": (
+        lambda x: x * Scale.of_python(),
+        "Scale:of_python",
+    ),
     "a value that is computed once": (lambda x: x * scale.thrice, "globals:scale"),
     "a slot by a class": (lambda x: SlottedHeir.rate.__get__(slotted), "globals:slotted"),  # type: ignore[misc, attr-defined]
-    "an attribute of another argument of a method": (lambda x: scale.of_another(x), "Scale:of_another, globals:scale, scale:of_another!"),
-    "an attribute of one of all arguments of a method": (lambda x: scale.of_all(x), "Scale:of_all, globals:scale, scale:of_all!"),
-    "a loop over a dictionary of another class": (lambda x: [x * v for v in own.values()], "Container:items, globals:own"),
-    "whether a dictionary of another class has an item": (lambda x: x if "rate" in own else x * 2, "Container:items, globals:own"),
-    "an item by get of a dictionary of another class": (lambda x: x * own.get("rate", 1.0), "Container:items, globals:own"),
+    "an attribute of another argument of a method": (
+        lambda x: scale.of_another(x),
+        "Scale:of_another, globals:scale, scale:of_another!",
+    ),
+    "an attribute of one of all arguments of a method": (
+        lambda x: scale.of_all(x),
+        "Scale:of_all, globals:scale, scale:of_all!",
+    ),
+    "a loop over a dictionary of another class": (
+        lambda x: [x * v for v in own.values()],
+        "Container:items, globals:own",
+    ),
+    "whether a dictionary of another class has an item": (
+        lambda x: x if "rate" in own else x * 2,
+        "Container:items, globals:own",
+    ),
+    "an item by get of a dictionary of another class": (
+        lambda x: x * own.get("rate", 1.0),
+        "Container:items, globals:own",
+    ),
     "many modules": (
         lambda x: [m(x) for m in modules],
         "Module:forward, ModuleList:forward!, OrderedDict:whole, another class:forward, dict:forward!, globals:modules, "
@@ -380,7 +443,10 @@ READS: dict[str, tuple[Callable[..., Any], str]] = {
         lambda x: x if placed(w) else w,
         "Tensor:data_ptr, globals:placed, globals:w, w:data_ptr",
     ),
-    "how often a tensor was written to, asked by another function": (lambda x: x if versioned(w) else w, "globals:versioned, globals:w"),
+    "how often a tensor was written to, asked by another function": (
+        lambda x: x if versioned(w) else w,
+        "globals:versioned, globals:w",
+    ),
     "an item that is named as a method": (lambda x: x * w * keyed({}), "globals:keyed, globals:w"),
     "a module": (
         layer,
@@ -403,18 +469,28 @@ def test_a_program_is_known_to_read_these_places_and_no_others(name: str) -> Non
 
 def test_the_flags_of_known_modules_are_not_asked_for_again() -> None:
     def flags(modules: Any) -> list[str]:
-        return [place for place in found(layer, torch.ones(2), modules=modules) if place.endswith("training")]
+        return [
+            place
+            for place in found(layer, torch.ones(2), modules=modules)
+            if place.endswith("training")
+        ]
 
     assert flags(list(layer.modules())) == [] and flags([layer]) == ["dropout:training"]
 
 
 ARGUMENTS: dict[str, tuple[Callable[[], list[str]], str]] = {
-    "an object": (lambda: found(lambda x, s: x * s.rate, w, scale), "Scale:__call__, Scale:__iter__, scale:rate"),
+    "an object": (
+        lambda: found(lambda x, s: x * s.rate, w, scale),
+        "Scale:__call__, Scale:__iter__, scale:rate",
+    ),
     "an object by name": (
         lambda: found(lambda x, s: x * s.rate, w, s=heir),
         "Heir:__call__!, Heir:__iter__!, Scale:__call__, Scale:__iter__, heir:rate",
     ),
-    "a dictionary, which each call makes anew": (lambda: found(lambda x, c: x * c["rate"], w, config), ""),
+    "a dictionary, which each call makes anew": (
+        lambda: found(lambda x, c: x * c["rate"], w, config),
+        "",
+    ),
     "a module": (
         lambda: found(lambda x, m: m(x), w, layer.inner),
         "Dropout:forward, OrderedDict:whole, dropout:forward!, dropout:inplace, dropout:p, dropout:training",
@@ -451,7 +527,10 @@ def test_the_tensors_of_a_graph_are_found_where_they_have_a_name() -> None:
         "layer's parameters:weight",
     ]
     assert sorted(map(text, tensors_read(tensors[:1], f, [layer]))) == ["globals:w"]
-    assert sorted(map(text, tensors_read(tensors[2:], layer, [layer]))) == ["layer's buffers:mean", "layer's parameters:weight"]
+    assert sorted(map(text, tensors_read(tensors[2:], layer, [layer]))) == [
+        "layer's buffers:mean",
+        "layer's parameters:weight",
+    ]
 
 
 def test_what_a_tensor_says_of_itself_is_noted_once_for_those_that_are_found() -> None:
@@ -464,7 +543,9 @@ def test_a_program_asks_for_a_limited_number_of_places(monkeypatch: pytest.Monke
     assert len(found(lambda x: x * rate * config["rate"] * scale.rate, torch.ones(2))) == 2
 
 
-def test_objects_that_are_handed_on_are_looked_into_up_to_that_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_that_are_handed_on_are_looked_into_up_to_that_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     holder = types.SimpleNamespace(rate=1.0)
 
     def program(x: Any) -> Any:
@@ -472,7 +553,8 @@ def test_objects_that_are_handed_on_are_looked_into_up_to_that_number(monkeypatc
 
     for limit in (2, 3, 4):
         monkeypatch.setattr(reader, "_LIMIT", limit)
-        assert len(found(program, torch.ones(2))) == min(limit, 3)  # both names, and what is read of the object
+        # both names, and what is read of the object
+        assert len(found(program, torch.ones(2))) == min(limit, 3)
 
 
 def test_tensors_are_found_over_functions_that_call_others() -> None:

@@ -21,7 +21,9 @@ def test_hooks_of_modules_are_read() -> None:
     reads = reads_of(module, (), {}, [])
     assert [r.value for r in reads if r.name == "rate"] == [rate]
     kept = [r.owner for r in reads if r.name is WHOLE]
-    assert any(o is module._forward_hooks for o in kept) and any(o is module._forward_pre_hooks for o in kept)
+    assert any(o is module._forward_hooks for o in kept) and any(
+        o is module._forward_pre_hooks for o in kept
+    )
     assert any(o is nn.modules.module._global_forward_hooks for o in kept)
 
 
@@ -29,13 +31,21 @@ def test_a_module_with_a_forward_of_its_own_is_asked_for_it() -> None:
     module = nn.Identity()
     module.forward = lambda x: x * rate  # type: ignore[method-assign, assignment]
     reads = reads_of(module, (), {}, [])
-    assert [r.value for r in reads if r.owner is vars(module) and r.name == "forward"] == [module.forward]
+    assert [r.value for r in reads if r.owner is vars(module) and r.name == "forward"] == [
+        module.forward
+    ]
     assert [r.value for r in reads if r.name == "rate"] == [rate]
 
 
 def test_modules_that_loop_over_themselves_are_asked_for_their_children() -> None:
-    for module in (nn.Sequential(nn.Identity()), nn.ModuleList([nn.Identity()]), nn.ModuleDict({"a": nn.Identity()})):
-        assert any(r.owner is module._modules and r.name is WHOLE for r in reads_of(module, (), {}, []))
+    for module in (
+        nn.Sequential(nn.Identity()),
+        nn.ModuleList([nn.Identity()]),
+        nn.ModuleDict({"a": nn.Identity()}),
+    ):
+        assert any(
+            r.owner is module._modules and r.name is WHOLE for r in reads_of(module, (), {}, [])
+        )
     parameters = nn.ParameterList([nn.Parameter(torch.ones(1))])
     reads = reads_of(lambda x: [x * p for p in parameters], (), {}, [])
     assert any(r.owner is vars(parameters) and r.name == "_size" for r in reads)
@@ -45,7 +55,9 @@ def test_modules_that_loop_over_themselves_are_asked_for_their_children() -> Non
 
 
 @pytest.mark.parametrize("step, noted", [(False, ["_enabled", "_growth_factor"]), (True, [])])
-def test_numbers_of_an_object_of_torchs_are_read_by_its_methods(step: bool, noted: list[str]) -> None:
+def test_numbers_of_an_object_of_torchs_are_read_by_its_methods(
+    step: bool, noted: list[str]
+) -> None:
     scaler = torch.amp.GradScaler("cpu")
     optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], 0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)

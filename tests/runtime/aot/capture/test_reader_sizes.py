@@ -17,7 +17,9 @@ w = torch.ones(2)
 
 
 @pytest.mark.parametrize("n, noted", [(2**14, True), (2**14 + 1, False)])
-def test_a_long_list_is_compared_up_to_a_length(n: int, noted: bool, recwarn: pytest.WarningsRecorder) -> None:
+def test_a_long_list_is_compared_up_to_a_length(
+    n: int, noted: bool, recwarn: pytest.WarningsRecorder
+) -> None:
     items = [0.0] * n
     reads = reads_of(lambda x: [x * i for i in items], (), {}, [])
     assert any(r.owner is items and r.name is WHOLE for r in reads) is noted
@@ -25,7 +27,9 @@ def test_a_long_list_is_compared_up_to_a_length(n: int, noted: bool, recwarn: py
 
 
 @pytest.mark.parametrize("n, noted", [(2**21, True), (2**21 + 1, False)])
-def test_an_array_is_compared_up_to_a_size(n: int, noted: bool, recwarn: pytest.WarningsRecorder) -> None:
+def test_an_array_is_compared_up_to_a_size(
+    n: int, noted: bool, recwarn: pytest.WarningsRecorder
+) -> None:
     items = np.zeros(n)
     reads = reads_of(lambda x: [x * items[0], x * items.sum()], (), {}, [])
     assert any(r.owner is items and r.name is WHOLE for r in reads) is noted
@@ -41,7 +45,9 @@ def test_many_objects_are_a_registry_and_few_are_read(n: int, noted: bool, item:
 
 
 @pytest.mark.parametrize(
-    "items", [[1.0] * 40, [w] * 40, [(1.0,)] * 40, [None] * 40, dict.fromkeys(range(40), "a")], ids=lambda x: str(type(x))
+    "items",
+    [[1.0] * 40, [w] * 40, [(1.0,)] * 40, [None] * 40, dict.fromkeys(range(40), "a")],
+    ids=lambda x: str(type(x)),
 )
 def test_many_numbers_texts_and_tensors_are_data(items: Any) -> None:
     reads = reads_of(lambda x: [x for i in items], (), {}, [])
@@ -50,9 +56,17 @@ def test_many_numbers_texts_and_tensors_are_data(items: Any) -> None:
 
 @pytest.mark.parametrize(
     "items, noted",
-    [([1.0] * 40, True), ([w] * 40, True), (["a"] * 40, False), ([(1.0,)] * 40, False), (dict.fromkeys(range(40), 1.0), False)],
+    [
+        ([1.0] * 40, True),
+        ([w] * 40, True),
+        (["a"] * 40, False),
+        ([(1.0,)] * 40, False),
+        (dict.fromkeys(range(40), 1.0), False),
+    ],
 )
-def test_of_an_object_that_is_handed_on_many_numbers_and_tensors_are_data_alone(items: Any, noted: bool) -> None:
+def test_of_an_object_that_is_handed_on_many_numbers_and_tensors_are_data_alone(
+    items: Any, noted: bool
+) -> None:
     """Any function that reads ``items`` of its argument makes the program ask for those of each object that is handed on."""
     holder = types.SimpleNamespace(items_of_it=items)
 
@@ -80,7 +94,12 @@ def test_a_copy_of_a_container_is_compared_and_not_the_container_itself() -> Non
 
 def test_what_is_too_long_is_told_once(recwarn: pytest.WarningsRecorder) -> None:
     items = [0.0] * (2**14 + 1)
-    reads_of(lambda x: [x * i for i in items] + [x * i for i in items] + [x for i in [*items]], (), {}, [])
+    reads_of(
+        lambda x: [x * i for i in items] + [x * i for i in items] + [x for i in [*items]],
+        (),
+        {},
+        [],
+    )
     assert len(recwarn) == 1
 
 

@@ -53,7 +53,13 @@ class Layers(nn.Module):
 
 def program(settings: Any, x: Any) -> Any:
     table = settings.table
-    return settings.scaled(x) + settings.twice + table["a"] * settings.weight + sum(settings.list) + settings.call(x)
+    return (
+        settings.scaled(x)
+        + settings.twice
+        + table["a"] * settings.weight
+        + sum(settings.list)
+        + settings.call(x)
+    )
 
 
 CHANGES: dict[str, Callable[[Settings], None]] = {
@@ -138,14 +144,26 @@ def test_a_name_of_the_module_and_one_of_a_function_around(monkeypatch: pytest.M
 
 ASKED: dict[str, tuple[Callable[[Any], bool], Callable[[Any], object]]] = {
     "requires_grad": (lambda w: w.requires_grad, lambda w: w.requires_grad_(False)),
-    "is_leaf": (lambda w: w.grad_fn is None, lambda w: w.requires_grad_(False).mul_(torch.ones(2, 2, requires_grad=True))),
+    "is_leaf": (
+        lambda w: w.grad_fn is None,
+        lambda w: w.requires_grad_(False).mul_(torch.ones(2, 2, requires_grad=True)),
+    ),
     "shape": (lambda w: w.shape[0] > 2, lambda w: setattr(w, "data", torch.ones(3, 2))),
     "len": (lambda w: len(w) > 2, lambda w: setattr(w, "data", torch.ones(3, 2))),
     "ndim": (lambda w: w.ndim == 2, lambda w: setattr(w, "data", torch.ones(4))),
-    "dtype": (lambda w: w.dtype is torch.float64, lambda w: setattr(w, "data", torch.ones(2, 2, dtype=torch.float64))),
+    "dtype": (
+        lambda w: w.dtype is torch.float64,
+        lambda w: setattr(w, "data", torch.ones(2, 2, dtype=torch.float64)),
+    ),
     "stride": (lambda w: w.stride()[0] == 1, lambda w: setattr(w, "data", torch.ones(2, 2).t())),
-    "is_contiguous": (lambda w: w.is_contiguous(), lambda w: setattr(w, "data", torch.ones(2, 2).t())),
-    "storage_offset": (lambda w: w.storage_offset() == 0, lambda w: setattr(w, "data", torch.ones(6)[2:].view(2, 2))),
+    "is_contiguous": (
+        lambda w: w.is_contiguous(),
+        lambda w: setattr(w, "data", torch.ones(2, 2).t()),
+    ),
+    "storage_offset": (
+        lambda w: w.storage_offset() == 0,
+        lambda w: setattr(w, "data", torch.ones(6)[2:].view(2, 2)),
+    ),
 }
 
 
@@ -166,7 +184,9 @@ def _places(w: Any) -> dict[str, Callable[[Callable[[Any], bool]], bool]]:
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("place", _places(None))
 @pytest.mark.parametrize("what", ASKED)
-def test_a_branch_on_what_a_tensor_says_is_taken_anew_when_it_says_something_else(what: str, place: str, mode: Any) -> None:
+def test_a_branch_on_what_a_tensor_says_is_taken_anew_when_it_says_something_else(
+    what: str, place: str, mode: Any
+) -> None:
     ask, change = ASKED[what]
     w, x = nn.Parameter(torch.ones(2, 2)), torch.ones(1)
     find = _places(w)[place]
@@ -198,7 +218,9 @@ def test_a_branch_on_where_a_tensor_is_or_how_often_it_was_written_to(asked: str
     assert f(x).item() == 2.0
 
 
-def test_in_inference_mode_a_tensor_with_which_the_program_computes_says_whether_it_requires_grad() -> None:
+def test_in_inference_mode_a_tensor_with_which_the_program_computes_says_whether_it_requires_grad() -> (
+    None
+):
     w, x = torch.ones(1), torch.ones(1)
     f = runtime.jit(lambda x: x * w * 2 if w.requires_grad else x * w)
     with torch.inference_mode():
@@ -214,18 +236,37 @@ def test_why_a_program_was_captured_names_what_a_tensor_says() -> None:
     f(torch.ones(1))
     m.weight.requires_grad_(False)
     f(torch.ones(1))
-    assert f.captured[1].why == "what a Parameter says of itself is float32[2, 2], was float32[2, 2] that requires grad"
+    assert (
+        f.captured[1].why
+        == "what a Parameter says of itself is float32[2, 2], was float32[2, 2] that requires grad"
+    )
 
 
 LONG: dict[str, tuple[Callable[[], Any], Callable[[Any], float], Callable[[Any], object]]] = {
     "append": (lambda: [1.0] * 40, sum, lambda o: o.append(3.0)),
     "item": (lambda: [1.0] * 40, sum, lambda o: o.__setitem__(5, 9.0)),
-    "sign of a zero": (lambda: [0.0] * 40, lambda o: math.copysign(1.0, o[len(o) - 1]), lambda o: o.__setitem__(39, -0.0)),
-    "class of a number": (lambda: [1] * 40, lambda o: 1.0 + isinstance(o[len(o) - 1], bool), lambda o: o.__setitem__(39, True)),
+    "sign of a zero": (
+        lambda: [0.0] * 40,
+        lambda o: math.copysign(1.0, o[len(o) - 1]),
+        lambda o: o.__setitem__(39, -0.0),
+    ),
+    "class of a number": (
+        lambda: [1] * 40,
+        lambda o: 1.0 + isinstance(o[len(o) - 1], bool),
+        lambda o: o.__setitem__(39, True),
+    ),
     "queue": (lambda: deque([1.0] * 40, 40), sum, lambda o: o.append(3.0)),
-    "dictionary": (lambda: dict.fromkeys(range(40), 1.0), lambda o: sum(o.values()), lambda o: o.__setitem__(7, 2.0)),
+    "dictionary": (
+        lambda: dict.fromkeys(range(40), 1.0),
+        lambda o: sum(o.values()),
+        lambda o: o.__setitem__(7, 2.0),
+    ),
     "set": (lambda: set(range(40)), sum, lambda o: o.add(50)),
-    "rows": (lambda: [[1.0, 2.0] for _ in range(40)], lambda o: sum(row[0] for row in o), lambda o: o[33].__setitem__(0, 7.0)),
+    "rows": (
+        lambda: [[1.0, 2.0] for _ in range(40)],
+        lambda o: sum(row[0] for row in o),
+        lambda o: o[33].__setitem__(0, 7.0),
+    ),
     "strings": (lambda: ["a"] * 40, lambda o: len("".join(o)), lambda o: o.__setitem__(39, "bc")),
     "tensors": (lambda: [torch.ones(1) for _ in range(40)], sum, lambda o: o.append(torch.ones(1))),
     "flags of tensors": (
@@ -285,7 +326,10 @@ def test_what_the_program_itself_changes_is_told() -> None:
         settings.rate += 1
         return x * settings.rate
 
-    with pytest.warns(UserWarning, match="reads and changes the 'rate' of a dict. A compiled program changes it when it is captured"):
+    with pytest.warns(
+        UserWarning,
+        match="reads and changes the 'rate' of a dict. A compiled program changes it when it is captured",
+    ):
         compiled(f)(torch.ones(1))
 
 
@@ -319,7 +363,9 @@ class Inner:
 
 
 @pytest.mark.parametrize("name", ["comprehended", "defining"])
-def test_what_a_method_reads_beside_a_function_inside_that_uses_self_makes_another_program(name: str) -> None:
+def test_what_a_method_reads_beside_a_function_inside_that_uses_self_makes_another_program(
+    name: str,
+) -> None:
     inner = Inner()
     f = compiled(getattr(inner, name))
     assert f(torch.ones(1)).item() == 2.0

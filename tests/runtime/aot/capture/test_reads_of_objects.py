@@ -111,7 +111,9 @@ def _rate_of(table: Any) -> Any:
 
 def _hooked() -> Case:
     layer = nn.Linear(2, 2)
-    return lambda x: layer(x).detach(), lambda: layer.register_forward_hook(lambda _, args, out: out * 2)
+    return lambda x: layer(x).detach(), lambda: layer.register_forward_hook(
+        lambda _, args, out: out * 2
+    )
 
 
 def _own_forward() -> Case:
@@ -128,7 +130,9 @@ def _default() -> Case:
     return f, lambda: table.__setitem__(0, 3.0)
 
 
-def _of_object(f: Callable[[Any, Any], Any], kind: type = Scale, name: str = "rate", value: Any = 3.0) -> Callable[[], Case]:
+def _of_object(
+    f: Callable[[Any, Any], Any], kind: type = Scale, name: str = "rate", value: Any = 3.0
+) -> Callable[[], Case]:
     def case() -> Case:
         owner = kind()
         return lambda x: f(owner, x), lambda: setattr(owner, name, value)
@@ -136,7 +140,9 @@ def _of_object(f: Callable[[Any, Any], Any], kind: type = Scale, name: str = "ra
     return case
 
 
-def _of_items(f: Callable[[Any, Any], Any], make: Callable[[], Any], change: Callable[[Any], object]) -> Callable[[], Case]:
+def _of_items(
+    f: Callable[[Any, Any], Any], make: Callable[[], Any], change: Callable[[Any], object]
+) -> Callable[[], Case]:
     def case() -> Case:
         items = make()
         return lambda x: f(items, x), lambda: change(items)
@@ -146,7 +152,9 @@ def _of_items(f: Callable[[Any, Any], Any], make: Callable[[], Any], change: Cal
 
 def _partial() -> Case:
     table = [2.0]
-    return functools.partial(lambda table, x: x * table[0], table), lambda: table.__setitem__(0, 3.0)
+    return functools.partial(lambda table, x: x * table[0], table), lambda: table.__setitem__(
+        0, 3.0
+    )
 
 
 def _context_variable() -> Case:
@@ -199,74 +207,130 @@ CASES: dict[str, Callable[[], Case]] = {
     "a tensor of an array": _array(lambda a, x: x * torch.from_numpy(a)),
     "a sum of an array": _array(lambda a, x: x * float(a.sum())),
     "a function of an array": _array(lambda a, x: x * float(np.max(a))),
-    "an array of objects": _of_items(lambda a, x: x * a[0], lambda: np.array([2.0, None], dtype=object), lambda a: a.__setitem__(0, 3.0)),
+    "an array of objects": _of_items(
+        lambda a, x: x * a[0],
+        lambda: np.array([2.0, None], dtype=object),
+        lambda a: a.__setitem__(0, 3.0),
+    ),
     "a context variable": _context_variable,
     "an object of a context variable": _object_of_a_context_variable,
     "a weak reference": _weak_reference,
     "a default": _defaults("__defaults__", (3.0,)),
     "a default of a keyword": _defaults("__kwdefaults__", {"shift": 3.0}),
-    "a key that makes an error": _of_items(lambda d, x: _missing(x, d), dict, lambda d: d.update(rate=3.0)),
-    "a key of a defaultdict": _of_items(lambda d, x: x + d["shift"], lambda: defaultdict(int), lambda d: d.update(shift=3)),
-    "a chain of dictionaries": _of_items(lambda c, x: x * c["rate"], lambda: ChainMap({}, {"rate": 2.0}), lambda c: c.update(rate=3.0)),
-    "the maps of a chain": _of_items(
-        lambda c, x: x * c["rate"], lambda: ChainMap({"rate": 2.0}), lambda c: c.maps.insert(0, {"rate": 3.0})
+    "a key that makes an error": _of_items(
+        lambda d, x: _missing(x, d), dict, lambda d: d.update(rate=3.0)
     ),
-    "values of a chain": _of_items(lambda c, x: x * sum(c.values()), lambda: ChainMap({"a": 2.0}), lambda c: c.update(b=3.0)),
-    "a user's dictionary": _of_items(lambda d, x: x * d["rate"], lambda: UserDict(rate=2.0), lambda d: d.update(rate=3.0)),
+    "a key of a defaultdict": _of_items(
+        lambda d, x: x + d["shift"], lambda: defaultdict(int), lambda d: d.update(shift=3)
+    ),
+    "a chain of dictionaries": _of_items(
+        lambda c, x: x * c["rate"],
+        lambda: ChainMap({}, {"rate": 2.0}),
+        lambda c: c.update(rate=3.0),
+    ),
+    "the maps of a chain": _of_items(
+        lambda c, x: x * c["rate"],
+        lambda: ChainMap({"rate": 2.0}),
+        lambda c: c.maps.insert(0, {"rate": 3.0}),
+    ),
+    "values of a chain": _of_items(
+        lambda c, x: x * sum(c.values()), lambda: ChainMap({"a": 2.0}), lambda c: c.update(b=3.0)
+    ),
+    "a user's dictionary": _of_items(
+        lambda d, x: x * d["rate"], lambda: UserDict(rate=2.0), lambda d: d.update(rate=3.0)
+    ),
     "objects of a list": _of_items(
-        lambda items, x: x * sum([item.rate for item in items]), lambda: [Scale()], lambda items: setattr(items[0], "rate", 3.0)
+        lambda items, x: x * sum([item.rate for item in items]),
+        lambda: [Scale()],
+        lambda items: setattr(items[0], "rate", 3.0),
     ),
     "objects in a loop": _of_items(
-        lambda items, x: _looped((item.rate for item in items), x), lambda: [Scale()], lambda items: setattr(items[0], "rate", 3.0)
+        lambda items, x: _looped((item.rate for item in items), x),
+        lambda: [Scale()],
+        lambda items: setattr(items[0], "rate", 3.0),
     ),
     "an object at a computed place": _of_items(
-        lambda items, x: x * items[len(items) - 1].rate, lambda: [Scale()], lambda items: setattr(items[0], "rate", 3.0)
+        lambda items, x: x * items[len(items) - 1].rate,
+        lambda: [Scale()],
+        lambda items: setattr(items[0], "rate", 3.0),
     ),
     "getattr with a name": _of_object(lambda c, x: x * getattr(c, "rate")),  # noqa: B009 - what is tested
-    "getattr of what is missing": _of_object(lambda c, x: x * getattr(c, "shift", 1.0), name="shift"),
+    "getattr of what is missing": _of_object(
+        lambda c, x: x * getattr(c, "shift", 1.0), name="shift"
+    ),
     "getattr of what an argument lacks": _of_object(lambda c, x: x * _shift(c), name="shift"),
     "hasattr": _of_object(lambda c, x: x * 3 if hasattr(c, "shift") else x, name="shift"),
     "a buffer that a module lacks": _of_items(
-        lambda m, x: x * getattr(m, "shift", 1.0), lambda: nn.Linear(2, 2), lambda m: m.register_buffer("shift", torch.tensor([2.0]))
+        lambda m, x: x * getattr(m, "shift", 1.0),
+        lambda: nn.Linear(2, 2),
+        lambda m: m.register_buffer("shift", torch.tensor([2.0])),
     ),
     "a list in a dictionary that is handed on": _of_items(
         lambda d, x: x * _total(d), lambda: {"a": [2.0, 1.0]}, lambda d: d["a"].append(3.0)
     ),
     "an object in a dictionary that is handed on": _of_items(
-        lambda d, x: x * _rate_of(d), lambda: {"a": {"b": Scale()}}, lambda d: setattr(d["a"]["b"], "rate", 3.0)
+        lambda d, x: x * _rate_of(d),
+        lambda: {"a": {"b": Scale()}},
+        lambda d: setattr(d["a"]["b"], "rate", 3.0),
     ),
     "an object of a tuple": _of_items(
-        lambda t, x: x * sum([item.rate for item in t]), lambda: (Scale(), Scale()), lambda t: setattr(t[1], "rate", 3.0)
+        lambda t, x: x * sum([item.rate for item in t]),
+        lambda: (Scale(), Scale()),
+        lambda t: setattr(t[1], "rate", 3.0),
     ),
-    "a list of a tuple": _of_items(lambda t, x: x * sum([sum(items) for items in t]), lambda: ([2.0], [1.0]), lambda t: t[1].append(3.0)),
+    "a list of a tuple": _of_items(
+        lambda t, x: x * sum([sum(items) for items in t]),
+        lambda: ([2.0], [1.0]),
+        lambda t: t[1].append(3.0),
+    ),
     "a list of parameters": _of_items(
-        lambda p, x: _looped(p, x).detach(), lambda: nn.ParameterList([torch.ones(2)]), lambda p: p.append(torch.zeros(2))
+        lambda p, x: _looped(p, x).detach(),
+        lambda: nn.ParameterList([torch.ones(2)]),
+        lambda p: p.append(torch.zeros(2)),
     ),
     "the length of a list of parameters": _of_items(
-        lambda p, x: x * len(p), lambda: nn.ParameterList([torch.ones(2)]), lambda p: p.append(torch.ones(2))
+        lambda p, x: x * len(p),
+        lambda: nn.ParameterList([torch.ones(2)]),
+        lambda p: p.append(torch.ones(2)),
     ),
     "a key of a dictionary of parameters": _of_items(
-        lambda p, x: x * 2 if "b" in p else x, lambda: nn.ParameterDict({"a": torch.ones(2)}), lambda p: p.update({"b": torch.ones(2)})
+        lambda p, x: x * 2 if "b" in p else x,
+        lambda: nn.ParameterDict({"a": torch.ones(2)}),
+        lambda p: p.update({"b": torch.ones(2)}),
     ),
     "an object that is called": _of_object(lambda c, x: c(x)),
     "an item of an object": _of_object(lambda c, x: x * c[0]),
     "an object that is entered": _of_object(_entered),
     "an object that is looped over": _of_object(_looped),
     "a slot": _of_object(lambda c, x: x * c.rate, Slotted),
-    "an attribute that comes before a method": _of_object(lambda c, x: c.scaled(x), name="scaled", value=lambda x: x * 3),
-    "an attribute of a dictionary": _of_items(lambda d, x: x * d.rate, lambda: Names(rate=2.0), lambda d: d.update(rate=3.0)),
-    "get of a dictionary": _of_items(lambda d, x: x * d.get("rate", 1.0), lambda: {"rate": 2.0}, lambda d: d.update(rate=3.0)),
-    "a key that is not there": _of_items(lambda d, x: x * d.get("rate", 1.0), lambda: {"other": 2.0}, lambda d: d.update(rate=3.0)),
-    "values of a dictionary": _of_items(lambda d, x: x * max(d.values()), lambda: {"a": 2.0}, lambda d: d.update(b=3.0)),
+    "an attribute that comes before a method": _of_object(
+        lambda c, x: c.scaled(x), name="scaled", value=lambda x: x * 3
+    ),
+    "an attribute of a dictionary": _of_items(
+        lambda d, x: x * d.rate, lambda: Names(rate=2.0), lambda d: d.update(rate=3.0)
+    ),
+    "get of a dictionary": _of_items(
+        lambda d, x: x * d.get("rate", 1.0), lambda: {"rate": 2.0}, lambda d: d.update(rate=3.0)
+    ),
+    "a key that is not there": _of_items(
+        lambda d, x: x * d.get("rate", 1.0), lambda: {"other": 2.0}, lambda d: d.update(rate=3.0)
+    ),
+    "values of a dictionary": _of_items(
+        lambda d, x: x * max(d.values()), lambda: {"a": 2.0}, lambda d: d.update(b=3.0)
+    ),
     "items of an ordered dictionary": _of_items(
-        lambda d, x: _looped((v for _, v in d.items()), x), lambda: OrderedDict(a=2.0), lambda d: d.update(b=3.0)
+        lambda d, x: _looped((v for _, v in d.items()), x),
+        lambda: OrderedDict(a=2.0),
+        lambda d: d.update(b=3.0),
     ),
     "a set": _of_items(lambda s, x: x * sum(s), lambda: {1, 2}, lambda s: s.add(7)),
     "a deque": _of_items(lambda q, x: x * q[0], lambda: deque([2.0]), lambda q: q.appendleft(3.0)),
     "get of a dictionary of the user's class": _of_items(
         lambda d, x: x * d.get("rate", 1.0), lambda: Names(rate=2.0), lambda d: d.update(rate=3.0)
     ),
-    "a queue of the user's class": _of_items(lambda q, x: x * sum(q), lambda: Queue([2.0]), lambda q: q.append(3.0)),
+    "a queue of the user's class": _of_items(
+        lambda q, x: x * sum(q), lambda: Queue([2.0]), lambda q: q.append(3.0)
+    ),
     "a default of a function": _default,
     "an argument of a partial": _partial,
     "a forward hook": _hooked,
@@ -276,7 +340,9 @@ CASES: dict[str, Callable[[], Case]] = {
 
 @pytest.mark.parametrize("wrapped", [compiled, jit], ids=["compiled", "jit"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_what_changes_makes_another_program(case: Callable[[], Case], wrapped: Callable[[Any], Any]) -> None:
+def test_what_changes_makes_another_program(
+    case: Callable[[], Case], wrapped: Callable[[Any], Any]
+) -> None:
     f, change = case()
     g, x = wrapped(f), torch.tensor([1.0, 2.0])
     before = f(x)
@@ -295,7 +361,9 @@ def test_what_a_failing_program_changes_in_a_container_is_put_back(kind: Any) ->
     def f(x: Any) -> Any:
         total = sum(items)
         items.clear()
-        items.update({5.0: 6.0}) if issubclass(kind, dict) else items.add(5.0) if kind is Numbers else items.extend([5.0, 6.0])
+        items.update({5.0: 6.0}) if issubclass(kind, dict) else items.add(
+            5.0
+        ) if kind is Numbers else items.extend([5.0, 6.0])
         raise KeyError(total)
 
     with pytest.raises(KeyError):
@@ -311,7 +379,9 @@ def test_a_container_that_a_program_reads_and_changes_is_told_by_its_class() -> 
         slotted.rate = 4.0
         return x * queue[0]
 
-    with pytest.warns(UserWarning, match="reads and changes the 'items' of a Container, the 'rate' of a Slotted") as told:
+    with pytest.warns(
+        UserWarning, match="reads and changes the 'items' of a Container, the 'rate' of a Slotted"
+    ) as told:
         compiled(f)(torch.ones(1))
     assert len(told) == 1
 
@@ -364,7 +434,11 @@ METHODS: dict[str, tuple[Callable[[Any, Any], Any], str, Any]] = {
     "a method": (lambda m, x: m.scaled(x), "scaled", lambda self, x: x * 3),
     "a property": (lambda m, x: x * m.rate, "rate", property(lambda self: 3.0)),
     "a static method": (lambda m, x: m.static(x), "static", staticmethod(lambda x: x * 3)),
-    "a static method of the class": (lambda m, x: type(m).static(x), "static", staticmethod(lambda x: x * 3)),
+    "a static method of the class": (
+        lambda m, x: type(m).static(x),
+        "static",
+        staticmethod(lambda x: x * 3),
+    ),
     "a class method": (lambda m, x: m.of_class(x), "of_class", classmethod(lambda cls, x: x * 3)),
     "an operator": (lambda m, x: m @ x, "__matmul__", lambda self, x: x * 3),
 }
@@ -372,7 +446,9 @@ METHODS: dict[str, tuple[Callable[[Any, Any], Any], str, Any]] = {
 
 @pytest.mark.parametrize("owner", [Replaced, Heir])
 @pytest.mark.parametrize("what", METHODS)
-def test_a_function_that_a_class_gets_anew_makes_another_program(what: str, owner: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_a_class_gets_anew_makes_another_program(
+    what: str, owner: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     f, name, new = METHODS[what]
     m, x = Heir(), torch.ones(1)
     g = jit(lambda x: f(m, x))
@@ -391,14 +467,18 @@ OF_CLASSES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("f", OF_CLASSES.values(), ids=OF_CLASSES.keys())
-def test_a_class_that_changes_makes_another_program(f: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_that_changes_makes_another_program(
+    f: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     g, x = compiled(f), torch.tensor([1.0, 2.0])
     assert g(x).tolist() == [2.0, 4.0]
     monkeypatch.setattr(Scale, "shared", 3.0)
     assert g(x).tolist() == [3.0, 6.0]
 
 
-def test_an_attribute_of_a_class_that_comes_before_an_inherited_one_makes_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attribute_of_a_class_that_comes_before_an_inherited_one_makes_another_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     scale, x = Inherited(), torch.tensor([1.0, 2.0])
     g = compiled(lambda x: x * scale.shared)
     assert g(x).tolist() == [2.0, 4.0]
@@ -414,7 +494,9 @@ def test_an_object_that_a_class_holds_is_looked_into(monkeypatch: pytest.MonkeyP
     assert g(x).tolist() == [3.0, 6.0]
 
 
-def test_a_list_that_the_program_appends_to_is_not_told_as_read(recwarn: pytest.WarningsRecorder) -> None:
+def test_a_list_that_the_program_appends_to_is_not_told_as_read(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
     seen: list[int] = []
 
     def f(x: Any) -> Any:

@@ -82,4 +82,9 @@ def test_what_a_program_was_captured_for_is_told_without_what_it_reads() -> None
     (captured,) = explain(f).programs
     assert captured.reads and captured.around
     told = repr(captured)
-    assert "the first call" in told and "float32[2]" in told and "reads=" not in told and "around=" not in told
+    assert (
+        "the first call" in told
+        and "float32[2]" in told
+        and "reads=" not in told
+        and "around=" not in told
+    )

@@ -38,7 +38,9 @@ def by_class_under_no_grad(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("make", [two, nested])
-@pytest.mark.parametrize("program", [by_class, by_class_of_a_result, by_class_after_a_write, by_class_under_no_grad])
+@pytest.mark.parametrize(
+    "program", [by_class, by_class_of_a_result, by_class_after_a_write, by_class_under_no_grad]
+)
 def test_isinstance_is_as_in_torch(program: Any, make: Any) -> None:
     as_in_torch(program, lambda: [make()])
 
@@ -61,14 +63,27 @@ def test_a_closed_over_tensor_shows_its_class() -> None:
     assert found.a.tolist() == [2.0, 2.0] and found.b.tolist() == [10.0, 10.0]
 
 
-@pytest.mark.parametrize("ask", [lambda x: x.a, lambda x: hasattr(x, "a"), lambda x: (x * 2).b, lambda x: getattr(x, "a", None)])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda x: x.a,
+        lambda x: hasattr(x, "a"),
+        lambda x: (x * 2).b,
+        lambda x: getattr(x, "a", None),
+    ],
+)
 @pytest.mark.parametrize("recording", [False, True])
 def test_other_attributes_of_the_class_are_refused_by_name(ask: Any, recording: bool) -> None:
     def program(x: Any) -> Any:
         ask(x)
         return x * 2
 
-    with torch.set_grad_enabled(recording), pytest.raises(RuntimeError, match=r"asks a TwoTensor for its attribute '[ab]'.*test_shown\.py"):
+    with (
+        torch.set_grad_enabled(recording),
+        pytest.raises(
+            RuntimeError, match=r"asks a TwoTensor for its attribute '[ab]'.*test_shown\.py"
+        ),
+    ):
         aot_function(program, nop)(TwoTensor(torch.ones(2), torch.ones(2)))
 
 
@@ -108,7 +123,9 @@ def outcome(f: Any, x: Any) -> Any:
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
 @pytest.mark.parametrize("first", ARGUMENTS)
 @pytest.mark.parametrize("second", ["plain", "leaf", "result"])
-def test_without_grad_mode_an_argument_shows_whether_it_requires_grad(mode: Any, first: str, second: str) -> None:
+def test_without_grad_mode_an_argument_shows_whether_it_requires_grad(
+    mode: Any, first: str, second: str
+) -> None:
     compiled = aot_function(by_flags, nop)
     for name in (first, second, first):
         x = ARGUMENTS[name]()  # type: ignore[no-untyped-call]
@@ -135,7 +152,9 @@ def test_in_inference_mode_an_argument_shows_whether_it_is_a_leaf(kind: str) -> 
     ],
 )
 @pytest.mark.parametrize("recording", [False, True])
-def test_a_view_that_is_taken_without_grad_mode_shows_what_its_base_shows(program: Any, recording: bool) -> None:
+def test_a_view_that_is_taken_without_grad_mode_shows_what_its_base_shows(
+    program: Any, recording: bool
+) -> None:
     def inside(x: Any) -> Any:
         with torch.no_grad():
             return program(x)
@@ -149,7 +168,9 @@ def test_without_grad_mode_a_product_with_a_transposed_weight_is_eagers() -> Non
     x, w = torch.randn(5, 7, 257).transpose(0, 1), torch.randn(1, 257, requires_grad=True)
     with torch.no_grad():
         assert aot_function(lambda x, w: x @ w.t(), nop)(x, w).equal(x @ w.t())
-        assert aot_function(lambda x: torch.nn.functional.linear(x, w), nop)(x).equal(torch.nn.functional.linear(x, w))
+        assert aot_function(lambda x: torch.nn.functional.linear(x, w), nop)(x).equal(
+            torch.nn.functional.linear(x, w)
+        )
 
 
 def test_one_tensor_that_is_given_twice_shows_its_flag() -> None:
@@ -168,7 +189,12 @@ def test_under_no_grad_a_history_that_would_cross_to_torchs_autograd_is_refused(
             return x * 2
 
     x = torch.ones(2, requires_grad=True) * 1
-    with torch.no_grad(), pytest.raises(RuntimeError, match=r"the gradient cannot cross.* Pass its detach\(\).*return x \* 2"):
+    with (
+        torch.no_grad(),
+        pytest.raises(
+            RuntimeError, match=r"the gradient cannot cross.* Pass its detach\(\).*return x \* 2"
+        ),
+    ):
         aot_function(program, nop)(x)
 
     def detached(x: Any) -> Any:
@@ -198,7 +224,9 @@ class AskingOurs(runtime.autograd.Function):
 
 
 @pytest.mark.parametrize("flags", [(True, True), (True, False), (False, True)])
-def test_in_the_forward_of_a_custom_function_an_argument_says_whether_it_requires_grad(flags: tuple[bool, bool]) -> None:
+def test_in_the_forward_of_a_custom_function_an_argument_says_whether_it_requires_grad(
+    flags: tuple[bool, bool],
+) -> None:
     def program(function: Any) -> Any:
         def f(x: Any, y: Any) -> Any:
             x, y = x * 1, y * 1
@@ -209,10 +237,16 @@ def test_in_the_forward_of_a_custom_function_an_argument_says_whether_it_require
     def run(f: Any, given: list[Any]) -> list[Any]:
         out = f(*given)
         out.sum().backward()
-        return [runtime.unwrap(t).detach().tolist() if t is not None else None for t in (out, given[0].grad, given[1].grad)]
+        return [
+            runtime.unwrap(t).detach().tolist() if t is not None else None
+            for t in (out, given[0].grad, given[1].grad)
+        ]
 
     expected = run(program(Asking), [torch.ones(2, requires_grad=flag) for flag in flags])
-    found = run(aot_function(program(AskingOurs), nop), [runtime.tensor([1.0, 1.0], requires_grad=flag) for flag in flags])
+    found = run(
+        aot_function(program(AskingOurs), nop),
+        [runtime.tensor([1.0, 1.0], requires_grad=flag) for flag in flags],
+    )
     assert found == expected
 
 

@@ -42,7 +42,9 @@ class Shaped(torch.Tensor):
         return self.names, self.context
 
     @staticmethod
-    def __tensor_unflatten__(inner: dict[str, torch.Tensor], context: Any, size: Any, stride: Any) -> Shaped:
+    def __tensor_unflatten__(
+        inner: dict[str, torch.Tensor], context: Any, size: Any, stride: Any
+    ) -> Shaped:
         return Shaped(size, stride, context, *inner.values())
 
     @classmethod
@@ -72,9 +74,15 @@ def test_plain_tensors_and_numbers_are_their_own_only_part() -> None:
 
 def test_parts_come_in_order_down_to_the_plain_tensors() -> None:
     t = nested()
-    assert composed(t) and [p is q for p, q in zip(flattened(t), (t.a.a, t.a.b, t.b.a, t.b.b), strict=True)] == [True] * 4
+    assert (
+        composed(t)
+        and [p is q for p, q in zip(flattened(t), (t.a.a, t.a.b, t.b.a, t.b.b), strict=True)]
+        == [True] * 4
+    )
     assert of(t).n == 4 and of(two(3)).n == 2
-    assert names_of_parts(of(t)) == [".a.a", ".a.b", ".b.a", ".b.b"] and names_of_parts(None) == [""]
+    assert names_of_parts(of(t)) == [".a.a", ".a.b", ".b.a", ".b.b"] and names_of_parts(None) == [
+        ""
+    ]
 
 
 def test_a_tensor_is_put_together_from_other_parts() -> None:
@@ -105,12 +113,14 @@ def test_a_layout_for_one_size_has_numbers_and_one_for_any_size_says_whose_they_
     assert of(turned).stride == (1, 3)
 
 
-SIZED: list[tuple[Any, Any, Any, Any, Any]] = [  # sizes and strides, those of the parts, and where they come from
+# sizes and strides, those of the parts, and where they come from
+SIZED: list[tuple[Any, Any, Any, Any, Any]] = [
     ((3, 2), (2, 1), [(3, 2)], ((0, 0), (0, 1)), 0),
     ((3, 2), (1, 3), [(2, 3)], ((0, 1), (0, 0)), (1, 3)),  # the part is transposed
     ((4, 2), (2, 1), [(3,), (4, 2)], ((1, 0), (1, 1)), 1),
     ((3, 3), (3, 1), [(3,), (3, 3)], ((0, 0), (1, 1)), 1),
-    ((5, 7), (7, 1), [(5,)], ((0, 0), 7), None),  # a size that no part has, and the strides of a contiguous tensor
+    # a size that no part has, and the strides of a contiguous tensor
+    ((5, 7), (7, 1), [(5,)], ((0, 0), 7), None),
     ((5, 7), (9, 1), [(5,)], ((0, 0), 7), (9, 1)),
     ((2, 0, 3), (3, 3, 1), [(1,)], (2, 0, 3), None),
     ((), (), [(1,)], (), None),
@@ -118,7 +128,9 @@ SIZED: list[tuple[Any, Any, Any, Any, Any]] = [  # sizes and strides, those of t
 
 
 @pytest.mark.parametrize(("size", "stride", "parts", "sizes", "strides"), SIZED)
-def test_for_any_size_a_size_is_that_of_the_part_that_has_it(size: Any, stride: Any, parts: Any, sizes: Any, strides: Any) -> None:
+def test_for_any_size_a_size_is_that_of_the_part_that_has_it(
+    size: Any, stride: Any, parts: Any, sizes: Any, strides: Any
+) -> None:
     t = Shaped(size, stride, None, *(torch.ones(p) for p in parts))
     assert (of(t, sized=True).size, of(t, sized=True).stride) == (sizes, strides)
     assert (of(t).size, of(t).stride) == (size, stride)
@@ -135,10 +147,22 @@ def test_strides_are_not_those_of_a_sparse_part() -> None:
 @pytest.mark.parametrize(
     ("f", "says"),
     [
-        (lambda x: Shaped((x.shape[0] * 2,), (1,), None, x), "a size of a Shaped is that of none of its parts"),
-        (lambda x: Shaped((x.shape[0],), (x.shape[0],), None, x), "the strides of a Shaped are those of none of its parts"),
-        (lambda x: Shaped((2,), (1,), x.shape[0], x), "the context of a Shaped depends on sizes or on tensors of the program"),
-        (lambda x: Shaped((2,), (1,), {"by": [x * 2]}, x), "the context of a Shaped depends on sizes or on tensors of the program"),
+        (
+            lambda x: Shaped((x.shape[0] * 2,), (1,), None, x),
+            "a size of a Shaped is that of none of its parts",
+        ),
+        (
+            lambda x: Shaped((x.shape[0],), (x.shape[0],), None, x),
+            "the strides of a Shaped are those of none of its parts",
+        ),
+        (
+            lambda x: Shaped((2,), (1,), x.shape[0], x),
+            "the context of a Shaped depends on sizes or on tensors of the program",
+        ),
+        (
+            lambda x: Shaped((2,), (1,), {"by": [x * 2]}, x),
+            "the context of a Shaped depends on sizes or on tensors of the program",
+        ),
     ],
 )
 def test_what_a_graph_cannot_say_of_a_result_is_refused(f: Any, says: str) -> None:
@@ -146,12 +170,22 @@ def test_what_a_graph_cannot_say_of_a_result_is_refused(f: Any, says: str) -> No
         compiled(f, dynamic=True)(torch.ones(4))
 
 
-@pytest.mark.parametrize("f", [lambda x: Shaped((x.shape[0],), (1,), None, torch.ones(2), x), lambda x: Shaped((5,), (1,), "text", x)])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: Shaped((x.shape[0],), (1,), None, torch.ones(2), x),
+        lambda x: Shaped((5,), (1,), "text", x),
+    ],
+)
 def test_sizes_of_a_result_are_those_of_a_part_or_numbers(f: Any) -> None:
     run = compiled(f, dynamic=True)
     for n in (4, 6):
         found, expected = run(torch.ones(n)), f(torch.ones(n))
-        assert (found.shape, found.stride(), found.context) == (expected.shape, expected.stride(), expected.context)
+        assert (found.shape, found.stride(), found.context) == (
+            expected.shape,
+            expected.stride(),
+            expected.context,
+        )
         assert [p.shape for p in flattened(found)] == [p.shape for p in flattened(expected)]
 
 
@@ -162,7 +196,9 @@ def test_sizes_of_a_result_are_those_of_a_part_or_numbers(f: Any) -> None:
         (lambda x, y: Shaped((x.shape[0], 7), (y.shape[0] // 2, 1), None, x), ((3, 9), (18,))),
     ],
 )
-def test_a_size_that_is_that_of_a_part_for_these_arguments_makes_a_program_for_such_ones(f: Any, sizes: Any) -> None:
+def test_a_size_that_is_that_of_a_part_for_these_arguments_makes_a_program_for_such_ones(
+    f: Any, sizes: Any
+) -> None:
     first, second = sizes
     run = compiled(f, dynamic=True)
     for n in (0, 2):
@@ -182,14 +218,21 @@ def test_plain_tensors_alone_have_no_layouts() -> None:
         primals, results, tangents, gradients = given
         found = Layouts.of(primals, results, tangents, gradients, False)
         assert found is not None
-        each = [layouts[0] for layouts in (found.primals, found.results, found.tangents, found.gradients)]
+        each = [
+            layouts[0]
+            for layouts in (found.primals, found.results, found.tangents, found.gradients)
+        ]
         assert [layout is not None for layout in each] == [i == j for j in range(4)]
 
 
 def test_layouts_of_one_class_context_and_structure_have_one_key() -> None:
     assert of(two(2)).key == of(two(5, 3)).key
     assert of(two(2)).key != of(nested()).key != of(Scaled(torch.ones(2), 1.0)).key
-    assert of(Scaled(torch.ones(2), 1.0)).key == of(Scaled(torch.ones(3), 1.0)).key != of(Scaled(torch.ones(2), 2.0)).key
+    assert (
+        of(Scaled(torch.ones(2), 1.0)).key
+        == of(Scaled(torch.ones(3), 1.0)).key
+        != of(Scaled(torch.ones(2), 2.0)).key
+    )
 
 
 @pytest.mark.parametrize(
@@ -212,7 +255,9 @@ def test_layouts_of_one_class_context_and_structure_have_one_key() -> None:
         (None, 0, False),
     ],
 )
-def test_contexts_are_equal_if_their_leaves_are_and_of_the_same_types(a: Any, b: Any, equal: bool) -> None:
+def test_contexts_are_equal_if_their_leaves_are_and_of_the_same_types(
+    a: Any, b: Any, equal: bool
+) -> None:
     assert (Context(Scaled, a) == Context(Scaled, b)) is equal
     assert (Context(Scaled, a) != Context(Scaled, b)) is not equal
     assert Context(Scaled, a) != Context(TwoTensor, a) and Context(Scaled, a) != a
@@ -257,21 +302,30 @@ def test_a_class_may_say_which_contexts_are_equal() -> None:
         def __metadata_guard__(cls, old: Any, new: Any) -> bool:
             return bool(new >= old)
 
-    assert Context(Lenient, 1.0) == Context(Lenient, 2.0) and Context(Lenient, 2.0) != Context(Lenient, 1.0)
+    assert Context(Lenient, 1.0) == Context(Lenient, 2.0) and Context(Lenient, 2.0) != Context(
+        Lenient, 1.0
+    )
 
 
 def test_a_part_that_is_no_tensor_is_refused_by_its_name() -> None:
     t = two(2)
     t.b = 3
-    with pytest.raises(TypeError, match="__tensor_flatten__ of TwoTensor names 'b', which is a int and no tensor"):
+    with pytest.raises(
+        TypeError, match="__tensor_flatten__ of TwoTensor names 'b', which is a int and no tensor"
+    ):
         list(flattened(t))
 
 
 def test_a_tensor_that_does_not_say_what_it_consists_of_is_refused_as_a_part_too() -> None:
     for t in (torch.ones(2), torch.nn.Parameter(torch.ones(2)), two(2), Subclass(2), None, 3):
         refuse_opaque(t)
-    for run in (lambda: refuse_opaque(Opaque(torch.ones(2))), lambda: list(flattened(TwoTensor(torch.ones(2), Opaque(torch.ones(2)))))):
-        with pytest.raises(RuntimeError, match="a Opaque is among the arguments or closed-over tensors"):
+    for run in (
+        lambda: refuse_opaque(Opaque(torch.ones(2))),
+        lambda: list(flattened(TwoTensor(torch.ones(2), Opaque(torch.ones(2))))),
+    ):
+        with pytest.raises(
+            RuntimeError, match="a Opaque is among the arguments or closed-over tensors"
+        ):
             run()
 
 
@@ -306,14 +360,23 @@ class Disabling(TwoTensor):
 
 
 @pytest.mark.parametrize(
-    ("kind", "refused"), [(Handling, True), (Static, True), (Inheriting, False), (Disabling, False), (TwoTensor, False)]
+    ("kind", "refused"),
+    [(Handling, True), (Static, True), (Inheriting, False), (Disabling, False), (TwoTensor, False)],
 )
-def test_a_composed_tensor_that_handles_functions_of_torch_is_refused(kind: Any, refused: bool) -> None:
+def test_a_composed_tensor_that_handles_functions_of_torch_is_refused(
+    kind: Any, refused: bool
+) -> None:
     made = kind(torch.ones(2), torch.ones(2))
-    with pytest.raises(RuntimeError, match=f"a {kind.__name__} is among") if refused else nullcontext():
+    with (
+        pytest.raises(RuntimeError, match=f"a {kind.__name__} is among")
+        if refused
+        else nullcontext()
+    ):
         refuse_functions([None, torch.ones(2), Subclass(2), Talking(2), made])
 
 
 def test_a_layout_is_told_with_its_parts_and_context() -> None:
     assert str(of(Scaled(torch.ones(2), 4.0))) == "Scaled(elements=Tensor; context 4.0)"
-    assert str(of(nested())) == "TwoTensor(a={0}, b={0}; context None)".format("TwoTensor(a=Tensor, b=Tensor; context None)")
+    assert str(of(nested())) == "TwoTensor(a={0}, b={0}; context None)".format(
+        "TwoTensor(a=Tensor, b=Tensor; context None)"
+    )

@@ -44,15 +44,30 @@ def _against_autocast(x: Any) -> Any:
 
 STATES: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[Any], Any]]] = {
     "autocast": (_cast, lambda x: x @ x),
-    "autocast of another dtype": (lambda: torch.autocast("cpu", dtype=torch.float16), lambda x: x @ x),
+    "autocast of another dtype": (
+        lambda: torch.autocast("cpu", dtype=torch.float16),
+        lambda x: x @ x,
+    ),
     "autocast that the program leaves": (_cast, _against_autocast),
     "grad mode": (torch.no_grad, lambda x: x * 2 if torch.is_grad_enabled() else x * 3),
-    "inference mode": (torch.inference_mode, lambda x: x * 2 if torch.is_inference_mode_enabled() else x * 3),
-    "default dtype": (_default_dtype, lambda x: x.double() + torch.ones(4, dtype=torch.get_default_dtype()) / 3),
+    "inference mode": (
+        torch.inference_mode,
+        lambda x: x * 2 if torch.is_inference_mode_enabled() else x * 3,
+    ),
+    "default dtype": (
+        _default_dtype,
+        lambda x: x.double() + torch.ones(4, dtype=torch.get_default_dtype()) / 3,
+    ),
     "default device": (lambda: torch.device("meta"), lambda x: torch.zeros(4) + 1),
-    "deterministic algorithms": (_deterministic, lambda x: x * 2 if torch.are_deterministic_algorithms_enabled() else x * 3),
+    "deterministic algorithms": (
+        _deterministic,
+        lambda x: x * 2 if torch.are_deterministic_algorithms_enabled() else x * 3,
+    ),
 }
-ELSEWHERE = {name: (nullcontext, _cast if name == "autocast of another dtype" else nullcontext) for name in STATES}
+ELSEWHERE = {
+    name: (nullcontext, _cast if name == "autocast of another dtype" else nullcontext)
+    for name in STATES
+}
 
 
 @pytest.mark.parametrize("entered_first", [False, True])
@@ -86,7 +101,9 @@ def test_a_program_is_traced_once_in_one_state() -> None:
 
 @pytest.mark.parametrize("backward_within", [False, True])
 @pytest.mark.parametrize("f", [lambda x: (x @ x.sin()).softmax(0) ** 3, _against_autocast])
-def test_gradients_of_a_program_under_autocast_are_those_of_torch(f: Callable[[Any], Any], backward_within: bool) -> None:
+def test_gradients_of_a_program_under_autocast_are_those_of_torch(
+    f: Callable[[Any], Any], backward_within: bool
+) -> None:
     x = torch.randn(4, 4)
     leaf = x.clone().requires_grad_()
     with _cast():
@@ -138,7 +155,8 @@ def test_casts_of_parameters_are_made_anew_and_forgotten() -> None:
     x, weight = torch.ones(1, 1), torch.ones(1, 1, requires_grad=True)
 
     def found(value: float) -> float:
-        weight.data = torch.full((1, 1), value)  # unseen by autocast, which keeps the cast of a parameter
+        # unseen by autocast, which keeps the cast of a parameter
+        weight.data = torch.full((1, 1), value)
         return (x @ weight).item()
 
     with _cast():
@@ -154,7 +172,10 @@ def test_casts_of_parameters_are_made_anew_and_forgotten() -> None:
 
 def test_the_key_of_a_state_names_what_a_trace_depends_on() -> None:
     plain = surroundings(True, False)
-    assert plain == (None, torch.float32, False, None, None) and surroundings(False, False) == (False, *plain[1:])
+    assert plain == (None, torch.float32, False, None, None) and surroundings(False, False) == (
+        False,
+        *plain[1:],
+    )
     with torch.inference_mode():
         assert surroundings(False, False)[0] is True and surroundings(True, False)[0] is None
     with _default_dtype():
@@ -165,6 +186,8 @@ def test_the_key_of_a_state_names_what_a_trace_depends_on() -> None:
         assert surroundings(True, False) == (*plain[:3], "meta", None)
     with _cast():
         of_devices = surroundings(True, True)[4]
-        assert of_devices.count(torch.bfloat16) == 1 and of_devices.count(None) == len(of_devices) - 1
+        assert (
+            of_devices.count(torch.bfloat16) == 1 and of_devices.count(None) == len(of_devices) - 1
+        )
     with torch.autocast("cpu", dtype=torch.float16):
         assert surroundings(True, True)[4] != of_devices and surroundings(True, False) == plain

@@ -148,7 +148,9 @@ def test_the_values_of_a_trace_cannot_leave_it() -> None:
         kept[0] + 1
 
 
-def test_a_number_that_follows_from_the_text_may_be_read_and_one_that_data_was_written_to_may_not() -> None:
+def test_a_number_that_follows_from_the_text_may_be_read_and_one_that_data_was_written_to_may_not() -> (
+    None
+):
     def counted(x: torch.Tensor) -> torch.Tensor:
         return torch.cov(x)  # ATen asks whether the number of its columns is zero
 
@@ -186,7 +188,9 @@ def test_a_new_result_of_an_op_that_writes_to_an_argument_is_not_that_argument(m
 
 def test_the_gradient_of_rrelu_reads_its_noise() -> None:
     def gradient(x: torch.Tensor) -> torch.Tensor:
-        g: torch.Tensor = vjp(lambda x: torch.nn.functional.rrelu(x, 0.1, 0.9, training=True), x)[1](torch.ones(6))[0]
+        g: torch.Tensor = vjp(lambda x: torch.nn.functional.rrelu(x, 0.1, 0.9, training=True), x)[
+            1
+        ](torch.ones(6))[0]
         return g
 
     module, x = make_fx(gradient)(torch.randn(6)), -torch.ones(6, requires_grad=True)
@@ -197,18 +201,24 @@ def test_the_gradient_of_rrelu_reads_its_noise() -> None:
 
 
 def test_a_kernel_without_symbolic_sizes_fixes_them() -> None:
-    module = make_fx(lambda x: torch.unsafe_chunk(x, 2)[1], tracing_mode="symbolic")(torch.randn(4, 3))
+    module = make_fx(lambda x: torch.unsafe_chunk(x, 2)[1], tracing_mode="symbolic")(
+        torch.randn(4, 3)
+    )
     x = torch.randn(4, 3)
     close(module(x), x[2:])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8])
 @pytest.mark.parametrize("generator", [None, torch.Generator()])
-def test_a_draw_between_two_numbers_has_a_name_that_python_takes(generator: Any, dtype: torch.dtype) -> None:
+def test_a_draw_between_two_numbers_has_a_name_that_python_takes(
+    generator: Any, dtype: torch.dtype
+) -> None:
     """The overload is called ``random_.from``."""
 
     def f(x: Any) -> Any:
-        return x.clone().random_(2, 90, generator=generator), x.t()[::2].clone().random_(0, 50, generator=generator)
+        return x.clone().random_(2, 90, generator=generator), x.t()[::2].clone().random_(
+            0, 50, generator=generator
+        )
 
     x = torch.ones(3, 4).t().to(dtype)
     graph, compiled = make_fx(f)(x), aot_function(f, nop)
@@ -223,7 +233,12 @@ def test_a_draw_between_two_numbers_has_a_name_that_python_takes(generator: Any,
 
 
 def test_an_infinite_complex_number_has_a_text_that_python_takes() -> None:
-    for number in (complex(1, math.inf), complex(math.nan, -math.inf), complex(0, math.nan), complex(math.inf, 0)):
+    for number in (
+        complex(1, math.inf),
+        complex(math.nan, -math.inf),
+        complex(0, math.nan),
+        complex(math.inf, 0),
+    ):
 
         def f(x: Any, number: complex = number) -> Any:
             return torch.full((2,), number) * x + torch.mul(x, number)
@@ -233,17 +248,29 @@ def test_an_infinite_complex_number_has_a_text_that_python_takes() -> None:
             return graph.forward
 
         x = torch.ones(2)
-        for run in (make_fx(f)(x), make_fx(f, tracing_mode="symbolic")(x), aot_function(f, nop), aot_function(f, as_text)):
+        for run in (
+            make_fx(f)(x),
+            make_fx(f, tracing_mode="symbolic")(x),
+            aot_function(f, nop),
+            aot_function(f, as_text),
+        ):
             torch.testing.assert_close(run(x), f(x), equal_nan=True)
 
 
 def test_what_a_saved_program_cannot_hold_is_refused_with_its_line() -> None:
     generator = torch.Generator()
-    for f in (lambda x: torch.rand(2, generator=generator) + x, lambda x: torch.full((2,), complex(0, math.inf)) * x):
-        with pytest.raises(RuntimeError, match=r"which a saved program cannot hold.*test_trace\.py"):
+    for f in (
+        lambda x: torch.rand(2, generator=generator) + x,
+        lambda x: torch.full((2,), complex(0, math.inf)) * x,
+    ):
+        with pytest.raises(
+            RuntimeError, match=r"which a saved program cannot hold.*test_trace\.py"
+        ):
             export(f, (torch.ones(2),))
 
 
 def test_make_fx_has_the_keywords_of_torchs() -> None:
     ours, theirs = (inspect.signature(f).parameters for f in (make_fx, proxy_tensor.make_fx))
-    assert [(p.name, p.kind, p.default) for p in ours.values()] == [(p.name, p.kind, p.default) for p in theirs.values()]
+    assert [(p.name, p.kind, p.default) for p in ours.values()] == [
+        (p.name, p.kind, p.default) for p in theirs.values()
+    ]

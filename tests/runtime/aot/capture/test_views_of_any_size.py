@@ -9,7 +9,13 @@ import pytest
 import torch
 
 import runtime
-from runtime.aot import aot_function, default_partition, make_fx, min_cut_rematerialization_partition, nop
+from runtime.aot import (
+    aot_function,
+    default_partition,
+    make_fx,
+    min_cut_rematerialization_partition,
+    nop,
+)
 
 
 def written(x: Any) -> Any:
@@ -58,7 +64,9 @@ def seen(f: Callable[..., Any], leaf: Any, grad: Callable[..., Any]) -> list[Any
 
 @pytest.mark.parametrize("partition", [default_partition, min_cut_rematerialization_partition])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_write_to_a_returned_view_is_a_part_of_the_history_of_its_base(name: str, partition: Any) -> None:
+def test_a_write_to_a_returned_view_is_a_part_of_the_history_of_its_base(
+    name: str, partition: Any
+) -> None:
     f = PROGRAMS[name]
     compiled = aot_function(f, nop, partition_fn=partition, dynamic=True)
     for shape in ((4, 6), (6, 4), (8, 2)):
@@ -84,11 +92,24 @@ def test_views_of_symbolic_sizes_share_one_graph() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
-    "order", [(0, 1), (1, 0), (0, 1, 2), (2, 1, 0), (0, 2, 1), (0, 1, 2, 3), (0, 3, 1, 2), (3, 2, 1, 0), (0, 4, 1, 2, 3)]
+    "order",
+    [
+        (0, 1),
+        (1, 0),
+        (0, 1, 2),
+        (2, 1, 0),
+        (0, 2, 1),
+        (0, 1, 2, 3),
+        (0, 3, 1, 2),
+        (3, 2, 1, 0),
+        (0, 4, 1, 2, 3),
+    ],
 )
 def test_a_batch_norm_has_the_strides_of_its_kernel(order: tuple[int, ...], training: bool) -> None:
     def f(x: Any) -> Any:
-        y = torch.nn.functional.batch_norm(x, torch.zeros(x.shape[1]), torch.ones(x.shape[1]), training=training)
+        y = torch.nn.functional.batch_norm(
+            x, torch.zeros(x.shape[1]), torch.ones(x.shape[1]), training=training
+        )
         return y, y.sin()
 
     x = torch.randn((3, 4, 5, 6, 2)[: len(order)]).permute(order)

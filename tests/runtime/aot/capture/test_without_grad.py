@@ -30,7 +30,13 @@ def test_it_sees_which_arguments_require_grad() -> None:
     w, c = tensor([1.0], requires_grad=True), tensor([1.0])
 
     def f(x: Any, y: Any) -> Any:
-        return [x.requires_grad, y.requires_grad, w.requires_grad, c.requires_grad, (x * y * w * c).requires_grad]
+        return [
+            x.requires_grad,
+            y.requires_grad,
+            w.requires_grad,
+            c.requires_grad,
+            (x * y * w * c).requires_grad,
+        ]
 
     g = compiled(f)
     with torch.no_grad():

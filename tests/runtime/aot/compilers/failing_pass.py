@@ -63,7 +63,8 @@ def _replace_sines(graph: fx.Graph, by: Any) -> None:
 
 WAYS: dict[str, Callable[[fx.Graph], None]] = {
     "raises": _raises,
-    "never ends": _never_ends,  # after one that leaves the process running: its start is not within the limit
+    # after one that leaves the process running: its start is not within the limit
+    "never ends": _never_ends,
     "exits": _exits,
     "is killed": _is_killed,
     "makes code that crashes": _makes_code_that_crashes,

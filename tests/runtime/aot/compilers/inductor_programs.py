@@ -42,7 +42,13 @@ def mlp() -> nn.Module:
 
 @model
 def cnn() -> nn.Module:
-    layers = [nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 4, 2, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)]
+    layers = [
+        nn.Unflatten(1, (1, 2, 2)),
+        nn.Conv2d(1, 4, 2, padding=1, bias=False),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    ]
     return nn.Sequential(*layers, nn.Flatten(), nn.Dropout(0.3), nn.Linear(4, 3))
 
 
@@ -51,7 +57,12 @@ class Block(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tokens, self.norm, self.qkv, self.out = nn.Embedding(11, 8), nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8)
+        self.tokens, self.norm, self.qkv, self.out = (
+            nn.Embedding(11, 8),
+            nn.LayerNorm(8),
+            nn.Linear(8, 24),
+            nn.Linear(8, 8),
+        )
         self.mlp = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
 
     def forward(self, x: Any) -> Any:
@@ -84,7 +95,12 @@ def views(x: Any) -> Any:
 
 @function
 def strides(x: Any) -> Any:
-    return x.t() * 2, torch.empty_like(x.t()).copy_(x.t()), x.unsqueeze(0).expand(2, 3, 4) * 1, (x * 2).t().contiguous()
+    return (
+        x.t() * 2,
+        torch.empty_like(x.t()).copy_(x.t()),
+        x.unsqueeze(0).expand(2, 3, 4) * 1,
+        (x * 2).t().contiguous(),
+    )
 
 
 @function
@@ -102,12 +118,24 @@ def writes(x: Any) -> Any:
 
 @function
 def draws(x: Any) -> Any:
-    return F.dropout(x, 0.5) + torch.rand(3, 4), torch.randn(2), torch.bernoulli(torch.full((3,), 0.5)), torch.randperm(4)
+    return (
+        F.dropout(x, 0.5) + torch.rand(3, 4),
+        torch.randn(2),
+        torch.bernoulli(torch.full((3,), 0.5)),
+        torch.randperm(4),
+    )
 
 
 @function
 def constants(x: Any) -> Any:
-    return x * torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.arange(3), torch.full((2,), 7), None, 3, "text"
+    return (
+        x * torch.tensor([1.0, 2.0, 3.0, 4.0]),
+        torch.arange(3),
+        torch.full((2,), 7),
+        None,
+        3,
+        "text",
+    )
 
 
 @function
@@ -130,18 +158,32 @@ def autocast(x: Any) -> Any:
 
 @function
 def dtypes(x: Any) -> Any:
-    return x > 0, (x * 10).to(torch.int64), x.to(torch.float16), torch.view_as_real(torch.view_as_complex(x.reshape(3, 2, 2)) * (1 + 2j))
+    return (
+        x > 0,
+        (x * 10).to(torch.int64),
+        x.to(torch.float16),
+        torch.view_as_real(torch.view_as_complex(x.reshape(3, 2, 2)) * (1 + 2j)),
+    )
 
 
 @function
 def indices(x: Any) -> Any:
     rows, columns = torch.tensor([0, 2]), torch.tensor([[0], [1], [2]])
-    return x[rows], x.index_add(0, torch.tensor([0, 0]), x[:2]), x.scatter(1, columns, 5.0), x.gather(1, columns)
+    return (
+        x[rows],
+        x.index_add(0, torch.tensor([0, 0]), x[:2]),
+        x.scatter(1, columns, 5.0),
+        x.gather(1, columns),
+    )
 
 
 @function
 def linear_algebra(x: Any) -> Any:
-    return torch.linalg.solve(x[:3, :3] + 5 * torch.eye(3), x), torch.linalg.qr(x)[1].abs(), x.svd()[1]
+    return (
+        torch.linalg.solve(x[:3, :3] + 5 * torch.eye(3), x),
+        torch.linalg.qr(x)[1].abs(),
+        x.svd()[1],
+    )
 
 
 @function
@@ -152,7 +194,11 @@ def orders(x: Any) -> Any:
 @function
 def pools(x: Any) -> Any:
     image = x[None, None]
-    return F.max_pool2d(image, 2), F.avg_pool2d(image, 2), F.interpolate(image, scale_factor=2, mode="bilinear")
+    return (
+        F.max_pool2d(image, 2),
+        F.avg_pool2d(image, 2),
+        F.interpolate(image, scale_factor=2, mode="bilinear"),
+    )
 
 
 @function
@@ -165,21 +211,32 @@ W = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 @function
 def condition(x: Any) -> Any:
-    return aot.cond(x.sum() > 0, lambda x: F.linear(x, W).sin(), lambda x: F.linear(x, W).cos(), (x,))
+    return aot.cond(
+        x.sum() > 0, lambda x: F.linear(x, W).sin(), lambda x: F.linear(x, W).cos(), (x,)
+    )
 
 
-def observed(f: Program, state: object, tensor: Callable[..., Any], rows: int) -> tuple[list[Any], list[torch.Tensor]]:
+def observed(
+    f: Program, state: object, tensor: Callable[..., Any], rows: int
+) -> tuple[list[Any], list[torch.Tensor]]:
     """What a call shows: (shapes, strides, flags and shared memory; values, gradients and a random number drawn afterwards)."""
     x = tensor(X * rows, requires_grad=True)
     torch.manual_seed(1)
     out = f(x)
     outs = out if isinstance(out, tuple) else (out,)
     made = [t for t in outs if isinstance(t, torch.Tensor)]
-    seen: list[Any] = [(t.shape, t.stride(), t.dtype, t.requires_grad) if isinstance(t, torch.Tensor) else t for t in outs]
+    seen: list[Any] = [
+        (t.shape, t.stride(), t.dtype, t.requires_grad) if isinstance(t, torch.Tensor) else t
+        for t in outs
+    ]
     plain = [runtime.unwrap(t).detach() for t in (x, *made)]
     seen.append([[torch._C._is_alias_of(a, b) for b in plain] for a in plain])  # type: ignore[attr-defined]
     values = [*(t.double() for t in plain), torch.rand(2)]
-    loss: Any = sum((t.double() * torch.arange(1.0, t.numel() + 1).reshape(t.shape)).sum() for t in made if t.requires_grad and t is not x)
+    loss: Any = sum(
+        (t.double() * torch.arange(1.0, t.numel() + 1).reshape(t.shape)).sum()
+        for t in made
+        if t.requires_grad and t is not x
+    )
     parameters = list(state.parameters()) if isinstance(state, nn.Module) else []
     if isinstance(loss, torch.Tensor):
         loss.backward()
@@ -220,7 +277,9 @@ def trained(compiler: Any) -> tuple[list[int], list[torch.Tensor]]:
     run = step if compiler is None else runtime.jit(step, compiler=compiler)
     losses = [run(x) for _ in range(4)]
     state = [t for s in optimizer.state.values() for t in s.values()]
-    return [p._version for p in model.parameters()], [p.detach().clone() for p in (*model.parameters(), *state, *losses)]
+    return [p._version for p in model.parameters()], [
+        p.detach().clone() for p in (*model.parameters(), *state, *losses)
+    ]
 
 
 def compare_steps() -> None:
@@ -236,7 +295,9 @@ def main() -> int:
     for name in sys.argv[1:] or [*PROGRAMS, "mlp:dynamic", "cnn:dynamic", "block:dynamic", "steps"]:
         started = time.monotonic()
         try:
-            compare_steps() if name == "steps" else compare(name.partition(":")[0], name.endswith(":dynamic"))
+            compare_steps() if name == "steps" else compare(
+                name.partition(":")[0], name.endswith(":dynamic")
+            )
         except Exception as error:
             wrong += 1
             print(f"{name}: {type(error).__name__}: {error}", flush=True)

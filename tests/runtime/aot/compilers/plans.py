@@ -82,27 +82,64 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "gradient of a chain": (grad(_chain, argnums=1), (A, S)),
     "writes through views": (_written, (A, B)),
     "identities": (jacrev(torch.sin), (S,)),
-    "samples": (vmap(grad(lambda x, w: (x @ w).tanh().sum(), argnums=1), in_dims=(0, None)), (A, C)),
+    "samples": (
+        vmap(grad(lambda x, w: (x @ w).tanh().sum(), argnums=1), in_dims=(0, None)),
+        (A, C),
+    ),
     "pieces": (lambda x: [p.sin() * i for i, p in enumerate(x.split([1, 1, 2]), 1)][1:], (A,)),
-    "neutral arithmetic": (lambda x: ((x * 1 + 0) / 1 - 0.0) * torch.full_like(x, 2.0) + torch.ones(3), (A,)),
-    "squares and means": (lambda x, y: ((x**2).mean(), (y**3).mean(), x.mean(0), (x + y) ** 2), (A, B)),
-    "expanded": (lambda x, s: (s.expand(4, 3) * x, s.sum().expand(4, 3) + x, s.unsqueeze(1).expand(3, 4) + x.t()), (A, S)),
+    "neutral arithmetic": (
+        lambda x: ((x * 1 + 0) / 1 - 0.0) * torch.full_like(x, 2.0) + torch.ones(3),
+        (A,),
+    ),
+    "squares and means": (
+        lambda x, y: ((x**2).mean(), (y**3).mean(), x.mean(0), (x + y) ** 2),
+        (A, B),
+    ),
+    "expanded": (
+        lambda x, s: (
+            s.expand(4, 3) * x,
+            s.sum().expand(4, 3) + x,
+            s.unsqueeze(1).expand(3, 4) + x.t(),
+        ),
+        (A, S),
+    ),
     "one after the other": (lambda x, y: (x * y).tanh().add(y).neg().mul(x).sum(0), (A, B)),
     "commuting": (lambda x, y: (x * y.sin(), y.exp() + x, x - y.cos(), x / y.neg()), (A, B)),
-    "far and near": (lambda x, y: (x.sin().sin().sin().cos(), y.cos(), (x + y).sin().cos(), y.sin()), (A, B)),
-    "draws": (lambda x: (torch.bernoulli(x.sigmoid()).sin(), torch.rand_like(x).sin(), x.sin()), (A,)),
+    "far and near": (
+        lambda x, y: (x.sin().sin().sin().cos(), y.cos(), (x + y).sin().cos(), y.sin()),
+        (A, B),
+    ),
+    "draws": (
+        lambda x: (torch.bernoulli(x.sigmoid()).sin(), torch.rand_like(x).sin(), x.sin()),
+        (A,),
+    ),
     "unused": (lambda x, y: (x.max(0).values, x.sort(0)[1], x.aminmax(dim=1)[0]), (A, B)),
-    "an unfolded write": (lambda x: (y := (x.t().t() * 2).clone(), y.unfold(0, 2, 1).mul_(3), y.square().mean(), y * 1)[2:], (A,)),
+    "an unfolded write": (
+        lambda x: (
+            y := (x.t().t() * 2).clone(),
+            y.unfold(0, 2, 1).mul_(3),
+            y.square().mean(),
+            y * 1,
+        )[2:],
+        (A,),
+    ),
 }
 
 
-def plans(f: Callable[..., Any], *args: Tensor, back: bool = False, dynamic: bool = False) -> list[str]:
+def plans(
+    f: Callable[..., Any], *args: Tensor, back: bool = False, dynamic: bool = False
+) -> list[str]:
     """The text for the forward of ``f``; with ``back`` those for its forward and backward."""
     found: list[str] = []
 
     def keep(module: fx.GraphModule, inputs: list[Any]) -> Any:
         run: Any = as_python(module)
-        found.append(_text(run) + "".join(f"# {k}: {getattr(run, k)}\n" for k in ("placed", "writes") if getattr(run, k)))
+        found.append(
+            _text(run)
+            + "".join(
+                f"# {k}: {getattr(run, k)}\n" for k in ("placed", "writes") if getattr(run, k)
+            )
+        )
         return aot.nop(module, inputs)
 
     results = aot.aot_function(f, keep, dynamic=dynamic)(*args)
@@ -115,7 +152,9 @@ def plans(f: Callable[..., Any], *args: Tensor, back: bool = False, dynamic: boo
 def _text(run: Any) -> str:
     """The source of a function, with its constants, and without the lines of the user's program."""
     known = run.__globals__
-    constants = "".join(f"# {k} = {v.tolist()}\n" for k, v in known.items() if isinstance(v, Tensor))
+    constants = "".join(
+        f"# {k} = {v.tolist()}\n" for k, v in known.items() if isinstance(v, Tensor)
+    )
     return constants + _COMMENT.sub("", known["__loader__"].get_source(""))
 
 
@@ -127,7 +166,12 @@ def _of_program(title: str, dtype: torch.dtype = torch.float32, dynamic: bool = 
 
 def _reads(x: Tensor, y: Tensor, s: Tensor, t: Tensor) -> Any:
     n, m = s.item(), t.item()
-    return x / (1 - 0.9**n), y / (1 - 0.9**m), (x * n).lerp(y, 0.5).sum().item(), torch.sym_max(n, 2.0) * y.pow(2).max(1)[0]
+    return (
+        x / (1 - 0.9**n),
+        y / (1 - 0.9**m),
+        (x * n).lerp(y, 0.5).sum().item(),
+        torch.sym_max(n, 2.0) * y.pow(2).max(1)[0],
+    )
 
 
 def _of_jitted(f: Callable[..., Any], *args: Tensor) -> list[str]:
@@ -147,7 +191,9 @@ def _of_random(seed: int) -> list[str]:
 
 def _of_gradient(seed: int) -> list[str]:
     leaves = [runtime.wrap(t, requires_grad=True) for t in random_graphs.inputs(seed)]
-    return plans(random_graphs.compiled(random_graphs.program(seed, writes=False)), *leaves, back=True)
+    return plans(
+        random_graphs.compiled(random_graphs.program(seed, writes=False)), *leaves, back=True
+    )
 
 
 _ANY_SIZE = ("writes through views", "squares and means", "expanded", "pieces", "far and near")
@@ -158,10 +204,16 @@ SECTIONS: dict[str, Callable[[], list[str]]] = {
         for title in ("norms", "gradient of norms", "momentum", *_ANY_SIZE)
     },
     **{
-        f"{title} in bfloat16": partial(_of_program, title, torch.bfloat16) for title in ("adam", "squares and means", "neutral arithmetic")
+        f"{title} in bfloat16": partial(_of_program, title, torch.bfloat16)
+        for title in ("adam", "squares and means", "neutral arithmetic")
     },
-    **{f"{title} in double precision": partial(_of_program, title, torch.float64) for title in ("momentum", "gradient of a chain")},
-    "numbers that are read": partial(_of_jitted, _reads, torch.ones(4, 3), torch.ones(4, 3), torch.tensor(1.0), torch.tensor(2.0)),
+    **{
+        f"{title} in double precision": partial(_of_program, title, torch.float64)
+        for title in ("momentum", "gradient of a chain")
+    },
+    "numbers that are read": partial(
+        _of_jitted, _reads, torch.ones(4, 3), torch.ones(4, 3), torch.tensor(1.0), torch.tensor(2.0)
+    ),
     **{f"random program {seed}": partial(_of_random, seed) for seed in range(16)},
     **{f"gradient of random program {seed}": partial(_of_gradient, seed) for seed in range(8)},
 }

@@ -18,11 +18,47 @@ from runtime import aot
 from runtime.aot.compilers.boxed import make_boxed_func
 from runtime.func.graph_module import complete
 
-_BITS = {torch.float32: torch.int32, torch.float64: torch.int64, torch.bfloat16: torch.int16, torch.float16: torch.int16}
-UNARY = ["neg", "sin", "tanh", "exp", "sqrt", "abs", "relu", "sigmoid", "clone", "square", "reciprocal", "detach", "contiguous", "sign"]
+_BITS = {
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+    torch.bfloat16: torch.int16,
+    torch.float16: torch.int16,
+}
+UNARY = [
+    "neg",
+    "sin",
+    "tanh",
+    "exp",
+    "sqrt",
+    "abs",
+    "relu",
+    "sigmoid",
+    "clone",
+    "square",
+    "reciprocal",
+    "detach",
+    "contiguous",
+    "sign",
+]
 BINARY = ["add", "sub", "mul", "div", "maximum", "add", "mul", "mul"]
-WRITES = ["add_({b})", "mul_({b})", "sub_({b}, alpha=0.5)", "copy_({b})", "neg_()", "mul_(0.9)", "add_(1)", "zero_()", "lerp_({c}, 0.1)"]
-WRITES += ["addcmul_({c}, {c}, value=0.5)", "addcdiv_({c}, {d}, value=-0.1)", "mul_(0.5).addcmul_({c}, {d})", "sqrt_()", "fill_(2.0)"]
+WRITES = [
+    "add_({b})",
+    "mul_({b})",
+    "sub_({b}, alpha=0.5)",
+    "copy_({b})",
+    "neg_()",
+    "mul_(0.9)",
+    "add_(1)",
+    "zero_()",
+    "lerp_({c}, 0.1)",
+]
+WRITES += [
+    "addcmul_({c}, {c}, value=0.5)",
+    "addcdiv_({c}, {d}, value=-0.1)",
+    "mul_(0.5).addcmul_({c}, {d})",
+    "sqrt_()",
+    "fill_(2.0)",
+]
 VIEWS = [
     "t()",
     "reshape(-1)",
@@ -71,8 +107,14 @@ def program(seed: int, length: int = 14, writes: bool = True) -> str:
         names += [f"v{i}"] if line.startswith(f"v{i} =") else []
     returned = names[4:]
     draw.shuffle(returned)
-    results = ", ".join(f"{n}{draw.choice(['', '', '.sum()', '.clone()'])}" for n in returned[: draw.randint(0, 4)])
-    return "def f(a, b, c, d):\n" + "".join(f"    {line}\n" for line in lines) + f"    return [{results}]\n"
+    results = ", ".join(
+        f"{n}{draw.choice(['', '', '.sum()', '.clone()'])}" for n in returned[: draw.randint(0, 4)]
+    )
+    return (
+        "def f(a, b, c, d):\n"
+        + "".join(f"    {line}\n" for line in lines)
+        + f"    return [{results}]\n"
+    )
 
 
 def compiled(text: str) -> Callable[..., Any]:
@@ -85,9 +127,14 @@ def compiled(text: str) -> Callable[..., Any]:
 def inputs(seed: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     """Four tensors with zeros of both signs, infinities and a NaN among their elements."""
     generator = torch.Generator().manual_seed(seed)
-    made = [torch.randn(shape, generator=generator).to(dtype) for shape in ((4, 3), (4, 3), (3, 4), (3,))]
+    made = [
+        torch.randn(shape, generator=generator).to(dtype)
+        for shape in ((4, 3), (4, 3), (3, 4), (3,))
+    ]
     for i, t in enumerate(made[:3]):
-        t.view(-1)[i : i + 5] = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan")]).to(dtype)
+        t.view(-1)[i : i + 5] = torch.tensor(
+            [0.0, -0.0, float("inf"), -float("inf"), float("nan")]
+        ).to(dtype)
     return made
 
 
@@ -96,7 +143,9 @@ def bits(t: Tensor) -> Tensor:
     plain = t.detach().clone()
     if not plain.is_floating_point():
         return plain
-    return torch.where(plain.isnan(), torch.full_like(plain, torch.nan), plain).view(_BITS[plain.dtype])
+    return torch.where(plain.isnan(), torch.full_like(plain, torch.nan), plain).view(
+        _BITS[plain.dtype]
+    )
 
 
 def observed(f: Callable[..., Any], given: Sequence[Tensor]) -> tuple[Any, ...]:
@@ -107,7 +156,12 @@ def observed(f: Callable[..., Any], given: Sequence[Tensor]) -> tuple[Any, ...]:
     every: list[Any] = [*given, *results]
     elements = [(t.shape, t.stride(), t.dtype, bits(t).tolist()) for t in every]
     counted = [t._version - before for t, before in zip(given, versions, strict=True)]
-    shared = [(i, j, every[i] is every[j]) for i in range(len(every)) for j in range(i) if _overlap(every[i], every[j])]
+    shared = [
+        (i, j, every[i] is every[j])
+        for i in range(len(every))
+        for j in range(i)
+        if _overlap(every[i], every[j])
+    ]
     return elements, counted, shared
 
 
@@ -122,7 +176,9 @@ def difference(text: str, seed: int, dtype: torch.dtype = torch.float32, calls: 
     given = [inputs(seed, dtype) for _ in sides]
     for call in range(calls):
         mine, theirs = (observed(side, tensors) for side, tensors in zip(sides, given, strict=True))
-        for what, a, b in zip(("elements or layouts", "versions", "shared memory"), mine, theirs, strict=True):
+        for what, a, b in zip(
+            ("elements or layouts", "versions", "shared memory"), mine, theirs, strict=True
+        ):
             if a != b:
                 return f"{what} of call {call}: {a} != {b}\n{text}"
     return ""
@@ -135,8 +191,16 @@ def difference_of_gradients(text: str, seed: int, dtype: torch.dtype = torch.flo
     for compiler in (aot.nop, unoptimized):
         given = [runtime.wrap(t, requires_grad=True) for t in inputs(seed, dtype)]
         results = aot.aot_function(f, compiler)(*given)
-        total = sum((r.sum() for r in results if r.requires_grad), runtime.wrap(torch.zeros((), dtype=dtype), requires_grad=True))
+        total = sum(
+            (r.sum() for r in results if r.requires_grad),
+            runtime.wrap(torch.zeros((), dtype=dtype), requires_grad=True),
+        )
         total.backward()
         every = [*results, *(t.grad for t in given)]
-        found.append([None if t is None else (t.shape, t.stride(), bits(runtime.unwrap(t)).tolist()) for t in every])
+        found.append(
+            [
+                None if t is None else (t.shape, t.stride(), bits(runtime.unwrap(t)).tolist())
+                for t in every
+            ]
+        )
     return "" if found[0] == found[1] else f"{found[0]} != {found[1]}\n{text}"

@@ -28,7 +28,10 @@ def calls(f: Callable[..., Any], *args: torch.Tensor) -> list[str]:
     compiled = aot.aot_function(f, keep)
     mine, theirs = [a.clone() for a in args], [a.clone() for a in args]
     for _ in range(2):
-        ours, expected = ([t for t in pytree.tree_leaves(g(*given)) if t is not None] for g, given in ((compiled, mine), (f, theirs)))
+        ours, expected = (
+            [t for t in pytree.tree_leaves(g(*given)) if t is not None]
+            for g, given in ((compiled, mine), (f, theirs))
+        )
         for a, b in zip([*ours, *mine], [*expected, *theirs], strict=True):
             assert a.dtype is b.dtype and a.stride() == b.stride() and torch.equal(bits(a), bits(b))
     return names(graphs[0])
@@ -36,15 +39,23 @@ def calls(f: Callable[..., Any], *args: torch.Tensor) -> list[str]:
 
 def names(graph: fx.Graph) -> list[str]:
     """Of the ops that ``graph`` calls."""
-    return [getattr(n.target, "__name__", str(n.target)).partition(".")[0] for n in graph.nodes if n.op == "call_function"]
+    return [
+        getattr(n.target, "__name__", str(n.target)).partition(".")[0]
+        for n in graph.nodes
+        if n.op == "call_function"
+    ]
 
 
-def rewrites(f: Callable[..., Any], *sizes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> fx.Graph:
+def rewrites(
+    f: Callable[..., Any], *sizes: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> fx.Graph:
     """What the rewrites make of ``f``, for which no memory is taken."""
     with FakeTensorMode():
         traced = aot.make_fx(f)(*(torch.empty(size, dtype=dtype) for size in sizes))
     return rewritten(traced.graph)[0]
 
 
-def runs(f: Callable[..., Any], *sizes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[str]:
+def runs(
+    f: Callable[..., Any], *sizes: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> list[str]:
     return names(rewrites(f, *sizes, dtype=dtype))

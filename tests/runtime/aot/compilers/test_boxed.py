@@ -12,7 +12,13 @@ import torch
 from torch import fx
 
 from runtime.aot import make_fx
-from runtime.aot.compilers.boxed import as_boxed, examples, make_boxed_compiler, make_boxed_func, nop
+from runtime.aot.compilers.boxed import (
+    as_boxed,
+    examples,
+    make_boxed_compiler,
+    make_boxed_func,
+    nop,
+)
 from runtime.aot.compilers.number_tensors import _FUNCTIONS, _OF_TENSORS
 from runtime.aot.compilers.placing import DESTINATIONS, Destination
 from runtime.aot.compilers.recurrent_layers import _contiguous, _schema, for_inductor
@@ -39,7 +45,10 @@ def test_what_is_boxed_stays_and_what_is_no_function_is_refused() -> None:
     boxed = make_boxed_func(max)
     assert as_boxed(boxed) is boxed
     assert as_boxed(max)([3, 5]) == 5
-    with pytest.raises(TypeError, match=r"^a compiler returned 3\. It takes a GraphModule and example inputs, and returns a function"):
+    with pytest.raises(
+        TypeError,
+        match=r"^a compiler returned 3\. It takes a GraphModule and example inputs, and returns a function",
+    ):
         as_boxed(3)  # type: ignore[arg-type]
 
 
@@ -66,7 +75,9 @@ def test_a_graph_with_calls_of_modules_or_codegen_of_its_own_is_run_by_torch() -
         run = nop(other, [])
         assert not isinstance(run, Staged) and run._boxed_call  # type: ignore[attr-defined]
     assert torch.equal(nop(layer, [])([X - 3]), (X - 3).relu())
-    module.graph.set_codegen(torch.fx.graph._PyTreeCodeGen(torch.fx.graph._PyTreeInfo(["x"], None, None)))  # type: ignore[arg-type]
+    module.graph.set_codegen(
+        torch.fx.graph._PyTreeCodeGen(torch.fx.graph._PyTreeInfo(["x"], None, None))  # type: ignore[arg-type]
+    )
     assert not replayable(module)
 
 
@@ -113,7 +124,12 @@ def test_a_graph_is_run_node_by_node_and_each_value_freed_after_its_last_use() -
     assert torch.equal(results[0], 2 * (X + 4))
     # the two arguments, then the results in order; the second argument goes first, as nothing uses it
     assert [a[1] for a in alive] == [False] * 5, "an argument without a use is freed at once"
-    assert alive[1][0] is False and alive[2][2] is True and alive[3][3] is False and alive[4][2] is True
+    assert (
+        alive[1][0] is False
+        and alive[2][2] is True
+        and alive[3][3] is False
+        and alive[4][2] is True
+    )
     assert [r() is not None for r in refs] == [False] * 7
     assert not idle.users
 
@@ -137,7 +153,9 @@ def test_an_op_computes_the_same_with_a_tensor_in_place_of_a_number(func: Any) -
     kinds = [str(a.type) for a in func._schema.arguments if not a.kwarg_only]
     args: list[Any] = [torch.rand(3) + 1 for _ in kinds]
     number = torch.tensor(0.75, dtype=torch.float64)
-    named = [a.name for a in func._schema.arguments if a.kwarg_only and a.name in ("value", "alpha")]
+    named = [
+        a.name for a in func._schema.arguments if a.kwarg_only and a.name in ("value", "alpha")
+    ]
     if named != ["value"]:
         given = [*args[: len(kinds) - 1], number]
         found, expected = _OF_TENSORS[func](*given), func(*given[:-1], 0.75)
@@ -146,7 +164,9 @@ def test_an_op_computes_the_same_with_a_tensor_in_place_of_a_number(func: Any) -
     assert found.dtype is torch.float32
     torch.testing.assert_close(found, expected)
     if "alpha" in named:
-        torch.testing.assert_close(_OF_TENSORS[func](args[0], args[1], alpha=number), func(args[0], args[1], alpha=0.75))
+        torch.testing.assert_close(
+            _OF_TENSORS[func](args[0], args[1], alpha=number), func(args[0], args[1], alpha=0.75)
+        )
 
 
 @pytest.mark.parametrize("func", _FUNCTIONS, ids=lambda f: f.__name__)
@@ -176,7 +196,10 @@ def test_calls_that_are_no_layer_stay() -> None:
     n = fx.Graph().call_function(aten.sin.default, ())
     assert for_inductor(n, aten.sin.default, (1, 2)) == (aten.sin.default, (1, 2))
     backward = aten.mkldnn_rnn_layer_backward.default
-    assert for_inductor(n, backward, (1, 2)) == (torch.ops.runtime.lstm_layer_backward.default, (1, 2))
+    assert for_inductor(n, backward, (1, 2)) == (
+        torch.ops.runtime.lstm_layer_backward.default,
+        (1, 2),
+    )
 
 
 @pytest.mark.parametrize("workspace, size", [(torch.ones(7), 7), (None, 0)])

@@ -20,7 +20,8 @@ X = inputs(0)[0]
 
 
 def test_what_is_computed_for_its_size_alone_is_not_computed() -> None:
-    assert calls(lambda x: x * torch.ones_like(x.exp().sum(0)), X) == ["mul"]  # a result is no argument
+    # a result is no argument
+    assert calls(lambda x: x * torch.ones_like(x.exp().sum(0)), X) == ["mul"]
     assert calls(grad(lambda x: x.sin().sum()), X) == ["cos"]
 
 
@@ -28,12 +29,24 @@ def test_an_identity_is_made_once() -> None:
     assert set(calls(jacrev(lambda x: x.sin()), torch.randn(5))) <= {"cos", "mul", "view"}
 
 
-@pytest.mark.parametrize("f", [lambda x: x * 1, lambda x: x * 1.0, lambda x: x / 1, lambda x: x - 0.0, lambda x: x - 0, lambda x: x + -0.0])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x * 1,
+        lambda x: x * 1.0,
+        lambda x: x / 1,
+        lambda x: x - 0.0,
+        lambda x: x - 0,
+        lambda x: x + -0.0,
+    ],
+)
 def test_arithmetic_that_changes_no_bit_is_left_out(f: Any) -> None:
     assert calls(lambda x: f(x).neg(), X) == ["neg"] == calls(lambda x: f(x).neg(), X.double())
 
 
-@pytest.mark.parametrize("f", [lambda x: x + 0, lambda x: x + 0.0, lambda x: x - -0.0, lambda x: x * 0, lambda x: x * -1])
+@pytest.mark.parametrize(
+    "f", [lambda x: x + 0, lambda x: x + 0.0, lambda x: x - -0.0, lambda x: x * 0, lambda x: x * -1]
+)
 def test_arithmetic_that_changes_a_bit_is_kept(f: Any) -> None:
     assert len(calls(lambda x: f(x).neg(), X)) == 2
 
@@ -54,7 +67,9 @@ def test_a_constant_that_is_a_result_is_new_in_every_call() -> None:
     first, second = compiled(X), compiled(X)
     first[0].zero_()
     first[1].fill_(7)
-    assert torch.equal(second[0], torch.ones(4, 3)) and torch.equal(compiled(X)[1], torch.zeros(1, 3))
+    assert torch.equal(second[0], torch.ones(4, 3)) and torch.equal(
+        compiled(X)[1], torch.zeros(1, 3)
+    )
 
 
 def test_a_constant_that_the_program_writes_to_is_new_in_every_call() -> None:
@@ -106,7 +121,10 @@ def test_the_number_that_all_elements_are(value: Any, number: str) -> None:
 def test_a_constant_takes_the_place_of_an_argument_by_position_and_by_name() -> None:
     graph = fx.Graph()
     x, one = node_of(X, graph), graph.call_function(aten.ones.default, ([4, 3],))
-    users = [graph.call_function(aten.add.Tensor, (x, one)), graph.call_function(aten.add.Tensor, (x,), {"other": one})]
+    users = [
+        graph.call_function(aten.add.Tensor, (x, one)),
+        graph.call_function(aten.add.Tensor, (x,), {"other": one}),
+    ]
     for n in (one, *users):
         n.meta["val"] = torch.ones(4, 3)
     graph.output(users)
@@ -125,11 +143,15 @@ def test_a_constant_of_a_double_is_computed_once_too() -> None:
     assert calls(lambda x: x * torch.ones_like(x.exp().sum(0)), X.double()) == ["mul"]
 
 
-def _graph_of(func: Any, args: tuple[Any, ...], value: torch.Tensor) -> tuple[fx.Graph, fx.Node, fx.Node]:
+def _graph_of(
+    func: Any, args: tuple[Any, ...], value: torch.Tensor
+) -> tuple[fx.Graph, fx.Node, fx.Node]:
     """A graph with a call of ``func``, which is said to give ``value``, and a user of it. A string stands for an input."""
     inputs = {"x": X, "number": 2.5, "symbolic": symbolic(0)}
     graph = fx.Graph()
-    made = graph.call_function(func, tuple(node_of(inputs[a], graph) if isinstance(a, str) else a for a in args))
+    made = graph.call_function(
+        func, tuple(node_of(inputs[a], graph) if isinstance(a, str) else a for a in args)
+    )
     user = graph.call_function(aten.sin.default, (made,))
     made.meta["val"] = user.meta["val"] = value
     graph.output([user])
@@ -141,7 +163,9 @@ def _graph_of(func: Any, args: tuple[Any, ...], value: torch.Tensor) -> tuple[fx
     [
         pytest.param(aten.full_like.default, ("x", "number"), id="a number of the graph"),
         pytest.param(aten.new_ones.default, ("symbolic", [4, 3]), id="an argument of any size"),
-        pytest.param(aten.full.default, ([4, 3], "number"), id="a number of the graph, without a tensor"),
+        pytest.param(
+            aten.full.default, ([4, 3], "number"), id="a number of the graph, without a tensor"
+        ),
     ],
 )
 def test_what_depends_on_the_arguments_is_no_constant(func: Any, args: tuple[Any, ...]) -> None:
@@ -152,9 +176,16 @@ def test_what_depends_on_the_arguments_is_no_constant(func: Any, args: tuple[Any
 
 @pytest.mark.parametrize(
     "value, folded",
-    [(torch.empty(4, 3), True), (torch.empty(4, 3).double(), False), (torch.empty(3, 4), False), (torch.empty(3, 4).t(), False)],
+    [
+        (torch.empty(4, 3), True),
+        (torch.empty(4, 3).double(), False),
+        (torch.empty(3, 4), False),
+        (torch.empty(3, 4).t(), False),
+    ],
 )
-def test_a_constant_that_is_not_as_the_graph_says_is_left_to_each_call(value: torch.Tensor, folded: bool) -> None:
+def test_a_constant_that_is_not_as_the_graph_says_is_left_to_each_call(
+    value: torch.Tensor, folded: bool
+) -> None:
     """As where the default dtype is another one than at the trace."""
     graph, made, user = _graph_of(aten.ones.default, ([4, 3],), value)
     fold(graph)
@@ -166,7 +197,9 @@ def test_constants_lie_on_the_processor_whatever_the_default_device_is() -> None
     with torch.device("meta"):
         fold(graph)
     (one,) = user.args
-    assert isinstance(one, torch.Tensor) and one.device.type == "cpu" and one.equal(torch.ones(4, 3))
+    assert (
+        isinstance(one, torch.Tensor) and one.device.type == "cpu" and one.equal(torch.ones(4, 3))
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -179,4 +212,9 @@ def test_a_tensor_of_one_number_is_kept_without_dimensions(dtype: torch.dtype) -
     with torch.device("meta"):
         without_neutral(graph)
     number: Any = product.args[1]
-    assert number.shape == () and number.dtype is dtype and number.device.type == "cpu" and number.equal(tenths[0, 0])
+    assert (
+        number.shape == ()
+        and number.dtype is dtype
+        and number.device.type == "cpu"
+        and number.equal(tenths[0, 0])
+    )

@@ -86,12 +86,24 @@ X = torch.rand(4, 3)
 
 
 @pytest.mark.parametrize(
-    "case, written", [("plain", True), ("twice a result", False), ("its memory is returned", False), ("lazy", False), ("no node", False)]
+    "case, written",
+    [
+        ("plain", True),
+        ("twice a result", False),
+        ("its memory is returned", False),
+        ("lazy", False),
+        ("no node", False),
+    ],
 )
-def test_a_new_value_is_written_at_the_end_where_no_result_shows_the_former_one(case: str, written: bool) -> None:
+def test_a_new_value_is_written_at_the_end_where_no_result_shows_the_former_one(
+    case: str, written: bool
+) -> None:
     graph = fx.Graph()
     x = node_of(torch.complex(X, X).conj() if case == "lazy" else X, graph)
-    new, view = graph.call_function(aten.mul.Tensor, (x, 2)), graph.call_function(aten.t.default, (x,))
+    new, view = (
+        graph.call_function(aten.mul.Tensor, (x, 2)),
+        graph.call_function(aten.t.default, (x,)),
+    )
     results: list[Any] = [
         new if case != "no node" else 3,
         new if case == "twice a result" else view if case == "its memory is returned" else 7,

@@ -45,7 +45,13 @@ def test_the_result_is_that_of_cat(seed: int) -> None:
     shape = [40, 60, 70]
     shape[dim % rank] = sum(sizes)
     shuffled = draw.sample(range(rank), rank)
-    x = (torch.randn(shape) * 8).to(dtype).permute(shuffled).contiguous().permute([shuffled.index(d) for d in range(rank)])
+    x = (
+        (torch.randn(shape) * 8)
+        .to(dtype)
+        .permute(shuffled)
+        .contiguous()
+        .permute([shuffled.index(d) for d in range(rank)])
+    )
 
     def f(x: Tensor) -> Tensor:
         pieces = [part + 1 if i % 2 else part.conj() for i, part in enumerate(x.split(sizes, dim))]
@@ -53,7 +59,10 @@ def test_the_result_is_that_of_cat(seed: int) -> None:
 
     run, expected = jit(f), f(x)
     for _ in range(3):
-        assert torch.equal(bits(run(x).resolve_conj()), bits(expected)) and run(x).stride() == expected.stride()
+        assert (
+            torch.equal(bits(run(x).resolve_conj()), bits(expected))
+            and run(x).stride() == expected.stride()
+        )
 
 
 @pytest.mark.parametrize(
@@ -61,11 +70,19 @@ def test_the_result_is_that_of_cat(seed: int) -> None:
     [
         pytest.param(lambda x: torch.cat([x[:8].sin(), x[8:16].cos()]), id="small pieces"),
         pytest.param(lambda x: torch.cat([x, x]), id="arguments"),
-        pytest.param(lambda x: (torch.cat([y := x.sin(), x.cos()]), y), id="a piece that is returned"),
+        pytest.param(
+            lambda x: (torch.cat([y := x.sin(), x.cos()]), y), id="a piece that is returned"
+        ),
         pytest.param(lambda x: torch.cat([y := x.sin(), y]), id="one piece twice"),
         pytest.param(lambda x: torch.cat([x.sin(), x.double()]), id="two dtypes"),
-        pytest.param(lambda x: torch.cat([x[:ROWS].sin(), (x @ x.T @ x)[ROWS:].cos()]), id="pieces with large results between them"),
-        pytest.param(lambda x: torch.cat([(y := x.view(4, 10, 10, 100).permute(0, 3, 1, 2)).sin(), y.cos()]), id="channels last"),
+        pytest.param(
+            lambda x: torch.cat([x[:ROWS].sin(), (x @ x.T @ x)[ROWS:].cos()]),
+            id="pieces with large results between them",
+        ),
+        pytest.param(
+            lambda x: torch.cat([(y := x.view(4, 10, 10, 100).permute(0, 3, 1, 2)).sin(), y.cos()]),
+            id="channels last",
+        ),
     ],
 )
 def test_others_stay(f: Callable[[Tensor], object]) -> None:
@@ -129,9 +146,17 @@ VIEW, SPLIT, HELD, ITEM = aten.view.default, aten.split.Tensor, "get_attr", oper
         pytest.param([(aten.cumsum.default, 3 * PIECE)], True, id="as much as the whole"),
         pytest.param([(aten.cumsum.default, 3 * PIECE + 1)], False, id="a byte more"),
         pytest.param([(aten.cumsum.default, 3 * PIECE), (VIEW, 3 * PIECE)], True, id="a view"),
-        pytest.param([(VIEW, 3 * PIECE), (aten.cumsum.default, 3 * PIECE + 1)], False, id="a view does not make room"),
+        pytest.param(
+            [(VIEW, 3 * PIECE), (aten.cumsum.default, 3 * PIECE + 1)],
+            False,
+            id="a view does not make room",
+        ),
         pytest.param([(aten.cumsum.default, 3 * PIECE), (HELD, 9)], True, id="a constant"),
-        pytest.param([(HELD, 9), (aten.cumsum.default, 3 * PIECE + 1)], False, id="a constant does not make room"),
+        pytest.param(
+            [(HELD, 9), (aten.cumsum.default, 3 * PIECE + 1)],
+            False,
+            id="a constant does not make room",
+        ),
         pytest.param([(aten.cumsum.default, 3 * PIECE), (ITEM, 3 * PIECE)], True, id="an item"),
         pytest.param([(SPLIT, [2 * PIECE, PIECE])], True, id="several results"),
         pytest.param([(SPLIT, [2 * PIECE, PIECE + 1])], False, id="several larger results"),
@@ -139,7 +164,9 @@ VIEW, SPLIT, HELD, ITEM = aten.view.default, aten.split.Tensor, "get_attr", oper
     ],
 )
 @pytest.mark.parametrize("after", [0, 1])
-def test_as_many_bytes_as_the_whole_has_may_be_computed_after_a_piece(between: list[tuple[Any, Any]], fits: bool, after: int) -> None:
+def test_as_many_bytes_as_the_whole_has_may_be_computed_after_a_piece(
+    between: list[tuple[Any, Any]], fits: bool, after: int
+) -> None:
     graph = fx.Graph()
     x = node_of(torch.empty(PIECE, dtype=torch.uint8, device="meta"), graph)
     pieces = []
@@ -147,8 +174,15 @@ def test_as_many_bytes_as_the_whole_has_may_be_computed_after_a_piece(between: l
         pieces.append(graph.call_function(aten.sin.default, (x,)))
         pieces[-1].meta["val"] = x.meta["val"]
         for func, size in between if i == after else ():
-            n = graph.create_node("get_attr", "held") if func == HELD else graph.call_function(func, (x, 0))
-            made = [torch.empty(s, dtype=torch.uint8, device="meta") for s in (size if isinstance(size, list) else [size or 0])]
+            n = (
+                graph.create_node("get_attr", "held")
+                if func == HELD
+                else graph.call_function(func, (x, 0))
+            )
+            made = [
+                torch.empty(s, dtype=torch.uint8, device="meta")
+                for s in (size if isinstance(size, list) else [size or 0])
+            ]
             n.meta["val"] = made if isinstance(size, list) else made[0] if size else None
     whole = graph.call_function(aten.cat.default, (pieces,))
     whole.meta["val"] = torch.empty(3 * PIECE, dtype=torch.uint8, device="meta")

@@ -11,7 +11,11 @@ import torch
 import runtime
 from runtime.aot import aot_function, nop
 from runtime.aot.compilers import graph_names
-from runtime.aot.compilers.graph_names import get_aot_compilation_context, get_aot_graph_name, named_compilers
+from runtime.aot.compilers.graph_names import (
+    get_aot_compilation_context,
+    get_aot_graph_name,
+    named_compilers,
+)
 from runtime.func.graph_module import GraphModule, LateGraphModule
 
 
@@ -48,7 +52,9 @@ def test_the_graphs_that_a_thread_compiles_are_counted_from_0() -> None:
     def compile() -> None:
         assert get_aot_compilation_context() == ([], "model", 0)
         for n in (1, 2):
-            aot_function(lambda x: x.sin().sum(), compiler)(runtime.tensor([1.0] * n, requires_grad=True)).backward()
+            aot_function(lambda x: x.sin().sum(), compiler)(
+                runtime.tensor([1.0] * n, requires_grad=True)
+            ).backward()
 
     with ThreadPoolExecutor(1) as thread:
         thread.submit(compile).result()
@@ -64,7 +70,9 @@ def test_a_compiler_that_fails_leaves_no_name_behind() -> None:
     assert get_aot_compilation_context()[0] == []
 
 
-def test_a_compiler_gets_a_graph_with_code_and_the_replay_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_gets_a_graph_with_code_and_the_replay_one_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The replay makes code of its own, and to generate the other takes time."""
     given: list[torch.fx.GraphModule] = []
 
@@ -78,5 +86,7 @@ def test_a_compiler_gets_a_graph_with_code_and_the_replay_one_without(monkeypatc
     named_compilers(keep, nop, nop)[0](late, [])
     monkeypatch.setattr(graph_names, "nop", keep)
     named_compilers(keep, nop, nop)[0](late, [])
-    assert [type(m).__mro__[1] for m in given] == [GraphModule, LateGraphModule] and given[1] is late
+    assert [type(m).__mro__[1] for m in given] == [GraphModule, LateGraphModule] and given[
+        1
+    ] is late
     assert given[0].meta["kept"] == 1

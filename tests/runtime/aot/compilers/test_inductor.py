@@ -37,9 +37,17 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 def test_layers_copies_and_training_steps_are_as_eager(tmp_path: Path) -> None:
     names = ["cnn", "copies", "steps"]
     command = [sys.executable, "-m", "tests.runtime.aot.compilers.inductor_programs", *names]
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0 and done.stdout.count("as eager") == len(names), done.stdout + done.stderr
+    environment = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0 and done.stdout.count("as eager") == len(names), (
+        done.stdout + done.stderr
+    )
 
 
 def test_graphs_are_decomposed_into_what_inductor_lowers() -> None:
@@ -47,9 +55,13 @@ def test_graphs_are_decomposed_into_what_inductor_lowers() -> None:
         return [F.layer_norm(F.linear(x, w), (2,)).t()]
 
     module = make_fx(program)(torch.ones(3, 2), torch.eye(2))
-    assert {aten.t.default, aten.native_layer_norm.default} <= {n.target for n in module.graph.nodes}
+    assert {aten.t.default, aten.native_layer_norm.default} <= {
+        n.target for n in module.graph.nodes
+    }
     lowered = decomposed(module, examples(module))
-    assert not {aten.t.default, aten.native_layer_norm.default} & {n.target for n in lowered.graph.nodes}
+    assert not {aten.t.default, aten.native_layer_norm.default} & {
+        n.target for n in lowered.graph.nodes
+    }
     x, w = torch.randn(3, 2), torch.randn(2, 2)
     torch.testing.assert_close(lowered(x, w), program(x, w))
 
@@ -60,14 +72,19 @@ def test_a_graph_that_does_not_return_a_list_is_refused() -> None:
         inductor(module, examples(module))
 
 
-def test_a_program_that_inductor_does_not_compile_is_refused_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_inductor_does_not_compile_is_refused_with_the_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
 
     def failing(*_: object, **__: object) -> None:
         raise KeyError("no such kernel\nmore lines")
 
     monkeypatch.setattr(compile_fx, "compile_fx_inner", failing)
-    with pytest.raises(RuntimeError, match=r"a graph of 1 call.*: KeyError: 'no such kernel.*Use compiler=\"replay\""):
+    with pytest.raises(
+        RuntimeError,
+        match=r"a graph of 1 call.*: KeyError: 'no such kernel.*Use compiler=\"replay\"",
+    ):
         aot_function(torch.sin, here)(torch.ones(2))
 
 
@@ -77,7 +94,8 @@ def test_an_op_whose_abstract_kernel_is_wrong_is_refused_by_name() -> None:
         library.impl("transposed", lambda x: x.t().clone(), "CPU")
         library.impl("transposed", torch.empty_like, "Meta")
         with pytest.raises(
-            RuntimeError, match=r"abstract kernels say of inductor_tests\.transposed\.default that a result has shape \[2, 3\]"
+            RuntimeError,
+            match=r"abstract kernels say of inductor_tests\.transposed\.default that a result has shape \[2, 3\]",
         ):
             aot_function(lambda x: torch.ops.inductor_tests.transposed(x), here)(torch.ones(2, 3))
 
@@ -104,11 +122,16 @@ def test_an_lstm_whose_batch_comes_first_gets_its_steps_side_by_side(grad: bool)
 
 def test_an_lstm_of_any_size_is_refused() -> None:
     step = jit(nn.LSTM(4, 3), compiler=here, dynamic=True)
-    with pytest.raises(RuntimeError, match=r"a layer of an LSTM, has a workspace of unknown size.*: say dynamic=False"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"a layer of an LSTM, has a workspace of unknown size.*: say dynamic=False",
+    ):
         step(torch.ones(2, 1, 4))
 
 
-def test_arguments_that_are_no_tensors_are_not_given_to_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_that_are_no_tensors_are_not_given_to_inductor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     given: list[Any] = []
     compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
 
@@ -170,7 +193,9 @@ class StandIn:
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     found = StandIn()
-    monkeypatch.setattr(importlib.import_module("torch._inductor.compile_fx"), "compile_fx_inner", found.compile)
+    monkeypatch.setattr(
+        importlib.import_module("torch._inductor.compile_fx"), "compile_fx_inner", found.compile
+    )
     monkeypatch.setattr(trial, "start", lambda: found.events.append("started"))
     monkeypatch.setattr(trial, "tried", found.trial)
     return found
@@ -182,7 +207,9 @@ def test_a_graph_is_tried_before_it_is_compiled_for_the_same_values(stand_in: St
     assert torch.equal(aot_function(torch.sin, partial(inductor, limit=7.0))(x), x.sin())
     assert stand_in.events == ["started", "tried", "compiled"] * 2
     assert [limit for *_, limit in stand_in.tried] == [600.0, 7.0]
-    for (module, values, _), graph, given in zip(stand_in.tried, stand_in.graphs, stand_in.values, strict=True):
+    for (module, values, _), graph, given in zip(
+        stand_in.tried, stand_in.graphs, stand_in.values, strict=True
+    ):
         assert module is graph and values is given
 
 
@@ -196,9 +223,18 @@ def test_in_this_process_nothing_is_tried(stand_in: StandIn) -> None:
     [
         ("error", r"of 1 call that begins at .*: no way\. Use compiler"),
         ("dead", r"no way\. Use compiler"),
-        ("late", r"no way\. compiler=functools\.partial\(runtime\.aot\.inductor, limit=…\) gives it longer\. Use"),
-        ("unsent", r"no way, when it was to be sent to the process in which Inductor is tried\. .*isolated=False\) compiles it in this"),
-        ("unread", r"no way, in the process in which Inductor is tried\. .*isolated=False\) compiles it in this process"),
+        (
+            "late",
+            r"no way\. compiler=functools\.partial\(runtime\.aot\.inductor, limit=…\) gives it longer\. Use",
+        ),
+        (
+            "unsent",
+            r"no way, when it was to be sent to the process in which Inductor is tried\. .*isolated=False\) compiles it in this",
+        ),
+        (
+            "unread",
+            r"no way, in the process in which Inductor is tried\. .*isolated=False\) compiles it in this process",
+        ),
     ],
 )
 def test_a_trial_that_fails_is_an_error_that_says_what_to_do(
@@ -213,7 +249,9 @@ def test_a_trial_that_fails_is_an_error_that_says_what_to_do(
     assert isinstance(caught.value.__cause__, TrialFailed) and not stand_in.graphs
 
 
-def test_random_numbers_are_eager_s_while_a_graph_is_compiled_and_the_option_is_as_before(stand_in: StandIn) -> None:
+def test_random_numbers_are_eager_s_while_a_graph_is_compiled_and_the_option_is_as_before(
+    stand_in: StandIn,
+) -> None:
     before = config.fallback_random
     aot_function(lambda x: x + torch.rand(3), here)(torch.ones(3))
     assert stand_in.options == [True] and config.fallback_random is before is False
@@ -223,7 +261,9 @@ def test_code_runs_below_autograd_and_its_arguments_are_free(stand_in: StandIn) 
     x = runtime.wrap(torch.ones(3), requires_grad=True)
     aot_function(lambda x: x.sin().exp(), here)(x).sum().backward()
     assert stand_in.recording == [False, False]
-    torch.testing.assert_close(runtime.unwrap(x.grad), torch.ones(3).cos() * torch.ones(3).sin().exp())
+    torch.testing.assert_close(
+        runtime.unwrap(x.grad), torch.ones(3).cos() * torch.ones(3).sin().exp()
+    )
     given = [torch.ones(2)]
     here(aot_graph(torch.sin, torch.ones(2)), list(given))(given)
     assert given == []
@@ -244,19 +284,27 @@ def test_results_that_are_values_keep_their_strides(stand_in: StandIn) -> None:
     aot_function(lambda x, y: (x.t() * 2, None, y.sin(), 3), here)(torch.ones(2, 3), torch.ones(2))
     output = stand_in.graphs[0].graph.output_node()
     results: Any = output.args[0]
-    assert output.meta["user_visible_output_idxs"] == [i for i, r in enumerate(results) if isinstance(r, fx.Node)]
+    assert output.meta["user_visible_output_idxs"] == [
+        i for i, r in enumerate(results) if isinstance(r, fx.Node)
+    ]
     assert len(output.meta["user_visible_output_idxs"]) >= 2
 
 
-def test_arguments_that_are_no_tensors_are_left_out_and_the_code_is_that_of_the_graph(stand_in: StandIn) -> None:
+def test_arguments_that_are_no_tensors_are_left_out_and_the_code_is_that_of_the_graph(
+    stand_in: StandIn,
+) -> None:
     f = aot_function(lambda x, flag, y, n: x - y * n, here)
     assert f(torch.ones(2), None, torch.full((2,), 3.0), 2).tolist() == [-5.0, -5.0]
     (graph,) = stand_in.graphs
-    assert len([n for n in graph.graph.nodes if n.op == "placeholder"]) == len(stand_in.values[0]) == 2
+    assert (
+        len([n for n in graph.graph.nodes if n.op == "placeholder"]) == len(stand_in.values[0]) == 2
+    )
     assert graph(torch.ones(2), torch.full((2,), 3.0))[0].tolist() == [-5.0, -5.0]
 
 
-def test_new_values_are_written_by_the_code_and_counted_as_the_program_counts_them(stand_in: StandIn) -> None:
+def test_new_values_are_written_by_the_code_and_counted_as_the_program_counts_them(
+    stand_in: StandIn,
+) -> None:
     def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x.mul_(2).add_(y)
         y.add_(1)
@@ -266,9 +314,14 @@ def test_new_values_are_written_by_the_code_and_counted_as_the_program_counts_th
     mine, theirs = [torch.ones(3), torch.full((3,), 2.0)], [torch.ones(3), torch.full((3,), 2.0)]
     for _ in range(3):
         assert torch.equal(run(*mine), f(*theirs))
-        assert all(torch.equal(a, b) and a._version == b._version for a, b in zip(mine, theirs, strict=True))
+        assert all(
+            torch.equal(a, b) and a._version == b._version
+            for a, b in zip(mine, theirs, strict=True)
+        )
     (graph,) = stand_in.graphs
-    assert [n.target for n in graph.graph.nodes if n.op == "call_function"].count(aten.copy_.default) == 2
+    assert [n.target for n in graph.graph.nodes if n.op == "call_function"].count(
+        aten.copy_.default
+    ) == 2
     results: Any = graph.graph.output_node().args[0]
     assert results[:2] == [None, None] or list(results).count(None) == 2
 
@@ -277,7 +330,12 @@ def test_numbers_among_the_results_are_numbers_for_the_program(stand_in: StandIn
     f = jit(lambda x: (x * 2, x.sum().item(), x + x.max().item()), compiler=here)
     for x in (torch.ones(3), torch.arange(4.0)):
         double, total, added = f(x)
-        assert torch.equal(double, x * 2) and type(total) is float and total == x.sum() and torch.equal(added, x + x.max())
+        assert (
+            torch.equal(double, x * 2)
+            and type(total) is float
+            and total == x.sum()
+            and torch.equal(added, x + x.max())
+        )
 
 
 def test_a_size_that_has_one_value_left_is_a_number(stand_in: StandIn) -> None:
@@ -290,14 +348,24 @@ def test_a_size_that_has_one_value_left_is_a_number(stand_in: StandIn) -> None:
         assert torch.equal(run(x), f(x))
     (value,) = (v for v in stand_in.values[0] if isinstance(v, torch.Tensor))
     kinds: list[Any] = [type(n) for n in (*value.shape, *value.stride())]
-    assert kinds == [int, torch.SymInt, torch.SymInt, int] and (value.shape[0], value.stride()[1]) == (3, 1)
+    assert kinds == [int, torch.SymInt, torch.SymInt, int] and (
+        value.shape[0],
+        value.stride()[1],
+    ) == (3, 1)
 
 
 def test_values_without_symbols_and_symbols_themselves_are_given_as_they_are() -> None:
     mode = FakeTensorMode(shape_env=ShapeEnv())
-    fixed, free = mode.from_tensor(torch.ones(5, 7), static_shapes=True), mode.from_tensor(torch.ones(5, 7, requires_grad=True))
+    fixed, free = (
+        mode.from_tensor(torch.ones(5, 7), static_shapes=True),
+        mode.from_tensor(torch.ones(5, 7, requires_grad=True)),
+    )
     n: Any = free.shape[0]
-    assert _with_known_sizes(fixed) is fixed and _with_known_sizes(n) is n and _with_known_sizes(3) == 3
+    assert (
+        _with_known_sizes(fixed) is fixed
+        and _with_known_sizes(n) is n
+        and _with_known_sizes(3) == 3
+    )
     again = _with_known_sizes(free)
     assert again.shape == free.shape and isinstance(again.shape[0], torch.SymInt)
     assert n == 5  # from here on it has one value
@@ -346,12 +414,17 @@ X = torch.ones(2, 3)
         (X, 3, False),
     ],
 )
-def test_abstract_kernels_are_asked_for_the_layouts_of_the_trace(before: Any, after: Any, refused: bool) -> None:
+def test_abstract_kernels_are_asked_for_the_layouts_of_the_trace(
+    before: Any, after: Any, refused: bool
+) -> None:
     lowered: Any = _results(None, after).graph.output_node().args[0]
     if not refused:
         _refuse_other_layouts(_results(None, before), lowered)
         return
-    with pytest.raises(RuntimeError, match=r"abstract kernels say of aten\.sin\.default that a result has shape .* gave shape"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"abstract kernels say of aten\.sin\.default that a result has shape .* gave shape",
+    ):
         _refuse_other_layouts(_results(None, before), lowered)
 
 
@@ -369,16 +442,24 @@ def test_the_branches_of_a_condition_are_decomposed_too() -> None:
     lowered = decomposed(modules[0], examples(modules[0]))
     branches = [m for name, m in lowered.named_children() if isinstance(m, fx.GraphModule)]
     called = {n.target for m in branches for n in m.graph.nodes}
-    assert len(branches) == 2 and aten.native_layer_norm.default not in called and aten.rsqrt.default in called
+    assert (
+        len(branches) == 2
+        and aten.native_layer_norm.default not in called
+        and aten.rsqrt.default in called
+    )
     for x in (torch.rand(3, 2), -torch.rand(3, 2)):
         torch.testing.assert_close(lowered(x), program(x))
 
 
-def test_how_many_calls_a_refused_graph_has_is_told(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_many_calls_a_refused_graph_has_is_told(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failing(*_: object) -> None:
         raise KeyError("no")
 
-    monkeypatch.setattr(importlib.import_module("torch._inductor.compile_fx"), "compile_fx_inner", failing)
+    monkeypatch.setattr(
+        importlib.import_module("torch._inductor.compile_fx"), "compile_fx_inner", failing
+    )
     programs: list[tuple[Any, str]] = [
         (torch.sin, "a graph of 1 call: KeyError"),
         (lambda x: x.sin(), "a graph of 1 call that begins at /.*sin"),

@@ -42,7 +42,11 @@ def test_the_bits_are_those_of_an_ordinary_call(f: Callable[[Tensor], Tensor]) -
     jitted = jit(f)
     for x in (X, -X, X.T.contiguous()):
         found, expected = jitted(x), f(x)
-        assert torch.equal(found, expected) and found.dtype is expected.dtype and found.stride() == expected.stride()
+        assert (
+            torch.equal(found, expected)
+            and found.dtype is expected.dtype
+            and found.stride() == expected.stride()
+        )
 
 
 @pytest.mark.parametrize("name", ("mm", "bmm", "addmm", "relu", "mul", "cat"))

@@ -27,7 +27,9 @@ PROGRAMS: dict[str, Callable[[Tensor, Tensor], Any]] = {
 }
 
 
-def captured(program: Callable[..., Any], *args: Tensor) -> tuple[Callable[..., Any], fx.GraphModule]:
+def captured(
+    program: Callable[..., Any], *args: Tensor
+) -> tuple[Callable[..., Any], fx.GraphModule]:
     graphs: list[fx.GraphModule] = []
 
     def keep(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
@@ -52,7 +54,9 @@ def test_an_op_takes_a_tensor_in_place_of_a_number(name: str) -> None:
 def test_numbers_of_the_program_keep_their_precision() -> None:
     x, t = torch.linspace(-1, 1, 5, dtype=torch.float64), torch.tensor(0.7, dtype=torch.float64)
     _, module = captured(lambda x, t: x * (1 - 0.9 ** t.item()), x, t)
-    torch.testing.assert_close(NumberTensors(module).run(x, t)[0], x * (1 - 0.9 ** t.item()), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        NumberTensors(module).run(x, t)[0], x * (1 - 0.9 ** t.item()), rtol=1e-12, atol=0
+    )
 
 
 def test_a_number_among_the_results_is_known() -> None:

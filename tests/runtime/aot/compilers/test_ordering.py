@@ -64,7 +64,9 @@ def _line(*funcs: Any) -> tuple[fx.Graph, list[fx.Node]]:
 
 
 def test_a_draw_comes_after_the_draw_before_it_and_users_after_what_they_use() -> None:
-    graph, (a, b, c, d) = _line(aten.bernoulli.default, aten.sin.default, aten.rand_like.default, aten.bernoulli.default)
+    graph, (a, b, c, d) = _line(
+        aten.bernoulli.default, aten.sin.default, aten.rand_like.default, aten.bernoulli.default
+    )
     user = graph.call_function(aten.mul.Tensor, (a, b))
     assert successors([a, b, c, d]) == {a: [c], b: [], c: [d], d: []}
     assert successors([a, b, c, user]) == {a: [user, c], b: [user], c: [], user: []}

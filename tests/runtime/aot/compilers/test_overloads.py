@@ -10,7 +10,15 @@ import torch
 from torch import fx
 
 from runtime.aot.compilers.ordering import movable
-from runtime.aot.compilers.overloads import calls_of, in_place, kind, on_cpu, same_layout, static, with_out
+from runtime.aot.compilers.overloads import (
+    calls_of,
+    in_place,
+    kind,
+    on_cpu,
+    same_layout,
+    static,
+    with_out,
+)
 
 from .by_hand import node_of, symbolic
 
@@ -51,7 +59,12 @@ def test_the_forms_of_an_op_that_write_to_a_given_tensor(func: Any, over: Any, o
 def test_a_static_value_is_a_strided_tensor_without_symbols() -> None:
     assert static(node_of(X)) and static(node_of(X.to("meta"))) and static(node_of(symbolic()))
     assert not any(static(node_of(symbolic(i))) for i in (0, 2, 4))
-    assert not static(node_of(X.to_sparse())) and not static(node_of(None)) and not static(node_of([X])) and not static(node_of(3))
+    assert (
+        not static(node_of(X.to_sparse()))
+        and not static(node_of(None))
+        and not static(node_of([X]))
+        and not static(node_of(3))
+    )
     assert not static(X) and not static(None) and not static(fx.Graph().placeholder("x"))
 
 
@@ -65,7 +78,11 @@ def test_whether_a_value_is_static_is_asked_anew_when_it_is_another_one() -> Non
 
 
 def test_where_a_value_lies_and_in_which_layout() -> None:
-    assert on_cpu(node_of(X)) and not on_cpu(node_of(X.to("meta"))) and not on_cpu(node_of(X.to_sparse()))
+    assert (
+        on_cpu(node_of(X))
+        and not on_cpu(node_of(X.to("meta")))
+        and not on_cpu(node_of(X.to_sparse()))
+    )
     assert kind(node_of(X)) == (X.shape, X.dtype, X.device)
     a = node_of(X)
     assert same_layout(a, node_of(X.clone()))

@@ -30,7 +30,9 @@ def _traced(f: Any, *args: torch.Tensor) -> fx.GraphModule:
 
 
 def _targets(f: Any, *args: torch.Tensor) -> list[Any]:
-    return [n.target for n in rewritten(_traced(f, *args).graph)[0].nodes if n.op == "call_function"]
+    return [
+        n.target for n in rewritten(_traced(f, *args).graph)[0].nodes if n.op == "call_function"
+    ]
 
 
 def _same_bits(f: Any, *args: torch.Tensor) -> None:
@@ -60,7 +62,10 @@ def test_a_dead_intermediate_is_written_over() -> None:
         pytest.param(lambda x, y: (u := x * y, u.tanh()), id="a result"),
         pytest.param(lambda x, y: ((u := x * y).t(), u.tanh()), id="what a result is a view of"),
         pytest.param(lambda x, y: ((u := x * y).tanh(), u + 1), id="what is used later"),
-        pytest.param(lambda x, y: ((u := x * y).t(), u.tanh())[0] + x.t(), id="what a view that is used later shows"),
+        pytest.param(
+            lambda x, y: ((u := x * y).t(), u.tanh())[0] + x.t(),
+            id="what a view that is used later shows",
+        ),
         pytest.param(lambda x, y: (x[0] * y[0]).expand(4, 3).tanh(), id="an expanded buffer"),
         pytest.param(lambda x, y: (x[:1] * y[:1]) + y, id="a buffer that is too small"),
         pytest.param(lambda x, y: (x * y).gt(0), id="a buffer of another dtype"),
@@ -137,14 +142,22 @@ def test_a_scaled_second_term_is_not_written_over() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(), (1,), (7, 3), (10, 32), (1001,), (3, 0)], ids=str)
-def test_a_mean_is_a_divided_sum_of_the_same_bits(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_a_mean_is_a_divided_sum_of_the_same_bits(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
     x = torch.randn(shape, dtype=dtype)
-    assert _targets(torch.mean, x) == ([aten.sum.default, aten.div_.Tensor] if x.numel() else [aten.mean.default])
+    assert _targets(torch.mean, x) == (
+        [aten.sum.default, aten.div_.Tensor] if x.numel() else [aten.mean.default]
+    )
     mean = torch.mean(x)
-    assert torch.equal(aot.aot_function(torch.mean, aot.nop)(x), mean) or (x.numel() == 0 and mean.isnan())
+    assert torch.equal(aot.aot_function(torch.mean, aot.nop)(x), mean) or (
+        x.numel() == 0 and mean.isnan()
+    )
 
 
-@pytest.mark.parametrize("f", [lambda x: x.half().mean(), lambda x: x.mean(0), lambda x: x.mean(dtype=torch.float64)])
+@pytest.mark.parametrize(
+    "f", [lambda x: x.half().mean(), lambda x: x.mean(0), lambda x: x.mean(dtype=torch.float64)]
+)
 def test_other_means_stay(f: Any) -> None:
     assert not {aten.sum.default, aten.div_.Tensor} & set(_targets(f, X))
     _same_bits(f, X)
@@ -176,9 +189,14 @@ def test_a_layer_with_bias_is_one_call_of_linear() -> None:
 
 
 def test_the_graph_that_a_compiler_holds_is_left_as_it_is() -> None:
-    graph = _traced(torch.nn.functional.linear, torch.randn(4, 3), torch.randn(5, 3), torch.randn(5)).graph
+    graph = _traced(
+        torch.nn.functional.linear, torch.randn(4, 3), torch.randn(5, 3), torch.randn(5)
+    ).graph
     rewritten(graph)
-    assert [n.target for n in graph.nodes if n.op == "call_function"] == [aten.t.default, aten.addmm.default]
+    assert [n.target for n in graph.nodes if n.op == "call_function"] == [
+        aten.t.default,
+        aten.addmm.default,
+    ]
 
 
 def test_a_transposed_weight_that_something_else_uses_stays() -> None:
@@ -205,15 +223,24 @@ def test_a_cotangent_that_is_used_up_takes_the_gradient_of_relu() -> None:
 
     x = runtime.wrap(X, requires_grad=True)
     aot.aot_function(lambda x: (torch.relu(x) * x).sum(), aot.nop, keep)(x).backward()
-    assert aten.threshold_backward.grad_input in [n.target for n in rewritten(backwards[0].graph)[0].nodes]
+    assert aten.threshold_backward.grad_input in [
+        n.target for n in rewritten(backwards[0].graph)[0].nodes
+    ]
     torch.testing.assert_close(runtime.unwrap(x.grad), 2 * X.clamp(min=0))
 
 
 def test_one_of_several_results_of_a_call_is_written_over() -> None:
-    images, weight, mean, var = torch.randn(2, 3, 4, 4), torch.ones(3), torch.zeros(3), torch.ones(3)
+    images, weight, mean, var = (
+        torch.randn(2, 3, 4, 4),
+        torch.ones(3),
+        torch.zeros(3),
+        torch.ones(3),
+    )
 
     def f(x: torch.Tensor, w: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> Any:
-        normalized, *statistics = aten._native_batch_norm_legit_functional(x, w, w, mean, var, True, 0.1, 1e-5)
+        normalized, *statistics = aten._native_batch_norm_legit_functional(
+            x, w, w, mean, var, True, 0.1, 1e-5
+        )
         return torch.relu(normalized), statistics[0], statistics[2]
 
     targets = [t for t in _targets(f, images, weight, mean, var) if t is not operator.getitem]
@@ -252,16 +279,30 @@ def test_the_gradients_of_a_convolution_and_a_pooling_are_written_over() -> None
         return aot.nop(module, inputs)
 
     torch.manual_seed(0)
-    layers = [nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 3), nn.ReLU()]
+    layers = [
+        nn.Conv2d(2, 3, 3),
+        nn.BatchNorm2d(3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(3, 4, 3),
+        nn.ReLU(),
+    ]
     model = nn.Sequential(*layers, nn.Conv2d(4, 1, 1))
     reference = copy.deepcopy(model)
     images = torch.randn(2, 2, 12, 12)
     aot.aot_module(model, aot.nop, keep)(images).sum().backward()
     reference(images).sum().backward()
     targets = [n.target for n in rewritten(backwards[0].graph)[0].nodes]
-    assert targets.count(aten.threshold_backward.grad_input) == 2 and aten.threshold_backward.default not in targets
+    assert (
+        targets.count(aten.threshold_backward.grad_input) == 2
+        and aten.threshold_backward.default not in targets
+    )
     for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
-        assert mine.grad is not None and theirs.grad is not None and torch.equal(mine.grad, theirs.grad)
+        assert (
+            mine.grad is not None
+            and theirs.grad is not None
+            and torch.equal(mine.grad, theirs.grad)
+        )
 
 
 def test_a_result_is_written_by_the_overload_for_its_types() -> None:
@@ -270,13 +311,22 @@ def test_a_result_is_written_by_the_overload_for_its_types() -> None:
     def f(x: torch.Tensor) -> Any:
         return aten.rsub.Scalar(x * x, 2.0)
 
-    (written,) = (n.target for n in rewritten(_traced(f, X).graph)[0].nodes if "rsub" in str(n.target))
+    (written,) = (
+        n.target for n in rewritten(_traced(f, X).graph)[0].nodes if "rsub" in str(n.target)
+    )
     assert written == aten.rsub.Scalar_out
     _same_bits(f, X)
 
 
 @pytest.mark.parametrize(
-    "number, call", [(1 << 24, torch.Tensor), (-(1 << 24), torch.Tensor), (1 << 24 | 1, int), (0.5, torch.Tensor), (True, bool)]
+    "number, call",
+    [
+        (1 << 24, torch.Tensor),
+        (-(1 << 24), torch.Tensor),
+        (1 << 24 | 1, int),
+        (0.5, torch.Tensor),
+        (True, bool),
+    ],
 )
 def test_integers_of_float32_become_tensors(number: Any, call: type) -> None:
     (n,) = (n for n in rewrites(lambda x: x + number, (3,)).nodes if n.op == "call_function")
@@ -294,7 +344,10 @@ def test_numbers_lie_on_the_processor_whatever_the_default_device_is() -> None:
     with torch.device("meta"):
         found = rewritten(graph)[0]
     numbers = [a for n in found.nodes for a in n.args if isinstance(a, torch.Tensor)]
-    assert [(t.device.type, t.item()) for t in numbers] == [("cpu", pytest.approx(0.1)), ("cpu", 3.0)]
+    assert [(t.device.type, t.item()) for t in numbers] == [
+        ("cpu", pytest.approx(0.1)),
+        ("cpu", 3.0),
+    ]
 
 
 def test_rewrites_of_single_calls_are_right_for_every_size_of_a_graph() -> None:
@@ -314,11 +367,29 @@ def test_in_a_graph_that_writes_single_calls_are_rewritten_and_none_is_moved() -
         return [y, x.sin(), b.sin(), x.clone() + 1, x.square().mean() / 1, b[:3].expand(4, 3) * x]
 
     shapes = (4, 3), (5, 3), (5,)
-    assert runs(f, *shapes) == ["linear", "mul_", "sin", "sin", "clone", "add_", "mul", "sum", "div_", "div_", "slice", "mul"]
+    assert runs(f, *shapes) == [
+        "linear",
+        "mul_",
+        "sin",
+        "sin",
+        "clone",
+        "add_",
+        "mul",
+        "sum",
+        "div_",
+        "div_",
+        "slice",
+        "mul",
+    ]
     before = torch.ones(4, 3)
     graph = aot.make_fx(f)(before.clone(), torch.ones(5, 3), torch.ones(5)).graph
-    found = fx.Interpreter(nn.Module(), graph=rewritten(graph)[0]).run(before.clone(), torch.ones(5, 3), torch.ones(5))
-    assert all(torch.equal(a, b) for a, b in zip(found, f(before.clone(), torch.ones(5, 3), torch.ones(5)), strict=True))
+    found = fx.Interpreter(nn.Module(), graph=rewritten(graph)[0]).run(
+        before.clone(), torch.ones(5, 3), torch.ones(5)
+    )
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(found, f(before.clone(), torch.ones(5, 3), torch.ones(5)), strict=True)
+    )
 
 
 IMAGES = (8, 16, 32, 32)
@@ -327,7 +398,12 @@ IMAGES = (8, 16, 32, 32)
 @pytest.mark.parametrize(
     "f, sizes, expected",
     [
-        pytest.param(lambda x: x * torch.zeros(4, 3).exp().neg(), [(4, 3)], ["exp", "neg_", "mul_"], id="a constant that calls take"),
+        pytest.param(
+            lambda x: x * torch.zeros(4, 3).exp().neg(),
+            [(4, 3)],
+            ["exp", "neg_", "mul_"],
+            id="a constant that calls take",
+        ),
         pytest.param(lambda x: x @ torch.ones(3).diag_embed(), [(4, 3)], ["mm"], id="constants"),
         pytest.param(lambda x: x.sin() * x.sin(), [(4, 3)], ["sin", "mul_"], id="repetitions"),
         pytest.param(lambda x: x.clone().sin(), [(4, 3)], ["sin"], id="copies"),
@@ -337,12 +413,33 @@ IMAGES = (8, 16, 32, 32)
         pytest.param(nn.functional.linear, [(4, 3), (5, 3), (5,)], ["linear"], id="layers"),
         pytest.param(lambda x: x.mean(), [(4, 3)], ["sum", "div_"], id="means"),
         pytest.param(lambda x: x.square(), [(4, 3)], ["mul"], id="squares"),
-        pytest.param(lambda x, y: x.expand(4, 3) * y, [(3,), (4, 3)], ["mul"], id="expanded operands"),
-        pytest.param(lambda x: x.square() + (x * x), [(4, 3)], ["mul", "add_"], id="repetitions after squares"),
-        pytest.param(lambda x, y: [x.sin(), y.sin()], [(4, 3), (4, 3)], ["_foreach_sin", "getitem", "getitem"], id="batches"),
-        pytest.param(lambda x: nn.functional.max_pool2d(x, 2), [IMAGES], ["max_pool2d", "getitem"], id="poolings"),
-        pytest.param(torch.relu, [(2048, 2048)], ["empty_in_huge_pages", "relu"], id="large results"),
+        pytest.param(
+            lambda x, y: x.expand(4, 3) * y, [(3,), (4, 3)], ["mul"], id="expanded operands"
+        ),
+        pytest.param(
+            lambda x: x.square() + (x * x),
+            [(4, 3)],
+            ["mul", "add_"],
+            id="repetitions after squares",
+        ),
+        pytest.param(
+            lambda x, y: [x.sin(), y.sin()],
+            [(4, 3), (4, 3)],
+            ["_foreach_sin", "getitem", "getitem"],
+            id="batches",
+        ),
+        pytest.param(
+            lambda x: nn.functional.max_pool2d(x, 2),
+            [IMAGES],
+            ["max_pool2d", "getitem"],
+            id="poolings",
+        ),
+        pytest.param(
+            torch.relu, [(2048, 2048)], ["empty_in_huge_pages", "relu"], id="large results"
+        ),
     ],
 )
-def test_a_graph_that_writes_to_nothing_gets_every_rewrite(f: Any, sizes: list[tuple[int, ...]], expected: list[str]) -> None:
+def test_a_graph_that_writes_to_nothing_gets_every_rewrite(
+    f: Any, sizes: list[tuple[int, ...]], expected: list[str]
+) -> None:
     assert runs(f, *sizes) == expected

@@ -36,7 +36,11 @@ def _placed(f: Callable[..., Any], *args: Any) -> dict[int, int]:
     for _ in range(2):
         before = [(t._version, t.data_ptr()) for t in mine if isinstance(t, Tensor)]
         ours, expected = compiled(*mine), f(*theirs)
-        for a, b in zip([*_tensors(ours), *_tensors(mine)], [*_tensors(expected), *_tensors(theirs)], strict=True):
+        for a, b in zip(
+            [*_tensors(ours), *_tensors(mine)],
+            [*_tensors(expected), *_tensors(theirs)],
+            strict=True,
+        ):
             assert torch.equal(a, b) and a.stride() == b.stride()
         assert [a._version for a in _tensors(mine)] == [b._version for b in _tensors(theirs)]
         assert [p for _, p in before] == [t.data_ptr() for t in _tensors(mine)]
@@ -57,7 +61,15 @@ def test_a_new_value_is_computed_in_the_argument() -> None:
     assert _placed(lambda x: (x.mul_(2), None)[1], X) == {0: 0}
 
 
-@pytest.mark.parametrize("f", [lambda x, y: x.copy_(y), lambda x, y: x.fill_(2), lambda x, y: x.fill_(y[0, 0]), lambda x, y: x.zero_()])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, y: x.copy_(y),
+        lambda x, y: x.fill_(2),
+        lambda x, y: x.fill_(y[0, 0]),
+        lambda x, y: x.zero_(),
+    ],
+)
 def test_a_tensor_that_is_set_is_set_in_place(f: Any) -> None:
     assert _placed(lambda x, y: (f(x, y), None)[1], X, Y) == {0: 0}
 
@@ -83,9 +95,14 @@ def test_several_writes_to_an_argument_need_no_buffer() -> None:
     compiled = aot.aot_function(f, aot.nop)
     x, y = torch.randn(1000, 1000), torch.randn(1000, 1000)
     compiled(x, y)
-    with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+    with torch.profiler.profile(
+        profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]
+    ) as seen:
         compiled(x, y)
-    assert sum(e.self_cpu_memory_usage for e in seen.key_averages() if e.self_cpu_memory_usage > 0) < x.nbytes
+    assert (
+        sum(e.self_cpu_memory_usage for e in seen.key_averages() if e.self_cpu_memory_usage > 0)
+        < x.nbytes
+    )
 
 
 def _calls(f: Callable[..., Any], *args: Tensor, counted: int = 1) -> list[str]:
@@ -98,13 +115,24 @@ def _calls(f: Callable[..., Any], *args: Tensor, counted: int = 1) -> list[str]:
 
     aot.aot_function(f, keep)(*args)
     place(graphs[0], [Destination(0, 0, counted)])
-    return [str(n.target) for n in graphs[0].nodes if n.op == "call_function" and n.target._schema.is_mutable]
+    return [
+        str(n.target)
+        for n in graphs[0].nodes
+        if n.op == "call_function" and n.target._schema.is_mutable
+    ]
 
 
 def test_a_version_counts_the_writes_of_the_program_and_not_its_calls() -> None:
     assert _placed(lambda x, y: (x.mul_(y).copy_(y).copy_(y * 2), None)[1], X, Y)[0] >= 0
-    assert _calls(lambda x, y: x.mul(y).sin().add(y), X, Y, counted=2) == ["aten.sin.out", "aten.add_.Tensor"]
-    assert _calls(lambda x, y: x.mul(y).sin().add(y), X, Y, counted=4) == ["aten.mul_.Tensor", "aten.sin_.default", "aten.add_.Tensor"]
+    assert _calls(lambda x, y: x.mul(y).sin().add(y), X, Y, counted=2) == [
+        "aten.sin.out",
+        "aten.add_.Tensor",
+    ]
+    assert _calls(lambda x, y: x.mul(y).sin().add(y), X, Y, counted=4) == [
+        "aten.mul_.Tensor",
+        "aten.sin_.default",
+        "aten.add_.Tensor",
+    ]
 
 
 def test_a_result_is_written_where_no_argument_of_the_call_lies() -> None:
@@ -112,7 +140,10 @@ def test_a_result_is_written_where_no_argument_of_the_call_lies() -> None:
 
 
 def test_the_operand_that_may_lie_in_the_argument_is_sought_among_all() -> None:
-    assert _calls(lambda x, y: y * x.sin(), X, Y, counted=9) == ["aten.sin_.default", "aten.mul.out"]
+    assert _calls(lambda x, y: y * x.sin(), X, Y, counted=9) == [
+        "aten.sin_.default",
+        "aten.mul.out",
+    ]
     assert _calls(lambda x, y: x * (y * 2).sin(), X, Y, counted=9) == ["aten.mul_.Tensor"]
 
 
@@ -135,10 +166,21 @@ def test_arguments_take_the_values_of_one_another() -> None:
     "f",
     [
         pytest.param(lambda x, y: ((u := x + y), x * u), id="the former value is read later"),
-        pytest.param(lambda x, y: ((u := x + y), x.t() * u.t()), id="a view of the former value is read later"),
-        pytest.param(lambda x, y: ((v := x.t()), (u := x + y), v * u.t())[1:], id="a view from before is read later"),
-        pytest.param(lambda x, y: x + x.t() if x.shape[0] == x.shape[1] else x[:1] + x, id="the call reads a view of it"),
-        pytest.param(lambda x, y: (y * 2).t().contiguous().t() + 1, id="the new value has other strides"),
+        pytest.param(
+            lambda x, y: ((u := x + y), x.t() * u.t()),
+            id="a view of the former value is read later",
+        ),
+        pytest.param(
+            lambda x, y: ((v := x.t()), (u := x + y), v * u.t())[1:],
+            id="a view from before is read later",
+        ),
+        pytest.param(
+            lambda x, y: x + x.t() if x.shape[0] == x.shape[1] else x[:1] + x,
+            id="the call reads a view of it",
+        ),
+        pytest.param(
+            lambda x, y: (y * 2).t().contiguous().t() + 1, id="the new value has other strides"
+        ),
         pytest.param(lambda x, y: (y * 2).double(), id="the new value has another dtype"),
         pytest.param(lambda x, y: (y * 2)[0], id="the new value has another size"),
         pytest.param(lambda x, y: (y * 2).view(4, 3), id="the new value is a view"),
@@ -165,13 +207,29 @@ def test_a_new_value_that_is_another_result_too_is_copied(shown: bool) -> None:
 @pytest.mark.parametrize(
     "f, calls",
     [
-        pytest.param(lambda x, y: ((u := x + y).sin(), u * 2), ["aten.sin.out"], id="another call reads it later"),
+        pytest.param(
+            lambda x, y: ((u := x + y).sin(), u * 2),
+            ["aten.sin.out"],
+            id="another call reads it later",
+        ),
         pytest.param(lambda x, y: ((u := x + y).sin(), u), ["aten.sin.out"], id="it is a result"),
-        pytest.param(lambda x, y: ((u := x + y).sin(), u.view(-1)), ["aten.sin.out"], id="a result shows it"),
-        pytest.param(lambda x, y: (x + y).mul(x), ["aten.mul.out"], id="the last call reads the former value"),
-        pytest.param(lambda x, y: (u := x[:, :1] + y) * u[:1], ["aten.mul.out"], id="the last call reads a view of it"),
+        pytest.param(
+            lambda x, y: ((u := x + y).sin(), u.view(-1)), ["aten.sin.out"], id="a result shows it"
+        ),
+        pytest.param(
+            lambda x, y: (x + y).mul(x), ["aten.mul.out"], id="the last call reads the former value"
+        ),
+        pytest.param(
+            lambda x, y: (u := x[:, :1] + y) * u[:1],
+            ["aten.mul.out"],
+            id="the last call reads a view of it",
+        ),
         pytest.param(lambda x, y: (x * y)[:1] * y, ["aten.mul.out"], id="it is of another size"),
-        pytest.param(lambda x, y: ((v := x.view(-1)), (u := x * y), (u.t() * 2).t() + v.view(4, 3))[2:], [], id="views of both"),
+        pytest.param(
+            lambda x, y: ((v := x.view(-1)), (u := x * y), (u.t() * 2).t() + v.view(4, 3))[2:],
+            [],
+            id="views of both",
+        ),
     ],
 )
 def test_what_a_new_value_is_computed_from_has_a_buffer_where(f: Any, calls: list[str]) -> None:
@@ -219,8 +277,12 @@ def test_arguments_that_share_memory_are_written_after_the_graph() -> None:
     compiled = aot.aot_function(f, aot.nop)
     for mine, theirs in ((base[:4], expected[:4]), (base[2:], expected[2:])):
         assert torch.equal(compiled(mine, mine), f(theirs, theirs)) and torch.equal(base, expected)
-    assert torch.equal(compiled(base[:4], base[2:]), f(expected[:4], expected[2:])) and torch.equal(base, expected)
-    assert torch.equal(compiled(base[:4], torch.ones(4)), f(expected[:4], torch.ones(4))) and torch.equal(base, expected)
+    assert torch.equal(compiled(base[:4], base[2:]), f(expected[:4], expected[2:])) and torch.equal(
+        base, expected
+    )
+    assert torch.equal(
+        compiled(base[:4], torch.ones(4)), f(expected[:4], torch.ones(4))
+    ) and torch.equal(base, expected)
 
 
 def test_a_write_that_autograd_sees_is_not_carried_out_by_the_graph() -> None:
@@ -231,7 +293,11 @@ def test_a_write_that_autograd_sees_is_not_carried_out_by_the_graph() -> None:
     w = runtime.wrap(torch.full((3,), 2.0), requires_grad=True)
     x = runtime.wrap(torch.ones(3))
     aot.aot_function(f, aot.nop)(x, w).backward()
-    assert x._version == 1 and torch.equal(runtime.unwrap(w.grad), torch.ones(3)) and torch.equal(runtime.unwrap(x), torch.full((3,), 2.0))
+    assert (
+        x._version == 1
+        and torch.equal(runtime.unwrap(w.grad), torch.ones(3))
+        and torch.equal(runtime.unwrap(x), torch.full((3,), 2.0))
+    )
 
 
 def test_a_write_under_no_grad_to_a_leaf_is_in_place_and_counted() -> None:
@@ -243,7 +309,11 @@ def test_a_write_under_no_grad_to_a_leaf_is_in_place_and_counted() -> None:
         w = make(torch.ones(3))
         before, version = w.data_ptr(), w._version
         aot.aot_function(f, aot.nop)(w)
-        assert w.data_ptr() == before and w._version == version + 1 and torch.equal(runtime.unwrap(w).detach(), torch.full((3,), 0.9))
+        assert (
+            w.data_ptr() == before
+            and w._version == version + 1
+            and torch.equal(runtime.unwrap(w).detach(), torch.full((3,), 0.9))
+        )
 
 
 def test_a_view_of_what_a_program_writes_takes_its_history_again() -> None:
@@ -252,7 +322,9 @@ def test_a_view_of_what_a_program_writes_takes_its_history_again() -> None:
     view = base[:2]
     generation = base._generation
     aot.aot_function(lambda x: (x.mul_(2), None)[1], aot.nop)(base)
-    assert base._generation == generation + 1 and torch.equal(runtime.unwrap(view), torch.full((2,), 2.0))
+    assert base._generation == generation + 1 and torch.equal(
+        runtime.unwrap(view), torch.full((2,), 2.0)
+    )
 
 
 def test_what_a_backward_has_saved_knows_that_it_was_overwritten() -> None:
@@ -293,8 +365,12 @@ def test_other_compilers_are_told_and_see_a_graph_without_writes() -> None:
 
     x = torch.ones(3)
     aot.aot_function(lambda x: (x.mul_(2).add_(1), None)[1], keep)(x)
-    assert [(d.result, d.argument, d.counted) for d in seen[0].meta[DESTINATIONS]] == [(0, 0, 2)] and x._version == 2
-    assert not any(n.target._schema.is_mutable for n in seen[0].graph.nodes if n.op == "call_function")
+    assert [(d.result, d.argument, d.counted) for d in seen[0].meta[DESTINATIONS]] == [
+        (0, 0, 2)
+    ] and x._version == 2
+    assert not any(
+        n.target._schema.is_mutable for n in seen[0].graph.nodes if n.op == "call_function"
+    )
 
 
 def test_random_programs_do_what_this_test_is_about() -> None:
@@ -306,7 +382,9 @@ def test_random_programs_do_what_this_test_is_about() -> None:
             found.append(run.placed)
             return run
 
-        aot.aot_function(random_graphs.compiled(random_graphs.program(seed)), keep)(*random_graphs.inputs(seed))
+        aot.aot_function(random_graphs.compiled(random_graphs.program(seed)), keep)(
+            *random_graphs.inputs(seed)
+        )
         return any(found)
 
     assert sum(map(placed, range(30))) > 8
@@ -325,11 +403,29 @@ def test_a_destination_which_the_programs_of_a_graph_share_cannot_be_changed() -
 
 @pytest.mark.parametrize(
     "fact",
-    [{}, {"tangent": 0}, {"reshaped": True}, {"replaced": 1}, {"begins": True}, {"overwritten": True}, {"counted": 0}, {"shared": True}],
+    [
+        {},
+        {"tangent": 0},
+        {"reshaped": True},
+        {"replaced": 1},
+        {"begins": True},
+        {"overwritten": True},
+        {"counted": 0},
+        {"shared": True},
+    ],
     ids=str,
 )
-def test_an_argument_takes_its_new_value_early_if_it_is_plain_alone_and_counts_the_write(fact: dict[str, Any]) -> None:
-    ordinary = {"tangent": None, "reshaped": False, "replaced": None, "begins": False, "overwritten": False, "counted": 2}
+def test_an_argument_takes_its_new_value_early_if_it_is_plain_alone_and_counts_the_write(
+    fact: dict[str, Any],
+) -> None:
+    ordinary = {
+        "tangent": None,
+        "reshaped": False,
+        "replaced": None,
+        "begins": False,
+        "overwritten": False,
+        "counted": 2,
+    }
     inputs = [SimpleNamespace(**ordinary), SimpleNamespace(**ordinary | fact)]
     joint: Any = SimpleNamespace(
         layouts=None,

@@ -30,7 +30,12 @@ def _special(shape: tuple[int, ...], seed: int) -> Images:
 def test_both_formats_choose_the_same_elements(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pooling, "_COMPARED", 0)
     draw = random.Random(seed)
-    shape = draw.randint(1, 3), draw.choice((16, 17, 20, 33)), draw.randint(4, 9), draw.randint(4, 9)
+    shape = (
+        draw.randint(1, 3),
+        draw.choice((16, 17, 20, 33)),
+        draw.randint(4, 9),
+        draw.randint(4, 9),
+    )
     window = [draw.randint(1, 3) for _ in range(2)]
     rest: list[Any] = [
         [draw.randint(1, 3) for _ in range(2)],
@@ -40,7 +45,11 @@ def test_both_formats_choose_the_same_elements(seed: int, monkeypatch: pytest.Mo
     ]
     x = torch.full(shape, -math.inf) if seed == 0 else _special(shape, seed)
     assert pooling.pays(x, window, rest[0])
-    for mine, theirs in zip(pooling.max_pool2d(x, window, *rest), aten.max_pool2d_with_indices(x, window, *rest), strict=True):
+    for mine, theirs in zip(
+        pooling.max_pool2d(x, window, *rest),
+        aten.max_pool2d_with_indices(x, window, *rest),
+        strict=True,
+    ):
         assert mine.stride() == theirs.stride()
         assert torch.equal(mine.view(torch.int32), theirs.view(torch.int32))
 
@@ -74,12 +83,18 @@ def _pooled(x: Images) -> Any:
 
 def test_contiguous_images_of_many_channels_are_pooled_so() -> None:
     assert pooling.max_pool2d in _targets(_pooled, WORTH_IT)
-    for mine, theirs in zip(aot.aot_function(_pooled, aot.nop)(WORTH_IT), _pooled(WORTH_IT), strict=True):
+    for mine, theirs in zip(
+        aot.aot_function(_pooled, aot.nop)(WORTH_IT), _pooled(WORTH_IT), strict=True
+    ):
         assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()
 
 
 def test_a_single_element_of_each_channel_has_the_strides_of_contiguous_images() -> None:
-    for mine, theirs in zip(pooling.max_pool2d(WORTH_IT, [32]), aten.max_pool2d_with_indices(WORTH_IT, [32]), strict=True):
+    for mine, theirs in zip(
+        pooling.max_pool2d(WORTH_IT, [32]),
+        aten.max_pool2d_with_indices(WORTH_IT, [32]),
+        strict=True,
+    ):
         assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()
 
 
@@ -132,7 +147,9 @@ def test_the_gradient_of_pooled_images_is_that_of_eager() -> None:
         ((64, 16, 64, 65), [2, 2], [2, 2], False),
     ],
 )
-def test_images_are_transposed_where_that_saves_enough(shape: tuple[int, ...], window: list[int], stride: list[int], pays: bool) -> None:
+def test_images_are_transposed_where_that_saves_enough(
+    shape: tuple[int, ...], window: list[int], stride: list[int], pays: bool
+) -> None:
     x = torch.empty(shape, device="meta")
     assert pooling.pays(x, window, stride) is pays
     assert not pooling.pays(x.contiguous(memory_format=torch.channels_last), window, stride)

@@ -29,12 +29,24 @@ def test_random_programs_give_the_bits_of_their_graphs(dtype: torch.dtype) -> No
 
 
 def test_long_random_programs_that_write_to_nothing() -> None:
-    _none([random_graphs.difference(random_graphs.program(seed, 30, writes=False), seed) for seed in SEEDS])
+    _none(
+        [
+            random_graphs.difference(random_graphs.program(seed, 30, writes=False), seed)
+            for seed in SEEDS
+        ]
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_gradients_of_random_programs_give_the_bits_of_their_graphs(dtype: torch.dtype) -> None:
-    _none([random_graphs.difference_of_gradients(random_graphs.program(seed, writes=False), seed, dtype) for seed in SEEDS])
+    _none(
+        [
+            random_graphs.difference_of_gradients(
+                random_graphs.program(seed, writes=False), seed, dtype
+            )
+            for seed in SEEDS
+        ]
+    )
 
 
 def test_a_difference_is_seen() -> None:

@@ -31,18 +31,24 @@ def test_a_layer_gives_what_its_kernel_gives(train: bool) -> None:
         *expected, workspace = KERNEL(*arguments(train))
         *found, mine = LAYER(*arguments(train), 0 if workspace is None else workspace.numel())
     torch.testing.assert_close(found, expected)
-    assert mine.shape == ((0,) if workspace is None else workspace.shape) and mine.dtype is torch.uint8
+    assert (
+        mine.shape == ((0,) if workspace is None else workspace.shape) and mine.dtype is torch.uint8
+    )
 
 
 def test_a_layer_takes_arguments_of_any_layout() -> None:
     args = arguments(False)
-    others = [a.mT.contiguous().mT if isinstance(a, torch.Tensor) and a.dim() > 1 else a for a in args]
+    others = [
+        a.mT.contiguous().mT if isinstance(a, torch.Tensor) and a.dim() > 1 else a for a in args
+    ]
     assert not others[0].is_contiguous()
     with torch.no_grad():
         torch.testing.assert_close(LAYER(*others, 0), LAYER(*args, 0))
 
 
-def test_without_memory_a_layer_has_the_sizes_of_its_results_and_the_workspace_that_it_is_told() -> None:
+def test_without_memory_a_layer_has_the_sizes_of_its_results_and_the_workspace_that_it_is_told() -> (
+    None
+):
     out, hidden, cell, workspace = LAYER(*arguments(True, "meta"), 7)
     assert [t.shape for t in (out, hidden, cell, workspace)] == [(5, 2, 3), (2, 3), (2, 3), (7,)]
     assert {t.device.type for t in (out, hidden, cell, workspace)} == {"meta"}
@@ -50,12 +56,25 @@ def test_without_memory_a_layer_has_the_sizes_of_its_results_and_the_workspace_t
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_backward_of_a_layer_gives_what_its_kernel_gives(turned: bool) -> None:
-    *inputs, reverse, sizes, mode, hidden, layers, biases, bidirectional, batch_first, train = arguments(True)
+    *inputs, reverse, sizes, mode, hidden, layers, biases, bidirectional, batch_first, train = (
+        arguments(True)
+    )
     with torch.enable_grad():
         *results, workspace = KERNEL(*(t.requires_grad_() for t in inputs), *arguments(True)[7:])
     assert workspace is not None
     given = [t.detach() for t in (*inputs, *results)] + [torch.rand_like(t) for t in results]
-    facts = (reverse, mode, hidden, layers, biases, train, bidirectional, sizes, batch_first, workspace)
+    facts = (
+        reverse,
+        mode,
+        hidden,
+        layers,
+        biases,
+        train,
+        bidirectional,
+        sizes,
+        batch_first,
+        workspace,
+    )
     expected = aten.mkldnn_rnn_layer_backward.default(*given, *facts)
     if turned:
         given = [t.mT.contiguous().mT if t.dim() > 1 else t for t in given]
@@ -67,5 +86,8 @@ def test_the_backward_of_a_layer_gives_what_its_kernel_gives(turned: bool) -> No
 def test_a_layer_of_symbolic_sizes_is_refused(which: int) -> None:
     n = fx.Graph().call_function(KERNEL, ())
     n.meta["val"] = tuple(symbolic(0) if i == which else torch.ones(2) for i in range(4))
-    with pytest.raises(RuntimeError, match=r"a layer of an LSTM, has a workspace of unknown size.*: say dynamic=False"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"a layer of an LSTM, has a workspace of unknown size.*: say dynamic=False",
+    ):
         for_inductor(n, KERNEL, ())

@@ -11,7 +11,16 @@ from torch import Tensor, fx
 
 from runtime import aot
 from runtime.aot.capture.aliasing import LINEAR
-from runtime.aot.compilers.replacing import _pure, _small, replace, results_in, returned, shown, without_copies, without_repetitions
+from runtime.aot.compilers.replacing import (
+    _pure,
+    _small,
+    replace,
+    results_in,
+    returned,
+    shown,
+    without_copies,
+    without_repetitions,
+)
 
 from .by_hand import node_of, symbolic
 from .rewritten_graphs import calls, runs
@@ -34,12 +43,21 @@ def test_two_results_of_the_same_elements_are_two_tensors() -> None:
 
 def test_draws_are_not_one_draw() -> None:
     torch.manual_seed(0)
-    a, b = aot.aot_function(lambda x: (torch.rand_like(x) * 1.5, torch.rand_like(x) * 1.5), aot.nop)(X)
+    a, b = aot.aot_function(
+        lambda x: (torch.rand_like(x) * 1.5, torch.rand_like(x) * 1.5), aot.nop
+    )(X)
     torch.manual_seed(0)
     assert torch.equal(a, torch.rand_like(X) * 1.5) and torch.equal(b, torch.rand_like(X) * 1.5)
 
 
-@pytest.mark.parametrize("f", [lambda x: x * 2 + x * 2.0, lambda x: x * 0.0 + x * -0.0, lambda x: x.sum(0) * x.sum(0, keepdim=True)[0]])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x * 2 + x * 2.0,
+        lambda x: x * 0.0 + x * -0.0,
+        lambda x: x.sum(0) * x.sum(0, keepdim=True)[0],
+    ],
+)
 def test_other_arguments_make_another_call(f: Any) -> None:
     assert len(calls(f, X)) >= 3
 
@@ -139,7 +157,10 @@ def test_a_result_takes_another_value_only_where_nobody_can_tell() -> None:
     def graph(*, other_is_returned: bool) -> tuple[fx.Node, fx.Node, fx.Node]:
         made = fx.Graph()
         x = node_of(X, made)
-        a, b = made.call_function(aten.sin.default, (x,)), made.call_function(aten.sin.default, (x,))
+        a, b = (
+            made.call_function(aten.sin.default, (x,)),
+            made.call_function(aten.sin.default, (x,)),
+        )
         made.output([b, *([a] if other_is_returned else [])])
         return x, a, b
 
@@ -157,7 +178,9 @@ def test_a_result_takes_another_value_only_where_nobody_can_tell() -> None:
 
 
 @pytest.mark.parametrize("same_memory, expected", [(False, False), (True, True)])
-def test_a_returned_view_takes_another_value_only_if_that_is_the_same_memory(same_memory: bool, expected: bool) -> None:
+def test_a_returned_view_takes_another_value_only_if_that_is_the_same_memory(
+    same_memory: bool, expected: bool
+) -> None:
     graph, (x, sin, t, _, exp) = _chain()
     graph.output([t, exp])
     replace(sin, x, same_memory)
@@ -198,13 +221,22 @@ def test_what_is_computed_twice_may_be_computed_once(func: Any, args: int, pure:
 def test_other_keywords_dtypes_and_constants_make_another_call() -> None:
     graph = fx.Graph()
     x, constant = node_of(X, graph), torch.ones(3)
-    calls = [graph.call_function(aten.sum.dim_IntList, (x, [0])), graph.call_function(aten.sum.dim_IntList, (x, [1]))]
+    calls = [
+        graph.call_function(aten.sum.dim_IntList, (x, [0])),
+        graph.call_function(aten.sum.dim_IntList, (x, [1])),
+    ]
     calls += [
         graph.call_function(aten.sum.dim_IntList, (x, [0], False)),
         graph.call_function(aten.sum.dim_IntList, (x, [0]), {"dtype": None}),
     ]
-    calls += [graph.call_function(aten.mul.Tensor, (x, a)) for a in (1, 1.0, True, constant, constant.clone())]
-    again = [graph.call_function(aten.mul.Tensor, (x, constant)), graph.call_function(aten.sum.dim_IntList, (x, (0,)))]
+    calls += [
+        graph.call_function(aten.mul.Tensor, (x, a))
+        for a in (1, 1.0, True, constant, constant.clone())
+    ]
+    again = [
+        graph.call_function(aten.mul.Tensor, (x, constant)),
+        graph.call_function(aten.sum.dim_IntList, (x, (0,))),
+    ]
     for n in (*calls, *again):
         n.meta["val"] = X
     user = graph.call_function(aten.stack.default, ([*calls, *again],))
@@ -243,7 +275,10 @@ def test_a_copy_of_the_same_layout_is_left_out(value: Tensor, left_out: bool) ->
     assert (user.args == (x,)) is left_out
 
 
-@pytest.mark.parametrize("func, which", [(aten.copy.default, 1), (aten.lift_fresh_copy.default, 0), (aten._to_copy.default, 0)])
+@pytest.mark.parametrize(
+    "func, which",
+    [(aten.copy.default, 1), (aten.lift_fresh_copy.default, 0), (aten._to_copy.default, 0)],
+)
 def test_a_copy_is_what_was_copied(func: Any, which: int) -> None:
     graph = fx.Graph()
     inputs = [node_of(X, graph), node_of(X, graph)][: 1 + which]

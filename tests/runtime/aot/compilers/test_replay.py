@@ -36,7 +36,10 @@ def _run(module: fx.GraphModule, args: list[Any]) -> Any:
 def test_a_binding_stands_for_the_overload_that_it_calls() -> None:
     x = torch.randn(2, 3)
     assert shortest(_call(aten.mul.Tensor, x, x, val=x * x))[0] is torch.mul
-    assert shortest(_call(aten.expand.default, x, [4, 2, 3], val=x.expand(4, 2, 3)))[0] == torch._C.TensorBase.expand
+    assert (
+        shortest(_call(aten.expand.default, x, [4, 2, 3], val=x.expand(4, 2, 3)))[0]
+        == torch._C.TensorBase.expand
+    )
 
 
 def test_a_number_stands_for_a_list_of_one_where_that_is_the_same_call() -> None:
@@ -46,12 +49,18 @@ def test_a_number_stands_for_a_list_of_one_where_that_is_the_same_call() -> None
     func, (_, dims) = shortest(_call(aten.flip.default, x, [0], val=x.flip(0)))
     assert func is torch.flip and dims == [0]
     backward = aten.upsample_nearest1d_backward.default
-    func, (_, size, _) = shortest(_call(backward, torch.randn(2, 3, 8), [8], [2, 3, 4], val=torch.randn(2, 3, 4)))
+    func, (_, size, _) = shortest(
+        _call(backward, torch.randn(2, 3, 8), [8], [2, 3, 4], val=torch.randn(2, 3, 4))
+    )
     assert func == backward._op and size == [8]
 
 
-@pytest.mark.parametrize("func, other", [(aten.mul.Scalar, 2), (aten.tanh_backward.default, torch.ones(3, 3))])
-def test_a_binding_that_calls_another_overload_or_does_not_exist_is_not_taken(func: Any, other: Any) -> None:
+@pytest.mark.parametrize(
+    "func, other", [(aten.mul.Scalar, 2), (aten.tanh_backward.default, torch.ones(3, 3))]
+)
+def test_a_binding_that_calls_another_overload_or_does_not_exist_is_not_taken(
+    func: Any, other: Any
+) -> None:
     x = torch.randn(3, 3)
     assert shortest(_call(func, x, other, val=func(x, other)))[0] == func._op
 
@@ -104,7 +113,9 @@ def test_a_weight_is_not_transposed_back_and_forth(cut: Any) -> None:
     x = runtime.wrap(torch.randn(4, 3), requires_grad=True)
     w = runtime.wrap(torch.randn(5, 3), requires_grad=True)
     aot.aot_function(torch.nn.functional.linear, aot.nop, keep, cut)(x, w).sum().backward()
-    transposed = [n for n in backwards[0].graph.nodes if n.target in (aten.t.default, aten.transpose.int)]
+    transposed = [
+        n for n in backwards[0].graph.nodes if n.target in (aten.t.default, aten.transpose.int)
+    ]
     assert len(transposed) == 1  # of the cotangent, for the weight's gradient
     expected = torch.ones(4, 5)
     torch.testing.assert_close(x.grad, runtime.wrap(expected @ runtime.unwrap(w)))
@@ -122,7 +133,10 @@ def test_a_result_that_is_its_argument_transposed_twice_is_a_tensor_of_its_own()
 def test_an_argument_may_be_a_slice() -> None:
     n = _call(operator.getitem, torch.ones(5), slice(1, None, 2), val=torch.ones(2))
     n.graph.output([n])
-    assert _run(fx.GraphModule(torch.nn.Module(), n.graph), [torch.arange(5.0)])[0].tolist() == [1.0, 3.0]
+    assert _run(fx.GraphModule(torch.nn.Module(), n.graph), [torch.arange(5.0)])[0].tolist() == [
+        1.0,
+        3.0,
+    ]
 
 
 def test_a_slice_may_begin_at_a_number_of_the_graph() -> None:
@@ -133,7 +147,9 @@ def test_a_slice_may_begin_at_a_number_of_the_graph() -> None:
     item.meta["val"] = torch.ones(3)
     graph.output([item])
     run = as_python(fx.GraphModule(torch.nn.Module(), graph))
-    assert run([torch.arange(5.0), 2])[0].tolist() == [2.0] and run([torch.arange(5.0), 1])[0].tolist() == [1.0, 2.0, 3.0]
+    assert run([torch.arange(5.0), 2])[0].tolist() == [2.0] and run([torch.arange(5.0), 1])[
+        0
+    ].tolist() == [1.0, 2.0, 3.0]
 
 
 def test_arguments_of_every_kind_reach_a_call() -> None:
@@ -144,7 +160,9 @@ def test_arguments_of_every_kind_reach_a_call() -> None:
     x = graph.placeholder("x")
     x.meta["val"] = torch.ones(2)
     rest = [None, True, 3, 2.5, "s", torch.Size([2]), torch.float64]
-    n = graph.call_function(taken, (x, [x, 1], (x,), (), {"a": x, "b": [x]}, *rest), {"k": (x, [x]), "d": {"e": x}})
+    n = graph.call_function(
+        taken, (x, [x, 1], (x,), (), {"a": x, "b": [x]}, *rest), {"k": (x, [x]), "d": {"e": x}}
+    )
     graph.output((n, x))
     t = torch.zeros(2)
     (args, kwargs), same = as_python(fx.GraphModule(torch.nn.Module(), graph))([t])

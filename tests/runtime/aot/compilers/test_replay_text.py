@@ -39,11 +39,18 @@ def lines(build: Callable[[fx.Graph, fx.Node], Any]) -> list[str]:
     root.inner = torch.nn.Module()
     root.inner.held = X
     head, cleared, guarded, freed, *rest = text(fx.GraphModule(root, graph))
-    assert (head, cleared, guarded, freed) == ("[v_x, v_idle] = args", "args.clear()", "with below_autograd():", "    del v_idle")
+    assert (head, cleared, guarded, freed) == (
+        "[v_x, v_idle] = args",
+        "args.clear()",
+        "with below_autograd():",
+        "    del v_idle",
+    )
     return [line.removeprefix("    ") for line in rest]
 
 
-def sort(graph: fx.Graph, x: fx.Node, *which: Any, val: Any = (X, X)) -> tuple[fx.Node, list[fx.Node]]:
+def sort(
+    graph: fx.Graph, x: fx.Node, *which: Any, val: Any = (X, X)
+) -> tuple[fx.Node, list[fx.Node]]:
     several = graph.call_function(aten.sort.default, (x,))
     several.meta["val"] = val
     items = [graph.call_function(operator.getitem, (several, i)) for i in which]
@@ -61,7 +68,10 @@ PROGRAMS: dict[str, tuple[Callable[[fx.Graph, fx.Node], Any], list[str]]] = {
         lambda g, x: sort(g, x, 1, 0)[1],
         ["[v_getitem_1, v_getitem] = sort_0(v_x)", "del v_x", "return [v_getitem, v_getitem_1]"],
     ),
-    "one item": (lambda g, x: sort(g, x, 1)[1], ["[_, v_getitem] = sort_0(v_x)", "del _", "del v_x", "return [v_getitem]"]),
+    "one item": (
+        lambda g, x: sort(g, x, 1)[1],
+        ["[_, v_getitem] = sort_0(v_x)", "del _", "del v_x", "return [v_getitem]"],
+    ),
     "one item twice": (
         lambda g, x: sort(g, x, 0, 0)[1],
         [
@@ -98,16 +108,35 @@ PROGRAMS: dict[str, tuple[Callable[[fx.Graph, fx.Node], Any], list[str]]] = {
         ["v_bernoulli_default = bernoulli_0(v_x)", "del v_bernoulli_default", "return [v_x]"],
     ),
     "an argument of two calls": (
-        lambda g, x: [g.call_function(operator.add, (g.call_function(operator.neg, (x,)), x)), None],
-        ["v_neg = call_0(v_x)", "v_add = call_1(v_neg, v_x)", "del v_neg, v_x", "return [v_add, None]"],
+        lambda g, x: [
+            g.call_function(operator.add, (g.call_function(operator.neg, (x,)), x)),
+            None,
+        ],
+        [
+            "v_neg = call_0(v_x)",
+            "v_add = call_1(v_neg, v_x)",
+            "del v_neg, v_x",
+            "return [v_add, None]",
+        ],
     ),
     "one function twice": (
         lambda g, x: [g.call_function(operator.neg, (g.call_function(operator.neg, (x,)),))],
-        ["v_neg = call_0(v_x)", "del v_x", "v_neg_1 = call_0(v_neg)", "del v_neg", "return [v_neg_1]"],
+        [
+            "v_neg = call_0(v_x)",
+            "del v_x",
+            "v_neg_1 = call_0(v_neg)",
+            "del v_neg",
+            "return [v_neg_1]",
+        ],
     ),
     "a constant": (
         lambda g, x: [g.call_function(operator.add, (x, g.create_node("get_attr", "inner.held")))],
-        ["v_inner_held = c0(module)", "v_add = call_1(v_x, v_inner_held)", "del v_x, v_inner_held", "return [v_add]"],
+        [
+            "v_inner_held = c0(module)",
+            "v_add = call_1(v_x, v_inner_held)",
+            "del v_x, v_inner_held",
+            "return [v_add]",
+        ],
     ),
     "keywords": (
         lambda g, x: {"a": g.call_function(torch.add, (x, x), {"alpha": 2, "out": None})},
@@ -125,7 +154,12 @@ def test_each_call_is_a_line_and_each_value_is_freed_after_its_last_use(name: st
 def test_a_graph_without_arguments_takes_an_empty_list() -> None:
     graph = fx.Graph()
     graph.output([3])
-    assert text(fx.GraphModule({}, graph)) == ["[] = args", "args.clear()", "with below_autograd():", "    return [3]"]
+    assert text(fx.GraphModule({}, graph)) == [
+        "[] = args",
+        "args.clear()",
+        "with below_autograd():",
+        "    return [3]",
+    ]
 
 
 def test_a_replay_tells_in_which_line_it_first_writes_to_an_argument() -> None:
@@ -167,4 +201,8 @@ def test_a_line_shows_the_line_of_the_program_that_it_is_from() -> None:
     found: Any = as_python(modules[0])
     shown = found.__globals__["__loader__"].get_source("").splitlines()
     assert [line.split(" = ")[1][:4] for line in shown if "  # " in line] == ["sin_", "sum_"]
-    assert all("test_replay_text.py" in line and "x.sin().sum()" in line for line in shown if "  # " in line)
+    assert all(
+        "test_replay_text.py" in line and "x.sin().sum()" in line
+        for line in shown
+        if "  # " in line
+    )

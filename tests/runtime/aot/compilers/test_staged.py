@@ -57,7 +57,9 @@ def test_without_anybody_to_tell_all_calls_go_through_the_stages(generations: li
         assert torch.equal(run([x])[0], x.sin()) and len(generations) == expected
 
 
-def test_code_is_generated_without_autocast_and_without_collections_and_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_is_generated_without_autocast_and_without_collections_and_told_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[tuple[bool, bool]] = []
     told: list[Any] = []
 
@@ -109,7 +111,12 @@ def test_all_calls_give_the_same_bits() -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_first_calls_of_random_programs_give_the_bits_of_their_graphs() -> None:
-    wrong = [random_graphs.difference(random_graphs.program(seed, 20, writes=seed % 2 == 0), seed, calls=3) for seed in range(40)]
+    wrong = [
+        random_graphs.difference(
+            random_graphs.program(seed, 20, writes=seed % 2 == 0), seed, calls=3
+        )
+        for seed in range(40)
+    ]
     assert not any(wrong), next(filter(None, wrong))
 
 
@@ -192,10 +199,14 @@ def test_the_nodes_of_a_program_that_was_called_once_get_their_abstract_values_l
     assert any("val" not in n.meta for n in nodes)
     f(x)
     values = {n.name: n.meta["val"] for n in nodes}
-    assert all(isinstance(v, FakeTensor) for v in values.values() if not isinstance(v, (list, tuple)))
+    assert all(
+        isinstance(v, FakeTensor) for v in values.values() if not isinstance(v, (list, tuple))
+    )
     assert values["t"].shape == (2, 3) and values["t"].stride() == (1, 2)
     sliced = values["slice_1"]
-    assert sliced.storage_offset() == 2 and sliced.dtype is torch.float32 and sliced.device == x.device
+    assert (
+        sliced.storage_offset() == 2 and sliced.dtype is torch.float32 and sliced.device == x.device
+    )
 
 
 def test_another_compiler_gets_all_abstract_values() -> None:

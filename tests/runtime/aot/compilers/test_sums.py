@@ -19,12 +19,19 @@ from .random_graphs import bits
 from .rewritten_graphs import calls, runs
 
 _BYTES = 1 << 16  # of a stack
-_SIZES = [(m, n) for m in (1, 2, 4, 5, 15, 16, 17, 64, 65, 200) for n in (1, 3, 8, 16, 31, 64, 100, 513) if m * n * 8 * 4 <= _BYTES]
+_SIZES = [
+    (m, n)
+    for m in (1, 2, 4, 5, 15, 16, 17, 64, 65, 200)
+    for n in (1, 3, 8, 16, 31, 64, 100, 513)
+    if m * n * 8 * 4 <= _BYTES
+]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("rows", "columns"), _SIZES)
-def test_the_sum_of_a_stack_has_the_bits_of_the_single_sums(rows: int, columns: int, dtype: torch.dtype) -> None:
+def test_the_sum_of_a_stack_has_the_bits_of_the_single_sums(
+    rows: int, columns: int, dtype: torch.dtype
+) -> None:
     """On this torch, for as many matrices as a stack may have."""
     generator = torch.Generator().manual_seed(rows * columns)
     number = min(50, _BYTES // (rows * columns * dtype.itemsize))
@@ -89,7 +96,9 @@ def test_sums_that_need_one_another_by_the_order_of_draws_are_not_taken_together
     torch.manual_seed(0)
     expected = f(*given)
     torch.manual_seed(0)
-    assert all(torch.equal(a, b) for a, b in zip(aot_function(f, nop)(*given), expected, strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(aot_function(f, nop)(*given), expected, strict=True)
+    )
 
 
 def test_sums_of_two_kinds_that_need_one_another_are_two_stacks() -> None:
@@ -112,9 +121,19 @@ def test_four_sums_are_a_stack(number: int, stacks: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "size, number, stacks", [((64, 64), 4, 1), ((64, 65), 4, 0), ((64, 64), 5, 1), ((64, 64), 8, 2), ((16, 64), 16, 1), ((16, 64), 20, 2)]
+    "size, number, stacks",
+    [
+        ((64, 64), 4, 1),
+        ((64, 65), 4, 0),
+        ((64, 64), 5, 1),
+        ((64, 64), 8, 2),
+        ((16, 64), 16, 1),
+        ((16, 64), 20, 2),
+    ],
 )
-def test_a_stack_has_up_to_64_kibibytes_and_four_matrices(size: tuple[int, int], number: int, stacks: int) -> None:
+def test_a_stack_has_up_to_64_kibibytes_and_four_matrices(
+    size: tuple[int, int], number: int, stacks: int
+) -> None:
     assert runs(column_sums, *[size] * number).count("stack") == stacks
 
 
@@ -127,9 +146,14 @@ def test_a_stack_has_up_to_64_kibibytes_and_four_matrices(size: tuple[int, int],
         pytest.param(lambda x: (x * 2).sum(0, dtype=torch.float64) * 3, id="in another dtype"),
         pytest.param(lambda x: ((y := x * 2).sum(0) * 3, y), id="of what something else uses"),
         pytest.param(lambda x: (x * 2).t().sum(0) * 3, id="of matrices that are not contiguous"),
-        pytest.param(lambda x: (x * 2).unsqueeze(0).expand(2, 5, 7).contiguous().sum(0) * 3, id="of three dimensions"),
+        pytest.param(
+            lambda x: (x * 2).unsqueeze(0).expand(2, 5, 7).contiguous().sum(0) * 3,
+            id="of three dimensions",
+        ),
         pytest.param(lambda x: (x * 2).half().sum(0) * 3, id="of half precision"),
-        pytest.param(lambda x: (x * 2).sum(0).cumsum(0) * 3, id="that do not go into pointwise calls"),
+        pytest.param(
+            lambda x: (x * 2).sum(0).cumsum(0) * 3, id="that do not go into pointwise calls"
+        ),
     ],
 )
 def test_other_sums_are_no_stack(f: Callable[..., Any]) -> None:
@@ -138,12 +162,19 @@ def test_other_sums_are_no_stack(f: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("size", [(5, 0), (0, 7)])
 def test_sums_of_matrices_without_elements_are_a_stack(size: tuple[int, int]) -> None:
-    assert calls(lambda *each: [(x * 2).sum(0) * 3 for x in each], *[torch.ones(size)] * 5).count("stack") == 1
+    assert (
+        calls(lambda *each: [(x * 2).sum(0) * 3 for x in each], *[torch.ones(size)] * 5).count(
+            "stack"
+        )
+        == 1
+    )
 
 
 def test_a_stack_is_made_without_a_call_of_an_op() -> None:
     class Seen(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             raise AssertionError(f"{func} was called")
 
     graph = make_fx(lambda *each: [(x * 2).sum(0) * 3 for x in each])(*[torch.ones(5, 7)] * 4).graph
@@ -151,9 +182,18 @@ def test_a_stack_is_made_without_a_call_of_an_op() -> None:
         n.meta["note"] = n.name
     with Seen():  # type: ignore[no-untyped-call]
         sums(graph)
-    assert {n.meta["note"] for n in graph.nodes if str(n.target) in ("aten.stack.default", "aten.unbind.int")} == {"sum_1"}
+    assert {
+        n.meta["note"]
+        for n in graph.nodes
+        if str(n.target) in ("aten.stack.default", "aten.unbind.int")
+    } == {"sum_1"}
     made = {str(n.target): n.meta["val"] for n in graph.nodes if n.op == "call_function"}
-    assert made["aten.stack.default"].shape == (4, 5, 7) and made["aten.sum.dim_IntList"].shape == (4, 7)
+    assert made["aten.stack.default"].shape == (4, 5, 7) and made["aten.sum.dim_IntList"].shape == (
+        4,
+        7,
+    )
     assert [t.shape for t in made["aten.unbind.int"]] == [(7,)] * 4
     items = [n for n in graph.nodes if n.target is operator.getitem]
-    assert [n.args[1] for n in sorted(items, key=lambda n: n.args[1])] == [0, 1, 2, 3] and {n.meta["val"].shape for n in items} == {(7,)}
+    assert [n.args[1] for n in sorted(items, key=lambda n: n.args[1])] == [0, 1, 2, 3] and {
+        n.meta["val"].shape for n in items
+    } == {(7,)}

@@ -28,8 +28,19 @@ ROOT = Path(__file__).parents[4]
 
 
 def ran(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
+    environment = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": str(folder),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
 
 
 def ends(process: int) -> bool:
@@ -45,7 +56,10 @@ def ends(process: int) -> bool:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    done = ran("from tests.runtime.aot.compilers import trial_programs; trial_programs.main()", tmp_path_factory.mktemp("kernels"))
+    done = ran(
+        "from tests.runtime.aot.compilers import trial_programs; trial_programs.main()",
+        tmp_path_factory.mktemp("kernels"),
+    )
     assert done.returncode == 0, f"ended by {done.returncode}: {done.stdout}{done.stderr}"
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -70,19 +84,32 @@ def test_one_process_tries_all_programs_and_a_fork_leaves_it_alone(seen: dict[st
         ("never ends", "it takes more than 6 s, and was compiling"),
         ("raises", "ValueError: not this graph"),
         ("makes code that crashes", "it ends by SIGSEGV while running the code"),
-        ("makes code of a wrong layout", "its code expects another layout than a kernel gives: expected size 2==3"),
+        (
+            "makes code of a wrong layout",
+            "its code expects another layout than a kernel gives: expected size 2==3",
+        ),
     ],
 )
-def test_a_failure_of_inductor_is_an_error_that_names_the_program(seen: dict[str, Any], way: str, said: str) -> None:
-    assert seen[way].startswith("RuntimeError: Inductor does not compile a graph of 2 calls that begins at ")
-    assert "trial_programs.py" in seen[way] and said in seen[way] and 'Use compiler="replay"' in seen[way]
+def test_a_failure_of_inductor_is_an_error_that_names_the_program(
+    seen: dict[str, Any], way: str, said: str
+) -> None:
+    assert seen[way].startswith(
+        "RuntimeError: Inductor does not compile a graph of 2 calls that begins at "
+    )
+    assert (
+        "trial_programs.py" in seen[way]
+        and said in seen[way]
+        and 'Use compiler="replay"' in seen[way]
+    )
 
 
 def test_what_takes_too_long_may_be_given_longer(seen: dict[str, Any]) -> None:
     assert "limit=" in seen["never ends"]
 
 
-def test_what_cannot_be_sent_is_an_error_that_says_how_to_compile_it_in_this_process(seen: dict[str, Any]) -> None:
+def test_what_cannot_be_sent_is_an_error_that_says_how_to_compile_it_in_this_process(
+    seen: dict[str, Any],
+) -> None:
     assert "isolated=False" in seen["cannot be sent"] and "RuntimeError" in seen["cannot be sent"]
     assert "not this graph" in seen["raises here"]
 
@@ -158,7 +185,9 @@ def test_the_last_line_that_the_process_has_written_is_told(written: bytes, said
         assert one._last_words() == said
 
 
-def test_a_process_goes_on_with_the_folders_that_it_has_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_goes_on_with_the_folders_that_it_has_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "here")
     one = object.__new__(_Process)
     one.folders = trial._folders()
@@ -180,7 +209,11 @@ def test_a_process_goes_on_with_the_folders_that_it_has_used(monkeypatch: pytest
 
 def test_a_trial_runs_on_zeros_that_take_the_memory_which_the_layout_needs() -> None:
     zeros = _zeros(torch.ones(7).as_strided((2, 3), (4, 1)))
-    assert zeros.stride() == (4, 1) and zeros.untyped_storage().nbytes() == 7 * zeros.element_size() and not zeros.any()
+    assert (
+        zeros.stride() == (4, 1)
+        and zeros.untyped_storage().nbytes() == 7 * zeros.element_size()
+        and not zeros.any()
+    )
 
 
 GRAPH = fx.symbolic_trace(lambda x: x.sin())
@@ -223,7 +256,9 @@ def scripted() -> Iterator[Callable[..., Scripted]]:
         one.close()
 
 
-def test_a_request_is_sent_once_the_process_is_ready_and_the_answer_is_awaited(scripted: Any) -> None:
+def test_a_request_is_sent_once_the_process_is_ready_and_the_answer_is_awaited(
+    scripted: Any,
+) -> None:
     one = scripted(("ready", ""), ("compiled", ""), ("done", ""), ("compiled", ""), ("done", ""))
     one.process._said.write(b"from before")
     one.process.tried([b"a", b"b"], 5.0)
@@ -233,8 +268,13 @@ def test_a_request_is_sent_once_the_process_is_ready_and_the_answer_is_awaited(s
     assert one.received() == [b"c"] and not one.process.connection.poll()
 
 
-@pytest.mark.parametrize("answers", [[("error", "no kernel")], [("unread", "no op")], [("compiled", ""), ("error", "strides")]])
-def test_a_refusal_is_told_by_its_word_and_the_process_goes_on(scripted: Any, answers: list[tuple[str, str]]) -> None:
+@pytest.mark.parametrize(
+    "answers",
+    [[("error", "no kernel")], [("unread", "no op")], [("compiled", ""), ("error", "strides")]],
+)
+def test_a_refusal_is_told_by_its_word_and_the_process_goes_on(
+    scripted: Any, answers: list[tuple[str, str]]
+) -> None:
     one = scripted(("ready", ""), *answers, ("done", ""))
     with pytest.raises(TrialFailed) as caught:
         one.process.tried([b"a"], 5.0)
@@ -243,7 +283,12 @@ def test_a_refusal_is_told_by_its_word_and_the_process_goes_on(scripted: Any, an
 
 
 @pytest.mark.parametrize(
-    "answers, doing", [([], "importing torch"), ([("ready", "")], "compiling"), ([("ready", ""), ("compiled", "")], "running the code")]
+    "answers, doing",
+    [
+        ([], "importing torch"),
+        ([("ready", "")], "compiling"),
+        ([("ready", ""), ("compiled", "")], "running the code"),
+    ],
 )
 def test_what_takes_too_long_is_told_with_what_it_was_doing(
     scripted: Any, monkeypatch: pytest.MonkeyPatch, answers: list[tuple[str, str]], doing: str
@@ -255,15 +300,24 @@ def test_what_takes_too_long_is_told_with_what_it_was_doing(
 
 
 @pytest.mark.parametrize(
-    "answers, doing", [([], "importing torch"), ([("ready", "")], "compiling"), ([("ready", ""), ("compiled", "")], "running the code")]
+    "answers, doing",
+    [
+        ([], "importing torch"),
+        ([("ready", "")], "compiling"),
+        ([("ready", ""), ("compiled", "")], "running the code"),
+    ],
 )
-def test_a_process_that_ends_is_told_with_what_it_was_doing(scripted: Any, answers: list[tuple[str, str]], doing: str) -> None:
+def test_a_process_that_ends_is_told_with_what_it_was_doing(
+    scripted: Any, answers: list[tuple[str, str]], doing: str
+) -> None:
     one = scripted(*answers, program=("sh", "-c", "exit 3"))
     if not answers:
         one.process._said.write(b"bad start\n")
     one.end.close()
     words = "; its last line is 'bad start'" if not answers else ""
-    with pytest.raises(ConnectionError, match=f"^it ends the process with code 3 while {doing}{words}$") as caught:
+    with pytest.raises(
+        ConnectionError, match=f"^it ends the process with code 3 while {doing}{words}$"
+    ) as caught:
         one.process.tried([], 5.0)
     assert isinstance(caught.value.__cause__, EOFError)
 
@@ -283,7 +337,9 @@ def test_closing_a_process_that_has_just_ended_is_no_error(scripted: Any) -> Non
     one = scripted(program=("true",))
     ended = one.process._process
     ended.wait()
-    one.process._process = SimpleNamespace(poll=lambda: None, pid=ended.pid, wait=ended.wait, returncode=0)
+    one.process._process = SimpleNamespace(
+        poll=lambda: None, pid=ended.pid, wait=ended.wait, returncode=0
+    )
     one.process.close()
     assert one.process.connection.closed
 
@@ -347,10 +403,17 @@ def test_a_process_that_is_of_no_use_is_closed_and_another_one_started(trials: _
     trials.start()
     Fake.made[0].alive = False
     trials.tried([], 1.0)
-    assert [one.closed for one in Fake.made] == [True, False] and not Fake.made[0].asked and Fake.made[1].asked
+    assert (
+        [one.closed for one in Fake.made] == [True, False]
+        and not Fake.made[0].asked
+        and Fake.made[1].asked
+    )
 
 
-@pytest.mark.parametrize("error, goes_on", [(TrialFailed("no", "error"), True), (TimeoutError(), False), (KeyboardInterrupt(), False)])
+@pytest.mark.parametrize(
+    "error, goes_on",
+    [(TrialFailed("no", "error"), True), (TimeoutError(), False), (KeyboardInterrupt(), False)],
+)
 def test_after_a_refusal_the_process_goes_on_and_after_any_other_error_it_is_closed(
     trials: _Trials, error: BaseException, goes_on: bool
 ) -> None:
@@ -396,7 +459,11 @@ def test_one_thread_at_a_time_has_the_process(trials: _Trials) -> None:
 
 @pytest.mark.parametrize(
     "error, what",
-    [(TimeoutError("it is late"), "late"), (ConnectionError("it is dead"), "dead"), (TrialFailed("it is bad", "error"), "error")],
+    [
+        (TimeoutError("it is late"), "late"),
+        (ConnectionError("it is dead"), "dead"),
+        (TrialFailed("it is bad", "error"), "error"),
+    ],
 )
 def test_the_error_of_a_trial_says_what_has_happened(
     trials: _Trials, monkeypatch: pytest.MonkeyPatch, error: BaseException, what: str
@@ -409,7 +476,9 @@ def test_the_error_of_a_trial_says_what_has_happened(
     assert caught.value.what == what and Fake.made[0].asked == [((GRAPH, [1], 3.0), 3.0)]
 
 
-def test_a_graph_that_cannot_be_sent_asks_no_process(trials: _Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_that_cannot_be_sent_asks_no_process(
+    trials: _Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failing(*_: object) -> Any:
         raise ValueError("no pickle\nof this")
 
@@ -419,7 +488,9 @@ def test_a_graph_that_cannot_be_sent_asks_no_process(trials: _Trials, monkeypatc
     assert caught.value.what == "unsent" and not Fake.made
 
 
-def test_a_process_is_started_apart_with_the_folders_and_modules_of_this_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_process_is_started_apart_with_the_folders_and_modules_of_this_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import json, os, sys\n"
@@ -442,7 +513,11 @@ def test_a_process_is_started_apart_with_the_folders_and_modules_of_this_one(mon
         assert path == [str(Path.cwd() / "relative"), "/absolute"]
         with pytest.raises(EOFError):  # this process holds no other end
             one.connection.recv()
-        assert one._process.wait(60) == 0 and one._last_words() == "; its last line is 'and done'" and not one.usable()
+        assert (
+            one._process.wait(60) == 0
+            and one._last_words() == "; its last line is 'and done'"
+            and not one.usable()
+        )
         assert one.folders == trial._folders() and not one._ready
     finally:
         one.close()

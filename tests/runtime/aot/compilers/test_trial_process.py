@@ -24,7 +24,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from runtime.aot.compilers import trial_process
-from runtime.aot.compilers.trial_process import _number, _read, _set_state, _state, _tried, _zeros, cause, request, with_key
+from runtime.aot.compilers.trial_process import (
+    _number,
+    _read,
+    _set_state,
+    _state,
+    _tried,
+    _zeros,
+    cause,
+    request,
+    with_key,
+)
 
 Compiler = Callable[[fx.GraphModule, list[Any]], Any]
 
@@ -57,13 +67,18 @@ def test_the_state_of_torch_is_taken_over(state: dict[str, Any], name: str) -> N
 def test_determinism_may_be_an_error_or_a_warning(state: dict[str, Any]) -> None:
     for deterministic in ((True, False), (True, True), (False, False)):
         _set_state({**state, "deterministic": deterministic})
-        assert (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()) == deterministic
+        assert (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ) == deterministic
 
 
 def test_a_cause_is_the_first_line_of_the_innermost_error() -> None:
     assert cause(ValueError(" no way.\nat all")) == "ValueError: no way"
     assert cause(ValueError("")) == "ValueError: "
-    assert cause(BackendCompilerFailed(lambda: None, KeyError("inner"), None)) == "KeyError: 'inner'"
+    assert (
+        cause(BackendCompilerFailed(lambda: None, KeyError("inner"), None)) == "KeyError: 'inner'"
+    )
     odd = ValueError("outer")
     odd.inner_exception = "no error"  # type: ignore[attr-defined]
     assert cause(odd) == "ValueError: outer"
@@ -105,9 +120,18 @@ def test_the_context_of_a_key_is_left_after_an_error_too_and_keeps_what_was_ther
 def test_zeros_have_the_layout_and_a_symbol_its_present_value() -> None:
     x = torch.empty(3, 2, dtype=torch.int16, device="meta").t()
     zeros = _zeros(torch.empty(10, dtype=torch.int16)[3:9].view(3, 2).t())
-    assert (zeros.shape, zeros.stride(), zeros.storage_offset(), zeros.dtype) == (x.shape, x.stride(), 3, x.dtype) and not zeros.any()
+    assert (zeros.shape, zeros.stride(), zeros.storage_offset(), zeros.dtype) == (
+        x.shape,
+        x.stride(),
+        3,
+        x.dtype,
+    ) and not zeros.any()
     assert zeros.untyped_storage().nbytes() == 2 * (3 + 6)
-    assert _zeros(x).device.type == "meta" and _zeros(x[:, :0]).device.type == "meta" and _zeros(x[:, :0]).shape == (2, 0)
+    assert (
+        _zeros(x).device.type == "meta"
+        and _zeros(x[:, :0]).device.type == "meta"
+        and _zeros(x[:, :0]).shape == (2, 0)
+    )
     mode, _ = _fakes(ShapeEnv())
     n: Any = mode.from_tensor(torch.ones(5, 7)).shape[0]
     assert isinstance(n, torch.SymInt) and (_zeros(n), type(_zeros(n)), _number(5)) == (5, int, 5)
@@ -146,19 +170,25 @@ def test_a_request_may_have_symbols_of_every_kind(state: dict[str, Any]) -> None
     head, content = request(fx.symbolic_trace(lambda x, n, f, b: [x * n]), given, 1.0)
     _, read, _ = _read(importlib.import_module("pickle").loads(head), content)
     assert [type(v) for v in read[1:]] == [torch.SymInt, torch.SymFloat, torch.SymBool]
-    assert [v.node.hint for v in read[1:]] == [5, 2.5, False] and [s.node.hint for s in read[0].shape] == [5, 7]
+    assert [v.node.hint for v in read[1:]] == [5, 2.5, False] and [
+        s.node.hint for s in read[0].shape
+    ] == [5, 7]
     environments = {id(v.node.shape_env) for v in (*read[1:], *read[0].shape)}
     assert environments == {id(read[0].fake_mode.shape_env)} and id(env) not in environments
     assert [str(s) for s in read[0].shape] == [str(n), str(m)] and str(read[1]) == str(n)
 
 
-def test_a_graph_that_was_read_computes_abstract_values_with_its_constants(state: dict[str, Any]) -> None:
+def test_a_graph_that_was_read_computes_abstract_values_with_its_constants(
+    state: dict[str, Any],
+) -> None:
     graph, values = graph_of(lambda x: [x.sin()], torch.ones(2, 2))
     graph.register_buffer("held", torch.full((2, 2), 3.0))
     (sin,) = (n for n in graph.graph.nodes if n.op == "call_function")
     with graph.graph.inserting_before(sin):
         held = graph.graph.get_attr("held")
-        sin.replace_input_with(sin.args[0], graph.graph.call_function(torch.ops.aten.add.Tensor, (sin.args[0], held)))
+        sin.replace_input_with(
+            sin.args[0], graph.graph.call_function(torch.ops.aten.add.Tensor, (sin.args[0], held))
+        )
     graph.recompile()
     head, content = request(graph, values, 1.0)
     read, inputs, _ = _read(importlib.import_module("pickle").loads(head), content)
@@ -177,10 +207,16 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[Compiler], None]:
     return put
 
 
-def tried(f: Callable[..., Any] = lambda x: [x.sin()], **changes: Any) -> tuple[tuple[str, str], list[str]]:
+def tried(
+    f: Callable[..., Any] = lambda x: [x.sin()], **changes: Any
+) -> tuple[tuple[str, str], list[str]]:
     head, content = request(*graph_of(f, torch.ones(2, 2)), 1.0)
     said: list[str] = []
-    answer = _tried({**importlib.import_module("pickle").loads(head), **changes}, content, lambda: said.append("compiled"))
+    answer = _tried(
+        {**importlib.import_module("pickle").loads(head), **changes},
+        content,
+        lambda: said.append("compiled"),
+    )
     return answer, said
 
 
@@ -191,12 +227,16 @@ def _raises(error: BaseException) -> Callable[..., Any]:
     return run
 
 
-def test_a_trial_compiles_and_runs_on_zeros_below_autograd(stand_in: Callable[[Compiler], None]) -> None:
+def test_a_trial_compiles_and_runs_on_zeros_below_autograd(
+    stand_in: Callable[[Compiler], None],
+) -> None:
     ran: list[tuple[list[Any], bool]] = []
 
     def compiler(graph: fx.GraphModule, inputs: list[Any]) -> Any:
         assert inputs[0].shape == (2, 2) and not ran
-        return lambda given: ran.append((given, torch.ones(1, requires_grad=True).sin().requires_grad))
+        return lambda given: ran.append(
+            (given, torch.ones(1, requires_grad=True).sin().requires_grad)
+        )
 
     stand_in(compiler)
     assert tried() == (("done", ""), ["compiled"])
@@ -217,7 +257,10 @@ def test_a_trial_compiles_and_runs_on_zeros_below_autograd(stand_in: Callable[[C
     ],
 )
 def test_a_trial_answers_what_has_happened(
-    stand_in: Callable[[Compiler], None], compiler: Compiler, answer: tuple[str, str], said: list[str]
+    stand_in: Callable[[Compiler], None],
+    compiler: Compiler,
+    answer: tuple[str, str],
+    said: list[str],
 ) -> None:
     stand_in(compiler)
     assert tried() == (answer, said)
@@ -284,6 +327,12 @@ def test_the_process_says_when_it_is_ready_and_limits_the_time_of_each_trial(
     mine.close()
     thread.join(60)
     assert not thread.is_alive() and filters == ["ignore"]
-    assert answers == [("ready", ""), ("compiled", ""), ("done", "1"), ("compiled", ""), ("done", "3")]
+    assert answers == [
+        ("ready", ""),
+        ("compiled", ""),
+        ("done", "1"),
+        ("compiled", ""),
+        ("done", "3"),
+    ]
     assert seen == [({"limit": 7.0}, b"first"), ({"limit": 7.0}, b"second")]
     assert timers == [(signal.ITIMER_REAL, 7.0 + trial_process.GRACE), (signal.ITIMER_REAL, 0)] * 2

@@ -11,7 +11,17 @@ from torch import Tensor, fx
 
 from runtime import aot
 from runtime.aot.compilers.peephole import rewritten
-from runtime.aot.compilers.views import _canonical, _geometry, _is_like, _reshaped, _source, _viewable, _viewable_as, _whole, shorter_views
+from runtime.aot.compilers.views import (
+    _canonical,
+    _geometry,
+    _is_like,
+    _reshaped,
+    _source,
+    _viewable,
+    _viewable_as,
+    _whole,
+    shorter_views,
+)
 
 from .by_hand import aten, node_of, symbolic
 from .rewritten_graphs import calls, names, runs
@@ -37,7 +47,12 @@ def test_a_returned_view_of_views_that_undo_each_other_is_one_of_what_they_show(
 
 
 def test_equal_views_are_one() -> None:
-    assert calls(lambda x: x.view(2, 24).sum(0) * x.view(8, 6).view(2, 24).sum(1, keepdim=True), X).count("view") == 1
+    assert (
+        calls(
+            lambda x: x.view(2, 24).sum(0) * x.view(8, 6).view(2, 24).sum(1, keepdim=True), X
+        ).count("view")
+        == 1
+    )
 
 
 def test_a_bias_is_added_in_the_shape_of_the_product() -> None:
@@ -62,7 +77,12 @@ def test_operands_that_meet_other_elements_keep_their_shape() -> None:
 def test_a_result_that_is_a_view_of_a_view_is_a_tensor_of_its_own() -> None:
     compiled = aot.aot_function(lambda x: ((u := x * 2), u.t().t(), u.view(8, 6)), aot.nop)
     u, v, w = compiled(X)
-    assert u is not v and v is not w and u.data_ptr() == v.data_ptr() == w.data_ptr() and torch.equal(u, X * 2)
+    assert (
+        u is not v
+        and v is not w
+        and u.data_ptr() == v.data_ptr() == w.data_ptr()
+        and torch.equal(u, X * 2)
+    )
 
 
 def test_arguments_may_begin_anywhere_in_their_memory() -> None:
@@ -77,16 +97,23 @@ def test_lazy_bits_are_kept() -> None:
     z = torch.randn(4, 3, dtype=torch.complex64)
     assert torch.equal(aot.aot_function(lambda z: z.conj().t().t() * 2, aot.nop)(z), z.conj() * 2)
     real = torch.view_as_real(z).view(12, 2).sum(0)
-    assert torch.equal(aot.aot_function(lambda z: torch.view_as_real(z).view(12, 2).sum(0), aot.nop)(z), real)
+    assert torch.equal(
+        aot.aot_function(lambda z: torch.view_as_real(z).view(12, 2).sum(0), aot.nop)(z), real
+    )
 
 
 def test_views_of_any_size_are_taken() -> None:
     compiled = aot.aot_function(
-        lambda x: (x.t().t() * 2, x.unsqueeze(0)[:, 1:, :1].squeeze(0) + 1, x[1:2, -1:].sin()), aot.nop, dynamic=True
+        lambda x: (x.t().t() * 2, x.unsqueeze(0)[:, 1:, :1].squeeze(0) + 1, x[1:2, -1:].sin()),
+        aot.nop,
+        dynamic=True,
     )
     for sizes in ((8, 6), (5, 7), (2, 2)):
         x = torch.randn(sizes)
-        assert all(torch.equal(a, b) for a, b in zip(compiled(x), (x * 2, x[1:, :1] + 1, x[1:2, -1:].sin()), strict=True))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(compiled(x), (x * 2, x[1:, :1] + 1, x[1:2, -1:].sin()), strict=True)
+        )
 
 
 def _call(graph: fx.Graph, func: Any, *args: Any, val: Any) -> fx.Node:
@@ -122,7 +149,9 @@ C = torch.randn(8, 6, dtype=torch.complex64)
     ],
     ids=lambda value: str(value) if callable(value) else type(value).__name__,
 )
-def test_a_view_is_one_of_the_same_elements(func: Any, value: Any, result: Any, known: bool) -> None:
+def test_a_view_is_one_of_the_same_elements(
+    func: Any, value: Any, result: Any, known: bool
+) -> None:
     graph = fx.Graph()
     x = node_of(value, graph)
     assert _source(_call(graph, func, x, val=result)) is (x if known else None)
@@ -161,22 +190,38 @@ def test_where_a_view_lies_is_told_from_the_beginning_of_what_it_shows() -> None
         (X, X.expand(1, 8, 6), True),
     ],
 )
-def test_a_view_can_be_taken_at_once_where_its_sizes_tell_it(root: Tensor, view: Tensor, viewable: bool) -> None:
+def test_a_view_can_be_taken_at_once_where_its_sizes_tell_it(
+    root: Tensor, view: Tensor, viewable: bool
+) -> None:
     n = node_of(root)
     assert _viewable(n, _geometry(node_of(view), n)) is viewable
 
 
 def test_the_strides_of_a_new_tensor() -> None:
-    for t in (X, X.view(8, 1, 6), torch.empty(()), torch.empty(0, 3), torch.empty(3, 0, 2), torch.empty(1, 1)):
+    for t in (
+        X,
+        X.view(8, 1, 6),
+        torch.empty(()),
+        torch.empty(0, 3),
+        torch.empty(3, 0, 2),
+        torch.empty(1, 1),
+    ):
         assert _canonical(t)
     for t in (X.t(), X[:, :5], X[:, :1], torch.empty(2, 3, 1).as_strided((2, 3, 1), (3, 1, 7))):
         assert not _canonical(t)
 
 
 def test_a_view_of_the_whole_shows_all_elements_in_their_order() -> None:
-    for view, whole in ((X.view(48), True), (X[:4], False), (X.t(), False), (X.as_strided((48, 1), (1, 9)), False)):
+    for view, whole in (
+        (X.view(48), True),
+        (X[:4], False),
+        (X.t(), False),
+        (X.as_strided((48, 1), (1, 9)), False),
+    ):
         assert _whole(node_of(view), node_of(X)) is whole
-    assert not _whole(node_of(X), node_of(X.t())) and not _whole(node_of(X), node_of(X.as_strided((48, 1), (1, 9))))
+    assert not _whole(node_of(X), node_of(X.t())) and not _whole(
+        node_of(X), node_of(X.as_strided((48, 1), (1, 9)))
+    )
 
 
 @pytest.mark.parametrize(
@@ -213,7 +258,9 @@ def test_a_view_stands_for_what_it_shows_if_both_have_the_sizes_in_question() ->
     assert _reshaped(rows, (6, 8), (8, 6), {rows: x}) is None
 
 
-def test_a_sum_of_a_view_and_a_bias_which_is_a_view_too_is_computed_in_the_shape_of_the_first() -> None:
+def test_a_sum_of_a_view_and_a_bias_which_is_a_view_too_is_computed_in_the_shape_of_the_first() -> (
+    None
+):
     def f(x: Tensor, bias: Tensor) -> Tensor:
         return ((x * 2).view(2, 4, 6) + (bias * 2).view(6)).view(8, 6).sum(0)
 
@@ -225,10 +272,14 @@ def test_a_sum_of_a_view_and_a_bias_which_is_a_view_too_is_computed_in_the_shape
     [
         pytest.param(lambda x: [(x * 2).t().t()], ["mul"], id="of a new value"),
         pytest.param(lambda x: [x.t().t()], ["t", "t"], id="of an argument"),
-        pytest.param(lambda x: [(u := x * 2).t().t(), u], ["mul", "t", "t"], id="of another result"),
+        pytest.param(
+            lambda x: [(u := x * 2).t().t(), u], ["mul", "t", "t"], id="of another result"
+        ),
     ],
 )
-def test_a_result_that_shows_the_whole_of_a_value_is_the_value_if_nobody_else_has_it(f: Any, called: list[str]) -> None:
+def test_a_result_that_shows_the_whole_of_a_value_is_the_value_if_nobody_else_has_it(
+    f: Any, called: list[str]
+) -> None:
     assert runs(f, (4, 3)) == called
 
 
@@ -247,7 +298,9 @@ def test_a_view_of_a_large_value_is_found_without_its_memory() -> None:
 def test_a_view_that_takes_the_place_of_a_call_is_known_to_later_ones() -> None:
     def f(x: Tensor, bias: Tensor) -> Tensor:
         y = (x * 2).view(8, 1, 6) + bias
-        return y.cumsum(0) + y.view(8, 6).view(8, 1, 6).cumsum(0) + y.view(48).view(8, 1, 6).cumsum(0)
+        return (
+            y.cumsum(0) + y.view(8, 6).view(8, 1, 6).cumsum(0) + y.view(48).view(8, 1, 6).cumsum(0)
+        )
 
     graph = aot.make_fx(f)(X, BIAS).graph
     shorter_views(graph)
@@ -260,11 +313,24 @@ CHANNELS = X.as_strided((48, 1), (1, 9))  # contiguous, and not as a new tensor
 
 
 def test_a_value_is_computed_in_other_sizes_of_as_many_elements_if_it_lies_as_a_new_one() -> None:
-    assert _viewable_as(X, (48,)) and _viewable_as(X, (2, 4, 6)) and _viewable_as(X[0, 0], ()) and _viewable_as(X[0, 0], (1, 1))
-    assert not _viewable_as(X, (7, 6)) and not _viewable_as(X, ()) and not _viewable_as(CHANNELS, (8, 6))
+    assert (
+        _viewable_as(X, (48,))
+        and _viewable_as(X, (2, 4, 6))
+        and _viewable_as(X[0, 0], ())
+        and _viewable_as(X[0, 0], (1, 1))
+    )
+    assert (
+        not _viewable_as(X, (7, 6))
+        and not _viewable_as(X, ())
+        and not _viewable_as(CHANNELS, (8, 6))
+    )
 
 
 def test_one_operand_has_the_sizes_the_dtype_and_the_layout_of_the_result() -> None:
     assert _is_like(node_of(X), (8, 6), torch.float32)
-    assert not _is_like(None, (8, 6), torch.float32) and not _is_like(node_of(X), (48,), torch.float32)
-    assert not _is_like(node_of(X), (8, 6), torch.float64) and not _is_like(node_of(CHANNELS), (48, 1), torch.float32)
+    assert not _is_like(None, (8, 6), torch.float32) and not _is_like(
+        node_of(X), (48,), torch.float32
+    )
+    assert not _is_like(node_of(X), (8, 6), torch.float64) and not _is_like(
+        node_of(CHANNELS), (48, 1), torch.float32
+    )

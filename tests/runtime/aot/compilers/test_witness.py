@@ -28,7 +28,9 @@ def call(func: Any, *args: Any, val: Any = X, **kwargs: Any) -> fx.Node:
         n.meta["val"] = a
         return n
 
-    n = graph.call_function(func, torch.utils._pytree.tree_map(put, args), torch.utils._pytree.tree_map(put, kwargs))
+    n = graph.call_function(
+        func, torch.utils._pytree.tree_map(put, args), torch.utils._pytree.tree_map(put, kwargs)
+    )
     n.meta["val"] = val
     return n
 
@@ -51,7 +53,10 @@ def test_a_witness_notes_calls_and_answers_with_new_tensors() -> None:
         found, again = X.sin(), torch.add(X, 1, alpha=2)
     with several:
         values, places = X.sort()
-    assert [(func, kwargs) for func, _, kwargs in seen.calls] == [(aten.sin.default, {}), (aten.add.Tensor, {"alpha": 2})]
+    assert [(func, kwargs) for func, _, kwargs in seen.calls] == [
+        (aten.sin.default, {}),
+        (aten.add.Tensor, {"alpha": 2}),
+    ]
     assert len(seen.calls[0][1]) == 1 and seen.calls[0][1][0] is X
     assert len(set(map(id, (X, found, again, values, places)))) == 5
     assert {t.data_ptr() for t in (found, again, values, places)} == {X.data_ptr()}
@@ -78,23 +83,63 @@ def test_a_call_that_takes_no_such_arguments_makes_no_calls() -> None:
         assert Witness(X).watch(failing(error), [X], {}) == []
     with pytest.raises(KeyError):
         Witness(X).watch(failing(KeyError()), [X], {})
-    assert [f for f, *_ in Witness(X).watch(torch.sin, [X.clone().requires_grad_()], {})] == [aten.sin.default]
+    assert [f for f, *_ in Witness(X).watch(torch.sin, [X.clone().requires_grad_()], {})] == [
+        aten.sin.default
+    ]
 
 
 def test_a_function_stands_for_an_op_if_it_makes_this_call_alone() -> None:
     def sees(f: Any, func: Any, *args: Any, **kwargs: Any) -> bool:
         return Witness(X).sees_only(f, func, args, kwargs)
 
-    assert sees(torch.add, aten.add.Tensor, X, X) and sees(torch.add, aten.add.Tensor, X, X, alpha=2)
-    assert not sees(torch.add, aten.sub.Tensor, X, X) and not sees(lambda a, b: a.add(b).sin(), aten.add.Tensor, X, X)
-    assert not sees(lambda a, b: torch.add(b, a), aten.add.Tensor, X, X.clone()), "it takes them the other way round"
+    assert sees(torch.add, aten.add.Tensor, X, X) and sees(
+        torch.add, aten.add.Tensor, X, X, alpha=2
+    )
+    assert not sees(torch.add, aten.sub.Tensor, X, X) and not sees(
+        lambda a, b: a.add(b).sin(), aten.add.Tensor, X, X
+    )
+    assert not sees(lambda a, b: torch.add(b, a), aten.add.Tensor, X, X.clone()), (
+        "it takes them the other way round"
+    )
     assert not sees(lambda a, b: torch.add(a, b, alpha=3), aten.add.Tensor, X, X)
-    assert sees(torch.sum, aten.sum.dim_IntList, X, [0]) and sees(lambda a, b: a.sum(b), aten.sum.dim_IntList, X, [0, 1])
+    assert sees(torch.sum, aten.sum.dim_IntList, X, [0]) and sees(
+        lambda a, b: a.sum(b), aten.sum.dim_IntList, X, [0, 1]
+    )
 
 
-SAME = [(3, 3), ([3], 3), ((3,), 3), ([1, [2]], (1, [2])), ({"a": [1]}, {"a": (1,)}), (X, X), (None, None), (2.0, 2.0), ("a", "a")]
-OTHER = [(3, 4), (3, 3.0), (True, 1), ([3, 3], 3), ([4], 3), (3, [3]), ([1, 2], [1]), ([1, 2], [1, 3]), ([3.0], 3), ((1,), [2])]
-OTHER += [({"a": 1}, {"a": 2}), ({"a": 1}, {"b": 1}), ({"a": 1}, {}), (X, X.clone()), (X, None), (None, X), (0, None), ({}, [])]
+SAME = [
+    (3, 3),
+    ([3], 3),
+    ((3,), 3),
+    ([1, [2]], (1, [2])),
+    ({"a": [1]}, {"a": (1,)}),
+    (X, X),
+    (None, None),
+    (2.0, 2.0),
+    ("a", "a"),
+]
+OTHER = [
+    (3, 4),
+    (3, 3.0),
+    (True, 1),
+    ([3, 3], 3),
+    ([4], 3),
+    (3, [3]),
+    ([1, 2], [1]),
+    ([1, 2], [1, 3]),
+    ([3.0], 3),
+    ((1,), [2]),
+]
+OTHER += [
+    ({"a": 1}, {"a": 2}),
+    ({"a": 1}, {"b": 1}),
+    ({"a": 1}, {}),
+    (X, X.clone()),
+    (X, None),
+    (None, X),
+    (0, None),
+    ({}, []),
+]
 
 
 @pytest.mark.parametrize("a, b", SAME)
@@ -129,7 +174,9 @@ PATTERNS += [{"b": 1}, {"a": X}, {}, [], torch.float32, [[X]], [None, X]]
 
 def test_a_binding_is_sought_anew_for_arguments_of_other_kinds() -> None:
     assert len({_pattern(a) for a in PATTERNS}) == len(PATTERNS)
-    assert _pattern(X) == _pattern(X[0]) == _pattern(X.double()) and _pattern([1, 2]) == _pattern([3, 4])
+    assert _pattern(X) == _pattern(X[0]) == _pattern(X.double()) and _pattern([1, 2]) == _pattern(
+        [3, 4]
+    )
 
 
 def test_bindings_of_two_kinds_of_arguments_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,11 @@ def main() -> None:
     seen["process"], seen["in a fork"] = process(), in_a_fork()
     seen["another"] = outcome(jit(lambda x: x.cos() + 2, compiler="inductor"))
     seen["process of another"] = process()
-    seen["cache"] = {k: v for k, v in counters["inductor"].items() if k in ("fxgraph_cache_hit", "fxgraph_cache_miss")}
+    seen["cache"] = {
+        k: v
+        for k, v in counters["inductor"].items()
+        if k in ("fxgraph_cache_hit", "fxgraph_cache_miss")
+    }
     for way in WAYS:
         compiler = partial(inductor, limit=6) if way == "never ends" else "inductor"
         with config.patch(post_grad_custom_post_pass=Failing(way)):
@@ -60,7 +64,9 @@ def main() -> None:
     with config.patch(post_grad_custom_post_pass=lambda graph: None):
         seen["cannot be sent"] = outcome(jit(lambda x: x.sin() + 1, compiler="inductor"))
     with config.patch(post_grad_custom_post_pass=Failing("raises")):
-        seen["raises here"] = outcome(jit(lambda x: x.sin() + 1, compiler=partial(inductor, isolated=False)))
+        seen["raises here"] = outcome(
+            jit(lambda x: x.sin() + 1, compiler=partial(inductor, isolated=False))
+        )
     seen["afterwards"] = outcome(jit(lambda x: x.sin() + 1, compiler="inductor"))
     seen["last process"] = process()
     print(json.dumps(seen))

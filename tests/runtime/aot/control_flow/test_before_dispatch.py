@@ -17,11 +17,18 @@ X, Y, W = torch.rand(2, 3), torch.rand(3), torch.rand(3, 3)
 
 
 def branches(x: Any, y: Any, w: Any) -> Any:
-    return cond(x.sum() > 0, lambda x: torch.nn.functional.linear(x, w, y).sin(), lambda x: x.cos() + y, (x,))
+    return cond(
+        x.sum() > 0,
+        lambda x: torch.nn.functional.linear(x, w, y).sin(),
+        lambda x: x.cos() + y,
+        (x,),
+    )
 
 
 def loop(x: Any, y: Any, w: Any) -> Any:
-    return while_loop(lambda i, z: i < 3, lambda i, z: (i + 1, z @ w + y), (torch.zeros((), dtype=torch.int64), x))[1]
+    return while_loop(
+        lambda i, z: i < 3, lambda i, z: (i + 1, z @ w + y), (torch.zeros((), dtype=torch.int64), x)
+    )[1]
 
 
 def along(x: Any, y: Any, w: Any) -> Any:
@@ -63,7 +70,9 @@ def test_an_exported_module_takes_other_values_of_what_is_closed_over(operator: 
 
     module, _ = aot_export_module(Module(), (X, Y, W), trace_joint=False, pre_dispatch=True)
     assert calls(module, operator) == 1
-    torch.testing.assert_close(module(X + 1, Y - 1, W * 2)[0], PROGRAMS[operator](X + 1, Y - 1, W * 2))
+    torch.testing.assert_close(
+        module(X + 1, Y - 1, W * 2)[0], PROGRAMS[operator](X + 1, Y - 1, W * 2)
+    )
 
 
 @pytest.mark.parametrize("operator", ["cond", "scan", "map_impl"])

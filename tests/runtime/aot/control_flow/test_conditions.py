@@ -11,7 +11,15 @@ import torch
 
 import runtime
 from runtime import dropin, tensor
-from runtime.aot import aot_function, cond, default_partition, export, make_fx, min_cut_rematerialization_partition, nop
+from runtime.aot import (
+    aot_function,
+    cond,
+    default_partition,
+    export,
+    make_fx,
+    min_cut_rematerialization_partition,
+    nop,
+)
 from runtime.func import functionalize, grad, hessian, jacfwd, jvp, vmap
 
 X = torch.tensor([0.3, 0.4])
@@ -71,7 +79,9 @@ def test_a_nesting_of_transforms_takes_the_branch_of_the_values(nesting: str, mo
 
 @pytest.mark.parametrize("partition", PARTITIONS)
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_compiled_program_has_first_and_second_derivatives_also_by_what_a_branch_closes_over(dynamic: bool, partition: Any) -> None:
+def test_a_compiled_program_has_first_and_second_derivatives_also_by_what_a_branch_closes_over(
+    dynamic: bool, partition: Any
+) -> None:
     w = tensor([2.0, 3.0], requires_grad=True)
 
     def derivatives(branch: Callable[..., Any], sign: float) -> list[Any]:
@@ -171,15 +181,42 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda x: cond(x.sum() > 0, written_without_history, torch.sin, (x,)),
         r"branch of cond writes under no_grad.*mul_",
     ),
-    "a write to an operand": (lambda x: cond(x.sum() > 0, writing, torch.sin, (x,)), "writes to a tensor that it is given.*y.add_.1."),
-    "different shapes": (lambda x: cond(x.sum() > 0, lambda x: x[:1] + 1, torch.sin, (x,)), r"float32\[1\] of .*float32\[2\]"),
-    "different dtypes": (lambda x: cond(x.sum() > 0, lambda x: x.double(), torch.sin, (x,)), r"float64\[2\] of .*float32\[2\]"),
-    "different numbers": (lambda x: cond(x.sum() > 0, lambda x: 1, lambda x: 2, (x,)), r"shapes, dtypes or constants: \(1\) and \(2\)"),
-    "an operand": (lambda x: cond(x.sum() > 0, lambda x: x, torch.sin, (x,)), "shares memory.*It happened at .*test_conditions.py"),
-    "a view of an operand": (lambda x: cond(x.sum() > 0, lambda x: x[:], torch.sin, (x,)), "shares memory.*lambda x: x\\[:\\]"),
-    "one result twice": (lambda x: cond(x.sum() > 0, twice, lambda x: (x + 1, x + 2), (x,)), "shares memory with one"),
-    "a custom Function": (lambda x: cond(x.sum() > 0, Doubled.apply, torch.sin, (x,)), "Doubled.apply inside a branch"),
-    "a condition of two elements": (lambda x: cond(x > 0, torch.sin, torch.cos, (x,)), "single-element tensor"),
+    "a write to an operand": (
+        lambda x: cond(x.sum() > 0, writing, torch.sin, (x,)),
+        "writes to a tensor that it is given.*y.add_.1.",
+    ),
+    "different shapes": (
+        lambda x: cond(x.sum() > 0, lambda x: x[:1] + 1, torch.sin, (x,)),
+        r"float32\[1\] of .*float32\[2\]",
+    ),
+    "different dtypes": (
+        lambda x: cond(x.sum() > 0, lambda x: x.double(), torch.sin, (x,)),
+        r"float64\[2\] of .*float32\[2\]",
+    ),
+    "different numbers": (
+        lambda x: cond(x.sum() > 0, lambda x: 1, lambda x: 2, (x,)),
+        r"shapes, dtypes or constants: \(1\) and \(2\)",
+    ),
+    "an operand": (
+        lambda x: cond(x.sum() > 0, lambda x: x, torch.sin, (x,)),
+        "shares memory.*It happened at .*test_conditions.py",
+    ),
+    "a view of an operand": (
+        lambda x: cond(x.sum() > 0, lambda x: x[:], torch.sin, (x,)),
+        "shares memory.*lambda x: x\\[:\\]",
+    ),
+    "one result twice": (
+        lambda x: cond(x.sum() > 0, twice, lambda x: (x + 1, x + 2), (x,)),
+        "shares memory with one",
+    ),
+    "a custom Function": (
+        lambda x: cond(x.sum() > 0, Doubled.apply, torch.sin, (x,)),
+        "Doubled.apply inside a branch",
+    ),
+    "a condition of two elements": (
+        lambda x: cond(x > 0, torch.sin, torch.cos, (x,)),
+        "single-element tensor",
+    ),
 }
 
 
@@ -201,12 +238,19 @@ def test_a_graph_with_a_condition_takes_tensors_of_the_session() -> None:
 
 def test_branches_return_any_structure_with_constants_that_are_equal() -> None:
     def f(x: Any) -> Any:
-        return cond(x.sum() > 0, lambda x: {"y": x.sin(), "n": 3, "z": None}, lambda x: {"y": x.cos(), "n": 3, "z": None}, (x,))
+        return cond(
+            x.sum() > 0,
+            lambda x: {"y": x.sin(), "n": 3, "z": None},
+            lambda x: {"y": x.cos(), "n": 3, "z": None},
+            (x,),
+        )
 
     for mode in ("real", "fake", "symbolic"):
         graph = make_fx(f, tracing_mode=mode)(X)
         for x in (X, -X):
-            torch.testing.assert_close(graph(x), {"y": x.sin() if bool(x.sum() > 0) else x.cos(), "n": 3, "z": None})
+            torch.testing.assert_close(
+                graph(x), {"y": x.sin() if bool(x.sum() > 0) else x.cos(), "n": 3, "z": None}
+            )
 
 
 def test_operands_that_are_no_tensors_are_constants() -> None:
@@ -222,12 +266,16 @@ def test_results_of_two_layouts_become_contiguous() -> None:
     x = torch.arange(4.0).view(2, 2) + 1
     graph = make_fx(f)(x)
     for given in (x, -x):
-        torch.testing.assert_close(graph(given), (given.t().sin() if given is x else given.cos()).reshape(-1))
+        torch.testing.assert_close(
+            graph(given), (given.t().sin() if given is x else given.cos()).reshape(-1)
+        )
 
 
 def test_a_result_of_integers_has_no_derivative() -> None:
     def f(x: Any) -> Any:
-        y, n = cond(x.sum() > 0, lambda x: (x.sin(), x.argmax()), lambda x: (x.cos(), x.argmin()), (x,))
+        y, n = cond(
+            x.sum() > 0, lambda x: (x.sin(), x.argmax()), lambda x: (x.cos(), x.argmin()), (x,)
+        )
         return (y * n).sum()
 
     for transform in (grad, jacfwd):
@@ -248,7 +296,12 @@ def test_a_branch_sees_a_size_that_no_operand_has() -> None:
 
 def test_a_tangent_that_a_branch_closes_over_is_an_operand() -> None:
     def f(x: Any, t: Any) -> Any:
-        return cond(x.sum() > 0, lambda x: jvp(torch.sin, (x,), (t,))[1], lambda x: jvp(torch.exp, (x,), (t,))[1], (x,))
+        return cond(
+            x.sum() > 0,
+            lambda x: jvp(torch.sin, (x,), (t,))[1],
+            lambda x: jvp(torch.exp, (x,), (t,))[1],
+            (x,),
+        )
 
     graph = make_fx(f)(X, X)
     torch.testing.assert_close(graph(X, BATCH[2]), X.cos() * BATCH[2])
@@ -268,7 +321,9 @@ def test_an_element_of_a_batch_does_not_run_the_other_branch() -> None:
         torch.testing.assert_close(of_w, (x[0] / w).sqrt() / 2)
 
 
-def test_a_graph_with_a_condition_is_traced_again_and_differentiated_by_tensors_of_the_session() -> None:
+def test_a_graph_with_a_condition_is_traced_again_and_differentiated_by_tensors_of_the_session() -> (
+    None
+):
     graph = make_fx(program)(X)
     again = make_fx(lambda x: graph(x) * 2)(X)
     for x in (X, -X):
@@ -276,12 +331,17 @@ def test_a_graph_with_a_condition_is_traced_again_and_differentiated_by_tensors_
         leaf = runtime.wrap(x.clone(), True)
         graph(leaf).sum().backward()
         torch.testing.assert_close(leaf.grad, grad(lambda x: plain(x).sum())(x))
-        torch.testing.assert_close(aot_function(graph, nop)(runtime.wrap(x, True)).detach(), plain(x))
+        torch.testing.assert_close(
+            aot_function(graph, nop)(runtime.wrap(x, True)).detach(), plain(x)
+        )
 
 
 def test_a_trace_of_branches_that_draw_leaves_the_random_numbers_to_its_calls() -> None:
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
-    make_fx(lambda x: cond(x.sum() > 0, lambda x: x + torch.rand(2), lambda x: x.sin(), (x,)), tracing_mode="fake")(X)
+    make_fx(
+        lambda x: cond(x.sum() > 0, lambda x: x + torch.rand(2), lambda x: x.sin(), (x,)),
+        tracing_mode="fake",
+    )(X)
     torch.testing.assert_close(torch.rand(2), expected)

@@ -15,14 +15,29 @@ from runtime.func import grad, grad_and_value, jvp, vmap
 
 X = torch.ones(2, 3)
 NO_BATCH: dict[str, Callable[[Any], Any]] = {  # nothing in them is a batch
-    "cond without arguments": lambda x: cond(x.sum() > 0, lambda: torch.rand(2, 3), lambda: torch.zeros(2, 3), ()),
+    "cond without arguments": lambda x: cond(
+        x.sum() > 0, lambda: torch.rand(2, 3), lambda: torch.zeros(2, 3), ()
+    ),
     "cond": lambda x: cond(x.sum() > 0, lambda x: torch.rand_like(x) * x, lambda x: x * 0, (x,)),
-    "while_loop": lambda x: while_loop(lambda y: y.sum() < 3, lambda y: (y + torch.rand_like(y),), (x * 0,))[0],
-    "the condition of a while_loop": lambda x: while_loop(lambda y: y.sum() < 900 * torch.rand(()), lambda y: (y + x / 6,), (x * 0,))[0],
+    "while_loop": lambda x: while_loop(
+        lambda y: y.sum() < 3, lambda y: (y + torch.rand_like(y),), (x * 0,)
+    )[0],
+    "the condition of a while_loop": lambda x: while_loop(
+        lambda y: y.sum() < 900 * torch.rand(()), lambda y: (y + x / 6,), (x * 0,)
+    )[0],
     "map": lambda x: map(lambda row: row * torch.rand_like(row), x, unroll=False),
-    "scan": lambda x: scan(lambda c, row: (c + row, torch.rand_like(row)), x[0] * 0, x, unroll=False)[1],
-    "the carry of a scan": lambda x: scan(lambda c, row: (c + torch.rand_like(row), row * 2), x[0] * 0, x, unroll=False)[0],
-    "dropout": lambda x: cond(x.sum() > 0, lambda x: torch.dropout(x.repeat(9, 9), 0.5, True), lambda x: x.repeat(9, 9) * 0, (x,)),
+    "scan": lambda x: scan(
+        lambda c, row: (c + row, torch.rand_like(row)), x[0] * 0, x, unroll=False
+    )[1],
+    "the carry of a scan": lambda x: scan(
+        lambda c, row: (c + torch.rand_like(row), row * 2), x[0] * 0, x, unroll=False
+    )[0],
+    "dropout": lambda x: cond(
+        x.sum() > 0,
+        lambda x: torch.dropout(x.repeat(9, 9), 0.5, True),
+        lambda x: x.repeat(9, 9) * 0,
+        (x,),
+    ),
 }
 ONES = torch.ones(4)
 
@@ -49,7 +64,11 @@ def test_each_element_draws_for_itself(name: str, run: str) -> None:
     f = RUNS[run](_of_elements(NO_BATCH[name], "different"))
     first, second = f(X, ONES), f(X, ONES)
     steps = "condition" in name  # two elements may take as many of them
-    assert len(first) == 4 and min(_distinct(first), _distinct(second)) >= (2 if steps else 4) and not first.equal(second)
+    assert (
+        len(first) == 4
+        and min(_distinct(first), _distinct(second)) >= (2 if steps else 4)
+        and not first.equal(second)
+    )
 
 
 @pytest.mark.parametrize("run", ["eager", "real"])
@@ -58,7 +77,9 @@ def test_all_elements_share_a_draw(name: str, run: str) -> None:
     torch.manual_seed(0)
     f = RUNS[run](_of_elements(NO_BATCH[name], "same"))
     first, second = f(X, ONES), f(X, ONES)
-    assert len(first) == 4 and _distinct(first) == _distinct(second) == 1 and not first.equal(second)
+    assert (
+        len(first) == 4 and _distinct(first) == _distinct(second) == 1 and not first.equal(second)
+    )
 
 
 @pytest.mark.parametrize("name", NO_BATCH)
@@ -73,14 +94,18 @@ def test_another_branch_than_that_which_draws_is_a_constant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outer", "inner", "distinct"), [("different", "different", 12), ("same", "different", 3), ("different", "same", 4)]
+    ("outer", "inner", "distinct"),
+    [("different", "different", 12), ("same", "different", 3), ("different", "same", 4)],
 )
 @pytest.mark.parametrize("name", ["cond without arguments", "while_loop", "map"])
 def test_batches_inside_one_another(name: str, outer: str, inner: str, distinct: int) -> None:
     torch.manual_seed(0)
 
     def f(x: Any, elements: Any) -> Any:
-        return vmap(lambda _: vmap(lambda _: NO_BATCH[name](x), randomness=inner)(torch.ones(3)), randomness=outer)(elements)
+        return vmap(
+            lambda _: vmap(lambda _: NO_BATCH[name](x), randomness=inner)(torch.ones(3)),
+            randomness=outer,
+        )(elements)
 
     for run in (f, make_fx(f)(X, ONES)):
         found = run(X, ONES)
@@ -88,10 +113,18 @@ def test_batches_inside_one_another(name: str, outer: str, inner: str, distinct:
 
 
 DIFFERENTIATED: dict[str, Callable[[Any], Any]] = {
-    "cond": lambda x: cond(x.sum() > 0, lambda x: x * torch.bernoulli(x.detach() * 0.5), lambda x: x * 2, (x,)),
-    "the other branch of cond": lambda x: cond(x.sum() < 0, lambda x: x * 2, lambda x: x * torch.bernoulli(x.detach() * 0.5), (x,)),
-    "while_loop": lambda x: while_loop(lambda y: y.sum() > 5, lambda y: (y * torch.bernoulli(y.detach() * 0.5),), (x,))[0],
-    "condition of while_loop": lambda x: while_loop(lambda y: y.sum() > 9 * torch.rand(()), lambda y: (y * 0.5,), (x,))[0],
+    "cond": lambda x: cond(
+        x.sum() > 0, lambda x: x * torch.bernoulli(x.detach() * 0.5), lambda x: x * 2, (x,)
+    ),
+    "the other branch of cond": lambda x: cond(
+        x.sum() < 0, lambda x: x * 2, lambda x: x * torch.bernoulli(x.detach() * 0.5), (x,)
+    ),
+    "while_loop": lambda x: while_loop(
+        lambda y: y.sum() > 5, lambda y: (y * torch.bernoulli(y.detach() * 0.5),), (x,)
+    )[0],
+    "condition of while_loop": lambda x: while_loop(
+        lambda y: y.sum() > 9 * torch.rand(()), lambda y: (y * 0.5,), (x,)
+    )[0],
     "map": lambda x: map(lambda row: row * torch.bernoulli(row.detach() * 0.5), x, unroll=False),
 }
 DERIVATIVES: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
@@ -102,16 +135,26 @@ DERIVATIVES: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("derivative", DERIVATIVES)
 @pytest.mark.parametrize("name", DIFFERENTIATED)
-def test_a_graph_of_a_derivative_would_draw_other_numbers_and_is_refused_with_the_line(name: str, derivative: str) -> None:
-    with pytest.raises(RuntimeError, match=r"draws random numbers, and is differentiated\. .*test_draws\.py"):
+def test_a_graph_of_a_derivative_would_draw_other_numbers_and_is_refused_with_the_line(
+    name: str, derivative: str
+) -> None:
+    with pytest.raises(
+        RuntimeError, match=r"draws random numbers, and is differentiated\. .*test_draws\.py"
+    ):
         make_fx(DERIVATIVES[derivative](DIFFERENTIATED[name]))(X)
 
 
 @pytest.mark.parametrize("derivative", DERIVATIVES)
 @pytest.mark.parametrize("randomness", ["same", "different"])
-def test_the_derivatives_of_elements_that_take_branches_which_draw_are_refused(randomness: str, derivative: str) -> None:
-    f = DERIVATIVES[derivative](lambda x: cond(x.sum() > 0, lambda x: x * torch.rand(3), lambda x: x * 2, (x,)))
-    with pytest.raises(RuntimeError, match="a branch of cond draws random numbers, and is differentiated"):
+def test_the_derivatives_of_elements_that_take_branches_which_draw_are_refused(
+    randomness: str, derivative: str
+) -> None:
+    f = DERIVATIVES[derivative](
+        lambda x: cond(x.sum() > 0, lambda x: x * torch.rand(3), lambda x: x * 2, (x,))
+    )
+    with pytest.raises(
+        RuntimeError, match="a branch of cond draws random numbers, and is differentiated"
+    ):
         vmap(f, randomness=randomness)(torch.stack([X, X]))
 
 
@@ -124,7 +167,9 @@ def test_what_runs_in_python_is_differentiated_with_its_own_draws(name: str) -> 
 
 
 def test_what_draws_nothing_is_one_call_for_all_elements() -> None:
-    graph = make_fx(_of_elements(lambda x: cond(x.sum() > 0, torch.sin, torch.cos, (x,)), "different"))(X, ONES)
+    graph = make_fx(
+        _of_elements(lambda x: cond(x.sum() > 0, torch.sin, torch.cos, (x,)), "different")
+    )(X, ONES)
     (call,) = [n for n in graph.graph.nodes if n.target is torch.ops.higher_order.cond]
     assert all(n.meta["val"].shape == (2, 3) for n in call.args[3])
 
@@ -167,7 +212,8 @@ def _from_own(x: Any) -> Any:
 WITH_STATES: dict[str, Callable[[Any], Any]] = {
     "a branch": lambda x: _cond(x, _draw) + torch.rand(2, 3),
     "a branch, of a generator": lambda x: (
-        _cond(x, lambda t: t + torch.rand(2, 3, generator=GENERATOR)) + torch.rand(2, 3, generator=GENERATOR)
+        _cond(x, lambda t: t + torch.rand(2, 3, generator=GENERATOR))
+        + torch.rand(2, 3, generator=GENERATOR)
     ),
     "a branch after a seed": lambda x: (torch.manual_seed(3), _cond(x, _draw))[1],
     "a branch after a seed of a generator": lambda x: (
@@ -177,21 +223,36 @@ WITH_STATES: dict[str, Callable[[Any], Any]] = {
     "a branch before a seed": lambda x: (_cond(x, _draw), torch.manual_seed(3))[0],
     "a branch whose state is given back": _forked,
     "a branch, of a generator that each call makes": _from_own,
-    "a loop": lambda x: while_loop(lambda y: y.sum() < 9, lambda y: (y + torch.rand_like(y),), (x,))[0] + torch.rand(2, 3),
-    "a condition": lambda x: while_loop(lambda y: y.sum() < 9 * torch.rand(()), lambda y: (y + x / 6,), (x * 0,))[0] + torch.rand(2, 3),
-    "a scan": lambda x: scan(lambda c, row: (c + row, torch.rand_like(row)), x[0] * 0, x, unroll=False)[1] + torch.rand(2, 3),
-    "a map": lambda x: map(lambda row: row * torch.rand((3,), generator=GENERATOR), x, unroll=False),
+    "a loop": lambda x: (
+        while_loop(lambda y: y.sum() < 9, lambda y: (y + torch.rand_like(y),), (x,))[0]
+        + torch.rand(2, 3)
+    ),
+    "a condition": lambda x: (
+        while_loop(lambda y: y.sum() < 9 * torch.rand(()), lambda y: (y + x / 6,), (x * 0,))[0]
+        + torch.rand(2, 3)
+    ),
+    "a scan": lambda x: (
+        scan(lambda c, row: (c + row, torch.rand_like(row)), x[0] * 0, x, unroll=False)[1]
+        + torch.rand(2, 3)
+    ),
+    "a map": lambda x: map(
+        lambda row: row * torch.rand((3,), generator=GENERATOR), x, unroll=False
+    ),
 }
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", WITH_STATES)
-def test_a_compiled_call_draws_as_the_program_whichever_branch_was_captured(name: str, dynamic: bool) -> None:
+def test_a_compiled_call_draws_as_the_program_whichever_branch_was_captured(
+    name: str, dynamic: bool
+) -> None:
     seen = []
     for f in (WITH_STATES[name], jit(WITH_STATES[name], dynamic=dynamic)):
         torch.manual_seed(1)
         GENERATOR.manual_seed(2)
-        seen.append([(f(X * n), torch.rand(2), torch.rand(2, generator=GENERATOR)) for n in (1, 2, 1, 2)])
+        seen.append(
+            [(f(X * n), torch.rand(2), torch.rand(2, generator=GENERATOR)) for n in (1, 2, 1, 2)]
+        )
     for expected, found in zip(*seen, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
 
@@ -199,7 +260,10 @@ def test_a_compiled_call_draws_as_the_program_whichever_branch_was_captured(name
 SETS: dict[str, Callable[[Any], Any]] = {
     "a seed": lambda t: (torch.manual_seed(3), t + torch.rand(2, 3))[1],
     "a seed without a draw": lambda t: (torch.manual_seed(3), t + 1)[1],
-    "a seed of a generator": lambda t: (GENERATOR.manual_seed(3), t + torch.rand(2, 3, generator=GENERATOR))[1],
+    "a seed of a generator": lambda t: (
+        GENERATOR.manual_seed(3),
+        t + torch.rand(2, 3, generator=GENERATOR),
+    )[1],
     "a seed after a draw": lambda t: (t + torch.rand(2, 3), torch.manual_seed(3))[0],
     "a generator of its own": _own,
     "a clone": _clone,
@@ -210,6 +274,11 @@ SETS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", SETS)
 def test_a_branch_that_sets_a_state_is_refused(name: str, run: str) -> None:
     state = torch.get_rng_state(), GENERATOR.get_state()
-    with pytest.raises(RuntimeError, match=r"makes a random generator or sets the state of one|sets the state of a random generator"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"makes a random generator or sets the state of one|sets the state of a random generator",
+    ):
         make_fx(lambda x: _cond(x, SETS[name]), tracing_mode=run)(X)
-    assert torch.equal(torch.get_rng_state(), state[0]) and torch.equal(GENERATOR.get_state(), state[1])
+    assert torch.equal(torch.get_rng_state(), state[0]) and torch.equal(
+        GENERATOR.get_state(), state[1]
+    )

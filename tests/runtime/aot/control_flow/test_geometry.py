@@ -25,7 +25,9 @@ def _calls(module: Any, operator: Any) -> list[Any]:
 @pytest.mark.parametrize("sign", [1, -1])
 def test_results_of_one_layout_keep_it(sign: int) -> None:
     def f(x: Any) -> Any:
-        return cond(x.sum() > 0, lambda x: (x.t().sin(), x.sin()), lambda x: (x.t().cos(), x.cos()), (x,))
+        return cond(
+            x.sum() > 0, lambda x: (x.t().sin(), x.sin()), lambda x: (x.t().cos(), x.cos()), (x,)
+        )
 
     for given in (X, X.t()):
         found = make_fx(f)(given)(sign * given)
@@ -57,14 +59,21 @@ def test_a_condition_is_one_element_of_any_shape(sign: int, shape: tuple[int, ..
 
 
 def test_an_operand_without_elements_has_a_branch() -> None:
-    graph = make_fx(lambda x, y: cond(y.sum() > 0, lambda x: x.sin(), lambda x: x * 2, (x,)))(torch.zeros(0, 3), X)
+    graph = make_fx(lambda x, y: cond(y.sum() > 0, lambda x: x.sin(), lambda x: x * 2, (x,)))(
+        torch.zeros(0, 3), X
+    )
     assert graph(torch.zeros(0, 3), -X).shape == (0, 3)
 
 
 @pytest.mark.parametrize("strides", [(1, 2), (0, 1), (3, 0), (6, 2)])
 def test_a_branch_is_captured_with_the_strides_of_its_operand(strides: tuple[int, int]) -> None:
     def f(x: Any) -> Any:
-        return cond(x.sum() > 0, lambda x: x.expand(2, *x.shape).sin(), lambda x: x.expand(2, *x.shape).cos(), (x,))
+        return cond(
+            x.sum() > 0,
+            lambda x: x.expand(2, *x.shape).sin(),
+            lambda x: x.expand(2, *x.shape).cos(),
+            (x,),
+        )
 
     x = torch.arange(1.0, 21.0).as_strided((3, 2), strides)
     branch: Any = make_fx(f)(x).true_graph_0
@@ -82,7 +91,9 @@ def test_a_branch_sees_several_sizes_that_no_operand_has() -> None:
     graph = make_fx(f, tracing_mode="symbolic")(torch.ones(3, 4), X)
     for shape, y in (((5, 6), X), ((7, 2), -X)):
         n, m = shape
-        torch.testing.assert_close(graph(torch.ones(shape), y), y * n * m if y.sum() > 0 else y - n + m)
+        torch.testing.assert_close(
+            graph(torch.ones(shape), y), y * n * m if y.sum() > 0 else y - n + m
+        )
 
 
 def test_a_branch_sees_a_size_that_depends_on_values() -> None:
@@ -107,7 +118,9 @@ def test_the_size_of_an_operand_may_depend_on_values() -> None:
 
 
 def test_a_branch_is_captured_with_numbers_that_are_places_in_a_tensor() -> None:
-    graph = make_fx(lambda x, i: cond(x.sum() > 0, lambda x, i: x[i], lambda x, i: x[i] * 2, (x, i)))(X, torch.tensor([1, 0]))
+    graph = make_fx(
+        lambda x, i: cond(x.sum() > 0, lambda x, i: x[i], lambda x, i: x[i] * 2, (x, i))
+    )(X, torch.tensor([1, 0]))
     for x in (X, -X):
         torch.testing.assert_close(graph(x, torch.tensor([0, 0])), x[[0, 0]] * (1 if x is X else 2))
 
@@ -129,7 +142,12 @@ def test_a_carry_that_starts_as_a_constant_of_another_layout_is_contiguous(mode:
     start = X.t()
 
     def f(x: Any) -> Any:
-        return while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, (y.view(-1) * 2).view(3, 2)), (ZERO, start))[1] + x
+        return (
+            while_loop(
+                lambda i, y: i < 2, lambda i, y: (i + 1, (y.view(-1) * 2).view(3, 2)), (ZERO, start)
+            )[1]
+            + x
+        )
 
     traced = make_fx(f, tracing_mode=mode, _allow_non_fake_inputs=True)(torch.ones(3, 2))
     torch.testing.assert_close(traced(torch.zeros(3, 2)), start * 4)
@@ -139,7 +157,11 @@ def test_steps_are_counted_in_integers() -> None:
     def f(x: Any) -> Any:
         return while_loop(lambda y: y.sum() < 10, lambda y: (y * 2,), (x,))[0].sum()
 
-    counts = [n.args[2][0].meta["val"] for n in _calls(make_fx(grad(f))(X), HIGHER.while_loop) if len(n.args[2]) > 1]
+    counts = [
+        n.args[2][0].meta["val"]
+        for n in _calls(make_fx(grad(f))(X), HIGHER.while_loop)
+        if len(n.args[2]) > 1
+    ]
     assert counts and all(c.dtype is torch.int64 and c.shape == () for c in counts)
 
 
@@ -149,7 +171,9 @@ def test_the_tangents_of_a_branch_may_be_one_tensor_twice() -> None:
         return y + 1, y + 2
 
     def f(x: Any, t: Any) -> Any:
-        return jvp(lambda x: cond(x.sum() > 0, branch, lambda x: (x * 1, x * 2), (x,)), (x,), (t,))[1]
+        return jvp(lambda x: cond(x.sum() > 0, branch, lambda x: (x * 1, x * 2), (x,)), (x,), (t,))[
+            1
+        ]
 
     graph = make_fx(f)(X, X)
     torch.testing.assert_close(graph(X, X), (X * 3, X * 3))
@@ -191,14 +215,18 @@ def test_a_scan_over_no_tensors_returns_its_start() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6])
-def test_an_associative_scan_combines_each_pair_of_elements_once_and_nothing_with_nothing(n: int) -> None:
+def test_an_associative_scan_combines_each_pair_of_elements_once_and_nothing_with_nothing(
+    n: int,
+) -> None:
     sizes: list[int] = []
 
     def add(a: Any, b: Any) -> Any:
         sizes.append(len(a))
         return a + b
 
-    assert associative_scan(add, torch.arange(1, n + 1), 0).tolist() == [i * (i + 1) // 2 for i in range(1, n + 1)]
+    assert associative_scan(add, torch.arange(1, n + 1), 0).tolist() == [
+        i * (i + 1) // 2 for i in range(1, n + 1)
+    ]
     assert all(sizes) and sum(sizes) == {1: 0, 2: 1, 3: 2, 4: 4, 5: 5, 6: 7}[n]
 
 
@@ -208,7 +236,9 @@ def test_a_function_is_mapped_over_elements_from_the_first_to_the_last(unroll: b
     expected = torch.stack([row * torch.rand(3) for row in X])
     torch.manual_seed(0)
     assert map(lambda row: row * torch.rand(3), X, unroll=unroll).equal(expected)
-    assert not _calls(make_fx(lambda x: map(torch.sin, x, unroll=False))(X), torch.ops.aten.flip.default)
+    assert not _calls(
+        make_fx(lambda x: map(torch.sin, x, unroll=False))(X), torch.ops.aten.flip.default
+    )
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -229,9 +259,16 @@ def _nested(f: Callable[..., Any]) -> Any:
 
 def test_the_carry_keeps_its_structure() -> None:
     graph = _nested(lambda t: ({"a": (t["a"][0] * 2, t["a"][1] + 1)},))
-    torch.testing.assert_close(graph(X * 4), ({"a": (X * 8, X * 8 + 1)},))  # the sum is 8.4 at first, 16.8 after one step
-    for other in (lambda t: ({"a": [t["a"][0] * 2, t["a"][1] * 2]},), lambda t: ({"b": (t["a"][0] * 2, t["a"][1] * 2)},)):
-        with pytest.raises(RuntimeError, match=r"(?s)while_loop: body_fn returns the structure .*the carry has .*Return a tuple like"):
+    # the sum is 8.4 at first, 16.8 after one step
+    torch.testing.assert_close(graph(X * 4), ({"a": (X * 8, X * 8 + 1)},))
+    for other in (
+        lambda t: ({"a": [t["a"][0] * 2, t["a"][1] * 2]},),
+        lambda t: ({"b": (t["a"][0] * 2, t["a"][1] * 2)},),
+    ):
+        with pytest.raises(
+            RuntimeError,
+            match=r"(?s)while_loop: body_fn returns the structure .*the carry has .*Return a tuple like",
+        ):
             _nested(other)
         with pytest.raises(RuntimeError, match="while_loop: body_fn returns the structure"):
             while_loop(lambda t: True, other, ({"a": (X, X * 2)},))
@@ -239,7 +276,10 @@ def test_the_carry_keeps_its_structure() -> None:
 
 def test_a_draw_for_each_element_is_on_the_device_of_the_operands() -> None:
     def f(x: Any, elements: Any) -> Any:
-        return vmap(lambda _: cond(x.sum() > 0, torch.rand_like, lambda x: x * 2, (x,)), randomness="different")(elements)
+        return vmap(
+            lambda _: cond(x.sum() > 0, torch.rand_like, lambda x: x * 2, (x,)),
+            randomness="different",
+        )(elements)
 
     graph = make_fx(f, tracing_mode="fake")(X.to("meta"), torch.ones(4, device="meta"))
     values = [n.meta["val"] for n in graph.graph.nodes if isinstance(n.meta.get("val"), Tensor)]

@@ -37,7 +37,9 @@ def _module(f: Callable[..., Any]) -> fx.GraphModule:
 
 def loop(x: Any, s: Any, w: Any, stops: Callable[..., Any] = _goes_on) -> Any:
     """A loop whose body returns ``s`` as it is."""
-    return HIGHER.while_loop(_module(stops), _module(_step), (torch.zeros((), dtype=torch.int64), x, s), (w,))[1:]
+    return HIGHER.while_loop(
+        _module(stops), _module(_step), (torch.zeros((), dtype=torch.int64), x, s), (w,)
+    )[1:]
 
 
 def loop_by_values(x: Any, s: Any, w: Any) -> Any:
@@ -80,23 +82,43 @@ NESTINGS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("nesting", NESTINGS)
-@pytest.mark.parametrize(("ours", "expected"), [(loop, plain), (loop_by_values, plain_by_values)], ids=["counted", "by values"])
-def test_a_body_may_return_a_value_of_the_carry_as_it_is(nesting: str, ours: Any, expected: Any) -> None:
+@pytest.mark.parametrize(
+    ("ours", "expected"),
+    [(loop, plain), (loop_by_values, plain_by_values)],
+    ids=["counted", "by values"],
+)
+def test_a_body_may_return_a_value_of_the_carry_as_it_is(
+    nesting: str, ours: Any, expected: Any
+) -> None:
     wanted = NESTINGS[nesting](expected)(X, S, W)
     run = NESTINGS[nesting](ours)
     torch.testing.assert_close(run(X, S, W), wanted)
     torch.testing.assert_close(make_fx(run)(X, S, W)(X, S, W), wanted)
 
 
-@pytest.mark.parametrize("dims", [(0, 0, 0), (0, None, None), (None, 0, None), (None, None, 0), (1, 0, None)])
+@pytest.mark.parametrize(
+    "dims", [(0, 0, 0), (0, None, None), (None, 0, None), (None, None, 0), (1, 0, None)]
+)
 @pytest.mark.parametrize("ours", [loop, loop_by_values])
 @pytest.mark.parametrize("of", ["itself", "grad"])
-def test_each_element_of_a_batch_has_the_loop_of_its_own(dims: tuple[Any, ...], ours: Any, of: str) -> None:
-    args = [t if d is None else torch.stack([t, t / 2, t * 3], d) for t, d in zip((X, S.abs(), W), dims, strict=True)]
+def test_each_element_of_a_batch_has_the_loop_of_its_own(
+    dims: tuple[Any, ...], ours: Any, of: str
+) -> None:
+    args = [
+        t if d is None else torch.stack([t, t / 2, t * 3], d)
+        for t, d in zip((X, S.abs(), W), dims, strict=True)
+    ]
     f = NESTINGS[of](ours)
-    elements = [[t if d is None else t.select(d, i) for t, d in zip(args, dims, strict=True)] for i in range(3)]
+    elements = [
+        [t if d is None else t.select(d, i) for t, d in zip(args, dims, strict=True)]
+        for i in range(3)
+    ]
     expected = [
-        torch.stack(each) for each in zip(*(NESTINGS[of](plain if ours is loop else plain_by_values)(*e) for e in elements), strict=True)
+        torch.stack(each)
+        for each in zip(
+            *(NESTINGS[of](plain if ours is loop else plain_by_values)(*e) for e in elements),
+            strict=True,
+        )
     ]
     batched = vmap(f, dims)
     for run in (batched, make_fx(batched)(*args)):
@@ -128,10 +150,16 @@ SCANS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "itself": lambda f: lambda *args: tuple(f(*args)),
     "grad": lambda f: grad(_sum(f), (0, 1, 2)),
     "grad of the slices": lambda f: grad(_sum(f), 1),
-    "jvp": lambda f: lambda *args: jvp(lambda *args: tuple(f(*args)), args, tuple(t.cos() for t in args)),
-    "jvp of the weights": lambda f: lambda c, xs, w: jvp(lambda w: tuple(f(c, xs, w)), (w,), (w.cos(),)),
+    "jvp": lambda f: (
+        lambda *args: jvp(lambda *args: tuple(f(*args)), args, tuple(t.cos() for t in args))
+    ),
+    "jvp of the weights": lambda f: (
+        lambda c, xs, w: jvp(lambda w: tuple(f(c, xs, w)), (w,), (w.cos(),))
+    ),
     "vmap": lambda f: lambda *args: vmap(lambda *args: tuple(f(*args)))(*_stack(args)),
-    "vmap of grad": lambda f: lambda *args: vmap(grad(_sum(f), (0, 2)), (0, None, None))(_stack(args)[0], *args[1:]),
+    "vmap of grad": lambda f: (
+        lambda *args: vmap(grad(_sum(f), (0, 2)), (0, None, None))(_stack(args)[0], *args[1:])
+    ),
 }
 
 
@@ -148,7 +176,9 @@ def test_the_body_of_a_scan_may_return_what_it_is_given(nesting: str) -> None:
 def test_a_compiled_loop_that_passes_a_value_on_has_gradients(dynamic: bool) -> None:
     leaves = [runtime.wrap(t.clone(), True) for t in (X, S, W)]
     found = runtime.autograd.grad(aot_function(_loss(loop), nop, dynamic=dynamic)(*leaves), leaves)
-    torch.testing.assert_close([runtime.unwrap(g) for g in found], list(grad(_loss(plain), (0, 1, 2))(X, S, W)))
+    torch.testing.assert_close(
+        [runtime.unwrap(g) for g in found], list(grad(_loss(plain), (0, 1, 2))(X, S, W))
+    )
 
 
 STRUCTURES: dict[str, Callable[[Any, Any], Any]] = {
@@ -161,15 +191,22 @@ STRUCTURES: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.parametrize("mode", ["pointwise", "generic"])
 @pytest.mark.parametrize("name", STRUCTURES)
-def test_another_structure_of_partial_results_is_refused_with_the_line(name: str, mode: str) -> None:
+def test_another_structure_of_partial_results_is_refused_with_the_line(
+    name: str, mode: str
+) -> None:
     xs = {"s": torch.ones(4), "t": torch.ones(4)}
 
     def program(xs: Any) -> Any:
         return associative_scan(STRUCTURES[name], xs, 0, combine_mode=mode)
 
-    with pytest.raises(RuntimeError, match=r"(?s)associative_scan: combine_fn returns the structure .*its arguments have .*dict"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"(?s)associative_scan: combine_fn returns the structure .*its arguments have .*dict",
+    ):
         program(xs)
-    with pytest.raises(RuntimeError, match=r"(?s)combine_fn returns the structure .*test_given_graphs\.py"):
+    with pytest.raises(
+        RuntimeError, match=r"(?s)combine_fn returns the structure .*test_given_graphs\.py"
+    ):
         make_fx(program)(xs)
 
 

@@ -10,7 +10,16 @@ import pytest
 import torch
 
 import runtime
-from runtime.aot import aot_function, cond, default_partition, export, make_fx, min_cut_rematerialization_partition, nop, while_loop
+from runtime.aot import (
+    aot_function,
+    cond,
+    default_partition,
+    export,
+    make_fx,
+    min_cut_rematerialization_partition,
+    nop,
+    while_loop,
+)
 from runtime.func import functionalize, grad, hessian, jacfwd, jvp, vmap
 from tests.runtime.func.graphs import CallsSeen
 
@@ -50,11 +59,15 @@ NESTINGS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
 BATCHES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "vmap": (
         lambda x, w: vmap(lambda x: looped(x, w))(x),
-        lambda x, w: tuple(torch.stack(each) for each in zip(*(plain(e, w) for e in x), strict=True)),
+        lambda x, w: tuple(
+            torch.stack(each) for each in zip(*(plain(e, w) for e in x), strict=True)
+        ),
     ),
     "vmap over weights": (
         lambda x, w: vmap(looped, (None, 0))(w, x + 1.1),
-        lambda x, w: tuple(torch.stack(each) for each in zip(*(plain(w, e + 1.1) for e in x), strict=True)),
+        lambda x, w: tuple(
+            torch.stack(each) for each in zip(*(plain(w, e + 1.1) for e in x), strict=True)
+        ),
     ),
     "vmap of grad": (
         lambda x, w: vmap(grad(loss(looped)), (0, None))(x, w),
@@ -69,7 +82,9 @@ BATCHES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("mode", ["eager", "real", "symbolic"])
 @pytest.mark.parametrize("nesting", NESTINGS)
-def test_a_nesting_of_transforms_runs_as_many_steps_as_the_values_need(nesting: str, mode: str) -> None:
+def test_a_nesting_of_transforms_runs_as_many_steps_as_the_values_need(
+    nesting: str, mode: str
+) -> None:
     f = NESTINGS[nesting](looped)
     run = f if mode == "eager" else make_fx(f, tracing_mode=mode)(X, W)
     for x in (X, X / 3, X * 100):
@@ -87,7 +102,9 @@ def test_each_element_of_a_batch_stops_at_its_own_step(nesting: str, mode: str) 
 
 def test_a_batch_whose_condition_is_that_of_all_is_not_masked() -> None:
     def f(x: Any, n: Any) -> Any:
-        return while_loop(lambda i, y: i < n, lambda i, y: (i + 1, y * 2), (torch.zeros((), dtype=torch.int64), x))[1]
+        return while_loop(
+            lambda i, y: i < n, lambda i, y: (i + 1, y * 2), (torch.zeros((), dtype=torch.int64), x)
+        )[1]
 
     graph = make_fx(vmap(f, (0, None)))(BATCH, torch.tensor(3))
     (loop,) = [n for n in graph.graph.nodes if n.target is torch.ops.higher_order.while_loop]
@@ -100,7 +117,9 @@ def test_an_element_that_has_stopped_takes_no_part() -> None:
     """The body is finite for no element that has stopped, and the loop inside it would not end."""
 
     def halved(y: Any) -> Any:
-        (z,) = while_loop(lambda z: z > 1, lambda z: ((z / 2).ceil() * (z > 0),), (y.detach().clone(),))
+        (z,) = while_loop(
+            lambda z: z > 1, lambda z: ((z / 2).ceil() * (z > 0),), (y.detach().clone(),)
+        )
         return z
 
     def f(x: Any, w: Any) -> Any:
@@ -122,7 +141,10 @@ def test_an_element_that_has_stopped_takes_no_part() -> None:
         torch.testing.assert_close(run(x, w), expected)
 
 
-@pytest.mark.parametrize(("dynamic", "partition"), [(False, default_partition), (True, min_cut_rematerialization_partition)])
+@pytest.mark.parametrize(
+    ("dynamic", "partition"),
+    [(False, default_partition), (True, min_cut_rematerialization_partition)],
+)
 def test_a_compiled_loop_has_first_and_second_derivatives(dynamic: bool, partition: Any) -> None:
     compiled = aot_function(loss(looped), nop, partition_fn=partition, dynamic=dynamic)
     for scale in (1.0, 3.0, 100.0):
@@ -130,7 +152,9 @@ def test_a_compiled_loop_has_first_and_second_derivatives(dynamic: bool, partiti
         for f in (compiled, loss(plain)):
             x, w = (runtime.wrap(t.double(), True) for t in (X * scale, W))
             out = f(x, w)
-            first = runtime.autograd.grad(out, (x, w), create_graph=True, allow_unused=True, materialize_grads=True)
+            first = runtime.autograd.grad(
+                out, (x, w), create_graph=True, allow_unused=True, materialize_grads=True
+            )
             both = sum(g.sum() for g in first)
             second = runtime.autograd.grad(both, (x, w), allow_unused=True, materialize_grads=True)
             found.append([t.detach() for t in (out, *first, *second)])
@@ -162,7 +186,9 @@ def test_a_graph_with_a_loop_takes_values_of_any_level() -> None:
     graph(leaf, W)[1].square().sum().backward()
     torch.testing.assert_close(leaf.grad, grad(loss(plain))(X, W))
     torch.testing.assert_close(vmap(graph, (0, None))(BATCH, W), BATCHES["vmap"][1](BATCH, W))
-    torch.testing.assert_close(make_fx(grad(loss(graph)))(X, W)(X / 3, W), grad(loss(plain))(X / 3, W))
+    torch.testing.assert_close(
+        make_fx(grad(loss(graph)))(X, W)(X / 3, W), grad(loss(plain))(X / 3, W)
+    )
 
 
 def test_a_condition_in_a_loop_in_a_condition() -> None:
@@ -171,7 +197,9 @@ def test_a_condition_in_a_loop_in_a_condition() -> None:
             return i + 1, cond(i % 2 == 0, torch.sin, lambda y: y * 3, (y,))
 
         def run(x: Any) -> Any:
-            return while_loop(lambda i, y: i < 5, body, (torch.zeros((), dtype=torch.int64), x.clone()))[1]
+            return while_loop(
+                lambda i, y: i < 5, body, (torch.zeros((), dtype=torch.int64), x.clone())
+            )[1]
 
         return cond(x.sum() > 0, run, torch.neg, (x,))
 
@@ -200,14 +228,22 @@ def test_a_loop_without_a_step_returns_copies() -> None:
 
 def test_a_carry_of_another_layout_may_change_it() -> None:
     def f(x: Any) -> Any:
-        return while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, (y * 2).t()), (torch.zeros((), dtype=torch.int64), x.t()))[1].reshape(-1)
+        return while_loop(
+            lambda i, y: i < 3,
+            lambda i, y: (i + 1, (y * 2).t()),
+            (torch.zeros((), dtype=torch.int64), x.t()),
+        )[1].reshape(-1)
 
     x = torch.arange(4.0).view(2, 2)
     torch.testing.assert_close(make_fx(f)(x)(x), (x * 8).reshape(-1))
 
 
 def count(f: Callable[..., Any], start: Any = None) -> Callable[[Any], Any]:
-    return lambda x: while_loop(lambda i, y: y.sum() < 10, f, (torch.zeros((), dtype=torch.int64), x.sin()) if start is None else start(x))
+    return lambda x: while_loop(
+        lambda i, y: y.sum() < 10,
+        f,
+        (torch.zeros((), dtype=torch.int64), x.sin()) if start is None else start(x),
+    )
 
 
 def writing(i: Any, y: Any) -> Any:
@@ -216,16 +252,37 @@ def writing(i: Any, y: Any) -> Any:
 
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "a write to the carry": (count(writing), r"body of while_loop writes to a tensor that it is given.*y\.mul_\(2\)"),
-    "an alias of the carry": (count(lambda i, y: (i, y * 2)), "body of while_loop returns a tensor that shares memory"),
-    "another shape": (count(lambda i, y: (i + 1, (y * 2).sum())), "value 1 of the carry, which is .*Keep shape and dtype.*test_loops.py"),
+    "a write to the carry": (
+        count(writing),
+        r"body of while_loop writes to a tensor that it is given.*y\.mul_\(2\)",
+    ),
+    "an alias of the carry": (
+        count(lambda i, y: (i, y * 2)),
+        "body of while_loop returns a tensor that shares memory",
+    ),
+    "another shape": (
+        count(lambda i, y: (i + 1, (y * 2).sum())),
+        "value 1 of the carry, which is .*Keep shape and dtype.*test_loops.py",
+    ),
     "another dtype": (count(lambda i, y: (i + 1, y.double())), "value 1 of the carry, which is"),
     "too few values": (count(lambda i, y: (i + 1,)), "returns 1 values, the carry has 2"),
     "a number for a tensor": (count(lambda i, y: (i + 1, 3)), "for value 1 of the carry, which is"),
-    "an integer in the carry": (count(lambda i, y: (i + 1, y * 2), lambda x: (0, x)), r"Carry a number as a tensor.*test_loops\.py"),
-    "a condition of two elements": (lambda x: while_loop(lambda y: y < 1, lambda y: (y * 2,), (x,)), "must return a boolean scalar"),
-    "a condition that is no Boolean": (lambda x: while_loop(lambda y: y.sum(), lambda y: (y * 2,), (x,)), "must return a boolean scalar"),
-    "a carry that is no tuple": (lambda x: while_loop(lambda y: y.sum() < 1, lambda y: (y * 2,), x), "must be a tuple or list"),
+    "an integer in the carry": (
+        count(lambda i, y: (i + 1, y * 2), lambda x: (0, x)),
+        r"Carry a number as a tensor.*test_loops\.py",
+    ),
+    "a condition of two elements": (
+        lambda x: while_loop(lambda y: y < 1, lambda y: (y * 2,), (x,)),
+        "must return a boolean scalar",
+    ),
+    "a condition that is no Boolean": (
+        lambda x: while_loop(lambda y: y.sum(), lambda y: (y * 2,), (x,)),
+        "must return a boolean scalar",
+    ),
+    "a carry that is no tuple": (
+        lambda x: while_loop(lambda y: y.sum() < 1, lambda y: (y * 2,), x),
+        "must be a tuple or list",
+    ),
 }
 
 
@@ -237,9 +294,15 @@ def test_what_a_graph_cannot_hold_is_refused(what: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["real", "symbolic"])
-def test_a_tensor_that_the_carry_starts_from_stays_itself_where_it_is_closed_over(mode: str) -> None:
+def test_a_tensor_that_the_carry_starts_from_stays_itself_where_it_is_closed_over(
+    mode: str,
+) -> None:
     def f(x: Any) -> Any:
-        return while_loop(lambda i, z: z.sum() < x.sum() * 9, lambda i, z: (i + 1, z * (1 + x)), (torch.zeros((), dtype=torch.int64), x))
+        return while_loop(
+            lambda i, z: z.sum() < x.sum() * 9,
+            lambda i, z: (i + 1, z * (1 + x)),
+            (torch.zeros((), dtype=torch.int64), x),
+        )
 
     x = torch.tensor([1.0, 1.0], dtype=torch.double)
     n, z = make_fx(f, tracing_mode=mode)(x)(x)

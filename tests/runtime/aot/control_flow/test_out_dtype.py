@@ -9,7 +9,15 @@ import pytest
 import torch
 
 import runtime
-from runtime.aot import aot_export_module, aot_function, default_partition, export, make_fx, min_cut_rematerialization_partition, nop
+from runtime.aot import (
+    aot_export_module,
+    aot_function,
+    default_partition,
+    export,
+    make_fx,
+    min_cut_rematerialization_partition,
+    nop,
+)
 from runtime.func import grad, jvp, vmap
 from tests.runtime.func.graphs import CallsSeen
 
@@ -32,7 +40,9 @@ def widened_by_hand(x: Any, w: Any) -> Any:
 
 
 def operators(module: torch.fx.GraphModule) -> list[Any]:
-    return [n.target for n in module.graph.nodes if isinstance(n.target, torch._ops.HigherOrderOperator)]
+    return [
+        n.target for n in module.graph.nodes if isinstance(n.target, torch._ops.HigherOrderOperator)
+    ]
 
 
 @pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
@@ -86,17 +96,38 @@ def test_its_gradients_are_those_of_the_op_in_the_wide_dtype(cut: Any) -> None:
 def test_transforms_see_the_op() -> None:
     x, w = torch.randn(3, 4), torch.randn(4, 2)
     xs = torch.stack([x, x + 1])
-    torch.testing.assert_close(grad(lambda x: widened(x, w).sum())(x), grad(lambda x: widened_by_hand(x, w).sum())(x))
-    torch.testing.assert_close(jvp(lambda x: widened(x, w), (x,), (x,)), jvp(lambda x: widened_by_hand(x, w), (x,), (x,)))
+    torch.testing.assert_close(
+        grad(lambda x: widened(x, w).sum())(x), grad(lambda x: widened_by_hand(x, w).sum())(x)
+    )
+    torch.testing.assert_close(
+        jvp(lambda x: widened(x, w), (x,), (x,)), jvp(lambda x: widened_by_hand(x, w), (x,), (x,))
+    )
     torch.testing.assert_close(vmap(widened, (0, None))(xs, w), widened_by_hand(xs, w))
-    assert vmap(product, (None, 0))(X, torch.stack([W, X])).equal(torch.stack([X.int() @ W.int(), X.int() @ X.int()]))
+    assert vmap(product, (None, 0))(X, torch.stack([W, X])).equal(
+        torch.stack([X.int() @ W.int(), X.int() @ X.int()])
+    )
 
 
 def test_other_arguments_than_tensors_stay_as_they_are() -> None:
-    x, w = torch.randint(-9, 9, (1, 2, 5, 5), dtype=torch.int8), torch.randint(-9, 9, (3, 2, 3, 3), dtype=torch.int8)
+    x, w = (
+        torch.randint(-9, 9, (1, 2, 5, 5), dtype=torch.int8),
+        torch.randint(-9, 9, (3, 2, 3, 3), dtype=torch.int8),
+    )
 
     def convolved(x: Any, w: Any) -> Any:
-        return OUT_DTYPE(aten.convolution.default, torch.float32, x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+        return OUT_DTYPE(
+            aten.convolution.default,
+            torch.float32,
+            x,
+            w,
+            None,
+            [1, 1],
+            [1, 1],
+            [1, 1],
+            False,
+            [0, 0],
+            1,
+        )
 
     expected = torch.nn.functional.conv2d(x.float(), w.float(), padding=1)
     assert make_fx(convolved)(x, w)(x, w).equal(expected)
@@ -113,7 +144,9 @@ def test_tensors_of_the_session_take_it(recording: bool) -> None:
     assert found.requires_grad is recording and runtime.unwrap(found).equal(widened_by_hand(x, w))
     if recording:
         found.sum().backward()
-        torch.testing.assert_close(runtime.unwrap(leaf.grad), grad(lambda x: widened_by_hand(x, w).sum())(x))
+        torch.testing.assert_close(
+            runtime.unwrap(leaf.grad), grad(lambda x: widened_by_hand(x, w).sum())(x)
+        )
 
 
 def test_modes_of_the_caller_see_the_op_in_the_wide_dtype() -> None:

@@ -23,7 +23,12 @@ def branches(x: Any) -> Any:
 @pytest.fixture
 def tables() -> Any:
     """The operator's tables are afterwards what they were."""
-    before = dict(COND.python_key_table), dict(COND.py_kernels), COND.non_fallthrough_keys, dict(registered.OURS)
+    before = (
+        dict(COND.python_key_table),
+        dict(COND.py_kernels),
+        COND.non_fallthrough_keys,
+        dict(registered.OURS),
+    )
     yield
     COND.python_key_table, COND.py_kernels, COND.non_fallthrough_keys = before[:3]
     registered.OURS.clear()

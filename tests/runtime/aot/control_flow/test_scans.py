@@ -69,12 +69,19 @@ NESTINGS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "grad": lambda f: grad(loss(f), (0, 1)),
     "hessian": lambda f: hessian(lambda xs, w: f(xs, w)[1].square().sum(), 1),
     "jvp": lambda f: lambda xs, w: jvp(lambda xs, w: f(xs, w)[:2], (xs, w), (xs.exp(), w.cos())),
-    "forward over forward": lambda f: lambda xs, w: jacfwd(lambda xs: jvp(lambda xs: f(xs, w)[0], (xs,), (xs.exp(),))[1])(xs),
+    "forward over forward": lambda f: (
+        lambda xs, w: jacfwd(lambda xs: jvp(lambda xs: f(xs, w)[0], (xs,), (xs.exp(),))[1])(xs)
+    ),
     "functionalize": functionalize,
     "vmap": lambda f: lambda xs, w: vmap(f, (0, None))(torch.stack([xs, -xs]), w),
-    "vmap of grad": lambda f: lambda xs, w: vmap(grad(loss(f), (0, 1)))(torch.stack([xs, -xs]), torch.stack([w, w * 2])),
+    "vmap of grad": lambda f: (
+        lambda xs, w: vmap(grad(loss(f), (0, 1)))(torch.stack([xs, -xs]), torch.stack([w, w * 2]))
+    ),
     "grad of vmap": lambda f: grad(
-        lambda xs, w: vmap(lambda xs, w: f(xs, w)[1], (1, None))(torch.stack([xs, -xs], 1), w).square().sum(), 1
+        lambda xs, w: (
+            vmap(lambda xs, w: f(xs, w)[1], (1, None))(torch.stack([xs, -xs], 1), w).square().sum()
+        ),
+        1,
     ),
 }
 
@@ -82,7 +89,9 @@ NESTINGS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
 @pytest.mark.parametrize("mode", ["eager", "real", "symbolic"])
 @pytest.mark.parametrize("nesting", NESTINGS)
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_nesting_of_transforms_is_that_of_the_loop_for_any_length(program: str, nesting: str, mode: str) -> None:
+def test_a_nesting_of_transforms_is_that_of_the_loop_for_any_length(
+    program: str, nesting: str, mode: str
+) -> None:
     ours, expected = PROGRAMS[program]
     f = NESTINGS[nesting](ours)
     run = f if mode == "eager" else make_fx(f, tracing_mode=mode)(XS, W)
@@ -90,9 +99,14 @@ def test_a_nesting_of_transforms_is_that_of_the_loop_for_any_length(program: str
         torch.testing.assert_close(run(xs, W), NESTINGS[nesting](expected)(xs, W))
 
 
-@pytest.mark.parametrize(("dynamic", "partition"), [(False, default_partition), (True, min_cut_rematerialization_partition)])
+@pytest.mark.parametrize(
+    ("dynamic", "partition"),
+    [(False, default_partition), (True, min_cut_rematerialization_partition)],
+)
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_compiled_scan_has_first_and_second_derivatives(program: str, dynamic: bool, partition: Any) -> None:
+def test_a_compiled_scan_has_first_and_second_derivatives(
+    program: str, dynamic: bool, partition: Any
+) -> None:
     ours, expected = PROGRAMS[program]
     compiled = aot_function(loss(ours), nop, partition_fn=partition, dynamic=dynamic)
     for xs in (XS, MORE):
@@ -106,7 +120,9 @@ def test_a_compiled_scan_has_first_and_second_derivatives(program: str, dynamic:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_one_call_of_torchs_operator_is_exported_saved_and_run(program: str, tmp_path: Path) -> None:
+def test_one_call_of_torchs_operator_is_exported_saved_and_run(
+    program: str, tmp_path: Path
+) -> None:
     ours, expected = PROGRAMS[program]
     exported = export(ours, (XS, W))
     assert [n for n in exported.graph.nodes if n.target in OPERATORS]
@@ -129,9 +145,13 @@ def test_a_length_that_is_a_symbol_is_not_unrolled() -> None:
 @pytest.mark.parametrize("unroll", [True, False])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("dim", [0, 1])
-def test_scan_goes_along_a_dimension_in_either_direction_and_stacks_there(dim: int, reverse: bool, unroll: bool) -> None:
+def test_scan_goes_along_a_dimension_in_either_direction_and_stacks_there(
+    dim: int, reverse: bool, unroll: bool
+) -> None:
     def f(xs: Any, start: Any) -> Any:
-        carry, ys = scan(lambda c, x: (c * x, {"sum": c + x}), start, xs, dim=dim, reverse=reverse, unroll=unroll)
+        carry, ys = scan(
+            lambda c, x: (c * x, {"sum": c + x}), start, xs, dim=dim, reverse=reverse, unroll=unroll
+        )
         return carry, ys["sum"]
 
     def expected(xs: Any, start: Any) -> Any:
@@ -151,8 +171,12 @@ def test_a_graph_with_a_scan_takes_values_of_any_level() -> None:
         graph = make_fx(ours)(XS, W)
         leaf = runtime.wrap(W.clone(), True)
         graph(XS, leaf)[1].square().sum().backward()
-        torch.testing.assert_close(leaf.grad, grad(lambda w, f=expected: f(XS, w)[1].square().sum())(W))
-        torch.testing.assert_close(vmap(graph, (0, None))(torch.stack([XS, -XS]), W), NESTINGS["vmap"](expected)(XS, W))
+        torch.testing.assert_close(
+            leaf.grad, grad(lambda w, f=expected: f(XS, w)[1].square().sum())(W)
+        )
+        torch.testing.assert_close(
+            vmap(graph, (0, None))(torch.stack([XS, -XS]), W), NESTINGS["vmap"](expected)(XS, W)
+        )
 
 
 @pytest.mark.parametrize("mode", ["pointwise", "generic"])
@@ -162,7 +186,13 @@ def test_an_associative_scan_gives_all_partial_results(n: int, reverse: bool, mo
     xs = torch.randn(2, n, 3, dtype=torch.double)
 
     def f(xs: Any) -> Any:
-        return associative_scan(lambda a, b: {"s": a["s"] + b["s"], "p": a["p"] * b["p"]}, {"s": xs, "p": xs + 1}, 1, reverse, mode)
+        return associative_scan(
+            lambda a, b: {"s": a["s"] + b["s"], "p": a["p"] * b["p"]},
+            {"s": xs, "p": xs + 1},
+            1,
+            reverse,
+            mode,
+        )
 
     def turned(t: Any) -> Any:
         return t.flip(1) if reverse else t
@@ -170,7 +200,11 @@ def test_an_associative_scan_gives_all_partial_results(n: int, reverse: bool, mo
     def expected(xs: Any) -> Any:
         return {"s": turned(turned(xs).cumsum(1)), "p": turned(turned(xs + 1).cumprod(1))}
 
-    for nest in (lambda f: f, lambda f: grad(lambda xs: (f(xs)["p"].sin() + f(xs)["s"]).sum()), lambda f: vmap(f, 2)):
+    for nest in (
+        lambda f: f,
+        lambda f: grad(lambda xs: (f(xs)["p"].sin() + f(xs)["s"]).sum()),
+        lambda f: vmap(f, 2),
+    ):
         torch.testing.assert_close(make_fx(nest(f))(xs)(xs), nest(expected)(xs))
 
 
@@ -179,19 +213,36 @@ def test_an_associative_scan_of_matrices_does_not_commute() -> None:
     expected = [xs[0]]
     for x in xs[1:]:
         expected.append(expected[-1] @ x)
-    torch.testing.assert_close(associative_scan(torch.matmul, xs, 0, combine_mode="generic"), torch.stack(expected))
+    torch.testing.assert_close(
+        associative_scan(torch.matmul, xs, 0, combine_mode="generic"), torch.stack(expected)
+    )
 
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "an empty dimension": (lambda xs: scan(lambda c, x: (c, x), xs[0], xs[:0]), r"length of at least 1.*test_scans\.py"),
-    "two lengths": (lambda xs: map(lambda x: x[0] + x[1].sum(), (xs, xs[:2])), "tensors with one length"),
-    "a carry of another shape": (lambda xs: scan(lambda c, x: (x.sum(), x * 2), xs[0], xs, unroll=False), "value 0 of the carry"),
+    "an empty dimension": (
+        lambda xs: scan(lambda c, x: (c, x), xs[0], xs[:0]),
+        r"length of at least 1.*test_scans\.py",
+    ),
+    "two lengths": (
+        lambda xs: map(lambda x: x[0] + x[1].sum(), (xs, xs[:2])),
+        "tensors with one length",
+    ),
+    "a carry of another shape": (
+        lambda xs: scan(lambda c, x: (x.sum(), x * 2), xs[0], xs, unroll=False),
+        "value 0 of the carry",
+    ),
     "a carry of another structure": (
         lambda xs: scan(lambda c, x: ((c, x), x * 2), xs[0], xs, unroll=False),
         "the function returns the carry",
     ),
-    "an element": (lambda xs: map(lambda x: x, xs, unroll=False), "the function of map returns a tensor that shares memory"),
-    "a write": (lambda xs: map(lambda x: x.add_(1) * 2, xs, unroll=False), r"writes to a tensor that it is given.*test_scans\.py"),
+    "an element": (
+        lambda xs: map(lambda x: x, xs, unroll=False),
+        "the function of map returns a tensor that shares memory",
+    ),
+    "a write": (
+        lambda xs: map(lambda x: x.add_(1) * 2, xs, unroll=False),
+        r"writes to a tensor that it is given.*test_scans\.py",
+    ),
 }
 
 
@@ -203,12 +254,16 @@ def test_what_a_scan_cannot_do_is_refused(what: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["real", "symbolic"])
-def test_a_tensor_that_the_carry_starts_from_stays_itself_where_it_is_closed_over(mode: str) -> None:
+def test_a_tensor_that_the_carry_starts_from_stays_itself_where_it_is_closed_over(
+    mode: str,
+) -> None:
     def f(xs: Any, w: Any) -> Any:
         return scan(lambda c, x: (c * w, (c + x) * w), w, xs, unroll=False)
 
     def expected(xs: Any, w: Any) -> Any:
-        return w.pow(len(xs) + 1), torch.stack([(w.pow(i + 1) + x) * w for i, x in enumerate(xs.unbind())])
+        return w.pow(len(xs) + 1), torch.stack(
+            [(w.pow(i + 1) + x) * w for i, x in enumerate(xs.unbind())]
+        )
 
     w = W[0]
     for transform in (lambda f: f, lambda f: grad(lambda xs, w: f(xs, w)[1].square().sum(), 1)):

@@ -15,9 +15,19 @@ from runtime.func import grad
 POINT = torch.tensor([0.0, 1.0, 4.0])
 
 PROGRAMS: dict[str, tuple[Callable[[Any], Any], list[float]]] = {
-    "cond": (lambda x: cond(x.sum() > 0, lambda x: (x * 2, x.log()), lambda x: (x * 3, x.sqrt()), (x,))[0], [2.0, 2.0, 2.0]),
+    "cond": (
+        lambda x: cond(x.sum() > 0, lambda x: (x * 2, x.log()), lambda x: (x * 3, x.sqrt()), (x,))[
+            0
+        ],
+        [2.0, 2.0, 2.0],
+    ),
     "map": (lambda x: map(lambda e: (e * 2, e.log()), x, unroll=False)[0], [2.0, 2.0, 2.0]),
-    "scan": (lambda x: scan(lambda c, e: (c * 2 + e, e.log()), torch.zeros_like(x[0]), x, unroll=False)[0], [4.0, 2.0, 1.0]),
+    "scan": (
+        lambda x: scan(lambda c, e: (c * 2 + e, e.log()), torch.zeros_like(x[0]), x, unroll=False)[
+            0
+        ],
+        [4.0, 2.0, 1.0],
+    ),
 }
 
 

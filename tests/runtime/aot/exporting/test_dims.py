@@ -41,17 +41,35 @@ def by_size(x: Any, y: Any) -> Any:
 
 CASES = {
     "a multiple": Case(lambda x, y: y.view(2, -1).sum(0) + x, (N, 2 * N), (4, 8), (6, 12), (6, 11)),
-    "before its root": Case(lambda x, y: x.view(2, -1).sum(0) + y, (2 * N, N), (8, 4), (12, 6), (12, 5)),
+    "before its root": Case(
+        lambda x, y: x.view(2, -1).sum(0) + y, (2 * N, N), (8, 4), (12, 6), (12, 5)
+    ),
     "a sum": Case(lambda x, y: x[1:] * y, (N + 1, N), (5, 4), (9, 8), (9, 9)),
-    "a sum of a multiple": Case(lambda x, y: torch.cat([x, x, x[:1]]) * y, (N, 2 * N + 1), (4, 9), (6, 13), (6, 12)),
-    "a Dim of a derived Dim": Case(lambda x, y: x.sum() * y, (N, (2 * N + 1) + 2), (4, 11), (7, 17), (7, 16)),
-    "what the program does not need": Case(lambda x, y: x.sum() + y.sum(), (N, 2 * N), (4, 8), (6, 12), (6, 11)),
-    "siblings without their root": Case(lambda x, y: x.sum() * y, (2 * N, 3 * N), (8, 12), (6, 9), (6, 12)),
-    "siblings of a sum without their root": Case(lambda x, y: x.sum() * y, (2 * N + 1, 3 * N), (9, 12), (7, 9), (7, 12)),
-    "a multiple of three and one": Case(lambda x, y: x * y.sum(), (3 * N + 1, None), (7, 2), (10, 2), (9, 2)),
-    "one without its root": Case(lambda x, y: x * y.sum(), (2 * N + 1, None), (9, 2), (13, 2), (12, 2)),
+    "a sum of a multiple": Case(
+        lambda x, y: torch.cat([x, x, x[:1]]) * y, (N, 2 * N + 1), (4, 9), (6, 13), (6, 12)
+    ),
+    "a Dim of a derived Dim": Case(
+        lambda x, y: x.sum() * y, (N, (2 * N + 1) + 2), (4, 11), (7, 17), (7, 16)
+    ),
+    "what the program does not need": Case(
+        lambda x, y: x.sum() + y.sum(), (N, 2 * N), (4, 8), (6, 12), (6, 11)
+    ),
+    "siblings without their root": Case(
+        lambda x, y: x.sum() * y, (2 * N, 3 * N), (8, 12), (6, 9), (6, 12)
+    ),
+    "siblings of a sum without their root": Case(
+        lambda x, y: x.sum() * y, (2 * N + 1, 3 * N), (9, 12), (7, 9), (7, 12)
+    ),
+    "a multiple of three and one": Case(
+        lambda x, y: x * y.sum(), (3 * N + 1, None), (7, 2), (10, 2), (9, 2)
+    ),
+    "one without its root": Case(
+        lambda x, y: x * y.sum(), (2 * N + 1, None), (9, 2), (13, 2), (12, 2)
+    ),
     "the range of the root": Case(lambda x, y: x.sum() * y, (N, 2 * N), (4, 8), (40, 80), (41, 82)),
-    "the range of a root that is no size": Case(lambda x, y: x * y.sum(), (2 * N, None), (8, 2), (80, 2), (82, 2)),
+    "the range of a root that is no size": Case(
+        lambda x, y: x * y.sum(), (2 * N, None), (8, 2), (80, 2), (82, 2)
+    ),
     "a relation that the program finds": Case(by_size, (AUTO, AUTO), (4, 8), (6, 12), (6, 11)),
 }
 
@@ -74,7 +92,11 @@ def test_sizes_that_are_computed_from_others(what: str) -> None:
 
 
 def test_a_condition_on_several_sizes_names_each() -> None:
-    program = export(lambda x, y: x.sin().sum() * y if x.shape[0] + y.shape[0] > 6 else y, (ones(5), ones(4)), dynamic=True)
+    program = export(
+        lambda x, y: x.sin().sum() * y if x.shape[0] + y.shape[0] > 6 else y,
+        (ones(5), ones(4)),
+        dynamic=True,
+    )
     says = r"right for .* alone; s\d+ is dimension 0 of argument \[0\], s\d+ is dimension 0 of argument \[1\]"
     with pytest.raises(RuntimeError, match=says):
         program.module()(ones(2), ones(3))
@@ -83,19 +105,30 @@ def test_a_condition_on_several_sizes_names_each() -> None:
 def test_the_condition_names_the_dimensions() -> None:
     case = CASES["what the program does not need"]
     program = export(case.f, (ones(4), ones(8)), dynamic_shapes={"x": {0: N}, "y": {0: 2 * N}})
-    with pytest.raises(RuntimeError, match=r"dimension 0 of argument \[1\] is 2\*s\d+ alone; s\d+ is dimension 0 of argument \[0\]"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"dimension 0 of argument \[1\] is 2\*s\d+ alone; s\d+ is dimension 0 of argument \[0\]",
+    ):
         program.module()(ones(6), ones(11))
 
 
-@pytest.mark.parametrize(("dims", "sizes"), [((N, 2 * N), (4, 9)), ((2 * N, None), (9, 2)), ((2 * N, 3 * N), (8, 13))])
-def test_an_example_that_is_not_what_a_dim_says_is_refused(dims: tuple[Any, Any], sizes: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("dims", "sizes"), [((N, 2 * N), (4, 9)), ((2 * N, None), (9, 2)), ((2 * N, 3 * N), (8, 13))]
+)
+def test_an_example_that_is_not_what_a_dim_says_is_refused(
+    dims: tuple[Any, Any], sizes: tuple[int, int]
+) -> None:
     shapes = {"x": {0: dims[0]}, "y": None if dims[1] is None else {0: dims[1]}}
-    with pytest.raises(ValueError, match=r"Dim '\d\*n', dimension 0 of argument .* has size \d+ in the example"):
+    with pytest.raises(
+        ValueError, match=r"Dim '\d\*n', dimension 0 of argument .* has size \d+ in the example"
+    ):
         export(lambda x, y: x.sum() + y.sum(), tuple(map(ones, sizes)), dynamic_shapes=shapes)
 
 
 def test_a_program_that_needs_another_relation_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"the program is right for size|the program needs it to be"):
+    with pytest.raises(
+        ValueError, match=r"the program is right for size|the program needs it to be"
+    ):
         export(lambda x, y: x[: y.shape[0]] + y[: x.shape[0]] if y.shape[0] == 8 else x, (ones(4), ones(8)),
                dynamic_shapes={"x": {0: N}, "y": {0: 2 * N}})  # fmt: skip
 
@@ -107,7 +140,9 @@ def test_a_size_of_which_the_program_makes_a_number_is_the_only_one() -> None:
         program.module()(ones(3, 8))
 
 
-@pytest.mark.parametrize("f", [lambda x: x.chunk(3), lambda x: x.unsafe_chunk(3)], ids=["chunk", "unsafe_chunk"])
+@pytest.mark.parametrize(
+    "f", [lambda x: x.chunk(3), lambda x: x.unsafe_chunk(3)], ids=["chunk", "unsafe_chunk"]
+)
 def test_a_size_with_too_few_pieces_is_refused_by_its_condition(f: Any) -> None:
     program = export(f, (torch.ones(12),), dynamic_shapes={"x": {0: Dim.AUTO}})
     loaded = io.BytesIO()
@@ -115,7 +150,10 @@ def test_a_size_with_too_few_pieces_is_refused_by_its_condition(f: Any) -> None:
     loaded.seek(0)
     for module in (program.module(), torch.export.load(loaded).module()):
         assert [t.shape[0] for t in module(torch.ones(13))] == [5, 5, 3]
-        with pytest.raises(RuntimeError, match=r"the exported program is right for .* is dimension 0 of argument \[0\]"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"the exported program is right for .* is dimension 0 of argument \[0\]",
+        ):
             module(torch.ones(4))  # two pieces
 
 
@@ -161,35 +199,62 @@ T = torch.ones(2, 3)
         (((T, (T, 5)),), {}, (({0: N}, ({1: N}, None)),), [{0: N}, {1: N}, None]),
     ],
 )
-def test_dynamic_shapes_say_something_of_each_tensor(args: Any, kwargs: Any, shapes: Any, expected: Any) -> None:
+def test_dynamic_shapes_say_something_of_each_tensor(
+    args: Any, kwargs: Any, shapes: Any, expected: Any
+) -> None:
     assert specs_of(f_of_all, args, kwargs, shapes) == expected
 
 
 @pytest.mark.parametrize(
     ("args", "shapes", "error", "says"),
     [
-        ((T,), 3, TypeError, "dict by name of argument, or a tuple with an item per argument, not <class 'int'>"),
+        (
+            (T,),
+            3,
+            TypeError,
+            "dict by name of argument, or a tuple with an item per argument, not <class 'int'>",
+        ),
         ((T,), (None, None), ValueError, "has 2 items for 1 arguments"),
-        (([T, T],), ([{0: N}],), ValueError, "says .* of an argument of type list, which does not have that structure"),
+        (
+            ([T, T],),
+            ([{0: N}],),
+            ValueError,
+            "says .* of an argument of type list, which does not have that structure",
+        ),
         (({"p": T},), ([{0: N}],), ValueError, "of an argument of type dict"),
         (([T],), ({0: N},), ValueError, "of an argument of type list"),
         ((5,), ({0: N},), ValueError, "of an argument of type int"),
-        ((T,), {"x": None, "z": None, "a": None}, ValueError, r"has \['a', 'z'\], which are no parameters"),
+        (
+            (T,),
+            {"x": None, "z": None, "a": None},
+            ValueError,
+            r"has \['a', 'z'\], which are no parameters",
+        ),
     ],
 )
-def test_dynamic_shapes_of_another_structure_are_refused(args: Any, shapes: Any, error: type[Exception], says: str) -> None:
+def test_dynamic_shapes_of_another_structure_are_refused(
+    args: Any, shapes: Any, error: type[Exception], says: str
+) -> None:
     with pytest.raises(error, match=says):
         specs_of(f_of_all, args, {}, shapes)
 
 
-def test_a_size_of_one_is_a_constant_of_an_automatic_dimension_and_refused_for_a_named_one() -> None:
+def test_a_size_of_one_is_a_constant_of_an_automatic_dimension_and_refused_for_a_named_one() -> (
+    None
+):
     program = export(lambda x: x * 2, (ones(1, 3),), dynamic_shapes=({0: AUTO, 1: AUTO},))
     assert program.module()(ones(1, 5)).equal(ones(1, 5) * 2)
     with pytest.raises((RuntimeError, AssertionError)):
         program.module()(ones(2, 3))
-    with pytest.raises(ValueError, match=r"Dim 'n', dimension 0 of argument \[0\] has size 1 in the example. Sizes 0 and 1 are constants"):
+    with pytest.raises(
+        ValueError,
+        match=r"Dim 'n', dimension 0 of argument \[0\] has size 1 in the example. Sizes 0 and 1 are constants",
+    ):
         export(lambda x: x * 2, (ones(1, 3),), dynamic_shapes=({0: N},))
-    with pytest.raises(ValueError, match=r"the dimension marked .*DYNAMIC.*, dimension 0 of .* has size 1 in the example"):
+    with pytest.raises(
+        ValueError,
+        match=r"the dimension marked .*DYNAMIC.*, dimension 0 of .* has size 1 in the example",
+    ):
         export(lambda x: x * 2, (ones(1, 3),), dynamic_shapes=({0: Dim.DYNAMIC},))
 
 
@@ -204,7 +269,9 @@ def test_a_size_of_one_is_a_constant_of_an_automatic_dimension_and_refused_for_a
         (Dim("m", max=5) + 1, (4, 6), (7,)),
     ],
 )
-def test_a_program_takes_the_sizes_between_the_bounds_of_its_dim(dim: Any, sizes: tuple[int, ...], refused: tuple[int, ...]) -> None:
+def test_a_program_takes_the_sizes_between_the_bounds_of_its_dim(
+    dim: Any, sizes: tuple[int, ...], refused: tuple[int, ...]
+) -> None:
     run = export(lambda x: x * 2, (ones(4),), dynamic_shapes=({0: dim},)).module()
     for n in sizes:
         assert run(ones(n)).equal(ones(n) * 2)
@@ -216,15 +283,29 @@ def test_a_program_takes_the_sizes_between_the_bounds_of_its_dim(dim: Any, sizes
 @pytest.mark.parametrize(
     ("f", "dim", "says"),
     [
-        (lambda x: x.sin() if x.shape[0] < 9 else x, Dim("n", min=2, max=20), r"needs 2 <= size <= 8. Say Dim\('n', max=8\)"),
-        (lambda x: x.sin() if x.shape[0] < 9 else x, Dim("n", max=20), r"needs 2 <= size <= 8. Say Dim\('n', max=8\)"),
-        (lambda x: x.sin() if x.shape[0] >= 4 else x, Dim("n", min=3, max=20), r"needs 4 <= size <= 20. Say Dim\('n', min=4\)"),
+        (
+            lambda x: x.sin() if x.shape[0] < 9 else x,
+            Dim("n", min=2, max=20),
+            r"needs 2 <= size <= 8. Say Dim\('n', max=8\)",
+        ),
+        (
+            lambda x: x.sin() if x.shape[0] < 9 else x,
+            Dim("n", max=20),
+            r"needs 2 <= size <= 8. Say Dim\('n', max=8\)",
+        ),
+        (
+            lambda x: x.sin() if x.shape[0] >= 4 else x,
+            Dim("n", min=3, max=20),
+            r"needs 4 <= size <= 20. Say Dim\('n', min=4\)",
+        ),
         (lambda x: x.sin() if x.shape[0] % 2 else x, Dim("n", max=20), None),
         (lambda x: x.sin() if x.shape[0] <= 8 else x, Dim("n", max=8), None),
         (lambda x: x.sin() if x.shape[0] >= 2 else x, Dim("n"), None),
     ],
 )
-def test_a_program_that_takes_fewer_sizes_than_its_dim_says_is_refused_with_the_bound(f: Any, dim: Any, says: str | None) -> None:
+def test_a_program_that_takes_fewer_sizes_than_its_dim_says_is_refused_with_the_bound(
+    f: Any, dim: Any, says: str | None
+) -> None:
     if says is None:
         assert export(f, (ones(4),), dynamic_shapes=({0: dim},)).module()(ones(6)).equal(f(ones(6)))
         return
@@ -241,7 +322,9 @@ def test_a_number_that_is_the_size_and_a_static_dimension_are_constants() -> Non
 
 
 def test_a_dimension_below_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"has dimension -1 of argument \[0\], which has 2 dimensions"):
+    with pytest.raises(
+        ValueError, match=r"has dimension -1 of argument \[0\], which has 2 dimensions"
+    ):
         export(lambda x: x, (ones(3, 4),), dynamic_shapes=({-1: N},))
 
 

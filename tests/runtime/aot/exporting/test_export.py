@@ -14,7 +14,9 @@ from torch.export import Dim, ExportedProgram
 from runtime import dropin, unwrap
 from runtime.aot import export
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning"
+)
 
 
 class Model(nn.Module):
@@ -29,8 +31,14 @@ class Model(nn.Module):
         self.register_buffer("shift", torch.ones(3), persistent=False)
         self.constant = torch.full((3,), 2.0)
 
-    def forward(self, x: torch.Tensor, k: int, *, counts: dict[str, torch.Tensor]) -> dict[str, Any]:
-        y = self.norm(self.first(x) + self.second(x)) * self.constant * k + self.shift + torch.tensor([1.0, 2.0, 3.0])
+    def forward(
+        self, x: torch.Tensor, k: int, *, counts: dict[str, torch.Tensor]
+    ) -> dict[str, Any]:
+        y = (
+            self.norm(self.first(x) + self.second(x)) * self.constant * k
+            + self.shift
+            + torch.tensor([1.0, 2.0, 3.0])
+        )
         counts["calls"].add_(1)
         return {"y": y, "k": k, "none": None, "calls": counts["calls"] * 2}
 
@@ -38,7 +46,9 @@ class Model(nn.Module):
 def exported(**options: Any) -> tuple[Model, ExportedProgram]:
     torch.manual_seed(0)
     model = Model()
-    return model, export(model, (torch.randn(5, 4), 2), {"counts": {"calls": torch.zeros(())}}, **options)
+    return model, export(
+        model, (torch.randn(5, 4), 2), {"counts": {"calls": torch.zeros(())}}, **options
+    )
 
 
 def loaded(program: ExportedProgram) -> ExportedProgram:
@@ -51,7 +61,8 @@ def loaded(program: ExportedProgram) -> ExportedProgram:
 @pytest.mark.parametrize("again", [False, True], ids=["made", "loaded"])
 def test_a_program_computes_and_writes_what_the_module_does(again: bool) -> None:
     model, program = exported()
-    state, model = model.state_dict(), copy.deepcopy(model)  # the program runs on the buffers of the module
+    # the program runs on the buffers of the module
+    state, model = model.state_dict(), copy.deepcopy(model)
     run = (loaded(program) if again else program).module()
     x, a, b = torch.randn(5, 4), torch.zeros(()), torch.zeros(())
     for _ in range(2):
@@ -71,25 +82,39 @@ def test_export_changes_neither_the_module_nor_its_arguments() -> None:
     program = export(model, (torch.ones(5, 4), 2), {"counts": {"calls": calls}})
     assert calls == 0 and torch.equal(torch.get_rng_state(), random) and model.training
     torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
-    assert set(program.graph_signature.buffers_to_mutate.values()) == {f"norm.{n}" for n, _ in model.norm.named_buffers()}
+    assert set(program.graph_signature.buffers_to_mutate.values()) == {
+        f"norm.{n}" for n, _ in model.norm.named_buffers()
+    }
 
 
 def test_the_signature_says_what_is_what() -> None:
     model, program = exported()
     s = program.graph_signature
-    assert list(s.parameters) == [*(name for name, _ in model.named_parameters()), "second.weight"]  # its other name, which is not used
+    # its other name, which is not used
+    assert list(s.parameters) == [*(name for name, _ in model.named_parameters()), "second.weight"]
     assert not next(n for n in program.graph.nodes if n.name == "p_second_weight").users
-    assert list(s.buffers) == [name for name, _ in model.named_buffers()] and list(s.non_persistent_buffers) == ["shift"]
+    assert list(s.buffers) == [name for name, _ in model.named_buffers()] and list(
+        s.non_persistent_buffers
+    ) == ["shift"]
     assert len(s.lifted_tensor_constants) == 2 and list(s.user_inputs) == ["x", 2, "counts_calls"]
     assert list(s.user_inputs_to_mutate.values()) == ["counts_calls"]
-    assert not any(n.target._schema.is_mutable for n in program.graph.nodes if isinstance(n.target, torch._ops.OpOverload))
-    assert program.state_dict["first.weight"] is program.state_dict["second.weight"] is model.first.weight
+    assert not any(
+        n.target._schema.is_mutable
+        for n in program.graph.nodes
+        if isinstance(n.target, torch._ops.OpOverload)
+    )
+    assert (
+        program.state_dict["first.weight"]
+        is program.state_dict["second.weight"]
+        is model.first.weight
+    )
 
 
 def test_a_saved_program_takes_a_batch_of_any_size() -> None:
     """`test_models.py` runs saved programs in a process without this package."""
     model, program = exported(dynamic_shapes={"x": {0: Dim("batch")}, "k": None, "counts": None})
-    model, x = copy.deepcopy(model), torch.randn(7, 4)  # the program runs on the buffers of the module
+    # the program runs on the buffers of the module
+    model, x = copy.deepcopy(model), torch.randn(7, 4)
     found = loaded(program).module()(x, 2, counts={"calls": torch.zeros(())})["y"]
     torch.testing.assert_close(found, model(x, 2, counts={"calls": torch.zeros(())})["y"])
 
@@ -150,7 +175,11 @@ class TestWhatIsNotAsAtExport:
 class TestSizes:
     def test_a_named_dim_is_one_size_wherever_it_stands(self) -> None:
         n = Dim("n", min=2, max=20)
-        program = export(lambda x, y: x * y[0], (torch.ones(3, 4), [torch.ones(3, 4)]), dynamic_shapes=({0: n}, [{0: n, 1: Dim.STATIC}]))
+        program = export(
+            lambda x, y: x * y[0],
+            (torch.ones(3, 4), [torch.ones(3, 4)]),
+            dynamic_shapes=({0: n}, [{0: n, 1: Dim.STATIC}]),
+        )
         assert program.module()(torch.ones(6, 4), [torch.ones(6, 4)]).shape == (6, 4)
         ((_, values),) = program.range_constraints.items()
         assert (values.lower, values.upper) == (2, 20)
@@ -165,9 +194,16 @@ class TestSizes:
             return x * scale + sum(r.sum() for r in rest)
 
         shapes = {"x": {0: Dim.AUTO}, "rest": [{0: Dim.DYNAMIC}, None], "scale": [Dim.AUTO]}
-        program = export(f, (torch.ones(3), torch.ones(4), torch.ones(2)), {"scale": torch.ones(3)}, dynamic_shapes=shapes)
+        program = export(
+            f,
+            (torch.ones(3), torch.ones(4), torch.ones(2)),
+            {"scale": torch.ones(3)},
+            dynamic_shapes=shapes,
+        )
         args = torch.randn(5), torch.randn(7), torch.randn(2)
-        torch.testing.assert_close(program.module()(*args, scale=torch.ones(5)), f(*args, scale=torch.ones(5)))
+        torch.testing.assert_close(
+            program.module()(*args, scale=torch.ones(5)), f(*args, scale=torch.ones(5))
+        )
 
     def test_automatic_sizes_take_what_the_program_needs(self) -> None:
         def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -192,21 +228,59 @@ class TestSizes:
     @pytest.mark.parametrize(
         ("f", "shapes", "says"),
         [
-            (lambda x, y: x.view(3, 4) * 2, ({0: Dim("n")}, None), r"Dim 'n', dimension 0 of argument \[0\]: .* right for size 3 alone"),
+            (
+                lambda x, y: x.view(3, 4) * 2,
+                ({0: Dim("n")}, None),
+                r"Dim 'n', dimension 0 of argument \[0\]: .* right for size 3 alone",
+            ),
             (lambda x, y: x.view(3, 4) * 2, ({0: Dim.DYNAMIC}, None), "right for size 3 alone"),
-            (lambda x, y: x.sin() if x.shape[0] > 2 else x, ({0: Dim("n")}, None), r"needs 3 <= size .* Say Dim\('n', min=3\)"),
-            (lambda x, y: x + y, ({0: Dim("n")}, {0: Dim("m")}), "needs them to be equal. Use one Dim for both"),
-            (lambda x, y: x, ({0: Dim("n", min=4)}, None), "has size 3 in the example, which is not between 4"),
-            (lambda x, y: x, ({0: Dim("n")}, {1: Dim("n")}), "Dim 'n', dimension 1 of argument .1.* elsewhere another one"),
-            (lambda x, y: x, ({0: 2 * Dim("n")}, None), r"has size 3 in the example, which is not 2\*n for any n"),
-            (lambda x, y: x, ({0: 5}, None), "says 5 for dimension 0 of argument .0., whose size is 3"),
-            (lambda x, y: x, ({2: Dim("n")}, None), "has dimension 2 of argument .0., which has 2 dimensions"),
+            (
+                lambda x, y: x.sin() if x.shape[0] > 2 else x,
+                ({0: Dim("n")}, None),
+                r"needs 3 <= size .* Say Dim\('n', min=3\)",
+            ),
+            (
+                lambda x, y: x + y,
+                ({0: Dim("n")}, {0: Dim("m")}),
+                "needs them to be equal. Use one Dim for both",
+            ),
+            (
+                lambda x, y: x,
+                ({0: Dim("n", min=4)}, None),
+                "has size 3 in the example, which is not between 4",
+            ),
+            (
+                lambda x, y: x,
+                ({0: Dim("n")}, {1: Dim("n")}),
+                "Dim 'n', dimension 1 of argument .1.* elsewhere another one",
+            ),
+            (
+                lambda x, y: x,
+                ({0: 2 * Dim("n")}, None),
+                r"has size 3 in the example, which is not 2\*n for any n",
+            ),
+            (
+                lambda x, y: x,
+                ({0: 5}, None),
+                "says 5 for dimension 0 of argument .0., whose size is 3",
+            ),
+            (
+                lambda x, y: x,
+                ({2: Dim("n")}, None),
+                "has dimension 2 of argument .0., which has 2 dimensions",
+            ),
             (lambda x, y: x, ({0: Dim("n")},), "has 1 items for 2 arguments"),
-            (lambda x, y: x, ({0: Dim("n")}, 3), "says 3 of an argument of type Tensor, which does not have that structure"),
+            (
+                lambda x, y: x,
+                ({0: Dim("n")}, 3),
+                "says 3 of an argument of type Tensor, which does not have that structure",
+            ),
             (lambda x, y: x, {"z": {0: Dim("n")}}, r"has \['z'\], which are no parameters"),
         ],
     )
-    def test_a_program_that_needs_more_of_a_size_than_its_dim_says_is_refused(self, f: Any, shapes: Any, says: str) -> None:
+    def test_a_program_that_needs_more_of_a_size_than_its_dim_says_is_refused(
+        self, f: Any, shapes: Any, says: str
+    ) -> None:
         with pytest.raises(ValueError, match=says):
             export(f, (torch.ones(3, 4), torch.ones(3, 4)), dynamic_shapes=shapes)
 
@@ -226,10 +300,16 @@ class Training(nn.Module):
 @pytest.mark.parametrize("again", [False, True], ids=["made", "loaded"])
 def test_a_program_of_training_gives_the_gradients_of_the_loss(again: bool) -> None:
     model, x = Training(), torch.randn(5, 2)
-    program = export(model, (x.clone().requires_grad_(),), dynamic_shapes=({0: Dim("n")},), output_loss_index=1)
+    program = export(
+        model, (x.clone().requires_grad_(),), dynamic_shapes=({0: Dim("n")},), output_loss_index=1
+    )
     model = copy.deepcopy(model)
     backward = program.graph_signature.backward_signature
-    assert backward is not None and set(backward.gradients_to_parameters.values()) == {"a", "norm.weight", "norm.bias"}
+    assert backward is not None and set(backward.gradients_to_parameters.values()) == {
+        "a",
+        "norm.weight",
+        "norm.bias",
+    }
     run = (loaded(program) if again else program).module()
     x = torch.randn(6, 2, requires_grad=True)
     (y, loss), gradients = run(x)
@@ -237,16 +317,21 @@ def test_a_program_of_training_gives_the_gradients_of_the_loss(again: bool) -> N
     eager.backward()
     torch.testing.assert_close((y, loss), (expected, eager))
     named = {**dict(model.named_parameters()), "x": x}
-    assert gradients.keys() == {"a", "norm.weight", "norm.bias", "x"}  # one for both names of a shared parameter
+    # one for both names of a shared parameter
+    assert gradients.keys() == {"a", "norm.weight", "norm.bias", "x"}
     for name, g in gradients.items():
         torch.testing.assert_close(g, named[name].grad)
-    torch.testing.assert_close(dict(run.named_buffers())["norm.running_mean"], model.norm.running_mean)
+    torch.testing.assert_close(
+        dict(run.named_buffers())["norm.running_mean"], model.norm.running_mean
+    )
 
 
 def test_a_program_of_training_is_made_of_a_module_whose_loss_uses_all_parameters() -> None:
     with pytest.raises(TypeError, match="exported from a module"):
         export(lambda x: x.sum(), (torch.ones(2, requires_grad=True),), output_loss_index=0)
-    with pytest.raises(RuntimeError, match=r"does not depend on parameter or buffer .first\.weight."):
+    with pytest.raises(
+        RuntimeError, match=r"does not depend on parameter or buffer .first\.weight."
+    ):
         export(Unused(), (torch.ones(2),), output_loss_index=0)
 
 
@@ -260,7 +345,10 @@ class Unused(nn.Module):
 
 
 def test_a_change_of_sizes_in_place_is_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"argument \[0\] has other sizes or strides after the call \(aten::unsqueeze_\)"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"argument \[0\] has other sizes or strides after the call \(aten::unsqueeze_\)",
+    ):
         export(lambda x: x.unsqueeze_(0) * 1, (torch.ones(2),))
 
 
@@ -269,5 +357,8 @@ def test_parameters_of_the_session_are_plain_in_the_program() -> None:
         model = nn.Linear(2, 1)
         program = export(model, (torch.ones(3, 2),))
         expected = unwrap(model(torch.ones(3, 2)).detach())
-    assert all(type(p) is nn.Parameter for p in program.parameters()) and len(list(program.parameters())) == 2
+    assert (
+        all(type(p) is nn.Parameter for p in program.parameters())
+        and len(list(program.parameters())) == 2
+    )
     torch.testing.assert_close(loaded(program).module()(torch.ones(3, 2)).detach(), expected)

@@ -29,7 +29,9 @@ class Scaled(nn.Module):
         self.scale = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
         self.register_buffer("calls", torch.zeros(()))
 
-    def forward(self, x: torch.Tensor, *, shift: dict[str, torch.Tensor]) -> tuple[torch.Tensor, None, int]:
+    def forward(
+        self, x: torch.Tensor, *, shift: dict[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, None, int]:
         self.calls.add_(1)
         shift["by"].add_(1)
         return x * self.scale + shift["by"], None, 3
@@ -47,14 +49,24 @@ class Loss(nn.Module):
 
 def test_the_graph_takes_parameters_buffers_and_leaves_and_returns_new_values_first() -> None:
     module = Scaled()
-    graph, s = aot_export_module(module, (torch.ones(3),), trace_joint=False, kwargs={"shift": {"by": torch.zeros(3)}})
-    new_calls, new_shift, out, none, three = graph(module.scale, module.calls, torch.tensor([1.0, 1.0, 2.0]), torch.zeros(3))
-    assert (new_calls, none, three) == (1, None, 3) and new_shift.tolist() == [1.0] * 3 and out.tolist() == [2.0, 3.0, 7.0]
+    graph, s = aot_export_module(
+        module, (torch.ones(3),), trace_joint=False, kwargs={"shift": {"by": torch.zeros(3)}}
+    )
+    new_calls, new_shift, out, none, three = graph(
+        module.scale, module.calls, torch.tensor([1.0, 1.0, 2.0]), torch.zeros(3)
+    )
+    assert (
+        (new_calls, none, three) == (1, None, 3)
+        and new_shift.tolist() == [1.0] * 3
+        and out.tolist() == [2.0, 3.0, 7.0]
+    )
     assert s.parameters == ["scale"] and s.buffers == ["calls"] and len(s.user_inputs) == 2
     placeholders = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
     assert [*s.inputs_to_parameters, *s.inputs_to_buffers, *s.user_inputs] == placeholders
     results: Any = graph.graph.output_node().args[0]
-    assert s.buffers_to_mutate == {results[0].name: "calls"} and s.user_inputs_to_mutate == {results[1].name: s.user_inputs[1]}
+    assert s.buffers_to_mutate == {results[0].name: "calls"} and s.user_inputs_to_mutate == {
+        results[1].name: s.user_inputs[1]
+    }
     assert s.user_outputs == [results[2].name, None, None] and s.backward_signature is None
     assert s.out_spec.num_leaves == 3 and s.in_spec.num_leaves == 4
 
@@ -62,7 +74,11 @@ def test_the_graph_takes_parameters_buffers_and_leaves_and_returns_new_values_fi
 def test_export_leaves_the_module_and_the_arguments_as_they_are() -> None:
     module, shift = Scaled(), torch.zeros(3)
     aot_export_module(module, (torch.ones(3),), trace_joint=False, kwargs={"shift": {"by": shift}})
-    assert module.calls == 0 and shift.tolist() == [0.0] * 3 and (module.calls._version, shift._version) == (0, 0)
+    assert (
+        module.calls == 0
+        and shift.tolist() == [0.0] * 3
+        and (module.calls._version, shift._version) == (0, 0)
+    )
     loss = Loss()
     before = {k: v.clone() for k, v in loss.state_dict().items()}
     aot_export_module(loss, (torch.randn(4, 3),), trace_joint=True, output_loss_index=1)
@@ -78,7 +94,10 @@ def test_a_joint_graph_gives_the_gradients_of_the_loss() -> None:
     _, loss = module(x)
     loss.backward()
     backward = s.backward_signature
-    assert backward is not None and [*backward.gradients_to_parameters.values()] == ["norm.weight", "norm.bias"]
+    assert backward is not None and [*backward.gradients_to_parameters.values()] == [
+        "norm.weight",
+        "norm.bias",
+    ]
     torch.testing.assert_close(found[backward.loss_output], loss)
     for name, parameter in backward.gradients_to_parameters.items():
         torch.testing.assert_close(found[name], module.get_parameter(parameter).grad)
@@ -107,9 +126,13 @@ def test_a_shared_parameter_has_the_gradient_of_the_uses_of_each_name() -> None:
 def test_fake_arguments_of_symbolic_size_make_one_graph_for_all_sizes() -> None:
     env = torch.fx.experimental.symbolic_shapes.ShapeEnv()
     mode = torch._subclasses.fake_tensor.FakeTensorMode(shape_env=env)
-    graph, _ = aot_export_module(nn.Flatten(), (mode.from_tensor(torch.ones(2, 3, 4)),), trace_joint=False)
+    graph, _ = aot_export_module(
+        nn.Flatten(), (mode.from_tensor(torch.ones(2, 3, 4)),), trace_joint=False
+    )
     assert graph(torch.ones(5, 2, 2))[0].shape == (5, 4)
-    graph, _ = aot_export_module(nn.Flatten(), (torch.ones(2, 3, 4),), trace_joint=False, dynamic_shapes=True)
+    graph, _ = aot_export_module(
+        nn.Flatten(), (torch.ones(2, 3, 4),), trace_joint=False, dynamic_shapes=True
+    )
     assert graph(torch.ones(5, 2, 2))[0].shape == (5, 4)
 
 
@@ -142,14 +165,24 @@ def test_a_parameter_that_the_loss_does_not_use_is_named() -> None:
         (lambda w, x: ((w * x).sum(), w * 2), 0, r"was not the loss.*Return 1 as \.detach\(\)"),
         (lambda w, x: (w * x,), 0, r"must have one element\. Its shape is \[2\]"),
         (lambda w, x: (x.sum(), w.detach()), 0, "does not require grad"),
-        (lambda w, x: ((w * x).sum(),), 2, "output_loss_index is 2, and the program returns 1 results"),
+        (
+            lambda w, x: ((w * x).sum(),),
+            2,
+            "output_loss_index is 2, and the program returns 1 results",
+        ),
         (lambda w, x: {"loss": (w * x).sum()}, 0, "not dict"),
         (lambda w, x: ((w * x).sum(),), None, "needs output_loss_index"),
         (lambda w, x: (x.requires_grad_().sum(),), 0, r"calls requires_grad_\(\) on argument 0"),
-        (written_parameter, 0, "requires gradients, and received a mutation: parameter or buffer 'w'"),
+        (
+            written_parameter,
+            0,
+            "requires gradients, and received a mutation: parameter or buffer 'w'",
+        ),
     ],
 )
-def test_what_has_no_joint_graph_is_refused(f: Callable[..., Any], index: int | None, says: str) -> None:
+def test_what_has_no_joint_graph_is_refused(
+    f: Callable[..., Any], index: int | None, says: str
+) -> None:
     with pytest.raises(RuntimeError, match=says):
         aot_export_module(Calls(f), (torch.ones(2),), trace_joint=True, output_loss_index=index)
 
@@ -164,28 +197,47 @@ def test_what_no_result_of_a_graph_can_stand_for_is_refused() -> None:
     x = torch.ones(2, 3)
     with pytest.raises(RuntimeError, match=r"received a metadata mutation: argument 0 .*aten::t_"):
         aot_export_module(Calls(lambda w, a: (a.t_() * 1,)), (x,), trace_joint=False)
-    graph, _ = aot_export_module(Calls(lambda w, a: (a.unsqueeze_(0).mul_(2).squeeze_(0) * 1,)), (x,), trace_joint=False)
-    assert [r.tolist() for r in graph(torch.ones(2), x)] == [[[2.0] * 3] * 2] * 2  # after the call it has the sizes that it had before
-    with pytest.raises(RuntimeError, match="duplicated inputs that are mutated in the graph: argument 0 and argument 1"):
+    graph, _ = aot_export_module(
+        Calls(lambda w, a: (a.unsqueeze_(0).mul_(2).squeeze_(0) * 1,)), (x,), trace_joint=False
+    )
+    # after the call it has the sizes that it had before
+    assert [r.tolist() for r in graph(torch.ones(2), x)] == [[[2.0] * 3] * 2] * 2
+    with pytest.raises(
+        RuntimeError,
+        match="duplicated inputs that are mutated in the graph: argument 0 and argument 1",
+    ):
         aot_export_module(Calls(lambda w, a, b: (a.add_(1) + b,)), (x, x), trace_joint=False)
-    with pytest.raises(RuntimeError, match="aliased inputs that are mutated in the graph: argument 0 and argument 1"):
+    with pytest.raises(
+        RuntimeError,
+        match="aliased inputs that are mutated in the graph: argument 0 and argument 1",
+    ):
         aot_export_module(Calls(lambda w, a, b: (a.add_(1), b * 1)), (x, x[0]), trace_joint=False)
-    graph, _ = aot_export_module(Calls(lambda w, a, b: (a + b,)), (x, x[0]), trace_joint=False)  # nothing is written
+    # nothing is written
+    graph, _ = aot_export_module(Calls(lambda w, a, b: (a + b,)), (x, x[0]), trace_joint=False)
     assert graph(torch.ones(2), x, x[0])[0].tolist() == [[2.0] * 3] * 2
 
 
 class TestJointSimple:
     def test_without_an_argument_that_requires_grad_it_has_no_backward(self) -> None:
-        graph = aot_export_joint_simple(lambda x, n: (x * n, None), (torch.ones(2), 3), trace_joint=True)
+        graph = aot_export_joint_simple(
+            lambda x, n: (x * n, None), (torch.ones(2), 3), trace_joint=True
+        )
         out, none = graph(torch.ones(2), 3)
         assert out.tolist() == [3.0, 3.0] and none is None
 
     def test_each_argument_has_a_gradient_or_none(self) -> None:
         x, y = torch.tensor([2.0], requires_grad=True), torch.tensor([3.0])
         unused = torch.ones(1, requires_grad=True)
-        graph = aot_export_joint_simple(lambda a, b, c: (a * a * b,), (x, y, unused), trace_joint=True)
+        graph = aot_export_joint_simple(
+            lambda a, b, c: (a * a * b,), (x, y, unused), trace_joint=True
+        )
         (out,), grads = graph((x.detach(), y, unused.detach()), (torch.tensor([1.0]),))
-        assert out.tolist() == [12.0] and grads[0].tolist() == [12.0] and grads[1] is None and grads[2] is None
+        assert (
+            out.tolist() == [12.0]
+            and grads[0].tolist() == [12.0]
+            and grads[1] is None
+            and grads[2] is None
+        )
 
     @pytest.mark.parametrize(
         ("f", "args", "says"),
@@ -194,19 +246,49 @@ class TestJointSimple:
             (lambda x: (x * 2, x), (torch.ones(2),), "Result 1 is input 0 or a view of it"),
             (lambda x: (x.split(1)[1],), (torch.ones(2),), "Result 0 is input 0 or a view of it"),
             (lambda x: x * 2, (torch.ones(2),), "requires outputs to be a single list or tuple"),
-            (lambda x: ([x * 2],), (torch.ones(2),), "requires outputs to be a single list or tuple"),
+            (
+                lambda x: ([x * 2],),
+                (torch.ones(2),),
+                "requires outputs to be a single list or tuple",
+            ),
             (lambda x: (x[0] * 2,), ([torch.ones(2)],), "requires a flat tuple of inputs"),
-            (lambda x: (x.add_(1) * 2,), (torch.ones(2),), "does not support input mutations. func writes to input 0"),
-            (lambda x: (x.unsqueeze_(0) * 2,), (torch.ones(2),), "received a metadata mutation: input 0"),
-            (lambda x, y: (x * 2, y.expand(2).view(2)), (torch.ones(2), torch.ones(1)), "Result 1 is input 1 or a view of it"),
-            (lambda x, y: ({"a": x * 2}, y * 2), (torch.ones(2), torch.ones(1)), "requires outputs to be a single list or tuple"),
-            (lambda x, y: {"a": x * 2, "b": y * 2}, (torch.ones(2), torch.ones(1)), "requires outputs to be a single list or tuple"),
+            (
+                lambda x: (x.add_(1) * 2,),
+                (torch.ones(2),),
+                "does not support input mutations. func writes to input 0",
+            ),
+            (
+                lambda x: (x.unsqueeze_(0) * 2,),
+                (torch.ones(2),),
+                "received a metadata mutation: input 0",
+            ),
+            (
+                lambda x, y: (x * 2, y.expand(2).view(2)),
+                (torch.ones(2), torch.ones(1)),
+                "Result 1 is input 1 or a view of it",
+            ),
+            (
+                lambda x, y: ({"a": x * 2}, y * 2),
+                (torch.ones(2), torch.ones(1)),
+                "requires outputs to be a single list or tuple",
+            ),
+            (
+                lambda x, y: {"a": x * 2, "b": y * 2},
+                (torch.ones(2), torch.ones(1)),
+                "requires outputs to be a single list or tuple",
+            ),
             (lambda x: (x * 2,), torch.ones(2), "requires a flat tuple of inputs"),
-            (lambda x: (x + 1,), (TwoTensor(torch.ones(2), torch.ones(2)),), "a TwoTensor is among the inputs, and an exported graph"),
+            (
+                lambda x: (x + 1,),
+                (TwoTensor(torch.ones(2), torch.ones(2)),),
+                "a TwoTensor is among the inputs, and an exported graph",
+            ),
         ],
     )
     @pytest.mark.parametrize("joint", [False, True])
-    def test_what_would_change_the_calling_convention_is_refused(self, f: Any, args: Any, says: str, joint: bool) -> None:
+    def test_what_would_change_the_calling_convention_is_refused(
+        self, f: Any, args: Any, says: str, joint: bool
+    ) -> None:
         with pytest.raises(RuntimeError, match=says):
             aot_export_joint_simple(f, args, trace_joint=joint)
 
@@ -236,14 +318,23 @@ def test_a_graph_before_dispatch_switches_the_grad_mode_and_has_composite_ops_wh
     module.zero_grad()
     (expected,) = module(x)
     expected.backward()
-    torch.testing.assert_close([loss.detach(), *found], [expected.detach(), *(p.grad for p in module.parameters())])
+    torch.testing.assert_close(
+        [loss.detach(), *found], [expected.detach(), *(p.grad for p in module.parameters())]
+    )
 
 
 def test_a_graph_before_dispatch_has_no_gradients_of_its_own() -> None:
     with pytest.raises(RuntimeError, match="pre_dispatch is not supported"):
-        aot_export_module(Loss(), (torch.ones(2, 3),), trace_joint=True, output_loss_index=1, pre_dispatch=True)
+        aot_export_module(
+            Loss(), (torch.ones(2, 3),), trace_joint=True, output_loss_index=1, pre_dispatch=True
+        )
     with pytest.raises(RuntimeError, match=r"received a metadata mutation: argument 0 .*aten::t_"):
-        aot_export_module(Calls(lambda w, a: (a.t_() * 1,)), (torch.ones(2, 3),), trace_joint=False, pre_dispatch=True)
+        aot_export_module(
+            Calls(lambda w, a: (a.t_() * 1,)),
+            (torch.ones(2, 3),),
+            trace_joint=False,
+            pre_dispatch=True,
+        )
 
 
 @pytest.mark.parametrize(("pre_dispatch", "dynamic"), [(False, False), (True, False), (True, True)])
@@ -254,9 +345,19 @@ def test_dropout_that_drops_nothing_is_its_argument(pre_dispatch: bool, dynamic:
         return (x * 2,)
 
     module = Calls(f)
-    graph, s = aot_export_module(module, (torch.zeros(2),), trace_joint=False, pre_dispatch=pre_dispatch, dynamic_shapes=dynamic)
+    graph, s = aot_export_module(
+        module,
+        (torch.zeros(2),),
+        trace_joint=False,
+        pre_dispatch=pre_dispatch,
+        dynamic_shapes=dynamic,
+    )
     new, out = graph(module.w, torch.zeros(3) if dynamic else torch.zeros(2))
-    assert list(s.user_inputs_to_mutate.values()) == s.user_inputs and set(new.tolist()) == {1.0} and set(out.tolist()) == {2.0}
+    assert (
+        list(s.user_inputs_to_mutate.values()) == s.user_inputs
+        and set(new.tolist()) == {1.0}
+        and set(out.tolist()) == {2.0}
+    )
 
 
 def called(graph: Any) -> list[Any]:
@@ -290,14 +391,25 @@ class Counting(runtime.autograd.Function):
 @pytest.mark.parametrize(
     ("f", "says"),
     [
-        (lambda x, y: (hooked(x), y * 2), "registers a hook on input 0. An exported graph cannot. Register it on the caller's tensor"),
-        (lambda x, y: (seeded(x), y * 2), "sets the state of a random generator, and an exported graph cannot"),
-        (lambda x, y: (Counting.apply(x, y),), "the backward pass writes to input 1. An exported graph cannot"),
+        (
+            lambda x, y: (hooked(x), y * 2),
+            "registers a hook on input 0. An exported graph cannot. Register it on the caller's tensor",
+        ),
+        (
+            lambda x, y: (seeded(x), y * 2),
+            "sets the state of a random generator, and an exported graph cannot",
+        ),
+        (
+            lambda x, y: (Counting.apply(x, y),),
+            "the backward pass writes to input 1. An exported graph cannot",
+        ),
     ],
 )
 def test_what_happens_around_a_graph_is_refused(f: Any, says: str) -> None:
     with pytest.raises(RuntimeError, match=says):
-        aot_export_joint_simple(f, (torch.ones(2, requires_grad=True), torch.zeros(2)), trace_joint=True)
+        aot_export_joint_simple(
+            f, (torch.ones(2, requires_grad=True), torch.zeros(2)), trace_joint=True
+        )
 
 
 @pytest.mark.parametrize("joint", [False, True])
@@ -308,8 +420,12 @@ def test_a_program_is_traced_with_grad_mode_if_it_is_differentiated(joint: bool)
         seen.append(torch.is_grad_enabled())
         return ((w * x).sum(),)
 
-    aot_export_module(Calls(f), (torch.ones(2),), trace_joint=joint, output_loss_index=0 if joint else None)
-    aot_export_joint_simple(f, (torch.ones(2, requires_grad=True), torch.ones(2)), trace_joint=joint)
+    aot_export_module(
+        Calls(f), (torch.ones(2),), trace_joint=joint, output_loss_index=0 if joint else None
+    )
+    aot_export_joint_simple(
+        f, (torch.ones(2, requires_grad=True), torch.ones(2)), trace_joint=joint
+    )
     assert seen == [joint, joint] and torch.is_grad_enabled()
 
 
@@ -318,17 +434,25 @@ def test_ops_are_decomposed_as_asked(pre_dispatch: bool) -> None:
     aten: Any = torch.ops.aten
     table = {aten.tanh.default: lambda x: 2 * (2 * x).sigmoid() - 1}
     module = Calls(lambda w, x: (x.tanh(),))
-    assert aten.tanh.default in called(aot_export_module(module, (torch.ones(2),), trace_joint=False, pre_dispatch=pre_dispatch)[0])
-    graph, _ = aot_export_module(module, (torch.ones(2),), trace_joint=False, decompositions=table, pre_dispatch=pre_dispatch)
+    assert aten.tanh.default in called(
+        aot_export_module(module, (torch.ones(2),), trace_joint=False, pre_dispatch=pre_dispatch)[0]
+    )
+    graph, _ = aot_export_module(
+        module, (torch.ones(2),), trace_joint=False, decompositions=table, pre_dispatch=pre_dispatch
+    )
     assert aten.tanh.default not in called(graph) and aten.sigmoid.default in called(graph)
-    simple = aot_export_joint_simple(lambda x: (x.tanh(),), (torch.ones(2),), trace_joint=False, decompositions=table)
+    simple = aot_export_joint_simple(
+        lambda x: (x.tanh(),), (torch.ones(2),), trace_joint=False, decompositions=table
+    )
     assert aten.tanh.default not in called(simple)
     torch.testing.assert_close(simple(torch.ones(2))[0], torch.ones(2).tanh())
 
 
 def test_a_graph_may_be_run_with_grad_mode() -> None:
     bags: Any = nn.EmbeddingBag(5, 2)
-    graph, _ = aot_export_module(Calls(lambda w, x: (bags(x),)), (torch.tensor([[0, 1], [2, 3]]),), trace_joint=False)
+    graph, _ = aot_export_module(
+        Calls(lambda w, x: (bags(x),)), (torch.tensor([[0, 1], [2, 3]]),), trace_joint=False
+    )
     assert torch.ops.aten._embedding_bag.default in called(graph)
 
 
@@ -338,7 +462,9 @@ def symbolic(t: torch.Tensor) -> Any:
 
 def test_sizes_are_numbers_unless_a_fake_tensor_or_the_caller_makes_them_symbols() -> None:
     def sizes(graph: Any) -> set[type]:
-        return {type(n) for p in graph.graph.nodes if p.op == "placeholder" for n in p.meta["val"].shape}
+        return {
+            type(n) for p in graph.graph.nodes if p.op == "placeholder" for n in p.meta["val"].shape
+        }
 
     def flatten(x: torch.Tensor) -> tuple[torch.Tensor]:
         return (x.flatten(1) * 2,)
@@ -346,7 +472,9 @@ def test_sizes_are_numbers_unless_a_fake_tensor_or_the_caller_makes_them_symbols
     x = torch.ones(2, 3, 4)
     module = Calls(lambda w, x: flatten(x))
     for dynamic in (None, False):
-        assert sizes(aot_export_module(module, (x,), trace_joint=False, dynamic_shapes=dynamic)[0]) == {int}
+        assert sizes(
+            aot_export_module(module, (x,), trace_joint=False, dynamic_shapes=dynamic)[0]
+        ) == {int}
     for gradient in (False, True):
         given = torch.ones(2, 3, 4, requires_grad=gradient)
         assert sizes(aot_export_joint_simple(flatten, (given,), trace_joint=True)) == {int}
@@ -368,14 +496,18 @@ def test_a_graph_module_of_fake_values_makes_a_graph_of_their_sizes() -> None:
 
 def test_a_result_of_a_branch_is_no_view() -> None:
     def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(aot.cond(x.sum() > 0, lambda x: (x.sin(), x.cos()), lambda x: (x.exp(), x + 1), (x,)))
+        return tuple(
+            aot.cond(x.sum() > 0, lambda x: (x.sin(), x.cos()), lambda x: (x.exp(), x + 1), (x,))
+        )
 
     found = aot_export_joint_simple(f, (torch.ones(2),), trace_joint=False)(torch.ones(2))
     torch.testing.assert_close(found, (torch.ones(2).sin(), torch.ones(2).cos()))
 
 
 def test_constants_and_new_tensors_are_no_views() -> None:
-    graph = aot_export_joint_simple(lambda x: (x * 2, torch.ones(2), 3, None), (torch.ones(2),), trace_joint=False)
+    graph = aot_export_joint_simple(
+        lambda x: (x * 2, torch.ones(2), 3, None), (torch.ones(2),), trace_joint=False
+    )
     doubled, ones, three, none = graph(torch.ones(2))
     assert (doubled.tolist(), ones.tolist(), three, none) == ([2.0, 2.0], [1.0, 1.0], 3, None)
 
@@ -387,8 +519,13 @@ def test_the_loss_is_counted_from_either_end(index: int) -> None:
         outs[index] = (w * x).sum()
         return outs
 
-    graph, s = aot_export_module(Calls(f), (torch.tensor([3.0, 5.0]),), trace_joint=True, output_loss_index=index)
-    assert s.backward_signature is not None and s.backward_signature.loss_output == s.user_outputs[index]
+    graph, s = aot_export_module(
+        Calls(f), (torch.tensor([3.0, 5.0]),), trace_joint=True, output_loss_index=index
+    )
+    assert (
+        s.backward_signature is not None
+        and s.backward_signature.loss_output == s.user_outputs[index]
+    )
     assert graph(torch.ones(2), torch.tensor([3.0, 5.0]))[-1].tolist() == [3.0, 5.0]
 
 
@@ -398,7 +535,9 @@ def test_the_first_argument_of_a_module_without_buffers_is_no_parameter() -> Non
         return ((w * x).sum(),)
 
     x = torch.ones(2, requires_grad=True)
-    _, s = aot_export_module(Calls(written), (x, torch.ones(2)), trace_joint=True, output_loss_index=0)
+    _, s = aot_export_module(
+        Calls(written), (x, torch.ones(2)), trace_joint=True, output_loss_index=0
+    )
     backward = s.backward_signature
     assert backward is not None and list(backward.gradients_to_parameters.values()) == ["w"]
     assert list(backward.gradients_to_user_inputs.values()) == s.user_inputs[:1]
@@ -407,18 +546,31 @@ def test_the_first_argument_of_a_module_without_buffers_is_no_parameter() -> Non
 
 @pytest.mark.parametrize(("index", "n"), [(-2, 1), (1, 1), (2, 2), (-3, 2)])
 def test_a_loss_beyond_the_results_is_refused(index: int, n: int) -> None:
-    with pytest.raises(RuntimeError, match=f"output_loss_index is {index}, and the program returns {n} results"):
+    with pytest.raises(
+        RuntimeError, match=f"output_loss_index is {index}, and the program returns {n} results"
+    ):
         MarkedLoss(index).check([torch.ones(1, requires_grad=True)] * n)
 
 
 def test_records_of_an_export_are_not_changed() -> None:
-    _, s = aot_export_module(Calls(lambda w, x: ((w * x).sum(),)), (torch.ones(2),), trace_joint=True, output_loss_index=0)
-    for record, name in ((MarkedLoss(0), "number"), (s, "parameters"), (s.backward_signature, "loss_output")):
+    _, s = aot_export_module(
+        Calls(lambda w, x: ((w * x).sum(),)),
+        (torch.ones(2),),
+        trace_joint=True,
+        output_loss_index=0,
+    )
+    for record, name in (
+        (MarkedLoss(0), "number"),
+        (s, "parameters"),
+        (s.backward_signature, "loss_output"),
+    ):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(record, name, None)
 
 
 @pytest.mark.parametrize("pre_dispatch", [True, False])
 def test_the_code_of_an_exported_graph_has_its_names(pre_dispatch: bool) -> None:
-    graph, _ = aot_export_module(torch.nn.Linear(3, 2), (torch.ones(1, 3),), trace_joint=False, pre_dispatch=pre_dispatch)
+    graph, _ = aot_export_module(
+        torch.nn.Linear(3, 2), (torch.ones(1, 3),), trace_joint=False, pre_dispatch=pre_dispatch
+    )
     assert "def forward(self, arg0_1, arg1_1, arg2_1):" in graph.code

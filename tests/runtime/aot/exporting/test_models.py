@@ -19,7 +19,9 @@ from torch.utils import _pytree as pytree
 
 from runtime.aot import export
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning"
+)
 
 
 class Residual(nn.Module):
@@ -27,7 +29,12 @@ class Residual(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 4, 7, 2, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 4, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(4),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2, 1),
+        )
         self.conv, self.norm = nn.Conv2d(4, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8)
         self.down = nn.Sequential(nn.Conv2d(4, 8, 1, 2, bias=False), nn.BatchNorm2d(8))
         self.head = nn.Linear(8, 5)
@@ -49,24 +56,44 @@ class Transformer(nn.Module):
         self.heads = heads
         self.tokens, self.positions = nn.Embedding(vocabulary, d), nn.Embedding(length, d)
         self.norms = nn.ModuleList(nn.LayerNorm(d) for _ in range(3))
-        self.qkv, self.out, self.up, self.down = nn.Linear(d, 3 * d), nn.Linear(d, d), nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+        self.qkv, self.out, self.up, self.down = (
+            nn.Linear(d, 3 * d),
+            nn.Linear(d, d),
+            nn.Linear(d, 4 * d),
+            nn.Linear(4 * d, d),
+        )
         self.head, self.drop = nn.Linear(d, vocabulary, bias=False), nn.Dropout(0.2)
         self.head.weight = self.tokens.weight
-        self.register_buffer("mask", torch.tril(torch.ones(length, length)).view(1, 1, length, length), persistent=False)
+        self.register_buffer(
+            "mask",
+            torch.tril(torch.ones(length, length)).view(1, 1, length, length),
+            persistent=False,
+        )
 
     def forward(self, ids: Any, targets: Any = None, *, fused: bool = False) -> Any:
         b, t = ids.shape
         x = self.drop(self.tokens(ids) + self.positions(torch.arange(t)))
-        q, k, v = (y.view(b, t, self.heads, -1).transpose(1, 2) for y in self.qkv(self.norms[0](x)).chunk(3, -1))
+        q, k, v = (
+            y.view(b, t, self.heads, -1).transpose(1, 2)
+            for y in self.qkv(self.norms[0](x)).chunk(3, -1)
+        )
         if fused:
             a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            scores = (q @ k.transpose(-2, -1) / math.sqrt(k.size(-1))).masked_fill(self.mask[:, :, :t, :t] == 0, -math.inf)
+            scores = (q @ k.transpose(-2, -1) / math.sqrt(k.size(-1))).masked_fill(
+                self.mask[:, :, :t, :t] == 0, -math.inf
+            )
             a = self.drop(scores.softmax(-1)) @ v
         x = x + self.out(a.transpose(1, 2).reshape(b, t, -1))
         x = x + self.down(F.gelu(self.up(self.norms[1](x)), approximate="tanh"))
         logits = self.head(self.norms[2](x))
-        loss = None if targets is None else F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
+        loss = (
+            None
+            if targets is None
+            else F.cross_entropy(
+                logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1
+            )
+        )
         return {"logits": logits, "loss": loss}
 
 
@@ -113,11 +140,20 @@ class Nested(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.weights = nn.ParameterDict({"a": nn.Parameter(torch.ones(3)), "b": nn.Parameter(torch.ones(3) * 2)})
+        self.weights = nn.ParameterDict(
+            {"a": nn.Parameter(torch.ones(3)), "b": nn.Parameter(torch.ones(3) * 2)}
+        )
         self.constant, self.listed = torch.tensor([1.0, 2.0, 3.0]), [torch.ones(3)]
 
-    def forward(self, d: Any, *rest: Any, scale: float = 2.0, extra: Any = None, **named: Any) -> Any:
-        y = d["x"][0] * self.weights["a"] + d["x"][1][0] * self.weights["b"] + self.constant + self.listed[0]
+    def forward(
+        self, d: Any, *rest: Any, scale: float = 2.0, extra: Any = None, **named: Any
+    ) -> Any:
+        y = (
+            d["x"][0] * self.weights["a"]
+            + d["x"][1][0] * self.weights["b"]
+            + self.constant
+            + self.listed[0]
+        )
         for r in (*rest, *(named[key] for key in sorted(named))):
             y = y * r
         return y * scale, [None, {"y": y, "extra": extra}], (3, 2.5, True)
@@ -138,29 +174,65 @@ def ids(*sizes: int) -> torch.Tensor:
 
 def models() -> dict[str, tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]:
     torch.manual_seed(0)
-    x, padding, causal = torch.randn(2, 5, 8), torch.arange(5).expand(2, 5) > torch.tensor([[4], [2]]), torch.ones(5, 5).triu(1).bool()
+    x, padding, causal = (
+        torch.randn(2, 5, 8),
+        torch.arange(5).expand(2, 5) > torch.tensor([[4], [2]]),
+        torch.ones(5, 5).triu(1).bool(),
+    )
     named = {"scale": 3.0, "extra": None, "u": torch.randn(3), "v": torch.randn(3)}
     return {
         "residual": (Residual(), (torch.randn(2, 3, 16, 16),), {}),
         "residual in eval": (Residual().eval(), (torch.randn(2, 3, 16, 16),), {}),
         "transformer": (Transformer(), (ids(2, 6), ids(2, 6)), {}),
-        "transformer without a loss": (Transformer().eval(), (ids(2, 6),), {"targets": None, "fused": True}),
+        "transformer without a loss": (
+            Transformer().eval(),
+            (ids(2, 6),),
+            {"targets": None, "fused": True},
+        ),
         "LSTM with dropout": (Recurrent(nn.LSTM, 0.3), (ids(2, 5),), {}),
-        "LSTM with a state": (Recurrent(nn.LSTM), (ids(2, 5), (torch.randn(4, 2, 4), torch.randn(4, 2, 4))), {}),
+        "LSTM with a state": (
+            Recurrent(nn.LSTM),
+            (ids(2, 5), (torch.randn(4, 2, 4), torch.randn(4, 2, 4))),
+            {},
+        ),
         "GRU with dropout": (Recurrent(nn.GRU, 0.3), (ids(2, 3),), {}),
-        "attention with padding": (Attention(dropout=0.1), (x, x, x), {"key_padding_mask": padding}),
-        "attention with a mask": (Attention().eval(), (x, x, x), {"attn_mask": causal, "need_weights": False}),
+        "attention with padding": (
+            Attention(dropout=0.1),
+            (x, x, x),
+            {"key_padding_mask": padding},
+        ),
+        "attention with a mask": (
+            Attention().eval(),
+            (x, x, x),
+            {"attn_mask": causal, "need_weights": False},
+        ),
         "attention across": (
             Attention(add_bias_kv=True, add_zero_attn=True, kdim=4, vdim=6),
             (x, *torch.randn(2, 3, 10).split([4, 6], 2)),
             {},
         ),
-        "encoder": (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), (x,), {"src_key_padding_mask": padding}),
+        "encoder": (
+            nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(),
+            (x,),
+            {"src_key_padding_mask": padding},
+        ),
         "shared": (Shared(), (torch.randn(2, 3),), {}),
-        "nested": (Nested(), ({"x": (torch.randn(3), [torch.randn(3)])}, torch.randn(3), torch.randn(3)), named),
+        "nested": (
+            Nested(),
+            ({"x": (torch.randn(3), [torch.randn(3)])}, torch.randn(3), torch.randn(3)),
+            named,
+        ),
         "bag": (Bag(), (ids(6), torch.tensor([0, 2, 4])), {}),
-        "spectral norm": (nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)), (torch.randn(2, 4),), {}),
-        "weight norm": (nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), (torch.randn(2, 4),), {}),
+        "spectral norm": (
+            nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)),
+            (torch.randn(2, 4),),
+            {},
+        ),
+        "weight norm": (
+            nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+            (torch.randn(2, 4),),
+            {},
+        ),
     }
 
 
@@ -206,11 +278,23 @@ def test_a_model_is_itself_in_a_process_that_cannot_import_this_package(tmp_path
             torch.export.save(program, tmp_path / f"{saved[-1]}.pt2")
             args = others.pop(name, args)
             torch.manual_seed(1)
-            results = [pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, module(*copy.deepcopy(args), **kwargs)) for _ in range(2)]
-            torch.save((args, kwargs, results, dict(module.state_dict())), tmp_path / f"{saved[-1]}.io")
+            results = [
+                pytree.tree_map_only(
+                    torch.Tensor, torch.Tensor.detach, module(*copy.deepcopy(args), **kwargs)
+                )
+                for _ in range(2)
+            ]
+            torch.save(
+                (args, kwargs, results, dict(module.state_dict())), tmp_path / f"{saved[-1]}.io"
+            )
         assert not others
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-c", _RUN, str(tmp_path), *saved], check=True, env=environment, cwd=tmp_path)
+    subprocess.run(
+        [sys.executable, "-c", _RUN, str(tmp_path), *saved],
+        check=True,
+        env=environment,
+        cwd=tmp_path,
+    )
 
 
 @pytest.mark.parametrize("net", [nn.LSTM, nn.GRU, nn.RNN])

@@ -9,12 +9,20 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, SymIntArgument, TensorArgument
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    OutputKind,
+    SymIntArgument,
+    TensorArgument,
+)
 
 from runtime import aot, dropin
 from runtime.aot import export
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning"
+)
 aten: Any = torch.ops.aten
 
 
@@ -51,7 +59,9 @@ class Shared(nn.Module):
 
 def test_a_shared_tensor_is_an_input_under_each_name() -> None:
     program = export(Shared(), ())
-    assert [(i.kind, i.arg.name, i.target, i.persistent) for i in program.graph_signature.input_specs] == [
+    assert [
+        (i.kind, i.arg.name, i.target, i.persistent) for i in program.graph_signature.input_specs
+    ] == [
         (InputKind.PARAMETER, "p_w", "w", None),
         (InputKind.BUFFER, "b_a", "a", True),
         (InputKind.BUFFER, "b_x", "x", False),
@@ -60,7 +70,9 @@ def test_a_shared_tensor_is_an_input_under_each_name() -> None:
         (InputKind.BUFFER, "b_y", "y", False),
     ]
     assert set(program.state_dict) == {"w", "v", "a", "b"} and set(program.constants) == {"x", "y"}
-    assert program.constants["x"] is program.constants["y"] and all(type(t) is Tensor for t in program.constants.values())
+    assert program.constants["x"] is program.constants["y"] and all(
+        type(t) is Tensor for t in program.constants.values()
+    )
     for run in (program.module(), loaded(program)):
         assert run().tolist() == [11.0, 11.0]
 
@@ -128,7 +140,9 @@ def test_a_program_of_training_names_its_loss_and_the_owner_of_each_gradient() -
             (OutputKind.GRADIENT_TO_USER_INPUT, "y"),
         ]
         (first, loss), gradients = program.module()(x, 4, y)
-        assert (first.item(), loss.item()) == (12.0, 30.0) and {k: g.item() for k, g in gradients.items()} == {
+        assert (first.item(), loss.item()) == (12.0, 30.0) and {
+            k: g.item() for k, g in gradients.items()
+        } == {
             "w": 15.0,
             "x": 10.0,
             "y": 6.0,
@@ -136,7 +150,9 @@ def test_a_program_of_training_names_its_loss_and_the_owner_of_each_gradient() -
 
 
 def test_results_are_tensors_sizes_and_constants() -> None:
-    program = export(lambda x: (x * 2, x.shape[0], x.shape[0] * 2, 3, None), (torch.ones(4),), dynamic=True)
+    program = export(
+        lambda x: (x * 2, x.shape[0], x.shape[0] * 2, 3, None), (torch.ones(4),), dynamic=True
+    )
     assert [type(o.arg) for o in program.graph_signature.output_specs] == [
         TensorArgument,
         SymIntArgument,
@@ -154,7 +170,9 @@ def test_all_dimensions_of_all_arguments_may_be_any() -> None:
         return d["a"][0] * n + pair[0].sum() + pair[1].sum() + last["b"]
 
     def given(n: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return ({"a": [torch.ones(n, 2)]}, (torch.ones(n + 1), torch.ones(n, n + 2)), 3), {"last": {"b": torch.ones(n, 2)}}
+        return ({"a": [torch.ones(n, 2)]}, (torch.ones(n + 1), torch.ones(n, n + 2)), 3), {
+            "last": {"b": torch.ones(n, 2)}
+        }
 
     program = export(f, *given(4), dynamic=True).module()
     args, kwargs = given(6)
@@ -175,14 +193,22 @@ def test_inputs_are_named_after_parameters(f: Any, args: Any, names: list[str]) 
 
 
 def test_a_keyword_names_its_input() -> None:
-    program = export(lambda x, *, k, **more: x * k * more["m"], (torch.ones(1),), {"m": torch.ones(1), "k": torch.full((1,), 3.0)})
+    program = export(
+        lambda x, *, k, **more: x * k * more["m"],
+        (torch.ones(1),),
+        {"m": torch.ones(1), "k": torch.full((1,), 3.0)},
+    )
     assert [i.arg.name for i in program.graph_signature.input_specs] == ["x", "m", "k"]
     assert program.module()(torch.ones(1), k=torch.full((1,), 3.0), m=torch.ones(1)).item() == 3.0
 
 
 def test_ops_are_decomposed_as_asked() -> None:
     assert called(export(torch.tanh, (torch.ones(2),))).count(aten.tanh.default) == 1
-    program = export(torch.tanh, (torch.ones(2),), decompositions={aten.tanh.default: lambda x: 2 * (2 * x).sigmoid() - 1})
+    program = export(
+        torch.tanh,
+        (torch.ones(2),),
+        decompositions={aten.tanh.default: lambda x: 2 * (2 * x).sigmoid() - 1},
+    )
     assert aten.tanh.default not in called(program) and aten.sigmoid.default in called(program)
     torch.testing.assert_close(program.module()(torch.ones(2)), torch.ones(2).tanh())
 
@@ -215,14 +241,19 @@ def test_nothing_is_checked_of_how_a_sparse_argument_lies_in_memory() -> None:
 
 
 def test_a_branch_is_a_part_of_the_program() -> None:
-    program = export(lambda x: aot.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)), (torch.ones(2),))
+    program = export(
+        lambda x: aot.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)),
+        (torch.ones(2),),
+    )
     for x in (torch.ones(2), -torch.ones(2)):
         torch.testing.assert_close(program.module()(x), x.sin() if x.sum() > 0 else x.cos())
 
 
 def test_a_constant_that_no_file_holds_is_refused_with_the_line() -> None:
     generator = torch.Generator()
-    with pytest.raises(RuntimeError, match=r"a constant of type Generator, .* It happened at .*test_program"):
+    with pytest.raises(
+        RuntimeError, match=r"a constant of type Generator, .* It happened at .*test_program"
+    ):
         export(lambda x: x * torch.rand(2, generator=generator), (torch.ones(2),))
 
 
@@ -240,5 +271,6 @@ def test_the_guards_of_torch_are_in_the_module_unless_its_caller_leaves_them_out
     program = export(lambda x, k: x * k, (torch.ones(2), 1))
     with pytest.raises(AssertionError, match="size"):
         program.module()(torch.ones(3), 1)
-    with pytest.raises(RuntimeError, match="to be equal to 2, but got 3"):  # the check of torch's that stands for them
+    # the check of torch's that stands for them
+    with pytest.raises(RuntimeError, match="to be equal to 2, but got 3"):
         program.module(check_guards=False)(torch.ones(3), 1)

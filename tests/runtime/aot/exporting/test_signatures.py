@@ -30,7 +30,9 @@ class Everything(nn.Module):
         self.register_buffer("seen", torch.zeros(2))
         self.constant = torch.full((2,), 3.0)
 
-    def forward(self, x: Tensor, n: int, more: list[Tensor], *, scale: Tensor) -> tuple[Tensor, dict[str, Any], int]:
+    def forward(
+        self, x: Tensor, n: int, more: list[Tensor], *, scale: Tensor
+    ) -> tuple[Tensor, dict[str, Any], int]:
         self.count.add_(1)
         more[1].mul_(2)
         self.seen.copy_(x.detach())
@@ -39,7 +41,9 @@ class Everything(nn.Module):
 
 
 def arguments() -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return (torch.tensor([1.0, -1.0]), 3, [torch.ones(2), torch.ones(2)]), {"scale": torch.tensor(0.5)}
+    return (torch.tensor([1.0, -1.0]), 3, [torch.ones(2), torch.ones(2)]), {
+        "scale": torch.tensor(0.5)
+    }
 
 
 BUFFERS = ["count", "kept", "seen"]
@@ -62,7 +66,9 @@ def _results(graph: fx.GraphModule) -> list[str | None]:
 @pytest.mark.parametrize("pre_dispatch", [False, True])
 def test_a_signature_without_gradients(pre_dispatch: bool) -> None:
     args, kwargs = arguments()
-    graph, s = aot_export_module(_module(), args, trace_joint=False, kwargs=kwargs, pre_dispatch=pre_dispatch)
+    graph, s = aot_export_module(
+        _module(), args, trace_joint=False, kwargs=kwargs, pre_dispatch=pre_dispatch
+    )
     parameters = ["first", "second", "again", "inner.weight", "inner.bias"]
     inputs = [f"arg{i}_1" for i in range(len(parameters) + len(BUFFERS) + 5)]
     assert _placeholders(graph) == list(inspect.signature(graph.forward).parameters) == inputs
@@ -72,7 +78,9 @@ def test_a_signature_without_gradients(pre_dispatch: bool) -> None:
     names = _results(graph)
     assert list(s.buffers_to_mutate.items()) == [(names[0], "count"), (names[1], "seen")]
     assert s.user_inputs_to_mutate == {names[2]: inputs[11]} and s.parameters_to_mutate == {}
-    assert s.user_outputs == names[3:] and names[5:] == [None, None] and s.backward_signature is None
+    assert (
+        s.user_outputs == names[3:] and names[5:] == [None, None] and s.backward_signature is None
+    )
     assert (s.in_spec.num_leaves, s.out_spec.num_leaves) == (len(inputs), 4)
 
 
@@ -81,7 +89,9 @@ def test_a_signature_with_gradients_names_each_by_its_output() -> None:
     args[0].requires_grad_()
     kwargs["scale"].requires_grad_()
     module = _Loss(_module())
-    graph, s = aot_export_module(module, args, trace_joint=True, output_loss_index=-1, kwargs=kwargs)
+    graph, s = aot_export_module(
+        module, args, trace_joint=True, output_loss_index=-1, kwargs=kwargs
+    )
     names, backward = _results(graph), s.backward_signature
     assert backward is not None
     own = [name for name in s.parameters if name.startswith("of.")]
@@ -114,7 +124,10 @@ def test_the_signature_of_a_program() -> None:
         *((InputKind.PARAMETER, name, None) for name in parameters),
         *((InputKind.BUFFER, name, name != "kept") for name in BUFFERS),
     ]
-    assert inputs[7:9] == [(InputKind.PARAMETER, "inner.bias", None), (InputKind.CONSTANT_TENSOR, "_tensor_constant0", None)]
+    assert inputs[7:9] == [
+        (InputKind.PARAMETER, "inner.bias", None),
+        (InputKind.CONSTANT_TENSOR, "_tensor_constant0", None),
+    ]
     assert [i.arg.name for i in s.input_specs[9:]] == ["x", "n", "more_0", "more_1", "scale"]
     assert {k for k, _, _ in inputs[9:]} == {InputKind.USER_INPUT}
     assert [(o.kind, o.target) for o in s.output_specs] == [
@@ -139,10 +152,18 @@ def test_a_program_with_one_of_everything_does_what_the_module_does() -> None:
 
 
 SIMPLE: dict[str, Any] = {
-    "a tuple": lambda: aot_export_joint_simple(lambda x, y: (x * y, y * 2), (torch.ones(2), torch.ones(2)), trace_joint=False),
-    "a list": lambda: aot_export_joint_simple(lambda x, y: [x * y, y * 2], (torch.ones(2), torch.ones(2)), trace_joint=False),
-    "a module": lambda: aot_export_module(_Product(), (torch.ones(2), torch.ones(2)), trace_joint=False)[0],
-    "a module before dispatch": lambda: aot_export_module(_Product(), (torch.ones(2),) * 2, trace_joint=False, pre_dispatch=True)[0],
+    "a tuple": lambda: aot_export_joint_simple(
+        lambda x, y: (x * y, y * 2), (torch.ones(2), torch.ones(2)), trace_joint=False
+    ),
+    "a list": lambda: aot_export_joint_simple(
+        lambda x, y: [x * y, y * 2], (torch.ones(2), torch.ones(2)), trace_joint=False
+    ),
+    "a module": lambda: aot_export_module(
+        _Product(), (torch.ones(2), torch.ones(2)), trace_joint=False
+    )[0],
+    "a module before dispatch": lambda: aot_export_module(
+        _Product(), (torch.ones(2),) * 2, trace_joint=False, pre_dispatch=True
+    )[0],
 }
 
 
@@ -154,7 +175,11 @@ class _Product(nn.Module):
 @pytest.mark.parametrize("name", SIMPLE)
 def test_a_graph_is_called_by_position_and_returns_a_tuple(name: str) -> None:
     graph = SIMPLE[name]()
-    assert list(inspect.signature(graph.forward).parameters) == _placeholders(graph) == ["arg0_1", "arg1_1"]
+    assert (
+        list(inspect.signature(graph.forward).parameters)
+        == _placeholders(graph)
+        == ["arg0_1", "arg1_1"]
+    )
     found = graph(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))
     assert [t.tolist() for t in found] == [[3.0, 8.0], [6.0, 8.0]]
     assert type(found) is tuple
@@ -162,7 +187,13 @@ def test_a_graph_is_called_by_position_and_returns_a_tuple(name: str) -> None:
 
 def test_a_joint_graph_has_lists_of_arguments_and_of_results() -> None:
     x = torch.tensor([1.0, 2.0], requires_grad=True)
-    graph = aot_export_joint_simple(lambda a, b, n: (a * b, b * n), (x, x.detach(), 3), trace_joint=True)
+    graph = aot_export_joint_simple(
+        lambda a, b, n: (a * b, b * n), (x, x.detach(), 3), trace_joint=True
+    )
     outs, gradients = graph([x.detach(), x.detach(), 3], [torch.ones(2)])
     assert type(outs) is list and [t.tolist() for t in outs] == [[1.0, 4.0], [3.0, 6.0]]
-    assert type(gradients) is list and gradients[0].tolist() == [1.0, 2.0] and gradients[1:] == [None, None]
+    assert (
+        type(gradients) is list
+        and gradients[0].tolist() == [1.0, 2.0]
+        and gradients[1:] == [None, None]
+    )

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from .programs import CallText, Case
 
 Seen = list[tuple[str, Any]]
-UNCOUNTED = (".data", "unsafe_", "t_()", "unsqueeze_", "squeeze_", "transpose_", "swapaxes_", ".view(torch.int32)")
+UNCOUNTED = (
+    ".data",
+    "unsafe_",
+    "t_()",
+    "unsqueeze_",
+    "squeeze_",
+    "transpose_",
+    "swapaxes_",
+    ".view(torch.int32)",
+)
 """Programs with these do not have their versions compared. They may differ by one, since the graph makes one change of several. And in
 inference mode torch counts no write to a view of another dtype."""
 TURNED = ("t_()", "transpose_", "swapaxes_")
@@ -36,7 +45,9 @@ UNSEEN = (".data", "unsafe_")
 def arguments_of(engine: Engine, text: CallText) -> tuple[list[Any], list[Any]]:
     """The tensors that the lines of a call make, each object once, and the arguments."""
 
-    def leaf(number: int, shape: Sequence[int], dtype: torch.dtype, requires_grad: bool = False) -> Any:
+    def leaf(
+        number: int, shape: Sequence[int], dtype: torch.dtype, requires_grad: bool = False
+    ) -> Any:
         return engine.leaf(values(number, shape, dtype), requires_grad)
 
     scope: dict[str, Any] = {"torch": torch, "leaf": leaf}
@@ -54,17 +65,29 @@ def _once(tensors: Sequence[Any]) -> list[Any]:
     return list({id(t): t for t in tensors}.values())
 
 
-def observed(engine: Engine, case: Case, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> list[Seen]:
+def observed(
+    engine: Engine, case: Case, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> list[Seen]:
     """What is seen of each call of the wrapped program. An error of a call itself is raised. One of what follows ends the list."""
     surroundings = Surroundings(engine)
     f = wrapped(function_of(case.program, surroundings))
     source = str(case)
-    counts, differentiates = not any(word in source for word in UNCOUNTED), not any(word in source for word in UNSEEN)
-    thrice = not any(word in source for word in NORMALIZED + LOW)  # the sine of a large number of 16 bits is any number
+    counts, differentiates = (
+        not any(word in source for word in UNCOUNTED),
+        not any(word in source for word in UNSEEN),
+    )
+    # the sine of a large number of 16 bits is any number
+    thrice = not any(word in source for word in NORMALIZED + LOW)
     hidden = "no_grad" in source or "inference_mode" in source
     turned = any(word in case.program for word in TURNED)
     return [
-        _Observation(surroundings, text, counts, differentiates and not (turned and (hidden or not text.grad)), thrice).of(f)
+        _Observation(
+            surroundings,
+            text,
+            counts,
+            differentiates and not (turned and (hidden or not text.grad)),
+            thrice,
+        ).of(f)
         for text in case.calls
     ]
 
@@ -73,7 +96,14 @@ class _Observation:
     """One call and what follows it. ``counts``: whether versions are looked at. ``differentiates``: whether gradients are.
     ``thrice``: whether third derivatives are."""
 
-    def __init__(self, surroundings: Surroundings, text: CallText, counts: bool, differentiates: bool, thrice: bool) -> None:
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        text: CallText,
+        counts: bool,
+        differentiates: bool,
+        thrice: bool,
+    ) -> None:
         self.surroundings = surroundings
         self.thrice = thrice
         self.counts = counts
@@ -88,7 +118,11 @@ class _Observation:
         outside = [*self.made, *self.flat, *self.surroundings.tensors]
         versions = [_version(t) for t in outside]
         out = self.surroundings.call(f, self.text, self.given)
-        unwritten = [t for t, v in zip(outside, versions, strict=True) if _version(t) == v and any(t is x for x in self.flat)]
+        unwritten = [
+            t
+            for t, v in zip(outside, versions, strict=True)
+            if _version(t) == v and any(t is x for x in self.flat)
+        ]
         self.unwritten = unwritten if self.counts else []  # versions say which they are
         leaves, spec = pytree.tree_flatten(out)
         self.results = [t for t in leaves if isinstance(t, torch.Tensor)]
@@ -96,7 +130,9 @@ class _Observation:
         self.see("constants", [x for x in leaves if not isinstance(x, torch.Tensor)])
         everything = [*self.made, *self.flat, *self.surroundings.tensors]
         for i, t in enumerate(self.results):
-            self.see(f"result {i} is", [[t is x for x in everything], [t is r for r in self.results]])
+            self.see(
+                f"result {i} is", [[t is x for x in everything], [t is r for r in self.results]]
+            )
         self.look("after the call")
         if self.counts:
             self.see("versions", [_version(t) - v for t, v in zip(outside, versions, strict=True)])
@@ -114,35 +150,58 @@ class _Observation:
 
     @property
     def tensors(self) -> list[tuple[str, Any]]:
-        every = [("result", self.results), ("argument", self.flat), ("base", self.made), ("outside", self.surroundings.tensors)]
+        every = [
+            ("result", self.results),
+            ("argument", self.flat),
+            ("base", self.made),
+            ("outside", self.surroundings.tensors),
+        ]
         return [(f"{what} {i}", t) for what, some in every for i, t in enumerate(some)]
 
     def look(self, when: str) -> None:
         for name, t in self.tensors:
             plain = t.detach()
-            strides = [s for s, n in zip(t.stride(), t.shape, strict=True) if n > 1] if t.numel() else []
+            strides = (
+                [s for s, n in zip(t.stride(), t.shape, strict=True) if n > 1] if t.numel() else []
+            )
             self.see(f"{name} {when}", [plain.resolve_conj().clone(), strides])
             self.see(f"flags of {name} {when}", [t.requires_grad, t.is_leaf])
 
     def differentiable(self) -> list[Any]:
         """The leaves whose gradients are looked at."""
-        return _once([t for t in (*self.made, *self.surroundings.tensors) if t.requires_grad and t.is_leaf])
+        return _once(
+            [t for t in (*self.made, *self.surroundings.tensors) if t.requires_grad and t.is_leaf]
+        )
 
     def loss(self, tensors: Sequence[Any]) -> Any:
-        places = {id(t): i for i, t in reversed([*enumerate(tensors, 1)])}  # one None more or less changes no other place
+        # one None more or less changes no other place
+        places = {id(t): i for i, t in reversed([*enumerate(tensors, 1)])}
         found = [(places[id(t)], t) for t in _once(tensors) if t is not None and t.requires_grad]
         if not found:
             return None
-        real = [(i, torch.view_as_real(t.resolve_conj()) if t.is_complex() else t) for i, t in found]
+        real = [
+            (i, torch.view_as_real(t.resolve_conj()) if t.is_complex() else t) for i, t in found
+        ]
         return sum((t.double().sin() * i).sum() for i, t in real)
 
-    def gradients(self, create_graph: bool = False, of: Sequence[Any] | None = None, by: Sequence[Any] | None = None) -> list[Any]:
+    def gradients(
+        self,
+        create_graph: bool = False,
+        of: Sequence[Any] | None = None,
+        by: Sequence[Any] | None = None,
+    ) -> list[Any]:
         """The gradients of a loss of the tensors ``of`` with respect to ``by``."""
         wanted, grad = self.differentiable() if by is None else by, self.surroundings.engine.grad
         loss = self.loss([*self.results, *self.flat] if of is None else of)
         if loss is None or not wanted or not self.differentiates:
             return []
-        found = grad(loss, wanted, allow_unused=True, create_graph=create_graph, retain_graph=True if create_graph else None)
+        found = grad(
+            loss,
+            wanted,
+            allow_unused=True,
+            create_graph=create_graph,
+            retain_graph=True if create_graph else None,
+        )
         self.see("gradients", [None if g is None else g.detach() for g in found])
         return list(found)
 
@@ -157,13 +216,21 @@ class _Observation:
     def _again(self, gradients: Sequence[Any], create_graph: bool) -> list[Any]:
         """The gradients of a loss of gradients, of those that are small enough for a sine in 32 bits. Torch has None for some of those
         without elements."""
-        small = [g if g is not None and g.numel() and not bool((g.detach().abs() > 10).any()) else None for g in gradients]
+        small = [
+            g if g is not None and g.numel() and not bool((g.detach().abs() > 10).any()) else None
+            for g in gradients
+        ]
         loss, wanted = self.loss(small), self.differentiable()
         if loss is None:
             return []
-        found = self.surroundings.engine.grad(loss, wanted, allow_unused=True, create_graph=create_graph)
+        found = self.surroundings.engine.grad(
+            loss, wanted, allow_unused=True, create_graph=create_graph
+        )
         # torch makes None of some derivatives without elements, and not of others
-        self.see("further derivatives", [None if g is None or not g.numel() else g.detach() for g in found])
+        self.see(
+            "further derivatives",
+            [None if g is None or not g.numel() else g.detach() for g in found],
+        )
         return list(found)
 
     def twice(self) -> None:
@@ -171,7 +238,9 @@ class _Observation:
         wanted, loss = self.differentiable(), self.loss([*self.results, *self.flat])
         if loss is not None and wanted and self.differentiates:
             for retain in (True, False):
-                found = self.surroundings.engine.grad(loss, wanted, allow_unused=True, retain_graph=retain)
+                found = self.surroundings.engine.grad(
+                    loss, wanted, allow_unused=True, retain_graph=retain
+                )
                 self.see("gradients", [None if g is None else g.detach() for g in found])
 
     def some(self) -> None:
@@ -194,7 +263,10 @@ class _Observation:
                 t.register_hook(lambda g, at=i: hooked.append((at, g.detach())))
         loss.backward()
         self.see("hooked", sorted(hooked, key=lambda pair: pair[0]))
-        self.see("accumulated", [None if t.grad is None else t.grad.detach() for t in self.differentiable()])
+        self.see(
+            "accumulated",
+            [None if t.grad is None else t.grad.detach() for t in self.differentiable()],
+        )
 
     def turned(self) -> None:
         """Gradients with a cotangent of other strides than its result."""
@@ -203,7 +275,9 @@ class _Observation:
             return
         t = self._pick(found)
         cotangent = values(3, t.shape[::-1], t.dtype).permute(tuple(range(t.dim()))[::-1])
-        found = self.surroundings.engine.grad(t, self.differentiable(), cotangent, allow_unused=True)
+        found = self.surroundings.engine.grad(
+            t, self.differentiable(), cotangent, allow_unused=True
+        )
         self.see("gradients", [None if g is None else g.detach() for g in found])
 
     def _pick(self, pool: Sequence[Any]) -> Any:
@@ -231,7 +305,8 @@ def difference(a: Sequence[Seen], b: Sequence[Seen], tolerance: float) -> str:
             other, y = found[i] if i < len(found) else ("nothing", None)
             if isinstance(y, Exception):
                 raise y
-            if label == other == "further derivatives":  # eager mode has None for what no node leads to, and a graph may compute zeros
+            # eager mode has None for what no node leads to, and a graph may compute zeros
+            if label == other == "further derivatives":
                 x, y = _without_none(x, y), _without_none(y, x)
             if label != other or not same(x, y, tolerance):
                 return f"call {call}, {label}: {x}, but found {other}: {y}"
@@ -239,14 +314,17 @@ def difference(a: Sequence[Seen], b: Sequence[Seen], tolerance: float) -> str:
             label, y = found[len(expected)]
             if isinstance(y, Exception):
                 raise y
-            if label != "further derivatives":  # a gradient that is constant requires grad if a graph computes it
+            # a gradient that is constant requires grad if a graph computes it
+            if label != "further derivatives":
                 return f"call {call}: found {label} as well"
     return ""
 
 
 def _without_none(a: Any, b: Any) -> list[Any]:
     """``a``, with zeros for None where ``b`` has a tensor."""
-    return [torch.zeros_like(y) if x is None and y is not None else x for x, y in zip(a, b, strict=True)]
+    return [
+        torch.zeros_like(y) if x is None and y is not None else x for x, y in zip(a, b, strict=True)
+    ]
 
 
 def same(a: Any, b: Any, tolerance: float) -> bool:
@@ -254,7 +332,8 @@ def same(a: Any, b: Any, tolerance: float) -> bool:
         if not isinstance(b, torch.Tensor) or a.shape != b.shape or a.dtype is not b.dtype:
             return False
         x, y, scale = _plain(a), _plain(b), 1.0
-        if a.dtype in (torch.bfloat16, torch.float16) and x.numel():  # sums of such terms round to the largest of them
+        # sums of such terms round to the largest of them
+        if a.dtype in (torch.bfloat16, torch.float16) and x.numel():
             scale = max(1.0, x.abs().nan_to_num(posinf=0).amax().item())
         return torch.allclose(x, y, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
     if isinstance(a, (list, tuple)):

@@ -77,7 +77,8 @@ def outcome(case: Case) -> Outcome:
         if found.what in ("same", "refused"):
             return found
         plain = _compared(case, expected, lambda f: f)
-        if plain.what == "different" and found.what == "different":  # then the graph must at least do what the session does
+        # then the graph must at least do what the session does
+        if plain.what == "different" and found.what == "different":
             found = _compared(case, observed(SESSION, case, lambda f: f), compiled(case))
             return found if found.what == "different" else Outcome("session", plain.kind)
         return found if plain.what == "same" else Outcome("session", f"{plain.what}: {plain.kind}")

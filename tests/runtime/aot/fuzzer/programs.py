@@ -22,10 +22,43 @@ from .observations import arguments_of, observed
 from .statements import KINDS, REGIONS
 from .surroundings import TORCH, Surroundings
 
-SHAPES = ((2, 3), (2, 3), (2, 3), (3, 3), (2, 2), (3,), (2,), (), (1, 3), (2, 2, 3), (4, 3), (2, 2, 2, 3))
+SHAPES = (
+    (2, 3),
+    (2, 3),
+    (2, 3),
+    (3, 3),
+    (2, 2),
+    (3,),
+    (2,),
+    (),
+    (1, 3),
+    (2, 2, 3),
+    (4, 3),
+    (2, 2, 2, 3),
+)
 EMPTY = ((0, 3), (2, 0), (0,))
-DTYPES = ("float32",) * 16 + ("float64", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool", "complex64", "complex128")
-LAYOUTS = ("plain",) * 8 + ("transposed", "strided", "expanded", "row", "channels", "channels", "overlapping", "conjugate")
+DTYPES = ("float32",) * 16 + (
+    "float64",
+    "float64",
+    "float16",
+    "bfloat16",
+    "int64",
+    "int32",
+    "uint8",
+    "bool",
+    "complex64",
+    "complex128",
+)
+LAYOUTS = ("plain",) * 8 + (
+    "transposed",
+    "strided",
+    "expanded",
+    "row",
+    "channels",
+    "channels",
+    "overlapping",
+    "conjugate",
+)
 ERRORS = (RuntimeError, TypeError, IndexError, ValueError, NameError)
 """What torch raises for a program or an argument that makes no sense."""
 FLOATING = ("float32", "float64", "float16", "bfloat16", "complex64", "complex128")
@@ -40,7 +73,11 @@ class Step:
 
     def __str__(self) -> str:
         lines = self.text.split("\n")
-        return "\n".join([self.region, *(f"    {line}" for line in lines)]) if self.region else self.text
+        return (
+            "\n".join([self.region, *(f"    {line}" for line in lines)])
+            if self.region
+            else self.text
+        )
 
 
 @dataclass(frozen=True)
@@ -61,10 +98,18 @@ class CallText:
     around: str = ""
 
     def __str__(self) -> str:
-        around = f"with torch.set_grad_enabled({self.grad})" + (", saved_tensors_hooks" if self.hooks else "")
+        around = f"with torch.set_grad_enabled({self.grad})" + (
+            ", saved_tensors_hooks" if self.hooks else ""
+        )
         around += f", {self.around}" if self.around else ""
         return "\n".join(
-            ["", *self.lines, f"{around}:  # training={self.training}", f"    f({self.args})", f"# then {self.after} {self.picks}"]
+            [
+                "",
+                *self.lines,
+                f"{around}:  # training={self.training}",
+                f"    f({self.args})",
+                f"# then {self.after} {self.picks}",
+            ]
         )
 
 
@@ -89,7 +134,12 @@ class Case:
     @property
     def program(self) -> str:
         body = [line for step in self.steps for line in str(step).split("\n")]
-        return "\n".join([f"def f({self.parameters}):", *(f"    {line}" for line in (*body, f"return {self.returned}"))])
+        return "\n".join(
+            [
+                f"def f({self.parameters}):",
+                *(f"    {line}" for line in (*body, f"return {self.returned}")),
+            ]
+        )
 
     @property
     def returned(self) -> str:
@@ -161,7 +211,9 @@ class _Given:
         elif self.layout == "conjugate" and self.dtype.startswith("complex"):
             view = ".conj()"
         dtype = f"torch.{self.dtype}"
-        made = f"leaf({i + shift}, {shape}, {dtype}{', requires_grad=True' if self.requires else ''})"
+        made = (
+            f"leaf({i + shift}, {shape}, {dtype}{', requires_grad=True' if self.requires else ''})"
+        )
         return [
             f"b{i} = {made}",
             f"h{i} = b{i}" + ("" if self.leaf else " * 1" if self.dtype != "bool" else ".clone()"),
@@ -169,12 +221,50 @@ class _Given:
         ]
 
 
-ALIASES = ("$", "$", "$[:1]", "$[..., 1:]", "$.detach()", "$.view(-1)", "$.t()", "$[-1]", "$.view_as($)", "$.data", "$[::2]")
-AFTER = (
-    *(("gradients",), ("gradients", "write"), ("second",), ("write",), ("recorded write", "gradients"), ("gradients", "write", "write")),
-    *(("second",), ("third",), ("twice",), ("some", "write"), ("between",), ("accumulated",), ("turned",)),
+ALIASES = (
+    "$",
+    "$",
+    "$[:1]",
+    "$[..., 1:]",
+    "$.detach()",
+    "$.view(-1)",
+    "$.t()",
+    "$[-1]",
+    "$.view_as($)",
+    "$.data",
+    "$[::2]",
 )
-CHANGES = (*("values",) * 3, "shape", "shape", "layout", "flags", "number", "grad", "training", "alias", "around")
+AFTER = (
+    *(
+        ("gradients",),
+        ("gradients", "write"),
+        ("second",),
+        ("write",),
+        ("recorded write", "gradients"),
+        ("gradients", "write", "write"),
+    ),
+    *(
+        ("second",),
+        ("third",),
+        ("twice",),
+        ("some", "write"),
+        ("between",),
+        ("accumulated",),
+        ("turned",),
+    ),
+)
+CHANGES = (
+    *("values",) * 3,
+    "shape",
+    "shape",
+    "layout",
+    "flags",
+    "number",
+    "grad",
+    "training",
+    "alias",
+    "around",
+)
 AROUND = ("torch.inference_mode()", "torch.autocast('cpu', torch.bfloat16)")
 
 
@@ -209,13 +299,28 @@ class _Calls:
     def tensors(self) -> list[str]:
         """What the program can call its tensors."""
         names = [f"x{i}" for i in range(self.number)]
-        return names + {"dict": ["extra['a']"], "list": ["extra[0]", "extra[1]"]}.get(self.extra, [])
+        return names + {"dict": ["extra['a']"], "list": ["extra[0]", "extra[1]"]}.get(
+            self.extra, []
+        )
 
     def changed(self) -> None:
         """Another kind of call."""
         rnd = self.rnd
         what = rnd.choice(
-            ("values", "values", "values", "shape", "shape", "layout", "flags", "number", "grad", "training", "alias", "around")
+            (
+                "values",
+                "values",
+                "values",
+                "shape",
+                "shape",
+                "layout",
+                "flags",
+                "number",
+                "grad",
+                "training",
+                "alias",
+                "around",
+            )
         )
         i = rnd.randrange(self.number)
         if what == "shape":
@@ -230,7 +335,9 @@ class _Calls:
             self.given[i] = dataclasses.replace(self.given[i], layout=rnd.choice(LAYOUTS))
         elif what == "flags":
             requires = not self.given[i].requires and self.given[i].dtype in FLOATING
-            self.given[i] = dataclasses.replace(self.given[i], requires=requires, leaf=rnd.random() < 0.3)
+            self.given[i] = dataclasses.replace(
+                self.given[i], requires=requires, leaf=rnd.random() < 0.3
+            )
         elif what == "number":
             self.scalar = rnd.choice((2.5, 0.5, 3, 1, True, -0.5))
         elif what == "grad":
@@ -240,7 +347,9 @@ class _Calls:
         elif what == "around":
             self.around = "" if self.around else rnd.choice(AROUND)
         elif what == "alias" and i:
-            self.given[i] = dataclasses.replace(self.given[i], alias="" if self.given[i].alias else rnd.choice(ALIASES))
+            self.given[i] = dataclasses.replace(
+                self.given[i], alias="" if self.given[i].alias else rnd.choice(ALIASES)
+            )
 
     def call(self, number: int) -> CallText:
         rnd = self.rnd
@@ -255,7 +364,16 @@ class _Calls:
             lines.append(f"c = leaf({number}, (3,), torch.float32)")
             args.append("[c, c[1:]]")
         picks = tuple(round(rnd.random(), 2) for _ in range(4))
-        return CallText(tuple(lines), ", ".join(args), self.grad, self.training, rnd.random() < 0.08, rnd.choice(AFTER), picks, self.around)
+        return CallText(
+            tuple(lines),
+            ", ".join(args),
+            self.grad,
+            self.training,
+            rnd.random() < 0.08,
+            rnd.choice(AFTER),
+            picks,
+            self.around,
+        )
 
 
 class _Writer:
@@ -273,14 +391,22 @@ class _Writer:
         (kind,) = rnd.choices(list(KINDS), [weight for _, weight in KINDS.values()])
         newer = self.names[-3:] if rnd.random() < 0.5 else self.names
         n = len(self.scope)
-        return rnd.choice(KINDS[kind][0]).format(t=rnd.choice(newer), o=rnd.choice(self.names), s="s", v=f"v{n}", w=f"w{n}")
+        return rnd.choice(KINDS[kind][0]).format(
+            t=rnd.choice(newer), o=rnd.choice(self.names), s="s", v=f"v{n}", w=f"w{n}"
+        )
 
     def add(self, number: int) -> None:
         region = ""
         for _ in range(3 * number):
             if len(self.steps) >= number:
                 return
-            region = self.rnd.choice(REGIONS) if self.rnd.random() < 0.1 else region if self.rnd.random() < 0.4 else ""
+            region = (
+                self.rnd.choice(REGIONS)
+                if self.rnd.random() < 0.1
+                else region
+                if self.rnd.random() < 0.4
+                else ""
+            )
             text = self._drawn()
             step = Step(text, region)
             before = set(self.scope)
@@ -291,7 +417,11 @@ class _Writer:
                     del self.scope[name]
                 continue
             self.steps.append(step)
-            self.names += sorted(name for name in set(self.scope) - before if isinstance(self.scope[name], torch.Tensor))
+            self.names += sorted(
+                name
+                for name in set(self.scope) - before
+                if isinstance(self.scope[name], torch.Tensor)
+            )
 
 
 def random_case(seed: int) -> Case:
@@ -313,8 +443,13 @@ def random_case(seed: int) -> Case:
     writer = _Writer(rnd, names, scope)
     with torch.set_grad_enabled(texts[0].grad), eval(texts[0].around or "contextlib.nullcontext()"):
         writer.add(rnd.randint(1, 8))
-    form = rnd.choice(("tuple", "tuple", "tuple", "single", "list", "dict", "nested", "named", "sizes"))
-    results = tuple(rnd.choice(writer.names[-4:] if rnd.random() < 0.6 else writer.names) for _ in range(rnd.randint(1, 4)))
+    form = rnd.choice(
+        ("tuple", "tuple", "tuple", "single", "list", "dict", "nested", "named", "sizes")
+    )
+    results = tuple(
+        rnd.choice(writer.names[-4:] if rnd.random() < 0.6 else writer.names)
+        for _ in range(rnd.randint(1, 4))
+    )
     for number in range(1, rnd.choice((2, 3, 3, 4))):
         if rnd.random() < 0.3:
             texts.append(dataclasses.replace(texts[0], picks=texts[-1].picks))
@@ -323,7 +458,17 @@ def random_case(seed: int) -> Case:
         texts.append(calls.call(number))
     dynamic = rnd.random() < 0.4
     partition = rnd.choice(("default", "default", "min cut", "min cut", "budget"))
-    case = Case(seed, parameters, tuple(writer.steps), results, form, tuple(texts), dynamic, partition, rnd.random() < 0.06)
+    case = Case(
+        seed,
+        parameters,
+        tuple(writer.steps),
+        results,
+        form,
+        tuple(texts),
+        dynamic,
+        partition,
+        rnd.random() < 0.06,
+    )
     runs = tuple(text for text in texts if _runs(case, text) and not _depends_on_modes(case, text))
     return dataclasses.replace(case, calls=runs)
 
@@ -335,7 +480,11 @@ def _depends_on_modes(case: Case, text: CallText) -> bool:
     if "rrelu" in case.program and (text.hooks or "packed()" in case.program):
         return True
     source = str(text) + case.program
-    if "swapaxes_" in case.program and "inference_mode" in source and any(word in source for word in (".conj()", ".mH", ".imag")):
+    if (
+        "swapaxes_" in case.program
+        and "inference_mode" in source
+        and any(word in source for word in (".conj()", ".mH", ".imag"))
+    ):
         return True
     return "unsafe_" in case.program and (".conj()" in str(text) or "inference_mode" in source)
 
@@ -343,7 +492,11 @@ def _depends_on_modes(case: Case, text: CallText) -> bool:
 def _runs(case: Case, text: CallText) -> bool:
     """Whether torch runs the call, and its backward pass: a trace runs both."""
     try:
-        (seen,) = observed(TORCH, dataclasses.replace(case, calls=(dataclasses.replace(text, after=("gradients",)),)), lambda f: f)
+        (seen,) = observed(
+            TORCH,
+            dataclasses.replace(case, calls=(dataclasses.replace(text, after=("gradients",)),)),
+            lambda f: f,
+        )
     except ERRORS:
         return False
     return seen[-1][0] != "error"

@@ -24,7 +24,8 @@ UNARY = (
     "{v} = {t}.flip(0)",
     "{v} = {t} > 0.3",
     "{v} = {t}.pow(2)",
-    "{v} = {t}.var(0, correction=0)",  # with a correction one row gives NaN, which hides what comes after
+    # with a correction one row gives NaN, which hides what comes after
+    "{v} = {t}.var(0, correction=0)",
     "{v} = {t}.sort(-1)[0]",
     "{v}, {w} = {t}.max(-1)",
     "{v} = torch.zeros_like({t})",
@@ -276,14 +277,21 @@ STATE = (
     "layer[1].num_batches_tracked.add_(2)",
     "{v} = weight.t()",
 )
-GEOMETRY = ("{t}.t_()", "{t}.unsqueeze_(0)", "{t}.squeeze_(0)", "{t}.transpose_(0, -1)", "{t}.swapaxes_(0, -1)")
+GEOMETRY = (
+    "{t}.t_()",
+    "{t}.unsqueeze_(0)",
+    "{t}.squeeze_(0)",
+    "{t}.transpose_(0, -1)",
+    "{t}.swapaxes_(0, -1)",
+)
 AUTOGRAD = (
     "{v} = {t}.data",
     "{t}.data.mul_(2)",
     "unwritten(x0)\nx0.register_hook(lambda g: g * 2)",
     "{v} = {t}.detach().requires_grad_()",
     "{t}.requires_grad_()",
-    "{v} = {t} * ({t}.requires_grad or not torch.is_grad_enabled())",  # under no_grad a compiled program sees no flag
+    # under no_grad a compiled program sees no flag
+    "{v} = {t} * ({t}.requires_grad or not torch.is_grad_enabled())",
     "{v} = {t} * torch.is_grad_enabled()",
     "{v} = {t} * 1\n{v}.detach_()",
     "{v} = {t}.detach().requires_grad_() * 2",
@@ -301,12 +309,14 @@ TRANSFORMED = (
     "{v} = func.vmap(lambda t: t.clone().mul_(2))({t})",
     "{v} = func.vmap(lambda t: t + torch.rand(()), randomness='same')({t})",
     "{v} = func.vmap(lambda t: t + torch.rand(()), randomness='different')({t})",
-    "{v} = func.jvp(lambda t: (t.sin() * {s}).to(t.dtype), ({t},), ({t} * 2,))[1].to({t}.dtype)",  # torch makes a float32 a float64
+    # torch makes a float32 a float64
+    "{v} = func.jvp(lambda t: (t.sin() * {s}).to(t.dtype), ({t},), ({t} * 2,))[1].to({t}.dtype)",
     "{v} = func.vjp(lambda t: t.cos(), {t})[1]({t})[0]",
     "{v} = func.functionalize(lambda t: t.clone().mul_(2))({t})",
     "func.functionalize(lambda t: t.mul_(2))({t})",
     "{v} = func.jacrev(lambda t: t.sin().sum(-1))({t})",
-    "{v} = func.jacfwd(lambda t: t.sin().sum(-1))({t} * 1)",  # torch's is wrong for an argument that overlaps itself
+    # torch's is wrong for an argument that overlaps itself
+    "{v} = func.jacfwd(lambda t: t.sin().sum(-1))({t} * 1)",
     "{v}, {w} = product({t}, {o})",
 )
 KINDS = {
@@ -325,8 +335,18 @@ KINDS = {
 }
 NO_GRAD, INFERENCE = "with torch.no_grad():", "with torch.inference_mode():"
 REGIONS = (
-    *(NO_GRAD, NO_GRAD, INFERENCE, "with torch.no_grad(), torch.enable_grad():", "with torch.enable_grad():"),
-    *("with torch.autocast('cpu', torch.bfloat16):", "with torch.autocast('cpu', enabled=False):", "with packed():"),
+    *(
+        NO_GRAD,
+        NO_GRAD,
+        INFERENCE,
+        "with torch.no_grad(), torch.enable_grad():",
+        "with torch.enable_grad():",
+    ),
+    *(
+        "with torch.autocast('cpu', torch.bfloat16):",
+        "with torch.autocast('cpu', enabled=False):",
+        "with packed():",
+    ),
 )
 """Blocks around statements."""
 

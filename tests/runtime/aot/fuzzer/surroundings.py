@@ -66,7 +66,10 @@ def unmixed(target: torch.Tensor, source: torch.Tensor) -> None:
 def spanning(t: torch.Tensor, number: int) -> None:
     """Raise if ``t`` has less than ``number`` places of memory between its first element and its last, so that the program is left out.
     A kernel may leave more memory behind its result, with any numbers."""
-    if not t.numel() or 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) < number:
+    if (
+        not t.numel()
+        or 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) < number
+    ):
         raise ValueError("as_strided reaches beyond the elements of its argument")
 
 
@@ -174,26 +177,49 @@ class Surroundings:
     def scope(self) -> dict[str, Any]:
         """The names of a program."""
         engine = self.engine
-        names = {"weight": self.weight, "counter": self.counter, "norm": self.norm, "dropout": self.dropout}
+        names = {
+            "weight": self.weight,
+            "counter": self.counter,
+            "norm": self.norm,
+            "dropout": self.dropout,
+        }
         names |= {"layer": self.layer, "table": self.table, "generator": self.generator}
-        names |= {"func": engine.func, "checkpoint": engine.checkpoint, "apart": engine.apart, "unwritten": engine.unwritten}
+        names |= {
+            "func": engine.func,
+            "checkpoint": engine.checkpoint,
+            "apart": engine.apart,
+            "unwritten": engine.unwritten,
+        }
         names |= {"unmixed": engine.unmixed, "spanning": engine.spanning}
         names["product"] = engine.compiled(lambda a, b: (a * b, a.view(-1)))
         names["grown"] = engine.compiled(lambda a: a.mul_(2))
         names["packed"] = lambda: engine.hooks(torch.clone, lambda t: t)
-        return {"torch": torch, "Twice": Twice, "Halves": Halves, "Tripled": Tripled, "Pair": Pair, **names}
+        return {
+            "torch": torch,
+            "Twice": Twice,
+            "Halves": Halves,
+            "Tripled": Tripled,
+            "Pair": Pair,
+            **names,
+        }
 
     @property
     def tensors(self) -> list[Any]:
         modules = (self.norm, self.layer, self.table)
-        return [self.weight, self.counter, *(t for m in modules for t in (*m.parameters(), *m.buffers()))]
+        return [
+            self.weight,
+            self.counter,
+            *(t for m in modules for t in (*m.parameters(), *m.buffers())),
+        ]
 
     def call(self, f: Callable[..., Any], text: CallText, given: Sequence[Any]) -> Any:
         """``f(*given)`` in the modes of the call."""
         for module in (self.norm, self.dropout, self.layer):
             module.train(text.training)
         torch.manual_seed(11)
-        hooks = self.engine.hooks(torch.clone, lambda t: t) if text.hooks else contextlib.nullcontext()
+        hooks = (
+            self.engine.hooks(torch.clone, lambda t: t) if text.hooks else contextlib.nullcontext()
+        )
         around = eval(text.around, {"torch": torch}) if text.around else contextlib.nullcontext()
         with torch.set_grad_enabled(text.grad), hooks, around:
             return f(*given)

@@ -20,7 +20,8 @@ from .outcomes import Outcome, compiled, outcome
 from .programs import Case, Step, random_case
 from .surroundings import SESSION, TORCH
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # random programs do much that torch warns of
+# random programs do much that torch warns of
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 NUMBER, FIRST = int(os.environ.get("PROGRAMS", "90")), int(os.environ.get("SEED", "0"))
 
 
@@ -49,9 +50,26 @@ def test_random_programs_do_what_they_do_in_torch() -> None:
 def simple(program: str, after: str = "gradients") -> Case:
     """The first case whose arguments are two matrices that require grad, with another program."""
     call = random_case(0).calls[0]
-    lines = tuple(line for i in range(2) for line in (f"b{i} = leaf({i}, (2, 3), torch.float32, requires_grad=True)", f"x{i} = b{i} * 1"))
-    call = dataclasses.replace(call, lines=lines, args="x0, x1, 2.5", grad=True, hooks=False, after=(after,), picks=(0.0,) * 4)
-    return Case(0, "x0, x1, s", tuple(Step(line) for line in program.split("; ")), ("v",), "tuple", (call,))
+    lines = tuple(
+        line
+        for i in range(2)
+        for line in (
+            f"b{i} = leaf({i}, (2, 3), torch.float32, requires_grad=True)",
+            f"x{i} = b{i} * 1",
+        )
+    )
+    call = dataclasses.replace(
+        call,
+        lines=lines,
+        args="x0, x1, 2.5",
+        grad=True,
+        hooks=False,
+        after=(after,),
+        picks=(0.0,) * 4,
+    )
+    return Case(
+        0, "x0, x1, s", tuple(Step(line) for line in program.split("; ")), ("v",), "tuple", (call,)
+    )
 
 
 class TestTheFuzzer:
@@ -76,16 +94,32 @@ class TestTheFuzzer:
             "second derivatives": ("v = x0 * x0", "v = 2 * x0 * x0.detach() - (x0 * x0).detach()"),
         }
         for what, (right, wrong) in planted.items():
-            after = "second" if what == "second derivatives" else "write" if what == "aliases" else "gradients"
-            expected, found = (observed(TORCH, simple(text, after), lambda f: f) for text in (right, wrong))
-            assert difference(expected, expected, 1e-4) == "" != difference(expected, found, 1e-4), what
+            after = (
+                "second"
+                if what == "second derivatives"
+                else "write"
+                if what == "aliases"
+                else "gradients"
+            )
+            expected, found = (
+                observed(TORCH, simple(text, after), lambda f: f) for text in (right, wrong)
+            )
+            assert (
+                difference(expected, expected, 1e-4) == "" != difference(expected, found, 1e-4)
+            ), what
 
     def test_what_differs_is_found_by_its_outcome(self) -> None:
         case = simple("v = x0.sin(); w = v * 2; v = w * x1")
         assert outcome(case) == Outcome("same")
-        doubled = observed(SESSION, case, lambda f: lambda *args: tuple(2 * o for o in compiled(case)(f)(*args)))
-        assert difference(observed(TORCH, case, lambda f: f), doubled, 1e-4).startswith("call 0, result 0 after the call")
+        doubled = observed(
+            SESSION, case, lambda f: lambda *args: tuple(2 * o for o in compiled(case)(f)(*args))
+        )
+        assert difference(observed(TORCH, case, lambda f: f), doubled, 1e-4).startswith(
+            "call 0, result 0 after the call"
+        )
 
     def test_a_failing_program_loses_what_does_not_matter(self) -> None:
         case = simple("u = x1.sin(); v = x0 * 2; w = v.cos()")
-        assert [step.text for step in case.shrunk(lambda part: "v = x0 * 2" in str(part)).steps] == ["v = x0 * 2"]
+        assert [
+            step.text for step in case.shrunk(lambda part: "v = x0 * 2" in str(part)).steps
+        ] == ["v = x0 * 2"]

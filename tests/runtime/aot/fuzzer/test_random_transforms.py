@@ -28,7 +28,8 @@ from .ways import WAYS, Step
 NUMBER, FIRST = int(os.environ.get("PROGRAMS", "120")) // 2, int(os.environ.get("SEED", "0"))
 Program = Callable[[Any, Any], Any]
 REFUSED = (
-    "while the program is being traced",  # a mask that is written through: its number of elements depends on values
+    # a mask that is written through: its number of elements depends on values
+    "while the program is being traced",
     "custom autograd.Function",  # a Function without setup_context
 )
 
@@ -49,13 +50,17 @@ def flat(tree: Any) -> Any:
 TRANSFORMS: dict[str, Callable[[Any, Program], Program]] = {
     "grad": lambda api, f: lambda x, y: api.grad(scalar(f))(x, y),
     "vmap": lambda api, f: lambda x, y: api.vmap(f, (0, None))(torch.stack([x, x + 1]), y),
-    "vmap of both": lambda api, f: lambda x, y: api.vmap(f, (0, 0), 1)(torch.stack([x, x + 1]), torch.stack([y, y - 1])),
+    "vmap of both": lambda api, f: (
+        lambda x, y: api.vmap(f, (0, 0), 1)(torch.stack([x, x + 1]), torch.stack([y, y - 1]))
+    ),
     "jvp": lambda api, f: lambda x, y: api.jvp(lambda x: f(x, y), (x,), (torch.ones_like(x),))[1],
     "jacrev": lambda api, f: lambda x, y: api.jacrev(f)(x, y),
     "jacfwd": lambda api, f: lambda x, y: api.jacfwd(f, 1)(x, y).sum((-1, -2)),
     "vjp": lambda api, f: lambda x, y: api.vjp(scalar(f), x, y)[1](x.sum())[1],
     "linearize": lambda api, f: lambda x, y: linearized(api, lambda x: f(x, y), x, x.cos()),
-    "value and gradients": lambda api, f: lambda x, y: flat(api.grad_and_value(scalar(f), (0, 1))(x, y)),
+    "value and gradients": lambda api, f: (
+        lambda x, y: flat(api.grad_and_value(scalar(f), (0, 1))(x, y))
+    ),
     "functionalize": lambda api, f: lambda x, y: api.functionalize(f)(x, y),
 }
 
@@ -68,20 +73,30 @@ class Random:
         self.transforms = [rnd.choice(list(TRANSFORMS)) for _ in range(rnd.randint(1, 3))]
         self.symbolic = rnd.random() < 0.5
         places = random.Random(~seed)
-        self.jitted = [places.choice((0, 0, 0, 1, 1, 2)) for _ in self.transforms]  # how many times jit is inside of each
+        # how many times jit is inside of each
+        self.jitted = [places.choice((0, 0, 0, 1, 1, 2)) for _ in self.transforms]
         self.way = places.choice(WAYS)
         self.dynamic = places.choice([None, None, True, False])
         self.lines = self._lines(rnd)
-        self.result = rnd.choice([line.split(" = ")[0] for line in self.lines[-2:] if " = " in line] or ["x * y"])
+        self.result = rnd.choice(
+            [line.split(" = ")[0] for line in self.lines[-2:] if " = " in line] or ["x * y"]
+        )
 
     def _lines(self, rnd: random.Random) -> list[str]:
-        scope: dict[str, Any] = {"torch": torch, "x": values(0, (4, 3), torch.float64), "y": values(1, (4, 3), torch.float64), "s": 2.5}
+        scope: dict[str, Any] = {
+            "torch": torch,
+            "x": values(0, (4, 3), torch.float64),
+            "y": values(1, (4, 3), torch.float64),
+            "s": 2.5,
+        }
         names, lines = ["x", "y"], ["x = x * 1"]
         for _ in range(rnd.randint(2, 12)):
             kind = rnd.choice((*PURE, "local", "local"))
             name = f"v{len(scope)}"
             template = rnd.choice(LOCAL if kind == "local" else KINDS[kind][0])
-            text = template.format(t=rnd.choice(names), o=rnd.choice(names), s="2.5", v=name, w=f"w{len(scope)}")
+            text = template.format(
+                t=rnd.choice(names), o=rnd.choice(names), s="2.5", v=name, w=f"w{len(scope)}"
+            )
             trial = dict(scope)
             try:
                 with warnings.catch_warnings():
@@ -89,14 +104,20 @@ class Random:
                     exec(text, trial)
             except ERRORS:
                 continue
-            if "Twice" not in text and isinstance(trial.get(name), torch.Tensor) and trial[name].is_floating_point():
+            if (
+                "Twice" not in text
+                and isinstance(trial.get(name), torch.Tensor)
+                and trial[name].is_floating_point()
+            ):
                 scope = trial
                 names.append(name)
                 lines += text.split("\n")
         return lines
 
     def __str__(self) -> str:
-        body = "\n".join(f"    {line}" for line in [*self.lines, f"return ({self.result}) + 0 * x.sum()"])
+        body = "\n".join(
+            f"    {line}" for line in [*self.lines, f"return ({self.result}) + 0 * x.sum()"]
+        )
         around = f"{self.transforms}, innermost first; jits {self.jitted}, {self.way.__name__}, dynamic={self.dynamic}"
         return f"# {'symbolic' if self.symbolic else 'real'}, {around}\ndef f(x, y):\n{body}"
 
@@ -112,7 +133,10 @@ class Random:
 
     def stepped(self, api: Any, jits: bool = False) -> Step:
         """The program called in its way, as a function of the number of a call and the arguments."""
-        return self.way(self.transformed(api, jits), (lambda f: jit(f, dynamic=self.dynamic)) if jits else lambda f: f)
+        return self.way(
+            self.transformed(api, jits),
+            (lambda f: jit(f, dynamic=self.dynamic)) if jits else lambda f: f,
+        )
 
     def arguments(self, call: int, sizes: bool = False) -> tuple[Any, Any]:
         # The number of results of an unbind is a part of the graph. So is a size of 1, which a slice of a smaller matrix would have.
@@ -134,7 +158,13 @@ class Loop:
     def vmap(self, f: Program, in_dims: tuple[int | None, ...], out_dim: int = 0) -> Program:
         def g(*args: Any) -> Any:
             rows = [args[0][k] for k in range(len(args[0]))]
-            return torch.stack([f(row, args[1] if in_dims[1] is None else args[1][k]) for k, row in enumerate(rows)], out_dim)
+            return torch.stack(
+                [
+                    f(row, args[1] if in_dims[1] is None else args[1][k])
+                    for k, row in enumerate(rows)
+                ],
+                out_dim,
+            )
 
         return g
 
@@ -156,7 +186,9 @@ def by_graph(program: Random, reference: Any) -> tuple[list[Any], list[Any]]:
         _, expected = (plain(*program.arguments(call)) for call in (0, 1))
     except ERRORS as error:
         raise Senseless from error
-    graph = make_fx(program.transformed(ours), tracing_mode="symbolic" if program.symbolic else "real")(*program.arguments(0))
+    graph = make_fx(
+        program.transformed(ours), tracing_mode="symbolic" if program.symbolic else "real"
+    )(*program.arguments(0))
     return [expected], [graph(*program.arguments(1))]
 
 
@@ -185,7 +217,8 @@ def outcome(seed: int, run: Run) -> tuple[str, str]:
         program = Random(seed)
         try:
             expected, found = run(program, torch.func)
-            if not alike(expected, found):  # torch's vmap gives NaN for some programs whose rows have numbers
+            # torch's vmap gives NaN for some programs whose rows have numbers
+            if not alike(expected, found):
                 with patch.object(torch.nn.functional, "layer_norm", by_formula):
                     expected, _ = run(program, Loop())
         except Senseless:
@@ -193,7 +226,11 @@ def outcome(seed: int, run: Run) -> tuple[str, str]:
         except Exception as error:
             what = "refused" if any(text in str(error) for text in REFUSED) else "error"
             return what, f"{program}\n--> {type(error).__name__}: {error}"
-    return ("same", "") if alike(expected, found) else ("different", f"{program}\n--> {expected}\nbut {found}")
+    return (
+        ("same", "")
+        if alike(expected, found)
+        else ("different", f"{program}\n--> {expected}\nbut {found}")
+    )
 
 
 @pytest.mark.parametrize("run", [by_graph, by_jit])
@@ -201,7 +238,11 @@ def test_transforms_do_what_they_do_in_torch(run: Run) -> None:
     found = {seed: outcome(seed, run) for seed in range(FIRST, FIRST + NUMBER)}
     counts = Counter(what for what, _ in found.values())
     print(counts)
-    wrong = [f"# seed {seed}\n{text}" for seed, (what, text) in found.items() if what in ("different", "error")]
+    wrong = [
+        f"# seed {seed}\n{text}"
+        for seed, (what, text) in found.items()
+        if what in ("different", "error")
+    ]
     assert not wrong, "\n\n".join(wrong)
     assert counts["same"] > NUMBER / 2 and counts["refused"] <= 0.03 * NUMBER, counts
 

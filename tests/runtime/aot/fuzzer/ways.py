@@ -37,7 +37,9 @@ def trees(f: Program, wrap: Wrap) -> Step:
         return {name: out, "n": tree["n"], "with": [out + tree["n"], None, tree["rest"][1]]}
 
     g = wrap(inner)
-    return lambda call, x, y: pytree.tree_leaves(g({"x": x, "rest": (y, "text"), "n": call}, "odd" if call % 2 else "even"))
+    return lambda call, x, y: pytree.tree_leaves(
+        g({"x": x, "rest": (y, "text"), "n": call}, "odd" if call % 2 else "even")
+    )
 
 
 @dataclass

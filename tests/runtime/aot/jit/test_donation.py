@@ -42,7 +42,9 @@ def test_memory_is_free_after_the_last_use_in_the_graph() -> None:
 
     for donate in ("x", ()):
         x = torch.ones(1000)
-        assert torch.equal(jit(lambda x: x.sin(), donate=donate, compiler=watching)(x), torch.ones(1000).sin())
+        assert torch.equal(
+            jit(lambda x: x.sin(), donate=donate, compiler=watching)(x), torch.ones(1000).sin()
+        )
     assert gone == [True, False]
 
 
@@ -54,7 +56,9 @@ def test_what_is_returned_or_written_is_not_taken(f: Any) -> None:
     assert x.numel() == 4
 
 
-@pytest.mark.parametrize("x", [torch.ones(2, requires_grad=True), torch.ones(4)[:2], torch.nn.Parameter(torch.ones(2))])
+@pytest.mark.parametrize(
+    "x", [torch.ones(2, requires_grad=True), torch.ones(4)[:2], torch.nn.Parameter(torch.ones(2))]
+)
 def test_only_plain_tensors_that_own_their_memory_can_be_donated(x: torch.Tensor) -> None:
     with pytest.raises(ValueError, match="a donated argument has a"):
         jit(lambda x: x * 2, donate=0)(x)
@@ -109,7 +113,9 @@ def test_a_donated_name_that_is_none_is_an_error() -> None:
     for option in ("donate", "static_argnames"):
         with pytest.raises(ValueError, match=f"{option}='y', but .* takes no such argument"):
             jit(lambda x: x, **{option: "y"})  # type: ignore[call-overload]
-    assert jit(lambda x, **more: x + more["y"], donate="y")(torch.ones(2), y=torch.ones(2)).tolist() == [2.0, 2.0]
+    assert jit(lambda x, **more: x + more["y"], donate="y")(
+        torch.ones(2), y=torch.ones(2)
+    ).tolist() == [2.0, 2.0]
 
 
 def test_an_error_of_the_graph_says_that_the_donated_tensors_are_empty() -> None:

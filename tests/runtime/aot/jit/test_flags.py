@@ -19,8 +19,14 @@ from .training import Wrap, both, left, linear, normal
 def test_a_judge_is_frozen_while_the_generator_learns(by: str, ends_frozen: bool) -> None:
     def program(wrap: Wrap) -> list[Tensor | None]:
         torch.manual_seed(0)
-        generator, judge = nn.Linear(3, 4), nn.Sequential(nn.Linear(4, 4), nn.LeakyReLU(0.2), nn.Linear(4, 1))
-        of_generator, of_judge = torch.optim.Adam(generator.parameters()), torch.optim.Adam(judge.parameters())
+        generator, judge = (
+            nn.Linear(3, 4),
+            nn.Sequential(nn.Linear(4, 4), nn.LeakyReLU(0.2), nn.Linear(4, 1)),
+        )
+        of_generator, of_judge = (
+            torch.optim.Adam(generator.parameters()),
+            torch.optim.Adam(judge.parameters()),
+        )
         found: list[Tensor | None] = []
 
         def learns(flag: bool) -> None:
@@ -68,7 +74,11 @@ def test_a_parameter_that_the_step_lets_learn_gets_its_gradient(refrozen: bool) 
             return g
 
         run = wrap(step)
-        return [t for i in range(3) for t in (run(normal(i, 8, 4)), *left(model), torch.tensor(model.weight.requires_grad))]
+        return [
+            t
+            for i in range(3)
+            for t in (run(normal(i, 8, 4)), *left(model), torch.tensor(model.weight.requires_grad))
+        ]
 
     both(program)
 

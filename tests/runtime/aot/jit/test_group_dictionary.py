@@ -69,7 +69,11 @@ ASKED: dict[str, tuple[Callable[[Any], Any], set[str], set[str]]] = {
     "get of none": (lambda g: g.get("none", 3), {"none"}, set()),
     "an assignment": (lambda g: g.update(decay=1), set(), {"decay"}),
     "what is assigned": (lambda g: (g.update(decay=1), g["decay"]), set(), {"decay"}),
-    "an item before its assignment": (lambda g: g.update(decay=g["decay"] + 1), {"decay"}, {"decay"}),
+    "an item before its assignment": (
+        lambda g: g.update(decay=g["decay"] + 1),
+        {"decay"},
+        {"decay"},
+    ),
     "setdefault of an item": (lambda g: g.setdefault("decay", 1), {"decay"}, set()),
     "setdefault of none": (lambda g: g.setdefault("none", 1), {"none"}, {"none"}),
     "all values": (lambda g: g.values(), set(_plain()), set()),
@@ -102,7 +106,9 @@ def test_an_item_that_the_group_lacks_is_kept_as_missing() -> None:
         (lambda g: g["params"].append(1), "changes the parameters"),
     ],
 )
-def test_changes_that_a_call_would_not_make_are_refused(change: Callable[[Any], Any], says: str) -> None:
+def test_changes_that_a_call_would_not_make_are_refused(
+    change: Callable[[Any], Any], says: str
+) -> None:
     seen = _group(_plain())
     change(seen)
     with pytest.raises(RuntimeError, match=f"the program {says} of a group of an optimizer"):
@@ -113,10 +119,15 @@ def test_the_code_of_a_scheduler_is_refused_and_what_it_calls_is_not() -> None:
     seen = _group(_plain())
 
     def run(source: str) -> Any:
-        return eval(compile(source, lr_scheduler.__file__, "eval"), {"group": seen, "read": lambda: seen["decay"]})
+        return eval(
+            compile(source, lr_scheduler.__file__, "eval"),
+            {"group": seen, "read": lambda: seen["decay"]},
+        )
 
     for source in ("group['decay']", "group.__setitem__('decay', 1)"):
-        with pytest.raises(RuntimeError, match="the program steps or makes a learning-rate scheduler"):
+        with pytest.raises(
+            RuntimeError, match="the program steps or makes a learning-rate scheduler"
+        ):
             run(source)
     assert run("read()") == 0.5 and seen.assigned == set()
 
@@ -140,12 +151,29 @@ def test_another_thread_has_the_callers_dictionary() -> None:
 def test_a_learning_rate_and_what_has_changed_are_read_from_cells() -> None:
     group, numbers = _plain() | {"lr": 0.1}, Numbers()
     first = _group(group, numbers)
-    assert (first["lr"], first["decay"], first["betas"], first["count"]) == ("lr None", 0.5, (0.9, 0.99), 3)
-    assert [(c.name, c.at) for c in first.cells] == [("lr", None)] and "lr" not in dict(first.constants())
+    assert (first["lr"], first["decay"], first["betas"], first["count"]) == (
+        "lr None",
+        0.5,
+        (0.9, 0.99),
+        3,
+    )
+    assert [(c.name, c.at) for c in first.cells] == [("lr", None)] and "lr" not in dict(
+        first.constants()
+    )
     group |= {"decay": 0.25, "betas": (0.9, 0.5), "count": 4}
     second = _group(group, numbers)
-    assert (second["lr"], second["decay"], second["betas"], second["count"]) == ("lr None", "decay None", ("betas 0", "betas 1"), 4)
-    assert [(c.name, c.at) for c in second.cells] == [("lr", None), ("decay", None), ("betas", 0), ("betas", 1)]
+    assert (second["lr"], second["decay"], second["betas"], second["count"]) == (
+        "lr None",
+        "decay None",
+        ("betas 0", "betas 1"),
+        4,
+    )
+    assert [(c.name, c.at) for c in second.cells] == [
+        ("lr", None),
+        ("decay", None),
+        ("betas", 0),
+        ("betas", 1),
+    ]
     assert second.cells[0] is first.cells[0]
     assert dict(second.constants()).keys() == {"params", "nesterov", "count"}
     group["decay"] = 0.5  # a number that has changed once stays in its cell
@@ -169,7 +197,9 @@ def test_what_is_no_float_stays_a_constant(rate: Any) -> None:
 
 
 @pytest.mark.parametrize(("rate", "at"), [(0.1, None), ((0.1, 0.2), 0), ((0.1, 0.2), 1)])
-def test_a_number_for_whose_value_the_program_asks_stays_a_constant(rate: Any, at: int | None) -> None:
+def test_a_number_for_whose_value_the_program_asks_stays_a_constant(
+    rate: Any, at: int | None
+) -> None:
     group, numbers = {"params": [], "lr": rate}, Numbers()
     numbers.fixed.add((id(group), "lr", at))
     assert _group(group, numbers)["lr"] is rate
@@ -179,7 +209,10 @@ def test_numbers_of_one_name_in_two_groups_have_cells_of_their_own() -> None:
     numbers, groups = Numbers(), [{"params": [], "lr": x} for x in (0.1, 0.2)]
     cells = [numbers.opened(group, "lr")[0] for group in groups]
     assert [c.tensor.item() for c in cells] == [0.1, 0.2]
-    assert all(c.tensor.dtype is torch.float64 and c.tensor.device.type == "cpu" and c.tensor.dim() == 0 for c in cells)
+    assert all(
+        c.tensor.dtype is torch.float64 and c.tensor.device.type == "cpu" and c.tensor.dim() == 0
+        for c in cells
+    )
     groups[1]["lr"] = 0.3
     for c in cells:
         c.fill()
@@ -188,7 +221,9 @@ def test_numbers_of_one_name_in_two_groups_have_cells_of_their_own() -> None:
 
 def test_what_stays_a_constant_has_no_cells() -> None:
     numbers, group = Numbers(), _plain() | {"lr": 0.1}
-    assert [numbers.opened(group, name) for name in ("count", "nesterov", "decay", "betas", "params")] == [[]] * 5
+    assert [
+        numbers.opened(group, name) for name in ("count", "nesterov", "decay", "betas", "params")
+    ] == [[]] * 5
     numbers.fixed.add((id(group), "lr", None))
     assert numbers.opened(group, "lr") == []
 
@@ -230,7 +265,9 @@ def test_a_cell_of_a_tuple_has_its_position() -> None:
         ({"betas": (0.1, 0.2)}, False),
     ],
 )
-def test_a_graph_depends_on_the_types_of_the_numbers_in_its_cells(now: dict[str, Any], floats: bool) -> None:
+def test_a_graph_depends_on_the_types_of_the_numbers_in_its_cells(
+    now: dict[str, Any], floats: bool
+) -> None:
     group: dict[str, Any] = {"lr": 0.1, "betas": (0.9, 0.99)}
     tensor = torch.zeros((), dtype=torch.float64)
     kinds = Kinds([Cell(group, "lr", None, tensor), Cell(group, "betas", 0, tensor)])

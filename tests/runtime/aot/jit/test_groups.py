@@ -19,7 +19,13 @@ from .training import Wrap, both, left, linear, normal, step_of
 Stepped = Callable[[torch.optim.Optimizer], None]
 
 
-def _trained(wrap: Wrap, change: Callable[..., None], optimizer: Any, args: Callable[[int], Any], between: Callable[..., None]) -> Any:
+def _trained(
+    wrap: Wrap,
+    change: Callable[..., None],
+    optimizer: Any,
+    args: Callable[[int], Any],
+    between: Callable[..., None],
+) -> Any:
     """What five steps leave, each of which begins with ``change(optimizer, *args(i))``. ``between(optimizer, i)`` follows each."""
     model = linear()
     optimizer = optimizer(model.parameters())
@@ -67,7 +73,9 @@ def _count(optimizer: Any) -> None:
 
 @pytest.mark.parametrize("change", [_decay, _forget, _fixed, _several, _count])
 @pytest.mark.parametrize("by_user", [False, True])
-def test_numbers_that_the_program_assigns_to_a_group_are_assigned_by_each_call(change: Stepped, by_user: bool) -> None:
+def test_numbers_that_the_program_assigns_to_a_group_are_assigned_by_each_call(
+    change: Stepped, by_user: bool
+) -> None:
     def between(optimizer: Any, i: int) -> None:
         if by_user:
             optimizer.param_groups[0]["lr"] = 0.3 / (i + 1)
@@ -85,14 +93,22 @@ def test_a_learning_rate_may_be_an_argument(as_tensor: bool) -> None:
         return (torch.tensor(0.1 / (i + 1)) if as_tensor else 0.1 / (i + 1),)
 
     for optimizer in (_sgd, torch.optim.AdamW):
-        both(partial(_trained, change=change, optimizer=optimizer, args=rate, between=lambda o, i: None))
+        both(
+            partial(
+                _trained, change=change, optimizer=optimizer, args=rate, between=lambda o, i: None
+            )
+        )
 
 
 def test_numbers_of_a_tuple_are_assigned() -> None:
     def change(optimizer: Any, beta: float) -> None:
         optimizer.param_groups[0]["betas"] = (beta, 0.99)
 
-    both(lambda wrap: _trained(wrap, change, torch.optim.Adam, lambda i: (0.9 / (i + 1),), lambda o, i: None))
+    both(
+        lambda wrap: _trained(
+            wrap, change, torch.optim.Adam, lambda i: (0.9 / (i + 1),), lambda o, i: None
+        )
+    )
 
 
 def test_an_update_by_hand_reads_the_learning_rate_of_each_call() -> None:
@@ -131,7 +147,9 @@ SCHEDULERS: dict[str, Callable[[Any], Any]] = {
     "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, 5),
     "one cycle": lambda o: lr_scheduler.OneCycleLR(o, 0.2, total_steps=9),
     "a function": lambda o: lr_scheduler.LambdaLR(o, lambda n: 1 / (n + 1)),
-    "several": lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.ConstantLR(o), _exponential(o)], [2]),
+    "several": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.ConstantLR(o), _exponential(o)], [2]
+    ),
     "by the loss": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0),
     "for averages": lambda o: swa_utils.SWALR(o, 0.05),
 }
@@ -140,7 +158,9 @@ SCHEDULERS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1)])
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_a_scheduler_that_the_program_steps_is_refused_with_its_line(name: str, rate: Any, first: bool) -> None:
+def test_a_scheduler_that_the_program_steps_is_refused_with_its_line(
+    name: str, rate: Any, first: bool
+) -> None:
     model = linear()
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     scheduler = SCHEDULERS[name](optimizer)
@@ -160,7 +180,9 @@ def test_a_scheduler_that_the_program_steps_is_refused_with_its_line(name: str, 
         optimizer.step()
         tick()
 
-    with pytest.raises(RuntimeError, match=r"Step schedulers outside of the jitted function.*test_groups.py"):
+    with pytest.raises(
+        RuntimeError, match=r"Step schedulers outside of the jitted function.*test_groups.py"
+    ):
         step(normal(0, 8, 4))
     assert [dict(g) for g in optimizer.param_groups] == before
     assert scheduler.last_epoch == steps
@@ -275,7 +297,9 @@ def test_other_changes_of_an_optimizer_are_refused_and_undone(change: Stepped, t
     assert all(a is b for a, b in zip(optimizer.param_groups[0]["params"], parameters, strict=True))
     after = optimizer.state_dict()
     assert after["param_groups"] == before["param_groups"]
-    assert all(after["state"][i][name] is x for i, s in before["state"].items() for name, x in s.items())
+    assert all(
+        after["state"][i][name] is x for i, s in before["state"].items() for name, x in s.items()
+    )
 
 
 def test_a_group_that_the_program_has_from_before_the_call_is_refused_if_it_changes_it() -> None:

@@ -33,7 +33,9 @@ REGISTER: dict[str, Register] = {
     "before forward": lambda m: m.register_forward_pre_hook(lambda m, args: (args[0] * 2,)),
     "backward": lambda m: m.register_full_backward_hook(_twice),
     "before backward": lambda m: m.register_full_backward_pre_hook(_thrice),
-    "forward of all": lambda m: of_all.register_module_forward_hook(lambda m, args, result: result * 2),
+    "forward of all": lambda m: of_all.register_module_forward_hook(
+        lambda m, args, result: result * 2
+    ),
     "before forward of all": lambda m: of_all.register_module_forward_pre_hook(_twice_before),
     "backward of all": lambda m: of_all.register_module_full_backward_hook(_twice),
     "before backward of all": lambda m: of_all.register_module_full_backward_pre_hook(_thrice),
@@ -176,8 +178,12 @@ def test_forward_of_a_custom_function_sees_which_arguments_require_grad() -> Non
     both(program)
 
 
-@pytest.mark.parametrize("accumulates", [False, True], ids=["first gradients", "gradients that add up"])
-def test_an_argument_that_has_got_a_hook_since_the_capture_is_refused_beside_closed_over_parameters(accumulates: bool) -> None:
+@pytest.mark.parametrize(
+    "accumulates", [False, True], ids=["first gradients", "gradients that add up"]
+)
+def test_an_argument_that_has_got_a_hook_since_the_capture_is_refused_beside_closed_over_parameters(
+    accumulates: bool,
+) -> None:
     weight: Any = torch.ones(2, requires_grad=True)
 
     @jit
@@ -200,7 +206,10 @@ def test_an_argument_that_has_got_a_hook_since_the_capture_is_refused_beside_clo
 def test_a_step_trains_a_layer_whose_hook_computes_the_weight_anew() -> None:
     def program(wrap: Wrap) -> list[Tensor | None]:
         model: Any = deep()
-        prune.l1_unstructured(next(m for m in model.modules() if isinstance(m, nn.Linear)), "weight", 0.4)  # leaves one that torch recorded
+        # leaves one that torch recorded
+        prune.l1_unstructured(
+            next(m for m in model.modules() if isinstance(m, nn.Linear)), "weight", 0.4
+        )
         step = wrap(step_of(model, torch.optim.SGD(model.parameters(), 0.1)))
         for i in range(3):
             step(normal(i, 8, 4))

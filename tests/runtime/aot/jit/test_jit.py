@@ -47,7 +47,9 @@ def test_transforms_are_captured_whole(name: str) -> None:
     assert [c.dynamic for c in explain(compiled).programs] == [False, True]
 
 
-@pytest.mark.parametrize("transform", [grad, hessian, lambda f: vmap(grad(f)), lambda f: jit(grad(f))])
+@pytest.mark.parametrize(
+    "transform", [grad, hessian, lambda f: vmap(grad(f)), lambda f: jit(grad(f))]
+)
 def test_a_jitted_function_can_be_transformed(transform: Callable[[Any], Any]) -> None:
     x = torch.randn(2, 3)
     torch.testing.assert_close(transform(jit(cubes))(x), transform(cubes)(x))
@@ -84,9 +86,14 @@ def test_a_module_keeps_its_parameters_and_modes() -> None:
     module = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
     compiled, x = jit(module), torch.ones(4, 2)
     compiled.eval()
-    assert not module.training and torch.equal(runtime.unwrap(compiled(x)).detach(), module(x).detach())
+    assert not module.training and torch.equal(
+        runtime.unwrap(compiled(x)).detach(), module(x).detach()
+    )
     compiled(x).sum().backward()
-    assert module[0].weight.grad is not None and set(dict(compiled.named_parameters())) == {"module.0.weight", "module.0.bias"}
+    assert module[0].weight.grad is not None and set(dict(compiled.named_parameters())) == {
+        "module.0.weight",
+        "module.0.bias",
+    }
 
 
 class TestArguments:
@@ -119,9 +126,16 @@ class TestArguments:
 
     def test_numbers_that_change_are_inputs_of_one_program(self) -> None:
         f = jit(lambda x, k: x * k)
-        assert [f(torch.ones(1), k).item() for k in (0.5, 1.5, 2.5, 3.5)] == [0.5, 1.5, 2.5, 3.5] and len(explain(f).programs) == 2
+        assert [f(torch.ones(1), k).item() for k in (0.5, 1.5, 2.5, 3.5)] == [
+            0.5,
+            1.5,
+            2.5,
+            3.5,
+        ] and len(explain(f).programs) == 2
 
-    @pytest.mark.parametrize("options", [{"static_argnums": 1}, {"static_argnames": "k"}, {"static_argnums": (-1,)}])
+    @pytest.mark.parametrize(
+        "options", [{"static_argnums": 1}, {"static_argnames": "k"}, {"static_argnums": (-1,)}]
+    )
     def test_static_arguments_are_constants(self, options: Any) -> None:
         def powers(x: Any, k: int) -> Any:
             for _ in range(k):
@@ -130,7 +144,12 @@ class TestArguments:
 
         f = jit(powers, **options)
         two = torch.tensor([2.0])
-        assert [f(two, 1).item(), f(two, k=2).item(), f(x=two, k=3).item(), f(two, 1).item()] == [4.0, 16.0, 256.0, 4.0]
+        assert [f(two, 1).item(), f(two, k=2).item(), f(x=two, k=3).item(), f(two, 1).item()] == [
+            4.0,
+            16.0,
+            256.0,
+            4.0,
+        ]
 
     def test_what_is_no_option_is_refused(self) -> None:
         with pytest.raises(TypeError, match="jit takes a function or a module, not int"):
@@ -141,7 +160,9 @@ class TestArguments:
             jit(cubes, on_break="skip")
         with pytest.raises(ValueError, match="dynamic='yes'"):
             jit(cubes, dynamic="yes")  # type: ignore[call-overload]
-        with pytest.raises(ValueError, match="static_argnums=1, but cubes takes 1 positional arguments"):
+        with pytest.raises(
+            ValueError, match="static_argnums=1, but cubes takes 1 positional arguments"
+        ):
             jit(cubes, static_argnums=1)
         with pytest.raises(TypeError, match="must be hashable"):
             jit(cubes, static_argnums=0)([1])
@@ -159,14 +180,22 @@ class TestSizes:
         assert [f(torch.ones(n))[0].item() for n in (2, 3, 5, 6, 7)] == [5.0, 5.0, 2.0, 2.0, 2.0]
 
     def test_a_program_without_a_graph_for_any_sizes_is_captured_for_each(self) -> None:
-        f = jit(lambda x: x.resize_(x.numel() + 1) * 0 if int(x.shape[0]) == 1 else x.view(int(x.shape[0]), 1) * 2)
+        f = jit(
+            lambda x: (
+                x.resize_(x.numel() + 1) * 0
+                if int(x.shape[0]) == 1
+                else x.view(int(x.shape[0]), 1) * 2
+            )
+        )
         assert [tuple(f(torch.ones(n)).shape) for n in (2, 3, 4)] == [(2, 1), (3, 1), (4, 1)]
 
 
 class TestBreaks:
     def test_a_branch_on_elements_is_refused_with_its_line(self) -> None:
         f = jit(lambda x: x * 2 if x.sum() > 0 else x)
-        with pytest.raises(RuntimeError, match=r"asks for the elements of a tensor .* It happened at .*test_jit.py"):
+        with pytest.raises(
+            RuntimeError, match=r"asks for the elements of a tensor .* It happened at .*test_jit.py"
+        ):
             f(torch.ones(1))
 
     def test_or_the_call_runs_eagerly(self) -> None:
@@ -179,12 +208,16 @@ class TestBreaks:
         g = jit(f, on_break="eager")
         with pytest.warns(UserWarning, match="cannot be captured, so that it runs eagerly"):
             assert g(torch.ones(1)).item() == 2.0
-        assert g(-torch.ones(1)).item() == -1.0 and len(calls) == 2  # two eager calls; the try that failed has left nothing
+        # two eager calls; the try that failed has left nothing
+        assert g(-torch.ones(1)).item() == -1.0 and len(calls) == 2
 
     def test_an_error_of_the_run_is_no_break(self) -> None:
         f = jit(lambda x, w: x.add_(1) @ w, on_break="eager")
         x = torch.ones(2, 2)
-        with pytest.warns(UserWarning, match="cannot be captured"), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        with (
+            pytest.warns(UserWarning, match="cannot be captured"),
+            pytest.raises(RuntimeError, match="shapes cannot be multiplied"),
+        ):
             f(x, torch.ones(3, 3))
 
 
@@ -214,7 +247,9 @@ def test_threads_share_one_capture() -> None:
 
     g = jit(f)
     found: list[float] = []
-    threads = [threading.Thread(target=lambda: found.append(g(torch.ones(1)).item())) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: found.append(g(torch.ones(1)).item())) for _ in range(8)
+    ]
     for t in threads:
         t.start()
     for t in threads:
@@ -227,7 +262,9 @@ def test_pickling_is_refused() -> None:
         pickle.dumps(jit(cubes))
 
 
-@pytest.mark.parametrize("f", [functools.partial(torch.mul, other=2), nn.Linear(3, 2)], ids=lambda f: type(f).__name__)
+@pytest.mark.parametrize(
+    "f", [functools.partial(torch.mul, other=2), nn.Linear(3, 2)], ids=lambda f: type(f).__name__
+)
 def test_what_has_no_name_is_called_by_its_class(f: Any) -> None:
     jitted = jit(f)
     jitted(torch.ones(3))
@@ -242,7 +279,10 @@ def test_a_compiler_of_the_users_gets_the_graph() -> None:
         graphs.append(module)
         return module.forward
 
-    assert jit(lambda x: x.sin() * 2, compiler=compiler)(torch.zeros(2)).tolist() == [0.0, 0.0] and len(graphs) == 1
+    assert (
+        jit(lambda x: x.sin() * 2, compiler=compiler)(torch.zeros(2)).tolist() == [0.0, 0.0]
+        and len(graphs) == 1
+    )
 
 
 READERS: dict[str, Callable[[Any], Any]] = {
@@ -260,7 +300,8 @@ def test_elements_as_a_list_or_an_array_are_refused_with_the_line(f: Any) -> Non
 
     for wrap in (jit, lambda f: aot_function(f, nop)):
         with pytest.raises(
-            RuntimeError, match=r"(?s)(tolist|numpy)\(\) asks for the elements of a tensor.*Use tensor operations.*test_jit\.py"
+            RuntimeError,
+            match=r"(?s)(tolist|numpy)\(\) asks for the elements of a tensor.*Use tensor operations.*test_jit\.py",
         ):
             wrap(program)(torch.ones(2))
 
@@ -272,7 +313,10 @@ def test_an_assignment_to_the_data_of_a_gradient_is_refused_with_what_to_write()
         (weight * x).sum().backward()
         weight.grad.data = weight.grad.clamp(-1, 1)
 
-    with pytest.raises(RuntimeError, match=r"(?s)assigns to \.data of a tensor.*copy_\(\).*assign p\.grad = new.*test_jit\.py"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"(?s)assigns to \.data of a tensor.*copy_\(\).*assign p\.grad = new.*test_jit\.py",
+    ):
         jit(step)(torch.ones(2))
 
 
@@ -280,7 +324,11 @@ def test_an_assignment_to_the_data_of_a_gradient_is_refused_with_what_to_write()
 def test_a_parameter_that_a_program_returns_is_that_object(wrap: Any) -> None:
     weight, buffer = nn.Parameter(torch.ones(2)), torch.zeros(2)
     f = wrap(lambda x: (x, weight, buffer, x * weight))
-    for x in (torch.ones(2, requires_grad=True), torch.ones(2), runtime.wrap(torch.ones(2), requires_grad=True)):
+    for x in (
+        torch.ones(2, requires_grad=True),
+        torch.ones(2),
+        runtime.wrap(torch.ones(2), requires_grad=True),
+    ):
         for _ in range(2):
             a, b, c, product = f(x)
             assert a is x and b is weight and c is buffer and product.requires_grad

@@ -84,7 +84,9 @@ def test_long_lists_functions_classes_and_modules_are_not_looked_into() -> None:
         held = optimizer
 
     function.held = optimizer  # type: ignore[attr-defined]
-    assert found(function, Holder, nn, [*range(256), optimizer], dict(enumerate([*range(256), optimizer]))) == (set(), set(), set())
+    assert found(
+        function, Holder, nn, [*range(256), optimizer], dict(enumerate([*range(256), optimizer]))
+    ) == (set(), set(), set())
     assert found([*range(255), optimizer]) == ({optimizer}, set(), set())
 
 
@@ -93,7 +95,11 @@ def test_a_capture_starts_from_the_optimizers_and_scalers_that_others_have_met()
     before = Known()
     before.find([optimizer, scheduler, scaler])
     after = Known(before)
-    assert (set(after.optimizers), set(after.schedulers), set(after.scalers)) == ({optimizer}, set(), {scaler})
+    assert (set(after.optimizers), set(after.schedulers), set(after.scalers)) == (
+        {optimizer},
+        set(),
+        {scaler},
+    )
     other, _, _ = made()
     after.find([other])
     assert set(before.optimizers) == {optimizer}

@@ -65,7 +65,8 @@ def test_a_step_on_tensors_of_the_session_has_one_program_for_any_sizes() -> Non
     assert leaf.tolist() == [-4.0] * 3 and leaf.grad.tolist() == [2.0] * 3
 
 
-TRANSFORMED: dict[str, Callable[[Any], Any]] = {  # of a vector x, such that the derivative of the sum is 3 x²
+# of a vector x, such that the derivative of the sum is 3 x²
+TRANSFORMED: dict[str, Callable[[Any], Any]] = {
     "vmap": lambda x: func.vmap(lambda a: a**3)(x),
     "vjp": lambda x: func.vjp(lambda a: a**3, x)[0],
     "jvp": lambda x: func.jvp(lambda a: a**3, (x,), (torch.ones_like(x.detach()),))[0],
@@ -103,7 +104,9 @@ def of_torch() -> Any:
 @pytest.mark.parametrize("by", ["method", "attribute"])
 @pytest.mark.parametrize("ends_frozen", [True, False])
 @pytest.mark.parametrize("make", [of_session, of_torch])
-def test_a_leaf_whose_gradient_is_dropped_while_it_is_frozen(make: Callable[[], Any], by: str, ends_frozen: bool) -> None:
+def test_a_leaf_whose_gradient_is_dropped_while_it_is_frozen(
+    make: Callable[[], Any], by: str, ends_frozen: bool
+) -> None:
     leaf, other = make(), make()
 
     def learns(flag: bool) -> None:

@@ -18,7 +18,9 @@ from .training import Wrap, assert_equal_bits, both, deep, left, linear, normal,
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
-    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "momentum": lambda p: torch.optim.SGD(
+        p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01
+    ),
     "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01),
     "Adam by foreach": lambda p: torch.optim.Adam(p, foreach=True),
@@ -77,8 +79,12 @@ def test_steady_steps_run_one_program_though_a_scheduler_changes_the_learning_ra
 def test_schedulers_of_any_number_of_a_group_are_followed() -> None:
     def program(wrap: Wrap) -> list[Tensor | None]:
         model = deep()
-        optimizer = torch.optim.AdamW([{"params": model[0].parameters(), "lr": 0.1}, {"params": model[2].parameters()}], lr=0.01)  # type: ignore[index]
-        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, [0.1, 0.2], total_steps=10)  # changes betas, too
+        optimizer = torch.optim.AdamW(
+            [{"params": model[0].parameters(), "lr": 0.1}, {"params": model[2].parameters()}],  # type: ignore[index]
+            lr=0.01,
+        )
+        # changes betas, too
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, [0.1, 0.2], total_steps=10)
         found: list[Tensor | None] = []
 
         run = wrap(step_of(model, optimizer))
@@ -132,7 +138,10 @@ def test_several_optimizers_step_in_one_program() -> None:
 
         def step(noise: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
             of_judge.zero_grad()
-            judged = F.softplus(-judge(real)).mean() + F.softplus(judge(generator(noise).detach())).mean()
+            judged = (
+                F.softplus(-judge(real)).mean()
+                + F.softplus(judge(generator(noise).detach())).mean()
+            )
             judged.backward()
             of_judge.step()
             of_generator.zero_grad()
@@ -191,12 +200,18 @@ def test_a_step_that_cannot_be_captured_changes_nothing() -> None:
         optimizer.step()
 
     step(normal(0, 8, 4))  # which makes the state, so that the number is known
-    before, groups, state = left(model), [dict(g) for g in optimizer.param_groups], copy.deepcopy(optimizer.state_dict())
+    before, groups, state = (
+        left(model),
+        [dict(g) for g in optimizer.param_groups],
+        copy.deepcopy(optimizer.state_dict()),
+    )
     with pytest.raises(RuntimeError, match="asks for the value of a number"):
         step(normal(1, 8, 4))
     assert_equal_bits(left(model), before)
     assert [dict(g) for g in optimizer.param_groups] == groups
-    for old, now in zip(state["state"].values(), optimizer.state_dict()["state"].values(), strict=True):
+    for old, now in zip(
+        state["state"].values(), optimizer.state_dict()["state"].values(), strict=True
+    ):
         assert_equal_bits(list(now.values()), list(old.values()))
 
 
@@ -223,7 +238,11 @@ def test_a_gradient_scaler_skips_steps_and_adapts_its_scale() -> None:
             if i in (3, 4, 7):
                 x[0, 0] = torch.inf
             run(x)
-            found += [*(p.detach().clone() for p in model.parameters()), torch.tensor(scaler.get_scale()), torch.rand(1)]
+            found += [
+                *(p.detach().clone() for p in model.parameters()),
+                torch.tensor(scaler.get_scale()),
+                torch.rand(1),
+            ]
         return found
 
     both(program)

@@ -50,13 +50,20 @@ def test_a_gradient_does_not_cross_to_what_torch_has_recorded() -> None:
     with torch.no_grad():
         assert _without_history_of_torch(x) is x
     found = _without_history_of_torch(x)
-    assert isinstance(found, runtime.Tensor) and found.requires_grad and found.tolist() == [2.0, 2.0] and found.output_nr == 0
+    assert (
+        isinstance(found, runtime.Tensor)
+        and found.requires_grad
+        and found.tolist() == [2.0, 2.0]
+        and found.output_nr == 0
+    )
     with pytest.raises(RuntimeError, match="recorded by torch's own autograd"):
         (found * 2).sum().backward()
 
 
 @pytest.mark.parametrize("uses", [False, True])
-def test_what_torch_has_recorded_may_be_replaced_and_read_but_not_differentiated(uses: bool) -> None:
+def test_what_torch_has_recorded_may_be_replaced_and_read_but_not_differentiated(
+    uses: bool,
+) -> None:
     owner = SimpleNamespace(h=recorded())
     weight = torch.ones(2, requires_grad=True)
 
@@ -66,11 +73,17 @@ def test_what_torch_has_recorded_may_be_replaced_and_read_but_not_differentiated
         ((old if uses else old.detach()) * weight).sum().backward()
 
     if uses:
-        with pytest.raises(RuntimeError, match="reaches a tensor that has a history from before the call"):
+        with pytest.raises(
+            RuntimeError, match="reaches a tensor that has a history from before the call"
+        ):
             jit(step)(torch.ones(2))
         return
     jit(step)(torch.ones(2))
-    assert owner.h.tolist() == [3.0, 3.0] and weight.grad is not None and weight.grad.tolist() == [2.0, 2.0]
+    assert (
+        owner.h.tolist() == [3.0, 3.0]
+        and weight.grad is not None
+        and weight.grad.tolist() == [2.0, 2.0]
+    )
 
 
 @pytest.mark.parametrize("of_session", [True, False])
@@ -86,7 +99,9 @@ def test_leaves_have_hooks_if_one_of_them_has_one(kind: str, of_session: bool) -
     assert found == [True, False]
 
 
-@pytest.mark.parametrize("error", [TypeError("of the program"), TypeError("SymInt"), ValueError("SymFloat")])
+@pytest.mark.parametrize(
+    "error", [TypeError("of the program"), TypeError("SymInt"), ValueError("SymFloat")]
+)
 def test_an_error_of_the_program_is_that_error(error: Exception) -> None:
     def f(x: Tensor) -> Tensor:
         raise error
@@ -148,7 +163,8 @@ def test_a_capture_does_not_watch_the_optimizers_of_captures_before() -> None:
 
     @jit
     def step(optimizer: Any, x: Tensor) -> None:
-        GROUPS.append([type(o.param_groups[0]) for o in globals()["OPTI" + "MIZERS"]])  # a name that no read shows
+        # a name that no read shows
+        GROUPS.append([type(o.param_groups[0]) for o in globals()["OPTI" + "MIZERS"]])
         optimizer.zero_grad()
         optimizer.param_groups[0]["lr"] = 0.25
 
@@ -169,11 +185,19 @@ def test_what_a_program_has_found_in_an_optimizer_that_it_does_not_step() -> Non
     group = optimizer.param_groups[0]
     with Optimizers(Numbers(), known) as optimizers:
         (seen,) = optimizer.param_groups
-        assert optimizers.used == [] and list(seen["params"]) == group["params"] and optimizers.used == []
+        assert (
+            optimizers.used == []
+            and list(seen["params"]) == group["params"]
+            and optimizers.used == []
+        )
         assert seen["momentum"] == 0.5
         (watched,) = optimizers.used
     names = {(id(r.owner), r.name) for r in watched.reads()}
-    assert {(id(vars(optimizer)), "param_groups"), (id(optimizer.param_groups), WHOLE), (id(group["params"]), WHOLE)} <= names
+    assert {
+        (id(vars(optimizer)), "param_groups"),
+        (id(optimizer.param_groups), WHOLE),
+        (id(group["params"]), WHOLE),
+    } <= names
     assert (id(group), "momentum") in names and (id(vars(optimizer)), "state") not in names
     assert (id(group), WHOLE) in watched.carried and (id(group), "momentum") not in watched.carried
     assert watched.cells == [] and watched.assigned() == [] and watched.made() == []
@@ -237,7 +261,11 @@ def test_the_side_that_a_branch_took_last_is_tried_first() -> None:
     runs.left = [OtherSide(), OtherSide(), _Again(), 8]
     assert runs() == 8
     third = runs.steps.sides[0]
-    assert runs.sides[5:] == [None, first, third, third] and third not in (None, first) and runs.steps.sides == [third, None, first]
+    assert (
+        runs.sides[5:] == [None, first, third, third]
+        and third not in (None, first)
+        and runs.steps.sides == [third, None, first]
+    )
 
 
 def test_a_branch_that_takes_another_side_whenever_it_is_run_is_an_error() -> None:
@@ -285,13 +313,21 @@ def test_attributes_of_optimizers_and_schedulers_are_put_back_after_an_error(fai
         if fails:
             raise KeyError
     if fails:
-        assert vars(optimizer) == before and optimizer.defaults is before["defaults"] and scheduler.last_epoch == epoch
+        assert (
+            vars(optimizer) == before
+            and optimizer.defaults is before["defaults"]
+            and scheduler.last_epoch == epoch
+        )
     else:
-        assert optimizer.more == 1 and optimizer.defaults == {} and scheduler.last_epoch == epoch + 3
+        assert (
+            optimizer.more == 1 and optimizer.defaults == {} and scheduler.last_epoch == epoch + 3
+        )
 
 
 @pytest.mark.parametrize("sided", [True, False])
-def test_before_a_graph_that_may_be_for_another_side_gradients_stay_and_draws_are_noted(sided: bool) -> None:
+def test_before_a_graph_that_may_be_for_another_side_gradients_stay_and_draws_are_noted(
+    sided: bool,
+) -> None:
     graph = fx.Graph()
     x = graph.placeholder("x")
     graph.call_function(torch.ops.aten.bernoulli.default, (x,))
@@ -307,7 +343,12 @@ def test_before_a_graph_that_may_be_for_another_side_gradients_stay_and_draws_ar
     before: Any = _DRAWS.before
     _DRAWS.before = None
     if sided:
-        assert lost == [] and leaf.grad is not None and before is not None and torch.equal(before, torch.get_rng_state())
+        assert (
+            lost == []
+            and leaf.grad is not None
+            and before is not None
+            and torch.equal(before, torch.get_rng_state())
+        )
     else:
         assert lost == [".grad is None of 1 tensor"] and leaf.grad is None and before is None
 
@@ -318,4 +359,8 @@ def test_gradients_from_before_a_call_are_those_of_its_own_arguments() -> None:
     y.grad = torch.full((2,), 10.0)
     for n in range(1, 4):
         run(x, y=y)
-        assert x.grad is not None and x.grad.tolist() == [3.0 * n] * 2 and y.grad.tolist() == [10.0 + n] * 2
+        assert (
+            x.grad is not None
+            and x.grad.tolist() == [3.0 * n] * 2
+            and y.grad.tolist() == [10.0 + n] * 2
+        )

@@ -36,23 +36,49 @@ def double(x: Any, *more: Any) -> Any:
     return x * 2
 
 
-PAIRS = [(torch.ones(2), torch.ones(3)), (torch.ones(2), torch.ones(4)), (torch.ones(5), torch.ones(4)), (torch.ones(7), torch.ones(8))]
-DTYPES = [(torch.ones(n, dtype=dtype),) for n in (2, 3, 4) for dtype in (torch.float32, torch.int32)]
+PAIRS = [
+    (torch.ones(2), torch.ones(3)),
+    (torch.ones(2), torch.ones(4)),
+    (torch.ones(5), torch.ones(4)),
+    (torch.ones(7), torch.ones(8)),
+]
+DTYPES = [
+    (torch.ones(n, dtype=dtype),) for n in (2, 3, 4) for dtype in (torch.float32, torch.int32)
+]
 
 CASES: dict[str, Case] = {
     "one size": Case(double, ones(2, 2, 2), ["fixed"], [1]),
     "a second size": Case(double, ones(2, 3, 4, 2, 5), ["fixed", "any"], [1, 2]),
     "any sizes from the start": Case(double, ones(2, 3, 4), ["any"], [1], {"dynamic": True}),
-    "no program for any sizes": Case(double, ones(2, 3, 2, 4), ["fixed"] * 3, [1, 2, 4], {"dynamic": False}),
+    "no program for any sizes": Case(
+        double, ones(2, 3, 2, 4), ["fixed"] * 3, [1, 2, 4], {"dynamic": False}
+    ),
     "another dtype": Case(double, DTYPES, ["fixed", "fixed", "any", "any"], [1, 2, 3, 4]),
     "a second argument": Case(double, PAIRS, ["fixed", "any"], [1, 2]),
-    "another number of arguments": Case(double, [*ones(2), PAIRS[0], *ones(2), PAIRS[0]], ["fixed"] * 2, [1, 2]),
-    "a constant": Case(double, [(torch.ones(2), n) for n in ("a", "b", "a")], ["fixed"] * 2, [1, 2]),
-    "a number": Case(double, [(torch.ones(2), n) for n in (1.5, 2.5, 3.5)], ["fixed", "fixed"], [1, 2]),
-    "another number of dimensions": Case(double, [*ones(2), (torch.ones(2, 2),), *ones(2)], ["fixed"] * 2, [1, 2]),
-    "a branch on the size": Case(lambda x: x * 2 if x.shape[0] > 3 else x * 3, ones(2, 3, 4, 5, 2), ["fixed", "any", "any"], [1, 2, 3]),
-    "a loop over the size": Case(lambda x: sum(x.unbind()), ones(2, 3, 4, 3, 4), ["fixed", "any", "any"], [1, 2, 3]),
-    "what has no graph for any sizes": Case(lambda x: x * {2: 1, 3: 5, 4: 7}[x.shape[0]], ones(2, 3, 4, 3, 2), ["fixed"] * 3, [1, 2, 3]),
+    "another number of arguments": Case(
+        double, [*ones(2), PAIRS[0], *ones(2), PAIRS[0]], ["fixed"] * 2, [1, 2]
+    ),
+    "a constant": Case(
+        double, [(torch.ones(2), n) for n in ("a", "b", "a")], ["fixed"] * 2, [1, 2]
+    ),
+    "a number": Case(
+        double, [(torch.ones(2), n) for n in (1.5, 2.5, 3.5)], ["fixed", "fixed"], [1, 2]
+    ),
+    "another number of dimensions": Case(
+        double, [*ones(2), (torch.ones(2, 2),), *ones(2)], ["fixed"] * 2, [1, 2]
+    ),
+    "a branch on the size": Case(
+        lambda x: x * 2 if x.shape[0] > 3 else x * 3,
+        ones(2, 3, 4, 5, 2),
+        ["fixed", "any", "any"],
+        [1, 2, 3],
+    ),
+    "a loop over the size": Case(
+        lambda x: sum(x.unbind()), ones(2, 3, 4, 3, 4), ["fixed", "any", "any"], [1, 2, 3]
+    ),
+    "what has no graph for any sizes": Case(
+        lambda x: x * {2: 1, 3: 5, 4: 7}[x.shape[0]], ones(2, 3, 4, 3, 2), ["fixed"] * 3, [1, 2, 3]
+    ),
     "a size of one": Case(double, ones(1, 2, 3), ["fixed", "any"], [1, 2]),
 }
 
@@ -107,9 +133,14 @@ def test_as_many_programs_are_told_of_as_are_kept() -> None:
     run = jit(double, dynamic=False)
     for n in range(1, Programs.LIMIT + 4):
         run(torch.ones(n))
-    assert [c.arguments for c in explain(run).programs] == [(f"float32[{n}]",) for n in range(4, Programs.LIMIT + 4)]
+    assert [c.arguments for c in explain(run).programs] == [
+        (f"float32[{n}]",) for n in range(4, Programs.LIMIT + 4)
+    ]
     assert run(torch.ones(2)).tolist() == [2.0, 2.0]  # is captured again
-    assert explain(run).programs[-1].arguments == ("float32[2]",) and len(explain(run).programs) == Programs.LIMIT
+    assert (
+        explain(run).programs[-1].arguments == ("float32[2]",)
+        and len(explain(run).programs) == Programs.LIMIT
+    )
 
 
 def test_as_many_refusals_are_told_of_as_programs() -> None:
@@ -120,7 +151,10 @@ def test_as_many_refusals_are_told_of_as_programs() -> None:
     for n in range(Programs.LIMIT + 2):
         with pytest.raises(ValueError, match=str(n)):
             run(torch.ones(1), str(n))
-    assert [text[:19] for text in explain(run).refused[::63]] == ["(float32[1], '2'): ", "(float32[1], '65'):"]
+    assert [text[:19] for text in explain(run).refused[::63]] == [
+        "(float32[1], '2'): ",
+        "(float32[1], '65'):",
+    ]
     assert len(explain(run).refused) == Programs.LIMIT
 
 
@@ -140,7 +174,10 @@ def test_what_cannot_be_captured_is_tried_once_for_each_kind_of_call() -> None:
     for args in ones(2, 2, 3, 3, 2):
         assert run(*args).tolist() == [2.0] * len(args[0])
     assert next(runs) == 7  # twice for the first call of each size
-    assert [text.partition(":")[0] for text in explain(run).refused] == ["(float32[2])", "(float32[3])"]
+    assert [text.partition(":")[0] for text in explain(run).refused] == [
+        "(float32[2])",
+        "(float32[3])",
+    ]
 
 
 def test_what_cannot_be_captured_is_an_error_at_each_call() -> None:
@@ -179,7 +216,8 @@ def test_a_program_for_any_sizes_is_at_hand_like_any_other(monkeypatch: pytest.M
     run = jit(double)
     for args in ones(2, 3):
         run(*args)
-    monkeypatch.setattr(Captures, "find", None)  # which a call comes to only if no program at hand takes it
+    # which a call comes to only if no program at hand takes it
+    monkeypatch.setattr(Captures, "find", None)
     for args in ones(2, 3, 4):
         assert run(*args).tolist() == [2.0] * len(args[0])
 
@@ -206,12 +244,22 @@ def test_objects_are_told_in_a_few_words(x: Any, text: str) -> None:
 
 WHY: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "argument 0 is float32[3], was float32[2]": (double, ones(2, 3)),
-    "argument 0 is int64[2], was float32[2]": (double, [*ones(2), (torch.ones(2, dtype=torch.int64),)]),
+    "argument 0 is int64[2], was float32[2]": (
+        double,
+        [*ones(2), (torch.ones(2, dtype=torch.int64),)],
+    ),
     "argument 1 is 'b', was 'a'": (double, [(torch.ones(2), "a"), (torch.ones(2), "b")]),
     "argument 1 is None, was True": (double, [(torch.ones(2), True), (torch.ones(2), None)]),
     "2 arguments, were 1": (double, [*ones(2), (torch.ones(2), 1)]),
-    "none of the programs before takes the call": (double, [(torch.ones(2, 2),), (torch.ones(2, 2).t(),)]),  # of other strides
-    "argument 1 is ellipsis, was dtype": (double, [(torch.ones(2), torch.float32), (torch.ones(2), ...)]),
+    # of other strides
+    "none of the programs before takes the call": (
+        double,
+        [(torch.ones(2, 2),), (torch.ones(2, 2).t(),)],
+    ),
+    "argument 1 is ellipsis, was dtype": (
+        double,
+        [(torch.ones(2), torch.float32), (torch.ones(2), ...)],
+    ),
     "argument 1 is 2j, was 1.5": (double, [(torch.ones(2), 1.5), (torch.ones(2), 2j)]),
 }
 
@@ -230,11 +278,15 @@ def test_why_the_second_program_was_captured(why: str) -> None:
 @pytest.mark.parametrize("changed", [1, 4, 5, 7])
 def test_a_few_changes_of_pythons_state_are_told_and_the_others_are_counted(changed: int) -> None:
     state = SimpleNamespace(**{f"n{i}": 1 for i in range(7)})
-    run = jit(lambda x: x * (state.n0 + state.n1 + state.n2 + state.n3 + state.n4 + state.n5 + state.n6))
+    run = jit(
+        lambda x: x * (state.n0 + state.n1 + state.n2 + state.n3 + state.n4 + state.n5 + state.n6)
+    )
     run(torch.ones(2))
     for i in range(changed):
         setattr(state, f"n{i}", 2)
     run(torch.ones(2))
     told = explain(run).programs[1].why.split("; ")
-    assert told[: min(changed, 4)] == [f"the 'n{i}' of a dict is 2, was 1" for i in range(min(changed, 4))]
+    assert told[: min(changed, 4)] == [
+        f"the 'n{i}' of a dict is 2, was 1" for i in range(min(changed, 4))
+    ]
     assert told[4:] == ([f"{changed - 4} more"] if changed > 4 else [])

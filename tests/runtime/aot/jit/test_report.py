@@ -40,9 +40,19 @@ def test_the_table_names_programs_and_refusals() -> None:
     with pytest.raises(RuntimeError):
         f(torch.tensor(1.0))
     lines = str(explain(f)).splitlines()
-    assert lines[0] == "<lambda>: 1 program" and lines[1].split() == ["program", "sizes", "ops", "arguments", "captured", "because", "of"]
+    assert lines[0] == "<lambda>: 1 program" and lines[1].split() == [
+        "program",
+        "sizes",
+        "ops",
+        "arguments",
+        "captured",
+        "because",
+        "of",
+    ]
     assert lines[2].split() == ["0", "fixed", "1", "float32[2]", "the", "first", "call"]
-    assert lines[3].startswith("refused (float32[]): item(), bool(), int() or float() asks for the elements")
+    assert lines[3].startswith(
+        "refused (float32[]): item(), bool(), int() or float() asks for the elements"
+    )
 
 
 def test_the_source_has_the_lines_of_the_user() -> None:
@@ -55,7 +65,10 @@ def test_the_source_has_the_lines_of_the_user() -> None:
     text = source(compiled).splitlines()
     assert text[0] == "def program_0(primals_1):" and text[1].endswith("y = x.sin()")
     assert text[2] == "    sin = torch.ops.aten.sin.default(primals_1)"
-    assert text[-2] == "    cat = torch.ops.aten.cat.default([sin, mul])" and text[-1] == "    return [cat]"
+    assert (
+        text[-2] == "    cat = torch.ops.aten.cat.default([sin, mul])"
+        and text[-1] == "    return [cat]"
+    )
 
 
 def test_the_report_and_the_source_are_asked_of_jit() -> None:
@@ -71,7 +84,10 @@ def test_what_is_not_jitted_has_no_report() -> None:
 
 def test_the_table_counts_and_aligns() -> None:
     f = jit(lambda x, *more: torch.sin(x * 2))
-    assert str(explain(f)).splitlines() == ["<lambda>: 0 programs", "program  sizes  ops  arguments  captured because of"]
+    assert str(explain(f)).splitlines() == [
+        "<lambda>: 0 programs",
+        "program  sizes  ops  arguments  captured because of",
+    ]
     f(torch.ones(2))
     f(torch.ones(3), 7)
     assert str(explain(f)).splitlines() == [
@@ -108,7 +124,10 @@ def test_the_source_names_each_line_once_and_each_program() -> None:
         "    add = torch.ops.aten.add.Tensor(primals_1, 1)",
         "    return [_to_copy, getitem_1, add]",
     ]
-    assert all("#" in lines[i] and text in lines[i] for i, text in ((1, "y = x.sin() * 2"), (4, "y.max(0)"), (8, "return values")))
+    assert all(
+        "#" in lines[i] and text in lines[i]
+        for i, text in ((1, "y = x.sin() * 2"), (4, "y.max(0)"), (8, "return values"))
+    )
 
 
 def test_calls_of_any_kind_are_spelled_as_in_python() -> None:
@@ -135,4 +154,7 @@ def test_a_method_that_is_jitted_has_a_report() -> None:
     owner.call(torch.ones(2))
     assert explain(owner.call).name == "call" and len(explain(owner.call).programs) == 1
     module = jit(torch.nn.Identity())
-    assert explain(module).name == "Identity" and explain(module).programs == explain(module.jitted).programs
+    assert (
+        explain(module).name == "Identity"
+        and explain(module).programs == explain(module.jitted).programs
+    )

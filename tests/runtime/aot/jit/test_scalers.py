@@ -16,7 +16,11 @@ from .training import Wrap, both, left, linear, normal
 
 def _made() -> tuple[nn.Module, torch.optim.Optimizer, torch.amp.GradScaler]:
     model = linear()
-    return model, torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1)
+    return (
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1),
+    )
 
 
 @pytest.mark.parametrize("found_by", ["name", "computed name", "list"])
@@ -53,7 +57,10 @@ def test_numbers_of_a_scaler_that_change_between_calls_are_noticed(found_by: str
             if i in (5, 7, 12):  # these steps are skipped
                 x[0, 0] = torch.inf
             run(x)
-            found += [torch.tensor(scaler.get_scale()), *(p.detach().clone() for p in model.parameters())]
+            found += [
+                torch.tensor(scaler.get_scale()),
+                *(p.detach().clone() for p in model.parameters()),
+            ]
         return found
 
     both(program)
@@ -125,7 +132,10 @@ def test_a_fused_optimizer_asks_the_scaler_itself() -> None:
             if i == 2:
                 x[0, 0] = torch.inf
             run(x)
-            found += [torch.tensor(scaler.get_scale()), *(p.detach().clone() for p in model.parameters())]
+            found += [
+                torch.tensor(scaler.get_scale()),
+                *(p.detach().clone() for p in model.parameters()),
+            ]
         return found
 
     both(program)
@@ -140,7 +150,9 @@ def test_a_scaler_that_the_program_leaves_before_its_update_is_refused_and_put_b
         scaled.backward()
         scaler.unscale_(optimizer)
 
-    with pytest.raises(RuntimeError, match=r"Let one jitted function call unscale_\(\), step\(\) and update\(\)"):
+    with pytest.raises(
+        RuntimeError, match=r"Let one jitted function call unscale_\(\), step\(\) and update\(\)"
+    ):
         step(normal(0, 8, 4))
     assert not scaler._per_optimizer_states
 
@@ -184,7 +196,11 @@ def test_a_scaler_is_given_a_scale_of_its_own_on_a_device() -> None:
     scaler._per_optimizer_states[id(optimizer)] = {}
     make_again(scaler, torch.device("meta"))
     assert not scaler._per_optimizer_states
-    assert scaler._scale is not None and scaler._scale.device.type == "meta" and scaler._growth_tracker is not scaler._scale
+    assert (
+        scaler._scale is not None
+        and scaler._scale.device.type == "meta"
+        and scaler._growth_tracker is not scaler._scale
+    )
     make_again(scaler, torch.device("cpu"))
     assert scaler.get_scale() == 4.0 and scaler._get_growth_tracker() == 0
 

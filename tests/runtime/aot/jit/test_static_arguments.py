@@ -24,7 +24,12 @@ def several(x: Any, k: int = 2, y: Any = 1.0, *more: Any, n: int = 3, **named: A
         total = total + 10
     for _ in range(n):
         total = total + 100
-    return total + 1000 * y + sum(10000 * (i + 1) * m for i, m in enumerate(more)) + 0.5 * sum(named.values())
+    return (
+        total
+        + 1000 * y
+        + sum(10000 * (i + 1) * m for i, m in enumerate(more))
+        + 0.5 * sum(named.values())
+    )
 
 
 T = torch.tensor
@@ -41,10 +46,17 @@ CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(
-    "options", [{"static_argnums": 1, "static_argnames": "n"}, {"static_argnums": (-2,)}, {"static_argnames": ["k", "n"]}]
+    "options",
+    [
+        {"static_argnums": 1, "static_argnames": "n"},
+        {"static_argnums": (-2,)},
+        {"static_argnames": ["k", "n"]},
+    ],
 )
 @pytest.mark.parametrize("args, kwargs", CALLS)
-def test_static_arguments_may_be_given_by_position_or_by_name(options: Any, args: Any, kwargs: Any) -> None:
+def test_static_arguments_may_be_given_by_position_or_by_name(
+    options: Any, args: Any, kwargs: Any
+) -> None:
     run = jit(several, **options)
     for _ in range(2):
         assert run(*args, **kwargs).item() == several(*args, **kwargs).item()
@@ -61,7 +73,11 @@ def test_static_arguments_that_are_equal_and_of_other_types_are_others() -> None
 
     for k in (1, True, 1.0, 1, True, 1.0):
         f(torch.ones(1), k)
-    assert [k for k, _ in kinds] == [1, True, 1.0] and [type(k) for k, _ in kinds] == [int, bool, float]
+    assert [k for k, _ in kinds] == [1, True, 1.0] and [type(k) for k, _ in kinds] == [
+        int,
+        bool,
+        float,
+    ]
     f(torch.ones(1), j=2, k=1)
     f(torch.ones(1), k=1, j=2)
     assert kinds[3:] == [(1, 2)]
@@ -74,12 +90,16 @@ def test_a_static_argument_that_is_first_leaves_the_others_at_their_places() -> 
     run = jit(f, static_argnums=0)
     for how in ("sub", "mul"):
         assert run(how, T(5.0), T(3.0), z=T(0.5)).item() == f(how, T(5.0), T(3.0), z=T(0.5)).item()
-        assert run(how, T(5.0), y=T(3.0), z=T(0.5)).item() == f(how, T(5.0), T(3.0), z=T(0.5)).item()
+        assert (
+            run(how, T(5.0), y=T(3.0), z=T(0.5)).item() == f(how, T(5.0), T(3.0), z=T(0.5)).item()
+        )
 
 
 @pytest.mark.parametrize("number, known", [(-2, True), (1, True), (-3, False), (2, False)])
 @pytest.mark.parametrize("option", ["static_argnums", "donate"])
-def test_positions_count_from_both_ends_and_no_further(option: str, number: int, known: bool) -> None:
+def test_positions_count_from_both_ends_and_no_further(
+    option: str, number: int, known: bool
+) -> None:
     def f(x: Any, y: Any) -> Any:
         return x
 
@@ -114,7 +134,9 @@ def test_a_jitted_method_is_found_in_its_class_too() -> None:
             return x * 2
 
     method: Any = Owner.call
-    assert repr(method) == "<jitted call, 0 programs>" and method(Owner(), torch.ones(1)).item() == 2.0
+    assert (
+        repr(method) == "<jitted call, 0 programs>" and method(Owner(), torch.ones(1)).item() == 2.0
+    )
     assert len(explain(Owner().call).programs) == 1
 
 
@@ -125,10 +147,16 @@ def test_a_call_that_runs_eagerly_is_told_once_with_its_line() -> None:
         for n in (1, 2, 3):
             run(torch.ones(n))
     ((message, name),) = [(str(w.message), w.filename) for w in told]
-    assert message.startswith("a call cannot be captured, so that it runs eagerly: ") and name == __file__
+    assert (
+        message.startswith("a call cannot be captured, so that it runs eagerly: ")
+        and name == __file__
+    )
 
 
-DERIVATIVES: dict[str, Callable[[Any], Any]] = {"exp": lambda x: x.exp(), "dropout": lambda x: F.dropout(x.sin(), 0.5)}
+DERIVATIVES: dict[str, Callable[[Any], Any]] = {
+    "exp": lambda x: x.exp(),
+    "dropout": lambda x: F.dropout(x.sin(), 0.5),
+}
 
 
 @pytest.mark.parametrize("name", DERIVATIVES)
@@ -144,4 +172,7 @@ def test_a_jitted_function_keeps_what_a_second_derivative_needs(name: str) -> No
 
 def test_jit_is_told_by_its_name() -> None:
     assert repr(jit) == "<function jit>"
-    assert jit.explain is explain and repr(jit(dynamic=False)(several)) == "<jitted several, 0 programs>"
+    assert (
+        jit.explain is explain
+        and repr(jit(dynamic=False)(several)) == "<jitted several, 0 programs>"
+    )

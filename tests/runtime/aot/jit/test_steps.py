@@ -58,7 +58,14 @@ def test_a_gradient_to_which_calls_add_stays_one_tensor() -> None:
 def test_random_numbers_and_buffers_are_those_of_eager_steps() -> None:
     def program(wrap: Wrap) -> list[Tensor | None]:
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(144, 2))
+        model = nn.Sequential(
+            nn.Conv2d(3, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Dropout(0.5),
+            nn.Flatten(),
+            nn.Linear(144, 2),
+        )
         optimizer = torch.optim.AdamW(model.parameters())
         found: list[Tensor | None] = []
 
@@ -92,7 +99,11 @@ def test_updates_by_hand_run_in_the_program() -> None:
                 p.data.sub_(0.1 * p.grad)
 
         def by_grad(x: Tensor) -> None:
-            for p, g in zip(model.parameters(), torch.autograd.grad(model(x).square().mean(), list(model.parameters())), strict=True):
+            for p, g in zip(
+                model.parameters(),
+                torch.autograd.grad(model(x).square().mean(), list(model.parameters())),
+                strict=True,
+            ):
                 with torch.no_grad():
                     p.sub_(g, alpha=0.1)
 
@@ -136,7 +147,9 @@ def test_leaves_with_one_gradient_get_a_tensor_each() -> None:
     assert b.grad.tolist() == [1.0, 1.0, 1.0]
 
 
-def test_a_loss_that_the_program_has_differentiated_says_so_when_it_is_differentiated_again() -> None:
+def test_a_loss_that_the_program_has_differentiated_says_so_when_it_is_differentiated_again() -> (
+    None
+):
     model = linear()
 
     @jit
@@ -178,7 +191,9 @@ def test_a_number_that_the_program_returns_is_a_number() -> None:
 
 def test_a_branch_on_a_number_is_refused_with_its_line() -> None:
     f = jit(lambda x: x if x.sum().item() > 0 else -x)
-    with pytest.raises(RuntimeError, match=r"a condition asks for the value of a number .*test_steps.py"):
+    with pytest.raises(
+        RuntimeError, match=r"a condition asks for the value of a number .*test_steps.py"
+    ):
         f(torch.ones(3))
 
 
@@ -192,7 +207,10 @@ def test_the_text_of_a_number_is_refused_with_its_line(text: Any) -> None:
         return str(x.sum().item())
 
     for program in (f, g):
-        with pytest.raises(RuntimeError, match=r"str\(\), or print\(\), asks for the value of a number .*test_steps.py"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"str\(\), or print\(\), asks for the value of a number .*test_steps.py",
+        ):
             jit(program)(torch.ones(3))
 
 
@@ -254,12 +272,16 @@ def test_a_jitted_step_may_be_part_of_a_jitted_function(inner: bool, outer: bool
         return [t for i in range(4) for t in (twice(normal(i, 8, 4)), *left(model))]
 
     eager: Wrap = lambda f: f  # noqa: E731
-    assert_equal_bits(program(jit if inner else eager, jit if outer else eager), program(eager, eager))
+    assert_equal_bits(
+        program(jit if inner else eager, jit if outer else eager), program(eager, eager)
+    )
 
 
 def test_a_leaf_with_a_history_from_before_the_call_is_refused() -> None:
     h = torch.ones(2, requires_grad=True) * 1
-    with pytest.raises(RuntimeError, match=r"history from before the call|recorded by torch's own autograd"):
+    with pytest.raises(
+        RuntimeError, match=r"history from before the call|recorded by torch's own autograd"
+    ):
         jit(lambda: h.sum().backward())()
 
 
@@ -327,8 +349,12 @@ def test_calls_keep_nothing() -> None:
 
 
 @pytest.mark.parametrize("use", [lambda n: f"{n:.2f}", lambda n: divmod(n, 2), lambda n: n + 1j])
-def test_a_function_that_does_not_know_numbers_of_a_program_is_refused_with_its_line(use: Any) -> None:
-    with pytest.raises(RuntimeError, match=r"read of a tensor by item\(\). Compute with tensors.*test_steps.py"):
+def test_a_function_that_does_not_know_numbers_of_a_program_is_refused_with_its_line(
+    use: Any,
+) -> None:
+    with pytest.raises(
+        RuntimeError, match=r"read of a tensor by item\(\). Compute with tensors.*test_steps.py"
+    ):
         jit(lambda x: use(x.sum().item()))(torch.ones(3))
 
 
@@ -369,12 +395,18 @@ class TestErrorsOfAGraph:
 
         for _ in range(3):
             step(torch.tensor([0, 1]))
-        weight, moments = model.weight.detach().clone(), [t.clone() for t in optimizer.state[model.weight].values()]
+        weight, moments = (
+            model.weight.detach().clone(),
+            [t.clone() for t in optimizer.state[model.weight].values()],
+        )
         with pytest.raises(IndexError, match="out of range") as raised:
             step(torch.tensor([0, 7]))
         assert model.weight.grad is None and count.tolist() == [4.0, 4.0]
         assert torch.equal(model.weight, weight), "what the note does not name is as it was"
-        assert all(torch.equal(t, before) for t, before in zip(optimizer.state[model.weight].values(), moments, strict=True))
+        assert all(
+            torch.equal(t, before)
+            for t, before in zip(optimizer.state[model.weight].values(), moments, strict=True)
+        )
         (note,) = raised.value.__notes__
         assert note.endswith(
             "does not undo what it had done: .grad is None of 1 tensor; a tensor that the function closes over, float32[2], has its new "

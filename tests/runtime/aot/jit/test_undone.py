@@ -27,9 +27,20 @@ def _trained(optimizer: Any) -> tuple[Any, torch.optim.Optimizer]:
 
 def _snapshot(optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:
     """Objects and numbers of an optimizer: what is in its state, its groups and its attributes."""
-    state = {id(p): {name: (id(x), x.clone() if isinstance(x, Tensor) else x) for name, x in s.items()} for p, s in optimizer.state.items()}
-    groups = [{name: x if name != "params" else [id(p) for p in x] for name, x in g.items()} for g in optimizer.param_groups]
-    return state, groups, [id(g) for g in optimizer.param_groups], {name: id(x) for name, x in vars(optimizer).items()}
+    state = {
+        id(p): {name: (id(x), x.clone() if isinstance(x, Tensor) else x) for name, x in s.items()}
+        for p, s in optimizer.state.items()
+    }
+    groups = [
+        {name: x if name != "params" else [id(p) for p in x] for name, x in g.items()}
+        for g in optimizer.param_groups
+    ]
+    return (
+        state,
+        groups,
+        [id(g) for g in optimizer.param_groups],
+        {name: id(x) for name, x in vars(optimizer).items()},
+    )
 
 
 def _more_state(optimizer: Any, x: Tensor) -> None:
@@ -64,7 +75,9 @@ FAILING: dict[str, Callable[[Any, Tensor], Any]] = {
     "an item": lambda optimizer, x: optimizer.param_groups[0].update(more=1),
     "no item": lambda optimizer, x: optimizer.param_groups[0].pop("lr"),
     "no parameters": lambda optimizer, x: optimizer.param_groups[0]["params"].clear(),
-    "another group": lambda optimizer, x: optimizer.add_param_group({"params": [torch.nn.Parameter(x + 1)]}),
+    "another group": lambda optimizer, x: optimizer.add_param_group(
+        {"params": [torch.nn.Parameter(x + 1)]}
+    ),
     "no groups": lambda optimizer, x: optimizer.param_groups.clear(),
     "other groups": lambda optimizer, x: setattr(optimizer, "param_groups", []),
     "an attribute": lambda optimizer, x: setattr(optimizer, "more", 1),
@@ -74,7 +87,11 @@ FAILING: dict[str, Callable[[Any, Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("make", [lambda p: torch.optim.SGD(p, 0.1, momentum=0.5), lambda p: torch.optim.Adam(p)], ids=["SGD", "Adam"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda p: torch.optim.SGD(p, 0.1, momentum=0.5), lambda p: torch.optim.Adam(p)],
+    ids=["SGD", "Adam"],
+)
 @pytest.mark.parametrize("name", FAILING)
 def test_a_program_that_fails_leaves_its_optimizer_as_it_was(name: str, make: Any) -> None:
     model, optimizer = _trained(make)
@@ -131,7 +148,10 @@ NO_DONATION: dict[str, tuple[Callable[[], Tensor], str]] = {
 def test_what_cannot_be_donated_is_named(name: str) -> None:
     make, kind = NO_DONATION[name]
     x = make()
-    with pytest.raises(ValueError, match=f"^a donated argument has a {kind}. Donate plain tensors without history that own"):
+    with pytest.raises(
+        ValueError,
+        match=f"^a donated argument has a {kind}. Donate plain tensors without history that own",
+    ):
         jit(lambda x: x * 2, donate=0)(x)
 
 
@@ -141,7 +161,11 @@ def test_what_is_donated_is_found_by_position_and_by_name(donate: Any) -> None:
         return x * 2 + y
 
     run = jit(f, donate=donate)
-    calls: list[Callable[..., Any]] = [lambda x, y: run(x, y), lambda x, y: run(x, y=y), lambda x, y: run(y=y, x=x)]
+    calls: list[Callable[..., Any]] = [
+        lambda x, y: run(x, y),
+        lambda x, y: run(x, y=y),
+        lambda x, y: run(y=y, x=x),
+    ]
     for call in calls:
         x, y = torch.ones(3), torch.ones(3)
         assert call(x, y).tolist() == [3.0] * 3

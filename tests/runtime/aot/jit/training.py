@@ -41,7 +41,11 @@ def step_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[Ten
 def left(module: nn.Module) -> list[Tensor | None]:
     """What a step leaves in ``module``."""
     gradients = [None if p.grad is None else p.grad.detach().clone() for p in module.parameters()]
-    return [*(p.detach().clone() for p in module.parameters()), *gradients, *(b.clone() for b in module.buffers())]
+    return [
+        *(p.detach().clone() for p in module.parameters()),
+        *gradients,
+        *(b.clone() for b in module.buffers()),
+    ]
 
 
 def assert_equal_bits(found: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> None:

@@ -78,7 +78,19 @@ def _scanned(x: Tensor) -> Any:
 
 
 PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
-    f.__name__[1:]: f for f in (_stack, _transposed, _difference, _dtypes, _expanded, _masked, _drawn, _branches, _mapped, _scanned)
+    f.__name__[1:]: f
+    for f in (
+        _stack,
+        _transposed,
+        _difference,
+        _dtypes,
+        _expanded,
+        _masked,
+        _drawn,
+        _branches,
+        _mapped,
+        _scanned,
+    )
 }
 
 
@@ -87,8 +99,15 @@ def text_of(module: fx.GraphModule, indent: str = "") -> str:
         f"{indent}{n.name} = {n.target}({', '.join([*map(str, n.args), *(f'{k}={a}' for k, a in n.kwargs.items())])})\n"
         for n in module.graph.nodes
     ]
-    inner = [n for n in module.graph.nodes if n.op == "get_attr" and isinstance(getattr(module, str(n.target)), fx.GraphModule)]
-    return "".join(lines) + "".join(f"{indent}{n.name}:\n{text_of(getattr(module, str(n.target)), indent + '    ')}" for n in inner)
+    inner = [
+        n
+        for n in module.graph.nodes
+        if n.op == "get_attr" and isinstance(getattr(module, str(n.target)), fx.GraphModule)
+    ]
+    return "".join(lines) + "".join(
+        f"{indent}{n.name}:\n{text_of(getattr(module, str(n.target)), indent + '    ')}"
+        for n in inner
+    )
 
 
 def section(title: str, dynamic: bool = False) -> str:
@@ -103,7 +122,9 @@ def section(title: str, dynamic: bool = False) -> str:
     f = aot.aot_function(PROGRAMS[title], aot.nop, keep, dynamic=dynamic)
     for present in range(1, 8):
         results = f(runtime.wrap(torch.arange(1.0, 13.0), requires_grad=True))
-        torch.stack([r.sum().double() for i, r in enumerate(results) if present >> i & 1]).sum().backward()
+        torch.stack(
+            [r.sum().double() for i, r in enumerate(results) if present >> i & 1]
+        ).sum().backward()
         text += f"-- {present}\n{text_of(graphs.pop())}"
         assert not graphs
     return text

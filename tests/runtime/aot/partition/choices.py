@@ -47,15 +47,23 @@ def _images(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
 
 def _regions(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
     y = checkpoint(lambda x: (x @ w).sin().exp(), x, use_reentrant=False)
-    return torch.sum(checkpoint(lambda y: F.dropout((y @ v).tanh(), 0.5), y, use_reentrant=False) * y)
+    return torch.sum(
+        checkpoint(lambda y: F.dropout((y @ v).tanh(), 0.5), y, use_reentrant=False) * y
+    )
 
 
 def _selective(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
     def policy(ctx: Any, func: Any, *args: Any, **options: Any) -> CheckpointPolicy:
-        return CheckpointPolicy.MUST_SAVE if func is aten.mm.default else CheckpointPolicy.PREFER_RECOMPUTE
+        return (
+            CheckpointPolicy.MUST_SAVE
+            if func is aten.mm.default
+            else CheckpointPolicy.PREFER_RECOMPUTE
+        )
 
     contexts = partial(create_selective_checkpoint_contexts, policy)
-    return torch.sum(checkpoint(lambda x: (x @ w).sin() @ v, x, use_reentrant=False, context_fn=contexts))
+    return torch.sum(
+        checkpoint(lambda x: (x @ w).sin() @ v, x, use_reentrant=False, context_fn=contexts)
+    )
 
 
 def _pieces(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
@@ -67,7 +75,9 @@ def _pieces(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
 PROGRAMS: dict[str, Callable[..., Tensor]] = {
     "cheap": lambda x, w, v: x.sin().exp().tanh().sum(),
     "a result": lambda x, w, v: (x @ w).exp(),
-    "views": lambda x, w, v: (x.t() * w[:, :1] + x.t()[1]).reshape(-1).view(WIDTH, 8).square().sum(),
+    "views": lambda x, w, v: (
+        (x.t() * w[:, :1] + x.t()[1]).reshape(-1).view(WIDTH, 8).square().sum()
+    ),
     "a sum": lambda x, w, v: (x * x.sum(0)).sin().sum() * v.mean(),
     "layers": _deep,
     "attention": _attention,
@@ -77,20 +87,27 @@ PROGRAMS: dict[str, Callable[..., Tensor]] = {
     "pieces": _pieces,
     "a draw": lambda x, w, v: (F.dropout(x @ w, 0.5).relu() @ v).sum(),
     "an index": lambda x, w, v: (x[:, torch.tensor([0, 2])].exp() * x.cumsum(0)[:, :2]).sum(),
-    "embedding": lambda x, w, v: (F.embedding(torch.tensor([1, 3, 1]), w) @ v).log_softmax(-1)[:, 0].sum(),
+    "embedding": lambda x, w, v: (
+        (F.embedding(torch.tensor([1, 3, 1]), w) @ v).log_softmax(-1)[:, 0].sum()
+    ),
     **{f"random program {seed}": drawn(seed) for seed in range(14)},
 }
 
 
 def given() -> list[Tensor]:
     torch.manual_seed(0)
-    return [torch.rand(8, WIDTH, requires_grad=True), *(torch.rand(WIDTH, WIDTH, requires_grad=True) for _ in range(2))]
+    return [
+        torch.rand(8, WIDTH, requires_grad=True),
+        *(torch.rand(WIDTH, WIDTH, requires_grad=True) for _ in range(2)),
+    ]
 
 
 def parts_of(f: Callable[..., Any], dynamic: bool = False) -> Parts:
     found: list[Parts] = []
 
-    def keep(module: torch.fx.GraphModule, inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
+    def keep(
+        module: torch.fx.GraphModule, inputs: Any, *, num_fwd_outputs: int, **options: Any
+    ) -> Any:
         found.append(Parts(module, num_fwd_outputs))
         return aot.default_partition(module, inputs, num_fwd_outputs=num_fwd_outputs)
 
@@ -110,13 +127,19 @@ def section(title: str) -> str:
     network = Network(parts, set(), recomputable)
     calls = [n for n in parts.nodes if n.op == "call_function"]
     text = f"== {title}\n" + ", ".join(f"{n.name} {again(n).name} {work(n)}" for n in calls) + "\n"
-    text += "default: " + _cut(parts, network, [n for n in parts.forward if any(u in parts.backward for u in n.users)])
+    text += "default: " + _cut(
+        parts, network, [n for n in parts.forward if any(u in parts.backward for u in n.users)]
+    )
     for anything in (True, False):
         for choice in choices(network, anything):
             text += f"{'any' if anything else 'cheap'}, work {choice.work}: {_cut(parts, network, list(choice.saved))}"
     static = Network(parts, set(parts.primals[:1]), recomputable)
     text += "static: " + _cut(parts, static, static.cut())
-    text += "backward: " + " ".join(n.name for n in parts.backward_order(parts.saved(network.cut()))) + "\n"
+    text += (
+        "backward: "
+        + " ".join(n.name for n in parts.backward_order(parts.saved(network.cut())))
+        + "\n"
+    )
     return text
 
 

@@ -19,7 +19,8 @@ from runtime import aot
 
 FOLDER = Path(__file__).with_name("pictures")
 _CUT: Any = aot.min_cut_rematerialization_partition
-_LINE = re.compile(r"\n/[^\n]*:\d+: [^\n<]*(?=</title>)")  # of the program, which lies elsewhere on another machine
+# of the program, which lies elsewhere on another machine
+_LINE = re.compile(r"\n/[^\n]*:\d+: [^\n<]*(?=</title>)")
 
 
 def _layers(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
@@ -34,7 +35,9 @@ def _shared(x: Tensor, w: Tensor, v: Tensor) -> Any:
 
 
 def _wide(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
-    return torch.stack([x.sin(), x.cos() * w.sum(), *x.exp().split(1)[:1], v.tanh()[:1].expand(6, 4)][:2]).prod(0)
+    return torch.stack(
+        [x.sin(), x.cos() * w.sum(), *x.exp().split(1)[:1], v.tanh()[:1].expand(6, 4)][:2]
+    ).prod(0)
 
 
 PROGRAMS: dict[str, tuple[Callable[..., Any], Any]] = {
@@ -48,7 +51,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Any]] = {
 
 def picture(name: str) -> str:
     f, cut = PROGRAMS[name]
-    given = [torch.zeros(6, 4, requires_grad=True), *(torch.zeros(4, 4, requires_grad=True) for _ in range(2))]
+    given = [
+        torch.zeros(6, 4, requires_grad=True),
+        *(torch.zeros(4, 4, requires_grad=True) for _ in range(2)),
+    ]
     return _LINE.sub("", aot.explain(aot.aot_function(f, aot.nop, partition_fn=cut), *given).svg())
 
 

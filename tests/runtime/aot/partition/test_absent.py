@@ -15,7 +15,9 @@ from runtime.aot import aot_function, nop, scan
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_a_cotangent_has_the_strides_of_the_sum_that_it_stands_for(order: tuple[int, int], dynamic: bool) -> None:
+def test_a_cotangent_has_the_strides_of_the_sum_that_it_stands_for(
+    order: tuple[int, int], dynamic: bool
+) -> None:
     def f(x: Any) -> Any:
         v = x.view(2, 3)
         return v.sum(0) * 2, v.sin()
@@ -29,7 +31,11 @@ def test_a_cotangent_has_the_strides_of_the_sum_that_it_stands_for(order: tuple[
         return found
 
     expected = seen(torch.arange(6.0).requires_grad_(), f, torch.autograd.grad)
-    found = seen(runtime.wrap(torch.arange(6.0), requires_grad=True), aot_function(f, nop, dynamic=dynamic), runtime.autograd.grad)
+    found = seen(
+        runtime.wrap(torch.arange(6.0), requires_grad=True),
+        aot_function(f, nop, dynamic=dynamic),
+        runtime.autograd.grad,
+    )
     torch.testing.assert_close(found, expected)
 
 
@@ -53,22 +59,45 @@ class OneMoreHere(runtime.autograd.Function):
 def transposed(add: Any) -> dict[str, Any]:
     """Programs that differentiate through transposed and broadcast values, some of whose cotangents are absent."""
     return {
-        "a stack of transposed parts": lambda x: (lambda a, b: (add(a.t()), b.t() * 2))(*x.view(2, 2, 3).unbind()),
-        "transposed and returned": lambda x: (lambda a, b: (a.log(), b.sin()))(*x.view(2, 2, 3).transpose(1, 2).unbind()),
-        "a product and a factor": lambda x: (lambda y: (y.t() @ y, add(y).t(), y.t() * 3))(x.view(4, 3)),
-        "a difference": lambda x: (lambda y, z: (y - z, add(z), y.log()))(x.view(3, 4).t(), x.view(4, 3) * 2),
-        "doubles of a part": lambda x: (lambda a, b: (a.double().t().exp(), b.t() * 2, add(a)))(*x.view(2, 3, 2).unbind()),
-        "complex parts": lambda x: (lambda c: (c.real.log(), c.imag * 3, c.abs()))(torch.complex(x.view(3, 4).t() + 1, x.view(4, 3) + 1)),
-        "an expanded part": lambda x: (lambda a, b: (a.expand(3, 6).log(), b * 3))(*x.view(2, 6).unbind()),
-        "pieces of one": lambda x: (lambda a, b, c: (add(a), b.log(), c * c))(*x.view(3, 4).t().split([1, 2, 1])),
-        "a cat of differences": lambda x: (lambda y: (y[:5] - y[1:], add(y[0]), y.sum(0)))(torch.cat([x.view(4, 3).t(), x.view(3, 4)])),
+        "a stack of transposed parts": lambda x: (lambda a, b: (add(a.t()), b.t() * 2))(
+            *x.view(2, 2, 3).unbind()
+        ),
+        "transposed and returned": lambda x: (lambda a, b: (a.log(), b.sin()))(
+            *x.view(2, 2, 3).transpose(1, 2).unbind()
+        ),
+        "a product and a factor": lambda x: (lambda y: (y.t() @ y, add(y).t(), y.t() * 3))(
+            x.view(4, 3)
+        ),
+        "a difference": lambda x: (lambda y, z: (y - z, add(z), y.log()))(
+            x.view(3, 4).t(), x.view(4, 3) * 2
+        ),
+        "doubles of a part": lambda x: (lambda a, b: (a.double().t().exp(), b.t() * 2, add(a)))(
+            *x.view(2, 3, 2).unbind()
+        ),
+        "complex parts": lambda x: (lambda c: (c.real.log(), c.imag * 3, c.abs()))(
+            torch.complex(x.view(3, 4).t() + 1, x.view(4, 3) + 1)
+        ),
+        "an expanded part": lambda x: (lambda a, b: (a.expand(3, 6).log(), b * 3))(
+            *x.view(2, 6).unbind()
+        ),
+        "pieces of one": lambda x: (lambda a, b, c: (add(a), b.log(), c * c))(
+            *x.view(3, 4).t().split([1, 2, 1])
+        ),
+        "a cat of differences": lambda x: (lambda y: (y[:5] - y[1:], add(y[0]), y.sum(0)))(
+            torch.cat([x.view(4, 3).t(), x.view(3, 4)])
+        ),
     }
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", transposed(None))
-def test_any_results_of_transposed_values_can_be_differentiated_twice(name: str, dynamic: bool) -> None:
-    plain, f = transposed(OneMore.apply)[name], aot_function(transposed(OneMoreHere.apply)[name], nop, dynamic=dynamic)
+def test_any_results_of_transposed_values_can_be_differentiated_twice(
+    name: str, dynamic: bool
+) -> None:
+    plain, f = (
+        transposed(OneMore.apply)[name],
+        aot_function(transposed(OneMoreHere.apply)[name], nop, dynamic=dynamic),
+    )
     start = torch.arange(12.0)
 
     def seen(x: Any, outs: Any, which: tuple[int, ...], grad: Any) -> list[Any]:
@@ -78,9 +107,14 @@ def test_any_results_of_transposed_values_can_be_differentiated_twice(name: str,
         return [runtime.unwrap(g.detach()), torch.zeros(12) if h is None else runtime.unwrap(h)]
 
     number = len(plain(start))
-    for which in itertools.chain.from_iterable(itertools.combinations(range(number), k) for k in range(1, number + 1)):
+    for which in itertools.chain.from_iterable(
+        itertools.combinations(range(number), k) for k in range(1, number + 1)
+    ):
         x, y = start.clone().requires_grad_(), runtime.wrap(start, requires_grad=True)
-        expected, found = seen(x, plain(x), which, torch.autograd.grad), seen(y, f(y), which, runtime.autograd.grad)
+        expected, found = (
+            seen(x, plain(x), which, torch.autograd.grad),
+            seen(y, f(y), which, runtime.autograd.grad),
+        )
         where = partial("results {}: {}".format, which)
         torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-4, atol=1e-4, msg=where)
 

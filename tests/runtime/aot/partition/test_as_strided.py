@@ -19,4 +19,7 @@ def test_as_strided_of_a_view_is_not_taken_again_from_what_was_saved() -> None:
 def test_as_strided_of_a_tensor_of_its_own_is_cheap() -> None:
     graph = fx.Graph()
     made = graph.call_function(torch.ops.aten.sin.default, (graph.placeholder("x"),))
-    assert again(graph.call_function(torch.ops.aten.as_strided.default, (made, [3], [1], 0))) is Again.LOW
+    assert (
+        again(graph.call_function(torch.ops.aten.as_strided.default, (made, [3], [1], 0)))
+        is Again.LOW
+    )

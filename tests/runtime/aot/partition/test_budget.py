@@ -41,7 +41,10 @@ def drawn(seed: int) -> Callable[..., torch.Tensor]:
         lambda x: F.dropout(x, 0.3),
         lambda x: torch.cat([x.chunk(2, -1)[1], x.chunk(2, -1)[0]], -1),
     ]
-    steps = [(source.randrange(3), source.randrange(len(unary)), source.random(), source.random()) for _ in range(source.randint(4, 25))]
+    steps = [
+        (source.randrange(3), source.randrange(len(unary)), source.random(), source.random())
+        for _ in range(source.randint(4, 25))
+    ]
 
     def program(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
         made = [x]
@@ -59,11 +62,16 @@ def drawn(seed: int) -> Callable[..., torch.Tensor]:
 
 
 def inputs() -> list[torch.Tensor]:
-    return [torch.randn(8, WIDTH, requires_grad=True), *(torch.randn(WIDTH, WIDTH, requires_grad=True) for _ in range(2))]
+    return [
+        torch.randn(8, WIDTH, requires_grad=True),
+        *(torch.randn(WIDTH, WIDTH, requires_grad=True) for _ in range(2)),
+    ]
 
 
 def network(seed: int) -> Network:
-    module = aot.aot_export_joint_simple(lambda *args: [drawn(seed)(*args)], inputs(), trace_joint=True)
+    module = aot.aot_export_joint_simple(
+        lambda *args: [drawn(seed)(*args)], inputs(), trace_joint=True
+    )
     module.graph.set_codegen(torch.fx.graph.CodeGen())
     output = module.graph.output_node()
     module.recompile()
@@ -85,19 +93,27 @@ def test_the_cheapest_cuts_at_rising_prices_are_nested(seed: int) -> None:
     net = network(seed)
     before: set[Any] | None = None
     for factor in (0.0, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0):
-        again = set(net.recomputed(net.cut(price=lambda n, factor=factor: math.ceil(factor * net.price_of(n)))))  # type: ignore[misc]
+        again = set(
+            net.recomputed(
+                net.cut(price=lambda n, factor=factor: math.ceil(factor * net.price_of(n)))  # type: ignore[misc]
+            )
+        )
         dear = {n for n in again if not net.allowed[n]}
         assert before is None or dear <= before
         before = dear
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_first_choice_runs_no_expensive_op_again_and_none_runs_what_is_impure(seed: int) -> None:
+def test_the_first_choice_runs_no_expensive_op_again_and_none_runs_what_is_impure(
+    seed: int,
+) -> None:
     net = network(seed)
     chain = choices(net)
     assert all(recomputable(n) for n in net.recomputed(chain[0].saved))
     for choice in chain:
-        assert all(again(n) in (Again.LOW, Again.HIGH, Again.SIZE) for n in net.recomputed(choice.saved))
+        assert all(
+            again(n) in (Again.LOW, Again.HIGH, Again.SIZE) for n in net.recomputed(choice.saved)
+        )
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
@@ -139,7 +155,14 @@ class Block(torch.nn.Module):
 def models() -> dict[str, tuple[torch.nn.Module, torch.Tensor]]:
     nn = torch.nn
     deep = nn.Sequential(*(layer for _ in range(12) for layer in (nn.Linear(64, 64), nn.GELU())))
-    norm = nn.Sequential(nn.Linear(32, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 256), nn.BatchNorm1d(256), nn.ReLU())
+    norm = nn.Sequential(
+        nn.Linear(32, 256),
+        nn.BatchNorm1d(256),
+        nn.ReLU(),
+        nn.Linear(256, 256),
+        nn.BatchNorm1d(256),
+        nn.ReLU(),
+    )
     return {
         "twelve layers": (deep, torch.randn(512, 64)),
         "batch norm": (norm, torch.randn(512, 32)),
@@ -162,7 +185,11 @@ def peak(model: torch.nn.Module, x: torch.Tensor, budget: float) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         step()
     profiler: Any = seen.profiler
-    found: int = max(itertools.accumulate(e.nbytes() for e in profiler.kineto_results.events() if e.name() == "[memory]"))
+    found: int = max(
+        itertools.accumulate(
+            e.nbytes() for e in profiler.kineto_results.events() if e.name() == "[memory]"
+        )
+    )
     return found
 
 
@@ -179,7 +206,9 @@ def test_the_measured_peak_never_rises_when_the_budget_falls(name: str) -> None:
 def test_a_budget_beyond_0_and_1_is_refused(budget: float) -> None:
     net = network(0)
     with pytest.raises(ValueError, match="memory_budget"):
-        aot.min_cut_rematerialization_partition(net.parts.module, num_fwd_outputs=1, memory_budget=budget)
+        aot.min_cut_rematerialization_partition(
+            net.parts.module, num_fwd_outputs=1, memory_budget=budget
+        )
 
 
 def test_of_a_chain_of_cheap_ops_any_budget_saves_the_argument_alone() -> None:
@@ -191,7 +220,9 @@ def test_of_a_chain_of_cheap_ops_any_budget_saves_the_argument_alone() -> None:
 
     for budget in (1.0, 0.0):
         cut = partial(aot.min_cut_rematerialization_partition, memory_budget=budget)
-        aot.aot_function(lambda x: x.sin().exp().sin(), counting, aot.nop, cut)(runtime.wrap(torch.randn(9), requires_grad=True))
+        aot.aot_function(lambda x: x.sin().exp().sin(), counting, aot.nop, cut)(
+            runtime.wrap(torch.randn(9), requires_grad=True)
+        )
     assert saved == [1, 1]
 
 
@@ -199,17 +230,31 @@ def test_the_ops_that_a_caller_allows_are_the_only_ones_to_run_again() -> None:
     module = network(0).parts.module
     assert "sin" in {n.target.overloadpacket._qualified_op_name.split("::")[1] for n in module.graph.nodes if n.op == "call_function" and
                      isinstance(n.target, torch._ops.OpOverload)}  # fmt: skip
-    for ops, expected in ([torch.ops.aten.sin], {"sin"}), ([torch.ops.aten.mm.default], {"mm"}), ([], set()):
-        _, backward = aot.min_cut_rematerialization_partition(module, None, "inductor", ops, num_fwd_outputs=1)
+    for ops, expected in (
+        ([torch.ops.aten.sin], {"sin"}),
+        ([torch.ops.aten.mm.default], {"mm"}),
+        ([], set()),
+    ):
+        _, backward = aot.min_cut_rematerialization_partition(
+            module, None, "inductor", ops, num_fwd_outputs=1
+        )
         forward_names = {n.name for n in Parts(module, 1).forward}
-        ran = {n.target._schema.name[6:] for n in backward.graph.nodes if n.op == "call_function" and n.name in forward_names}
+        ran = {
+            n.target._schema.name[6:]
+            for n in backward.graph.nodes
+            if n.op == "call_function" and n.name in forward_names
+        }
         assert ran <= expected
 
 
 def test_what_cannot_be_honoured_is_refused_by_name() -> None:
     cut = aot.min_cut_rematerialization_partition
-    draws = aot.aot_export_joint_simple(lambda x: [F.dropout(x, 0.5)], [torch.randn(3, requires_grad=True)], trace_joint=True)
-    drawing = {n.target for n in draws.graph.nodes if n.op == "call_function" and again(n) is Again.DRAW}
+    draws = aot.aot_export_joint_simple(
+        lambda x: [F.dropout(x, 0.5)], [torch.randn(3, requires_grad=True)], trace_joint=True
+    )
+    drawing = {
+        n.target for n in draws.graph.nodes if n.op == "call_function" and again(n) is Again.DRAW
+    }
     with pytest.raises(ValueError, match=r"recomputable_ops has aten.*random draw"):
         cut(draws, recomputable_ops=drawing, num_fwd_outputs=1)
     with pytest.raises(ValueError, match="compiler='eager'"):
@@ -218,7 +263,9 @@ def test_what_cannot_be_honoured_is_refused_by_name() -> None:
         cut(draws, num_fwd_outputs=7)
     with pytest.raises(ValueError, match="exclude each other"):
         cut(draws, recomputable_ops=[], may_recompute=recomputable, num_fwd_outputs=1)
-    unsized = torch.fx.symbolic_trace(lambda primals_1, tangents_1: [primals_1.sin(), tangents_1 * primals_1.cos()])
+    unsized = torch.fx.symbolic_trace(
+        lambda primals_1, tangents_1: [primals_1.sin(), tangents_1 * primals_1.cos()]
+    )
     with pytest.raises(ValueError, match="no meta"):
         cut(unsized, num_fwd_outputs=1)
     unknown = torch.fx.symbolic_trace(lambda a, b: [a.sin(), b * a.cos()])
@@ -235,14 +282,30 @@ def products(number: int) -> Network:
         values.append(joint.call(aten.mm.default, values[-1], weight))
     for value in reversed(values):
         grad = joint.call(aten.mul.Tensor, grad, value)
-    return Network(joint.parts([joint.call(aten.sum.default, values[-1], val=X[0, 0])], [grad]), set(), recomputable)
+    return Network(
+        joint.parts([joint.call(aten.sum.default, values[-1], val=X[0, 0])], [grad]),
+        set(),
+        recomputable,
+    )
 
 
 @pytest.mark.parametrize(
     "number, segments, peak",
-    [(5, 2, 5), (12, 3, 8), (20, 4, 10), (42, 5, 14), (49, 6, 15), (72, 8, 18), (110, 10, 22), (156, 12, 26), (200, 16, 29)],
+    [
+        (5, 2, 5),
+        (12, 3, 8),
+        (20, 4, 10),
+        (42, 5, 14),
+        (49, 6, 15),
+        (72, 8, 18),
+        (110, 10, 22),
+        (156, 12, 26),
+        (200, 16, 29),
+    ],
 )
-def test_a_long_chain_takes_the_least_memory_in_about_as_many_segments_as_each_has_calls(number: int, segments: int, peak: int) -> None:
+def test_a_long_chain_takes_the_least_memory_in_about_as_many_segments_as_each_has_calls(
+    number: int, segments: int, peak: int
+) -> None:
     """Saved are the argument, the weight, and a product at each border. The loss takes four bytes."""
     least = choices(products(number))[-1]
     assert len(least.saved) == 2 + (segments - 1)

@@ -19,11 +19,17 @@ def drawn(seed: int) -> tuple[list[str], list[Edge], dict[str, float]]:
     """A random acyclic graph of 20 boxes."""
     source = random.Random(seed)
     nodes = [f"n{i}" for i in range(20)]
-    edges = [(nodes[source.randrange(max(0, i - 6), i)], nodes[i]) for i in range(3, 20) for _ in range(source.randint(1, 2))]
+    edges = [
+        (nodes[source.randrange(max(0, i - 6), i)], nodes[i])
+        for i in range(3, 20)
+        for _ in range(source.randint(1, 2))
+    ]
     return nodes, edges, {n: source.uniform(30, 120) for n in nodes}
 
 
-def rows(nodes: list[str], edges: list[Edge], widths: dict[str, float]) -> tuple[list[list[tuple[float, float]]], float]:
+def rows(
+    nodes: list[str], edges: list[Edge], widths: dict[str, float]
+) -> tuple[list[list[tuple[float, float]]], float]:
     """The (middle, width) of all that stands in each layer, boxes and passing edges, from left to right; the width of the whole."""
     found = layout(nodes, edges, widths)
     each: list[list[tuple[float, float]]] = [[] for _ in range(found.depth)]
@@ -64,12 +70,19 @@ def test_a_box_stands_in_the_middle_above_its_users_and_below_its_inputs() -> No
 def test_an_edge_that_is_given_twice_is_one() -> None:
     widths = dict.fromkeys("abcd", 30.0)
     edges = [("a", "c"), ("b", "c"), ("a", "d")]
-    once, twice = layout(list("abcd"), edges, widths), layout(list("abcd"), [*edges, ("a", "c"), ("a", "c")], widths)
+    once, twice = (
+        layout(list("abcd"), edges, widths),
+        layout(list("abcd"), [*edges, ("a", "c"), ("a", "c")], widths),
+    )
     assert (once.x, once.bends) == (twice.x, twice.bends)
 
 
 def test_a_long_edge_passes_each_layer_between_its_ends_beside_the_boxes() -> None:
-    found = layout(list("abcd"), [("a", "b"), ("b", "c"), ("c", "d"), ("a", "d"), ("b", "d")], dict.fromkeys("abcd", 40.0))
+    found = layout(
+        list("abcd"),
+        [("a", "b"), ("b", "c"), ("c", "d"), ("a", "d"), ("b", "d")],
+        dict.fromkeys("abcd", 40.0),
+    )
     assert [layer for layer, _ in found.bends["a", "d"]] == [1, 2]
     assert [layer for layer, _ in found.bends["b", "d"]] == [2]
     (_, first), (_, second) = found.bends["a", "d"]
@@ -87,7 +100,12 @@ def test_a_late_box_stands_right_before_its_first_user() -> None:
 
 
 def test_a_late_box_may_stand_before_another_late_one() -> None:
-    found = layout(["v", "w", "a", "b", "c"], [("v", "w"), ("w", "c"), ("a", "b"), ("b", "c")], dict.fromkeys("vwabc", 30.0), {"v", "w"})
+    found = layout(
+        ["v", "w", "a", "b", "c"],
+        [("v", "w"), ("w", "c"), ("a", "b"), ("b", "c")],
+        dict.fromkeys("vwabc", 30.0),
+        {"v", "w"},
+    )
     assert (found.layer["v"], found.layer["w"]) == (0, 1)
     longer = [("v", "w"), ("w", "d"), *itertools.pairwise("abcd")]
     found = layout(list("vwabcd"), longer, dict.fromkeys("vwabcd", 30.0), "vw")
@@ -114,17 +132,24 @@ def test_what_stands_in_a_layer_is_apart_and_the_whole_is_as_wide_as_it_says(see
     assert max(x + w / 2 for row in each for x, w in row) == pytest.approx(width)
 
 
-def crossings(nodes: list[str], edges: list[Edge], place: dict[str, float], layer: dict[str, int]) -> int:
+def crossings(
+    nodes: list[str], edges: list[Edge], place: dict[str, float], layer: dict[str, int]
+) -> int:
     short = [(a, b) for a, b in dict.fromkeys(edges) if layer[b] == layer[a] + 1]
     pairs = itertools.combinations(short, 2)
-    return sum(layer[a] == layer[c] and (place[a] - place[c]) * (place[b] - place[d]) < 0 for (a, b), (c, d) in pairs)
+    return sum(
+        layer[a] == layer[c] and (place[a] - place[c]) * (place[b] - place[d]) < 0
+        for (a, b), (c, d) in pairs
+    )
 
 
 def test_two_edges_that_cross_are_uncrossed() -> None:
     edges = [("a", "d"), ("b", "c")]
     found = layout(list("abcd"), edges, dict.fromkeys("abcd", 30.0))
     assert crossings(list("abcd"), edges, found.x, found.layer) == 0
-    assert found.x["a"] == pytest.approx(found.x["d"]) and found.x["b"] == pytest.approx(found.x["c"])
+    assert found.x["a"] == pytest.approx(found.x["d"]) and found.x["b"] == pytest.approx(
+        found.x["c"]
+    )
 
 
 def test_few_edges_cross() -> None:
@@ -145,7 +170,9 @@ def test_boxes_of_a_row_are_as_near_to_where_they_belong_as_their_widths_allow(s
     row = [f"n{i}" for i in range(12)]
     wish: dict[Any, float] = {n: source.uniform(0, 400) for n in row}
     widths = {n: source.uniform(10, 60) for n in row}
-    room = np.cumsum([0.0, *((widths[a] + widths[b]) / 2 + GAP for a, b in itertools.pairwise(row))])
+    room = np.cumsum(
+        [0.0, *((widths[a] + widths[b]) / 2 + GAP for a, b in itertools.pairwise(row))]
+    )
     expected = isotonic_regression([wish[n] - r for n, r in zip(row, room, strict=True)]).x + room
     found = _apart(row, wish, widths)
     assert [found[n] for n in row] == pytest.approx(list(expected))

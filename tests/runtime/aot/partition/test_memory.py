@@ -27,11 +27,18 @@ class Cut:
 
     def of(self, *names: str) -> list[fx.Node]:
         """The arguments by their numbers and the first call of each op."""
-        inputs = {str(i): n for i, n in enumerate(n for n in self.parts.nodes if n.op == "placeholder")}
+        inputs = {
+            str(i): n for i, n in enumerate(n for n in self.parts.nodes if n.op == "placeholder")
+        }
         calls: dict[str, fx.Node] = {}
         for n in self.parts.nodes:
             if n.op == "call_function":
-                calls.setdefault(str(n.target).split(".")[1] if isinstance(n.target, torch._ops.OpOverload) else n.name, n)
+                calls.setdefault(
+                    str(n.target).split(".")[1]
+                    if isinstance(n.target, torch._ops.OpOverload)
+                    else n.name,
+                    n,
+                )
         return [(inputs | calls)[name] for name in names]
 
     def saved(self, *names: str) -> int:
@@ -80,7 +87,11 @@ def test_a_result_that_the_forward_returns_stays() -> None:
 
 
 def test_a_view_lies_in_the_memory_of_its_base() -> None:
-    cut = Cut(lambda p, t: [(p.sin().view(16, 16).t() * 2).sum(), t * p.sin().t()], [torch.ones(16, 16)], [torch.ones(16, 16)])
+    cut = Cut(
+        lambda p, t: [(p.sin().view(16, 16).t() * 2).sum(), t * p.sin().t()],
+        [torch.ones(16, 16)],
+        [torch.ones(16, 16)],
+    )
     assert cut.saved("sin", "view", "t") == K
     assert cut.saved("t") == K
     assert cut.peak("0") == 2 * K + 4 + K
@@ -108,12 +119,18 @@ def test_of_a_call_with_several_results_each_is_a_memory_of_its_own() -> None:
 def test_the_results_of_a_call_that_nobody_asks_for_take_memory_while_it_runs() -> None:
     whole = Cut(lambda p, t: [p.sort()[0].sum(), t * 2], [vector()], [torch.ones(())])
     assert whole.peak("0") == 3 * K
-    norm = Cut(lambda p, t: [F.layer_norm(p, (16,)).sum(), t * 2], [torch.ones(16, 16)], [torch.ones(())])
+    norm = Cut(
+        lambda p, t: [F.layer_norm(p, (16,)).sum(), t * 2], [torch.ones(16, 16)], [torch.ones(())]
+    )
     assert norm.peak("0") == K + 2 * 16 * 4
 
 
 def test_chunks_lie_in_the_memory_of_the_whole() -> None:
-    cut = Cut(lambda p, t: [(lambda a, b: (a * b).sum())(*p.sin().chunk(2)), t * 2], [vector()], [torch.ones(())])
+    cut = Cut(
+        lambda p, t: [(lambda a, b: (a * b).sum())(*p.sin().chunk(2)), t * 2],
+        [vector()],
+        [torch.ones(())],
+    )
     pieces = [n for n in cut.parts.nodes if n.name.startswith("getitem")]
     assert len(pieces) == 2 and cut.memory.saved(pieces) == K
 

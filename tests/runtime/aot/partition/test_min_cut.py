@@ -13,7 +13,8 @@ def drawn(seed: int, largest: int) -> tuple[int, list[tuple[int, int, int]]]:
     n = source.randint(4, 40)
     edges = []
     for _ in range(source.randint(n, 4 * n)):
-        a, b = sorted(source.sample(range(n), 2))  # acyclic, as joint graphs are; 0 is the source, n - 1 the sink
+        # acyclic, as joint graphs are; 0 is the source, n - 1 the sink
+        a, b = sorted(source.sample(range(n), 2))
         free = source.random() < 0.2 and not (a == 0 and b == n - 1)
         edges.append((a, b, INFINITE if free and b != n - 1 else source.randint(0, largest)))
     return n, edges
@@ -63,7 +64,11 @@ def test_an_uncuttable_path_is_an_error() -> None:
 def test_the_value_of_a_cut_is_that_of_its_edges_and_parallel_edges_add_up() -> None:
     assert min_cut(3, [(0, 1, 5), (0, 1, 2), (1, 2, 9)], 0, 2)[0] == 7
     assert min_cut(3, [(0, 1, INFINITE), (0, 1, INFINITE), (1, 2, 9)], 0, 2)[0] == 9
-    assert min_cut(3, [(0, 1, INFINITE), (1, 2, 9)], 0, 2)[0] == min_cut(3, [(0, 1, 9), (1, 2, INFINITE)], 0, 2)[0] == 9
+    assert (
+        min_cut(3, [(0, 1, INFINITE), (1, 2, 9)], 0, 2)[0]
+        == min_cut(3, [(0, 1, 9), (1, 2, INFINITE)], 0, 2)[0]
+        == 9
+    )
     assert min_cut(4, [(0, 1, 5), (2, 3, 1), (0, 3, 0)], 0, 3)[0] == 0
     assert min_cut(2, [(0, 1, 0)], 0, 1)[0] == 0
     large = 2**31

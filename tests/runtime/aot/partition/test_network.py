@@ -28,11 +28,15 @@ def saved(f: Any, *sizes: tuple[int, ...], **options: Any) -> list[str]:
     joint = aot.aot_export_joint_simple(lambda *a: [f(*a)], args, trace_joint=True)
     forward, _ = CUT(joint, num_fwd_outputs=1, **options)
     results: Any = forward.graph.output_node().args[0]
-    numbers = {n: str(i) for i, n in enumerate(n for n in forward.graph.nodes if n.op == "placeholder")}
+    numbers = {
+        n: str(i) for i, n in enumerate(n for n in forward.graph.nodes if n.op == "placeholder")
+    }
     return sorted(numbers[n] if n in numbers else str(n.target).split(".")[1] for n in results[1:])
 
 
-def test_of_a_chain_the_narrowest_place_is_saved_and_of_equal_ones_the_nearest_to_the_backward() -> None:
+def test_of_a_chain_the_narrowest_place_is_saved_and_of_equal_ones_the_nearest_to_the_backward() -> (
+    None
+):
     assert saved(lambda x: x.sum(0).sin().exp().sum(), (50, 4)) == ["sum"]
     assert saved(lambda x: x.exp().sin().expand(50, 4).cos().sum(), (1, 4)) == ["exp"]
 
@@ -46,7 +50,9 @@ def test_an_argument_that_lives_anyway_costs_nothing() -> None:
     assert saved(f, (50, 4), (4,), static_lifetime_input_indices=[1]) == ["1", "sum"]
 
 
-def test_of_two_that_take_the_same_an_argument_is_saved_rather_than_what_is_computed_from_it() -> None:
+def test_of_two_that_take_the_same_an_argument_is_saved_rather_than_what_is_computed_from_it() -> (
+    None
+):
     assert saved(lambda x: x.t().sin().sum(), (4, 4)) == ["0"]
     assert saved(lambda x: x.view(-1).sin().sum(), (4, 4)) == ["0"]
 
@@ -67,20 +73,27 @@ def test_factors_of_a_gradient_that_may_not_run_again_are_saved() -> None:
         return x.sin().exp().cos().sum()
 
     assert saved(f, (4,)) == ["0"]
-    assert saved(f, (4,), recomputable_ops=[]) == ["cos", "exp", "neg"]  # -sin(exp(sin(x))) * exp(sin(x)) * cos(x)
+    # -sin(exp(sin(x))) * exp(sin(x)) * cos(x)
+    assert saved(f, (4,), recomputable_ops=[]) == ["cos", "exp", "neg"]
 
 
 def test_smaller_dtypes_take_fewer_bytes() -> None:
-    assert saved(lambda x: (x * (x.detach() > 0)).sum(), (50,), recomputable_ops=[aten.gt]) == ["gt"]
+    assert saved(lambda x: (x * (x.detach() > 0)).sum(), (50,), recomputable_ops=[aten.gt]) == [
+        "gt"
+    ]
 
 
-@pytest.mark.parametrize("draw", [lambda x: torch.nn.functional.dropout(x, 0.5), lambda x: x * torch.rand_like(x)])
+@pytest.mark.parametrize(
+    "draw", [lambda x: torch.nn.functional.dropout(x, 0.5), lambda x: x * torch.rand_like(x)]
+)
 def test_a_draw_is_saved_and_not_repeated(draw: Any) -> None:
     args = [torch.ones(9, requires_grad=True)]
     joint = aot.aot_export_joint_simple(lambda x: [draw(x.sin()).sum()], args, trace_joint=True)
     _, backward = CUT(joint, num_fwd_outputs=1)
     called = [n.target for n in backward.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
-    assert called and not [func for func in called if torch.Tag.nondeterministic_seeded in func.tags]
+    assert called and not [
+        func for func in called if torch.Tag.nondeterministic_seeded in func.tags
+    ]
 
 
 def test_a_program_whose_gradient_needs_nothing_saves_nothing() -> None:
@@ -89,8 +102,12 @@ def test_a_program_whose_gradient_needs_nothing_saves_nothing() -> None:
 
 
 def test_a_value_of_unknown_size_is_refused_by_its_name() -> None:
-    joint = aot.aot_export_joint_simple(lambda x: [x.sin().exp()], [torch.ones(3, requires_grad=True)], trace_joint=True)
-    node = next(n for n in joint.graph.nodes if isinstance(n, fx.Node) and n.target is aten.sin.default)
+    joint = aot.aot_export_joint_simple(
+        lambda x: [x.sin().exp()], [torch.ones(3, requires_grad=True)], trace_joint=True
+    )
+    node = next(
+        n for n in joint.graph.nodes if isinstance(n, fx.Node) and n.target is aten.sin.default
+    )
     del node.meta["val"]
     with pytest.raises(ValueError, match=f"the size of {node.name} is not known: it has no meta"):
         CUT(joint, num_fwd_outputs=1)
@@ -145,5 +162,7 @@ def test_sizes_of_any_program_are_weighed_as_they_were() -> None:
     joint = Joint()
     x, _, t = joint.inputs
     x.meta["val"] = mode.from_tensor(torch.ones(5, 7))
-    parts = joint.parts([joint.call(aten.sin.default, x, val=x.meta["val"])], [joint.call(aten.mul.Tensor, t, x)])
+    parts = joint.parts(
+        [joint.call(aten.sin.default, x, val=x.meta["val"])], [joint.call(aten.mul.Tensor, t, x)]
+    )
     assert Network(parts, (), recomputable)._bytes(x) == 5 * 7 * 4

@@ -77,7 +77,10 @@ def test_nodes_keep_their_names_and_have_the_meta_that_passes_ask_for(cut: Any) 
         for n in module.graph.nodes:
             if n.op != "output":
                 assert n.name in known
-                assert not isinstance(n.meta["val"], torch.Tensor) or n.meta["tensor_meta"].shape == n.meta["val"].shape
+                assert (
+                    not isinstance(n.meta["val"], torch.Tensor)
+                    or n.meta["tensor_meta"].shape == n.meta["val"].shape
+                )
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -94,15 +97,28 @@ def test_a_result_that_the_backward_needs_is_handed_over_as_it_is() -> None:
     assert len(graphs.forward.graph.find_nodes(op="call_function", target=aten.exp.default)) == 1
 
 
-def test_the_default_partition_saves_of_a_call_with_several_results_only_what_the_backward_uses() -> None:
+def test_the_default_partition_saves_of_a_call_with_several_results_only_what_the_backward_uses() -> (
+    None
+):
     """The normalized values themselves serve the forward alone."""
-    graphs = Graphs(lambda x: F.layer_norm(x, (4,)).sum() * 2, torch.randn(3, 4, requires_grad=True), cut=aot.default_partition)
-    assert [n.args[1] for n in graphs.saved if n.op == "call_function" and n.name.startswith("getitem")] == [1, 2]
+    graphs = Graphs(
+        lambda x: F.layer_norm(x, (4,)).sum() * 2,
+        torch.randn(3, 4, requires_grad=True),
+        cut=aot.default_partition,
+    )
+    assert [
+        n.args[1] for n in graphs.saved if n.op == "call_function" and n.name.startswith("getitem")
+    ] == [1, 2]
 
 
 @pytest.mark.parametrize("cut", CUTS)
 def test_sizes_of_a_dynamic_graph_are_saved_as_numbers_after_the_tensors(cut: Any) -> None:
-    graphs = Graphs(lambda x, y: x.sum(0) + (x * y).sum(), *(torch.randn(3, 5, requires_grad=True) for _ in "xy"), cut=cut, dynamic=True)
+    graphs = Graphs(
+        lambda x, y: x.sum(0) + (x * y).sum(),
+        *(torch.randn(3, 5, requires_grad=True) for _ in "xy"),
+        cut=cut,
+        dynamic=True,
+    )
     numbers = [not isinstance(n.meta["val"], torch.Tensor) for n in graphs.saved]
     assert numbers == sorted(numbers)
 
@@ -171,7 +187,11 @@ def names(nodes: Any) -> list[str]:
 
 def test_forward_and_backward_are_what_their_results_need(joint: Joint) -> None:
     x, y, t = joint.inputs
-    sin, cos, both = joint.call(aten.sin.default, x), joint.call(aten.cos.default, x), joint.call(aten.mul.Tensor, x, y)
+    sin, cos, both = (
+        joint.call(aten.sin.default, x),
+        joint.call(aten.cos.default, x),
+        joint.call(aten.mul.Tensor, x, y),
+    )
     joint.call(aten.exp.default, y)  # nobody needs it
     grad = joint.call(aten.mul.Tensor, t, cos)
     late = joint.call(aten.mul.Tensor, grad, both)
@@ -182,16 +202,26 @@ def test_forward_and_backward_are_what_their_results_need(joint: Joint) -> None:
     assert set(names(parts.after_tangents)) == {"tangents_1", "mul_1", "mul_2", "output"}
     assert set(names(parts.backward)) == {"cos", "mul", "mul_1", "mul_2", "tangents_1"}
     assert names(parts.candidates) == ["primals_1", "primals_2", "sin", "cos", "mul", "exp"]
-    assert names(parts.forward_order([])) == ["sin"] and names(parts.forward_order([cos])) == ["sin", "cos"]
+    assert names(parts.forward_order([])) == ["sin"] and names(parts.forward_order([cos])) == [
+        "sin",
+        "cos",
+    ]
     assert names(parts.backward_order([x, y])) == ["cos", "mul_1", "mul", "mul_2"]
     assert names(parts.backward_order([both, cos])) == ["mul_1", "mul_2"]
     _, backward = parts.cut([x, y])
-    assert names(n for n in backward.graph.nodes if n.op == "call_function") == ["cos", "mul_1", "mul", "mul_2"]
+    assert names(n for n in backward.graph.nodes if n.op == "call_function") == [
+        "cos",
+        "mul_1",
+        "mul",
+        "mul_2",
+    ]
     with pytest.raises(RuntimeError, match=r"^the backward needs primals_1, which is not saved$"):
         parts.backward_order([both])
 
 
-def test_calls_of_the_backward_keep_their_order_and_what_runs_again_comes_in_that_of_the_forward(joint: Joint) -> None:
+def test_calls_of_the_backward_keep_their_order_and_what_runs_again_comes_in_that_of_the_forward(
+    joint: Joint,
+) -> None:
     x, y, t = joint.inputs
     cos, exp = joint.call(aten.cos.default, x), joint.call(aten.exp.default, y)
     both = joint.call(aten.mul.Tensor, exp, cos)
@@ -209,16 +239,26 @@ def test_a_gradient_that_is_saved_is_not_computed(joint: Joint) -> None:
 
 @pytest.mark.parametrize(
     "number, error",
-    [(-1, "num_fwd_outputs=-1, but the joint graph returns"), (3, "num_fwd_outputs=3"), (0, None), (1, None), (2, None)],
+    [
+        (-1, "num_fwd_outputs=-1, but the joint graph returns"),
+        (3, "num_fwd_outputs=3"),
+        (0, None),
+        (1, None),
+        (2, None),
+    ],
 )
-def test_the_number_of_results_is_one_of_a_graph_s(joint: Joint, number: int, error: str | None) -> None:
+def test_the_number_of_results_is_one_of_a_graph_s(
+    joint: Joint, number: int, error: str | None
+) -> None:
     x, _, t = joint.inputs
     grad = joint.call(aten.mul.Tensor, t, x)
     if error is not None:
         with pytest.raises(ValueError, match=error):
             joint.parts([x], [grad], number)
     elif number == 2:
-        with pytest.raises(RuntimeError, match=r"^a forward result depends on a tangent: \['mul', 'tangents_1'\]$"):
+        with pytest.raises(
+            RuntimeError, match=r"^a forward result depends on a tangent: \['mul', 'tangents_1'\]$"
+        ):
             joint.parts([x], [grad], number)
     else:
         parts = joint.parts([x], [grad], number)
@@ -228,7 +268,9 @@ def test_the_number_of_results_is_one_of_a_graph_s(joint: Joint, number: int, er
 def test_a_graph_that_returns_no_flat_list_is_refused(joint: Joint) -> None:
     x, _, _ = joint.inputs
     joint.graph.output(x)
-    with pytest.raises(ValueError, match="num_fwd_outputs=0, but the joint graph returns primals_1"):
+    with pytest.raises(
+        ValueError, match="num_fwd_outputs=0, but the joint graph returns primals_1"
+    ):
         Parts(fx.GraphModule({}, joint.graph), 0)
     nested = Joint()
     with pytest.raises(ValueError, match="the joint graph returns nested results"):
@@ -258,15 +300,22 @@ def test_effects_run_in_the_forward_and_those_of_the_backward_there(joint: Joint
     assert names(parts.backward_order([x])) == ["rand_like_1", "mul"]
 
 
-def test_of_a_call_with_several_results_the_items_that_the_backward_asks_for_are_saved(joint: Joint) -> None:
+def test_of_a_call_with_several_results_the_items_that_the_backward_asks_for_are_saved(
+    joint: Joint,
+) -> None:
     x, _, t = joint.inputs
     sort = joint.call(aten.sort.default, x, val=(X, X.long()))
-    values, places = joint.call(operator.getitem, sort, 0), joint.call(operator.getitem, sort, 1, val=X.long())
+    values, places = (
+        joint.call(operator.getitem, sort, 0),
+        joint.call(operator.getitem, sort, 1, val=X.long()),
+    )
     number = joint.call(operator.add, 1, 2, val=3)
     grad = joint.call(aten.gather.default, t, 0, places)
     scaled = joint.call(aten.mul.Tensor, grad, number)
     parts = joint.parts([values], [scaled, x])
-    assert parts.saved([number, sort]) == [places, x, number], "tensors, then numbers; and a gradient that the forward has"
+    assert parts.saved([number, sort]) == [places, x, number], (
+        "tensors, then numbers; and a gradient that the forward has"
+    )
     assert parts.saved([x, x]) == [x]
 
 
@@ -274,16 +323,30 @@ def test_of_a_call_with_several_results_the_items_that_the_backward_asks_for_are
 def test_cut_modules_say_the_facts_that_passes_of_torch_ask_for(joint: Joint) -> None:
     x, _, t = joint.inputs
     sparse = joint.call(aten._to_sparse.default, x, val=X.to_sparse())
-    nested = joint.call(aten.alias.default, x, val=torch.nested.nested_tensor([X[0], X[0, :2]], layout=torch.strided))
+    nested = joint.call(
+        aten.alias.default,
+        x,
+        val=torch.nested.nested_tensor([X[0], X[0, :2]], layout=torch.strided),
+    )
     sin = joint.call(aten.sin.default, x)
     sin.meta["tensor_meta"] = "known"
     grad = joint.call(aten.mul.Tensor, t, x)
-    forward, backward = joint.parts([sparse, nested, sin, joint.call(aten.cos.default, x)], [grad]).cut([x])
-    facts = {n.name: n.meta.get("tensor_meta") for n in forward.graph.nodes if n.op == "call_function"}
+    forward, backward = joint.parts(
+        [sparse, nested, sin, joint.call(aten.cos.default, x)], [grad]
+    ).cut([x])
+    facts = {
+        n.name: n.meta.get("tensor_meta") for n in forward.graph.nodes if n.op == "call_function"
+    }
     assert facts["_to_sparse"] is None and facts["alias"] is None and facts["sin"] == "known"
-    assert (facts["cos"].shape, facts["cos"].dtype, facts["cos"].stride) == (X.shape, X.dtype, X.stride())
+    assert (facts["cos"].shape, facts["cos"].dtype, facts["cos"].stride) == (
+        X.shape,
+        X.dtype,
+        X.stride(),
+    )
     assert all("tensor_meta" in n.meta for n in backward.graph.nodes if n.op != "output")
-    assert "tensor_meta" not in x.meta and "tensor_meta" not in grad.meta, "the joint graph stays as it is"
+    assert "tensor_meta" not in x.meta and "tensor_meta" not in grad.meta, (
+        "the joint graph stays as it is"
+    )
     assert [type(m).__name__ for m in (forward, backward)] == ["Forward", "Backward"]
 
 
@@ -309,7 +372,9 @@ def test_arithmetic_with_sizes_gets_the_value_that_the_trace_has_left_out(joint:
         ("an item", False),
     ],
 )
-def test_a_value_leaves_its_region_where_the_forward_uses_it_outside(joint: Joint, of: str, leaves: bool) -> None:
+def test_a_value_leaves_its_region_where_the_forward_uses_it_outside(
+    joint: Joint, of: str, leaves: bool
+) -> None:
     x, _, t = joint.inputs
     inner = region(joint.call(aten.sin.default, x), 1)
     last: fx.Node = x

@@ -55,31 +55,48 @@ def test_an_item_is_named_by_its_call_and_number() -> None:
 
 
 def test_a_view_is_named_with_what_it_is_a_view_of() -> None:
-    found = saved(lambda x, w: (x.t() * w.sin()).sum(), torch.randn(3, 4), leaf(4, 3), cut=EVERYTHING)
+    found = saved(
+        lambda x, w: (x.t() * w.sin()).sum(), torch.randn(3, 4), leaf(4, 3), cut=EVERYTHING
+    )
     assert found == {"aten.t.default of args[0]": Why.ARGUMENT, "args[1]": Why.ARGUMENT}
 
 
 @pytest.mark.parametrize("budget", [1.0, 0.0])
 def test_where_the_cheapest_cut_passes_is_a_reason_if_anything_runs_again(budget: float) -> None:
     """The sum over the rows is small, and what follows is computed again from it."""
-    found = saved(lambda x: x.sum(0).sin().exp().sum(), leaf(50, 4), cut=partial(CUT, memory_budget=budget))
+    found = saved(
+        lambda x: x.sum(0).sin().exp().sum(), leaf(50, 4), cut=partial(CUT, memory_budget=budget)
+    )
     assert found == {"aten.sum.dim_IntList": Why.CHEAPEST}
 
 
 def test_what_the_forward_has_anyway_is_the_reason_if_nothing_runs_again() -> None:
-    assert saved(lambda x: x.sum(0).square().sum(), leaf(50, 4), cut=EVERYTHING) == {"aten.sum.dim_IntList": Why.FORWARD}
+    assert saved(lambda x: x.sum(0).square().sum(), leaf(50, 4), cut=EVERYTHING) == {
+        "aten.sum.dim_IntList": Why.FORWARD
+    }
 
 
 def test_an_expensive_op_a_result_and_a_draw_are_reasons() -> None:
-    assert saved(lambda x, w: (x @ w).sin(), torch.randn(3, 4), leaf(4, 4))["aten.mm.default"] is Why.EXPENSIVE
+    assert (
+        saved(lambda x, w: (x @ w).sin(), torch.randn(3, 4), leaf(4, 4))["aten.mm.default"]
+        is Why.EXPENSIVE
+    )
     assert saved(lambda x: x.exp(), leaf(3)) == {"aten.exp.default": Why.RESULT}
-    (why,) = (why for source, why in saved(lambda x: (x * torch.rand(3)).sum(), leaf(3)).items() if "rand" in source)
+    (why,) = (
+        why
+        for source, why in saved(lambda x: (x * torch.rand(3)).sum(), leaf(3)).items()
+        if "rand" in source
+    )
     assert why is Why.DRAW
 
 
 def test_the_view_of_an_expensive_result_is_saved_for_the_same_reason() -> None:
-    found = saved(lambda x, w: ((x @ w).view(-1) ** 3).sum(), torch.randn(3, 4), leaf(4, 4), cut=EVERYTHING)
-    (why,) = (why for source, why in found.items() if source == "aten.view.default of aten.mm.default")
+    found = saved(
+        lambda x, w: ((x @ w).view(-1) ** 3).sum(), torch.randn(3, 4), leaf(4, 4), cut=EVERYTHING
+    )
+    (why,) = (
+        why for source, why in found.items() if source == "aten.view.default of aten.mm.default"
+    )
     assert why is Why.EXPENSIVE
 
 
@@ -87,14 +104,24 @@ def test_the_border_of_a_region_is_a_reason() -> None:
     def half(x: Any) -> Any:
         return x.sin().exp()
 
-    found = saved(lambda x: checkpoint(half, checkpoint(half, x, use_reentrant=False), use_reentrant=False).square().sum(), leaf(3))
+    found = saved(
+        lambda x: (
+            checkpoint(half, checkpoint(half, x, use_reentrant=False), use_reentrant=False)
+            .square()
+            .sum()
+        ),
+        leaf(3),
+    )
     assert found["aten.exp.default"] is Why.BOUNDARY
 
 
 def test_a_number_among_the_items_of_a_call_is_saved_as_a_size(joint: Joint) -> None:
     x, _, t = joint.inputs
     call = joint.call(aten._scaled_dot_product_flash_attention.default, x, x, x, val=(X, X, 7))
-    values, number = joint.call(operator.getitem, call, 0), joint.call(operator.getitem, call, 2, val=7)
+    values, number = (
+        joint.call(operator.getitem, call, 0),
+        joint.call(operator.getitem, call, 2, val=7),
+    )
     grad = joint.call(aten.mul.Tensor, t, number)
     parts = joint.parts([values], [grad])
     found = saved_values(parts, Memory(parts), [x, number], {x: "args[0]"}, set(), True)
@@ -105,7 +132,9 @@ def test_a_number_among_the_items_of_a_call_is_saved_as_a_size(joint: Joint) -> 
 
 
 @pytest.mark.parametrize("recomputes, why", [(True, Why.CHEAPEST), (False, Why.FORWARD)])
-def test_the_reason_of_a_value_is_that_of_what_it_shows_and_sharing_is_told(joint: Joint, recomputes: bool, why: Why) -> None:
+def test_the_reason_of_a_value_is_that_of_what_it_shows_and_sharing_is_told(
+    joint: Joint, recomputes: bool, why: Why
+) -> None:
     x, y, t = joint.inputs
     sin, product = joint.call(aten.sin.default, x), joint.call(aten.mm.default, x, y)
     views = [joint.call(aten.t.default, n) for n in (sin, product, x, y)]
@@ -117,7 +146,16 @@ def test_the_reason_of_a_value_is_that_of_what_it_shows_and_sharing_is_told(join
     grad = joint.call(aten.cat.default, [t, *saved])
     parts = joint.parts([forward, kept], [grad])
     found = saved_values(parts, Memory(parts), saved, {x: "args[0]"}, {y}, recomputes)
-    assert [v.why for v in found] == [why, Why.EXPENSIVE, Why.ARGUMENT, Why.CLOSED_OVER, why, Why.CHEAPEST, Why.POLICY, Why.RESULT]
+    assert [v.why for v in found] == [
+        why,
+        Why.EXPENSIVE,
+        Why.ARGUMENT,
+        Why.CLOSED_OVER,
+        why,
+        Why.CHEAPEST,
+        Why.POLICY,
+        Why.RESULT,
+    ]
     assert [v.shares for v in found] == [None, None, None, None, "t", None, None, None]
     assert [source_of(v, {x: "args[0]"}) for v in views] == [
         "aten.t.default of aten.sin.default",
@@ -127,12 +165,17 @@ def test_the_reason_of_a_value_is_that_of_what_it_shows_and_sharing_is_told(join
     ]
 
 
-def test_the_item_of_a_call_is_named_with_its_number_and_that_of_a_view_with_what_it_shows(joint: Joint) -> None:
+def test_the_item_of_a_call_is_named_with_its_number_and_that_of_a_view_with_what_it_shows(
+    joint: Joint,
+) -> None:
     x, _, _ = joint.inputs
     sort = joint.call(aten.sort.default, x, val=(X, X.long()))
     split = joint.call(aten.split.Tensor, x, 2, val=[X[:2], X[2:]])
     items = [joint.call(operator.getitem, call, 1) for call in (sort, split)]
-    assert [source_of(n, {}) for n in items] == ["aten.sort.default[1]", "aten.split.Tensor of primals_1"]
+    assert [source_of(n, {}) for n in items] == [
+        "aten.sort.default[1]",
+        "aten.split.Tensor of primals_1",
+    ]
 
 
 def test_what_is_told_of_a_saved_value_cannot_be_changed(joint: Joint) -> None:

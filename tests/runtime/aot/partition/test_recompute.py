@@ -94,7 +94,18 @@ def test_writes_assertions_and_functions_without_a_record_do_not_run_again() -> 
     assert again(_called(aten._assert_async.msg, X[0, 0], "no")) is Again.EFFECT
     assert again(_called(abs, X, val=X)) is Again.UNKNOWN
     assert again(_called(abs, val=3)) is Again.SIZE
-    batch = _called(aten._native_batch_norm_legit.default, X, None, None, X[0], X[0], True, 0.1, 1e-5, val=(X, X[0], X[0]))
+    batch = _called(
+        aten._native_batch_norm_legit.default,
+        X,
+        None,
+        None,
+        X[0],
+        X[0],
+        True,
+        0.1,
+        1e-5,
+        val=(X, X[0], X[0]),
+    )
     assert again(batch) is Again.EFFECT
     graph = batch.graph
     assert again(graph.create_node("call_module", "layer", (batch,))) is Again.UNKNOWN
@@ -123,10 +134,22 @@ def test_items_calls_views_and_sizes_are_told_apart() -> None:
     module = make_fx(lambda x: x.split(2)[1].sin())(X)
     split, item, sin = (node(module, name) for name in ("split", "getitem_1", "sin"))
     assert [is_item(n) for n in (split, item, sin)] == [False, True, False]
-    assert [is_view(n) for n in (split, item, sin, node(module, "x_1"))] == [True, True, False, False]
+    assert [is_view(n) for n in (split, item, sin, node(module, "x_1"))] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     assert [call_of(n) for n in (split, item, sin)] == [split, split, sin]
     assert viewed(item) is node(module, "x_1") is viewed(split)
-    for value, size in ((3, True), (2.5, True), (X, False), ([X], False), ((X,), False), (None, False)):
+    for value, size in (
+        (3, True),
+        (2.5, True),
+        (X, False),
+        ([X], False),
+        ((X,), False),
+        (None, False),
+    ):
         sin.meta["val"] = value
         assert is_size(sin) is size
 
@@ -167,12 +190,16 @@ def test_a_value_has_the_bytes_of_its_elements(value: Any, size: int) -> None:
         pytest.param(lambda x: x.t(), 0, 0, id="a view"),
         pytest.param(lambda x: x, 0, 0, id="an argument"),
         pytest.param(lambda x: x.split(2)[1], 0, 0, id="an item"),
-        pytest.param(lambda x: x @ x.t(), 2 * 4 * 4 * 6, 64 + 96 + 96 + 2 * 4 * 4 * 6 // 8, id="a product"),
+        pytest.param(
+            lambda x: x @ x.t(), 2 * 4 * 4 * 6, 64 + 96 + 96 + 2 * 4 * 4 * 6 // 8, id="a product"
+        ),
         pytest.param(lambda x: aten.sort(x)[1], 0, 0, id="an item of an expensive op"),
         pytest.param(lambda x: aten.cumsum(x, 0), None, None, id="a sum along a dimension"),
     ],
 )
-def test_a_call_costs_the_bytes_that_it_moves_and_its_operations(f: Any, operations: int | None, cost: int | None) -> None:
+def test_a_call_costs_the_bytes_that_it_moves_and_its_operations(
+    f: Any, operations: int | None, cost: int | None
+) -> None:
     n = last(f, X)
     if operations is not None:
         assert (flops(n), work(n)) == (operations, cost)
@@ -180,7 +207,9 @@ def test_a_call_costs_the_bytes_that_it_moves_and_its_operations(f: Any, operati
         assert work(n) == 96 + 96 + flops(n) // 8
 
 
-def test_an_expensive_op_without_a_formula_has_32_operations_for_each_element_of_four_bytes() -> None:
+def test_an_expensive_op_without_a_formula_has_32_operations_for_each_element_of_four_bytes() -> (
+    None
+):
     n = _called(aten.sort.default, X, val=(X, X.long()))
     assert flops(n) == 32 * (96 + 192) // 4
     assert work(n) == 96 + 96 + 192 + flops(n) // 8
@@ -201,12 +230,19 @@ def test_numbers_move_no_bytes() -> None:
 
 
 def test_ops_that_may_run_again_are_named_by_packet_or_overload() -> None:
-    sin, product, item = last(lambda x: x.sin(), X), last(lambda x: x @ x.t(), X), last(lambda x: x.sort(0)[0], X)
+    sin, product, item = (
+        last(lambda x: x.sin(), X),
+        last(lambda x: x @ x.t(), X),
+        last(lambda x: x.sort(0)[0], X),
+    )
     for ops in ([aten.sin], [aten.sin.default]):
         allowed = _one_of(ops)
         assert allowed(sin) and not allowed(product) and not allowed(item)
     assert _one_of([aten.sort])(item) and _one_of([aten.mm])(product)
     sized = _called(abs, val=3)
     assert _one_of([])(sized) and not _one_of([])(_called(abs, X, val=X))
-    with pytest.raises(ValueError, match=r"has aten\.bernoulli\.default, which the backward cannot run again: a random draw"):
+    with pytest.raises(
+        ValueError,
+        match=r"has aten\.bernoulli\.default, which the backward cannot run again: a random draw",
+    ):
         _one_of([aten.bernoulli])(last(torch.bernoulli, X))

@@ -10,7 +10,12 @@ from torch.nn import functional as F
 
 import runtime
 from runtime import aot
-from runtime.checkpoint import CheckpointPolicy, SelectiveCheckpointContext, checkpoint, create_selective_checkpoint_contexts
+from runtime.checkpoint import (
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 CUTS: list[Any] = [aot.default_partition, aot.min_cut_rematerialization_partition]
 aten: Any = torch.ops.aten
@@ -76,7 +81,12 @@ def test_what_one_region_hands_to_the_next_is_saved(cut: Any) -> None:
 
     seen = Seen(thrice, cut, X, W)
     seen.agrees_with(lambda x, w: layer(layer(layer(x, w), w), w), X, W)
-    assert sorted(map(str, seen.saved)) == ["aten.mul.Tensor", "aten.mul.Tensor", "placeholder", "placeholder"]
+    assert sorted(map(str, seen.saved)) == [
+        "aten.mul.Tensor",
+        "aten.mul.Tensor",
+        "placeholder",
+        "placeholder",
+    ]
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -95,11 +105,20 @@ def test_a_draw_inside_of_a_region_is_made_once(cut: Any, preserve: bool) -> Non
     def dropped(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return F.dropout((x @ w).sin(), 0.5) @ w
 
-    seen = Seen(lambda x, w: checkpoint(dropped, x, w, use_reentrant=False, preserve_rng_state=preserve), cut, X, W)
+    seen = Seen(
+        lambda x, w: checkpoint(dropped, x, w, use_reentrant=False, preserve_rng_state=preserve),
+        cut,
+        X,
+        W,
+    )
     seen.agrees_with(dropped, X, W)
     drawn = [t for t in seen.saved if t != "placeholder"]
     assert len(drawn) == 1
-    draws = [n.target for n in seen.graphs[1].graph.nodes if n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload)]
+    draws = [
+        n.target
+        for n in seen.graphs[1].graph.nodes
+        if n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload)
+    ]
     assert not any(torch.Tag.nondeterministic_seeded in func.tags for func in draws)
 
 
@@ -108,10 +127,13 @@ def test_what_a_policy_must_save_is_saved_and_the_rest_is_computed_again(cut: An
     def contexts() -> Any:
         return create_selective_checkpoint_contexts([aten.mm.default])
 
-    seen = Seen(lambda x, w: checkpoint(layer, x, w, use_reentrant=False, context_fn=contexts), cut, X, W)
+    seen = Seen(
+        lambda x, w: checkpoint(layer, x, w, use_reentrant=False, context_fn=contexts), cut, X, W
+    )
     seen.agrees_with(layer, X, W)
     assert aten.mm.default in seen.saved
-    assert set(seen.saved) <= {aten.mm.default, aten.exp.default, aten.transpose.int, "placeholder"}  # exp serves as well as its product
+    # exp serves as well as its product
+    assert set(seen.saved) <= {aten.mm.default, aten.exp.default, aten.transpose.int, "placeholder"}
     assert seen.backward_calls(aten.sin.default) == 1
     assert seen.backward_calls(aten.mm.default) == 4  # those of the derivatives alone
 
@@ -119,7 +141,9 @@ def test_what_a_policy_must_save_is_saved_and_the_rest_is_computed_again(cut: An
 def test_a_policy_is_asked_in_the_order_of_the_program() -> None:
     asked: list[Any] = []
 
-    def policy(context: SelectiveCheckpointContext, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    def policy(
+        context: SelectiveCheckpointContext, op: Any, *args: Any, **kwargs: Any
+    ) -> CheckpointPolicy:
         assert context.op_output.shape == (N, N)
         asked.append(op)
         return CheckpointPolicy.PREFER_RECOMPUTE
@@ -127,8 +151,19 @@ def test_a_policy_is_asked_in_the_order_of_the_program() -> None:
     def contexts() -> Any:
         return create_selective_checkpoint_contexts(policy)
 
-    Seen(lambda x, w: checkpoint(layer, x, w, use_reentrant=False, context_fn=contexts), CUTS[1], X, W)
-    assert asked[:5] == [aten.mm.default, aten.sin.default, aten.mm.default, aten.exp.default, aten.mul.Tensor]
+    Seen(
+        lambda x, w: checkpoint(layer, x, w, use_reentrant=False, context_fn=contexts),
+        CUTS[1],
+        X,
+        W,
+    )
+    assert asked[:5] == [
+        aten.mm.default,
+        aten.sin.default,
+        aten.mm.default,
+        aten.exp.default,
+        aten.mul.Tensor,
+    ]
 
 
 def test_a_policy_that_offloads_is_refused() -> None:
@@ -136,7 +171,12 @@ def test_a_policy_that_offloads_is_refused() -> None:
         return create_selective_checkpoint_contexts(lambda *_: CheckpointPolicy.MUST_CPU_OFFLOAD)
 
     with pytest.raises(RuntimeError, match=r"MUST_CPU_OFFLOAD.*mm.*use MUST_SAVE"):
-        Seen(lambda x, w: checkpoint(layer, x, w, use_reentrant=False, context_fn=contexts), CUTS[1], X, W)
+        Seen(
+            lambda x, w: checkpoint(layer, x, w, use_reentrant=False, context_fn=contexts),
+            CUTS[1],
+            X,
+            W,
+        )
 
 
 def test_outside_of_its_regions_a_program_is_cut_as_ever() -> None:
@@ -146,8 +186,11 @@ def test_outside_of_its_regions_a_program_is_cut_as_ever() -> None:
 
     seen = Seen(mixed, aot.min_cut_rematerialization_partition, X, W)
     seen.agrees_with(lambda x, w: layer(layer(x, w), w), X, W)
-    assert seen.saved.count(aten.mm.default) == seen.saved.count(aten.exp.default) == 1  # as of the layer outside alone
-    assert Seen(layer, aot.min_cut_rematerialization_partition, X, W).saved.count(aten.mm.default) == 1
+    # as of the layer outside alone
+    assert seen.saved.count(aten.mm.default) == seen.saved.count(aten.exp.default) == 1
+    assert (
+        Seen(layer, aot.min_cut_rematerialization_partition, X, W).saved.count(aten.mm.default) == 1
+    )
 
 
 @pytest.mark.parametrize("budget", [0.0, 0.3, 1.0])

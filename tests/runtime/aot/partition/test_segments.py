@@ -11,7 +11,16 @@ import torch
 from torch import fx
 
 from runtime.aot.partition import budget
-from runtime.aot.partition.budget import Choice, Line, _between, _borders, _chain, _line, _other_cuts, within
+from runtime.aot.partition.budget import (
+    Choice,
+    Line,
+    _between,
+    _borders,
+    _chain,
+    _line,
+    _other_cuts,
+    within,
+)
 from runtime.aot.partition.memory import Memory
 from runtime.aot.partition.network import Network
 from runtime.aot.partition.recompute import recomputable
@@ -25,17 +34,25 @@ SIN, VIEW = aten.sin.default, aten.alias.default
 class Chain:
     """A forward of calls, each of the result of the one before it, which has so many elements. ``extra``: further arguments of the last."""
 
-    def __init__(self, *sizes: int, views: tuple[int, ...] = (), skips: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, *sizes: int, views: tuple[int, ...] = (), skips: tuple[int, ...] = ()
+    ) -> None:
         self.joint, self.calls = Joint(), list[fx.Node]()
         last = self.joint.inputs[0]
         for i, size in enumerate(sizes):
             last = self.joint.call(VIEW if i in views else SIN, last, val=torch.zeros(size))
             self.calls.append(last)
-        self.results = [self.joint.call(aten.cat.default, [last, *(self.calls[i] for i in skips)], val=torch.zeros(0))]
+        self.results = [
+            self.joint.call(
+                aten.cat.default, [last, *(self.calls[i] for i in skips)], val=torch.zeros(0)
+            )
+        ]
 
     def borders(self, number: int) -> list[int]:
         """The numbers of the calls whose values are at the borders of ``number`` segments."""
-        parts = self.joint.parts(self.results, [self.joint.call(aten.mul.Tensor, self.joint.inputs[2], self.calls[-1])])
+        parts = self.joint.parts(
+            self.results, [self.joint.call(aten.mul.Tensor, self.joint.inputs[2], self.calls[-1])]
+        )
         found = _borders(Network(parts, (), recomputable), Memory(parts), number)
         return sorted(map(self.calls.index, found))
 
@@ -46,17 +63,33 @@ class Chain:
         pytest.param([4] * 8, 2, [3], id="two halves"),
         pytest.param([4] * 9, 3, [2, 5], id="three thirds"),
         pytest.param([9, 1, 1, 1, 2, 2, 2], 2, [1], id="halves of bytes and not of calls"),
-        pytest.param([4, 4, 4, 4, 4, 4, 3, 1, 4, 4, 4], 2, [7], id="fewer bytes a fifth beyond the middle"),
-        pytest.param([4, 4, 4, 4, 4, 4, 4, 1, 3, 4, 4], 2, [4], id="fewer bytes more than a fifth beyond the middle"),
-        pytest.param([4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 40], 2, [9], id="of equal bytes the nearest to the middle"),
-        pytest.param([4, 4, 3, 1, 4, 4, 4, 4, 4, 4, 4], 2, [3], id="fewer bytes a fifth before the middle"),
+        pytest.param(
+            [4, 4, 4, 4, 4, 4, 3, 1, 4, 4, 4], 2, [7], id="fewer bytes a fifth beyond the middle"
+        ),
+        pytest.param(
+            [4, 4, 4, 4, 4, 4, 4, 1, 3, 4, 4],
+            2,
+            [4],
+            id="fewer bytes more than a fifth beyond the middle",
+        ),
+        pytest.param(
+            [4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 40],
+            2,
+            [9],
+            id="of equal bytes the nearest to the middle",
+        ),
+        pytest.param(
+            [4, 4, 3, 1, 4, 4, 4, 4, 4, 4, 4], 2, [3], id="fewer bytes a fifth before the middle"
+        ),
         pytest.param([30, 1, 1, 1], 2, [], id="no call ends near the middle"),
         pytest.param([4] * 2, 2, [], id="fewer than two calls for each segment"),
         pytest.param([4] * 4, 3, [], id="less than two calls for each segment, three segments"),
         pytest.param([4] * 5, 3, [1, 2], id="two calls for each segment"),
     ],
 )
-def test_a_border_is_near_to_where_segments_have_as_many_bytes(sizes: list[int], number: int, borders: list[int]) -> None:
+def test_a_border_is_near_to_where_segments_have_as_many_bytes(
+    sizes: list[int], number: int, borders: list[int]
+) -> None:
     assert Chain(*sizes).borders(number) == borders
 
 
@@ -108,15 +141,33 @@ START = choice(100, 50, 0)
     "found, chain",
     [
         pytest.param([], [], id="none"),
-        pytest.param([(100, 40, 1), (110, 40, 1), (90, 51, 1)], [], id="none with a smaller peak and no more bytes"),
+        pytest.param(
+            [(100, 40, 1), (110, 40, 1), (90, 51, 1)],
+            [],
+            id="none with a smaller peak and no more bytes",
+        ),
         pytest.param([(90, 50, 1)], [(90, 50, 1)], id="one with as many bytes"),
         pytest.param([(90, 40, 1), (80, 30, 2)], [(90, 40, 1), (80, 30, 2)], id="two"),
-        pytest.param([(80, 30, 2), (90, 40, 1)], [(90, 40, 1), (80, 30, 2)], id="two in another order"),
-        pytest.param([(90, 40, 2), (80, 30, 2)], [(80, 30, 2)], id="one that computes as much again"),
-        pytest.param([(90, 20, 1), (80, 30, 2)], [(80, 30, 2)], id="one that saves less than the next"),
-        pytest.param([(90, 30, 1), (80, 30, 2)], [(90, 30, 1), (80, 30, 2)], id="one that saves as much as the next"),
-        pytest.param([(80, 40, 1), (80, 30, 2)], [(80, 30, 2)], id="of equal peaks the one with fewer bytes"),
-        pytest.param([(80, 30, 2), (80, 30, 1)], [(80, 30, 1)], id="of equal bytes the one with less work"),
+        pytest.param(
+            [(80, 30, 2), (90, 40, 1)], [(90, 40, 1), (80, 30, 2)], id="two in another order"
+        ),
+        pytest.param(
+            [(90, 40, 2), (80, 30, 2)], [(80, 30, 2)], id="one that computes as much again"
+        ),
+        pytest.param(
+            [(90, 20, 1), (80, 30, 2)], [(80, 30, 2)], id="one that saves less than the next"
+        ),
+        pytest.param(
+            [(90, 30, 1), (80, 30, 2)],
+            [(90, 30, 1), (80, 30, 2)],
+            id="one that saves as much as the next",
+        ),
+        pytest.param(
+            [(80, 40, 1), (80, 30, 2)], [(80, 30, 2)], id="of equal peaks the one with fewer bytes"
+        ),
+        pytest.param(
+            [(80, 30, 2), (80, 30, 1)], [(80, 30, 1)], id="of equal bytes the one with less work"
+        ),
         pytest.param(
             [(95, 45, 4), (90, 40, 5), (85, 35, 6), (93, 45, 7), (80, 30, 8)],
             [(95, 45, 4), (90, 40, 5), (85, 35, 6), (80, 30, 8)],
@@ -124,7 +175,9 @@ START = choice(100, 50, 0)
         ),
     ],
 )
-def test_of_all_choices_the_longest_chain_to_the_least_peak_is_kept(found: list[Any], chain: list[Any]) -> None:
+def test_of_all_choices_the_longest_chain_to_the_least_peak_is_kept(
+    found: list[Any], chain: list[Any]
+) -> None:
     assert _chain(START, [choice(*c) for c in found]) == [START, *(choice(*c) for c in chain)]
 
 
@@ -145,15 +198,23 @@ def test_a_budget_is_the_share_of_the_way_from_the_least_peak_to_the_greatest(
     assert within(share, network, False) == (values[taken],) and asked == [(network, False)]
 
 
-def test_the_line_of_a_cut_has_the_bytes_that_it_saves_and_the_price_of_what_it_computes_again() -> None:
+def test_the_line_of_a_cut_has_the_bytes_that_it_saves_and_the_price_of_what_it_computes_again() -> (
+    None
+):
     joint = Joint()
     x, y, t = joint.inputs
     product = joint.call(aten.mm.default, x, y)
     sine = joint.call(aten.sin.default, product)
-    parts = joint.parts([joint.call(aten.sum.default, sine, val=torch.zeros(()))], [joint.call(aten.mul.Tensor, t, sine)])
+    parts = joint.parts(
+        [joint.call(aten.sum.default, sine, val=torch.zeros(()))],
+        [joint.call(aten.mul.Tensor, t, sine)],
+    )
     network = Network(parts, {y}, recomputable)
     assert _line(network, [sine]) == (48, 0) and _line(network, [product]) == (48, 0)
-    assert _line(network, [x, y]) == (48, network.price_of(product)) and network.price_of(product) > 100
+    assert (
+        _line(network, [x, y]) == (48, network.price_of(product))
+        and network.price_of(product) > 100
+    )
 
 
 class Cuts:
@@ -173,7 +234,10 @@ class Cuts:
 COSTLY, CHEAP = (100, 0), (0, 100)
 
 
-@pytest.mark.parametrize("left, found", [(0, []), (1, [(30, 30)]), (2, [(30, 30), (60, 10)]), (12, [(30, 30), (60, 10), (10, 70)])])
+@pytest.mark.parametrize(
+    "left, found",
+    [(0, []), (1, [(30, 30)]), (2, [(30, 30), (60, 10)]), (12, [(30, 30), (60, 10), (10, 70)])],
+)
 def test_between_two_cuts_those_are_found_that_are_the_cheapest_at_some_price(
     left: int, found: list[Line], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,14 +248,21 @@ def test_between_two_cuts_those_are_found_that_are_the_cheapest_at_some_price(
     assert network.asked == min(left, 7)
 
 
-@pytest.mark.parametrize("costly, cheap", [((50, 0), (50, 10)), ((40, 0), (50, 10)), ((50, 10), (40, 10)), ((50, 11), (40, 10))])
-def test_between_cuts_of_which_one_is_the_better_in_every_way_there_is_none(costly: Line, cheap: Line) -> None:
+@pytest.mark.parametrize(
+    "costly, cheap",
+    [((50, 0), (50, 10)), ((40, 0), (50, 10)), ((50, 10), (40, 10)), ((50, 11), (40, 10))],
+)
+def test_between_cuts_of_which_one_is_the_better_in_every_way_there_is_none(
+    costly: Line, cheap: Line
+) -> None:
     network: Any = Cuts(costly, cheap)
     assert list(_between(network, costly, cheap, [12])) == [] and not network.asked
 
 
 @pytest.mark.parametrize("gained, found", [(1, False), (20, True)])
-def test_a_cut_that_is_cheaper_by_less_than_a_millionth_is_none(gained: int, found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_that_is_cheaper_by_less_than_a_millionth_is_none(
+    gained: int, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(budget, "_line", lambda network, cut: cut)
     costly, cheap, line = (10_000_000, 0), (0, 10_000_000), (5_000_000 - gained, 5_000_000)
     network: Any = Cuts(costly, cheap, line)

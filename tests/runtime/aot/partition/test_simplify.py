@@ -44,7 +44,8 @@ def test_a_partition_gets_no_call_that_nothing_uses() -> None:
     """Both transpositions of a weight's way through ``linear`` and back are gone."""
     graph = joint_of(F.linear, torch.randn(3, 4), torch.randn(5, 4, requires_grad=True))
     assert all(n.users for n in graph.nodes if n.op == "call_function")
-    assert sum(name in ("t", "transpose") for name in calls(graph)) == 2  # of the weight in the forward, of the cotangent in the backward
+    # of the weight in the forward, of the cotangent in the backward
+    assert sum(name in ("t", "transpose") for name in calls(graph)) == 2
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,9 @@ def test_a_result_that_is_transposed_twice_is_a_tensor_of_its_own() -> None:
     assert calls(once.graph) == ["mul"] and torch.equal(once(x), x * 2)
 
 
-def test_a_compiled_program_returns_another_tensor_for_an_argument_that_it_transposes_twice() -> None:
+def test_a_compiled_program_returns_another_tensor_for_an_argument_that_it_transposes_twice() -> (
+    None
+):
     w = runtime.tensor([[1.0, 2.0]], requires_grad=True)
     seen, loss = aot.aot_function(lambda w: (w.t().t(), (w * w).sum()), aot.nop)(w)
     assert seen is not w
@@ -123,6 +126,14 @@ def _simplified(f: Callable[[Tensor], Any], *sizes: int) -> list[str]:
 def test_a_transposition_back_is_none_where_no_result_is_what_it_started_from() -> None:
     assert _simplified(lambda x: x.sin().t().t().cos(), 3, 4) == ["sin", "cos"]
     assert _simplified(lambda x: (y := x.sin(), y.t().t()), 3, 4) == ["sin", "t", "t"]
-    assert _simplified(lambda x: x.sin().transpose(0, 2).transpose(-1, -3).cos(), 2, 3, 4) == ["sin", "cos"]
-    assert _simplified(lambda x: x.sin().transpose(0, 2).transpose(0, 1).cos(), 2, 3, 4) == ["sin", "transpose", "transpose", "cos"]
+    assert _simplified(lambda x: x.sin().transpose(0, 2).transpose(-1, -3).cos(), 2, 3, 4) == [
+        "sin",
+        "cos",
+    ]
+    assert _simplified(lambda x: x.sin().transpose(0, 2).transpose(0, 1).cos(), 2, 3, 4) == [
+        "sin",
+        "transpose",
+        "transpose",
+        "cos",
+    ]
     assert _simplified(lambda x: x.sin().t().t().cos(), 3) == ["sin", "t", "t", "cos"]

@@ -43,7 +43,9 @@ def check(module: torch.fx.GraphModule, joint_inputs: Any, cut: Any) -> None:
     forward, backward = cut(module, joint_inputs, num_fwd_outputs=1)
     out, *saved = forward(X, Y)
     torch.testing.assert_close(out, (X * Y).sin())
-    torch.testing.assert_close(list(backward(*saved, G)), [G * (X * Y).cos() * Y, G * (X * Y).cos() * X])
+    torch.testing.assert_close(
+        list(backward(*saved, G)), [G * (X * Y).cos() * Y, G * (X * Y).cos() * X]
+    )
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -84,7 +86,9 @@ def test_a_list_of_no_tangents_is_one(trace: Any) -> None:
 def test_of_a_function_of_other_arguments_by_their_names(module: Any) -> None:
     primals, tangents = primals_and_tangents(module)
     inputs = module.graph.find_nodes(op="placeholder")
-    assert (primals, tangents) == (inputs[:-1], inputs[-1:]) and inputs[-1].name.startswith("tangents")
+    assert (primals, tangents) == (inputs[:-1], inputs[-1:]) and inputs[-1].name.startswith(
+        "tangents"
+    )
 
 
 def test_of_a_graph_that_has_lost_an_input_by_the_names() -> None:
@@ -96,7 +100,9 @@ def test_of_a_graph_that_has_lost_an_input_by_the_names() -> None:
 
 @pytest.mark.parametrize("cut", CUTS)
 def test_of_an_exported_joint_graph_whose_inputs_were_renamed(cut: Any) -> None:
-    module = aot.aot_export_joint_simple(lambda x, y: [(x * y).sin()], [t.clone().requires_grad_() for t in (X, Y)], trace_joint=True)
+    module = aot.aot_export_joint_simple(
+        lambda x, y: [(x * y).sin()], [t.clone().requires_grad_() for t in (X, Y)], trace_joint=True
+    )
     module.graph.set_codegen(CodeGen())
     for i, n in enumerate(n for n in module.graph.nodes if n.op == "placeholder"):
         n.target = f"renamed_{i}"

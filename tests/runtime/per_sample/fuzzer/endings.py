@@ -35,8 +35,14 @@ MOVES = {  # to another layout
         ),
         ("f", "h = h.flatten(1) @ <P T*N,N>"),
         ("f", "h = torch.einsum('btn,tn->bn', h, <P T,N>)"),
-        ("f", "w = keep.nonzero(); h = torch.zeros(len(h), N, dtype=h.dtype).index_add_(0, w[:, 0], h[keep] * <P N>)"),
-        ("f", "w = torch.arange(len(h)).repeat_interleave(T); h = torch.zeros_like(h[:, 0]).index_add(0, w, h.reshape(-1, N) * <P N>)"),
+        (
+            "f",
+            "w = keep.nonzero(); h = torch.zeros(len(h), N, dtype=h.dtype).index_add_(0, w[:, 0], h[keep] * <P N>)",
+        ),
+        (
+            "f",
+            "w = torch.arange(len(h)).repeat_interleave(T); h = torch.zeros_like(h[:, 0]).index_add(0, w, h.reshape(-1, N) * <P N>)",
+        ),
     ),
     "t": (
         ("s", "h = h.transpose(0, 1)"),
@@ -108,9 +114,20 @@ _PARTS = (
     "o = torch.zeros(h.shape, dtype=h.dtype); o[:1] = h[:1]; o[1:] = h[1:] * <P 1>; h = o",
     "o = h.clone(); o[-1:] *= <P 1>; h = o",
 )
-WHOLE = {  # statements that differ for a sample alone: the size of the batch is a constant, or the place in it counts
-    "s": (*_PARTS, "h = h + <P BATCH,T,N>", "h = h * <P BATCH,1,1>", "h = torch.cat([<P BATCH,1,N>, h], 1)[:, :T]"),
-    "t": ("h = h * <P BATCH,1>", "h = h + <P T,BATCH,N>", "h = torch.cat([h[:, :1] * <P 1>, h[:, 1:]], 1)"),
+# statements that differ for a sample alone: the size of the batch is a constant, or the
+# place in it counts
+WHOLE = {
+    "s": (
+        *_PARTS,
+        "h = h + <P BATCH,T,N>",
+        "h = h * <P BATCH,1,1>",
+        "h = torch.cat([<P BATCH,1,N>, h], 1)[:, :T]",
+    ),
+    "t": (
+        "h = h * <P BATCH,1>",
+        "h = h + <P T,BATCH,N>",
+        "h = torch.cat([h[:, :1] * <P 1>, h[:, 1:]], 1)",
+    ),
     "f": (*_PARTS, "h = h + <P BATCH,N>", "h = h * <P BATCH,1>"),
     "r": (*_PARTS, "h = h.view(BATCH, T, N).mul(<P BATCH,1,N>).view(-1, N)"),
     "q": ("h = h.view(T, BATCH, N).mul(<P BATCH,N>).view(-1, N)",),
@@ -179,7 +196,13 @@ LOSSES = {  # the loss, and the loss of each sample, or None where torch does no
         "per = h.pow(2).view(-1, T * N).sum(1); loss = per.sum()",
         "loss = F.cross_entropy(<M nn.Linear(N, C)>(h), marked.view(-1)); per = None",
     ),
-    "q": ("loss = h.pow(2).sum(); per = None", "loss = F.cross_entropy(<M nn.Linear(N, C)>(h), marked.t().reshape(-1)); per = None"),
-    "c": ("per = h.pow(2).sum((1, 2)); loss = per.sum()", "loss = F.cross_entropy(h, ids % N); per = None"),
+    "q": (
+        "loss = h.pow(2).sum(); per = None",
+        "loss = F.cross_entropy(<M nn.Linear(N, C)>(h), marked.t().reshape(-1)); per = None",
+    ),
+    "c": (
+        "per = h.pow(2).sum((1, 2)); loss = per.sum()",
+        "loss = F.cross_entropy(h, ids % N); per = None",
+    ),
     "i": ("per = h.pow(2).sum((1, 2, 3)); loss = per.mean()",),
 }

@@ -17,7 +17,16 @@ from runtime.per_sample import per_sample
 
 from .programs import Case
 
-ERRORS = (RuntimeError, TypeError, IndexError, ValueError, NameError, AttributeError, NotImplementedError, AssertionError)
+ERRORS = (
+    RuntimeError,
+    TypeError,
+    IndexError,
+    ValueError,
+    NameError,
+    AttributeError,
+    NotImplementedError,
+    AssertionError,
+)
 """What torch raises for a program that makes no sense."""
 Rows = list[Tensor]
 
@@ -39,11 +48,19 @@ def outcome(case: Case) -> Outcome:
         except ERRORS as error:
             return Outcome("nothing", f"{type(error).__name__}: {error}")
         try:
-            return Outcome("different", text) if (text := difference(expected, found(case))) else Outcome("same")
+            return (
+                Outcome("different", text)
+                if (text := difference(expected, found(case)))
+                else Outcome("same")
+            )
         except Exception as error:
             text = str(error)
             if isinstance(error, RuntimeError) and text.startswith("per_sample"):
-                op = re.match(r"per_sample: (\S+) mixes samples in [^:]*: (.*?)\. Gradients of single", text, re.DOTALL)
+                op = re.match(
+                    r"per_sample: (\S+) mixes samples in [^:]*: (.*?)\. Gradients of single",
+                    text,
+                    re.DOTALL,
+                )
                 return Outcome("refused", " ".join(op.groups()) if op else text[:100])
             return Outcome("error", f"{type(error).__name__}: {text}")
 
@@ -55,7 +72,11 @@ def reference(case: Case) -> list[Rows]:
     params = list(module.parameters())
     loss, per = module(*inputs)
     alone = case.mixes or not case.whole
-    losses = [module(*[t[b : b + 1] for t in inputs])[0] for b in range(case.batch)] if alone else list(per)
+    losses = (
+        [module(*[t[b : b + 1] for t in inputs])[0] for b in range(case.batch)]
+        if alone
+        else list(per)
+    )
     if not params or not any(loss.requires_grad for loss in losses):
         raise RuntimeError("no gradient")
     return [_gradients(loss, params) for loss in losses] + [[loss.detach()]]
@@ -79,7 +100,9 @@ def found(case: Case) -> list[Rows]:
     if not torch.allclose(norms, squares.sqrt(), 1e-7, 1e-7):
         raise ArithmeticError("norms() are not those of materialize()")
     for p, g, total in zip(params, rows, grads.weighted_sum(weights), strict=True):
-        if g.shape != (case.batch, *p.shape) or not torch.allclose(total, torch.tensordot(weights, g, 1), 1e-7, 1e-7):
+        if g.shape != (case.batch, *p.shape) or not torch.allclose(
+            total, torch.tensordot(weights, g, 1), 1e-7, 1e-7
+        ):
             raise ArithmeticError("weighted_sum() is not that of materialize()")
         if p.grad is not None:
             raise ArithmeticError("a parameter got a .grad")
@@ -89,6 +112,8 @@ def found(case: Case) -> list[Rows]:
 def difference(expected: list[Rows], got: list[Rows]) -> str:
     for b, (mine, theirs) in enumerate(zip(got, expected, strict=True)):
         for i, (a, e) in enumerate(zip(mine, theirs, strict=True)):
-            if a.shape != e.shape or not torch.allclose(torch.as_tensor(a.tolist(), dtype=e.dtype), e, 1e-7, 1e-7, equal_nan=True):
+            if a.shape != e.shape or not torch.allclose(
+                torch.as_tensor(a.tolist(), dtype=e.dtype), e, 1e-7, 1e-7, equal_nan=True
+            ):
                 return f"sample {b}, parameter {i}: {a.tolist()}, expected {e.tolist()}"
     return ""

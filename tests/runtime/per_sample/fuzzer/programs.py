@@ -59,7 +59,9 @@ class Case:
         made, lines = self._source()
         forward = "\n".join(f"        {line}" for line in lines)
         init = "\n".join(f"        {line}" for line in made)
-        sizes = f"BATCH, T, N, V, C = {self.batch}, {self.time}, {self.width}, {VOCABULARY}, {CLASSES}"
+        sizes = (
+            f"BATCH, T, N, V, C = {self.batch}, {self.time}, {self.width}, {VOCABULARY}, {CLASSES}"
+        )
         return (
             f"# seed {self.seed}, {'mixing' if self.mixes else 'not mixing'}\n{sizes}\nPERM = [(3 * j + 1) % N for j in range(N)]\n\n"
             f"class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n{init}\n\n"
@@ -77,7 +79,11 @@ class Case:
                 return shared[text]
             own = f"self.{'m' if kind == 'M' else 'p'}{len(made)}"
             shape = text if text.startswith("(") else f"({text},)"
-            made.append(f"{own} = {text}" if kind == "M" else f"{own} = nn.Parameter(torch.randn({shape}) * 0.5)")
+            made.append(
+                f"{own} = {text}"
+                if kind == "M"
+                else f"{own} = nn.Parameter(torch.randn({shape}) * 0.5)"
+            )
             if kind == "T":
                 shared[text] = own
             return own
@@ -91,7 +97,13 @@ class Case:
 
     def build(self) -> nn.Module:
         """The module, in double precision."""
-        scope: dict[str, Any] = {"torch": torch, "nn": nn, "F": F, "pack": rnn.pack_padded_sequence, "unpack": rnn.pad_packed_sequence}
+        scope: dict[str, Any] = {
+            "torch": torch,
+            "nn": nn,
+            "F": F,
+            "pack": rnn.pack_padded_sequence,
+            "unpack": rnn.pad_packed_sequence,
+        }
         scope |= {"checkpoint": checkpoint, "sdpa": F.scaled_dot_product_attention}
         exec(str(self), scope)
         torch.manual_seed(self.seed)

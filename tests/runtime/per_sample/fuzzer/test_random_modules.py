@@ -41,17 +41,23 @@ def test_random_modules_have_the_gradients_of_each_sample_or_are_refused() -> No
         counts[found.what + (" mixing" if case.mixes else "")] += 1
         # a factor that is the size of the batch by chance; and samples that are treated by their position, as no sample alone is
         known = "may be their number" in found.kind or "by their position" in found.kind
-        if found.what in ("different", "error") or (found.what == "refused" and not case.mixes and not known):
+        if found.what in ("different", "error") or (
+            found.what == "refused" and not case.mixes and not known
+        ):
             wrong.append(described(case, found))
     print(counts)
     assert not wrong, "\n".join(wrong)
-    assert NUMBER == 1 or (counts["same"] > 0.5 * NUMBER and counts["refused mixing"] > 0.2 * NUMBER), counts
+    assert NUMBER == 1 or (
+        counts["same"] > 0.5 * NUMBER and counts["refused mixing"] > 0.2 * NUMBER
+    ), counts
 
 
 def simple(*texts: str, kind: str = "plain") -> Case:
     """A module of these statements on (B, T, N)."""
     steps = [Step(text, kind, "s", "s") for text in texts]
-    return Case(0, 3, 3, 4, (*steps, Step("per = h.pow(2).sum((1, 2)); loss = per.sum()", "loss", "s", "s")))
+    return Case(
+        0, 3, 3, 4, (*steps, Step("per = h.pow(2).sum((1, 2)); loss = per.sum()", "loss", "s", "s"))
+    )
 
 
 @pytest.mark.parametrize("text", MIXING + MIXING_OF["s"])
@@ -69,7 +75,10 @@ class TestTheFuzzer:
         assert str(random_case(3)) == str(random_case(3)) != str(random_case(4))
 
     def test_a_sample_that_sees_another_one_has_another_reference(self) -> None:
-        alone, mixed = simple("h = h * <P N>", "h = h.tanh()"), simple("h = h * <P N>", "h = h + h.mean(0)")
+        alone, mixed = (
+            simple("h = h * <P N>", "h = h.tanh()"),
+            simple("h = h * <P N>", "h = h + h.mean(0)"),
+        )
         assert difference(reference(alone), reference(alone)) == ""
         assert difference(reference(alone), reference(mixed)) != ""
 
@@ -85,11 +94,19 @@ class TestTheFuzzer:
         assert difference(reference(case)[:-1], reference(whole)[:-1]) == ""
 
     @pytest.mark.parametrize(
-        ("text", "what"), [("h = h * <P N>", "same"), ("h = h * <P N> - h.mean(0)", "refused"), ("h = h.tanh()", "nothing")]
+        ("text", "what"),
+        [
+            ("h = h * <P N>", "same"),
+            ("h = h * <P N> - h.mean(0)", "refused"),
+            ("h = h.tanh()", "nothing"),
+        ],
     )
     def test_outcomes_have_names(self, text: str, what: str) -> None:
         assert outcome(simple(text)).what == what
 
     def test_a_failing_module_loses_what_does_not_matter(self) -> None:
         case = simple("h = h.tanh()", "h = h * <P N>", "h = h.sin()")
-        assert [step.text for step in case.shrunk(lambda part: "torch.randn((N,))" in str(part)).steps[:-1]] == ["h = h * <P N>"]
+        assert [
+            step.text
+            for step in case.shrunk(lambda part: "torch.randn((N,))" in str(part)).steps[:-1]
+        ] == ["h = h * <P N>"]
