@@ -1,7 +1,8 @@
-"""`make bench`: the runtime beside torch.func and torch's engine in one process, as ratios of medians; and the memory of both.
+"""`make bench`: the runtime beside torch.func and torch's engine in one process, as ratios of
+medians; and the memory of both.
 
-Every comparison first checks that both sides return the same. On a shared machine, ratios of interleaved rounds are meaningful and
-absolute times are not.
+Every comparison first checks that both sides return the same. On a shared machine, ratios of
+interleaved rounds are meaningful and absolute times are not.
 """
 
 import argparse

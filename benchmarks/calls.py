@@ -1,7 +1,8 @@
-"""The cost of calls under the drop-in that are mostly not ops: indexing, questions, modules, optimizers, recurrent layers, imports.
+"""The cost of calls under the drop-in that are mostly not ops: indexing, questions, modules,
+optimizers, recurrent layers, imports.
 
-Each case is written with torch's own names. It is made and run both under the drop-in and without it. The tensors are so small that only
-the cost of calls shows.
+Each case is written with torch's own names. It is made and run both under the drop-in and without
+it. The tensors are so small that only the cost of calls shows.
 """
 
 import subprocess
@@ -24,7 +25,8 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Case:
-    """`make()` makes the tensors and returns the call. Its time should be at most `goal` times that of torch."""
+    """`make()` makes the tensors and returns the call. Its time should be at most `goal`
+    times that of torch."""
 
     name: str
     what: str
@@ -153,7 +155,8 @@ def resampling(mode: str, dims: int, recorded: bool) -> Call:
 
 
 def cases() -> Iterator[Case]:
-    """Every case. Those with a goal are promises of the project; the others show that similar calls are not much slower."""
+    """Every case. Those with a goal are promises of the project; the others show that similar calls
+    are not much slower."""
     yield Case("x[0, 1, 2]", "call", partial(reading, False), 8)
     yield Case("x[0, 1, 2]", "recorded", partial(reading, True), 8)
     yield Case("x[0, 1, 2] = number", "call", partial(writing, 2.0), 8)

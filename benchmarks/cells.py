@@ -1,4 +1,5 @@
-"""A cell compares two callables. Its outcome is the ratio of their times, or the error of a side."""
+"""A cell compares two callables. Its outcome is the ratio of their times, or the
+error of a side."""
 
 import warnings
 from collections.abc import Callable
@@ -13,7 +14,8 @@ from benchmarks.timing import Ratio, compare
 
 @dataclass(frozen=True)
 class Cell:
-    """`build()` returns our callable and the peer's. Their results are compared before anything is timed.
+    """`build()` returns our callable and the peer's. Their results are compared before
+    anything is timed.
 
     `goal`: the ratio that ours should not exceed. `around()`: the context in which ours is called.
     `milliseconds`: whether the table shows our time beside the ratio.
@@ -44,7 +46,8 @@ class Outcome:
 
 
 def difference(ours: object, peer: object) -> str:
-    """Where two results differ, or "". The tolerance is 1e-3 of a tensor's largest element: float32 sums in another order."""
+    """Where two results differ, or "". The tolerance is 1e-3 of a tensor's largest element: float32
+    sums in another order."""
     mine, theirs = (
         [t for t in pytree.tree_leaves(plain(side)) if isinstance(t, torch.Tensor)]
         for side in (ours, peer)
@@ -58,7 +61,10 @@ def difference(ours: object, peer: object) -> str:
             continue
         off = (a - b).abs().max().item()
         if not off <= 1e-3 * b.abs().max().item() + 1e-6:
-            return f"result {i} is off by {off:.3g} where the peer's largest element is {b.abs().max().item():.3g}"
+            return (
+                f"result {i} is off by {off:.3g} where the peer's largest element "
+                f"is {b.abs().max().item():.3g}"
+            )
     return ""
 
 
@@ -78,7 +84,10 @@ def run(cell: Cell, *, seconds: float) -> Outcome:
                 return Outcome(
                     cell,
                     None,
-                    f"{side}: {type(e).__name__}: {str(e).strip().splitlines()[0] if str(e) else ''}",
+                    (
+                        f"{side}: {type(e).__name__}: "
+                        f"{str(e).strip().splitlines()[0] if str(e) else ''}"
+                    ),
                 )
         different = difference(*results)
         if different:

@@ -1,7 +1,9 @@
-"""Models compiled by `runtime.aot`, beside torch eager and beside torch's AOTAutograd with a compiler that changes nothing.
+"""Models compiled by `runtime.aot`, beside torch eager and beside torch's AOTAutograd with a
+compiler that changes nothing.
 
-A step is the forward pass, the mean square of its result, and the backward pass, whose gradients are compared. `capture` is what comes
-before the first step ends: tracing, partition and compilation of both graphs.
+A step is the forward pass, the mean square of its result, and the backward pass, whose gradients
+are compared. `capture` is what comes before the first step ends: tracing, partition and
+compilation of both graphs.
 """
 
 from collections.abc import Callable, Iterator

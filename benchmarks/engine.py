@@ -1,4 +1,5 @@
-"""The eager session beside torch's engine, and programs replayed by runtime.aot beside torch eager."""
+"""The eager session beside torch's engine, and programs replayed by runtime.aot
+beside torch eager."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

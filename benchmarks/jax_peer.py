@@ -1,7 +1,9 @@
-"""The programs of the suite `jit` written in jax, with the same constants: what `jax.jit` makes of the nine transforms.
+"""The programs of the suite `jit` written in jax, with the same constants: what `jax.jit` makes of
+the nine transforms.
 
-It is imported only where jax is installed (`pip install jax`, or the extra `jax` of this package). Numbers are
-float32, as in jax by default. It computes on one thread, and a call returns when its results are there.
+It is imported only where jax is installed (`pip install jax`, or the extra `jax` of this package).
+Numbers are float32, as in jax by default. It computes on one thread, and a call returns when its
+results are there.
 """
 
 import inspect
@@ -88,7 +90,8 @@ TRANSFORMS: dict[str, Callable[[Function], Callable[..., Any]]] = {
 def jitted(
     program: str, transform: str, f: Callable[..., Any], args: tuple[Tensor, ...]
 ) -> Callable[[], Any]:
-    """A call of the jitted transform of a program: the one that ``f`` is in torch, of the same arguments."""
+    """A call of the jitted transform of a program: the one that ``f`` is in torch, of
+    the same arguments."""
     compiled = jax.jit(TRANSFORMS[transform](PROGRAMS[program](f)))
     arrays = tuple(map(_array, args))
     return lambda: jax.block_until_ready(compiled(*arrays))

@@ -1,4 +1,5 @@
-"""Jitted transforms beside torch.func: three programs under nine transforms. Guards are included, captures are not."""
+"""Jitted transforms beside torch.func: three programs under nine transforms. Guards are included,
+captures are not."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -92,8 +93,9 @@ def cells() -> Iterator[Cell]:
 
 
 def captures() -> Iterator[Cell]:
-    """What the first call of a jitted function takes, and the first two together, beside torch's `make_fx` of the same. The first call
-    captures the program, the second one generates its code."""
+    """What the first call of a jitted function takes, and the first two together, beside
+    torch's `make_fx` of the same. The first call captures the program, the second one
+    generates its code."""
     for name, (f, x) in programs().items():
         for calls, transform in itertools.product((1, 2), TRANSFORMS):
             row = name if calls == 1 else f"{name}, two calls"

@@ -1,4 +1,5 @@
-"""Tensors saved for the backward pass by the runtime's tape and by torch's engine, for the same programs on the same values.
+"""Tensors saved for the backward pass by the runtime's tape and by torch's engine, for the same
+programs on the same values.
 
 Unlike times, counts are exact and do not depend on the machine.
 """
@@ -30,7 +31,8 @@ SLACK = 1.05
 
 @dataclass(frozen=True)
 class Held:
-    """`references` counts every saved tensor. `storages` and `bytes` count each piece of memory once."""
+    """`references` counts every saved tensor. `storages` and `bytes` count each
+    piece of memory once."""
 
     references: int
     storages: int
@@ -107,7 +109,8 @@ def _tape(outs: Any) -> Iterator[Node]:
 
 
 def _saved(thing: Any) -> Iterator[Tensor]:
-    """Every tensor that a node holds, at any depth: in lists, in wrappers of saved tensors, and in nodes inside the node."""
+    """Every tensor that a node holds, at any depth: in lists, in wrappers of saved tensors, and in
+    nodes inside the node."""
     if isinstance(thing, Tensor):
         while isinstance(thing, Value):
             thing = thing._inner
@@ -126,7 +129,8 @@ def _saved(thing: Any) -> Iterator[Tensor]:
 
 @dataclass(frozen=True)
 class Peak:
-    """Bytes allocated by a training step: the maximum at any time, and those left after the forward pass."""
+    """Bytes allocated by a training step: the maximum at any time, and those left after
+    the forward pass."""
 
     peak: int
     kept: int
@@ -188,7 +192,8 @@ def sides(
 
 
 def of_programs(only: str = "") -> Iterator[tuple[str, Held, Held]]:
-    """(program, runtime, torch) for every training step, and for the other programs with gradients by their parameters."""
+    """(program, runtime, torch) for every training step, and for the other programs with gradients
+    by their parameters."""
     for t in trainings():
         if only.lower() in t.name.lower():
             yield t.name, *sides(t.loss, (t.x, *t.parameters), bool)
@@ -202,7 +207,8 @@ Swept = tuple[str, Held | str, Held | str]
 
 
 def of_ops(only: str = "", samples: int = 2) -> Iterator[Swept]:
-    """As :func:`of_programs`, for samples of every op of torch's OpInfo database that is differentiable in float64.
+    """As :func:`of_programs`, for samples of every op of torch's OpInfo database that is
+    differentiable in float64.
 
     A side that cannot run a sample has its error in place of the counts.
     """
@@ -272,7 +278,8 @@ def resident(step: Callable[[], object], iterations: int, every: int) -> Iterato
 def resident_line(
     console: Console, what: str, step: Callable[[], object], iterations: int
 ) -> list[int]:
-    """Print ten sizes of the process, in the course of `iterations` calls of `step`, and return them."""
+    """Print ten sizes of the process, in the course of `iterations` calls of `step`,
+    and return them."""
     found = list(resident(step, iterations, max(1, iterations // 10)))
     console.print(
         f"resident MiB during {iterations} {what}: {', '.join(f'{b / 2**20:.1f}' for b in found)}"

@@ -1,4 +1,5 @@
-"""Models of published kinds as modules of torch, with inputs. Sizes are those of the tiny configurations that libraries test with."""
+"""Models of published kinds as modules of torch, with inputs. Sizes are those of the tiny
+configurations that libraries test with."""
 
 import itertools
 import math
@@ -12,7 +13,8 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Model:
-    """`make()` gives a module with seeded parameters; `x` is its input. A step differentiates the mean square of its result."""
+    """`make()` gives a module with seeded parameters; `x` is its input. A step differentiates the
+    mean square of its result."""
 
     name: str
     make: Callable[[], nn.Module]
@@ -60,7 +62,8 @@ class Block(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Token and position embeddings, blocks, and logits by the token embedding: weights are tied, as in both papers."""
+    """Token and position embeddings, blocks, and logits by the token embedding: weights are tied,
+    as in both papers."""
 
     def __init__(
         self, vocabulary: int, length: int, width: int, heads: int, depth: int, *, gpt: bool

@@ -1,7 +1,9 @@
-"""What compiled models keep between forward and backward, and the peak memory of a training step, beside torch's AOTAutograd and eager.
+"""What compiled models keep between forward and backward, and the peak memory of a training step,
+beside torch's AOTAutograd and eager.
 
-Both sides are counted alike: the memories that the forward graph hands to the backward graph, without those of arguments, which their owner
-holds anyway; and the events of torch's allocator during a step.
+Both sides are counted alike: the memories that the forward graph hands to the backward graph,
+without those of arguments, which their owner holds anyway; and the events of torch's
+allocator during a step.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,14 +26,16 @@ _NONE = memory.Held(0, 0, 0)
 
 @dataclass(frozen=True)
 class Kept:
-    """``held``: what the forward hands over; ``peak``: the most bytes allocated at any time of a step, beside arguments."""
+    """``held``: what the forward hands over; ``peak``: the most bytes allocated at any time of a
+    step, beside arguments."""
 
     held: memory.Held
     peak: int
 
 
 class _Watch:
-    """A partition and a compiler of the forward graph that note what the graph hands over when it runs."""
+    """A partition and a compiler of the forward graph that note what the graph hands
+    over when it runs."""
 
     def __init__(self, partition: Partition, make_boxed: Callable[..., Any]) -> None:
         self.partition, self.make_boxed = partition, make_boxed
@@ -105,7 +109,8 @@ def _peak(model: Model, compile: Callable[[torch.nn.Module], Callable[..., Any]]
 
 @dataclass(frozen=True)
 class Row:
-    """One model: our default partition, our min cut at each of ``BUDGETS``, torch's two partitions, and the peak of torch eager."""
+    """One model: our default partition, our min cut at each of ``BUDGETS``, torch's two partitions,
+    and the peak of torch eager."""
 
     name: str
     default: Kept

@@ -1,9 +1,10 @@
-"""The programs of the suite `jit` beside `torch.compile` and, where it is installed, `jax.jit`, with what it takes to compile them.
+"""The programs of the suite `jit` beside `torch.compile` and, where it is installed, `jax.jit`,
+with what it takes to compile them.
 
     python -m benchmarks --suite compilers --only solve
 
-Each cell is a process of its own with a time limit, as Inductor may take a minute or end by a signal. Such a cell is an error in the table.
-"""
+Each cell is a process of its own with a time limit, as Inductor may take a minute or end by a
+signal. Such a cell is an error in the table."""
 
 import importlib
 import importlib.util
@@ -34,7 +35,8 @@ _LIMIT = 180.0  # seconds for one cell
 
 @dataclass(frozen=True)
 class Beside:
-    """Seconds per call and for the first call, ours and those of `torch.compile` with a backend, or of `jax.jit`; or an error."""
+    """Seconds per call and for the first call, ours and those of `torch.compile` with a backend, or
+    of `jax.jit`; or an error."""
 
     program: str
     transform: str
@@ -106,7 +108,8 @@ def isolated(program: str, transform: str, backend: str, seconds: float) -> Besi
 
 
 def report(console: Console, only: str, seconds: float) -> list[dict[str, Any]]:
-    """Print a table for each backend. Each cell: our time ÷ its time, and the seconds of its first call. The cells as data."""
+    """Print a table for each backend. Each cell: our time ÷ its time, and the seconds of its first
+    call. The cells as data."""
     wanted = [
         (program, transform, backend)
         for backend in BACKENDS
@@ -133,8 +136,8 @@ def report(console: Console, only: str, seconds: float) -> list[dict[str, Any]]:
         console.print(table)
         good = [b for b in group if not b.error]
         console.print(
-            f"geometric means: ratio {geometric_mean(b.ratio for b in good):.2f}, "
-            f"first call ours ÷ theirs {geometric_mean(b.capture / b.compilation for b in good):.3f}"
+            f"geometric means: ratio {geometric_mean(b.ratio for b in good):.2f}, first call ours "
+            f"÷ theirs {geometric_mean(b.capture / b.compilation for b in good):.3f}"
         )
         for b in group:
             if b.error:

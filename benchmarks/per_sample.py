@@ -1,4 +1,5 @@
-"""Clipped sums of per-sample gradients, by the function and by the context, beside one ordinary step and ``vmap(grad)`` of torch.func."""
+"""Clipped sums of per-sample gradients, by the function and by the context, beside one ordinary
+step and ``vmap(grad)`` of torch.func."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -99,7 +100,8 @@ def _beside_a_step(
     ask: Callable[[PerSampleGrads], object],
     jitted: bool,
 ) -> Both:
-    """The results that are compared are the losses; the peer has no gradients of samples. ``ask``: what is asked of the gradients."""
+    """The results that are compared are the losses; the peer has no gradients of samples. ``ask``:
+    what is asked of the gradients."""
     module, params, loss = sides_of(make, x)
 
     def found(params: Params, x: Tensor) -> tuple[object, Tensor]:
@@ -152,7 +154,8 @@ def _beside_torch(make: Callable[[], nn.Module], x: Tensor) -> Both:
 
 
 def _into_kept_buffers(make: Callable[[], nn.Module], x: Tensor) -> Both:
-    """Beside one step that then fills the same buffers, which is what writing B × P numbers costs."""
+    """Beside one step that then fills the same buffers, which is what writing B × P numbers
+    costs."""
     followed, step = _context_beside_a_step(make, x, ask=lambda grads: grads.materialize(out=kept))
     kept = [torch.empty(len(x), *p.shape) for p in make().parameters()]
 

@@ -1,7 +1,9 @@
-"""`python -m benchmarks.per_sample_large`: the memory of a process that asks for gradients of samples which it could not hold.
+"""`python -m benchmarks.per_sample_large`: the memory of a process that asks for gradients of
+samples which it could not hold.
 
-Clipped sums of 1,024 samples with models of 50 million parameters; the projection to 4,096 columns of a batch of GPT-2 small, where
-``transformers`` is installed. Each runs in a process of its own, and the peak is that of the process.
+Clipped sums of 1,024 samples with models of 50 million parameters; the projection to 4,096 columns
+of a batch of GPT-2 small, where ``transformers`` is installed. Each runs in a process of its own,
+and the peak is that of the process.
 """
 
 import argparse
@@ -72,7 +74,8 @@ def _run(name: str) -> None:
     dense = batch * parameters * 4 / GB
     held = f"peak {_peak():.2f} GB, {before:.2f} with the model alone"
     print(
-        f"{name}: {parameters:,} parameters, batch {batch:,}: {held}; dense gradients {dense:.1f} GB"
+        f"{name}: {parameters:,} parameters, batch {batch:,}: {held}; "
+        f"dense gradients {dense:.1f} GB"
     )
 
 

@@ -1,4 +1,5 @@
-"""Peak memory of per-sample gradients, clipped and summed or all of them, beside one ordinary step and other packages."""
+"""Peak memory of per-sample gradients, clipped and summed or all of them, beside one ordinary step
+and other packages."""
 
 import gc
 import sys
@@ -70,8 +71,8 @@ def _by(
 
 
 def ways(clip: bool) -> dict[str, Callable[[Make, Tensor], Callable[[], object]]]:
-    """By name, what makes a step, or the gradients of the samples of a module and a batch. The first one is what the others stand
-    beside. ``clip``: clipped sums, or all gradients."""
+    """By name, what makes a step, or the gradients of the samples of a module and a batch. The
+    first one is what the others stand beside. ``clip``: clipped sums, or all gradients."""
     ask = _clip if clip else _dense
     ours: dict[str, Callable[[Make, Tensor], Callable[[], object]]] = {
         "step": partial(_step, sum_of=False),
@@ -91,7 +92,8 @@ def ways(clip: bool) -> dict[str, Callable[[Make, Tensor], Callable[[], object]]
 
 
 def peak_of(run: Callable[[], object]) -> int:
-    """The most bytes at any time of a second run, beyond those from before it. Gradients and results of the first are freed before."""
+    """The most bytes at any time of a second run, beyond those from before it. Gradients and
+    results of the first are freed before."""
     run()
     gc.collect()
     results: list[object] = []
@@ -99,7 +101,8 @@ def peak_of(run: Callable[[], object]) -> int:
 
 
 def report(console: Console, only: str) -> dict[str, dict[str, dict[str, int]]]:
-    """Print a table for clipped sums and one for all gradients, and return the bytes. What a peer cannot run is left out."""
+    """Print a table for clipped sums and one for all gradients, and return the bytes. What a peer
+    cannot run is left out."""
     data: dict[str, dict[str, dict[str, int]]] = {}
     titles = {
         True: f"peak of a clipped sum ÷ that of a step (goal: at most {GOAL})",

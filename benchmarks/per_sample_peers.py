@@ -1,5 +1,6 @@
-"""Clipped sums and all gradients of samples, in the context, beside other packages: torch's ExpandedWeights, torch.func, a loop over the
-samples, and Opacus where it is installed (extra ``opacus``)."""
+"""Clipped sums and all gradients of samples, in the context, beside other packages: torch's
+ExpandedWeights, torch.func, a loop over the samples, and Opacus where it is installed
+(extra ``opacus``)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

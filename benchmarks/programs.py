@@ -1,4 +1,5 @@
-"""The programs of the benchmarks. Each is a function of tensors, which both sides run on the same values.
+"""The programs of the benchmarks. Each is a function of tensors, which both sides run on
+the same values.
 
 `small` programs are dominated by the cost of calls, `large` ones by kernels of 100 µs and more.
 """
@@ -19,10 +20,11 @@ SIZES = ("small", "large")
 
 @dataclass(frozen=True)
 class Program:
-    """`outputs(x, *parameters)` has the leading dimension of `x`, then about ten numbers. It also accepts a single `x[i]`.
+    """`outputs(x, *parameters)` has the leading dimension of `x`, then about ten numbers. It also
+    accepts a single `x[i]`.
 
-    `few` is the position in `(x, *parameters)` of an argument with few elements. Jacobians and Hessians are taken by it.
-    """
+    `few` is the position in `(x, *parameters)` of an argument with few elements. Jacobians and
+    Hessians are taken by it."""
 
     name: str
     size: str
@@ -89,11 +91,12 @@ def mlp(size: str) -> Program:
 
 
 def cnn(size: str) -> Program:
-    """Two convolutions with group norm, max pooling and a linear head. Each channel of the image has a gain."""
+    """Two convolutions with group norm, max pooling and a linear head. Each channel of the
+    image has a gain."""
 
     def outputs(
-        x: Tensor, gain: Tensor, w1: Tensor, b1: Tensor, n1: Tensor, m1: Tensor, w2: Tensor, b2: Tensor, n2: Tensor, m2: Tensor, w3: Tensor,
-        b3: Tensor,
+        x: Tensor, gain: Tensor, w1: Tensor, b1: Tensor, n1: Tensor, m1: Tensor, w2: Tensor,
+        b2: Tensor, n2: Tensor, m2: Tensor, w3: Tensor, b3: Tensor,
     ) -> Tensor:  # fmt: skip
         image = x.reshape(-1, *x.shape[-3:]) * gain[:, None, None]
         hidden = torch.relu(F.group_norm(F.conv2d(image, w1, b1, padding=1), 4, n1, m1))
@@ -113,12 +116,13 @@ def cnn(size: str) -> Program:
 
 
 def transformer_block(size: str) -> Program:
-    """Pre-norm attention and a GELU MLP with residuals, then mean pooling and a linear head. Each attention head has a gain."""
+    """Pre-norm attention and a GELU MLP with residuals, then mean pooling and a linear head. Each
+    attention head has a gain."""
     batch, length, width, heads = (2, 8, 16, 2) if size == "small" else (4, 64, 256, 4)
 
     def outputs(
-        x: Tensor, gain: Tensor, n1: Tensor, m1: Tensor, w_qkv: Tensor, w_out: Tensor, n2: Tensor, m2: Tensor, w1: Tensor, b1: Tensor,
-        w2: Tensor, b2: Tensor, w3: Tensor, b3: Tensor,
+        x: Tensor, gain: Tensor, n1: Tensor, m1: Tensor, w_qkv: Tensor, w_out: Tensor, n2: Tensor,
+        m2: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w3: Tensor, b3: Tensor,
     ) -> Tensor:  # fmt: skip
         def split(t: Tensor) -> Tensor:
             return t.reshape(*t.shape[:-1], heads, width // heads).transpose(-3, -2)
@@ -214,8 +218,8 @@ def transformer_step(width: int, heads: int) -> Training:
     batch, length = 4, 64
 
     def loss(
-        x: Tensor, n1: Tensor, m1: Tensor, w_qkv: Tensor, b_qkv: Tensor, w_out: Tensor, b_out: Tensor, n2: Tensor, m2: Tensor, w1: Tensor,
-        b1: Tensor, w2: Tensor, b2: Tensor,
+        x: Tensor, n1: Tensor, m1: Tensor, w_qkv: Tensor, b_qkv: Tensor, w_out: Tensor,
+        b_out: Tensor, n2: Tensor, m2: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor,
     ) -> Tensor:  # fmt: skip
         def split(t: Tensor) -> Tensor:
             return t.view(batch, length, heads, width // heads).transpose(1, 2)
@@ -322,8 +326,8 @@ def solve_step() -> Training:
 def trainings() -> list[Training]:
     """Every training step, with seeded values.
 
-    The narrow transformer and CNN show the cost of calls. The wide ones have the sizes of the base model of Vaswani et al. (2017) and of
-    the first layers of Simonyan and Zisserman (2015).
+    The narrow transformer and CNN show the cost of calls. The wide ones have the sizes of the base
+    model of Vaswani et al. (2017) and of the first layers of Simonyan and Zisserman (2015).
     """
     torch.manual_seed(0)
     return [

@@ -39,7 +39,8 @@ def means(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], float]:
 
 
 def show(outcomes: Sequence[Outcome], console: Console) -> None:
-    """Print one table per suite and size, with a row per program and a column per transform. Then list the cells without a ratio."""
+    """Print one table per suite and size, with a row per program and a column per transform. Then
+    list the cells without a ratio."""
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for o in outcomes:
         groups.setdefault((o.cell.suite, o.cell.size), []).append(o)

@@ -1,11 +1,16 @@
-"""How collecting, coordinating and running grow with the number of cells: `python -m benchmarks.scaling`, for docs/scaling.md.
+"""How collecting, coordinating and running grow with the number of cells:
+`python -m benchmarks.scaling`, for docs/scaling.md.
 
-    python -m benchmarks.scaling write FOLDER --cells 1000000     # a matrix of trivial ops, by `gen generate`
+    python -m benchmarks.scaling write FOLDER --cells 1000000
+    # a matrix of trivial ops, by `gen generate`
     python -m benchmarks.scaling collect FOLDER --shard 7/50      # pytest collects one shard of it
-    python -m benchmarks.scaling simulate FOLDER --chart FILE    # the coordinator with a simulated pool, and the reading of one worker
-    python -m benchmarks.scaling cluster FOLDER --cells 100000    # empty cells on a cluster of this machine
+    python -m benchmarks.scaling simulate FOLDER --chart FILE
+    # the coordinator with a simulated pool, and the reading of one worker
+    python -m benchmarks.scaling cluster FOLDER --cells 100000
+    # empty cells on a cluster of this machine
 
-Times are of the processor, because other processes of a machine stretch the clock. Memory is resident.
+Times are of the processor, because other processes of a machine stretch the clock.
+Memory is resident.
 """
 
 from __future__ import annotations
@@ -120,8 +125,9 @@ def collect(folder: Path, shard: str) -> None:
         if line.startswith("generated_tests")
     )
     print(
-        f"shard {shard}: {collected:,} cells collected in {used.ru_utime + used.ru_stime:.1f} s of processor time "
-        f"({time.perf_counter() - begin:.1f} s by the clock), {used.ru_maxrss / 1024:.0f} MB"
+        f"shard {shard}: {collected:,} cells collected in {used.ru_utime + used.ru_stime:.1f} "
+        f"s of processor time ({time.perf_counter() - begin:.1f} s by the clock), "
+        f"{used.ru_maxrss / 1024:.0f} MB"
     )
 
 
@@ -164,10 +170,12 @@ class Instant:
 
 
 def simulate(folder: Path, picture: Path | None) -> None:
-    """Coordinate the first cells of the matrix, more and more of them, each time in a process of its own. Prints a table, draws a chart."""
+    """Coordinate the first cells of the matrix, more and more of them, each time in a process of
+    its own. Prints a table, draws a chart."""
     rows: list[Row] = []
     print(
-        "| cells | coordinator: time | a cell | memory | with --resume: time | memory | worker: time | memory |"
+        "| cells | coordinator: time | a cell | memory | with --resume: "
+        "time | memory | worker: time | memory |"
     )
     print("|---|---|---|---|---|---|---|---|")
     for cells in POINTS:
@@ -177,8 +185,10 @@ def simulate(folder: Path, picture: Path | None) -> None:
         (new, memory), (again, more), (worker, resident) = figures
         rows.append((cells, new, memory, again, more, worker, resident))
         print(
-            f"| {cells:,} | {new:.1f} s | {1e6 * new / cells:.0f} µs | {memory:.0f} MB | {again:.1f} s | {more:.0f} MB "
-            f"| {worker:.1f} s | {resident:.0f} MB |",
+            (
+                f"| {cells:,} | {new:.1f} s | {1e6 * new / cells:.0f} µs | {memory:.0f} MB | "
+                f"{again:.1f} s | {more:.0f} MB | {worker:.1f} s | {resident:.0f} MB |"
+            ),
             flush=True,
         )
     if picture is not None:
@@ -186,7 +196,8 @@ def simulate(folder: Path, picture: Path | None) -> None:
 
 
 def _measured(name: str, folder: Path, cells: int, flag: str) -> tuple[float, float]:
-    """Seconds of processor time and megabytes of a function of this module in a process of its own."""
+    """Seconds of processor time and megabytes of a function of this module in a
+    process of its own."""
     code = f"from benchmarks.scaling import {name}; {name}({str(folder)!r}, {cells}, {flag!r})"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -212,7 +223,10 @@ def _coordinate(folder: str, cells: int, flag: str) -> None:
     with tempfile.TemporaryDirectory() as aside:
         path = Path(aside) / "results.jsonl"
         if flag == "resume":
-            child = f"from benchmarks.scaling import _write_results; _write_results({folder!r}, {cells}, {str(path)!r})"
+            child = (
+                "from benchmarks.scaling import _write_results; "
+                f"_write_results({folder!r}, {cells}, {str(path)!r})"
+            )
             subprocess.run(
                 [sys.executable, "-c", child], cwd=ROOT, check=True, env=_environment(root)
             )
@@ -242,7 +256,8 @@ def _first(line: Iterator[Group], cells: int) -> Iterator[Group]:
 
 
 def _read(folder: str, cells: int, flag: str) -> None:
-    """What a worker does beside its cells: it reads the modules of its groups. One of 100 workers reads a hundredth of them."""
+    """What a worker does beside its cells: it reads the modules of its groups. One of 100 workers
+    reads a hundredth of them."""
     loaded: dict[str, object] = {}
     root = Path(folder)
     modules = find(["generated_tests"], root)[: -(-cells // FAMILY)]
@@ -253,7 +268,8 @@ def _read(folder: str, cells: int, flag: str) -> None:
 
 
 def cluster(folder: Path, workers: int, cells: int, seconds: float) -> None:
-    """Run `cells` empty cells on a cluster of this machine, and print the processor time of all its processes for each of them."""
+    """Run `cells` empty cells on a cluster of this machine, and print the processor time of all its
+    processes for each of them."""
     # what workers leave behind comes here, so that its time is counted
     ctypes.CDLL(None).prctl(_ADOPT, 1)
     folder.mkdir(parents=True, exist_ok=True)
@@ -281,7 +297,10 @@ def cluster(folder: Path, workers: int, cells: int, seconds: float) -> None:
     ]
     command += ["--group-seconds", str(seconds), "--results", str(results)]
     print(
-        "| cells done | coordinator and scheduler | a Dask worker | its process that starts cells | the process of a cell |\n"
+        (
+            "| cells done | coordinator and scheduler | a Dask worker | its process that starts "
+            "cells | the process of a cell |\n"
+        )
         + "|---" * 5
         + "|"
     )
@@ -306,12 +325,14 @@ def cluster(folder: Path, workers: int, cells: int, seconds: float) -> None:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     busy = used.ru_utime + used.ru_stime
     print(
-        f"{cells:,} empty cells on {workers} workers: {wall:.0f} s, {busy:.0f} s of processor time, {1000 * busy / cells:.2f} ms a cell"
+        f"{cells:,} empty cells on {workers} workers: "
+        f"{wall:.0f} s, {busy:.0f} s of processor time, {1000 * busy / cells:.2f} ms a cell"
     )
 
 
 def _resident(coordinator: int) -> list[float]:
-    """Megabytes of the coordinator, and the largest of each kind of process below it: Dask's workers, what they start, what that forks."""
+    """Megabytes of the coordinator, and the largest of each kind of process below it: Dask's
+    workers, what they start, what that forks."""
     sizes: list[float] = []
     generation = {coordinator}
     while generation:

@@ -1,4 +1,5 @@
-"""The chart of docs/scaling.md: time and memory of coordinator and worker against the number of cells, as SVG."""
+"""The chart of docs/scaling.md: time and memory of coordinator and worker against the number
+of cells, as SVG."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _APART = 300, 200, 50, 40, 400
 def chart(rows: Sequence[Row]) -> str:
     """The SVG: seconds on the left and megabytes on the right, on logarithmic scales."""
     parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 320" font-family="sans-serif" font-size="11">'
+        (
+            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 320" '
+            'font-family="sans-serif" font-size="11">'
+        )
     ]
     parts.append('<rect width="800" height="320" fill="white"/>')
     for panel, title in enumerate(("processor time (s)", "resident memory (MB)")):
@@ -29,7 +33,8 @@ def chart(rows: Sequence[Row]) -> str:
     for number, (name, color, _) in enumerate(_LINES):
         at = _LEFT + 220 * number
         parts.append(
-            f'<path d="M{at} 300h24" stroke="{color}" stroke-width="2"/><text x="{at + 30}" y="304">{name}</text>'
+            f'<path d="M{at} 300h24" stroke="{color}" stroke-width="2"/><text x="{at + 30}" '
+            f'y="304">{name}</text>'
         )
     return "\n".join([*parts, "</svg>", ""])
 
@@ -48,15 +53,18 @@ def _panel(rows: Sequence[Row], panel: int, title: str, height: tuple[int, int])
         )
     for count in cells:
         parts.append(
-            f'<text x="{across(math.log10(count)):.0f}" y="{_TOP + _HEIGHT + 18}" text-anchor="middle">{count:,}</text>'
+            f'<text x="{across(math.log10(count)):.0f}" y="{_TOP + _HEIGHT + 18}" '
+            f'text-anchor="middle">{count:,}</text>'
         )
     parts.append(
-        f'<text x="{left + _WIDTH / 2:.0f}" y="{_TOP + _HEIGHT + 36}" text-anchor="middle">cells</text>'
+        f'<text x="{left + _WIDTH / 2:.0f}" y="{_TOP + _HEIGHT + 36}" '
+        'text-anchor="middle">cells</text>'
     )
     for _, color, place in _LINES:
         points = [(across(math.log10(row[0])), up(math.log10(row[place + panel]))) for row in rows]
         parts.append(
-            f'<polyline points="{" ".join(f"{x:.0f},{y:.0f}" for x, y in points)}" fill="none" stroke="{color}" stroke-width="2"/>'
+            f'<polyline points="{" ".join(f"{x:.0f},{y:.0f}" for x, y in points)}" fill="none" '
+            f'stroke="{color}" stroke-width="2"/>'
         )
         parts += [f'<circle cx="{x:.0f}" cy="{y:.0f}" r="3" fill="{color}"/>' for x, y in points]
     return parts

@@ -1,4 +1,5 @@
-"""Whole training steps, jitted, beside torch eager: forward, loss, backward, and an optimizer that updates in place."""
+"""Whole training steps, jitted, beside torch eager: forward, loss, backward, and an optimizer that
+updates in place."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -56,8 +57,8 @@ def programs() -> dict[str, tuple[Callable[[], nn.Module], Tensor]]:
 
 
 def training_step(make: Callable[[], nn.Module], x: Tensor, wrap: Callable[..., Any]) -> Step:
-    """One step of Adam, by ``wrap`` of it. The loss is the mean square of the module's result, for logits of tokens the entropy of the next
-    ones."""
+    """One step of Adam, by ``wrap`` of it. The loss is the mean square of the module's result, for
+    logits of tokens the entropy of the next ones."""
     torch.manual_seed(0)
     model = make()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
@@ -90,8 +91,9 @@ def _by_inductor(make: Callable[[], nn.Module], x: Tensor) -> tuple[Step, Step]:
 
 
 def cells() -> Iterator[Cell]:
-    """``torch.compile`` cannot take a step as a whole: it compiles the forward pass, the backward pass, and the optimizer's step by itself
-    where that is asked for. Its Python between them is part of what is measured."""
+    """``torch.compile`` cannot take a step as a whole: it compiles the forward pass, the backward
+    pass, and the optimizer's step by itself where that is asked for. Its Python between them is
+    part of what is measured."""
     for name, (make, x) in programs().items():
         yield Cell("steps", "", name, "Adam", "torch eager", partial(_both, make, x), _GOALS[name])
     for name, (make, x) in programs().items():
@@ -121,7 +123,8 @@ def peaks(only: str = "") -> dict[str, tuple[int, int]]:
 
 
 def residents(console: Console, iterations: int) -> dict[str, list[int]]:
-    """Print the resident memory over the calls of one jitted step, and over a tenth as many captures of steps, and return it."""
+    """Print the resident memory over the calls of one jitted step, and over a tenth as many
+    captures of steps, and return it."""
     make, x = programs()["MLP 32-64-32-1"]
 
     def capture() -> None:

@@ -1,8 +1,9 @@
 """Interleaved timing of two callables.
 
-When two sides take turns, a noisy machine slows both alike. Then the ratio of their medians is meaningful, though neither time is.
-Time is processor time on one thread. On a shared machine, a call of five milliseconds is almost always interrupted, and one of three is
-not. Wall-clock time would count the interruption.
+When two sides take turns, a noisy machine slows both alike. Then the ratio of their medians is
+meaningful, though neither time is. Time is processor time on one thread. On a shared machine, a
+call of five milliseconds is almost always interrupted, and one of three is not. Wall-clock time
+would count the interruption.
 """
 
 import gc
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Ratio:
-    """Median seconds per call of ours and of the peer, and the quartiles of the ratios of single rounds."""
+    """Median seconds per call of ours and of the peer, and the quartiles of the ratios
+    of single rounds."""
 
     ours: float
     peer: float
@@ -39,10 +41,11 @@ def compare(
     clock: Callable[[], float] = time.process_time,
     around: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Ratio:
-    """Time both in alternation for about `seconds` in all, after a warm-up. A round repeats a call until it takes about a millisecond.
+    """Time both in alternation for about `seconds` in all, after a warm-up. A round repeats a call
+    until it takes about a millisecond.
 
-    The side that goes first alternates too, so that neither always starts with the other's caches. Ours runs inside `around()`, whose
-    entry and exit are not timed.
+    The side that goes first alternates too, so that neither always starts with the other's caches.
+    Ours runs inside `around()`, whose entry and exit are not timed.
     """
 
     def turn(of_ours: bool, repeats: int) -> float:

@@ -19,7 +19,8 @@ _QUOTED = re.compile(r"(``.*?``)")
 def as_text(
     app: object, what: str, name: str, obj: object, options: object, lines: list[str]
 ) -> None:
-    """Docstrings are prose for readers of the code. Here stars and bars stay what they are, and tables keep their columns."""
+    """Docstrings are prose for readers of the code. Here stars and bars stay what they are, and
+    tables keep their columns."""
     found: list[str] = []
     for paragraph in re.split(r"\n{2,}", "\n".join(lines)):
         parts = paragraph.split("\n")

@@ -27,10 +27,11 @@ def private_step(
     size: float,
     seed: torch.Generator,
 ) -> None:
-    """A step along the clipped gradients with Gaussian noise (Abadi et al. 2016, «Deep Learning with Differential Privacy», algorithm 1).
+    """A step along the clipped gradients with Gaussian noise (Abadi et al. 2016, «Deep Learning
+    with Differential Privacy», algorithm 1).
 
-    ``size``: the expected number of samples. It is public, the actual number is not. ``seed``: gives the noise, so a run can be repeated.
-    """
+    ``size``: the expected number of samples. It is public, the actual number is not. ``seed``:
+    gives the noise, so a run can be repeated."""
     with per_sample(model.parameters()) as grads:
         F.cross_entropy(model(x), y, reduction="sum").backward()
     for p, total in zip(model.parameters(), grads.clipped_sum(bound, keep=False), strict=True):
@@ -39,7 +40,8 @@ def private_step(
 
 
 def poisson_batches(n: int, rate: float, steps: int, seed: torch.Generator) -> Iterator[Tensor]:
-    """Rows of each step. Each row is drawn by itself with probability ``rate``, as the accountant supposes."""
+    """Rows of each step. Each row is drawn by itself with probability ``rate``, as the
+    accountant supposes."""
     for _ in range(steps):
         yield (torch.rand(n, generator=seed) < rate).nonzero().flatten()
 
@@ -71,7 +73,8 @@ def accuracy(model: nn.Module, seed: int = 1) -> float:
 def epsilon(
     rate: float = 0.03, steps: int = 150, noise: float = 1.0, delta: float = 1e-5
 ) -> float | None:
-    """The privacy that these steps spend: (epsilon, ``delta``) of Rényi accounting. None without ``dp-accounting``."""
+    """The privacy that these steps spend: (epsilon, ``delta``) of Rényi accounting. None
+    without ``dp-accounting``."""
     try:
         import dp_accounting
         from dp_accounting import rdp

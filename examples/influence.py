@@ -1,4 +1,5 @@
-"""Which training samples a prediction rests on: scores of projected gradients, beside retraining without each sample.
+"""Which training samples a prediction rests on: scores of projected gradients, beside retraining
+without each sample.
 
 python -m examples.influence
 """
@@ -19,7 +20,8 @@ Params = dict[str, Tensor]
 
 
 def features(model: nn.Module, x: Tensor, k: int | None, seed: int = 0) -> Tensor:
-    """The gradients of the model's one output for each row, projected to ``k`` numbers; None: as they are. Shape (B, k)."""
+    """The gradients of the model's one output for each row, projected to ``k`` numbers; None: as
+    they are. Shape (B, k)."""
 
     def output(params: Params, x: Tensor) -> Tensor:
         logit: Tensor = functional_call(model, params, (x[None],))[0, 0]
@@ -37,11 +39,13 @@ def features(model: nn.Module, x: Tensor, k: int | None, seed: int = 0) -> Tenso
 def scores(
     model: nn.Module, x: Tensor, y: Tensor, z: Tensor, ridge: float, k: int | None = None
 ) -> Tensor:
-    """By how much the output at each row of ``z`` rises if a training sample is left out. Shape (rows of ``z``, rows of ``x``).
+    """By how much the output at each row of ``z`` rises if a training sample is left out. Shape
+    (rows of ``z``, rows of ``x``).
 
-    ``model`` has one output, the logit of class 1, and was trained on ``x`` and ``y`` with ``ridge / 2`` times the squared weights. The
-    model is taken as linear in its weights: then this is one step of Newton's method (Koh and Liang 2017). With projected gradients it is
-    the score of TRAK (Park et al. 2023), with the weights of the logistic loss.
+    ``model`` has one output, the logit of class 1, and was trained on ``x`` and ``y`` with
+    ``ridge / 2`` times the squared weights. The model is taken as linear in its weights: then this
+    is one step of Newton's method (Koh and Liang 2017). With projected gradients it is the score of
+    TRAK (Park et al. 2023), with the weights of the logistic loss.
     """
     of_x, of_z = features(model, x, k), features(model, z, k)
     p = model(x).detach()[:, 0].sigmoid()
@@ -51,7 +55,8 @@ def scores(
 
 
 def logistic_regression(x: Tensor, y: Tensor, ridge: float) -> nn.Module:
-    """The exact minimum, by Newton's method: the sum of the losses, and ``ridge / 2`` times the squared weights."""
+    """The exact minimum, by Newton's method: the sum of the losses, and ``ridge / 2`` times the
+    squared weights."""
     model = nn.Linear(x.shape[1], 1, bias=False, dtype=x.dtype)
     w = torch.zeros(x.shape[1], dtype=x.dtype)
     for _ in range(20):
@@ -63,7 +68,8 @@ def logistic_regression(x: Tensor, y: Tensor, ridge: float) -> nn.Module:
 
 
 def left_out(x: Tensor, y: Tensor, z: Tensor, ridge: float) -> Tensor:
-    """What :func:`scores` predicts for logistic regression: it is fitted again without each sample."""
+    """What :func:`scores` predicts for logistic regression: it is fitted again
+    without each sample."""
     whole = logistic_regression(x, y, ridge)(z).detach()
     kept = [torch.arange(len(x)) != i for i in range(len(x))]
     return torch.cat(
@@ -85,7 +91,8 @@ def correlation(
 
 
 def wrong_labels_found(n: int = 400, wrong: int = 20, k: int = 512, seed: int = 0) -> float:
-    """Some labels are wrong. Their share among as many samples that harm the predictions of fresh points most."""
+    """Some labels are wrong. Their share among as many samples that harm the predictions of
+    fresh points most."""
     generator = torch.Generator().manual_seed(seed)
     x, labels = two_rings(n, generator)
     y = labels.float()
@@ -104,6 +111,7 @@ def wrong_labels_found(n: int = 400, wrong: int = 20, k: int = 512, seed: int = 
 if __name__ == "__main__":
     exact, projected = correlation(None), correlation(256)
     print(
-        f"logistic regression, correlation with leaving out: {exact:.3f}, projected to 256 numbers: {projected:.3f}"
+        "logistic regression, correlation with leaving out: "
+        f"{exact:.3f}, projected to 256 numbers: {projected:.3f}"
     )
     print(f"a small model, wrong labels among the most harmful samples: {wrong_labels_found():.2f}")

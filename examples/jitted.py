@@ -1,4 +1,5 @@
-"""Programs that `runtime.jit` captures. Each function is plain; ``GALLERY`` jits it and says with what to call it.
+"""Programs that `runtime.jit` captures. Each function is plain; ``GALLERY`` jits it and says with
+what to call it.
 
 python -m examples.jitted        # run all, and show what was captured
 """
@@ -28,7 +29,8 @@ def network(weights: Weights, x: Tensor) -> Tensor:
 
 
 def hessian_vector_product(weights: Weights, x: Tensor, y: Tensor, directions: Weights) -> Weights:
-    """The Hessian of the loss times ``directions``: forward mode over reverse mode, which never forms the Hessian."""
+    """The Hessian of the loss times ``directions``: forward mode over reverse mode, which never
+    forms the Hessian."""
 
     def slope(*weights: Tensor) -> Any:
         return grad(lambda w: mse_loss(network(w, x), y))(weights)
@@ -47,7 +49,8 @@ def gradients_of_samples(weights: Weights, x: Tensor, labels: Tensor) -> Any:
 def maml_gradient(
     weights: Weights, support: tuple[Tensor, Tensor], query: tuple[Tensor, Tensor], rate: float
 ) -> Any:
-    """The gradient of the loss on ``query`` after one step on ``support``, through that step (Finn, Abbeel and Levine 2017)."""
+    """The gradient of the loss on ``query`` after one step on ``support``, through that step (Finn,
+    Abbeel and Levine 2017)."""
 
     def adapted_loss(weights: Weights) -> Tensor:
         slopes = grad(lambda w: mse_loss(network(w, support[0]), support[1]))(weights)
@@ -58,7 +61,8 @@ def maml_gradient(
 
 
 def dispersion_loss(weights: Weights, t: Tensor, x: Tensor) -> Tensor:
-    """The mean square residual of u_t + u u_x + u_xxx = 0 (Korteweg and de Vries 1895) at the points (t, x), of shape (n,)."""
+    """The mean square residual of u_t + u u_x + u_xxx = 0 (Korteweg and de Vries 1895) at the
+    points (t, x), of shape (n,)."""
 
     def u(t: Tensor, x: Tensor) -> Tensor:
         return network(weights, torch.stack([t, x])).squeeze(-1)
@@ -77,7 +81,8 @@ def dispersion_gradient(weights: Weights, t: Tensor, x: Tensor) -> Any:
 
 
 class Training:
-    """A classifier and its optimizer. ``step`` is ordinary code of torch, and can be jitted as it is."""
+    """A classifier and its optimizer. ``step`` is ordinary code of torch, and can be
+    jitted as it is."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)

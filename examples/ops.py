@@ -44,7 +44,8 @@ def squared_distances(a: Tensor, b: Tensor) -> Tensor:
 
 
 def smoothed_cross_entropy(logits: Tensor, target: Tensor, smoothing: float = 0.1) -> Tensor:
-    """Mean cross entropy against (1 − smoothing)·onehot + smoothing/C; logits [N, C], target [N] of class indices -> scalar."""
+    """Mean cross entropy against (1 − smoothing)·onehot + smoothing/C; logits [N, C], target [N] of
+    class indices -> scalar."""
     log_p = torch.log_softmax(logits, dim=-1)
     hit = log_p.gather(-1, target.unsqueeze(-1)).squeeze(-1)
     return -((1 - smoothing) * hit + smoothing * log_p.mean(-1)).mean()

@@ -19,7 +19,8 @@ def _each(f: Callable[..., float], *tensors: Tensor) -> Tensor:
 
 
 def _each_row(f: Callable[..., list[float]], *tensors: Tensor) -> Tensor:
-    """The tensor of `f(*rows)`, where rows run along the last dimension. The other dimensions of the tensors agree."""
+    """The tensor of `f(*rows)`, where rows run along the last dimension. The other dimensions of
+    the tensors agree."""
     lead = tensors[0].shape[:-1]
     count = math.prod(lead)
     columns = [t.reshape(count, t.shape[-1]).tolist() for t in tensors]

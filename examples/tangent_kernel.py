@@ -1,4 +1,5 @@
-"""The empirical neural tangent kernel, and what training would make of a model that is linear in its weights.
+"""The empirical neural tangent kernel, and what training would make of a model that is
+linear in its weights.
 
 python -m examples.tangent_kernel
 """
@@ -24,13 +25,14 @@ def output_grads(model: nn.Module, x: Tensor) -> PerSampleGrads:
 
 
 def tangent_kernel(model: nn.Module, x: Tensor, z: Tensor) -> Tensor:
-    """The empirical neural tangent kernel of the first output (Jacot et al. 2018). Shape (rows of ``x``, rows of ``z``)."""
+    """The empirical neural tangent kernel of the first output (Jacot et al. 2018). Shape (rows of
+    ``x``, rows of ``z``)."""
     return output_grads(model, x).gram(output_grads(model, z))
 
 
 def predict(model: nn.Module, x: Tensor, y: Tensor, z: Tensor, ridge: float) -> Tensor:
-    """The first output at ``z`` after ridge regression of ``y`` at ``x``, for the model as it is linear in its weights near the present
-    ones. Shape (rows of ``z``,)."""
+    """The first output at ``z`` after ridge regression of ``y`` at ``x``, for the model as it is
+    linear in its weights near the present ones. Shape (rows of ``z``,)."""
     of_x, of_z = output_grads(model, x), output_grads(model, z)
     before = model(x).detach()[:, 0], model(z).detach()[:, 0]
     own = of_x.gram() + ridge * torch.eye(len(x), dtype=x.dtype)

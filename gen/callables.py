@@ -1,4 +1,5 @@
-"""Whether `package.module:name` names something, by reading files. Nothing is imported, so nothing of it runs."""
+"""Whether `package.module:name` names something, by reading files. Nothing is imported, so
+nothing of it runs."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _ENDINGS = (".py", *importlib.machinery.EXTENSION_SUFFIXES)
 
 @dataclass(frozen=True)
 class Missing:
-    """What is wrong with a name: a sentence, what was expected, and the names that are there instead."""
+    """What is wrong with a name: a sentence, what was expected, and the names that
+    are there instead."""
 
     what: str
     expected: str
@@ -23,7 +25,8 @@ class Missing:
 
 
 def missing(name: str, folder: Path) -> Missing | None:
-    """What keeps `name` from naming something that is installed or lies in `folder`; None if nothing is known to."""
+    """What keeps `name` from naming something that is installed or lies in `folder`; None if
+    nothing is known to."""
     module, colon, attributes = name.partition(":")
     parts = module.split(".")
     place = _top(parts[0], folder)
@@ -57,7 +60,8 @@ def missing(name: str, folder: Path) -> Missing | None:
 
 
 def _top(name: str, folder: Path) -> tuple[Path | None, bool] | None:
-    """The file or folder of a top-level name, and whether it lies in the project. None if there is none."""
+    """The file or folder of a top-level name, and whether it lies in the project. None
+    if there is none."""
     if (found := _member(folder, name)) is not None:
         return found, True
     try:

@@ -1,8 +1,8 @@
 """The facts of each op of torch's OpInfo database that expansion needs.
 
-Importing that database takes seconds. So its facts are stored as JSON under `.cache/`, in one file per torch version. Reading
-them needs no torch, which makes a warm `generate` fast. A matrix that names only ops of one's own does not read them at all.
-"""
+Importing that database takes seconds. So its facts are stored as JSON under `.cache/`, in one file
+per torch version. Reading them needs no torch, which makes a warm `generate` fast. A matrix that
+names only ops of one's own does not read them at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ SCHEMA = 1  # raise it when `Facts` changes
 
 @dataclass(frozen=True)
 class Facts:
-    """One op. Its forward accepts `dtypes` on the CPU, and torch differentiates it for the dtypes `differentiable`."""
+    """One op. Its forward accepts `dtypes` on the CPU, and torch differentiates it for the
+    dtypes `differentiable`."""
 
     name: str
     opinfo: str
@@ -45,7 +46,8 @@ class Catalog:
 
 
 class Unread(Mapping[str, Facts]):
-    """The ops of a catalogue that is read when the first name of torch's is looked up, or all names are asked for."""
+    """The ops of a catalogue that is read when the first name of torch's is looked up, or all
+    names are asked for."""
 
     def __init__(self, read: Callable[[], Catalog]) -> None:
         self._read = read
@@ -75,7 +77,8 @@ def torch_version() -> str:
 
 
 def load(cache: Path) -> Catalog:
-    """The catalogue of the installed torch, which is read from `cache` when it is needed. If it is not there, it is built and written."""
+    """The catalogue of the installed torch, which is read from `cache` when it is needed. If it is
+    not there, it is built and written."""
     installed = torch_version()
     return Catalog(
         installed, Unread(lambda: _stored(cache / f"opinfo-{installed}-{SCHEMA}.json", installed))

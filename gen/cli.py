@@ -14,7 +14,8 @@ from pathlib import Path
 from gen.errors import MatrixError, OverwriteError
 from gen.plan import PLACES, add_matrix_arguments, cache_of, load_plan, write_coverage, write_places
 
-# Sub-commands with their own module, imported when used. Each module has add_arguments(parser) and run(args).
+# Sub-commands with their own module, imported when used. Each module has
+# add_arguments(parser) and run(args).
 ELSEWHERE = {
     "init": ("gen.init", "a new project with a matrix of one op, for a package of your own"),
     "list": ("gen.listing", "the cases, filtered by any axis, with counts; runs nothing"),
@@ -28,19 +29,31 @@ ELSEWHERE = {
     ),
     "script": (
         "gen.script",
-        "a stand-alone program of what a cell does to one sample: actual, expected and why that is right",
+        (
+            "a stand-alone program of what a cell does to one sample: "
+            "actual, expected and why that is right"
+        ),
     ),
     "soak": (
         "gen.soak",
-        "draw cells beyond the list until the time is over; shrink what fails and group it by cause",
+        (
+            "draw cells beyond the list until the time is over; "
+            "shrink what fails and group it by cause"
+        ),
     ),
     "run": (
         "gen.cluster.command",
-        "run cells on many machines, or on this one, with Dask; a stopped run goes on with --resume",
+        (
+            "run cells on many machines, or on this one, with Dask; "
+            "a stopped run goes on with --resume"
+        ),
     ),
     "merge": (
         "gen.merge",
-        "the results of all shards of a run as one file; refuses gaps, duplicates and mixtures by name",
+        (
+            "the results of all shards of a run as one file; "
+            "refuses gaps, duplicates and mixtures by name"
+        ),
     ),
     "durations": (
         "gen.durations",
@@ -81,7 +94,10 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="matrix-gen",
         description="matrix.yaml -> generated_tests/, and questions about it.",
-        epilog="Exit codes: 0 all is well, 1 something is stale or failed, 2 the input is wrong (every mistake is listed).",
+        epilog=(
+            "Exit codes: 0 all is well, 1 something is stale or failed, "
+            "2 the input is wrong (every mistake is listed)."
+        ),
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, run, text in (
@@ -93,12 +109,18 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         (
             "check",
             check,
-            "compare the files with the matrix and show the difference; 1 if stale, edited by hand, orphaned or untracked",
+            (
+                "compare the files with the matrix and show the difference; "
+                "1 if stale, edited by hand, orphaned or untracked"
+            ),
         ),
         (
             "schema",
             schema,
-            "write the JSON Schemas, which editors use to complete and check matrix.yaml and the files that it includes",
+            (
+                "write the JSON Schemas, which editors use to complete and check matrix.yaml "
+                "and the files that it includes"
+            ),
         ),
     ):
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
@@ -150,7 +172,10 @@ def generate(args: argparse.Namespace) -> int:
         - {op.family for op, mask in zip(plan.ops, plan.valid, strict=True) if mask}
     ):
         print(
-            f"no case is left of {', '.join(empty)}: its dtypes, checks or the section exclude leave none",
+            (
+                f"no case is left of {', '.join(empty)}: "
+                "its dtypes, checks or the section exclude leave none"
+            ),
             file=sys.stderr,
         )
     files = render.modules(plan, progress=_progress, every=args.every)
@@ -182,7 +207,8 @@ def check(args: argparse.Namespace) -> int:
     faults = [f"edited by hand: {', '.join(edited)}"] if edited else []
     if changes.removed:
         faults.append(
-            f"orphaned: {', '.join(changes.removed)}: no family of {args.matrix} makes it; `make generate` removes it"
+            f"orphaned: {', '.join(changes.removed)}: no family of {args.matrix} makes it; "
+            "`make generate` removes it"
         )
     if changes:
         faults.append(f"stale: {changes.summary()}; run `make generate`")

@@ -31,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--add",
         action="store_true",
-        help="keep what the file has, and add what it lacks: results of some ops at a larger tier will do",
+        help=(
+            "keep what the file has, and add what it lacks: "
+            "results of some ops at a larger tier will do"
+        ),
     )
 
 
@@ -47,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
         return 2
     write_durations(args.out, found)
     print(
-        f"{args.out}: {len(found.checks)} checks, {len(found.ops)} ops, {len(found.families)} families"
+        f"{args.out}: {len(found.checks)} checks, {len(found.ops)} ops, "
+        f"{len(found.families)} families"
     )
     return 0
 

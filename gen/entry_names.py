@@ -1,7 +1,7 @@
 """Names of entries, for generated modules, `gen list` and `gen explain`.
 
-An entry with the reason «the op has no formula for a tangent» is named `op_no_formula_tangent`. A second entry with these words
-is `op_no_formula_tangent_2`.
+An entry with the reason «the op has no formula for a tangent» is named `op_no_formula_tangent`. A
+second entry with these words is `op_no_formula_tangent_2`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ WIDTH = 48
 _FILLERS = frozenset(
     re.findall(
         r"\w+",
-        """a an and are as at be been but by for from had has have if in is it its of on one or so such than that the their them then
-        there these they this those to was were where which while whose with""",
+        """a an and are as at be been but by for from had has have if in is it its of on one or so
+        such than that the their them then there these they this those to was were where which while
+        whose with""",
     )
 )
 _REFERENCE = re.compile(r"\([^)]*docs/[^)]*\)")
@@ -24,7 +25,8 @@ _WORD = re.compile(r"[a-z0-9]+(?:-[a-z]+)*")
 
 
 def words_of(text: str, kind: str) -> str:
-    """An identifier from the first significant words of `text`. `kind` comes first if no word can start an identifier."""
+    """An identifier from the first significant words of `text`. `kind` comes first if no word can
+    start an identifier."""
     text = _POSSESSIVE.sub("", _REFERENCE.sub("", text.lower()))
     chosen: list[str] = []
     for word in _WORD.findall(text):
@@ -40,9 +42,9 @@ def words_of(text: str, kind: str) -> str:
 class UniqueNames:
     """Gives each name once.
 
-    The first of equal names is unchanged. The others are numbered from 2, in the order of the calls. An entry that is added after them
-    changes no name. One that is added between them shifts the numbers after it. `name:` on an entry fixes its name.
-    """
+    The first of equal names is unchanged. The others are numbered from 2, in the order of the
+    calls. An entry that is added after them changes no name. One that is added between them shifts
+    the numbers after it. `name:` on an entry fixes its name."""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = set(taken)

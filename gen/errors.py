@@ -1,7 +1,7 @@
 """Mistakes in the input: the place of each, what was expected, and the nearest valid name.
 
-Code that reads matrix.yaml collects `Problem`s and raises one `MatrixError` with all of them. So an author can correct all
-mistakes after one run.
+Code that reads matrix.yaml collects `Problem`s and raises one `MatrixError` with all of them. So an
+author can correct all mistakes after one run.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def nearest(word: object, names: Iterable[str]) -> str:
     found = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     if found:
         return found[0]
-    # The last component alone often identifies the name: `torch.conv2d` for `torch.nn.functional.conv2d`.
+    # The last component alone often identifies the name: `torch.conv2d` for
+    # `torch.nn.functional.conv2d`.
     tail = word.rpartition(".")[2]
     same_tail = [name for name in names if "." in name and name.rpartition(".")[2] == tail]
     return same_tail[0] if same_tail else ""

@@ -1,8 +1,8 @@
 """Ops × checks × dtypes × axes -> cells, with the known entries and the tier of each.
 
-The cells of an op are the bits of one integer over the *columns*. A column is a check with a dtype and axis values. Excluding,
-expecting failures and reducing then take a few wide bit operations for each op. So a warm `generate` of some 150,000 cells is
-fast without a cache of results.
+The cells of an op are the bits of one integer over the *columns*. A column is a check with a dtype
+and axis values. Excluding, expecting failures and reducing then take a few wide bit operations for
+each op. So a warm `generate` of some 150,000 cells is fast without a cache of results.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Entry:
 
 @dataclass
 class TierCells:
-    """The cells of a tier, which include those of the smaller tiers. `universe` has the cells that its reduction had to cover."""
+    """The cells of a tier, which include those of the smaller tiers. `universe` has the cells that
+    its reduction had to cover."""
 
     spec: Tier
     parts: list[Choice]
@@ -79,7 +80,8 @@ class TierCells:
 
 @dataclass(frozen=True)
 class Choice:
-    """A tier, or a part of one, with its columns and ops as bits, and its limits with their columns. `path` is its place in the matrix."""
+    """A tier, or a part of one, with its columns and ops as bits, and its limits with their
+    columns. `path` is its place in the matrix."""
 
     spec: Part
     path: ops_.Path
@@ -93,7 +95,8 @@ class Choice:
 
 @dataclass
 class Plan:
-    """The expanded matrix. Lists of integers have one integer per op, whose bits stand for `columns`."""
+    """The expanded matrix. Lists of integers have one integer per op, whose bits
+    stand for `columns`."""
 
     loaded: Loaded
     catalog: Catalog
@@ -126,7 +129,8 @@ class Plan:
 
 
 def expand(loaded: Loaded, catalog: Catalog, today: date | None = None) -> Plan:
-    """The whole matrix as cells. Raises `MatrixError` with every mistake, including mistakes of form."""
+    """The whole matrix as cells. Raises `MatrixError` with every mistake, including
+    mistakes of form."""
     dtypes = Dtypes(loaded)
     found = ops_.resolve(loaded, catalog, dtypes)
     columns, spans = _columns(loaded, dtypes)
@@ -170,7 +174,8 @@ def _columns(loaded: Loaded, dtypes: Dtypes) -> tuple[list[Column], dict[str, tu
 
 
 def facts_needed(check: Check, axes: Mapping[str, str]) -> frozenset[str]:
-    """The facts that an op must have, because the check requires them or its form or reference implies them."""
+    """The facts that an op must have, because the check requires them or its form or
+    reference implies them."""
     form = axes.get("form", check.form)
     needed = set(check.requires)
     if form.startswith("out"):
@@ -225,7 +230,8 @@ class _Maker:
         self._axes = {axis: Names(values, f"value of axis {axis}") for axis, values in axes.items()}
 
     def _select(self, names: Names, globs: Sequence[str], path: ops_.Path) -> int:
-        """The union of the sets that `globs` match. A glob without a match is a mistake, unless its target was itself a mistake."""
+        """The union of the sets that `globs` match. A glob without a match is a mistake, unless its
+        target was itself a mistake."""
         for index, glob in enumerate(globs):
             if names.match(glob) is None and not self._was_cut_out(glob, names):
                 matches = "matches nothing" if is_glob(glob) else "is unknown"
@@ -244,10 +250,11 @@ class _Maker:
             not self._loaded.cases_are_known and (derived or is_glob(glob))
         )
 
-    # --- which cells there are ----------------------------------------------------------------------------------------------------
+    # --- which cells there are --------------------------------------------------------------------
 
     def possible(self) -> list[int]:
-        """For each op the columns that fit it, by its facts, its dtypes, and the filters of checks and families."""
+        """For each op the columns that fit it, by its facts, its dtypes, and the filters of
+        checks and families."""
         columns_of = self._columns_by_need()
         allowed = self._ops_of_checks()
         masks = []
@@ -270,7 +277,8 @@ class _Maker:
         return masks
 
     def _columns_by_need(self) -> dict[tuple[frozenset[str], str, bool], int]:
-        """Columns by what they need of an op: facts, a dtype, and whether the op must be differentiable in it."""
+        """Columns by what they need of an op: facts, a dtype, and whether the op must be
+        differentiable in it."""
         found: dict[tuple[frozenset[str], str, bool], int] = {}
         checks = self._loaded.matrix.checks
         differentiates = {
@@ -326,7 +334,7 @@ class _Maker:
                 found[name] = ops
         return found
 
-    # --- what is known of them ----------------------------------------------------------------------------------------------------
+    # --- what is known of them --------------------------------------------------------------------
 
     def entries(self, possible: Sequence[int]) -> list[Entry]:
         """The entries of the matrix, then the tolerances of rows and checks."""
@@ -403,7 +411,8 @@ class _Maker:
     def _named(
         self, written: Sequence[tuple[str, Where, ops_.Path]], names: entry_names.UniqueNames
     ) -> dict[ops_.Path, str]:
-        """Each entry with its own name, or one from its reason. Exclusions come last, as no generated module names them."""
+        """Each entry with its own name, or one from its reason. Exclusions come last, as no
+        generated module names them."""
         own = Counter(spec.name for _, spec, _ in written if spec.name)
         found: dict[ops_.Path, str] = {}
         for kind, spec, path in sorted(written, key=lambda entry: entry[0] == "exclude"):
@@ -443,10 +452,11 @@ class _Maker:
                     everywhere,
                 )
 
-    # --- which tier takes them ----------------------------------------------------------------------------------------------------
+    # --- which tier takes them --------------------------------------------------------------------
 
     def tier_specs(self) -> dict[str, tuple[Tier, list[Choice]]]:
-        """For each tier its spec, and what it chooses from: itself, and the parts under ``also``."""
+        """For each tier its spec, and what it chooses from: itself, and the parts under
+        ``also``."""
         found = {}
         for name in TIERS:
             tier = self._loaded.matrix.tiers.get(name, DEFAULT_TIERS[name])
@@ -489,7 +499,8 @@ class _Maker:
 
 
 def fill_tiers(plan: Plan, specs: Mapping[str, tuple[Tier, list[Choice]]]) -> None:
-    """Choose the cells of each tier. Smaller tiers come first, since the larger ones contain their cells."""
+    """Choose the cells of each tier. Smaller tiers come first, since the larger ones
+    contain their cells."""
     columns = [factors(plan, position) for position in range(len(plan.columns))]
     chosen = [0] * len(plan.ops)
     for name, (tier, parts) in specs.items():

@@ -1,4 +1,5 @@
-"""`gen explain CASE`: why a case exists, is excluded, is expected to fail, or was dropped by reduction."""
+"""`gen explain CASE`: why a case exists, is excluded, is expected to fail, or was
+dropped by reduction."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def _read(case: str, check: str | None) -> tuple[str, str | None]:
 
 
 def case_of(plan: Plan, case: str, check: str | None) -> tuple[int, Column]:
-    """The op and the column of a case, by its pytest id, or by its own id and a check. The error says what is unknown."""
+    """The op and the column of a case, by its pytest id, or by its own id and a check. The error
+    says what is unknown."""
     case, check = _read(case, check)
     op = _op(plan, case.split("-")[0])
     if check is None:
@@ -66,7 +68,10 @@ def explain(plan: Plan, op: int, column: Column) -> Iterator[str]:
     yield node_id(plan, op, column)
     yield f"  op: {row.name}, family {row.family} ({_at(plan, row.path)})"
     words = ", ".join(check.against)
-    yield f"  check: {column.check}: {check.claim} Pipeline `{check.pipeline}` against {words} ({_at(plan, ('checks', column.check))})"
+    yield (
+        f"  check: {column.check}: {check.claim} Pipeline `{check.pipeline}` against {words} "
+        f"({_at(plan, ('checks', column.check))})"
+    )
     position = plan.columns.index(column) if column in plan.columns else None
     if position is None or not plan.possible[op] >> position & 1:
         yield "  there is no such case:"
@@ -103,7 +108,8 @@ def _overview(plan: Plan, op: int, case: str) -> int:
             if plan.valid[op] >> position & 1:
                 tier = plan.tier_of(op, position)
                 print(
-                    f"{node_id(plan, op, column)}: {f'tier {tier}' if tier else 'dropped by reduction'}"
+                    f"{node_id(plan, op, column)}: "
+                    f"{f'tier {tier}' if tier else 'dropped by reduction'}"
                 )
             elif plan.possible[op] >> position & 1:
                 print(f"{node_id(plan, op, column)}: excluded")
@@ -163,7 +169,10 @@ def _reasons(plan: Plan, index: int, column: Column) -> Iterator[str]:
     there = _at(plan, ("checks", column.check))
     dtypes = {other.dtype for other in plan.columns if other.check == column.check}
     if column.dtype not in dtypes:
-        yield f"the check is for {', '.join(sorted(dtypes))}, not {column.dtype} ({_at(plan, ('checks', column.check, 'dtypes'))})"
+        yield (
+            f"the check is for {', '.join(sorted(dtypes))}, "
+            f"not {column.dtype} ({_at(plan, ('checks', column.check, 'dtypes'))})"
+        )
     if column.dtype not in op.dtypes:
         yield f"the op does not take {column.dtype} on the CPU, says {source}"
     elif pipeline.parse(check.pipeline).differentiates and column.dtype not in op.differentiable:
@@ -177,7 +186,10 @@ def _reasons(plan: Plan, index: int, column: Column) -> Iterator[str]:
         yield f"only {', '.join(sorted(op.asked))} are asked for ({_at(plan, path)})"
     lacking = facts_needed(check, dict(zip(check.over, column.values, strict=True))) - op.facts
     if lacking:
-        yield f"the check needs {', '.join(sorted(lacking))}, which the op lacks, says {source} ({there})"
+        yield (
+            f"the check needs {', '.join(sorted(lacking))}, which the op lacks, "
+            f"says {source} ({there})"
+        )
     names = Names(dict.fromkeys(plan.loaded.matrix.checks, 0), "check")
     if not any(column.check in names.named(glob) for glob in op.checks):
         path = (
@@ -195,12 +207,16 @@ def _reasons(plan: Plan, index: int, column: Column) -> Iterator[str]:
 def _filters(plan: Plan, index: int, name: str) -> Iterator[str]:
     check, op = plan.loaded.matrix.checks[name], plan.ops[index]
     for key, value, positive in (
-        ("ops", op.name, True), ("not_ops", op.name, False), ("families", op.family, True), ("not_families", op.family, False),
+        ("ops", op.name, True), ("not_ops", op.name, False), ("families", op.family, True),
+        ("not_families", op.family, False),
     ):  # fmt: skip
         globs: list[str] = getattr(check, key)
         matched = any(Names({value: 0}, "").named(glob) for glob in globs)
         if matched != positive:
-            yield f"{key}: {', '.join(globs)} of the check {'leave it out' if positive else 'name it'} ({_at(plan, ('checks', name, key))})"
+            yield (
+                f"{key}: {', '.join(globs)} of the check "
+                f"{'leave it out' if positive else 'name it'} ({_at(plan, ('checks', name, key))})"
+            )
 
 
 def _in_tier(plan: Plan, name: str, op: int, position: int) -> str:
@@ -215,9 +231,15 @@ def _in_tier(plan: Plan, name: str, op: int, position: int) -> str:
     for index, (limit, columns) in enumerate(part.limits):
         if columns >> position & 1:
             where = _at(plan, (*part.path, "limit", index))
-            return f"may leave it out: {', '.join(limit.checks)} are limited to {limit.cells} cells, drawn by seed {limit.seed} ({where})"
+            return (
+                f"may leave it out: {', '.join(limit.checks)} are limited to {limit.cells} cells, "
+                f"drawn by seed {limit.seed} ({where})"
+            )
     if part.spec.reduce.sample is not None:
-        return f"was not drawn: a sample of {part.spec.reduce.sample} cells by seed {part.spec.reduce.seed} ({spec_at})"
+        return (
+            f"was not drawn: a sample of {part.spec.reduce.sample} cells by seed "
+            f"{part.spec.reduce.seed} ({spec_at})"
+        )
     return f"dropped it by reduction ({spec_at}): {_covered_by(plan, name, op, position)}"
 
 

@@ -1,4 +1,5 @@
-"""Files that are replaced as a whole. A reader never sees half of one, and a failed write leaves the old one."""
+"""Files that are replaced as a whole. A reader never sees half of one, and a failed write
+leaves the old one."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ __all__ = ["replace"]
 
 
 def replace(path: Path, text: str) -> None:
-    """Write `text` to a new file beside `path`, then give it that name. Raises OSError, whose `filename` is `path`."""
+    """Write `text` to a new file beside `path`, then give it that name. Raises OSError, whose
+    `filename` is `path`."""
     try:
         if path.is_dir():
             raise IsADirectoryError(21, "Is a directory")

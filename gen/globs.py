@@ -8,7 +8,8 @@ from fnmatch import translate
 
 
 class Names:
-    """Names, each with a set as the bits of an integer. A glob stands for the union of the sets of the names that it matches.
+    """Names, each with a set as the bits of an integer. A glob stands for the union of the sets of
+    the names that it matches.
 
     Each glob is resolved once. `all` is the same as `*`.
     """

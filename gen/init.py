@@ -31,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--requirement",
         metavar="TEXT",
-        help=f"how requirements.txt names {DISTRIBUTION} (default: as it is installed here, from an index, a repository or a folder)",
+        help=(
+            f"how requirements.txt names {DISTRIBUTION} (default: "
+            "as it is installed here, from an index, a repository or a folder)"
+        ),
     )
     parser.epilog = "Then: cd FOLDER && make matrix && make test"
 
@@ -75,7 +78,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def files(package: str, required: str) -> dict[str, str]:
-    """The files of a new project: relative path -> text. ``required``: the line of requirements.txt for this distribution."""
+    """The files of a new project: relative path -> text. ``required``: the line of requirements.txt
+    for this distribution."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -102,7 +106,10 @@ def requirement() -> str:
     if not origin:
         return f"{DISTRIBUTION}=={distribution.version}"
     if "vcs_info" in origin:
-        return f"{DISTRIBUTION} @ {origin['vcs_info']['vcs']}+{origin['url']}@{origin['vcs_info']['commit_id']}"
+        return (
+            f"{DISTRIBUTION} @ "
+            f"{origin['vcs_info']['vcs']}+{origin['url']}@{origin['vcs_info']['commit_id']}"
+        )
     return f"{DISTRIBUTION} @ {origin['url']}"
 
 
@@ -111,5 +118,6 @@ def _refuse_what_is_there(folder: Path) -> None:
         raise OverwriteError(f"{folder} is no folder: choose a name that does not exist yet")
     if folder.is_dir() and (there := sorted(p.name for p in folder.iterdir())):
         raise OverwriteError(
-            f"{folder} has {', '.join(there[:3])}{' …' if there[3:] else ''}: choose an empty folder, or a new name"
+            f"{folder} has {', '.join(there[:3])}{' …' if there[3:] else ''}: "
+            "choose an empty folder, or a new name"
         )

@@ -117,7 +117,8 @@ def _cases(plan: Plan, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _accepted(plan: Plan, kind: str, globs: list[str] | None) -> set[str]:
-    """The names that a filter matches. A filter without a match is a mistake, reported with the nearest name."""
+    """The names that a filter matches. A filter without a match is a mistake, reported with
+    the nearest name."""
     everything = {
         "op": [op.name for op in plan.ops],
         "family": list(plan.loaded.matrix.families),
@@ -189,5 +190,6 @@ def _print_coverage(plan: Plan, as_json: bool) -> None:
             for limit in tier["limits"]
         )
         print(
-            f"{name}: {tier['cases']:,} cases of {tier['valid_cells']:,} valid cells; {tuples} covered{limits}"
+            f"{name}: {tier['cases']:,} cases of {tier['valid_cells']:,} valid cells; "
+            f"{tuples} covered{limits}"
         )

@@ -1,4 +1,5 @@
-"""Data -> Python source. Every string of matrix.yaml that reaches a generated module passes through here, and so through `repr`."""
+"""Data -> Python source. Every string of matrix.yaml that reaches a generated module passes through
+here, and so through `repr`."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def docstring(text: str, indent: str = "") -> str:
 
 
 def literal(value: object, indent: str = "", before: int = 0) -> str:
-    """A literal for plain data. It is on one line if that fits after `before` columns, and has one item per line if not."""
+    """A literal for plain data. It is on one line if that fits after `before` columns, and has one
+    item per line if not."""
     short = _short(value)
     if len(indent) + before + len(short) <= WIDTH:
         return short

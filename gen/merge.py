@@ -1,4 +1,5 @@
-"""`gen merge`: the results of all shards of a run as one file. It refuses gaps, cells that stand twice and mixtures of runs by name."""
+"""`gen merge`: the results of all shards of a run as one file. It refuses gaps, cells that stand
+twice and mixtures of runs by name."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def merge(paths: Sequence[Path], out: Path, modules: str = "generated_tests") -> int:
-    """Write the cells of all shards to `out`, and return how many there are. Raises ResultsError if they are not one whole run."""
+    """Write the cells of all shards to `out`, and return how many there are. Raises ResultsError if
+    they are not one whole run."""
     headers = {path: _header(path) for path in paths}
     _refuse_mixture(headers)
     _refuse_missing_shards(headers)
@@ -95,7 +97,8 @@ def _copy(
     if whole and writer.cells != expected["cells"]:
         missing = _missing(seen.keys(), expected, modules)
         raise ResultsError(
-            f"{expected['cells'] - writer.cells} of {expected['cells']} cells have no result{missing}"
+            f"{expected['cells'] - writer.cells} of {expected['cells']} cells "
+            f"have no result{missing}"
         )
     writer.close({"complete": True, "wall_seconds": round(wall, 2), "never_happened": never})
     return writer.cells

@@ -1,7 +1,7 @@
 """Families and rows -> the ops of the matrix, each with its facts and its family.
 
-An exact name takes precedence over a glob. Among globs, the first family in the file takes the op. So a last family can
-collect «all the rest» by `torch.*`.
+An exact name takes precedence over a glob. Among globs, the first family in the file takes the op.
+So a last family can collect «all the rest» by `torch.*`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Op:
-    """One row of the matrix. `row` has the facts that run time needs beyond OpInfo. `path` is the place that names the op."""
+    """One row of the matrix. `row` has the facts that run time needs beyond OpInfo. `path` is the
+    place that names the op."""
 
     name: str
     family: str
@@ -90,7 +91,8 @@ class Dtypes:
         ]
 
     def resolve(self, words: Iterable[str], path: Path) -> list[str]:
-        """The dtypes of words (groups or dtypes), in their order. Unknown words are noted as mistakes."""
+        """The dtypes of words (groups or dtypes), in their order. Unknown words are
+        noted as mistakes."""
         found: list[str] = []
         for index, word in enumerate(words):
             found += (

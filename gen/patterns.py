@@ -21,7 +21,8 @@ def matches_anything(pattern: str) -> bool:
 
 
 def may_run_away(pattern: str) -> bool:
-    """Whether a repetition has another repetition of varying length or a choice inside, so that backtracking is exponential."""
+    """Whether a repetition has another repetition of varying length or a choice inside, so that
+    backtracking is exponential."""
     return any(_varies(body) for repeat, body in _repeats(parser.parse(pattern)) if repeat >= _MANY)
 
 

@@ -52,13 +52,17 @@ _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)|(?P<dot>\.
 
 
 def _pattern() -> str:
-    """The grammar as one regular expression: for the JSON Schema, whose readers do not run `parse`."""
+    """The grammar as one regular expression: for the JSON Schema, whose readers do
+    not run `parse`."""
     dot = r"\s*\.\s*"
     nesting, whole, compiled = (
         "|".join(re.escape(word) for word in words) for words in (NESTING, WHOLE, INNERMOST)
     )
     outermost = rf"(?:{whole})|{BACKWARD}(?:{dot}{BACKWARD})*(?:{dot}{DUAL})?|{DUAL}|(?:{nesting})"
-    return rf"^\s*(?:{FORWARD}|(?:{outermost})(?:{dot}(?:{nesting}))*(?:{dot}(?:{compiled}))?|{compiled})\s*$"
+    return (
+        rf"^\s*(?:{FORWARD}|(?:{outermost})(?:{dot}(?:{nesting}))*(?:{dot}(?:{compiled}))?"
+        rf"|{compiled})\s*$"
+    )
 
 
 PATTERN = _pattern()
@@ -88,7 +92,8 @@ class Pipeline:
 
 
 def parse(text: str) -> Pipeline:
-    """`"vmap . vjp"` -> `Pipeline(("vmap", "vjp"))`; raises `PipelineError` at the first mistake."""
+    """`"vmap . vjp"` -> `Pipeline(("vmap", "vjp"))`; raises `PipelineError` at the first
+    mistake."""
     stages: list[tuple[str, int]] = []
     expects_stage = True
     position = 0

@@ -1,4 +1,5 @@
-"""Shared by the commands: find the matrix, expand it, name its cases, and compute the coverage of its tiers."""
+"""Shared by the commands: find the matrix, expand it, name its cases, and compute the
+coverage of its tiers."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def add_matrix_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def above(low: float, *, or_equal: bool = False, kind: type = float) -> Callable[[str], Any]:
-    """The type of an argument: a number above `low`. argparse names the option before its message."""
+    """The type of an argument: a number above `low`. argparse names the option
+    before its message."""
 
     def number(text: str) -> Any:
         try:

@@ -1,7 +1,8 @@
 """`gen probe`: run an op over dtypes and checks, and print a proposal of YAML for matrix.yaml.
 
-The proposal has the checks that pass, and an xfail with exception and message for each that fails. It has no reasons. An
-entry without a reason does not validate, so a person must understand a finding before it can be used.
+The proposal has the checks that pass, and an xfail with exception and message for each that fails.
+It has no reasons. An entry without a reason does not validate, so a person must understand a
+finding before it can be used.
 """
 
 from __future__ import annotations
@@ -110,7 +111,8 @@ def _require_device(device: str) -> None:
 
 
 def _plan(op: str, matrix: Path) -> Plan:
-    """The expanded matrix. If it does not name the op of the database yet, the op is added to a family `mine`."""
+    """The expanded matrix. If it does not name the op of the database yet, the op is added to
+    a family `mine`."""
     known = catalog.load(Path(".cache/gen"))
     plan = expand(validate.load(matrix), known)
     if any(one.name == op for one in plan.ops):
@@ -119,7 +121,8 @@ def _plan(op: str, matrix: Path) -> Plan:
         near = nearest(op, known.ops)
         hint = f" (nearest: {near})" if near else ""
         raise LookupError(
-            f"{op!r} is no op of the OpInfo database and no row of {matrix}{hint}; write its row with samples first"
+            f"{op!r} is no op of the OpInfo database and no row of {matrix}{hint}; "
+            "write its row with samples first"
         )
     loaded = validate.load(matrix)
     loaded.source.data["families"].setdefault("mine", {"ops": []})["ops"].append(op)
@@ -198,7 +201,8 @@ class Probe:
 
 
 def pattern(error: BaseException) -> str:
-    """A regular expression for the part of a message that is the same in every sample. The whole message if there is no such part."""
+    """A regular expression for the part of a message that is the same in every sample. The whole
+    message if there is no such part."""
     part = stable_part(error)
     return (re.escape(part) if part else f"^{re.escape(str(error))}$").replace("\\ ", " ")
 
@@ -247,7 +251,8 @@ def _counts(seen: Sequence[Seen]) -> str:
 
 
 def _xfails(probe: Probe, seen: Sequence[Seen]) -> list[str]:
-    """One entry for each cause. It needs no dtypes for a check if all cells of the check fail for this cause."""
+    """One entry for each cause. It needs no dtypes for a check if all cells of the check
+    fail for this cause."""
     causes: defaultdict[tuple[str, str], list[Seen]] = defaultdict(list)
     for one in seen:
         for cause in one.errors if one.outcome == "failed" else ():

@@ -1,14 +1,16 @@
 """Choose fewer cells that still cover every valid t-tuple, and count the coverage.
 
-The cells of a matrix are (row, column) pairs. A row is an op, a column is one check × dtype × axis values. A row's valid cells
-are the bits of an integer. So each row takes a few wide bit operations, without a search over a product:
+The cells of a matrix are (row, column) pairs. A row is an op, a column is one check × dtype × axis
+values. A row's valid cells are the bits of an integer. So each row takes a few wide bit operations,
+without a search over a product:
 
-1. For each row, a greedy choice covers the (t−1)-tuples of the row's columns. Together with the row, these are all the t-tuples
-   that contain it. The choice depends on that row alone, so adding an op changes no other line.
+1. For each row, a greedy choice covers the (t−1)-tuples of the row's columns. Together with the
+   row, these are all the t-tuples that contain it. The choice depends on that row alone, so adding
+   an op changes no other line.
 2. Almost all t-tuples without a row are covered by then. Cells are added for the others.
 
-Both steps choose among enumerated valid cells and stop only when nothing valid is uncovered, so the cover is complete.
-"""
+Both steps choose among enumerated valid cells and stop only when nothing valid is uncovered, so the
+cover is complete."""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ Column = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Coverage:
-    """How many t-tuples of factor values occur in valid cells, and how many of these occur in chosen cells."""
+    """How many t-tuples of factor values occur in valid cells, and how many of these occur
+    in chosen cells."""
 
     t: int
     tuples: int
@@ -46,7 +49,8 @@ def cover(
     t: int,
     given: Sequence[int],
 ) -> list[int]:
-    """The chosen columns of each row, as bits: those in `given`, and more until every t-tuple of the `valid` cells is covered.
+    """The chosen columns of each row, as bits: those in `given`, and more until every t-tuple of
+    the `valid` cells is covered.
 
     Deterministic. A row's own part depends only on the row's name and its valid columns.
     """
@@ -96,7 +100,8 @@ def coverage(
 def sample(
     rows: Sequence[str], valid: Sequence[int], columns: Sequence[Column], cells: int, seed: int
 ) -> list[int]:
-    """`cells` of the valid cells, by a rank that depends only on the seed and the cell. So a new op displaces few others."""
+    """`cells` of the valid cells, by a rank that depends only on the seed and the cell. So a new op
+    displaces few others."""
     ranked = [
         (
             blake2b(f"{seed} {rows[index]} {columns[column]}".encode(), digest_size=8).digest(),
@@ -121,7 +126,8 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def _tuple_masks(columns: Sequence[Column], size: int) -> list[int]:
-    """For each column, the tuples of `size` of its values, as bits. The empty tuple stands for the row alone."""
+    """For each column, the tuples of `size` of its values, as bits. The empty tuple stands
+    for the row alone."""
     numbers: dict[tuple[str, ...], int] = {}
     return [
         sum(1 << numbers.setdefault(values, len(numbers)) for values in combinations(column, size))

@@ -1,7 +1,7 @@
 """Cells -> the text of modules: one per family, one function per check, one line per op.
 
-A module's text depends only on its family. It contains no time, version or path. So a diff of the folder lists what changed.
-"""
+A module's text depends only on its family. It contains no time, version or path. So a diff of the
+folder lists what changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _DEFAULTS = {"form": "functional", "layout": "contiguous", "values": "ordinary"}
 
 
 def modules(plan: Plan, progress: Progress = iter, *, every: bool = False) -> dict[str, str]:
-    """File name -> text, for every family that has a case in some tier. `progress` wraps the list of families.
+    """File name -> text, for every family that has a case in some tier. `progress` wraps the
+    list of families.
 
     `every`: also the cells that reduction drops, as those of the tier `all`.
     """
@@ -93,7 +94,10 @@ def _module(plan: Plan, words: _Words, family: str, ops: list[int], source: str)
         family=_family(plan, family, own, used),
         checks=checks,
     )
-    return f"{MARK}`make generate` from {source}, family {family} (sha256 {_hash(body)}). Edit that file, not this one.\n{body}"
+    return (
+        f"{MARK}`make generate` from {source}, family {family} (sha256 {_hash(body)}). "
+        f"Edit that file, not this one.\n{body}"
+    )
 
 
 @cache
@@ -196,7 +200,8 @@ class _Words:
         known = [
             text
             for entry in self._entries[op]
-            if (hit := plan.of_check(entry.columns, check) & taken) and (text := self._narrowed(entry.name, check, hit, taken))
+            if (hit := plan.of_check(entry.columns,
+                check) & taken) and (text := self._narrowed(entry.name, check, hit, taken))
             and used.setdefault(entry.name, entry)
         ]  # fmt: skip
         if known:

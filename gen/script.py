@@ -50,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the program. 0 if it shows a difference, 1 if it shows none or there is no program, 2 if the input is wrong."""
+    """Print the program. 0 if it shows a difference, 1 if it shows none or there is no program, 2
+    if the input is wrong."""
     try:
         plan = load_plan(args.matrix)
         op, column = case_of(plan, args.case, args.check)
@@ -73,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def program(plan: Plan, op: int, column: Column, target: Target, sample: int | None) -> Script:
-    """The program of the first comparison that fails and can be written, else of the first that can."""
+    """The program of the first comparison that fails and can be written, else of
+    the first that can."""
     row, check = plan.ops[op], plan.loaded.matrix.checks[column.check]
     axes = tuple(zip(check.over, column.values, strict=True))
     family = Family(row.family, {row.name: row.row} if row.row else {})

@@ -1,7 +1,7 @@
 """`gen soak`: cells beyond the list of the matrix, drawn until the time is over.
 
-The draws run in a process of their own. If a draw kills it or takes too long, that is its outcome, and another process goes on.
-"""
+The draws run in a process of their own. If a draw kills it or takes too long, that is its outcome,
+and another process goes on."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ class Finding:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw, and write each cause as a row and as a program. 0 if nothing was found, 1 if something was, 2 if the input is wrong."""
+    """Draw, and write each cause as a row and as a program. 0 if nothing was found, 1 if something
+    was, 2 if the input is wrong."""
     args.target = args.target or declared(args.matrix.parent).target
     try:
         subjects = list(subjects_of(load_plan(args.matrix), args.target, args.op))
@@ -105,7 +106,8 @@ def run(args: argparse.Namespace) -> int:
     )
     soak.run(60 * args.minutes)
     print(
-        f"{soak.run_count} draws, {soak.rejected} of them no cells; {len(soak.findings)} causes{f' in {out}' if soak.findings else ''}"
+        f"{soak.run_count} draws, {soak.rejected} of them no cells; "
+        f"{len(soak.findings)} causes{f' in {out}' if soak.findings else ''}"
     )
     return 1 if soak.findings else 0
 
@@ -145,7 +147,8 @@ def subjects_of(plan: Plan, target: str, glob: str = "*") -> Iterator[Subject]:
 
 
 def _cells(plan: Plan, columns: int) -> list[Entry]:
-    """The cells of an entry by their stages and layouts. Those of forms that a draw does not have stand for any."""
+    """The cells of an entry by their stages and layouts. Those of forms that a draw does not
+    have stand for any."""
     found: dict[tuple[tuple[str, ...], str], set[str]] = {}
     for position in bits(columns):
         column = plan.columns[position]
@@ -249,7 +252,8 @@ class _Soak:
         self.rejected += counts[1]
 
     def _died(self, trying: Finding | None, why: str, kind: str, by_target: bool) -> None:
-        """The process is gone. An op or a reference that kills it is left out from now on, and is no finding."""
+        """The process is gone. An op or a reference that kills it is left out from now on,
+        and is no finding."""
         if trying is None:
             raise RuntimeError(f"the process that draws could not start: {why}")
         self.subjects = [subject for subject in self.subjects if subject.name != trying.op]
@@ -265,7 +269,8 @@ class _Soak:
         self.findings.append(finding)
         write(self.out, self.findings, self.target)
         print(
-            f"\n{finding.draw}\n  {finding.kind}: {finding.message.splitlines()[0][:200] if finding.message else ''}"
+            f"\n{finding.draw}\n"
+            f"  {finding.kind}: {finding.message.splitlines()[0][:200] if finding.message else ''}"
         )
 
 
@@ -295,7 +300,10 @@ def row(finding: Finding, target: str, number: int) -> str:
     return "\n".join(
         [
             f"# {finding.draw}",
-            f"# target {target}: {finding.kind}: {finding.message.splitlines()[0] if finding.message else ''}",
+            (
+                f"# target {target}: {finding.kind}: "
+                f"{finding.message.splitlines()[0] if finding.message else ''}"
+            ),
             "checks:",
             f"  soaked_{number}:",
             f"    claim: {finding.pipeline} of {finding.op} agrees with its reference.",

@@ -43,7 +43,8 @@ class _Text(io.StringIO):
 
 
 class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]
-    """The C parser with the implicit types of YAML 1.2's core schema instead of those of YAML 1.1."""
+    """The C parser with the implicit types of YAML 1.2's core schema instead of
+    those of YAML 1.1."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
@@ -63,9 +64,11 @@ for _kind, _pattern, _first in (
 
 @dataclass
 class Source:
-    """A matrix file with its includes: plain `data`, and the node tree with the place of each value.
+    """A matrix file with its includes: plain `data`, and the node tree with the
+    place of each value.
 
-    `where(path)` walks the tree only when a message needs a place, so a correct file costs nothing extra.
+    `where(path)` walks the tree only when a message needs a place, so a correct file
+    costs nothing extra.
     """
 
     name: str
@@ -112,7 +115,8 @@ class Source:
         return node, holder
 
     def without(self, paths: Collection[tuple[str | int, ...]], minimum: dict[str, Any]) -> Source:
-        """This source without the values at `paths`. Keys that then lack are filled in from `minimum`."""
+        """This source without the values at `paths`. Keys that then lack are filled
+        in from `minimum`."""
         node, data = _cut(self._root, self.data, paths)
         return Source(self.name, {**minimum, **data}, self.files, node)
 
@@ -141,7 +145,8 @@ def _cut(node: Any, data: Any, paths: Collection[tuple[str | int, ...]]) -> tupl
 def load(path: str | Path, name: str | None = None) -> Source:
     """Read `path` and its includes.
 
-    Raises `MatrixError` with every mistake of YAML. Mistakes in the language of the matrix are found later.
+    Raises `MatrixError` with every mistake of YAML. Mistakes in the language of the matrix
+    are found later.
     """
     reader = _Reader()
     path = Path(path)
@@ -156,7 +161,8 @@ def load(path: str | Path, name: str | None = None) -> Source:
 
 
 class _Reader:
-    """Reads files and merges the included ones. It collects all problems instead of stopping at the first."""
+    """Reads files and merges the included ones. It collects all problems instead of
+    stopping at the first."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -338,7 +344,8 @@ class _Reader:
     def _with_includes(
         self, root: yaml.MappingNode, path: Path, name: str, chain: tuple[tuple[Path, str], ...]
     ) -> yaml.MappingNode:
-        """Merge the sections of the included files with those of `root`: mappings by key, lists by appending."""
+        """Merge the sections of the included files with those of `root`: mappings by key,
+        lists by appending."""
         sections: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key, value in root.value:
             if key.value == "include":
@@ -480,7 +487,8 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, name: str) -> Proble
 
 
 def _too_deep(text: str) -> Any:
-    """The place where collections nest too deep. It uses the parser's events, since its node builder recurses and would crash."""
+    """The place where collections nest too deep. It uses the parser's events, since its node
+    builder recurses and would crash."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):

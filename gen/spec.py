@@ -1,7 +1,7 @@
 """The language of matrix.yaml, as pydantic models. `matrix.schema.json` is written from them.
 
-Short forms are widened before validation: a word to a list of one word, an op's name to a mapping. So each model has one shape,
-and a mistake has one place. `gen.expand` resolves names.
+Short forms are widened before validation: a word to a list of one word, an op's name to a mapping.
+So each model has one shape, and a mistake has one place. `gen.expand` resolves names.
 """
 
 from __future__ import annotations
@@ -50,20 +50,22 @@ TIERS = ("smoke", "default", "full")
 FLOATS = ("bfloat16", "float16", "float32", "float64")
 COMPLEX = ("complex32", "complex64", "complex128")
 DTYPES = (
-    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", *FLOATS, *COMPLEX,
-    "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", *FLOATS,
+    *COMPLEX, "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
 )  # fmt: skip
 DEGENERATE = (
-    "tails", "huge", "tiny", "subnormal", "mixed", "edges", "verge", "offset", "dominant", "largest", "impossible",
-    "ties", "zero_factor", "one_nan", "one_inf", "masked_row",
-    "equal_singular_values", "unit_triangular", "far_from_identity", "smaller_index", "repeated_index", "empty_index",
+    "tails", "huge", "tiny", "subnormal", "mixed", "edges", "verge", "offset", "dominant",
+    "largest", "impossible", "ties", "zero_factor", "one_nan", "one_inf", "masked_row",
+    "equal_singular_values", "unit_triangular", "far_from_identity", "smaller_index",
+    "repeated_index", "empty_index",
 )  # fmt: skip
 AXES: dict[str, tuple[str, ...]] = {
     "form": (
-        "functional", "out", "out_view", "out_small", "out_overlapping", "out_of_input", "inplace", "view_inplace", "argument_inplace",
-        "data_write", "reloaded", "autocast", "autocast_half",
+        "functional", "out", "out_view", "out_small", "out_overlapping", "out_of_input", "inplace",
+        "view_inplace", "argument_inplace", "data_write", "reloaded", "autocast", "autocast_half",
     ),
-    "layout": ("contiguous", "transposed", "channels_last", "noncontiguous", "expanded", "conjugated", "negated"),
+    "layout": ("contiguous", "transposed", "channels_last", "noncontiguous", "expanded",
+        "conjugated", "negated"),
     "values": ("ordinary", "extreme", "ill_formed", "out_of_range", "no_index", *DEGENERATE),
     "shapes": ("static", "dynamic"),
     "partition": ("default", "min_cut", "budget"),
@@ -78,22 +80,25 @@ AXES: dict[str, tuple[str, ...]] = {
     "batch": ("ordinary", "out_dims", "negative", "empty", "mistaken"),
     "under": ("dispatch_mode", "function_mode", "inference_mode"),
     "optimizer": (
-        "sgd", "momentum", "nesterov", "momentum_foreach", "adam", "adam_foreach", "adam_fused", "adamw", "amsgrad", "adamax", "nadam",
-        "radam", "adagrad", "adadelta", "rmsprop", "rprop", "asgd",
+        "sgd", "momentum", "nesterov", "momentum_foreach", "adam", "adam_foreach", "adam_fused",
+        "adamw", "amsgrad", "adamax", "nadam", "radam", "adagrad", "adadelta", "rmsprop", "rprop",
+        "asgd",
     ),
     "step": (
-        "plain", "clipped", "accumulated", "carried", "zeroed", "scheduled", "assigned", "scaled", "groups", "grown", "two_optimizers",
-        "loaded", "frozen", "thawed", "hooked", "penalized", "closure", "stateful", "totalled", "drawn", "resized", "by_hand", "donated",
+        "plain", "clipped", "accumulated", "carried", "zeroed", "scheduled", "assigned", "scaled",
+        "groups", "grown", "two_optimizers", "loaded", "frozen", "thawed", "hooked", "penalized",
+        "closure", "stateful", "totalled", "drawn", "resized", "by_hand", "donated",
     ),
     "trains": ("eagerly", "jitted", "jitted_in_session"),
     RUN: (PLAIN, "jitted"),
 }  # fmt: skip
 REFERENCES = (
-    "loop", "upstream", "numeric", "eager", "float64", "reference", "exact", "definition", "again", "threads", "strides", "fake", "raises",
+    "loop", "upstream", "numeric", "eager", "float64", "reference", "exact", "definition", "again",
+    "threads", "strides", "fake", "raises",
 )  # fmt: skip
 FACTS = (
-    "autograd", "forward_ad", "gradgrad", "out", "inplace", "reference", "errors", "deterministic", "opinfo", "own",
-    "unary", "binary", "reduction", "spectral", "shape", "other",
+    "autograd", "forward_ad", "gradgrad", "out", "inplace", "reference", "errors", "deterministic",
+    "opinfo", "own", "unary", "binary", "reduction", "spectral", "shape", "other",
 )  # fmt: skip
 KINDS = ("unary", "binary", "reduction", "spectral", "shape", "other", "own")
 LARGEST_SIZE = 2**63 - 1
@@ -132,7 +137,8 @@ def _reduce(value: object) -> object:
 
 
 def _kind_of_argument(value: object) -> str:
-    """The tag of the form of an argument. Tags occur in pydantic's paths, and are removed from messages."""
+    """The tag of the form of an argument. Tags occur in pydantic's paths, and are
+    removed from messages."""
     if isinstance(value, dict):
         return "<tensor>"
     return "<list>" if isinstance(value, list) else "<plain>"
@@ -220,9 +226,11 @@ class Tensor(Strict):
 
 
 Plain = bool | int | float | str | None
-Item = Annotated[Annotated[Tensor, Tag("<tensor>")] | Annotated[list[Any], Tag("<list>")] | Annotated[Plain, Tag("<plain>")],
+Item = Annotated[Annotated[Tensor, Tag("<tensor>")] | Annotated[list[Any],
+    Tag("<list>")] | Annotated[Plain, Tag("<plain>")],
                  Discriminator(_kind_of_argument)]  # fmt: skip
-Argument = Annotated[Annotated[Tensor, Tag("<tensor>")] | Annotated[list[Item], Tag("<list>")] | Annotated[Plain, Tag("<plain>")],
+Argument = Annotated[Annotated[Tensor, Tag("<tensor>")] | Annotated[list[Item],
+    Tag("<list>")] | Annotated[Plain, Tag("<plain>")],
                      Discriminator(_kind_of_argument)]  # fmt: skip
 
 
@@ -378,7 +386,8 @@ class Spread(Strict):
 
 
 def _check_axes(over: Mapping[str, list[str]], *within: str, below: tuple[str, ...] = ()) -> None:
-    """Refuse values that an axis lacks. `within` and `below` are the steps to a value before and after its axis."""
+    """Refuse values that an axis lacks. `within` and `below` are the steps to a value before
+    and after its axis."""
     for axis, values in over.items():
         for index, value in enumerate(values):
             if value not in AXES[axis]:
@@ -418,7 +427,8 @@ class Exclude(Where):
 
 
 class Known(Where):
-    """Cases that are generated, with a known fact about them. The conditions are evaluated at run time."""
+    """Cases that are generated, with a known fact about them. The conditions are
+    evaluated at run time."""
 
     target: Glob | None = None
     device: Glob | None = None
@@ -441,7 +451,8 @@ class ToleranceEntry(Known):
 
 
 class Reduce(Strict):
-    """How many of the valid cells a tier takes: all, a cover of every t-tuple, or a seeded sample."""
+    """How many of the valid cells a tier takes: all, a cover of every t-tuple, or a seeded
+    sample."""
 
     t: Annotated[int, Field(ge=1, le=4)] | None = None
     sample: Positive | None = None
@@ -484,7 +495,8 @@ class Part(Strict):
 
 
 class Tier(Part):
-    """The cells that a run takes. A tier contains the cells of the smaller tiers, and of the parts that are named under `also`."""
+    """The cells that a run takes. A tier contains the cells of the smaller tiers, and of the parts
+    that are named under `also`."""
 
     also: list[Part] = []
 
@@ -542,7 +554,8 @@ INCLUDED_SCHEMA = "included.schema.json"
 
 
 def json_schemas() -> dict[str, dict[str, Any]]:
-    """File name -> JSON Schema, for editors: of matrix.yaml, and of a file that it includes, which need not have every section."""
+    """File name -> JSON Schema, for editors: of matrix.yaml, and of a file that it includes, which
+    need not have every section."""
     schema = _closed(Matrix.model_json_schema())
     draft = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     whole = {

@@ -1,4 +1,5 @@
-"""Values of the language of matrix.yaml: names, patterns, pipelines, days, versions. Each says what is wrong with a bad one.
+"""Values of the language of matrix.yaml: names, patterns, pipelines, days, versions. Each says what
+is wrong with a bad one.
 
 Each type states in the JSON Schema what a schema can say of it.
 """
@@ -37,7 +38,8 @@ def fault(
     offset: int = -1,
     at: tuple[str | int, ...] = (),
 ) -> PydanticCustomError:
-    """A mistake with the fields of `gen.errors.Problem`. `offset` is the place in the string, `at` a place below the present one."""
+    """A mistake with the fields of `gen.errors.Problem`. `offset` is the place in the string, `at`
+    a place below the present one."""
     context = {"what": what, "expected": expected, "nearest": nearest, "offset": offset, "at": at}
     return PydanticCustomError("matrix", "{what}", context)
 
@@ -66,7 +68,8 @@ class _Matching:
 
 
 class OneOf:
-    """A string out of a fixed set, with the nearest name in its message and an `enum` in the JSON Schema."""
+    """A string out of a fixed set, with the nearest name in its message and an `enum` in
+    the JSON Schema."""
 
     def __init__(self, names: Iterable[str], what: str) -> None:
         self.names, self.what = tuple(names), what
@@ -140,7 +143,8 @@ def _telling(text: str) -> str:
 
 
 def _exception(name: str) -> str:
-    """A dotted name passes; so does a plain name that is no slip for an exception of Python or of the checks."""
+    """A dotted name passes; so does a plain name that is no slip for an exception of Python
+    or of the checks."""
     known = [*_EXCEPTIONS, "Mismatch", "Vacuous", "Crashed", "TimedOut"]
     near = difflib.get_close_matches(name, known, n=1, cutoff=_SLIP)
     if "." in name or name in known or (not near and not hasattr(builtins, name)):

@@ -1,7 +1,8 @@
 """Plain data -> `spec.Matrix`, with the place of every mistake of form.
 
-Wrong parts are cut out, and the rest is validated again. So mistakes of meaning elsewhere are found in the same run.
-`Loaded.problems` has all mistakes. Only `gen.expand` raises them, together with its own.
+Wrong parts are cut out, and the rest is validated again. So mistakes of meaning elsewhere are
+found in the same run. `Loaded.problems` has all mistakes. Only `gen.expand` raises them,
+together with its own.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ class Loaded:
     source: source.Source
     problems: list[Problem] = field(default_factory=list)
     cut: set[str] = field(default_factory=set)
-    """Names of checks, families and ops that were cut out or misspelt. Other references to them are no mistakes."""
+    """Names of checks, families and ops that were cut out or misspelt. Other references to them
+    are no mistakes."""
 
     @property
     def cases_are_known(self) -> bool:
-        """Whether the cut-out parts leave the set of cases unchanged. If not, «matches no case» would mislead."""
+        """Whether the cut-out parts leave the set of cases unchanged. If not, «matches no
+        case» would mislead."""
         return not any(problem.path.split(".")[0] in SECTIONS_OF_CASES for problem in self.problems)
 
     def problem(
@@ -58,7 +61,8 @@ class Loaded:
 
 
 def load(path: str | Path, name: str | None = None) -> Loaded:
-    """Read and validate a matrix file. Raises `MatrixError` only if nothing usable is left of it."""
+    """Read and validate a matrix file. Raises `MatrixError` only if nothing usable is left of
+    it."""
     read = source.load(path, name)
     problems: list[Problem] = []
     cut: set[str] = set()
@@ -75,7 +79,8 @@ def load(path: str | Path, name: str | None = None) -> Loaded:
 
 
 def _spread(matrix: Matrix) -> Matrix:
-    """`matrix` with the axes of its section ``over`` on the checks that have no such axis of their own. `run` comes last."""
+    """`matrix` with the axes of its section ``over`` on the checks that have no such axis of their
+    own. `run` comes last."""
     names = Names(dict.fromkeys(matrix.checks, 0), "check")
     checks = dict(matrix.checks)
     for axis, spread in sorted(matrix.over.items(), key=lambda item: item[0] == RUN):
@@ -166,7 +171,8 @@ def _data_path(loc: Sequence[str | int], data: Any) -> Loc:
 
 
 def _whole(detail: ErrorDetails, data: dict[str, Any]) -> Loc:
-    """The path of the smallest unit with the mistake: an unknown key, an entry, an op, a check or a family."""
+    """The path of the smallest unit with the mistake: an unknown key, an entry, an op, a
+    check or a family."""
     path = _data_path(detail["loc"], data)
     if detail["type"] == "extra_forbidden":
         return path
@@ -176,7 +182,8 @@ def _whole(detail: ErrorDetails, data: dict[str, Any]) -> Loc:
 
 
 def _with_emptied_families(paths: set[Loc], data: Any) -> set[Loc]:
-    """`paths`, and the families of which they name every op: an empty one would be a second mistake."""
+    """`paths`, and the families of which they name every op: an empty one would be
+    a second mistake."""
     gone = Counter(path[:2] for path in paths if len(path) == 4)
     return paths | {
         family for family, count in gone.items() if count == len(data[family[0]][family[1]]["ops"])
@@ -208,7 +215,8 @@ def _model_at(loc: Sequence[str | int]) -> Any:
 
 
 def _inner_type(kind: Any, tag: str) -> Any:
-    """`kind` without `Annotated` and `None`. For a tagged union, the member with `tag`, or else the first."""
+    """`kind` without `Annotated` and `None`. For a tagged union, the member with `tag`,
+    or else the first."""
     while True:
         if get_origin(kind) is Annotated:
             kind = get_args(kind)[0]

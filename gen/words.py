@@ -1,7 +1,8 @@
-"""Words of cells: a dtype and axis values, as in ``float64:static:min_cut``, and ids, as in ``torch.sin-float64-static-min_cut``.
+"""Words of cells: a dtype and axis values, as in ``float64:static:min_cut``, and ids, as
+in ``torch.sin-float64-static-min_cut``.
 
-The axis ``run`` comes last, and its value ``plain`` is left out: ``float64`` is the cell of ``run: plain``, ``float64:jitted`` its other.
-"""
+The axis ``run`` comes last, and its value ``plain`` is left out: ``float64`` is the cell of
+``run: plain``, ``float64:jitted`` its other."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ def said(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def complete(values: Sequence[str], axes: Sequence[str]) -> tuple[str, ...]:
-    """The axis values of a word, one for each of `axes`. A word with a number of values that does not fit stays so."""
+    """The axis values of a word, one for each of `axes`. A word with a number of values that does
+    not fit stays so."""
     return (
         (*values, PLAIN)
         if axes[-1:] and axes[-1] == RUN and len(values) == len(axes) - 1

@@ -1,7 +1,8 @@
 """A set of files -> a directory, all or nothing.
 
-The new directory is built beside the old one, with hard links to unchanged files. Then it takes the old one's place: in one step if
-the system can exchange two names, otherwise by two renames. An interrupted run leaves the old set complete.
+The new directory is built beside the old one, with hard links to unchanged files. Then it takes the
+old one's place: in one step if the system can exchange two names, otherwise by two renames. An
+interrupted run leaves the old set complete.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ PATTERN = "test_*.py"
 
 @dataclass(frozen=True)
 class Changes:
-    """How a directory differs from the modules of the matrix. `edited`: the files that were changed by hand."""
+    """How a directory differs from the modules of the matrix. `edited`: the files that were
+    changed by hand."""
 
     added: tuple[str, ...]
     changed: tuple[str, ...]
@@ -54,14 +56,15 @@ def compare(
 ) -> Changes:
     """How `folder` differs from `files`.
 
-    Raises `OverwriteError` if a file that a person wrote has the name of one of them, or if `folder` is not one for generated modules.
-    """
+    Raises `OverwriteError` if a file that a person wrote has the name of one of them, or if
+    `folder` is not one for generated modules."""
     _refuse_what_is_not_ours(folder, is_generated)
     present = _present(folder)
     foreign = [name for name, text in present.items() if name in files and not is_generated(text)]
     if foreign:
         raise OverwriteError(
-            f"{', '.join(str(folder / name) for name in foreign)} was not generated and would be overwritten: rename it, or the family"
+            f"{', '.join(str(folder / name) for name in foreign)} was not generated and would be "
+            "overwritten: rename it, or the family"
         )
     ours = {name: text for name, text in present.items() if is_generated(text)}
     return Changes(
@@ -86,12 +89,14 @@ def _present(folder: Path) -> dict[str, str]:
 
 
 def _refuse_what_is_not_ours(folder: Path, is_generated: Callable[[str], bool]) -> None:
-    """`folder` may be absent, empty, or have modules that this tool wrote. Anything else would be moved, and perhaps lost."""
+    """`folder` may be absent, empty, or have modules that this tool wrote. Anything else would be
+    moved, and perhaps lost."""
     if not os.path.lexists(folder):
         return
     if not folder.is_dir():
         raise OverwriteError(
-            f"{folder} is {_kind(folder)}: choose a folder for the modules, or a name that does not exist yet"
+            f"{folder} is {_kind(folder)}: choose a folder for the modules, "
+            "or a name that does not exist yet"
         )
     others = sorted(
         item.name
@@ -101,7 +106,8 @@ def _refuse_what_is_not_ours(folder: Path, is_generated: Callable[[str], bool]) 
     if others and not any(is_generated(text) for text in _present(folder).values()):
         shown = ", ".join(others[:3]) + (" …" if len(others) > 3 else "")
         raise OverwriteError(
-            f"{folder} has no generated module, but {shown}: choose an empty folder, or a name that does not exist yet"
+            f"{folder} has no generated module, but {shown}: "
+            "choose an empty folder, or a name that does not exist yet"
         )
 
 

@@ -1,4 +1,5 @@
-"""Autograd and composable function transforms over torch's kernels, in Python that one can read and change."""
+"""Autograd and composable function transforms over torch's kernels, in Python that one can
+read and change."""
 
 from typing import TYPE_CHECKING
 

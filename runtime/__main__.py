@@ -23,7 +23,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m runtime",
         usage="%(prog)s coverage|records [--out PAGE] | script.py ARGS … | -m module ARGS …",
-        description="Print what the records know of each op, or run an unmodified torch program on this package (see runtime.dropin).",
+        description=(
+            "Print what the records know of each op, "
+            "or run an unmodified torch program on this package (see runtime.dropin)."
+        ),
     )
     parser.add_argument(
         "-m",
@@ -73,7 +76,8 @@ def _own_arguments(given: list[str]) -> int:
 
 
 def _run(program: Callable[[], Any], argv: list[str], folder: str) -> int:
-    """Run ``program`` under the drop-in with the ``sys.argv`` and first import folder that it would have had by itself."""
+    """Run ``program`` under the drop-in with the ``sys.argv`` and first import folder that it would
+    have had by itself."""
     from . import dropin
 
     sys.argv = argv
@@ -102,7 +106,9 @@ def _from_the_users_frame(trace: TracebackType | None) -> TracebackType | None:
 
 
 _PAGES = {
-    "coverage": "A table of ATen ops against vjp, jvp, batch and per-sample rules, from the records.",
+    "coverage": (
+        "A table of ATen ops against vjp, jvp, batch and per-sample rules, from the records."
+    ),
     "records": "The records themselves: formulas, batch rules and the other facts of each op.",
 }
 

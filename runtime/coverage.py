@@ -1,4 +1,5 @@
-"""The coverage table: the rules of each recorded op, and the ops with a derivative in torch that have no record here."""
+"""The coverage table: the rules of each recorded op, and the ops with a derivative in torch that
+have no record here."""
 
 from __future__ import annotations
 
@@ -15,9 +16,11 @@ from .rules.record import NESTED, RECORDS, Record
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The rules of one overload. A rule is ``own``, the way in which it is derived, ``none needed``, or ``missing``.
+    """The rules of one overload. A rule is ``own``, the way in which it is derived,
+    ``none needed``, or ``missing``.
 
-    ``per_sample``: how the gradients of each sample are computed where a parameter is used by this op.
+    ``per_sample``: how the gradients of each sample are computed where a parameter is
+    used by this op.
     """
 
     name: str
@@ -63,7 +66,8 @@ def _row(func: torch._ops.OpOverload, record: Record) -> Row:
 
 
 def torch_differentiates() -> Iterator[str]:
-    """The overloads in torch's own list of derivatives. None if the installed torch does not ship that list."""
+    """The overloads in torch's own list of derivatives. None if the installed torch does
+    not ship that list."""
     path = Path(torch.__file__).parent.parent / "torchgen/packaged/autograd/derivatives.yaml"
     if path.exists():
         for found in re.finditer(r"^- name: ([\w.]+)\(", path.read_text("utf-8"), re.MULTILINE):
@@ -72,7 +76,8 @@ def torch_differentiates() -> Iterator[str]:
 
 
 def missing() -> list[str]:
-    """The functional overloads that torch differentiates and no record here covers. In-place forms follow from the functional op.
+    """The functional overloads that torch differentiates and no record here covers. In-place forms
+    follow from the functional op.
 
     A record that only describes how its op draws covers nothing.
     """
@@ -98,8 +103,14 @@ def markdown() -> str:
         "Written by `make docs` from the records of `runtime/rules/`",
         f"with torch {torch.__version__.partition('+')[0]}; do not edit.",
         "",
-        f"{len(table)} overloads have a record. In-place and `out=` forms follow; composed ops need none.",
-        f"Of the functional overloads in torch's list of derivatives, {len(absent)} have none here; they are named at the end.",
+        (
+            f"{len(table)} overloads have a record. In-place and `out=` forms follow; "
+            "composed ops need none."
+        ),
+        (
+            "Of the functional overloads in torch's list of derivatives, "
+            f"{len(absent)} have none here; they are named at the end."
+        ),
         "",
         "| op | family | vjp | jvp | batch | per sample |",
         "|---|---|---|---|---|---|",
@@ -110,7 +121,10 @@ def markdown() -> str:
         "",
         "## With nested tensors",
         "",
-        "What has a vjp of its own for a call with a nested tensor among its arguments (`runtime/rules/nested.py`):",
+        (
+            "What has a vjp of its own for a call with a nested tensor among its arguments "
+            "(`runtime/rules/nested.py`):"
+        ),
         "",
         ", ".join(sorted(f"`{str(func).removeprefix('aten.')}`" for func in NESTED)),
         "",

@@ -14,9 +14,9 @@ import torch
 class MissingRule(NotImplementedError):
     """An op lacks the rule that a transform asked for.
 
-    ``rule``: ``"vjp"``, ``"jvp"`` or ``"batch"``; ``arguments``: those that it is missing for, where the op has it for others, ``known``;
-    ``case``: the calls that it is missing for. The first sentence of the message is for users, the second for maintainers.
-    """
+    ``rule``: ``"vjp"``, ``"jvp"`` or ``"batch"``; ``arguments``: those that it is missing for,
+    where the op has it for others, ``known``; ``case``: the calls that it is missing for. The first
+    sentence of the message is for users, the second for maintainers."""
 
     def __init__(
         self,
@@ -27,26 +27,43 @@ class MissingRule(NotImplementedError):
         case: str = "",
     ) -> None:
         lacking, others = _listed(arguments), _listed(known)
-        which = f"{case and ' ' + case}{lacking and f' for its argument {lacking}'}{lacking and others and f' (it has one for {others})'}"
+        which = (
+            f"{case and ' ' + case}{lacking and f' for its argument {lacking}'}"
+            f"{lacking and others and f' (it has one for {others})'}"
+        )
         what = f"what is passed as {lacking}" if lacking else "the op's arguments"
         text = (
             f"{op} has no {rule} rule{which}, so {_UNKNOWN[rule].format(what=what)}. "
-            "For maintainers: add the rule to the op's record in runtime/rules/ (docs/rules.md shows how)."
+            "For maintainers: add the rule to the op's record in runtime/rules/ "
+            "(docs/rules.md shows how)."
         )
         if rule == "jvp":
-            text = f"Trying to use forward AD with {op.split('.')[1] if '.' in op else op} that does not support it: {text}"
+            text = (
+                f"Trying to use forward AD with {op.split('.')[1] if '.' in op else op} that does "
+                f"not support it: {text}"
+            )
         super().__init__(text)
         self.op = op
         self.rule = rule
 
 
 _UNKNOWN = {
-    "vjp": "its gradient is not known: detach() {what} if no gradient is meant to pass there, compute the same with other ops or in an "
-    "autograd.Function with a backward of your own, or report the op",
-    "jvp": "its tangent is not known: detach() {what} if no tangent is meant to pass there, compute the same with other ops or in an "
-    "autograd.Function with a jvp of your own, use reverse mode, or report the op",
-    "batch": "vmap cannot run it on a whole batch: call it outside of vmap, compute the same with other ops, let vmap loop over the "
-    'elements if there are some and the op is no view (fallback_policy("warn") of the module runtime.func.batch), or report the op',
+    "vjp": (
+        "its gradient is not known: detach() {what} if no gradient is meant to pass there, "
+        "compute the same with other ops or in an autograd.Function with a backward "
+        "of your own, or report the op"
+    ),
+    "jvp": (
+        "its tangent is not known: detach() {what} if no tangent is meant to pass there, "
+        "compute the same with other ops or in an autograd.Function with a jvp of your own, "
+        "use reverse mode, or report the op"
+    ),
+    "batch": (
+        "vmap cannot run it on a whole batch: call it outside of vmap, "
+        "compute the same with other ops, let vmap loop over the "
+        "elements if there are some and the op is no view "
+        '(fallback_policy("warn") of the module runtime.func.batch), or report the op'
+    ),
 }
 
 
@@ -71,9 +88,11 @@ class NestedTensor(NotImplementedError):
 
     def __init__(self) -> None:
         super().__init__(
-            "a nested tensor (torch.nested) is used where this package takes none. The tape of the session takes those of the strided "
-            "layout that were made of its tensors or by runtime.wrap; transforms, forward mode, traces and the jagged layout need a tensor "
-            "with one size per dimension. Use the parts one by one, or as one dense tensor with a mask: "
+            "a nested tensor (torch.nested) is used where this package takes none. "
+            "The tape of the session takes those of the strided layout that were "
+            "made of its tensors or by runtime.wrap; transforms, forward mode, "
+            "traces and the jagged layout need a tensor with one size per dimension. "
+            "Use the parts one by one, or as one dense tensor with a mask: "
             "torch.stack([torch.nn.functional.pad(p, (0, longest - len(p))) for p in parts])."
         )
 
@@ -85,7 +104,8 @@ _LIBRARIES = tuple(str(Path(where).parent) + "/" for where in (__file__, str(tor
 
 
 def users_frame() -> tuple[FrameType, int]:
-    """The nearest frame outside of this package and torch, and its level on the stack for a warning that the caller gives."""
+    """The nearest frame outside of this package and torch, and its level on the stack for a warning
+    that the caller gives."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame, level = frame.f_back, level + 1

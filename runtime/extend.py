@@ -1,11 +1,17 @@
-"""The names that a third party needs to add an op, a family, a transform, a compiler or a per-sample rule. See ``docs/extending.md``.
+"""The names that a third party needs to add an op, a family, a transform, a compiler or a
+per-sample rule. See ``docs/extending.md``.
 
-An op            ``register``, or a family: ``pointwise``, ``diagonal``, ``elementwise``, ``flat``, ``nondifferentiable``, ``linear``,
-                 ``multilinear``, ``random``, ``view``. ``batch_rules``: batch rules that many ops share.
-A family         a function that calls ``register``. ``asking`` declares the parameters of a formula, if its signature does not. ``conj``.
-A transform      ``Level``, ``Value`` and ``transform``. ``LevelMode`` for a level that must see calls without any of its values.
-A compiler       a ``Compiler`` for ``runtime.aot.aot_function``; ``make_boxed_func``. A ``Partition`` cuts a joint graph in two.
-A per-sample     the part ``per_sample`` of a record, made of ``Outer``, ``Dense`` and other terms, and the part ``places``, from
+An op            ``register``, or a family: ``pointwise``, ``diagonal``, ``elementwise``, ``flat``,
+                 ``nondifferentiable``, ``linear``, ``multilinear``, ``random``, ``view``.
+                 ``batch_rules``: batch rules that many ops share.
+A family         a function that calls ``register``. ``asking`` declares the parameters of a
+                 formula, if its signature does not. ``conj``.
+A transform      ``Level``, ``Value`` and ``transform``. ``LevelMode`` for a level that must see
+                 calls without any of its values.
+A compiler       a ``Compiler`` for ``runtime.aot.aot_function``; ``make_boxed_func``. A
+                 ``Partition`` cuts a joint graph in two.
+A per-sample     the part ``per_sample`` of a record, made of ``Outer``, ``Dense`` and other terms,
+                 and the part ``places``, from
 rule             ``place_rules``.
 """
 

@@ -1,10 +1,11 @@
 """Large tensors in huge pages of memory.
 
-    gradients = empty_in_huge_pages((256, 512, 784), torch.float32, device)      # 411 MB: 200 pages of 2 MB instead of 100,000 of 4 kB
+    gradients = empty_in_huge_pages((256, 512, 784), torch.float32, device)
+    # 411 MB: 200 pages of 2 MB instead of 100,000 of 4 kB
 
-Linux gives new memory to a process page by page, when each is first written to. For a tensor that is written and read once, that takes
-several times as long as the writing. It gives huge pages where it is asked to (``madvise(2)``, ``MADV_HUGEPAGE``). Elsewhere these are
-ordinary tensors.
+Linux gives new memory to a process page by page, when each is first written to. For a tensor that
+is written and read once, that takes several times as long as the writing. It gives huge pages where
+it is asked to (``madvise(2)``, ``MADV_HUGEPAGE``). Elsewhere these are ordinary tensors.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _PAGE = 1 << 21  # the huge pages of x86 and of most ARM kernels; of others a mu
 def empty_in_huge_pages(
     shape: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """A contiguous tensor whose elements are not set. It is a plain one in a session too, where ``torch.empty`` makes tensors of that."""
+    """A contiguous tensor whose elements are not set. It is a plain one in a session too, where
+    ``torch.empty`` makes tensors of that."""
     found: torch.Tensor = _empty(shape, dtype=dtype, device=device)
     wrapped = type(found) is not torch.Tensor or torch._C._functorch.is_functorch_wrapped_tensor(
         found
@@ -41,7 +43,8 @@ def empty_in_huge_pages(
 
 @functools.cache
 def _advise() -> Callable[[int, int, int], int] | None:
-    """``madvise`` of the C library. None where there are no such pages. Nobody looks at what it returns: without them all is the same."""
+    """``madvise`` of the C library. None where there are no such pages. Nobody looks at what it
+    returns: without them all is the same."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
     function = ctypes.CDLL(None).madvise

@@ -24,11 +24,15 @@ _HEAD = "| op | vjp | jvp | batch | other facts |\n|---|---|---|---|---|"
 PREFACE = """\
 # Records
 
-Written by `make docs` from `runtime/rules/` with torch {version}; do not edit. [rules.md](rules.md) explains the parts of a record.
+Written by `make docs` from `runtime/rules/` with torch {version}; do not edit. \
+[rules.md](rules.md) explains the parts of a record.
 
-A formula stands here if it is one line. Its names say what it needs: `g` is the cotangent, `self_t` a tangent, the rest are arguments
-and results. For a longer one its function stands here, with what it needs. An empty jvp: the vjp is transposed twice. An empty batch:
-the decomposition, else ATen's or torch's, else a loop that warns. The batch rule `elementwise` serves in-place forms as well. A cost
+A formula stands here if it is one line. Its names say what it needs: `g` is the cotangent, \
+`self_t` a tangent, the rest are arguments
+and results. For a longer one its function stands here, with what it needs. An empty jvp: \
+the vjp is transposed twice. An empty batch:
+the decomposition, else ATen's or torch's, else a loop that warns. The batch rule `elementwise` \
+serves in-place forms as well. A cost
 that is not named is low. Overloads with the same facts share a row.
 """
 
@@ -92,7 +96,10 @@ def _facts(record: Record) -> Iterator[str]:
     if record.per_sample is not None:
         yield f"per sample {', '.join(record.per_sample)}"
     if record.hidden_writes is not None:
-        yield f"writes {', '.join(record.hidden_writes.arguments)} if {_code(record.hidden_writes.when)}"
+        yield (
+            f"writes {', '.join(record.hidden_writes.arguments)} if "
+            f"{_code(record.hidden_writes.when)}"
+        )
     if record.draws is not None:
         yield f"draws by {record.draws}"
     if record.cost == "high":
@@ -122,7 +129,8 @@ def _code(formula: Callable[..., Any] | None) -> str:
 
 
 def source(formula: Callable[..., Any]) -> str:
-    """``self.cos()`` for ``lambda self: self.cos()``, and ``name(what it asks for)`` for a function. ``…`` for what is too long."""
+    """``self.cos()`` for ``lambda self: self.cos()``, and ``name(what it asks for)`` for a
+    function. ``…`` for what is too long."""
     shown = _expression(formula)
     text = "" if shown is None else ast.unparse(shown)
     if 0 < len(text) <= WIDEST:
@@ -187,7 +195,8 @@ def _lambdas(path: str) -> dict[int, list[ast.Lambda]]:
 
 
 def _body(code: CodeType) -> ast.expr | None:
-    """What the lambda with this code returns: the smallest body on its line in which all of its instructions lie."""
+    """What the lambda with this code returns: the smallest body on its line in which all of its
+    instructions lie."""
     places = [
         (start, first, end, last)
         for start, end, first, last in code.co_positions()

@@ -1,4 +1,5 @@
-"""What the pages, comments and docstrings name is there: files, folders, links, and dotted names of the runtime."""
+"""What the pages, comments and docstrings name is there: files, folders, links, and dotted
+names of the runtime."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def test_the_site_leads_to_every_page() -> None:
 
 
 def named_files(page: str) -> Iterator[str]:
-    """The files and folders that the prose of a page names. Names with a part in capitals stand for any file."""
+    """The files and folders that the prose of a page names. Names with a part in capitals
+    stand for any file."""
     for name in _QUOTED.findall(_CODE_BLOCK.sub("", page)):
         is_file = "/" in name or name.endswith((".py", ".md", ".yaml", ".json", ".toml", ".ini"))
         if (
@@ -71,7 +73,8 @@ def is_there(name: str) -> bool:
 
 
 def resolves(name: str) -> bool:
-    """Whether a dotted name is a module, an attribute at any depth of one, or an op of the namespace ``runtime``."""
+    """Whether a dotted name is a module, an attribute at any depth of one, or an op of the
+    namespace ``runtime``."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:

@@ -1,4 +1,5 @@
-"""Who may import whom: the arrows of docs/architecture.md, and what `runtime` may not take from torch."""
+"""Who may import whom: the arrows of docs/architecture.md, and what `runtime` may not
+take from torch."""
 
 import ast
 import functools
@@ -37,7 +38,8 @@ MAY_IMPORT = {
     },
     "generated_tests": {"gen.checks"},
 }
-# From the ground up. A module imports from its own floor and from lower ones, inside functions and for types as well.
+# From the ground up. A module imports from its own floor and from lower ones, inside functions and
+# for types as well.
 FLOORS = {
     "runtime": (
         ("errors", "huge_pages"),
@@ -156,7 +158,8 @@ def violations_of_ours(path: Path) -> list[str]:
 
 
 def imports_within(package: str) -> dict[str, set[str]]:
-    """Which modules of a package each of its modules imports, without the name of the package: `tape.nodes`."""
+    """Which modules of a package each of its modules imports, without the name of the
+    package: `tape.nodes`."""
     paths = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for path in modules(package)
@@ -258,7 +261,10 @@ def test_the_rule_about_layers_can_fail(tmp_path: Path, monkeypatch: pytest.Monk
 def test_importing_the_runtime_brings_neither_dynamo_nor_sympy() -> None:
     """Which take several times as long as all of it, and which graphs alone need."""
     heavy = "{'torch._dynamo', 'sympy'}"
-    program = f"import sys, torch; before = set(sys.modules); import runtime; print(*{heavy} & (set(sys.modules) - before))"
+    program = (
+        "import sys, torch; before = set(sys.modules); import runtime; "
+        f"print(*{heavy} & (set(sys.modules) - before))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -1,4 +1,5 @@
-"""The commands of README.md do what it says: the cheap ones run in a copy of the project, narrowed; the others are parsed."""
+"""The commands of README.md do what it says: the cheap ones run in a copy of the project, narrowed;
+the others are parsed."""
 
 from __future__ import annotations
 
@@ -29,7 +30,10 @@ NARROWED = {  # what is run in its place, with a part of its output
         "family unary (matrix/torch-ops.yaml",
     ),
     "pytest generated_tests/test_unary.py --target torch --tier full": (
-        "pytest 'generated_tests/test_unary.py::test_vjp[torch.sin-float64]' --target torch --tier full --collect-only -q",
+        (
+            "pytest 'generated_tests/test_unary.py::test_vjp[torch.sin-float64]' --target torch "
+            "--tier full --collect-only -q"
+        ),
         "1 test collected",
     ),
 }

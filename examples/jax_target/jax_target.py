@@ -1,8 +1,9 @@
 """jax on the CPU as a target: its own arrays, its own ops, and its transforms.
 
-A check calls `pipeline` or `forward` with torch's tensors. They convert these to arrays of jax, and the results back. In between a function
-gets and returns arrays, so that the transforms of jax nest as they are. `op` gives the implementation of an op by its name in the matrix;
-cells of other ops are lacking.
+A check calls `pipeline` or `forward` with torch's tensors. They convert these to arrays of jax,
+and the results back. In between a function gets and returns arrays, so that the transforms of jax
+nest as they are. `op` gives the implementation of an op by its name in the matrix; cells of other
+ops are lacking.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ class JaxTarget:
     def vjp(
         self, f: Flat, *primals: Any
     ) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
-        """jax pulls back linearly; torch's convention for complex values is the conjugate of that."""
+        """jax pulls back linearly; torch's convention for complex values is the
+        conjugate of that."""
         outputs, pull = jax.vjp(f, *primals)
 
         def pullback(cotangents: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -2,11 +2,13 @@
 
 A matrix that always passes may test nothing. There are two sorts of faults.
 
-Faults of transforms (the default) corrupt what a target's vjp, jvp, … return. `kinds` corrupts a tuple of tensors, `planted` does so at one
-place of a target, and `campaign` draws the faults and collects what became of them.
+Faults of transforms (the default) corrupt what a target's vjp, jvp, … return. `kinds` corrupts a
+tuple of tensors, `planted` does so at one place of a target, and `campaign` draws the faults and
+collects what became of them.
 
-Faults of rules (``--rules``) are inside the target, in the rule of one op. `rules` draws them from the rules that a target offers by
-`gen.targets.faults`, `reach` finds which cells run which rule, and `workers` run the cells.
+Faults of rules (``--rules``) are inside the target, in the rule of one op. `rules` draws them from
+the rules that a target offers by `gen.targets.faults`, `reach` finds which cells run which rule,
+and `workers` run the cells.
 """
 
 from __future__ import annotations
@@ -97,9 +99,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write every fault and its result to this file, as JSON",
     )
     parser.epilog = (
-        "Exit codes: 0 enough faults were caught and every survivor has its reason in the survivors file; 1 not so; 2 the input is wrong. "
-        "With --rules the cells of the default tier are run once to learn which rules they run, and those of the full tier that may catch "
-        f"what survives these; that is kept in {CACHE} until a source changes."
+        "Exit codes: 0 enough faults were caught and every survivor has its reason "
+        "in the survivors file; 1 not so; 2 the input is wrong. With --rules the cells "
+        "of the default tier are run once to learn which rules they run, and those of the full "
+        f"tier that may catch what survives these; that is kept in {CACHE} until a source changes."
     )
 
 
@@ -110,7 +113,8 @@ def run(args: argparse.Namespace) -> int:
         survivors = Survivors.read(args.survivors)
         if args.rules and not isinstance(target, Auditable):
             raise ValueError(
-                f"target {args.target} does not show its rules; --rules needs the methods of gen.targets.faults.Auditable"
+                f"target {args.target} does not show its rules; "
+                "--rules needs the methods of gen.targets.faults.Auditable"
             )
         if (args.all or args.only) and not args.rules:
             raise ValueError("--all and --only go with --rules")
@@ -127,7 +131,8 @@ def run(args: argparse.Namespace) -> int:
     share = 100 * caught / len(applied) if applied else 0.0
     unexplained = _summarise(found, survivors)
     print(
-        f"{caught} of {len(applied)} faults caught ({share:.1f}%), seed {args.seed}, tier {args.tier}, target {args.target}"
+        f"{caught} of {len(applied)} faults caught ({share:.1f}%), seed {args.seed}, "
+        f"tier {args.tier}, target {args.target}"
     )
     if unexplained:
         print(f"{unexplained} survivors have no reason in {args.survivors}")
@@ -188,7 +193,8 @@ def _of_rules(
     further(set(rules.unrun))
     if rules.inert:
         print(
-            f"{len(rules.inert)} of {len(rules.rules)} rules run, but no kind of fault changes what they give: not counted"
+            f"{len(rules.inert)} of {len(rules.rules)} rules run, "
+            "but no kind of fault changes what they give: not counted"
         )
     faults = list(rules.drawn() if args.all or args.only else islice(rules.drawn(), args.faults))
     if args.only:
@@ -226,7 +232,8 @@ def _summarise(found: Sequence[Finding[AnyFault]], survivors: Survivors) -> int:
     alive = [finding for finding in found if finding.applied and finding.caught is None]
     for finding in alive:
         print(
-            f"  survived: {finding.fault}: {survivors.reason(finding) or 'no reason given yet in the survivors file'}"
+            f"  survived: {finding.fault}: "
+            f"{survivors.reason(finding) or 'no reason given yet in the survivors file'}"
         )
     print()
     return sum(survivors.reason(finding) is None for finding in alive)

@@ -48,7 +48,8 @@ F = TypeVar("F", bound=AnyFault, covariant=True)
 
 @dataclass(frozen=True)
 class Finding(Generic[F]):
-    """The result for one fault: caught by a case, survived, or not applied because it changed nothing."""
+    """The result for one fault: caught by a case, survived, or not applied because it
+    changed nothing."""
 
     fault: F
     applied: bool
@@ -66,7 +67,8 @@ class Finding(Generic[F]):
 
 @dataclass(frozen=True)
 class Campaign:
-    """Faults in `target`, drawn by `seed` over the ops of `checks`. Each is tried on the cells of its op at `tier`."""
+    """Faults in `target`, drawn by `seed` over the ops of `checks`. Each is tried on the cells of
+    its op at `tier`."""
 
     target: Target
     checks: list[Check]
@@ -76,7 +78,8 @@ class Campaign:
     _honest: dict[tuple[str, str, str], bool] = field(default_factory=dict)
 
     def findings(self, count: int) -> Iterator[Finding[Fault]]:
-        """Findings until `count` faults changed a value, or no fault is left. Includes the faults that changed none."""
+        """Findings until `count` faults changed a value, or no fault is left. Includes the faults
+        that changed none."""
         applied = 0
         for fault in self._drawn():
             if applied == count:
@@ -86,7 +89,8 @@ class Campaign:
             yield finding
 
     def _drawn(self) -> Iterator[Fault]:
-        """Faults in turns over all places and kinds, so that a short run has some of each. The order of ops is drawn."""
+        """Faults in turns over all places and kinds, so that a short run has some of each. The
+        order of ops is drawn."""
         dice = random.Random(self.seed)
         pools: list[list[Fault]] = []
         for where in WHERE:
@@ -114,7 +118,8 @@ class Campaign:
         ]
 
     def try_fault(self, fault: Fault) -> Finding[Fault]:
-        """Run the cells of the op that reach the fault, short pipelines first, until one catches it."""
+        """Run the cells of the op that reach the fault, short pipelines first,
+        until one catches it."""
         cells = self._reached(fault.op, fault.where, fault.kind)
         cells.sort(key=lambda pair: (len(pair[0].stages), pair[0].name, pair[1].id))
         changed = False
@@ -134,7 +139,8 @@ class Campaign:
                 continue
             changed |= planted.differed
             if verdict.failed:
-                # An exception before any comparison shows a fault too, such as a result of another shape.
+                # An exception before any comparison shows a fault too, such as a result
+                # of another shape.
                 return Finding(fault, True, f"{check.name}[{cell.id}]", verdict.why, tried)
         if not cells:
             return Finding(fault, False, why="no cell reaches it")
@@ -143,7 +149,8 @@ class Campaign:
         )
 
     def _passes(self, check: Check, cell: Cell) -> bool:
-        """Whether the cell passes on the target without faults. Only then is its failure a catch."""
+        """Whether the cell passes on the target without faults. Only then is its
+        failure a catch."""
         key = (check.file, check.name, cell.id)
         if key not in self._honest:
             self._honest[key] = run_cell(self.target, check, cell, self.device).outcome == "passed"
@@ -169,7 +176,8 @@ def _may_change(kind: str, cell: Cell) -> bool:
 
 @dataclass(frozen=True)
 class Survivors:
-    """Reasons, written by a person, why the matrix cannot catch a fault: `{fault: "glob op where kind", reason: …}`."""
+    """Reasons, written by a person, why the matrix cannot catch a fault:
+    `{fault: "glob op where kind", reason: …}`."""
 
     rows: tuple[tuple[str, str], ...]
 

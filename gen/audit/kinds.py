@@ -1,7 +1,7 @@
 """The kinds of fault, as functions of a tuple of tensors.
 
-They use only arithmetic and views, so they work on the values that a target nests (batched, recorded, traced). If a kind does
-not apply, the function returns its argument.
+They use only arithmetic and views, so they work on the values that a target nests (batched,
+recorded, traced). If a kind does not apply, the function returns its argument.
 """
 
 from __future__ import annotations

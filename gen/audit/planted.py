@@ -1,4 +1,5 @@
-"""A target with one fault: it forwards every call to the honest target and corrupts the results of one transform."""
+"""A target with one fault: it forwards every call to the honest target and corrupts the results
+of one transform."""
 
 from __future__ import annotations
 
@@ -33,11 +34,12 @@ WHERE |= dict.fromkeys(ANSWERS, "per_sample")
 
 
 class Planted:
-    """See :class:`gen.targets.protocol.Target`. Afterwards `differed` tells whether the fault ever changed a value.
+    """See :class:`gen.targets.protocol.Target`. Afterwards `differed` tells whether the fault ever
+    changed a value.
 
-    Values inside a nest of transforms cannot be inspected. So the outermost call runs once honestly and once with the fault, from
-    the same random state, and the plain results are compared. After a first difference the honest run is left out.
-    """
+    Values inside a nest of transforms cannot be inspected. So the outermost call runs once honestly
+    and once with the fault, from the same random state, and the plain results are compared. After a
+    first difference the honest run is left out."""
 
     def __init__(self, inner: Target, where: str, kind: str) -> None:
         self.inner, self.where, self.kind = inner, where, kind
@@ -90,7 +92,8 @@ class Planted:
         with self._inside(honest=False):
             result = run()
         if watched and differs(truth, shown(result)):
-            # Two honest runs may differ, as in uninitialized memory. Such a difference is not the fault's.
+            # Two honest runs may differ, as in uninitialized memory. Such a difference is
+            # not the fault's.
             torch.set_rng_state(state)
             with self._inside(honest=True):
                 self.differed = not differs(truth, shown(run()))
@@ -213,7 +216,8 @@ class Planted:
         return self._outermost(lambda: self._corrupt(of, honest()))
 
     def _captured(self, capture: Callable[[], _Result]) -> tuple[_Result, _Result]:
-        """A program captured honestly, and one captured with the fault inside. They are the same if the fault is outside the program."""
+        """A program captured honestly, and one captured with the fault inside. They are the same if
+        the fault is outside the program."""
         if self.where in ("trace", "joint") or self.differed:
             with self._inside(honest=False):
                 captured = capture()

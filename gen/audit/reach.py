@@ -1,4 +1,5 @@
-"""Find which cells of the matrix run which rules of a target. Each cell runs once; the result is stored under a digest of its sources."""
+"""Find which cells of the matrix run which rules of a target. Each cell runs once; the result is
+stored under a digest of its sources."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ WIDEST = ("float64", "complex128", "float32", "complex64", "bfloat16", "float16"
 
 @dataclass(frozen=True)
 class Reach:
-    """The rules that a cell runs, by name, each with the kinds of fault that would change its result; and the seconds that the cell takes.
+    """The rules that a cell runs, by name, each with the kinds of fault that would change its
+    result; and the seconds that the cell takes.
 
     For a cell that does not pass, these are only the rules that refused."""
 
@@ -41,8 +43,9 @@ class Reach:
 def telling(cells: Mapping[str, tuple[Check, Cell]]) -> Iterator[str]:
     """The keys of the cells to run first: those that show most rules at least cost.
 
-    They are in the tiers below full. Graphs of ops and jitted ops are left out, as they run the same rules as the ops. Of each op under
-    each check, the widest real and the widest complex dtype count; if it has neither, one other dtype does."""
+    They are in the tiers below full. Graphs of ops and jitted ops are left out, as they run the
+    same rules as the ops. Of each op under each check, the widest real and the widest complex dtype
+    count; if it has neither, one other dtype does."""
     found: dict[tuple[str, str, str], dict[str, tuple[int, str]]] = {}
     for key, (check, cell) in cells.items():
         if cell.tier == "full" or check.stages & _GRAPHS or (RUN, "jitted") in cell.axes:
@@ -62,7 +65,8 @@ def telling(cells: Mapping[str, tuple[Check, Cell]]) -> Iterator[str]:
 
 
 def content(fingerprint: str, modules: Path) -> str:
-    """A digest of the target, the generated modules, the code that runs them, and torch's version."""
+    """A digest of the target, the generated modules, the code that runs them, and
+    torch's version."""
     digest = hashlib.sha256(f"{fingerprint} {version('torch')}".encode())
     package = Path(gen.checks.__file__).parents[1]
     for folder in (modules, package / "checks", package / "reference", package / "targets"):
@@ -72,7 +76,8 @@ def content(fingerprint: str, modules: Path) -> str:
 
 
 class Map:
-    """What is known of cells, in a file with a digest of everything that it depends on. A file with another digest counts as empty."""
+    """What is known of cells, in a file with a digest of everything that it depends on. A file with
+    another digest counts as empty."""
 
     def __init__(self, path: Path, digest: str) -> None:
         self.path, self.digest = path, digest
@@ -116,7 +121,8 @@ def op_of(key: str) -> str:
 
 
 def _packed(digest: str, cells: Mapping[str, Reach | None]) -> dict[str, Any]:
-    """The file's content. Names of rules are numbers and sets of kinds are bits, because both repeat by the hundred thousand."""
+    """The file's content. Names of rules are numbers and sets of kinds are bits, because both
+    repeat by the hundred thousand."""
     reached = [reach for reach in cells.values() if reach is not None]
     names = {
         name: number

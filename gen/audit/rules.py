@@ -1,8 +1,10 @@
-"""`gen audit --rules`: plant faults inside the rules of a target, one at a time, and find which cells of the matrix catch them.
+"""`gen audit --rules`: plant faults inside the rules of a target, one at a time, and find which
+cells of the matrix catch them.
 
-Every cell runs once under a watch. The watch tells which rules the cell runs, and which kinds of fault would change their results there.
-A fault that could never show in a result is not drawn, whether or not a cell would catch it. A drawn fault is tried only on cells that
-run its rule, cheap ones of different checks first, until a cell fails that passes without the fault.
+Every cell runs once under a watch. The watch tells which rules the cell runs, and which kinds of
+fault would change their results there. A fault that could never show in a result is not drawn,
+whether or not a cell would catch it. A drawn fault is tried only on cells that run its rule, cheap
+ones of different checks first, until a cell fails that passes without the fault.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ class Rules:
                 self._running.setdefault(name, []).append(reach)
 
     def kinds(self, rule: Rule) -> list[str]:
-        """The kinds of fault that would change a result in a cell. For a rule that no cell runs, the first kind of its part."""
+        """The kinds of fault that would change a result in a cell. For a rule that no cell runs,
+        the first kind of its part."""
         running = self._running.get(rule.name)
         if not running:
             return [rule.kinds[0]]
@@ -76,13 +79,16 @@ class Rules:
 
     @property
     def inert(self) -> list[Rule]:
-        """Rules that run, but in which no kind of fault would change a result: they return nothing, or only refuse."""
+        """Rules that run, but in which no kind of fault would change a result: they return
+        nothing, or only refuse."""
         return [rule for rule in self.rules if not self.kinds(rule)]
 
     def drawn(self) -> Iterator[RuleFault]:
-        """Every fault: one in each rule, then a second kind in each, and so on. Parts take turns, so that a short run has some of each.
+        """Every fault: one in each rule, then a second kind in each, and so on. Parts take turns,
+        so that a short run has some of each.
 
-        The draw of one rule depends on no other rule. So adding or removing a rule moves the others by one place at most."""
+        The draw of one rule depends on no other rule. So adding or removing a rule moves the others
+        by one place at most."""
         pools: dict[str, list[tuple[Rule, list[str]]]] = defaultdict(list)
         for rule in sorted(self.rules, key=lambda rule: self._lot(rule.name)):
             pools[rule.part].append(
@@ -100,7 +106,8 @@ class Rules:
         return hashlib.sha256(f"{self.seed} {text}".encode()).digest()
 
     def cells(self, fault: RuleFault) -> list[str]:
-        """Cells that may catch a fault: cheap ones first, and one of every check before a second of any."""
+        """Cells that may catch a fault: cheap ones first, and one of every check before
+        a second of any."""
         running = [
             reach
             for reach in self._running.get(fault.rule.name, ())
@@ -115,7 +122,8 @@ class Rules:
         return (_in_turn(showing) + _in_turn(hidden))[:CELLS]
 
     def related(self, rule: Rule, ops: Iterable[str]) -> set[str]:
-        """The ops of `ops` whose cells may run the rule: they run another rule of its op, or have its name in theirs."""
+        """The ops of `ops` whose cells may run the rule: they run another rule of its op, or have
+        its name in theirs."""
         running = {
             op_of(reach.key)
             for name, some in self._running.items()
@@ -130,8 +138,8 @@ class Rules:
     ) -> Iterator[Finding[RuleFault]]:
         """The result of each fault, as soon as it is known.
 
-        `further` is called once with the rules of the faults that survive. It calls :meth:`learn` with more cells, on which these
-        faults are then tried."""
+        `further` is called once with the rules of the faults that survive. It calls :meth:`learn`
+        with more cells, on which these faults are then tried."""
         survived: dict[RuleFault, Finding[RuleFault]] = {}
         met: dict[RuleFault, set[str]] = {}
         for last in (False, True):
@@ -157,7 +165,8 @@ class Rules:
     def _tried(
         self, trials: Mapping[RuleFault, Sequence[str]], workers: Workers
     ) -> Iterator[Finding[RuleFault]]:
-        """Run each fault on its cells. Jobs are sorted, since neighbours share a module and its samples."""
+        """Run each fault on its cells. Jobs are sorted, since neighbours share a module
+        and its samples."""
         waiting: dict[tuple[str, str], RuleFault] = {}
         jobs: list[Job] = []
         for fault, cells in trials.items():

@@ -1,4 +1,5 @@
-"""Processes that run cells of the matrix on a target, either under a watch or with a fault in one rule."""
+"""Processes that run cells of the matrix on a target, either under a watch or with a
+fault in one rule."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ PATIENCE = 60.0  # seconds for one cell: a fault can make an iteration endless
 
 @dataclass(frozen=True)
 class Job:
-    """Work for a process: ``record`` runs the cells in `arguments` under a watch, ``try`` runs them with a fault until one fails."""
+    """Work for a process: ``record`` runs the cells in `arguments` under a watch, ``try`` runs them
+    with a fault until one fails."""
 
     what: str
     arguments: tuple[str, ...]
@@ -38,7 +40,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Tried:
-    """The result of a fault on some cells. `caught` is the first cell that failed with it and passes without, `why` its failure."""
+    """The result of a fault on some cells. `caught` is the first cell that failed with it and
+    passes without, `why` its failure."""
 
     caught: str | None = None
     why: str = ""
@@ -46,7 +49,8 @@ class Tried:
 
 
 class Workers:
-    """`count` processes. Results come as they are ready. If a process dies, only its own job is lost."""
+    """`count` processes. Results come as they are ready. If a process dies, only its
+    own job is lost."""
 
     def __init__(self, count: int, target: str, device: str, modules: Path) -> None:
         self._count = count
@@ -83,7 +87,7 @@ class Workers:
         return ProcessPoolExecutor(count, get_context("spawn"), _begin, self._start)
 
 
-# --- in a worker ----------------------------------------------------------------------------------------------------------------
+# --- in a worker ----------------------------------------------------------------------------------
 
 
 @dataclass

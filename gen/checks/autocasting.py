@@ -1,4 +1,5 @@
-"""What autocast on the CPU is documented to do with an op: https://pytorch.org/docs/stable/amp.html#cpu-op-specific-behavior."""
+"""What autocast on the CPU is documented to do with an op:
+https://pytorch.org/docs/stable/amp.html#cpu-op-specific-behavior."""
 
 from __future__ import annotations
 
@@ -27,26 +28,41 @@ LOWER = frozenset(
 SINGLE = frozenset(
     _names(
         "torch.",
-        "cdist cholesky cholesky_inverse cholesky_solve lu_solve ormqr pinverse polar prod quantile nanquantile stft trace",
+        (
+            "cdist cholesky cholesky_inverse cholesky_solve lu_solve ormqr pinverse polar prod "
+            "quantile nanquantile stft trace"
+        ),
     )
     + _names("torch.", "svd qr geqrf")
     + _names("torch.fft.", "fft fft2 fftn hfft ifft ifft2 ifftn ihfft irfft rfft rfft2 rfftn")
     + _names(
         "torch.linalg.",
-        "cholesky cond det eig eigh eigvals eigvalsh householder_product inv inv_ex lstsq matrix_norm matrix_rank",
+        (
+            "cholesky cond det eig eigh eigvals eigvalsh householder_product inv inv_ex lstsq "
+            "matrix_norm matrix_rank"
+        ),
     )
     + _names("torch.linalg.", "qr solve svd svdvals tensorinv tensorsolve")
     + _names(
         _F,
-        "adaptive_avg_pool3d avg_pool3d max_pool3d max_unpool2d max_unpool3d grid_sample pad.reflect pad.replicate",
+        (
+            "adaptive_avg_pool3d avg_pool3d max_pool3d max_unpool2d max_unpool3d grid_sample "
+            "pad.reflect pad.replicate"
+        ),
     )
     + _names(
         _F,
-        "binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy ctc_loss huber_loss kl_div",
+        (
+            "binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss "
+            "cross_entropy ctc_loss huber_loss kl_div"
+        ),
     )
     + _names(
         _F,
-        "hinge_embedding_loss l1_loss margin_ranking_loss mse_loss multi_margin_loss multilabel_margin_loss nll_loss",
+        (
+            "hinge_embedding_loss l1_loss margin_ranking_loss mse_loss multi_margin_loss "
+            "multilabel_margin_loss nll_loss"
+        ),
     )
     + _names(_F, "poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss")
 )
@@ -61,7 +77,8 @@ OTHER = frozenset(
 
 
 def cast_by_hand(low: torch.dtype, sample: Sample, *values: Any) -> Values:
-    """The op with the casts that autocast to `low` makes. Raises Unsuitable for an op that is in no list."""
+    """The op with the casts that autocast to `low` makes. Raises Unsuitable for an op
+    that is in no list."""
     name = sample.op.name
     if name in LOWER:
         given = tuple(_rounded(x, low) if x.is_floating_point() else x for x in values)

@@ -1,4 +1,5 @@
-"""What axis ``batch`` asks of vmap beside an ordinary batch: dimensions of outputs, negative dimensions, no entries, and mistakes."""
+"""What axis ``batch`` asks of vmap beside an ordinary batch: dimensions of outputs, negative
+dimensions, no entries, and mistakes."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ ERRORS = (ValueError, IndexError, RuntimeError, TypeError)
 def around(program: Program, in_dims: Dims, batch: str) -> tuple[Program, Dims]:
     """The function to map, and where its inputs are batched.
 
-    ``out_dims``: it also returns its unbatched inputs, which are the same for every entry. ``negative``: dimensions count from the end.
-    """
+    ``out_dims``: it also returns its unbatched inputs, which are the same for every entry.
+    ``negative``: dimensions count from the end."""
     if batch == "negative":
         ranks = [x.ndim + 1 for x in program.inputs]
         return program, tuple(
@@ -45,7 +46,8 @@ def around(program: Program, in_dims: Dims, batch: str) -> tuple[Program, Dims]:
 
 
 def changed(inner: Program, mapped: Program, in_dims: Dims, batch: str) -> Program:
-    """`mapped`, which is vmap of `inner`, with other dimensions of its outputs or without entries."""
+    """`mapped`, which is vmap of `inner`, with other dimensions of its outputs or
+    without entries."""
     if batch == "out_dims":
         ranks = [x.ndim for x in inner.observed[0]]
         unbatched = sum(dim is None for dim in in_dims)
@@ -60,12 +62,14 @@ def changed(inner: Program, mapped: Program, in_dims: Dims, batch: str) -> Progr
 
 
 def _out_dim(place: int, rank: int) -> int:
-    """A place for the batch in an output of this rank: the end, the middle and the front in turn, counted from either side."""
+    """A place for the batch in an output of this rank: the end, the middle and the front in turn,
+    counted from either side."""
     return (-1, min(1, rank), -rank - 1, rank)[place % 4]
 
 
 def _emptied(inner: Program, mapped: Program, in_dims: Dims) -> Program:
-    """vmap of a batch of no entries. A loop has nothing to run, so the reference runs one entry and drops it."""
+    """vmap of a batch of no entries. A loop has nothing to run, so the reference runs one
+    entry and drops it."""
     examples = [
         x if dim is None else x.narrow(dim, 0, 1)
         for x, dim in zip(mapped.inputs, in_dims, strict=True)
@@ -94,11 +98,12 @@ def _emptied(inner: Program, mapped: Program, in_dims: Dims) -> Program:
     )
 
 
-# --- mistakes -----------------------------------------------------------------------------------------------------------------------
+# --- mistakes -------------------------------------------------------------------------------------
 
 
 def assert_mistakes(target: Target, sample: Sample, tally: Tally) -> None:
-    """Raise Mismatch unless vmap raises an error of :data:`ERRORS` for each mistake, and works as before after each.
+    """Raise Mismatch unless vmap raises an error of :data:`ERRORS` for each mistake, and works as
+    before after each.
 
     Raises Unsuitable if the sample has no tensor to batch.
     """
@@ -117,7 +122,8 @@ def assert_mistakes(target: Target, sample: Sample, tally: Tally) -> None:
             compare(_called(target, sample, right, 0, batch), expected, Rule(), tally)
         else:
             answered.append(
-                f"{label}: in_dims {in_dims}, out_dims {out_dims} give {[list(x.shape) for x in found]}"
+                f"{label}: in_dims {in_dims}, "
+                f"out_dims {out_dims} give {[list(x.shape) for x in found]}"
             )
     if answered:
         raise Mismatch("vmap answers a mistake; " + "; ".join(answered))

@@ -1,11 +1,13 @@
 """Batches for vmap: which inputs are batched, at which dimension, and with which entries.
 
-Patterns of in_dims are tried in turn. With one vmap, the first sample takes every pattern of :func:`patterns` and each later sample takes
-two. With several vmaps, the first sample takes three combinations and each later sample takes one.
+Patterns of in_dims are tried in turn. With one vmap, the first sample takes every pattern of
+:func:`patterns` and each later sample takes two. With several vmaps, the first sample takes three
+combinations and each later sample takes one.
 
-Entries of a batch differ. Floating entries differ by exact factors, which preserve signs, definiteness, triangles, order and |x| < 1.
-Integer and boolean entries are reversed if the op accepts that, and repeat otherwise. A sample does not allow a pattern if the reference
-fails on it or returns entries of different shapes.
+Entries of a batch differ. Floating entries differ by exact factors, which preserve signs,
+definiteness, triangles, order and |x| < 1. Integer and boolean entries are reversed if the op
+accepts that, and repeat otherwise. A sample does not allow a pattern if the reference fails on it
+or returns entries of different shapes.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from gen.checks.pipelines import Program, batched
 Tensor = torch.Tensor
 InDims = tuple[int | None, ...]
 
-# (factors of floating entries, whether integer entries are reversed): tried in order until the reference accepts the batch.
+# (factors of floating entries, whether integer entries are reversed): tried in order until the
+# reference accepts the batch.
 _VARIATIONS = (
     ((1.0, 0.9375, 0.875), True),
     ((1.0, 0.9375, 0.875), False),
@@ -37,8 +40,9 @@ def patterns(inputs: Sequence[Tensor], turn: int = 0) -> list[InDims]:
     - Three inputs: every choice of batched inputs.
     - More: all of them, each alone, all but each.
 
-    With three or more inputs, dims alternate between front and end so that every input gets both. Odd turns use 1 instead of the end
-    where the rank allows, so that middle dimensions occur as well.
+    With three or more inputs, dims alternate between front and end so that every input gets
+    both. Odd turns use 1 instead of the end where the rank allows, so that middle
+    dimensions occur as well.
     """
     count = len(inputs)
     if count <= 2:
@@ -94,8 +98,8 @@ def grow(
 ) -> Program:
     """vmap of `program` on a batch of `size` entries. `evaluate` runs a program on the reference.
 
-    Returns the first variation of the batch that the reference accepts without a new NaN, or else the first that it accepts. Raises
-    Unsuitable if it accepts none.
+    Returns the first variation of the batch that the reference accepts without a new NaN, or else
+    the first that it accepts. Raises Unsuitable if it accepts none.
     """
     # an op that fails on its own sample raises here: the pattern is not the cause
     base = evaluate(program)
@@ -135,10 +139,11 @@ Choice = Callable[[Sequence[Tensor]], list[InDims]]
 def choices(
     stages: Sequence[str], first: bool, turn: int, written: Collection[int], fewest: bool = False
 ) -> list[Choice]:
-    """The patterns of a sample: each item maps the inputs of a vmap stage to the patterns to try there.
+    """The patterns of a sample: each item maps the inputs of a vmap stage to the
+    patterns to try there.
 
-    `written`: places of the inputs that the op writes to. They must be batched if another input is. `fewest`: one pattern, for programs
-    that cost more than a call.
+    `written`: places of the inputs that the op writes to. They must be batched if another input is.
+    `fewest`: one pattern, for programs that cost more than a call.
     """
 
     def allowed(inputs: Sequence[Tensor], k: int) -> list[InDims]:
@@ -164,5 +169,6 @@ def _one(
 
 
 def _some(found: list[InDims], turn: int, count: int) -> list[InDims]:
-    """`count` of `found`, in turn. Turn 0 includes the first one, in which all inputs are batched."""
+    """`count` of `found`, in turn. Turn 0 includes the first one, in which all
+    inputs are batched."""
     return [found[(turn * count + k) % len(found)] for k in range(min(count, len(found)))]

@@ -1,7 +1,7 @@
 """One cell of the matrix. Its only action is `assert_same`.
 
-This module decides on which samples a pipeline runs. Other modules build the pipeline, evaluate it and compare results.
-"""
+This module decides on which samples a pipeline runs. Other modules build the pipeline, evaluate it
+and compare results."""
 
 from __future__ import annotations
 
@@ -55,10 +55,12 @@ class SampleFailure:
 
 @dataclass
 class Case:
-    """An op × dtype × check × axes on a target and device. `only` is the one sample to run; `all_samples` lifts the limits.
+    """An op × dtype × check × axes on a target and device. `only` is the one sample to run;
+    `all_samples` lifts the limits.
 
-    `compared` counts the samples that were compared. `entries` are the known deviations that apply to this run. The case itself uses
-    the kinds `vanishes` and `tolerance`. :mod:`gen.checks.ledger` uses the others.
+    `compared` counts the samples that were compared. `entries` are the known deviations that apply
+    to this run. The case itself uses the kinds `vanishes` and `tolerance`. :mod:`gen.checks.ledger`
+    uses the others.
     """
 
     cell: Cell
@@ -91,8 +93,8 @@ class Case:
 
     @property
     def seed(self) -> int:
-        """The seed of the choices that a case makes, from its id. Samples are seeded by op and dtype, so that cases share them.
-        A jitted case makes the choices of its plain form.
+        """The seed of the choices that a case makes, from its id. Samples are seeded by op and
+        dtype, so that cases share them. A jitted case makes the choices of its plain form.
         """
         return stable_seed(self.family.name, self.check, self.cell.id.removesuffix("-jitted"))
 
@@ -101,7 +103,8 @@ class Case:
         return any(entry.kind == "vanishes" for entry in self.entries.values())
 
     def finish(self, failures: list[SampleFailure], /) -> None:
-        """Called once at the end of an assertion. A case raises the first failure; the plug-in replaces this method by its own."""
+        """Called once at the end of an assertion. A case raises the first failure; the plug-in
+        replaces this method by its own."""
         for failure in failures:
             failure.error.add_note(
                 f"{self.cell.id}, sample {failure.sample}: {failure.description}"
@@ -109,7 +112,8 @@ class Case:
             raise failure.error
 
     def begin(self, sample: int, description: str, /) -> None:
-        """Called before each sample. The plug-in replaces this method by its own, to know where a process died."""
+        """Called before each sample. The plug-in replaces this method by its own, to know
+        where a process died."""
 
     def assert_same(
         self,
@@ -120,10 +124,12 @@ class Case:
         layout: str = "contiguous",
         values: str = "ordinary",
     ) -> None:
-        """Assert that the pipeline over the target equals the pipeline over each reference in `against`, on every sample.
+        """Assert that the pipeline over the target equals the pipeline over each reference in
+        `against`, on every sample.
 
-        An axis of the case takes precedence over the argument of the same name. Failures of samples go to :meth:`finish`. Raises
-        Vacuous if nothing was compared, or only zeros with zeros. Raises Lacking if the target lacks a stage.
+        An axis of the case takes precedence over the argument of the same name. Failures of samples
+        go to :meth:`finish`. Raises Vacuous if nothing was compared, or only zeros with zeros.
+        Raises Lacking if the target lacks a stage.
         """
         self.asserted = {
             "pipeline": pipeline,
@@ -154,8 +160,9 @@ class Case:
 
     @property
     def _few(self) -> bool:
-        """Whether the case runs fewer and smaller samples, because a capture costs more than a call. A case with an expected failure runs
-        those that its plain form runs: the failure may be in any of them.
+        """Whether the case runs fewer and smaller samples, because a capture costs more than a
+        call. A case with an expected failure runs those that its plain form runs: the failure may
+        be in any of them.
         """
         if getattr(self.target, "slow", False):
             return True
@@ -180,7 +187,8 @@ class Case:
             raise Lacking(f"target {self.target.name} lacks {', '.join(dict.fromkeys(lacking))}")
 
     def _require_own_op(self, form: str, words: Sequence[str]) -> None:
-        """A target with ops of its own runs those that it has, without effect on their arguments. Error inputs are for ops in torch."""
+        """A target with ops of its own runs those that it has, without effect on their arguments.
+        Error inputs are for ops in torch."""
         implementation = getattr(self.target, "op", None)
         if implementation is None:
             return
@@ -188,10 +196,11 @@ class Case:
             raise Lacking(f"target {self.target.name} has no {self.op}")
         if form != "functional" or "raises" in words:
             raise Lacking(
-                f"target {self.target.name} has ops of its own: no variants that write, no documented errors"
+                f"target {self.target.name} has ops of its own: "
+                "no variants that write, no documented errors"
             )
 
-    # --- samples ------------------------------------------------------------------------------------------------------------------
+    # --- samples ----------------------------------------------------------------------------------
 
     def _assert_samples(
         self,
@@ -238,7 +247,8 @@ class Case:
     def _samples(
         self, pipeline: Pipeline, words: tuple[str, ...], axes: Mapping[str, str]
     ) -> tuple[list[Sample], list[Sample]]:
-        """The samples to run, and a few more for the case that these compare nothing, or only zeros with zeros."""
+        """The samples to run, and a few more for the case that these compare nothing, or only
+        zeros with zeros."""
         dtype = getattr(torch, self.dtype)
         # samples of meta are made on the CPU
         device = "cpu" if self.device == "meta" else self.device
@@ -288,7 +298,8 @@ class Case:
             text.startswith("torch.channels_last") for text in sample.signature[2]
         ):
             raise Unsuitable(
-                "channels_last is a format of whole tensors of one rank, and a batch has another; values do not show it"
+                "channels_last is a format of whole tensors of one rank, "
+                "and a batch has another; values do not show it"
             )
         if axes["values"] == "ill_formed":
             illformed.assert_refused(self.target, sample, axes["form"], tally)
@@ -358,10 +369,11 @@ class Case:
         layout: str = "contiguous",
         values: str = "ordinary",
     ) -> Iterator[tuple[int, Comparison, str, Exception | None]]:
-        """``(sample, comparison, reference, error)`` for each comparison that :meth:`assert_same` makes, in its order; no error: it agrees.
+        """``(sample, comparison, reference, error)`` for each comparison that :meth:`assert_same`
+        makes, in its order; no error: it agrees.
 
-        For tools that show a comparison. Samples that are not suitable, or on which the op itself raises, are left out.
-        """
+        For tools that show a comparison. Samples that are not suitable, or on which the op itself
+        raises, are left out."""
         parsed = parse(pipeline)
         axes = {"form": form, "layout": layout, "values": values, **self.axes}
         words = (against,) if isinstance(against, str) else tuple(against)
@@ -394,10 +406,11 @@ class Case:
         layout: str = "contiguous",
         values: str = "ordinary",
     ) -> Iterator[tuple[Sample, type[Exception] | None, str]]:
-        """Calls whose error is not what :meth:`assert_same` asks for: ``(sample, exception, pattern)``.
+        """Calls whose error is not what :meth:`assert_same` asks for:
+        ``(sample, exception, pattern)``.
 
-        Without an exception, the op itself raises on plain tensors where a result is due. With one, it raises something else or nothing.
-        """
+        Without an exception, the op itself raises on plain tensors where a result is due. With one,
+        it raises something else or nothing."""
         words = (against,) if isinstance(against, str) else tuple(against)
         axes = {"form": form, "layout": layout, "values": values, **self.axes}
         if words != ("raises",):
@@ -416,7 +429,8 @@ class Case:
     def _shown(
         self, pipeline: Pipeline, words: tuple[str, ...], axes: Mapping[str, str]
     ) -> list[tuple[int, Sample]]:
-        """The samples that a tool shows, with their numbers. If it asks for one, that may be of the reserve."""
+        """The samples that a tool shows, with their numbers. If it asks for one, that may
+        be of the reserve."""
         chosen, reserve = self._samples(pipeline, words, axes)
         self._require_sample(len(chosen) + len(reserve))
         numbered = list(enumerate([*chosen, *reserve]))
@@ -425,7 +439,8 @@ class Case:
     def _require_sample(self, count: int) -> None:
         if self.only is not None and self.only >= count:
             raise Vacuous(
-                f"--sample {self.only}: the cell has {count} sample{'s' * (count != 1)}, counted from 0"
+                f"--sample {self.only}: "
+                f"the cell has {count} sample{'s' * (count != 1)}, counted from 0"
             )
 
     def _rule(self) -> Rule:
@@ -442,19 +457,22 @@ class Case:
             raise Vacuous(f"nothing was compared: {why or 'every sample is empty'}")
         if self.vanishes and tally.nonzero and self.device != "meta":
             raise Mismatch(
-                "an entry says that the results vanish, but some are not zero: remove the entry or narrow it"
+                "an entry says that the results vanish, but some are not zero: "
+                "remove the entry or narrow it"
             )
         if not tally.nonzero and not self.vanishes:
             raise Vacuous(
-                "all results are zero on both sides; if that is right, a `vanishes` entry says so with its reason"
+                "all results are zero on both sides; if that is right, "
+                "a `vanishes` entry says so with its reason"
             )
 
-    # --- error inputs -------------------------------------------------------------------------------------------------------------
+    # --- error inputs -----------------------------------------------------------------------------
 
     def _assert_errors(self, axes: Mapping[str, str], failures: list[SampleFailure]) -> None:
         if self.device == "meta":
             raise Lacking(
-                "kernels of the meta device check their inputs in other words, and values not at all"
+                "kernels of the meta device check their inputs in other "
+                "words, and values not at all"
             )
         wrong = list(self._error_inputs())
         if not wrong:
@@ -555,7 +573,8 @@ _ILL_FORMED = 2, 1_000  # samples and elements: each sample is run in a dozen va
 
 
 def _asks_beside_values(axes: Mapping[str, str], words: Sequence[str]) -> bool:
-    """Whether a case is about something other than the values of an op, such as its memory, a mode around it or the batch."""
+    """Whether a case is about something other than the values of an op, such as its memory, a mode
+    around it or the batch."""
     return (
         OF_ITSELF.issuperset(words)
         or axes["form"] in forms.BESIDE
@@ -564,7 +583,8 @@ def _asks_beside_values(axes: Mapping[str, str], words: Sequence[str]) -> bool:
 
 
 def _budget(pipeline: Pipeline, words: Sequence[str]) -> tuple[int, int]:
-    """``(samples, elements)``: how many samples a pipeline gets, and how large. A pipeline that costs more gets fewer and smaller ones."""
+    """``(samples, elements)``: how many samples a pipeline gets, and how large. A pipeline that
+    costs more gets fewer and smaller ones."""
     stages = pipeline.stages
     if "numeric" in words:
         return 3, 48

@@ -1,9 +1,12 @@
 """Comparison of results with those of a reference, entry by entry.
 
-Two right answers may differ by rounding, and no fixed tolerance describes it. So if the quick comparison fails, the reference runs again.
+Two right answers may differ by rounding, and no fixed tolerance describes it. So if the quick
+comparison fails, the reference runs again.
 
-- In a narrow dtype it runs in float64. A result passes if it is about as near to the float64 result as the first reference was.
-- In float64 it runs on inputs that are off by an ulp. A result passes if its error is about as large as the resulting change.
+- In a narrow dtype it runs in float64. A result passes if it is about as near to the float64 result
+  as the first reference was.
+- In float64 it runs on inputs that are off by an ulp. A result passes if its error is about as
+  large as the resulting change.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ CONDITIONING = 64.0
 
 @dataclass
 class Tally:
-    """Counts of a case: `entries` compared, `nonzero` ones on either side, `unknown` ones that the reference could not give."""
+    """Counts of a case: `entries` compared, `nonzero` ones on either side, `unknown` ones that the
+    reference could not give."""
 
     entries: int = 0
     nonzero: int = 0
@@ -56,7 +60,8 @@ class Rule:
     dtype: torch.dtype | None = None  # the dtype whose rounding counts, if not that of the results
 
     def bounds(self, dtype: torch.dtype, expected: Tensor) -> tuple[float, float]:
-        """``(rtol, atol)``. The default atol grows with the magnitude of the output, so that errors of small outputs show."""
+        """``(rtol, atol)``. The default atol grows with the magnitude of the output, so that errors
+        of small outputs show."""
         base = max(_TOLERANCES.get(dtype, 0.0), _TOLERANCES.get(self.dtype or dtype, 0.0))
         if self.numeric:
             base = max(base, NUMERIC)
@@ -78,8 +83,9 @@ def compare(
 ) -> None:
     """Raise Mismatch unless `actual` agrees with `expected`. Count the comparisons in `tally`.
 
-    `second` returns the reference's results once more: in float64 for a narrow dtype, and on inputs off by an ulp for a wide one. With
-    `conditioned`, the inputs are off by an ulp for any dtype. It is called only when the quick comparison fails.
+    `second` returns the reference's results once more: in float64 for a narrow dtype, and on inputs
+    off by an ulp for a wide one. With `conditioned`, the inputs are off by an ulp for any dtype. It
+    is called only when the quick comparison fails.
     """
     if len(actual) != len(expected):
         raise Mismatch(f"{len(actual)} outputs, expected {len(expected)}")
@@ -106,7 +112,8 @@ def compare(
 
 
 def compare_kinds(actual: Outputs, expected: Outputs, tally: Tally) -> None:
-    """Raise Mismatch unless number, shapes and dtypes of the outputs agree. Each output counts as one entry."""
+    """Raise Mismatch unless number, shapes and dtypes of the outputs agree. Each output
+    counts as one entry."""
     if len(actual) != len(expected):
         raise Mismatch(f"{len(actual)} outputs, expected {len(expected)}")
     for place, (a, e) in enumerate(zip(actual, expected, strict=True)):
@@ -123,7 +130,8 @@ def _same_kind(place: int, a: Tensor, e: Tensor, rule: Rule) -> None:
 
 
 def _disagreement(a: Tensor, e: Tensor, rule: Rule, known: Tensor | None) -> Tensor | None:
-    """None if all entries are close. Otherwise the error of each entry, which is 0 for a close one."""
+    """None if all entries are close. Otherwise the error of each entry, which is 0
+    for a close one."""
     common = torch.promote_types(a.dtype, e.dtype)
     rtol, atol = rule.bounds(a.dtype, e)
     a, e = a.to(common), e.to(common)
@@ -147,7 +155,8 @@ def _parts(x: Tensor) -> Tensor:
 
 
 def _as_good(a: Tensor, e: Tensor, exact: Tensor) -> bool:
-    """Whether `a` is about as near to the float64 result as `e` is. Infinities and NaNs must agree."""
+    """Whether `a` is about as near to the float64 result as `e` is. Infinities and
+    NaNs must agree."""
     wide = torch.complex128 if exact.is_complex() else torch.float64
     a_wide, e_wide, exact = a.to(wide), e.to(wide), exact.to(wide)
     finite = torch.isfinite(exact) & torch.isfinite(e_wide)
@@ -200,7 +209,8 @@ def _describe(
     )
     where = f" at index {list(index)}" if index else ""
     return (
-        f"output {place} of {count}, {str(a.dtype).removeprefix('torch.')}{list(a.shape)}: largest error {float(error.max()):.3g}{where}: "
-        f"got {a[index].item()}, expected {e[index].item()}; {int((error > 0).sum())} of {error.numel()} entries differ "
+        f"output {place} of {count}, {str(a.dtype).removeprefix('torch.')}{list(a.shape)}: "
+        f"largest error {float(error.max()):.3g}{where}: got {a[index].item()}, "
+        f"expected {e[index].item()}; {int((error > 0).sum())} of {error.numel()} entries differ "
         f"(rtol {bounds[0]:.2g}, atol {bounds[1]:.2g})"
     )

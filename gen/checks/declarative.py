@@ -1,8 +1,8 @@
 """Tensors from descriptions: ``{shape: [4, 8], domain: positive}``.
 
-A sample is ``{args: [...], kwargs: {...}}``. An argument is a description of a tensor, a list of arguments, or a plain value. A source of
-samples is a list of these, or a callable that takes ``(dtype, device)`` and returns one. Its leaves may be tensors already.
-"""
+A sample is ``{args: [...], kwargs: {...}}``. An argument is a description of a tensor, a list of
+arguments, or a plain value. A source of samples is a list of these, or a callable that takes
+``(dtype, device)`` and returns one. Its leaves may be tensors already."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ MOST_SAMPLES = 10_000
 
 
 def called(name: str, function: Any, dtype: torch.dtype, device: str) -> list[Mapping[str, Any]]:
-    """The samples that the callable `name` gives. Raises SamplesError for anything that is no list of calls."""
+    """The samples that the callable `name` gives. Raises SamplesError for anything that is
+    no list of calls."""
     if not callable(function):
         raise SamplesError(f"{name} is {function!r:.60}, no callable")
     try:
@@ -66,7 +67,8 @@ def _refuse(what: str, sample: Any) -> None:
 def build(
     source: Any, dtype: torch.dtype, device: str
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], Any], None]]:
-    """``(args, kwargs, output processing, no wrapper)`` for each sample of `source`, drawn from the global generator."""
+    """``(args, kwargs, output processing, no wrapper)`` for each sample of `source`, drawn from the
+    global generator."""
     for sample in source:
         args = tuple(_value(arg, dtype, device) for arg in sample.get("args", ()))
         kwargs = {key: _value(arg, dtype, device) for key, arg in sample.get("kwargs", {}).items()}
@@ -94,14 +96,17 @@ def _value(described: Any, dtype: torch.dtype, device: str) -> Any:
 
 
 def tensor(described: Mapping[str, Any], dtype: torch.dtype, device: str) -> Tensor:
-    """The tensor of a description. Its dtype is `dtype` unless it names another. Floating tensors require grad unless it says otherwise.
+    """The tensor of a description. Its dtype is `dtype` unless it names another. Floating tensors
+    require grad unless it says otherwise.
 
-    Raises ValueError for an unknown key or domain, and for a domain that does not fit the shape or dtype.
+    Raises ValueError for an unknown key or domain, and for a domain that does not fit
+    the shape or dtype.
     """
     unknown = set(described) - KEYS
     if unknown:
         raise ValueError(
-            f"a tensor's description has no key {', '.join(sorted(unknown))}; it may have {', '.join(sorted(KEYS))}"
+            f"a tensor's description has no key {', '.join(sorted(unknown))}; "
+            f"it may have {', '.join(sorted(KEYS))}"
         )
     domain = described.get("domain", "any")
     own = (
@@ -185,7 +190,8 @@ def _real(shape: tuple[int, ...], low: float, high: float) -> Tensor:
 def _matrix(domain: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     if len(shape) < 2 or shape[-1] != shape[-2] or not _inexact(dtype):
         raise ValueError(
-            f"domain {domain} needs square matrices of a floating or complex dtype, not {list(shape)} of {dtype}"
+            f"domain {domain} needs square matrices of a floating or complex dtype, "
+            f"not {list(shape)} of {dtype}"
         )
     a = torch.randn(shape, dtype=torch.complex128 if dtype.is_complex else torch.float64)
     if domain == "symmetric":
@@ -194,10 +200,12 @@ def _matrix(domain: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def arrange(x: Tensor, layout: str) -> Tensor:
-    """`x` in a layout, with the same values. Only ``expanded`` changes them: it repeats the first slice along the first dimension.
+    """`x` in a layout, with the same values. Only ``expanded`` changes them: it repeats the first
+    slice along the first dimension.
 
-    ``transposed``: the last two dimensions swapped in memory. ``noncontiguous`` or ``strided``: every second element of a larger
-    storage. ``expanded``: stride 0 in the first dimension. ``contiguous``: as it says.
+    ``transposed``: the last two dimensions swapped in memory. ``noncontiguous`` or ``strided``:
+    every second element of a larger storage. ``expanded``: stride 0 in the first dimension.
+    ``contiguous``: as it says.
     """
     if layout == "contiguous":
         return x.contiguous()

@@ -1,7 +1,8 @@
-"""What the file `matrix.yaml` of a project says of a run: its default target, and whether a device is there.
+"""What the file `matrix.yaml` of a project says of a run: its default target, and whether a
+device is there.
 
-Only the sections `targets` and `devices` are read, and only from the file itself. `gen generate` reports its mistakes.
-"""
+Only the sections `targets` and `devices` are read, and only from the file itself. `gen generate`
+reports its mistakes."""
 
 from __future__ import annotations
 
@@ -15,13 +16,15 @@ __all__ = ["Declared", "declared"]
 
 @dataclass(frozen=True)
 class Declared:
-    """The default target, and the devices: name -> (callable that says whether it is there, reason if it is not)."""
+    """The default target, and the devices: name -> (callable that says whether it is there,
+    reason if it is not)."""
 
     target: str = "runtime"
     devices: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def why_absent(self, device: str, resolve: Callable[[str], Any]) -> str:
-        """Why a device is not available; empty if it is, or if the file does not say. An index, as in `cuda:1`, is no part of the name."""
+        """Why a device is not available; empty if it is, or if the file does not say. An index, as
+        in `cuda:1`, is no part of the name."""
         name = device.partition(":")[0]
         if name not in self.devices:
             return ""
@@ -29,7 +32,10 @@ class Declared:
         try:
             there = bool(resolve(available)())
         except Exception as error:
-            return f"device {device} is not available: {available} raised {type(error).__name__}: {error}"
+            return (
+                f"device {device} is not available: "
+                f"{available} raised {type(error).__name__}: {error}"
+            )
         return (
             ""
             if there
@@ -38,7 +44,8 @@ class Declared:
 
 
 def declared(folder: Path) -> Declared:
-    """What the matrix in `folder` declares. Without a readable one: the target `runtime`, and no devices."""
+    """What the matrix in `folder` declares. Without a readable one: the target
+    `runtime`, and no devices."""
     path = folder / "matrix.yaml"
     if not path.is_file():
         return Declared()

@@ -1,4 +1,5 @@
-"""Comparison with definitions of arrays in arbitrary precision: entry by entry, so that a small entry beside a large one counts."""
+"""Comparison with definitions of arrays in arbitrary precision: entry by entry, so that a small
+entry beside a large one counts."""
 
 from __future__ import annotations
 
@@ -33,10 +34,12 @@ TURNS = 3  # how often inputs are off
 def compare_with_definition(
     program: Program, sample: Sample, actual: Sequence[Tensor], tally: Tally, label: str
 ) -> None:
-    """Raise Mismatch unless each entry is near what the definition gives. Entries that it does not give are counted as unknown.
+    """Raise Mismatch unless each entry is near what the definition gives. Entries that it does not
+    give are counted as unknown.
 
-    An infinite input stands for ever larger numbers. A result may be as far off as an error of a few ulps in each input makes it; for
-    functions that a shift of their inputs does not change, of each input's distance from the average.
+    An infinite input stands for ever larger numbers. A result may be as far off as an error of a
+    few ulps in each input makes it; for functions that a shift of their inputs does not change, of
+    each input's distance from the average.
     """
     if any(bool(x.isnan().any()) for x in program.inputs):
         raise Unsuitable("a definition says nothing of NaN")
@@ -90,7 +93,8 @@ def compare_with_definition(
                     else []
                 )
                 raise Mismatch(
-                    f"{label}: output {place} of {len(actual)}: {len(wrong)} of {len(known)} entries are off; the first at {index}: "
+                    f"{label}: output {place} of {len(actual)}: "
+                    f"{len(wrong)} of {len(known)} entries are off; the first at {index}: "
                     f"got {_number(a, wrong[0])}, by definition {_short(e.flat[wrong[0]])}"
                 )
 
@@ -129,7 +133,8 @@ def _root(sample: Sample) -> Any:
 
 
 def _finite(x: Array, far: int) -> Array:
-    """`x` with numbers of `far` bits for infinities. Their order in size is another one for each `far`, as a limit depends on none."""
+    """`x` with numbers of `far` bits for infinities. Their order in size is another one for each
+    `far`, as a limit depends on none."""
     if x.dtype != object or not far:
         return x
     order = range(x.size) if far == FAR[0] else range(x.size, 0, -1)
@@ -160,7 +165,8 @@ def _limit(near: Any, far: Any) -> Any:
 def _slack(
     program: Program, sample: Sample, expected: Sequence[Array], far: int
 ) -> list[list[Any]]:
-    """For each entry of each output, how much it changes if inputs are off by a few ulps, up and down at random."""
+    """For each entry of each output, how much it changes if inputs are off by a few ulps, up
+    and down at random."""
     eps = max(
         torch.finfo(x.dtype).eps for x in program.inputs if x.is_floating_point() or x.is_complex()
     )
@@ -197,7 +203,8 @@ def _number(a: Tensor, k: int) -> Any:
 
 
 def _near(a: Any, e: Any, dtype: torch.dtype, slack: Any) -> bool:
-    """Whether a number is close to the exact one. Near the end of the range of the dtype, infinity is too."""
+    """Whether a number is close to the exact one. Near the end of the range of the dtype,
+    infinity is too."""
     if isinstance(a, complex):
         part, size = torch.empty(0, dtype=dtype).real.dtype, abs(e) * RTOL[dtype]
         size = mpf(0) if mp.isinf(size) else size

@@ -1,7 +1,8 @@
-"""How long a cell takes, from a small file beside the matrix: the time of a check, times a factor of the op.
+"""How long a cell takes, from a small file beside the matrix: the time of a check, times a
+factor of the op.
 
-The file has one number for each check, op and family. So it is small enough to be committed, it knows of cells that no run has had, and
-every machine that has the same commit divides the same way.
+The file has one number for each check, op and family. So it is small enough to be committed, it
+knows of cells that no run has had, and every machine that has the same commit divides the same way.
 """
 
 from __future__ import annotations
@@ -34,15 +35,18 @@ class Durations:
     families: Mapping[str, float] = field(default_factory=dict)
 
     def cell(self, check: str, op: str) -> float:
-        """The seconds of a cell. An unknown check counts as the mean of the known ones, and so does an unknown op.
+        """The seconds of a cell. An unknown check counts as the mean of the known ones, and so
+        does an unknown op.
 
-        Sums of cells are what a division is made of. The median, also that of checks of the same pipeline, gives a third of the true sum
-        for checks of tier full alone; the mean is within a quarter of it (docs/scaling.md).
+        Sums of cells are what a division is made of. The median, also that of checks of the same
+        pipeline, gives a third of the true sum for checks of tier full alone; the mean is within a
+        quarter of it (docs/scaling.md).
         """
         return max(self.checks.get(check, self._check) * self.ops.get(op, self.op), _LEAST)
 
     def family(self, name: str) -> float:
-        """The mean seconds of a family's cells. An unknown family counts as the mean of the known ones."""
+        """The mean seconds of a family's cells. An unknown family counts as the mean
+        of the known ones."""
         return max(self.families.get(name, self._family), _LEAST)
 
     @cached_property
@@ -62,8 +66,8 @@ class Durations:
 def fit(cells: Iterable[tuple[str, str, str, float]]) -> Durations:
     """The durations that explain ``(family, check, op, seconds)`` of cells.
 
-    Scaling checks and ops in turn keeps the totals of both (iterative proportional fitting), and totals are what shards are made of.
-    """
+    Scaling checks and ops in turn keeps the totals of both (iterative proportional fitting), and
+    totals are what shards are made of."""
     seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
     counts: Counter[tuple[str, str]] = Counter()
     of_family: dict[str, list[float]] = {}
@@ -84,10 +88,11 @@ def fit(cells: Iterable[tuple[str, str, str, float]]) -> Durations:
 
 
 def extended(known: Durations, cells: Iterable[tuple[str, str, str, float]]) -> Durations:
-    """`known` with the checks, ops and families of ``(family, check, op, seconds)`` that it lacks, and all that it has.
+    """`known` with the checks, ops and families of ``(family, check, op, seconds)`` that it lacks,
+    and all that it has.
 
-    The cells may be of a slower machine: what both have tells by how much. Raises ValueError if they have no cell of a known check and op.
-    """
+    The cells may be of a slower machine: what both have tells by how much. Raises ValueError if
+    they have no cell of a known check and op."""
     met = list(cells)
     both = [
         (check, seconds, known.cell(check, op))
@@ -96,7 +101,8 @@ def extended(known: Durations, cells: Iterable[tuple[str, str, str, float]]) -> 
     ]
     if not both:
         raise ValueError(
-            "no cell is of a check and an op that the file has, so that the speed of the machine cannot be told"
+            "no cell is of a check and an op that the file has, "
+            "so that the speed of the machine cannot be told"
         )
     slowness = median(_ratios(both).values()) or 1.0
     checks = {
@@ -142,7 +148,8 @@ def _scaled(
 
 
 def read_durations(path: Path) -> Durations:
-    """The file's durations. Without a file every cell counts the same. Raises ValueError for a file that is none of durations."""
+    """The file's durations. Without a file every cell counts the same. Raises ValueError for a file
+    that is none of durations."""
     try:
         data = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -158,7 +165,8 @@ def read_durations(path: Path) -> Durations:
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(
-            f"{path}: not a file of durations ({error!r}); `python -m gen durations RESULTS` writes it"
+            f"{path}: not a file of durations ({error!r}); "
+            "`python -m gen durations RESULTS` writes it"
         ) from error
 
 

@@ -15,9 +15,11 @@ Tensor = torch.Tensor
 
 
 def checkpointed(program: Program, reentrant: bool) -> Program:
-    """Outputs and gradients of `program` with random factors on its outputs, computed again in the backward pass.
+    """Outputs and gradients of `program` with random factors on its outputs, computed again in
+    the backward pass.
 
-    The reference computes once. So the gradients differ if the second run draws other factors than the first.
+    The reference computes once. So the gradients differ if the second run draws other
+    factors than the first.
     """
     kept, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
     inputs = extend(program, "vjp").inputs
@@ -44,7 +46,8 @@ def checkpointed(program: Program, reentrant: bool) -> Program:
 
 
 def session(program: Program) -> Program:
-    """Outputs and gradients of `program`. Outputs that have no gradient on the reference are compared too."""
+    """Outputs and gradients of `program`. Outputs that have no gradient on the reference
+    are compared too."""
     kept, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
     inputs = extend(program, "vjp").inputs
 
@@ -72,7 +75,8 @@ def _recorded(values: Sequence[Tensor], flags: Sequence[bool]) -> list[Tensor]:
 
 
 def functional(name: str, program: Program) -> Program:
-    """``torch.autograd.functional``'s function of this name. ``hessian``, ``vhp`` and ``hvp`` get the sum of |output|²."""
+    """``torch.autograd.functional``'s function of this name. ``hessian``, ``vhp`` and ``hvp`` get
+    the sum of |output|²."""
     if name in ("jacobian", "hessian"):
         program = cornered(program, {"jacobian": "jacrev"}.get(name, name))
     active, kept, count = program.active_inputs, program.active_outputs, len(program.inputs)

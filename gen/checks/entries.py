@@ -29,8 +29,8 @@ def _cpu() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The facts of a run against which the conditions of entries are evaluated. `cpu`: the instructions of the machine for which torch
-    chooses its kernels, such as AVX2."""
+    """The facts of a run against which the conditions of entries are evaluated. `cpu`: the
+    instructions of the machine for which torch chooses its kernels, such as AVX2."""
 
     target: str
     device: str
@@ -58,7 +58,8 @@ class Known:
     atol: float | None = None
 
     def active(self, settings: Settings) -> bool:
-        """Whether target, device, torch version and CPU match the entry. A condition that it leaves out always matches."""
+        """Whether target, device, torch version and CPU match the entry. A condition that it leaves
+        out always matches."""
         return (
             (self.target is None or fnmatchcase(settings.target, self.target))
             and (self.device is None or fnmatchcase(settings.device.split(":")[0], self.device))
@@ -73,7 +74,8 @@ class Known:
         return self.until is not None and today > datetime.date.fromisoformat(self.until)
 
     def expects(self, error: BaseException) -> bool:
-        """Whether `error` is the exception of this xfail: class or base class by plain or qualified name, message by search."""
+        """Whether `error` is the exception of this xfail: class or base class by plain or qualified
+        name, message by search."""
         names = {
             name
             for cls in type(error).__mro__

@@ -32,8 +32,9 @@ _PLAIN = frozenset({"loop", "upstream", "eager"})
 OF_ITSELF = frozenset({"again", "threads", "strides", "fake"})
 """References that compare results of the target with one another. They may be zero."""
 _OF_KERNELS = (
-    r"(.*is deprecated in favor of|This overload of \w+ is deprecated|.*this will lower the performance|"
-    r"An output with one or more elements was resized|The number of elements in the out tensor)"
+    r"(.*is deprecated in favor of|This overload of \w+ is deprecated|.*this will "
+    r"lower the performance|An output with one or more elements was resized|The number "
+    r"of elements in the out tensor)"
 )
 # stages whose results are gradients: a large gradient is compared in random directions
 _LINEAR = frozenset({"vjp", "backward", "grad"})
@@ -49,9 +50,9 @@ def run_target(
 ) -> Outputs:
     """The program's results over `target`, run inside of the mode that `under` names.
 
-    Warnings that the plain op gives too are ignored, with symbols in place of numbers, as a trace warns of symbolic sizes. So are
-    warnings of kernels about speed, deprecation and buffers, which depend on layout and form. Any other warning is an error under pytest.
-    """
+    Warnings that the plain op gives too are ignored, with symbols in place of numbers, as a trace
+    warns of symbolic sizes. So are warnings of kernels about speed, deprecation and buffers, which
+    depend on layout and form. Any other warning is an error under pytest."""
     with seeded(program.seed), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_OF_KERNELS, category=UserWarning)
         for message, category in sample.facts.warnings:
@@ -71,20 +72,23 @@ def run_target(
 
 
 def _plain(target: Target, found: Any) -> Outputs:
-    """The results as a tuple. Raises TypeError if one is no tensor of torch, which nothing could be compared with."""
+    """The results as a tuple. Raises TypeError if one is no tensor of torch, which nothing could
+    be compared with."""
     for place, x in enumerate(found):
         if not isinstance(x, torch.Tensor):
             kind = f"{type(x).__module__}.{type(x).__qualname__}"
             raise TypeError(
-                f"result {place} of target {target.name} is a {kind}: where a check calls a target, results are torch.Tensors. A target "
-                "with values of its own converts inputs and results in `forward` and `pipeline` (docs/targets.md)"
+                f"result {place} of target {target.name} is a {kind}: "
+                "where a check calls a target, results are torch.Tensors. A target with values of "
+                "its own converts inputs and results in `forward` and `pipeline` (docs/targets.md)"
             )
     return tuple(found)
 
 
 @dataclass
 class Comparison:
-    """One program of one sample. The target runs it once, for any number of references. `expected`: results of the last reference."""
+    """One program of one sample. The target runs it once, for any number of references. `expected`:
+    results of the last reference."""
 
     target: Target
     op: str
@@ -104,7 +108,8 @@ class Comparison:
         return self._actual
 
     def against(self, word: str, tally: Tally) -> None:
-        """Raise Mismatch unless the target agrees with the reference called `word`. Raise Unsuitable if they cannot be compared."""
+        """Raise Mismatch unless the target agrees with the reference called `word`. Raise
+        Unsuitable if they cannot be compared."""
         if self.device == "meta":
             self._against_kinds(tally)
         elif self.sample.draws and "vmap" in self.stages:
@@ -126,7 +131,10 @@ class Comparison:
         elif word in OF_ITSELF:
             self._against_itself(word, tally)
         else:
-            known = "loop, upstream, eager, numeric, float64, reference, exact, definition, again, threads, strides, fake, raises"
+            known = (
+                "loop, upstream, eager, numeric, float64, reference, exact, definition, again, "
+                "threads, strides, fake, raises"
+            )
             raise ValueError(f"no reference {word!r}; known: {known}")
 
     @property
@@ -153,7 +161,8 @@ class Comparison:
         except Exception as error:
             if self._needs_values():
                 raise Unsuitable(
-                    f"the op needs values, but tensors of the meta device have none ({type(error).__name__})"
+                    "the op needs values, but tensors of the meta device have none "
+                    f"({type(error).__name__})"
                 ) from None
             raise
         try:
@@ -172,8 +181,9 @@ class Comparison:
     def _against_draws(self, tally: Tally) -> None:
         """Compare random draws of a batch with those of a loop, whose numbers differ.
 
-        Shapes and dtypes must agree. Draws must be whole numbers if the loop's are. Elements of the batch must not share a draw. If the
-        distribution has no spread, draws are compared like any other result.
+        Shapes and dtypes must agree. Draws must be whole numbers if the loop's are. Elements of
+        the batch must not share a draw. If the distribution has no spread, draws are compared like
+        any other result.
         """
         expected = self.program.on_reference()
         if self.program.deterministic:
@@ -184,7 +194,8 @@ class Comparison:
             for place, drawn in enumerate(self.actual):
                 if _whole(expected[place]) and not _whole(drawn):
                     raise Mismatch(
-                        f"output {place}: draws that are no whole numbers, where those of the loop are"
+                        f"output {place}: draws that are no whole numbers, "
+                        "where those of the loop are"
                     )
                 if drawn[:1].numel() and any(torch.equal(drawn[0], other) for other in drawn[1:]):
                     raise Mismatch(f"output {place}: elements of the batch share a draw")
@@ -341,7 +352,8 @@ class Comparison:
         )
 
     def _own_reference(self, change: Callable[[Tensor], Tensor] | None) -> Outputs:
-        """Results of the op's own reference, in the shapes and dtypes of the op's results. `change` is applied to the inputs."""
+        """Results of the op's own reference, in the shapes and dtypes of the op's results. `change`
+        is applied to the inputs."""
         share = len(self.program.inputs) // self.program.calls
         found: list[Tensor] = []
         for start in (
@@ -399,7 +411,8 @@ def _nudged_and_widened(x: Tensor) -> Tensor:
 
 
 def _by_numpy(sample: Sample, inputs: Sequence[Tensor]) -> Values:
-    """Results of OpInfo's NumPy reference on wide copies of the inputs. Raises Unsuitable if it does not accept the arguments."""
+    """Results of OpInfo's NumPy reference on wide copies of the inputs. Raises Unsuitable if it
+    does not accept the arguments."""
     import numpy
     from torch.testing._internal.opinfo.core import SampleInput
 
@@ -426,8 +439,8 @@ def _by_numpy(sample: Sample, inputs: Sequence[Tensor]) -> Values:
 
 
 def _for_numpy(sample: Sample, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Wide copies. Integers are widened too if all inputs have one integer dtype and results are not integers: from 8 bits, NumPy
-    computes in float16.
+    """Wide copies. Integers are widened too if all inputs have one integer dtype and results are
+    not integers: from 8 bits, NumPy computes in float16.
     """
     dtypes = {x.dtype for x in inputs}
     exact = len(dtypes) == 1 and not any(

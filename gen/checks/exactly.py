@@ -1,4 +1,5 @@
-"""Comparison with exact values and derivatives: entry by entry, with a relative tolerance, so that tails count."""
+"""Comparison with exact values and derivatives: entry by entry, with a relative tolerance, so
+that tails count."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ ULPS = 8  # a result may be that of arguments off by so many ulps
 ROUNDED = frozenset(
     ("torch.floor_divide", "torch.fmod", "torch.remainder", "torch.Tensor.__rmod__")
 )
-"""Functions whose results floating-point arithmetic can give to the last bit, so that no argument may be off."""
+"""Functions whose results floating-point arithmetic can give to the last bit, so that no
+argument may be off."""
 
 
 def compare_with_exact(
@@ -31,11 +33,12 @@ def compare_with_exact(
     label: str,
     word: str = "",
 ) -> None:
-    """Raise Mismatch unless each entry is near the exact value. Entries without one are counted as unknown.
+    """Raise Mismatch unless each entry is near the exact value. Entries without one are
+    counted as unknown.
 
-    A result passes if it is within :data:`RTOL` of the exact one, or if the exact result for arguments off by a few ulps is as far away.
-    The word ``edges`` has infinities and NaNs, of which :mod:`gen.reference.limits` knows; at the ``verge`` a value may not be
-    flushed to zero.
+    A result passes if it is within :data:`RTOL` of the exact one, or if the exact result for
+    arguments off by a few ulps is as far away. The word ``edges`` has infinities and NaNs, of which
+    :mod:`gen.reference.limits` knows; at the ``verge`` a value may not be flushed to zero.
     """
     if not points.is_scalar(sample):
         raise Unsuitable(f"{sample.op.name} has no exact definition on these inputs")
@@ -75,7 +78,8 @@ def compare_with_exact(
         save()
         if bool(wrong.any()):
             raise Mismatch(
-                f"{label}: {_describe(place, len(actual), a, expected.value, wrong, program.inputs, polynomial.arguments)}"
+                f"{label}: "
+                f"{_describe(place, len(actual), a, expected.value, wrong, program.inputs, polynomial.arguments)}"  # noqa: E501
             )
     if function.why and not tally.entries:
         raise Unsuitable(
@@ -94,7 +98,8 @@ def _compare_edges(
     tally: Tally,
     label: str,
 ) -> None:
-    """Compare with limits, entry by entry: infinities and NaNs must agree, and signs of zeros where a standard gives them."""
+    """Compare with limits, entry by entry: infinities and NaNs must agree, and signs of zeros where
+    a standard gives them."""
     e, unknown = function.at_edges(polynomial, program.inputs, at_edge)
     known = ~unknown
     tally.entries += int(known.sum())
@@ -123,8 +128,8 @@ def _off(x: Tensor, sign: int) -> Tensor:
 
 
 def _near(a: Tensor, expected: Evaluated, slack: Tensor, flush: float) -> Tensor:
-    """Whether entries are close. Where a derivative is beyond the range of the dtype, a result that is not finite is right too; below its
-    range, zero, if it is below `flush`.
+    """Whether entries are close. Where a derivative is beyond the range of the dtype, a result that
+    is not finite is right too; below its range, zero, if it is below `flush`.
     """
     info = torch.finfo(a.dtype)
     given, e = a.to(torch.float64), expected.value
@@ -146,6 +151,6 @@ def _describe(
     worst = int(error.argmax())
     at = ", ".join(f"{inputs[k][worst].item():.17g}" for k in arguments)
     return (
-        f"output {place} of {count}: {int(wrong.sum())} of {wrong.numel()} entries are off; worst at ({at}): "
-        f"got {a[worst].item()}, exactly {e[worst].item()}"
+        f"output {place} of {count}: {int(wrong.sum())} of {wrong.numel()} entries are off; "
+        f"worst at ({at}): got {a[worst].item()}, exactly {e[worst].item()}"
     )

@@ -1,8 +1,8 @@
 """Runs the cells of a session, each in a process that may die of it.
 
-A :class:`Runner` forks a worker at the first cell, when every module is loaded. The worker runs one cell after another and sends back
-what came of it. If it dies or takes too long, that is the outcome of the cell, and the next cell gets a new worker.
-"""
+A :class:`Runner` forks a worker at the first cell, when every module is loaded. The worker runs one
+cell after another and sends back what came of it. If it dies or takes too long, that is the outcome
+of the cell, and the next cell gets a new worker."""
 
 from __future__ import annotations
 
@@ -39,10 +39,12 @@ Begin = Callable[[int, str], None]
 
 @dataclass(frozen=True)
 class Ran:
-    """What a cell came to: its verdict, how many samples it compared, and how often the target's vmap ran each op in a loop.
+    """What a cell came to: its verdict, how many samples it compared, and how often the target's
+    vmap ran each op in a loop.
 
-    `program` is a stand-alone program that shows the first failure, if there is one. `elsewhere` has the entries of other cells that expect
-    an error like it. `rules` are those of the target that ran, if they were noted.
+    `program` is a stand-alone program that shows the first failure, if there is one. `elsewhere`
+    has the entries of other cells that expect an error like it. `rules` are those of the target
+    that ran, if they were noted.
     """
 
     verdict: Verdict
@@ -60,8 +62,9 @@ class Told(Exception):
 def told(error: BaseException) -> str:
     """The report of an error: the message of a comparison, where a process died, or a traceback.
 
-    The traceback is Python's. pytest's quotes whole functions, for which it parses torch's files of 20,000 lines. It begins behind the last
-    frame of the harness, so it is the same for every sample that fails alike.
+    The traceback is Python's. pytest's quotes whole functions, for which it parses torch's files of
+    20,000 lines. It begins behind the last frame of the harness, so it is the same for every sample
+    that fails alike.
     """
     if isinstance(error, Crashed):
         lines = [line.strip() for line in error.stack.splitlines() if line.startswith("  File ")]
@@ -99,7 +102,8 @@ def _chained(error: traceback.TracebackException | None) -> Iterator[traceback.T
 
 
 class Runner:
-    """`run(item, begin)` runs the cell of an item and calls `begin` before each sample. The Runner decides in which process."""
+    """`run(item, begin)` runs the cell of an item and calls `begin` before each sample. The Runner
+    decides in which process."""
 
     def __init__(
         self,
@@ -117,7 +121,8 @@ class Runner:
     def run(
         self, item: pytest.Function, limit: float | None
     ) -> Ran | tuple[int | None, str, Crashed]:
-        """What the cell came to. If its process was lost: the sample that ran, its description, and how it was lost."""
+        """What the cell came to. If its process was lost: the sample that ran, its description, and
+        how it was lost."""
         if self._worker is None:
             return self._run(item, None)
         filters = list(warnings.filters)
@@ -143,10 +148,11 @@ class Runner:
     def _serve(
         self, question: tuple[int, list[Any] | None]
     ) -> tuple[Ran | None, list[_Warned], tuple[str, str] | None]:
-        """In the worker: run the cell at a place of the session, with the parent's filters of warnings.
+        """In the worker: run the cell at a place of the session, with the parent's
+        filters of warnings.
 
-        Returns what it came to, the warnings, and the outcome of pytest that it raised: these exceptions cannot be pickled.
-        """
+        Returns what it came to, the warnings, and the outcome of pytest that it raised: these
+        exceptions cannot be pickled."""
         place, filters = question
         item = self._items[place]
         assert isinstance(item, pytest.Function) and self._worker is not None

@@ -1,4 +1,5 @@
-"""Ways to call an op (functional, out=, in-place, on a view, writing to ``.data``) and to lay out and fill its inputs."""
+"""Ways to call an op (functional, out=, in-place, on a view, writing to ``.data``) and to lay out
+and fill its inputs."""
 
 from __future__ import annotations
 
@@ -23,8 +24,12 @@ from gen.targets.protocol import Flat, Target, Values
 Tensor = torch.Tensor
 OVERLAP = r"single memory location|internal overlap|resize|as_strided|expanded"
 """What ops say of a buffer that overlaps with itself or with an input, or that is too small."""
-DATA_WRITE = r"mutating directly with `\.data` (inside functorch|under vmap) transform is not|the program assigns to \.data of a tensor"
-"""What torch documents for an assignment to ``.data`` under a transform; a target words its own error likewise."""
+DATA_WRITE = (
+    r"mutating directly with `\.data` (inside functorch|under vmap) transform is not|the program "
+    r"assigns to \.data of a tensor"
+)
+"""What torch documents for an assignment to ``.data`` under a transform; a target words its
+own error likewise."""
 
 REFUSED = {"data_write": DATA_WRITE}
 """Forms that an op must refuse, with the error."""
@@ -46,7 +51,8 @@ def is_refusal(form: str, error: Exception) -> bool:
 
 
 def programs(sample: Sample, form: str, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """The op in `form`, as programs to transform. A reference runs the functional op instead. Raises Unsuitable if there is no program."""
+    """The op in `form`, as programs to transform. A reference runs the functional op instead.
+    Raises Unsuitable if there is no program."""
     return _FORMS[form](sample, inputs)
 
 
@@ -57,7 +63,8 @@ def _program(
     call: Callable[..., Any],
     plain: Callable[..., Any] | None = None,
 ) -> Program:
-    """A program that runs `call` on a target and `plain` on a reference. Inputs after the sample's own are buffers, not differentiable."""
+    """A program that runs `call` on a target and `plain` on a reference. Inputs after the sample's
+    own are buffers, not differentiable."""
     flags = (*sample.differentiable, *(False for _ in inputs[len(sample.differentiable) :]))
 
     def over(target: Target) -> Any:
@@ -90,7 +97,8 @@ def _functional(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 
 def _out(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """Two programs with buffers: buffers of the right shape, full of ones that the op must overwrite; empty ones, which it must resize.
+    """Two programs with buffers: buffers of the right shape, full of ones that the op must
+    overwrite; empty ones, which it must resize.
 
     Buffers are inputs, so that a target sees writes to its own values. The programs return them.
     """
@@ -121,7 +129,8 @@ def _out(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 
 def _out_view(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """Buffers with gaps: every second column of a base. The program returns the base, so that writes beside the view show."""
+    """Buffers with gaps: every second column of a base. The program returns the base, so that
+    writes beside the view show."""
     variant, raw, results = _for_out(sample, inputs)
     count = len(inputs)
     bases = tuple(torch.full((*r.shape, 2), 1, dtype=r.dtype, device=r.device) for r in results)
@@ -146,7 +155,8 @@ def _out_view(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 
 def _out_overlapping(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """A buffer all of whose elements are one, which holds a right answer only if that is one number."""
+    """A buffer all of whose elements are one, which holds a right answer only if
+    that is one number."""
     variant, raw, _ = _for_out(sample, inputs)
     if not isinstance(raw, Tensor) or raw.numel() < 2:
         raise Unsuitable(f"{sample.description}: one element overlaps with none")
@@ -160,7 +170,8 @@ def _out_overlapping(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program
 
 
 def _out_of_input(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """A buffer that begins one element after the first input that has its dtype, in the same memory."""
+    """A buffer that begins one element after the first input that has its dtype, in
+    the same memory."""
     variant, raw, _ = _for_out(sample, inputs)
     place = next(
         (
@@ -188,7 +199,8 @@ def _out_of_input(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 
 def _out_small(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """A buffer that has half of the elements, as a view of the first elements of a longer tensor."""
+    """A buffer that has half of the elements, as a view of the first elements of a longer
+    tensor."""
     variant, raw, _ = _for_out(sample, inputs)
     if not isinstance(raw, Tensor) or raw.numel() < 2:
         raise Unsuitable(f"{sample.description}: nothing is smaller than one element")
@@ -253,7 +265,8 @@ def _inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 
 def _view_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """In place on a view of the first half of a base. The program returns the base, so values and gradients of the other half count."""
+    """In place on a view of the first half of a base. The program returns the base, so values and
+    gradients of the other half count."""
     variant = _same_inplace_variant(sample)
 
     def call(*values: Any) -> Values:
@@ -270,7 +283,8 @@ def _view_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 
 def _argument_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """In place on the first argument itself. What captures or compiles the program must carry the write out on the caller's tensor."""
+    """In place on the first argument itself. What captures or compiles the program must carry the
+    write out on the caller's tensor."""
     variant = _inplace_variant(sample)
 
     def call(*values: Any) -> Values:
@@ -299,7 +313,8 @@ def _data_write(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 
 def _reloaded(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """The results after a round trip through a file, and their strides, which must be those of the results."""
+    """The results after a round trip through a file, and their strides, which must be
+    those of the results."""
 
     def call(*values: Any) -> Values:
         results = sample(*values)
@@ -314,7 +329,8 @@ def _reloaded(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
                 or before.is_neg() != after.is_neg()
             ):
                 raise Mismatch(
-                    f"output {place} has strides {after.stride()} or lazy bits other than before it was saved: {before.stride()}"
+                    f"output {place} has strides {after.stride()} or lazy bits other than before "
+                    f"it was saved: {before.stride()}"
                 )
         return tuple(loaded)
 
@@ -322,7 +338,8 @@ def _reloaded(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 
 def _autocast(low: torch.dtype, sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """The op under autocast. The reference casts inputs and results as :mod:`gen.checks.autocasting` says."""
+    """The op under autocast. The reference casts inputs and results as
+    :mod:`gen.checks.autocasting` says."""
 
     def call(*values: Any) -> Values:
         with torch.autocast("cpu", dtype=low):
@@ -357,11 +374,12 @@ _FORMS: dict[str, Callable[[Sample, tuple[Tensor, ...]], list[Program]]] = {
 }
 
 
-# --- values and layouts -----------------------------------------------------------------------------------------------------------
+# --- values and layouts ---------------------------------------------------------------------------
 
 
 def fillings(sample: Sample, values: str) -> list[tuple[str, tuple[Tensor, ...]]]:
-    """``(name, inputs)``: the sample's own inputs, or those of their extreme or degenerate variants that the plain op accepts."""
+    """``(name, inputs)``: the sample's own inputs, or those of their extreme or degenerate variants
+    that the plain op accepts."""
     if values == "ordinary":
         return [("", sample.inputs)]
     if values in points.WORDS:
@@ -386,7 +404,8 @@ def _degenerate(sample: Sample, word: str) -> list[tuple[str, tuple[Tensor, ...]
 
 
 def _filled(x: Tensor, number: float) -> Tensor:
-    """`x` with every third element replaced by `number`, from the first on, with alternating signs."""
+    """`x` with every third element replaced by `number`, from the first on, with
+    alternating signs."""
     if not (x.is_floating_point() or x.is_complex()) or not x.numel():
         return x
     flat = x.reshape(-1).clone()
@@ -416,7 +435,8 @@ def _accepts(sample: Sample, inputs: tuple[Tensor, ...]) -> bool:
 
 
 def laid_out(inputs: tuple[Tensor, ...], layout: str) -> tuple[Tensor, ...]:
-    """Copies of inputs in a layout, since samples share the inputs. ``expanded`` sets stride 0 where one repeats (:func:`repeating`)."""
+    """Copies of inputs in a layout, since samples share the inputs. ``expanded`` sets stride 0
+    where one repeats (:func:`repeating`)."""
     if layout == "contiguous":
         return tuple(x.clone() for x in inputs)
     if layout in ("conjugated", "negated"):
@@ -433,8 +453,8 @@ def _channels_last(x: Tensor) -> Tensor:
 
 
 def _with_bit(x: Tensor, layout: str) -> Tensor:
-    """`x` as a lazy conjugate of its conjugate, or a lazy negation of its negation. Complex numbers alone have the one, and integers and
-    booleans neither.
+    """`x` as a lazy conjugate of its conjugate, or a lazy negation of its negation. Complex numbers
+    alone have the one, and integers and booleans neither.
     """
     if x.is_complex() and layout == "conjugated":
         return x.conj_physical().conj()
@@ -444,10 +464,11 @@ def _with_bit(x: Tensor, layout: str) -> Tensor:
 
 
 def repeating(sample: Sample, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Contiguous inputs whose first slice repeats along the first dimension. ``expanded`` can lay these out.
+    """Contiguous inputs whose first slice repeats along the first dimension. ``expanded``
+    can lay these out.
 
-    Some ops do not take repeated indices or lengths, such as lengths that must have a sum. These stay as they are.
-    """
+    Some ops do not take repeated indices or lengths, such as lengths that must have a sum. These
+    stay as they are."""
     repeated = tuple(
         x[:1].expand(x.shape).contiguous() if x.ndim and x.shape[0] else x for x in inputs
     )

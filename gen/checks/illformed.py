@@ -1,8 +1,10 @@
-"""Calls with a dimension too few, too many or out of range. vmap must raise if and only if a loop does.
+"""Calls with a dimension too few, too many or out of range. vmap must raise if and
+only if a loop does.
 
-A batch has one dimension more than an element. A kernel that gets the whole batch may treat the batch dimension as a dimension of the op,
-and return an answer that mixes the elements. The variants of a sample make this possible: the batch is as long as the missing dimension.
-The loop decides which variants are mistakes.
+A batch has one dimension more than an element. A kernel that gets the whole batch may treat the
+batch dimension as a dimension of the op, and return an answer that mixes the elements. The variants
+of a sample make this possible: the batch is as long as the missing dimension. The loop decides
+which variants are mistakes.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ LENGTHS = range(2, 6)  # of a batch in the place of a dimension; any other batch
 
 @dataclass(frozen=True)
 class Variant:
-    """A call that may be ill-formed. `changed` is the place of the input that differs from the sample, if one does. `batch` is the batch
-    for that place, if it is not made by varying the input.
+    """A call that may be ill-formed. `changed` is the place of the input that differs from
+    the sample, if one does. `batch` is the batch for that place, if it is not made by
+    varying the input.
     """
 
     label: str
@@ -111,7 +114,8 @@ def _replaced(inputs: tuple[Tensor, ...], place: int, changed: Tensor) -> tuple[
 
 
 def _renumbered(sample: Sample) -> Iterator[tuple[str, Callable[[list[Any]], None]]]:
-    """Changes of one integer argument each: to a dimension just out of range on either side, and to the integer argument before it."""
+    """Changes of one integer argument each: to a dimension just out of range on either side, and to
+    the integer argument before it."""
     leaves = pytree.tree_leaves(sample.rebuild(sample.inputs))
     rank = sample.inputs[0].ndim if sample.inputs else 0
 
@@ -134,7 +138,8 @@ def _renumbered(sample: Sample) -> Iterator[tuple[str, Callable[[list[Any]], Non
 
 
 def _masks(variant: Variant, form: str) -> list[tuple[bool, ...]]:
-    """The choices of batched inputs: all; only the changed one; or only the first, to which an in-place op writes."""
+    """The choices of batched inputs: all; only the changed one; or only the first, to which an
+    in-place op writes."""
     places = range(len(variant.inputs))
     masks = [
         tuple(True for _ in places),
@@ -146,8 +151,8 @@ def _masks(variant: Variant, form: str) -> list[tuple[bool, ...]]:
 def assert_refused(target: Target, sample: Sample, form: str, tally: Tally) -> None:
     """Raise Mismatch unless vmap of every variant agrees with the loop.
 
-    A choice of batched inputs is left out if the target's vmap refuses the sample itself under it, as other checks judge that. Raises
-    Unsuitable if that leaves none.
+    A choice of batched inputs is left out if the target's vmap refuses the sample itself under it,
+    as other checks judge that. Raises Unsuitable if that leaves none.
     """
     if not sample.inputs:
         raise Unsuitable(f"{sample.description} has no tensor input to batch")
@@ -195,7 +200,8 @@ def _looped(sample: Sample, variant: Variant, mask: Sequence[bool]) -> Any:
 
 
 def attempt(sample: Sample, run: Callable[[], Any]) -> tuple[Tensor, ...] | Exception:
-    """The result or the exception, of any class: kernels, decompositions and Python raise different ones."""
+    """The result or the exception, of any class: kernels, decompositions and Python
+    raise different ones."""
     with seeded(sample.seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -208,7 +214,10 @@ def _differences(
     target: Target, sample: Sample, variant: Variant, mask: Sequence[bool], tally: Tally
 ) -> Iterator[str]:
     expected, actual = _looped(sample, variant, mask), _mapped(target, sample, variant, mask)
-    where = f"{variant.label}, batch of {variant.size} in {[place for place, b in enumerate(mask) if b]}"
+    where = (
+        f"{variant.label}, batch of {variant.size} "
+        f"in {[place for place, b in enumerate(mask) if b]}"
+    )
     if not isinstance(expected, Exception) and not isinstance(actual, Exception):
         try:
             compare(actual, expected, Rule(), tally)
@@ -219,9 +228,15 @@ def _differences(
     tally.entries += 1
     tally.nonzero += 1
     if not isinstance(actual, Exception):
-        yield f"{where}: the loop raises {said(expected)}, and vmap gives {[list(x.shape) for x in actual]}"
+        yield (
+            f"{where}: the loop raises {said(expected)}, "
+            f"and vmap gives {[list(x.shape) for x in actual]}"
+        )
     if not isinstance(expected, Exception):
-        yield f"{where}: vmap raises {said(actual)}, and the loop gives {[list(x.shape) for x in expected]}"
+        yield (
+            f"{where}: vmap raises {said(actual)}, "
+            f"and the loop gives {[list(x.shape) for x in expected]}"
+        )
 
 
 def said(error: Any) -> str:

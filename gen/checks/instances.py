@@ -26,10 +26,11 @@ def instances(
     reasons: dict[str, None],
     fewest: bool = False,
 ) -> Iterator[tuple[Program, str]]:
-    """Programs of the pipeline `stages`, innermost first, over one sample. Each comes with a label that distinguishes it.
+    """Programs of the pipeline `stages`, innermost first, over one sample. Each comes with a label
+    that distinguishes it.
 
-    Patterns that the sample does not allow are noted in `reasons`. Raises Unsuitable if it allows none. `fewest`: one pattern.
-    """
+    Patterns that the sample does not allow are noted in `reasons`. Raises Unsuitable if it allows
+    none. `fewest`: one pattern."""
     found = False
     jits = axes.get("run") == "jitted"
     captures = not CAPTURED.isdisjoint(stages)
@@ -162,7 +163,8 @@ def _branches(
 
 
 def _reference_outputs(program: Program) -> Any:
-    """The reference's result of the last stage. It is stored with the program that is compared with it."""
+    """The reference's result of the last stage. It is stored with the program that is
+    compared with it."""
     return program.on_reference()
 
 

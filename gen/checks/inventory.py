@@ -1,7 +1,8 @@
-"""Which modules a run has and how many cells each of them has, without importing the generated ones.
+"""Which modules a run has and how many cells each of them has, without importing
+the generated ones.
 
-A generated module says on its second line how many cells it has at each tier. Any other module with a table is imported to count them.
-"""
+A generated module says on its second line how many cells it has at each tier. Any other module with
+a table is imported to count them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _COUNTS = re.compile(r"# Cells: (?P<counts>[\w ,]+)\.")
 
 @dataclass(frozen=True)
 class Module:
-    """A test module. `counts`: its cells at each tier, smaller tiers included; empty if it has no table. `digest`: of its content."""
+    """A test module. `counts`: its cells at each tier, smaller tiers included; empty if it has no
+    table. `digest`: of its content."""
 
     path: Path
     name: str
@@ -44,7 +46,8 @@ def count_line(counts: Mapping[str, int]) -> str:
 
 
 def find(arguments: Sequence[str], root: Path, patterns: Sequence[str] = PATTERNS) -> list[Module]:
-    """The modules that pytest's arguments name, as files, folders or ids, in the order of their names."""
+    """The modules that pytest's arguments name, as files, folders or ids, in the
+    order of their names."""
     paths: dict[Path, None] = {}
     for argument in arguments:
         path = (root / argument.partition("::")[0]).resolve()
@@ -82,13 +85,15 @@ def _counts(path: Path, data: bytes) -> dict[str, int]:
 
 
 def matrix_fingerprint(modules: Sequence[Module]) -> str:
-    """A digest of the modules' names and contents: equal on two machines exactly when they have the same matrix."""
+    """A digest of the modules' names and contents: equal on two machines exactly when they have
+    the same matrix."""
     text = "\n".join(f"{module.name} {module.digest}" for module in modules)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def imported(path: Path) -> ModuleType:
-    """The module of a file, imported under a name that nothing else has. Raises what the import raises."""
+    """The module of a file, imported under a name that nothing else has. Raises what
+    the import raises."""
     name = f"matrix_module_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None

@@ -1,8 +1,8 @@
 """A process of its own for calls that may crash or never end.
 
-A :class:`Worker` is forked at its first call, so it has what its parent has loaded. It answers one call after another. When it dies, or
-takes longer than its limit, the call raises :class:`Crashed` or :class:`TimedOut`, and the next call gets a fresh worker.
-"""
+A :class:`Worker` is forked at its first call, so it has what its parent has loaded. It answers one
+call after another. When it dies, or takes longer than its limit, the call raises :class:`Crashed`
+or :class:`TimedOut`, and the next call gets a fresh worker."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class Worker:
         self._stack: IO[bytes]
 
     def ask(self, question: Any, limit: float | None) -> Any:
-        """The answer, or the exception that `serve` raised. Raises TimedOut after `limit` seconds, Crashed if the process ends."""
+        """The answer, or the exception that `serve` raised. Raises TimedOut after `limit` seconds,
+        Crashed if the process ends."""
         if self._pid is None:
             self._start()
         self.note("")
@@ -104,7 +105,8 @@ class Worker:
         self._process = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
 
     def _prepare(self, parent: int) -> None:
-        """What a new worker does first: it has a group of its own, dies with its parent, and writes its stack when it crashes."""
+        """What a new worker does first: it has a group of its own, dies with its parent, and writes
+        its stack when it crashes."""
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
         if sys.platform == "linux":
@@ -137,7 +139,8 @@ class Worker:
                     (
                         False,
                         TypeError(
-                            f"the result cannot be sent to another process ({error}): {answer[1]!r:.300}"
+                            "the result cannot be sent to another process "
+                            f"({error}): {answer[1]!r:.300}"
                         ),
                     )
                 )
@@ -152,7 +155,8 @@ class Worker:
         return bool(ready)
 
     def _end(self, by: signal.Signals | None) -> tuple[str, str]:
-        """Send a signal, wait for the end, and kill the worker's own processes. Returns the cause of the end, and where Python was."""
+        """Send a signal, wait for the end, and kill the worker's own processes. Returns the cause
+        of the end, and where Python was."""
         assert self._pid is not None
         pid, self._pid = self._pid, None
         if by is not None:

@@ -11,11 +11,12 @@ from gen.targets.protocol import Flat, Jitting, Target, Values
 
 
 def jitted(program: Program, others: bool, sizes: bool) -> Program:
-    """`program` jitted, and called twice, so that the second call replays what the first has captured. With `others` the first call is on
-    other values.
+    """`program` jitted, and called twice, so that the second call replays what the first has
+    captured. With `others` the first call is on other values.
 
-    With `sizes` it is also called at two other sizes, if the reference accepts those. The first of these may capture a program for any
-    size, and the second replays it. A reference runs the same calls without jit.
+    With `sizes` it is also called at two other sizes, if the reference accepts those. The first of
+    these may capture a program for any size, and the second replays it. A reference runs the same
+    calls without jit.
     """
     groups = [other_values(program) if others else program.inputs, program.inputs]
     if sizes and (larger := other_sizes(program, True)):

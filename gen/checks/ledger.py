@@ -1,7 +1,8 @@
 """The outcome of a case, from its failures and its entries.
 
-An xfail is strict. The case must fail, and every failing sample must raise the exception and message of one of the case's entries. So an
-entry cannot hide a second mistake, and cannot remain after the first is fixed.
+An xfail is strict. The case must fail, and every failing sample must raise the exception and
+message of one of the case's entries. So an entry cannot hide a second mistake, and cannot remain
+after the first is fixed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ __all__ = ["Verdict", "attempt", "brief", "settle"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of one case: a word, a line that says why, the failures to show, and the entries that happened."""
+    """The outcome of one case: a word, a line that says why, the failures to show, and the
+    entries that happened."""
 
     outcome: str
     why: str = ""
@@ -34,7 +36,8 @@ class Verdict:
 def attempt(
     check: Callable[[Case], object], case: Case, entries: Mapping[str, Known], today: datetime.date
 ) -> Verdict:
-    """Run one check on one case and return its verdict. `entries` are those active under the run's settings, by name."""
+    """Run one check on one case and return its verdict. `entries` are those active under the run's
+    settings, by name."""
     early = _before(entries, today)
     if early is not None:
         return early
@@ -55,7 +58,10 @@ def _before(entries: Mapping[str, Known], today: datetime.date) -> Verdict | Non
         if entry.expired(today):
             return Verdict(
                 "failed",
-                f"entry {name!r} held until {entry.until}, which has passed; renew or remove it: {entry.where()}",
+                (
+                    f"entry {name!r} held until {entry.until}, which has passed; "
+                    f"renew or remove it: {entry.where()}"
+                ),
             )
     for name, entry in entries.items():
         if entry.kind == "skip":
@@ -72,8 +78,8 @@ def settle(
 ) -> Verdict:
     """The verdict, after matching every failure with an xfail.
 
-    An entry need not happen if only some samples ran (`partial`). Nor need it if tensors have no `values`, unless the entry names a
-    device.
+    An entry need not happen if only some samples ran (`partial`). Nor need it if tensors have no
+    `values`, unless the entry names a device.
     """
     xfails = {name: entry for name, entry in entries.items() if entry.kind == "xfail"}
     happened: dict[str, None] = {}

@@ -1,7 +1,7 @@
 """torch's OpInfo database as a source of ops and samples, under the dotted names of matrix.yaml.
 
-The database is private to torch and takes seconds to import. So it is imported only here, once, when it is first needed.
-"""
+The database is private to torch and takes seconds to import. So it is imported only here, once,
+when it is first needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ READ = 512  # samples read from one generator
 
 
 def dotted_name(info: OpInfo) -> str:
-    """``torch.`` + name, ``torch.Tensor.`` + name where only the method exists, + ``.`` + variant; dashes become underscores."""
+    """``torch.`` + name, ``torch.Tensor.`` + name where only the method exists, + ``.`` + variant;
+    dashes become underscores."""
     name: str = info.name
     if name.startswith("torch."):
         base = name
@@ -50,7 +51,8 @@ def _resolves(root: object, path: str) -> bool:
 
 @cache
 def database() -> dict[str, OpInfo]:
-    """Every OpInfo by dotted name. Warnings during the import are ignored, as they concern torch's test helpers."""
+    """Every OpInfo by dotted name. Warnings during the import are ignored, as they concern
+    torch's test helpers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
@@ -68,7 +70,8 @@ def may_have(name: str, row: Mapping[str, Any]) -> bool:
 
 
 def preload(ops: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """Import the database if it may have one of `ops`, given as ``(name, row)``. Processes that are forked later then have it."""
+    """Import the database if it may have one of `ops`, given as ``(name, row)``. Processes that are
+    forked later then have it."""
     if any(may_have(name, row) for name, row in ops):
         database()
 
@@ -83,7 +86,8 @@ def differentiates(info: OpInfo, dtype: torch.dtype, device: str) -> bool:
 def samples(
     info: OpInfo, device: str, dtype: torch.dtype, seed_parts: tuple[object, ...]
 ) -> Iterator[SampleInput]:
-    """At most about :data:`CANDIDATES` SampleInputs. OpInfo marks inputs that torch would differentiate by ``requires_grad``."""
+    """At most about :data:`CANDIDATES` SampleInputs. OpInfo marks inputs that torch would
+    differentiate by ``requires_grad``."""
     with seeded_with_numpy(*seed_parts), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # sampling itself is not under test
         found = drawn(info, device, dtype, READ, requires_grad=differentiates(info, dtype, device))
@@ -104,14 +108,16 @@ def drawn(
 
 
 def _thinned(found: list[SampleInput]) -> list[SampleInput]:
-    """As many samples as the limit allows: the first ones, then others spread evenly, because neighbours are alike."""
+    """As many samples as the limit allows: the first ones, then others spread evenly, because
+    neighbours are alike."""
     half = CANDIDATES // 2
     rest = found[half:]
     return found if len(found) <= CANDIDATES else found[:half] + rest[:: -(-len(rest) // half)]
 
 
 def _small(info: OpInfo, found: list[SampleInput]) -> Iterator[SampleInput]:
-    """Parts of the first sample of an elementwise op of one tensor. OpInfo's own samples of these are too large for a Jacobian."""
+    """Parts of the first sample of an elementwise op of one tensor. OpInfo's own samples of these
+    are too large for a Jacobian."""
     from torch.testing._internal.opinfo import core
 
     if not isinstance(info, core.UnaryUfuncInfo) or not found or found[0].input.numel() < 6:
@@ -134,7 +140,8 @@ def errors(info: OpInfo, device: str) -> list[ErrorInput]:
 
 @contextmanager
 def _without_its_test() -> Iterator[None]:
-    """Inside, OpInfo does not look through the stack for the test that asks, which takes longer than a check, and seeds without a trace."""
+    """Inside, OpInfo does not look through the stack for the test that asks, which takes longer
+    than a check, and seeds without a trace."""
     from torch.testing._internal import common_utils
     from torch.testing._internal.opinfo import core
 
@@ -164,8 +171,8 @@ def _set_seed(seed: int | None = None) -> None:
 def drawing_from_outside() -> Iterator[None]:
     """Inside, random ops of OpInfo draw from the state of the generator.
 
-    OpInfo calls such an op with a seed of its own, and restores the state afterwards. A graph repeats only the draw.
-    """
+    OpInfo calls such an op with a seed of its own, and restores the state afterwards. A graph
+    repeats only the draw."""
     from torch.testing._internal import common_methods_invocations
 
     with patch.object(common_methods_invocations, "wrapper_set_seed", _as_it_is):
@@ -177,7 +184,8 @@ def _as_it_is(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def gradcheck_wrapper(info: OpInfo) -> Callable[..., Any]:
-    """OpInfo's wrapper for derivatives. It is looked up at each call, so that :func:`drawing_from_outside` has effect."""
+    """OpInfo's wrapper for derivatives. It is looked up at each call, so that
+    :func:`drawing_from_outside` has effect."""
     wrapper: Callable[..., Any] = info.gradcheck_wrapper
     if wrapper.__name__ != "wrapper_set_seed":
         return wrapper
@@ -186,7 +194,8 @@ def gradcheck_wrapper(info: OpInfo) -> Callable[..., Any]:
 
 
 def has_own_wrapper(info: OpInfo) -> bool:
-    """Whether OpInfo differentiates a wrapped op, such as ``cholesky(x + xᴴ)``, because the op reads only part of its input."""
+    """Whether OpInfo differentiates a wrapped op, such as ``cholesky(x + xᴴ)``, because the op
+    reads only part of its input."""
     from torch.testing._internal.opinfo import core
 
     return (

@@ -25,11 +25,13 @@ class Vacuous(AssertionError):
 
 
 class Lacking(Exception):
-    """The target lacks a stage of the pipeline, or the meta device lacks a value that the op needs. The message says which."""
+    """The target lacks a stage of the pipeline, or the meta device lacks a value that the op needs.
+    The message says which."""
 
 
 class Unsuitable(Exception):
-    """The check cannot use one sample, or one in_dims pattern of it. A case is vacuous if this holds for all samples."""
+    """The check cannot use one sample, or one in_dims pattern of it. A case is vacuous if this
+    holds for all samples."""
 
 
 class SamplesError(ValueError):
@@ -37,7 +39,8 @@ class SamplesError(ValueError):
 
 
 class Crashed(Exception):
-    """The process of a cell died. The message names the signal or exit status. `stack` says where Python was, if that is known."""
+    """The process of a cell died. The message names the signal or exit status. `stack` says where
+    Python was, if that is known."""
 
     outcome = "crashed"
 

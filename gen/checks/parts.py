@@ -1,5 +1,5 @@
-"""The stage ``aot.parts``: an op runs as it is, and the target gives what the op asks for by :mod:`gen.targets.parts`: programs in it,
-compiled, and functions of the target's own."""
+"""The stage ``aot.parts``: an op runs as it is, and the target gives what the op asks for by
+:mod:`gen.targets.parts`: programs in it, compiled, and functions of the target's own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from gen.targets.protocol import Compiling, Flat, Target, Values
 
 
 def of(program: Program, axes: Mapping[str, str]) -> Program:
-    """`program` with its parts compiled. `axes` may have ``shapes``, ``partition``, ``by`` and ``cuts``. A reference compiles nothing.
+    """`program` with its parts compiled. `axes` may have ``shapes``, ``partition``, ``by`` and
+    ``cuts``. A reference compiles nothing.
 
-    With ``cuts: loaded`` it runs twice. The first run leaves its partitions in a folder, and the second one has to find them all there.
-    """
+    With ``cuts: loaded`` it runs twice. The first run leaves its partitions in a folder, and the
+    second one has to find them all there."""
 
     def over(target: Target) -> Flat:
         f = program.over(target)
@@ -66,7 +67,8 @@ def _require_loaded(info: Any) -> None:
     """Every partition came from the folder."""
     if info.misses:
         raise Mismatch(
-            f"a partition of the first run was not found by the second one: {', '.join(info.misses)}"
+            "a partition of the first run was not found by the second one: "
+            f"{', '.join(info.misses)}"
         )
     if not info.hits:
         raise Unsuitable("no part is differentiated, so there is nothing to keep")

@@ -1,7 +1,8 @@
 """Per-sample gradients of a program, and what one can ask of them.
 
-The batch is the first input or one of indices; for the answers the first input that can be one. The op must work sample by sample along
-its dimension 0. The other differentiable inputs are the parameters.
+The batch is the first input or one of indices; for the answers the first input that can be
+one. The op must work sample by sample along its dimension 0. The other differentiable inputs
+are the parameters.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def gradients(program: Program, axes: Mapping[str, str]) -> Program:
 
 
 def answers(program: Program, axes: Mapping[str, str]) -> Program:
-    """What axis ``of`` asks of the per-sample gradients of `program`, from cotangents in the layout of axis ``cotangents``."""
+    """What axis ``of`` asks of the per-sample gradients of `program`, from cotangents in the layout
+    of axis ``cotangents``."""
     place, params, kept = _parts(program, every=True)
     of, layout, each = (
         axes["of"],
@@ -63,7 +65,8 @@ def answers(program: Program, axes: Mapping[str, str]) -> Program:
     entries = sum(shape.numel() for shape in shapes)
     if of == "project" and entries > _ENTRIES:
         raise Unsuitable(
-            f"{program.label} has {entries} entries of parameters, which would be as many projections"
+            f"{program.label} has {entries} entries of parameters, "
+            "which would be as many projections"
         )
 
     def inner(f: Flat, values: Sequence[Any]) -> Flat:
@@ -103,7 +106,8 @@ def answers(program: Program, axes: Mapping[str, str]) -> Program:
 
 
 def _parts(program: Program, every: bool = False) -> tuple[int, list[int], list[int]]:
-    """Which input is the batch, which ones are parameters, and which outputs have gradients. `every`: any input may be the batch."""
+    """Which input is the batch, which ones are parameters, and which outputs have gradients.
+    `every`: any input may be the batch."""
     active = program.active_inputs
     for place, x in enumerate(program.inputs):
         params = [p for p in active if p != place]
@@ -111,12 +115,14 @@ def _parts(program: Program, every: bool = False) -> tuple[int, list[int], list[
         if params and usual and x.ndim >= 2 and len(x) >= 2 and _works_by_sample(program, place):
             return place, params, list(program.active_outputs)
     raise Unsuitable(
-        f"{program.label}: no input is a batch along dimension 0, with another one that is differentiable"
+        f"{program.label}: no input is a batch along dimension 0, "
+        "with another one that is differentiable"
     )
 
 
 def _with_cotangents(out: Any, layout: str) -> Any:
-    """A function of `out` whose backward pass gives a cotangent in this layout to `out`. No sample meets another."""
+    """A function of `out` whose backward pass gives a cotangent in this layout to `out`. No
+    sample meets another."""
     if out.is_complex():  # the square alone would not depend on the angle
         out = torch.view_as_real(out) + 1
     if layout == "transposed" and out.ndim >= 3:
@@ -129,7 +135,8 @@ def _with_cotangents(out: Any, layout: str) -> Any:
 
 
 def _bound(f: Flat, inputs: Sequence[Tensor], place: int, params: Sequence[int]) -> float:
-    """A bound between the norms of the samples, so that some gradients are clipped and others are not. Raises Unsuitable if all are 0."""
+    """A bound between the norms of the samples, so that some gradients are clipped and others are
+    not. Raises Unsuitable if all are 0."""
     norms: Tensor = Loop().per_sample_answer(
         f, inputs[place], [inputs[p] for p in params], of="norms", given=None, each=False
     )[0]
@@ -147,10 +154,12 @@ def _directions(shapes: Sequence[torch.Size], seed: int) -> list[Tensor]:
 def _of_projections(
     project: Callable[[Flat, Tensor], Tensor], f: Flat, batch: Tensor, params: Sequence[Tensor]
 ) -> Values:
-    """The gradients of the samples of `f`, as the projections tell them, and the norms of the rows of the projection's matrix.
+    """The gradients of the samples of `f`, as the projections tell them, and the norms of the rows
+    of the projection's matrix.
 
-    A projection is a linear map, of which only the target knows the matrix. Its rows are the projections of gradients with one entry each,
-    of which there are fewer than columns. So the gradients follow from their projections.
+    A projection is a linear map, of which only the target knows the matrix. Its rows are the
+    projections of gradients with one entry each, of which there are fewer than columns. So the
+    gradients follow from their projections.
     """
     sizes = [p.numel() for p in params]
     constants = [p.detach().flatten() for p in params]

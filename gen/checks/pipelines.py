@@ -1,9 +1,10 @@
 """Pipelines of transforms over a sample, built from the innermost stage outwards.
 
-A :class:`Program` is a function of flat inputs and the inputs to run it on. It can be built over any target. Each stage maps a program to a
-program. A stage needs facts about its function: shapes of outputs, and which of them are differentiable. They are observed once on the
-reference, so the target has no influence on what it is asked. The same code then builds the pipeline over target and reference.
-"""
+A :class:`Program` is a function of flat inputs and the inputs to run it on. It can be built over
+any target. Each stage maps a program to a program. A stage needs facts about its function:
+shapes of outputs, and which of them are differentiable. They are observed once on the reference,
+so the target has no influence on what it is asked. The same code then builds the pipeline over
+target and reference."""
 
 from __future__ import annotations
 
@@ -29,11 +30,12 @@ CORNER = 8  # elements of each tensor in such a corner
 
 @dataclass
 class Program:
-    """`over(target)` is the function. `inputs` are plain tensors. `label` describes it; `label` and `seed` identify it.
+    """`over(target)` is the function. `inputs` are plain tensors. `label` describes it; `label` and
+    `seed` identify it.
 
-    `written` are the places of the inputs to which the function writes. A stage must know of them: see :func:`on_copies`. `calls`: how
-    often the function calls another one, each time on its share of the inputs. `names` are those of the outputs, if they have any.
-    """
+    `written` are the places of the inputs to which the function writes. A stage must know of them:
+    see :func:`on_copies`. `calls`: how often the function calls another one, each time on its share
+    of the inputs. `names` are those of the outputs, if they have any."""
 
     over: Callable[[Target], Flat]
     inputs: tuple[Tensor, ...]
@@ -49,7 +51,8 @@ class Program:
 
     @cached_property
     def observed(self) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
-        """Outputs on the reference, and for each whether it depends differentiably on the differentiable inputs."""
+        """Outputs on the reference, and for each whether it depends differentiably on the
+        differentiable inputs."""
         reference = Loop()
         with seeded(self.seed), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -132,10 +135,11 @@ def restricted(
     outputs: Sequence[int],
     total: int | None = None,
 ) -> Flat:
-    """`f` as a function of the inputs at `places`, which returns the outputs at `outputs`. Other inputs are fixed at `values`.
+    """`f` as a function of the inputs at `places`, which returns the outputs at `outputs`. Other
+    inputs are fixed at `values`.
 
-    `total`: how many outputs `f` has, if it may have another number of them for inputs of another size. Then it raises Unsuitable.
-    """
+    `total`: how many outputs `f` has, if it may have another number of them for inputs of another
+    size. Then it raises Unsuitable."""
 
     def g(*some: Any) -> Values:
         full = list(values)
@@ -150,7 +154,8 @@ def restricted(
 
 
 def on_copies(f: Flat, written: Sequence[int]) -> Flat:
-    """`f` on copies of the inputs at `written`, to which it writes. The copies are further results, so that the writes are compared."""
+    """`f` on copies of the inputs at `written`, to which it writes. The copies are further results,
+    so that the writes are compared."""
     if not written:
         return f
 
@@ -162,7 +167,8 @@ def on_copies(f: Flat, written: Sequence[int]) -> Flat:
 
 
 def extend(program: Program, stage: str) -> Program:
-    """`stage` of `program`, for every nesting stage except vmap, which needs a pattern (:func:`batched`)."""
+    """`stage` of `program`, for every nesting stage except vmap, which needs a
+    pattern (:func:`batched`)."""
     return _STAGES[stage](program)
 
 
@@ -174,7 +180,10 @@ def batched(
 ) -> Program:
     """vmap of `program`; `inputs` are batched at `in_dims`, and outputs at `out_dims`, or at 0."""
     over = program.over
-    label = f"vmap[{_shown(in_dims)}{'' if out_dims is None else f' to {_shown(out_dims)}'}]({program.label})"
+    label = (
+        f"vmap[{_shown(in_dims)}{'' if out_dims is None else f' to {_shown(out_dims)}'}]"
+        f"({program.label})"
+    )
 
     def mapped(target: Target) -> Flat:
         f = over(target)
@@ -192,7 +201,8 @@ def _shown(dims: Dims) -> str:
 
 
 def _reverse(name: str, program: Program) -> Program:
-    """``vjp`` or ``backward`` of `program`. Cotangents become inputs, and gradients are the outputs."""
+    """``vjp`` or ``backward`` of `program`. Cotangents become inputs, and gradients
+    are the outputs."""
     active, kept, count = program.active_inputs, program.active_outputs, len(program.inputs)
     cotangents = program.drawn_like([program.observed[0][place] for place in kept], "cotangents")
 
@@ -214,7 +224,8 @@ def _reverse(name: str, program: Program) -> Program:
 
 
 def _forward_mode(name: str, program: Program) -> Program:
-    """``jvp``, ``linearize`` or ``dual`` of `program`. Tangents become inputs, and outputs with their tangents are the outputs."""
+    """``jvp``, ``linearize`` or ``dual`` of `program`. Tangents become inputs, and outputs with
+    their tangents are the outputs."""
     active, kept, count = program.active_inputs, program.active_outputs, len(program.inputs)
     tangents = program.drawn_like([program.inputs[place] for place in active], "tangents")
 
@@ -285,7 +296,8 @@ def _jacobian(name: str) -> Callable[[Program], Program]:
 
 
 def cornered(program: Program, name: str) -> Program:
-    """`program`, or a corner of it if its Jacobian or Hessian (`name`) has more than :data:`JACOBIAN_LIMIT` entries."""
+    """`program`, or a corner of it if its Jacobian or Hessian (`name`) has more than
+    :data:`JACOBIAN_LIMIT` entries."""
     return program if _jacobian_size(program, name) <= JACOBIAN_LIMIT else _cornered(program)
 
 
@@ -296,7 +308,8 @@ def _jacobian_size(program: Program, name: str) -> int:
 
 
 def _cornered(program: Program) -> Program:
-    """`program` as a function of the first elements of its large differentiable inputs. It returns the first elements of its outputs."""
+    """`program` as a function of the first elements of its large differentiable inputs. It returns
+    the first elements of its outputs."""
     large = [place for place in program.active_inputs if program.inputs[place].numel() > CORNER]
 
     def over(target: Target) -> Flat:

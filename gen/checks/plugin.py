@@ -1,7 +1,8 @@
-"""The pytest plug-in of the matrix: its options, the choice of cells, and how a cell runs and is reported.
+"""The pytest plug-in of the matrix: its options, the choice of cells, and how a cell runs
+and is reported.
 
-It is loaded with `-p gen.checks.plugin`, for tests outside of the matrix too. So torch and the target are imported only when the first
-cell needs them.
+It is loaded with `-p gen.checks.plugin`, for tests outside of the matrix too. So torch and the
+target are imported only when the first cell needs them.
 """
 
 from __future__ import annotations
@@ -104,7 +105,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("matrix", "the matrix of generated tests")
     group.addoption(
         "--target",
-        help="what is tested: runtime, torch, or an entry point (default: the matrix's targets.default)",
+        help=(
+            "what is tested: runtime, torch, or an entry point (default: "
+            "the matrix's targets.default)"
+        ),
     )
     group.addoption("--device", default="cpu", help="device of the samples (default cpu)")
     group.addoption(
@@ -260,7 +264,8 @@ def _relative(path: Path, root: Path) -> Path:
 
 
 def family_of(module: Any) -> Family:
-    """The table of a generated module. A module without a table is a family with its file's name."""
+    """The table of a generated module. A module without a table is a family with
+    its file's name."""
     found = getattr(module, "FAMILY", None)
     return (
         found
@@ -290,12 +295,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             family.entries(cell)
     except TableError as error:
         pytest.fail(str(error), pytrace=False)
-    # A function without a cell at this tier is left out. Otherwise pytest would report a skipped test.
+    # A function without a cell at this tier is left out. Otherwise pytest would
+    # report a skipped test.
     metafunc.parametrize("case", chosen, ids=[cell.id for cell in chosen], indirect=True)
 
 
 def _asked_by_id(metafunc: pytest.Metafunc, cells: Cells, chosen: set[str]) -> list[Cell]:
-    """Cells that the command line names and the tier does not have, such as those that reduction drops."""
+    """Cells that the command line names and the tier does not have, such as those that
+    reduction drops."""
     found = []
     for argument in map(str, metafunc.config.args):
         path, _, node = argument.partition("::")
@@ -325,7 +332,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Load before the first cell what cells need. The collector need not look at any of it again: it stays until the end."""
+    """Load before the first cell what cells need. The collector need not look at any of it again:
+    it stays until the end."""
     run = session.config.stash[_run]
     tiers = {cell.tier for item in session.items if (cell := _cell(item)) is not None}
     if run.sharding is None and run.tier == TIERS[-1] and tiers and tiers.isdisjoint(TIERS[-1:]):
@@ -343,7 +351,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def _load(items: Sequence[pytest.Item], run: Run, here: bool) -> None:
     """Load torch, the target and OpInfo's database, so that no cell's time includes the loading.
 
-    On other devices than the CPU, the workers load them: a process may not be forked once it has used a GPU.
+    On other devices than the CPU, the workers load them: a process may not be forked once
+    it has used a GPU.
     """
     cells = [(item, cell) for item in items if (cell := _cell(item)) is not None]
     if cells:
@@ -396,7 +405,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _entries(item: pytest.Function, cell: Cell) -> dict[str, Known]:
-    """The known entries of a cell that are active in this run. With --runxfail no failure is expected."""
+    """The known entries of a cell that are active in this run. With --runxfail no
+    failure is expected."""
     settings, shown = item.config.stash[_run].settings, item.config.option.runxfail
     entries = active_entries(family_of(item.module), cell, settings)
     return {name: entry for name, entry in entries.items() if not (shown and entry.kind == "xfail")}
@@ -430,7 +440,8 @@ def _run_here(item: pytest.Function, begin: Begin | None) -> Ran:
 
 
 def _elsewhere(item: pytest.Function, verdict: Verdict) -> tuple[str, ...]:
-    """Entries of other cells of this session that expect the first error: perhaps the same cause, perhaps an entry that is too narrow."""
+    """Entries of other cells of this session that expect the first error: perhaps the same cause,
+    perhaps an entry that is too narrow."""
     errors = [failure.error for failure in verdict.failures[:1]]
     modules = {
         id(module): module
@@ -509,7 +520,8 @@ def _told(
     verdict: Verdict,
     first: Ran | None = None,
 ) -> str:
-    """The report of samples that fail alike. `first`: what the cell came to, of whose first error more is known."""
+    """The report of samples that fail alike. `first`: what the cell came to, of whose first
+    error more is known."""
     failure, others = alike[0], [str(other.sample) for other in alike[1:]]
     sample = (
         ""
@@ -529,7 +541,8 @@ def _told(
         )
         several = len(first.elsewhere) > 1
         lines.append(
-            f"known elsewhere: {len(first.elsewhere)} entr{'ies match' if several else 'y matches'} this message ({names})"
+            f"known elsewhere: {len(first.elsewhere)} "
+            f"entr{'ies match' if several else 'y matches'} this message ({names})"
         )
     lines.append(f"reproduce: {_command(item, failure.sample)}")
     return "\n".join(
@@ -541,7 +554,10 @@ def _title(item: pytest.Function) -> str:
     run = item.config.stash[_run]
     cell = _cell(item)
     assert cell is not None
-    return f"{cell.id} under {item.originalname.removeprefix('test_')}, target {run.settings.target} on {run.settings.device}"
+    return (
+        f"{cell.id} under {item.originalname.removeprefix('test_')}, "
+        f"target {run.settings.target} on {run.settings.device}"
+    )
 
 
 def _command(item: pytest.Function, sample: int | None) -> str:

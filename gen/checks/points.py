@@ -1,7 +1,8 @@
 """Degenerate points: inputs at which formulas divide by zero, tie, overflow or lose every digit.
 
-A word of the axis ``values`` names a kind of points. It makes fillings of a sample: other values for its inputs, in the same shapes. An
-elementwise op with an exact definition gets a vector of chosen numbers instead.
+A word of the axis ``values`` names a kind of points. It makes fillings of a sample: other values
+for its inputs, in the same shapes. An elementwise op with an exact definition gets a vector of
+chosen numbers instead.
 """
 
 from __future__ import annotations
@@ -127,7 +128,8 @@ def chosen(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def fillings(sample: Sample, word: str) -> list[tuple[str, Inputs]]:
-    """``(label, inputs)``: the points of `word` for this sample. Empty if the word has none for it."""
+    """``(label, inputs)``: the points of `word` for this sample. Empty if the word
+    has none for it."""
     if is_scalar(sample) and word in NUMBERS:
         if word in UNARY and len(sample.inputs) > 1:
             return []
@@ -172,7 +174,8 @@ def function(sample: Sample) -> Function:
 
 
 def _defined(sample: Sample, vectors: Inputs) -> Inputs:
-    """The entries at which the op has a value, if there are any. At others nothing is compared, and a kernel may run for ever."""
+    """The entries at which the op has a value, if there are any. At others nothing is compared, and
+    a kernel may run for ever."""
     defined, value = function(sample), [x.to(torch.float64).tolist() for x in vectors]
     mask = torch.tensor(
         [
@@ -183,7 +186,7 @@ def _defined(sample: Sample, vectors: Inputs) -> Inputs:
     return tuple(x[mask] for x in vectors) if bool(mask.any()) else vectors
 
 
-# --- fillings of a sample's own shapes ----------------------------------------------------------------------------------------------
+# --- fillings of a sample's own shapes ------------------------------------------------------------
 
 
 def _each(sample: Sample, label: str, change: Callable[[Tensor], Tensor]) -> tuple[str, Inputs]:
@@ -334,7 +337,7 @@ def _impossible(sample: Sample) -> Iterator[tuple[str, Inputs]]:
             yield "an impossible outcome", (x, target, *sample.inputs[2:])
 
 
-# --- matrices -----------------------------------------------------------------------------------------------------------------------
+# --- matrices -------------------------------------------------------------------------------------
 
 
 def _matrices(
@@ -391,7 +394,7 @@ def _far_from_identity(sample: Sample) -> Iterator[tuple[str, Inputs]]:
         yield from _matrices(sample, label, far)
 
 
-# --- indices ------------------------------------------------------------------------------------------------------------------------
+# --- indices --------------------------------------------------------------------------------------
 
 
 def _indices(

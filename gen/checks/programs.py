@@ -1,8 +1,10 @@
-"""Stages that take a whole program: captured graphs, compiled functions, joint graphs, exports, per-sample gradients and training.
+"""Stages that take a whole program: captured graphs, compiled functions, joint graphs, exports,
+per-sample gradients and training.
 
-Each becomes a :class:`~gen.checks.pipelines.Program`. A graph is captured on one set of values and run on another, so that a value that is
-constant in the graph shows. With dynamic shapes it also runs at another size, if the sample has one. A program may write to its arguments.
-Then each run gets copies of them, and the copies are further results.
+Each becomes a :class:`~gen.checks.pipelines.Program`. A graph is captured on one set of values and
+run on another, so that a value that is constant in the graph shows. With dynamic shapes it also
+runs at another size, if the sample has one. A program may write to its arguments. Then each run
+gets copies of them, and the copies are further results.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ Tensor = torch.Tensor
 
 
 def whole(stage: str, program: Program, axes: Mapping[str, str]) -> Program:
-    """`stage` of `program`. `axes` may have ``layout``, ``shapes``, ``partition``, those of per-sample gradients and those of training. A
-    captured graph with ``run: jitted`` is jitted itself."""
+    """`stage` of `program`. `axes` may have ``layout``, ``shapes``, ``partition``, those
+    of per-sample gradients and those of training. A captured graph with ``run: jitted``
+    is jitted itself."""
     if stage == "per_sample":
         return (
             per_sample.answers(program, axes)
@@ -55,8 +58,9 @@ def whole(stage: str, program: Program, axes: Mapping[str, str]) -> Program:
 def compiled(program: Program, axes: Mapping[str, str]) -> Program:
     """`program` as a compiled function. `axes` may have ``layout``, ``shapes`` and ``partition``.
 
-    Each call is preceded by one on other values, and of another size if shapes are dynamic. So the call that is compared may not compile,
-    and constants of the graph show. A jitted program is called on other values as a whole instead.
+    Each call is preceded by one on other values, and of another size if shapes are dynamic. So the
+    call that is compared may not compile, and constants of the graph show. A jitted program is
+    called on other values as a whole instead.
     """
     dynamic, layout = axes.get("shapes") == "dynamic", axes.get("layout", "contiguous")
     apart = _apart(program)
@@ -126,7 +130,8 @@ def _captured(stage: str, program: Program, dynamic: bool, layout: str, jitted: 
                 given = values[k * count : (k + 1) * count]
                 if k and not _guards_hold(replay, given):
                     raise Unsuitable(
-                        "by its guards the graph is not for another size: the program takes a size as a number"
+                        "by its guards the graph is not for another size: "
+                        "the program takes a size as a number"
                     )
                 with seeded(program.seed):  # the capture may have drawn too
                     found += run(*given)
@@ -145,7 +150,8 @@ def _captured(stage: str, program: Program, dynamic: bool, layout: str, jitted: 
 
 
 def _guards_hold(replay: Any, values: Sequence[Tensor]) -> bool:
-    """Whether a graph is for these values. make_fx notes conditions on sizes in ``shape_env``, and leaves it to its caller to ask."""
+    """Whether a graph is for these values. make_fx notes conditions on sizes in ``shape_env``, and
+    leaves it to its caller to ask."""
     shape_env = getattr(replay, "shape_env", None)
     if shape_env is None:
         return True
@@ -224,7 +230,8 @@ def _variation(program: Program) -> int | None:
 
 
 def other_sizes(program: Program, dynamic: bool, least: int = 2) -> list[tuple[Tensor, ...]]:
-    """Inputs in which every dimension of one size n >= `least` has become 2n: one set, or none. The number of results does not change."""
+    """Inputs in which every dimension of one size n >= `least` has become 2n: one set, or none. The
+    number of results does not change."""
     size = _doubling(program, least) if dynamic else None
     return [] if size is None else [tuple(_doubled(x, size) for x in program.inputs)]
 
@@ -255,7 +262,8 @@ def _doubling(program: Program, least: int = 2) -> int | None:
 
 
 def _doubled(x: Tensor, size: int) -> Tensor:
-    """`x` with 2n for each dimension of size n. Its order in memory stays, because a graph may have a condition on strides.
+    """`x` with 2n for each dimension of size n. Its order in memory stays, because a graph may have
+    a condition on strides.
 
     Indices of which none occurs twice stay so: those of the second half are larger by n.
     """

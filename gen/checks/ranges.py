@@ -1,7 +1,8 @@
 """Arguments out of range: an index beyond its dimension, a negative one, a probability above 1.
 
-A target must refuse what the plain op refuses, and give what it gives. An index below or above the whole dimension must be refused whatever
-the plain op does; checks of that name the ops that take indices.
+A target must refuse what the plain op refuses, and give what it gives. An index below or above
+the whole dimension must be refused whatever the plain op does; checks of that name the ops
+that take indices.
 """
 
 from __future__ import annotations
@@ -65,10 +66,11 @@ def _with(sample: Sample, place: int, number: float, never: bool = False) -> Var
 def assert_in_range(
     target: Target, sample: Sample, absolute: bool, batched: bool, tally: Tally
 ) -> None:
-    """Raise Mismatch unless the target agrees with the plain op on every variant, under vmap with a loop if `batched`.
+    """Raise Mismatch unless the target agrees with the plain op on every variant, under vmap with a
+    loop if `batched`.
 
-    `absolute`: only indices that no op may take, which must be refused. Raises Unsuitable if the sample has no such arguments, and
-    Lacking if torch would be compared with itself.
+    `absolute`: only indices that no op may take, which must be refused. Raises Unsuitable if the
+    sample has no such arguments, and Lacking if torch would be compared with itself.
     """
     if target.name == "torch" and not (absolute or batched):
         raise Lacking("target torch would be compared with itself")

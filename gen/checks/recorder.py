@@ -1,7 +1,7 @@
 """What a run writes: the results file and the summary on the terminal.
 
-Cells may have run in worker processes. Their facts arrive in the controlling process as user properties of the reports.
-"""
+Cells may have run in worker processes. Their facts arrive in the controlling process as user
+properties of the reports."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ class Recorder:
         self._write(lambda writer: writer.cell(cell))
 
     def _write(self, what: Callable[[Writer], None]) -> None:
-        """Write to the results file. If the disk takes no more, the run goes on without it, and fails at its end."""
+        """Write to the results file. If the disk takes no more, the run goes on without it, and
+        fails at its end."""
         if self.unwritten:
             return
         try:
@@ -137,7 +138,8 @@ class Recorder:
         )
 
     def never(self) -> list[str]:
-        """Active entries that no cell of a whole run needed. Strict xfails do not reveal one that shares its cases with another entry."""
+        """Active entries that no cell of a whole run needed. Strict xfails do not reveal one that
+        shares its cases with another entry."""
         if not (self.whole and self._complete):
             return []
         met = {name for cell in self.cells for name in cell.entries}
@@ -157,7 +159,8 @@ class Recorder:
         seconds = sum(cell.seconds for cell in self.cells)
         mean = 1000 * seconds / len(self.cells)
         out.line(
-            f"{len(self.cells)} cells, {mean:.1f} ms a cell on average, {seconds:.1f} s in all; {self.path}"
+            f"{len(self.cells)} cells, {mean:.1f} ms a cell on average, "
+            f"{seconds:.1f} s in all; {self.path}"
         )
         _list(
             out,

@@ -1,4 +1,5 @@
-"""Properties of a target's own results: the same bits at every call, on every number of threads, and the strides of abstract tensors."""
+"""Properties of a target's own results: the same bits at every call, on every number of threads,
+and the strides of abstract tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ THREADS = 8
 
 
 def compare_calls(run: Run, tally: Tally) -> None:
-    """Raise Mismatch unless a second call gives the same bits, and one with two threads inside each kernel the same numbers.
+    """Raise Mismatch unless a second call gives the same bits, and one with two threads inside each
+    kernel the same numbers.
 
     Two threads may split a sum in another way. So their numbers may differ by rounding.
     """
@@ -41,8 +43,8 @@ def compare_calls(run: Run, tally: Tally) -> None:
 def compare_threads(run: Run, tally: Tally) -> None:
     """Raise Mismatch unless :data:`THREADS` calls at once give the bits of a single one.
 
-    Warnings of the calls at once are recorded and dropped. Threads share the filters, so a thread may hear what another wants to hear, or
-    lose its own filter as another restores those of before.
+    Warnings of the calls at once are recorded and dropped. Threads share the filters, so a thread
+    may hear what another wants to hear, or lose its own filter as another restores those of before.
     """
     alone = run()
     barrier, interval = threading.Barrier(THREADS), sys.getswitchinterval()
@@ -66,7 +68,8 @@ def compare_threads(run: Run, tally: Tally) -> None:
 def compare_strides(
     actual: Sequence[Tensor], abstractly: Callable[[], Outputs], where: str, tally: Tally
 ) -> None:
-    """Raise Mismatch unless abstract results have the strides of results on the CPU. A stride of a size 0 or 1 has no meaning.
+    """Raise Mismatch unless abstract results have the strides of results on the CPU. A stride of a
+    size 0 or 1 has no meaning.
 
     `where` the results are, such as ``on the meta device``.
     """
@@ -83,11 +86,13 @@ def compare_strides(
         tally.nonzero += 1
         if a.shape != e.shape or a.dtype != e.dtype:
             raise Mismatch(
-                f"output {place} {where} is {a.dtype}{list(a.shape)}, expected {e.dtype}{list(e.shape)}"
+                f"output {place} {where} is {a.dtype}{list(a.shape)}, "
+                f"expected {e.dtype}{list(e.shape)}"
             )
         if e.numel() and _strides(a) != _strides(e):
             raise Mismatch(
-                f"output {place} of shape {list(e.shape)} has strides {a.stride()} {where}, expected {e.stride()}"
+                f"output {place} of shape {list(e.shape)} has strides {a.stride()} {where}, "
+                f"expected {e.stride()}"
             )
 
 
@@ -105,10 +110,12 @@ def _same_bits(first: Outputs, other: Outputs, what: str, tally: Tally) -> None:
         tally.nonzero += a.numel()  # zeros are the same bits too
         if a.shape != b.shape or a.dtype != b.dtype:
             raise Mismatch(
-                f"{what}: output {place} is {b.dtype}{list(b.shape)}, the first {a.dtype}{list(a.shape)}"
+                f"{what}: output {place} is {b.dtype}{list(b.shape)}, "
+                f"the first {a.dtype}{list(a.shape)}"
             )
         differing = ~((a == b) | ((a != a) & (b != b)))
         if bool(differing.any()):
             raise Mismatch(
-                f"{what}: {int(differing.sum())} of {a.numel()} entries of output {place} have other bits"
+                f"{what}: {int(differing.sum())} of {a.numel()} entries of output "
+                f"{place} have other bits"
             )

@@ -12,7 +12,8 @@ from gen.checks.isolation import POSSIBLE, Worker
 
 
 def require_place(path: Path, given: Path | None) -> None:
-    """The results file can be written: it is a file or absent, in a folder or where one can be made."""
+    """The results file can be written: it is a file or absent, in a folder or where
+    one can be made."""
     shown = f"--results {given}" if given else str(path)
     if path.exists() and not path.is_file():
         raise pytest.UsageError(
@@ -24,7 +25,8 @@ def require_place(path: Path, given: Path | None) -> None:
 
 
 def why_absent(project: Declared, device: str, *, here: bool) -> str:
-    """Why the matrix says that a device is not available. It is asked in a process of its own, which may load a driver."""
+    """Why the matrix says that a device is not available. It is asked in a process of its own,
+    which may load a driver."""
 
     def ask(name: str) -> str:
         from gen.checks.samples import resolve
@@ -46,7 +48,8 @@ def require_device(device: str, *, here: bool) -> None:
         _allocate(device) if here or device == "meta" or not POSSIBLE else worker.ask(device, None)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise pytest.UsageError(
-            f"--device {device}: not present here, nothing was run ({str(error).strip().splitlines()[0]})"
+            f"--device {device}: not present here, "
+            f"nothing was run ({str(error).strip().splitlines()[0]})"
         ) from error
     finally:
         worker.close()
@@ -55,8 +58,8 @@ def require_device(device: str, *, here: bool) -> None:
 def require_target(load: Callable[[], object], name: str, *, here: bool) -> None:
     """The target `name`, which `load` loads, can be loaded.
 
-    One of another package is tried in a process of its own: its library may not bear a fork once it is loaded, as jax does not.
-    """
+    One of another package is tried in a process of its own: its library may not bear a fork once it
+    is loaded, as jax does not."""
     from gen.targets import built_in
 
     worker = Worker(lambda _: load() and None)

@@ -60,10 +60,12 @@ class ResultsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """The result of one cell. `node` is its pytest id, `entries` are the known entries that happened.
+    """The result of one cell. `node` is its pytest id, `entries` are the known
+    entries that happened.
 
-    `loops` counts the runs of each op that the target's vmap ran one element at a time. `failing` is the first sample that failed.
-    `rules` are the rules of the target that ran, if they were noted (``--rules``).
+    `loops` counts the runs of each op that the target's vmap ran one element at a time. `failing`
+    is the first sample that failed. `rules` are the rules of the target that ran, if they were
+    noted (``--rules``).
     """
 
     id: str
@@ -96,13 +98,15 @@ class Results:
 
 
 def trait(header: Mapping[str, Any], key: str) -> object:
-    """What a header says of a key of :data:`OF_A_RUN`, in short: of the rules it says only whether they were noted."""
+    """What a header says of a key of :data:`OF_A_RUN`, in short: of the rules it says only whether
+    they were noted."""
     value = header.get(key)
     return "noted" if key == "rules" and value is not None else value
 
 
 def default_path(target: str, device: str, part: str = "") -> Path:
-    """The results file of a run. A narrowed run (`part`) has another file, so that it does not replace the file of a whole run."""
+    """The results file of a run. A narrowed run (`part`) has another file, so that it does not
+    replace the file of a whole run."""
     suffix = f"-{part}" if part else ""
     return Path(".cache/matrix") / f"results-{_word(target)}-{_word(device)}{suffix}.jsonl"
 
@@ -112,10 +116,12 @@ def _word(text: str) -> str:
 
 
 class Writer:
-    """Writes each cell when it is done, so a run that is killed leaves the results of the cells before."""
+    """Writes each cell when it is done, so a run that is killed leaves the results of
+    the cells before."""
 
     def __init__(self, path: Path, header: Mapping[str, Any] | None) -> None:
-        """Begin a file with `header`. Without one, go on with the file after its last whole line of a cell."""
+        """Begin a file with `header`. Without one, go on with the file after its last
+        whole line of a cell."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.cells = 0
@@ -150,7 +156,8 @@ class Writer:
 
 
 def _end_of_cells(file: IO[bytes]) -> int:
-    """Where the header and the cells of a results file end. What follows is the line of the end, or a line that is cut."""
+    """Where the header and the cells of a results file end. What follows is the line of the end, or
+    a line that is cut."""
     end = 0
     for line in file:
         if not line.endswith(b"\n") or line.startswith(b'{"event":"end"'):
@@ -169,7 +176,8 @@ def _json(data: Mapping[str, Any]) -> str:
 
 
 def read(path: Path) -> Results:
-    """Read a results file. Unknown keys are ignored, so that files of a newer version can be read."""
+    """Read a results file. Unknown keys are ignored, so that files of a newer
+    version can be read."""
     header: dict[str, Any] | None = None
     end: dict[str, Any] = {}
     cells: list[CellResult] = []
@@ -187,7 +195,8 @@ def read(path: Path) -> Results:
 
 
 def records(path: Path) -> Iterator[dict[str, Any] | CellResult]:
-    """The lines of a results file, one at a time: a cell, or the dictionary of a header or an end. A last line that is cut is left out."""
+    """The lines of a results file, one at a time: a cell, or the dictionary of a header or an end.
+    A last line that is cut is left out."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise ResultsError(f"{path}: it is no regular file")
     try:
@@ -220,7 +229,8 @@ def records(path: Path) -> Iterator[dict[str, Any] | CellResult]:
 _NAMES = frozenset(f.name for f in fields(CellResult))
 _TEXTS = ("id", "family", "op", "dtype", "check", "outcome", "why", "node")
 _KINDS: dict[str, type | UnionType] = {
-    **dict.fromkeys(_TEXTS, str), "seconds": int | float, "samples": int, "axes": dict, "loops": dict,
+    **dict.fromkeys(_TEXTS, str), "seconds": int | float, "samples": int, "axes": dict,
+    "loops": dict,
 }  # fmt: skip
 
 

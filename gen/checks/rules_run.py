@@ -1,4 +1,5 @@
-"""Which of the target's rules a cell runs, for the report: a rule that no cell runs is one that the matrix does not test."""
+"""Which of the target's rules a cell runs, for the report: a rule that no cell runs is one that the
+matrix does not test."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ __all__ = ["RulesRun"]
 
 
 class RulesRun:
-    """Notes the rules that run in this process, from when the target is loaded until the process ends."""
+    """Notes the rules that run in this process, from when the target is loaded until
+    the process ends."""
 
     def __init__(self) -> None:
         self._watch: Watch | None = None

@@ -1,4 +1,5 @@
-"""What running one cell means, whoever runs it: pytest's plug-in in a session, or a worker of a cluster."""
+"""What running one cell means, whoever runs it: pytest's plug-in in a session, or a
+worker of a cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def active_entries(family: Family, cell: Cell, settings: Settings) -> dict[str, 
 
 
 def limit_of(family: Family, cell: Cell, cells: Cells, asked: float | None) -> float | None:
-    """The seconds that a cell may take; None if there is no limit. `asked`: what the command line says, where 0 is no limit."""
+    """The seconds that a cell may take; None if there is no limit. `asked`: what the command line
+    says, where 0 is no limit."""
     if asked is not None:
         return asked or None
     return family.limit(cell.op, cells) or DEFAULT_LIMIT
@@ -82,7 +84,8 @@ def run_cell(
     explain: bool = True,
     rules: RulesRun | None = None,
 ) -> Ran:
-    """Run one cell in this process. `explain`: write the stand-alone program of a failure. `rules`: what notes the rules that run."""
+    """Run one cell in this process. `explain`: write the stand-alone program of a failure. `rules`:
+    what notes the rules that run."""
     import torch
 
     from gen.checks.case import Case

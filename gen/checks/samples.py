@@ -1,8 +1,10 @@
-"""Samples as flat functions from tensors to a tuple of tensors. They close over all other arguments.
+"""Samples as flat functions from tensors to a tuple of tensors. They close over all
+other arguments.
 
-A sample records which inputs are differentiable. One run of the op on plain tensors shows its facts: whether it draws random numbers,
-whether it writes to its inputs, which warnings its kernels give. Samples of one op and dtype are built once per generated module. Its
-checks share them, and the results computed for them (:attr:`Sample.memory`).
+A sample records which inputs are differentiable. One run of the op on plain tensors shows its
+facts: whether it draws random numbers, whether it writes to its inputs, which warnings its kernels
+give. Samples of one op and dtype are built once per generated module. Its checks share them, and
+the results computed for them (:attr:`Sample.memory`).
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ class Op:
 class Sample:
     """One call of an op.
 
-    `inputs` are plain tensors that do not require grad; `rebuild` puts tensors in their places and returns ``(args, kwargs)``.
-    """
+    `inputs` are plain tensors that do not require grad; `rebuild` puts tensors in their places and
+    returns ``(args, kwargs)``."""
 
     index: int
     description: str
@@ -64,7 +66,8 @@ class Sample:
     _facts: Facts | None = None
 
     def __call__(self, *tensors: Any) -> Values:
-        """The flat function. It first clones the inputs that the op writes to, so that it has no side effect."""
+        """The flat function. It first clones the inputs that the op writes to, so that it
+        has no side effect."""
         if self.facts.mutates:
             tensors = tuple(
                 t.clone() if written else t
@@ -73,7 +76,8 @@ class Sample:
         return self.outputs(self.raw(self.op.call, tensors))
 
     def raw(self, call: Apply, tensors: Sequence[Any], **extra: Any) -> Any:
-        """`call` on the sample's arguments with `tensors` in their places. Returns the unchanged result."""
+        """`call` on the sample's arguments with `tensors` in their places. Returns the
+        unchanged result."""
         args, kwargs = self.rebuild(tensors)
         if self.wrap is not None:
             return self.wrap(call, *args, **kwargs, **extra)
@@ -85,7 +89,8 @@ class Sample:
 
     @property
     def facts(self) -> Facts:
-        """The facts from one run on plain tensors. If the op failed there, its error is raised here, each time."""
+        """The facts from one run on plain tensors. If the op failed there, its error is raised
+        here, each time."""
         if self.error is not None:
             raise self.error
         assert self._facts is not None
@@ -100,7 +105,8 @@ class Sample:
 
     @property
     def draws(self) -> bool:
-        """Whether the op is only a draw: an ATen op with the tag of draws that drew random numbers, which are its result."""
+        """Whether the op is only a draw: an ATen op with the tag of draws that drew random numbers,
+        which are its result."""
         return self.facts.random and torch.Tag.nondeterministic_seeded in getattr(
             self.op.call, "tags", ()
         )
@@ -133,8 +139,8 @@ class Facts:
 
 
 def flat_tensors(result: Any) -> Values:
-    """The tensors of `result`, in order. Numbers become tensors, and sparse tensors dense ones. Arrays of other libraries are
-    refused. Anything else is left out."""
+    """The tensors of `result`, in order. Numbers become tensors, and sparse tensors dense ones.
+    Arrays of other libraries are refused. Anything else is left out."""
     leaves = []
     for leaf in pytree.tree_leaves(result):
         if isinstance(leaf, Tensor):
@@ -146,13 +152,15 @@ def flat_tensors(result: Any) -> Values:
         elif hasattr(leaf, "__array__"):
             kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
             raise TypeError(
-                f"the op returned a {kind}, no torch.Tensor: a target with values of its own offers `op` and `flat`"
+                f"the op returned a {kind}, no torch.Tensor: "
+                "a target with values of its own offers `op` and `flat`"
             )
     return tuple(leaves)
 
 
 class _RandomSpy(TorchDispatchMode):
-    """Notes whether any kernel drew from the global generator, even if a wrapper restores the generator's state afterwards."""
+    """Notes whether any kernel drew from the global generator, even if a wrapper restores the
+    generator's state afterwards."""
 
     supports_higher_order_operators = True
     drew = False
@@ -192,11 +200,12 @@ def _observe(sample: Sample) -> Facts:
 
 
 def _identical(a: Tensor, b: Tensor) -> bool:
-    """Whether values are equal. Versions are not enough: kernels of batch norm write running statistics without incrementing them."""
+    """Whether values are equal. Versions are not enough: kernels of batch norm write running
+    statistics without incrementing them."""
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
 
 
-# --- building -------------------------------------------------------------------------------------------------------------------
+# --- building -------------------------------------------------------------------------------------
 
 
 def resolve(path: str) -> Any:
@@ -209,7 +218,8 @@ def resolve(path: str) -> Any:
 
 
 def located(path: str) -> tuple[str, list[str]]:
-    """The module of a path of :func:`resolve`, which is imported, and the attributes that lead on from it."""
+    """The module of a path of :func:`resolve`, which is imported, and the attributes that
+    lead on from it."""
     if ":" in path:
         module, attribute = path.split(":", 1)
         importlib.import_module(module)
@@ -226,7 +236,8 @@ def located(path: str) -> tuple[str, list[str]]:
 
 
 def make_op(name: str, row: Mapping[str, Any]) -> Op:
-    """The op of a matrix row. `row` takes precedence over OpInfo. An op without OpInfo needs an importable dotted name."""
+    """The op of a matrix row. `row` takes precedence over OpInfo. An op without OpInfo needs an
+    importable dotted name."""
     info = None if "call" in row else opinfo.lookup(name)
     reference = resolve(row["reference"]) if row.get("reference") else None
     inplace, out = (resolve(row[key]) if row.get(key) else None for key in ("inplace", "out"))
@@ -346,15 +357,16 @@ def _show(leaf: Any) -> str:
     return str(leaf.__name__) if callable(leaf) and hasattr(leaf, "__name__") else repr(leaf)
 
 
-# --- choosing and caching -------------------------------------------------------------------------------------------------------
+# --- choosing and caching -------------------------------------------------------------------------
 
 
 def choose(pool: Sequence[Sample], count: int | None, *, largest: int = LARGEST) -> list[Sample]:
-    """At most `count` samples (None: all), chosen for diversity. The choice is the same on every run.
+    """At most `count` samples (None: all), chosen for diversity. The choice is the
+    same on every run.
 
-    The signature of a sample is its layout (ranks, and which sizes are 0, 1 or more) and its other arguments. The choice takes turns
-    through the groups of equal ranks. It repeats no signature while others remain. The first sample is the smallest informative one.
-    """
+    The signature of a sample is its layout (ranks, and which sizes are 0, 1 or more) and its other
+    arguments. The choice takes turns through the groups of equal ranks. It repeats no signature
+    while others remain. The first sample is the smallest informative one."""
     fit = [sample for sample in pool if sample.numel <= largest]
     if not any(map(_informative, fit)):
         fit = sorted(filter(_informative, pool), key=lambda s: s.numel)[:1] + fit
@@ -381,7 +393,8 @@ def _informative(sample: Sample) -> bool:
 
 
 def _fresh_first(group: list[Sample]) -> list[Sample]:
-    """New signatures before repeated ones. Among the new ones, informative samples come first, spread over the group."""
+    """New signatures before repeated ones. Among the new ones, informative samples come first,
+    spread over the group."""
     seen: set[Any] = set()
     fresh: list[Sample] = []
     again: list[Sample] = []

@@ -1,4 +1,5 @@
-"""Seeds that depend only on names, so that a rerun of one case draws the same numbers as the full run."""
+"""Seeds that depend only on names, so that a rerun of one case draws the same numbers
+as the full run."""
 
 from __future__ import annotations
 
@@ -12,22 +13,25 @@ import torch
 
 
 def stable_seed(*parts: object) -> int:
-    """A seed in [0, 2³¹) from the text of `parts`. Unlike ``hash``, it is the same in every process."""
+    """A seed in [0, 2³¹) from the text of `parts`. Unlike ``hash``, it is the same
+    in every process."""
     digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF
 
 
 def generator(*parts: object) -> torch.Generator:
-    """A CPU generator seeded by :func:`stable_seed`. Draws from it do not change the global state."""
+    """A CPU generator seeded by :func:`stable_seed`. Draws from it do not change
+    the global state."""
     return torch.Generator().manual_seed(stable_seed(*parts))
 
 
 @contextmanager
 def seeded(*parts: object) -> Iterator[None]:
-    """Seed torch's global generators inside, and restore the CPU's afterwards. Random ops draw from them.
+    """Seed torch's global generators inside, and restore the CPU's afterwards. Random
+    ops draw from them.
 
-    ``torch.manual_seed`` formats a stack trace if CUDA has not started, which costs more than a check does. So it is called only if there
-    is an accelerator.
+    ``torch.manual_seed`` formats a stack trace if CUDA has not started, which costs more than a
+    check does. So it is called only if there is an accelerator.
     """
     seed = stable_seed(*parts)
     kept = torch.get_rng_state()
@@ -41,7 +45,8 @@ def seeded(*parts: object) -> Iterator[None]:
 
 
 class Replay:
-    """The state of torch's global generators now. :meth:`rewind` sets it again, so that each of several calls draws the same."""
+    """The state of torch's global generators now. :meth:`rewind` sets it again, so that each of
+    several calls draws the same."""
 
     def __init__(self) -> None:
         self._state = torch.get_rng_state()
@@ -56,7 +61,8 @@ class Replay:
 
 @contextmanager
 def seeded_with_numpy(*parts: object) -> Iterator[None]:
-    """As :func:`seeded`, and seed NumPy's global generator too. Some of OpInfo's samples draw from it."""
+    """As :func:`seeded`, and seed NumPy's global generator too. Some of OpInfo's
+    samples draw from it."""
     kept = np.random.get_state()
     np.random.seed(stable_seed(*parts))
     try:

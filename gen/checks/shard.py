@@ -1,8 +1,8 @@
 """Which of N shards runs a cell, decided before any cell is made.
 
-All cells stand in one line: module after module, op after op, each as long as it takes by the shipped durations. A shard is one N-th of the
-line. So it imports only the modules that its part touches, and the cells of one op, which share samples, stay together.
-"""
+All cells stand in one line: module after module, op after op, each as long as it takes by the
+shipped durations. A shard is one N-th of the line. So it imports only the modules that its part
+touches, and the cells of one op, which share samples, stay together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def parse_shard(text: str) -> Shard:
 
 
 class Partition:
-    """The line of all cells at a tier, cut into `count` parts. Its fingerprint is equal on two machines that cut the same line alike.
+    """The line of all cells at a tier, cut into `count` parts. Its fingerprint is equal on two
+    machines that cut the same line alike.
 
     `selection` is what else narrows the run; it is only part of the fingerprint.
     """
@@ -105,7 +106,8 @@ class Partition:
         return chosen
 
     def _ends(self, path: Path) -> tuple[int, int]:
-        """The shards of a module's first and last cell. A module that ends where a shard does has nothing in the next one."""
+        """The shards of a module's first and last cell. A module that ends where a shard does has
+        nothing in the next one."""
         begin, end = self._spans[path]
         return self._at(begin), self._at(begin + (end - begin) * (1 - 1e-9))
 

@@ -1,4 +1,5 @@
-"""The part of the pytest plug-in that takes one shard of a run: it imports only the modules of the shard and makes only its cells."""
+"""The part of the pytest plug-in that takes one shard of a run: it imports only the modules of the
+shard and makes only its cells."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ from gen.checks.tables import TIERS, Cell, TableError
 
 __all__ = ["NO_LARGEST_TIER", "Sharding"]
 
-NO_LARGEST_TIER = "these modules have no cells beyond the tier full: `make matrix TIER=all` writes and runs all valid cells"
+NO_LARGEST_TIER = (
+    "these modules have no cells beyond the tier full: "
+    "`make matrix TIER=all` writes and runs all valid cells"
+)
 
 
 class _Elsewhere(pytest.Module):
@@ -44,7 +48,8 @@ class Sharding:
         modules = find(arguments, config.rootpath, config.getini("python_files"))
         if self._tier == TIERS[-1] and lacks_the_largest_tier(modules):
             raise pytest.UsageError(
-                "these modules have no cells beyond the tier full: `make matrix TIER=all` writes and runs all valid cells"
+                "these modules have no cells beyond the tier full: "
+                "`make matrix TIER=all` writes and runs all valid cells"
             )
         try:
             durations = read_durations(config.rootpath / PLACE)
@@ -83,7 +88,8 @@ class Sharding:
         found: Mapping[str, list[Cell]] = self._here[1]
         if function not in found:
             raise TableError(
-                f"{function}: a check of a sharded run is a function of its module, as in `gen generate`'s modules"
+                f"{function}: a check of a sharded run is a function of its module, "
+                "as in `gen generate`'s modules"
             )
         return found[function]
 
@@ -93,4 +99,7 @@ class Sharding:
         return not self._partition.knows(path) or self._partition.owner(path) == self.shard[0]
 
     def pytest_report_collectionfinish(self) -> str:
-        return f"matrix: shard {self.shard[0]}/{self.shard[1]} of partition {self._partition.fingerprint}, matrix {self._partition.matrix}"
+        return (
+            f"matrix: shard {self.shard[0]}/{self.shard[1]} of partition "
+            f"{self._partition.fingerprint}, matrix {self._partition.matrix}"
+        )

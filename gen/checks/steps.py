@@ -1,7 +1,8 @@
-"""Steps of training, as users write them: plain torch code that closes over a model and its optimizer.
+"""Steps of training, as users write them: plain torch code that closes over a model
+and its optimizer.
 
-Each function of :data:`STEPS` gets a :class:`Trainer` and returns the step, a function of a batch. What surrounds a step stands there too:
-hooks, further groups, and what happens between two calls.
+Each function of :data:`STEPS` gets a :class:`Trainer` and returns the step, a function of a batch.
+What surrounds a step stands there too: hooks, further groups, and what happens between two calls.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ class _Averaging(Model):
 
 
 class Trainer:
-    """What a step closes over. `data`: how many arguments of a step are data; the others are labels. ``between(k)`` follows step k."""
+    """What a step closes over. `data`: how many arguments of a step are data; the others are
+    labels. ``between(k)`` follows step k."""
 
     def __init__(self, model: Model, make: Callable[[Any], Optimizer], data: int) -> None:
         self.model, self.make, self.data = model, make, data
@@ -96,7 +98,8 @@ class Trainer:
         self.between: Callable[[int], None] = lambda k: None
 
     def loss(self, *batch: Any, sign: float = 1.0) -> Any:
-        """The mean of the squared distances between outputs and labels, which are multiplied by `sign`."""
+        """The mean of the squared distances between outputs and labels, which are
+        multiplied by `sign`."""
         return distance(self.model(*batch[: self.data]), batch[self.data :], sign)
 
     def split(self) -> tuple[list[Any], list[Any]]:
@@ -296,7 +299,8 @@ def _frozen(t: Trainer) -> Step:
 
 
 def _thawed(t: Trainer) -> Step:
-    """Some parameters learn only within the step. Their gradients are dropped while they are frozen."""
+    """Some parameters learn only within the step. Their gradients are dropped while
+    they are frozen."""
     some, _ = t.split()
     for p in some:
         p.requires_grad_(False)
@@ -417,7 +421,8 @@ def _drawn(t: Trainer) -> Step:
 
 
 def _by_hand(t: Trainer) -> Step:
-    """The parameters are arguments of the step, which changes them in place without an optimizer."""
+    """The parameters are arguments of the step, which changes them in place without an
+    optimizer."""
     t.state = t.parameters
 
     def step(parameters: Sequence[Any], *batch: Any) -> tuple[Any, ...]:

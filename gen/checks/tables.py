@@ -1,8 +1,9 @@
-"""The vocabulary of a generated module: `op` rows, the `cases` decorator, `family` and `known` tables.
+"""The vocabulary of a generated module: `op` rows, the `cases` decorator, `family`
+and `known` tables.
 
-A row lists in one line which dtypes of an op run at which tier. The import of a module only validates its rows: a mistake raises
-`TableError`, because a table that is silently misread tests nothing. `Cells.at(tier)` expands the cells of a tier when pytest asks.
-"""
+A row lists in one line which dtypes of an op run at which tier. The import of a module only
+validates its rows: a mistake raises `TableError`, because a table that is silently misread tests
+nothing. `Cells.at(tier)` expands the cells of a tier when pytest asks."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a check: an op, the words (`dtype[:axisvalue…]`) of each tier, and the known entries that apply."""
+    """One line of a check: an op, the words (`dtype[:axisvalue…]`) of each tier, and the known
+    entries that apply."""
 
     name: str
     words: tuple[tuple[str, str], ...]  # (word, tier)
@@ -72,7 +74,8 @@ class Row:
 def op(
     name: str, smoke: str = "", default: str = "", full: str = "", all: str = "", known: str = ""
 ) -> Row:
-    """One op of a check. Each tier runs its own words and those of the tiers before it. `all`: the cells that reduction drops."""
+    """One op of a check. Each tier runs its own words and those of the tiers before it. `all`: the
+    cells that reduction drops."""
     if not _NAME.fullmatch(name):
         raise TableError(
             f"op({name!r}): an op is named by a dotted name, as torch.nn.functional.conv2d"
@@ -95,7 +98,8 @@ def op(
             )
         if word in seen:
             raise TableError(
-                f"op({name!r}): {word!r} stands twice; a case belongs to the first tier that takes it"
+                f"op({name!r}): {word!r} stands twice; "
+                "a case belongs to the first tier that takes it"
             )
         seen.add(word)
     return Row(name, words, tuple(_narrowings(name, known)))
@@ -120,7 +124,8 @@ class Cells:
     timeout: float | None = None
 
     def at(self, tier: str) -> Iterator[Cell]:
-        """The cells of `tier` and of the smaller tiers. Rows are in the order of the table, words are sorted."""
+        """The cells of `tier` and of the smaller tiers. Rows are in the order of the table,
+        words are sorted."""
         highest = TIERS.index(tier)
         names = tuple(name for name, _ in self.axes)
         for row in self.rows:
@@ -130,7 +135,8 @@ class Cells:
                     yield _cell(row.name, dtype, names, complete(spoken, names), own, row.known)
 
     def named(self, case: str) -> Cell | None:
-        """The cell with the id `case`, whether a tier has it or not; None if no cell of the check can have that id."""
+        """The cell with the id `case`, whether a tier has it or not; None if no cell of the check
+        can have that id."""
         name, _, word = case.partition("-")
         dtype, *spoken = word.split("-")
         values = complete(spoken, [axis for axis, _ in self.axes])
@@ -159,7 +165,8 @@ def _cell(
 def cases(
     *rows: Row, axes: Mapping[str, Sequence[str]] | None = None, timeout: float | None = None
 ) -> Callable[[_Test], _Test]:
-    """Run the decorated check once for each cell of `rows`, for at most `timeout` seconds each. The check takes one argument, `case`."""
+    """Run the decorated check once for each cell of `rows`, for at most `timeout` seconds each. The
+    check takes one argument, `case`."""
     table = tuple((name, tuple(values)) for name, values in (axes or {}).items())
     _validate_axes(table)
     names = [row.name for row in rows]
@@ -193,7 +200,8 @@ def _validate_axes(axes: Sequence[tuple[str, tuple[str, ...]]]) -> None:
             raise TableError(f"cases(axes=…): {value!r} is not a word")
     if len(set(values)) < len(values) or set(values) & DTYPES:
         raise TableError(
-            f"cases(axes=…): axis values must be unique within a check and differ from dtypes: {' '.join(values)}"
+            "cases(axes=…): axis values must be unique within a check and differ from "
+            f"dtypes: {' '.join(values)}"
         )
 
 
@@ -203,12 +211,14 @@ def _validate_row(row: Row, axes: Sequence[tuple[str, tuple[str, ...]]]) -> None
         if len(values) != len(axes):
             wanted = "".join(f":{name}" for name, _ in axes) or " alone"
             raise TableError(
-                f"op({row.name!r}): {word!r} has {len(values)} axis values; this check takes dtype{wanted}"
+                f"op({row.name!r}): {word!r} has {len(values)} axis values; "
+                f"this check takes dtype{wanted}"
             )
         for value, (name, allowed) in zip(values, axes, strict=True):
             if value not in allowed:
                 raise TableError(
-                    f"op({row.name!r}): {value!r} in {word!r} is not a value of axis {name!r} ({', '.join(allowed)})"
+                    f"op({row.name!r}): {value!r} in {word!r} is not a value of axis {name!r} "
+                    f"({', '.join(allowed)})"
                 )
     words = [
         {word.split(":")[0], *complete(word.split(":")[1:], [name for name, _ in axes])}
@@ -217,13 +227,15 @@ def _validate_row(row: Row, axes: Sequence[tuple[str, tuple[str, ...]]]) -> None
     for entry, where in row.known:
         if not any(set(where) <= word for word in words):
             raise TableError(
-                f"op({row.name!r}): known entry {entry}@{':'.join(where)} matches no word of the line"
+                f"op({row.name!r}): "
+                f"known entry {entry}@{':'.join(where)} matches no word of the line"
             )
 
 
 @dataclass(frozen=True)
 class Family:
-    """The tables that a module's cases share: rows that need more than OpInfo, and the known deviations."""
+    """The tables that a module's cases share: rows that need more than OpInfo, and the
+    known deviations."""
 
     name: str
     ops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -231,7 +243,8 @@ class Family:
     timeout: float | None = None
 
     def limit(self, op: str, cells: Cells) -> float | None:
-        """The seconds that a cell of `op` may take, by its row, its check or its family, in this order."""
+        """The seconds that a cell of `op` may take, by its row, its check or its
+        family, in this order."""
         of_op: float | None = self.ops.get(op, {}).get("timeout")
         return next(
             (seconds for seconds in (of_op, cells.timeout, self.timeout) if seconds is not None),
@@ -243,7 +256,8 @@ class Family:
         missing = [name for name in cell.known if name not in self.known]
         if missing:
             raise TableError(
-                f"{cell.id}: the known table of family {self.name!r} has no entry {', '.join(missing)}"
+                f"{cell.id}: the known table of family {self.name!r} has no "
+                f"entry {', '.join(missing)}"
             )
         return {name: self.known[name] for name in cell.known}
 

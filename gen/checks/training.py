@@ -1,8 +1,9 @@
 """Training of a model by a few steps of unmodified torch code, each of which is compared.
 
-The model is an op. Its first differentiable input is data, and so is each input without a derivative. The others are its parameters. If
-one input alone is differentiable, that is the parameter. Each step gets other data and other labels. Results are what the step returns,
-and then parameters, gradients, buffers, the state and learning rates of optimizers, by name.
+The model is an op. Its first differentiable input is data, and so is each input without a
+derivative. The others are its parameters. If one input alone is differentiable, that is the
+parameter. Each step gets other data and other labels. Results are what the step returns, and then
+parameters, gradients, buffers, the state and learning rates of optimizers, by name.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _MORE = {"scaled": 5, "grown": 5, "resized": len(_SIZES), "radam": 9}
 
 
 def trained(program: Program, axes: Mapping[str, str]) -> Program:
-    """Training of `program`, with axes ``optimizer``, ``step`` and ``trains``. Raises Unsuitable if a step changes nothing."""
+    """Training of `program`, with axes ``optimizer``, ``step`` and ``trains``. Raises Unsuitable if
+    a step changes nothing."""
     optimizer, kind, trains = (
         axes.get("optimizer", "sgd"),
         axes.get("step", "plain"),
@@ -118,7 +120,8 @@ def _placed(
 def _data(
     program: Program, data: Sequence[int], count: int, kind: str
 ) -> Iterator[tuple[Tensor, ...]]:
-    """The data of each step: that of the sample, varied, and for `resized` of other sizes along dimension 0."""
+    """The data of each step: that of the sample, varied, and for `resized` of other sizes
+    along dimension 0."""
     given = tuple(program.inputs[place] for place in data)
     if kind == "resized" and not any(x.ndim and len(x) > 1 for x in given):
         raise Unsuitable(f"{program.label} has no batch of data")
@@ -207,7 +210,8 @@ def _train(
         t.between(k)
     if jitted and target.name != "loop" and len(runs) > before:
         raise Mismatch(
-            f"the last of {len(batches)} steps ran the code of the step, so it is no replay of a captured program"
+            f"the last of {len(batches)} steps ran the code of the step, "
+            "so it is no replay of a captured program"
         )
     if kind == "drawn":
         found.append(("the next random number", torch.rand(2)))
@@ -244,7 +248,8 @@ def _tensor(x: Any) -> Tensor:
 
 
 def _require_progress(program: Program, kind: str, count: int) -> None:
-    """Raise Unsuitable unless each step of the reference changes a parameter, and to a finite value. Else there would be nothing to see."""
+    """Raise Unsuitable unless each step of the reference changes a parameter, and to a finite
+    value. Else there would be nothing to see."""
     results = program.on_reference()  # it also gives the names
     found = list(zip(program.names, results, strict=True))
     kept = [

@@ -55,12 +55,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--target",
-        help="as of pytest: runtime, torch, or an entry point of matrix.targets (default: the matrix's targets.default)",
+        help=(
+            "as of pytest: runtime, torch, or an entry point of matrix.targets (default: "
+            "the matrix's targets.default)"
+        ),
     )
     add(
         "--device",
         default="cpu",
-        help="device of the samples (default cpu); its cells go to workers with the resource CPU or GPU",
+        help=(
+            "device of the samples (default cpu); "
+            "its cells go to workers with the resource CPU or GPU"
+        ),
     )
     add(
         "--tier",
@@ -121,7 +127,8 @@ def _bytes(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the cells and print what came of them. 0: all is well, 1: a cell failed, 2: it could not begin or go on, 130: it was stopped."""
+    """Run the cells and print what came of them. 0: all is well, 1: a cell failed, 2: it could not
+    begin or go on, 130: it was stopped."""
     try:
         return _run(args)
     except (ClusterError, ResultsError, ValueError, pytest.UsageError) as error:
@@ -140,7 +147,8 @@ def _run(args: argparse.Namespace) -> int:
     durations = read_durations(root / PLACE)
     if next(groups(modules, selection, durations, 0.0, lambda node: False), None) is None:
         raise ClusterError(
-            f"no cell of {' '.join(args.modules)} at tier {args.tier} matches {selection.narrowed() or 'the tier'}"
+            f"no cell of {' '.join(args.modules)} at tier {args.tier} matches "
+            f"{selection.narrowed() or 'the tier'}"
         )
     path = args.results or default_path(
         args.target, args.device, "part" if selection.narrowed() else ""
@@ -179,11 +187,13 @@ def _modules(args: argparse.Namespace, root: Path) -> list[Module]:
     modules = [module for module in find(args.modules, root) if module.counts]
     if not modules:
         raise ClusterError(
-            f"{' '.join(args.modules)}: no modules of a matrix; `python -m gen generate` writes them"
+            f"{' '.join(args.modules)}: no modules of a matrix; "
+            "`python -m gen generate` writes them"
         )
     if args.tier == TIERS[-1] and lacks_the_largest_tier(modules):
         raise ClusterError(
-            "these modules have no cells beyond the tier full; `gen generate --every --out FOLDER` writes all valid cells"
+            "these modules have no cells beyond the tier full; "
+            "`gen generate --every --out FOLDER` writes all valid cells"
         )
     if args.target not in names():
         raise ClusterError(f"no target {args.target!r}; known: {', '.join(names())}")
@@ -211,7 +221,8 @@ def _job(args: argparse.Namespace, modules: Sequence[Module]) -> Job:
 
 
 def _rules(target: str) -> list[str]:
-    """The names of a target's rules. Another process loads the target, so that the coordinator holds no torch."""
+    """The names of a target's rules. Another process loads the target, so that the
+    coordinator holds no torch."""
     worker = Worker(lambda name: RulesRun.of(name, load(name)))
     try:
         found: list[str] = worker.ask(target, None)
@@ -234,7 +245,8 @@ class _Ini:
 
 
 def _filters() -> tuple[str, ...]:
-    """The filters of warnings under which pytest runs the modules: there a warning may be an error."""
+    """The filters of warnings under which pytest runs the modules: there a warning
+    may be an error."""
     found = _Ini()
     pytest.main([], plugins=[found])
     return found.filters
@@ -274,8 +286,9 @@ class _Counted:
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[Callable[[], None]]:
-    """Ctrl-C, and SIGTERM, which batch systems send, stop the run. The result does it again if it was asked: Python drops an exception
-    that a signal raises in a destructor, such as that of a future."""
+    """Ctrl-C, and SIGTERM, which batch systems send, stop the run. The result does it again
+    if it was asked: Python drops an exception that a signal raises in a destructor, such as
+    that of a future."""
     asked = False
 
     def stop(*_: object) -> None:
@@ -321,7 +334,10 @@ def _summary(output: Output, expected: int, never: Sequence[str], stopped: str) 
         return _STOPPED if stopped == "stopped" else 2
     if output.cells != expected:
         print(
-            f"{expected:,} cells were to run, and {output.cells:,} have an outcome: this is a mistake of gen.cluster",
+            (
+                f"{expected:,} cells were to run, and {output.cells:,} have an outcome: "
+                "this is a mistake of gen.cluster"
+            ),
             file=sys.stderr,
         )
         return 2

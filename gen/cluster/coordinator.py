@@ -1,8 +1,8 @@
 """Hands out groups of cells until each cell has one outcome.
 
-A group whose worker died is split, and its parts are handed out again. A cell that is left alone in its group waits until nothing else is
-left, and then runs with no other beside it. So a death in this time is its own. After two of them the cell has crashed.
-"""
+A group whose worker died is split, and its parts are handed out again. A cell that is left alone in
+its group waits until nothing else is left, and then runs with no other beside it. So a death in
+this time is its own. After two of them the cell has crashed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class Sink(Protocol):
 
 
 class Coordinator:
-    """Keeps a pool busy. It knows only the groups that are out, the parts of split ones, and the suspects."""
+    """Keeps a pool busy. It knows only the groups that are out, the parts of split ones,
+    and the suspects."""
 
     def __init__(
         self, groups: Iterator[Group], pool: Pool, sink: Sink, tick: Callable[[Coordinator], None]
@@ -113,7 +114,10 @@ class Coordinator:
                 else:
                     (function, cell), why = (
                         group.cells[0],
-                        f"its worker died, each of the {_DEATHS} times that it ran alone: {came.why}",
+                        (
+                            f"its worker died, each of the {_DEATHS} times that it "
+                            f"ran alone: {came.why}"
+                        ),
                     )
                     line = died(group.module, function, cell, why)
                     self._sink.take(

@@ -38,7 +38,8 @@ class ClusterError(Exception):
 
 @contextlib.contextmanager
 def connected(where: str, device: str) -> Iterator[Any]:
-    """A Dask client of ``local:N`` workers of this machine, or of the scheduler at an address. Raises ClusterError if there is none."""
+    """A Dask client of ``local:N`` workers of this machine, or of the scheduler at an address.
+    Raises ClusterError if there is none."""
     try:
         import dask.config
         import distributed
@@ -51,7 +52,8 @@ def connected(where: str, device: str) -> Iterator[Any]:
         if kind == "local":
             if not (number.isdecimal() and int(number) > 0):
                 raise ClusterError(
-                    f"--cluster {where}: expected local:N with N workers, as local:2, or an address, as tcp://host:8786"
+                    f"--cluster {where}: expected local:N with N workers, as local:2, "
+                    "or an address, as tcp://host:8786"
                 )
             where = closing.enter_context(
                 distributed.LocalCluster(
@@ -65,21 +67,26 @@ def connected(where: str, device: str) -> Iterator[Any]:
             )
         elif "://" not in where:
             raise ClusterError(
-                f"--cluster {where}: expected local:N, or an address of a scheduler, as tcp://host:8786"
+                f"--cluster {where}: expected local:N, "
+                "or an address of a scheduler, as tcp://host:8786"
             )
         try:
             client = closing.enter_context(
                 distributed.Client(where, timeout=_PATIENCE, set_as_default=False)
             )
         except (OSError, ValueError) as error:
-            says = f"no scheduler answers within {_PATIENCE} s; is `dask scheduler` running there, and is the port open?"
+            says = (
+                f"no scheduler answers within {_PATIENCE} s; "
+                "is `dask scheduler` running there, and is the port open?"
+            )
             raise ClusterError(f"--cluster {where}: {says} ({error})") from error
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         yield client
 
 
 class DaskPool:
-    """Groups become tasks that need one unit of the device's resource. A worker runs as many groups at a time as it has units."""
+    """Groups become tasks that need one unit of the device's resource. A worker runs as many groups
+    at a time as it has units."""
 
     def __init__(self, client: Any, job: Job) -> None:
         self.workers = 0
@@ -95,12 +102,14 @@ class DaskPool:
         self._looked = -_EVERY
 
     def require_resource(self) -> None:
-        """Raise ClusterError if there are workers, and none of them is for the device. Without any, the run waits for some."""
+        """Raise ClusterError if there are workers, and none of them is for the device. Without any,
+        the run waits for some."""
         self._look()
         if not self.workers and self._client.scheduler_info()["workers"]:
             how = f'dask worker ADDRESS --nthreads 1 --resources "{self._resource}=1"'
             raise ClusterError(
-                f"no worker offers the resource {self._resource}, which cells on {self._job.device} need; start some with: {how}"
+                f"no worker offers the resource {self._resource}, "
+                f"which cells on {self._job.device} need; start some with: {how}"
             )
 
     def room(self) -> int:
@@ -124,7 +133,8 @@ class DaskPool:
         return found
 
     def close(self) -> None:
-        """Take back the groups that are out, and let workers end the processes that wait for more."""
+        """Take back the groups that are out, and let workers end the processes that wait for
+        more."""
         with contextlib.suppress(Exception):
             self._client.cancel(list(self._futures.values()), force=True)
             self._client.run(release, self._job)
@@ -143,7 +153,8 @@ class DaskPool:
             ) from error
         except ModuleNotFoundError as error:
             raise ClusterError(
-                f"a worker cannot import {error.name}; start it in a checkout of this commit, with its environment"
+                f"a worker cannot import {error.name}; "
+                "start it in a checkout of this commit, with its environment"
             ) from error
         except (*_GONE, OSError) as error:
             raise ClusterError("the scheduler is gone") from error

@@ -1,4 +1,5 @@
-"""The cells of a run, as groups that take a few seconds each. Modules are imported one after another, and none stays."""
+"""The cells of a run, as groups that take a few seconds each. Modules are imported one after
+another, and none stays."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _SHOWN = 3  # ids
 
 @dataclass(frozen=True)
 class Selection:
-    """The cells of a tier that a run takes: those that match one glob of each kind that has globs."""
+    """The cells of a tier that a run takes: those that match one glob of each kind that has
+    globs."""
 
     tier: str
     op: tuple[str, ...] = ()
@@ -67,7 +69,8 @@ def groups(
     seconds: float,
     done: Callable[[str], bool],
 ) -> Iterator[Group]:
-    """The groups of all modules. `done(id)` says which cells need no run. Cells of one op are neighbours, since they share samples."""
+    """The groups of all modules. `done(id)` says which cells need no run. Cells of one op are
+    neighbours, since they share samples."""
     for module in modules:
         if not module.counts.get(selection.tier):
             continue

@@ -1,4 +1,5 @@
-"""What workers have to know of a run, and the versions that they must share with its coordinator."""
+"""What workers have to know of a run, and the versions that they must share with
+its coordinator."""
 
 from __future__ import annotations
 
@@ -20,12 +21,14 @@ _CODE = ("gen", "runtime")
 
 
 class WrongVersion(Exception):
-    """A worker has another matrix, code, torch or Python than the coordinator. The message says which, and of which worker."""
+    """A worker has another matrix, code, torch or Python than the coordinator. The message says
+    which, and of which worker."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run. `digests` are those of its modules, by name; `filters` are pytest's ini lines of `filterwarnings`.
+    """A run. `digests` are those of its modules, by name; `filters` are pytest's ini lines
+    of `filterwarnings`.
 
     `rules`: its workers note the target's rules that each cell runs.
     """
@@ -72,7 +75,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a group: for each cell its outcome and its line of the results file, and the entries that happened and might have."""
+    """What came of a group: for each cell its outcome and its line of the results file, and the
+    entries that happened and might have."""
 
     cells: tuple[tuple[str, str], ...]
     met: frozenset[str]

@@ -1,4 +1,5 @@
-"""The results file of a cluster's run. Answers are appended as they come; a run that was stopped goes on in the same file."""
+"""The results file of a cluster's run. Answers are appended as they come; a run that was stopped
+goes on in the same file."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _FAILED = ("vacuous", "xpassed", "failed", "error", "timed out", "crashed")
 
 
 class Output:
-    """Writes the file, and counts. Its memory does not grow with the run: it keeps 8 bytes of each cell that an earlier run had."""
+    """Writes the file, and counts. Its memory does not grow with the run: it keeps 8 bytes of each
+    cell that an earlier run had."""
 
     def __init__(self, path: Path, header: Mapping[str, Any], *, resume: bool) -> None:
         """Raises ResultsError if a run that is to go on was of other cells."""
@@ -69,7 +71,8 @@ class Output:
         self.seconds += answer.seconds
 
     def close(self, *, complete: bool, whole: bool) -> list[str]:
-        """Write the last line. Returns the entries that never happened, if the run was of every cell of its tier."""
+        """Write the last line. Returns the entries that never happened, if the run was of every
+        cell of its tier."""
         # entries that were active in an earlier run are not in its file
         known = complete and whole and not self.resumed
         never = [
@@ -110,7 +113,8 @@ class Output:
                     f"{key} {before}, now {now}" for key, before, now in pairs if before != now
                 ):
                     raise ResultsError(
-                        f"{self.path} is of another run: {different}. Without --resume a new run replaces it"
+                        f"{self.path} is of another run: {different}. "
+                        "Without --resume a new run replaces it"
                     )
         self._before = array("Q", sorted(numbers))
         return began

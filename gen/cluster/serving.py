@@ -1,7 +1,9 @@
-"""The process that runs cells for a worker: `python -m gen.cluster.serving FD`, where FD is its end of a pipe.
+"""The process that runs cells for a worker: `python -m gen.cluster.serving FD`, where FD is
+its end of a pipe.
 
-It loads torch and the target once, then runs groups, each cell in a fork. It lives apart from the worker, so that a cell that keeps the
-interpreter's lock cannot keep the worker from its heartbeat, and it ends when the worker does.
+It loads torch and the target once, then runs groups, each cell in a fork. It lives apart from the
+worker, so that a cell that keeps the interpreter's lock cannot keep the worker from its heartbeat,
+and it ends when the worker does.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class Server:
         self._filters = [_parsed(line) for line in job.filters]
 
     def load(self) -> None:
-        """Load what forks share. A process may not be forked once it has used a GPU, nor with a library of another package in it."""
+        """Load what forks share. A process may not be forked once it has used a GPU, nor with a
+        library of another package in it."""
         if self._job.device not in ("cpu", "meta"):
             Worker(_allocate).ask(self._job.device, None)
             return
@@ -70,7 +73,8 @@ class Server:
 
     @cached_property
     def _target(self) -> Target:
-        """The target, whose rules are noted if the job asks for it. One of another package is loaded in the fork alone."""
+        """The target, whose rules are noted if the job asks for it. One of another package is
+        loaded in the fork alone."""
         target = load(self._job.target)
         if self._rules is not None:
             self._rules.watch(self._job.target, target)
@@ -79,7 +83,8 @@ class Server:
     def run(
         self, module: str, function: str, cell: Cell
     ) -> tuple[str, str, list[str], dict[str, str]]:
-        """The outcome of a cell, its line of the results file, the entries that happened, and the active ones not told before."""
+        """The outcome of a cell, its line of the results file, the entries that happened, and the
+        active ones not told before."""
         loaded = self._module(module)
         test, family, check = (
             getattr(loaded, function),
@@ -126,7 +131,8 @@ class Server:
         return self._modules[name]
 
     def _serve(self, question: tuple[str, str, Cell]) -> Ran | tuple[str, str]:
-        """In the fork: what the cell comes to, or the outcome and the reason of pytest's exception that it raised."""
+        """In the fork: what the cell comes to, or the outcome and the reason of pytest's
+        exception that it raised."""
         module, function, cell = question
         if self._job.memory is not None:
             _limit_memory(self._job.memory)
@@ -162,7 +168,8 @@ def _family_of(module: Any, name: str) -> Family:
 
 
 def _limit_memory(size: int) -> None:
-    """Let allocations beyond `size` bytes fail in this process, so that its cell does and no other process of the machine."""
+    """Let allocations beyond `size` bytes fail in this process, so that its cell does and no other
+    process of the machine."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_DATA, (size, size))
@@ -175,7 +182,8 @@ def _allocate(device: str) -> None:
 
 
 def _parsed(line: str) -> Any:
-    """A call that adds the filter of an ini line, as `error::UserWarning:torch`. Message and module are regular expressions."""
+    """A call that adds the filter of an ini line, as `error::UserWarning:torch`. Message and module
+    are regular expressions."""
     action, message, category, module, number, *_ = [*line.split(":", 4), "", "", "", ""]
     kind: Any = Warning
     if category:
@@ -186,7 +194,8 @@ def _parsed(line: str) -> Any:
 
 
 def main(descriptor: int) -> None:
-    """Answer a worker until it is gone. The first message is a Job and the folder of the modules, every other one a Group."""
+    """Answer a worker until it is gone. The first message is a Job and the folder of the modules,
+    every other one a Group."""
     connection = Connection(descriptor)
     lifeline = connection.recv()
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
@@ -212,7 +221,8 @@ def main(descriptor: int) -> None:
 
 
 def _end_with(descriptor: int) -> None:
-    """End this process when the worker's end of a pipe is closed. The fork that runs a cell dies with this process."""
+    """End this process when the worker's end of a pipe is closed. The fork that runs a cell dies
+    with this process."""
     os.read(descriptor, 1)
     os._exit(1)
 

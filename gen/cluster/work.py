@@ -1,4 +1,5 @@
-"""What a Dask worker does: `run_group`. It knows nothing of Dask, and keeps the processes that run cells for the next group."""
+"""What a Dask worker does: `run_group`. It knows nothing of Dask, and keeps the processes that run
+cells for the next group."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ class Process:
         except (EOFError, OSError):
             cause = self.close()
             raise RuntimeError(
-                f"{_here()}: the process that runs cells did not start ({cause}): {self._last_words}"
+                f"{_here()}: the process that runs cells did not start "
+                f"({cause}): {self._last_words}"
             ) from None
         if wrong:
             self.close()
@@ -87,7 +89,8 @@ class Process:
 
 
 def run_group(job: Job, group: Group) -> Answer:
-    """Run the cells of a group one after another. A cell that ends the process that runs cells twice has crashed.
+    """Run the cells of a group one after another. A cell that ends the process that runs cells
+    twice has crashed.
 
     Raises WrongVersion if this machine is not of the job.
     """

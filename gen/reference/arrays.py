@@ -1,7 +1,9 @@
-"""Derivatives of functions of arrays in arbitrary precision, by differences whose steps are too small to matter.
+"""Derivatives of functions of arrays in arbitrary precision, by differences whose steps are too
+small to matter.
 
-Values are NumPy arrays of mpmath's numbers. An op is its definition in :mod:`gen.reference.definitions`. A first derivative takes two
-evaluations for each entry of an input, a second one the square of that: samples are small.
+Values are NumPy arrays of mpmath's numbers. An op is its definition in
+:mod:`gen.reference.definitions`. A first derivative takes two evaluations for each entry of an
+input, a second one the square of that: samples are small.
 
     target = Definite(lambda x: (softmax(x, 0),))
     _, pullback = target.vjp(target.root, exactly(torch.tensor([40.0, 0.0])))
@@ -40,7 +42,8 @@ def exactly(x: torch.Tensor) -> Array:
 
 
 def bits(inputs: Sequence[torch.Tensor], derivatives: int, far: int = 0) -> int:
-    """How many bits of precision make every step and every sum of the inputs exact. `far`: the bits of what stands for infinity."""
+    """How many bits of precision make every step and every sum of the inputs exact. `far`: the bits
+    of what stands for infinity."""
     sizes = [
         v
         for x in inputs
@@ -61,10 +64,11 @@ def bits(inputs: Sequence[torch.Tensor], derivatives: int, far: int = 0) -> int:
 
 
 class Definite:
-    """The stages ``forward``, ``vjp``, ``backward``, ``jvp`` and ``jacrev`` (see :class:`gen.targets.protocol.Target`). `root` is the op.
+    """The stages ``forward``, ``vjp``, ``backward``, ``jvp`` and ``jacrev`` (see
+    :class:`gen.targets.protocol.Target`). `root` is the op.
 
-    An entry is NaN if differences on either side disagree, as at a kink. Complex gradients follow torch's convention.
-    """
+    An entry is NaN if differences on either side disagree, as at a kink. Complex gradients follow
+    torch's convention."""
 
     name = "definition"
     lacks: frozenset[str] = frozenset()
@@ -196,7 +200,8 @@ def _agree(ahead: Array, behind: Array) -> bool:
 
 
 def _smooth(ahead: Any, behind: Any, nearer_ahead: Any, nearer_behind: Any) -> Any:
-    """The slope between differences that agree, or that come together as the step shrinks; NaN at a kink."""
+    """The slope between differences that agree, or that come together as the step
+    shrinks; NaN at a kink."""
     gap, nearer = abs(ahead - behind), abs(nearer_ahead - nearer_behind)
     if gap <= AGREE * max(abs(ahead), abs(behind)) or nearer <= gap * mp.ldexp(1, -FINER // 2):
         return (nearer_ahead + nearer_behind) / 2

@@ -1,8 +1,9 @@
-"""Definitions of ops on arrays in arbitrary precision: reductions, norms, normalizations, losses and products.
+"""Definitions of ops on arrays in arbitrary precision: reductions, norms, normalizations,
+losses and products.
 
-``DEFINITIONS["torch.softmax"](x, 0)`` takes the op's arguments in the op's order, with NumPy arrays of mpmath's numbers in place of
-tensors, and gives an array or a tuple of arrays. It raises :class:`gen.reference.scalars.Undefined` for arguments that it does not define.
-"""
+``DEFINITIONS["torch.softmax"](x, 0)`` takes the op's arguments in the op's order, with NumPy arrays
+of mpmath's numbers in place of tensors, and gives an array or a tuple of arrays. It raises
+:class:`gen.reference.scalars.Undefined` for arguments that it does not define."""
 
 from __future__ import annotations
 
@@ -194,7 +195,7 @@ def _cosine(x: Array, y: Array, dim: int = 1, eps: float = 1e-8) -> Array:
     )
 
 
-# --- normalizations -----------------------------------------------------------------------------------------------------------------
+# --- normalizations -------------------------------------------------------------------------------
 
 
 def _standardized(x: Array, axis: tuple[int, ...], eps: float) -> Array:
@@ -225,8 +226,8 @@ def _group_norm(
 
 
 def _instance_norm(
-    x: Array, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
-    use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+    x: Array, running_mean: Any = None, running_var: Any = None, weight: Any = None,
+    bias: Any = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Array:  # fmt: skip
     if not use_input_stats:
         raise Undefined("running statistics")
@@ -234,8 +235,8 @@ def _instance_norm(
 
 
 def _batch_norm(
-    x: Array, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
-    training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+    x: Array, running_mean: Any = None, running_var: Any = None, weight: Any = None,
+    bias: Any = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Array:  # fmt: skip
     if training:
         return _affine(_standardized(x, (0, *range(2, x.ndim)), eps), weight, bias)
@@ -247,7 +248,7 @@ def _batch_norm(
     )
 
 
-# --- order, averages and ranges -----------------------------------------------------------------------------------------------------
+# --- order, averages and ranges -------------------------------------------------------------------
 
 
 def _quantile(
@@ -310,7 +311,7 @@ def _linspace(start: Any, end: Any, steps: int, **others: Any) -> Array:
     )
 
 
-# --- losses -------------------------------------------------------------------------------------------------------------------------
+# --- losses ---------------------------------------------------------------------------------------
 
 
 def _reduced(losses: Array, reduction: str) -> Array:
@@ -319,8 +320,8 @@ def _reduced(losses: Array, reduction: str) -> Array:
 
 
 def _cross_entropy(
-    x: Array, t: Array, weight: Any = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
-    reduction: str = "mean", label_smoothing: float = 0.0,
+    x: Array, t: Array, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
+    reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Array:  # fmt: skip
     _plain(weight=weight, label_smoothing=label_smoothing or None)
     channel = 1 if x.ndim > 1 else 0
@@ -369,7 +370,8 @@ def _ctc(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Array:
-    """By the sum over all ways to spell the targets with repetitions and blanks. x (T, N, C) are logarithms of probabilities."""
+    """By the sum over all ways to spell the targets with repetitions and blanks. x (T, N, C) are
+    logarithms of probabilities."""
     if numpy.asarray(targets).ndim != 2 or zero_infinity:
         raise Undefined("targets that are no matrix")
     losses = []
@@ -410,7 +412,7 @@ def _elementwise_loss(f: Callable[[Array], Array]) -> Callable[..., Array]:
     return g
 
 
-# --- complex numbers ----------------------------------------------------------------------------------------------------------------
+# --- complex numbers ------------------------------------------------------------------------------
 
 
 def _each(f: Callable[[Any], Any]) -> Callable[[Array], Array]:
@@ -507,5 +509,5 @@ MOVED = {
         )
     )
 }
-"""Functions that a shift of their first inputs does not change, and how many inputs that is: rounding counts relative to differences of
-entries."""
+"""Functions that a shift of their first inputs does not change, and how many inputs that is:
+rounding counts relative to differences of entries."""

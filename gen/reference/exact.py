@@ -1,13 +1,16 @@
 """Exact values and derivatives of elementwise ops, for any nesting of `vjp`, `backward` and `jvp`.
 
-A pipeline over :class:`Exact` is evaluated on symbols. Every stage of a pipeline passes its inputs on, so the arguments of each
-function are inputs of the whole. An elementwise op then stays elementwise: each result is a sum of products of inputs and of one partial
-derivative of the scalar function. For ``vjp . vjp`` of ``sin`` with cotangents v and w the results are ``-w·v·sin x`` and ``w·cos x``.
+A pipeline over :class:`Exact` is evaluated on symbols. Every stage of a pipeline passes its
+inputs on, so the arguments of each function are inputs of the whole. An elementwise op then stays
+elementwise: each result is a sum of products of inputs and of one partial derivative of the
+scalar function. For ``vjp . vjp`` of ``sin`` with cotangents v and w the results are
+``-w·v·sin x`` and ``w·cos x``.
 
     exact = Exact()
     _, (pushed,) = exact.jvp(exact.root, (Symbol(0),), (Symbol(1),))     # x1 · f′(x0)
 
-:func:`partial` gives a partial derivative at a point, correct to double precision whatever the point.
+:func:`partial` gives a partial derivative at a point, correct to double precision
+whatever the point.
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Polynomial:
-    """A sum of terms ``count · Π inputs · ∂^orders f``. `orders` counts the derivatives by each argument of `f`.
+    """A sum of terms ``count · Π inputs · ∂^orders f``. `orders` counts the derivatives by each
+    argument of `f`.
 
     Inputs in a product are cotangents and tangents: a term is linear in each.
     """
@@ -83,7 +87,8 @@ class Polynomial:
 
 
 class Exact:
-    """The stages ``forward``, ``vjp``, ``backward`` and ``jvp`` on symbols (see :class:`gen.targets.protocol.Target`)."""
+    """The stages ``forward``, ``vjp``, ``backward`` and ``jvp`` on symbols (see
+    :class:`gen.targets.protocol.Target`)."""
 
     name = "exact"
     lacks: frozenset[str] = frozenset()
@@ -134,9 +139,9 @@ def _sum(polynomials: Iterable[Polynomial]) -> Polynomial:
 
 @dataclass
 class Evaluated:
-    """An exact result. `scale` is the sum of the sizes of the terms, `reach` the greatest size of a term or of its derivative, `noise` the
-    size of what cancels where a derivative is zero: inputs over powers of the argument. `unknown` marks entries without a derivative
-    or definition.
+    """An exact result. `scale` is the sum of the sizes of the terms, `reach` the greatest size of a
+    term or of its derivative, `noise` the size of what cancels where a derivative is zero: inputs
+    over powers of the argument. `unknown` marks entries without a derivative or definition.
     """
 
     value: Tensor
@@ -148,7 +153,8 @@ class Evaluated:
 
 @dataclass
 class Function:
-    """A scalar function with its other arguments fixed. `arguments` puts the tensors' elements in their places.
+    """A scalar function with its other arguments fixed. `arguments` puts the tensors' elements
+    in their places.
 
     `name` is the op, and `constants` the text of the fixed arguments; both name the stored results.
     """
@@ -188,7 +194,8 @@ class Function:
     def at_edges(
         self, polynomial: Polynomial, inputs: Sequence[Tensor], at: Callable[..., float | None]
     ) -> tuple[Tensor, Tensor]:
-        """The polynomial at every element of `inputs` with the partial derivatives of `at`, and a mask of entries where one is None."""
+        """The polynomial at every element of `inputs` with the partial derivatives of `at`, and a
+        mask of entries where one is None."""
         points = list(
             zip(
                 *(inputs[place].to(torch.float64).tolist() for place in polynomial.arguments),
@@ -209,7 +216,8 @@ class Function:
         return (terms[0] if len(terms) == 1 else torch.stack(terms).sum(0)), unknown
 
     def partial(self, orders: Sequence[int], point: Sequence[float]) -> float | None:
-        """The partial derivative at a point, from the store if it was computed before; None where there is none."""
+        """The partial derivative at a point, from the store if it was computed before; None
+        where there is none."""
         store = _store(self.name)
         # differences on either side of a kink see no second derivative
         if sum(orders) > 1 and self.name not in DERIVATIVES:
@@ -251,7 +259,7 @@ class Function:
         return derivative
 
 
-# --- one partial derivative ---------------------------------------------------------------------------------------------------------
+# --- one partial derivative -----------------------------------------------------------------------
 
 ZERO = 1e-60  # a derivative below this is zero: differences at 0 leave no less
 FINE = 100  # bits by which a step is smaller than the argument
@@ -266,10 +274,12 @@ def partial(
     closed: Callable[..., Any] | None = None,
     accurate: bool = False,
 ) -> Any:
-    """``∂^orders f`` at `point`, by differences forwards and backwards, with steps so small that all are exact to double precision.
+    """``∂^orders f`` at `point`, by differences forwards and backwards, with steps so small that
+    all are exact to double precision.
 
-    `closed` gives derivatives of a function of one number directly. `accurate`: `f` has no cancellation, so that few bits do. Raises
-    Undefined if the differences disagree, as at a kink, or if `f` is not defined on both sides.
+    `closed` gives derivatives of a function of one number directly. `accurate`: `f` has no
+    cancellation, so that few bits do. Raises Undefined if the differences disagree, as at a kink,
+    or if `f` is not defined on both sides.
     """
     order = sum(orders)
     spread = max((abs(math.log2(abs(x))) for x in point if x), default=0.0)
@@ -329,12 +339,13 @@ def _value(f: Callable[..., Any], *args: Any) -> Any:
     return mpf(found)
 
 
-# --- the store ----------------------------------------------------------------------------------------------------------------------
+# --- the store ------------------------------------------------------------------------------------
 
 
 @dataclass
 class _Store:
-    """Partial derivatives of one op, and reasons where there is none. A file holds them between runs."""
+    """Partial derivatives of one op, and reasons where there is none. A file holds
+    them between runs."""
 
     path: Path
     known: dict[str, float | str]

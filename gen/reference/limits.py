@@ -1,10 +1,14 @@
-"""Values and derivatives at infinities, NaN and poles: limits of the definition, or what IEEE 754 and C say of the function.
+"""Values and derivatives at infinities, NaN and poles: limits of the definition, or what IEEE 754
+and C say of the function.
 
-- An infinite argument stands for ever larger numbers. Where two arguments are infinite, three ways of going there must agree.
-- At a pole the sign of the zero says from which side the limit comes. A side outside of the domain leaves the other one.
+- An infinite argument stands for ever larger numbers. Where two arguments are infinite, three ways
+  of going there must agree.
+- At a pole the sign of the zero says from which side the limit comes. A side outside of the domain
+  leaves the other one.
 - A NaN makes the value NaN. A derivative that does not depend on that argument keeps its value.
-- :data:`STANDARD` has the functions of which a standard speaks. Of others, a zero beside an infinity has no limit here. Nor have
-  derivatives of functions of several numbers where one is NaN or two are infinite.
+- :data:`STANDARD` has the functions of which a standard speaks. Of others, a zero beside an
+  infinity has no limit here. Nor have derivatives of functions of several numbers where one is NaN
+  or two are infinite.
 """
 
 from __future__ import annotations
@@ -67,7 +71,8 @@ STANDARD: dict[str, Callable[..., float]] = {
     "torch.fmax": _ignoring_nan(max),
     "torch.fmin": _ignoring_nan(min),
 }
-"""Values by IEEE 754, by C or by Python, whose ``//`` and ``%`` torch's documentation names. Errors of Python are no value."""
+"""Values by IEEE 754, by C or by Python, whose ``//`` and ``%`` torch's documentation names. Errors
+of Python are no value."""
 SIGNED = frozenset(
     ("torch.add", "torch.sub", "torch.mul", "torch.true_divide", "torch.div.no_rounding_mode")
 )
@@ -75,7 +80,8 @@ SIGNED = frozenset(
 
 
 def at_edge(function: Function, orders: Sequence[int], point: Sequence[float]) -> float | None:
-    """The partial derivative, or the value, at a point that may have infinities and NaNs; None where there is none."""
+    """The partial derivative, or the value, at a point that may have infinities and NaNs; None
+    where there is none."""
     if not any(orders) and function.name in STANDARD:
         return _standard(function, point)
     several = len(point) > 1

@@ -1,7 +1,9 @@
-"""vmap as a loop over the batch; derivatives by torch's plain autograd engine, one vector at a time.
+"""vmap as a loop over the batch; derivatives by torch's plain autograd engine, one
+vector at a time.
 
-Nothing here uses torch.func. Tangents come from the reverse engine: it transposes the derivative twice. So they share no formula with
-forward-mode rules. forward_ad is used only if an op cannot be differentiated twice.
+Nothing here uses torch.func. Tangents come from the reverse engine: it transposes the derivative
+twice. So they share no formula with forward-mode rules. forward_ad is used only if an op cannot be
+differentiated twice.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ Push = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 class Loop:
-    """See :class:`gen.targets.protocol.Target` for shapes and conventions. It nests in itself to any depth."""
+    """See :class:`gen.targets.protocol.Target` for shapes and conventions. It nests in
+    itself to any depth."""
 
     name = "loop"
     lacks: frozenset[str] = frozenset()
@@ -31,7 +34,8 @@ class Loop:
         self._depth = 0
 
     def jit(self, f: Callable[..., Any], *, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
-        """`f`, after a call of which the memory of the tensors in the lists at `donate` is taken."""
+        """`f`, after a call of which the memory of the tensors in the lists at
+        `donate` is taken."""
         if not donate:
             return f
 
@@ -54,7 +58,7 @@ class Loop:
         with self._inside():
             return train([torch.nn.Parameter(p.clone()) for p in parameters])
 
-    # --- derivatives ------------------------------------------------------------------------------------------------------------
+    # --- derivatives ------------------------------------------------------------------------------
 
     def forward(self, f: Flat) -> Flat:
         return f
@@ -145,12 +149,13 @@ class Loop:
 
         return g
 
-    # --- other transforms -------------------------------------------------------------------------------------------------------
+    # --- other transforms -------------------------------------------------------------------------
 
     def vmap(
         self, f: Flat, in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0
     ) -> Flat:
-        """A loop over the batch. Each entry is a new contiguous tensor, without a trace of the batch in its layout.
+        """A loop over the batch. Each entry is a new contiguous tensor, without a trace of the
+        batch in its layout.
 
         An output whose dimension is None is the same for every entry.
         """
@@ -266,7 +271,8 @@ class Loop:
     def per_sample_answer(
         self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, of: str, given: Any, each: bool
     ) -> tuple[Tensor, ...]:
-        """From the gradients themselves. ``project``: a part of them is the projection, by the identity matrix."""
+        """From the gradients themselves. ``project``: a part of them is the projection, by the
+        identity matrix."""
 
         def gradients(batch: Tensor) -> tuple[Tensor, ...]:
             return self.per_sample(f, batch, params, loss_reduction="sum", input_grad=False)
@@ -287,12 +293,13 @@ class Loop:
             return (torch.nn.functional.pad(flat, (0, given - flat.shape[1])),)
         raise ValueError(f"no question {of!r}; known: norms, clipped_sum, dot, gram, project")
 
-    # --- for checks ---------------------------------------------------------------------------------------------------------------
+    # --- for checks -------------------------------------------------------------------------------
 
     def observe(
         self, f: Flat, inputs: Sequence[Tensor], differentiable: Sequence[bool]
     ) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
-        """Outputs of `f`, and for each whether it depends differentiably on the differentiable inputs."""
+        """Outputs of `f`, and for each whether it depends differentiably on the
+        differentiable inputs."""
         xs = [
             x.detach().requires_grad_() if flag else x.detach()
             for x, flag in zip(inputs, differentiable, strict=True)
@@ -303,7 +310,7 @@ class Loop:
             output.requires_grad for output in outputs
         )
 
-    # --- inside -------------------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
@@ -317,7 +324,8 @@ class Loop:
     def _recorded(
         self, f: Flat, primals: Sequence[Tensor]
     ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-        """Inputs for the engine, and `f` of them. They are connected to an outer recording if there is one."""
+        """Inputs for the engine, and `f` of them. They are connected to an outer recording
+        if there is one."""
         with self._inside():
             xs = [
                 p.clone() if p.requires_grad else p.detach().clone().requires_grad_()
@@ -347,7 +355,8 @@ class Loop:
             )
 
     def _linearized(self, f: Flat, primals: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Push]:
-        """Outputs of `f` and its pushforward, which uses forward_ad if the derivative cannot be differentiated."""
+        """Outputs of `f` and its pushforward, which uses forward_ad if the derivative cannot
+        be differentiated."""
         xs, outputs = self._recorded(f, primals)
         transposed: Push | None = None
 
@@ -364,7 +373,8 @@ class Loop:
         return outputs, push
 
     def _pushforward(self, outputs: Sequence[Tensor], xs: Sequence[Tensor]) -> Push:
-        """The map from tangents of `xs` to tangents of `outputs`. It is the pullback of the pullback, which is linear in its cotangents."""
+        """The map from tangents of `xs` to tangents of `outputs`. It is the pullback of the
+        pullback, which is linear in its cotangents."""
         with self._inside():
             tracked = [output for output in outputs if output.requires_grad]
             probes = [torch.ones_like(output, requires_grad=True) for output in tracked]
@@ -407,7 +417,8 @@ class Loop:
 
 
 def sum_of_squares(outputs: Sequence[Any]) -> Any:
-    """The real scalar that ``grad`` and ``per_sample`` differentiate: the sum of |output|² over floating and complex outputs."""
+    """The real scalar that ``grad`` and ``per_sample`` differentiate: the sum of |output|² over
+    floating and complex outputs."""
     total: Any = None
     for output in outputs:
         if output.is_complex():
@@ -424,7 +435,8 @@ def _forward_mode(
     f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
     with forward_ad.dual_level(), warnings.catch_warnings():
-        # torch scripts its forward-mode formulas at the first use, and warns that scripting is deprecated.
+        # torch scripts its forward-mode formulas at the first use, and warns that
+        # scripting is deprecated.
         warnings.filterwarnings(
             "ignore", message="`torch.jit.script` is deprecated", category=DeprecationWarning
         )
@@ -479,7 +491,8 @@ def _blocks(
     primals: Sequence[Tensor],
     outputs: Sequence[Tensor],
 ) -> tuple[tuple[Tensor, ...], ...]:
-    """Blocks of a Jacobian by output and input, from its columns: the tangents of the outputs for each coordinate of each input."""
+    """Blocks of a Jacobian by output and input, from its columns: the tangents of the outputs for
+    each coordinate of each input."""
     return tuple(
         tuple(
             _stacked(

@@ -1,11 +1,14 @@
-"""The outermost derivative by central differences; inner ones, and everything else, by the plain engine.
+"""The outermost derivative by central differences; inner ones, and everything else, by
+the plain engine.
 
-Inputs must be in float64 or complex128. Differences at steps h and h/2 are extrapolated (error O(h⁴)). The function has no derivative at
-a point if the two central differences disagree, or if the jump between one-sided differences does not shrink with the step. Such entries
-are returned as NaN, "not comparable". A comparison with ``numeric`` leaves them out.
+Inputs must be in float64 or complex128. Differences at steps h and h/2 are extrapolated (error
+O(h⁴)). The function has no derivative at a point if the two central differences disagree, or if the
+jump between one-sided differences does not shrink with the step. Such entries are returned as NaN,
+"not comparable". A comparison with ``numeric`` leaves them out.
 
-Complex derivatives follow torch's convention: the gradient g of cotangent v satisfies ⟨g, u⟩ = ⟨v, J u⟩ for every direction u, with
-⟨a, b⟩ the real part of Σ conj(a)·b, so a complex coordinate has two directions, 1 and i.
+Complex derivatives follow torch's convention: the gradient g of cotangent v satisfies ⟨g, u⟩ = ⟨v,
+J u⟩ for every direction u, with ⟨a, b⟩ the real part of Σ conj(a)·b, so a complex coordinate has
+two directions, 1 and i.
 """
 
 from __future__ import annotations
@@ -28,9 +31,10 @@ LIMIT = 96  # real coordinates of all inputs, if results cannot be projected
 class Numeric(Loop):
     """See :class:`gen.targets.protocol.Target`.
 
-    With `project`, gradients of an input of more than :data:`FEW` coordinates are returned as their inner products with random unit
-    directions, of shape ``(DIRECTIONS,)``. :meth:`project` maps a target's gradients in the same way. Without `project`, more than
-    :data:`LIMIT` coordinates raise ValueError.
+    With `project`, gradients of an input of more than :data:`FEW` coordinates are returned as
+    their inner products with random unit directions, of shape ``(DIRECTIONS,)``. :meth:`project`
+    maps a target's gradients in the same way. Without `project`, more than :data:`LIMIT`
+    coordinates raise ValueError.
     """
 
     name = "numeric"
@@ -101,7 +105,8 @@ class Numeric(Loop):
         return tuple(projected)
 
     def _choose_directions(self, primals: Sequence[Tensor]) -> None:
-        """Draw directions for large inputs, the same at each call. Raise ValueError if inputs are large and results cannot be projected."""
+        """Draw directions for large inputs, the same at each call. Raise ValueError if inputs are
+        large and results cannot be projected."""
         self._directions.clear()
         generator = torch.Generator().manual_seed(self._seed)
         if not self._project and sum(map(_coordinates, primals)) > LIMIT:
@@ -205,7 +210,8 @@ def _coordinates(x: Tensor) -> int:
 
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:
-    """The real part of Σ conj(a)·b. An entry with a zero cotangent counts as 0, even if its derivative is unknown."""
+    """The real part of Σ conj(a)·b. An entry with a zero cotangent counts as 0, even if its
+    derivative is unknown."""
     product = (a.conj() * b).real if a.is_complex() or b.is_complex() else a * b
     return torch.where(a == 0, torch.zeros_like(product), product).sum()
 

@@ -1,10 +1,12 @@
-"""Scalar functions in arbitrary precision: the definition of each elementwise op, written with mpmath.
+"""Scalar functions in arbitrary precision: the definition of each elementwise op,
+written with mpmath.
 
-``SCALARS["torch.sigmoid"](mpf("0.5"))`` is the value to the working precision of ``mpmath.mp``. A function takes the op's arguments in
-the op's order, with an ``mpf`` in place of each tensor. It raises :class:`Undefined` outside of its domain.
+``SCALARS["torch.sigmoid"](mpf("0.5"))`` is the value to the working precision of ``mpmath.mp``. A
+function takes the op's arguments in the op's order, with an ``mpf`` in place of each tensor. It
+raises :class:`Undefined` outside of its domain.
 
-A function whose derivatives have a closed form names them in :data:`DERIVATIVES`: others are differentiated by :mod:`gen.reference.exact`.
-"""
+A function whose derivatives have a closed form names them in :data:`DERIVATIVES`: others are
+differentiated by :mod:`gen.reference.exact`."""
 
 from __future__ import annotations
 
@@ -452,7 +454,8 @@ DERIVATIVES: dict[str, Callable[..., Any]] = {
         for p in (1, 3, 5)
     },
 }
-"""The n-th derivative (n ≥ 1) of functions of one number, as ``d(n, x, …)`` with the function's other arguments."""
+"""The n-th derivative (n ≥ 1) of functions of one number, as ``d(n, x, …)`` with the function's
+other arguments."""
 
 
 ACCURATE = frozenset(

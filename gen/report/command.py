@@ -76,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         replace(args.json, as_json(runs, past))
     print(
-        f"{args.out}: {sum(len(run.cells) for run in runs)} cells of {len(runs)} run(s), {len(text.encode()) / 1e6:.1f} MB"
+        f"{args.out}: {sum(len(run.cells) for run in runs)} cells of {len(runs)} run(s), "
+        f"{len(text.encode()) / 1e6:.1f} MB"
     )
     if args.open == "yes":
         webbrowser.open(args.out.resolve().as_uri())
@@ -114,13 +115,15 @@ def _newest() -> Path:
     found = _recorded()
     if not found:
         raise ResultsError(
-            "no results in .cache/matrix; run `pytest generated_tests` first, or name a file with --results"
+            "no results in .cache/matrix; run `pytest generated_tests` first, "
+            "or name a file with --results"
         )
     return found[-1]
 
 
 def _of_other_targets(runs: Sequence[Results]) -> list[Results]:
-    """Results of targets that the page does not show. Their loops are compared with those of `runs`."""
+    """Results of targets that the page does not show. Their loops are compared with
+    those of `runs`."""
     shown = {run.header["target"] for run in runs}
     return [
         result
@@ -130,7 +133,8 @@ def _of_other_targets(runs: Sequence[Results]) -> list[Results]:
 
 
 def _earlier(folder: Path) -> list[Results]:
-    """Every results file of a folder, oldest first: by the time in its header, else by the file's."""
+    """Every results file of a folder, oldest first: by the time in its header, else by the
+    file's."""
     if not folder.is_dir():
         raise ResultsError(f"--history {folder}: it is no folder")
     found = sorted(folder.glob("*.jsonl"))
@@ -147,7 +151,8 @@ def _earlier(folder: Path) -> list[Results]:
 
 
 def _join(results: Sequence[Results]) -> list[Results]:
-    """Join shards of one run: those whose headers agree in what :data:`OF_A_RUN` names. Every other file is a run."""
+    """Join shards of one run: those whose headers agree in what :data:`OF_A_RUN` names. Every
+    other file is a run."""
     joined: dict[tuple[Any, ...], Results] = {}
     for number, result in enumerate(results):
         header = result.header

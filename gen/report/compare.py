@@ -27,7 +27,8 @@ def title(result: Results) -> str:
 
 @dataclass(frozen=True)
 class Differences:
-    """Runs side by side. `cells` has the common cells whose outcomes differ, `table` how often each combination of outcomes occurs."""
+    """Runs side by side. `cells` has the common cells whose outcomes differ, `table` how often each
+    combination of outcomes occurs."""
 
     names: tuple[str, ...]
     table: Sequence[tuple[tuple[str, ...], int]]
@@ -80,8 +81,8 @@ class Step:
 class History:
     """The runs of one target, device and tier, oldest first, and what the last one changed.
 
-    `slower` has (cell, usual seconds). `flaky` has (cell, outcomes), of cells that failed, did not, and failed again, or the reverse.
-    """
+    `slower` has (cell, usual seconds). `flaky` has (cell, outcomes), of cells that failed, did not,
+    and failed again, or the reverse."""
 
     name: str
     steps: Sequence[Step]
@@ -92,7 +93,8 @@ class History:
 
 
 def history(runs: Sequence[Results], earlier: Sequence[Results]) -> list[History]:
-    """For each of `runs`, what happened since the `earlier` runs of the same target, device and tier."""
+    """For each of `runs`, what happened since the `earlier` runs of the same target,
+    device and tier."""
     return [
         _history(
             [*(old for old in earlier if title(old) == title(run) and not _same(old, run)), run]

@@ -16,8 +16,8 @@ __all__ = ["RulesTable", "rules_table"]
 class RulesTable:
     """The rules of the target of one run, which noted them (``--rules``).
 
-    `parts` has (part, rules, rules that a cell ran) for each part of a record. `unrun` has (part, rules) that no cell ran, and `cells`
-    (rule, cells that ran it), fewest first.
+    `parts` has (part, rules, rules that a cell ran) for each part of a record. `unrun` has (part,
+    rules) that no cell ran, and `cells` (rule, cells that ran it), fewest first.
     """
 
     title: str

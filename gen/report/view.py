@@ -1,7 +1,7 @@
 """Results -> one HTML page, which works from disk without a network.
 
-The page is a table that is readable without scripts. A compact JSON block has the details of each cell, for the panel that
-opens when a cell is selected.
+The page is a table that is readable without scripts. A compact JSON block has the details of each
+cell, for the panel that opens when a cell is selected.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def page(
 ) -> str:
     """The whole page as text. It shows only the loops of the results in `others`.
 
-    `places` has the lines of the matrix where ops and checks stand, `past` what changed since earlier runs.
+    `places` has the lines of the matrix where ops and checks stand, `past` what changed
+    since earlier runs.
     """
     views = [_view(f"run{number}", result, places or {}) for number, result in enumerate(runs)]
     environment = jinja2.Environment(
@@ -221,7 +222,8 @@ def _square(cells: Sequence[CellResult], place: str) -> Square | None:
 
 
 def _summary(cells: Sequence[CellResult]) -> Square | None:
-    """A family's square. It shows any failure, or else the most frequent outcome, so one exception does not colour a hundred passes."""
+    """A family's square. It shows any failure, or else the most frequent outcome, so one exception
+    does not colour a hundred passes."""
     if not cells or _worst(cells) in FAILURES:
         return _square(cells, "")
     outcome, count = Counter(cell.outcome for cell in cells).most_common(1)[0]
@@ -276,7 +278,8 @@ class _Data:
 
 
 def _failures(cells: Sequence[CellResult]) -> list[tuple[str, str, int, list[str]]]:
-    """(outcome, why, count, node ids), worst first. One cause that affects many cells is one line."""
+    """(outcome, why, count, node ids), worst first. One cause that affects many
+    cells is one line."""
     grouped: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for cell in cells:
         if cell.outcome in FAILURES:
@@ -312,7 +315,8 @@ def _some(words: set[str], shown: int = 6) -> str:
 
 @dataclass(frozen=True)
 class Loops:
-    """The ops that each target's vmap ran one element at a time. A line is an op, with (times, cells) or None for each run."""
+    """The ops that each target's vmap ran one element at a time. A line is an op, with (times,
+    cells) or None for each run."""
 
     names: Sequence[str]
     ops: Sequence[int]
@@ -337,5 +341,6 @@ def _loops(runs: Sequence[Results]) -> Loops:
 
 
 def _short_name(op: str) -> str:
-    """The common form ``aten.unique_dim`` of ``aten::unique_dim`` and ``aten.unique_dim.default``."""
+    """The common form ``aten.unique_dim`` of ``aten::unique_dim`` and
+    ``aten.unique_dim.default``."""
     return op.replace("::", ".").removesuffix(".default")

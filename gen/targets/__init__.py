@@ -1,7 +1,7 @@
 """Implementations that a matrix can exercise, by name.
 
-``torch``, ``runtime``, ``aot_eager`` and ``inductor`` are built in; any other name is an entry point of the group ``matrix.targets``.
-"""
+``torch``, ``runtime``, ``aot_eager`` and ``inductor`` are built in; any other name is an entry
+point of the group ``matrix.targets``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def names() -> list[str]:
 
 @cache
 def load(name: str) -> Target:
-    """The target called `name`. The LookupError for an unknown name lists the known ones and says how to add one."""
+    """The target called `name`. The LookupError for an unknown name lists the known ones and
+    says how to add one."""
     if name in _BUILT_IN:
         module, attribute, arguments = _BUILT_IN[name]
         return cast("Target", getattr(importlib.import_module(module), attribute)(*arguments))
@@ -44,24 +45,28 @@ def load(name: str) -> Target:
     if not points:
         known = ", ".join(names())
         raise LookupError(
-            f"no target {name!r}; known: {known}. Others register under the entry point group {GROUP!r}."
+            f"no target {name!r}; known: {known}. "
+            f"Others register under the entry point group {GROUP!r}."
         )
     if len(points) > 1:
         raise LookupError(
-            f"target {name!r} is registered {len(points)} times: {', '.join(point.value for point in points)}"
+            f"target {name!r} is registered {len(points)} times: "
+            f"{', '.join(point.value for point in points)}"
         )
     point = points[0].value
     try:
         made = points[0].load()()
     except Exception as error:
         raise LookupError(
-            f"target {name!r}: its entry point {point} does not load ({type(error).__name__}: {error})"
+            f"target {name!r}: "
+            f"its entry point {point} does not load ({type(error).__name__}: {error})"
         ) from error
     if lacking := [
         attribute for attribute in ("name", "lacks", "forward") if not hasattr(made, attribute)
     ]:
         kind = type(made).__name__
         raise LookupError(
-            f"target {name!r}: its entry point {point} gives a {kind}, which is no target: it lacks {', '.join(lacking)}"
+            f"target {name!r}: its entry point {point} gives a {kind}, which is no target: "
+            f"it lacks {', '.join(lacking)}"
         )
     return cast("Target", made)

@@ -1,8 +1,10 @@
-"""``torch.compile`` as a target: a whole pipeline is one compiled function, with Inductor or with AOTAutograd alone.
+"""``torch.compile`` as a target: a whole pipeline is one compiled function, with Inductor or with
+AOTAutograd alone.
 
-Dynamo has to take the pipeline as one graph (``fullgraph``). Where it does not, the cell fails: the rest would run eagerly and prove
-nothing. Every function is compiled afresh. Inductor keeps its kernels in files (``.cache/inductor``), so that another cell or run with the
-same graph compiles no C++.
+Dynamo has to take the pipeline as one graph (``fullgraph``). Where it does not, the cell fails:
+the rest would run eagerly and prove nothing. Every function is compiled afresh. Inductor keeps
+its kernels in files (``.cache/inductor``), so that another cell or run with the same graph
+compiles no C++.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ _CACHE = Path(".cache/inductor")
 
 
 class CompiledTarget:
-    """See :class:`gen.targets.protocol.Target`. `backend` is a name that ``torch.compile`` takes."""
+    """See :class:`gen.targets.protocol.Target`. `backend` is a name that
+    ``torch.compile`` takes."""
 
-    # Every pipeline is compiled, so `jit` would be a second time. The others are not what torch.compile offers.
+    # Every pipeline is compiled, so `jit` would be a second time. The others are not what
+    # torch.compile offers.
     lacks = frozenset(
         ("jit", "functionalize", "trace", "joint", "export", "saved", "per_sample", "fake")
     ) | {
@@ -50,8 +54,8 @@ class CompiledTarget:
     def pipeline(self, f: Callable[..., Any], stages: Sequence[str]) -> Callable[..., Any]:
         """`f`, a pipeline of `stages`, as one compiled function.
 
-        `aot.function` compiles the op itself. The innermost `backward` compiles its function and calls the engine eagerly.
-        """
+        `aot.function` compiles the op itself. The innermost `backward` compiles its function and
+        calls the engine eagerly."""
         if COMPILED in stages:
             self._backwards = -1
             return f

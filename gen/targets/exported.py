@@ -1,4 +1,5 @@
-"""Exported programs through a file, for targets whose exports are ``torch.export.ExportedProgram``."""
+"""Exported programs through a file, for targets whose exports are
+``torch.export.ExportedProgram``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Faults in a target's own rules: the interface between `gen audit --rules` and a target, and the kinds of fault.
+"""Faults in a target's own rules: the interface between `gen audit --rules` and a target, and
+the kinds of fault.
 
-A *rule* is the part of a target that computes the gradient, tangent or batch of one op. A target with the methods of :class:`Auditable`
-lets the audit put a fault into one rule at a time. The kinds are mistakes that authors of rules make. They work on a :class:`Call`, which
-describes one execution of a rule. So a target only describes its rules and adds no kinds.
+A *rule* is the part of a target that computes the gradient, tangent or batch of one op. A target
+with the methods of :class:`Auditable` lets the audit put a fault into one rule at a time. The kinds
+are mistakes that authors of rules make. They work on a :class:`Call`, which describes one execution
+of a rule. So a target only describes its rules and adds no kinds.
 """
 
 from __future__ import annotations
@@ -44,9 +46,11 @@ _OTHER_DTYPE = {
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of a target, for `argument` of `op`. `part` is a key of :data:`KINDS`. `family` groups ops in tables.
+    """One rule of a target, for `argument` of `op`. `part` is a key of :data:`KINDS`. `family`
+    groups ops in tables.
 
-    `harmless` names the kinds that are no faults here, because their result is as right as the honest one.
+    `harmless` names the kinds that are no faults here, because their result is as right
+    as the honest one.
     """
 
     op: str
@@ -69,16 +73,19 @@ class Watch(Protocol):
     """The rules that ran under a watch."""
 
     def taken(self) -> dict[str, frozenset[str]]:
-        """The rules that ran since the last call, by name, each with the kinds of fault that would have changed its result.
+        """The rules that ran since the last call, by name, each with the kinds of fault that would
+        have changed its result.
 
-        `REFUSED` is among the kinds if the rule raised because there is no such derivative or batch.
+        `REFUSED` is among the kinds if the rule raised because there is no such
+        derivative or batch.
         """
         ...
 
 
 @runtime_checkable
 class Auditable(Target, Protocol):
-    """A target that offers its rules to the audit. Its context managers affect everything that the process runs inside them."""
+    """A target that offers its rules to the audit. Its context managers affect everything that the
+    process runs inside them."""
 
     def fingerprint(self) -> str:
         """A text that changes with every change of a rule or of the code that runs it."""
@@ -99,13 +106,16 @@ class Auditable(Target, Protocol):
 
 @dataclass(frozen=True)
 class Call:
-    """One execution of a rule. ``run(*inputs)`` returns its result: a tensor, None, or a tuple or list of these.
+    """One execution of a rule. ``run(*inputs)`` returns its result: a tensor, None, or a tuple
+    or list of these.
 
-    roles:    the role of each input: ``seed`` (a cotangent or tangent), ``saved`` (a value from the forward pass) or ``other``.
+    roles:    the role of each input: ``seed`` (a cotangent or tangent), ``saved`` (a value from the
+              forward pass) or ``other``.
     place:    which of several results of `run` belongs to the rule.
     others:   results of the kinds that only the target can apply, by kind.
     constant: maps a value to one without derivatives, as ``detach`` does.
-    inert:    kinds that the target undoes whatever the rule returns, such as a dtype that it casts back.
+    inert:    kinds that the target undoes whatever the rule returns, such as a dtype
+              that it casts back.
     """
 
     run: Callable[..., Any]
@@ -122,7 +132,8 @@ class Call:
     def with_inputs(
         self, role: str, change: Callable[[Any], Any], count: int | None = None
     ) -> Call:
-        """The call with `count` of its inexact tensors of `role` changed, or all of them. Each tensor of a list counts."""
+        """The call with `count` of its inexact tensors of `role` changed, or all of them. Each
+        tensor of a list counts."""
         left = math.inf if count is None else count
 
         def changed(x: Any) -> Any:
@@ -146,7 +157,8 @@ def _leaves(value: Any) -> Iterable[Any]:
 
 
 def moves(kind: str, result: Any) -> bool:
-    """Whether a kind may change a result of these logical shapes. (The tensor behind a batched value has more dimensions.)"""
+    """Whether a kind may change a result of these logical shapes. (The tensor behind a batched
+    value has more dimensions.)"""
     shapes = [torch.empty(x.shape, device="meta") for x in _leaves(result) if _tensor(x)]
     return kind not in _ARRANGED or any(_OF_RESULT[kind](x) is not x for x in shapes)
 
@@ -156,7 +168,8 @@ def _tensor(x: Any) -> bool:
 
 
 def _mapped(value: Any, change: Callable[[Any], Any], of: Callable[[Any], bool] = inexact) -> Any:
-    """`value` with `change` applied to every tensor for which `of` holds, by default to floating and complex ones."""
+    """`value` with `change` applied to every tensor for which `of` holds, by default to floating
+    and complex ones."""
     if isinstance(value, (tuple, list)):
         changed = [_mapped(x, change, of) for x in value]
         return changed if type(value) is list else tuple(changed)
@@ -190,7 +203,7 @@ def change(call: Call, kind: str, result: Any) -> Any:
     )
 
 
-# --- faults of results ----------------------------------------------------------------------------------------------------------
+# --- faults of results ----------------------------------------------------------------------------
 
 
 def _rolled(x: Any) -> Any:
@@ -231,11 +244,12 @@ _OF_RESULT: dict[str, Callable[[Any], Any]] = {
 # these change integers and booleans too
 _ARRANGED = frozenset(("rolled", "transposed", "mixed", "shared"))
 
-# --- faults of inputs -----------------------------------------------------------------------------------------------------------
+# --- faults of inputs -----------------------------------------------------------------------------
 
 
 def _edge(call: Call, result: Any) -> Any:
-    """The result with NaN where a saved value of its shape is 0 or infinite, as after an unguarded division."""
+    """The result with NaN where a saved value of its shape is 0 or infinite, as after an
+    unguarded division."""
     saved = [
         x
         for value, role in zip(call.inputs, call.roles, strict=True)
@@ -293,8 +307,8 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 """The kinds of each part.
 
-- sign, scaled (by 1.001), conjugated, zeroed, leaked (one is added), rolled (along the last dimension), transposed (the last two
-  dimensions, if of equal size): the result is changed so.
+- sign, scaled (by 1.001), conjugated, zeroed, leaked (one is added), rolled (along the last
+  dimension), transposed (the last two dimensions, if of equal size): the result is changed so.
 - edge: NaN where a saved value is 0 or infinite.
 - saved: one saved value is off by 1 %.
 - detached: saved values count as constants, so that only second derivatives are wrong.
@@ -311,7 +325,8 @@ ROUNDINGS = 8  # of the largest element: two results that differ by less are equ
 
 
 def differs(a: Any, b: Any) -> bool:
-    """Whether two results, tuples of plain tensors of any layout, differ in any element by more than rounding. NaN equals NaN."""
+    """Whether two results, tuples of plain tensors of any layout, differ in any element by more
+    than rounding. NaN equals NaN."""
     if isinstance(a, tuple | list):
         return len(a) != len(b) or any(differs(x, y) for x, y in zip(a, b, strict=True))
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):

@@ -1,4 +1,5 @@
-"""Helpers of both built-in targets for per-sample gradients: a function with parameters as a module, and the loss."""
+"""Helpers of both built-in targets for per-sample gradients: a function with parameters as a
+module, and the loss."""
 
 from __future__ import annotations
 

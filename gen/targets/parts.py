@@ -1,15 +1,19 @@
-"""Programs of a row that are to be compiled while the rest of the row runs as it is, for the stage ``aot.parts``.
+"""Programs of a row that are to be compiled while the rest of the row runs as it is, for the
+stage ``aot.parts``.
 
     def twice(x):
-        f = compiled(lambda a: a.mul_(2).sin())     # in the stage: what the target makes of it; elsewhere the lambda itself
+        f = compiled(lambda a: a.mul_(2).sin())     # in the stage: what the target makes of it;
+                                                    # elsewhere the lambda itself
         y = x * 1
         return f(y), f(y), y
 
-So a row can show what lies between a compiled program and its caller: shared memory, several calls, a module with its buffers.
+So a row can show what lies between a compiled program and its caller: shared memory, several calls,
+a module with its buffers.
 
 A row may call what a target offers by a name of its own as well:
 
-    jacfwd = offered("func.jacfwd", torch.func.jacfwd)      # in the stage: the target's; elsewhere torch's
+    jacfwd = offered("func.jacfwd", torch.func.jacfwd)
+    # in the stage: the target's; elsewhere torch's
 """
 
 from __future__ import annotations
@@ -30,17 +34,18 @@ _offer: ContextVar[Offer | None] = ContextVar("offer", default=None)
 
 
 def compiled(f: Part, *examples: Any) -> Part:
-    """`f`, a function or a module, compiled by the target if the stage ``aot.parts`` runs. It is called as `f` is.
+    """`f`, a function or a module, compiled by the target if the stage ``aot.parts`` runs. It is
+    called as `f` is.
 
-    With `examples` `f` is a module that returns a tuple. It is compiled at once, and for arguments like these alone.
-    """
+    With `examples` `f` is a module that returns a tuple. It is compiled at once, and for arguments
+    like these alone."""
     make = _compile.get()
     return f if make is None else make(f, examples)
 
 
 def offered(name: str, otherwise: Any) -> Any:
-    """What the target offers by this name, such as ``func.vmap``, if the stage ``aot.parts`` runs. Elsewhere `otherwise`: torch's own, or a
-    loop."""
+    """What the target offers by this name, such as ``func.vmap``, if the stage ``aot.parts`` runs.
+    Elsewhere `otherwise`: torch's own, or a loop."""
     offer = _offer.get()
     return otherwise if offer is None else offer(name, otherwise)
 

@@ -1,7 +1,7 @@
 """Hooks in the runtime's rules. Each record is replaced by one whose rules call a hook.
 
-A watch (:mod:`gen.targets.runtime_watch`) hooks every rule. A fault (:mod:`gen.targets.runtime_rules`) hooks the one rule that has it.
-"""
+A watch (:mod:`gen.targets.runtime_watch`) hooks every rule. A fault
+(:mod:`gen.targets.runtime_rules`) hooks the one rule that has it."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def _with_hook(func: OpOverload, record: Record, hook: Hook, only: Rule | None) 
 def _at_once(elementwise: bool, values: Sequence[Any]) -> Iterator[None]:
     """A derivative of a record on `values` runs inside.
 
-    Without hooks, an elementwise derivative (``Record.elementwise``) would run once on the whole batch. Only because of the hook it runs
-    batch rules instead, so these do not count.
+    Without hooks, an elementwise derivative (``Record.elementwise``) would run once on the whole
+    batch. Only because of the hook it runs batch rules instead, so these do not count.
     """
     global _hidden
     level = innermost(values, None) if elementwise else None
@@ -174,7 +174,8 @@ def _vjp(
 
 
 def _conformed(gradient: Any, meta: tuple[Any, Any]) -> Any:
-    """A gradient as the engine changes it: summed to the argument's shape, in its dtype. What it removes is not part of the rule."""
+    """A gradient as the engine changes it: summed to the argument's shape, in its dtype. What it
+    removes is not part of the rule."""
     shape, dtype = meta
     if isinstance(gradient, (tuple, list)):
         return [_conformed(g, (s, d)) for g, s, d in zip(gradient, shape, dtype, strict=True)]
@@ -276,7 +277,8 @@ def _batch(
 def _with_other_dims(
     func: OpOverload, batched: Sequence[bool], args: Sequence[Any]
 ) -> list[Any] | None:
-    """The arguments with every dimension argument increased by one, or None if no argument changes."""
+    """The arguments with every dimension argument increased by one, or None if no
+    argument changes."""
     first = (
         args[0][0]
         if args and isinstance(args[0], (tuple, list)) and args[0]
@@ -310,7 +312,8 @@ def _decomposition(
 
 
 def _per_sample(hook: Hook, name: str, formula: Callable[..., Any]) -> Callable[..., Any]:
-    """A formula of factored gradients. A fault changes the gradients, so the hook gets them without factors."""
+    """A formula of factored gradients. A fault changes the gradients, so the hook gets them
+    without factors."""
     own = parameters(formula)
 
     def hooked(*values: Any) -> Term | None:

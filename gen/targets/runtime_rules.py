@@ -34,8 +34,8 @@ def rules() -> list[Rule]:
 def _rules_of(func: OpOverload, record: Record) -> Iterator[Rule]:
     """The rules of a record that return tensors.
 
-    Left out are formulas that only refuse or that ask for nothing, formulas for arguments that are numbers in this overload, and sizes.
-    """
+    Left out are formulas that only refuse or that ask for nothing, formulas for arguments that are
+    numbers in this overload, and sizes."""
     op = name_of(func)
     tensors = {
         argument.name for argument in func._schema.arguments if "Tensor" in str(argument.type)
@@ -63,11 +63,12 @@ def _rules_of(func: OpOverload, record: Record) -> Iterator[Rule]:
 
 
 def _harmless(func: OpOverload, record: Record) -> tuple[str, ...]:
-    """Kinds that leave the result of a batch rule as right as it was, because nothing defines the values that they change.
+    """Kinds that leave the result of a batch rule as right as it was, because nothing defines the
+    values that they change.
 
-    These are values in uninitialized memory (``new_empty``), and the order of draws from one distribution. The order counts if a tensor
-    gives the distribution, as in ``bernoulli(p)``. Shape and dtype always count, and elements of the batch must not share a draw.
-    """
+    These are values in uninitialized memory (``new_empty``), and the order of draws from one
+    distribution. The order counts if a tensor gives the distribution, as in ``bernoulli(p)``. Shape
+    and dtype always count, and elements of the batch must not share a draw."""
     if record.unfilled:
         return ("mixed", "shared", "rolled", "transposed", "scaled")
     tensors = [argument for argument in func._schema.arguments if "Tensor" in str(argument.type)]

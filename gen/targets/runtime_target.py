@@ -33,7 +33,8 @@ _CUTS: dict[str, Any] = {
 
 
 class RuntimeTarget:
-    """See :class:`gen.targets.protocol.Target`, and :class:`gen.targets.faults.Auditable` for the last methods."""
+    """See :class:`gen.targets.protocol.Target`, and :class:`gen.targets.faults.Auditable` for
+    the last methods."""
 
     name = "runtime"
     # inside of FakeTensorMode torch's own rules run: `meta_strides` asks the runtime's
@@ -41,7 +42,8 @@ class RuntimeTarget:
     loops = fallbacks
 
     def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        """`f` on tensors of level zero, so that the forward pass goes through the runtime's dispatch too."""
+        """`f` on tensors of level zero, so that the forward pass goes through the
+        runtime's dispatch too."""
 
         def g(*args: Any) -> Any:
             outs = f(*(runtime.wrap(a) if isinstance(a, Tensor) else a for a in args))
@@ -281,7 +283,7 @@ class RuntimeTarget:
         answer = getattr(found, of)(*() if given is None else (given,))
         return _plain(answer if isinstance(answer, (list, tuple)) else (answer,), params)
 
-    # --- for the audit ------------------------------------------------------------------------------------------------------------
+    # --- for the audit ----------------------------------------------------------------------------
 
     def fingerprint(self) -> str:
         return runtime_rules.fingerprint()

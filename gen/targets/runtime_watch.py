@@ -25,7 +25,8 @@ SURVEYED = 3  # executions of a rule that a watch inspects between two calls of 
 
 
 class Watched:
-    """See :class:`gen.targets.faults.Watch`. Kinds are tried on the plain tensors behind the values of an execution."""
+    """See :class:`gen.targets.faults.Watch`. Kinds are tried on the plain tensors behind the values
+    of an execution."""
 
     def __init__(self, kinds: bool = True) -> None:
         self._surveyed = SURVEYED if kinds else 0
@@ -101,7 +102,8 @@ class Watched:
                 yield kind
 
     def _depends_on_saved(self, name: str, call: Call) -> bool:
-        """Whether the rule's result has a derivative by its saved values. If not, treating these as constants is no fault."""
+        """Whether the rule's result has a derivative by its saved values. If not, treating these as
+        constants is no fault."""
         if name not in self._depends and self._tries[name] < 10:
             self._tries[name] += 1
             with suppress(Exception):

@@ -27,7 +27,8 @@ _loops: Counter[str] = Counter()
 
 @contextmanager
 def _fallback_is_expected() -> Iterator[None]:
-    """Silence two warnings of vmap: an op without a batching rule, which is counted in `loops`, and a kernel that resizes a buffer."""
+    """Silence two warnings of vmap: an op without a batching rule, which is counted in `loops`, and
+    a kernel that resizes a buffer."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("always", message=_LOOP, category=UserWarning)
         warnings.filterwarnings(
@@ -69,8 +70,8 @@ class TorchTarget:
     """See :class:`gen.targets.protocol.Target`."""
 
     name = "torch"
-    # torch.compile is no `jit`: it takes functions apart, and may run parts of them eagerly. It takes no whole step of training, and
-    # without it such a step is the reference itself.
+    # torch.compile is no `jit`: it takes functions apart, and may run parts of them eagerly. It
+    # takes no whole step of training, and without it such a step is the reference itself.
     lacks = frozenset(("jit", "per_sample_answer", "training", "cuts"))
     loops = _loops
 

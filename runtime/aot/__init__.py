@@ -1,4 +1,5 @@
-"""Ahead-of-time: programs captured as graphs, differentiated, cut in two, replayed and exported. See ``docs/aot.md``."""
+"""Ahead-of-time: programs captured as graphs, differentiated, cut in two, replayed and exported.
+See ``docs/aot.md``."""
 
 from ..func.make_fx import make_fx
 from .cache.cuts import Cache, CacheInfo, cache_clear, cache_info

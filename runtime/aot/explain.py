@@ -33,7 +33,8 @@ from .partition.recompute import is_item, work
 
 @dataclass(frozen=True)
 class Recomputed:
-    """One call of the forward that the backward runs again. ``work``: its estimated cost, as bytes moved."""
+    """One call of the forward that the backward runs again. ``work``: its estimated
+    cost, as bytes moved."""
 
     name: str
     op: str
@@ -45,9 +46,11 @@ class Recomputed:
 class Explanation:
     """What a partition of a joint graph does. ``str()`` is a table.
 
-    ``saved_bytes``: the memory of the saved values; values that share memory count once. ``new_bytes``: the same without arguments, which
-    their owner holds anyway. ``peak_bytes``: the most memory at any time of forward and backward beside the arguments, estimated from the
-    lives of the values; kernels may take more for themselves. ``forward`` and ``backward``: the two modules.
+    ``saved_bytes``: the memory of the saved values; values that share memory count once.
+    ``new_bytes``: the same without arguments, which their owner holds anyway. ``peak_bytes``:
+    the most memory at any time of forward and backward beside the arguments, estimated from
+    the lives of the values; kernels may take more for themselves. ``forward`` and
+    ``backward``: the two modules.
     """
 
     saved: tuple[SavedValue, ...]
@@ -74,17 +77,19 @@ class Explanation:
     ) -> Explanation:
         """The explanation of two modules that a partition made of ``joint_module``.
 
-        ``names``: what to call its primals. ``arguments``: how many of them the program takes; the others it closes over.
+        ``names``: what to call its primals. ``arguments``: how many of them the program takes; the
+        others it closes over.
 
-        ``ValueError`` if a saved value is not found in the joint graph, whose names of nodes a partition is to leave as they are.
-        """
+        ``ValueError`` if a saved value is not found in the joint graph, whose names of nodes a
+        partition is to leave as they are."""
         parts = Parts(joint_module, num_fwd_outputs, joint_inputs)
         by_name = {n.name: n for n in parts.nodes}
         results: Any = forward.graph.output_node().args[0]
         missing = [n.name for n in results[num_fwd_outputs:] if n.name not in by_name]
         if missing:
             raise ValueError(
-                f"the forward saves {', '.join(missing)}, which the joint graph does not have by that name"
+                f"the forward saves {', '.join(missing)}, "
+                "which the joint graph does not have by that name"
             )
         saved = list(dict.fromkeys(by_name[n.name] for n in results[num_fwd_outputs:]))
         given = {*saved, *parts.tangents}
@@ -109,10 +114,12 @@ class Explanation:
         return cls(values, calls, whole, new, memory.peak(saved), forward, backward, parts, called)
 
     def svg(self, path: str | Path | None = None) -> str:
-        """A drawing of the joint graph with the cut, as the text of an SVG file, which is written to ``path`` if given.
+        """A drawing of the joint graph with the cut, as the text of an SVG file, which is written
+        to ``path`` if given.
 
-        The forward runs down on the left, the backward up on the right. Between them are the saved values with their bytes. Calls that run
-        again have dashed borders. Pointing at a box shows its line.
+        The forward runs down on the left, the backward up on the right. Between them are the
+        saved values with their bytes. Calls that run again have dashed borders. Pointing at a
+        box shows its line.
         """
         text = drawn(
             self._parts,
@@ -131,8 +138,10 @@ class Explanation:
         """The totals in one line."""
         count, calls = len(self.saved), len(self.recomputed)
         return (
-            f"{count} value{'s' * (count != 1)} saved, {in_units(self.saved_bytes)}, of which {in_units(self.new_bytes)} beside arguments; "
-            f"{calls} call{'s' * (calls != 1)} run{'s' * (calls == 1)} again; peak about {in_units(self.peak_bytes)} beside arguments"
+            f"{count} value{'s' * (count != 1)} saved, {in_units(self.saved_bytes)}, "
+            f"of which {in_units(self.new_bytes)} beside arguments; "
+            f"{calls} call{'s' * (calls != 1)} run{'s' * (calls == 1)} again; "
+            f"peak about {in_units(self.peak_bytes)} beside arguments"
         )
 
     def __str__(self) -> str:
@@ -158,18 +167,21 @@ class Explanation:
 
 
 def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """What ``f`` saves between forward and backward when it is called with these arguments, and why.
+    """What ``f`` saves between forward and backward when it is called with these
+    arguments, and why.
 
-    >>> f = aot_function(lambda x, w: (x @ w).square().sum(), nop, partition_fn=min_cut_rematerialization_partition)
+    >>> cut = min_cut_rematerialization_partition
+    >>> f = aot_function(lambda x, w: (x @ w).square().sum(), nop, partition_fn=cut)
     >>> report = explain(f, torch.ones(2, 3), torch.ones(3, 4, requires_grad=True))
     >>> [(v.source, v.shape, v.bytes, v.why.name) for v in report.saved]
     [('args[0]', (2, 3), 24, 'ARGUMENT'), ('aten.mm.default', (2, 4), 32, 'EXPENSIVE')]
     >>> report.recomputed
     ()
 
-    ``f``: a result of :func:`aot_function` or :func:`aot_module`, explained with its own partition. Any other function or module is
-    explained as if compiled with :func:`min_cut_rematerialization_partition`. The program is traced once more. No compiler is called.
-    ``ValueError`` if no gradient is wanted for these arguments.
+    ``f``: a result of :func:`aot_function` or :func:`aot_module`, explained with its own partition.
+    Any other function or module is explained as if compiled with
+    :func:`min_cut_rematerialization_partition`. The program is traced once more. No compiler is
+    called. ``ValueError`` if no gradient is wanted for these arguments.
     """
     if isinstance(f, AOTModule):
         f = f._compiled
@@ -196,7 +208,8 @@ def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     program = dataclasses.replace(recipe, partition=seen, **idle).program(spec, call, tracked)
     if not found:
         raise ValueError(
-            "no gradient is wanted for these arguments, so nothing is saved. Give an argument that requires grad"
+            "no gradient is wanted for these arguments, so nothing is saved. "
+            "Give an argument that requires grad"
         )
     joint_module, forward, backward, count = found[-1]
     closed_over = program.joint.closed_over
@@ -233,7 +246,8 @@ def _names(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
 
 
 def _names_of_state(recipe: Recipe) -> dict[int, str]:
-    """The names of parameters and buffers by the ids of their tensors: with their path in a module, else with the class of their own."""
+    """The names of parameters and buffers by the ids of their tensors: with their path in a module,
+    else with the class of their own."""
     found: dict[int, str] = {}
     if isinstance(recipe.fn, torch.nn.Module):
         for name, t in (*recipe.fn.named_parameters(), *recipe.fn.named_buffers()):

@@ -1,4 +1,5 @@
-"""Jacobians by the tape and by dual tensors, in the orientation of ``numerical``: (elements of the input, elements of the output)."""
+"""Jacobians by the tape and by dual tensors, in the orientation of ``numerical``: (elements of the
+input, elements of the output)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ def as_tuple(result: Any) -> tuple[Any, ...]:
     for o in outs:
         if not isinstance(o, torch.Tensor):
             raise TypeError(
-                f"gradcheck: func must return a tensor or a sequence of tensors, but there is a {type(o).__name__} among them"
+                "gradcheck: func must return a tensor or a sequence of tensors, "
+                f"but there is a {type(o).__name__} among them"
             )
     return outs
 
@@ -33,7 +35,8 @@ def pull(out: Any, inputs: Sequence[Any], cotangent: torch.Tensor) -> list[Any]:
 
 
 def reverse(out: Any, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], bool]:
-    """The Jacobian of ``out`` by each input, and whether all gradients had the dtype of their input. Each backward pass gives a column."""
+    """The Jacobian of ``out`` by each input, and whether all gradients had the dtype of their
+    input. Each backward pass gives a column."""
     columns: list[list[torch.Tensor]] = [[] for _ in inputs]
     same_dtype = True
     for cotangent in one_hots(out):
@@ -50,7 +53,8 @@ def reverse(out: Any, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], bool]:
 def push(
     func: Callable[..., Any], inputs: Sequence[Any], tangents: Mapping[int, Any]
 ) -> list[tuple[Any, Any]]:
-    """(primal, tangent or None) of each output of ``func``. Inputs with a number in ``tangents`` are dual tensors."""
+    """(primal, tangent or None) of each output of ``func``. Inputs with a number in ``tangents``
+    are dual tensors."""
     with forward_ad.dual_level():
         args = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
         for i, t in tangents.items():
@@ -81,7 +85,8 @@ def forward(
     i: int,
     outputs: Sequence[int],
 ) -> list[torch.Tensor]:
-    """The Jacobians of the numbered outputs by the real input ``i``. Each forward pass gives a row. All inputs of ``at`` are dual."""
+    """The Jacobians of the numbered outputs by the real input ``i``. Each forward pass gives a row.
+    All inputs of ``at`` are dual."""
     x = inputs[i]
     still = at_rest(inputs, at)
     rows = []

@@ -18,7 +18,8 @@ _set_enabled = torch._C._set_fwd_grad_enabled
 
 @rule(DualSession)
 def _push(dual: DualSession, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Run ``forward`` on the tape with forward mode off. Then compute the tangents of its outputs by the ``jvp`` staticmethod."""
+    """Run ``forward`` on the tape with forward mode off. Then compute the tangents of its outputs
+    by the ``jvp`` staticmethod."""
     enabled, on = _enabled(), computes_tangents(0)
     level = dual.session
     tangents = [
@@ -47,27 +48,31 @@ def _push(dual: DualSession, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]
 
 
 def _check_write(before: Any, version: int | None, t: Any) -> None:
-    """Check an input that ``forward`` wrote to. Its tangent must have been written to as well, so that both keep their aliases."""
+    """Check an input that ``forward`` wrote to. Its tangent must have been written to as well, so
+    that both keep their aliases."""
     if before is None:
         return
     if before._version == version:
         raise RuntimeError(TANGENT_NOT_WRITTEN)
     if t is not before:
         raise RuntimeError(
-            "An inplace custom Function is not returning the forward mode gradients as-is. For an input that forward writes to "
-            "(mark_dirty), jvp must return the very tangent that it was given."
+            "An inplace custom Function is not returning the forward mode gradients as-is. "
+            "For an input that forward writes to (mark_dirty), "
+            "jvp must return the very tangent that it was given."
         )
 
 
 def _check_view(v: Any, t: Any, args: Sequence[Any], tangents: Sequence[Any]) -> bool:
-    """Check an output that is a view of an input. Its tangent must be a view of that input's tangent."""
+    """Check an output that is a view of an input. Its tangent must be a view of that
+    input's tangent."""
     view = getattr(v, "_view", None)
     if view is None or view.creation != "function":
         return False
     found = t._view if isinstance(t, Value) else None
     if found is None:
         raise RuntimeError(
-            "A custom Function's forward is returning a view (or an input as-is) but the jvp is not returning a view."
+            "A custom Function's forward is returning a view (or an input as-is) but the jvp "
+            "is not returning a view."
         )
     for a, given in zip(args, tangents, strict=True):
         if given is None or (
@@ -81,6 +86,7 @@ def _check_view(v: Any, t: Any, args: Sequence[Any], tangents: Sequence[Any]) ->
                 else "the same base as the given grad input"
             )
             raise RuntimeError(
-                f"A custom Function is returning a view but the jvp is not returning a view of {what}."
+                "A custom Function is returning a view but the jvp is not "
+                f"returning a view of {what}."
             )
     return True

@@ -1,7 +1,8 @@
 """Forward-mode differentiation of eager code, with the names of ``torch.autograd.forward_ad``.
 
-Inside a dual level, :func:`make_dual` gives a tensor a tangent. Every op computes the tangents of its results. :func:`unpack_dual` returns
-them. At the end of the level all tangents are dropped, and every tensor is its primal.
+Inside a dual level, :func:`make_dual` gives a tensor a tangent. Every op computes the tangents of
+its results. :func:`unpack_dual` returns them. At the end of the level all tangents are dropped, and
+every tensor is its primal.
 """
 
 from __future__ import annotations
@@ -45,12 +46,14 @@ def current_level() -> int:
 
 
 def enter_dual_level() -> int:
-    """As ``torch.autograd.forward_ad.enter_dual_level``: begin a level of this thread and return its number. Levels do not nest."""
+    """As ``torch.autograd.forward_ad.enter_dual_level``: begin a level of this thread and return
+    its number. Levels do not nest."""
     if FORWARD.dual is not None:
         raise RuntimeError("Nested forward mode AD is not supported at the moment")
     if current_stand_in() is not None:
         raise RuntimeError(
-            "forward mode inside per_sample is not possible: use per_sample_grads, which nests with jvp"
+            "forward mode inside per_sample is not possible: "
+            "use per_sample_grads, which nests with jvp"
         )
     FORWARD.dual = DualSession(SESSION)
     stand_in(FORWARD.dual)
@@ -58,7 +61,8 @@ def enter_dual_level() -> int:
 
 
 def exit_dual_level(*, level: int | None = None) -> None:
-    """As ``torch.autograd.forward_ad.exit_dual_level``: end the level of this thread and drop its tangents."""
+    """As ``torch.autograd.forward_ad.exit_dual_level``: end the level of this thread and
+    drop its tangents."""
     dual = FORWARD.dual
     if level is None:
         level = current_level()
@@ -66,7 +70,8 @@ def exit_dual_level(*, level: int | None = None) -> None:
         raise RuntimeError("Dual level must be a positive number.")
     if dual is None or level != 0:
         raise RuntimeError(
-            f"Trying to exit a forward AD level that was not the last one that was created. Level {level} is not open."
+            "Trying to exit a forward AD level that was not the last one that was created. "
+            f"Level {level} is not open."
         )
     FORWARD.dual = None
     step_down()
@@ -74,7 +79,8 @@ def exit_dual_level(*, level: int | None = None) -> None:
 
 
 class dual_level(_DecoratorContextManager):
-    """As ``torch.autograd.forward_ad.dual_level``: ``with dual_level():`` around a forward-mode pass, or a decorator."""
+    """As ``torch.autograd.forward_ad.dual_level``: ``with dual_level():`` around a forward-mode
+    pass, or a decorator."""
 
     def __enter__(self) -> int:  # type: ignore[override]
         return enter_dual_level()
@@ -92,14 +98,16 @@ def _checked_level(level: int | None, what: str) -> int:
 def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None = None) -> Any:
     """As ``torch.autograd.forward_ad.make_dual``: a view of ``tensor`` that carries ``tangent``.
 
-    ``tangent`` must have the shape of ``tensor``. It is copied if its memory layout differs, so that every view of the dual tensor has a
-    view of the tangent. ``RuntimeError`` for another dtype or device (torch accepts them) and for a value of a transform, where
-    ``runtime.func.jvp`` is to be used. Plain tensors are wrapped.
+    ``tangent`` must have the shape of ``tensor``. It is copied if its memory layout differs, so
+    that every view of the dual tensor has a view of the tangent. ``RuntimeError`` for another dtype
+    or device (torch accepts them) and for a value of a transform, where ``runtime.func.jvp`` is to
+    be used. Plain tensors are wrapped.
     """
     dual = current_dual()
     if _checked_level(level, "_make_dual") < 0 or dual is None:
         raise RuntimeError(
-            "Trying to create a dual Tensor for forward AD but no level exists, make sure to enter_dual_level() first."
+            "Trying to create a dual Tensor for forward AD but no level exists, "
+            "make sure to enter_dual_level() first."
         )
     for name, t in (("primal", tensor), ("tangent", tangent)):
         if t.is_nested:
@@ -108,29 +116,33 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
             raise ValueError(f"Expected {name} to be floating point or complex, but got: {t.dtype}")
     if isinstance(tensor, Value) and tensor._level is not SESSION:
         raise RuntimeError(
-            f"make_dual: the primal is a value of {tensor._level.what}; forward_ad works on tensors of level zero. "
-            "Inside a transform of runtime.func use runtime.func.jvp."
+            f"make_dual: the primal is a value of {tensor._level.what}; forward_ad works on "
+            "tensors of level zero. Inside a transform of runtime.func use runtime.func.jvp."
         )
     primal: Any = as_leaf(tensor)
     moving: Any = as_leaf(tangent)
     tangents = dual.tangents
     if tangents.of(primal) is not None:
         raise RuntimeError(
-            "Making a dual Tensor based on a Tensor that already has a forward gradient at the same level 0 is not supported."
+            "Making a dual Tensor based on a Tensor that already has a forward gradient at "
+            "the same level 0 is not supported."
         )
     if moving._level is SESSION and tangents.of(moving) is not None:
         raise RuntimeError(
-            "Setting a forward grad that itself has a forward gradient at the same level 0 is not supported."
+            "Setting a forward grad that itself has a forward gradient at the same "
+            "level 0 is not supported."
         )
     if primal.shape != moving.shape:
         raise RuntimeError(
-            "Trying to set a forward gradient that has a different size than that of the original Tensor, this is not supported. "
-            f"The tensor is of size {list(primal.shape)}, its tangent of size {list(moving.shape)}."
+            "Trying to set a forward gradient that has a different size than that of the original "
+            f"Tensor, this is not supported. The tensor is of size {list(primal.shape)}, "
+            f"its tangent of size {list(moving.shape)}."
         )
     if primal.dtype is not moving.dtype or primal.device != moving.device:
         raise RuntimeError(
-            f"make_dual: a tensor of dtype {primal.dtype} on {primal.device} cannot have a tangent of dtype {moving.dtype} on "
-            f"{moving.device}; convert the tangent with tangent.to(tensor)."
+            f"make_dual: a tensor of dtype {primal.dtype} on {primal.device} "
+            f"cannot have a tangent of dtype {moving.dtype} on {moving.device}; "
+            "convert the tangent with tangent.to(tensor)."
         )
     made: Any = torch.ops.aten.alias.default(primal)
     tangents.put(made._inner, laid_out_like(moving, primal._inner))
@@ -138,13 +150,15 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
 
 
 def unpack_dual(tensor: torch.Tensor, *, level: int | None = None) -> UnpackedDualTensor:
-    """As ``torch.autograd.forward_ad.unpack_dual``: the primal, a view of ``tensor`` without tangent, and the tangent or None."""
+    """As ``torch.autograd.forward_ad.unpack_dual``: the primal, a view of ``tensor`` without
+    tangent, and the tangent or None."""
     dual = current_dual()
     if _checked_level(level, "_fw_primal") < 0 or dual is None:
         return UnpackedDualTensor(tensor, None)
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(
-            f"_unpack_dual(): argument 'dual' (position 1) must be Tensor, not {type(tensor).__name__}"
+            "_unpack_dual(): argument 'dual' (position 1) must be Tensor, "
+            f"not {type(tensor).__name__}"
         )
     if not isinstance(tensor, Value) or tensor._level is not SESSION:
         return UnpackedDualTensor(tensor, None)

@@ -1,9 +1,11 @@
 """``Function``: an operation with a derivative of the user's own, as ``torch.autograd.Function``.
 
-``MyFn.apply(*args)`` finds the innermost level among its arguments, as an ATen call does. Then the rule of that level runs. A grad level
-records a :class:`FunctionNode`. A dual level calls the ``jvp`` staticmethod, a batch level calls ``vmap`` (``autograd/function_rules.py``).
-Each rule calls :func:`dispatch` again, on the tensors that its values hold. So ``forward`` runs only once under nested transforms, at the
-outermost level. Each level calls ``setup_context``, because each makes a node or a tangent of its own.
+``MyFn.apply(*args)`` finds the innermost level among its arguments, as an ATen call does. Then the
+rule of that level runs. A grad level records a :class:`FunctionNode`. A dual level calls the
+``jvp`` staticmethod, a batch level calls ``vmap`` (``autograd/function_rules.py``). Each rule calls
+:func:`dispatch` again, on the tensors that its values hold. So ``forward`` runs only once under
+nested transforms, at the outermost level. Each level calls ``setup_context``, because each makes a
+node or a tangent of its own.
 """
 
 from __future__ import annotations
@@ -33,12 +35,13 @@ _grad_enabled = torch.is_grad_enabled
 
 _EXTENDING = "torch's note «Extending torch.func with autograd.Function» says how."
 TANGENT_NOT_WRITTEN = (
-    "An inplace custom Function is not modifying the forward mode gradients inplace. For an input that forward writes to "
-    "(mark_dirty), the jvp function must modify the corresponding gradient inplace and return it."
+    "An inplace custom Function is not modifying the forward mode gradients inplace. "
+    "For an input that forward writes to (mark_dirty), "
+    "the jvp function must modify the corresponding gradient inplace and return it."
 )
 _LEGACY = (
-    "Legacy autograd function with non-static forward method is deprecated. Make forward and backward static methods, which get a ctx "
-    "in place of self, and call the class's apply."
+    "Legacy autograd function with non-static forward method is deprecated. Make forward "
+    "and backward static methods, which get a ctx in place of self, and call the class's apply."
 )
 
 
@@ -53,10 +56,12 @@ class FunctionMeta(type):
 class Function(FunctionCtx, metaclass=FunctionMeta):
     """The base class of operations with a derivative of their own. As ``torch.autograd.Function``.
 
-    A subclass has ``forward(ctx, *args)``, or ``forward(*args)`` and ``setup_context(ctx, inputs, output)``. Function transforms need the
-    second form. ``backward(ctx, *grad_outputs)``, also called ``vjp``, returns one gradient per argument of ``forward``, None where there
-    is none. ``jvp(ctx, *tangents)`` returns the tangents of the outputs. ``vmap(info, in_dims, *args)`` returns ``(output, out_dims)``.
-    With ``generate_vmap_rule = True`` vmap uses the other methods instead.
+    A subclass has ``forward(ctx, *args)``, or ``forward(*args)`` and
+    ``setup_context(ctx, inputs, output)``. Function transforms need the second form.
+    ``backward(ctx, *grad_outputs)``, also called ``vjp``, returns one gradient per argument of
+    ``forward``, None where there is none. ``jvp(ctx, *tangents)`` returns the tangents of the
+    outputs. ``vmap(info, in_dims, *args)`` returns ``(output, out_dims)``. With
+    ``generate_vmap_rule = True`` vmap uses the other methods instead.
 
     ``ctx`` is the node of the tape: ``out.grad_fn is ctx``.
     """
@@ -65,7 +70,10 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         warnings.warn(
-            f"{type(self)} should not be instantiated. A Function keeps its state in ctx: call {type(self).__name__}.apply.",
+            (
+                f"{type(self)} should not be instantiated. A Function keeps its state in ctx: "
+                f"call {type(self).__name__}.apply."
+            ),
             DeprecationWarning,
             stacklevel=2,
         )
@@ -86,7 +94,8 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         raise NotImplementedError(
-            "You must implement either the backward or vjp method for your custom autograd.Function to use it with backward mode AD."
+            "You must implement either the backward or vjp method for your custom "
+            "autograd.Function to use it with backward mode AD."
         )
 
     @staticmethod
@@ -96,18 +105,21 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Any) -> Any:
         raise NotImplementedError(
-            "You must implement the jvp function for custom autograd.Function to use it with forward mode AD."
+            "You must implement the jvp function for custom autograd.Function to use "
+            "it with forward mode AD."
         )
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
         raise NotImplementedError(
-            "To use autograd.Function with vmap, you must either override vmap or set generate_vmap_rule=True."
+            "To use autograd.Function with vmap, "
+            "you must either override vmap or set generate_vmap_rule=True."
         )
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
-        """Run ``forward`` on ``args`` and record the operation at every level that has a value among them."""
+        """Run ``forward`` on ``args`` and record the operation at every level that has a
+        value among them."""
         return apply(cls, args, kwargs)
 
 
@@ -121,11 +133,13 @@ class InplaceFunction(Function):
 
 INTERFACES.update((Function, InplaceFunction))
 FunctionClass = type[Function]
-"""A subclass of :class:`Function`. Under the drop-in also one of torch's Function, which has the same staticmethods."""
+"""A subclass of :class:`Function`. Under the drop-in also one of torch's Function, which has the
+same staticmethods."""
 
 
 class _Definition:
-    """Facts of a class, computed once: the class of its nodes, and the signature that binds keyword arguments."""
+    """Facts of a class, computed once: the class of its nodes, and the signature that binds
+    keyword arguments."""
 
     __slots__ = ("has_setup", "node_class", "signature")
 
@@ -138,7 +152,8 @@ class _Definition:
     def bind(
         self, cls: FunctionClass, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, ...]:
-        """``args`` with keyword arguments and defaults in their places, so that every input has a position."""
+        """``args`` with keyword arguments and defaults in their places, so that every
+        input has a position."""
         if self.signature is None:
             self.signature = signature(cls.forward)
         skip = () if self.has_setup else (None,)
@@ -146,7 +161,8 @@ class _Definition:
         bound.apply_defaults()
         if bound.kwargs:
             raise TypeError(
-                f"{cls.__name__}.apply: forward has keyword-only parameters {sorted(bound.kwargs)}; make them positional"
+                f"{cls.__name__}.apply: "
+                f"forward has keyword-only parameters {sorted(bound.kwargs)}; make them positional"
             )
         return bound.args[len(skip) :]
 
@@ -163,8 +179,8 @@ _rules: dict[type, Rule] = {}
 
 
 def rule(level_class: type) -> Callable[[Rule], Rule]:
-    """Declare the rule ``(level, cls, args) -> (output, ctx)`` of a class of levels. Without a rule, a level sees the ATen calls that
-    ``forward`` makes."""
+    """Declare the rule ``(level, cls, args) -> (output, ctx)`` of a class of levels. Without a
+    rule, a level sees the ATen calls that ``forward`` makes."""
 
     def declare(f: Rule) -> Rule:
         _rules[level_class] = f
@@ -192,7 +208,8 @@ def apply(cls: FunctionClass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def dispatch(cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Run ``cls`` by the rule of the innermost level among ``args``. Returns its output and the ctx that this level's rule made."""
+    """Run ``cls`` by the rule of the innermost level among ``args``. Returns its output and the ctx
+    that this level's rule made."""
     # also here: an inner transform may hold a tensor from outside, which no call has met
     value = entering()
     if value is not None:
@@ -210,7 +227,8 @@ def dispatch(cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
 
 
 def _lifted(output: Any, args: tuple[Any, ...], number: int) -> Any:
-    """Lift fresh outputs into the transforms in scope. A returned argument, or a view of one, stays as it is."""
+    """Lift fresh outputs into the transforms in scope. A returned argument, or a view of
+    one, stays as it is."""
     if isinstance(output, tuple):
         return tuple(_lifted(o, args, number) for o in output)
     returned = position_of(output, args) is not None or getattr(output, "_view", None) is not None
@@ -221,8 +239,8 @@ def require_setup_context(cls: FunctionClass) -> None:
     """Raise unless ``cls`` has ``setup_context``, which transforms call apart from ``forward``."""
     if not definition_of(cls).has_setup:
         raise RuntimeError(
-            "In order to use an autograd.Function with functorch transforms (vmap, grad, jvp, jacrev, ...), it must override the "
-            f"setup_context staticmethod. {_EXTENDING}"
+            "In order to use an autograd.Function with functorch transforms (vmap, grad, jvp, "
+            f"jacrev, ...), it must override the setup_context staticmethod. {_EXTENDING}"
         )
 
 
@@ -318,10 +336,11 @@ def _record_in_session(
 def record(
     session: Session, cls: FunctionClass, args: tuple[Any, ...]
 ) -> tuple[Any, tuple[Any, ...], FunctionNode]:
-    """Run a Function in the session. There is no outer level, so ``forward`` gets the session's tensors themselves.
+    """Run a Function in the session. There is no outer level, so ``forward`` gets the session's
+    tensors themselves.
 
-    Returns three things: the output, as tensors of the session; the outputs as ``forward`` returned them; the node. The node still has its
-    marks (:meth:`FunctionNode.forget_marks`)."""
+    Returns three things: the output, as tensors of the session; the outputs as ``forward`` returned
+    them; the node. The node still has its marks (:meth:`FunctionNode.forget_marks`)."""
     ctx, recording = _node(session, cls, args)
     output, _ = run_forward(cls, args, ctx)
     application = _InSession(
@@ -349,12 +368,15 @@ def check_marks(ctx: FunctionCtx, outs: Sequence[Any], given: Sequence[Any]) -> 
     for d in ctx.dirty_tensors:
         if not any(d is o for o in outs):
             raise RuntimeError(
-                "Some elements marked as dirty during the forward method were not returned as output. Return from forward every tensor "
-                "that it gives to mark_dirty."
+                "Some elements marked as dirty during the forward method were not returned as "
+                "output. Return from forward every tensor that it gives to mark_dirty."
             )
         if _grad_enabled() and any(ctx.needs_input_grad) and not any(d is x for x in given):
             warnings.warn(
-                "ctx.mark_dirty() received a tensor that was not an input. It is for inputs that forward has written to.",
+                (
+                    "ctx.mark_dirty() received a tensor that was not an input. "
+                    "It is for inputs that forward has written to."
+                ),
                 UserWarning,
                 stacklevel=4,
             )
@@ -367,7 +389,8 @@ def position_of(t: object, tensors: Sequence[object]) -> int | None:
 
 @dataclass
 class _Application:
-    """A call of a Function at a grad level. ``given``: ``args`` as ``forward`` got them. ``outs``: the outputs that it returned."""
+    """A call of a Function at a grad level. ``given``: ``args`` as ``forward`` got them. ``outs``:
+    the outputs that it returned."""
 
     level: GradLevel
     cls: FunctionClass
@@ -407,7 +430,8 @@ class _Application:
         return isinstance(a, Value) and a._level is self.level
 
     def written(self, source: int, edge: Edge | None) -> Any:
-        """The output for an input that ``forward`` wrote to. Its new history is the node. Without one the input keeps its own."""
+        """The output for an input that ``forward`` wrote to. Its new history is the node. Without
+        one the input keeps its own."""
         target = self.args[source]
         if edge is None:
             released = self.level.releases_written and self.owns(target)
@@ -422,7 +446,8 @@ class _Application:
         return target
 
     def made(self, o: Any, returned: Any, edge: Edge | None) -> Any:
-        """The output for a tensor that ``forward`` made. ``returned``: the argument, if ``forward`` returned one as it was, else None."""
+        """The output for a tensor that ``forward`` made. ``returned``: the argument, if ``forward``
+        returned one as it was, else None."""
         # a value of the level, if `forward` computed with a tensor from outside
         return self.level.wrap(lowered(self.level, o), edge)
 
@@ -445,13 +470,15 @@ class _InSession(_Application):
 def _rewrite(
     level: GradLevel, target: Any, edge: Edge, n_outputs: int, before: Sequence[Any]
 ) -> None:
-    """Give ``target``, an input that ``forward`` wrote to, its new history: the node. ``before``: the arguments before it."""
+    """Give ``target``, an input that ``forward`` wrote to, its new history: the node. ``before``:
+    the arguments before it."""
     view_history.refuse_stale_target(target)
     old = edge_of(target)
     if target._view is not None and n_outputs > 1:
         raise RuntimeError(
-            "If your Function modifies inplace an input that is a view of another Tensor, your Function cannot return more than one "
-            "Tensor. Call it on a clone, or give the part that writes a Function of its own, with one output."
+            "If your Function modifies inplace an input that is a view of another Tensor, "
+            "your Function cannot return more than one Tensor. Call it on a clone, "
+            "or give the part that writes a Function of its own, with one output."
         )
     if target._view is None and old is not None and isinstance(old[0], (AccumulateGrad, Input)):
         raise RuntimeError(
@@ -464,11 +491,12 @@ def _rewrite(
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a ``backward`` that cannot be differentiated itself. As ``torch.autograd.function.once_differentiable``.
+    """Decorates a ``backward`` that cannot be differentiated itself. As
+    ``torch.autograd.function.once_differentiable``.
 
-    ``backward`` runs with grad mode off. A derivative of its result raises ``RuntimeError``. Torch raises only for a derivative by the
-    gradients that ``backward`` gets. Here a derivative by the saved tensors raises as well. Otherwise it would silently be zero.
-    """
+    ``backward`` runs with grad mode off. A derivative of its result raises ``RuntimeError``. Torch
+    raises only for a derivative by the gradients that ``backward`` gets. Here a derivative by the
+    saved tensors raises as well. Otherwise it would silently be zero."""
 
     @wraps(backward)
     def once(ctx: Any, *grads: Any) -> Any:
@@ -493,7 +521,8 @@ DECORATORS["once_differentiable"] = once_differentiable
 
 
 class _Once(Function):
-    """Returns the first ``n`` tensors. They depend on all of them, so a derivative by any of them raises."""
+    """Returns the first ``n`` tensors. They depend on all of them, so a derivative by
+    any of them raises."""
 
     generate_vmap_rule = True
 

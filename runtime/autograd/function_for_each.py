@@ -1,4 +1,5 @@
-"""``generate_vmap_rule = True``: the vmap rule of a custom Function, made from its other methods."""
+"""``generate_vmap_rule = True``: the vmap rule of a custom Function, made from its other
+methods."""
 
 from __future__ import annotations
 
@@ -19,12 +20,14 @@ from .function_node import FunctionCtx, backward_of
 
 
 class ForEach:
-    """Makes a Function of physical tensors (:meth:`function`) from a Function ``cls`` of one element.
+    """Makes a Function of physical tensors (:meth:`function`) from a Function
+    ``cls`` of one element.
 
-    ``in_dims``: 0 for each argument that is batched, else None. The methods run at different times. So each opens a batch level of its own,
-    and calls the method of ``cls`` with values of that level. ``output_dims``: the batch dimension of each output. It is computed in
-    ``forward``. Later an input that was returned as it is could not be recognized, because a level in between may have wrapped it again.
-    """
+    ``in_dims``: 0 for each argument that is batched, else None. The methods run at different times.
+    So each opens a batch level of its own, and calls the method of ``cls`` with values of that
+    level. ``output_dims``: the batch dimension of each output. It is computed in ``forward``. Later
+    an input that was returned as it is could not be recognized, because a level in between may have
+    wrapped it again."""
 
     output_dims: Any
 
@@ -112,7 +115,8 @@ class ForEach:
 def _physical(
     level: BatchLevel, output: Any, values: Sequence[Any], physical: Sequence[Any]
 ) -> Any:
-    """The result of a method of the Function as physical tensors. For one of ``values``: the same one of ``physical``."""
+    """The result of a method of the Function as physical tensors. For one of ``values``: the same
+    one of ``physical``."""
 
     def out(o: Any) -> Any:
         if not isinstance(o, torch.Tensor):
@@ -124,7 +128,8 @@ def _physical(
 
 
 def _output_dims(output: Any, physical: Sequence[Any], in_dims: Sequence[Any]) -> Any:
-    """The batch dimensions of the outputs: 0 for a tensor that the Function made, that of the input for an input returned as it is."""
+    """The batch dimensions of the outputs: 0 for a tensor that the Function made, that of the input
+    for an input returned as it is."""
 
     def dim(o: Any) -> int | None:
         if not isinstance(o, torch.Tensor):
@@ -149,7 +154,8 @@ def _at_front(level: BatchLevel, t: torch.Tensor) -> torch.Tensor:
 
 
 def _gradient(level: BatchLevel, g: torch.Tensor, dim: int | None, shape: Any) -> torch.Tensor:
-    """The gradient of an input of logical ``shape``: a batch if the input was batched, else the sum over the batch."""
+    """The gradient of an input of logical ``shape``: a batch if the input was batched, else the
+    sum over the batch."""
     if shape is not None and g.shape != shape and len(shape) <= g.dim():
         g = sum_to(g, shape)  # broadcasting is undone before the batch dimension comes in between
     whole = _at_front(level, g)
@@ -159,8 +165,8 @@ def _gradient(level: BatchLevel, g: torch.Tensor, dim: int | None, shape: Any) -
 class _InnerCtx(FunctionCtx):
     """The ctx that a vectorized Function shows to the methods of the Function it was made from.
 
-    Between them it keeps physical tensors and no values: those that derivatives may need go through the outer ctx, which saves them.
-    """
+    Between them it keeps physical tensors and no values: those that derivatives may need go through
+    the outer ctx, which saves them."""
 
     saved_tensors: tuple[Any, ...] = ()
 

@@ -1,4 +1,5 @@
-"""The ``ctx`` of a :class:`~runtime.autograd.function.Function`, which is also its node on the tape."""
+"""The ``ctx`` of a :class:`~runtime.autograd.function.Function`, which is also its
+node on the tape."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from ..tape.running import current_graph_is_retained
 from ..tape.saved import FREED, SavedTensor, present, restore, save
 from ..tape.values import edge_of
 
-# Classes whose staticmethods only declare the interface: ours, and those of torch after `dropin/intercept.py` has added them.
+# Classes whose staticmethods only declare the interface: ours, and those of torch after
+# `dropin/intercept.py` has added them.
 INTERFACES: set[type] = set()
 # What stands for decorators of torch's, by name. `.function` adds it.
 DECORATORS: dict[str, Callable[..., Any]] = {}
@@ -35,13 +37,14 @@ def defines(cls: type, name: str) -> bool:
 def backward_of(cls: type[Any]) -> Callable[..., Any]:
     """The ``backward`` of ``cls``, or its ``vjp``, which is another name for it.
 
-    torch's own ``once_differentiable`` marks results by a node of torch's engine, which the session does not see, so this package's is put
-    in its place.
+    torch's own ``once_differentiable`` marks results by a node of torch's engine, which the session
+    does not see, so this package's is put in its place.
     """
     has_vjp = defines(cls, "vjp")
     if has_vjp and defines(cls, "backward"):
         raise RuntimeError(
-            "Implementing both 'backward' and 'vjp' for a custom Function is not allowed. They are two names of one method."
+            "Implementing both 'backward' and 'vjp' for a custom Function is not allowed. "
+            "They are two names of one method."
         )
     found: Any = cls.vjp if has_vjp else cls.backward
     if (
@@ -54,7 +57,8 @@ def backward_of(cls: type[Any]) -> Callable[..., Any]:
 
 
 class FunctionCtx:
-    """What ``forward`` or ``setup_context`` stores for the derivatives of a Function. As ``torch.autograd.function.FunctionCtx``."""
+    """What ``forward`` or ``setup_context`` stores for the derivatives of a Function.
+    As ``torch.autograd.function.FunctionCtx``."""
 
     needs_input_grad: tuple[bool, ...] = ()
     to_save: tuple[Any, ...] | None = None
@@ -66,11 +70,13 @@ class FunctionCtx:
     _materialize_non_diff_grads: bool = True
 
     def save_for_backward(self, *tensors: torch.Tensor | None) -> None:
-        """Save inputs, outputs or intermediate tensors. ``backward`` reads them as ``ctx.saved_tensors``."""
+        """Save inputs, outputs or intermediate tensors. ``backward`` reads them as
+        ``ctx.saved_tensors``."""
         for i, t in enumerate(tensors):
             if t is not None and not isinstance(t, torch.Tensor):
                 raise TypeError(
-                    f"save_for_backward can only save variables, but argument {i} is of type {type(t).__name__}"
+                    "save_for_backward can only save variables, "
+                    f"but argument {i} is of type {type(t).__name__}"
                 )
         self.to_save = tensors
 
@@ -79,7 +85,8 @@ class FunctionCtx:
         for t in tensors:
             if t is not None and not isinstance(t, torch.Tensor):
                 raise AssertionError(
-                    "save_for_forward expects all arguments to be tensors; anything else can be an attribute of ctx."
+                    "save_for_forward expects all arguments to be tensors; "
+                    "anything else can be an attribute of ctx."
                 )
         self.saved_for_forward = tensors
 
@@ -108,8 +115,9 @@ def _tensors(complaint: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
 class FunctionNode(Node, FunctionCtx):
     """A Function on the tape. ``apply`` runs the user's ``backward``.
 
-    At level zero ``backward`` gets tensors of the session, as ``forward`` did. At an inner level it gets tensors of the next outer level.
-    With ``create_graph`` it gets values of the level, because their history is needed.
+    At level zero ``backward`` gets tensors of the session, as ``forward`` did. At an inner level it
+    gets tensors of the next outer level. With ``create_graph`` it gets values of the level, because
+    their history is needed.
     """
 
     level: GradLevel
@@ -118,7 +126,8 @@ class FunctionNode(Node, FunctionCtx):
     # compiled functions do
     _boxed_grads = False
     saved: list[Any] | None = []  # noqa: RUF012 - replaced, never changed; None after it has been freed
-    # Of each saved tensor. The number of an output stands for an edge to this node, which would be a reference cycle.
+    # Of each saved tensor. The number of an output stands for an edge to this node, which would be
+    # a reference cycle.
     _histories: tuple[Edge | int | None, ...] = ()
     # while `backward` runs: whether saved tensors are shown as tensors of the outer level
     _outward = False
@@ -131,7 +140,8 @@ class FunctionNode(Node, FunctionCtx):
         return type(self).__name__
 
     def record(self, args: Sequence[Any], given: Sequence[Any], outs: Sequence[Any]) -> None:
-        """After ``forward``: save what the backward pass needs. ``given``: ``args`` as ``forward`` got them. ``outs``: its outputs."""
+        """After ``forward``: save what the backward pass needs. ``given``: ``args`` as ``forward``
+        got them. ``outs``: its outputs."""
         tensors = [isinstance(o, torch.Tensor) for o in outs]
         try:
             self.metas = tuple(
@@ -162,7 +172,8 @@ class FunctionNode(Node, FunctionCtx):
         self.saved = [self._keep(t, i) for i, t in enumerate(tensors_to_save)]
 
     def forget_marks(self) -> None:
-        """Drop the marks after the outputs and their tangents have been made. Marked tensors may refer to this node."""
+        """Drop the marks after the outputs and their tangents have been made. Marked tensors may
+        refer to this node."""
         for name in ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable"):
             self.__dict__.pop(name, None)
 
@@ -171,7 +182,8 @@ class FunctionNode(Node, FunctionCtx):
         return _floating(o) and not any(o is n for n in self.non_differentiable)
 
     def _history(self, t: Any, given: Sequence[Any], outs: Sequence[Any]) -> Edge | int | None:
-        """The history of a saved tensor: the number of an output of this node, the edge of an input, or None."""
+        """The history of a saved tensor: the number of an output of this node, the edge of
+        an input, or None."""
         for i, o in enumerate(outs):
             if o is t:
                 return i if self.differentiates(o) else None
@@ -193,7 +205,8 @@ class FunctionNode(Node, FunctionCtx):
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """The tensors of ``save_for_backward``. While ``jvp`` runs: those of ``save_for_forward``."""
+        """The tensors of ``save_for_backward``. While ``jvp`` runs: those of
+        ``save_for_forward``."""
         if self.saved_for_forward is not None:
             return self.saved_for_forward
         if self.saved is None:
@@ -226,7 +239,8 @@ class FunctionNode(Node, FunctionCtx):
     def push(
         self, primals: Sequence[Any], outs: Sequence[Any], tangents: Sequence[Any]
     ) -> tuple[Any, ...]:
-        """The tangents of ``outs``, from the user's ``jvp``. Raise if one does not fit its output."""
+        """The tangents of ``outs``, from the user's ``jvp``. Raise if one does not fit its
+        output."""
         if self.saved_for_forward is None:
             # else `saved_tensors` would be those of `save_for_backward`
             self.saved_for_forward = ()
@@ -239,7 +253,8 @@ class FunctionNode(Node, FunctionCtx):
         found = result if isinstance(result, tuple) else (result,)
         if len(found) != len(outs):
             raise RuntimeError(
-                f"Function's jvp returned an invalid number of forward gradients (expected {len(outs)} but got {len(found)})"
+                "Function's jvp returned an invalid number of forward gradients "
+                f"(expected {len(outs)} but got {len(found)})"
             )
         for i, (o, t) in enumerate(zip(outs, found, strict=True)):
             if t is None:
@@ -250,12 +265,14 @@ class FunctionNode(Node, FunctionCtx):
                 )
             if not self.differentiates(o):
                 raise RuntimeError(
-                    f"Function's jvp returned a gradient at position {i}, but the corresponding forward output is not a differentiable "
-                    "Tensor. You should return None at that position instead."
+                    f"Function's jvp returned a gradient at position {i}, "
+                    "but the corresponding forward output is not a differentiable Tensor. "
+                    "You should return None at that position instead."
                 )
             if t.shape != o.shape:
                 raise RuntimeError(
-                    "Trying to set a forward gradient that has a different size than that of the original Tensor, this is not supported. "
+                    "Trying to set a forward gradient that has a different size "
+                    "than that of the original Tensor, this is not supported. "
                     f"The tensor is of size {list(o.shape)}, its tangent of size {list(t.shape)}."
                 )
         return found
@@ -279,13 +296,15 @@ class FunctionNode(Node, FunctionCtx):
         return self._edges_of(result if isinstance(result, tuple) else (result,), create_graph)
 
     def _edges_of(self, result: tuple[Any, ...], create_graph: bool) -> tuple[Any, ...]:
-        """The gradient of each edge, from the results of ``backward``, one per argument of ``forward``. Raise if one does not fit."""
+        """The gradient of each edge, from the results of ``backward``, one per argument of
+        ``forward``. Raise if one does not fit."""
         n = self._n_inputs
         if len(result) > n and all(r is None for r in result[n:]):
             result = result[:n]
         if len(result) != n:
             raise RuntimeError(
-                f"function {self.name()} returned an incorrect number of gradients (expected {n}, got {len(result)})"
+                f"function {self.name()} returned an incorrect number of gradients "
+                f"(expected {n}, got {len(result)})"
             )
         level = self.level
         for i, r in enumerate(result):
@@ -295,8 +314,8 @@ class FunctionNode(Node, FunctionCtx):
                 raise RuntimeError(f"expected Variable or None (got {type(r).__name__})")
             if i not in self._positions:
                 raise RuntimeError(
-                    f"function {self.name()} returned a gradient different than None at position {i + 1}, but the corresponding forward "
-                    "input was not a Variable"
+                    f"function {self.name()} returned a gradient different than None at position "
+                    f"{i + 1}, but the corresponding forward input was not a Variable"
                 )
         for edge, i in zip(self.edges, self._positions, strict=True):
             r = result[i]
@@ -309,7 +328,8 @@ class FunctionNode(Node, FunctionCtx):
         return tuple(level.lowered(r) for r in found)
 
     def maybe_clear_saved_tensors(self) -> None:
-        """Called within ``backward``: free saved tensors if the graph is not retained. As the method of torch's ctx."""
+        """Called within ``backward``: free saved tensors if the graph is not retained. As the
+        method of torch's ctx."""
         if not current_graph_is_retained():
             self.release()
 

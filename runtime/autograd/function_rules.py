@@ -1,4 +1,5 @@
-"""Custom Functions under the transforms: the rules of the dual, batch and functionalize levels for ``Function.apply``."""
+"""Custom Functions under the transforms: the rules of the dual, batch and functionalize levels
+for ``Function.apply``."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ from .function_node import defines
 
 @rule(DualLevel)
 def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Run the Function at the next outer level, and compute the tangents of its outputs by the ``jvp`` staticmethod."""
+    """Run the Function at the next outer level, and compute the tangents of its outputs by the
+    ``jvp`` staticmethod."""
     require_setup_context(cls)
     primals = tuple(lowered(level, a) for a in args)
     output, _ = dispatch(cls, primals)
@@ -75,7 +77,8 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
 
 
 class _Pushed(NamedTuple):
-    """A call of a Function at a dual level. ``primals``: the tensors that ``args`` hold. ``dirty``: those that ``forward`` wrote to."""
+    """A call of a Function at a dual level. ``primals``: the tensors that ``args`` hold. ``dirty``:
+    those that ``forward`` wrote to."""
 
     level: DualLevel
     args: tuple[Any, ...]
@@ -112,7 +115,8 @@ def _batches(t: Any) -> set[BatchLevel]:
 def _written(
     level: DualLevel, target: Any, before: torch.Tensor | None, t: torch.Tensor | None
 ) -> Any:
-    """The output for an input that ``forward`` wrote to. Its tangent must have been written to as well."""
+    """The output for an input that ``forward`` wrote to. Its tangent must have been
+    written to as well."""
     if not (isinstance(target, DualValue) and target._level is level):
         if t is None:
             return target
@@ -126,8 +130,8 @@ def _written(
 
 @contextmanager
 def _outside_batch(level: BatchLevel) -> Iterator[None]:
-    """Turn the randomness of ``level`` off. A ``vmap`` staticmethod reads it from ``info`` and draws for the whole batch. A generated rule
-    enters levels of its own."""
+    """Turn the randomness of ``level`` off. A ``vmap`` staticmethod reads it from ``info`` and
+    draws for the whole batch. A generated rule enters levels of its own."""
     mode = _get_current_dispatch_mode()
     if level.randomness == "error":
         torch._C._vmapmode_decrement_nesting()
@@ -151,18 +155,19 @@ class VmapInfo(NamedTuple):
 
 @rule(BatchLevel)
 def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Run the ``vmap`` staticmethod on physical tensors. With ``generate_vmap_rule``: a Function made from the other methods."""
+    """Run the ``vmap`` staticmethod on physical tensors. With ``generate_vmap_rule``: a Function
+    made from the other methods."""
     require_setup_context(cls)
     own_rule = defines(cls, "vmap")
     if cls.generate_vmap_rule and own_rule:
         raise RuntimeError(
-            f"You tried to vmap over {cls.__name__}, but it has both generate_vmap_rule=True and an overridden vmap staticmethod. Only one "
-            f"of them can be the rule. {_EXTENDING}"
+            f"You tried to vmap over {cls.__name__}, but it has both generate_vmap_rule=True "
+            f"and an overridden vmap staticmethod. Only one of them can be the rule. {_EXTENDING}"
         )
     if not (cls.generate_vmap_rule or own_rule):
         raise RuntimeError(
-            f"You tried to vmap over {cls.__name__}, but it does not have vmap support. Write its vmap staticmethod, or let "
-            f"generate_vmap_rule=True make one. {_EXTENDING}"
+            f"You tried to vmap over {cls.__name__}, but it does not have vmap support. "
+            f"Write its vmap staticmethod, or let generate_vmap_rule=True make one. {_EXTENDING}"
         )
     physical = tuple(lowered(level, a) for a in args)
     in_dims = pytree.tree_map(
@@ -178,8 +183,10 @@ def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tupl
             result = cls.vmap(VmapInfo(level.size, level.randomness), in_dims, *physical)
         if not isinstance(result, tuple) or len(result) != 2:
             raise RuntimeError(
-                "Expected the vmap staticmethod to have two returns, an output and out_dims with pytree structure compatible with the "
-                f"output. Got {f'{len(result)} returns' if isinstance(result, tuple) else f'a {type(result)}'} instead"
+                "Expected the vmap staticmethod to have two returns, "
+                "an output and out_dims with pytree structure compatible with the output. Got "
+                f"{f'{len(result)} returns' if isinstance(result, tuple) else f'a {type(result)}'} "
+                "instead"
             )
         output, out_dims = result
     flat, spec = pytree.tree_flatten(output)
@@ -194,8 +201,9 @@ def _checked_out_dims(out_dims: pytree.PyTree, spec: pytree.TreeSpec) -> list[in
     dims = pytree._broadcast_to_and_flatten(out_dims, spec)
     if dims is None or not all(d is None or isinstance(d, int) for d in dims):
         raise RuntimeError(
-            f"The autograd.Function's vmap staticmethod returned an incompatible (output, out_dims) tuple. out_dims={out_dims} has "
-            f"structure {pytree.tree_flatten(out_dims)[1]}, the output {spec}. {_EXTENDING}"
+            "The autograd.Function's vmap staticmethod returned an incompatible "
+            f"(output, out_dims) tuple. out_dims={out_dims} has structure "
+            f"{pytree.tree_flatten(out_dims)[1]}, the output {spec}. {_EXTENDING}"
         )
     return dims
 
@@ -203,7 +211,8 @@ def _checked_out_dims(out_dims: pytree.PyTree, spec: pytree.TreeSpec) -> list[in
 def _rebatched(
     level: BatchLevel, o: Any, dim: int | None, args: tuple[Any, ...], physical: tuple[Any, ...]
 ) -> Any:
-    """An output of a vmap rule as a value of ``level``. For an input that was returned as it is: the same value."""
+    """An output of a vmap rule as a value of ``level``. For an input that was returned as it
+    is: the same value."""
     source = position_of(o, physical)
     if source is not None and isinstance(o, torch.Tensor):
         return args[source]
@@ -216,7 +225,8 @@ def _rebatched(
 def _functional(
     level: FunctionalLevel, cls: FunctionClass, args: tuple[Any, ...]
 ) -> tuple[Any, Any]:
-    """Run ``forward`` on functional values if no outer level differentiates or batches, else at the next outer level."""
+    """Run ``forward`` on functional values if no outer level differentiates or batches, else at the
+    next outer level."""
     with _below(level):
         read = pytree.tree_map_only(
             FunctionalValue, lambda v: level.read(v) if v._level is level else v, args
@@ -243,8 +253,8 @@ def _functional(
         isinstance(t, torch.Tensor) and t._version != v for t, v in zip(read, versions, strict=True)
     ):
         raise RuntimeError(
-            f"functionalize: {cls.__name__} writes to an input, which cannot be taken back where an outer transform has its derivative. "
-            "Write a Function that returns a new tensor."
+            f"functionalize: {cls.__name__} writes to an input, which cannot be taken back where "
+            "an outer transform has its derivative. Write a Function that returns a new tensor."
         )
     return pytree.tree_map_only(
         torch.Tensor,
@@ -260,7 +270,8 @@ def _transformed(t: object) -> bool:
 
 @contextmanager
 def _below(level: FunctionalLevel) -> Iterator[None]:
-    """Turn the mode of ``level`` and those entered after it off. A value that is read there is one of outer levels."""
+    """Turn the mode of ``level`` and those entered after it off. A value that is read there is one
+    of outer levels."""
     with ExitStack() as stack:
         while level.mode in _get_current_dispatch_mode_stack():
             stack.enter_context(_pop_mode_temporarily())
@@ -269,7 +280,8 @@ def _below(level: FunctionalLevel) -> Iterator[None]:
 
 @contextmanager
 def _outside(level: FunctionalLevel) -> Iterator[None]:
-    """Turn the mode of ``level`` off, so that the level does not see calls on tensors of outer levels."""
+    """Turn the mode of ``level`` off, so that the level does not see calls on tensors
+    of outer levels."""
     if _get_current_dispatch_mode() is level.mode:
         with _pop_mode_temporarily():
             yield

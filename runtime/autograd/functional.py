@@ -1,9 +1,10 @@
 """Derivatives of functions of tensors, with the names of ``torch.autograd.functional``.
 
-All functions run the user's function on the tape of level zero. A Jacobian-vector product is the derivative of the vector-Jacobian product
-by its cotangent («double backward»). So it can be differentiated, and ``strict`` can check it, like the others. ``runtime.func.jvp`` and
-``forward_ad`` compute it faster. ``inputs`` and ``v`` are a tensor or a tuple of tensors. Results have the same structure.
-"""
+All functions run the user's function on the tape of level zero. A Jacobian-vector product is the
+derivative of the vector-Jacobian product by its cotangent («double backward»). So it can be
+differentiated, and ``strict`` can check it, like the others. ``runtime.func.jvp`` and
+``forward_ad`` compute it faster. ``inputs`` and ``v`` are a tensor or a tuple of tensors. Results
+have the same structure."""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ _OUTPUT_INDEPENDENT = (
     "The output of the user-provided function is independent of input {}. " + _STRICT
 )
 _JACOBIAN_CONSTANT = (
-    "The jacobian of the user-provided function is independent of input {}. strict=True with create_graph=True refuses that, for the "
-    "derivative of the result would be zero."
+    "The jacobian of the user-provided function is independent of input {}. strict=True with "
+    "create_graph=True refuses that, for the derivative of the result would be zero."
 )
 _HESSIAN_CONSTANT = _JACOBIAN_CONSTANT.replace("jacobian", "hessian")
 _JACOBIAN_INDEPENDENT = (
-    "While computing the hessian, found that the jacobian of the user-provided function with respect to input {} is independent of the "
-    f"input. {_STRICT}"
+    "While computing the hessian, found that the jacobian of the user-provided function with "
+    f"respect to input {{}} is independent of the input. {_STRICT}"
 )
 _NEEDS_V = "The vector v can only be None if {} a single Tensor with a single element."
 
@@ -54,7 +55,8 @@ def _tensors(given: Given, what: str, function: str) -> tuple[Any, ...]:
         if not isinstance(t, torch.Tensor):
             which = f"the value at index {i}" if given is each else f"the given {what}"
             raise TypeError(
-                f"The {what} given to {function} must be either a Tensor or a tuple of Tensors but {which} has type {type(t)}."
+                f"The {what} given to {function} must be either a Tensor or a tuple of Tensors "
+                f"but {which} has type {type(t)}."
             )
     return each
 
@@ -62,7 +64,8 @@ def _tensors(given: Given, what: str, function: str) -> tuple[Any, ...]:
 def _opened(
     given: Given, what: str, function: str, create_graph: bool, track: bool = True
 ) -> tuple[Any, ...]:
-    """The tensors to differentiate by. With ``create_graph``: views, which have the history of the tensors. Else: new leaves."""
+    """The tensors to differentiate by. With ``create_graph``: views, which have the history of the
+    tensors. Else: new leaves."""
     out = []
     for t in _tensors(given, what, function):
         v: Any = _value(t)
@@ -98,7 +101,8 @@ def _scalar(func: Callable[..., Any], function: str, strict: bool) -> Callable[.
             raise RuntimeError(f"The function given to {function} should return a single Tensor")
         if outs[0].numel() != 1:
             raise RuntimeError(
-                f"The Tensor returned by the function given to {function} should contain a single element"
+                f"The Tensor returned by the function given to {function} should "
+                "contain a single element"
             )
         return outs[0]
 
@@ -137,7 +141,8 @@ def _input_direction(
 def _pull(
     outs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any] | None, create_graph: bool
 ) -> tuple[Any, ...]:
-    """Gradients of ``inputs``, None where none arrives. Outputs that are None or have no history are left out."""
+    """Gradients of ``inputs``, None where none arrives. Outputs that are None or have no
+    history are left out."""
     kept = [i for i, o in enumerate(outs) if o is not None and _tracked(o)]
     if not kept:
         return (None,) * len(inputs)
@@ -156,8 +161,8 @@ def _pull(
 def _filled(
     grads: Sequence[Any], like: Sequence[Any], none: str | None = None, constant: str | None = None
 ) -> tuple[Any, ...]:
-    """``grads`` with zeros in place of None. ``none``, ``constant``: the errors for None and for a gradient without history, if they are
-    to be raised."""
+    """``grads`` with zeros in place of None. ``none``, ``constant``: the errors for None and for a
+    gradient without history, if they are to be raised."""
     for i, g in enumerate(grads):
         if g is None and none is not None:
             raise RuntimeError(none.format(i))
@@ -177,7 +182,8 @@ def _push(
     none: str,
     constant: str,
 ) -> tuple[Any, ...]:
-    """The Jacobian of ``outs`` times ``v``: the derivative of the vector-Jacobian product by its cotangent, in which it is linear."""
+    """The Jacobian of ``outs`` times ``v``: the derivative of the vector-Jacobian product by its
+    cotangent, in which it is linear."""
     cotangents = [torch.zeros_like(o.detach()).requires_grad_() for o in map(_value, outs)]
     pulled = _pull(outs, inputs, cotangents, True)
     if strict:
@@ -200,10 +206,12 @@ def vjp(
     create_graph: bool = False,
     strict: bool = False,
 ) -> tuple[Any, Any]:
-    """As ``torch.autograd.functional.vjp``: (outputs, ``v`` times the Jacobian), ``v`` of the shape of the outputs.
+    """As ``torch.autograd.functional.vjp``: (outputs, ``v`` times the Jacobian), ``v`` of the
+    shape of the outputs.
 
-    ``v`` may be left out for one output of one element. With ``create_graph`` both results have a history. If no output depends on an
-    input, its product is zero, or with ``strict`` there is a ``RuntimeError``.
+    ``v`` may be left out for one output of one element. With ``create_graph`` both results have
+    a history. If no output depends on an input, its product is zero, or with ``strict`` there is
+    a ``RuntimeError``.
     """
     with torch.enable_grad():
         opened = _opened(inputs, "inputs", "vjp", create_graph)
@@ -233,9 +241,11 @@ def jvp(
     create_graph: bool = False,
     strict: bool = False,
 ) -> tuple[Any, Any]:
-    """As ``torch.autograd.functional.jvp``: (outputs, the Jacobian times ``v``), ``v`` of the shape of the inputs.
+    """As ``torch.autograd.functional.jvp``: (outputs, the Jacobian times ``v``), ``v`` of the
+    shape of the inputs.
 
-    ``v`` may be left out for one input of one element. ``create_graph`` and ``strict`` as for :func:`vjp`.
+    ``v`` may be left out for one input of one element. ``create_graph`` and ``strict`` as
+    for :func:`vjp`.
     """
     with torch.enable_grad():
         opened = _opened(inputs, "inputs", "jvp", create_graph)
@@ -254,7 +264,8 @@ def vhp(
     create_graph: bool = False,
     strict: bool = False,
 ) -> tuple[Any, Any]:
-    """As ``torch.autograd.functional.vhp``: (output, ``v`` times the Hessian) of a function with one output of one element."""
+    """As ``torch.autograd.functional.vhp``: (output, ``v`` times the Hessian) of a function with
+    one output of one element."""
     with torch.enable_grad():
         opened = _opened(inputs, "inputs", "vhp", create_graph)
         vs = _input_direction(v, "vhp", create_graph, inputs, opened)
@@ -279,7 +290,8 @@ def hvp(
     create_graph: bool = False,
     strict: bool = False,
 ) -> tuple[Any, Any]:
-    """As ``torch.autograd.functional.hvp``: (output, the Hessian times ``v``). Where the Hessian is symmetric, ``vhp`` is faster."""
+    """As ``torch.autograd.functional.hvp``: (output, the Hessian times ``v``). Where the Hessian is
+    symmetric, ``vhp`` is faster."""
     with torch.enable_grad():
         opened = _opened(inputs, "inputs", "hvp", create_graph)
         vs = _input_direction(v, "hvp", create_graph, inputs, opened)
@@ -303,7 +315,8 @@ def _gradient(out: Any, inputs: Sequence[Any], strict: bool) -> tuple[Any, ...]:
 
 
 def _nested(blocks: list[list[Any]], many_outputs: bool, many_inputs: bool) -> Any:
-    """``blocks[output][input]`` as tuples, without those around a single tensor that was not in one."""
+    """``blocks[output][input]`` as tuples, without those around a single tensor
+    that was not in one."""
     per_output = tuple(tuple(row) if many_inputs else row[0] for row in blocks)
     return per_output if many_outputs else per_output[0]
 
@@ -323,20 +336,23 @@ def jacobian(
     vectorize: bool = False,
     strategy: str = "reverse-mode",
 ) -> Any:
-    """As ``torch.autograd.functional.jacobian``: for output i and input j a tensor of shape (*output shape, *input shape).
+    """As ``torch.autograd.functional.jacobian``: for output i and input j a tensor of shape
+    (*output shape, *input shape).
 
-    Returns one tensor if neither inputs nor outputs are a tuple, else a tuple over the outputs, the inputs, or both. ``vectorize``: compute
-    all rows of an output in one pass under ``vmap``. ``strategy="forward-mode"`` computes columns, and needs ``vectorize``.
-    """
+    Returns one tensor if neither inputs nor outputs are a tuple, else a tuple over the outputs, the
+    inputs, or both. ``vectorize``: compute all rows of an output in one pass under ``vmap``.
+    ``strategy="forward-mode"`` computes columns, and needs ``vectorize``."""
     if strategy not in ("forward-mode", "reverse-mode"):
         raise AssertionError(
-            'Expected strategy to be either "forward-mode" or "reverse-mode". The first costs a pass per element of the inputs, the '
+            'Expected strategy to be either "forward-mode" or "reverse-mode". '
+            "The first costs a pass per element of the inputs, the "
             "second one per element of the outputs."
         )
     if strategy == "forward-mode":
         if create_graph:
             raise NotImplementedError(
-                'torch.autograd.functional.jacobian: `create_graph=True` and `strategy="forward-mode"` are not supported together (yet). '
+                "torch.autograd.functional.jacobian: `create_graph=True` "
+                'and `strategy="forward-mode"` are not supported together (yet). '
                 'strategy="reverse-mode" gives a result with a history.'
             )
         return _columns(func, inputs, strict, vectorize)
@@ -345,8 +361,9 @@ def jacobian(
         many_outputs, outs = _called(func, opened, "jacobian", strict)
         if strict and vectorize:
             raise RuntimeError(
-                "torch.autograd.functional.jacobian: `strict=True` and `vectorized=True` are not supported together. "
-                "Whether a row depends on an input is seen only when it is computed alone: set vectorize=False."
+                "torch.autograd.functional.jacobian: "
+                "`strict=True` and `vectorized=True` are not supported together. Whether a row "
+                "depends on an input is seen only when it is computed alone: set vectorize=False."
             )
         rows = _rows_at_once if vectorize else _rows
         blocks = [list(rows(i, o, opened, create_graph, strict)) for i, o in enumerate(outs)]
@@ -401,15 +418,18 @@ def _rows_at_once(
 
 
 def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: bool) -> Any:
-    """The Jacobian in forward mode: a dual level whose tangents are a batch, one per element of the inputs."""
+    """The Jacobian in forward mode: a dual level whose tangents are a batch, one per
+    element of the inputs."""
     if strict:
         raise RuntimeError(
-            'torch.autograd.functional.jacobian: `strict=True` and `strategy="forward-mode"` are not supported together (yet). '
+            "torch.autograd.functional.jacobian: "
+            '`strict=True` and `strategy="forward-mode"` are not supported together (yet). '
             'The tape of strategy="reverse-mode" shows what an output does not depend on.'
         )
     if not vectorize:
         raise NotImplementedError(
-            "Computing Jacobian using forward-AD or forward-over-reverse Hessian is only implemented for `vectorize=True`."
+            "Computing Jacobian using forward-AD or forward-over-reverse Hessian is only "
+            "implemented for `vectorize=True`."
         )
     xs: tuple[Any, ...] = tuple(map(_value, _tensors(inputs, "inputs", "jacobian")))
     sizes = [x.numel() for x in xs]
@@ -449,11 +469,12 @@ def hessian(
     vectorize: bool = False,
     outer_jacobian_strategy: str = "reverse-mode",
 ) -> Any:
-    """As ``torch.autograd.functional.hessian``: second derivatives of a function with one output of one element.
+    """As ``torch.autograd.functional.hessian``: second derivatives of a function with one
+    output of one element.
 
-    A tensor of shape (*input shape, *input shape), or for a tuple of inputs a tuple of tuples of them. The inner Jacobian is in reverse
-    mode, the outer one in the mode that ``outer_jacobian_strategy`` names; ``"forward-mode"`` needs ``vectorize``.
-    """
+    A tensor of shape (*input shape, *input shape), or for a tuple of inputs a tuple of tuples of
+    them. The inner Jacobian is in reverse mode, the outer one in the mode that
+    ``outer_jacobian_strategy`` names; ``"forward-mode"`` needs ``vectorize``."""
     if outer_jacobian_strategy not in ("forward-mode", "reverse-mode"):
         raise AssertionError('Expected strategy to be either "forward-mode" or "reverse-mode".')
     _tensors(inputs, "inputs", "hessian")

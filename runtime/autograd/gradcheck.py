@@ -1,4 +1,5 @@
-"""``gradcheck`` and ``gradgradcheck``: derivatives compared with finite differences. As in ``torch.autograd.gradcheck``.
+"""``gradcheck`` and ``gradgradcheck``: derivatives compared with finite differences. As
+in ``torch.autograd.gradcheck``.
 
 Numbers in messages count the arguments of ``func`` and its outputs.
 """
@@ -59,7 +60,8 @@ def _checked_inputs(inputs: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     at = tuple(i for i, x in enumerate(values) if isinstance(x, Value) and x.requires_grad)
     if not at:
         raise ValueError(
-            "gradcheck expects at least one input tensor to require gradient, but none of them have requires_grad=True."
+            "gradcheck expects at least one input tensor to require gradient, "
+            "but none of them have requires_grad=True."
         )
     for i in at:
         x = values[i]
@@ -69,8 +71,11 @@ def _checked_inputs(inputs: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
             )
         if x.dtype not in (torch.float64, torch.complex128):
             warnings.warn(
-                f"Input #{i} requires gradient and is not a double precision floating point or complex. Finite differences in another "
-                "dtype are coarser than the tolerances: pass it as float64 or complex128.",
+                (
+                    f"Input #{i} requires gradient and is not a double precision floating "
+                    "point or complex. Finite differences in another dtype are coarser than "
+                    "the tolerances: pass it as float64 or complex128."
+                ),
                 stacklevel=4,
             )
         if x.layout is not torch.strided:
@@ -79,13 +84,13 @@ def _checked_inputs(inputs: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
             raise NestedTensor
         if any(s == 0 and n > 1 for n, s in zip(x.shape, x.stride(), strict=True)):
             raise RuntimeError(
-                f"The {i}th input has a dimension with stride 0, so none of its elements can be perturbed alone. Pass .contiguous() of "
-                "it to gradcheck."
+                f"The {i}th input has a dimension with stride 0, so none of its elements can be "
+                "perturbed alone. Pass .contiguous() of it to gradcheck."
             )
         if _overlaps(x):
             raise RuntimeError(
-                f"The {i}th input has elements that share memory, so none of them can be perturbed alone. "
-                "Pass .contiguous() of it to gradcheck."
+                f"The {i}th input has elements that share memory, "
+                "so none of them can be perturbed alone. Pass .contiguous() of it to gradcheck."
             )
     return values, at
 
@@ -95,8 +100,9 @@ def _dense_for_tangents(values: Sequence[Any], at: Sequence[int]) -> None:
         if values[i].layout is not torch.strided:
             kind = "MKLDNN" if values[i].layout is torch._mkldnn else "Sparse"  # type: ignore[attr-defined]
             raise ValueError(
-                f"{kind} inputs are not support for forward AD gradcheck. Input #{i} has layout {values[i].layout}, and there are no "
-                "tangents of such tensors; pass x.to_dense() and convert it within func."
+                f"{kind} inputs are not support for forward AD gradcheck. Input #{i} has "
+                f"layout {values[i].layout}, and there are no tangents of such tensors; "
+                "pass x.to_dense() and convert it within func."
             )
 
 
@@ -105,7 +111,8 @@ def _checked_outputs(outs: Sequence[Any]) -> None:
         if o.layout is not torch.strided:
             kind = "MKLDNN" if o.layout is torch._mkldnn else "Sparse"  # type: ignore[attr-defined]
             raise ValueError(
-                f"{kind} output is not supported at gradcheck yet. Let func return to_dense(masked_grad=...) of it."
+                f"{kind} output is not supported at gradcheck yet. "
+                "Let func return to_dense(masked_grad=...) of it."
             )
 
 
@@ -127,13 +134,16 @@ def gradcheck(
     fast_mode: bool = False,
     masked: bool | None = None,
 ) -> bool:
-    """Compare the derivatives of ``func`` by the inputs that require grad with finite differences. As ``torch.autograd.gradcheck``.
+    """Compare the derivatives of ``func`` by the inputs that require grad with finite differences.
+    As ``torch.autograd.gradcheck``.
 
-    Returns True. If they differ: raises :class:`GradcheckError`, or returns False with ``raise_exception=False``. ``inputs``: a tensor or a
-    sequence of arguments. Those that require grad have double precision and no overlapping memory. They are perturbed by ``eps`` in place.
-    For inputs that cannot be checked: ``ValueError`` or ``RuntimeError``. ``nondet_tol``: how much two backward passes may differ.
-    ``masked``: only the specified elements of a sparse input are perturbed, and the gradient must be zero elsewhere. By default the
-    unspecified elements count as zeros and are perturbed as well. Forward mode needs dense inputs.
+    Returns True. If they differ: raises :class:`GradcheckError`, or returns False with
+    ``raise_exception=False``. ``inputs``: a tensor or a sequence of arguments. Those that require
+    grad have double precision and no overlapping memory. They are perturbed by ``eps`` in place.
+    For inputs that cannot be checked: ``ValueError`` or ``RuntimeError``. ``nondet_tol``: how much
+    two backward passes may differ. ``masked``: only the specified elements of a sparse input are
+    perturbed, and the gradient must be zero elsewhere. By default the unspecified elements count as
+    zeros and are perturbed as well. Forward mode needs dense inputs.
     """
     if not (check_forward_ad or check_backward_ad):
         raise AssertionError(
@@ -233,10 +243,12 @@ def gradgradcheck(
     fast_mode: bool = False,
     masked: bool = False,
 ) -> bool:
-    """:func:`gradcheck` of the backward pass of ``func``, by its inputs and by ``grad_outputs``. As ``torch.autograd.gradgradcheck``.
+    """:func:`gradcheck` of the backward pass of ``func``, by its inputs and by ``grad_outputs``.
+    As ``torch.autograd.gradgradcheck``.
 
-    ``grad_outputs``: one per output that requires grad. By default they are random and require grad. ``check_fwd_over_rev`` differentiates
-    the backward pass in forward mode, ``check_rev_over_rev`` in reverse mode.
+    ``grad_outputs``: one per output that requires grad. By default they are random and require
+    grad. ``check_fwd_over_rev`` differentiates the backward pass in forward mode,
+    ``check_rev_over_rev`` in reverse mode.
     """
     if not (check_fwd_over_rev or check_rev_over_rev):
         raise AssertionError(
@@ -254,7 +266,8 @@ def gradgradcheck(
     outs = _differentiable(func(*values))
     if not outs:
         raise ValueError(
-            "gradgradcheck: no output of func requires grad, so there is no gradient to differentiate"
+            "gradgradcheck: no output of func requires grad, "
+            "so there is no gradient to differentiate"
         )
     cotangents = _cotangents(outs, grad_outputs, gen_non_contig_grad_outputs)
 
@@ -306,13 +319,15 @@ def _cotangents(outs: Sequence[Any], given: Any, non_contiguous: bool) -> tuple[
     cotangents = (given,) if isinstance(given, torch.Tensor) else tuple(given)
     if len(cotangents) != len(outs):
         raise ValueError(
-            f"gradgradcheck: {len(outs)} outputs of func require grad, but there are {len(cotangents)} grad_outputs"
+            f"gradgradcheck: {len(outs)} outputs of func require grad, "
+            f"but there are {len(cotangents)} grad_outputs"
         )
     return cotangents
 
 
 def _cotangent_like(o: Any, non_contiguous: bool) -> Any:
-    """A random cotangent of ``o`` that requires grad, in double precision if ``o`` is not of a floating dtype of its own."""
+    """A random cotangent of ``o`` that requires grad, in double precision if ``o`` is not of a
+    floating dtype of its own."""
     g = torch.randn_like(plain(o), memory_format=torch.contiguous_format)
     if non_contiguous:
         g = torch.stack([g, g], dim=-1).select(-1, 0)
@@ -321,7 +336,10 @@ def _cotangent_like(o: Any, non_contiguous: bool) -> Any:
 
 def _deprecated(name: str, grad_out: float, outs: Sequence[Any]) -> None:
     warnings.warn(
-        f"`{name}` was part of PyTorch's private API and not meant to be exposed. It is deprecated; use gradcheck instead.",
+        (
+            f"`{name}` was part of PyTorch's private API and not meant to be exposed. "
+            "It is deprecated; use gradcheck instead."
+        ),
         FutureWarning,
         stacklevel=3,
     )
@@ -331,7 +349,8 @@ def _deprecated(name: str, grad_out: float, outs: Sequence[Any]) -> None:
         )
     if any(o.is_complex() for o in outs):
         raise ValueError(
-            f"Expected output to be non-complex. {name} is for real outputs; gradcheck takes complex ones too."
+            f"Expected output to be non-complex. {name} is for real outputs; "
+            "gradcheck takes complex ones too."
         )
 
 
@@ -342,8 +361,9 @@ def get_numerical_jacobian(
     eps: float = 1e-3,
     grad_out: float = 1.0,
 ) -> tuple[torch.Tensor, ...]:
-    """Deprecated. As ``torch.autograd.gradcheck.get_numerical_jacobian``: the Jacobian of the first output of ``fn``, which takes
-    ``inputs`` as one argument, by each tensor of ``target``, (elements of the tensor, elements of the output)."""
+    """Deprecated. As ``torch.autograd.gradcheck.get_numerical_jacobian``: the Jacobian of the first
+    output of ``fn``, which takes ``inputs`` as one argument, by each tensor of ``target``,
+    (elements of the tensor, elements of the output)."""
     outs = as_tuple(fn(inputs))
     _deprecated("get_numerical_jacobian", grad_out, outs)
     targets = _tracked(inputs if target is None else target)
@@ -361,7 +381,8 @@ def get_numerical_jacobian_wrt_specific_input(
     input: Any = None,
     is_forward_ad: bool = False,
 ) -> tuple[torch.Tensor, ...]:
-    """As ``torch.autograd.gradcheck.get_numerical_jacobian_wrt_specific_input``: the Jacobian of each output by one input."""
+    """As ``torch.autograd.gradcheck.get_numerical_jacobian_wrt_specific_input``: the Jacobian of
+    each output by one input."""
     x = inputs[input_idx] if input is None else input
     return tuple(numerical.jacobian(lambda: as_tuple(fn(*inputs)), x, Steps(eps)))
 
@@ -369,8 +390,9 @@ def get_numerical_jacobian_wrt_specific_input(
 def get_analytical_jacobian(
     inputs: Any, output: Any, nondet_tol: float = 0.0, grad_out: float = 1.0
 ) -> tuple[tuple[torch.Tensor, ...], bool, bool, bool]:
-    """Deprecated. As ``torch.autograd.gradcheck.get_analytical_jacobian``: the Jacobian of ``output`` by each input that requires grad,
-    whether a second backward pass gave the same, and whether the gradients had the sizes and the dtypes of the inputs."""
+    """Deprecated. As ``torch.autograd.gradcheck.get_analytical_jacobian``: the Jacobian of
+    ``output`` by each input that requires grad, whether a second backward pass gave the same, and
+    whether the gradients had the sizes and the dtypes of the inputs."""
     _deprecated("get_analytical_jacobian", grad_out, (output,))
     wrt = _tracked(inputs)
     jacobians, same_dtype = analytical.reverse(output, wrt)

@@ -1,8 +1,10 @@
-"""Compares Jacobians with finite differences. :func:`runtime.autograd.gradcheck.gradcheck` does so for each output and input.
+"""Compares Jacobians with finite differences. :func:`runtime.autograd.gradcheck.gradcheck` does so
+for each output and input.
 
-Slow mode compares whole Jacobians, fast mode their projections on random directions. A function with complex outputs is checked as two
-functions: its imaginary and its real part. In forward mode complex inputs are split in the same way. So finite differences always have
-real outputs, and in forward mode real inputs.
+Slow mode compares whole Jacobians, fast mode their projections on random directions. A function
+with complex outputs is checked as two functions: its imaginary and its real part. In forward mode
+complex inputs are split in the same way. So finite differences always have real outputs, and in
+forward mode real inputs.
 """
 
 from __future__ import annotations
@@ -19,17 +21,19 @@ from .gradcheck_special import GradcheckError
 from .numerical import Steps, plain, zeros
 
 _REENTRANT = (
-    "Backward is not reentrant, i.e., two runs of it on the same input and grad_output differ, although the numerical gradient agrees with "
-    "the analytical one. The tolerance for nondeterminism was {}.\n\nIf func uses ops that are not deterministic (see "
-    "torch.use_deterministic_algorithms), allow for it with nondet_tol."
+    "Backward is not reentrant, i.e., two runs of it on the same input and grad_output differ, "
+    "although the numerical gradient agrees with the analytical one. "
+    "The tolerance for nondeterminism was {}.\n\nIf func uses ops that are not deterministic "
+    "(see torch.use_deterministic_algorithms), allow for it with nondet_tol."
 )
 _FAST = (
-    "\nThese are projections of the Jacobians on random directions, as fast_mode=True asks for. In full they are:\n\nNumerical:\n {}\n"
-    "Analytical:\n{}\n\nThe max per-element difference (slow mode) is: {}.\n"
+    "\nThese are projections of the Jacobians on random directions, as fast_mode=True asks for. "
+    "In full they are:\n\nNumerical:\n {}\nAnalytical:\n{}\n\n"
+    "The max per-element difference (slow mode) is: {}.\n"
 )
 _FAST_ALONE = (
-    "\nFast gradcheck failed but element-wise differences are small. Whole Jacobians pass, so this may be an effect of rounding that the "
-    "projection adds up; try fast_mode=False.\n"
+    "\nFast gradcheck failed but element-wise differences are small. Whole Jacobians pass, "
+    "so this may be an effect of rounding that the projection adds up; try fast_mode=False.\n"
 )
 _FORWARD = "computed with forward mode "
 
@@ -52,7 +56,8 @@ class Options:
 
 @dataclass(frozen=True)
 class Problem:
-    """A function at a point. ``at``: the numbers of the inputs to differentiate by. ``outputs``: those of the outputs with a derivative."""
+    """A function at a point. ``at``: the numbers of the inputs to differentiate by. ``outputs``:
+    those of the outputs with a derivative."""
 
     func: Callable[..., Any]
     inputs: tuple[Any, ...]
@@ -73,7 +78,8 @@ class Problem:
 
 
 def parts_of_outputs(problem: Problem, outs: Sequence[Any]) -> Iterator[Problem]:
-    """The problem. With complex outputs: two problems, of their imaginary and of their real parts."""
+    """The problem. With complex outputs: two problems, of their imaginary and of
+    their real parts."""
     if not any(o.is_complex() for o in outs):
         yield problem
         return
@@ -87,7 +93,8 @@ def parts_of_outputs(problem: Problem, outs: Sequence[Any]) -> Iterator[Problem]
 
 
 def parts_of_inputs(problem: Problem) -> Iterator[Problem]:
-    """The problem. With complex inputs: two problems, of their imaginary and of their real parts. The other part is fixed."""
+    """The problem. With complex inputs: two problems, of their imaginary and of their real parts.
+    The other part is fixed."""
     complex_at = {i for i in problem.at if problem.inputs[i].is_complex()}
     if not complex_at:
         yield problem
@@ -126,12 +133,14 @@ def _directions(x: Any, draw: torch.Generator) -> list[torch.Tensor]:
 
 
 def _generator() -> torch.Generator:
-    """A generator with a fixed seed, so that every check draws the same directions and the global generator stays as it is."""
+    """A generator with a fixed seed, so that every check draws the same directions and the global
+    generator stays as it is."""
     return torch.Generator().manual_seed(2147483647)
 
 
 def no_derivative(problem: Problem, options: Options) -> None:
-    """Check that no output changes with the inputs. For a function whose outputs do not require grad."""
+    """Check that no output changes with the inputs. For a function whose outputs do
+    not require grad."""
     draw = _generator()
     for i in problem.at:
         x = problem.inputs[i]

@@ -1,4 +1,5 @@
-"""Checks of a derivative besides its value: a zero cotangent gives zeros, a missing cotangent counts as zero, and it can be batched."""
+"""Checks of a derivative besides its value: a zero cotangent gives zeros, a missing cotangent
+counts as zero, and it can be batched."""
 
 from __future__ import annotations
 
@@ -19,9 +20,10 @@ from .numerical import plain, zeros
 
 _UNDEFINED = "A backward that is given None for the gradient of an output must take it for zeros."
 _BATCHED = (
-    "gradcheck or gradgradcheck failed while testing batched gradient computation. vmap runs over the derivative, so every op in it needs "
-    "a batching rule and may not look at values; python -m runtime coverage lists the rules that there are. Call gradcheck with {}=False "
-    "to leave this check out."
+    "gradcheck or gradgradcheck failed while testing batched gradient computation. "
+    "vmap runs over the derivative, so every op in it needs a batching rule and may "
+    "not look at values; python -m runtime coverage lists the rules that there are. "
+    "Call gradcheck with {}=False to leave this check out."
 )
 
 
@@ -37,7 +39,8 @@ def _all_zero(grads: Sequence[Any]) -> bool:
 
 
 def zero_cotangent(outs: Sequence[Any], inputs: Sequence[Any], at: Sequence[int]) -> None:
-    """Check that a zero cotangent gives zeros of the type and shape of the inputs. Those of sparse inputs may be dense.
+    """Check that a zero cotangent gives zeros of the type and shape of the inputs. Those of sparse
+    inputs may be dense.
 
     ``at``: which arguments the ``inputs`` are.
     """
@@ -56,13 +59,15 @@ def zero_cotangent(outs: Sequence[Any], inputs: Sequence[Any], at: Sequence[int]
         layouts = (x.layout,) if x.layout is torch.strided else (x.layout, torch.strided)
         if (g.dtype, g.device, g.shape) != (x.dtype, x.device, x.shape) or g.layout not in layouts:
             raise GradcheckError(
-                f"the gradient of input {i} is incorrect: dtype {g.dtype}, {g.device}, {g.layout}, size {list(g.shape)}, of an input of "
-                f"dtype {x.dtype}, {x.device}, {x.layout}, size {list(x.shape)}"
+                f"the gradient of input {i} is incorrect: dtype {g.dtype}, {g.device}, "
+                f"{g.layout}, size {list(g.shape)}, of an input of dtype {x.dtype}, {x.device}, "
+                f"{x.layout}, size {list(x.shape)}"
             )
 
 
 def undefined_cotangents(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
-    """Check a backward pass in which some outputs, or all, have no cotangent. Inputs that only they depend on get none, or zeros."""
+    """Check a backward pass in which some outputs, or all, have no cotangent. Inputs that only they
+    depend on get none, or zeros."""
     groups = [list(outs)] + ([[o] for o in outs] if len(outs) > 1 else [])
     for group in groups:
         try:
@@ -76,8 +81,10 @@ def undefined_cotangents(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
             )
         except Exception as error:
             warnings.warn(
-                "Backwards compatibility: New undefined gradient support checking feature is enabled by default. "
-                "check_undefined_grad=False leaves it out.",
+                (
+                    "Backwards compatibility: New undefined gradient support checking feature "
+                    "is enabled by default. check_undefined_grad=False leaves it out."
+                ),
                 stacklevel=2,
             )
             raise GradcheckError(
@@ -85,7 +92,8 @@ def undefined_cotangents(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
             ) from error
         if not _all_zero(found):
             raise GradcheckError(
-                f"Expected all input grads to be undefined or zero when all output grads are undefined or zero. {_UNDEFINED}"
+                "Expected all input grads to be undefined or zero when all output grads are "
+                f"undefined or zero. {_UNDEFINED}"
             )
 
 
@@ -99,13 +107,15 @@ def undefined_tangents(func: Callable[..., Any], inputs: Sequence[Any], at: Sequ
             same = _all_zero((a, b)) if a is None or b is None else torch.equal(plain(a), plain(b))
             if not same:
                 raise GradcheckError(
-                    f"Mismatch in tangent values for output with index: {k} when input: {plain(inputs[i])} has an undefined tangent value. "
-                    f"Got: {a} but expected: {b}"
+                    f"Mismatch in tangent values for output with index: {k} when input: "
+                    f"{plain(inputs[i])} has an undefined tangent value. Got: "
+                    f"{a} but expected: {b}"
                 )
 
 
 def batched_cotangents(out: Any, inputs: Sequence[Any], number: int, at: Sequence[int]) -> None:
-    """Check that vmap of the backward pass equals a loop of it. ``at``: the numbers of ``inputs``. ``number``: the number of ``out``."""
+    """Check that vmap of the backward pass equals a loop of it. ``at``: the numbers of ``inputs``.
+    ``number``: the number of ``out``."""
     cotangents = [torch.randn_like(plain(out)) for _ in range(2)]
     expected = [analytical.pull(out, inputs, g) for g in cotangents]
     try:
@@ -145,8 +155,8 @@ def batched_tangents(func: Callable[..., Any], inputs: Sequence[Any], i: int) ->
 
 
 def _failed(error: RuntimeError, option: str) -> GradcheckError:
-    """The error to show. For a random op it is that of the kernel, because the one of ``vmap`` names options that the caller does not
-    have."""
+    """The error to show. For a random op it is that of the kernel, because the one of ``vmap``
+    names options that the caller does not have."""
     said = error.__cause__ if str(error) == ERROR and error.__cause__ is not None else error
     return GradcheckError(
         f"While computing batched gradients, got: {said}\n\n{_BATCHED.format(option)}"
@@ -158,6 +168,6 @@ def _same(output: int, i: int, found: Any, expected: Sequence[Any], like: Any, o
     got = torch.zeros_like(want) if found is None else plain(found)
     if not torch.allclose(got, want):
         raise GradcheckError(
-            f"For output {output} and input {i}, the batched derivative is not a batch of the derivatives:\n"
-            f"expected: {want}\ngot: {got}\n\n{_BATCHED.format(option)}"
+            f"For output {output} and input {i}, the batched derivative is not a batch "
+            f"of the derivatives:\nexpected: {want}\ngot: {got}\n\n{_BATCHED.format(option)}"
         )

@@ -1,4 +1,5 @@
-"""As ``torch.autograd.graph``: nodes and edges, and context managers for the tensors that a graph saves."""
+"""As ``torch.autograd.graph``: nodes and edges, and context managers for the tensors
+that a graph saves."""
 
 from __future__ import annotations
 
@@ -32,10 +33,12 @@ __all__ = [
 
 
 class saved_tensors_hooks:
-    """As ``torch.autograd.graph.saved_tensors_hooks``: inside, every tensor saved for backward is stored as ``pack_hook(tensor)``.
+    """As ``torch.autograd.graph.saved_tensors_hooks``: inside, every tensor saved for backward is
+    stored as ``pack_hook(tensor)``.
 
-    When the tensor is needed, it is ``unpack_hook`` of the stored object. Of nested pairs only the innermost one applies. A pack hook must
-    not return an output of the op itself, which would be a reference cycle, but its ``detach()``.
+    When the tensor is needed, it is ``unpack_hook`` of the stored object. Of nested pairs only the
+    innermost one applies. A pack hook must not return an output of the op itself, which would be a
+    reference cycle, but its ``detach()``.
     """
 
     def __init__(
@@ -52,9 +55,11 @@ class saved_tensors_hooks:
 
 
 class save_on_cpu(saved_tensors_hooks):
-    """As ``torch.autograd.graph.save_on_cpu``: saved tensors are stored on the CPU and copied back to their device when needed.
+    """As ``torch.autograd.graph.save_on_cpu``: saved tensors are stored on the CPU and copied back
+    to their device when needed.
 
-    ``pin_memory``: store them in pinned memory, if ``device_type`` has any, and copy asynchronously.
+    ``pin_memory``: store them in pinned memory, if ``device_type`` has any, and
+    copy asynchronously.
     """
 
     def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
@@ -77,7 +82,8 @@ class save_on_cpu(saved_tensors_hooks):
 
 @contextmanager
 def disable_saved_tensors_hooks(error_message: str) -> Generator[None]:
-    """As ``torch.autograd.graph.disable_saved_tensors_hooks``: inside, hooks on saved tensors raise ``RuntimeError(error_message)``."""
+    """As ``torch.autograd.graph.disable_saved_tensors_hooks``: inside, hooks on saved tensors
+    raise ``RuntimeError(error_message)``."""
     if HOOKS.stack:
         raise RuntimeError(error_message)
     before = HOOKS.disabled
@@ -89,7 +95,8 @@ def disable_saved_tensors_hooks(error_message: str) -> Generator[None]:
 
 
 def increment_version(tensor: torch.Tensor | Sequence[torch.Tensor]) -> None:
-    """As ``torch.autograd.graph.increment_version``: count a write to the data of a tensor that the dispatcher did not see."""
+    """As ``torch.autograd.graph.increment_version``: count a write to the data of a tensor that the
+    dispatcher did not see."""
     tensors = (tensor,) if isinstance(tensor, torch.Tensor) else tuple(tensor)
     torch._C._increment_version([bottom(t) for t in tensors])
 
@@ -101,11 +108,12 @@ class _Handle:
 
 
 class _AllowMutationOnSavedContext:
-    """The tables of :func:`allow_mutation_on_saved_tensors`. An entry lives as long as the node with its handle.
+    """The tables of :func:`allow_mutation_on_saved_tensors`. An entry lives as long as the node
+    with its handle.
 
-    ``original``: the tensor of each handle, until the first write to it. ``cloned``: its copy from before that write.
-    ``tid_to_weakhandle``: the handle of each tensor id, which is (storage, geometry, version). ``sid_to_tid``: the tensor ids of a storage.
-    """
+    ``original``: the tensor of each handle, until the first write to it. ``cloned``: its copy from
+    before that write. ``tid_to_weakhandle``: the handle of each tensor id, which is (storage,
+    geometry, version). ``sid_to_tid``: the tensor ids of a storage."""
 
     def __init__(self) -> None:
         self.original: weakref.WeakKeyDictionary[_Handle, torch.Tensor] = (
@@ -144,7 +152,8 @@ class _AllowMutationOnSavedContext:
         t = self.original.get(handle) if t is None else t
         if t is None:
             raise AssertionError(
-                "Trying to backward outside of the 'allow_mutation_on_saved_tensors' context in which the graph was originally recorded."
+                "Trying to backward outside of the 'allow_mutation_on_saved_tensors' context "
+                "in which the graph was originally recorded."
             )
         return t
 
@@ -191,9 +200,11 @@ _MUTATION = _Mutation()
 
 @contextmanager
 def allow_mutation_on_saved_tensors() -> Generator[_AllowMutationOnSavedContext]:
-    """As ``torch.autograd.graph.allow_mutation_on_saved_tensors``: a tensor that was saved for backward is copied before a write to it.
+    """As ``torch.autograd.graph.allow_mutation_on_saved_tensors``: a tensor that was saved for
+    backward is copied before a write to it.
 
-    Forward and backward must run in the same ``with`` block. A later backward raises ``AssertionError``.
+    Forward and backward must run in the same ``with`` block. A later backward
+    raises ``AssertionError``.
     """
     if _MUTATION.allowed:
         raise RuntimeError("allow_mutation_on_saved_tensors contexts cannot be nested")

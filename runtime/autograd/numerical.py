@@ -1,8 +1,9 @@
 """Derivatives by central differences, for ``gradcheck``.
 
-A Jacobian has one row per element of the input and one column per element of the output. Dense inputs are perturbed in place, below the
-tape and without a change of their version. A sparse input holds another tensor meanwhile. Both get their values back. A real function of a
-complex number has two derivatives. They are combined as on the tape: ``d/dx + i d/dy``.
+A Jacobian has one row per element of the input and one column per element of the output. Dense
+inputs are perturbed in place, below the tape and without a change of their version. A sparse input
+holds another tensor meanwhile. Both get their values back. A real function of a complex number has
+two derivatives. They are combined as on the tape: ``d/dx + i d/dy``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ Outputs = Callable[[], Sequence[Any]]
 
 
 class Steps(NamedTuple):
-    """Inputs are perturbed by ``eps``. ``masked``: of a sparse input only the elements that it specifies."""
+    """Inputs are perturbed by ``eps``. ``masked``: of a sparse input only the elements
+    that it specifies."""
 
     eps: float
     masked: bool = False
@@ -33,7 +35,8 @@ def plain(t: Any) -> torch.Tensor:
 
 
 def _with_elements(pattern: torch.Tensor, elements: torch.Tensor, masked: bool) -> torch.Tensor:
-    """The dense ``elements`` as a tensor in the layout of ``pattern``. ``masked``: only those that ``pattern`` specifies."""
+    """The dense ``elements`` as a tensor in the layout of ``pattern``. ``masked``: only those that
+    ``pattern`` specifies."""
     layout = pattern.layout
     if layout is torch._mkldnn:  # type: ignore[attr-defined]
         return elements.to_mkldnn()
@@ -73,7 +76,8 @@ def _like(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _moving(x: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], Any]]:
-    """A function that adds a dense tensor to ``x``, below the tape and without a new version. At the end ``x`` has its values back."""
+    """A function that adds a dense tensor to ``x``, below the tape and without a new version. At
+    the end ``x`` has its values back."""
     held = plain(x)
     if held.layout is torch.strided:
         data = held.data
@@ -99,7 +103,8 @@ def _snapshot(outputs: Outputs) -> list[torch.Tensor]:
 def along(
     outputs: Outputs, x: Any, direction: torch.Tensor, steps: Steps, where: str = ""
 ) -> list[torch.Tensor]:
-    """The derivatives of all outputs by ``x`` along ``direction``, a dense tensor. ``where``: the element, for an error."""
+    """The derivatives of all outputs by ``x`` along ``direction``, a dense tensor. ``where``: the
+    element, for an error."""
     eps = steps.eps
     with _moving(x, steps.masked) as move:
         move(-eps * direction)
@@ -110,8 +115,9 @@ def along(
         for what in ("shape", "dtype"):
             if getattr(a, what) != getattr(b, what):
                 raise AssertionError(
-                    f"Expected `func` to return outputs with the same {what} when inputs are perturbed {where}by {eps}, "
-                    f"but got: {what}s {getattr(a, what)} and {getattr(b, what)}."
+                    f"Expected `func` to return outputs with the same {what} "
+                    f"when inputs are perturbed {where}by {eps}, but got: "
+                    f"{what}s {getattr(a, what)} and {getattr(b, what)}."
                 )
     return [(b - a) / (2 * eps) for a, b in zip(low, high, strict=True)]
 
@@ -122,7 +128,8 @@ def zeros(x: Any, *shape: int) -> torch.Tensor:
 
 
 def one_hots(x: Any) -> Iterator[torch.Tensor]:
-    """For each element of ``x``: a dense tensor of the same shape with one at that place and zero elsewhere."""
+    """For each element of ``x``: a dense tensor of the same shape with one at that place
+    and zero elsewhere."""
     for index in product(*map(range, x.shape)):
         step = zeros(x, *x.shape)
         step[index] = 1
@@ -130,7 +137,8 @@ def one_hots(x: Any) -> Iterator[torch.Tensor]:
 
 
 def jacobian(outputs: Outputs, x: Any, steps: Steps) -> list[torch.Tensor]:
-    """The Jacobian of each output by ``x``, (elements of x, elements of output). With complex ``x`` the outputs must be real."""
+    """The Jacobian of each output by ``x``, (elements of x, elements of output). With complex ``x``
+    the outputs must be real."""
     rows: list[list[torch.Tensor]] = []
     for index, step in zip(product(*map(range, x.shape)), one_hots(x), strict=True):
         where = f"on index {index} "
@@ -143,7 +151,8 @@ def jacobian(outputs: Outputs, x: Any, steps: Steps) -> list[torch.Tensor]:
         rows.append([m.reshape(-1) for m in moved])
         if any(m.numel() != first.numel() for m, first in zip(rows[-1], rows[0], strict=True)):
             raise ValueError(
-                "the size of an output depends on which elements of a sparse input are zero; pass masked=True"
+                "the size of an output depends on which elements of a sparse input are "
+                "zero; pass masked=True"
             )
     if not rows:
         return [o.new_zeros(0, o.numel()) for o in _snapshot(outputs)]
@@ -153,8 +162,9 @@ def jacobian(outputs: Outputs, x: Any, steps: Steps) -> list[torch.Tensor]:
 def vector_product(
     outputs: Outputs, x: Any, u: Sequence[torch.Tensor], steps: Steps
 ) -> list[torch.Tensor]:
-    """Each Jacobian times a direction in the space of ``x``. ``u``: a direction for the real axis, and for complex ``x`` one for the
-    imaginary axis. The two derivatives become real and imaginary part."""
+    """Each Jacobian times a direction in the space of ``x``. ``u``: a direction for the real
+    axis, and for complex ``x`` one for the imaginary axis. The two derivatives become real
+    and imaginary part."""
     real = along(outputs, x, u[0].reshape(x.shape).to(x.dtype), steps)
     if not x.is_complex():
         return real

@@ -1,7 +1,8 @@
 """Custom ops of ``torch.library.custom_op`` with the formulas that their authors registered there.
 
-``register_autograd`` and ``register_vmap`` register formulas with torch's own engine. An op that has such formulas and no record runs here
-as a :class:`Function` that is made of them. A record takes precedence, because it also serves forward mode.
+``register_autograd`` and ``register_vmap`` register formulas with torch's own engine. An op that
+has such formulas and no record runs here as a :class:`Function` that is made of them. A record
+takes precedence, because it also serves forward mode.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _functions: dict[tuple[torch._ops.OpOverload, Lengths], type[Function]] = {}
 
 
 def _registered(op: Op, rule: str) -> Callable[..., Any] | None:
-    """A function that runs ``op`` as a Function. None if its author registered no formula for ``rule``."""
+    """A function that runs ``op`` as a Function. None if its author registered no
+    formula for ``rule``."""
     definition = OPDEFS.get(op.func._name)
     if definition is None or rule not in _FORMULAS or getattr(definition, _FORMULAS[rule]) is None:
         return None
@@ -45,7 +47,8 @@ def _registered(op: Op, rule: str) -> Callable[..., Any] | None:
 
 
 def _spread(every: Sequence[Any], lengths: Lengths) -> list[Any]:
-    """One entry per tensor, from one entry per argument. The entry of a list may be None, which stands for None for each of its tensors."""
+    """One entry per tensor, from one entry per argument. The entry of a list may be None, which
+    stands for None for each of its tensors."""
     return [
         x
         for a, n in zip(every, lengths, strict=True)

@@ -16,7 +16,8 @@ class _VariableMeta(type(torch.Tensor)):  # type: ignore[misc]
 
 
 class Variable(torch.Tensor, metaclass=_VariableMeta):
-    """As ``torch.autograd.Variable``: any tensor is an instance. ``Variable(t, requires_grad)`` is a leaf with the storage of ``t``."""
+    """As ``torch.autograd.Variable``: any tensor is an instance. ``Variable(t, requires_grad)`` is
+    a leaf with the storage of ``t``."""
 
     _execution_engine = engine  # programs call its `queue_callback`
 

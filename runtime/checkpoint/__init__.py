@@ -1,4 +1,5 @@
-"""As ``torch.utils.checkpoint``: to save memory, the backward pass computes intermediate tensors again instead of saving them."""
+"""As ``torch.utils.checkpoint``: to save memory, the backward pass computes intermediate tensors
+again instead of saving them."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ __all__ = [
 
 
 class _Policy(Ambient):
-    """Settings of this thread that override the arguments of :func:`checkpoint`. None overrides nothing."""
+    """Settings of this thread that override the arguments of :func:`checkpoint`. None
+    overrides nothing."""
 
     early_stop: bool | None = None
     debug: bool | None = None
@@ -56,7 +58,8 @@ POLICY = _Policy()
 
 @contextmanager
 def set_checkpoint_early_stop(enable: bool) -> Generator[None]:
-    """As ``torch.utils.checkpoint.set_checkpoint_early_stop``: overrides ``early_stop`` of the calls inside the block."""
+    """As ``torch.utils.checkpoint.set_checkpoint_early_stop``: overrides ``early_stop`` of the
+    calls inside the block."""
     before, POLICY.early_stop = POLICY.early_stop, enable
     try:
         yield
@@ -66,7 +69,8 @@ def set_checkpoint_early_stop(enable: bool) -> Generator[None]:
 
 @contextmanager
 def set_checkpoint_debug_enabled(enabled: bool | None) -> Generator[None]:
-    """As ``torch.utils.checkpoint.set_checkpoint_debug_enabled``: overrides ``debug`` of the calls inside the block. None: does not."""
+    """As ``torch.utils.checkpoint.set_checkpoint_debug_enabled``: overrides ``debug`` of the calls
+    inside the block. None: does not."""
     before, POLICY.debug = POLICY.debug, enabled
     try:
         yield
@@ -81,8 +85,10 @@ def noop_context_fn() -> tuple[AbstractContextManager[Any], AbstractContextManag
 def _warn(name: str) -> None:
     """Warn a caller that did not pass ``use_reentrant``."""
     warnings.warn(
-        f"{name}: the use_reentrant parameter should be passed explicitly. True, which is taken now, runs a backward pass within the "
-        "backward pass; False has fewer limits.",
+        (
+            f"{name}: the use_reentrant parameter should be passed explicitly. True, which "
+            "is taken now, runs a backward pass within the backward pass; False has fewer limits."
+        ),
         stacklevel=3,
     )
 
@@ -99,18 +105,20 @@ def checkpoint(
     early_stop: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """``function(*args, **kwargs)``, without saving its intermediate tensors: the backward pass runs the function again. As
-    ``torch.utils.checkpoint.checkpoint``.
+    """``function(*args, **kwargs)``, without saving its intermediate tensors: the backward pass
+    runs the function again. As ``torch.utils.checkpoint.checkpoint``.
 
-    ``use_reentrant=False`` records the graph, and the second run computes the tensors that it saved. ``True`` records nothing in the first
-    run. The second run has a backward pass of its own inside the outer one, so ``grad()`` and ``backward(inputs=...)`` are errors.
-    ``preserve_rng_state=True``: both runs draw the same random numbers. ``context_fn()`` returns a context for each run.
-    ``determinism_check``: ``"default"`` compares shape, dtype and device of the tensors that both runs save, ``"none"`` does not.
-    ``debug`` logs both runs for the error message. ``early_stop`` stops the second run after the last tensor that is needed. Raises
+    ``use_reentrant=False`` records the graph, and the second run computes the tensors that it
+    saved. ``True`` records nothing in the first run. The second run has a backward pass of its own
+    inside the outer one, so ``grad()`` and ``backward(inputs=...)`` are errors.
+    ``preserve_rng_state=True``: both runs draw the same random numbers. ``context_fn()`` returns a
+    context for each run. ``determinism_check``: ``"default"`` compares shape, dtype and device of
+    the tensors that both runs save, ``"none"`` does not. ``debug`` logs both runs for the error
+    message. ``early_stop`` stops the second run after the last tensor that is needed. Raises
     :class:`CheckpointError` if the runs differ.
 
-    Inside a function that is compiled (``runtime.aot``) the call marks its part of the graph. The compiled backward computes the values of
-    this part again. Random numbers are drawn once.
+    Inside a function that is compiled (``runtime.aot``) the call marks its part of the graph. The
+    compiled backward computes the values of this part again. Random numbers are drawn once.
     """
     if use_reentrant is None:
         _warn("torch.utils.checkpoint")
@@ -161,8 +169,9 @@ def checkpoint_sequential(
     use_reentrant: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """As ``torch.utils.checkpoint.checkpoint_sequential``: run ``functions`` one after the other, in ``segments`` of equal length. All
-    segments but the last are checkpointed. ``preserve_rng_state``: as for :func:`checkpoint`."""
+    """As ``torch.utils.checkpoint.checkpoint_sequential``: run ``functions`` one after the other,
+    in ``segments`` of equal length. All segments but the last are checkpointed.
+    ``preserve_rng_state``: as for :func:`checkpoint`."""
     if use_reentrant is None:
         _warn("torch.utils.checkpoint.checkpoint_sequential")
         use_reentrant = True
@@ -176,7 +185,8 @@ def checkpoint_sequential(
     )
     if not 1 <= segments <= len(layers):
         raise ValueError(
-            f"segments must be between 1 and the number of functions, {len(layers)}, but got {segments}"
+            "segments must be between 1 and the number of functions, "
+            f"{len(layers)}, but got {segments}"
         )
 
     def run(some: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:

@@ -1,4 +1,5 @@
-"""``checkpoint(debug=True)``: an error then lists the ops that each run of the function called, and from where."""
+"""``checkpoint(debug=True)``: an error then lists the ops that each run of the function
+called, and from where."""
 
 from __future__ import annotations
 
@@ -55,7 +56,10 @@ class OpLog(TorchDispatchMode):
 
         return "\n".join(
             (
-                "An error happened while unpacking tensors; debug=True shows what both runs did. The error itself is at the end.\n",
+                (
+                    "An error happened while unpacking tensors; "
+                    "debug=True shows what both runs did. The error itself is at the end.\n"
+                ),
                 section(
                     "1. Where the ops of the original forward were called",
                     traced(first, "original"),
@@ -66,6 +70,9 @@ class OpLog(TorchDispatchMode):
                 "3. The ops of both runs: look where they begin to differ\n",
                 section("Operations executed during the original forward:", first.lines),
                 section("Operations executed during recomputation:", second.lines),
-                f"4. ERROR: Detected non-determinism while running activation checkpointing\n\n{error}",
+                (
+                    "4. ERROR: Detected non-determinism while running activation checkpointing\n\n"
+                    f"{error}"
+                ),
             )
         )

@@ -1,11 +1,13 @@
-"""Checkpointing by saved-tensor hooks: the graph is recorded as usual, and saved tensors are computed again when they are needed.
+"""Checkpointing by saved-tensor hooks: the graph is recorded as usual, and saved tensors are
+computed again when they are needed.
 
-A *frame* is one call of a checkpointed function. In the first run the pack hook puts a *holder* into the graph in place of each saved
-tensor. The first unpack of a backward pass runs the function again. The second run saves its tensors in the same order, and its pack hook
-stores those whose holders are still alive.
+A *frame* is one call of a checkpointed function. In the first run the pack hook puts a *holder*
+into the graph in place of each saved tensor. The first unpack of a backward pass runs the function
+again. The second run saves its tensors in the same order, and its pack hook stores those whose
+holders are still alive.
 
-Frames nest without further code. The arguments of an inner frame are saved through the hooks of the outer one, so unpacking them may first
-run the outer function again.
+Frames nest without further code. The arguments of an inner frame are saved through the hooks of the
+outer one, so unpacking them may first run the outer function again.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ class CheckpointError(RuntimeError):
 
 
 _TIP = (
-    "\n\nTip: checkpoint(..., debug=True), or set_checkpoint_debug_enabled(True) around several calls, adds to this message the ops of "
-    "both runs and where they were called."
+    "\n\nTip: checkpoint(..., debug=True), or set_checkpoint_debug_enabled(True) around several "
+    "calls, adds to this message the ops of both runs and where they were called."
 )
 
 
@@ -45,12 +47,13 @@ def _metadata(t: torch.Tensor) -> Metadata:
 
 
 class _Stop(BaseException):
-    """Stops the second run after the last tensor that is needed. A BaseException, so that no ``except Exception`` of the user catches
-    it."""
+    """Stops the second run after the last tensor that is needed. A BaseException, so that no
+    ``except Exception`` of the user catches it."""
 
 
 class _Holder:
-    """Stands in the graph for one saved tensor. It refers to its frame, which lives as long as the graph does."""
+    """Stands in the graph for one saved tensor. It refers to its frame, which lives as long
+    as the graph does."""
 
     __slots__ = ("__weakref__", "frame", "position")
 
@@ -82,7 +85,8 @@ def _given(a: Any) -> Any:
 
 
 class GraphExecGroup:
-    """As ``torch.utils.checkpoint.GraphExecGroup``: the passes inside one instance share one second run.
+    """As ``torch.utils.checkpoint.GraphExecGroup``: the passes inside one instance
+    share one second run.
 
     No two of them may run over the same part of the graph.
     """
@@ -105,8 +109,8 @@ _GROUP = _Group()
 
 
 class Frame:
-    """One call of a checkpointed function. ``runs``: per backward pass, the tensors of its second run that are not used yet, by
-    position."""
+    """One call of a checkpointed function. ``runs``: per backward pass, the tensors of its second
+    run that are not used yet, by position."""
 
     def __init__(
         self,
@@ -147,7 +151,8 @@ class Frame:
         return holder
 
     def tensor(self, position: int) -> torch.Tensor:
-        """The tensor of the holder at ``position``. A second call in the same backward pass raises :class:`CheckpointError`."""
+        """The tensor of the holder at ``position``. A second call in the same backward pass
+        raises :class:`CheckpointError`."""
         key = _GROUP.current or RUNNING.task
         if key is None:  # a saved tensor is inspected outside of any pass
             return self._run_again()[position].check(None)
@@ -156,8 +161,9 @@ class Frame:
             run = self.runs[key] = self._run_again()
         if position not in run:
             raise CheckpointError(
-                "torch.utils.checkpoint: Unpack is being triggered for a tensor that was already unpacked once. A recomputed tensor is "
-                "held until it is read: read ctx.saved_tensors once in a backward, and hold on to the result."
+                "torch.utils.checkpoint: Unpack is being triggered for a tensor that was "
+                "already unpacked once. A recomputed tensor is held until it is read: "
+                "read ctx.saved_tensors once in a backward, and hold on to the result."
             )
         return run.pop(position).check(None)
 
@@ -171,7 +177,8 @@ class Frame:
             position = len(seen)
             if position >= expected and self.complete:
                 raise self._failure(
-                    "torch.utils.checkpoint: trying to save more tensors during recomputation than during the original forward pass."
+                    "torch.utils.checkpoint: trying to save more tensors during recomputation "
+                    "than during the original forward pass."
                 )
             seen.append(_metadata(t))
             if position < expected and self.holders[position]() is not None:
@@ -202,9 +209,9 @@ class Frame:
     def _compare(self, seen: list[Metadata]) -> None:
         if len(seen) != len(self.metadata):
             raise self._failure(
-                "torch.utils.checkpoint: A different number of tensors was saved during the original forward and recomputation.\n"
-                f"Number of tensors saved during forward: {len(self.metadata)}\n"
-                f"Number of tensors saved during recomputation: {len(seen)}."
+                "torch.utils.checkpoint: A different number of tensors was saved during "
+                "the original forward and recomputation.\nNumber of tensors saved during forward: "
+                f"{len(self.metadata)}\nNumber of tensors saved during recomputation: {len(seen)}."
             )
         if not self.check:
             return
@@ -216,8 +223,12 @@ class Frame:
         ]
         if differences:
             raise self._failure(
-                "torch.utils.checkpoint: Recomputed values for the following tensors have different metadata than during the forward "
-                "pass.\n" + "".join(differences) + "."
+                (
+                    "torch.utils.checkpoint: Recomputed values for the following tensors have "
+                    "different metadata than during the forward pass.\n"
+                )
+                + "".join(differences)
+                + "."
             )
 
     def _failure(self, message: str) -> CheckpointError:

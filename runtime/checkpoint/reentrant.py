@@ -1,4 +1,5 @@
-"""Checkpointing as a custom Function. The first run records no graph. The second has a backward pass of its own inside the outer one."""
+"""Checkpointing as a custom Function. The first run records no graph. The second has a backward
+pass of its own inside the outer one."""
 
 from __future__ import annotations
 
@@ -15,10 +16,12 @@ from .state import Surroundings
 
 
 def detach_variable(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """As ``torch.utils.checkpoint.detach_variable``: leaves that share the data of the tensors among ``inputs``."""
+    """As ``torch.utils.checkpoint.detach_variable``: leaves that share the data of the tensors
+    among ``inputs``."""
     if not isinstance(inputs, tuple):
         raise RuntimeError(
-            f"Only tuple of tensors is supported. Got Unsupported input type: {type(inputs).__name__}"
+            "Only tuple of tensors is supported. Got Unsupported input type: "
+            f"{type(inputs).__name__}"
         )
     return tuple(
         x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
@@ -35,7 +38,8 @@ def check_backward_validity(inputs: Iterable[Any]) -> None:
 
 
 class CheckpointFunction(Function):
-    """``apply(function, preserve_rng_state, *args)``: the outputs of ``function(*args)``. The backward pass runs the function again."""
+    """``apply(function, preserve_rng_state, *args)``: the outputs of ``function(*args)``. The
+    backward pass runs the function again."""
 
     @staticmethod
     def forward(ctx: Any, run_function: Any, preserve_rng_state: bool, *args: Any) -> Any:
@@ -51,8 +55,9 @@ class CheckpointFunction(Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         if RUNNING.task is None or RUNNING.task.captured is not None:
             raise RuntimeError(
-                "When use_reentrant=True, torch.utils.checkpoint is incompatible with .grad() or passing an `inputs` parameter to "
-                ".backward(). use_reentrant=False has no such limit."
+                "When use_reentrant=True, torch.utils.checkpoint is incompatible "
+                "with .grad() or passing an `inputs` parameter to .backward(). "
+                "use_reentrant=False has no such limit."
             )
         inputs = list(ctx.inputs)
         for i, t in zip(ctx.tensor_positions, ctx.saved_tensors, strict=True):

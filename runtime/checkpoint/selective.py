@@ -1,4 +1,5 @@
-"""Selective checkpointing: a policy decides for each op whether the second run computes it again or uses the result of the first."""
+"""Selective checkpointing: a policy decides for each op whether the second run computes it again or
+uses the result of the first."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ SAC_IGNORED_OPS: set[Any] = {
 
 
 class CheckpointPolicy(enum.Enum):
-    """As ``torch.utils.checkpoint.CheckpointPolicy``. ``MUST_`` and ``PREFER_`` differ only for compilers."""
+    """As ``torch.utils.checkpoint.CheckpointPolicy``. ``MUST_`` and ``PREFER_`` differ
+    only for compilers."""
 
     MUST_SAVE = 0
     PREFER_SAVE = 1
@@ -77,7 +79,8 @@ class _Cached:
 
 
 class _Results:
-    """Results of the first run by (op, number of the call), and whether a second run has taken them."""
+    """Results of the first run by (op, number of the call), and whether a second
+    run has taken them."""
 
     def __init__(self) -> None:
         self.cached: dict[tuple[Any, int], Any] = {}
@@ -85,8 +88,8 @@ class _Results:
 
 
 class _KernelMode(TorchDispatchMode):
-    """Sees calls below the tape: those that levels make of kernels. Their results have no history. A call with values goes to its level
-    first."""
+    """Sees calls below the tape: those that levels make of kernels. Their results have no history.
+    A call with values goes to its level first."""
 
     def __init__(self, results: _Results) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -108,7 +111,8 @@ class _KernelMode(TorchDispatchMode):
 
 
 def runs_again(func: Any) -> bool:
-    """Whether an op always runs again, whatever the policy says: a write must be made, and a view costs nothing."""
+    """Whether an op always runs again, whatever the policy says: a write must be made, and a
+    view costs nothing."""
     schema = func._schema
     return schema.is_mutable or any(r.alias_info is not None for r in schema.returns)
 
@@ -132,7 +136,8 @@ class _FirstRun(_KernelMode):
 
 
 def policy_of_context(context: Any) -> Policy | None:
-    """The policy, if ``context`` is the first one of :func:`create_selective_checkpoint_contexts`."""
+    """The policy, if ``context`` is the first one of
+    :func:`create_selective_checkpoint_contexts`."""
     return context.policy if isinstance(context, _FirstRun) else None
 
 
@@ -143,13 +148,14 @@ class _SecondRun(_KernelMode):
         self.entered = 0
 
     def __enter__(self) -> Any:
-        # The mode is also re-entered for the calls that a level makes. Only the first entry is a new run of the function.
+        # The mode is also re-entered for the calls that a level makes. Only the first entry is a
+        # new run of the function.
         if not self.entered:
             self.calls.clear()
             if self.results.taken:
                 raise RuntimeError(
-                    "Trying to backward an extra time. The first backward pass has used and freed the results that the selective "
-                    "checkpoint saved."
+                    "Trying to backward an extra time. The first backward pass has used and freed "
+                    "the results that the selective checkpoint saved."
                 )
         self.entered += 1
         return super().__enter__()  # type: ignore[no-untyped-call]
@@ -171,11 +177,12 @@ class _SecondRun(_KernelMode):
 def create_selective_checkpoint_contexts(
     policy_fn_or_list: Policy | Sequence[Any], allow_cache_entry_mutation: bool = False
 ) -> tuple[TorchDispatchMode, TorchDispatchMode]:
-    """As ``torch.utils.checkpoint.create_selective_checkpoint_contexts``: the two contexts for a ``context_fn``.
+    """As ``torch.utils.checkpoint.create_selective_checkpoint_contexts``: the two contexts for
+    a ``context_fn``.
 
-    ``policy_fn_or_list``: ``policy(context, op, *args, **kwargs) -> CheckpointPolicy``, called in the first run after each op, or a list of
-    the overloads to save. If a saved result was written to, the second run raises ``RuntimeError``, unless
-    ``allow_cache_entry_mutation``.
+    ``policy_fn_or_list``: ``policy(context, op, *args, **kwargs) -> CheckpointPolicy``, called in
+    the first run after each op, or a list of the overloads to save. If a saved result was written
+    to, the second run raises ``RuntimeError``, unless ``allow_cache_entry_mutation``.
     """
     policy: Policy
     if isinstance(policy_fn_or_list, list):
@@ -183,9 +190,13 @@ def create_selective_checkpoint_contexts(
             if not isinstance(op, torch._ops.OpOverload):
                 advice = ""
                 if isinstance(op, torch._ops.OpOverloadPacket):
-                    advice = "Please update the OpOverloadPacket to a specific OpOverload: torch.ops.aten.mm.default, not torch.ops.aten.mm."
+                    advice = (
+                        "Please update the OpOverloadPacket to a specific OpOverload: "
+                        "torch.ops.aten.mm.default, not torch.ops.aten.mm."
+                    )
                 raise ValueError(
-                    f"Expected op in `op_list` to be an OpOverload but got: {op} of type {type(op)}. {advice}"
+                    "Expected op in `op_list` to be an OpOverload but got: "
+                    f"{op} of type {type(op)}. {advice}"
                 )
         ops = frozenset(policy_fn_or_list)
 

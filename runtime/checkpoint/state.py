@@ -1,4 +1,5 @@
-"""The state in which both runs of a function must start: random generators of every device, autocast."""
+"""The state in which both runs of a function must start: random generators of every
+device, autocast."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from ..seam.levels import bottom
 
 
 class DefaultDeviceType:
-    """As ``torch.utils.checkpoint.DefaultDeviceType``: the device whose random state is saved if all arguments are on the CPU."""
+    """As ``torch.utils.checkpoint.DefaultDeviceType``: the device whose random state is saved if
+    all arguments are on the CPU."""
 
     _type: str | None = None
 
@@ -43,7 +45,8 @@ def _module(device_type: str) -> Any:
 
 
 def get_device_states(*args: Any) -> tuple[list[int], list[torch.Tensor]]:
-    """As ``torch.utils.checkpoint.get_device_states``: the devices of tensors among ``args``, without the CPU, and their states."""
+    """As ``torch.utils.checkpoint.get_device_states``: the devices of tensors among ``args``,
+    without the CPU, and their states."""
     devices = sorted({a.get_device() for a in _on_devices(args)})
     module = _module(device_type_of(args))
     states = []

@@ -1,4 +1,5 @@
-"""Checkpoints in a program that is being traced: a region of the graph, whose calls say whether the partition is to save their results."""
+"""Checkpoints in a program that is being traced: a region of the graph, whose calls say whether the
+partition is to save their results."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def traced(
     kwargs: dict[str, Any],
     first: AbstractContextManager[Any],
 ) -> Any:
-    """``function(*args, **kwargs)`` as a region. ``first``: the context of the first run; that of a policy is asked for each call."""
+    """``function(*args, **kwargs)`` as a region. ``first``: the context of the first run; that of a
+    policy is asked for each call."""
     policy = policy_of_context(first)
     with region(lambda n: _wish(policy, n)), nullcontext() if policy is not None else first:
         return function(*args, **kwargs)
@@ -48,7 +50,8 @@ def _wish(policy: Policy | None, n: fx.Node) -> CheckpointPolicy:
     )
     if wish in OFFLOADED:
         raise RuntimeError(
-            f"a checkpoint policy asks for {wish} of {func}. A compiled function has no offloading; use MUST_SAVE."
+            f"a checkpoint policy asks for {wish} of {func}. "
+            "A compiled function has no offloading; use MUST_SAVE."
         )
     if isinstance(wish, CheckpointPolicy):
         return wish

@@ -1,7 +1,8 @@
 """Runs unmodified torch programs on this package.
 
-While the drop-in is installed, torch's factories return runtime tensors. The names of torch's API for derivatives (``torch.autograd``,
-``torch.func``, ``functorch``, ``Tensor.backward``, ``torch.utils.checkpoint``, …) lead to this package. :func:`uninstall` restores each of
+While the drop-in is installed, torch's factories return runtime tensors. The names of torch's
+API for derivatives (``torch.autograd``, ``torch.func``, ``functorch``, ``Tensor.backward``,
+``torch.utils.checkpoint``, …) lead to this package. :func:`uninstall` restores each of
 torch's objects.
 
     with runtime.dropin.installed():     # within a program
@@ -9,8 +10,8 @@ torch's objects.
     pytest -p runtime.dropin PATH        # a test suite
     python -m runtime script.py ARGS     # a script; `python -m runtime -m module ARGS` a module
 
-Make tensors and modules after :func:`install`. A tensor from before it stays plain until the program sets ``requires_grad``. Then it
-becomes a runtime tensor in place.
+Make tensors and modules after :func:`install`. A tensor from before it stays plain until the
+program sets ``requires_grad``. Then it becomes a runtime tensor in place.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ def is_installed() -> bool:
 
 
 def install(*, compile: str = "dynamo") -> None:
-    """Route torch's API to this package, for the whole process. ``RuntimeError`` if it is installed already.
+    """Route torch's API to this package, for the whole process. ``RuntimeError`` if it is
+    installed already.
 
-    ``compile``: what ``torch.compile`` captures programs with, ``"dynamo"`` or ``"jit"``; ``ValueError`` for another word. The modules are
-    imported here, so that `import runtime` stays quick.
+    ``compile``: what ``torch.compile`` captures programs with, ``"dynamo"`` or ``"jit"``;
+    ``ValueError`` for another word. The modules are imported here, so that
+    `import runtime` stays quick.
     """
     global _patches
     if compile not in ("dynamo", "jit"):
@@ -90,7 +93,8 @@ def uninstall() -> None:
 
 @contextlib.contextmanager
 def installed(*, compile: str = "dynamo") -> Iterator[None]:
-    """Install the drop-in for a ``with`` block, see :func:`install`. Torch is restored at its end, also after an exception."""
+    """Install the drop-in for a ``with`` block, see :func:`install`. Torch is restored at its end,
+    also after an exception."""
     install(compile=compile)
     try:
         yield
@@ -99,7 +103,8 @@ def installed(*, compile: str = "dynamo") -> Iterator[None]:
 
 
 def pytest_load_initial_conftests(early_config: Any) -> None:
-    """``pytest -p runtime.dropin`` calls this before the first conftest is imported, so names that it imports from torch are routed."""
+    """``pytest -p runtime.dropin`` calls this before the first conftest is imported, so names that
+    it imports from torch are routed."""
     install()
 
 

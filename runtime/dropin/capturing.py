@@ -1,6 +1,8 @@
-"""``torch.jit.trace``, ``torch.export`` and ONNX export under the drop-in: torch captures the program while the drop-in stands aside.
+"""``torch.jit.trace``, ``torch.export`` and ONNX export under the drop-in: torch captures the
+program while the drop-in stands aside.
 
-The captured program works on tensors of the session. Its parameters are those of the original module.
+The captured program works on tensors of the session. Its parameters are those of the
+original module.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ def _jit(capture: Callable[..., Any], patches: Patches, name: str) -> Callable[.
 
 
 def _give_parameters(scripted: Any, exchange: Exchange) -> None:
-    """Give a traced module the parameters of the original one, so that computations with them are recorded."""
+    """Give a traced module the parameters of the original one, so that computations with
+    them are recorded."""
     for module in scripted.modules():
         for names in (module._parameters, module._buffers):
             for name, value in list(names.items()):
@@ -50,7 +53,8 @@ def _give_parameters(scripted: Any, exchange: Exchange) -> None:
 
 
 def _onnx(capture: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
-    """``torch.onnx.export``. It writes a file and returns no program, so there are no tensors to exchange back."""
+    """``torch.onnx.export``. It writes a file and returns no program, so there are no tensors
+    to exchange back."""
 
     def exported(model: Any, *args: Any, **kwargs: Any) -> Any:
         exchange = Exchange()
@@ -61,7 +65,8 @@ def _onnx(capture: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
 
 
 def _of_package(run: Callable[..., Any]) -> Callable[..., Any]:
-    """The call of a compiled program that was loaded from a file: a library, which takes and gives plain tensors."""
+    """The call of a compiled program that was loaded from a file: a library, which takes and
+    gives plain tensors."""
 
     @functools.wraps(run)
     def call(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -72,7 +77,8 @@ def _of_package(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Programs:
-    """``ExportedProgram`` under the drop-in. Torch's own methods see plain tensors, all other code sees those of the session."""
+    """``ExportedProgram`` under the drop-in. Torch's own methods see plain tensors, all other code
+    sees those of the session."""
 
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
@@ -102,7 +108,8 @@ class Programs:
                 self._turn(program, exchange.session_tree)
 
     def exporter(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
-        """``torch.export.export``, or another function with its arguments that returns an ``ExportedProgram``."""
+        """``torch.export.export``, or another function with its arguments that returns
+        an ``ExportedProgram``."""
 
         def export(mod: Any, args: Any, kwargs: Any = None, **options: Any) -> Any:
             exchange = Exchange()
@@ -160,8 +167,8 @@ class Programs:
 def captures(patches: Patches, lasting: Patches) -> dict[int, tuple[Any, Any]]:
     """``{id of a function of torch that captures programs: (function, ours)}``.
 
-    ``lasting`` is not suspended when ``patches`` are. If a thread starts a capture during that of another thread, it calls our function,
-    which waits.
+    ``lasting`` is not suspended when ``patches`` are. If a thread starts a capture during that of
+    another thread, it calls our function, which waits.
     """
     programs = Programs(patches)
     programs.patch(lasting)

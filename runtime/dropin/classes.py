@@ -1,4 +1,5 @@
-"""The drop-in's changes of torch's own classes: constructors, ``requires_grad`` of plain tensors, custom functions."""
+"""The drop-in's changes of torch's own classes: constructors, ``requires_grad`` of plain tensors,
+custom functions."""
 
 from __future__ import annotations
 
@@ -25,14 +26,16 @@ _set_tensor_metadata: Any = torch._utils.set_tensor_metadata
 
 
 def become_runtime(t: torch.Tensor) -> torch.Tensor:
-    """Turn a plain tensor into a runtime tensor of the same storage, in place. All references to it then refer to a runtime tensor."""
+    """Turn a plain tensor into a runtime tensor of the same storage, in place. All references to it
+    then refer to a runtime tensor."""
     value = wrap(t.detach())
     torch.utils.swap_tensors(t, value)
     return t
 
 
 class _RequiresGrad:
-    """``Tensor.requires_grad`` of plain tensors. Reading it is as in torch. Setting it makes the tensor a runtime tensor."""
+    """``Tensor.requires_grad`` of plain tensors. Reading it is as in torch. Setting it makes the
+    tensor a runtime tensor."""
 
     def __get__(self, t: Any, owner: Any = None) -> Any:
         if t is None:
@@ -93,7 +96,8 @@ def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **option
 
 
 def _wrapper_subclass(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """``torch.Tensor._make_wrapper_subclass``: a tensor of the session that holds the instance, which is below the tape."""
+    """``torch.Tensor._make_wrapper_subclass``: a tensor of the session that holds the instance,
+    which is below the tape."""
     if inside_dispatch():
         return _make_wrapper_subclass(cls, *args, **kwargs)
     requires_grad = kwargs.pop("requires_grad", False)
@@ -101,7 +105,8 @@ def _wrapper_subclass(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _rebuild_from_type_v2(rebuild: Any, kind: Any, args: Any, state: Any) -> Any:
-    """``torch._tensor._rebuild_from_type_v2``: a pickled tensor with attributes, or of a user's class."""
+    """``torch._tensor._rebuild_from_type_v2``: a pickled tensor with attributes, or
+    of a user's class."""
     made = rebuild(*args)
     if kind is not torch.Tensor and not isinstance(made, kind):
         made = made.as_subclass(kind)
@@ -115,7 +120,8 @@ _rebuild_from_type_v2.__module__ = "torch._tensor"  # pickle finds a function by
 
 
 def _set_metadata(t: torch.Tensor, metadata: Any) -> None:
-    """``torch._utils.set_tensor_metadata``, which makes a tensor that was just loaded lazily conjugated or negative."""
+    """``torch._utils.set_tensor_metadata``, which makes a tensor that was just loaded lazily
+    conjugated or negative."""
     _set_tensor_metadata(unwrap(t), metadata)
 
 

@@ -1,9 +1,11 @@
-"""``torch.compile`` under the drop-in: Dynamo captures graphs from programs that hold tensors of the session.
+"""``torch.compile`` under the drop-in: Dynamo captures graphs from programs that hold
+tensors of the session.
 
-The drop-in stands aside while Dynamo interprets the program and its backends compile the graphs. Then the graphs run in the session. A
-graph of the backend ``eager`` is recorded op by op. A graph of ``aot_eager``, or of a user's backend that calls ``aot_module_simplified``,
-is compiled by ``runtime.aot``. A graph of ``inductor`` is compiled by torch's AOTAutograd and recorded as one custom function. The
-derivative of that function is the compiled backward graph.
+The drop-in stands aside while Dynamo interprets the program and its backends compile the graphs.
+Then the graphs run in the session. A graph of the backend ``eager`` is recorded op by op. A graph
+of ``aot_eager``, or of a user's backend that calls ``aot_module_simplified``, is compiled by
+``runtime.aot``. A graph of ``inductor`` is compiled by torch's AOTAutograd and recorded as one
+custom function. The derivative of that function is the compiled backward graph.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ def _in_session(compiled: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _as_plain_tangent(t: Tensor, metadata: Any, expected: Any = None) -> torch.Tensor:
-    """AOTAutograd calls this on a cotangent whose class its compiled backward graph does not expect."""
+    """AOTAutograd calls this on a cotangent whose class its compiled backward graph
+    does not expect."""
     return t._inner
 
 
@@ -74,7 +77,8 @@ def _backend_runs(exchange: Exchange) -> Iterator[None]:
 
 
 def _simplified(theirs: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
-    """``aot_module_simplified`` for backends of Dynamo. ``theirs`` compiles what is tied to torch's AOTAutograd."""
+    """``aot_module_simplified`` for backends of Dynamo. ``theirs`` compiles what is tied to
+    torch's AOTAutograd."""
 
     @functools.wraps(theirs)
     def call(mod: Any, args: Any, *rest: Any, **options: Any) -> Any:
@@ -97,7 +101,8 @@ def _simplified(theirs: Callable[..., Any], patches: Patches) -> Callable[..., A
 
 
 def _aside_later(compiler: Any, patches: Patches) -> Any:
-    """A compiler of torch's for the backward graph. It runs in the first backward pass, when nobody stands aside any more."""
+    """A compiler of torch's for the backward graph. It runs in the first backward pass, when nobody
+    stands aside any more."""
     if not hasattr(compiler, "compiler_fn"):
         return _aside_for(compiler, patches)
     compiler.compiler_fn = _aside_for(compiler.compiler_fn, patches)
@@ -105,7 +110,8 @@ def _aside_later(compiler: Any, patches: Patches) -> Any:
 
 
 def _examples(mod: Any, args: Any) -> list[Any]:
-    """The example arguments. Those of a graph with symbolic sizes are the fake tensors that Dynamo has made of them."""
+    """The example arguments. Those of a graph with symbolic sizes are the fake tensors that Dynamo
+    has made of them."""
     graph = getattr(mod, "graph", None) or getattr(getattr(mod, "gm", None), "graph", None)
     placeholders = [n for n in graph.nodes if n.op == "placeholder"] if graph is not None else []
     fakes = [n.meta.get("example_value") for n in placeholders]
@@ -130,7 +136,8 @@ def _boxed(f: Callable[..., Any]) -> Callable[[list[Any]], Any]:
 
 
 def _needs_torchs(mod: Any, options: tuple[Any, ...]) -> bool:
-    """Whether a graph must be compiled by torch's AOTAutograd: it is for Inductor, or has an operator of higher order or a transform."""
+    """Whether a graph must be compiled by torch's AOTAutograd: it is for Inductor, or has an
+    operator of higher order or a transform."""
     if any(type(o).__name__ == "SerializableAOTDispatchCompiler" for o in options):
         return True
     graphs = [m.graph for m in mod.modules() if isinstance(m, torch.fx.GraphModule)]
@@ -146,7 +153,8 @@ def _of_functorch(target: Any) -> bool:
 
 
 def _exchange(mode: Any) -> Exchange:
-    """The table of plain tensors of a capture. Each capture has one, because a capture identifies tensors by ``id``."""
+    """The table of plain tensors of a capture. Each capture has one, because a capture identifies
+    tensors by ``id``."""
     found: Exchange = vars(mode).setdefault("_session", Exchange())
     return found
 
@@ -165,7 +173,8 @@ def _own_frames_not_captured() -> Iterator[None]:
 
 
 def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
-    """Teach Dynamo about tensors of the session. ``dynamo`` stays in force while ``patches`` are suspended."""
+    """Teach Dynamo about tensors of the session. ``dynamo`` stays in force while
+    ``patches`` are suspended."""
     guards: Any = importlib.import_module("torch._dynamo.guards")
     convert_frame: Any = importlib.import_module("torch._dynamo.convert_frame")
     builder: Any = importlib.import_module("torch._dynamo.variables.builder")
@@ -209,8 +218,8 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
 
 
 def patch_fake_tensors(patches: Patches, lasting: Patches) -> None:
-    """A fake tensor is made of the plain tensor for one of the session. The user's program gets a tensor of the session that holds it, and
-    Dynamo the fake tensor."""
+    """A fake tensor is made of the plain tensor for one of the session. The user's program gets a
+    tensor of the session that holds it, and Dynamo the fake tensor."""
     original = FakeTensorMode.from_tensor
     known: MutableMapping[FakeTensorMode, MutableMapping[Tensor, Tensor]] = WeakKeyDictionary()
 
@@ -242,7 +251,8 @@ def _aside_for(method: Callable[..., Any], patches: Patches) -> Callable[..., An
 
 
 def _unless_replaced(guard_on: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
-    """``guard_on``, without the names that the drop-in replaces: they are torch's in a capture and ours at a call."""
+    """``guard_on``, without the names that the drop-in replaces: they are torch's in a capture
+    and ours at a call."""
 
     @functools.wraps(guard_on)
     def guarded(guards: Any, guard: Any, *args: Any, **kwargs: Any) -> Any:
@@ -256,15 +266,16 @@ def _unless_replaced(guard_on: Callable[..., Any], patches: Patches) -> Callable
 
 
 def _by_attribute(manager: Any, **options: Any) -> Any:
-    """The guard on ``x.grad``. Dynamo's own reads a field below Python, where a tensor of the session has nothing."""
+    """The guard on ``x.grad``. Dynamo's own reads a field below Python, where a tensor of the
+    session has nothing."""
     return manager.getattr_manager(attr="grad", **options)
 
 
 def _refused(name: str) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(
-            f"runtime.dropin: {name} describes a graph of torch's own AOTAutograd. Use aot_export_module(trace_joint=True), or call it "
-            "outside of the drop-in."
+            f"runtime.dropin: {name} describes a graph of torch's own AOTAutograd. "
+            "Use aot_export_module(trace_joint=True), or call it outside of the drop-in."
         )
 
     return call
@@ -280,8 +291,9 @@ def jitted(
     options: dict[str, Any] | None = None,
     disable: bool = False,
 ) -> Any:
-    """``torch.compile`` by :func:`runtime.jit`. What cannot be captured runs eagerly, or is an error with ``fullgraph``. A ``backend`` that
-    is a function compiles the graphs; the named ones, and ``mode`` and ``options``, are for Inductor, and the graphs are replayed."""
+    """``torch.compile`` by :func:`runtime.jit`. What cannot be captured runs eagerly, or is an
+    error with ``fullgraph``. A ``backend`` that is a function compiles the graphs; the named ones,
+    and ``mode`` and ``options``, are for Inductor, and the graphs are replayed."""
     if model is None:
         return functools.partial(
             jitted,
@@ -303,8 +315,9 @@ def jitted(
 
 
 def compiler(patches: Patches, by_jit: bool) -> dict[int, tuple[Any, Any]]:
-    """``{id of a function of torch: (function, ours)}`` for ``torch.compile`` and what its backends call. Dynamo is imported, and changed,
-    when it is first asked for. ``by_jit``: ``torch.compile`` is :func:`jitted`."""
+    """``{id of a function of torch: (function, ours)}`` for ``torch.compile`` and what its backends
+    call. Dynamo is imported, and changed, when it is first asked for. ``by_jit``: ``torch.compile``
+    is :func:`jitted`."""
 
     @functools.cache
     def change_dynamo() -> None:

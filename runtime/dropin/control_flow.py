@@ -1,9 +1,11 @@
-"""``map`` and ``scan`` with the signatures of torch's control flow. A graph has one call of them, as a graph of torch's has.
+"""``map`` and ``scan`` with the signatures of torch's control flow. A graph has one call of them,
+as a graph of torch's has.
 
-    make_fx(lambda xs: map(torch.sin, xs))(torch.ones(3, 2))    # one call of torch.ops.higher_order.map_impl
+    make_fx(lambda xs: map(torch.sin, xs))(torch.ones(3, 2))
+    # one call of torch.ops.higher_order.map_impl
 
-A program that looks for these calls, or that compiles a body once for any length, finds them under the drop-in as well. Where nothing is
-traced, both are loops in Python.
+A program that looks for these calls, or that compiles a body once for any length, finds them under
+the drop-in as well. Where nothing is traced, both are loops in Python.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ __all__ = ["map", "scan"]
 
 
 def map(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
-    """``f(x, *args)`` for each ``x`` along the first dimension of the tensors in ``xs``, stacked."""
+    """``f(x, *args)`` for each ``x`` along the first dimension of the tensors in
+    ``xs``, stacked."""
     return operators.map(f, xs, *args, unroll=False)
 
 
@@ -29,5 +32,6 @@ def scan(
     dim: int = 0,
     reverse: bool = False,
 ) -> tuple[Any, Any]:
-    """``carry, y = combine_fn(carry, x)`` for each ``x`` along ``dim``. Returns the last carry and the ``y``, stacked."""
+    """``carry, y = combine_fn(carry, x)`` for each ``x`` along ``dim``. Returns the last carry and
+    the ``y``, stacked."""
     return operators.scan(combine_fn, init, xs, dim=dim, reverse=reverse, unroll=False)

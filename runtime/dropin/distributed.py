@@ -1,8 +1,10 @@
-"""``DistributedDataParallel`` under the drop-in: torch's module with a reducer that hooks into the runtime's backward pass.
+"""``DistributedDataParallel`` under the drop-in: torch's module with a reducer that hooks into the
+runtime's backward pass.
 
-torch's C++ reducer puts its hooks on nodes of torch's tape. This one puts a hook on each parameter. At the end of a backward pass it
-averages the gradients over the processes, bucket by bucket and in the order that all processes share. Communication does not overlap with
-the pass, and ``gradient_as_bucket_view`` saves no memory.
+torch's C++ reducer puts its hooks on nodes of torch's tape. This one puts a hook on each parameter.
+At the end of a backward pass it averages the gradients over the processes, bucket by bucket and in
+the order that all processes share. Communication does not overlap with the pass, and
+``gradient_as_bucket_view`` saves no memory.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from ..tape.engine import queue_callback
 from .patches import Patches
 
 _UNUSED = (
-    "DistributedDataParallel: the backward pass has finished, but these parameters got no gradient: {}. The processes would wait for one "
-    "another. Use all parameters in every forward pass, or construct it with find_unused_parameters=True."
+    "DistributedDataParallel: the backward pass has finished, "
+    "but these parameters got no gradient: {}. The processes would wait for one another. "
+    "Use all parameters in every forward pass, or construct it with find_unused_parameters=True."
 )
 
 
@@ -97,8 +100,9 @@ class Reducer:
         if name.startswith("__"):
             raise AttributeError(name)
         raise NotImplementedError(
-            f"runtime.dropin: DistributedDataParallel needs its reducer's {name!r} for what it was asked (join, mixed precision or an "
-            "optimizer inside the backward pass), which the drop-in does not offer. Leave that option out, or run on plain torch."
+            f"runtime.dropin: DistributedDataParallel needs its reducer's {name!r} for what "
+            "it was asked (join, mixed precision or an optimizer inside the backward pass), "
+            "which the drop-in does not offer. Leave that option out, or run on plain torch."
         )
 
     def _mark(self, i: int) -> None:
@@ -108,7 +112,8 @@ class Reducer:
             self._ready.add(i)
 
     def _reduce(self) -> None:
-        """Replace every parameter's gradient by the mean over the processes. Runs at the end of a backward pass."""
+        """Replace every parameter's gradient by the mean over the processes. Runs at the end of
+        a backward pass."""
         ready, self._ready, self._waiting = self._ready, set(), False
         used = ready
         if self._lenient:
@@ -202,7 +207,8 @@ class Reducer:
     def _check_reducer_finalized(self) -> None:
         if self._ready:
             raise RuntimeError(
-                "Expected to have finished reduction in the prior iteration before starting a new one."
+                "Expected to have finished reduction in the prior iteration "
+                "before starting a new one."
             )
 
     def _reset_state(self) -> None:
@@ -222,7 +228,8 @@ def _marker(reducer: weakref.ref[Reducer], i: int) -> Any:
 
 
 class Logger:
-    """``torch.distributed.Logger`` without statistics, because torch's are those of its own reducer."""
+    """``torch.distributed.Logger`` without statistics, because torch's are those of
+    its own reducer."""
 
     def __init__(self, reducer: Reducer) -> None:
         pass
@@ -240,12 +247,13 @@ class Logger:
 def _register_builtin(reducer: Reducer, kind: Any) -> None:
     if kind.name != "ALLREDUCE":
         raise NotImplementedError(
-            f"runtime.dropin: the built-in communication hook {kind} is not offered. Use the hook of the same name in "
-            "torch.distributed.algorithms.ddp_comm_hooks.default_hooks."
+            f"runtime.dropin: the built-in communication hook {kind} is not offered. Use the hook "
+            "of the same name in torch.distributed.algorithms.ddp_comm_hooks.default_hooks."
         )
 
 
-# Wrappers that split parameters, or graphs over several processes: module, class, the name that users know.
+# Wrappers that split parameters, or graphs over several processes: module, class, the name
+# that users know.
 _REFUSED = (
     (
         "torch.distributed.fsdp.fully_sharded_data_parallel",
@@ -260,15 +268,16 @@ _REFUSED = (
 def _refuse(name: str) -> Any:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
         raise NotImplementedError(
-            f"runtime.dropin: {name} works on nodes of torch's own tape and cannot run on the runtime's engine. Use "
-            "DistributedDataParallel, or run the program on plain torch."
+            f"runtime.dropin: {name} works on nodes of torch's own tape and cannot run on "
+            "the runtime's engine. Use DistributedDataParallel, or run the program on plain torch."
         )
 
     return __init__
 
 
 class _WhenImported(MetaPathFinder):
-    """Makes the wrappers of a module raise, from its import on. To import all such modules here would take seconds."""
+    """Makes the wrappers of a module raise, from its import on. To import all such modules here
+    would take seconds."""
 
     def __init__(self, patches: Patches) -> None:
         self._patches = patches

@@ -1,7 +1,8 @@
 """Torch's factories under the drop-in: they return runtime tensors.
 
-A call from the user's program returns a runtime tensor. Inside the handling of an ATen call the same factory returns a plain tensor,
-because the rules of the runtime and torch's decompositions make constants there.
+A call from the user's program returns a runtime tensor. Inside the handling of an ATen call the
+same factory returns a plain tensor, because the rules of the runtime and torch's decompositions
+make constants there.
 """
 
 from __future__ import annotations
@@ -30,18 +31,23 @@ _ABOVE_PYTHON = DispatchKey.PythonTLSSnapshot
 
 _NAMES = {
     torch: (
-        "arange as_tensor asarray bartlett_window blackman_window empty empty_permuted empty_strided eye from_dlpack from_file from_numpy "
-        "frombuffer full hamming_window hann_window kaiser_window linspace logspace normal ones rand randint randn randperm range "
-        "scalar_tensor sparse_bsc_tensor sparse_bsr_tensor sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor sparse_csr_tensor "
-        "tensor tril_indices triu_indices zeros "
-        "empty_like full_like ones_like rand_like randint_like randn_like zeros_like"
+        "arange as_tensor asarray bartlett_window blackman_window empty empty_permuted "
+        "empty_strided eye from_dlpack from_file from_numpy frombuffer full hamming_window "
+        "hann_window kaiser_window linspace logspace normal ones rand randint randn randperm "
+        "range scalar_tensor sparse_bsc_tensor sparse_bsr_tensor sparse_compressed_tensor "
+        "sparse_coo_tensor sparse_csc_tensor sparse_csr_tensor tensor tril_indices triu_indices "
+        "zeros empty_like full_like ones_like rand_like randint_like randn_like zeros_like"
     ),
     torch.fft: "fftfreq rfftfreq",
     torch.nested: "as_nested_tensor nested_tensor",
-    torch.signal.windows: "bartlett blackman cosine exponential gaussian general_cosine general_hamming hamming hann kaiser nuttall",
+    torch.signal.windows: (
+        "bartlett blackman cosine exponential gaussian general_cosine general_hamming "
+        "hamming hann kaiser nuttall"
+    ),
     torch._utils: (
-        "_rebuild_meta_tensor_no_storage _rebuild_nested_tensor _rebuild_parameter _rebuild_parameter_with_state _rebuild_qtensor "
-        "_rebuild_sparse_tensor _rebuild_tensor_v2 _rebuild_tensor_v3"
+        "_rebuild_meta_tensor_no_storage _rebuild_nested_tensor _rebuild_parameter "
+        "_rebuild_parameter_with_state _rebuild_qtensor _rebuild_sparse_tensor "
+        "_rebuild_tensor_v2 _rebuild_tensor_v3"
     ),
 }
 
@@ -52,7 +58,8 @@ def inside_dispatch() -> bool:
 
 
 def as_runtime(result: Any, requires_grad: bool = False) -> Any:
-    """The result of a factory of torch as a runtime tensor. In a transformed function it becomes a value of that transform."""
+    """The result of a factory of torch as a runtime tensor. In a transformed function it becomes a
+    value of that transform."""
     kind = type(result)
     if kind is torch.nn.Parameter:
         return torch.nn.Parameter(wrap(result.detach()), result.requires_grad)
@@ -64,14 +71,16 @@ def as_runtime(result: Any, requires_grad: bool = False) -> Any:
 
 
 def _with_one_counter(t: Any) -> Any:
-    """``t``, the result of ``ones_like`` or its like, wrapped again. Torch has given the value a version counter of its own. Saved tensors
-    are checked by the counter of the inner tensor, so the two must share one."""
+    """``t``, the result of ``ones_like`` or its like, wrapped again. Torch has given the value a
+    version counter of its own. Saved tensors are checked by the counter of the inner tensor, so the
+    two must share one."""
     kind = type(t)
     return t._level.wrap(t._inner, None) if kind is Tensor or kind is GradValue else t
 
 
 def _without_values(data: Any) -> Any:
-    """``data`` for ``torch.tensor``, which reads memory. Nested lists with values of a transform become one constant tensor."""
+    """``data`` for ``torch.tensor``, which reads memory. Nested lists with values of a transform
+    become one constant tensor."""
     if isinstance(data, Value):
         return data.detach()
     if isinstance(data, (list, tuple)) and any(isinstance(t, Value) for t in tree_leaves(data)):
@@ -119,8 +128,9 @@ def wrapped_factories() -> dict[int, tuple[Any, Any]]:
 def forget_tables() -> None:
     """Make torch build its tables of functions at the right time.
 
-    The table of ``with torch.device(...)`` must hold torch's own factories, so it is built before the drop-in replaces them. The table of
-    ``torch.load`` must hold the present ones, so it is dropped, and torch builds it again."""
+    The table of ``with torch.device(...)`` must hold torch's own factories, so it is built before
+    the drop-in replaces them. The table of ``torch.load`` must hold the present ones, so it is
+    dropped, and torch builds it again."""
     torch.utils._device._device_constructors()
     torch._weights_only_unpickler._get_allowed_globals.cache_clear()
 

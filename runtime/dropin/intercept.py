@@ -1,12 +1,14 @@
-"""Intercepts calls of torch's own autograd with tensors of this package, while the drop-in is not installed.
+"""Intercepts calls of torch's own autograd with tensors of this package, while the drop-in
+is not installed.
 
     class Square(torch.autograd.Function): ...
     runtime.func.grad(lambda x: Square.apply(x).sum())(x)   # runs Square's backward
 
-Torch's engine does not know our tapes. It would run ``forward`` and record nothing, so gradients would silently be zero.
-``import runtime`` therefore replaces two functions of torch:
+Torch's engine does not know our tapes. It would run ``forward`` and record nothing, so gradients
+would silently be zero. ``import runtime`` therefore replaces two functions of torch:
 
-- ``Function.apply`` forwards a call that has our values among its arguments to :mod:`runtime.autograd.function`.
+- ``Function.apply`` forwards a call that has our values among its arguments to
+  :mod:`runtime.autograd.function`.
 - The entry of the engine refuses a backward pass whose outputs or inputs are our values.
 """
 
@@ -59,8 +61,9 @@ def _backward(
 def _refuse(t: Any) -> NoReturn:
     where = "of the session" if isinstance(t, Tensor) else f"a value of {t._level.what}"
     raise RuntimeError(
-        f"torch's engine was asked for gradients of a runtime tensor ({where}). It does not know the tensor's history. Call "
-        "runtime.autograd.backward or runtime.autograd.grad, or run the program under runtime.dropin."
+        f"torch's engine was asked for gradients of a runtime tensor ({where}). "
+        "It does not know the tensor's history. Call runtime.autograd.backward "
+        "or runtime.autograd.grad, or run the program under runtime.dropin."
     )
 
 
@@ -70,7 +73,8 @@ def _replace(module: Any, name: str, old: Callable[..., Any], new: Callable[...,
 
 
 def intercept_torch_autograd() -> None:
-    """Replace ``Function.apply`` and the entry of torch's engine. ``import runtime`` calls this once."""
+    """Replace ``Function.apply`` and the entry of torch's engine. ``import runtime``
+    calls this once."""
     function_node.INTERFACES.update(
         c for c in _Function.__mro__ if c is not object
     )  # so subclasses of torch's Function work as subclasses of ours

@@ -1,5 +1,5 @@
-"""Functions of ``torch.nn`` whose kernels make tensors without the runtime: padding of sequences, lazy parameters. And what encoders ask
-before they call a kernel for a whole layer."""
+"""Functions of ``torch.nn`` whose kernels make tensors without the runtime: padding of sequences,
+lazy parameters. And what encoders ask before they call a kernel for a whole layer."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def _padded(
     padding_value: float = 0.0,
     padding_side: str = "right",
 ) -> Any:
-    """``pad_sequence``. Torch's kernel writes into a buffer of its own, so there would be no gradient. Here the kernel pads row numbers,
-    and one indexing op takes the rows."""
+    """``pad_sequence``. Torch's kernel writes into a buffer of its own, so there would be no
+    gradient. Here the kernel pads row numbers, and one indexing op takes the rows."""
     if not any(isinstance(s, Value) for s in sequences) or any(s.dim() == 0 for s in sequences):
         return _pad_sequence(sequences, batch_first, padding_value, padding_side)
     ends = torch.tensor([len(s) for s in sequences]).cumsum(0).tolist()
@@ -83,7 +83,8 @@ def _new_buffer(
 
 
 def _materialize(t: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
-    """Turn the lazy object into a runtime tensor of that shape, in place. A lazy parameter becomes a parameter."""
+    """Turn the lazy object into a runtime tensor of that shape, in place. A lazy parameter
+    becomes a parameter."""
     like = t.data
     made: Any = torch.empty(
         shape,
@@ -98,8 +99,9 @@ def _materialize(t: Any, shape: Any, device: Any = None, dtype: Any = None) -> N
 
 
 def _has_torch_function(args: Any) -> bool:
-    """As ``torch.overrides.has_torch_function``. Nested tensors of the session do not count: theirs only refuses transforms. Encoders of
-    ``torch.nn`` ask before they take their fast path, which leaves out what is padded."""
+    """As ``torch.overrides.has_torch_function``. Nested tensors of the session do not count: theirs
+    only refuses transforms. Encoders of ``torch.nn`` ask before they take their fast path, which
+    leaves out what is padded."""
     return _asks(tuple(a for a in args if not isinstance(a, Nested)))
 
 

@@ -1,4 +1,5 @@
-"""Replaces attributes of other modules and classes, and restores them, finally or for a ``with`` block."""
+"""Replaces attributes of other modules and classes, and restores them, finally or for
+a ``with`` block."""
 
 from __future__ import annotations
 
@@ -43,10 +44,11 @@ class Patches:
         setattr(owner, name, value)
 
     def replace_everywhere(self, table: Table) -> None:
-        """In every imported module except our own, replace each name that is bound to an object of ``table``.
+        """In every imported module except our own, replace each name that is bound to an
+        object of ``table``.
 
-        ``table``: ``{id of an object: (object, replacement)}``. So a name that a module has imported before is routed as well.
-        """
+        ``table``: ``{id of an object: (object, replacement)}``. So a name that a module has
+        imported before is routed as well."""
         self._table = table
         for module, name, replacement in self._bound_to(table):
             self.set(module, name, replacement)
@@ -57,13 +59,15 @@ class Patches:
         return found is not None and found[0] is value
 
     def replacement(self, value: Any) -> Any:
-        """What replaces ``value`` everywhere, or ``value`` itself. A partial of a function is one of its replacement."""
+        """What replaces ``value`` everywhere, or ``value`` itself. A partial of a function is one
+        of its replacement."""
         if isinstance(value, functools.partial) and self.replaces(value.func):
             return functools.partial(self.replacement(value.func), *value.args, **value.keywords)
         return self._table[id(value)][1] if self.replaces(value) else value
 
     def _bound_to(self, table: Table) -> Iterator[tuple[ModuleType, str, Any]]:
-        """The names of the objects in ``table``: (module, name, replacement). Modules without new names since the last call are skipped."""
+        """The names of the objects in ``table``: (module, name, replacement). Modules without new
+        names since the last call are skipped."""
         for module_name, module in list(sys.modules.items()):
             names = getattr(module, "__dict__", None)
             if not isinstance(names, dict) or module_name.partition(".")[0] == _OWN:
@@ -83,8 +87,9 @@ class Patches:
     def suspended(self) -> Iterator[None]:
         """Restore the originals for a ``with`` block.
 
-        Modules that are imported in the block get the originals, too. The attributes belong to the process. So of two threads that suspend
-        them, one waits for the other. A third thread that calls torch in that time calls torch's own functions.
+        Modules that are imported in the block get the originals, too. The attributes belong to the
+        process. So of two threads that suspend them, one waits for the other. A third thread that
+        calls torch in that time calls torch's own functions.
         """
         with self._lock:
             self._suspensions += 1

@@ -1,4 +1,5 @@
-"""Which names of torch lead to which of ours. For a pair of modules, each name that both have leads to ours."""
+"""Which names of torch lead to which of ours. For a pair of modules, each name that both
+have leads to ours."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from ..func.batch import current_fallback_policy, set_fallback_policy
 from ..func.vmap import vmap
 from ..tape import anomaly, engine, nodes, running, saved
 
-# Torch's module -> ours. The names are those of our `__all__`. Torch's other modules that hold the same objects need no entry.
+# Torch's module -> ours. The names are those of our `__all__`. Torch's other modules that hold the
+# same objects need no entry.
 _ROUTES = {
     "torch.func": "func",
     "torch._functorch.apis": "func",
@@ -48,7 +50,8 @@ def _module(name: str) -> ModuleType:
 
 
 def replacements() -> dict[int, tuple[Any, Any]]:
-    """``{id of an object of torch: (object, ours)}`` for every function and class that has a counterpart here."""
+    """``{id of an object of torch: (object, ours)}`` for every function and class that has a
+    counterpart here."""
     table: dict[int, tuple[Any, Any]] = {}
     for theirs, name in _ROUTES.items():
         theirs_module, ours_module = importlib.import_module(theirs), _module(name)
@@ -60,7 +63,8 @@ def replacements() -> dict[int, tuple[Any, Any]]:
 
 
 class _ForwardAD(ModuleType):
-    """``torch.autograd.forward_ad``, whose ``_current_level`` is the number of this thread's dual level, or -1."""
+    """``torch.autograd.forward_ad``, whose ``_current_level`` is the number of this thread's
+    dual level, or -1."""
 
     @property
     def _current_level(self) -> int:
@@ -70,8 +74,8 @@ class _ForwardAD(ModuleType):
 def _internal_vmap(
     func: Any, in_dims: Any = 0, out_dims: Any = 0, allow_none_pass_through: bool = False
 ) -> Any:
-    """``torch._vmap_internals._vmap`` for users' programs. Only torch's own functions use ``allow_none_pass_through``. They are replaced,
-    too."""
+    """``torch._vmap_internals._vmap`` for users' programs. Only torch's own functions use
+    ``allow_none_pass_through``. They are replaced, too."""
     return vmap(func, in_dims, out_dims)
 
 
@@ -93,7 +97,8 @@ class _Undefined(Function):
 
 
 class _UndefinedGrad:
-    """``torch._C._functions.UndefinedGrad``: its instances return their arguments and give no gradient to them."""
+    """``torch._C._functions.UndefinedGrad``: its instances return their arguments and give no
+    gradient to them."""
 
     def __call__(self, *tensors: Any) -> Any:
         return _one_or_all(_Undefined.apply(*tensors))
@@ -111,8 +116,8 @@ class _Delayed(Function):
 
 
 class _DelayedError:
-    """``torch._C._functions.DelayedError(message, number)``: it returns the tensors that it is called with. Asking for their gradient
-    raises ``RuntimeError(message)``."""
+    """``torch._C._functions.DelayedError(message, number)``: it returns the tensors that it is
+    called with. Asking for their gradient raises ``RuntimeError(message)``."""
 
     def __init__(self, message: str | bytes, number: int) -> None:
         self.message = message.decode() if isinstance(message, bytes) else message

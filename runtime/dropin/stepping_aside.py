@@ -1,7 +1,9 @@
-"""The drop-in stands aside while torch captures a program: torch has its own names again, and the program computes with plain tensors.
+"""The drop-in stands aside while torch captures a program: torch has its own names again, and the
+program computes with plain tensors.
 
-A capture (``torch.jit.trace``, ``torch.export``) works only with torch's own functions and tensors. An :class:`Exchange` replaces the
-session's tensors by plain ones that share their memory, and puts the session's tensors back afterwards.
+A capture (``torch.jit.trace``, ``torch.export``) works only with torch's own functions and tensors.
+An :class:`Exchange` replaces the session's tensors by plain ones that share their memory, and puts
+the session's tensors back afterwards.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ def standing_aside() -> bool:
 
 @functools.cache
 def _torch_class_of(cls: type) -> Any:
-    """A subclass of torch's Function with the staticmethods of ``cls``, a subclass of ours. Under the drop-in programs make such."""
+    """A subclass of torch's Function with the staticmethods of ``cls``, a subclass of ours. Under
+    the drop-in programs make such."""
     own = [c for c in reversed(cls.__mro__) if c is not object and c not in INTERFACES]
     members = {
         name: value
@@ -73,7 +76,8 @@ def _functions_record_in_torch() -> Iterator[None]:
 
 @contextlib.contextmanager
 def aside(patches: Patches) -> Iterator[None]:
-    """Restore torch's own names for a ``with`` block. At its end the drop-in is back, also after an exception."""
+    """Restore torch's own names for a ``with`` block. At its end the drop-in is back, also
+    after an exception."""
     with patches.suspended(), _functions_record_in_torch():
         _CAPTURES.depth += 1
         try:
@@ -93,7 +97,8 @@ def ours_unless_aside(theirs: Callable[..., Any], ours: Callable[..., Any]) -> C
 
 
 def _with_history(t: torch.Tensor) -> torch.Tensor:
-    """A tensor with the memory of ``t`` that is no leaf for torch, so that a captured program may write to it."""
+    """A tensor with the memory of ``t`` that is no leaf for torch, so that a captured program
+    may write to it."""
     with torch.enable_grad():
         made = t.new_empty(0).requires_grad_().clone()
     made.data = t
@@ -108,7 +113,8 @@ class Exchange:
         self._session: dict[int, Tensor] = {}
 
     def plain(self, t: Any) -> Any:
-        """The plain tensor for a tensor of the session. For a parameter: a parameter. Anything else stays as it is."""
+        """The plain tensor for a tensor of the session. For a parameter: a parameter. Anything
+        else stays as it is."""
         if type(t) is not Tensor:
             return t
         found = self._plain.get(id(t))
@@ -126,11 +132,13 @@ class Exchange:
         return found[1]
 
     def known(self, t: Any) -> Any:
-        """The tensor of the session for a plain one that was made for it; anything else as it is."""
+        """The tensor of the session for a plain one that was made for it; anything else as it
+        is."""
         return self._session.get(id(t), t)
 
     def session(self, t: Any) -> Any:
-        """The tensor of the session for a plain one, made if there is none yet. Anything else stays as it is."""
+        """The tensor of the session for a plain one, made if there is none yet. Anything
+        else stays as it is."""
         if type(t) not in (torch.Tensor, torch.nn.Parameter):
             return t
         found = self._session.get(id(t))
@@ -157,7 +165,8 @@ class Exchange:
 
     @contextlib.contextmanager
     def lent(self, *programs: Any) -> Iterator[None]:
-        """Inside a ``with`` block: plain tensors in the modules, closures, globals and containers that the programs refer to."""
+        """Inside a ``with`` block: plain tensors in the modules, closures, globals and containers
+        that the programs refer to."""
         replaced: list[tuple[Any, Any, Any]] = []
         seen: set[int] = set()
         try:
@@ -286,7 +295,8 @@ def _of_torch(made: Any) -> bool:
 
 
 class RefuseSession(TorchFunctionMode):
-    """Raises for a tensor of the session during a capture. The capture would make a constant of it."""
+    """Raises for a tensor of the session during a capture. The capture would make a constant of
+    it."""
 
     def __init__(self, capture: str) -> None:
         super().__init__()
@@ -296,7 +306,8 @@ class RefuseSession(TorchFunctionMode):
         kwargs = kwargs or {}
         if any(isinstance(t, Value) for t in pytree.arg_tree_leaves(*args, **kwargs)):
             raise RuntimeError(
-                f"runtime.dropin: {self._capture} met a tensor in a place where the drop-in cannot replace it by a plain one. "
-                "Pass it as an argument, or make it a parameter, buffer or attribute of the module."
+                f"runtime.dropin: {self._capture} met a tensor in a place where "
+                "the drop-in cannot replace it by a plain one. Pass it as an argument, "
+                "or make it a parameter, buffer or attribute of the module."
             )
         return func(*args, **kwargs)

@@ -1,4 +1,5 @@
-"""Per-sample gradients of modules in ``.grad_sample``, by the names of torch. See ``docs/expanded_weights.md``."""
+"""Per-sample gradients of modules in ``.grad_sample``, by the names of torch. See
+``docs/expanded_weights.md``."""
 
 from .call import call_for_per_sample_grads
 from .utils import (

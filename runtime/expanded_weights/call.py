@@ -1,4 +1,5 @@
-"""``call_for_per_sample_grads``: runs a module so that the next backward pass computes per-sample gradients of its parameters."""
+"""``call_for_per_sample_grads``: runs a module so that the next backward pass computes per-sample
+gradients of its parameters."""
 
 from __future__ import annotations
 
@@ -21,21 +22,23 @@ def call_for_per_sample_grads(
     loss_reduction: str = "sum",
     batch_first: bool = True,
 ) -> Callable[..., Any]:
-    """``module`` as a function whose backward pass computes per-sample gradients. As in ``torch.nn.utils._per_sample_grad``.
+    """``module`` as a function whose backward pass computes per-sample gradients. As
+    in ``torch.nn.utils._per_sample_grad``.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> call_for_per_sample_grads(model)(torch.ones(3, 2)).sum().backward()
     >>> model.weight.grad_sample.shape
     torch.Size([3, 1, 2])
 
-    The function returns ``module(*args)``. After the backward pass of a loss, every parameter that the loss depends on has
-    ``grad_sample``, of shape (B, *parameter). It holds the gradient of each sample's own loss. ``loss_reduction``: whether the loss is the
-    "sum" or the "mean" of these.
+    The function returns ``module(*args)``. After the backward pass of a loss, every parameter that
+    the loss depends on has ``grad_sample``, of shape (B, *parameter). It holds the gradient of each
+    sample's own loss. ``loss_reduction``: whether the loss is the "sum" or the "mean" of these.
 
-    ``batch_size``: found from the arguments if None, which must then all be batches. ``batch_first``: the batch is dimension 0 of the
-    arguments, else dimension 1. From there on the samples are followed through every op, as in :class:`runtime.per_sample.per_sample`.
-    ``RuntimeError`` for other arguments, for batches of different sizes, where samples mix, and if ``grad_sample`` already holds
-    gradients.
+    ``batch_size``: found from the arguments if None, which must then all be batches.
+    ``batch_first``: the batch is dimension 0 of the arguments, else dimension 1. From there on the
+    samples are followed through every op, as in :class:`runtime.per_sample.per_sample`.
+    ``RuntimeError`` for other arguments, for batches of different sizes, where samples mix, and if
+    ``grad_sample`` already holds gradients.
     """
     _check_arguments(module, batch_size, loss_reduction)
 
@@ -68,12 +71,14 @@ def _check_arguments(module: object, batch_size: object, loss_reduction: object)
     for name, p in module.named_parameters():
         if getattr(p, "grad_sample", None) is not None:
             raise RuntimeError(
-                f"Expanded Weights accumulates: grad_sample of {name} would be incorrect for multiple calls. Set it to None first."
+                f"Expanded Weights accumulates: grad_sample of {name} would be incorrect for "
+                "multiple calls. Set it to None first."
             )
 
 
 def _tensors(given: Any, dim: int) -> list[torch.Tensor]:
-    """The tensors that may be batches. A packed sequence has as many samples as sequences, so it is none."""
+    """The tensors that may be batches. A packed sequence has as many samples as
+    sequences, so it is none."""
     leaves = pytree.tree_leaves(given, is_leaf=lambda a: isinstance(a, PackedSequence))
     found = (
         t
@@ -100,14 +105,15 @@ def _batch_size(args: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -> int:
         found = n
     if found is None:
         raise RuntimeError(
-            "ExpandedWeights cannot compute the batch size from the inputs: none is a tensor in a known container. "
-            "Pass it as call_for_per_sample_grads(module, batch_size=...)"
+            "ExpandedWeights cannot compute the batch size from the inputs: none is a tensor "
+            "in a known container. Pass it as call_for_per_sample_grads(module, batch_size=...)"
         )
     return found
 
 
 def _smaller(args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, size: int) -> int:
-    """The size of the batch. As in torch, a batch may be smaller than what ``batch_size`` says: the last one of an epoch."""
+    """The size of the batch. As in torch, a batch may be smaller than what ``batch_size`` says: the
+    last one of an epoch."""
     sizes = {t.shape[dim] for t in _tensors((args, kwargs), dim)}
     return sizes.pop() if len(sizes) == 1 and max(sizes) < size else size
 
@@ -130,6 +136,6 @@ def _check_contained(
             n = t.shape[dim] if t.dim() > dim else size
             if n != size and not (smaller and n < size):
                 raise RuntimeError(
-                    f"Expected ExpandedWeights to have batch size matching input but got input batch size of {n} with ExpandedWeight of "
-                    f"batch size {size}"
+                    "Expected ExpandedWeights to have batch size matching input but got input "
+                    f"batch size of {n} with ExpandedWeight of batch size {size}"
                 )

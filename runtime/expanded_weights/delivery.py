@@ -1,4 +1,5 @@
-"""Writes the gradients of each sample to ``.grad_sample`` of the parameters, at the end of a backward pass."""
+"""Writes the gradients of each sample to ``.grad_sample`` of the parameters, at the end of
+a backward pass."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from ..tape.running import current_graph_task_id
 
 
 class Delivery(per_sample):
-    """A context in which a module or a layer runs. ``length``: how many rows ``grad_sample`` is to have, None for the number of samples."""
+    """A context in which a module or a layer runs. ``length``: how many rows ``grad_sample`` is to
+    have, None for the number of samples."""
 
     def __init__(
         self, params: Mapping[str, torch.Tensor], batch_dim: int, reduction: str, length: int | None

@@ -1,4 +1,5 @@
-"""Helpers of users' rules, by the names of torch: the calling convention, checks of arguments, where gradients are stored."""
+"""Helpers of users' rules, by the names of torch: the calling convention, checks of arguments,
+where gradients are stored."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from .weight import ExpandedWeight, check_batch_size, check_input, unpack_expand
 def standard_kwargs(
     kwarg_names: Sequence[str], args: Sequence[Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Split ``args`` into positional and keyword arguments. Its last values belong to ``kwarg_names``."""
+    """Split ``args`` into positional and keyword arguments. Its last values belong
+    to ``kwarg_names``."""
     n = len(args) - len(kwarg_names)
     return tuple(args[:n]), dict(zip(kwarg_names, args[n:], strict=True))
 
@@ -31,13 +33,15 @@ def forward_helper(
 
 
 def plain(a: Any) -> Any:
-    """The tensor without history that an argument holds. Any other argument is returned as it is."""
+    """The tensor without history that an argument holds. Any other argument is
+    returned as it is."""
     if isinstance(a, ExpandedWeight):
         return plain(a.orig_weight)
     if isinstance(a, Value):
         if a._level is not SESSION:
             raise RuntimeError(
-                f"Expanded Weights are used inside {a._level.what}; take per-sample gradients outside of it"
+                f"Expanded Weights are used inside {a._level.what}; "
+                "take per-sample gradients outside of it"
             )
         return unwrap(a)
     return a.detach() if isinstance(a, torch.Tensor) else a
@@ -46,10 +50,11 @@ def plain(a: Any) -> Any:
 def set_grad_sample_if_exists(
     maybe_expanded_weight: object, per_sample_grad_fn: Callable[[Any], torch.Tensor]
 ) -> None:
-    """Add ``per_sample_grad_fn(plain weight)``, of shape (batch, *weight), to ``grad_sample`` of an ExpandedWeight's original.
+    """Add ``per_sample_grad_fn(plain weight)``, of shape (batch, *weight), to ``grad_sample`` of an
+    ExpandedWeight's original.
 
-    If the loss is the mean of the samples' losses, the gradients are multiplied by the batch size. So they belong to each sample's own
-    loss.
+    If the loss is the mean of the samples' losses, the gradients are multiplied by the batch size.
+    So they belong to each sample's own loss.
     """
     unpacked = unpack_expanded_weight_or_tensor(maybe_expanded_weight)
     if not isinstance(maybe_expanded_weight, ExpandedWeight):
@@ -62,6 +67,7 @@ def set_grad_sample_if_exists(
 
 
 def sum_over_all_but_batch_and_last_n(tensor: torch.Tensor, n_dims: int) -> torch.Tensor:
-    """Sum over all dimensions but the first and the last ``n_dims``: (batch, *summed, *rest) -> (batch, *rest)."""
+    """Sum over all dimensions but the first and the last ``n_dims``: (batch, *summed,
+    *rest) -> (batch, *rest)."""
     dims = tuple(range(1, tensor.dim() - n_dims))
     return tensor.sum(dims) if dims else tensor

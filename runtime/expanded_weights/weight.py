@@ -1,4 +1,5 @@
-"""``ExpandedWeight``: a parameter that stands for one copy of itself per sample, without copies in memory."""
+"""``ExpandedWeight``: a parameter that stands for one copy of itself per sample, without
+copies in memory."""
 
 from __future__ import annotations
 
@@ -23,11 +24,13 @@ _LAYERS = {
     F.group_norm: 2,
     F.instance_norm: 3,
 }
-"""The functions that take an ExpandedWeight, as in torch, with the dimensions that a batch has at least."""
+"""The functions that take an ExpandedWeight, as in torch, with the dimensions that a
+batch has at least."""
 
 
 def implements_per_sample_grads(torch_function: Callable[..., Any]) -> Callable[[Rule], Rule]:
-    """Register an object whose ``apply(kwarg_names, func, *args)`` runs if ``torch_function`` gets an ExpandedWeight, as in torch.
+    """Register an object whose ``apply(kwarg_names, func, *args)`` runs if ``torch_function`` gets
+    an ExpandedWeight, as in torch.
 
     ``args`` are the positional arguments, followed by the values of ``kwarg_names``.
     """
@@ -40,11 +43,12 @@ def implements_per_sample_grads(torch_function: Callable[..., Any]) -> Callable[
 
 
 class ExpandedWeight(torch.Tensor):
-    """``orig_weight``, expanded over ``batch_size`` samples. The loss is the ``"sum"`` or ``"mean"`` of the samples' losses.
+    """``orig_weight``, expanded over ``batch_size`` samples. The loss is the ``"sum"`` or
+    ``"mean"`` of the samples' losses.
 
-    A layer of ``torch.nn.functional`` computes with the original, and its backward adds per-sample gradients to
-    ``orig_weight.grad_sample``. Any other function is an error. ``call_for_per_sample_grads`` takes every function.
-    """
+    A layer of ``torch.nn.functional`` computes with the original, and its backward adds per-sample
+    gradients to ``orig_weight.grad_sample``. Any other function is an error.
+    ``call_for_per_sample_grads`` takes every function."""
 
     orig_weight: Any
     batch_size: int
@@ -100,8 +104,9 @@ class ExpandedWeight(torch.Tensor):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*(_original(a) for a in args), **kwargs)
         raise RuntimeError(
-            f"Expanded Weights encountered but cannot handle function {name}. Use call_for_per_sample_grads or per_sample, which take "
-            "every function, or give it a rule by implements_per_sample_grads."
+            f"Expanded Weights encountered but cannot handle function {name}. "
+            "Use call_for_per_sample_grads or per_sample, which take every function, "
+            "or give it a rule by implements_per_sample_grads."
         )
 
 
@@ -141,7 +146,8 @@ def _run_layer(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     if args[0].dim() < least:
         name = getattr(func, "__name__", repr(func))
         raise RuntimeError(
-            f"Expanded Weights need a batch dimension: {name} got an input of {args[0].dim()} dimensions, a single sample"
+            "Expanded Weights need a batch dimension: "
+            f"{name} got an input of {args[0].dim()} dimensions, a single sample"
         )
     check_batch_size(args, kwargs)
     for a in (*args[1:], *kwargs.values()):
@@ -158,15 +164,17 @@ def _run_layer(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 
 
 MIXTURE = (
-    "Expanded Weights does not support a mixture of ExpandedWeight parameters and normal Parameters. "
-    "Found a parameter that requires grad and is not an ExpandedWeight; make it one, or detach it."
+    "Expanded Weights does not support a mixture of ExpandedWeight parameters and normal "
+    "Parameters. Found a parameter that requires grad and is not an ExpandedWeight; "
+    "make it one, or detach it."
 )
 
 
 def unpack_expanded_weight_or_tensor(
     maybe_expanded_weight: object, func: Callable[[Any], Any] = lambda x: x
 ) -> Any:
-    """``func`` of the original of an ExpandedWeight, or of a tensor that needs no grad. None for anything else.
+    """``func`` of the original of an ExpandedWeight, or of a tensor that needs no grad. None
+    for anything else.
 
     A tensor that requires grad is a ``RuntimeError``.
     """
@@ -184,19 +192,23 @@ def check_input(func: Callable[..., Any], x: object) -> None:
     name = getattr(func, "__name__", repr(func))
     if isinstance(x, ExpandedWeight):
         raise RuntimeError(
-            f"Expanded Weights do not support inputs that are also ExpandedWeights. Input of {name} must be a Tensor"
+            "Expanded Weights do not support inputs that are also ExpandedWeights. "
+            f"Input of {name} must be a Tensor"
         )
     if not isinstance(x, torch.Tensor):
         raise RuntimeError(
-            f"Expanded Weights requires a Tensor as the first input to get the batch dimension, got {type(x)} in {name}"
+            "Expanded Weights requires a Tensor as the first input to get the batch dimension, "
+            f"got {type(x)} in {name}"
         )
     if x.dim() == 0:
         raise RuntimeError(
-            f"Expanded Weights requires a batch dimension but got an input of size 0 dimensions in {name}"
+            "Expanded Weights requires a batch dimension but got an input of size "
+            f"0 dimensions in {name}"
         )
     if x.shape[0] == 0:
         raise RuntimeError(
-            f"0 is not a valid batch size for Expanded Weights but got an input of shape {list(x.shape)} in {name}"
+            "0 is not a valid batch size for Expanded Weights but got an input of shape "
+            f"{list(x.shape)} in {name}"
         )
 
 
@@ -207,6 +219,6 @@ def check_batch_size(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
             size = args[0].shape[0 if a.batch_first else 1]
             if size != a.batch_size:
                 raise RuntimeError(
-                    f"Expected ExpandedWeights to have batch size matching input but got input batch size of {size} with "
-                    f"ExpandedWeight of batch size {a.batch_size}"
+                    "Expected ExpandedWeights to have batch size matching input but got input "
+                    f"batch size of {size} with ExpandedWeight of batch size {a.batch_size}"
                 )

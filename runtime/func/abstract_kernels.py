@@ -1,4 +1,5 @@
-"""Calls on fake tensors, also of ops for which torch has no abstract kernel, such as ``fractional_max_pool3d_backward``."""
+"""Calls on fake tensors, also of ops for which torch has no abstract kernel, such
+as ``fractional_max_pool3d_backward``."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _UNGIVEN = {
 
 
 def run_abstractly(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """``func(*args, **kwargs)`` on fake tensors, in their mode: by ``abstract`` of the record, by torch, or by the decomposition in it.
+    """``func(*args, **kwargs)`` on fake tensors, in their mode: by ``abstract`` of the record, by
+    torch, or by the decomposition in it.
 
     Raises ``UnsupportedOperatorException`` if there is none of these.
     """

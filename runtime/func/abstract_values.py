@@ -1,9 +1,10 @@
 """What ``node.meta`` says of the value of a node: ``val``, an abstract tensor, and ``tensor_meta``.
 
-A graph outlives its trace, so it must not hold the tensors that the trace computed. ``val`` is a ``FakeTensor``: shape, strides, dtype and
-device without memory. It is made at once, so that a tensor of the trace is freed when the program drops it. Of a trace that is ``late``
-only the geometry is noted at once. A program that is called once, by :mod:`runtime.aot.compilers.staged`, does without the abstract values,
-which take a tenth of the time of its capture.
+A graph outlives its trace, so it must not hold the tensors that the trace computed. ``val`` is a
+``FakeTensor``: shape, strides, dtype and device without memory. It is made at once, so that a
+tensor of the trace is freed when the program drops it. Of a trace that is ``late`` only the
+geometry is noted at once. A program that is called once, by :mod:`runtime.aot.compilers.staged`,
+does without the abstract values, which take a tenth of the time of its capture.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _guard_pointer = torch._C._set_throw_on_mutable_data_ptr
 
 
 class _Thread(Ambient):
-    """What the traces on real values of one thread share, because it takes as long as twenty abstract values."""
+    """What the traces on real values of one thread share, because it takes as long as twenty
+    abstract values."""
 
     def __init__(self) -> None:
         self.mode: FakeTensorMode | None = None
@@ -40,8 +42,9 @@ _THREAD = _Thread()
 
 
 class AbstractValues:
-    """Makes the abstract values of one graph. ``mode``: whose fake tensors they are; None: of the mode of this thread. ``late``: whether
-    those of plain tensors that calls return are made by :meth:`complete`, which any thread may call, and not before."""
+    """Makes the abstract values of one graph. ``mode``: whose fake tensors they are; None: of the
+    mode of this thread. ``late``: whether those of plain tensors that calls return are made by
+    :meth:`complete`, which any thread may call, and not before."""
 
     def __init__(self, mode: FakeTensorMode | None, late: bool = False) -> None:
         if mode is None and _THREAD.mode is None:
@@ -54,8 +57,8 @@ class AbstractValues:
         self._lock = threading.Lock()
 
     def describe(self, node: fx.Node, value: Any, geometry: Geometry | None = None) -> Any:
-        """Write what is known of ``value``, the result of ``node``, to its ``meta``. Returns the abstract value, or None if it is late.
-        ``geometry``: that of ``value``, if it is known."""
+        """Write what is known of ``value``, the result of ``node``, to its ``meta``. Returns the
+        abstract value, or None if it is late. ``geometry``: that of ``value``, if it is known."""
         if (
             self.late
             and type(value) is torch.Tensor
@@ -79,7 +82,8 @@ class AbstractValues:
             self._noted.clear()
 
     def of(self, value: Any) -> Any:
-        """``value`` with an abstract tensor in place of each tensor. None for a tensor that has no abstract form."""
+        """``value`` with an abstract tensor in place of each tensor. None for a tensor that has
+        no abstract form."""
         if isinstance(value, FakeTensor):
             return value
         if isinstance(value, torch.Tensor):

@@ -44,8 +44,8 @@ def current_fallback_policy() -> str:
 def set_fallback_policy(policy: str) -> None:
     """Set what this thread does when an op has no batch rule.
 
-    ``"warn"``: warn once per op, then loop over the batch. ``"silent"``: loop. ``"raise"``: raise ``MissingRule``.
-    """
+    ``"warn"``: warn once per op, then loop over the batch. ``"silent"``: loop. ``"raise"``: raise
+    ``MissingRule``."""
     if policy not in ("warn", "silent", "raise"):
         raise ValueError(f"fallback policy must be 'warn', 'silent' or 'raise', got {policy!r}")
     _FALLBACK.policy = policy
@@ -53,7 +53,8 @@ def set_fallback_policy(policy: str) -> None:
 
 @contextmanager
 def fallback_policy(policy: str) -> Iterator[None]:
-    """Call :func:`set_fallback_policy` for the block of a ``with``, and restore the previous policy after it."""
+    """Call :func:`set_fallback_policy` for the block of a ``with``, and restore the previous
+    policy after it."""
     before = _FALLBACK.policy
     set_fallback_policy(policy)
     try:
@@ -63,7 +64,8 @@ def fallback_policy(policy: str) -> Iterator[None]:
 
 
 class BatchedValue(Value):
-    """A batch of tensors, which has the shape of one of them. ``_inner`` holds the batch along dimension 0."""
+    """A batch of tensors, which has the shape of one of them. ``_inner`` holds the batch
+    along dimension 0."""
 
     _level: BatchLevel
 
@@ -82,13 +84,15 @@ class BatchedValue(Value):
 
     def numpy(self, *, force: bool = False) -> Any:
         raise BatchingError(
-            f"vmap: numpy() would leave the transform; compute with tensors instead. It was asked{called_from()}"
+            "vmap: numpy() would leave the transform; compute with tensors instead. "
+            f"It was asked{called_from()}"
         )
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         raise RuntimeError(
-            "You are attempting to call Tensor.requires_grad_() inside of a function being transformed by vmap, where it has no effect. "
-            "Use the transforms (grad, vjp, jacrev, jacfwd, hessian), or call it on what vmap is given."
+            "You are attempting to call Tensor.requires_grad_() inside of a function being "
+            "transformed by vmap, where it has no effect. Use the transforms (grad, vjp, jacrev, "
+            "jacfwd, hessian), or call it on what vmap is given."
         )
 
     @property
@@ -170,7 +174,8 @@ class BatchLevel(Level):
             return written if op.n_results else None
         if op.kind is OUT:
             raise BatchingError(
-                f"{func} with out= is not supported under vmap; use the form that returns its result"
+                f"{func} with out= is not supported under vmap; "
+                "use the form that returns its result"
             )
         if record is None or record.batch is None:
             decomposed = decomposition_of(op, "batch")
@@ -182,7 +187,8 @@ class BatchLevel(Level):
         return draws.draw(self, op, args, kwargs)
 
     def physical(self, args: Any) -> tuple[list[Any], tuple[Any, ...]]:
-        """The arguments with the physical tensor in place of each batched value, and a flag per argument: whether it was batched.
+        """The arguments with the physical tensor in place of each batched value, and a flag per
+        argument: whether it was batched.
 
         A list has a tuple of flags, one per entry.
         """
@@ -202,11 +208,12 @@ class BatchLevel(Level):
         return out, tuple(flags)
 
     def line_up(self, args: Any) -> tuple[list[Any] | None, int]:
-        """The physical arguments and the rank of the batched ones, if the arguments broadcast as they are. Else ``None`` and a rank.
+        """The physical arguments and the rank of the batched ones, if the arguments broadcast as
+        they are. Else ``None`` and a rank.
 
-        They broadcast as they are if all batched tensors have the same rank and every other tensor has fewer dimensions. A batch of 0-d
-        tensors beside another tensor is left out: two 0-d tensors promote each other, but a vector and a 0-d tensor do not.
-        """
+        They broadcast as they are if all batched tensors have the same rank and every other tensor
+        has fewer dimensions. A batch of 0-d tensors beside another tensor is left out: two 0-d
+        tensors promote each other, but a vector and a 0-d tensor do not."""
         out = []
         rank = widest = -1
         for a in args:
@@ -247,10 +254,12 @@ class BatchLevel(Level):
         return self.wrap(formula(*physical, batched))
 
     def _agreed(self, op: Op, answers: list[Any]) -> Any:
-        """The answer of an op that returns no tensor. Raise unless all elements give the same answer."""
+        """The answer of an op that returns no tensor. Raise unless all elements give
+        the same answer."""
         if any(a != answers[0] for a in answers):
             raise BatchingError(
-                f"vmap: {op.func} answers differently for the elements of the batch: {answers}{called_from()}"
+                f"vmap: {op.func} answers differently for the elements of the batch: "
+                f"{answers}{called_from()}"
             )
         return answers[0]
 
@@ -260,9 +269,10 @@ class BatchLevel(Level):
             return foreach.run(op, args, kwargs)
         if not (isinstance(target, Value) and target._level is self):
             raise BatchingError(
-                f"vmap: inplace arithmetic {op.func}(self, *extra_args) is not possible because there exists a Tensor `other` in "
-                "extra_args that has more elements than `self`. `other` has the batch dimension and `self` has not: use the out-of-place "
-                "op, or make `self` with new_zeros or zeros_like of a batched input."
+                f"vmap: inplace arithmetic {op.func}(self, *extra_args) is not possible because "
+                "there exists a Tensor `other` in extra_args that has more elements than `self`. "
+                "`other` has the batch dimension and `self` has not: use the out-of-place op, "
+                "or make `self` with new_zeros or zeros_like of a batched input."
             )
         if op.base_name == "detach_":
             detach_inner(target)
@@ -271,8 +281,8 @@ class BatchLevel(Level):
             return change_geometry(op.functional.func, target, args[1:], kwargs)
         if op.base_name in METADATA:
             raise BatchingError(
-                f"vmap: {op.func} changes the number of elements that its argument has, and elements of a batch share one storage. "
-                "Use new_empty or reshape instead."
+                f"vmap: {op.func} changes the number of elements that its argument has, "
+                "and elements of a batch share one storage. Use new_empty or reshape instead."
             )
         if draws.is_random(op, args, kwargs):
             return draws.fill(self, op, args, kwargs)
@@ -326,8 +336,8 @@ class BatchLevel(Level):
         """Run the op once per element and stack the results. This is the last resort."""
         if torch.Tag.dynamic_output_shape in op.func.tags:
             raise BatchingError(
-                f"vmap: {op.func} returns a result whose shape depends on the data, which differs between the elements of a "
-                f"batch{called_from()}"
+                f"vmap: {op.func} returns a result whose shape depends on the data, "
+                f"which differs between the elements of a batch{called_from()}"
             )
         random = draws.is_random(op, args, kwargs)
         if random and self.randomness == "error":
@@ -359,8 +369,8 @@ class BatchLevel(Level):
 class EmptyBatch(BatchLevel):
     """A batch without elements.
 
-    Some kernels refuse empty tensors, and a size of ``-1`` is ambiguous for them. Then the op runs on one element of zeros, whose result
-    has the right shape.
+    Some kernels refuse empty tensors, and a size of ``-1`` is ambiguous for them. Then the op runs
+    on one element of zeros, whose result has the right shape.
     """
 
     __slots__ = ()
@@ -394,13 +404,15 @@ class EmptyBatch(BatchLevel):
             a.new_zeros((1, *a.shape[1:])) if f is True else a
             for a, f in zip(physical, batched, strict=True)
         ]
-        one = [[x.new_zeros((1, *x.shape[1:])) if g else x for x, g in zip(a, f, strict=True)] if type(f) is tuple else a
+        one = [[x.new_zeros((1, *x.shape[1:])) if g else x for x,
+            g in zip(a, f, strict=True)] if type(f) is tuple else a
                for a, f in zip(one, batched, strict=True)]  # fmt: skip
         return self.element(one, batched, 0)
 
 
 def _plain_rule(op: Op) -> Any:
-    """The batch rule of an op, if a call runs that rule and nothing else. ``False`` if a call needs more."""
+    """The batch rule of an op, if a call runs that rule and nothing else. ``False`` if a
+    call needs more."""
     record = op.record
     if op.kind in (INPLACE, OUT) or record is None or record.batch is None or record.draws:
         return False

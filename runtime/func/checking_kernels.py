@@ -1,8 +1,9 @@
 """Composite ops whose C++ kernels read elements to check them, in Python for traces.
 
-``cov(x, fweights=w)`` reads whether all weights are at least zero. A trace refuses to read. So the check becomes a call of
-``_assert_async`` in the graph, which every later call of the graph carries out on its own arguments. Calls outside of a trace go on to
-ATen, and so does a call that ATen refuses.
+``cov(x, fweights=w)`` reads whether all weights are at least zero. A trace refuses to read. So
+the check becomes a call of ``_assert_async`` in the graph, which every later call of the graph
+carries out on its own arguments. Calls outside of a trace go on to ATen, and so does a call
+that ATen refuses.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from .regions import traced
 aten = torch.ops.aten
 Tensor = torch.Tensor
 _BELOW = torch._C._dispatch_keyset_full_after(DispatchKey.PythonTLSSnapshot)
-# Before torch 2.13 the dispatcher failed if no key was active between this one and `__torch_dispatch__`.
+# Before torch 2.13 the dispatcher failed if no key was active between this one and
+# `__torch_dispatch__`.
 _INTERCEPTED = torch.__version__ >= (2, 13)  # type: ignore[operator]
 _LIBRARY = torch.library.Library("aten", "IMPL")  # its registrations last as long as this object
 _istft_unchecked: Callable[..., Tensor] = aten.istft.default.py_kernels[
@@ -29,7 +31,8 @@ _LOWEST = 1e-11  # the least sum of squares of the windows by which istft divide
 
 
 def _in_traces(overload: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Use the decorated function for ``overload`` in a trace. It gets every argument by its name in the schema."""
+    """Use the decorated function for ``overload`` in a trace. It gets every argument by its
+    name in the schema."""
 
     def register(f: Callable[..., Any]) -> Callable[..., Any]:
         pass_on = overload._handle.redispatch_boxed
@@ -116,7 +119,8 @@ def _istft(
     center: bool = True,
     **options: Any,
 ) -> Tensor:
-    """By torch's decomposition, which leaves out the check that the windows together cover every sample."""
+    """By torch's decomposition, which leaves out the check that the windows together
+    cover every sample."""
     given = (n_fft, hop_length, win_length, window, center)
     hop = n_fft // 4 if hop_length is None else hop_length
     width = n_fft if win_length is None else win_length

@@ -1,8 +1,8 @@
 """Composite ops whose C++ kernels ask for plain sizes, in Python for symbolic ones.
 
-``torch.kron(x, y)`` in C++ asks for the sizes of ``x`` as numbers. A graph of symbolic sizes would be for one size alone. So these ops run
-here if a size is a symbol and a level of ours sees the call. Other calls go on to ATen, and so does a call that ATen refuses.
-"""
+``torch.kron(x, y)`` in C++ asks for the sizes of ``x`` as numbers. A graph of symbolic sizes would
+be for one size alone. So these ops run here if a size is a symbol and a level of ours sees the
+call. Other calls go on to ATen, and so does a call that ATen refuses."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def _take_along_dim(self: Tensor, indices: Tensor, dim: int | None = None) -> Te
 
 @_in_python(aten.linalg_multi_dot.default)
 def _multi_dot(tensors: Sequence[Tensor]) -> Tensor:
-    """The product in the order that takes the fewest operations. Conditions on this order become guards, and sizes stay symbols."""
+    """The product in the order that takes the fewest operations. Conditions on this order become
+    guards, and sizes stay symbols."""
     n = len(tensors)
     ranks = [x.dim() for x in tensors]
     if (
@@ -125,7 +126,8 @@ def _multi_dot(tensors: Sequence[Tensor]) -> Tensor:
 def _cheapest(
     best: dict[tuple[int, int], tuple[Any, Any]], sizes: Sequence[Any], i: int, j: int
 ) -> tuple[Any, int]:
-    """The fewest operations of the product of the factors ``i`` to ``j``, and after which factor it is cut."""
+    """The fewest operations of the product of the factors ``i`` to ``j``, and after which
+    factor it is cut."""
     found: tuple[Any, int] | None = None
     for cut in range(i, j):
         cost = best[i, cut][0] + best[cut + 1, j][0] + sizes[i] * sizes[cut + 1] * sizes[j + 1]
@@ -202,7 +204,8 @@ for _name in (
 
 
 def _slope(x: Tensor, dim: int, step: Any, edge_order: int) -> Tensor:
-    """Differences along ``dim``: central ones inside, one-sided ones at both ends. ``step``: a distance, or the coordinates."""
+    """Differences along ``dim``: central ones inside, one-sided ones at both ends. ``step``: a
+    distance, or the coordinates."""
     if not isinstance(step, Tensor):
         inside = (_part(x, dim, 2) - _part(x, dim, 0, -2)) / step / 2
         first, last = (_edge(x, dim, (step,) * edge_order, front) for front in (True, False))
@@ -224,7 +227,8 @@ def _slope(x: Tensor, dim: int, step: Any, edge_order: int) -> Tensor:
 
 
 def _edge(x: Tensor, dim: int, gaps: Sequence[Any], front: bool) -> Tensor:
-    """The slope at one end, from the two or three values next to it. ``gaps``: their distances, from the end inwards."""
+    """The slope at one end, from the two or three values next to it. ``gaps``: their distances,
+    from the end inwards."""
     at = [x.select(dim, n if front else -1 - n).unsqueeze(dim) for n in range(len(gaps) + 1)]
     sign = 1 if front else -1
     if len(gaps) == 1:
@@ -241,7 +245,8 @@ def _part(x: Tensor, dim: int, start: int, end: int | None = None) -> Tensor:
 
 
 def _transformed_as_resized(overload: Any) -> None:
-    """Resize the input of a Fourier transform before the call, where the call would ask which of two sizes is the larger."""
+    """Resize the input of a Fourier transform before the call, where the call would ask which of
+    two sizes is the larger."""
 
     @_in_python(overload)
     def run(self: Tensor, size: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:

@@ -1,4 +1,5 @@
-"""How ``vmap(..., randomness=...)`` runs random ops: it raises an error, draws once for all elements, or draws once per element."""
+"""How ``vmap(..., randomness=...)`` runs random ops: it raises an error, draws once for all
+elements, or draws once per element."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from . import element_check
 
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 ERROR = (
-    "vmap: called random operation while in randomness error mode. Say with randomness='same' or 'different' whether the elements of the "
-    "batch share a draw, or draw outside of vmap."
+    "vmap: called random operation while in randomness error mode. Say with randomness='same' "
+    "or 'different' whether the elements of the batch share a draw, or draw outside of vmap."
 )
 
 
@@ -44,7 +45,8 @@ class Batch(Protocol):
 
 
 def is_random(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether this call draws random numbers. An op with a ``training`` flag draws only in training."""
+    """Whether this call draws random numbers. An op with a ``training`` flag draws
+    only in training."""
     if torch.Tag.nondeterministic_seeded not in op.func.tags and (
         op.record is None or not op.record.draws
     ):
@@ -55,13 +57,14 @@ def is_random(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 
 def _refuse_same(op: Op) -> None:
     raise BatchingError(
-        f"vmap: {op.func} draws from distributions that differ between the elements of the batch, which randomness='same' "
-        "cannot do. Use randomness='different', or draw outside of vmap."
+        f"vmap: {op.func} draws from distributions that differ between the elements of the batch, "
+        "which randomness='same' cannot do. Use randomness='different', or draw outside of vmap."
     )
 
 
 def draw(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Run a random op on batched values, with one draw per element or one draw for all, as ``randomness`` says."""
+    """Run a random op on batched values, with one draw per element or one draw for all, as
+    ``randomness`` says."""
     if level.randomness == "error":
         raise BatchingError(ERROR)
     by_shape = op.record.draws == "shape"  # type: ignore[union-attr]
@@ -77,7 +80,8 @@ def draw(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> A
 
 
 def fill(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Run a random op that overwrites its first argument, as ``x.bernoulli_(p)`` does. ``randomness`` decides how often it draws."""
+    """Run a random op that overwrites its first argument, as ``x.bernoulli_(p)`` does.
+    ``randomness`` decides how often it draws."""
     if level.randomness == "error":
         raise BatchingError(ERROR)
     target, *parameters = args
@@ -93,13 +97,15 @@ def fill(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> A
 
 
 def with_one_draw(op: Op, calls: list[tuple[list[Any], dict[str, Any]]]) -> list[Any]:
-    """Run the op once per element, each time from the same state of the generator. ``calls``: (arguments, options) of each element."""
+    """Run the op once per element, each time from the same state of the generator. ``calls``:
+    (arguments, options) of each element."""
     from .regions import traced  # here, since traces import sympy
 
     if traced(*calls[0]):
         raise BatchingError(
-            f"vmap: with randomness='same', {op.func} runs for each element from the same state of the generator, and a graph sets no "
-            "state. Use randomness='different', or draw outside of vmap."
+            f"vmap: with randomness='same', {op.func} runs for each element "
+            "from the same state of the generator, and a graph sets no state. "
+            "Use randomness='different', or draw outside of vmap."
         )
     generator = generator_of(*calls[0])
     state = generator.get_state()
@@ -115,7 +121,8 @@ _VMAP_MODE = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("VmapMode"))
 
 
 def _raise_in_vmap_mode(op: Op) -> None:
-    """Make an ATen op raise under the dispatcher's key ``VmapMode``. ATen itself does so for most ops that draw."""
+    """Make an ATen op raise under the dispatcher's key ``VmapMode``. ATen itself does so for
+    most ops that draw."""
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         if is_random(op, args, kwargs):
@@ -138,8 +145,8 @@ for _func, _record in RECORDS.items():
 class Randomness:
     """Handles random ops without a batched argument. No level sees such a call.
 
-    "error": the dispatcher's own vmap key makes these ops raise and costs other ops nothing. "different": a mode draws once per element.
-    """
+    "error": the dispatcher's own vmap key makes these ops raise and costs other ops nothing.
+    "different": a mode draws once per element."""
 
     def __init__(self, level: Batch) -> None:
         self.randomness = level.randomness
@@ -164,8 +171,8 @@ _DRAWING: dict[Op, bool] = {}
 
 
 def _draws_or_fills(op: Op) -> bool:
-    """Whether an op may draw, or returns a buffer that is not filled yet. Such a buffer must differ per element: the draws of composite ops
-    (dropout) may fill it."""
+    """Whether an op may draw, or returns a buffer that is not filled yet. Such a buffer must differ
+    per element: the draws of composite ops (dropout) may fill it."""
     known = _DRAWING.get(op)
     if known is None:
         record = op.record
@@ -175,7 +182,8 @@ def _draws_or_fills(op: Op) -> bool:
 
 
 class DrawPerElement(TorchDispatchMode):
-    """Makes a random op without batched arguments (``torch.rand(3)``) return a batch of draws. Used under ``randomness="different"``."""
+    """Makes a random op without batched arguments (``torch.rand(3)``) return a batch of draws. Used
+    under ``randomness="different"``."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -207,10 +215,12 @@ class DrawPerElement(TorchDispatchMode):
             return func(*args, **kwargs)
         if op.kind is INPLACE:
             raise RuntimeError(
-                f"vmap: Cannot ask for different inplace randomness on an unbatched tensor: {func} fills one that all elements of the "
-                "batch share. Make it from a batched tensor, with empty_like or new_empty, or use the out-of-place form."
+                "vmap: Cannot ask for different inplace randomness on an unbatched tensor: "
+                f"{func} fills one that all elements of the batch share. Make it from a batched "
+                "tensor, with empty_like or new_empty, or use the out-of-place form."
             )
-        # else an outer mode lifts what it draws to the inner levels, and the batch stands around these
+        # else an outer mode lifts what it draws to the inner levels, and the batch
+        # stands around these
         with scope_outside(level):  # type: ignore[arg-type]
             made = self._drawn(op, args, kwargs)
         return lifted(made, level.number, given=args)
@@ -226,7 +236,8 @@ class DrawPerElement(TorchDispatchMode):
                 )
             # randperm, normal(0.0, 1.0, size)
             return level.wrap(torch.stack([func(*args, **kwargs) for _ in range(level.size)]))
-        # No argument is batched (``torch.bernoulli(p)`` of a closed-over ``p``), so no level would see the call.
+        # No argument is batched (``torch.bernoulli(p)`` of a closed-over ``p``), so no level
+        # would see the call.
         return func(
             *(level.spread(a) if isinstance(a, torch.Tensor) else a for a in args), **kwargs
         )
@@ -234,8 +245,9 @@ class DrawPerElement(TorchDispatchMode):
 
 @contextmanager
 def without_draws(level: Batch) -> Iterator[None]:
-    """Run the body of a ``with`` block, which draws nothing, outside of the :class:`DrawPerElement` of ``level`` if that mode is innermost.
-    The mode costs each ATen call more than a small kernel does."""
+    """Run the body of a ``with`` block, which draws nothing, outside of the
+    :class:`DrawPerElement` of ``level`` if that mode is innermost. The mode costs each ATen call
+    more than a small kernel does."""
     n = torch._C._len_torch_dispatch_stack()
     mode: Any = torch._C._get_dispatch_stack_at(n - 1) if n else None
     if not isinstance(mode, DrawPerElement) or mode.level is not level:

@@ -1,9 +1,10 @@
 """Checks an op on one element of a batch, so that vmap raises the error that the element raises.
 
-``vmap(torch.linalg.inv)(torch.ones(3, 3))`` must fail, because ``inv`` refuses a vector. But the kernel would accept the whole batch as one
-matrix. So the op runs on the first element alone before a batch rule first runs on a signature: shapes, dtypes and all arguments that are
-no tensors. If the element raises, vmap raises the same error, which names logical shapes. A signature that an element has accepted is
-remembered, so later calls cost one lookup in a set.
+``vmap(torch.linalg.inv)(torch.ones(3, 3))`` must fail, because ``inv`` refuses a vector. But the
+kernel would accept the whole batch as one matrix. So the op runs on the first element alone before
+a batch rule first runs on a signature: shapes, dtypes and all arguments that are no tensors. If the
+element raises, vmap raises the same error, which names logical shapes. A signature that an element
+has accepted is remembered, so later calls cost one lookup in a set.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _random = torch.Tag.nondeterministic_seeded
 
 
 def check(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Raise the error that the op raises on the first element. Do nothing if an element has accepted this signature before."""
+    """Raise the error that the op raises on the first element. Do nothing if an element has
+    accepted this signature before."""
     accepted = op.accepted
     if accepted is None:
         return
@@ -64,7 +66,8 @@ def _described(a: Any) -> Any:
 
 
 def first_error(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Exception | None:
-    """The error of the first element that refuses the call. ``None`` if all accept it. For a nested tensor: ``NestedTensor``."""
+    """The error of the first element that refuses the call. ``None`` if all accept it. For a nested
+    tensor: ``NestedTensor``."""
     if any(isinstance(a, torch.Tensor) and a.is_nested for a in _leaves(args, kwargs)):
         return NestedTensor()
     sizes = _sizes(args, kwargs)
@@ -79,10 +82,11 @@ def first_error(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Exceptio
 def run(
     op: Op, args: Sequence[Any], kwargs: dict[str, Any], at: dict[int, int] | None = None
 ) -> None:
-    """Run the op below all transforms on copies of one element: the first, or the one with index ``at[number]`` in each batch level.
+    """Run the op below all transforms on copies of one element: the first, or the one with index
+    ``at[number]`` in each batch level.
 
-    If a batch has no elements, the op runs on the meta device. A kernel that reads the workspace of another kernel is not run.
-    """
+    If a batch has no elements, the op runs on the meta device. A kernel that reads the workspace of
+    another kernel is not run."""
     if op.record is not None:
         differs = getattr(op.record.batch, "differs", None)
         if op.record.workspace or (differs is not None and differs(args)):
@@ -112,8 +116,9 @@ def run(
 def _element(a: Any, at: dict[int, int], empty: bool, copied: bool) -> Any:
     """One element of nested values, at the index ``at[number]`` of each batch level.
 
-    The loop meets the innermost level first, and each batch dimension is in front. So the dimensions of the tensor at the bottom begin with
-    the batch of the outermost level, and the indices are applied in reverse.
+    The loop meets the innermost level first, and each batch dimension is in front. So the
+    dimensions of the tensor at the bottom begin with the batch of the outermost level, and the
+    indices are applied in reverse.
     """
     if not isinstance(a, torch.Tensor):
         return [_element(b, at, empty, copied) for b in a] if isinstance(a, (list, tuple)) else a

@@ -1,4 +1,5 @@
-"""Modules as functions of their state: ``functional_call``, ``stack_module_state``, ``replace_all_batch_norm_modules_``."""
+"""Modules as functions of their state: ``functional_call``, ``stack_module_state``,
+``replace_all_batch_norm_modules_``."""
 
 from __future__ import annotations
 
@@ -20,15 +21,18 @@ def functional_call(
     tie_weights: bool = True,
     strict: bool = False,
 ) -> Any:
-    """Call ``module`` with the given tensors in place of its parameters and buffers of these names, as ``torch.func.functional_call``.
+    """Call ``module`` with the given tensors in place of its parameters and buffers of these names,
+    as ``torch.func.functional_call``.
 
-    >>> functional_call(torch.nn.Linear(2, 1), {"weight": torch.ones(1, 2), "bias": torch.zeros(1)}, torch.ones(2))
+    >>> parameters = {"weight": torch.ones(1, 2), "bias": torch.zeros(1)}
+    >>> functional_call(torch.nn.Linear(2, 1), parameters, torch.ones(2))
     tensor([2.])
 
-    The module gets its own tensors back afterwards, also after an exception. If the module replaces a given tensor during the call, the new
-    one is stored in the dict that gave the old one. ``args``: a tuple, or one argument that is no tuple. ``tie_weights``: a tensor given
-    for one name of a shared tensor is used under its other names too; different tensors for them are a ``ValueError``. ``strict``: missing
-    and unexpected names are errors.
+    The module gets its own tensors back afterwards, also after an exception. If the module replaces
+    a given tensor during the call, the new one is stored in the dict that gave the old one.
+    ``args``: a tuple, or one argument that is no tuple. ``tie_weights``: a tensor given for one
+    name of a shared tensor is used under its other names too; different tensors for them are a
+    ``ValueError``. ``strict``: missing and unexpected names are errors.
     """
     if isinstance(parameter_and_buffer_dicts, Mapping):
         given: Sequence[Mapping[str, torch.Tensor]] = (parameter_and_buffer_dicts,)
@@ -36,7 +40,8 @@ def functional_call(
         given = parameter_and_buffer_dicts
     else:
         raise ValueError(
-            f"Expected parameter_and_buffer_dicts to be a dict, or a list/tuple of dicts, but got {type(parameter_and_buffer_dicts)}"
+            "Expected parameter_and_buffer_dicts to be a dict, or a list/tuple of dicts, "
+            f"but got {type(parameter_and_buffer_dicts)}"
         )
     if not all(isinstance(d, Mapping) for d in given):
         raise ValueError("Expected all elements of parameter_and_buffer_dicts to be dictionaries")
@@ -46,7 +51,8 @@ def functional_call(
     )
     if repeated:
         raise ValueError(
-            f"{repeated} appeared in multiple dictionaries; behavior of functional call is ambiguous"
+            f"{repeated} appeared in multiple dictionaries; "
+            "behavior of functional call is ambiguous"
         )
     for kind, what in (
         (torch.jit.ScriptModule, "Jitted modules"),
@@ -84,7 +90,8 @@ def _tied(module: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, torc
             continue
         if len({id(tensors[name]) for name in present}) > 1:
             raise ValueError(
-                f"functional_call got multiple values for keys {sorted(present)}, which are tied. tie_weights=False keeps them apart."
+                f"functional_call got multiple values for keys {sorted(present)}, which are tied. "
+                "tie_weights=False keeps them apart."
             )
         out.update(dict.fromkeys(group, tensors[present[0]]))
     return out
@@ -107,7 +114,8 @@ def _check_names(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None
 
 
 class _Swapped:
-    """A context in which ``module`` has ``tensors`` in place of its own. ``given``: the dicts from which they came."""
+    """A context in which ``module`` has ``tensors`` in place of its own. ``given``: the dicts from
+    which they came."""
 
     def __init__(
         self,
@@ -159,7 +167,8 @@ def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
             raise AttributeError(f"{type(module).__name__} has no attribute `{part}`")
         if not isinstance(child, nn.Module):
             raise TypeError(
-                f"submodule `{'.'.join(path[:depth])}`: {child!r} is not an instance of torch.nn.Module"
+                f"submodule `{'.'.join(path[:depth])}`: "
+                f"{child!r} is not an instance of torch.nn.Module"
             )
         module = child
     now = getattr(module, attribute, None)
@@ -169,7 +178,8 @@ def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 
 class _Hidden:
-    """The original class of a module. While a given tensor replaces a property (a parametrized weight), the module has another class."""
+    """The original class of a module. While a given tensor replaces a property (a parametrized
+    weight), the module has another class."""
 
     def __init__(self, cls: type[nn.Module]) -> None:
         self.cls = cls
@@ -198,9 +208,11 @@ def _exchange(module: nn.Module, name: str, new: Any) -> Any:
 def stack_module_state(
     models: Sequence[nn.Module] | nn.ModuleList,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Stack the parameters of ``models`` by name along a new first dimension, and the buffers. As ``torch.func.stack_module_state``.
+    """Stack the parameters of ``models`` by name along a new first dimension, and the buffers.
+    As ``torch.func.stack_module_state``.
 
-    The stacked parameters are new leaves. Models of different classes, modes or shapes are a ``RuntimeError``.
+    The stacked parameters are new leaves. Models of different classes, modes or shapes are
+    a ``RuntimeError``.
     """
     if len(models) == 0:
         raise RuntimeError("stack_module_state: Expected at least one model, got 0.")
@@ -226,7 +238,8 @@ def _stacked(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def replace_all_batch_norm_modules_(root: nn.Module) -> nn.Module:
-    """Make the batch norms in ``root`` stop tracking running statistics, as ``torch.func.replace_all_batch_norm_modules_``.
+    """Make the batch norms in ``root`` stop tracking running statistics, as
+    ``torch.func.replace_all_batch_norm_modules_``.
 
     A vmap cannot update statistics that its elements share. Works in place and returns ``root``.
     """

@@ -14,7 +14,8 @@ _FACTORY = frozenset(("dtype", "layout", "device", "pin_memory"))
 
 
 def functional_of(func: Any) -> Any:
-    """The overload with the arguments of ``func`` that returns what ``func`` writes, and writes nothing. None if ATen has none."""
+    """The overload with the arguments of ``func`` that returns what ``func`` writes, and writes
+    nothing. None if ATen has none."""
     if func not in _overloads:
         _overloads[func] = _find_functional(func)
     return _overloads[func]
@@ -53,7 +54,8 @@ def _find_functional(func: Any) -> Any:
 
 
 def factory_options(func: Any, functional: Any, target: torch.Tensor) -> dict[str, Any]:
-    """The dtype and device with which ``functional``, a factory, makes what ``func`` writes to ``target``. Nothing if it is no factory."""
+    """The dtype and device with which ``functional``, a factory, makes what ``func`` writes to
+    ``target``. Nothing if it is no factory."""
     named = {a.name for a in functional._schema.arguments} - {
         a.name for a in func._schema.arguments
     }
@@ -65,7 +67,8 @@ def _signature(arguments: Iterable[Any]) -> list[tuple[str, str]]:
 
 
 def defaults_of(op: Op, functional: Any, args: Any) -> dict[str, Any]:
-    """Defaults that the in-place form has and the functional form lacks. Example: ``bernoulli_(p=0.5)``."""
+    """Defaults that the in-place form has and the functional form lacks. Example:
+    ``bernoulli_(p=0.5)``."""
     missing = functional._schema.arguments[len(args) :]
     return {
         a.name: op.defaults[op.positions[a.name]]

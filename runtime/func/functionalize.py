@@ -1,11 +1,13 @@
 """The functionalize level: runs a program with writes and views without any write.
 
-A :class:`FunctionalValue` is a view of a :class:`Store`, or the whole of it. The store holds the present value of one base. A write runs
-the functional form of the op, puts the result into the base through the views between them, and increments the generation of the memory.
-Any other view finds this when it is next read, and computes its value again.
+A :class:`FunctionalValue` is a view of a :class:`Store`, or the whole of it. The store holds the
+present value of one base. A write runs the functional form of the op, puts the result into the base
+through the views between them, and increments the generation of the memory. Any other view finds
+this when it is next read, and computes its value again.
 
-``b.detach()`` shares the memory of ``b`` but not its history. So it is a view of a second store of the same :class:`Memory`. A write
-through one store changes the numbers of the other store, but not its history at outer levels.
+``b.detach()`` shares the memory of ``b`` but not its history. So it is a view of a second store of
+the same :class:`Memory`. A write through one store changes the numbers of the other store, but not
+its history at outer levels.
 """
 
 from __future__ import annotations
@@ -52,8 +54,8 @@ aten = torch.ops.aten
 
 
 class Place(NamedTuple):
-    """The place of a value: a store and the views that lead from its base to the value. ``unrecorded``: one of them was made under
-    no_grad."""
+    """The place of a value: a store and the views that lead from its base to the value.
+    ``unrecorded``: one of them was made under no_grad."""
 
     store: Store
     chain: Chain = ()
@@ -61,7 +63,8 @@ class Place(NamedTuple):
 
 
 class FunctionalValue(Value):
-    """A view of a store. ``_inner`` is its value at generation ``_seen``. ``FunctionalLevel.read`` returns its present value."""
+    """A view of a store. ``_inner`` is its value at generation ``_seen``. ``FunctionalLevel.read``
+    returns its present value."""
 
     _level: FunctionalLevel
     _store: Store
@@ -94,9 +97,10 @@ class FunctionalValue(Value):
 
 
 class FunctionalLevel(Level):
-    """One running functionalization. ``views``: whether views are replaced by copies, too. ``whole``: composite ops, without writes or
-    results that are views, which are not decomposed. ``replaces``: whether values may be given other memory by ``set_``. ``replaced``: by
-    id, those that were."""
+    """One running functionalization. ``views``: whether views are replaced by copies, too.
+    ``whole``: composite ops, without writes or results that are views, which are not decomposed.
+    ``replaces``: whether values may be given other memory by ``set_``. ``replaced``: by id,
+    those that were."""
 
     __slots__ = (
         "closed_over",
@@ -144,7 +148,8 @@ class FunctionalLevel(Level):
         return v
 
     def present(self, store: Store) -> torch.Tensor:
-        """The present value of ``store``. Writes through other stores of its memory change the value, and are not in its history."""
+        """The present value of ``store``. Writes through other stores of its memory change the
+        value, and are not in its history."""
         memory = store.memory
         if memory.pieces or memory.part_of is not None:
             agree(memory, self)
@@ -181,12 +186,14 @@ class FunctionalLevel(Level):
         return v._inner
 
     def write(self, v: FunctionalValue, new: torch.Tensor, counted: bool = True) -> None:
-        """Make ``new`` the value of ``v``, and put it into the base of ``v``. ``counted``: whether the write increments the version."""
+        """Make ``new`` the value of ``v``, and put it into the base of ``v``. ``counted``: whether
+        the write increments the version."""
         if new.dtype is not v.dtype:
             new = new.to(v.dtype)
         if new.shape != v.shape:
             raise RuntimeError(
-                f"output with shape {list(v.shape)} doesn't match the broadcast shape {list(new.shape)}"
+                f"output with shape {list(v.shape)} doesn't match the broadcast "
+                f"shape {list(new.shape)}"
             )
         refuse_restrided(v._store.memory, v._chain)
         self._replace(v, self.put_back(v._chain, self.present(v._store), new), counted)
@@ -199,8 +206,9 @@ class FunctionalLevel(Level):
         recorded = torch.is_grad_enabled()
         if v._unrecorded and recorded and (has_gradient(old) or has_gradient(new)):
             raise RuntimeError(
-                "A view was created in no_grad mode and is being modified inplace with grad mode enabled. Make the view and write to it "
-                "both inside the no_grad block, or both outside."
+                "A view was created in no_grad mode and is being "
+                "modified inplace with grad mode enabled. "
+                "Make the view and write to it both inside the no_grad block, or both outside."
             )
         if not recorded and has_history(old):  # only the numbers change, not the history
             with torch.enable_grad():
@@ -237,7 +245,8 @@ class FunctionalLevel(Level):
         return laid_out_as(old, new)
 
     def settle(self, stores: Iterable[Store]) -> None:
-        """Bring the memories of ``stores`` to what was written to pieces of them, when the program has returned."""
+        """Bring the memories of ``stores`` to what was written to pieces of them, when the
+        program has returned."""
         for store in stores:
             agree(store.memory, self)
 
@@ -245,14 +254,15 @@ class FunctionalLevel(Level):
         return WrittenBack(self.present(store), store.recorded, store.counter[0] > 0)
 
     def released(self, v: FunctionalValue) -> FunctionalValue:
-        """What a Function returns after it wrote to ``v`` without grad mode: ``v``, or an alias if ``v`` requires grad outside."""
+        """What a Function returns after it wrote to ``v`` without grad mode: ``v``, or an alias if
+        ``v`` requires grad outside."""
         result = self.wrap(self.read(v), Place(v._store, v._chain, v._unrecorded))
         result.released_from = v
         return result
 
     def own(self, t: torch.Tensor) -> FunctionalValue:
-        """``t`` as a value of this level. For a closed-over tensor always the same value: later reads see writes to it, and they are
-        carried out at the end."""
+        """``t`` as a value of this level. For a closed-over tensor always the same value: later
+        reads see writes to it, and they are carried out at the end."""
         if isinstance(t, FunctionalValue) and t._level is self:
             return t
         known = self.closed_over.get(id(t))
@@ -287,8 +297,8 @@ class FunctionalLevel(Level):
         return self.valued(op.run(self.lowered_args(args), self.lowered_kwargs(kwargs)))
 
     def lowered(self, a: Any) -> Any:
-        """The present value of ``a`` if it is a value of this level, or a closed-over tensor that the program has viewed or written to.
-        Else ``a``."""
+        """The present value of ``a`` if it is a value of this level, or a closed-over tensor that
+        the program has viewed or written to. Else ``a``."""
         if isinstance(a, torch.Tensor):
             if isinstance(a, FunctionalValue) and a._level is self:
                 return self.read(a)
@@ -323,8 +333,9 @@ class FunctionalLevel(Level):
         )
 
     def _unsafe_view(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The results of ``unsafe_split``, or the one of ``_unsafe_view``, which ATen's own kernels take. They share memory with the
-        argument, but a write to one is not in the history of the other."""
+        """The results of ``unsafe_split``, or the one of ``_unsafe_view``, which ATen's own
+        kernels take. They share memory with the argument, but a write to one is not in the
+        history of the other."""
         source = self.own(args[0])
         out = rewrapped(func(self.read(source), *args[1:], **kwargs), lambda t, _: self.wrap(t))
         values: Any = [out] if isinstance(out, torch.Tensor) else out
@@ -354,7 +365,8 @@ class FunctionalLevel(Level):
             return self._set(*args)
         if name in METADATA:
             raise InplaceError(
-                f"{op.func} changes the storage or geometry of a tensor, which functionalize cannot follow; make a new tensor"
+                f"{op.func} changes the storage or geometry of a tensor, "
+                "which functionalize cannot follow; make a new tensor"
             )
         if name.startswith("_foreach_") and self._meet(args[0], args[1:]):
             with self.mode:
@@ -374,8 +386,9 @@ class FunctionalLevel(Level):
             self.overlapped = True
             if len(written) > 1:  # such as the noise of rrelu_with_noise_
                 raise InplaceError(
-                    f"{op.func} writes to {len(written)} tensors, and the first shows an element of its memory several times, as unfold "
-                    f"and expand do. Call it on a clone.{here()}"
+                    f"{op.func} writes to {len(written)} tensors, "
+                    "and the first shows an element of its memory several times, "
+                    f"as unfold and expand do. Call it on a clone.{here()}"
                 )
             return self._write_in_place(op.func, args[0], args, kwargs)
         if isinstance(first, FunctionalValue) and draws_in_turn(op.func, self.read(first)):
@@ -417,8 +430,8 @@ class FunctionalLevel(Level):
     def _write_in_place(
         self, func: Any, target: FunctionalValue, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
-        """A write to a value that shows an element of its base several times. What the kernel reads of the same memory changes while it
-        writes."""
+        """A write to a value that shows an element of its base several times. What the kernel reads
+        of the same memory changes while it writes."""
         given, options = self.lowered_args(args), self.lowered_kwargs(kwargs)
         refuse_gaps(self.present(target._store), target._chain)
 
@@ -442,8 +455,9 @@ class FunctionalLevel(Level):
         return target
 
     def _meet(self, targets: Sequence[torch.Tensor], others: Iterable[Any]) -> bool:
-        """Whether two of ``targets`` may share memory, or one with a tensor in a list of ``others``, or one shows an element several times,
-        so that they must be written one after the other."""
+        """Whether two of ``targets`` may share memory, or one with a tensor in a list of
+        ``others``, or one shows an element several times, so that they must be written one
+        after the other."""
         memories = {id(self.own(t)._store.memory) for t in targets}
         read = [
             t
@@ -468,7 +482,8 @@ class FunctionalLevel(Level):
         return v
 
     def _set(self, target: Any, source: torch.Tensor) -> Any:
-        """``target.set_(source)``: ``target`` shares the memory of ``source``, and has a version of its own."""
+        """``target.set_(source)``: ``target`` shares the memory of ``source``, and has a
+        version of its own."""
         target, source = self.own(target), self.own(source)
         if target.dtype is not source.dtype:
             raise RuntimeError(
@@ -497,7 +512,8 @@ class FunctionalLevel(Level):
         functional: Any = op.functional
         if not (isinstance(args[0], FunctionalValue) and args[0]._level is self):
             raise InplaceError(
-                f"{op.func} changes the geometry of a tensor that the program closes over; use the out-of-place op"
+                f"{op.func} changes the geometry of a tensor that the program closes over; "
+                "use the out-of-place op"
             )
         return change_geometry(functional.func, args[0], args[1:], kwargs)
 
@@ -522,8 +538,9 @@ def run_functional(
 ) -> tuple[list[Any], list[tuple[int, WrittenBack]], list[tuple[torch.Tensor, WrittenBack]]]:
     """Run ``f`` on functional values of ``inputs``.
 
-    Returns three things: its results, at the next outer level; the inputs that were written to, each as its number and new value; the
-    closed-over tensors that were written to, each with its new value.
+    Returns three things: its results, at the next outer level; the inputs that were written
+    to, each as its number and new value; the closed-over tensors that were written to, each
+    with its new value.
     """
     level = FunctionalLevel(remove)
     try:
@@ -555,14 +572,16 @@ def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Cal
     >>> functionalize(lambda x: x.clone().add_(1))(torch.zeros(2))
     tensor([1., 1.])
 
-    Results and gradients are those of ``func``. Each write becomes a functional op, whose result is put into the base. With
-    ``remove="mutations_and_views"`` views become copies, too. An argument that ``func`` writes to gets its final value at the end, by one
-    ``copy_``. ``RuntimeError`` for another ``remove``.
+    Results and gradients are those of ``func``. Each write becomes a functional op, whose result is
+    put into the base. With ``remove="mutations_and_views"`` views become copies, too. An argument
+    that ``func`` writes to gets its final value at the end, by one ``copy_``. ``RuntimeError`` for
+    another ``remove``.
     """
     if remove not in ("mutations", "mutations_and_views"):
         raise RuntimeError(
-            f"functionalize(f, remove='mutations'): received invalid argument for remove={remove}. 'mutations' leaves no write "
-            "in the function, 'mutations_and_views' no view either."
+            "functionalize(f, remove='mutations'): "
+            f"received invalid argument for remove={remove}. "
+            "'mutations' leaves no write in the function, 'mutations_and_views' no view either."
         )
 
     @wraps(func)

@@ -2,9 +2,9 @@
 
     add = function("def add(a, b):\n    return a + b\n", "add", "<sum>", {})
 
-``linecache`` asks the globals of a function for its text (:pep:`302`, ``get_source``). So nothing is kept that the function itself does
-not keep, and the text is made when somebody looks at it. What ``linecache`` then remembers is freed with the code.
-"""
+``linecache`` asks the globals of a function for its text (:pep:`302`, ``get_source``). So nothing
+is kept that the function itself does not keep, and the text is made when somebody looks at it. What
+``linecache`` then remembers is freed with the code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _numbers = itertools.count()
 
 
 class _Loader:
-    """Shows ``lines``. ``origins``: for some of them the user's line that they come from, which is added as a comment."""
+    """Shows ``lines``. ``origins``: for some of them the user's line that they come from, which is
+    added as a comment."""
 
     def __init__(self, lines: Sequence[str], origins: dict[int, Line]) -> None:
         self._lines = lines
@@ -42,11 +43,11 @@ def function(
     names: dict[str, Any],
     origins: dict[int, Line] | None = None,
 ) -> Callable[..., Any]:
-    """The function ``name`` that the Python text ``lines`` defines. ``names``: its globals. ``origins``: for numbers of lines from 0, the
-    user's line that they come from.
+    """The function ``name`` that the Python text ``lines`` defines. ``names``: its globals.
+    ``origins``: for numbers of lines from 0, the user's line that they come from.
 
-    ``file``: how the name of its file begins, in angle brackets. A number follows, so that no two functions have lines of the same name.
-    """
+    ``file``: how the name of its file begins, in angle brackets. A number follows, so that no two
+    functions have lines of the same name."""
     file = f"{file} {next(_numbers)}"
     names |= {"__name__": file, "__loader__": _Loader(lines, origins or {})}
     exec(compile("\n".join(lines) + "\n", file, "exec"), names)

@@ -32,8 +32,9 @@ R = TypeVar("R")
 
 
 def versioned(x: Any) -> Any:
-    """``x``, or an alias of the same memory if it is a tensor of inference mode. The alias has a version, and may be written to. While a
-    program is captured it is what stands for ``x`` there."""
+    """``x``, or an alias of the same memory if it is a tensor of inference mode. The
+    alias has a version, and may be written to. While a program is captured it is what
+    stands for ``x`` there."""
     if _n_modes():
         return entered(x)
     if not isinstance(x, torch.Tensor) or type(x) in VALUES or x.layout is not torch.strided:
@@ -51,7 +52,8 @@ def versioned(x: Any) -> Any:
 def _recorded(
     level: GradLevel, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> trees.Tree:
-    """Run ``func(*args, **kwargs)`` inside ``level`` with grad mode on. ``torch.enable_grad`` would cost six times as much."""
+    """Run ``func(*args, **kwargs)`` inside ``level`` with grad mode on. ``torch.enable_grad`` would
+    cost six times as much."""
     before = torch.is_grad_enabled()
     _set_grad_enabled(True)
     try:
@@ -61,8 +63,8 @@ def _recorded(
 
 
 def outside_inference(f: Callable[P, R]) -> Callable[P, R]:
-    """``f``, called under ``no_grad`` where inference mode is on. A transform differentiates there, too, and tensors of inference mode have
-    neither versions nor views that a write could follow."""
+    """``f``, called under ``no_grad`` where inference mode is on. A transform differentiates there,
+    too, and tensors of inference mode have neither versions nor views that a write could follow."""
 
     @wraps(f)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -110,7 +112,8 @@ def _pull(
     input_edges: Sequence[Edge | None],
     keep: bool,
 ) -> list[torch.Tensor]:
-    """The cotangents of ``inputs``, whose edges are ``input_edges``. Zeros where none arrives. ``outs``: the edges of the outputs."""
+    """The cotangents of ``inputs``, whose edges are ``input_edges``. Zeros where none arrives.
+    ``outs``: the edges of the outputs."""
     roots = [
         (e, g) for e, g in zip(outs, cotangents, strict=True) if e is not None and g is not None
     ]
@@ -129,7 +132,8 @@ def _pull(
 
 
 def with_aux(what: str, result: trees.Tree) -> tuple[trees.Tree, trees.Tree]:
-    """``result`` if it is a pair (output, aux), which ``has_aux=True`` requires. Raise ``RuntimeError`` if it is not."""
+    """``result`` if it is a pair (output, aux), which ``has_aux=True`` requires. Raise
+    ``RuntimeError`` if it is not."""
     if not (isinstance(result, tuple) and len(result) == 2):
         raise RuntimeError(
             f"{what}: output of function f should be a tuple: (output, aux) if has_aux is True"
@@ -138,7 +142,8 @@ def with_aux(what: str, result: trees.Tree) -> tuple[trees.Tree, trees.Tree]:
 
 
 def check_outputs(what: str, flat: list[Any]) -> None:
-    """Raise ``RuntimeError`` unless ``flat``, the outputs of a differentiated function, has at least one entry and only tensors."""
+    """Raise ``RuntimeError`` unless ``flat``, the outputs of a differentiated function, has at
+    least one entry and only tensors."""
     if not flat or (len(flat) == 1 and flat[0] is None):
         raise RuntimeError(
             f"{what}: Expected f to be a function that has non-empty output (got output = {flat})"
@@ -146,22 +151,25 @@ def check_outputs(what: str, flat: list[Any]) -> None:
     for o in flat:
         if not isinstance(o, torch.Tensor):
             raise RuntimeError(
-                f"{what}: expected f(*primals) to return only tensors, got unsupported type {type(o)}"
+                f"{what}: expected f(*primals) to return only tensors, "
+                f"got unsupported type {type(o)}"
             )
 
 
 @outside_inference
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """``func(*primals)``, and a function that maps cotangents of the outputs to cotangents of ``primals``. As ``torch.func.vjp``.
+    """``func(*primals)``, and a function that maps cotangents of the outputs to cotangents of
+    ``primals``. As ``torch.func.vjp``.
 
     >>> output, pullback = vjp(torch.sin, torch.zeros(2))
     >>> pullback(torch.ones(2))
     (tensor([1., 1.]),)
 
-    ``primals`` and outputs are pytrees of real or complex tensors. A cotangent has the shape and dtype of its output; None means zero. The
-    pullback returns a tuple with one pytree per primal, with zeros where no output depends on it. It can be called again. ``has_aux``:
-    ``func`` returns (outputs, aux), and ``vjp`` returns (outputs, pullback, aux). ``RuntimeError`` for outputs that are not floating-point
-    or complex tensors, and for cotangents of another structure or shape.
+    ``primals`` and outputs are pytrees of real or complex tensors. A cotangent has the shape and
+    dtype of its output; None means zero. The pullback returns a tuple with one pytree per primal,
+    with zeros where no output depends on it. It can be called again. ``has_aux``: ``func`` returns
+    (outputs, aux), and ``vjp`` returns (outputs, pullback, aux). ``RuntimeError`` for outputs that
+    are not floating-point or complex tensors, and for cotangents of another structure or shape.
     """
     level = GradLevel()
     try:
@@ -176,7 +184,8 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         for o in flat:
             if not (o.is_floating_point() or o.is_complex()):
                 raise RuntimeError(
-                    f"vjp(f, ...): All outputs of f must be floating-point or complex Tensors, got Tensor with dtype {o.dtype}"
+                    "vjp(f, ...): All outputs of f must be floating-point or complex Tensors, "
+                    f"got Tensor with dtype {o.dtype}"
                 )
         results = trees.unflatten([level.lowered(v) for v in flat], spec)
         pass_mark_on(flat, tuple(trees.flatten(results)[0]))
@@ -192,9 +201,10 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         flat_ct, ct_spec = trees.flatten(cotangents)
         if ct_spec != spec:
             raise RuntimeError(
-                f"Expected pytree structure of cotangents to be the same as pytree structure of outputs to the function. "
-                f"cotangents: {pytree.treespec_pprint(trees.torch_spec(ct_spec))}, "
-                f"primal output: {pytree.treespec_pprint(trees.torch_spec(spec))}"
+                "Expected pytree structure of cotangents to be the same as "
+                "pytree structure of outputs to the function. cotangents: "
+                f"{pytree.treespec_pprint(trees.torch_spec(ct_spec))}, primal output: "
+                f"{pytree.treespec_pprint(trees.torch_spec(spec))}"
             )
         for i, (g, o) in enumerate(zip(flat_ct, flat, strict=True)):
             _check_cotangent(i, g, o)
@@ -206,18 +216,21 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 
 def _check_cotangent(i: int, g: object, o: torch.Tensor) -> None:
-    """Raise unless ``g`` fits ``o``, which is output number ``i``. None stands for zeros and fits any output."""
+    """Raise unless ``g`` fits ``o``, which is output number ``i``. None stands for zeros and
+    fits any output."""
     if g is None:
         return
     if not isinstance(g, torch.Tensor):
         raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
     if g.shape != o.shape:
         raise RuntimeError(
-            f"Mismatch in shape: grad_output[{i}] has a shape of {g.shape} and output[{i}] has a shape of {o.shape}."
+            f"Mismatch in shape: grad_output[{i}] has a shape of {g.shape} and output[{i}] has "
+            f"a shape of {o.shape}."
         )
     if g.is_complex() != o.is_complex():
         raise RuntimeError(
-            "For complex Tensors, both grad_output and output are required to have the same dtype. Mismatch in dtype: "
+            "For complex Tensors, "
+            "both grad_output and output are required to have the same dtype. Mismatch in dtype: "
             f"grad_output[{i}] has a dtype of {g.dtype} and output[{i}] has a dtype of {o.dtype}."
         )
 
@@ -225,7 +238,8 @@ def _check_cotangent(i: int, g: object, o: torch.Tensor) -> None:
 def grad_and_value(
     func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that returns (gradients, value), as ``torch.func.grad_and_value``. With ``has_aux``: (gradients, (value, aux)).
+    """A function that returns (gradients, value), as ``torch.func.grad_and_value``. With
+    ``has_aux``: (gradients, (value, aux)).
 
     >>> grad_and_value(lambda x: (x * x).sum())(torch.tensor([1.0, 2.0]))
     (tensor([2., 4.]), tensor(5.))
@@ -270,8 +284,8 @@ def _check_scalar(out: object) -> None:
         )
     if out.dim() != 0:
         raise RuntimeError(
-            "grad_and_value(f)(*args): Expected f(*args) to return a scalar Tensor, got tensor with "
-            f"{out.dim()} dims. vjp and jacrev take outputs of any shape."
+            "grad_and_value(f)(*args): Expected f(*args) to return a scalar Tensor, "
+            f"got tensor with {out.dim()} dims. vjp and jacrev take outputs of any shape."
         )
     if out.is_complex():
         raise RuntimeError(
@@ -287,11 +301,12 @@ def grad(
     >>> grad(lambda x: (x * x).sum())(torch.tensor([1.0, 2.0]))
     tensor([2., 4.])
 
-    ``func`` returns one real tensor of shape (). With ``has_aux`` it returns (that tensor, aux), and the result is (gradients, aux).
-    ``argnums``: which arguments to differentiate by. Each is a pytree of real or complex tensors. An int gives one gradient, with the
-    structure and shapes of that argument. A tuple gives a tuple of gradients. The gradient by a complex argument is the conjugate Wirtinger
-    derivative times two, as everywhere in torch. ``RuntimeError`` for an output of another shape, integer arguments, and ``argnums`` out of
-    range or repeated.
+    ``func`` returns one real tensor of shape (). With ``has_aux`` it returns (that tensor, aux),
+    and the result is (gradients, aux). ``argnums``: which arguments to differentiate by. Each is a
+    pytree of real or complex tensors. An int gives one gradient, with the structure and shapes of
+    that argument. A tuple gives a tuple of gradients. The gradient by a complex argument is the
+    conjugate Wirtinger derivative times two, as everywhere in torch. ``RuntimeError`` for an output
+    of another shape, integer arguments, and ``argnums`` out of range or repeated.
     """
     both = grad_and_value(func, argnums, has_aux)
 

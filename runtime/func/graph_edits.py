@@ -2,8 +2,8 @@
 
     node = add_call(graph, torch.ops.aten.add.Tensor, (x, y))
 
-``Graph.create_node`` searches nested arguments for raw symbols, which takes twice as long as everything else in it. No caller here has any.
-"""
+``Graph.create_node`` searches nested arguments for raw symbols, which takes twice as long as
+everything else in it. No caller here has any."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .hidden_writes import hidden_writes, may_hide
 from .traced_numbers import on_side
 
 _EFFECTS: dict[int, bool] = {}  # by id of an overload of ATen, which lives as long as the process
-# The setters of `node.args` and `node.kwargs`. An assignment also moves the node in the graph's table of nodes by op and target, which
-# depends on neither, and takes three times as long.
+# The setters of `node.args` and `node.kwargs`. An assignment also moves the node in the graph's
+# table of nodes by op and target, which depends on neither, and takes three times as long.
 _set_args: Any = fx.Node.args.fset  # type: ignore[attr-defined]
 _set_kwargs: Any = fx.Node.kwargs.fset  # type: ignore[attr-defined]
 
@@ -60,7 +60,8 @@ def without_unused(graph: fx.Graph) -> None:
 
 
 def has_effect(n: fx.Node) -> bool:
-    """Whether an unused call stays: it writes, draws, or returns nothing, so that it was made for an effect."""
+    """Whether an unused call stays: it writes, draws, or returns nothing, so that it was
+    made for an effect."""
     func = n.target
     if type(func) is not torch._ops.OpOverload:
         return n.is_impure() or func is on_side

@@ -1,8 +1,8 @@
 """Modules of graphs that leave nothing behind.
 
-``torch.fx`` keeps the text of all code that it has generated, for tracebacks, and keeps it when the module is gone. Here the text is
-freed with the code. A traceback holds the code, so it shows the generated line for as long as anybody can look at it.
-"""
+``torch.fx`` keeps the text of all code that it has generated, for tracebacks, and keeps it when the
+module is gone. Here the text is freed with the code. A traceback holds the code, so it shows the
+generated line for as long as anybody can look at it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class GraphModule(fx.GraphModule):
 
 
 class LateGraphModule(_LazyGraphModule):
-    """The same, with code that is generated when somebody asks for it or calls the module. Of most graphs of a compiled program nobody
-    does, as a compiler works on the graph. ``values``: what makes the abstract values of the nodes, if they are late, see
-    :func:`with_values`."""
+    """The same, with code that is generated when somebody asks for it or calls the module. Of most
+    graphs of a compiled program nobody does, as a compiler works on the graph. ``values``: what
+    makes the abstract values of the nodes, if they are late, see :func:`with_values`."""
 
     values: Callable[[], None] | None = None
 
@@ -50,7 +50,8 @@ def with_values(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def complete(module: fx.GraphModule) -> fx.GraphModule:
-    """``module`` with values and code, also after ``recompile()``: what a compiler may pass on, to ``torch.jit.script`` for instance."""
+    """``module`` with values and code, also after ``recompile()``: what a compiler may pass on, to
+    ``torch.jit.script`` for instance."""
     if not isinstance(module, LateGraphModule):
         return module
     made = GraphModule(with_values(module), module.graph, type(module).__name__)

@@ -1,7 +1,8 @@
-"""Records of the backward ops of grid samplers. Their kernels have no derivative, so each decomposes into the pullback of plain ops.
+"""Records of the backward ops of grid samplers. Their kernels have no derivative, so each
+decomposes into the pullback of plain ops.
 
-The decomposition calls ``vjp``. That is why these records are not in ``runtime.rules``, which may not import transforms.
-"""
+The decomposition calls ``vjp``. That is why these records are not in ``runtime.rules``, which may
+not import transforms."""
 
 from __future__ import annotations
 

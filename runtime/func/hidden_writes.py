@@ -1,6 +1,8 @@
-"""Arguments that an op writes to although its schema does not say so: running statistics of a batch norm.
+"""Arguments that an op writes to although its schema does not say so: running statistics
+of a batch norm.
 
-hidden_writes(op_of(aten.native_batch_norm.default), args, {})  # ("running_mean", "running_var") in training, else ()
+hidden_writes(op_of(aten.native_batch_norm.default), args, {})  # ("running_mean", "running_var") in
+                                                                training, else ()
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from ..rules.record import parameters
 
 aten = torch.ops.aten
 _STATISTICS: tuple[str, ...] = ("running_mean", "running_var")
-# Composite ops have no records. A trace before dispatch writes them down whole. By each the argument that says whether it writes; None:
-# it always does.
+# Composite ops have no records. A trace before dispatch writes them down whole. By each the
+# argument that says whether it writes; None: it always does.
 _COMPOSITE = {
     aten.batch_norm.default: "training",
     aten._batch_norm_impl_index.default: "training",
@@ -30,7 +32,8 @@ def may_hide(op: Op) -> bool:
 
 
 def hidden_writes(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
-    """The names of the arguments that a call writes to and the schema of ``op`` does not mention."""
+    """The names of the arguments that a call writes to and the schema of ``op``
+    does not mention."""
 
     def given(name: str) -> Any:
         return op.argument(op.positions[name], args, kwargs)

@@ -1,4 +1,5 @@
-"""``jacrev``, ``jacfwd`` and ``hessian``: vmap of the pullback, or of the pushforward, over a basis."""
+"""``jacrev``, ``jacfwd`` and ``hessian``: vmap of the pullback, or of the
+pushforward, over a basis."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _TENSOR = object()
 
 
 def _basis(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """A one-hot tensor for every element of all ``tensors`` together, split by tensor: one of shape (total elements, *shape) for each."""
+    """A one-hot tensor for every element of all ``tensors`` together, split by tensor: one of shape
+    (total elements, *shape) for each."""
     sizes = [t.numel() for t in tensors]
     total = sum(sizes)
     if len(tensors) == 1:
@@ -45,11 +47,13 @@ def _parts(t: torch.Tensor, sizes: list[int]) -> Sequence[torch.Tensor]:
 
 
 def _require_real(what: str, which: str, flat: list[Any]) -> None:
-    """Raise for a complex tensor. Its derivative is linear over the reals only, so its Jacobian has more than one meaning."""
+    """Raise for a complex tensor. Its derivative is linear over the reals only, so its Jacobian has
+    more than one meaning."""
     for i, t in enumerate(flat):
         if isinstance(t, torch.Tensor) and t.is_complex():
             raise RuntimeError(
-                f"{what}: Expected all {which} to be real but received complex tensor at flattened input idx: {i}"
+                f"{what}: Expected all {which} to be real but received complex tensor at "
+                f"flattened input idx: {i}"
             )
 
 
@@ -77,16 +81,18 @@ def jacrev(
     chunk_size: int | None = None,
     _preallocate_and_copy: bool = False,
 ) -> Callable[..., Any]:
-    """A function that returns the Jacobian of ``func``, one row per element of the output. As ``torch.func.jacrev``.
+    """A function that returns the Jacobian of ``func``, one row per element of the output.
+    As ``torch.func.jacrev``.
 
     >>> jacrev(lambda x: x * x)(torch.tensor([1.0, 2.0]))
     tensor([[2., 0.],
             [0., 4.]])
 
-    An output of shape T and an argument of shape S give a block of shape (*T, *S). Blocks are nested first as the outputs, then as the
-    arguments. ``argnums``: as for :func:`~runtime.func.grad`. ``chunk_size``: rows computed at a time. None computes all in one vmap; 1 is
-    a loop without vmap, for functions that vmap cannot run. ``RuntimeError`` for complex inputs or outputs, whose Jacobian is ambiguous.
-    """
+    An output of shape T and an argument of shape S give a block of shape (*T, *S). Blocks are
+    nested first as the outputs, then as the arguments. ``argnums``: as for
+    :func:`~runtime.func.grad`. ``chunk_size``: rows computed at a time. None computes all in one
+    vmap; 1 is a loop without vmap, for functions that vmap cannot run. ``RuntimeError`` for complex
+    inputs or outputs, whose Jacobian is ambiguous."""
     if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size > 0):
         raise ValueError("jacrev: `chunk_size` should be greater than 0.")
 
@@ -105,8 +111,8 @@ def jacrev(
 
 
 def _rows(pull: Callable[..., Any], outs: list[torch.Tensor], chunk_size: int | None) -> Any:
-    """The pullback of every one-hot cotangent of all outputs together. A single one needs no batch, which would cost each call of the
-    pass a level and often a view."""
+    """The pullback of every one-hot cotangent of all outputs together. A single one needs no batch,
+    which would cost each call of the pass a level and often a view."""
     n = outs[0].numel() if len(outs) == 1 else None
     if type(n) is int and n == 1:
         leaves, spec = trees.flatten(pull(outs[0].new_ones(outs[0].shape)))
@@ -133,7 +139,8 @@ def _looped(pull: Callable[..., Any]) -> Callable[..., Any]:
 def _blocks_by_output(
     rows: trees.Tree, outs: list[torch.Tensor], spec: trees.Spec, many: bool
 ) -> trees.Tree:
-    """From rows of all outputs together, per input, to blocks per output and input, of shape (*output shape, *input shape)."""
+    """From rows of all outputs together, per input, to blocks per output and input, of shape
+    (*output shape, *input shape)."""
     flat, in_spec = trees.flatten(rows)
     sizes = [o.numel() for o in outs]
     split = [_parts(r, sizes) for r in flat]
@@ -153,14 +160,16 @@ def jacfwd(
     randomness: str = "error",
     chunk_size: int | None = None,
 ) -> Callable[..., Any]:
-    """A function that returns the Jacobian of ``func``, one column per element of the input. As ``torch.func.jacfwd``.
+    """A function that returns the Jacobian of ``func``, one column per element of the input.
+    As ``torch.func.jacfwd``.
 
     >>> jacfwd(lambda x: x.sum() * x)(torch.tensor([1.0, 2.0]))
     tensor([[4., 1.],
             [2., 5.]])
 
-    Shapes, ``argnums`` and errors are those of :func:`jacrev`. It costs less than :func:`jacrev` if outputs are larger than inputs.
-    ``randomness`` and ``chunk_size``: as for :func:`~runtime.func.vmap`, which runs over the columns.
+    Shapes, ``argnums`` and errors are those of :func:`jacrev`. It costs less than :func:`jacrev` if
+    outputs are larger than inputs. ``randomness`` and ``chunk_size``: as for
+    :func:`~runtime.func.vmap`, which runs over the columns.
     """
 
     @wraps(func)
@@ -208,12 +217,13 @@ def jacfwd(
 
 
 def hessian(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """A function that returns the second derivatives of ``func``, by forward over reverse mode. As ``torch.func.hessian``.
+    """A function that returns the second derivatives of ``func``, by forward over reverse mode.
+    As ``torch.func.hessian``.
 
     >>> hessian(lambda x: x.prod())(torch.tensor([2.0, 3.0]))
     tensor([[0., 1.],
             [1., 0.]])
 
-    Arguments of shapes S and R give a block of shape (*T, *S, *R) for an output of shape T. ``argnums`` and errors: as for :func:`jacrev`.
-    """
+    Arguments of shapes S and R give a block of shape (*T, *S, *R) for an output of shape T.
+    ``argnums`` and errors: as for :func:`jacrev`."""
     return jacfwd(jacrev(func, argnums), argnums)

@@ -21,8 +21,8 @@ from .tangent_rules import fit
 def own_memory(t: torch.Tensor, given: list[torch.Tensor], result: torch.Tensor) -> torch.Tensor:
     """``t``, the tangent of ``result``, or a copy of it that is safe to write to.
 
-    It is copied if it shares memory with a tangent of the caller (``given``), or if its elements share memory and those of ``result`` do
-    not.
+    It is copied if it shares memory with a tangent of the caller (``given``), or if its elements
+    share memory and those of ``result`` do not.
     """
     expanded = any(
         a == 0 != b and n > 1 for n, a, b in zip(t.shape, t.stride(), result.stride(), strict=True)
@@ -50,9 +50,10 @@ def jvp(
     >>> jvp(torch.sin, (torch.zeros(2),), (torch.tensor([1.0, 2.0]),))
     (tensor([0., 0.]), tensor([1., 2.]))
 
-    ``primals``: a tuple of arguments, each a pytree of real or complex tensors. ``tangents``: the same structure and shapes. Each output
-    gets a tangent of its own shape and dtype. An output that does not depend on the primals gets zeros, or with ``strict`` a
-    ``RuntimeError``. ``has_aux``: ``func`` returns (outputs, aux), and ``jvp`` returns (outputs, tangents, aux).
+    ``primals``: a tuple of arguments, each a pytree of real or complex tensors. ``tangents``: the
+    same structure and shapes. Each output gets a tangent of its own shape and dtype. An output that
+    does not depend on the primals gets zeros, or with ``strict`` a ``RuntimeError``. ``has_aux``:
+    ``func`` returns (outputs, aux), and ``jvp`` returns (outputs, tangents, aux).
     """
     flat, flat_t, spec = _checked(primals, tangents)
     level = DualLevel()
@@ -77,8 +78,8 @@ def jvp(
             )
             if t is None and strict:
                 raise RuntimeError(
-                    "jvp(f, primals, tangents, strict=True): The output of f is independent of the inputs. "
-                    "With strict=False its tangent is zero."
+                    "jvp(f, primals, tangents, strict=True): The output of f is independent "
+                    "of the inputs. With strict=False its tangent is zero."
                 )
             results.append(inner)
             result_tangents.append(
@@ -95,17 +96,20 @@ def jvp(
 def _checked(
     primals: trees.Tree, tangents: trees.Tree
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], trees.Spec]:
-    """The leaves of primals and tangents, and their common structure. Raise if they do not fit each other."""
+    """The leaves of primals and tangents, and their common structure. Raise if they do
+    not fit each other."""
     if not isinstance(primals, tuple):
         raise RuntimeError(
-            "jvp(f, primals, tangents): Expected primals to be a tuple. f is called with its elements."
+            "jvp(f, primals, tangents): Expected primals to be a tuple. "
+            "f is called with its elements."
         )
     flat, spec = trees.flatten(primals)
     flat_t, t_spec = trees.flatten(tangents)
     if spec != t_spec:
         raise RuntimeError(
-            "jvp(f, primals, tangents): Expected primals and tangents to have the same python structure. "
-            f"That of primals is {trees.torch_spec(spec)}, that of tangents {trees.torch_spec(t_spec)}"
+            "jvp(f, primals, tangents): Expected primals and tangents to have "
+            f"the same python structure. That of primals is {trees.torch_spec(spec)}, "
+            f"that of tangents {trees.torch_spec(t_spec)}"
         )
     if not flat:
         raise RuntimeError(
@@ -115,22 +119,26 @@ def _checked(
         for x in leaves:
             if not isinstance(x, torch.Tensor):
                 raise RuntimeError(
-                    f"jvp(f, primals, tangents): Expected {what} to only contain Tensors, got {type(x)}"
+                    "jvp(f, primals, tangents): "
+                    f"Expected {what} to only contain Tensors, got {type(x)}"
                 )
             if x.is_nested:
                 raise NestedTensor
             if not (x.is_floating_point() or x.is_complex()):
                 raise ValueError(
-                    f"Expected {what.removesuffix('s')} to be floating point or complex, but got: {x.dtype}"
+                    f"Expected {what.removesuffix('s')} to be floating point "
+                    f"or complex, but got: {x.dtype}"
                 )
     for p, t in zip(flat, flat_t, strict=True):
         if p.shape != t.shape:
             raise RuntimeError(
-                "Trying to set a forward gradient that has a different size than that of the original Tensor, this is not supported. "
+                "Trying to set a forward gradient that has a different size "
+                "than that of the original Tensor, this is not supported. "
                 f"The tensor is of size {list(p.shape)}, its tangent of size {list(t.shape)}."
             )
         if t.is_complex() and not p.is_complex():
             raise RuntimeError(
-                f"jvp(f, primals, tangents): a primal of dtype {p.dtype} cannot have a complex tangent ({t.dtype})."
+                "jvp(f, primals, tangents): "
+                f"a primal of dtype {p.dtype} cannot have a complex tangent ({t.dtype})."
             )
     return flat, flat_t, spec

@@ -1,6 +1,8 @@
-"""Ops whose results have a size that depends on values, and when the values are the same at each run of the graph.
+"""Ops whose results have a size that depends on values, and when the values are the same at each
+run of the graph.
 
-    pairs = torch.combinations(x)        # x.index_select(0, ...) with masked_select of a triangular mask of ones
+    pairs = torch.combinations(x)        # x.index_select(0, ...) with masked_select of a
+                                         # triangular mask of ones
 
 The mask is made of nothing but sizes, so that its number of elements is a constant of the graph.
 """
@@ -17,8 +19,8 @@ aten = torch.ops.aten
 
 
 def size_depends_on_values(func: Any, args: Sequence[Any]) -> bool:
-    """Whether how many elements a call returns depends on the elements of an argument, which another run of the graph may change. An index
-    depends on a mask alone."""
+    """Whether how many elements a call returns depends on the elements of an argument, which
+    another run of the graph may change. An index depends on a mask alone."""
     # whose lengths are numbers
     if torch.Tag.dynamic_output_shape not in func.tags or func is aten._ctc_loss.default:
         return False

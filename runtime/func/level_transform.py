@@ -21,9 +21,9 @@ def transform(make_level: Callable[[], Level]) -> Callable[[Function], Function]
         counting = transform(CountingLevel)
         counting(torch.sin)(x)  # CountingLevel.call sees the call of aten::sin
 
-    All tensors among the arguments, in any pytree, become values of the level (:meth:`Level.wrap`). The results are the tensors that its
-    values hold. The level is closed at the end. A value that the function has stored raises ``EscapedValue`` when it is used later.
-    """
+    All tensors among the arguments, in any pytree, become values of the level (:meth:`Level.wrap`).
+    The results are the tensors that its values hold. The level is closed at the end. A value that
+    the function has stored raises ``EscapedValue`` when it is used later."""
 
     def of(f: Function) -> Function:
         @wraps(f)

@@ -20,16 +20,18 @@ from .pushforward import DualLevel, tangent_of
 
 @outside_inference
 def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
-    """``func(*primals)``, and its derivative at ``primals`` as a function of tangents. As ``torch.func.linearize``.
+    """``func(*primals)``, and its derivative at ``primals`` as a function of tangents.
+    As ``torch.func.linearize``.
 
     >>> output, push = linearize(torch.sin, torch.zeros(2))
     >>> push(torch.tensor([1.0, 2.0]))
     tensor([1., 2.])
 
-    ``primals`` and outputs are pytrees of tensors. A tangent has the shape and dtype of its primal. ``func`` runs once, when ``linearize``
-    is called. The returned function holds the intermediate tensors that the derivative needs. It can be called any number of times and can
-    be transformed: ``vmap(push)`` takes many tangents. It raises ``RuntimeError`` for tangents of another structure, shape or dtype, and if
-    a tensor that it holds was written to in the meantime.
+    ``primals`` and outputs are pytrees of tensors. A tangent has the shape and dtype of its primal.
+    ``func`` runs once, when ``linearize`` is called. The returned function holds the intermediate
+    tensors that the derivative needs. It can be called any number of times and can be transformed:
+    ``vmap(push)`` takes many tangents. It raises ``RuntimeError`` for tangents of another
+    structure, shape or dtype, and if a tensor that it holds was written to in the meantime.
     """
     flat, spec = pytree.tree_flatten(primals)
     for p in flat:
@@ -54,7 +56,8 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
             for what, mine, theirs in (("shape", t.shape, p.shape), ("dtype", t.dtype, p.dtype)):
                 if mine != theirs:
                     raise RuntimeError(
-                        f"tangent:{i} with {what} {mine} in flattened pytree doesn't match the {what} {theirs} of the corresponding primal."
+                        f"tangent:{i} with {what} {mine} in flattened pytree doesn't match "
+                        f"the {what} {theirs} of the corresponding primal."
                     )
         return push(flat_t)
 
@@ -70,11 +73,11 @@ def _linearized(
 ) -> tuple[Any, Callable[..., Any]]:
     """Run ``func`` at a dual level whose tangents are the only values of a trace.
 
-    A rule computes with primals and tangents. Its calls on primals run at once, since no primal is a value of the trace. Its calls on
-    tangents are written to the graph, with primals as constants. So the graph is the linear part of the program. Its constants are tensors
-    of outer levels and so still have derivatives there. (Replaying the jvp rules would need no graph, but a second implementation of views,
-    in-place writes and custom Functions.)
-    """
+    A rule computes with primals and tangents. Its calls on primals run at once, since no primal is
+    a value of the trace. Its calls on tangents are written to the graph, with primals as constants.
+    So the graph is the linear part of the program. Its constants are tensors of outer levels and so
+    still have derivatives there. (Replaying the jvp rules would need no graph, but a second
+    implementation of views, in-place writes and custom Functions.)"""
     trace = _linear_part()(copying)
     level = DualLevel()
     results: list[Any] = []
@@ -130,7 +133,8 @@ def _linear_part() -> Any:
     from .trace import Trace
 
     class LinearPart(Trace):
-        """A trace whose constants become arguments. Each constant is stored with the version that it had at its first use."""
+        """A trace whose constants become arguments. Each constant is stored with the version that
+        it had at its first use."""
 
         def __init__(self, copying: bool) -> None:
             super().__init__()
@@ -151,10 +155,11 @@ def _linear_part() -> Any:
             return node
 
         def take_constants(self) -> list[Any]:
-            """The constants that the finished graph uses, in the order of their new placeholders. A tensor is :class:`Saved`.
+            """The constants that the finished graph uses, in the order of their new placeholders. A
+            tensor is :class:`Saved`.
 
-            A graph and its nodes form reference cycles, which are freed late. So all tables are cleared here: no tensor waits for the
-            collector.
+            A graph and its nodes form reference cycles, which are freed late. So all tables are
+            cleared here: no tensor waits for the collector.
             """
             for node in self.graph.nodes:
                 node.meta.clear()
@@ -181,7 +186,8 @@ def _linear_part() -> Any:
 
 
 def _constant(saved: Any) -> Any:
-    """A constant of the derivative: a tensor that was not written to in the meantime, or a number."""
+    """A constant of the derivative: a tensor that was not written to in the
+    meantime, or a number."""
     return _detached(saved.check(None)) if isinstance(saved, Saved) else saved
 
 

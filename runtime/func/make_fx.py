@@ -38,7 +38,8 @@ def make_fx(
     proxy_module_inputs: bool = False,
     _disable_torch_fn_metadata_mode: bool = False,
 ) -> Callable[..., fx.GraphModule]:
-    """``make_fx(f)(*args)`` runs ``f`` on ``args`` and returns the ATen calls that it made as a ``GraphModule`` of the same signature.
+    """``make_fx(f)(*args)`` runs ``f`` on ``args`` and returns the ATen calls that it made as a
+    ``GraphModule`` of the same signature.
 
     >>> module = make_fx(lambda x: x.sin() + 1)(torch.zeros(2))
     >>> [node.name for node in module.graph.nodes]
@@ -46,28 +47,35 @@ def make_fx(
     >>> module(torch.zeros(2))
     tensor([1., 1.])
 
-    ``f`` is a function or a module. Arguments and results may be any pytree. Tensors that ``f`` closes over are attributes of the module.
-    So are generators. Python numbers are constants.
+    ``f`` is a function or a module. Arguments and results may be any pytree. Tensors that ``f``
+    closes over are attributes of the module. So are generators. Python numbers are constants.
 
-    - ``decomposition_table``: ``{ATen overload: function}``. A call of the overload is replaced by the calls that the function makes.
-    - ``tracing_mode``: ``"real"`` runs ``f`` on copies of the arguments. ``"fake"`` runs it on fake tensors, without memory or kernels.
-      ``"symbolic"`` does so too, and the sizes of the arguments and ``int`` arguments are symbols, which the graph computes. Fake tensors
-      among the arguments are used as they are, in every mode.
-    - ``pre_dispatch``: composite ops such as ``linear`` are recorded whole, and changes of grad mode and autocast are calls.
-    - ``record_module_stack``: ``nn_module_stack`` and ``torch_fn`` in the ``meta`` of nodes, for a module and its submodules.
+    - ``decomposition_table``: ``{ATen overload: function}``. A call of the overload is replaced by
+      the calls that the function makes.
+    - ``tracing_mode``: ``"real"`` runs ``f`` on copies of the arguments. ``"fake"`` runs it on fake
+      tensors, without memory or kernels. ``"symbolic"`` does so too, and the sizes of the arguments
+      and ``int`` arguments are symbols, which the graph computes. Fake tensors among the arguments
+      are used as they are, in every mode.
+    - ``pre_dispatch``: composite ops such as ``linear`` are recorded whole, and changes of grad
+      mode and autocast are calls.
+    - ``record_module_stack``: ``nn_module_stack`` and ``torch_fn`` in the ``meta`` of nodes, for a
+      module and its submodules.
     - ``record_stack_traces``: ``stack_trace`` in the ``meta`` of nodes.
-    - ``_error_on_data_dependent_ops``: False makes a number that ``f`` reads from a tensor a constant of the graph. It is for values that
-      are the same in every call.
-    - ``proxy_module_inputs``: a module among the arguments is an input of the graph, and ``f`` gets a proxy of it.
-    - ``_allow_non_fake_inputs``: in the modes ``"fake"`` and ``"symbolic"`` real tensors that ``f`` closes over become constants. Without
-      it they are refused.
-    - ``_allow_fake_constant``: it changes nothing. ``f`` may always close over fake tensors of the mode of the trace.
+    - ``_error_on_data_dependent_ops``: False makes a number that ``f`` reads from a tensor a
+      constant of the graph. It is for values that are the same in every call.
+    - ``proxy_module_inputs``: a module among the arguments is an input of the graph, and ``f``
+      gets a proxy of it.
+    - ``_allow_non_fake_inputs``: in the modes ``"fake"`` and ``"symbolic"`` real tensors that ``f``
+      closes over become constants. Without it they are refused.
+    - ``_allow_fake_constant``: it changes nothing. ``f`` may always close over fake tensors of the
+      mode of the trace.
     - ``_disable_torch_fn_metadata_mode``: no ``torch_fn``.
 
-    ``node.meta["val"]`` is a fake tensor in every mode. The generator of random numbers advances as by a call of ``f``, except on fake
-    tensors. In the modes ``fake`` and ``symbolic`` a size or a number that depends on values (``x.nonzero()``, ``x.sum().item()``) is a
-    symbol of its own. ``ValueError`` for another ``tracing_mode``. ``RuntimeError`` with the line of ``f`` if ``f`` reads a value in
-    Python.
+    ``node.meta["val"]`` is a fake tensor in every mode. The generator of random numbers advances as
+    by a call of ``f``, except on fake tensors. In the modes ``fake`` and ``symbolic`` a size or a
+    number that depends on values (``x.nonzero()``, ``x.sum().item()``) is a symbol of its own.
+    ``ValueError`` for another ``tracing_mode``. ``RuntimeError`` with the line of ``f`` if ``f``
+    reads a value in Python.
     """
     if tracing_mode not in _MODES:
         raise ValueError(f"tracing_mode must be 'real', 'fake' or 'symbolic', got {tracing_mode!r}")
@@ -136,7 +144,8 @@ def make_fx(
 
 
 class _uncached_autocast:
-    """Autocast makes one copy of a parameter for all its uses. A trace must see each: the copy may be older than the trace."""
+    """Autocast makes one copy of a parameter for all its uses. A trace must see each: the copy may
+    be older than the trace."""
 
     def __enter__(self) -> None:
         self.before = torch.is_autocast_cache_enabled()
@@ -147,7 +156,8 @@ class _uncached_autocast:
 
 
 def _root(f: Any) -> torch.nn.Module | None:
-    """The module whose submodules a module stack names: ``f``, or the module that the function ``f`` says it calls."""
+    """The module whose submodules a module stack names: ``f``, or the module that the function
+    ``f`` says it calls."""
     root = f if isinstance(f, torch.nn.Module) else getattr(f, "_orig_mod", None)
     return root if isinstance(root, torch.nn.Module) else None
 
@@ -160,8 +170,9 @@ def _name(f: Any) -> str:
 def _structured(
     graph: fx.Graph, names: list[str], in_spec: pytree.TreeSpec, out_spec: pytree.TreeSpec
 ) -> None:
-    """Give the graph the signature of the program. Plain where that is possible, so that graph passes can copy its nodes: flat arguments
-    need no code generation of their own, nor do results in tuples, lists and dicts."""
+    """Give the graph the signature of the program. Plain where that is possible, so that graph
+    passes can copy its nodes: flat arguments need no code generation of their own, nor do results
+    in tuples, lists and dicts."""
     output = graph.output_node()
     plain_out = _is_plain(out_spec)
     if plain_out:
@@ -180,7 +191,8 @@ def _is_plain(spec: pytree.TreeSpec) -> bool:
 
 
 def _names(f: Callable[..., Any], args: Sequence[Any]) -> list[str]:
-    """Names for the arguments: those of ``f`` where it says so, else ``arg0``, ``arg1``, as torch's."""
+    """Names for the arguments: those of ``f`` where it says so, else ``arg0``,
+    ``arg1``, as torch's."""
     known: list[str] = []
     if not isinstance(f, torch.nn.Module) and hasattr(unwrap(f), "__code__"):
         parameters = signature(f).parameters.values()

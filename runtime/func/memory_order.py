@@ -1,11 +1,12 @@
-"""What depends on the order of a tensor's dimensions in memory: draws, and the strides of elementwise results.
+"""What depends on the order of a tensor's dimensions in memory: draws, and the strides of
+elementwise results.
 
 The functional form of ``bernoulli_`` draws in the order of its target's memory.
 
     x.t().bernoulli_(0.5)       # the first number drawn is for x[0, 0], the second one for x[0, 1]
 
-``bernoulli(x.t(), 0.5)`` returns a contiguous tensor and draws in the order of that. Other draws have functional forms that keep the
-strides of their argument.
+``bernoulli(x.t(), 0.5)`` returns a contiguous tensor and draws in the order of that. Other draws
+have functional forms that keep the strides of their argument.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _RANDOM = getattr(aten.random, "from")
 
 
 def in_order_of_memory(functional: Any) -> Callable[..., Any]:
-    """``functional``, or another function that draws as the op does which writes, and whose results have the same strides."""
+    """``functional``, or another function that draws as the op does which writes, and whose results
+    have the same strides."""
     others: dict[Any, Callable[..., Any]] = {
         _BERNOULLI: _bernoulli,
         _RANDOM: _random_from,
@@ -46,7 +48,8 @@ def _rrelu(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def _random_from(
     target: torch.Tensor, low: int, high: int | None, *, generator: Any = None
 ) -> torch.Tensor:
-    """``random.from`` by ``random.to``: Python source cannot name an overload that is called ``from``, and a graph is printed as source."""
+    """``random.from`` by ``random.to``: Python source cannot name an overload that is called
+    ``from``, and a graph is printed as source."""
     drawn: torch.Tensor
     if high is None:
         drawn = _RANDOM(target, low, high, generator=generator)
@@ -72,8 +75,9 @@ def _bernoulli(target: torch.Tensor, p: float, *, generator: Any = None) -> torc
 
 
 def draws_in_turn(func: Any, target: torch.Tensor) -> bool:
-    """Whether ``func`` draws other numbers for ``target``, which has gaps, than for a copy of it. On the CPU ``normal_`` draws 16 and more
-    numbers at once, where there are no gaps between them."""
+    """Whether ``func`` draws other numbers for ``target``, which has gaps, than for a copy
+    of it. On the CPU ``normal_`` draws 16 and more numbers at once, where there are no
+    gaps between them."""
     return (
         func is aten.normal_.default
         and target.device.type == "cpu"
@@ -85,16 +89,18 @@ def draws_in_turn(func: Any, target: torch.Tensor) -> bool:
 def filled(
     func: Any, targets: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> list[Any] | None:
-    """What ``func``, an op with ``out=``, fills ``targets`` with if that depends on their strides. None if it does not."""
+    """What ``func``, an op with ``out=``, fills ``targets`` with if that depends on their strides.
+    None if it does not."""
     if func is not aten.bernoulli.out or targets[0].shape != args[0].shape:
         return None
     return [aten.bernoulli.Tensor(targets[0], *args, **kwargs)]
 
 
 def laid_out_as(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """``new`` with the strides of ``old``, since a write leaves those. The functional form of an op may give others: those of
-    ``x.t().bernoulli_()`` and ``x[:, ::2].mul_(2)`` do. Later draws, views and strides of results depend on them. What shows an element
-    several times has no such strides of its own. A write also leaves what is conjugated or negated lazily."""
+    """``new`` with the strides of ``old``, since a write leaves those. The functional form of an op
+    may give others: those of ``x.t().bernoulli_()`` and ``x[:, ::2].mul_(2)`` do. Later draws,
+    views and strides of results depend on them. What shows an element several times has no such
+    strides of its own. A write also leaves what is conjugated or negated lazily."""
     lazily = old.is_conj(), old.is_neg()
     if (new.is_conj(), new.is_neg()) != lazily:
         new = _turned(_turned(new, *lazily).resolve_conj().resolve_neg(), *lazily)
@@ -120,7 +126,8 @@ def _turned(t: torch.Tensor, conjugated: bool, negated: bool) -> torch.Tensor:
 
 
 def _order(t: torch.Tensor) -> list[int]:
-    """The dimensions of ``t`` from the largest stride to the smallest. Those of size 1 have no place in memory and stay where they are."""
+    """The dimensions of ``t`` from the largest stride to the smallest. Those of size 1 have no
+    place in memory and stay where they are."""
     wide = [d for d in range(t.dim()) if t.shape[d] != 1]
     ordered = iter(sorted(wide, key=t.stride().__getitem__, reverse=True))
     return [next(ordered) if d in wide else d for d in range(t.dim())]
@@ -128,7 +135,8 @@ def _order(t: torch.Tensor) -> list[int]:
 
 @cache
 def _follows_memory() -> bool:
-    """Whether ``bernoulli_`` on the CPU draws in the order of memory. It does not on processors for which torch calls MKL."""
+    """Whether ``bernoulli_`` on the CPU draws in the order of memory. It does not on processors for
+    which torch calls MKL."""
     with _disable_current_modes():
         plain, turned = torch.zeros(8, 16), torch.zeros(8, 16)
         plain.bernoulli_(0.5, generator=torch.Generator().manual_seed(0))

@@ -35,8 +35,9 @@ def _redrawn_between(
     return x.copy_(_drawn_between(x, low, high, generator=generator))
 
 
-# The names of two ops are no Python, so that no module can be generated from a graph that has them. The third gives a tensor without
-# memory. A value of a level does not show that to the dispatcher, and a kernel would read the memory.
+# The names of two ops are no Python, so that no module can be generated from a graph that has them.
+# The third gives a tensor without memory. A value of a level does not show that to the dispatcher,
+# and a kernel would read the memory.
 OTHERWISE: dict[Any, Callable[..., Any]] = {
     getattr(aten.random, "from"): _drawn_between,
     getattr(aten.random_, "from"): _redrawn_between,

@@ -1,4 +1,5 @@
-"""``out=`` at the functionalize level: the result of the functional form is written to the tensors that are given."""
+"""``out=`` at the functionalize level: the result of the functional form is written to the
+tensors that are given."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def write_out(level: FunctionalLevel, op: Op, args: Sequence[Any], kwargs: dict[
     ]
     if any(n not in kwargs for n in names):  # such as the running statistics of batch norm
         raise InplaceError(
-            f"{op.func} writes to more than its out= arguments; use the form of the op that returns its result"
+            f"{op.func} writes to more than its out= arguments; "
+            "use the form of the op that returns its result"
         )
     targets = [
         t
@@ -61,7 +63,8 @@ def write_out(level: FunctionalLevel, op: Op, args: Sequence[Any], kwargs: dict[
     results = [results] if isinstance(results, torch.Tensor) else list(results)
     if len(results) != len(targets):  # one out= argument may be a list
         raise InplaceError(
-            f"{op.func}: out= has {len(targets)} tensors, the result has {len(results)}; give as many"
+            f"{op.func}: out= has {len(targets)} tensors, "
+            f"the result has {len(results)}; give as many"
         )
     refuse_unfit(op.func, args, kwargs, targets, results)
     for target, new in zip(targets, results, strict=True):
@@ -69,7 +72,8 @@ def write_out(level: FunctionalLevel, op: Op, args: Sequence[Any], kwargs: dict[
             if grow(level, target, new):
                 continue
             raise InplaceError(
-                f"{op.func}: out= has shape {list(target.shape)}, the result {list(new.shape)}; give it that shape"
+                f"{op.func}: out= has shape {list(target.shape)}, "
+                f"the result {list(new.shape)}; give it that shape"
             )
         level.write_each(target, new)
     if not op.func._schema.returns:
@@ -95,8 +99,9 @@ def refuse_shared_by(
 
 
 def grow(level: FunctionalLevel, target: Any, new: torch.Tensor) -> bool:
-    """Make ``new`` the value of ``target``, as ``out=torch.empty(0)`` asks for. False unless ``target`` is of memory without elements that
-    the program has made. Views of that memory have no elements to show, so that they need not follow.
+    """Make ``new`` the value of ``target``, as ``out=torch.empty(0)`` asks for. False unless
+    ``target`` is of memory without elements that the program has made. Views of that memory have no
+    elements to show, so that they need not follow.
     """
     if getattr(target, "_level", None) is not level:
         return False

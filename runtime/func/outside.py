@@ -1,7 +1,7 @@
 """The memory of tensors that a traced program closes over, and of its arguments.
 
-A trace runs the program. What the program writes is for the replays of the graph to write: the caller's tensors stay as they are.
-"""
+A trace runs the program. What the program writes is for the replays of the graph to write: the
+caller's tensors stay as they are."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from .provenance import here
 
 
 class OutsideMemory:
-    """The tensors from outside that a program has met, and the memory of those that it has written to.
+    """The tensors from outside that a program has met, and the memory of those that
+    it has written to.
 
-    Memory is copied before the first write to it, and put back at the end of the trace. Most programs write to none, so none is copied.
-    A write ends the literals in its memory as well: their elements follow no longer from the text of the program.
+    Memory is copied before the first write to it, and put back at the end of the trace. Most
+    programs write to none, so none is copied. A write ends the literals in its memory as well:
+    their elements follow no longer from the text of the program.
     """
 
     def __init__(self, abstract: bool = False) -> None:
@@ -52,7 +54,8 @@ class OutsideMemory:
             self.literals[_address(value)] = value
 
     def before(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Before a call of ``op`` that writes: copy the memory that it writes to, if it comes from outside, and end literals in it."""
+        """Before a call of ``op`` that writes: copy the memory that it writes to, if it comes from
+        outside, and end literals in it."""
         for t in _written(op, args, kwargs):
             for part in _parts(t):
                 fresh = [
@@ -71,12 +74,14 @@ class OutsideMemory:
                 value._literal = None
 
     def _keep_pattern(self, t: torch.Tensor) -> None:
-        """Note how many elements a compressed tensor specifies: ``zero_`` resizes the tensors that it consists of, and leaves none."""
+        """Note how many elements a compressed tensor specifies: ``zero_`` resizes the tensors that
+        it consists of, and leaves none."""
         with torch._C._DisableTorchDispatch():
             self.patterns.append((t.detach(), t.detach().clone()))
 
     def restore(self) -> None:
-        """Put back what was written over. The dispatcher has counted the writes, so the versions are put back as well."""
+        """Put back what was written over. The dispatcher has counted the writes, so the versions
+        are put back as well."""
         with torch._C._DisableTorchDispatch():
             for t, old in self.patterns:
                 t.resize_as_sparse_(old)
@@ -111,8 +116,9 @@ def _address(t: torch.Tensor) -> int:
 
 
 def _parts(t: Any) -> Iterator[torch.Tensor]:
-    """The plain tensors that have the memory of ``t``: itself, the one that it holds if it is of the eager session, or those of which an
-    instance of a user's class consists. A value of a transform has none."""
+    """The plain tensors that have the memory of ``t``: itself, the one that it holds if it is of
+    the eager session, or those of which an instance of a user's class consists. A value of a
+    transform has none."""
     if isinstance(t, Value):
         yield from () if t._level.number else _parts(t._inner)
     elif is_traceable_wrapper_subclass(t):
@@ -146,17 +152,18 @@ _PARTS = {  # of each layout the methods that give the tensors that it consists 
 
 
 def held_by_session(t: Any) -> Any:
-    """The plain tensor that ``t`` holds, if ``t`` is of the eager session. It shows how ``t`` lies in memory, and whether it is conjugated
-    or negated lazily. Any other tensor stays as it is."""
+    """The plain tensor that ``t`` holds, if ``t`` is of the eager session. It shows how ``t`` lies
+    in memory, and whether it is conjugated or negated lazily. Any other tensor stays as it is."""
     of_session = isinstance(t, Value) and not t._level.number and type(t._inner) is torch.Tensor
     return t._inner.detach() if of_session and t.layout is torch.strided and not t.is_nested else t
 
 
 def private_copy(t: torch.Tensor) -> torch.Tensor:
-    """A copy with the strides of ``t``, overlaps included, and lazily conjugated or negated if ``t`` is.
+    """A copy with the strides of ``t``, overlaps included, and lazily conjugated or
+    negated if ``t`` is.
 
-    Tracing must not change the caller's tensor, strides decide whether a reshape is a view, and ops such as ``real`` take other views of
-    what is conjugated lazily.
+    Tracing must not change the caller's tensor, strides decide whether a reshape is a view, and ops
+    such as ``real`` take other views of what is conjugated lazily.
     """
     t = held_by_session(t.detach())
     if isinstance(t, Value):
@@ -178,11 +185,13 @@ def private_copy(t: torch.Tensor) -> torch.Tensor:
 
 
 def refuse_made_of_values(t: torch.Tensor) -> None:
-    """Refuse an instance of a class that handles its own calls, if it consists of values of a transform: it is no tensor from outside."""
+    """Refuse an instance of a class that handles its own calls, if it consists of values of a
+    transform: it is no tensor from outside."""
     if _made_of_values(t):
         raise RuntimeError(
-            f"the program makes a {type(t).__name__} of tensors that are traced, and a graph has plain tensors. Return the tensors and "
-            f"make it of them, or compile the program with aot_function.{here()}"
+            f"the program makes a {type(t).__name__} of tensors that are traced, "
+            "and a graph has plain tensors. Return the tensors and make it of them, "
+            f"or compile the program with aot_function.{here()}"
         )
 
 

@@ -3,8 +3,8 @@
     x.unfold(0, 2, 1).mul_(2)       # writes to x[1] twice
     x.expand(2, 3)[0] = 1           # the other row changes, too
 
-A kernel writes one element after another, and no functional form does that. So the write is made in place, on a copy of the base.
-"""
+A kernel writes one element after another, and no functional form does that. So the write is made in
+place, on a copy of the base."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def shows_twice(t: torch.Tensor) -> bool:
 
 
 def has_gaps(t: torch.Tensor) -> bool:
-    """Whether there are elements of memory between those of ``t``, each of which ``t`` shows once."""
+    """Whether there are elements of memory between those of ``t``, each of which
+    ``t`` shows once."""
     return (
         t.layout is torch.strided
         and not aten.is_non_overlapping_and_dense.default(t)
@@ -56,7 +57,8 @@ def overlaps(base: torch.Tensor, chain: Sequence[Step]) -> bool:
 
 
 def refuse_gaps(base: torch.Tensor, chain: Sequence[Step]) -> None:
-    """Refuse a write through ``as_strided`` of ``base``, or of a view of it, that may reach elements which this tensor does not show."""
+    """Refuse a write through ``as_strided`` of ``base``, or of a view of it, that may reach
+    elements which this tensor does not show."""
     last = max(
         (i for i, step in enumerate(chain) if step[0] is aten.as_strided.default), default=-1
     )
@@ -67,8 +69,9 @@ def refuse_gaps(base: torch.Tensor, chain: Sequence[Step]) -> None:
             aten.is_non_overlapping_and_dense.default(t) and _is_within(part, t)
         ):
             raise InplaceError(
-                "a write through as_strided of a tensor that does not fill its memory, which may reach elements beside it. Take as_strided "
-                f"of the tensor that it is a view of, or of a contiguous copy.{here()}"
+                "a write through as_strided of a tensor that does not fill its memory, which may "
+                "reach elements beside it. Take as_strided of the tensor that it is a view of, "
+                f"or of a contiguous copy.{here()}"
             )
         t = part
 
@@ -86,7 +89,8 @@ def _span(t: torch.Tensor) -> tuple[Any, Any]:
 
 
 def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors of one shape have their elements at the same places, as far as there are several."""
+    """Whether two tensors of one shape have their elements at the same places, as far as
+    there are several."""
     if a.layout is not torch.strided or b.layout is not torch.strided:
         return True
     return all(n == 1 or p == q for n, p, q in zip(a.shape, a.stride(), b.stride(), strict=True))
@@ -97,7 +101,8 @@ def through_copy(
     chain: Sequence[Step],
     write: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
-    """``base`` after ``write``, which gets the view of a copy and the copy, writes to the view and returns it."""
+    """``base`` after ``write``, which gets the view of a copy and the copy, writes to the
+    view and returns it."""
     copy: torch.Tensor
     if has_gaps(base):  # then a clone has other strides
         copy = aten.copy.default(base, base)
@@ -117,7 +122,8 @@ def through_copy(
 
 
 def _seen_through(written: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
-    """``copy`` as a view of ``written``, a part of its memory, so that a graph shows that it comes after the write."""
+    """``copy`` as a view of ``written``, a part of its memory, so that a graph shows that it comes
+    after the write."""
     shape, strides, offset = [*copy.shape], [*copy.stride()], copy.storage_offset()
     after: torch.Tensor
     if written.dtype is copy.dtype:
@@ -133,8 +139,8 @@ def _seen_through(written: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
         after = aten.as_strided.default(written, shape, strides, offset).view(copy.dtype)
     else:
         raise InplaceError(
-            f"a write to {written.dtype} in memory of {copy.dtype} that shows an element several times, as unfold and expand do. Write to "
-            f"a clone.{here()}"
+            f"a write to {written.dtype} in memory of {copy.dtype} that shows an element several "
+            f"times, as unfold and expand do. Write to a clone.{here()}"
         )
     if written.dtype is copy.dtype and written.is_neg() != copy.is_neg():
         after = aten._neg_view.default(after)

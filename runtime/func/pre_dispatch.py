@@ -1,10 +1,12 @@
-"""Traces before dispatch: composite ops stay whole, and the grad mode and autocast that a program switches are calls of the graph.
+"""Traces before dispatch: composite ops stay whole, and the grad mode and autocast that a program
+switches are calls of the graph.
 
     with torch.no_grad():
         y = torch.nn.functional.linear(x, w)
 
-becomes ``_set_grad_enabled(False)``, ``linear``, ``_set_grad_enabled(True)``. The calls reach the level at the dispatch key
-``PreDispatch``, above autograd and autocast, where ATen has decomposed nothing yet.
+becomes ``_set_grad_enabled(False)``, ``linear``, ``_set_grad_enabled(True)``. The calls reach
+the level at the dispatch key ``PreDispatch``, above autograd and autocast, where ATen has
+decomposed nothing yet.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ _DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 @contextmanager
 def suspended() -> Iterator[Any]:
-    """No call inside is seen by a trace before dispatch, if there is one. The context gives its mode, or another of torch's."""
+    """No call inside is seen by a trace before dispatch, if there is one. The context gives its
+    mode, or another of torch's."""
     around = _pop_mode_from_pre_dispatch() if _len_torch_dispatch_stack_pre_dispatch() else None
     try:
         yield around
@@ -51,7 +54,8 @@ def suspended() -> Iterator[Any]:
 
 
 def note_modes() -> None:
-    """Before a call that no mode sees: a trace before dispatch, if there is one, writes down grad mode and autocast."""
+    """Before a call that no mode sees: a trace before dispatch, if there is one, writes down grad
+    mode and autocast."""
     with suspended() as mode:
         if isinstance(mode, PreDispatchMode):
             mode.trace.switch_to_now()
@@ -60,8 +64,9 @@ def note_modes() -> None:
 class PreDispatchMode(LevelMode, SchemaCheckMode):
     """As :class:`LevelMode`, at the key ``PreDispatch``.
 
-    Torch takes three classes of modes there. This one says that it is a ``SchemaCheckMode``, because nothing in torch asks for one. The
-    slot for it belongs to the process, so threads take turns, and an outer trace leaves the slot meanwhile.
+    Torch takes three classes of modes there. This one says that it is a ``SchemaCheckMode``,
+    because nothing in torch asks for one. The slot for it belongs to the process, so threads take
+    turns, and an outer trace leaves the slot meanwhile.
     """
 
     def __init__(self, level: PreDispatchTrace) -> None:
@@ -71,8 +76,9 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
         self.around: list[Any] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """As :meth:`LevelMode.__torch_dispatch__`, with two differences for calls of an inner level. They are decomposed as the dispatcher
-        would do it before the inner level sees them: it might draw in another way. And the mode of the inner level sees them first. It sees
+        """As :meth:`LevelMode.__torch_dispatch__`, with two differences for calls of an inner
+        level. They are decomposed as the dispatcher would do it before the inner level sees them:
+        it might draw in another way. And the mode of the inner level sees them first. It sees
         ordinary calls only, so it would see this one after the trace."""
         mode = _get_current_dispatch_mode() if _len_torch_dispatch_stack() else None
         inner = (
@@ -115,8 +121,8 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
 class PreDispatchTrace(Trace):
     """A trace that sees calls before autograd does.
 
-    Before each call it compares grad mode and autocast with those of the call before, and writes down what changed.
-    """
+    Before each call it compares grad mode and autocast with those of the call before, and writes
+    down what changed."""
 
     __slots__ = ("autocast", "first", "grad_mode", "regions")
 
@@ -132,7 +138,8 @@ class PreDispatchTrace(Trace):
         }
 
     def record(self, func: Any, args: Any, kwargs: Any) -> Any:
-        # A rule of an inner level may call this level itself, not through the mode. The mode is on then, and would see the call again.
+        # A rule of an inner level may call this level itself, not through the mode. The mode is on
+        # then, and would see the call again.
         with suspended():
             self.switch_to_now()
             return super().record(func, args, kwargs)
@@ -189,15 +196,16 @@ def _is_composite(func: Any) -> bool:
 
 
 def _decomposed(func: Any, args: Any, kwargs: Any) -> Any:
-    """The call by ATen's kernel of a composite op. It takes no symbols for sizes, for which torch has decompositions in Python. Those of
-    recurrent layers leave out the dropout."""
+    """The call by ATen's kernel of a composite op. It takes no symbols for sizes, for which torch
+    has decompositions in Python. Those of recurrent layers leave out the dropout."""
     if not any(map(symbolic, pytree.tree_leaves((args, kwargs)))):
         return func._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
     given = dict(zip((a.name for a in func._schema.arguments), args, strict=False))
     if given.get("num_layers", 1) > 1 and given["dropout"] and given["train"]:
         raise RuntimeError(
-            f"{func} with dropout in a transform, in a trace before dispatch of any size: torch's decomposition leaves out the dropout. "
-            f"Trace it for one size, or not before dispatch.{here()}"
+            f"{func} with dropout in a transform, in a trace before dispatch of any size: "
+            "torch's decomposition leaves out the dropout. Trace it for one size, "
+            f"or not before dispatch.{here()}"
         )
     return func.decompose(*args, **kwargs)
 

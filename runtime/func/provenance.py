@@ -1,16 +1,18 @@
-"""Where a node of a traced graph comes from: the user's line, the modules around it, and for a call of a backward pass the forward call.
+"""Where a node of a traced graph comes from: the user's line, the modules around it, and for a call
+of a backward pass the forward call.
 
-:class:`Provenance` writes this to ``node.meta`` while a program is traced, :func:`line_of` reads it:
+:class:`Provenance` writes this to ``node.meta`` while a program is traced,
+:func:`line_of` reads it:
 
 | key | what |
 |---|---|
 | ``user_line`` | (file, line, function) of the innermost frame that is neither torch's nor ours |
 | ``seq_nr`` | a number that a forward call shares with the calls of its backward |
-| ``stack_trace`` | as torch's: the frames of the user and of ``torch.nn`` as text, outermost first; if it was asked for |
-| ``nn_module_stack`` | as torch's: for each module that is running its path and class, outermost first; if it was asked for |
+| ``stack_trace`` | if asked for, as torch's: frames of the user and ``torch.nn``, outermost first |
+| ``nn_module_stack`` | if asked for, as torch's: paths and classes of the running modules |
 
-A line is noted as three numbers and names, and made a text only when somebody asks. That costs some two microseconds per node.
-"""
+A line is noted as three numbers and names, and made a text only when somebody asks. That costs some
+two microseconds per node."""
 
 from __future__ import annotations
 
@@ -85,8 +87,8 @@ def is_of_user(file: str) -> bool:
 
 
 class _Call(Ambient):
-    """The call of an op that a thread runs. ``made_by``: the frame that made it, if what dispatches calls has said so. The frames between
-    it and a rule of ours are many, and none is the user's."""
+    """The call of an op that a thread runs. ``made_by``: the frame that made it, if what dispatches
+    calls has said so. The frames between it and a rule of ours are many, and none is the user's."""
 
     made_by: FrameType | None = None
 
@@ -95,8 +97,8 @@ CALL = _Call()
 
 
 def user_line() -> Line | None:
-    """The user's line that runs now, in a program that :func:`run` has started. Without a frame of the user's the line of a layer of
-    ``torch.nn``. None in a rule of a backward pass."""
+    """The user's line that runs now, in a program that :func:`run` has started. Without a frame of
+    the user's the line of a layer of ``torch.nn``. None in a rule of a backward pass."""
     layer: Line | None = None
     frame: FrameType | None = CALL.made_by or sys._getframe()
     while frame is not None and frame.f_code.co_filename == __file__:
@@ -134,10 +136,11 @@ def line_of(node: fx.Node) -> str | None:
 
 
 def origin_of(node: fx.Node) -> Line | None:
-    """The user's line that made ``node``. For a call of a backward pass: the line of the forward call.
+    """The user's line that made ``node``. For a call of a backward pass: the line of
+    the forward call.
 
-    None if it is not known: for placeholders, constants, and graphs that another program made without stack traces.
-    """
+    None if it is not known: for placeholders, constants, and graphs that another program made
+    without stack traces."""
     line: Line | None = node.meta.get("user_line")
     if line is not None:
         return line
@@ -148,7 +151,8 @@ def origin_of(node: fx.Node) -> Line | None:
 
 
 def line_in(error: BaseException) -> str:
-    """The user's line at which ``error`` left the program, as the end of an error message. Empty if there is none."""
+    """The user's line at which ``error`` left the program, as the end of an error message. Empty
+    if there is none."""
     found = None
     at = error.__traceback__
     while at is not None:
@@ -170,8 +174,9 @@ def here() -> str:
 class Provenance:
     """Notes where the nodes of one graph come from.
 
-    ``stacks``: whether each node gets a ``stack_trace``. ``root``: the module whose submodules are named in ``nn_module_stack``; None: no
-    such notes. ``functions``: what knows the last torch function that the program called; None: no ``torch_fn``.
+    ``stacks``: whether each node gets a ``stack_trace``. ``root``: the module whose submodules are
+    named in ``nn_module_stack``; None: no such notes. ``functions``: what knows the last torch
+    function that the program called; None: no ``torch_fn``.
     """
 
     def __init__(
@@ -212,8 +217,9 @@ class Provenance:
         node.meta.update(origin)
 
     def _forward(self, tape_node: Any) -> dict[str, Any]:
-        """The origin of the last call that was made before ``tape_node``: the call that it differentiates. The end of a path, such as the
-        sum of two gradients, has none of its own: it belongs to the call before it."""
+        """The origin of the last call that was made before ``tape_node``: the call that it
+        differentiates. The end of a path, such as the sum of two gradients, has none of its own: it
+        belongs to the call before it."""
         at = (
             bisect_right(self.numbers, tape_node.seq) if tape_node.seq < LAST else len(self.numbers)
         )
@@ -245,7 +251,8 @@ class Provenance:
     def _module_stack(
         self, running: list[tuple[FrameType, torch.nn.Module]]
     ) -> dict[str, tuple[str, str]]:
-        """``{path: (path, class)}`` of the running modules, from outside. The second call of a module has the key ``path@1``."""
+        """``{path: (path, class)}`` of the running modules, from outside. The second call of a
+        module has the key ``path@1``."""
         stack: dict[str, tuple[str, str]] = {}
         if not running or running[0][1] is not self.root:
             stack[""] = ("", _class_of(self.root))

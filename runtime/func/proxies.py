@@ -1,4 +1,5 @@
-"""Modules as inputs of a traced graph: the program gets a proxy, and what it does with it is in the graph."""
+"""Modules as inputs of a traced graph: the program gets a proxy, and what it does with it
+is in the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Forward mode: the dual level stores a tangent beside each primal. ``jvp``, ``jacfwd`` and ``linearize`` use it."""
+"""Forward mode: the dual level stores a tangent beside each primal. ``jvp``, ``jacfwd`` and
+``linearize`` use it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from .tangent_rules import fit, tangent_rule
 
 
 class DualValue(Value):
-    """A primal (``_inner``) and its tangent (``_tangent``): a tensor of the outer levels, or None for zero."""
+    """A primal (``_inner``) and its tangent (``_tangent``): a tensor of the outer levels,
+    or None for zero."""
 
     _tangent: torch.Tensor | None = None
     _generation: int = 0
@@ -47,19 +49,24 @@ class DualValue(Value):
         )
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"DualValue(level={self._level.number}, primal={self._inner!r}, tangent={self._tangent!r})"
+        return (
+            f"DualValue(level={self._level.number}, primal={self._inner!r}, "
+            f"tangent={self._tangent!r})"
+        )
 
 
 def tangent_of(v: Any) -> torch.Tensor | None:
-    """The tangent of a dual value. A view takes it from its base again if the tangent of the base has changed."""
+    """The tangent of a dual value. A view takes it from its base again if the tangent of the
+    base has changed."""
     view = v._view
     if view is not None and view.generation != view.base._generation:
         if view.creation == "function":
             refuse_rebase(v, STALE)
         if view.generation < view.base._detached:
             raise RuntimeError(
-                "the base of this view was both modified inplace and detached inplace (detach_), and the tangent of the view is lost. Use "
-                "detach() instead of detach_(), or take the view again"
+                "the base of this view was both modified inplace and detached inplace (detach_), "
+                "and the tangent of the view is lost. Use detach() instead of detach_(), "
+                "or take the view again"
             )
         view.generation = view.base._generation
         base = view.base._tangent
@@ -119,7 +126,8 @@ class DualLevel(Level):
             raise
 
     def _constant(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Run a call while forward mode is off. Its results have no tangent. A tensor that it writes to keeps its old tangent."""
+        """Run a call while forward mode is off. Its results have no tangent. A tensor that it
+        writes to keeps its old tangent."""
         if op.kind is INPLACE and op.base_name in GEOMETRY:
             return self._inplace(op, args, kwargs)
         result = op.func(*self.lowered_args(args), **self.lowered_kwargs(kwargs))
@@ -161,7 +169,8 @@ class DualLevel(Level):
     def _wrap(
         self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], result: Any, tangents: Any
     ) -> Any:
-        """The results with their tangents. A result of integer or Boolean dtype stays a tensor of the outer levels, unless it is a view."""
+        """The results with their tangents. A result of integer or Boolean dtype stays a tensor of
+        the outer levels, unless it is a view."""
         view = op.kind is VIEW
 
         def wrapped(r: torch.Tensor, i: int | None) -> Any:
@@ -236,7 +245,8 @@ class DualLevel(Level):
     def _replace(
         self, op: Op, v: DualValue, primals: list[Any], kwargs: dict[str, Any], found: bool
     ) -> DualValue:
-        """Run ``set_``, ``resize_`` or ``resize_as_``, which give a tensor other memory or another shape. A tangent is an error."""
+        """Run ``set_``, ``resize_`` or ``resize_as_``, which give a tensor other memory or another
+        shape. A tangent is an error."""
         if found:
             raise InplaceError(f"{op.func} has no derivative; make a new tensor instead")
         op.func(*primals, **kwargs)
@@ -244,7 +254,8 @@ class DualLevel(Level):
         return v
 
     def _write_to_foreign(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Write to a tensor that is no value of this level. If an argument has a tangent, the tensor first becomes a value in place."""
+        """Write to a tensor that is no value of this level. If an argument has a tangent, the
+        tensor first becomes a value in place."""
         primals, _, found = self._split(op, args)
         if found and args[0].dtype in DIFFERENTIABLE:
             return self._inplace(op, [lift_in_place(self, args[0], op.func), *args[1:]], kwargs)
@@ -253,11 +264,13 @@ class DualLevel(Level):
         return args[0]
 
     def _set_tangent(self, v: DualValue, t: torch.Tensor | None) -> None:
-        """Give a mutated value its new tangent. It is set out of place, because a rule may give the same tangent to several values.
+        """Give a mutated value its new tangent. It is set out of place, because a rule may give the
+        same tangent to several values.
 
-        Example: ``grad`` of ``jvp`` of ``cosine_similarity``. ATen clamps the norms in place under ``no_grad``, and the gradient still goes
-        through the norms. So under ``no_grad`` the new tangent is copied into a copy of the old one, which has the old history. A new
-        object in its place would have none.
+        Example: ``grad`` of ``jvp`` of ``cosine_similarity``. ATen clamps the norms in place under
+        ``no_grad``, and the gradient still goes through the norms. So under ``no_grad`` the new
+        tangent is copied into a copy of the old one, which has the old history. A new object in its
+        place would have none.
         """
         view = v._view
         if view is not None and view.creation == "function":
@@ -285,15 +298,16 @@ class DualLevel(Level):
         _, _, found = self._split(op, args)
         if found or self._any_dual(kwargs.values()):
             raise RuntimeError(
-                f"{op.base_name}(): functions with out=... arguments don't support automatic differentiation"
+                f"{op.base_name}(): functions with out=... "
+                "arguments don't support automatic differentiation"
             )
         op.func(*self.lowered_args(args), **self.lowered_kwargs(kwargs))
         return kwargs.get("out")
 
 
 def _write(op: Op, primals: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Write to the inner tensor of a value. The dispatcher counts the write on the value, whose counter a plain tensor shares. Another one
-    counts for itself."""
+    """Write to the inner tensor of a value. The dispatcher counts the write on the value, whose
+    counter a plain tensor shares. Another one counts for itself."""
     if type(primals[0]) is torch.Tensor:
         uncounted(op.func, *primals, **kwargs)
     else:

@@ -1,9 +1,11 @@
-"""Kernels for torch's Python dispatcher, which symbolic traces switch on, where its own differ from the C++ kernels.
+"""Kernels for torch's Python dispatcher, which symbolic traces switch on, where its own differ from
+the C++ kernels.
 
-``dropout(x, 0.5, train=False)`` is ``x`` itself for the C++ kernel. Torch's decomposition in Python returns a copy, and a write to the copy
-would not reach ``x``. ``dropout(x, 1.0)`` draws in the decomposition alone. A level that takes ``dropout`` apart in inference mode runs
-that one, too. ``native_batch_norm`` does not count its writes to running statistics, and torch's decomposition does. The decompositions of
-recurrent nets have no dropout between layers.
+``dropout(x, 0.5, train=False)`` is ``x`` itself for the C++ kernel. Torch's decomposition in Python
+returns a copy, and a write to the copy would not reach ``x``. ``dropout(x, 1.0)`` draws in the
+decomposition alone. A level that takes ``dropout`` apart in inference mode runs that one, too.
+``native_batch_norm`` does not count its writes to running statistics, and torch's decomposition
+does. The decompositions of recurrent nets have no dropout between layers.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ _drop: Callable[[torch.Tensor, float, bool], torch.Tensor] = _DROPOUT.py_kernels
 
 
 def _dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-    """As the C++ kernel where a level of ours sees the call. Other calls go on to torch's decomposition."""
+    """As the C++ kernel where a level of ours sees the call. Other calls go on to
+    torch's decomposition."""
     if sees_ours((input,)):
         if drops_nothing(input, p, train):
             return input
@@ -45,7 +48,8 @@ for _key in (DispatchKey.PythonTLSSnapshot, DispatchKey.CompositeImplicitAutogra
 
 @_BATCH_NORM.py_impl(DispatchKey.PythonTLSSnapshot)
 def _batch_norm(*args: Any, **kwargs: Any) -> Any:
-    """As without the Python dispatcher where a level of ours sees the call: torch's decomposition counts writes to running statistics."""
+    """As without the Python dispatcher where a level of ours sees the call: torch's decomposition
+    counts writes to running statistics."""
     if sees_ours(args):
         with torch._C._DisablePythonDispatcher():
             return _BATCH_NORM(*args, **kwargs)
@@ -53,7 +57,8 @@ def _batch_norm(*args: Any, **kwargs: Any) -> Any:
 
 
 def _layer_by_layer(overload: Any) -> None:
-    """Run a recurrent net with dropout as one net per layer: torch's decomposition has no dropout between layers."""
+    """Run a recurrent net with dropout as one net per layer: torch's decomposition has no
+    dropout between layers."""
     theirs = overload.py_kernels[DispatchKey.Autograd]
 
     @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]

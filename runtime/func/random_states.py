@@ -4,16 +4,19 @@
         torch.manual_seed(3)        # a graph would not do this, a call of the compiled program does
         return x + torch.rand(2)
 
-Between two draws the state of a generator stays as it is, unless the program sets it. A call can set a seed before the draws of the graph,
-and afterwards give back the state from before the call or set a seed. What a program does in between is refused.
+Between two draws the state of a generator stays as it is, unless the program sets it. A call can
+set a seed before the draws of the graph, and afterwards give back the state from before the call or
+set a seed. What a program does in between is refused.
 
 A generator that the program makes has the same seed in each call:
 
     def f(x):
-        return x + torch.rand(2, generator=(g := torch.Generator().manual_seed(3)))     # g is freed when f returns
+        return x + torch.rand(2, generator=(g := torch.Generator().manual_seed(3)))
+        # g is freed when f returns
 
-While it is traced, the generators from outside have seeds that nobody knows. So what the program sets is seen, and so is a state that it
-takes from one of them, which would be that of the trace for ever.
+While it is traced, the generators from outside have seeds that nobody knows. So what the
+program sets is seen, and so is a state that it takes from one of them, which would be that of
+the trace for ever.
 """
 
 from __future__ import annotations
@@ -34,26 +37,33 @@ from ..seam.ambient import Ambient
 from .provenance import here
 
 _SET = (
-    "the program sets the state of a random generator (manual_seed, set_rng_state, fork_rng, set_state) between two draws, or to a state "
-    "that is not that of a seed below 2**40, and a graph makes draws alone. Do that before the call."
+    "the program sets the state of a random generator (manual_seed, set_rng_state, fork_rng, "
+    "set_state) between two draws, or to a state that is not that of a seed below 2**40, "
+    "and a graph makes draws alone. Do that before the call."
 )
 _TAKEN = (
-    "the program sets the state of a random generator to one that it takes from another state (clone_state, get_state, "
-    "manual_seed(torch.initial_seed() + 1)), and a graph would keep that of its trace. Do that before the call."
+    "the program sets the state of a random generator to one that it takes from "
+    "another state (clone_state, get_state, manual_seed(torch.initial_seed() + 1)), "
+    "and a graph would keep that of its trace. Do that before the call."
 )
-_READ = "the program uses the {} of a random generator, and a graph would keep that of its trace. Do that outside of it."
+_READ = (
+    "the program uses the {} of a random generator, and a graph would keep that of its trace. "
+    "Do that outside of it."
+)
 _UNFOUND = (
-    "the program draws from a generator that was just seeded, and that is in no variable of a function that runs. So it is not known "
-    "whether each call makes it. Keep it in a variable."
+    "the program draws from a generator that was just seeded, and that is in no variable of a "
+    "function that runs. So it is not known whether each call makes it. Keep it in a variable."
 )
 _UNSEEDED = (
-    "the program makes a generator, and its state is that of no seed below 2**40. A graph would go on drawing from it, where each call "
-    "makes another one. Give it a seed by manual_seed, or make it before the call."
+    "the program makes a generator, and its state is that of no seed below 2**40. "
+    "A graph would go on drawing from it, where each call makes another one. "
+    "Give it a seed by manual_seed, or make it before the call."
 )
 _KEPT = (
-    "the program draws from a generator that was just seeded, that is none of those which it finds outside by a name, and that is still "
-    "there when it has returned. A graph would go on drawing from it, where each call may make or seed it. Make it before the call, and "
-    "let the program find it as an argument, a variable or an attribute."
+    "the program draws from a generator that was just seeded, that is none of those "
+    "which it finds outside by a name, and that is still there when it has returned. "
+    "A graph would go on drawing from it, where each call may make or seed it. Make it before "
+    "the call, and let the program find it as an argument, a variable or an attribute."
 )
 # torch.seed() and initial_seed() of a trace give larger ones, which are others in the next call
 _BOUND = 1 << 40
@@ -62,8 +72,9 @@ _DEFAULT_SEED = torch.Generator().initial_seed()
 
 @dataclass(frozen=True)
 class Seeding:
-    """What a call does with the state of ``generator``. ``first``: the seed that it sets before the draws of the graph. ``restores``:
-    whether it gives back the state from before the call afterwards. ``last``: the seed that it sets afterwards."""
+    """What a call does with the state of ``generator``. ``first``: the seed that it sets before the
+    draws of the graph. ``restores``: whether it gives back the state from before the call
+    afterwards. ``last``: the seed that it sets afterwards."""
 
     generator: Any
     first: int | None
@@ -89,8 +100,9 @@ def seeded(seedings: Sequence[Seeding]) -> Iterator[None]:
 
 
 def _seed_of(generator: Any) -> int | None:
-    """The seed that ``generator`` was just given; None if it is in another state, or if draws may be made elsewhere than on the CPU.
-    ``torch.manual_seed`` seeds the default generators of all devices."""
+    """The seed that ``generator`` was just given; None if it is in another state, or if
+    draws may be made elsewhere than on the CPU. ``torch.manual_seed`` seeds the default
+    generators of all devices."""
     seed: int = generator.initial_seed()
     elsewhere = generator.device.type != "cpu" or (
         _is_default(generator) and torch.accelerator.is_available()
@@ -124,7 +136,8 @@ def _seed_in(state: torch.Tensor) -> int | None:
 
 
 def _in_variables(generator: Any) -> Any:
-    """The object that running functions have for ``generator``: a variable, or an element or attribute of one. None if there is none.
+    """The object that running functions have for ``generator``: a variable, or an element or
+    attribute of one. None if there is none.
 
     ``generator`` is the object that a call of ATen is given, which is another one.
     """
@@ -149,8 +162,9 @@ def _in_variables(generator: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Met:
-    """A generator that a trace first sees at a draw. ``own``: the program's object for it. ``seed``: see :func:`_seed_of`. ``fresh``:
-    whether it was in the state of its seed, so that the program may have made or seeded it. ``where``: the line of the draw."""
+    """A generator that a trace first sees at a draw. ``own``: the program's object for it.
+    ``seed``: see :func:`_seed_of`. ``fresh``: whether it was in the state of its seed, so that the
+    program may have made or seeded it. ``where``: the line of the draw."""
 
     own: weakref.ref[Any]
     seed: int | None
@@ -166,9 +180,11 @@ _AROUND = _Around()
 
 
 class RandomStates:
-    """The states of the default generator of the CPU, and of ``generators``, after the last draw of a trace.
+    """The states of the default generator of the CPU, and of ``generators``, after the last
+    draw of a trace.
 
-    ``seedings``: what a call does with their states beside the draws. Known when the program has returned.
+    ``seedings``: what a call does with their states beside the draws. Known when the
+    program has returned.
     """
 
     seedings: tuple[Seeding, ...] = ()
@@ -197,7 +213,8 @@ class RandomStates:
 
     @contextmanager
     def drawing(self, generators: Sequence[Any]) -> Iterator[None]:
-        """Run a call that may draw from ``generators``. Raise if the program has set the state of one since the last draw."""
+        """Run a call that may draw from ``generators``. Raise if the program has set the state of
+        one since the last draw."""
         for generator in generators:
             self._check(generator)
         before = [generator.get_state() for generator in generators]
@@ -220,7 +237,8 @@ class RandomStates:
             self.first[generator._cdata] = seed
 
     def refuse_state(self, t: Any) -> None:
-        """Raise if ``t``, which the graph has from outside, is the state of a generator of the trace."""
+        """Raise if ``t``, which the graph has from outside, is the state of a
+        generator of the trace."""
         if type(t) is torch.Tensor and t.dtype is torch.uint8 and t.dim() == 1:
             with _disable_current_modes():
                 seed = _seed_in(t)
@@ -228,13 +246,14 @@ class RandomStates:
                 raise RuntimeError(f"{_READ.format('state')}{here()}")
 
     def refuse_seed(self, number: int) -> None:
-        """Raise if ``number``, which the graph would keep, is the seed of a generator of the trace: ``x * torch.initial_seed()``."""
+        """Raise if ``number``, which the graph would keep, is the seed of a generator of the trace:
+        ``x * torch.initial_seed()``."""
         if number >= _BOUND and self._is_taken(number):
             raise RuntimeError(f"{_READ.format('seed')}{here()}")
 
     def _is_taken(self, seed: int, cdata: int | None = None) -> bool:
-        """Whether ``seed``, of the generator at this address, follows from that of a generator of the trace: it is that of another one, a
-        few more, or its last bits."""
+        """Whether ``seed``, of the generator at this address, follows from that of a generator of
+        the trace: it is that of another one, a few more, or its last bits."""
         others = (secret for g, secret in self.secrets.items() if (g, secret) != (cdata, seed))
         return any((seed - secret) % (1 << 31) < 1 << 10 for secret in others)
 
@@ -251,7 +270,8 @@ class RandomStates:
             raise RuntimeError(f"{_UNFOUND}{here()}")
 
     def _find_those_made_inside(self) -> None:
-        """The program has returned. A generator that it made and that is freed now had its seed in this call, and has it in each."""
+        """The program has returned. A generator that it made and that is freed now had its seed in
+        this call, and has it in each."""
         if any(met.fresh and met.own() is not None for met in self.met.values()):
             gc.collect()  # what it made may be part of a cycle
         for cdata, met in self.met.items():
@@ -268,7 +288,8 @@ class RandomStates:
             return torch.equal(self.states[generator._cdata][1], generator.get_state())
 
     def _note(self, generator: Any, before: torch.Tensor) -> None:
-        """A call has been made that may draw from ``generator``. ``before``: the state of it before the call."""
+        """A call has been made that may draw from ``generator``. ``before``: the state of it
+        before the call."""
         with _disable_current_modes():
             # only abstract values were drawn, or the branch that was taken draws nothing
             if torch.equal(before, generator.get_state()):
@@ -280,7 +301,8 @@ class RandomStates:
         _AROUND.states = self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """When the program has returned: check all generators, and give the closed-over ones the states that they had before the trace."""
+        """When the program has returned: check all generators, and give the closed-over ones the
+        states that they had before the trace."""
         _AROUND.states = self.around
         try:
             if kind is None:
@@ -291,7 +313,8 @@ class RandomStates:
                 generator.set_state(state)
 
     def _seeding(self, cdata: int) -> Seeding | None:
-        """What a call does with the state of the generator at this address, if it does anything beside draws."""
+        """What a call does with the state of the generator at this address, if it does
+        anything beside draws."""
         generator, _ = self.states[cdata]
         first = self.first.get(cdata)
         if self._unset(generator):

@@ -22,10 +22,10 @@ def rearrange(
     >>> rearrange(torch.zeros(2, 6, 4), "b (h h1) w -> b h (w h1)", h1=3).shape
     torch.Size([2, 2, 12])
 
-    Each side names the dimensions in order. Parentheses join several axes into one dimension, ``1`` and ``()`` mean a dimension of
-    size one, ``...`` any others. Every axis is named once on both sides; ``axes_lengths`` gives sizes that the shape leaves open.
-    A sequence of tensors is stacked along a new first dimension. What does not fit is a ``ValueError`` that says where.
-    """
+    Each side names the dimensions in order. Parentheses join several axes into one dimension, ``1``
+    and ``()`` mean a dimension of size one, ``...`` any others. Every axis is named once on both
+    sides; ``axes_lengths`` gives sizes that the shape leaves open. A sequence of tensors is stacked
+    along a new first dimension. What does not fit is a ``ValueError`` that says where."""
     x = tensor if isinstance(tensor, torch.Tensor) else torch.stack(list(tensor))
     sides = pattern.split("->")
     if len(sides) != 2:
@@ -100,7 +100,8 @@ def _sizes(
     rest = x.dim() - len(left) + (at is not None)
     if rest < 0 or (at is None and rest):
         raise ValueError(
-            f"rearrange: {pattern!r} is for tensors of {len(left)} dimensions, and this one has {x.dim()}: {list(x.shape)}"
+            f"rearrange: {pattern!r} is for tensors of {len(left)} dimensions, "
+            f"and this one has {x.dim()}: {list(x.shape)}"
         )
     sizes: dict[str, list[int]] = {}
     dims = list(x.shape)
@@ -117,11 +118,13 @@ def _sizes(
         open_axes = [axis for axis in group if axis not in lengths]
         if len(open_axes) > 1:
             raise ValueError(
-                f"rearrange: the sizes of {open_axes} in {pattern!r} do not follow from the shape; give all but one as keywords"
+                f"rearrange: the sizes of {open_axes} in {pattern!r} do not follow from "
+                "the shape; give all but one as keywords"
             )
         if (open_axes and (known == 0 or size % known)) or (not open_axes and known != size):
             raise ValueError(
-                f"rearrange: a dimension of size {size} is not ({' '.join(group)}) of {pattern!r} with the lengths {lengths}"
+                f"rearrange: a dimension of size {size} is not ({' '.join(group)}) of {pattern!r} "
+                f"with the lengths {lengths}"
             )
         sizes.update({axis: [lengths[axis]] for axis in group if axis in lengths})
         sizes.update({axis: [size // known] for axis in open_axes})

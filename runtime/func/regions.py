@@ -1,7 +1,7 @@
 """Regions of a traced program: the calls between two moments, marked in the graph of the trace.
 
-A checkpoint inside a compiled program is such a region. Its calls say in ``meta`` what the partition is to do with their results.
-"""
+A checkpoint inside a compiled program is such a region. Its calls say in ``meta`` what the
+partition is to do with their results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def running_traces() -> list[Trace]:
 
 
 def traced(args: Iterable[Any], kwargs: Mapping[str, Any] = MappingProxyType({})) -> bool:
-    """Whether a trace sees a call: its mode is active, or one of its values is within an argument."""
+    """Whether a trace sees a call: its mode is active, or one of its values is
+    within an argument."""
     if running_traces():
         return True
     return any(
@@ -43,7 +44,8 @@ def traced(args: Iterable[Any], kwargs: Mapping[str, Any] = MappingProxyType({})
 
 @contextmanager
 def region(mark: Callable[[fx.Node], Any]) -> Generator[None]:
-    """Number the calls that running traces write down meanwhile, and set ``meta["recompute"]`` to ``mark(call)``.
+    """Number the calls that running traces write down meanwhile, and set ``meta["recompute"]``
+    to ``mark(call)``.
 
     A region inside another one belongs to the outer one.
     """

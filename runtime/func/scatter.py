@@ -1,4 +1,5 @@
-"""Writes through a view, out of place: a base in which the part under the view is replaced. For :mod:`runtime.func.functionalize`."""
+"""Writes through a view, out of place: a base in which the part under the view is replaced.
+For :mod:`runtime.func.functionalize`."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ aten = torch.ops.aten
 
 
 class _Copying:
-    """``torch.ops.aten`` with the copying form in place of each view: ``t`` is ``t_copy``. Other ops are themselves: ``add`` is ``add``."""
+    """``torch.ops.aten`` with the copying form in place of each view: ``t`` is ``t_copy``. Other
+    ops are themselves: ``add`` is ``add``."""
 
     def __getattr__(self, name: str) -> Any:
         copying = "_reshape_copy" if name == "reshape" else f"{name}_copy"
@@ -27,7 +29,8 @@ _copying = _Copying()
 
 
 def copying_form(func: Any) -> Any:
-    """The op that copies where ``func`` makes a view (``t_copy`` for ``t``). ``func`` itself if ATen has none."""
+    """The op that copies where ``func`` makes a view (``t_copy`` for ``t``). ``func`` itself
+    if ATen has none."""
     name, overload = func._schema.name.split("::")[1], func._overloadname
     copying = getattr(getattr(aten, f"{name}_copy", None), overload, None)
     return func if copying is None else copying
@@ -42,7 +45,8 @@ def put_back(
     kwargs: dict[str, Any],
     copying: bool = False,
 ) -> Any:
-    """``base`` with ``part`` in the place that ``func(base, *args, **kwargs)`` shows. ``which``: its output number, if it has several.
+    """``base`` with ``part`` in the place that ``func(base, *args, **kwargs)`` shows. ``which``:
+    its output number, if it has several.
 
     ``copying``: use no view ops.
     """
@@ -57,7 +61,8 @@ def put_back(
             (base, *args),
             kwargs,
         )
-    # Right for any view that only selects or moves elements: a view of the element numbers tells where each comes from.
+    # Right for any view that only selects or moves elements: a view of the element numbers tells
+    # where each comes from.
     view = copying_form(func) if copying else func
     places = view(
         ops.reshape(torch.arange(base.numel(), device=base.device), base.shape), *args, **kwargs
@@ -74,7 +79,8 @@ def _applied(
     args: Sequence[Any],
     kwargs: dict[str, Any],
 ) -> Any:
-    """The result of the formula, called with the values that its parameters name. See :class:`runtime.rules.record.Record`."""
+    """The result of the formula, called with the values that its parameters name.
+    See :class:`runtime.rules.record.Record`."""
     return inverse(
         *(
             given[p] if p in given else op.argument(op.positions[p], args, kwargs)

@@ -1,9 +1,10 @@
 """Room on the stack of Python frames, for programs that run under many levels.
 
-CPython has its frames in chunks of 16 KB. A call that does not fit into the newest chunk gets another one from the operating system, which
-takes it back when the call returns. Under several transforms an op is run some thirty frames deep. So at an unlucky depth every op gets and
-returns a chunk, which took a fifth of the time of a capture. A frame that asks for much gets a large chunk, and the calls above it find
-room there.
+CPython has its frames in chunks of 16 KB. A call that does not fit into the newest chunk gets
+another one from the operating system, which takes it back when the call returns. Under several
+transforms an op is run some thirty frames deep. So at an unlucky depth every op gets and returns a
+chunk, which took a fifth of the time of a capture. A frame that asks for much gets a large chunk,
+and the calls above it find room there.
 """
 
 from __future__ import annotations

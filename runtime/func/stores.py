@@ -2,8 +2,9 @@
 
     y.unsafe_chunk(2)[0].mul_(2)        # changes the numbers of y, and nobody's history
 
-The results of ``unsafe_split`` share memory with its argument. A program seldom uses both, so each result is a memory of its own here. The
-numbers go from one to the other when a memory is used after the other one was written to.
+The results of ``unsafe_split`` share memory with its argument. A program seldom uses both, so each
+result is a memory of its own here. The numbers go from one to the other when a memory is used after
+the other one was written to.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from ..tape.values import GradValue, edge_of
 from .overlap import has_gaps, shows_twice
 from .provenance import here
 
-# Ops whose results share memory with the argument although their schemas do not say so, and the views that they are.
+# Ops whose results share memory with the argument although their schemas do not say so, and the
+# views that they are.
 UNSAFE = {
     torch.ops.aten.unsafe_split.Tensor: torch.ops.aten.split.Tensor,
     torch.ops.aten.unsafe_split_with_sizes.default: torch.ops.aten.split_with_sizes.default,
@@ -30,13 +32,15 @@ Chain = tuple[tuple[Any, tuple[Any, ...], dict[str, Any], int | None], ...]
 
 
 class Memory:
-    """Memory that aliases share: how often it was written to, and the base's value after the last write.
+    """Memory that aliases share: how often it was written to, and the base's value
+    after the last write.
 
-    ``pieces``: what it was split into by ``unsafe_split``. ``part_of``: of what it is a piece. ``restrided``: whether the value has other
-    strides than the memory, which a write leaves as they are. ``made_inside``: whether an op of the program made it.
-    ``writes``: for arguments with histories of their own, how often one of them was written to; what is saved of the others is then no more
-    what it was. Else None. ``inference``: whether the tensor is one of inference mode, which writes do not change.
-    """
+    ``pieces``: what it was split into by ``unsafe_split``. ``part_of``: of what it is a piece.
+    ``restrided``: whether the value has other strides than the memory, which a write leaves as they
+    are. ``made_inside``: whether an op of the program made it. ``writes``: for arguments with
+    histories of their own, how often one of them was written to; what is saved of the others is
+    then no more what it was. Else None. ``inference``: whether the tensor is one of inference mode,
+    which writes do not change."""
 
     __slots__ = (
         "generation",
@@ -78,8 +82,9 @@ def _is_inference(t: Any) -> bool:
 class Store:
     """The base of aliases that share a history: its value at generation ``seen``.
 
-    ``source``: for a result of ``detach()``, the store that was detached. ``recorded``: whether a write through this store was made with
-    grad mode. ``counter``: the version, in a list that ``detach()`` shares and ``.data`` does not.
+    ``source``: for a result of ``detach()``, the store that was detached. ``recorded``: whether a
+    write through this store was made with grad mode. ``counter``: the version, in a list that
+    ``detach()`` shares and ``.data`` does not.
     """
 
     __slots__ = ("counter", "memory", "recorded", "seen", "value")
@@ -96,18 +101,19 @@ class Store:
         return self.counter[0] if self.memory.writes is None else self.memory.writes
 
     def count(self, counted: bool) -> None:
-        """Count a write. ``counted``: whether it advances the version of the tensor that is written to."""
+        """Count a write. ``counted``: whether it advances the version of the tensor
+        that is written to."""
         self.counter[0] += counted
         if self.memory.writes is not None:
             self.memory.writes += 1
 
 
 class Pieces:
-    """The results of one ``unsafe_split``, at the places that ``chain`` shows in the base of ``store``. ``several``: whether it has a list
-    of results, which ``_unsafe_view`` has not.
+    """The results of one ``unsafe_split``, at the places that ``chain`` shows in the base of
+    ``store``. ``several``: whether it has a list of results, which ``_unsafe_view`` has not.
 
-    Either some pieces have been written to since the numbers last agreed, or the whole has, never both. ``overlap``: whether a piece shows
-    an element of memory several times.
+    Either some pieces have been written to since the numbers last agreed, or the whole has, never
+    both. ``overlap``: whether a piece shows an element of memory several times.
     """
 
     __slots__ = ("chain", "memories", "overlap", "seen", "several", "store", "whole_seen")
@@ -133,22 +139,24 @@ class Pieces:
 
 
 def refuse_overlapping_piece(memory: Memory) -> None:
-    """Refuse a write to a piece that shows an element several times, of which the kernel writes each place in turn."""
+    """Refuse a write to a piece that shows an element several times, of which the kernel writes
+    each place in turn."""
     if memory.part_of is not None and memory.part_of.overlap:
         raise InplaceError(
-            "a write to a result of unsafe_split or unsafe_chunk that shows an element of its memory several times, as unfold does. Use "
-            f"split or chunk.{here()}"
+            "a write to a result of unsafe_split or unsafe_chunk that shows an element of its "
+            f"memory several times, as unfold does. Use split or chunk.{here()}"
         )
 
 
 def refuse_restrided(memory: Memory, chain: Chain) -> None:
-    """Refuse ``as_strided`` of a value that a write has given other strides than the memory has, or other elements between its own."""
+    """Refuse ``as_strided`` of a value that a write has given other strides than the memory has, or
+    other elements between its own."""
     if not any(func is torch.ops.aten.as_strided.default for func, *_ in chain):
         return
     if memory.restrided or (memory.generation and has_gaps(memory.value)):
         raise InplaceError(
-            "as_strided of a tensor with gaps, which the program has written to. Take as_strided of the tensor that it is a view of, or of "
-            f"a contiguous copy.{here()}"
+            "as_strided of a tensor with gaps, which the program has written to. "
+            f"Take as_strided of the tensor that it is a view of, or of a contiguous copy.{here()}"
         )
 
 
@@ -161,7 +169,8 @@ class Views(Protocol):
 
 
 def agree(memory: Memory, views: Views) -> None:
-    """Bring the numbers of ``memory`` to what was written to pieces of it, and to what it is a piece of."""
+    """Bring the numbers of ``memory`` to what was written to pieces of it, and to what
+    it is a piece of."""
     with torch.no_grad():
         _fetch(memory, views)
         _collect(memory, views)
@@ -200,8 +209,9 @@ def _collect(whole: Memory, views: Views, but: Pieces | None = None) -> None:
 class Replaced:
     """A value that was given other memory by ``set_``.
 
-    ``store`` and ``chain``: its first place. ``generation``: how often that memory was written to before. ``count``: how often the value
-    was given memory. ``version``: that of the value after the last time.
+    ``store`` and ``chain``: its first place. ``generation``: how often that memory was written
+    to before. ``count``: how often the value was given memory. ``version``: that of the value
+    after the last time.
     """
 
     __slots__ = ("chain", "count", "generation", "store", "value", "version")
@@ -214,7 +224,8 @@ class Replaced:
         self.count = self.version = 0
 
     def by(self, source: Store, present: Any, version: int) -> Store:
-        """A store of the memory of ``source``, whose value is ``present``, for the value that is given this memory."""
+        """A store of the memory of ``source``, whose value is ``present``, for the value that is
+        given this memory."""
         self.count += 1
         self.version = version
         store = Store(None, source)

@@ -1,4 +1,5 @@
-"""Symbolic sizes in a graph: abstract inputs, size expressions as nodes, and the guards under which a graph may be replayed."""
+"""Symbolic sizes in a graph: abstract inputs, size expressions as nodes, and the guards under which
+a graph may be replayed."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class _Sizes(PythonReferenceAnalysis):
-    """Arithmetic of sizes on the proxies of a graph; of what is here, torch's makes a sympy expression of the proxies or fails."""
+    """Arithmetic of sizes on the proxies of a graph; of what is here, torch's makes a sympy
+    expression of the proxies or fails."""
 
     @staticmethod
     def int_truediv(a: Any, b: Any) -> Any:
@@ -65,7 +67,8 @@ class _Sizes(PythonReferenceAnalysis):
     def ceil_to_int(x: Any, dtype: torch.dtype) -> Any:
         return _called(math.ceil, x)
 
-    # In a backward pass no function of torch's sees that it is given a proxy: the engine hides its calls from modes.
+    # In a backward pass no function of torch's sees that it is given a proxy: the engine hides its
+    # calls from modes.
     @staticmethod
     def minimum(a: Any, b: Any) -> Any:
         return _called(torch.sym_min, a, b)
@@ -95,17 +98,19 @@ class _Sizes(PythonReferenceAnalysis):
 
 
 def _called(f: Callable[..., Any], *given: Any) -> Any:
-    """``f`` of numbers, or its call in the graph: a method of a proxy would be a method of the number, which an ``int`` may lack."""
+    """``f`` of numbers, or its call in the graph: a method of a proxy would be a method of the
+    number, which an ``int`` may lack."""
     proxy = next((x for x in given if isinstance(x, fx.Proxy)), None)
     return f(*given) if proxy is None else proxy.tracer.create_proxy("call_function", f, given, {})
 
 
 class _ByHint(ShapeEnv):
-    """A shape environment in which a condition on a real number becomes a guard, and is never decided by the ranges of its parts. Torch's
-    ranges are those of integers: it finds that ``k % 1.5`` is at most 0.5.
+    """A shape environment in which a condition on a real number becomes a guard, and is never
+    decided by the ranges of its parts. Torch's ranges are those of integers: it finds that
+    ``k % 1.5`` is at most 0.5.
 
-    Torch's caches of what follows from conditions are of the class, and keep environments alive. Here each has its own.
-    """
+    Torch's caches of what follows from conditions are of the class, and keep environments alive.
+    Here each has its own."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -148,8 +153,8 @@ def _real(expression: Any) -> bool:
 
 
 class Place:
-    """Where a graph reads the value of a symbol: the result of ``source``, or what ``take(source)`` makes of it. The node that reads it is
-    made when it is first needed."""
+    """Where a graph reads the value of a symbol: the result of ``source``, or what ``take(source)``
+    makes of it. The node that reads it is made when it is first needed."""
 
     __slots__ = ("proxy", "source", "take", "value")
 
@@ -172,9 +177,10 @@ class Place:
 class Abstraction:
     """The fake mode and shape environment of one trace on fake tensors.
 
-    ``dynamic``: sizes are independent symbols (no duck shaping: two dimensions that happen to be equal stay two), so whatever the program
-    itself requires to be equal becomes a guard and nothing else does. Sizes 0 and 1 stay constants: broadcasting depends on them. Without
-    it sizes are numbers.
+    ``dynamic``: sizes are independent symbols (no duck shaping: two dimensions that happen to be
+    equal stay two), so whatever the program itself requires to be equal becomes a guard and
+    nothing else does. Sizes 0 and 1 stay constants: broadcasting depends on them. Without it
+    sizes are numbers.
     """
 
     def __init__(self, *, dynamic: bool = True, mode: FakeTensorMode | None = None) -> None:
@@ -202,8 +208,8 @@ class Abstraction:
     def of(
         cls, inputs: Sequence[Any], *, dynamic: bool = False, fake: bool = False
     ) -> Abstraction | None:
-        """What a trace of ``inputs`` needs: the mode of fake tensors among them, one of its own if it is to be ``dynamic`` or ``fake``, or
-        None. Fake tensors of two modes are an error."""
+        """What a trace of ``inputs`` needs: the mode of fake tensors among them, one of its own if
+        it is to be ``dynamic`` or ``fake``, or None. Fake tensors of two modes are an error."""
         modes = {id(t.fake_mode): t.fake_mode for t in inputs if isinstance(t, FakeTensor)}
         if len(modes) > 1:
             raise RuntimeError(
@@ -214,19 +220,20 @@ class Abstraction:
         return cls(dynamic=dynamic) if dynamic or fake else None
 
     def running(self) -> Any:
-        """The context in which calls on fake tensors run: the fake mode alone. Levels around the trace have nothing to do with them."""
+        """The context in which calls on fake tensors run: the fake mode alone. Levels around the
+        trace have nothing to do with them."""
         alone = not _len_torch_dispatch_stack() and not _len_torch_dispatch_stack_pre_dispatch()
         return self.mode if alone else _without_modes_around(self.mode)
 
     def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
-        """A fake tensor for input ``t``. Every size of it is a symbol if the trace is dynamic and the input is not ``fixed``. A fixed input
-        is not among those that :meth:`holds` takes."""
+        """A fake tensor for input ``t``. Every size of it is a symbol if the trace is dynamic and
+        the input is not ``fixed``. A fixed input is not among those that :meth:`holds` takes."""
         t = _plain_like(t)
         composed: bool = is_traceable_wrapper_subclass(t)
         if composed:
             raise RuntimeError(
-                f"a {type(t).__name__} is an input of a trace on abstract values, which are plain tensors. Trace on real values, or "
-                "compile the program with aot_function."
+                f"a {type(t).__name__} is an input of a trace on abstract values, which are plain "
+                "tensors. Trace on real values, or compile the program with aot_function."
             )
         with _disable_current_modes():
             # the mode knows a tensor again, and the base of a view: a fixed size would be
@@ -259,7 +266,8 @@ class Abstraction:
         return number
 
     def pinned(self, number: Any) -> bool:
-        """Whether the program has asked for the value of a number that was a symbol, so that the graph is for this value alone."""
+        """Whether the program has asked for the value of a number that was a symbol, so that the
+        graph is for this value alone."""
         return bool(number.node.expr.is_number)
 
     def constant(self, t: torch.Tensor, literal: bool = False) -> FakeTensor:
@@ -267,19 +275,22 @@ class Abstraction:
         if isinstance(t, FakeTensor):
             if t.fake_mode is not self.mode:
                 raise RuntimeError(
-                    "the program closes over a fake tensor of another mode than that of the trace. Pass it as an argument."
+                    "the program closes over a fake tensor of another mode than that "
+                    "of the trace. Pass it as an argument."
                 )
             return t
         if not (self.allows_real_constants or literal):
             raise RuntimeError(
-                "the program closes over a real tensor, and its arguments are fake. Please convert all Tensors to FakeTensors first: pass "
-                f"it as an argument. With _allow_non_fake_inputs=True it becomes a constant of the graph.{here()}"
+                "the program closes over a real tensor, and its arguments are fake. "
+                "Please convert all Tensors to FakeTensors first: pass it as an argument. "
+                f"With _allow_non_fake_inputs=True it becomes a constant of the graph.{here()}"
             )
         with _disable_current_modes():
             return self.mode.from_tensor(_plain_like(t), static_shapes=True)
 
     def bind(self, fake: Any, node: fx.Node) -> None:
-        """Know where to read the sizes and strides of a placeholder, for the symbols that it is the first to have."""
+        """Know where to read the sizes and strides of a placeholder, for the symbols that it is
+        the first to have."""
         numbers: list[tuple[str, int | None, Any]] = [
             ("size", dim, size) for dim, size in enumerate(fake.shape)
         ]
@@ -292,7 +303,8 @@ class Abstraction:
                 self.symbols.setdefault(number.node.expr, Place(node, read, number))
 
     def bind_results(self, node: fx.Node, out: Any) -> None:
-        """Know where to read the sizes of ``out``, the result of ``node``, that depend on values, and the number that it is."""
+        """Know where to read the sizes of ``out``, the result of ``node``, that depend on values,
+        and the number that it is."""
         if isinstance(out, SYMBOLIC) and out.node.expr.is_symbol:
             self.symbols.setdefault(out.node.expr, Place(node, None, out))
         if self.shape_env is None or not self.shape_env.pending_fresh_unbacked_symbols:
@@ -308,7 +320,8 @@ class Abstraction:
             )
 
     def read_sizes_of(self, node: fx.Node) -> None:
-        """Read what is still to be read of the result of ``node``, because its sizes are about to change in place."""
+        """Read what is still to be read of the result of ``node``, because its sizes are about to
+        change in place."""
         for place in self.symbols.values():
             if place.source is node:
                 place.read(self._tracer(node))
@@ -318,15 +331,16 @@ class Abstraction:
         return size.node.shape_env is self.shape_env
 
     def lower(self, size: Any) -> Any:
-        """A symbolic number as the node that computes it, or as a plain number if it is constant."""
+        """A symbolic number as the node that computes it, or as a plain number if it is
+        constant."""
         expression = size.node.expr
         if expression.is_number or expression in (True, False):
             return size.node.pytype(expression)
         unknown = expression.free_symbols - self.symbols.keys()
         if unknown:
             raise RuntimeError(
-                f"the number {expression} depends on {unknown}, which neither an input nor a result determines. Pass it as an argument."
-                f"{here()}"
+                f"the number {expression} depends on {unknown}, "
+                f"which neither an input nor a result determines. Pass it as an argument.{here()}"
             )
         known = self.computed.get(expression)
         if known is None:
@@ -345,9 +359,11 @@ class Abstraction:
         return known
 
     def guards(self) -> str:
-        """Python source of what must hold of the sizes of the inputs; empty if any sizes of the right rank will do."""
+        """Python source of what must hold of the sizes of the inputs; empty if any sizes of the
+        right rank will do."""
         if self._guards is None:
-            # Sizes that the program fixed count as static and are conditions like any other. How inputs lie in memory is none:
+            # Sizes that the program fixed count as static and are conditions like any other. How
+            # inputs lie in memory is none:
             # a graph of ATen calls that needs a layout says so when it is replayed.
             found = self.shape_env.produce_guards_expression(self.inputs, ignore_static=False) or ""
             parts = (
@@ -359,7 +375,8 @@ class Abstraction:
         return self._guards
 
     def holds(self, *inputs: Any) -> bool:
-        """Whether the graph is right for tensors and numbers like ``inputs``: those whose sizes or values are symbols."""
+        """Whether the graph is right for tensors and numbers like ``inputs``: those whose sizes or
+        values are symbols."""
         if self._holds is None:
             self._holds = _compiled_guards(self.guards(), len(self.inputs))
         try:
@@ -369,7 +386,8 @@ class Abstraction:
 
 
 class Given(Abstraction):
-    """The fake mode of a caller who brings fake tensors. Conditions on sizes become guards of his shape environment, which he checks."""
+    """The fake mode of a caller who brings fake tensors. Conditions on sizes become guards of his
+    shape environment, which he checks."""
 
     def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__(dynamic=False, mode=mode)
@@ -398,8 +416,8 @@ def _without_modes_around(mode: FakeTensorMode) -> Generator[None]:
 
 
 def _plain_like(t: torch.Tensor) -> torch.Tensor:
-    """``t``, or for a value of a level around the trace, which has no elements to show, a tensor of its shape. Symbols of an outer trace
-    count as the sizes that they have there."""
+    """``t``, or for a value of a level around the trace, which has no elements to show, a tensor of
+    its shape. Symbols of an outer trace count as the sizes that they have there."""
     t = held_by_session(t)
     if not isinstance(t, Value) or t.layout is not torch.strided:
         return t
@@ -412,7 +430,8 @@ def _plain_like(t: torch.Tensor) -> torch.Tensor:
 
 
 def _compiled_guards(code: str, n: int) -> Callable[..., bool]:
-    """A function of ``n`` tensors from the source of their guards, which asks each tensor for its sizes once."""
+    """A function of ``n`` tensors from the source of their guards, which asks each tensor
+    for its sizes once."""
     if not code:
         return lambda *tensors: True
     code = re.sub(r"L\['(t\d+)'\]", r"\1", code)
@@ -441,7 +460,8 @@ def _number_of(node: fx.Node, func: Any, dim: int | None) -> fx.Node:
 
 
 def _follow(node: fx.Node, path: Sequence[Any]) -> fx.Node:
-    """The node at ``path`` in the result of ``node``, a path of :func:`compute_unbacked_bindings`."""
+    """The node at ``path`` in the result of ``node``, a path of
+    :func:`compute_unbacked_bindings`."""
     graph = node.graph
     method: str | None = None
     for key in path:
@@ -460,6 +480,7 @@ def _follow(node: fx.Node, path: Sequence[Any]) -> fx.Node:
             node = graph.call_function(operator.floordiv, (node, key.divisor))
         else:
             raise RuntimeError(
-                f"a symbol of the result of {node.target} is found by {key}, which a graph cannot compute.{here()}"
+                f"a symbol of the result of {node.target} is found by {key}, "
+                f"which a graph cannot compute.{here()}"
             )
     return node

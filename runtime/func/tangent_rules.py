@@ -1,4 +1,5 @@
-"""Computes tangents of an op's results from tangents of its arguments: by the ``jvp`` of its record, or by transposing its ``vjp``."""
+"""Computes tangents of an op's results from tangents of its arguments: by the ``jvp`` of its
+record, or by transposing its ``vjp``."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from ..tape.nodes import Edge, OpNode
 from ..tape.values import GradValue, edge_of
 
 TangentRule = Callable[[Op, list[Any], list[Any], dict[str, Any], Any], Any]
-"""``rule(op, primals, tangents, kwargs, result) -> tangent``, or one per result. A tangent is None where it is zero."""
+"""``rule(op, primals, tangents, kwargs, result) -> tangent``, or one per result. A tangent is None
+where it is zero."""
 
 
 def fit(t: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor | None:
@@ -42,7 +44,8 @@ def tangent_rule(op: Op) -> TangentRule:
 
 
 def _compiled(op: Op, jvp: Any) -> tuple[TangentRule, frozenset[int]]:
-    """The rule for the field ``jvp`` of a record, and the positions of the arguments whose tangents it uses."""
+    """The rule for the field ``jvp`` of a record, and the positions of the arguments whose
+    tangents it uses."""
     if jvp == "linear":
         return _linear, op.vjp_args
     if jvp == "multilinear":
@@ -65,7 +68,8 @@ def _compiled(op: Op, jvp: Any) -> tuple[TangentRule, frozenset[int]]:
 
 
 def _complete(op: Op, rule: TangentRule, known: frozenset[int]) -> TangentRule:
-    """``rule``, with a ``MissingRule`` for tangents of arguments that are not ``known``. The rule alone would ignore such a tangent."""
+    """``rule``, with a ``MissingRule`` for tangents of arguments that are not ``known``. The rule
+    alone would ignore such a tangent."""
     unknown = [i for i in op.tensor_args if i not in known]
     if not unknown:
         return rule
@@ -128,7 +132,8 @@ def _linear(
     like = next(t for t in flat if t is not None)
 
     def zeros(p: Any, t: Any) -> Any:
-        """Zeros in place of a missing tangent. They are made from another tangent, so that they are batched if that one is."""
+        """Zeros in place of a missing tangent. They are made from another tangent, so that they are
+        batched if that one is."""
         return like.new_zeros(p.shape, dtype=p.dtype) if t is None and p is not None else t
 
     actual = list(primals)
@@ -157,7 +162,8 @@ def _multilinear(
 def transposed_twice(
     op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
 ) -> Any:
-    """The jvp, computed from the vjp alone. The vjp is linear in its cotangent u. Its transpose, applied to the tangents, is the jvp."""
+    """The jvp, computed from the vjp alone. The vjp is linear in its cotangent u. Its transpose,
+    applied to the tangents, is the jvp."""
     level = GradLevel()
     try:
         with torch.enable_grad():
@@ -171,7 +177,8 @@ def transposed_twice(
 
 
 def _cotangents(op: Op, level: GradLevel, result: Any) -> list[GradValue | None]:
-    """An input of ``level`` for the cotangent of each result of a call. None for a result without derivative."""
+    """An input of ``level`` for the cotangent of each result of a call. None for a result
+    without derivative."""
     outs = [result] if isinstance(result, torch.Tensor) else list(result)
     return [
         level.input(torch.zeros_like(o))
@@ -190,7 +197,8 @@ def _pulled_back(
     kwargs: dict[str, Any],
     result: Any,
 ) -> list[tuple[Edge, torch.Tensor]]:
-    """The vjp of the call as a function of ``us``, recorded at ``level``: an edge for each gradient, with the tangent of the same argument.
+    """The vjp of the call as a function of ``us``, recorded at ``level``: an edge for each
+    gradient, with the tangent of the same argument.
 
     The tangent serves as the cotangent of that gradient in the second transpose.
     """

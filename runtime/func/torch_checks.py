@@ -1,8 +1,9 @@
 """Functions of torch in Python that read whether an element is bad, and raise if so.
 
-``gaussian_nll_loss`` asks ``if torch.any(var < 0): raise ValueError``. A trace refuses a program that reads an element, because the
-graph would keep the answer. Here the answer is known, as the program goes on with one answer only. So the trace writes an assertion into
-the graph, which every call carries out. A batch asks whether any of its elements is bad.
+``gaussian_nll_loss`` asks ``if torch.any(var < 0): raise ValueError``. A trace refuses a program
+that reads an element, because the graph would keep the answer. Here the answer is known, as the
+program goes on with one answer only. So the trace writes an assertion into the graph, which every
+call carries out. A batch asks whether any of its elements is bad.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ import torch
 
 from ..rules.ops import op_of
 
-# The code that reads a single Boolean, and what is wrong if it is true. Such a function reads nothing else.
+# The code that reads a single Boolean, and what is wrong if it is true. Such a function
+# reads nothing else.
 _CHECKS: dict[CodeType, str] = {
-    torch.nn.functional.gaussian_nll_loss.__code__: "gaussian_nll_loss: var has negative entry/entries"
+    torch.nn.functional.gaussian_nll_loss.__code__: (
+        "gaussian_nll_loss: var has negative entry/entries"
+    )
 }
 _HERE = __name__.partition(".")[0] + "."
 # the dispatch of a call
@@ -29,7 +33,8 @@ _OF_TORCH = (
 
 
 def complaint() -> str | None:
-    """What is wrong if the Boolean that is read now is true. None if no such function reads it itself."""
+    """What is wrong if the Boolean that is read now is true. None if no such function
+    reads it itself."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _passes_on(frame):
         frame = frame.f_back
@@ -37,7 +42,8 @@ def complaint() -> str | None:
 
 
 def _passes_on(frame: FrameType) -> bool:
-    """Whether a frame belongs to a level, or to torch's dispatch of a call. A rule that reads does so on its own account."""
+    """Whether a frame belongs to a level, or to torch's dispatch of a call. A rule that reads does
+    so on its own account."""
     name: str = frame.f_globals.get("__name__", "")
     ours = name.startswith(_HERE) and (
         name == op_of.__module__ or not name.startswith(_HERE + "rules.")

@@ -9,7 +9,8 @@ from torch.overrides import TorchFunctionMode
 
 
 class Functions(TorchFunctionMode):
-    """Knows the last function of torch's that the program called, as torch's ``torch_fn``: (name with its number, class and name)."""
+    """Knows the last function of torch's that the program called, as torch's ``torch_fn``: (name
+    with its number, class and name)."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,11 +1,13 @@
-"""The trace level: runs a program and writes the ATen calls that it makes into a ``torch.fx.Graph``.
+"""The trace level: runs a program and writes the ATen calls that it makes into a
+``torch.fx.Graph``.
 
-A :class:`TracedValue` stands for a node of the graph and holds the tensor that the call really gave, so the program runs while it
-is traced. That tensor is real by default: small kernels are many times faster than abstract ones, and a static graph needs no
-more. In the modes ``fake`` and ``symbolic``, or if an argument is a ``FakeTensor``, it is a ``FakeTensor``.
+A :class:`TracedValue` stands for a node of the graph and holds the tensor that the call really
+gave, so the program runs while it is traced. That tensor is real by default: small kernels are many
+times faster than abstract ones, and a static graph needs no more. In the modes ``fake`` and
+``symbolic``, or if an argument is a ``FakeTensor``, it is a ``FakeTensor``.
 
-Transforms entered inside a trace are inner levels, so the ATen calls of their rules arrive here: tracing ``vjp(f)`` gives a joint graph.
-"""
+Transforms entered inside a trace are inner levels, so the ATen calls of their rules arrive here:
+tracing ``vjp(f)`` gives a joint graph."""
 
 from __future__ import annotations
 
@@ -77,14 +79,16 @@ _IN_GRAPHS = (
 
 
 class Trace(Level):
-    """One running trace. ``graph`` grows with every call; ``attributes`` are the constants that it refers to, by name.
+    """One running trace. ``graph`` grows with every call; ``attributes`` are the constants that it
+    refers to, by name.
 
-    ``abstraction``: the fake mode of a program that runs on fake tensors. ``fixed_sizes``: whether an op whose result has a size that
-    depends on values is refused. ``reads``: what becomes of ``.item()``: ``"refuse"``, ``"symbol"`` (of an abstract value), ``"constant"``,
-    ``"number"`` (see :mod:`.traced_numbers`).
-    ``composites``: whether composite ops are recorded whole. ``leaves_classes``: whether tensors of a user's class that handles its own
-    calls are taken apart, else they are constants. ``provenance``: notes where nodes come from. ``late``: see :class:`.AbstractValues`.
-    """
+    ``abstraction``: the fake mode of a program that runs on fake tensors. ``fixed_sizes``: whether
+    an op whose result has a size that depends on values is refused. ``reads``: what becomes of
+    ``.item()``: ``"refuse"``, ``"symbol"`` (of an abstract value), ``"constant"``, ``"number"``
+    (see :mod:`.traced_numbers`).
+    ``composites``: whether composite ops are recorded whole. ``leaves_classes``: whether tensors of
+    a user's class that handles its own calls are taken apart, else they are constants.
+    ``provenance``: notes where nodes come from. ``late``: see :class:`.AbstractValues`."""
 
     __slots__ = (
         "abstract",
@@ -151,7 +155,8 @@ class Trace(Level):
         return v
 
     def placeholder(self, name: str) -> fx.Node:
-        """Placeholders precede all calls, also when they are made late (cotangents, whose shapes the forward tells)."""
+        """Placeholders precede all calls, also when they are made late (cotangents, whose shapes
+        the forward tells)."""
         last = None
         for node in self.graph.nodes:
             if node.op != "placeholder":
@@ -165,7 +170,8 @@ class Trace(Level):
             return self.graph.placeholder(name)
 
     def input(self, t: torch.Tensor, name: str, fixed: bool = False) -> TracedValue:
-        """A placeholder of the shape and dtype of ``t``. ``fixed``: its sizes are constants, whatever those of other inputs are."""
+        """A placeholder of the shape and dtype of ``t``. ``fixed``: its sizes are constants,
+        whatever those of other inputs are."""
         node = self.placeholder(name)
         if self.abstraction is None:
             return self.wrap(private_copy(t), node)
@@ -182,7 +188,8 @@ class Trace(Level):
         return symbol
 
     def late_input(self, like: TracedValue, name: str) -> TracedValue:
-        """A placeholder of the shape and dtype of ``like``, whose sizes introduce no symbols of their own."""
+        """A placeholder of the shape and dtype of ``like``, whose sizes introduce no
+        symbols of their own."""
         node = self.placeholder(name)
         # else the transforms within would take the example for a value of theirs
         with _disable_current_modes(), self.mode_of_inner():
@@ -193,7 +200,8 @@ class Trace(Level):
         return self.abstraction.mode if self.abstraction is not None else _NOTHING
 
     def attribute(self, value: Any, prefix: str) -> fx.Node:
-        """A node that reads ``value`` from the module: what is no literal of Python is an attribute of it."""
+        """A node that reads ``value`` from the module: what is no literal of Python is an
+        attribute of it."""
         name = f"{prefix}{sum(key.startswith(prefix) for key in self.attributes)}"
         self.attributes[name] = value
         node = self.graph.get_attr(name)
@@ -202,8 +210,8 @@ class Trace(Level):
         return node
 
     def constant(self, t: torch.Tensor, literal: bool = False) -> TracedValue:
-        """A tensor that the program closes over, or a literal of its text. It is an attribute of the graph module and no copy, so later
-        changes of it are seen."""
+        """A tensor that the program closes over, or a literal of its text. It is an attribute of
+        the graph module and no copy, so later changes of it are seen."""
         known: TracedValue | None = self.constants.get(id(t))
         if known is None:
             refuse_made_of_values(t)
@@ -211,8 +219,8 @@ class Trace(Level):
                 self.random_states.refuse_state(t)
             if self.abstraction is None and isinstance(t, FakeTensor):
                 raise RuntimeError(
-                    "the program closes over a fake tensor, and its arguments are real. Pass it as an argument, or give fake arguments of "
-                    f"the same mode.{here()}"
+                    "the program closes over a fake tensor, and its arguments are real. "
+                    f"Pass it as an argument, or give fake arguments of the same mode.{here()}"
                 )
             node = self.attribute(
                 t, "_param_constant" if isinstance(t, torch.nn.Parameter) else "_tensor_constant"
@@ -288,8 +296,9 @@ class Trace(Level):
                 args[0] is known for known in self.constants.values()
             ):
                 raise RuntimeError(
-                    f"Can't call metadata mutating ops on a tensor that the program closes over: {func} changes its sizes or strides in "
-                    f"place. Pass it as an argument, or use the op that returns a view.{here()}"
+                    "Can't call metadata mutating ops on a tensor that the program closes over: "
+                    f"{func} changes its sizes or strides in place. "
+                    f"Pass it as an argument, or use the op that returns a view.{here()}"
                 )
             if self.abstraction is not None:
                 self.abstraction.read_sizes_of(args[0]._node)
@@ -319,7 +328,8 @@ class Trace(Level):
         args: Any,
         kwargs: Any,
     ) -> Any:
-        """Write a call that has run into the graph. ``given`` and ``named``: its arguments there. ``out``: what it has returned."""
+        """Write a call that has run into the graph. ``given`` and ``named``: its arguments there.
+        ``out``: what it has returned."""
         if self.random_states is not None:
             for number in (a for a in given if type(a) is int):
                 self.random_states.refuse_seed(number)
@@ -335,8 +345,8 @@ class Trace(Level):
         return _NOTHING if self.random_states is None else self.random_states.drawing(generators)
 
     def computed(self, func: Any, args: Sequence[Any]) -> Any:
-        """As :meth:`call`, for a call that only computes, of values of plain tensors and literals. None for any other call. It needs no
-        modes to be left, and takes half the time."""
+        """As :meth:`call`, for a call that only computes, of values of plain tensors and literals.
+        None for any other call. It needs no modes to be left, and takes half the time."""
         facts = facts_of(func)
         if (
             facts.special
@@ -362,7 +372,8 @@ class Trace(Level):
         return self._written(func, facts, given, {}, out, args, {})
 
     def noted(self, func: Any, given: tuple[Any, ...], out: Any) -> Any:
-        """A call of ``func`` on ``given``, nodes and values of the graph, whose results ``out`` are known."""
+        """A call of ``func`` on ``given``, nodes and values of the graph, whose results
+        ``out`` are known."""
         node = add_call(self.graph, func, given)
         if self.provenance is not None:
             self.provenance.note(node)
@@ -370,8 +381,9 @@ class Trace(Level):
         return rewrapped(out, lambda t, i: self._value(t, self._item(node, i, abstract)))
 
     def _decomposed(self, func: Any, table: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """The call by ``table``, its decomposition. The dispatcher marks the result of a view op as a view when the call returns to it.
-        The ops of the decomposition must not have marked it before, and it must not be an argument itself."""
+        """The call by ``table``, its decomposition. The dispatcher marks the result of a view op as
+        a view when the call returns to it. The ops of the decomposition must not have marked it
+        before, and it must not be an argument itself."""
         if op_of(func).kind is not VIEW:
             with self.mode:
                 return table(*args, **kwargs)
@@ -386,13 +398,15 @@ class Trace(Level):
 
     def _refuse_size(self, func: Any) -> NoReturn:
         raise RuntimeError(
-            f"the size of what {func} returns depends on values. The graph would keep the size that it has for these arguments. Use "
-            "an op whose result has one size (torch.where for a choice, a product with the mask for a sum), or leave this part out "
-            f"of what is traced.{here()}"
+            f"the size of what {func} returns depends on values. "
+            "The graph would keep the size that it has for these arguments. Use an op whose "
+            "result has one size (torch.where for a choice, a product with the mask for a sum), "
+            f"or leave this part out of what is traced.{here()}"
         )
 
     def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """An answer in Python about elements is possible for constants of the program's text. Else it is a symbol or refused."""
+        """An answer in Python about elements is possible for constants of the program's text. Else
+        it is a symbol or refused."""
         if any(isinstance(a, TracedValue) and a._literal is None for a in args):
             if args[0].dtype is torch.bool and (wrong := complaint()) is not None:
                 with self.mode:
@@ -433,7 +447,8 @@ class Trace(Level):
         return rewrapped(out, lambda t, i: self._value(t, self._item(node, i, abstract)))
 
     def _item(self, node: fx.Node, i: Any, abstract: Any) -> fx.Node:
-        """The node of result ``i`` of the call at ``node``, see :func:`.rewrapped`; of its only result, ``node`` itself."""
+        """The node of result ``i`` of the call at ``node``, see :func:`.rewrapped`; of its only
+        result, ``node`` itself."""
         if i is None:
             return node
         if isinstance(i, tuple):
@@ -475,7 +490,8 @@ class Trace(Level):
     def _mutated(
         self, func: Any, node: fx.Node, out: Any, facts: CallFacts, args: Any, kwargs: Any
     ) -> Any:
-        """The call changed arguments. Their values stay; where the call returns one, its node becomes the newest name of it."""
+        """The call changed arguments. Their values stay; where the call returns one, its node
+        becomes the newest name of it."""
         targets = [_argument(func, i, args, kwargs) for i in facts.written]
         flat = [
             t
@@ -503,7 +519,8 @@ class Trace(Level):
         )
 
     def _operands(self, args: Iterable[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        """The arguments of a call three times: of this level, as in the graph, and on the tensors that it runs on."""
+        """The arguments of a call three times: of this level, as in the graph, and on the tensors
+        that it runs on."""
         own: list[Any] = []
         given: list[Any] = []
         inner: list[Any] = []
@@ -548,7 +565,8 @@ class Trace(Level):
         return self.other_constant(a)
 
     def other_constant(self, a: Any) -> Any:
-        """A constant that is neither a tensor nor a literal of Python: a generator, a script object, an outer size, ``1 + infj``."""
+        """A constant that is neither a tensor nor a literal of Python: a generator, a script
+        object, an outer size, ``1 + infj``."""
         known = self.constants.get(id(a))
         if known is None:
             known = self.constants[id(a)] = self.attribute(
@@ -561,7 +579,8 @@ class Trace(Level):
         """Called when the program has returned, before its results are written into the graph."""
 
     def close(self) -> None:
-        """End the trace. What it has written to closed-over tensors is undone: the replay of the graph writes."""
+        """End the trace. What it has written to closed-over tensors is undone: the replay of
+        the graph writes."""
         self.outside.restore()
         if self.provenance is not None:
             self.provenance.close()

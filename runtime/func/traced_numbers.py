@@ -1,13 +1,15 @@
-"""Numbers that a traced program reads of tensors by ``item()``. The arithmetic that follows is in the graph, as Python does it.
+"""Numbers that a traced program reads of tensors by ``item()``. The arithmetic that follows is in
+the graph, as Python does it.
 
     x.mul_(1 - 0.9 ** step.item())
 
-In the graph are the number of ``step``, ``operator.pow(0.9, number)``, ``operator.sub(1.0, …)`` and the product. Nothing is simplified, so
-that a replay gives the bits of eager mode. (Torch's own symbols are expressions, whose terms are sorted and merged.)
+In the graph are the number of ``step``, ``operator.pow(0.9, number)``, ``operator.sub(1.0, …)`` and
+the product. Nothing is simplified, so that a replay gives the bits of eager mode. (Torch's own
+symbols are expressions, whose terms are sorted and merged.)
 
-A program that asks for the value, by a branch, as a size or by ``int()``, gets an error with its line. Only a branch of torch's optimizers
-and gradient scaler is followed: the graph is for the side that is taken, and asks at that point whether the number is on that side
-(:func:`on_side`).
+A program that asks for the value, by a branch, as a size or by ``int()``, gets an error with its
+line. Only a branch of torch's optimizers and gradient scaler is followed: the graph is for the side
+that is taken, and asks at that point whether the number is on that side (:func:`on_side`).
 """
 
 from __future__ import annotations
@@ -44,22 +46,25 @@ def on_side(number: float | bool, side: bool) -> None:
 
 
 class AskedForNumber(RuntimeError):
-    """The program asks for the value of ``number``, which it has read of a tensor or computed of such numbers."""
+    """The program asks for the value of ``number``, which it has read of a tensor or computed
+    of such numbers."""
 
     def __init__(self, number: TracedNumber, what: str) -> None:
         super().__init__(
-            f"{what} asks for the value of a number that the program has read of a tensor by item(). The graph would keep today's value "
-            "for ever. Use torch.where for a choice, pass the number as an argument of its own, or leave this part out of what is "
-            f"traced.{here()}"
+            f"{what} asks for the value of a number that the program has read "
+            "of a tensor by item(). The graph would keep today's value for ever. "
+            "Use torch.where for a choice, pass the number as an argument of its own, "
+            f"or leave this part out of what is traced.{here()}"
         )
         self.number = number
 
 
 class TracedNumber:
-    """What a ``torch.SymFloat`` or ``torch.SymBool`` stands for: the result of ``node``, which is a node of the graph or a constant.
+    """What a ``torch.SymFloat`` or ``torch.SymBool`` stands for: the result of ``node``, which is a
+    node of the graph or a constant.
 
-    ``kind``: ``float`` or ``bool``. ``value``: the number in the run that is traced; None in a trace on abstract values. ``sources``: the
-    nodes that have read it of tensors.
+    ``kind``: ``float`` or ``bool``. ``value``: the number in the run that is traced; None in a
+    trace on abstract values. ``sources``: the nodes that have read it of tensors.
     """
 
     __slots__ = ("kind", "node", "sources", "value")
@@ -147,7 +152,8 @@ class TracedNumber:
         return TracedNumber(flag, bool, flag)
 
     def expect_true(self, *where: object) -> bool:
-        """A condition that torch sets for symbols alone, such as that the base of a power is not negative."""
+        """A condition that torch sets for symbols alone, such as that the base of a power
+        is not negative."""
         return True
 
     def guard_float(self, *where: object) -> NoReturn:
@@ -238,7 +244,8 @@ def number_of(a: Any) -> TracedNumber | None:
 
 
 def with_values(args: Any) -> Any:
-    """The arguments of a call on the tensors of a trace, with a value for each number that the program has read."""
+    """The arguments of a call on the tensors of a trace, with a value for each number that the
+    program has read."""
     if isinstance(args, dict):
         return dict(zip(args, with_values(list(args.values())), strict=True))
     if isinstance(args, (list, tuple)):

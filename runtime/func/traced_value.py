@@ -13,7 +13,8 @@ from .provenance import here
 
 
 class TracedValue(Value):
-    """The tensor of a node. It has no storage of its own, so nothing can read its elements behind the graph's back."""
+    """The tensor of a node. It has no storage of its own, so nothing can read its elements behind
+    the graph's back."""
 
     _level: Any  # a Trace
     _node: fx.Node
@@ -48,7 +49,8 @@ class TracedValue(Value):
 def escape(how: str) -> RuntimeError:
     """The error for a program that asks for elements, by ``how``."""
     return RuntimeError(
-        f"{how} asks for the elements of a tensor while the program is being traced. The graph would keep today's value for ever. "
-        "Use tensor operations instead (torch.where for a choice), pass the number as an argument of its own, or leave this part out of "
-        f"what is traced.{here()}"
+        f"{how} asks for the elements of a tensor while the program is being traced. "
+        "The graph would keep today's value for ever. Use tensor operations instead "
+        "(torch.where for a choice), pass the number as an argument of its own, "
+        f"or leave this part out of what is traced.{here()}"
     )

@@ -38,12 +38,14 @@ def trace_flat(
     reads: str = "refuse",
     late: bool = False,
 ) -> tuple[fx.Graph, dict[str, Any], Trace]:
-    """Call ``f(level, *given)`` with traced values for the tensors in ``tensors``. Others are passed as they are, with a placeholder.
+    """Call ``f(level, *given)`` with traced values for the tensors in ``tensors``. Others are
+    passed as they are, with a placeholder.
 
-    ``fixed_sizes``: refuse an op whose result has a size that depends on values. ``abstraction``: what makes the abstract values, instead
-    of a new one or of the mode of fake tensors among ``tensors``. ``unknown``: see :func:`run_trace`. ``provenance``: what notes where
-    nodes come from. ``reads``, ``late``: see :class:`.Trace`. Returns the graph, whose output is the list that ``f`` returned, its
-    constants, and the closed level.
+    ``fixed_sizes``: refuse an op whose result has a size that depends on values. ``abstraction``:
+    what makes the abstract values, instead of a new one or of the mode of fake tensors among
+    ``tensors``. ``unknown``: see :func:`run_trace`. ``provenance``: what notes where nodes come
+    from. ``reads``, ``late``: see :class:`.Trace`. Returns the graph, whose output is the list that
+    ``f`` returned, its constants, and the closed level.
     """
     abstraction = abstraction or Abstraction.of(tensors, dynamic=dynamic)
     given: dict[str, Any] = {
@@ -73,8 +75,9 @@ def run_trace(
     unknown: Collection[int] = (),
     dispatcher: bool = False,
 ) -> None:
-    """Trace ``f`` at ``level``, see :func:`trace_flat`. ``unknown``: the positions of the numbers that become symbols. ``dispatcher``:
-    whether torch's Python dispatcher is on, which has the kernels for symbolic sizes."""
+    """Trace ``f`` at ``level``, see :func:`trace_flat`. ``unknown``: the positions of the numbers
+    that become symbols. ``dispatcher``: whether torch's Python dispatcher is on, which has the
+    kernels for symbolic sizes."""
     try:
         given: list[Any] = []
         for i, (t, name) in enumerate(zip(inputs, names, strict=True)):
@@ -96,12 +99,14 @@ def run_trace(
 
 
 def _run(level: Trace, f: Callable[..., Sequence[Any]], given: Sequence[Any]) -> Sequence[Any]:
-    """The results of the program. An error of torch about a symbol gets a note with the user's line."""
+    """The results of the program. An error of torch about a symbol gets a note with
+    the user's line."""
     try:
         outs: Sequence[Any] = provenance.run(f, level, *given)
     except GuardOnDataDependentSymNode as e:
         e.add_note(
-            f"The program asks for a condition on a value that is not known while it is traced.{line_in(e)}"
+            "The program asks for a condition on a value that is not known while it "
+            f"is traced.{line_in(e)}"
         )
         raise
     return outs
@@ -113,7 +118,8 @@ def module_of(
     name: str = "Traced",
     kind: type[fx.GraphModule] = GraphModule,
 ) -> fx.GraphModule:
-    """A graph with its constants as a module, of the class ``kind``. Unused calls without effect are left out."""
+    """A graph with its constants as a module, of the class ``kind``. Unused calls without
+    effect are left out."""
     root = torch.nn.Module()
     for key, value in attributes.items():
         if isinstance(value, torch.nn.Parameter):

@@ -1,7 +1,8 @@
-"""Pytrees, as ``torch.utils._pytree``. They are ten times as fast for the common cases: one leaf, or a flat tuple of leaves.
+"""Pytrees, as ``torch.utils._pytree``. They are ten times as fast for the common cases: one leaf,
+or a flat tuple of leaves.
 
-A *spec* describes a structure: ``None`` for a leaf, the length for a flat tuple, and torch's ``TreeSpec`` for any other. Each structure has
-only one spec, so equal specs mean equal structures.
+A *spec* describes a structure: ``None`` for a leaf, the length for a flat tuple, and torch's
+``TreeSpec`` for any other. Each structure has only one spec, so equal specs mean equal structures.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def structure(tree: Tree) -> pytree.TreeSpec:
 
 
 def spread(prefix: Tree, leaves: list[Any], spec: Spec) -> list[Any] | None:
-    """The entry of ``prefix`` for every leaf of a tree. ``None`` if ``prefix`` is no prefix of the tree."""
+    """The entry of ``prefix`` for every leaf of a tree. ``None`` if ``prefix`` is no
+    prefix of the tree."""
     if type(prefix) is int or prefix is None:
         return [prefix] * len(leaves)
     if (

@@ -29,14 +29,17 @@ def vmap(
     >>> vmap(torch.dot)(torch.ones(3, 2), torch.ones(3, 2))
     tensor([2., 2., 2.])
 
-    ``in_dims``: the batch dimension of each argument, an int for all of them or a pytree of ints. None: every element gets the same tensor.
-    ``out_dims``: the batch dimension of each output. None: an output that does not depend on the element is returned as it is.
-    ``randomness``: ``"error"``, ``"same"`` (one draw for all elements) or ``"different"``. ``chunk_size``: elements at a time; None: all.
+    ``in_dims``: the batch dimension of each argument, an int for all of them or a pytree of ints.
+    None: every element gets the same tensor. ``out_dims``: the batch dimension of each output.
+    None: an output that does not depend on the element is returned as it is. ``randomness``:
+    ``"error"``, ``"same"`` (one draw for all elements) or ``"different"``. ``chunk_size``: elements
+    at a time; None: all.
 
-    If an argument has shape (B, *S) and ``in_dims=0``, ``func`` sees the shape S. An output of shape T is returned as (B, *T).
-    ``ValueError`` for dims that fit no argument or output and for batches of different sizes. ``RuntimeError`` for draws under ``"error"``,
-    and where ``func`` needs the value of an element (``if``, ``.item()``). If an element alone would raise an error, vmap raises that
-    error.
+    If an argument has shape (B, *S) and ``in_dims=0``, ``func`` sees the shape S. An output of
+    shape T is returned as (B, *T). ``ValueError`` for dims that fit no argument or output and for
+    batches of different sizes. ``RuntimeError`` for draws under ``"error"``, and where ``func``
+    needs the value of an element (``if``, ``.item()``). If an element alone would raise an error,
+    vmap raises that error.
     """
     if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size > 0):
         raise ValueError(f"vmap: chunk_size should be None or greater than 0. (got {chunk_size})")
@@ -51,9 +54,11 @@ def chunk_vmap(
     randomness: str = "error",
     chunks: int = 2,
 ) -> Callable[..., Any]:
-    """``vmap`` over the batch in ``chunks`` parts, one after the other. As ``functorch.experimental.chunk_vmap``.
+    """``vmap`` over the batch in ``chunks`` parts, one after the other. As
+    ``functorch.experimental.chunk_vmap``.
 
-    All parts have the same size, but the last one may be smaller: 5 elements in 2 chunks are 3 and 2.
+    All parts have the same size, but the last one may be smaller: 5 elements in 2
+    chunks are 3 and 2.
     """
     if not (isinstance(chunks, int) and chunks > 0):
         raise ValueError(f"chunk_vmap: chunks should be a number greater than 0, got {chunks!r}")
@@ -70,7 +75,8 @@ def _mapped(
     """``vmap`` of ``piece_of(batch size)`` elements at a time. None: all elements at once."""
     if randomness not in ("error", "different", "same"):
         raise RuntimeError(
-            f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}"
+            "Only allowed values for randomness are 'error', 'different', "
+            f"or 'same'. Got {randomness}"
         )
     mapping = MappedFunction(func, in_dims, out_dims, randomness)
 
@@ -88,8 +94,8 @@ def _mapped(
 class MappedFunction:
     """A function with its ``in_dims``, ``out_dims`` and ``randomness``.
 
-    The methods take ``leaves``, ``dims`` and ``spec``: the leaves of the arguments, the batch dimension of each (or None), and their
-    structure.
+    The methods take ``leaves``, ``dims`` and ``spec``: the leaves of the arguments, the batch
+    dimension of each (or None), and their structure.
     """
 
     __slots__ = ("func", "in_dims", "out_dims", "randomness")
@@ -110,22 +116,25 @@ class MappedFunction:
         return getattr(self.func, "__name__", None) or repr(self.func)
 
     def inputs(self, args: tuple[Any, ...]) -> tuple[list[Any], list[int | None], trees.Spec, int]:
-        """The leaves of the arguments, their batch dimensions, their structure, and the size of the batch."""
+        """The leaves of the arguments, their batch dimensions, their structure, and the
+        size of the batch."""
         if not isinstance(self.in_dims, (int, tuple)):
             raise ValueError(
-                f"{self._call()}: expected `in_dims` to be int or a (potentially nested) tuple matching the structure of inputs, "
-                f"got: {type(self.in_dims)}."
+                f"{self._call()}: expected `in_dims` to be int or a (potentially nested) tuple "
+                f"matching the structure of inputs, got: {type(self.in_dims)}."
             )
         if not args:
             raise ValueError(
-                f"vmap({self.name})(<inputs>): got no inputs. There is no dimension to map over; call a function without inputs in a loop."
+                f"vmap({self.name})(<inputs>): got no inputs. There is no dimension to map over; "
+                "call a function without inputs in a loop."
             )
         leaves, spec = trees.flatten(args)
         dims = trees.spread(self.in_dims, leaves, spec)
         if dims is None:
             raise ValueError(
                 f"{self._call()}: in_dims is not compatible with the structure of `inputs`. "
-                f"Theirs is {trees.torch_spec(spec)}, that of in_dims {trees.structure(self.in_dims)}."
+                f"Theirs is {trees.torch_spec(spec)}, "
+                f"that of in_dims {trees.structure(self.in_dims)}."
             )
         sizes = []
         for i, (x, d) in enumerate(zip(leaves, dims, strict=True)):
@@ -138,7 +147,8 @@ class MappedFunction:
             )
         if any(s != sizes[0] for s in sizes):
             raise ValueError(
-                f"vmap: Expected all tensors to have the same size in the mapped dimension, got sizes {sizes} for the mapped dimension"
+                "vmap: Expected all tensors to have the same size in the mapped dimension, "
+                f"got sizes {sizes} for the mapped dimension"
             )
         return leaves, dims, spec, sizes[0]
 
@@ -149,7 +159,8 @@ class MappedFunction:
         """The batch dimension of the leaf ``x`` for its in_dim ``d``. Raise if it does not fit."""
         if not isinstance(d, int):
             raise ValueError(
-                f"{self._call()}: Got in_dim={d} for an input but in_dim must be either an integer dimension or None."
+                f"{self._call()}: Got in_dim={d} for an input but in_dim must be either "
+                "an integer dimension or None."
             )
         if not isinstance(x, torch.Tensor):
             raise ValueError(
@@ -160,8 +171,9 @@ class MappedFunction:
             raise NestedTensor
         if not -x.dim() <= d < x.dim():
             raise ValueError(
-                f"{self._call()}: Got in_dim={d} for some input, but that input is a Tensor of "
-                f"dimensionality {x.dim()} so expected in_dim to satisfy -{x.dim()} <= in_dim < {x.dim()}."
+                f"{self._call()}: Got in_dim={d} for some input, "
+                f"but that input is a Tensor of dimensionality {x.dim()} so expected in_dim "
+                f"to satisfy -{x.dim()} <= in_dim < {x.dim()}."
             )
         return d % x.dim()
 
@@ -221,7 +233,8 @@ class MappedFunction:
         return trees.unflatten(joined, specs[0])
 
     def _out_dims(self, flat: list[Any], spec: trees.Spec) -> list[Any] | None:
-        """An entry of ``out_dims`` for every output. ``(1,)`` fits one tensor as well as a tuple of one."""
+        """An entry of ``out_dims`` for every output. ``(1,)`` fits one tensor as well
+        as a tuple of one."""
         if (
             spec is None
             and type(self.out_dims) is tuple
@@ -237,13 +250,15 @@ class MappedFunction:
         dims = self._out_dims(flat, spec)
         if dims is None:
             raise ValueError(
-                f"vmap({self.name}, ..., out_dims={self.out_dims})(<inputs>): out_dims is not compatible with the structure of `outputs`. "
-                f"Theirs is {trees.torch_spec(spec)}, that of out_dims {trees.structure(self.out_dims)}."
+                f"vmap({self.name}, ..., out_dims={self.out_dims})(<inputs>): "
+                "out_dims is not compatible with the structure of `outputs`. Theirs "
+                f"is {trees.torch_spec(spec)}, that of out_dims {trees.structure(self.out_dims)}."
             )
         if not all(d is None or isinstance(d, int) for d in dims):
             raise ValueError(
-                f"vmap({self.name}, ..., out_dims={self.out_dims}): `out_dims` must be an int, None or a collection of these with the "
-                "structure of the outputs: the dimension at which each output gets its batch."
+                f"vmap({self.name}, ..., out_dims={self.out_dims}): `out_dims` must be an int, "
+                "None or a collection of these with the structure of the outputs: "
+                "the dimension at which each output gets its batch."
             )
         results = [self._output(level, o, d) for o, d in zip(flat, dims, strict=True)]
         pass_mark_on(flat, tuple(results))
@@ -254,17 +269,19 @@ class MappedFunction:
         if d is None:
             if mine:
                 raise ValueError(
-                    f"vmap({self.name}, ...): `{self.name}` can not return a BatchedTensor when out_dim is None"
+                    f"vmap({self.name}, ...): "
+                    f"`{self.name}` can not return a BatchedTensor when out_dim is None"
                 )
             return o
         if not isinstance(o, torch.Tensor):
             raise ValueError(
-                f"vmap({self.name}, ...): `{self.name}` must only return Tensors, got type {type(o)}. With None as its out_dim it is "
-                "returned as it is."
+                f"vmap({self.name}, ...): `{self.name}` must only return Tensors, "
+                f"got type {type(o)}. With None as its out_dim it is returned as it is."
             )
         inner = level.lowered(o) if mine else o.unsqueeze(0).expand(level.size, *o.shape)
         if not -inner.dim() <= d < inner.dim():
             raise IndexError(
-                f"vmap: out_dim {d} is out of range for an output with {inner.dim()} dimensions, batch included"
+                f"vmap: out_dim {d} is out of range for an output with {inner.dim()} "
+                "dimensions, batch included"
             )
         return inner.movedim(0, int(d)) if d else inner

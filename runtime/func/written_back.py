@@ -8,8 +8,9 @@ import torch
 
 
 class WrittenBack(NamedTuple):
-    """The final value of a tensor from outside that the program wrote to. ``recorded``: whether a write to it was made with grad mode.
-    ``counted``: whether a write was made other than through ``.data``."""
+    """The final value of a tensor from outside that the program wrote to. ``recorded``: whether
+    a write to it was made with grad mode. ``counted``: whether a write was made other than
+    through ``.data``."""
 
     value: torch.Tensor
     recorded: bool

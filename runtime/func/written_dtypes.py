@@ -1,11 +1,14 @@
-"""A write refuses a result whose dtype does not fit, and memory that it shares with an argument, as the kernel does.
+"""A write refuses a result whose dtype does not fit, and memory that it shares with an argument, as
+the kernel does.
 
-    torch.zeros(3, dtype=torch.int64).add_(1.5)        # result type Float can't be cast to the desired output type Long
-    torch.cat([x, y], out=y)                           # some elements of the input and the output are at one place of memory
+    torch.zeros(3, dtype=torch.int64).add_(1.5)        # result type Float can't be cast to the
+                                                       # desired output type Long
+    torch.cat([x, y], out=y)                           # some elements of the input and the output
+                                                       # are at one place of memory
 
-The functional form of the op has no tensor to write to, so that it cannot ask. Ops have different rules: a pointwise op converts float64
-to float32, a matrix product does not; a sum may be written to one of its terms, a concatenation not. So the op itself is asked, on zeros.
-"""
+The functional form of the op has no tensor to write to, so that it cannot ask. Ops have different
+rules: a pointwise op converts float64 to float32, a matrix product does not; a sum may be written
+to one of its terms, a concatenation not. So the op itself is asked, on zeros."""
 
 from __future__ import annotations
 
@@ -29,8 +32,8 @@ def refuse_unfit(
     targets: Sequence[Any],
     results: Sequence[Any],
 ) -> None:
-    """Raise the kernel's error if ``func`` cannot write ``results`` to ``targets`` because of their dtypes. Lists of tensors may be among
-    both."""
+    """Raise the kernel's error if ``func`` cannot write ``results`` to ``targets`` because of their
+    dtypes. Lists of tensors may be among both."""
     pairs = zip(pytree.tree_leaves(list(targets)), pytree.tree_leaves(list(results)), strict=False)
     if all(t is None or r is None or t.dtype is r.dtype for t, r in pairs):
         return
@@ -46,8 +49,9 @@ def refuse_shared(
     targets: Sequence[Any],
     memory: Callable[[Any], Any],
 ) -> None:
-    """Raise the kernel's error if ``func`` cannot write to ``targets`` because of the places of memory that they share with one another or
-    with other arguments. ``memory``: what the aliases of a tensor have in common, or None."""
+    """Raise the kernel's error if ``func`` cannot write to ``targets`` because of the places of
+    memory that they share with one another or with other arguments. ``memory``: what the aliases of
+    a tensor have in common, or None."""
     given = [t for t in pytree.tree_leaves((list(args), kwargs)) if isinstance(t, torch.Tensor)]
     if any(t.layout is not torch.strided for t in given):
         return

@@ -1,12 +1,14 @@
 """The session, while it follows where the samples of a batch lie.
 
-Inside ``with per_sample(…)`` this object handles the session's calls of the thread. It runs each call on the session's tape, on the whole
-batch, and gives each result a *state*: where the samples lie in it (:class:`Place`), that it is their sum or mean (:class:`Pooled`), that
-it follows from parameters alone (:data:`PARAMETERS`), or that samples are mixed in it (:class:`Mixture`). A tensor without a state is the
-same for all samples.
+Inside ``with per_sample(…)`` this object handles the session's calls of the thread. It runs each
+call on the session's tape, on the whole batch, and gives each result a *state*: where the samples
+lie in it (:class:`Place`), that it is their sum or mean (:class:`Pooled`), that it follows from
+parameters alone (:data:`PARAMETERS`), or that samples are mixed in it (:class:`Mixture`). A tensor
+without a state is the same for all samples.
 
-A call with samples and with parameters *uses* the parameters: it runs on constants in their place, and a tap takes the cotangent of its
-result. A gradient that reaches a mixture is an error, which names the op and the module.
+A call with samples and with parameters *uses* the parameters: it runs on constants in their place,
+and a tap takes the cotangent of its result. A gradient that reaches a mixture is an error, which
+names the op and the module.
 """
 
 from __future__ import annotations
@@ -84,9 +86,10 @@ _LINEAR = {
 
 
 class BatchSession(StandIn):
-    """Follows one batch. ``size``: the number of samples, None until the first batch is marked. ``reduction``: how the loss follows from
-    those of the samples, ``"sum"`` or ``"mean"``; None: it is seen where the program computes it. ``where``: the path of the module that
-    runs now, for errors."""
+    """Follows one batch. ``size``: the number of samples, None until the first batch is marked.
+    ``reduction``: how the loss follows from those of the samples, ``"sum"`` or ``"mean"``;
+    None: it is seen where the program computes it. ``where``: the path of the module that runs
+    now, for errors."""
 
     __slots__ = (
         "_factor",
@@ -135,7 +138,8 @@ class BatchSession(StandIn):
         assert self.size is not None
         found = of_base if self.size < 2 else place_in_view(v, of_base, self.size)
         return found or Mixture(
-            "per_sample: a view shows parts of several samples that were written to its base after it was taken"
+            "per_sample: a view shows parts of several samples that were written to its "
+            "base after it was taken"
         )
 
     def put(self, v: Any, state: Any) -> None:
@@ -151,14 +155,16 @@ class BatchSession(StandIn):
             self.put(out, state)
 
     def give_back(self) -> None:
-        """The plain tensors to which samples were written are plain again, unless they have a history."""
+        """The plain tensors to which samples were written are plain again, unless
+        they have a history."""
         lifted = [t for ref in self.lifted if (t := ref()) is not None]
         for t in [t for t in lifted if edge_of(t if t._view is None else t._view.base) is None]:
             give_back(SESSION, t)
         self.lifted.clear()
 
     def lift(self, t: Any, op: Op) -> None:
-        """Make the plain tensor ``t``, and its base, values of the session until :meth:`give_back`. ``op``: what writes to it."""
+        """Make the plain tensor ``t``, and its base, values of the session until :meth:`give_back`.
+        ``op``: what writes to it."""
         v: Any = lift_in_place(SESSION, t, op.func)
         self.lifted += [
             weakref.ref(each) for each in ((v,) if v._view is None else (v, v._view.base))
@@ -171,7 +177,8 @@ class BatchSession(StandIn):
             self.size = n
         if n != self.size:
             raise RuntimeError(
-                f"per_sample: a batch has {n} samples in dimension {dim}, and another one has {self.size}"
+                f"per_sample: a batch has {n} samples in dimension {dim}, "
+                f"and another one has {self.size}"
             )
         self.put(v, ALONE if n < 2 else Place(dim))
 
@@ -266,7 +273,8 @@ class BatchSession(StandIn):
         outs: list[Any],
         samples: bool,
     ) -> tuple[list[Any], Placed]:
-        """Where the samples lie in the results, and the call with the places of all arguments. ``Mixed`` if they lie nowhere."""
+        """Where the samples lie in the results, and the call with the places of all arguments.
+        ``Mixed`` if they lie nowhere."""
         for s in states:
             if isinstance(s, Mixture):
                 raise _Inherited(s.why)
@@ -303,11 +311,13 @@ class BatchSession(StandIn):
         name = op.func.name().removeprefix("aten::")
         if name not in _LINEAR or (len(pooled) > 1 and name.startswith(("mul", "div"))):
             raise Mixed(
-                "it is not linear in a sum or mean over the samples, so the loss is no sum of those of the samples"
+                "it is not linear in a sum or mean over the samples, "
+                "so the loss is no sum of those of the samples"
             )
         if not all(equal(p.factor, pooled[0].factor) for p in pooled[1:]):
             raise Mixed(
-                "it adds a sum and a mean over the samples. Say which the gradients are of by reduction='sum' or 'mean'"
+                "it adds a sum and a mean over the samples. "
+                "Say which the gradients are of by reduction='sum' or 'mean'"
             )
         if self.reduction is None and op.base_name.rstrip("_") in ("mul", "div"):
             assert self.size is not None
@@ -333,12 +343,14 @@ class BatchSession(StandIn):
         if isinstance(error, _Inherited):
             return str(error)
         return (
-            f"per_sample: {op.func} mixes samples in {self.where()}: {error}. Gradients of single samples do not exist there; if its "
-            "result is to be a constant, say so by grads.shared(t.detach())."
+            f"per_sample: {op.func} mixes samples in {self.where()}: "
+            f"{error}. Gradients of single samples do not exist there; "
+            "if its result is to be a constant, say so by grads.shared(t.detach())."
         )
 
     def refuse(self, outs: Any, why: str, written: bool = False) -> Any:
-        """The results of a call, with a refusal before their histories. ``written``: they existed before the call."""
+        """The results of a call, with a refusal before their histories. ``written``: they existed
+        before the call."""
         for o in leaves_of(outs):
             if isinstance(o, Value):
                 # a view that is new follows its base
@@ -363,8 +375,8 @@ class BatchSession(StandIn):
         number = current_graph_task_id()
         if self.reduction is None and self._of_pass == number and not equal(self._factor, factor):
             raise RuntimeError(
-                "per_sample: the loss is a sum over the samples in one term and a mean in another. Say which the gradients are of by "
-                "reduction='sum' or 'mean'."
+                "per_sample: the loss is a sum over the samples in one term and a mean "
+                "in another. Say which the gradients are of by reduction='sum' or 'mean'."
             )
         self._of_pass, self._factor = number, factor
 
@@ -376,8 +388,9 @@ class BatchSession(StandIn):
             return self.size if self.reduction == "mean" else 1
         if self._of_pass != current_graph_task_id():
             raise RuntimeError(
-                "per_sample: the backward pass began behind the sum or mean over the samples, or outside of the with block, so it is not "
-                "known which of them the loss is. Compute the loss inside, or say reduction='sum' or 'mean'."
+                "per_sample: the backward pass began behind the sum or mean over the samples, "
+                "or outside of the with block, so it is not known which of them the loss is. "
+                "Compute the loss inside, or say reduction='sum' or 'mean'."
             )
         return self._factor
 
@@ -390,13 +403,15 @@ class BatchSession(StandIn):
         return place is ALONE
 
     def of_samples(self, g: Tensor, place: Place) -> Tensor:
-        """A cotangent with the batch in front. :meth:`factor` makes it that of the losses of the samples."""
+        """A cotangent with the batch in front. :meth:`factor` makes it that of the
+        losses of the samples."""
         assert self.size is not None
         found: Tensor = place.split_gradient(g, self.size)
         return found
 
     def found(self, uses: Iterable[Use]) -> None:
-        """Note the gradients of the uses of parameters by one call, by cotangents as :meth:`of_samples` gives them."""
+        """Note the gradients of the uses of parameters by one call, by cotangents as
+        :meth:`of_samples` gives them."""
         self.uses.add(uses, self.factor())
         if self.arrived is not None:
             self.arrived()
@@ -455,7 +470,8 @@ class BatchSession(StandIn):
                     continue
                 if place is None:
                     raise RuntimeError(
-                        f"per_sample: result {i} of {op.func} belongs to no sample, and has a gradient"
+                        f"per_sample: result {i} of {op.func} belongs to no "
+                        "sample, and has a gradient"
                     )
                 if isinstance(place, Pooled):
                     self._passed(place.factor)
@@ -510,11 +526,13 @@ class BatchSession(StandIn):
         target: Any = args[0]
         if op.kind is OUT:
             raise RuntimeError(
-                f"per_sample: {op.func} writes samples or parameters by out= in {self.where()}, and has no gradient. Use its result."
+                f"per_sample: {op.func} writes samples or parameters by out= in {self.where()}, "
+                "and has no gradient. Use its result."
             )
         if not isinstance(target, torch.Tensor):
             raise RuntimeError(
-                f"per_sample: {op.func} writes samples or parameters to several tensors in {self.where()}. Write to one at a time."
+                f"per_sample: {op.func} writes samples or parameters to several tensors "
+                f"in {self.where()}. Write to one at a time."
             )
         if not isinstance(target, Value):
             self.lift(target, op)
@@ -566,7 +584,8 @@ class BatchSession(StandIn):
         return self._follow_base(outs, where[0], of_base, op)
 
     def filled(self, v: Any, place: Place | None, op: Op, error: Mixed) -> None:
-        """A call of ``op`` has filled its argument ``v``, beside its results. ``place``: of the samples in it. None: they are mixed."""
+        """A call of ``op`` has filled its argument ``v``, beside its results. ``place``: of the
+        samples in it. None: they are mixed."""
         of_base = None if v._view is None else self.state(v._view.base)
         _writes(v)[0] += 1
         if place is None:
@@ -582,7 +601,8 @@ class BatchSession(StandIn):
         return outs
 
     def _follow_base(self, v: Any, state: Any, of_base: Any, op: Op) -> Any:
-        """Give the base of ``v``, which was written to, a state that fits. ``of_base``: its former state. Returns ``v``."""
+        """Give the base of ``v``, which was written to, a state that fits. ``of_base``: its former
+        state. Returns ``v``."""
         view, size = v._view, self.size or 1
         if view is None:
             return v
@@ -606,14 +626,16 @@ class BatchSession(StandIn):
                 v,
                 op,
                 Mixed(
-                    "it writes to a part of a tensor what does not fit the samples in the other parts"
+                    "it writes to a part of a tensor what does not fit "
+                    "the samples in the other parts"
                 ),
             )
         return v
 
 
 def _writes(v: Any) -> list[int]:
-    """How often the memory of ``v`` was written to while samples were followed, in a list that ``v.detach()`` shares."""
+    """How often the memory of ``v`` was written to while samples were followed, in a list that
+    ``v.detach()`` shares."""
     found: list[int] = (v if v._view is None else v._view.base).__dict__.setdefault(
         "_sample_writes", [0]
     )

@@ -1,4 +1,5 @@
-"""Nodes at which the tape of a followed batch begins, refuses a gradient, or notes a sum over the samples."""
+"""Nodes at which the tape of a followed batch begins, refuses a gradient, or notes a sum
+over the samples."""
 
 from __future__ import annotations
 
@@ -9,11 +10,15 @@ from ..rules.places import Tensor
 from ..session.tensor import SESSION
 from ..tape.nodes import Edge, Input, Node
 
-WRITTEN_ELSEWHERE = "per_sample: a tensor is used whose memory has been written to through detach() or .data. Write to the tensor itself, or to a copy."
+WRITTEN_ELSEWHERE = (
+    "per_sample: a tensor is used whose memory has been written to through detach() or .data. "
+    "Write to the tensor itself, or to a copy."
+)
 
 
 class ParameterInput(Input):
-    """Where the tape begins at a parameter. Its uses are taps, so no cotangent of a whole batch may come here."""
+    """Where the tape begins at a parameter. Its uses are taps, so no cotangent of a whole
+    batch may come here."""
 
     __slots__ = ("name_",)
 
@@ -23,8 +28,9 @@ class ParameterInput(Input):
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
         raise RuntimeError(
-            f"per_sample: the loss depends on {self.name_} by a term without samples, so its gradient belongs to no sample. If the term "
-            "comes from the batch, mark the batch: x = grads.batch(x). If it does not, as a weight decay, compute its gradient outside."
+            f"per_sample: the loss depends on {self.name_} by a term without samples, so its "
+            "gradient belongs to no sample. If the term comes from the batch, mark the batch: "
+            "x = grads.batch(x). If it does not, as a weight decay, compute its gradient outside."
         )
 
 
@@ -42,7 +48,8 @@ class Refusal(Node):
 
 
 class Pool(Node):
-    """Stands before a sum or mean over the samples, and notes which it is when a gradient comes by."""
+    """Stands before a sum or mean over the samples, and notes which it is when a
+    gradient comes by."""
 
     __slots__ = ("note",)
 

@@ -41,7 +41,8 @@ _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 class per_sample(PerSampleGrads):
-    """A context in which the backward pass of ordinary code gives the gradients of each sample, in factors.
+    """A context in which the backward pass of ordinary code gives the gradients of each
+    sample, in factors.
 
     >>> model, x = torch.nn.Linear(2, 1), torch.eye(2)
     >>> with per_sample(model.parameters()) as grads:
@@ -49,16 +50,20 @@ class per_sample(PerSampleGrads):
     >>> [tuple(g.shape) for g in grads.materialize()]
     [(2, 1, 2), (2, 1)]
 
-    ``params``: the parameters, as an iterable, a dictionary by name, or one tensor; those that do not require grad have no gradients.
-    Results have the same structure. ``batch_dim``: where the batch lies in the arguments of the outermost module that is called, which are
-    marked as the batch: each tensor made before the context whose size there is the number of samples. :meth:`batch` marks any other
-    tensor, and :meth:`shared` says that one is no batch. From there on the samples are followed through every op.
+    ``params``: the parameters, as an iterable, a dictionary by name, or one tensor; those that do
+    not require grad have no gradients. Results have the same structure. ``batch_dim``: where the
+    batch lies in the arguments of the outermost module that is called, which are marked as the
+    batch: each tensor made before the context whose size there is the number of samples.
+    :meth:`batch` marks any other tensor, and :meth:`shared` says that one is no batch. From there
+    on the samples are followed through every op.
 
-    ``reduction``: how the loss follows from the losses of the samples, ``"sum"`` or ``"mean"``. None: as the program computes it. The
-    gradients are those of the loss of each sample alone. ``.grad`` of ``params`` stays as it is. Several backward passes add up.
+    ``reduction``: how the loss follows from the losses of the samples, ``"sum"`` or ``"mean"``.
+    None: as the program computes it. The gradients are those of the loss of each sample alone.
+    ``.grad`` of ``params`` stays as it is. Several backward passes add up.
 
-    ``RuntimeError`` where samples mix and the gradient passes there, such as batch norm or a softmax over the batch; it names the op and
-    the module. As ``torch.nn.utils._per_sample_grad`` in purpose, without rules by layer.
+    ``RuntimeError`` where samples mix and the gradient passes there, such as batch norm or a
+    softmax over the batch; it names the op and the module. As ``torch.nn.utils._per_sample_grad``
+    in purpose, without rules by layer.
     """
 
     def __init__(
@@ -95,8 +100,8 @@ class per_sample(PerSampleGrads):
             return
         if isinstance(leaf, Value) and leaf._level is not SESSION:
             raise RuntimeError(
-                f"per_sample: used inside {leaf._level.what}, with {name} a value of it. Use per_sample_grads there, which nests with all "
-                "transforms and with jit."
+                f"per_sample: used inside {leaf._level.what}, with {name} a value of it. "
+                "Use per_sample_grads there, which nests with all transforms and with jit."
             )
         refuse_part(name, leaf)
         inner = SESSION.lowered(leaf).detach()
@@ -113,7 +118,8 @@ class per_sample(PerSampleGrads):
             )
         if CAPTURE.gradients is not None:
             raise RuntimeError(
-                f"per_sample: entered in a program that is captured. Use per_sample_grads there, which nests with jit.{here()}"
+                "per_sample: entered in a program that is captured. "
+                f"Use per_sample_grads there, which nests with jit.{here()}"
             )
         stand_in(self._session)
         self._entered = ExitStack()
@@ -128,16 +134,19 @@ class per_sample(PerSampleGrads):
         self._session.give_back()
 
     def batch(self, x: Tensor, dim: int | None = None) -> Any:
-        """``x`` as a batch, whose samples lie in dimension ``dim``; None: ``batch_dim``. Use the result in place of ``x``."""
+        """``x`` as a batch, whose samples lie in dimension ``dim``; None: ``batch_dim``. Use the
+        result in place of ``x``."""
         v = x if isinstance(x, Value) else as_leaf(x)
         self._session.mark(v, self.batch_dim if dim is None else dim)
         return v
 
     def shared(self, x: Tensor) -> Any:
-        """``x`` as a tensor that all samples share, such as a mask or a statistic of the batch. Use the result in place of ``x``."""
+        """``x`` as a tensor that all samples share, such as a mask or a statistic of the batch. Use
+        the result in place of ``x``."""
         if x.requires_grad:
             raise RuntimeError(
-                "per_sample: shared() is for constants, and this tensor requires grad. Detach it first"
+                "per_sample: shared() is for constants, "
+                "and this tensor requires grad. Detach it first"
             )
         v = SESSION.wrap(SESSION.lowered(x).detach())
         self._shared[id(v)] = v
@@ -148,7 +157,8 @@ class per_sample(PerSampleGrads):
         self._session.size = size
 
     def marked(self, args: Any) -> Any:
-        """The arguments of the outermost module, with the batch marked. The fields of data classes are marked in place of their tensors."""
+        """The arguments of the outermost module, with the batch marked. The fields of data classes
+        are marked in place of their tensors."""
 
         def of_leaf(a: Any) -> Any:
             if isinstance(a, PackedSequence):
@@ -209,7 +219,8 @@ class per_sample(PerSampleGrads):
         self._held = self._session.uses.held()
         if not uses:
             raise RuntimeError(
-                "per_sample: no backward pass has come to a use of the parameters, so there are no gradients"
+                "per_sample: no backward pass has come to a use of the parameters, "
+                "so there are no gradients"
             )
         return self._found or []
 
@@ -235,7 +246,8 @@ class per_sample(PerSampleGrads):
 
 
 class _Functions(TorchFunctionMode):
-    """Gives torch functions the values that stand for the parameters, and notes which tensors are made inside."""
+    """Gives torch functions the values that stand for the parameters, and notes which tensors
+    are made inside."""
 
     def __init__(self, grads: per_sample) -> None:
         super().__init__()
@@ -252,7 +264,8 @@ class _Functions(TorchFunctionMode):
                 and self.session.state(args[1]) is not None
             ):
                 raise RuntimeError(
-                    "per_sample: .data of a plain tensor is set to what follows from samples or parameters. Use copy_()"
+                    "per_sample: .data of a plain tensor is set to what follows from samples "
+                    "or parameters. Use copy_()"
                 )
             return func(*args, **kwargs)
         tensors: list[Tensor] = []

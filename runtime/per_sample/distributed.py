@@ -1,7 +1,7 @@
 """Modules and parameters that are spread over processes, of which the context takes some.
 
-``DistributedDataParallel`` is taken: each process has whole parameters and its own samples. Its gradients are not averaged, since ``.grad``
-stays as it is.
+``DistributedDataParallel`` is taken: each process has whole parameters and its own samples. Its
+gradients are not averaged, since ``.grad`` stays as it is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import torch
 
 
 def refuse_part(name: str, leaf: torch.Tensor) -> None:
-    """Refuse a parameter of which each process holds a part. The modules of torch that make such parameters need not be imported."""
+    """Refuse a parameter of which each process holds a part. The modules of torch that make such
+    parameters need not be imported."""
     tensors, flat = (
         sys.modules.get("torch.distributed.tensor"),
         sys.modules.get("torch.distributed.fsdp._flat_param"),
@@ -24,7 +25,8 @@ def refuse_part(name: str, leaf: torch.Tensor) -> None:
     else:
         return
     raise RuntimeError(
-        f"per_sample: {name} is {kind}, which may be spread over the processes, as FSDP spreads parameters. {_INSTEAD}"
+        f"per_sample: {name} is {kind}, which may be spread over the processes, "
+        f"as FSDP spreads parameters. {_INSTEAD}"
     )
 
 
@@ -33,16 +35,18 @@ def refuse_wrapper(module: torch.nn.Module) -> None:
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and isinstance(module, (fsdp.FullyShardedDataParallel, fsdp.FSDPModule)):
         raise RuntimeError(
-            f"per_sample: {type(module).__name__} spreads its parameters over the processes (FSDP). {_INSTEAD}"
+            f"per_sample: {type(module).__name__} spreads its parameters over "
+            f"the processes (FSDP). {_INSTEAD}"
         )
     if isinstance(module, torch.nn.parallel.DistributedDataParallel) and module.static_graph:
         raise RuntimeError(
-            "per_sample: DistributedDataParallel with static_graph=True expects a backward pass of its own. Call the module in it, "
-            "ddp.module(x), and sum what you need of the samples over the processes, such as clipped_sum()."
+            "per_sample: DistributedDataParallel with static_graph=True expects "
+            "a backward pass of its own. Call the module in it, ddp.module(x), "
+            "and sum what you need of the samples over the processes, such as clipped_sum()."
         )
 
 
 _INSTEAD = (
-    "Use whole parameters in each process, as DistributedDataParallel has them, and sum what you need of the samples over the processes, "
-    "such as clipped_sum()."
+    "Use whole parameters in each process, as DistributedDataParallel has them, "
+    "and sum what you need of the samples over the processes, such as clipped_sum()."
 )

@@ -33,7 +33,8 @@ class Filled:
             _memory(self.given[name]).copy_(old)
 
     def follow(self, session: Any, places: dict[str, Any], why: Mixed | None) -> None:
-        """Tell the session what the arguments hold now. ``places``: where the samples lie in them. ``why``: what the call mixes."""
+        """Tell the session what the arguments hold now. ``places``: where the samples lie in them.
+        ``why``: what the call mixes."""
         for name, t in self.given.items():
             place = ALONE if session.size is not None and session.size < 2 else places.get(name)
             if not isinstance(t, Value):
@@ -48,8 +49,9 @@ class Filled:
             session.lift(t, self.op)
         except InplaceError as error:
             raise RuntimeError(
-                f"per_sample: {self.op.func} writes values of the samples to its argument {name} in {session.where()}. Other tensors "
-                "share its memory, or it requires grad, so it is not known where these values are read. Give it a buffer of its own."
+                f"per_sample: {self.op.func} writes values of the samples to its argument {name} "
+                f"in {session.where()}. Other tensors share its memory, or it requires grad, "
+                "so it is not known where these values are read. Give it a buffer of its own."
             ) from error
 
 

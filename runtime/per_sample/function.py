@@ -33,7 +33,8 @@ def per_sample_grads(
     has_aux: bool = False,
     memory_limit: int = LIMIT,
 ) -> Callable[..., PerSampleGrads]:
-    """A function of parameters and a batch: the gradients of the loss of each sample by the parameters, in factors.
+    """A function of parameters and a batch: the gradients of the loss of each sample by the
+    parameters, in factors.
 
     >>> loss = lambda w, x, y: (x @ w - y) ** 2
     >>> grads = per_sample_grads(loss)(torch.ones(2), torch.eye(2), torch.zeros(2))
@@ -42,14 +43,17 @@ def per_sample_grads(
     >>> grads.clipped_sum(1.0)
     tensor([1., 1.])
 
-    ``loss(params, *sample)`` returns a real tensor of shape (), as under ``vmap``: it sees one sample, so samples cannot mix. ``params``: a
-    pytree of real or complex tensors. ``in_dims``: where the batch lies in each further argument, as for ``vmap``. ``randomness``: as for
-    ``vmap``. ``has_aux``: ``loss`` returns (loss, aux). ``memory_limit``: how many bytes of dense gradients are computed at a time.
+    ``loss(params, *sample)`` returns a real tensor of shape (), as under ``vmap``: it sees one
+    sample, so samples cannot mix. ``params``: a pytree of real or complex tensors. ``in_dims``:
+    where the batch lies in each further argument, as for ``vmap``. ``randomness``: as for ``vmap``.
+    ``has_aux``: ``loss`` returns (loss, aux). ``memory_limit``: how many bytes of dense gradients
+    are computed at a time.
 
-    The gradients are those of ``vmap(grad(loss))``, which has all B × P of them in memory. The factors are those of the ops that use a
-    parameter (Goodfellow 2015, «Efficient per-example gradient computations»; Lee and Kifer 2021 for norms). ``RuntimeError`` for a loss
-    that does not depend on the sample, for a parameter that is written to, and for a tensor that is written to before it was used.
-    """
+    The gradients are those of ``vmap(grad(loss))``, which has all B × P of them in memory. The
+    factors are those of the ops that use a parameter (Goodfellow 2015, «Efficient per-example
+    gradient computations»; Lee and Kifer 2021 for norms). ``RuntimeError`` for a loss that does not
+    depend on the sample, for a parameter that is written to, and for a tensor that is written to
+    before it was used."""
 
     @outside_inference
     @wraps(loss)
@@ -64,7 +68,8 @@ def per_sample_grads(
 
 
 class _End(Input):
-    """Where the tape begins at a parameter. All uses are taps, so no cotangent of a batch comes here. ``reached``: whether one did."""
+    """Where the tape begins at a parameter. All uses are taps, so no cotangent of a batch comes
+    here. ``reached``: whether one did."""
 
     __slots__ = ("reached",)
 
@@ -114,7 +119,8 @@ class _Run:
     ) -> None:
         if randomness not in ("error", "different", "same"):
             raise RuntimeError(
-                f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}"
+                "Only allowed values for randomness are 'error', 'different', "
+                f"or 'same'. Got {randomness}"
             )
         self.loss, self.has_aux = loss, has_aux
         self.tape = GradLevel()
@@ -158,11 +164,13 @@ class _Run:
         value, aux = out if self.has_aux else (out, ())
         if not isinstance(value, torch.Tensor) or value.dim() or not value.is_floating_point():
             raise RuntimeError(
-                f"per_sample_grads: the loss of a sample must be a real tensor of shape (), got {_kind(value)}"
+                "per_sample_grads: the loss of a sample must be a real tensor of shape "
+                f"(), got {_kind(value)}"
             )
         if not (isinstance(value, Value) and value._level is self.batched.samples):
             raise RuntimeError(
-                "per_sample_grads: the loss does not depend on the sample, so all samples have one gradient. Use grad."
+                "per_sample_grads: the loss does not depend on the sample, "
+                "so all samples have one gradient. Use grad."
             )
         return value, aux
 
@@ -189,8 +197,9 @@ class _Run:
         ends: Any = [edge_of(v) for v in inputs]
         if unseen := [name for name, (end, _) in zip(names, ends, strict=True) if end.reached]:
             raise RuntimeError(
-                f"per_sample_grads: the loss uses {unseen[0]} by an op that computes with the whole batch below vmap, so the gradients of "
-                "the samples cannot be told apart. Use vmap(grad(loss))."
+                f"per_sample_grads: the loss uses {unseen[0]} by "
+                "an op that computes with the whole batch below vmap, "
+                "so the gradients of the samples cannot be told apart. Use vmap(grad(loss))."
             )
         return by_source(samples.uses.settled())
 

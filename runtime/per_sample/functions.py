@@ -2,8 +2,9 @@
 
     class Square(torch.autograd.Function): ...      # forward: x * x, backward: 2 * x * g
 
-``forward`` and ``backward`` are code of a user, which computes with the whole batch. Both are followed: ``forward`` says where the samples
-lie in the outputs and in what it saves, and ``backward`` must return gradients with the samples where they lie in the inputs. A Function of
+``forward`` and ``backward`` are code of a user, which computes with the whole batch. Both are
+followed: ``forward`` says where the samples lie in the outputs and in what it saves, and
+``backward`` must return gradients with the samples where they lie in the inputs. A Function of
 parameters is refused, as its backward adds up the samples.
 """
 
@@ -51,8 +52,11 @@ def _followed(session: BatchSession, cls: FunctionClass, args: tuple[Any, ...]) 
     if any(s is PARAMETERS for s in states) and not hooks:
         session.refuse(
             differentiable,
-            f"per_sample: a gradient passes the custom Function {cls.__name__} of parameters in {session.where()}. Its backward adds up "
-            "the samples. Write it with functions of torch, or use per_sample_grads, which runs it for each sample alone.",
+            (
+                f"per_sample: a gradient passes the custom Function {cls.__name__} of parameters "
+                f"in {session.where()}. Its backward adds up the samples. Write it with functions "
+                "of torch, or use per_sample_grads, which runs it for each sample alone."
+            ),
         )
     for o in differentiable:
         state = _state(session, o)
@@ -66,7 +70,8 @@ def _state(session: BatchSession, a: Any) -> Any:
 
 
 def _parameter(session: BatchSession, a: Any) -> Any:
-    """The value that stands for a parameter, for its leaf. ``apply`` is no function of torch, so it got the parameter itself."""
+    """The value that stands for a parameter, for its leaf. ``apply`` is no function of torch, so it
+    got the parameter itself."""
     if isinstance(a, Value) and a._level is SESSION and a.is_leaf and a.requires_grad:
         return next(
             (v for v in session.parameters.values() if v.shape == a.shape and aliases(v, a)), a
@@ -100,7 +105,8 @@ class _Places:
             if isinstance(place, Place) and state is not None and state != place:
                 why = f" {state.why}" if isinstance(state, Mixture) else ""
                 raise RuntimeError(
-                    f"per_sample: the backward of the custom Function {self.name} mixes samples in the gradient of its input {i}.{why}"
+                    f"per_sample: the backward of the custom Function {self.name} mixes samples "
+                    f"in the gradient of its input {i}.{why}"
                 )
 
 
@@ -142,8 +148,8 @@ def _class_with_places(cls: FunctionClass) -> FunctionClass:
 
 
 def _checkpointed(cls: FunctionClass, args: tuple[Any, ...]) -> Any:
-    """A reentrant checkpoint, as one that is not reentrant. Its backward pass would be one of its own, of the whole batch. As there,
-    nothing is differentiated if no argument requires grad."""
+    """A reentrant checkpoint, as one that is not reentrant. Its backward pass would be one of its
+    own, of the whole batch. As there, nothing is differentiated if no argument requires grad."""
     function, preserve, *given = args
     if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in given):
         return run_forward(cls, args)[0]

@@ -1,4 +1,5 @@
-"""Gradients of a parameter for each sample, for ops without factors, and for tensors that are computed of parameters."""
+"""Gradients of a parameter for each sample, for ops without factors, and for tensors that are
+computed of parameters."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ from ..rules.per_sample import Scale, Tensor, Term, flat, real, scaled_by
 class General(Term):
     """The gradients of argument ``position`` of a call of any op, by derivatives of the op.
 
-    ``op``: takes the tensors of ``args``. ``dims``: 0 for each that has a batch in front, else None. ``gs``: the cotangents of the results,
-    with a batch in front; None for a result without one.
+    ``op``: takes the tensors of ``args``. ``dims``: 0 for each that has a batch in front,
+    else None. ``gs``: the cotangents of the results, with a batch in front; None for a
+    result without one.
     """
 
     def __init__(
@@ -103,7 +105,8 @@ class General(Term):
 
 
 class Pulled(Term):
-    """The gradients of a parameter from those of a tensor that is computed of parameters alone, such as a normalized weight.
+    """The gradients of a parameter from those of a tensor that is computed of parameters alone,
+    such as a normalized weight.
 
     ``pull``: takes a gradient of that tensor to one of the parameter. ``term`` is scaled already.
     """

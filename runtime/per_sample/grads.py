@@ -32,9 +32,9 @@ class Parameter(NamedTuple):
 class PerSampleGrads:
     """The gradients of the losses of B samples, in factors.
 
-    ``losses``: (B,). ``aux``: what the loss returned beside it, with the batch in front. Trees have the structure of the parameters.
-    At most ``memory_limit`` bytes of dense gradients are computed at a time; only :meth:`materialize` returns all of them.
-    """
+    ``losses``: (B,). ``aux``: what the loss returned beside it, with the batch in front. Trees have
+    the structure of the parameters. At most ``memory_limit`` bytes of dense gradients are computed
+    at a time; only :meth:`materialize` returns all of them."""
 
     def __init__(
         self,
@@ -54,7 +54,8 @@ class PerSampleGrads:
     def _parameters(self) -> Sequence[Parameter]:
         if self._found is None:
             raise RuntimeError(
-                "per_sample_grads: the gradients were given up by keep=False. Ask for what you need before"
+                "per_sample_grads: the gradients were given up by keep=False. "
+                "Ask for what you need before"
             )
         return self._found
 
@@ -71,17 +72,19 @@ class PerSampleGrads:
     # norms and sums
 
     def norms(self, per: str = "total") -> Any:
-        """The 2-norm of the gradient of each sample, of shape (B,). ``per="parameter"``: a tree of such norms."""
+        """The 2-norm of the gradient of each sample, of shape (B,). ``per="parameter"``: a
+        tree of such norms."""
         squares = self._squared_norms()
         if _checked(per) == "parameter":
             return trees.unflatten([s.sqrt() for s in squares], self._spec)
         return functools.reduce(torch.add, [s.to(squares[0].device) for s in squares]).sqrt()
 
     def weighted_sum(self, weights: Tensor, *, keep: bool = True) -> Any:
-        """The sum of ``weights[b]`` times the gradient of sample ``b``, as a tree. ``weights``: (B,).
+        """The sum of ``weights[b]`` times the gradient of sample ``b``, as a tree.
+        ``weights``: (B,).
 
-        ``keep=False``: the factors of a parameter are freed once its sum is there, and nothing else can be asked afterwards.
-        """
+        ``keep=False``: the factors of a parameter are freed once its sum is there, and nothing else
+        can be asked afterwards."""
         if weights.shape != (len(self),):
             raise ValueError(
                 f"weighted_sum: expected weights of shape {[len(self)]}, got {list(weights.shape)}"
@@ -91,8 +94,8 @@ class PerSampleGrads:
     def clipped_sum(self, max_norm: float, per: str = "total", *, keep: bool = True) -> Any:
         """The sum of the gradients, each scaled down to a norm of at most ``max_norm``, as a tree.
 
-        ``per="parameter"``: the gradient of each parameter is clipped by itself. A gradient that is not finite makes the sum NaN.
-        ``keep``: as for :meth:`weighted_sum`.
+        ``per="parameter"``: the gradient of each parameter is clipped by itself. A gradient that is
+        not finite makes the sum NaN. ``keep``: as for :meth:`weighted_sum`.
         """
         if not max_norm > 0:
             raise ValueError(f"clipped_sum: max_norm must be positive, got {max_norm}")
@@ -104,7 +107,8 @@ class PerSampleGrads:
     # products
 
     def dot(self, vector: Any) -> Tensor:
-        """The product of the gradient of each sample with ``vector``, a tree of the parameters' shapes. Shape (B,)."""
+        """The product of the gradient of each sample with ``vector``, a tree of the parameters'
+        shapes. Shape (B,)."""
         leaves, spec = trees.flatten(vector)
         if spec != self._spec:
             raise ValueError("dot: the vector has another structure than the parameters")
@@ -120,8 +124,8 @@ class PerSampleGrads:
         return functools.reduce(torch.add, found) if found else self._zeros(len(self))
 
     def gram(self, other: PerSampleGrads | None = None) -> Tensor:
-        """The product of each gradient with each gradient of ``other``: the empirical tangent kernel of two batches, of shape
-        (B, B of ``other``). None: of this batch with itself."""
+        """The product of each gradient with each gradient of ``other``: the empirical tangent
+        kernel of two batches, of shape (B, B of ``other``). None: of this batch with itself."""
         other = self if other is None else other
         shapes, others = ([p.value.shape for p in each._parameters] for each in (self, other))
         if other._spec != self._spec or shapes != others:
@@ -136,15 +140,19 @@ class PerSampleGrads:
         return found
 
     def project(self, k: int | tuple[int, int], seed: int = 0, per: str = "total") -> Any:
-        """The gradients times a random matrix with ``k`` columns, of shape (B, k). Products of projections are, on average, those of the
-        gradients (Johnson and Lindenstrauss 1984; TRAK, Park et al. 2023).
+        """The gradients times a random matrix with ``k`` columns, of shape (B, k). Products of
+        projections are, on average, those of the gradients (Johnson and Lindenstrauss 1984; TRAK,
+        Park et al. 2023).
 
-        The entries are ``±1 / sqrt(k)``. They follow from ``seed``, the number of the parameter and the place in it, so that two batches
-        are projected alike. Blocks of the gradients are computed and projected, so B × P numbers are never in memory.
+        The entries are ``±1 / sqrt(k)``. They follow from ``seed``, the number of the parameter and
+        the place in it, so that two batches are projected alike. Blocks of the gradients are
+        computed and projected, so B × P numbers are never in memory.
 
-        ``k=(a, b)``: from both sides, as in LoGra. The gradient of a matrix becomes ``left.mT @ gradient @ right`` with ``a`` and ``b``
-        columns, which its factors give without the gradient. It takes less time by far, and products vary more. ``per="parameter"``: a
-        tree of the projections of each parameter, of shape (B, k) or (B, a, b), whose sum is that in total.
+        ``k=(a, b)``: from both sides, as in LoGra. The gradient of a matrix becomes
+        ``left.mT @ gradient @ right`` with ``a`` and ``b`` columns, which its factors give
+        without the gradient. It takes less time by far, and products vary more.
+        ``per="parameter"``: a tree of the projections of each parameter, of shape (B, k) or (B,
+        a, b), whose sum is that in total.
         """
         checked(k)
         self._refuse_written()
@@ -167,7 +175,8 @@ class PerSampleGrads:
     # gradients
 
     def materialize(self, out: Any = None) -> Any:
-        """The gradients, as a tree of tensors of shape (B, *parameter). ``out``: such a tree, which is written to and returned."""
+        """The gradients, as a tree of tensors of shape (B, *parameter). ``out``: such a tree, which
+        is written to and returned."""
         self._refuse_written()
         if out is None:
             return self._tree(lambda p: self._dense(p, 0, len(self)))
@@ -190,7 +199,8 @@ class PerSampleGrads:
         return self._tree(lambda p: self._summed(p, lambda d: real(d.conj() * d)) / len(self))
 
     def variance(self) -> Any:
-        """The variance over the samples of each entry of the gradients, as a tree. It divides by B."""
+        """The variance over the samples of each entry of the gradients, as a tree.
+        It divides by B."""
 
         def of(p: Parameter) -> Tensor:
             mean = self._summed(p, lambda d: d) / len(self)
@@ -204,7 +214,8 @@ class PerSampleGrads:
         return self._tree(of)
 
     def explain(self) -> str:
-        """A table: for each parameter its uses, how the norms are computed, and the bytes of its dense gradients."""
+        """A table: for each parameter its uses, how the norms are computed, and the bytes of its
+        dense gradients."""
         table = Table(
             box=box.SIMPLE_HEAD, title=f"gradients of {len(self)} samples", title_justify="left"
         )
@@ -262,7 +273,8 @@ class PerSampleGrads:
         )
 
     def _parts(self, p: Parameter, entries: int | None = None) -> Iterator[tuple[int, int]]:
-        """The samples in parts of which so many entries of the gradients, or all, are within the limit. At least one at a time."""
+        """The samples in parts of which so many entries of the gradients, or all, are within the
+        limit. At least one at a time."""
         entries = p.value.numel() if entries is None else entries
         step = max(1, self.memory_limit // max(1, entries * p.value.element_size()))
         return ((start, min(start + step, len(self))) for start in range(0, len(self), step))

@@ -1,4 +1,5 @@
-"""Linear layers under :mod:`.samples`, as one node of the tape instead of one for each part that ATen makes of them."""
+"""Linear layers under :mod:`.samples`, as one node of the tape instead of one for each part that
+ATen makes of them."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ LINEAR = torch.ops.aten.linear.default
 
 
 def run(level: Any, x: Any, weight: Any, bias: Any) -> Any:
-    """``linear`` of a batch and of parameters that all samples share. NotImplemented: ATen is to take it apart, or to refuse it.
+    """``linear`` of a batch and of parameters that all samples share. NotImplemented: ATen is to
+    take it apart, or to refuse it.
 
     ``level``: a :class:`.samples.Samples`.
     """
@@ -64,7 +66,8 @@ def fits(x: Any, weight: Any, bias: Any) -> bool:
 
 
 class _Linear(Node):
-    """The backward pass of a linear layer. It notes the factors of its parameters at the level of the samples."""
+    """The backward pass of a linear layer. It notes the factors of its parameters at the
+    level of the samples."""
 
     unseen = True
     __slots__ = ("given", "parameters", "samples", "versions")
@@ -96,5 +99,6 @@ class _Linear(Node):
 
 
 def in_vectors(t: Tensor) -> Tensor:
-    """(B, …, n) as (B, T, n). ``t`` itself if it has this shape, so that layers on the same tensor share a factor."""
+    """(B, …, n) as (B, T, n). ``t`` itself if it has this shape, so that layers on the same
+    tensor share a factor."""
     return t if t.dim() == 3 else t.reshape(t.shape[0], math.prod(t.shape[1:-1]), t.shape[-1])

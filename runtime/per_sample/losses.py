@@ -1,4 +1,5 @@
-"""Losses that divide a sum over the samples by their number, and a layer that takes a mean over them."""
+"""Losses that divide a sum over the samples by their number, and a layer that takes
+a mean over them."""
 
 from __future__ import annotations
 
@@ -13,10 +14,11 @@ from ..rules.places import Mixed, Tensor
 
 
 def refuse_number_of_samples(name: str, given: Sequence[Any], is_sum: bool, size: int) -> None:
-    """Raise ``Mixed`` if a sum over the samples is divided by a multiple of their number, or a mean is multiplied with one.
+    """Raise ``Mixed`` if a sum over the samples is divided by a multiple of their number, or a mean
+    is multiplied with one.
 
-    Example: ``losses.sum() / 4`` with a batch of 4 is their mean, or a sum with a weight. ``name``: of the op, ``given``: its arguments.
-    """
+    Example: ``losses.sum() / 4`` with a batch of 4 is their mean, or a sum with a weight. ``name``:
+    of the op, ``given``: its arguments."""
     for c in _numbers(given):
         by = c if name.startswith("div") == is_sum else 1 / c
         near = round(by) if math.isfinite(by) else 0
@@ -24,8 +26,8 @@ def refuse_number_of_samples(name: str, given: Sequence[Any], is_sum: bool, size
             what, instead = ("sum", "mean()") if is_sum else ("mean", "sum()")
             how = "divided by" if name.startswith("div") else "multiplied with"
             raise Mixed(
-                f"a {what} over {size} samples is {how} {c:g}, which may be their number. Use {instead}, or say which the gradients are "
-                "of by reduction='sum' or 'mean'"
+                f"a {what} over {size} samples is {how} {c:g}, which may be their number. "
+                f"Use {instead}, or say which the gradients are of by reduction='sum' or 'mean'"
             )
 
 
@@ -94,7 +96,8 @@ def _instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Batch norm of the channels of all samples side by side, as ATen computes it. There the means of the statistics are not seen."""
+    """Batch norm of the channels of all samples side by side, as ATen computes it. There the means
+    of the statistics are not seen."""
     if (
         not use_input_stats
         or running_mean is None
@@ -122,7 +125,8 @@ REPLACED: dict[Any, Callable[..., Tensor]] = {
     F.kl_div: _kl_div,
     F.instance_norm: _instance_norm,
 }
-"""Functions of torch that divide a sum by the size of the batch, and the same with a mean; and one that hides a mean over the samples."""
+"""Functions of torch that divide a sum by the size of the batch, and the same with a mean; and one
+that hides a mean over the samples."""
 
 
 def equal(a: Any, b: Any) -> bool:

@@ -11,8 +11,9 @@ from ..rules.places import Place
 
 
 class OwnRows(Term):
-    """Sample b uses its own part of a tensor, as of a class token that is expanded to the batch. ``term``: the gradients of the parts.
-    ``place``: where they lie in the tensor, of shape ``shape``."""
+    """Sample b uses its own part of a tensor, as of a class token that is expanded to the
+    batch. ``term``: the gradients of the parts. ``place``: where they lie in the tensor, of
+    shape ``shape``."""
 
     def __init__(self, term: Term, place: Place, shape: Sequence[int]) -> None:
         self.term, self.place = term, place

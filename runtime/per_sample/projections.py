@@ -1,4 +1,5 @@
-"""Gradients of each sample times random matrices, from factors: a block of columns at a time, or from both sides.
+"""Gradients of each sample times random matrices, from factors: a block of columns at a time, or
+from both sides.
 
 The entries are ``±1`` and follow from the seed, the number of the parameter and the place in it.
 """
@@ -20,12 +21,15 @@ _ROWS_KNOWN = (Outer, Rows, Dense)
 
 
 class Projection:
-    """Projects the gradients of ``size`` samples to ``k`` numbers. ``limit``: how many bytes of gradients are computed at a time.
+    """Projects the gradients of ``size`` samples to ``k`` numbers. ``limit``: how many bytes of
+    gradients are computed at a time.
 
-    The matrix of a block of columns is ``diag(s) @ H @ diag(t)``, of which ``k`` random columns are taken: ``H`` is the Hadamard matrix
-    with at least ``k`` rows, ``s`` and ``t`` are random signs of the block. Its entries are signs, and those of two rows are uncorrelated,
-    so products are right on average as with independent signs (Ailon and Chazelle 2006). It takes 2 random numbers a column instead of
-    ``k``, and a transform of each block instead of a product with ``k`` columns.
+    The matrix of a block of columns is ``diag(s) @ H @ diag(t)``, of which ``k`` random columns
+    are taken: ``H`` is the Hadamard matrix with at least ``k`` rows, ``s`` and ``t`` are random
+    signs of the block. Its entries are signs, and those of two rows are uncorrelated, so
+    products are right on average as with independent signs (Ailon and Chazelle 2006). It takes 2
+    random numbers a column instead of ``k``, and a transform of each block instead of a product
+    with ``k`` columns.
     """
 
     def __init__(self, size: int, k: int, seed: int, limit: int, like: Tensor) -> None:
@@ -37,7 +41,8 @@ class Projection:
         self.taken = torch.randperm(self.rows, generator=_generator((seed, k)))[:k]
 
     def of(self, number: int, shape: torch.Size, terms: Sequence[Term]) -> Tensor:
-        """The projection of one parameter, of shape (B, k). ``number``: its place among the parameters."""
+        """The projection of one parameter, of shape (B, k). ``number``: its place
+        among the parameters."""
         if not terms or not shape.numel():
             return self.like.new_zeros(self.size, self.k)
         n = shape[0] if shape else 1
@@ -62,8 +67,8 @@ class Projection:
     def _pieces(self, terms: Sequence[Term], n: int, rows: int, known: bool) -> Iterator[Tensor]:
         """Some columns of the dense gradients, as matrices of B rows.
 
-        ``n``: how many rows the parameter has. ``rows``: how many are computed at a time. ``known``: whether that is possible without the
-        others.
+        ``n``: how many rows the parameter has. ``rows``: how many are computed at a time.
+        ``known``: whether that is possible without the others.
         """
         for first in range(0, n, rows):
             each = (
@@ -103,17 +108,18 @@ def _hadamard(bits: int) -> Tensor:
 
 
 class TwoSided:
-    """Projects the gradients of ``size`` samples from both sides: ``left.mT @ gradient @ right``, with random matrices of ``k`` columns.
+    """Projects the gradients of ``size`` samples from both sides: ``left.mT @ gradient @ right``,
+    with random matrices of ``k`` columns.
 
-    A parameter is a matrix of ``shape[0]`` rows. An outer product is projected by its factors. (LoGra: Choe et al. 2024, «What is your data
-    worth to GPT?».)
-    """
+    A parameter is a matrix of ``shape[0]`` rows. An outer product is projected by its factors.
+    (LoGra: Choe et al. 2024, «What is your data worth to GPT?».)"""
 
     def __init__(self, size: int, k: tuple[int, int], seed: int, limit: int, like: Tensor) -> None:
         self.size, self.k, self.seed, self.limit, self.like = size, k, seed, limit, like
 
     def of(self, number: int, shape: torch.Size, terms: Sequence[Term]) -> Tensor:
-        """The projection of one parameter, of shape (B, *k). ``number``: its place among the parameters."""
+        """The projection of one parameter, of shape (B, *k). ``number``: its place
+        among the parameters."""
         if not terms or not shape.numel():
             return self.like.new_zeros(self.size, *self.k)
         n = shape[0] if shape else 1
@@ -164,7 +170,8 @@ def _signs(place: Sequence[int], shape: Sequence[int]) -> Tensor:
 
 
 def _generator(place: Sequence[int]) -> torch.Generator:
-    """A source of random numbers that follow from ``place``. Its seed has 40 bits, as compiled programs ask of those that they make."""
+    """A source of random numbers that follow from ``place``. Its seed has 40 bits, as compiled
+    programs ask of those that they make."""
     mixed = 0
     for number in place:
         mixed = (mixed ^ (number + 1)) * 0x9E37_79B9_7F4A_7C15 & 0xFFFF_FFFF_FFFF_FFFF

@@ -1,4 +1,5 @@
-"""Recurrent layers under :mod:`.samples`: one node of the tape for each layer and direction, whose pass through time gives the factors."""
+"""Recurrent layers under :mod:`.samples`: one node of the tape for each layer and direction, whose
+pass through time gives the factors."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _KINDS = {getattr(aten, kind).input: kind for kind in GATES} | {
 
 
 class _Settings(NamedTuple):
-    """What ATen's recurrent layers take after the weights. A packed sequence has no ``batch_first``."""
+    """What ATen's recurrent layers take after the weights. A packed sequence has no
+    ``batch_first``."""
 
     has_biases: bool
     layers: int
@@ -35,8 +37,8 @@ class _Settings(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a recurrent layer. ``of_layers``: the weights of each layer and direction. ``sizes``: of a packed sequence, how many
-    sequences have each time."""
+    """A call of a recurrent layer. ``of_layers``: the weights of each layer and direction.
+    ``sizes``: of a packed sequence, how many sequences have each time."""
 
     kind: str
     x: Any
@@ -53,7 +55,8 @@ class Call(NamedTuple):
 
 
 def call_of(func: Any, args: Sequence[Any]) -> Call | None:
-    """The call of ``aten.lstm``, ``gru``, ``rnn_tanh`` or ``rnn_relu``. None if it is another call, or one that ATen is to refuse."""
+    """The call of ``aten.lstm``, ``gru``, ``rnn_tanh`` or ``rnn_relu``. None if it is another call,
+    or one that ATen is to refuse."""
     kind = _KINDS.get(func)
     if kind is None:
         return None
@@ -69,8 +72,8 @@ def call_of(func: Any, args: Sequence[Any]) -> Call | None:
 
 
 def run(level: Any, func: Any, args: Sequence[Any]) -> Any:
-    """The results of a call of a recurrent layer. NotImplemented if it is another call, or one that ATen is to take apart or to refuse.
-    ``level``: a :class:`.samples.Samples`."""
+    """The results of a call of a recurrent layer. NotImplemented if it is another call, or one that
+    ATen is to take apart or to refuse. ``level``: a :class:`.samples.Samples`."""
     call = call_of(func, args)
     if (
         call is None
@@ -108,8 +111,8 @@ def in_layers(
     weights: Sequence[Weights],
     settings: _Settings,
 ) -> tuple[Any, list[Any]]:
-    """The outputs of the last layer, and the last states of each layer and direction. ``direction(x, initial, weights, reverse)`` runs one
-    of them."""
+    """The outputs of the last layer, and the last states of each layer and direction.
+    ``direction(x, initial, weights, reverse)`` runs one of them."""
     directions = 1 + settings.both_ways
     finals: list[Any] = []
     for first in range(0, len(weights), directions):
@@ -136,7 +139,8 @@ def _layer(
     *,
     steps: list[int],
 ) -> Any:
-    """The output of one direction of one layer, (N, T, p) for each sample, and its last states, (N, …)."""
+    """The output of one direction of one layer, (N, T, p) for each sample, and its
+    last states, (N, …)."""
     tape = level.tape
     given = [level.spread_once(a)._inner for a in (x, *initial)]
     with scope_outside(tape), without_draws(level):
@@ -159,7 +163,8 @@ def _layer(
 
 
 class _Layer(Node):
-    """The backward pass of one direction of one layer. It notes the factors of its weights at the level of the samples."""
+    """The backward pass of one direction of one layer. It notes the factors of its weights at the
+    level of the samples."""
 
     unseen = True
     __slots__ = ("parameters", "samples", "unrolled", "versions", "x")
@@ -194,8 +199,8 @@ def terms_of(
     gradient: Callable[[Tensor], Tensor],
     value: Callable[[Tensor], Tensor],
 ) -> list[tuple[Any, Term]]:
-    """The gradients of the weights, each with its entry in ``own``. ``gradient``, ``value``: make (S, T, …) of all sequences (B, T', …) of
-    the samples."""
+    """The gradients of the weights, each with its entry in ``own``. ``gradient``, ``value``: make
+    (S, T, …) of all sequences (B, T', …) of the samples."""
     before, of_x = value(found.before), value(x)
     z_x = gradient(found.z_x)
     z_h = z_x if found.z_h is found.z_x else gradient(found.z_h)
@@ -213,7 +218,8 @@ def terms_of(
 
 
 def _in_rows(t: Tensor) -> Tensor:
-    """(B, N, …) as (N * B, …). Those of one place of all samples lie together, so the first sequences are a slice."""
+    """(B, N, …) as (N * B, …). Those of one place of all samples lie together, so the first
+    sequences are a slice."""
     return t.transpose(0, 1).flatten(0, 1)
 
 

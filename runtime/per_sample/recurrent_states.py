@@ -1,6 +1,8 @@
-"""Where the samples lie in the first states of a recurrent layer: always in dimension 1, whatever ``batch_first`` says of its input.
+"""Where the samples lie in the first states of a recurrent layer: always in dimension 1, whatever
+``batch_first`` says of its input.
 
-A state that is learned, such as ``h.expand(1, batch, -1)`` of a parameter, becomes one of the samples.
+A state that is learned, such as ``h.expand(1, batch, -1)`` of a parameter, becomes
+one of the samples.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from ..session.tensor import SESSION
 from .batch_session import BatchSession
 
 LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-"""Functions of torch: ``(input, hx, params, …, batch_first)``, and ``(data, batch_sizes, hx, params, …)`` for packed sequences."""
+"""Functions of torch: ``(input, hx, params, …, batch_first)``, and
+``(data, batch_sizes, hx, params, …)`` for packed sequences."""
 
 
 def with_placed_states(session: BatchSession, args: Sequence[Any]) -> list[Any]:
-    """The arguments of such a function, with the samples placed in the first states. They are tensors of zeros or what the user gives."""
+    """The arguments of such a function, with the samples placed in the first states. They are
+    tensors of zeros or what the user gives."""
     at = 2 if isinstance(args[3], (list, tuple)) else 1
     packed, x, hx = at == 2, args[0], args[at]
     place = session.state(x) if isinstance(x, Value) and x._level is SESSION else None

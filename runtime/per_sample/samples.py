@@ -1,9 +1,11 @@
-"""The level at which a loss of one sample runs for all samples of a batch, and notes where it uses parameters.
+"""The level at which a loss of one sample runs for all samples of a batch, and notes where it
+uses parameters.
 
-From the outside in: a tape, whose inputs are the parameters, and this batch level. An op without a batched argument computes a tensor of
-parameters alone, and the tape records it. An op with both *uses* a parameter: it runs on a constant in its place, and a :class:`Tap` on the
-tape takes the cotangent of its result on the way back. There the batch is dimension 0 by construction. Nothing guesses where samples lie,
-and no two samples meet.
+From the outside in: a tape, whose inputs are the parameters, and this batch level. An op without a
+batched argument computes a tensor of parameters alone, and the tape records it. An op with both
+*uses* a parameter: it runs on a constant in its place, and a :class:`Tap` on the tape takes the
+cotangent of its result on the way back. There the batch is dimension 0 by construction. Nothing
+guesses where samples lie, and no two samples meet.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from .uses import Layout, ParameterCall, Tap, Uses, flattened, unflattened
 
 
 class Samples(BatchLevel):
-    """One run of a loss for a batch of ``size`` samples. ``uses``: what the taps have found, once a backward pass has run."""
+    """One run of a loss for a batch of ``size`` samples. ``uses``: what the taps have found, once a
+    backward pass has run."""
 
     __slots__ = ("tape", "uses")
     what = "per_sample_grads"
@@ -100,7 +103,8 @@ class Samples(BatchLevel):
         return super().batchwise(formula, args)
 
     def _uses_any(self, args: Iterable[Any]) -> bool:
-        """Whether one of these arguments, or of the lists among them, is computed of parameters alone. It runs for every call."""
+        """Whether one of these arguments, or of the lists among them, is computed of parameters
+        alone. It runs for every call."""
         tape = self.tape
         for a in args:
             kind = type(a)
@@ -118,17 +122,20 @@ class Samples(BatchLevel):
         return edge_of(a) if isinstance(a, Value) and a._level is self.tape else None
 
     def _written(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """``x.mul_(w)``: what the op without the write returns is copied to ``x``. The gradients of ``w`` need ``x`` as it was."""
+        """``x.mul_(w)``: what the op without the write returns is copied to ``x``. The gradients of
+        ``w`` need ``x`` as it was."""
         if op.functional is None or not isinstance(args[0], torch.Tensor):
             raise RuntimeError(
-                f"per_sample_grads: {op.func} writes in place and takes a parameter. Use an op that returns its result."
+                f"per_sample_grads: {op.func} writes in place and takes a parameter. "
+                "Use an op that returns its result."
             )
         return args[0].copy_(op.functional.func(args[0].clone(), *args[1:], **kwargs))
 
     def _call(
         self, op: Op, flat: list[Any], constants: list[Any], layout: Layout, used: list[int]
     ) -> ParameterCall:
-        """The call, for its gradients. ``flat``, ``constants``: its arguments, as given and without the history of parameters."""
+        """The call, for its gradients. ``flat``, ``constants``: its arguments, as given and without
+        the history of parameters."""
         batched = [isinstance(a, Value) and a._level is self for a in constants]
         lowered = self.tape.lowered
         given = [

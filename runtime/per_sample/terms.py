@@ -1,4 +1,5 @@
-"""The gradients of a parameter by its uses, and by those of tensors that are computed of it alone."""
+"""The gradients of a parameter by its uses, and by those of tensors that are
+computed of it alone."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ aten = torch.ops.aten
 
 
 class Sources(dict[Edge, list[Term]]):
-    """The terms of uses, by where the tensor that is used comes from. It does not change once it is read."""
+    """The terms of uses, by where the tensor that is used comes from. It does not change
+    once it is read."""
 
     @functools.cached_property
     def _by_node(self) -> dict[Node, list[Edge]]:
@@ -80,7 +82,8 @@ def _reached(node: Node) -> set[Node]:
 
 
 def _is_transpose(node: Node, end: Edge) -> bool:
-    """Whether ``node`` is the transposition of the matrix at ``end``. ``w.transpose(0, 0)`` is ``w``."""
+    """Whether ``node`` is the transposition of the matrix at ``end``.
+    ``w.transpose(0, 0)`` is ``w``."""
     func = node.plan.op.func if isinstance(node, OpNode) and list(node.edges) == [end] else None
     saved: Any = node
     if len(node.metas[0][0]) != 2:

@@ -19,12 +19,14 @@ from ..tape.saved import FREED
 from .general import General
 
 Use = tuple[Edge, Term]
-"""Where a parameter, or a tensor computed of parameters, comes from on the tape, and the gradients that one use of it has."""
+"""Where a parameter, or a tensor computed of parameters, comes from on the tape, and the gradients
+that one use of it has."""
 
 
 NO_SECOND = (
-    "per_sample: a backward pass with create_graph passes a use of the parameters, and the gradients of samples have no second derivatives "
-    "here. Use per_sample_grads, which nests with grad."
+    "per_sample: a backward pass with create_graph passes a use of the parameters, "
+    "and the gradients of samples have no second derivatives here. "
+    "Use per_sample_grads, which nests with grad."
 )
 
 
@@ -38,16 +40,18 @@ def refuse_written(known: Iterable[tuple[Tensor, int]], what: str) -> None:
     for t, version in known:
         if t._version != version:
             raise RuntimeError(
-                f"per_sample_grads: {what}, of shape {list(t.shape)}, has been modified by an inplace operation: it is at version "
-                f"{t._version}, and gradients need version {version}. Write to a copy, or compute what you need before."
+                f"per_sample_grads: {what}, of shape {list(t.shape)}, has been modified by "
+                f"an inplace operation: it is at version {t._version}, and gradients need version "
+                f"{version}. Write to a copy, or compute what you need before."
             )
 
 
 class Uses:
     """The gradients of all uses of parameters, in the order of a backward pass.
 
-    Those of the last call wait until the next one comes. Only then are they scaled, and exchanged for dense ones that take less memory:
-    meanwhile the pass frees what the last call needs itself, so there is room for them.
+    Those of the last call wait until the next one comes. Only then are they scaled, and exchanged
+    for dense ones that take less memory: meanwhile the pass frees what the last call needs itself,
+    so there is room for them.
     """
 
     __slots__ = ("_factor", "_found", "_versions", "_waiting", "changes")
@@ -60,7 +64,8 @@ class Uses:
         self._factor: Any = 1  # of those that wait
 
     def add(self, uses: Iterable[Use], factor: Any = 1) -> None:
-        """Note the uses of one call. Their gradients are to be multiplied by ``factor``: a number, or one for each sample, (B,)."""
+        """Note the uses of one call. Their gradients are to be multiplied by ``factor``: a number,
+        or one for each sample, (B,)."""
         self.settle()
         self.changes += 1
         self._waiting = [(use, versions(use[1].held())) for use in uses]
@@ -93,8 +98,8 @@ class Uses:
 
 
 class _Scale:
-    """Multiplies tensors that have the batch in front by ``factor``. One copy serves all views of the same elements: the gradients of a
-    bias may be the cotangent itself."""
+    """Multiplies tensors that have the batch in front by ``factor``. One copy serves all views of
+    the same elements: the gradients of a bias may be the cotangent itself."""
 
     def __init__(self, factor: Any) -> None:
         self.factor = factor
@@ -117,11 +122,11 @@ class _Scale:
 
 
 class Layout(NamedTuple):
-    """How the arguments of an ATen call become one list: for each argument None, or the length of a list. ``positional``: how many come
-    before the keywords ``names``.
+    """How the arguments of an ATen call become one list: for each argument None, or the length of a
+    list. ``positional``: how many come before the keywords ``names``.
 
-    Torch's pytrees do as well. But each of their flattenings leaves a reference cycle, which keeps the tensors until a collection.
-    """
+    Torch's pytrees do as well. But each of their flattenings leaves a reference cycle, which keeps
+    the tensors until a collection."""
 
     shape: tuple[int | None, ...]
     positional: int
@@ -156,7 +161,8 @@ def unflattened(
 
 
 class Tap(Node):
-    """Takes the cotangents of the results of one call, and passes them on. ``found`` is called with them once."""
+    """Takes the cotangents of the results of one call, and passes them on. ``found`` is
+    called with them once."""
 
     unseen = True
     __slots__ = ("found",)
@@ -186,8 +192,9 @@ class Tap(Node):
 class ParameterCall:
     """A call that uses parameters, once for each sample.
 
-    ``given``: its arguments in one list, without histories. ``batched``: for each, whether it is a batch, which lies in dimension 0.
-    ``edges``: by the number of an argument that comes from parameters, where it comes from.
+    ``given``: its arguments in one list, without histories. ``batched``: for each, whether it is a
+    batch, which lies in dimension 0. ``edges``: by the number of an argument that comes from
+    parameters, where it comes from.
     """
 
     def __init__(
@@ -210,7 +217,8 @@ class ParameterCall:
         self.versions = versions(a for a in given if isinstance(a, torch.Tensor))
 
     def uses(self, gs: list[Any]) -> list[Use]:
-        """The gradients of the parameters by the cotangents of the results. None for a result without one."""
+        """The gradients of the parameters by the cotangents of the results. None for a
+        result without one."""
         if all(g is None for g in gs):
             return []
         refuse_written(self.versions, f"an argument of {self.op.func}")
@@ -316,7 +324,8 @@ class ParameterCall:
 
 
 def _of_dtype(term: Dense, dtype: torch.dtype) -> Dense:
-    """Gradients in the dtype of the parameter. Of a real one they are real: a complex cotangent comes from a complex operand beside it."""
+    """Gradients in the dtype of the parameter. Of a real one they are real: a complex cotangent
+    comes from a complex operand beside it."""
     values = term.values.real if term.dtype.is_complex and not dtype.is_complex else term.values
     return Dense(values.to(dtype))
 

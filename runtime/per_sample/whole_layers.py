@@ -1,4 +1,5 @@
-"""Linear and recurrent layers of a batch that is followed, each as one node of the tape instead of one for each part."""
+"""Linear and recurrent layers of a batch that is followed, each as one node of the tape instead of
+one for each part."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def _plain() -> bool:
 
 
 def run(session: Any, func: Any, args: Sequence[Any]) -> Any:
-    """The results of a call of such a layer with samples and parameters. NotImplemented for any other call."""
+    """The results of a call of such a layer with samples and parameters. NotImplemented
+    for any other call."""
     return (
         _linear(session, *args) if func is linear_layer.LINEAR else _recurrent(session, func, args)
     )
@@ -171,7 +173,8 @@ def _direction(
     *,
     steps: list[int],
 ) -> list[Any]:
-    """The output of one direction of one layer, (S, T, p), and its last states, (S, …), of S sequences."""
+    """The output of one direction of one layer, (S, T, p), and its last states, (S,
+    …), of S sequences."""
     given = [x, *initial]
     inner = [SESSION.lowered(a) for a in given]
     w = Weights._make(None if t is None else SESSION.lowered(t).detach() for t in weights)
@@ -189,7 +192,8 @@ def _direction(
 
 
 class _Recurrent(Node):
-    """The backward pass of one direction of one recurrent layer, which gives the factors of its weights."""
+    """The backward pass of one direction of one recurrent layer, which gives the
+    factors of its weights."""
 
     unseen = True
     __slots__ = ("parameters", "place", "session", "unrolled", "versions", "x")

@@ -1,4 +1,5 @@
-"""Where the samples lie in a view of a tensor to which samples were written, and in the base of a view that got them."""
+"""Where the samples lie in a view of a tensor to which samples were written, and in the base of a
+view that got them."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from ..rules.places import Place, Tensor, place_of
 
 
 def owners(place: Place, shape: Sequence[int], size: int, device: Any) -> Tensor:
-    """For each element of a tensor the number of its sample, in memory without gaps: a view may be described by strides."""
+    """For each element of a tensor the number of its sample, in memory without gaps: a view may be
+    described by strides."""
     return place.owners_in(shape, size, device).contiguous()
 
 
@@ -27,12 +29,14 @@ def _candidates(shape: Sequence[int], size: int) -> list[Place]:
 
 
 def place_in_view(v: Any, of_base: Place, size: int) -> Place | None:
-    """The place in the view ``v`` of a tensor. None if it shows elements of several samples in no order."""
+    """The place in the view ``v`` of a tensor. None if it shows elements of several
+    samples in no order."""
     return place_of(v._view.replay(owners(of_base, v._view.base.shape, size, v.device)), size)
 
 
 def fits(v: Any, place: Place, of_base: Place, size: int) -> bool:
-    """Whether the view ``v`` with samples in ``place`` is a part of a base with samples in ``of_base``."""
+    """Whether the view ``v`` with samples in ``place`` is a part of a base with
+    samples in ``of_base``."""
     return torch.equal(
         v._view.replay(owners(of_base, v._view.base.shape, size, v.device)),
         owners(place, v.shape, size, v.device),

@@ -9,7 +9,8 @@ _HELPERS = {"record", "ops"}
 
 
 def _load() -> None:
-    """Import every module of this package. Each module registers its records when it is imported."""
+    """Import every module of this package. Each module registers its records when it is
+    imported."""
     for module in pkgutil.iter_modules(__path__):
         if module.name not in _HELPERS and not module.name.startswith("derive"):
             importlib.import_module(f"{__name__}.{module.name}")

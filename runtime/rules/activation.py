@@ -1,4 +1,5 @@
-"""Activation functions. First derivatives use ATen's backward kernels. Each of these kernels has a record too."""
+"""Activation functions. First derivatives use ATen's backward kernels. Each of these kernels
+has a record too."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ aten = torch.ops.aten
 def kernel(
     name: str, decomposition: Callable[..., Any], batch: Callable[..., Any] = broadcast
 ) -> None:
-    """Register an elementwise backward kernel of ATen. ``decomposition`` gives its derivatives, ``batch`` is its batch rule."""
+    """Register an elementwise backward kernel of ATen. ``decomposition`` gives its derivatives,
+    ``batch`` is its batch rule."""
     register(name, decomposition=decomposition, batch=batch, family="kernel")
 
 
@@ -28,8 +30,8 @@ def slope_kernel(
 ) -> None:
     """Register a backward kernel ``g·conj(slope(x))``. ``at`` is the name of the argument x.
 
-    The kernel is linear in ``g``, so it computes its own derivative by ``g``. ``curvature`` is the derivative of the slope, a function of
-    ``x`` and the keyword-only arguments.
+    The kernel is linear in ``g``, so it computes its own derivative by ``g``. ``curvature`` is the
+    derivative of the slope, a function of ``x`` and the keyword-only arguments.
     """
     func = getattr(aten, name)
     options = tuple(a.name for a in func.default._schema.arguments if a.kwarg_only)
@@ -142,10 +144,11 @@ slope_kernel("gelu_backward", "self", _gelu_curvature, aligned)
 
 
 def piecewise(name: str, slope: Callable[..., torch.Tensor]) -> None:
-    """Register an activation with the ATen backward kernel ``NAME_backward(g, self, …)``. Second derivatives use ``slope``, its derivative.
+    """Register an activation with the ATen backward kernel ``NAME_backward(g, self, …)``. Second
+    derivatives use ``slope``, its derivative.
 
-    First derivatives run on the kernel so that NaN gives the same gradient as in torch. Its vectorized and scalar paths treat NaN
-    differently.
+    First derivatives run on the kernel so that NaN gives the same gradient as in torch. Its
+    vectorized and scalar paths treat NaN differently.
     """
     backward = getattr(aten, f"{name}_backward")
     options = [a.name for a in getattr(aten, name).default._schema.arguments[1:]]
@@ -194,7 +197,8 @@ def _elu_decomposed(
     is_result: bool,
     self_or_result: torch.Tensor,
 ) -> torch.Tensor:
-    """The backward of elu for the form with ``self``. The form with the result belongs to ``elu_``, which has the record of ``elu``."""
+    """The backward of elu for the form with ``self``. The form with the result belongs to ``elu_``,
+    which has the record of ``elu``."""
     assert not is_result
     # not clamp: the second derivative of the kernel is zero at zero
     negative = torch.where(self_or_result >= 0, 0, self_or_result)
@@ -212,7 +216,8 @@ kernel("elu_backward", _elu_decomposed, aligned)
 def _softplus_backward_decomposed(
     grad_output: torch.Tensor, self: torch.Tensor, beta: Any, threshold: Any
 ) -> torch.Tensor:
-    """Of a positive number the logistic function is formed from its distance to one, so that its derivatives do not round to zero there."""
+    """Of a positive number the logistic function is formed from its distance to one, so that its
+    derivatives do not round to zero there."""
     z = self * beta
     logistic = torch.where(z > 0, 1 - torch.sigmoid(-z), torch.sigmoid(z))
     return grad_output * torch.where(z > threshold, 1, logistic)
@@ -264,8 +269,9 @@ register(
     family="activation",
 )
 
-# The kernel writes ``noise`` during the call, so it is saved afterwards. The backward kernel is linear in its first argument and so
-# serves as jvp as well. Batches of both run by torch's decompositions.
+# The kernel writes ``noise`` during the call, so it is saved afterwards. The backward kernel
+# is linear in its first argument and so serves as jvp as well. Batches of both run by
+# torch's decompositions.
 register(
     "rrelu_with_noise",
     vjp={

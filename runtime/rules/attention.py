@@ -1,7 +1,9 @@
-"""Fused attention. First derivatives and batches run on ATen's fused kernels. Tangents run attention in plain ops.
+"""Fused attention. First derivatives and batches run on ATen's fused kernels. Tangents run
+attention in plain ops.
 
-The kernel does not save the probabilities p = softmax(s) of the scores s = scale·q·kᵀ + mask, only the logarithms of their denominators.
-The mask is a keyword argument. If it requires grad, levels run the decomposition.
+The kernel does not save the probabilities p = softmax(s) of the scores s = scale·q·kᵀ + mask, only
+the logarithms of their denominators. The mask is a keyword argument. If it requires grad, levels
+run the decomposition.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ def _factor(query: Tensor, scale: float | None) -> float:
 
 
 def _wide(*tensors: Any) -> list[Any]:
-    """The tensors in single precision if they have half precision. The kernels, too, round only their results to half precision."""
+    """The tensors in single precision if they have half precision. The kernels, too, round only
+    their results to half precision."""
     return [
         t.float() if t is not None and t.dtype in (torch.bfloat16, torch.float16) else t
         for t in tensors
@@ -83,10 +86,11 @@ def _written_out(
 
 
 def _backward_written_out(
-    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Any, logsumexp: Any, dropout_p: float, is_causal: bool, *,
-    attn_mask: Any = None, scale: Any = None,
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Any, logsumexp: Any,
+    dropout_p: float, is_causal: bool, *, attn_mask: Any = None, scale: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The backward in plain ops. It recomputes ``out`` and ``logsumexp`` from the other arguments, so that derivatives go through them."""
+    """The backward in plain ops. It recomputes ``out`` and ``logsumexp`` from the other arguments,
+    so that derivatives go through them."""
     dtype = query.dtype
     grad_out, query, shared_key, shared_value, attn_mask = _wide(
         grad_out, query, key, value, attn_mask
@@ -102,8 +106,8 @@ def _backward_written_out(
 
 
 def _vjp(
-    g: Tensor, query: Tensor, key: Tensor, value: Tensor, result0: Tensor, result1: Tensor, dropout_p: float, is_causal: bool,
-    attn_mask: Any, scale: Any,
+    g: Tensor, query: Tensor, key: Tensor, value: Tensor, result0: Tensor, result1: Tensor,
+    dropout_p: float, is_causal: bool, attn_mask: Any, scale: Any,
 ) -> Any:  # fmt: skip
     backward = kernels._scaled_dot_product_flash_attention_for_cpu_backward
     return backward(
@@ -150,8 +154,8 @@ def _jvp(
 def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any, named: Any = None) -> Any:
     """The kernel takes any number of samples, so a batch of calls is one call on more samples.
 
-    It reads rows as if their elements lay side by side. A batch along the last dimension lies between them, so such rows are copied.
-    """
+    It reads rows as if their elements lay side by side. A batch along the last dimension lies
+    between them, so such rows are copied."""
     inner = next(
         a.shape[int(b)] for a, b in zip(args, batched, strict=True) if isinstance(a, torch.Tensor)
     )

@@ -1,4 +1,5 @@
-"""Batch normalization. Its derivatives recompute the statistics from the input, so that higher derivatives go through them.
+"""Batch normalization. Its derivatives recompute the statistics from the input, so that higher
+derivatives go through them.
 
 The forward op updates the running statistics in place. They have no history.
 """
@@ -33,7 +34,8 @@ def _others(rank: int) -> list[int]:
 def _unit(
     input: Tensor, running_mean: Any, running_var: Any, training: bool, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """x̂ and the reciprocal standard deviation, from the statistics of the batch (in training) or the running ones."""
+    """x̂ and the reciprocal standard deviation, from the statistics of the batch (in training) or
+    the running ones."""
     rank = input.dim()
     if training:
         centred = input - input.mean(_others(rank), keepdim=True)
@@ -142,8 +144,9 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     stats = ((running_mean, batched[3]), (running_var, batched[4]))
     if training and batched[0] and any(t is not None and not flag for t, flag in stats):
         raise BatchingError(
-            "vmap: batch norm got a batched input, but the running_mean or running_var that it updates in place is not batched. "
-            "Pass running statistics that are batched as well, or none (track_running_stats=False), or use group norm."
+            "vmap: batch norm got a batched input, but the running_mean or running_var that it "
+            "updates in place is not batched. Pass running statistics that are batched as well, "
+            "or none (track_running_stats=False), or use group norm."
         )
     x = batch.expand(x, batched[0], size)
     flat = [None if t is None else t.reshape(-1) if flag else t.repeat(size) for t, flag in stats]
@@ -152,7 +155,8 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     )
     for (t, flag), new in zip(stats, flat, strict=True):
         if training and t is not None and new is not None and not (flag and t.is_contiguous()):
-            # If they are batched and contiguous, the kernel has already written to a view of them, uncounted as in ATen.
+            # If they are batched and contiguous, the kernel has already written to a view of them,
+            # uncounted as in ATen.
             uncounted(t.copy_, new.reshape(t.shape) if flag else new[:C])
     out = out.reshape(x.shape[1], size, *x.shape[2:]).transpose(0, 1)
     return _affine(out, weight, bias, C, rank), mean.reshape(size, -1), invstd.reshape(size, -1)
@@ -167,8 +171,9 @@ def _affine(out: Tensor, weight: Any, bias: Any, C: int, rank: int) -> Tensor:
 
 
 def _as_kernel_lays_out(input: Tensor, results: tuple[Any, ...]) -> tuple[Any, ...]:
-    """``results`` of torch's abstract kernel, the first with the strides of the kernel on the CPU: those of a memory format. The abstract
-    kernel keeps the strides of ``input``, and views of the result depend on them."""
+    """``results`` of torch's abstract kernel, the first with the strides of the kernel on the CPU:
+    those of a memory format. The abstract kernel keeps the strides of ``input``, and views of the
+    result depend on them."""
     first, *rest = results
     if first is None or input.device.type != "cpu":
         return results

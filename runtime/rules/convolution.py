@@ -1,7 +1,9 @@
-"""Convolutions. ``convolution(input, weight)`` is bilinear. Each output of its backward is bilinear in the other two factors.
+"""Convolutions. ``convolution(input, weight)`` is bilinear. Each output of its backward is bilinear
+in the other two factors.
 
-All rules follow from the trilinear form ``⟨g, convolution(input, weight)⟩``. Its three partial derivatives are the convolution and the two
-results of ``convolution_backward``. The derivatives of these are again among the three.
+All rules follow from the trilinear form ``⟨g, convolution(input, weight)⟩``. Its three partial
+derivatives are the convolution and the two results of ``convolution_backward``. The derivatives of
+these are again among the three.
 """
 
 from __future__ import annotations
@@ -20,13 +22,14 @@ aten = torch.ops.aten
 
 
 def _with_channels(bias: torch.Tensor, rank: int) -> torch.Tensor:
-    """A bias, reshaped to broadcast with an output of ``rank`` dimensions, whose channels are dimension 1. Leading dimensions stay."""
+    """A bias, reshaped to broadcast with an output of ``rank`` dimensions, whose channels are
+    dimension 1. Leading dimensions stay."""
     return bias.reshape(*bias.shape[:-1], 1, bias.shape[-1], *[1] * (rank - 2))
 
 
 def _vjp(
-    g: Any, input: Any, weight: Any, bias_shape: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any,
-    groups: Any, needs: Any,
+    g: Any, input: Any, weight: Any, bias_shape: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: Any, output_padding: Any, groups: Any, needs: Any,
 ) -> Any:  # fmt: skip
     mask = ["input" in needs, "weight" in needs, "bias" in needs]
     sizes = list(bias_shape) if mask[2] else None
@@ -66,7 +69,8 @@ def _by_weight(
 
 
 def _into_groups(t: torch.Tensor) -> torch.Tensor:
-    """``(B, N, C, …)`` as ``(N, B·C, …)``. Each element of the batch gets its own groups of channels."""
+    """``(B, N, C, …)`` as ``(N, B·C, …)``. Each element of the batch gets its own
+    groups of channels."""
     return t.movedim(0, 1).flatten(1, 2)
 
 
@@ -83,7 +87,8 @@ def _from_samples(t: torch.Tensor, size: int) -> Any:
 
 
 def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """A batch of inputs becomes more samples. A batch of weights becomes more output channels, or more groups if inputs are batched too."""
+    """A batch of inputs becomes more samples. A batch of weights becomes more output channels, or
+    more groups if inputs are batched too."""
     input, weight, bias, stride, padding, dilation, transposed, output_padding, groups = filled(
         func, args
     )
@@ -120,9 +125,11 @@ def _windows(
     output_padding: Any,
     groups: int,
 ) -> Any:
-    """A transposed convolution is the transpose of a convolution, so its cotangent takes the place of an input there.
+    """A transposed convolution is the transpose of a convolution, so its cotangent takes the place
+    of an input there.
 
-    ``output_padding`` of a whole step gives that convolution further places, at which there is nothing.
+    ``output_padding`` of a whole step gives that convolution further places, at which
+    there is nothing.
     """
     if input.dim() - 1 != len(weight_shape) or (transposed and input.is_complex()):
         return None
@@ -159,8 +166,8 @@ register(
 
 
 def _backward_vjp(
-    gs: Any, grad_output: Any, input: Any, weight: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any,
-    groups: Any, needs: Any,
+    gs: Any, grad_output: Any, input: Any, weight: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: Any, output_padding: Any, groups: Any, needs: Any,
 ) -> Any:  # fmt: skip
     by_input, by_weight, by_bias = gs
     rest = (stride, padding, dilation, transposed, output_padding, groups)
@@ -186,8 +193,9 @@ def _backward_vjp(
 
 
 def _backward_jvp(
-    grad_output_t: Any, input_t: Any, weight_t: Any, grad_output: Any, input: Any, weight: Any, stride: Any, padding: Any, dilation: Any,
-    transposed: Any, output_padding: Any, groups: Any, output_mask: Any,
+    grad_output_t: Any, input_t: Any, weight_t: Any, grad_output: Any, input: Any, weight: Any,
+    stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any,
+    output_mask: Any,
 ) -> Any:  # fmt: skip
     rest = (stride, padding, dilation, transposed, output_padding, groups)
 
@@ -257,8 +265,8 @@ register(
 
 
 def _flags_dropped(
-    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any,
-    *backend_flags: bool,
+    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any,
+    output_padding: Any, groups: Any, *backend_flags: bool,
 ) -> torch.Tensor:  # fmt: skip
     return torch.convolution(
         input, weight, bias, stride, padding, dilation, transposed, output_padding, groups

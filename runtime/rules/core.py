@@ -107,7 +107,10 @@ random("randint.low randint.low_generator", batch.sizes(2), shape_only=True)
 random("rand_like randn_like", shape_only=True)
 random("randint_like randint_like.low_dtype", shape_only=True)
 random(
-    "uniform exponential geometric cauchy log_normal random random.to random.from normal_functional bernoulli.p",
+    (
+        "uniform exponential geometric cauchy log_normal random random.to random.from "
+        "normal_functional bernoulli.p"
+    ),
     shape_only=True,
     **_OVERWRITTEN,
 )
@@ -117,7 +120,8 @@ random(
     vjp={**_OVERWRITTEN["vjp"], "p": lambda g: torch.zeros_like(g)},
     jvp={**_OVERWRITTEN["jvp"], "p": lambda p_t: None},
 )
-# Abstract kernels of torch keep the strides of an argument where these draws give a contiguous result.
+# Abstract kernels of torch keep the strides of an argument where these draws give a
+# contiguous result.
 flat(
     "poisson", "self", batch=None, draws="values", abstract=lambda self: self.new_empty(self.shape)
 )
@@ -149,7 +153,8 @@ register("rrelu_with_noise_functional", nondiff=(1,), draws="values", family="ra
 def _dropout_and_mask(
     input: torch.Tensor, p: float, train: bool | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As the kernel draws. Torch's decomposition compares with a uniform draw, which is another mask under the same seed."""
+    """As the kernel draws. Torch's decomposition compares with a uniform draw, which is another
+    mask under the same seed."""
     if train is False:
         return input.clone(), torch.ones_like(input, dtype=torch.bool)
     mask = torch.empty_like(input, dtype=torch.bool).bernoulli_(1 - p)
@@ -180,7 +185,8 @@ for _name, _abstract in _OF_NORMAL.items():
         f"normal.{_name}", batch.elementwise, abstract=_abstract, **_zero_derivatives("mean", "std")
     )
 
-# ATen kernels that do not support symbolic sizes ask a tensor for plain ones, by names that are no operators. The answer becomes a guard.
+# ATen kernels that do not support symbolic sizes ask a tensor for plain ones, by names that are no
+# operators. The answer becomes a guard.
 QUESTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "size": lambda self: tuple(int(n) for n in self.shape),
     "stride": lambda self: tuple(int(n) for n in self.stride()),

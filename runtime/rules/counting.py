@@ -1,4 +1,5 @@
-"""Histograms, counts, positions of elements, and evenly spaced numbers between tensors. Most records are decompositions, for vmap."""
+"""Histograms, counts, positions of elements, and evenly spaced numbers between tensors. Most
+records are decompositions, for vmap."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ aten = torch.ops.aten
 
 
 def _bincount_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """One ``bincount`` for the whole batch. The integers of each element are first shifted to their own range."""
+    """One ``bincount`` for the whole batch. The integers of each element are first shifted to
+    their own range."""
     x = expand(args[0], batched[0], size)
     weights = args[1] if len(args) > 1 else None
     minlength: int = args[2] if len(args) > 2 else 0
@@ -26,8 +28,8 @@ def _bincount_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
         widths = (x.amax(1) + 1).clamp(min=minlength)
         if not torch.equal(widths, torch.full_like(widths, width)):
             raise BatchingError(
-                "vmap: torch.bincount returns results whose lengths differ between the elements of the batch; pass a minlength that is "
-                "larger than every integer."
+                "vmap: torch.bincount returns results whose lengths differ between the elements "
+                "of the batch; pass a minlength that is larger than every integer."
             )
     if weights is not None:
         weights = expand(weights, batched[1], size).reshape(-1)
@@ -39,7 +41,8 @@ register("bincount", batch=_bincount_batch, cost="high", family="counting")
 
 
 def _nonzero_static(self: torch.Tensor, *, size: int, fill_value: int = -1) -> torch.Tensor:
-    """Write the position of the i-th true element to row i. Further ones go to row ``size``, which is cut off."""
+    """Write the position of the i-th true element to row i. Further ones go to row ``size``,
+    which is cut off."""
     mask = (self != 0).reshape(-1)
     rank = mask.cumsum(0) - 1
     row = torch.where(mask & (rank < size), rank, size)
@@ -59,7 +62,8 @@ register("nonzero_static", decomposition=_nonzero_static, family="counting")
 
 
 def _spaced(start: torch.Tensor, end: torch.Tensor, steps: int) -> torch.Tensor:
-    """``steps`` numbers from start to end. As in ATen, the first half is counted from the start and the second half from the end."""
+    """``steps`` numbers from start to end. As in ATen, the first half is counted from the start and
+    the second half from the end."""
     step = (end - start) / max(steps - 1, 1)
     i = torch.arange(steps, device=step.device)
     if steps == 1:
@@ -70,7 +74,8 @@ def _spaced(start: torch.Tensor, end: torch.Tensor, steps: int) -> torch.Tensor:
 def _ends(
     x: torch.Tensor, given: Sequence[float] | None, margin: float
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The first and last bin edge for each dimension of (points, dimensions), as given or else the extrema. Equal ones get a margin."""
+    """The first and last bin edge for each dimension of (points, dimensions), as given or else the
+    extrema. Equal ones get a margin."""
     if given is not None:
         low, high = torch.tensor(given, dtype=x.dtype, device=x.device).reshape(-1, 2).unbind(1)
     elif x.shape[0]:
@@ -108,7 +113,8 @@ def _tally(
 def _histogram(
     x: torch.Tensor, edges: Sequence[torch.Tensor], weight: torch.Tensor | None, density: bool
 ) -> torch.Tensor:
-    """The histogram of points (points, dimensions) in the bins between edges. The last bin includes its upper edge."""
+    """The histogram of points (points, dimensions) in the bins between edges. The last bin
+    includes its upper edge."""
     places, inside = [], torch.ones_like(x[:, 0], dtype=torch.bool)
     for value, edge in zip(x.unbind(1), edges, strict=True):
         places.append(torch.searchsorted(edge, value.contiguous(), right=True) - 1)
@@ -216,7 +222,8 @@ for _name, _decomposition in (
 def _ramp(
     start: Any, end: Any, steps: int, dtype: torch.dtype | None, device: Any
 ) -> tuple[torch.Tensor, torch.dtype]:
-    """The numbers in order, in double precision for an integer dtype, and the dtype of the result."""
+    """The numbers in order, in double precision for an integer dtype, and the dtype of the
+    result."""
     if dtype is None:
         dtype = torch.get_default_dtype()
         if any(

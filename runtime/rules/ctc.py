@@ -32,7 +32,8 @@ def _log_probs(t: torch.Tensor, batched: Any, size: int) -> torch.Tensor:
 
 
 def _targets(t: torch.Tensor, batched: Any, size: int, alone: bool) -> torch.Tensor:
-    """(N, S) -> (B·N, S). Concatenated targets stay as they are, unless they belong to a single sequence."""
+    """(N, S) -> (B·N, S). Concatenated targets stay as they are, unless they belong to a
+    single sequence."""
     t = batch.expand(t, batched, size)
     return t if alone else t.flatten(0, 1)
 
@@ -82,7 +83,8 @@ def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
 
 
 def _abstract(log_probs: torch.Tensor, target_lengths: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """The losses (batch) and the logarithms of alpha (batch, time, labels with a blank around each)."""
+    """The losses (batch) and the logarithms of alpha (batch, time, labels with a
+    blank around each)."""
     time, batch, _ = log_probs.shape
     return log_probs.new_empty(batch), log_probs.new_empty(
         (batch, time, 2 * max(target_lengths, default=0) + 1)

@@ -19,10 +19,11 @@ def conj(x: Any) -> Any:
 
 
 def scaled(t: Any, partial: Any) -> Any:
-    """``t``, a tangent or cotangent, times a partial derivative. ``(where, p)``: times p where ``where`` is true, elsewhere zero.
+    """``t``, a tangent or cotangent, times a partial derivative. ``(where, p)``: times p where
+    ``where`` is true, elsewhere zero.
 
-    Zero times an infinite or undefined ``t`` would be NaN. Elements that a maximum leaves out have a gradient of zero all the same.
-    """
+    Zero times an infinite or undefined ``t`` would be NaN. Elements that a maximum leaves out have
+    a gradient of zero all the same."""
     if not isinstance(partial, tuple):
         return t * partial
     where, p = partial
@@ -40,7 +41,8 @@ def conj_of(partial: Any) -> Any:
     return (partial[0], conj(partial[1])) if isinstance(partial, tuple) else conj(partial)
 
 
-# The fields of every elementwise op: each element of the result depends on the elements at the same place only.
+# The fields of every elementwise op: each element of the result depends on the elements at the
+# same place only.
 _ELEMENTWISE: dict[str, Any] = {
     "batch": derive_batch.elementwise,
     "in_place": True,
@@ -52,11 +54,12 @@ _ELEMENTWISE: dict[str, Any] = {
 def pointwise(
     names: str, *, nondiff: Any = (), commutes: bool = False, **partials: Formula
 ) -> Record:
-    """Register elementwise ops that are holomorphic (or real): ``NAME=partial derivative of the result by NAME``, a tensor or a number.
-    It may be a pair ``(where, p)``: :func:`scaled`.
+    """Register elementwise ops that are holomorphic (or real):
+    ``NAME=partial derivative of the result by NAME``, a tensor or a number. It may be a pair
+    ``(where, p)``: :func:`scaled`.
 
-    Example: ``pointwise("sin", self=lambda self: self.cos())``. From the partial derivative p follow the vjp ``g·conj(p)``, the jvp
-    ``t·p``, and a batch rule by broadcasting.
+    Example: ``pointwise("sin", self=lambda self: self.cos())``. From the partial derivative p
+    follow the vjp ``g·conj(p)``, the jvp ``t·p``, and a batch rule by broadcasting.
     """
     vjp: dict[str, Formula] = {}
     jvp: dict[str, Formula] = {}
@@ -83,10 +86,12 @@ def pointwise(
 
 
 def diagonal(names: str, elementwise: bool = True, **maps: Formula) -> Record:
-    """Register elementwise real ops by the derivative applied to ``g``: ``NAME=lambda g, …: scaled g``. It serves as vjp and as jvp.
+    """Register elementwise real ops by the derivative applied to ``g``:
+    ``NAME=lambda g, …: scaled g``. It serves as vjp and as jvp.
 
-    The first parameter is the cotangent or the tangent. Right for real dtypes, and for complex dtypes if the scale is real.
-    ``elementwise=False``: a formula runs a kernel that does not broadcast.
+    The first parameter is the cotangent or the tangent. Right for real dtypes, and for
+    complex dtypes if the scale is real. ``elementwise=False``: a formula runs a kernel that
+    does not broadcast.
     """
     jvp = {name: asking(f"{name}_t", *parameters(f)[1:])(f) for name, f in maps.items()}
     vjp = {name: asking("g", *parameters(f)[1:])(f) for name, f in maps.items()}
@@ -96,19 +101,22 @@ def diagonal(names: str, elementwise: bool = True, **maps: Formula) -> Record:
 def elementwise(
     names: str, vjp: Mapping[Any, Formula], jvp: Any = None, *, commutes: bool = False
 ) -> Record:
-    """Register elementwise ops with a vjp and a jvp written out, for ops that are not holomorphic and for joint formulas."""
+    """Register elementwise ops with a vjp and a jvp written out, for ops that are not holomorphic
+    and for joint formulas."""
     return register(names, vjp=vjp, jvp=jvp, elementwise=True, commutes=commutes, **_ELEMENTWISE)
 
 
 def nondifferentiable(names: str, batch: Any = derive_batch.elementwise, **facts: Any) -> None:
-    """Register ops whose results have no gradient: comparisons, roundings to integers, bit operations."""
+    """Register ops whose results have no gradient: comparisons, roundings to
+    integers, bit operations."""
     facts.setdefault("in_place", batch is derive_batch.elementwise)
     for name in names.split():
         register(name, nondiff=True, batch=batch, family="nondifferentiable", **facts)
 
 
 def flat(names: str, *args: str, batch: Any = derive_batch.elementwise, **facts: Any) -> None:
-    """Register ops that are constant wherever they are differentiable (``floor``, ``sign``). Gradients are zeros, not None."""
+    """Register ops that are constant wherever they are differentiable (``floor``, ``sign``).
+    Gradients are zeros, not None."""
     for name in names.split():
         vjp = {a: asking("g")(lambda g: torch.zeros_like(g)) for a in args}
         jvp = {a: asking(f"{a}_t")(lambda t: torch.zeros_like(t)) for a in args}
@@ -126,14 +134,16 @@ def flat(names: str, *args: str, batch: Any = derive_batch.elementwise, **facts:
 
 
 def linear(names: str, vjp: Mapping[Any, Formula], batch: Any = None, **more: Any) -> Record:
-    """Register ops that are linear in all differentiable arguments together. ``vjp`` is the transpose; the jvp is the op itself."""
+    """Register ops that are linear in all differentiable arguments together. ``vjp`` is the
+    transpose; the jvp is the op itself."""
     return register(
         names, vjp=vjp, jvp="linear", batch=batch, family=more.pop("family", "linear"), **more
     )
 
 
 def multilinear(names: str, vjp: Mapping[Any, Formula], batch: Any = None, **more: Any) -> Record:
-    """Register ops that are linear in each differentiable argument. The jvp sums the calls with one argument replaced by its tangent."""
+    """Register ops that are linear in each differentiable argument. The jvp sums the calls with one
+    argument replaced by its tangent."""
     return register(
         names,
         vjp=vjp,
@@ -152,7 +162,8 @@ def view(
     arg: str = "self",
     inverse: Formula | None = None,
 ) -> Record:
-    """Register view ops. ``transpose`` puts a cotangent of the view into zeros of the base's shape. The schema tells the rest."""
+    """Register view ops. ``transpose`` puts a cotangent of the view into zeros of the base's shape.
+    The schema tells the rest."""
     return register(
         names, vjp={arg: transpose}, jvp="linear", batch=batch, inverse=inverse, family="view"
     )
@@ -161,10 +172,11 @@ def view(
 def random(
     names: str, batch: Any = derive_batch.trailing, *, shape_only: bool = False, **rules: Any
 ) -> Record:
-    """Register random ops. Under ``randomness="different"`` vmap runs the batch rule, which draws once per element.
+    """Register random ops. Under ``randomness="different"`` vmap runs the batch rule, which draws
+    once per element.
 
-    ``shape_only``: the draw depends only on the shape of an argument (``rand_like``), so one draw can serve all elements.
-    """
+    ``shape_only``: the draw depends only on the shape of an argument (``rand_like``), so one draw
+    can serve all elements."""
     rules.setdefault("nondiff", not rules.get("vjp"))
     return register(
         names, batch=batch, draws="shape" if shape_only else "values", family="random", **rules

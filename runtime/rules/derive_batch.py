@@ -1,8 +1,9 @@
 """Batch rules that many families share.
 
-A rule is ``rule(func, size, batched, args, kwargs) -> result`` (or a tuple or list of results). ``batched`` says which positional arguments
-are batched (for a list argument, a tuple of bools). A batched argument is the *physical* tensor: its dimension 0 is the batch dimension, of
-length ``size``. Every result is physical as well, with the batch dimension at 0.
+A rule is ``rule(func, size, batched, args, kwargs) -> result`` (or a tuple or list of results).
+``batched`` says which positional arguments are batched (for a list argument, a tuple of bools). A
+batched argument is the *physical* tensor: its dimension 0 is the batch dimension, of length
+``size``. Every result is physical as well, with the batch dimension at 0.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def exact(rule: BatchRule) -> BatchRule:
 
 
 def expand(t: Any, batched: Any, size: int) -> Any:
-    """The physical tensor of an argument. An unbatched one is expanded to the batch without a copy."""
+    """The physical tensor of an argument. An unbatched one is expanded to the batch without a
+    copy."""
     return t if batched or t is None else t.unsqueeze(0).expand(size, *t.shape)
 
 
@@ -36,14 +38,16 @@ def _category(dtype: torch.dtype) -> int:
 
 
 def with_flags_of_keywords(rule: BatchRule) -> BatchRule:
-    """Mark a rule that also takes ``named`` if the call has keyword arguments: for each of them, whether it is batched."""
+    """Mark a rule that also takes ``named`` if the call has keyword arguments: for each of them,
+    whether it is batched."""
     rule.takes_flags_of_keywords = True  # type: ignore[attr-defined]
     return rule
 
 
 @exact
 def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Batch rule of broadcasting ops. It reshapes batched arguments so that all batch dimensions stand before the widest argument."""
+    """Batch rule of broadcasting ops. It reshapes batched arguments so that all batch dimensions
+    stand before the widest argument."""
     if len(args) == 1:
         return func(args[0], **kwargs)
     ranks = [
@@ -71,8 +75,8 @@ def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
 def _as_vectors(args: Any, batched: Any) -> list[Any]:
     """The arguments, with each unbatched 0-d tensor as a vector.
 
-    Two 0-d tensors promote each other. A batch of 0-d tensors is physically a vector, which a 0-d tensor would not promote.
-    """
+    Two 0-d tensors promote each other. A batch of 0-d tensors is physically a vector, which a 0-d
+    tensor would not promote."""
     device = next(a.device for a, b in zip(args, batched, strict=True) if b is True)
     return [
         a.reshape(1) if b is False and isinstance(a, torch.Tensor) and a.device == device else a
@@ -81,7 +85,8 @@ def _as_vectors(args: Any, batched: Any) -> list[Any]:
 
 
 def aligned(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Batch rule of elementwise kernels (oneDNN's) that do not broadcast and take no overlapping memory: expanded, contiguous arguments."""
+    """Batch rule of elementwise kernels (oneDNN's) that do not broadcast and take no overlapping
+    memory: expanded, contiguous arguments."""
     actual = [
         expand(a, b, size).contiguous() if isinstance(a, torch.Tensor) else a
         for a, b in zip(args, batched, strict=True)
@@ -90,9 +95,11 @@ def aligned(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _scalar_promotion(a: torch.Tensor, args: Any, batched: Any) -> torch.Tensor:
-    """``a``, a batch of 0-d tensors, cast to the dtype that type promotion gives beside a wider tensor of the same category.
+    """``a``, a batch of 0-d tensors, cast to the dtype that type promotion gives beside a wider
+    tensor of the same category.
 
-    A logical 0-d tensor does not promote that tensor. Physically ``a`` has a dimension and would promote it.
+    A logical 0-d tensor does not promote that tensor. Physically ``a`` has a dimension and
+    would promote it.
     """
     for other, b in zip(args, batched, strict=True):
         wider = (
@@ -111,15 +118,18 @@ def shift(dim: int, rank: int) -> int:
         rank = 1
     if not -rank <= dim < rank:
         raise IndexError(
-            f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})"
+            f"Dimension out of range (expected to be in range of [{-rank}, "
+            f"{rank - 1}], but got {dim})"
         )
     return dim % rank + 1
 
 
 def along(*positions: int, scalar_ok: bool = True) -> BatchRule:
-    """Batch rule of ops on one batched tensor (argument 0), with dimensions at ``positions``: an int, a list of ints, or None for all.
+    """Batch rule of ops on one batched tensor (argument 0), with dimensions at ``positions``: an
+    int, a list of ints, or None for all.
 
-    ATen allows dimension 0 of a 0-d tensor. So a logical 0-d tensor gets a dimension of one element for the call.
+    ATen allows dimension 0 of a 0-d tensor. So a logical 0-d tensor gets a dimension of one
+    element for the call.
     """
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -156,7 +166,8 @@ def _each(out: Any, f: Callable[[Any], Any]) -> Any:
 
 
 def trailing(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Batch rule of ops that take any number of leading dimensions on every tensor, as ``bmm``. It expands unbatched tensors."""
+    """Batch rule of ops that take any number of leading dimensions on every tensor, as ``bmm``. It
+    expands unbatched tensors."""
     actual = [
         expand(a, b, size) if isinstance(a, torch.Tensor) else a
         for a, b in zip(args, batched, strict=True)
@@ -165,7 +176,8 @@ def trailing(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
 
 
 def sizes(position: int) -> BatchRule:
-    """Batch rule of ops with a size argument (``view``, ``expand`` of equal rank, ``new_zeros``). It puts the batch size in front."""
+    """Batch rule of ops with a size argument (``view``, ``expand`` of equal rank, ``new_zeros``).
+    It puts the batch size in front."""
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         actual = list(args)
@@ -176,7 +188,8 @@ def sizes(position: int) -> BatchRule:
 
 
 def shaped_by_one(rule: BatchRule) -> BatchRule:
-    """``rule`` for kernels that cannot compute the shape of a result from an empty batch. It runs them on one element of zeros instead."""
+    """``rule`` for kernels that cannot compute the shape of a result from an empty batch. It runs
+    them on one element of zeros instead."""
 
     def batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         if size:

@@ -1,4 +1,5 @@
-"""Batch rules for ops with a fixed layout, and small helpers that they share. ``derive_batch.py`` explains what a rule is."""
+"""Batch rules for ops with a fixed layout, and small helpers that they share. ``derive_batch.py``
+explains what a rule is."""
 
 from __future__ import annotations
 
@@ -11,21 +12,25 @@ from .derive_batch import BatchRule, expand, shift
 
 
 def filled(func: Any, args: Any) -> list[Any]:
-    """The positional arguments of a call, with the schema's defaults for those that the dispatcher left out."""
+    """The positional arguments of a call, with the schema's defaults for those that the
+    dispatcher left out."""
     rest = func._schema.arguments[len(args) :]
     return [*args, *(a.default_value for a in rest if not a.kwarg_only)]
 
 
 def same(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Batch rule of ops on one tensor that use only trailing dimensions. The batch is one more leading dimension."""
+    """Batch rule of ops on one tensor that use only trailing dimensions. The batch is one more
+    leading dimension."""
     return func(*args, **kwargs)
 
 
 def dims(*positions: int, extra: int = 0) -> BatchRule:
-    """Batch rule of ops on tensors of equal rank, all expanded to the batch, with dimension arguments (or their defaults) at ``positions``.
+    """Batch rule of ops on tensors of equal rank, all expanded to the batch, with dimension
+    arguments (or their defaults) at ``positions``.
 
-    A dimension argument is an int or a list of ints. An empty list stays empty. ``extra``: how many more dimensions the result has than
-    argument 0, if the dimension arguments count those of the result.
+    A dimension argument is an int or a list of ints. An empty list stays empty. ``extra``:
+    how many more dimensions the result has than argument 0, if the dimension arguments count
+    those of the result.
     """
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -47,10 +52,11 @@ def dims(*positions: int, extra: int = 0) -> BatchRule:
 
 
 def fold(*ranks: int, size_at: int | None = None) -> BatchRule:
-    """Batch rule of ops on ``(N, C, *spatial)`` or ``(C, *spatial)``. It folds the batch into N, or makes it N.
+    """Batch rule of ops on ``(N, C, *spatial)`` or ``(C, *spatial)``. It folds the batch into
+    N, or makes it N.
 
-    ``ranks``: the ranks of the tensor arguments with N; the last one holds for all further tensors. ``size_at``: the position of an
-    argument that gives the full size of a result.
+    ``ranks``: the ranks of the tensor arguments with N; the last one holds for all further tensors.
+    ``size_at``: the position of an argument that gives the full size of a result.
     """
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -84,7 +90,8 @@ def broadcast_shape(*shapes: Any) -> torch.Size:
 
 
 def each(out: Any, f: Callable[[torch.Tensor], Any]) -> Any:
-    """``f(result)``, or ``f`` of each of several results. A result of ``None``, which the op was told to leave out, stays ``None``."""
+    """``f(result)``, or ``f`` of each of several results. A result of ``None``, which the op was
+    told to leave out, stays ``None``."""
     if isinstance(out, (tuple, list)):
         return (
             type(out)(o if o is None else f(o) for o in out)

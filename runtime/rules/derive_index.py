@@ -1,4 +1,5 @@
-"""Batch rules for indexing. A batch of indices becomes one more index, or indices into the rows of all elements together."""
+"""Batch rules for indexing. A batch of indices becomes one more index, or indices into the rows of
+all elements together."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from .derive_fold import broadcast_shape
 
 
 def gather_or_scatter(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Batch rule of ``gather`` and ``scatter*``: ``(self, dim, index, …)``, all tensors of one rank. A 0-d tensor counts as a vector."""
+    """Batch rule of ``gather`` and ``scatter*``: ``(self, dim, index, …)``, all tensors of one
+    rank. A 0-d tensor counts as a vector."""
     actual = list(args)
     scalar = args[0].dim() - (batched[0] is True) == 0
     result_scalar = (args[2] if func._schema.name == "aten::gather" else args[0]).dim() - (
@@ -34,10 +36,11 @@ def _wrap(index: torch.Tensor, n: int) -> torch.Tensor:
 
 
 def folded(index: torch.Tensor, n: int, size: int) -> torch.Tensor:
-    """Indices (B, …) into ``n`` rows of each element, as indices into the rows of all elements together.
+    """Indices (B, …) into ``n`` rows of each element, as indices into the rows of all
+    elements together.
 
-    An index that is out of range for its element gets a number that is out of range for all, so that the kernel refuses it.
-    """
+    An index that is out of range for its element gets a number that is out of range for all, so
+    that the kernel refuses it."""
     start = (
         torch.arange(size, device=index.device, dtype=index.dtype).reshape(
             size, *[1] * (index.dim() - 1)
@@ -48,7 +51,8 @@ def folded(index: torch.Tensor, n: int, size: int) -> torch.Tensor:
 
 
 def rows(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Batch rule of ``index_add``, ``index_copy``, ``index_fill``, ``index_reduce``: ``(self, dim, index, source or value, …)``.
+    """Batch rule of ``index_add``, ``index_copy``, ``index_fill``, ``index_reduce``:
+    ``(self, dim, index, source or value, …)``.
 
     For a batch of indices, the batch dimension is folded into the indexed one.
     """
@@ -103,7 +107,8 @@ def selected(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _listed(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
-    """Integer indices, their flags, and the rank of the selection. An unbatched mask becomes one index per dimension of the mask."""
+    """Integer indices, their flags, and the rank of the selection. An unbatched mask becomes one
+    index per dimension of the mask."""
     out: list[Any] = []
     which: list[bool] = []
     flags = flags or (False,) * len(indices)
@@ -111,8 +116,8 @@ def _listed(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
         if t is not None and t.dtype in (torch.bool, torch.uint8):
             if b:
                 raise BatchingError(
-                    "vmap: indexing with a mask gives a result whose shape depends on the data, which differs between the elements of "
-                    "a batch; use torch.where or masked_fill"
+                    "vmap: indexing with a mask gives a result whose shape depends on the data, "
+                    "which differs between the elements of a batch; use torch.where or masked_fill"
                 )
             parts = t.nonzero(as_tuple=True)
             out.extend(parts)
@@ -125,7 +130,8 @@ def _listed(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
 
 
 def _leading(indices: list[Any], flags: list[bool], rank: int, size: int) -> list[Any]:
-    """The indices, with each batched one reshaped to the batch dimension followed by ``rank`` others."""
+    """The indices, with each batched one reshaped to the batch dimension followed by
+    ``rank`` others."""
     return [
         t.reshape(size, *[1] * (rank - t.dim() + 1), *t.shape[1:]) if b else t
         for t, b in zip(indices, flags, strict=True)
@@ -134,10 +140,12 @@ def _leading(indices: list[Any], flags: list[bool], rank: int, size: int) -> lis
 
 
 def _places(indices: list[Any], flags: list[bool]) -> tuple[list[int], int, bool]:
-    """The indexed dimensions, the position of the selected dimensions in the result, and whether the indexed dimensions lie apart.
+    """The indexed dimensions, the position of the selected dimensions in the result, and whether
+    the indexed dimensions lie apart.
 
-    Adjacent indexed dimensions are replaced in place by the selected ones. Otherwise the selected ones come first. A batched 0-d index
-    counts as a number: ``x[i, :, [0, 1]]`` is ``x[i][:, [0, 1]]``, in which the indexed dimensions are adjacent.
+    Adjacent indexed dimensions are replaced in place by the selected ones. Otherwise the selected
+    ones come first. A batched 0-d index counts as a number: ``x[i, :, [0, 1]]`` is
+    ``x[i][:, [0, 1]]``, in which the indexed dimensions are adjacent.
     """
     at = [i for i, t in enumerate(indices) if t is not None]
     proper = [
@@ -153,7 +161,8 @@ def _places(indices: list[Any], flags: list[bool]) -> tuple[list[int], int, bool
 
 
 def index(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Batch rule of ``index``. If the other indices have a batch, the batch dimension is indexed too, by the positions in the batch."""
+    """Batch rule of ``index``. If the other indices have a batch, the batch dimension is indexed
+    too, by the positions in the batch."""
     x = args[0]
     indices, flags, rank = _listed(args[1], batched[1])
     at, place, apart = _places(indices, flags)
@@ -180,7 +189,8 @@ def index(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _masked_put(x: Any, mask: Any, values: Any, flags: Any, size: int, accumulate: bool) -> Any:
-    """``x[mask] = values`` by ``where``, for a mask over the first dimensions and values that are the same at every true element."""
+    """``x[mask] = values`` by ``where``, for a mask over the first dimensions and values that are
+    the same at every true element."""
     rest = x.dim() - mask.dim()
     mask = mask.reshape(*mask.shape, *[1] * rest)
     if flags:
@@ -190,7 +200,8 @@ def _masked_put(x: Any, mask: Any, values: Any, flags: Any, size: int, accumulat
 
 
 def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Batch rule of ``index_put``. Indexed dimensions move to the front, and the batch before them. The positions in the batch index it."""
+    """Batch rule of ``index_put``. Indexed dimensions move to the front, and the batch before them.
+    The positions in the batch index it."""
     x, _, values, *rest = args
     x = expand(x, batched[0], size)
     given = args[1]
@@ -214,7 +225,8 @@ def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
     # the batch below would take its first dimension for the batch dimension
     if len(own) > len(shape):
         raise RuntimeError(
-            f"shape mismatch: value tensor of shape {own} cannot be broadcast to indexing result of shape {shape}"
+            f"shape mismatch: value tensor of shape {own} cannot be broadcast to indexing "
+            f"result of shape {shape}"
         )
     if batched[2]:
         values = values.reshape(size, *[1] * (len(shape) - values.dim() + 1), *values.shape[1:])
@@ -229,7 +241,8 @@ def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
 
 
 def _indexed_by_batched_numbers(args: Any) -> bool:
-    """Whether an index is a batched 0-d tensor. One element alone would select by it (``x[i]``), so the op has another shape there."""
+    """Whether an index is a batched 0-d tensor. One element alone would select by it (``x[i]``), so
+    the op has another shape there."""
     return any(i is not None and is_batched_number(i) for i in args[1])
 
 

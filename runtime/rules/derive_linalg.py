@@ -1,4 +1,5 @@
-"""Linear algebra: batch rules for ops on stacks of matrices, and the small matrix helpers that their formulas share."""
+"""Linear algebra: batch rules for ops on stacks of matrices, and the small matrix helpers that
+their formulas share."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from .derive_batch import BatchRule, expand, trailing
 
 
 def leading(*cores: int) -> BatchRule:
-    """Batch rule of ops that broadcast the leading dimensions of several stacks. ``cores[i]``: the rank of one item of argument ``i``."""
+    """Batch rule of ops that broadcast the leading dimensions of several stacks. ``cores[i]``: the
+    rank of one item of argument ``i``."""
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         return func(*lined_up(cores, size, batched, args), *args[len(cores) :], **kwargs)
@@ -20,7 +22,8 @@ def leading(*cores: int) -> BatchRule:
 
 
 def lined_up(cores: Sequence[int], size: int, batched: Any, args: Any) -> list[torch.Tensor]:
-    """The first ``len(cores)`` arguments, reshaped so that the batch stands before all leading dimensions and they broadcast."""
+    """The first ``len(cores)`` arguments, reshaped so that the batch stands before all leading
+    dimensions and they broadcast."""
     extra = [a.dim() - (b is True) - core for a, b, core in zip(args, batched, cores, strict=False)]
     widest = max(extra)
     return [
@@ -32,8 +35,8 @@ def lined_up(cores: Sequence[int], size: int, batched: Any, args: Any) -> list[t
 def contiguous_stacks(matrices: torch.Tensor) -> torch.Tensor:
     """``matrices`` with the strides of a contiguous tensor, if a leading dimension has size 1.
 
-    If such a dimension has another stride, ``linalg.lu_solve`` of torch 2.13 reads factors in column order wrongly (docs/findings.md, F23).
-    """
+    If such a dimension has another stride, ``linalg.lu_solve`` of torch 2.13 reads factors in
+    column order wrongly (docs/findings.md, F23)."""
     return (
         matrices.clone(memory_format=torch.contiguous_format)
         if 1 in matrices.shape[:-2]
@@ -42,22 +45,26 @@ def contiguous_stacks(matrices: torch.Tensor) -> torch.Tensor:
 
 
 def trailing_or_empty(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """As ``trailing``, for ops that return an empty vector in place of a matrix that was not asked for."""
+    """As ``trailing``, for ops that return an empty vector in place of a matrix that
+    was not asked for."""
     outs = trailing(func, size, batched, args, kwargs)
     return tuple(o.new_empty((size, 0)) if o.dim() == 1 else o for o in outs)
 
 
 def is_vector_rhs(matrix_shape: Sequence[int], rhs_shape: Sequence[int]) -> bool:
-    """Whether ``linalg.solve`` and ``lstsq`` treat a right-hand side of this shape as vectors: one vector, or one per matrix."""
+    """Whether ``linalg.solve`` and ``lstsq`` treat a right-hand side of this shape as vectors: one
+    vector, or one per matrix."""
     return len(rhs_shape) == 1 or tuple(rhs_shape) == tuple(matrix_shape[:-1])
 
 
 def one_rhs_per_matrix(
     size: int, batched: Any, args: Any
 ) -> tuple[torch.Tensor, torch.Tensor, bool]:
-    """The physical matrix, the physical right-hand side as a matrix, and whether it was a vector. Both have the batch and broadcast.
+    """The physical matrix, the physical right-hand side as a matrix, and whether it was a vector.
+    Both have the batch and broadcast.
 
-    The right-hand side becomes a matrix because its physical shape alone does not tell vectors from matrices.
+    The right-hand side becomes a matrix because its physical shape alone does not tell
+    vectors from matrices.
     """
     a, b = expand(args[0], batched[0], size), expand(args[1], batched[1], size)
     vector = is_vector_rhs(a.shape[1:], b.shape[1:])
@@ -77,7 +84,8 @@ def uncolumned(t: torch.Tensor, vector: bool) -> torch.Tensor:
 
 
 def triangle(t: torch.Tensor, upper: bool, unit: bool = False) -> torch.Tensor:
-    """The triangle of a matrix that a triangular op reads, with zeros elsewhere. ``unit``: without the diagonal."""
+    """The triangle of a matrix that a triangular op reads, with zeros elsewhere. ``unit``:
+    without the diagonal."""
     return t.triu(int(unit)) if upper else t.tril(-int(unit))
 
 

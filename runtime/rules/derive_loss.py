@@ -1,4 +1,5 @@
-"""Elementwise losses: a record from their partial derivatives, for each reduction (none, mean, sum)."""
+"""Elementwise losses: a record from their partial derivatives, for each reduction
+(none, mean, sum)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _broadcast_tensors: Any = torch.broadcast_tensors
 
 
 def scaled(g: torch.Tensor, reduction: int, n: int) -> torch.Tensor:
-    """The cotangent of each element's loss for the cotangent ``g`` of the reduced loss of ``n`` elements."""
+    """The cotangent of each element's loss for the cotangent ``g`` of the reduced loss
+    of ``n`` elements."""
     return g / max(n, 1) if reduction == MEAN else g
 
 
@@ -50,8 +52,9 @@ def broadcasted(size: int, batched: Sequence[Any], args: Sequence[Any]) -> list[
 def elementwise_loss(
     name: str, *, abstract: Formula | None = None, divided_last: bool = False, **partials: Formula
 ) -> Record:
-    """Register a real loss of ``self`` and ``target``, which broadcast: ``NAME=d loss/d NAME`` for each element. ``divided_last``: whether
-    the gradient of a mean is divided after the product with the cotangent, which rounds as ATen does."""
+    """Register a real loss of ``self`` and ``target``, which broadcast: ``NAME=d loss/d NAME`` for
+    each element. ``divided_last``: whether the gradient of a mean is divided after the product with
+    the cotangent, which rounds as ATen does."""
     arguments = overload(name)._schema.arguments
     at = [a.name for a in arguments].index("reduction")
     defaults = [a.default_value for a in arguments]

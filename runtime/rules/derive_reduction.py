@@ -1,4 +1,5 @@
-"""Reductions: shapes with and without the reduced dimensions, and helpers that make a record from a partial derivative."""
+"""Reductions: shapes with and without the reduced dimensions, and helpers that make a record from a
+partial derivative."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ Dims = int | Sequence[int] | None
 
 
 def dims_of(dim: Dims, rank: int) -> list[int]:
-    """The reduced dimensions as non-negative numbers. ``None`` and ``[]`` mean all; a 0-d tensor has none."""
+    """The reduced dimensions as non-negative numbers. ``None`` and ``[]`` mean all; a 0-d
+    tensor has none."""
     if rank == 0:
         return []
     if dim is None:
@@ -56,13 +58,14 @@ def reduction(
     cost: str = "low",
     product: Callable[[Any, Any], Any] = scaled,
 ) -> Record:
-    """Register reductions by their partial derivative ``p = d result/d element``, a tensor that broadcasts against ``self``, or a pair
-    ``(where, p)``: :func:`.derive.scaled`.
+    """Register reductions by their partial derivative ``p = d result/d element``, a tensor that
+    broadcasts against ``self``, or a pair ``(where, p)``: :func:`.derive.scaled`.
 
-    The vjp is ``g·conj(p)``, the jvp ``sum(t·p)``. If ``partial`` asks for ``result``, it gets it with the reduced dimensions as dimensions
-    of length one. Some reductions of complex arguments have a real result (norms, variances). For these ``p`` is the conjugate of torch's
-    gradient, and the jvp is the real part of the sum, which the dual level takes. ``dim=False``: the op has no dimension arguments and
-    reduces everything. ``product``: what multiplies with ``p``.
+    The vjp is ``g·conj(p)``, the jvp ``sum(t·p)``. If ``partial`` asks for ``result``, it gets it
+    with the reduced dimensions as dimensions of length one. Some reductions of complex arguments
+    have a real result (norms, variances). For these ``p`` is the conjugate of torch's gradient, and
+    the jvp is the real part of the sum, which the dual level takes. ``dim=False``: the op has no
+    dimension arguments and reduces everything. ``product``: what multiplies with ``p``.
     """
     asks = parameters(partial)
     at = asks.index("result") if "result" in asks else -1
@@ -104,10 +107,11 @@ def reduction(
 def selecting(
     names: str, batch: BatchRule, dim: str = "dim", keepdim: bool = True, cost: str = "low"
 ) -> None:
-    """Register ops that pick elements along a dimension and return (values, indices), such as ``max`` and ``kthvalue``.
+    """Register ops that pick elements along a dimension and return (values, indices), such as
+    ``max`` and ``kthvalue``.
 
-    ``keepdim=False``: the op has no argument ``keepdim`` and its results always keep the dimension, as those of ``sort``.
-    """
+    ``keepdim=False``: the op has no argument ``keepdim`` and its results always keep the dimension,
+    as those of ``sort``."""
 
     def pick(d: int, kept: bool, rank: int) -> list[int]:
         return [] if kept or rank == 0 else [d]
@@ -144,7 +148,8 @@ def rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def whole(per_row: Callable[..., Any]) -> BatchRule:
-    """Batch rule of ops that reduce everything. ``per_row`` reduces dimension 1 of (batch, elements)."""
+    """Batch rule of ops that reduce everything. ``per_row`` reduces dimension 1 of
+    (batch, elements)."""
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         return per_row(rows(args[0]), *args[1:], **kwargs)

@@ -18,19 +18,21 @@ SUM, MEAN, MAX = range(3)  # modes of a bag
 
 
 def _table_rows(indices: Tensor, rows: int, size: int, padding_idx: int = -1) -> Tensor:
-    """Indices (B, …) into the tables of all elements, as indices into the stack of these tables. Each table has ``rows`` rows.
+    """Indices (B, …) into the tables of all elements, as indices into the stack of these tables.
+    Each table has ``rows`` rows.
 
-    All padding indices become that of the first table, because the kernel takes one padding index. Its row takes no part in any case.
-    """
+    All padding indices become that of the first table, because the kernel takes one padding index.
+    Its row takes no part in any case."""
     places = folded(indices, rows, size)
     return places if padding_idx < 0 else torch.where(indices == padding_idx, indices, places)
 
 
 def _bag_starts(offsets: Tensor, n: int, size: int) -> Tensor:
-    """The starts of the bags in one list of the indices of all elements. Each element has ``n`` indices and the offsets (B, bags).
+    """The starts of the bags in one list of the indices of all elements. Each element has ``n``
+    indices and the offsets (B, bags).
 
-    The kernel refuses a list whose first bag does not start at 0. So if the offsets of any element do not start at 0, the list does not
-    either.
+    The kernel refuses a list whose first bag does not start at 0. So if the offsets of any element
+    do not start at 0, the list does not either.
     """
     if not offsets.shape[1]:
         return offsets.reshape(-1)
@@ -129,11 +131,13 @@ linear(
 )
 
 
-# ---- bags: result1 is offset2bag (sometimes empty, so not relied on), result2 the sizes of the bags, result3 the winners of a maximum
+# ---- bags: result1 is offset2bag (sometimes empty, so not relied on), result2 the sizes of the
+# bags, result3 the winners of a maximum
 
 
 def _bag_of(indices: Tensor, offsets: Tensor, bags: int) -> Tensor:
-    """The bag of each index. The last bag extends to the end, also if ``offsets`` ends with the total length."""
+    """The bag of each index. The last bag extends to the end, also if ``offsets`` ends with
+    the total length."""
     at = torch.arange(indices.shape[0], device=indices.device, dtype=offsets.dtype)
     return (torch.searchsorted(offsets, at, right=True) - 1).clamp(max=bags - 1)
 
@@ -222,7 +226,8 @@ _BAG_DEFAULTS: tuple[Any, ...] = (False, SUM, False, None, False, -1)
 
 
 def _bag_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Run all elements as one list of bags. If the tables are batched, they are stacked into one."""
+    """Run all elements as one list of bags. If the tables are batched, they are
+    stacked into one."""
     full: list[Any] = [*args, *_BAG_DEFAULTS[len(args) - 3 :]]
     weight, indices, offsets, scale, mode, sparse, samples, last, padding_idx = full
     own_samples = len(batched) > 6 and batched[6]
@@ -270,12 +275,13 @@ register(
     cost="high",
     family="embedding",
 )
-# ATen chooses this op if no gradient is needed, but it does not know about gradients of this runtime
+# ATen chooses this op if no gradient is needed, but it does not know about
+# gradients of this runtime
 
 
 def _bag_rows(
-    g: Tensor, weight_shape: Any, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool, mode: int, per_sample_weights: Tensor | None,
-    padding_idx: int,
+    g: Tensor, weight_shape: Any, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool,
+    mode: int, per_sample_weights: Tensor | None, padding_idx: int,
 ) -> Rows | None:  # fmt: skip
     """The cotangent of each bag at its indices. ``indices``: (B, T). ``offsets``: (B, bags)."""
     if scale_grad_by_freq or mode == MAX:

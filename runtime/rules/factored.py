@@ -1,8 +1,8 @@
 """Solves a system from the factors of its matrix, with derivatives by the matrix itself.
 
-ATen's solve takes only the factors. A derivative by them would have to go back through the factorization. The op here takes the matrix and
-its factors. Its kernel reads the factors, its derivatives are by the matrix, and each derivative is one more solve with the same factors.
-"""
+ATen's solve takes only the factors. A derivative by them would have to go back through the
+factorization. The op here takes the matrix and its factors. Its kernel reads the factors, its
+derivatives are by the matrix, and each derivative is one more solve with the same factors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Tensor = torch.Tensor
 
 _LIBRARY = torch.library.Library("runtime", "DEF")
 _LIBRARY.define(
-    "solve_factored(Tensor A, Tensor LU, Tensor pivots, Tensor B, bool left, bool adjoint) -> Tensor"
+    "solve_factored(Tensor A, Tensor LU, Tensor pivots, Tensor B, bool left, "
+    "bool adjoint) -> Tensor"
 )
 
 
@@ -37,10 +38,11 @@ _op = torch.ops.runtime.solve_factored.default
 def solve_factored(
     A: Tensor, LU: Tensor, pivots: Tensor, B: Tensor, left: bool, adjoint: bool
 ) -> Tensor:
-    """X with ``A X = B``, or with ``X A = B`` if not ``left``. ``adjoint``: with the conjugate transpose of A in place of A.
+    """X with ``A X = B``, or with ``X A = B`` if not ``left``. ``adjoint``: with the conjugate
+    transpose of A in place of A.
 
-    ``LU`` and ``pivots`` are ``linalg.lu_factor(A)``. B is a matrix, or a stack of matrices whose leading dimensions broadcast with those
-    of A.
+    ``LU`` and ``pivots`` are ``linalg.lu_factor(A)``. B is a matrix, or a stack of matrices whose
+    leading dimensions broadcast with those of A.
     """
     solution: Tensor = _op(A, LU, pivots, B, left, adjoint)
     return solution
@@ -76,7 +78,8 @@ def _jvp(
     B_t: Any,
     result: Tensor,
 ) -> Any:
-    """The tangent of X. A tangent of ``LU`` is ignored, because ``LU`` depends on ``A`` and moves with it."""
+    """The tangent of X. A tangent of ``LU`` is ignored, because ``LU`` depends on ``A``
+    and moves with it."""
     change = None
     if A_t is not None:
         a_t = A_t.mH if adjoint else A_t
@@ -86,12 +89,14 @@ def _jvp(
 
 
 def join_columns(B: Tensor, left: bool) -> Tensor:
-    """All right-hand sides of one matrix as one matrix: ``(size, …, n, k)`` -> ``(…, n, k·size)``. If not ``left``: with more rows."""
+    """All right-hand sides of one matrix as one matrix: ``(size, …, n, k)`` -> ``(…, n, k·size)``.
+    If not ``left``: with more rows."""
     return B.movedim(0, -1).flatten(-2) if left else B.movedim(0, -2).flatten(-3, -2)
 
 
 def split_columns(X: Tensor, size: int, many: int, left: bool) -> Tensor:
-    """The inverse of :func:`join_columns`, contiguous. ``many``: the number of columns (rows if not ``left``) per element."""
+    """The inverse of :func:`join_columns`, contiguous. ``many``: the number of columns (rows if not
+    ``left``) per element."""
     apart: Tensor = (
         X.unflatten(-1, (many, size)).movedim(-1, 0)
         if left

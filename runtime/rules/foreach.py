@@ -1,4 +1,5 @@
-"""``torch._foreach_add(list, …)``, ``_foreach_add_`` and similar ops, run as one single op per tensor."""
+"""``torch._foreach_add(list, …)``, ``_foreach_add_`` and similar ops, run as one
+single op per tensor."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def _decomposition(op: Op, rule: str) -> Callable[..., list[torch.Tensor]] | Non
 
 
 def _calls(op: Op, args: Any, kwargs: dict[str, Any]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-    """The arguments of each single call. An argument that is a list gives one entry to each call. All others are the same for all calls."""
+    """The arguments of each single call. An argument that is a list gives one entry to each call.
+    All others are the same for all calls."""
     number = next(len(a) for a in args if isinstance(a, (list, tuple)))
     scaled = op.base_name.removeprefix("_foreach_").removesuffix("_") in ("addcmul", "addcdiv")
     for i in range(number):

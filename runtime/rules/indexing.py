@@ -165,7 +165,8 @@ def _put_self_back(g: torch.Tensor, indices: Any, accumulate: bool) -> torch.Ten
 def _put_values_back(g: torch.Tensor, indices: Any, values_shape: Any) -> Any:
     mask = indices[0]
     if len(indices) == 1 and mask.dtype is torch.bool and len(values_shape) <= g.dim() - mask.dim():
-        # The values broadcast over the true elements. The engine sums over these, so no shape depends on the mask.
+        # The values broadcast over the true elements. The engine sums over these, so no shape
+        # depends on the mask.
         return torch.where(mask.reshape(*mask.shape, *[1] * (g.dim() - mask.dim())), g, 0)
     return aten.index(g, indices)
 
@@ -211,7 +212,8 @@ linear(
 
 
 def _ranks(mask: torch.Tensor, count: int) -> torch.Tensor:
-    """For each element of the flattened mask, the number of true elements before it: the index of the source element that it takes."""
+    """For each element of the flattened mask, the number of true elements before it: the index of
+    the source element that it takes."""
     return (mask.reshape(-1).cumsum(0) - 1).clamp(0, max(count - 1, 0))
 
 
@@ -237,8 +239,8 @@ def _masked_scatter_source(g: torch.Tensor, mask: torch.Tensor, source_shape: An
 def _masked_select_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     if batched[1]:
         raise BatchingError(
-            "vmap: aten::masked_select with a batch of masks returns results whose shapes differ between the elements of the batch; "
-            "use torch.where or masked_fill"
+            "vmap: aten::masked_select with a batch of masks returns results whose shapes differ "
+            "between the elements of the batch; use torch.where or masked_fill"
         )
     x, mask = args
     shape = broadcast_shape(x.shape[1:], mask.shape)
@@ -272,9 +274,10 @@ linear(
 class _Places:
     """The places that the sources of a reduction go to.
 
-    ``index``: the place of each source along ``dim``. ``read(t)``: the values of ``t`` at the places of the sources. ``add(t, s)``: ``t``
-    with the sources ``s`` added at their places. ``clear(t)``: ``t`` with zeros at all places. ``again(t, s)``: the same reduction of other
-    tensors.
+    ``index``: the place of each source along ``dim``. ``read(t)``: the values of ``t`` at
+    the places of the sources. ``add(t, s)``: ``t`` with the sources ``s`` added at their
+    places. ``clear(t)``: ``t`` with zeros at all places. ``again(t, s)``: the same reduction
+    of other tensors.
     """
 
     dim: int
@@ -314,8 +317,8 @@ def _reduced_back(
 def _product_of_others(src: Any, dim: int, index: Any) -> Any:
     """For each source the product of the other sources with the same place.
 
-    It avoids division, so that derivatives of every order are right if sources are zero. With sources sorted by place, it is the product of
-    those before times the product of those after.
+    It avoids division, so that derivatives of every order are right if sources are zero. With
+    sources sorted by place, it is the product of those before times the product of those after.
     """
     n = src.shape[dim] if src.dim() else 1
     if n < 2:
@@ -328,7 +331,8 @@ def _product_of_others(src: Any, dim: int, index: Any) -> Any:
 
 
 def _products_before(src: Any, dim: int, index: Any) -> Any:
-    """The products of the earlier sources with the same index. Equal indices are adjacent. A scan in a logarithmic number of steps."""
+    """The products of the earlier sources with the same index. Equal indices are adjacent. A scan
+    in a logarithmic number of steps."""
     n, step = src.shape[dim], 1
     product = _after(index, torch.ones_like(src), src, dim, 1)
     while step < n - 1:
@@ -338,7 +342,8 @@ def _products_before(src: Any, dim: int, index: Any) -> Any:
 
 
 def _after(index: Any, at: Any, earlier: Any, dim: int, step: int) -> Any:
-    """``at`` times the value of ``earlier`` that lies ``step`` places before, if the index there is the same."""
+    """``at`` times the value of ``earlier`` that lies ``step`` places before, if the index
+    there is the same."""
     rest = at.shape[dim] - step
     same = index.narrow(dim, step, rest) == index.narrow(dim, 0, rest)
     factor = torch.where(same, earlier.narrow(dim, 0, rest), 1)

@@ -1,4 +1,5 @@
-"""Ops that join, repeat, reorder, pad or copy. Every element of the result is an element of an argument or a constant."""
+"""Ops that join, repeat, reorder, pad or copy. Every element of the result is an element of an
+argument or a constant."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from .record import overload, register
 
 
 def _copy_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """A memory format describes the logical tensor. The physical one has one dimension more, so it preserves its strides instead."""
+    """A memory format describes the logical tensor. The physical one has one dimension more, so it
+    preserves its strides instead."""
     if kwargs.get("memory_format") in (torch.channels_last, torch.channels_last_3d):
         kwargs = {**kwargs, "memory_format": torch.preserve_format}
     return func(*args, **kwargs)
@@ -24,7 +26,8 @@ def _copy_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
 
 @batch.exact
 def _overwritten(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Batch rule of ``copy``. The result has the shape of the first argument, which does not broadcast, and a batch if either has one."""
+    """Batch rule of ``copy``. The result has the shape of the first argument, which does not
+    broadcast, and a batch if either has one."""
     whole = batch.expand(args[0], batched[0], size)
     return batch.elementwise(func, size, (True, *batched[1:]), [whole, *args[1:]], kwargs)
 
@@ -50,7 +53,8 @@ def _cat_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> An
 
 
 def _cat_back(g: torch.Tensor, tensors_shape: Any, dim: int) -> list[Any]:
-    """Cut the cotangent into pieces. ATen accepts empty vectors among the tensors; each of them gets an empty one."""
+    """Cut the cotangent into pieces. ATen accepts empty vectors among the tensors; each of them
+    gets an empty one."""
     out, start = [], 0
     for shape in tensors_shape:
         if len(shape) == 1 and shape[0] == 0:
@@ -111,12 +115,13 @@ def _roll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
 
 
 def _interleave_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """The index of the repeated element at each place of the result, found by bisection. The number of places must be known."""
+    """The index of the repeated element at each place of the result, found by bisection. The number
+    of places must be known."""
     total = kwargs.get("output_size")
     if total is None:
         raise BatchingError(
-            "vmap: repeat_interleave with a batch of repeats returns results whose shapes differ between the elements of the batch; "
-            "pass output_size if they do not"
+            "vmap: repeat_interleave with a batch of repeats returns results whose shapes differ "
+            "between the elements of the batch; pass output_size if they do not"
         )
     (repeats,) = args
     torch._assert_async((repeats >= 0).all(), "repeats can not be negative")

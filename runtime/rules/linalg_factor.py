@@ -1,7 +1,8 @@
 """Factorizations with triangular or orthogonal factors: Cholesky, LU, QR, Householder reflectors.
 
-Each formula starts from the differential of the defining product. Multiplied by the inverse factors, it splits into triangles. Each
-triangle holds the differential of one factor. The vjp is the adjoint of this map for ``<X, Y> = Re tr(X^H Y)``.
+Each formula starts from the differential of the defining product. Multiplied by the inverse
+factors, it splits into triangles. Each triangle holds the differential of one factor. The vjp is
+the adjoint of this map for ``<X, Y> = Re tr(X^H Y)``.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from .record import register
 aten = torch.ops.aten
 
 
-# ---- Cholesky (I. Murray, "Differentiation of the Cholesky decomposition", 2016). The argument is Hermitian. So its tangents are made
-# Hermitian, and its cotangent is Hermitian.
+# ---- Cholesky (I. Murray, "Differentiation of the Cholesky decomposition", 2016). The argument is
+# Hermitian. So its tangents are made Hermitian, and its cotangent is Hermitian.
 
 
 def _lower_half(t: torch.Tensor) -> torch.Tensor:
@@ -68,7 +69,8 @@ register(
 )
 
 
-# ---- LU of any shape. For a wide or tall matrix, the leading square part is factorized. The rest of U or L follows from the rest of A.
+# ---- LU of any shape. For a wide or tall matrix, the leading square part is factorized. The rest
+# of U or L follows from the rest of A.
 
 
 def _lu_parts(l: torch.Tensor, u: torch.Tensor) -> tuple[int, torch.Tensor, torch.Tensor]:  # noqa: E741
@@ -226,14 +228,16 @@ register(
 )
 
 
-# ---- QR. From dA R^-1 = dQ + Q dR R^-1: the skew-Hermitian part of Q^H dA R^-1 belongs to dQ, the triangular rest to dR. The columns of
-# a wide matrix beyond the square part are Q times those columns of R.
+# ---- QR. From dA R^-1 = dQ + Q dR R^-1: the skew-Hermitian part of Q^H dA R^-1 belongs to dQ,
+# the triangular rest to dR. The columns of a wide matrix beyond the square part are Q times
+# those columns of R.
 
 
 def _qr_differentiable(mode: str, q: torch.Tensor, r: torch.Tensor) -> None:
     if mode == "r":
         raise RuntimeError(
-            "The derivative of linalg.qr depends on Q, which is not computed when mode='r'. Use mode='reduced'."
+            "The derivative of linalg.qr depends on Q, "
+            "which is not computed when mode='r'. Use mode='reduced'."
         )
     if mode == "complete" and q.shape[-1] > r.shape[-1]:
         raise RuntimeError(
@@ -243,7 +247,8 @@ def _qr_differentiable(mode: str, q: torch.Tensor, r: torch.Tensor) -> None:
 
 
 def _to_upper(t: torch.Tensor) -> torch.Tensor:
-    """``t`` minus the skew-Hermitian matrix that equals ``t`` below the diagonal. The result is triangular with a real diagonal."""
+    """``t`` minus the skew-Hermitian matrix that equals ``t`` below the diagonal. The result is
+    triangular with a real diagonal."""
     upper = t.triu() + t.tril(-1).mH
     return upper - 1j * matrix_of(diagonal(t).imag) if t.is_complex() else upper
 
@@ -297,7 +302,8 @@ register(
 )
 
 
-# ---- products of Householder reflectors I - tau v v^H, in C. Puglisi's compact form (1992) I - V T V^H
+# ---- products of Householder reflectors I - tau v v^H, in C. Puglisi's compact form
+# (1992) I - V T V^H
 
 # torch has no derivative for geqrf either; a gradient raises MissingRule
 register(
@@ -313,7 +319,8 @@ register(
 
 
 def _reflectors(packed: torch.Tensor, tau: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """V and T. V has the vectors below its diagonal and ones on it, and T^-1 = diag(1/tau) + triu(V^H V, 1)."""
+    """V and T. V has the vectors below its diagonal and ones on it, and T^-1 =
+    diag(1/tau) + triu(V^H V, 1)."""
     m, k = packed.shape[-2], tau.shape[-1]
     v = packed[..., :k].tril(-1) + eye_like(packed, m, k)
     scale = tau.unsqueeze(-1)  # T^-1 is multiplied by tau from the left, so that tau may be zero

@@ -1,8 +1,8 @@
 """Inverses, solutions of linear systems and least squares.
 
-Formulas after M. Giles, "An extended collection of matrix derivative results for forward and reverse mode algorithmic differentiation"
-(2008). Formulas use the matrix itself, not the factorization that an op also returns, so that higher derivatives by the matrix are right.
-"""
+Formulas after M. Giles, "An extended collection of matrix derivative results for forward and
+reverse mode algorithmic differentiation" (2008). Formulas use the matrix itself, not the
+factorization that an op also returns, so that higher derivatives by the matrix are right."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ register(
 
 
 def _solve_vjp(
-    g: torch.Tensor, A: torch.Tensor, result: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, B_shape: Any, left: bool,
-    needs: Any,
+    g: torch.Tensor, A: torch.Tensor, result: torch.Tensor, result1: torch.Tensor,
+    result2: torch.Tensor, B_shape: Any, left: bool, needs: Any,
 ) -> Pair:  # fmt: skip
     vector = is_vector_rhs(A.shape, B_shape)
     x, by_b = (
@@ -93,7 +93,8 @@ def _solve_jvp(
 
 
 def _solve_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """If one matrix has a batch of right-hand sides, they become more columns of one right-hand side. The matrix is factored once."""
+    """If one matrix has a batch of right-hand sides, they become more columns of one right-hand
+    side. The matrix is factored once."""
     a, b = args[:2]
     if not batched[0]:
         vector = is_vector_rhs(a.shape, b.shape[1:])
@@ -274,7 +275,8 @@ register("linalg_ldl_factor_ex", batch=trailing, cost="high", family="linalg")
 register("linalg_ldl_solve", batch=_by_pivots_batch, cost="high", family="linalg")
 
 
-# ---- pseudoinverse and least squares: derivatives of G. Golub and V. Pereyra (1973), valid if the rank is locally constant
+# ---- pseudoinverse and least squares: derivatives of G. Golub and V. Pereyra (1973), valid if the
+# rank is locally constant
 
 
 def _pinv_vjp(g: torch.Tensor, self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
@@ -295,7 +297,8 @@ def _pinv_jvp(self_t: torch.Tensor, self: torch.Tensor, result: torch.Tensor) ->
 def _pinv_batch(
     func: Any, size: int, batched: Any, args: Any, kwargs: Any, named: Any = None
 ) -> Any:
-    """Tolerances broadcast with the leading dimensions of the matrices. They may have more of these dimensions."""
+    """Tolerances broadcast with the leading dimensions of the matrices. They may have more of
+    these dimensions."""
     a = expand(args[0], batched[0], size)
     given = {
         k: expand(kwargs[k], named[k], size) for k in ("atol", "rtol") if kwargs.get(k) is not None
@@ -331,7 +334,8 @@ def _residual(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> torch.Tensor
 def _lstsq_vjp(
     gs: Any, self: torch.Tensor, b: torch.Tensor, result0: torch.Tensor, needs: Any
 ) -> Pair:
-    """The solution is ``pinv(self)·b``. It minimizes the residuals, so their first derivative by the solution is zero."""
+    """The solution is ``pinv(self)·b``. It minimizes the residuals, so their first derivative by
+    the solution is zero."""
     vector = is_vector_rhs(self.shape, b.shape)
     x, rhs = columns(result0, vector), columns(b, vector)
     by_a = by_b = None

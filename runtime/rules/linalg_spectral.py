@@ -1,7 +1,7 @@
 """Eigenvalues, singular values, determinants and the matrix exponential.
 
-Eigenvectors and singular vectors are unique only up to a phase. The formulas are right for functions that do not depend on the phase.
-"""
+Eigenvectors and singular vectors are unique only up to a phase. The formulas are right for
+functions that do not depend on the phase."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ aten = torch.ops.aten
 def _need_vectors(computed: bool, op: str, instead: str) -> None:
     if not computed:
         raise RuntimeError(
-            f"The derivative of {op} depends on the vectors, which were not computed. Use {instead}."
+            f"The derivative of {op} depends on the vectors, "
+            f"which were not computed. Use {instead}."
         )
 
 
@@ -58,7 +59,8 @@ def _eigh_jvp(
 
 
 def _unit_length(t: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """``t`` minus its component along the unit vectors ``v``, which would change their length. This map is its own adjoint."""
+    """``t`` minus its component along the unit vectors ``v``, which would change their length. This
+    map is its own adjoint."""
     return t - v * torch.real((v.conj() * t).sum(-2, keepdim=True))
 
 
@@ -96,8 +98,9 @@ register(
 )
 
 
-# ---- singular values. From U^H dA V = W S + dS - S Z with W = U^H dU and Z = V^H dV skew-Hermitian (J. Townsend, 2016). Only the
-# difference of their imaginary diagonals is determined; each gets half of it.
+# ---- singular values. From U^H dA V = W S + dS - S Z with W = U^H dU and Z = V^H dV
+# skew-Hermitian (J. Townsend, 2016). Only the difference of their imaginary diagonals is
+# determined; each gets half of it.
 
 
 def _skew(t: torch.Tensor) -> torch.Tensor:
@@ -124,7 +127,8 @@ def _gaps(s: torch.Tensor) -> torch.Tensor:
 def _svd_vjp(
     gs: Any, result0: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, compute_uv: bool
 ) -> Any:
-    """The gradient of A. With ``full_matrices`` the columns beyond the thin ones are arbitrary and are ignored."""
+    """The gradient of A. With ``full_matrices`` the columns beyond the thin ones are arbitrary
+    and are ignored."""
     _need_vectors(compute_uv, "_linalg_svd", "compute_uv=True")
     s = result1
     u, v = _thin(result0, s, result2)
@@ -205,8 +209,8 @@ register(
 def _cofactors(a: torch.Tensor, det: torch.Tensor) -> torch.Tensor:
     """``adj(A)^H``, computed as ``conj(det A)·A^-H``.
 
-    A singular matrix is first shifted by a small multiple of the identity. Then about half of the digits of a first derivative are right.
-    """
+    A singular matrix is first shifted by a small multiple of the identity. Then about half of the
+    digits of a first derivative are right."""
     if a.shape[-1] == 0:
         return a
     size = torch.linalg.vector_norm(a, dim=(-2, -1))
@@ -214,8 +218,8 @@ def _cofactors(a: torch.Tensor, det: torch.Tensor) -> torch.Tensor:
         det == 0, torch.where(size == 0, 1.0, size) * torch.finfo(a.dtype).eps ** 0.5, 0.0
     )
     regular = a + shift[..., None, None] * eye_like(a, a.shape[-1])
-    # The kernel of det factors a complex matrix itself, and a real one that is contiguous transposed. A factorization of the other one may
-    # meet a pivot of zero where det is not zero.
+    # The kernel of det factors a complex matrix itself, and a real one that is contiguous
+    # transposed. A factorization of the other one may meet a pivot of zero where det is not zero.
     inverse = (
         torch.linalg.inv_ex(regular)[0].mH if a.is_complex() else torch.linalg.inv_ex(regular.mH)[0]
     )
@@ -240,7 +244,8 @@ register(
 
 
 def _slogdet_vjp(gs: Any, A: torch.Tensor, result0: torch.Tensor) -> Any:
-    """The sign of a complex determinant is its phase. The phase changes by the imaginary part of the trace."""
+    """The sign of a complex determinant is its phase. The phase changes by the imaginary
+    part of the trace."""
     phase = (
         1j * torch.imag(gs[0] * result0.conj()) if gs[0] is not None and A.is_complex() else None
     )
@@ -266,7 +271,8 @@ register(
 )
 
 
-# ---- matrix exponential (I. Najfeld and T. Havel, 1995): the upper right block of exp([[A, T], [0, A]]) is the derivative along T
+# ---- matrix exponential (I. Najfeld and T. Havel, 1995): the upper right block of exp([[A, T], [0,
+# A]]) is the derivative along T
 
 
 def _exp_along(a: torch.Tensor, t: torch.Tensor) -> torch.Tensor:

@@ -86,7 +86,8 @@ elementwise_loss(
     "binary_cross_entropy",
     self=_bce,
     target=_bce_target,
-    # of symbolic sizes torch's abstract kernel has the order in memory of the target, and a view of the result may not exist
+    # of symbolic sizes torch's abstract kernel has the order in memory of the target, and a view of
+    # the result may not exist
     abstract=lambda self, reduction: self.new_empty(()) if reduction else torch.empty_like(self),
 )
 elementwise_loss(
@@ -94,8 +95,9 @@ elementwise_loss(
 )
 
 
-# ---- negative log-likelihood: classes are dimension 1 of (N, C, …), or 0 of (C,). The loss is linear in the log-probabilities, and its
-# backward op is linear in the cotangent. Each is the transpose of the other.
+# ---- negative log-likelihood: classes are dimension 1 of (N, C, …), or 0 of (C,). The loss is
+# linear in the log-probabilities, and its backward op is linear in the cotangent. Each is the
+# transpose of the other.
 
 
 def _class_weights(
@@ -117,7 +119,8 @@ def _class_weights(
 def _folded(
     size: int, batched: Any, self: torch.Tensor, target: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-    """The log-probabilities (B, [N,] C, …) and targets ([B,] [N,] …) with B and N folded, and the physical shape of the targets."""
+    """The log-probabilities (B, [N,] C, …) and targets ([B,] [N,] …) with B and N folded, and the
+    physical shape of the targets."""
     x = batch.expand(self, batched[0], size)
     t = batch.expand(target, batched[1], size)
     shape = list(t.shape)
@@ -235,7 +238,8 @@ def _multi_margin(
 def _multilabel_margin(
     self: torch.Tensor, target: torch.Tensor, reduction: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``sum over targets j and other classes i of max(0, 1 - x[j] + x[i]) / C``. The targets of a row end at the first -1.
+    """``sum over targets j and other classes i of max(0, 1 - x[j] + x[i]) / C``. The targets of a
+    row end at the first -1.
 
     The second result tells which classes are targets.
     """
@@ -255,8 +259,9 @@ register("multi_margin_loss", decomposition=_multi_margin, family="loss")
 register("multilabel_margin_loss_forward", decomposition=_multilabel_margin, family="loss")
 
 
-# ---- linear_cross_entropy in chunks: ops that torch registers when a module of its own is imported. They never hold all logits at once.
-# The reduced op also returns its gradients. Derivatives and batches do not use these: they run the plain loss.
+# ---- linear_cross_entropy in chunks: ops that torch registers when a module of its own is
+# imported. They never hold all logits at once. The reduced op also returns its gradients.
+# Derivatives and batches do not use these: they run the plain loss.
 
 
 def _linear_cross_entropy(
@@ -276,8 +281,9 @@ def _linear_cross_entropy(
 
 
 def _linear_cross_entropy_reduced(
-    input: Any, linear_weight: Any, target: Any, linear_bias: Any, weight: Any, reduction: str, ignore_index: int, label_smoothing: float,
-    batch_chunk_size: int, acc_policy: str, acc_dtype: torch.dtype, *switches: bool,
+    input: Any, linear_weight: Any, target: Any, linear_bias: Any, weight: Any, reduction: str,
+    ignore_index: int, label_smoothing: float, batch_chunk_size: int, acc_policy: str,
+    acc_dtype: torch.dtype, *switches: bool,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     options = {
         "reduction": reduction,

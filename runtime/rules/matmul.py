@@ -37,8 +37,8 @@ def product(
 ) -> torch.Tensor:
     """The product of two matrices, or of batches of matrices. A batch is dimension 0.
 
-    If only one factor is batched, its batch becomes more rows or columns of one large product. Two batches are many small products.
-    """
+    If only one factor is batched, its batch becomes more rows or columns of one large product. Two
+    batches are many small products."""
     if not y_batched and x.dim() == 3:
         return torch.mm(x.flatten(0, 1), y).view(*x.shape[:2], y.shape[1])
     # with more columns, the result would be stored by columns
@@ -166,7 +166,8 @@ multilinear(
 
 
 def _in_one_dtype(args: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """The operands of ``addr``, which alone takes several dtypes, in that of the result. The kernel gives numbers no less weight."""
+    """The operands of ``addr``, which alone takes several dtypes, in that of the result. The kernel
+    gives numbers no less weight."""
     x, left, right = args
     if x.dtype is left.dtype is right.dtype:
         return args
@@ -183,10 +184,11 @@ def _plus(
     by_right: Any,
     **facts: Any,
 ) -> None:
-    """Register ``beta·self + alpha·left·right``. ``multiply`` computes the product, of batches if flags say so.
+    """Register ``beta·self + alpha·left·right``. ``multiply`` computes the product, of batches
+    if flags say so.
 
-    ``by_left`` and ``by_right`` compute its gradients. ``by_right`` also gets the geometry of the right factor. ``facts``: further parts
-    of the record.
+    ``by_left`` and ``by_right`` compute its gradients. ``by_right`` also gets the geometry of the
+    right factor. ``facts``: further parts of the record.
     """
 
     def combined(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -310,7 +312,8 @@ def _trilinear(
     sumdim: Any,
     unroll_dim: int = 1,
 ) -> torch.Tensor:
-    """The sum over ``sumdim`` of the product of three tensors. Each first gets dimensions of size one at its ``expand``."""
+    """The sum over ``sumdim`` of the product of three tensors. Each first gets dimensions of size
+    one at its ``expand``."""
     rank = i1.dim() + len(expand1)
     letters = "abcdefghijklmnopqrstuvwxyz"[:rank]
     parts = [

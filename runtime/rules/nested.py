@@ -1,8 +1,9 @@
-"""Nested tensors: the ops for which ATen has kernels. Their derivatives follow from those of dense tensors.
+"""Nested tensors: the ops for which ATen has kernels. Their derivatives follow from those
+of dense tensors.
 
-A nested tensor has no shape, but its components are consecutive parts of a buffer. Elementwise formulas of dense records run on buffers.
-All other formulas run on one component at a time. So formulas need only the few ops that convert between nested and dense tensors.
-"""
+A nested tensor has no shape, but its components are consecutive parts of a buffer. Elementwise
+formulas of dense records run on buffers. All other formulas run on one component at a time. So
+formulas need only the few ops that convert between nested and dense tensors."""
 
 from __future__ import annotations
 
@@ -68,11 +69,13 @@ def _transposed_padding(g: Tensor, padded_shape: Any, fuse_transform_0213: bool)
 def _from_buffer(
     g: Tensor, self_geometry: Any, nested_size: Tensor, nested_strides: Tensor, offsets: Tensor
 ) -> Tensor:
-    """The gradient of the buffer: at each place the cotangent of the component elements that show it."""
+    """The gradient of the buffer: at each place the cotangent of the component
+    elements that show it."""
     (n,), (stride,), first = self_geometry
     if first or (stride != 1 and n > 1):
         raise RuntimeError(
-            "_nested_view_from_buffer() reads from the start of the buffer's storage. Pass a buffer that fills its storage (clone())"
+            "_nested_view_from_buffer() reads from the start of the buffer's storage. "
+            "Pass a buffer that fills its storage (clone())"
         )
     buffer = values(g)
     places = torch._nested_view_from_buffer(
@@ -125,7 +128,10 @@ _derive(
     _on_buffers,
 )
 _derive(
-    "add.Tensor div.Scalar div.Tensor masked_fill.Scalar mul.Scalar mul.Tensor sub.Tensor where.self",
+    (
+        "add.Tensor div.Scalar div.Tensor masked_fill.Scalar mul.Scalar "
+        "mul.Tensor sub.Tensor where.self"
+    ),
     _on_buffers,
 )
 _derive("alias clone copy fill.Scalar fill.Tensor zero _to_copy", _on_buffers)
@@ -140,7 +146,8 @@ def _dropped(
 
 register("native_dropout", into=NESTED, vjp={"input": _dropped}, nondiff=(1,), family="nested")
 
-# Ops for torch's tests of derivative registries. By definition their derivatives are not those of the functions that they compute.
+# Ops for torch's tests of derivative registries. By definition their derivatives are not those of
+# the functions that they compute.
 register(
     "_test_autograd_multiple_dispatch.fullcoverage",
     into=NESTED,
@@ -196,8 +203,9 @@ def _joined(gs: Gradients, result_nested: Sequence[NestedMeta], dim: int) -> Ten
 def _buffer(g: Tensor, self: Tensor) -> Tensor:
     if len(g) != self.numel():
         raise RuntimeError(
-            "values() has a gradient only if the nested tensor fills its storage. This one is a part of a larger one, and so are its "
-            "copies. Use torch.cat([part.flatten() for part in n.unbind()])."
+            "values() has a gradient only if the nested tensor fills its storage. "
+            "This one is a part of a larger one, and so are its copies. "
+            "Use torch.cat([part.flatten() for part in n.unbind()])."
         )
     return torch._nested_view_from_buffer(
         g.contiguous(),
@@ -281,7 +289,8 @@ register("embedding", into=NESTED, vjp={"weight": _rows_of_table}, family="neste
 
 
 def _by_parts(formula: Formula, target: str) -> Formula:
-    """The formula applied to each component. ``dim`` is converted to a dimension of the component."""
+    """The formula applied to each component. ``dim`` is converted to a dimension of the
+    component."""
     asks = parameters(formula)
 
     def gradient(*args: Any) -> Tensor:

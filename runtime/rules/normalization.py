@@ -1,8 +1,11 @@
-"""Layer, group and root-mean-square normalization. Batch normalization with its running statistics is in ``batch_norm``.
+"""Layer, group and root-mean-square normalization. Batch normalization with its running statistics
+is in ``batch_norm``.
 
-Let x̂ = (x - mean)·rstd. If x changes by t, x̂ changes by P(t) = ``rstd·(t - mean(t) - x̂·mean(t·x̂))``. P is its own transpose, so one
-function serves the jvp and the backward ops. First derivatives run on ATen's backward kernels. Derivatives of these kernels treat them as
-functions of the cotangent, the input and the weight alone: the statistics are computed from the input.
+Let x̂ = (x - mean)·rstd. If x changes by t, x̂ changes by P(t) =
+``rstd·(t - mean(t) - x̂·mean(t·x̂))``. P is its own transpose, so one function serves the jvp and
+the backward ops. First derivatives run on ATen's backward kernels. Derivatives of these kernels
+treat them as functions of the cotangent, the input and the weight alone: the statistics are
+computed from the input.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ def projected(t: Tensor, unit: Tensor, rstd: Tensor, dims: list[int]) -> Tensor:
 def projected_vjp(
     a: Tensor, t: Tensor, by_a: Tensor, by_t: Tensor, unit: Tensor, rstd: Tensor, dims: list[int]
 ) -> Tensor:
-    """The gradient of ``sum(a·P(t))`` by x. ``by_a`` and ``by_t`` are P(a) and P(t); see :func:`projected`."""
+    """The gradient of ``sum(a·P(t))`` by x. ``by_a`` and ``by_t`` are P(a) and P(t);
+    see :func:`projected`."""
     au, tu = mean_over(a * unit, dims), mean_over(t * unit, dims)
     spread = mean_over(a * t, dims) - mean_over(a, dims) * mean_over(t, dims) - au * tu
     return -rstd * (rstd * spread * unit + by_a * tu + by_t * au)
@@ -53,7 +57,8 @@ def projected_jvp(
 
 
 def statistics_vjp(g_mean: Any, g_rstd: Any, unit: Tensor, rstd: Tensor, n: int) -> Any:
-    """The gradient of the input through the returned mean and reciprocal standard deviation, both shaped to broadcast."""
+    """The gradient of the input through the returned mean and reciprocal standard deviation, both
+    shaped to broadcast."""
     total: Any = None
     if g_mean is not None:
         total = g_mean / n
@@ -74,7 +79,8 @@ def scaled(out_t: Any, unit: Tensor, weight: Any, weight_t: Any, bias_t: Any) ->
     return added(added(out_t, None if weight_t is None else unit * weight_t), bias_t)
 
 
-# ---- layer norm: statistics have the leading dimensions of the input and a size of one in the normalized ones
+# ---- layer norm: statistics have the leading dimensions of the input and a size of one in
+# the normalized ones
 
 
 def _layer_dims(shape: Any, normalized_shape: Any) -> tuple[list[int], list[int]]:
@@ -181,10 +187,12 @@ def _layer_backward_vjp(
 
 
 def _layer_backward_jvp(
-    grad_out_t: Any, input_t: Any, weight_t: Any, grad_out: Tensor, input: Tensor, normalized_shape: Any, mean: Tensor, rstd: Tensor,
-    weight: Any, output_mask: Any, mean_t: Any, rstd_t: Any, bias_t: Any,
+    grad_out_t: Any, input_t: Any, weight_t: Any, grad_out: Tensor, input: Tensor,
+    normalized_shape: Any, mean: Tensor, rstd: Tensor, weight: Any, output_mask: Any, mean_t: Any,
+    rstd_t: Any, bias_t: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    """The tangents of the backward's results. ``mean`` and ``rstd`` depend on ``input``, so their own tangents are ignored.
+    """The tangents of the backward's results. ``mean`` and ``rstd`` depend on ``input``, so their
+    own tangents are ignored.
 
     ``bias`` is an argument only for its shape, so its tangent is ignored too.
     """
@@ -214,7 +222,8 @@ def _layer_backward_jvp(
 
 
 def _layer_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Rows are independent, so the kernel computes the gradient of the input. Those of weight and bias are sums within each element."""
+    """Rows are independent, so the kernel computes the gradient of the input. Those of weight and
+    bias are sums within each element."""
     g, x, shape, mean, rstd, weight, bias, mask = args
     lead = list(range(1, x.dim() + (not batched[1]) - len(shape)))
     g = batch.expand(g, batched[0], size)
@@ -322,8 +331,8 @@ def _group_vjp(
 
 
 def _group_jvp(
-    input_t: Any, weight_t: Any, bias_t: Any, input: Tensor, weight: Any, N: int, C: int, HxW: int, group: int, result1: Tensor,
-    result2: Tensor,
+    input_t: Any, weight_t: Any, bias_t: Any, input: Tensor, weight: Any, N: int, C: int, HxW: int,
+    group: int, result1: Tensor, result2: Tensor,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     rstd = _per_group(result2)
     unit = (_grouped(input, N, C, HxW, group) - _per_group(result1)) * rstd
@@ -348,7 +357,8 @@ def _group_jvp(
 
 
 class _Groups:
-    """Values that several derivatives of group norm's backward use: grouped views (N, groups, C/groups, …) and x̂."""
+    """Values that several derivatives of group norm's backward use: grouped views (N, groups,
+    C/groups, …) and x̂."""
 
     dims: ClassVar[list[int]] = [2, 3]
 
@@ -418,10 +428,12 @@ def _group_backward_vjp(
 
 
 def _group_backward_jvp(
-    grad_out_t: Any, input_t: Any, weight_t: Any, grad_out: Tensor, input: Tensor, mean: Tensor, rstd: Tensor, weight: Any, N: int, C: int,
-    HxW: int, group: int, output_mask: Any, mean_t: Any, rstd_t: Any,
+    grad_out_t: Any, input_t: Any, weight_t: Any, grad_out: Tensor, input: Tensor, mean: Tensor,
+    rstd: Tensor, weight: Any, N: int, C: int, HxW: int, group: int, output_mask: Any, mean_t: Any,
+    rstd_t: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    """The tangents of the backward's results. ``mean`` and ``rstd`` depend on ``input``, so their own tangents are ignored."""
+    """The tangents of the backward's results. ``mean`` and ``rstd`` depend on ``input``, so their
+    own tangents are ignored."""
     s = _Groups(input, mean, rstd, weight, N, C, HxW, group)
     g, g_t = s.view(grad_out), None if grad_out_t is None else s.view(grad_out_t)
     x_t = None if input_t is None else s.view(input_t)
@@ -444,7 +456,8 @@ def _group_backward_jvp(
 
 
 def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """For the gradient of the input the batch is folded into N. Those of weight and bias are sums within each element."""
+    """For the gradient of the input the batch is folded into N. Those of weight and bias are sums
+    within each element."""
     g, x, mean, rstd, weight, N, C, HxW, group, mask = args
     g, x, mean, rstd = (batch.expand(t, batched[i], size) for i, t in enumerate((g, x, mean, rstd)))
     gx = gw = gb = None
@@ -512,7 +525,8 @@ register(
 )
 
 
-# ---- root mean square norm: an op of its own on CUDA, which has a kernel for it; elsewhere ATen decomposes it before a level sees it
+# ---- root mean square norm: an op of its own on CUDA, which has a kernel for it; elsewhere ATen
+# decomposes it before a level sees it
 
 
 def _rms(

@@ -1,4 +1,5 @@
-"""Facts of an ATen overload, computed once per overload: its kind, its functional form, its record, its compiled formulas."""
+"""Facts of an ATen overload, computed once per overload: its kind, its functional form, its record,
+its compiled formulas."""
 
 from __future__ import annotations
 
@@ -78,13 +79,16 @@ NO_PLAN: Any = object()
 
 
 class Plan:
-    """What to save for the formulas of one op, and how to run them, for one set of wanted arguments.
+    """What to save for the formulas of one op, and how to run them, for one set of
+    wanted arguments.
 
-    ``slots``: what to save, as (position, reader). A position counts arguments from the start and results from the end, so both index
-    ``[*arguments, *results]``. Without a reader the value itself is saved; it may be a tensor. ``reach``: how many arguments the slots
-    need, defaults included. ``at``: the edge of a node for each wanted argument, if none is a list. ``steps``: (targets, formula, picker of
-    its arguments, whether one of them is ``g``, whether it has a single target). The picker picks from the slots' values, followed by
-    ``needs`` (-3), ``gs`` (-2) and ``g`` (-1).
+    ``slots``: what to save, as (position, reader). A position counts arguments from the start and
+    results from the end, so both index ``[*arguments, *results]``. Without a reader the value
+    itself is saved; it may be a tensor. ``reach``: how many arguments the slots need, defaults
+    included. ``at``: the edge of a node for each wanted argument, if none is a list. ``steps``:
+    (targets, formula, picker of its arguments, whether one of them is ``g``, whether it has a
+    single target). The picker picks from the slots' values, followed by ``needs`` (-3), ``gs``
+    (-2) and ``g`` (-1).
     """
 
     __slots__ = ("at", "elementwise", "names", "needs", "op", "reach", "slots", "steps")
@@ -126,7 +130,8 @@ class Plan:
         self.reach = 1 + max((at for at, _ in slots), default=-1)
 
     def edges_at(self, spans: dict[int, int]) -> dict[int, int]:
-        """``at`` if some of the arguments are lists. ``spans``: the number of tensors of each list."""
+        """``at`` if some of the arguments are lists. ``spans``: the number of
+        tensors of each list."""
         at, first = {}, 0
         for i in self.at:
             at[i] = first
@@ -135,7 +140,8 @@ class Plan:
 
 
 def _picker(where: list[int]) -> Callable[[list[Any]], Any]:
-    """``values -> [values[i] for i in where]``. It runs for every formula of every node, so it is a C function where possible."""
+    """``values -> [values[i] for i in where]``. It runs for every formula of every node, so it is a
+    C function where possible."""
     if len(where) > 1:
         return itemgetter(*where)
     if not where:
@@ -144,19 +150,21 @@ def _picker(where: list[int]) -> Callable[[list[Any]], Any]:
 
 
 def is_composite(name: str) -> bool:
-    """Whether ATen composes the op of others. ``silu_backward`` has a kernel. What ATen composes for other devices rounds in another
-    way."""
+    """Whether ATen composes the op of others. ``silu_backward`` has a kernel. What ATen composes
+    for other devices rounds in another way."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     return has(name, DispatchKey.CompositeImplicitAutograd) and not has(name, DispatchKey.CPU)
 
 
 class Op:
-    """One ATen overload. ``kind`` is FUNCTIONAL, VIEW, INPLACE or OUT. ``functional`` is the functional form of an in-place op.
+    """One ATen overload. ``kind`` is FUNCTIONAL, VIEW, INPLACE or OUT. ``functional`` is the
+    functional form of an in-place op.
 
-    ``kernel``: the callable that runs it without a Python frame between. ``fills``: it writes to memory that is new or given as ``out``.
-    ``special``: some result has no derivative by the record's formulas, or the op writes to an argument, so a tape has more to check.
-    ``accepted``: signatures that an element of a batch has accepted (see ``runtime.func.element_check``). None if the batch rule checks
-    them.
+    ``kernel``: the callable that runs it without a Python frame between. ``fills``: it writes to
+    memory that is new or given as ``out``. ``special``: some result has no derivative by the
+    record's formulas, or the op writes to an argument, so a tape has more to check. ``accepted``:
+    signatures that an element of a batch has accepted (see ``runtime.func.element_check``). None if
+    the batch rule checks them.
     """
 
     __slots__ = (
@@ -231,7 +239,8 @@ class Op:
             self.kind = FUNCTIONAL
 
     def _find_record(self, nested: bool) -> None:
-        """Find the record (an in-place op has that of its functional form) and whether ATen composes the op of others."""
+        """Find the record (an in-place op has that of its functional form) and whether ATen
+        composes the op of others."""
         func = self.func
         self.functional: Op | None = None
         self.record: Record | None = NESTED.get(func) if nested else RECORDS.get(func)
@@ -289,7 +298,8 @@ class Op:
                     certain = at >= 0 and str(self.func._schema.arguments[at].type) == "Tensor"
                     return at, reader if certain else _fact(reader)
         raise ValueError(
-            f"{self.func}: a formula asks for {name!r}, which is neither an argument {self.arg_names} nor a result"
+            f"{self.func}: a formula asks for {name!r}, "
+            f"which is neither an argument {self.arg_names} nor a result"
         )
 
     def argument(self, i: int, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -299,7 +309,8 @@ class Op:
         return kwargs.get(self.arg_names[i], self.defaults[i]) if kwargs else self.defaults[i]
 
     def operands(self, args: Any, kwargs: dict[str, Any], outs: Any, reach: int) -> list[Any]:
-        """``[*arguments, *results]`` of a call, which slots index. The first ``reach`` arguments get their defaults if they are absent."""
+        """``[*arguments, *results]`` of a call, which slots index. The first ``reach`` arguments
+        get their defaults if they are absent."""
         n = len(args)
         operands = [
             *args,
@@ -318,7 +329,8 @@ class Op:
     def run(self, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run ``func(*args, **kwargs)`` for a level that passes a call on to the next outer level.
 
-        A functional op goes straight to that level, as the dispatcher would pass it in twice the time.
+        A functional op goes straight to that level, as the dispatcher would pass it
+        in twice the time.
         """
         if self.kind is FUNCTIONAL:
             level = innermost(args, kwargs)
@@ -334,7 +346,8 @@ class Op:
         return uncounted(self.kernel, *args, **kwargs)
 
     def plan(self, wanted: int) -> Any:
-        """The plan for the wanted arguments (a bit for each position), or ``NO_PLAN`` if one of them has no formula."""
+        """The plan for the wanted arguments (a bit for each position), or ``NO_PLAN`` if one of
+        them has no formula."""
         plan = self.plans.get(wanted)
         if plan is None:
             known = self.vjp_args.issuperset(i for i in self.tensor_args if wanted >> i & 1)
@@ -366,10 +379,12 @@ def _takes_tensors(func: torch._ops.OpOverload) -> bool:
 
 
 def _binding(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
-    """Torch's own Python binding of this overload, or None. Its argument parser takes half the time of the operator's.
+    """Torch's own Python binding of this overload, or None. Its argument parser takes half the time
+    of the operator's.
 
-    A call of the binding must mean this overload. That is certain if no other overload takes tensors, and for the overloads in ``_BOUND``,
-    which their arguments single out. Apart from ``_BOUND``, an op with default arguments has none, since a binding may have other defaults
+    A call of the binding must mean this overload. That is certain if no other overload takes
+    tensors, and for the overloads in ``_BOUND``, which their arguments single out. Apart from
+    ``_BOUND``, an op with default arguments has none, since a binding may have other defaults
     (``mse_loss`` of the operator does not reduce).
     """
     schema = func._schema
@@ -396,7 +411,8 @@ def _binding(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
 
 
 def _functional(func: torch._ops.OpOverload, base: str) -> torch._ops.OpOverload | None:
-    """The functional form of an in-place overload (``add_.Tensor`` -> ``add.Tensor``, ``__iand__`` -> ``__and__``)."""
+    """The functional form of an in-place overload (``add_.Tensor`` -> ``add.Tensor``,
+    ``__iand__`` -> ``__and__``)."""
     if base.startswith("__i") and base.endswith("__"):
         name = "__" + base[3:]
     elif base.endswith("_") and not base.endswith("__"):
@@ -407,14 +423,16 @@ def _functional(func: torch._ops.OpOverload, base: str) -> torch._ops.OpOverload
     name = "_conj_physical" if name == "conj_physical" else name
     which = func._overloadname
     wanted = len(func._schema.arguments)
-    # pow_.Scalar belongs to pow.Tensor_Scalar, ldexp_ to ldexp.Tensor, transpose_ to transpose.int, bernoulli_.float to bernoulli.p
+    # pow_.Scalar belongs to pow.Tensor_Scalar, ldexp_ to ldexp.Tensor, transpose_ to transpose.int,
+    # bernoulli_.float to bernoulli.p
     for suffix in (f".{which}", ".p", "", f".Tensor_{which}", ".Tensor", ".int", "_functional"):
         try:
             found = overload(f"{func.namespace}::{name}{suffix}")
         except ValueError:
             continue
         arguments = found._schema.arguments
-        # pow.Scalar has its tensor second, and TorchScript's pow.int and ldexp.default take numbers alone; bernoulli.default has no p
+        # pow.Scalar has its tensor second, and TorchScript's pow.int and ldexp.default take numbers
+        # alone; bernoulli.default has no p
         if "Tensor" in str(arguments[0].type) and len(arguments) >= wanted:
             return found
     return None
@@ -438,19 +456,22 @@ def op_of(func: Any) -> Op:
 
 
 def nested_op_of(func: torch._ops.OpOverload) -> Op:
-    """The op of an overload that is called with a nested tensor. Nested tensors have their own records."""
+    """The op of an overload that is called with a nested tensor. Nested tensors have
+    their own records."""
     op = _NESTED_OPS.get(id(func))
     if op is None:
         op = _NESTED_OPS[id(func)] = Op(func, nested=True)
     return op
 
 
-# Further sources of decompositions, asked in order with the rule that is missing ("vjp", "jvp" or "batch").
+# Further sources of decompositions, asked in order with the rule that is missing ("vjp",
+# "jvp" or "batch").
 PROVIDERS: list[Callable[[Op, str], Callable[..., Any] | None]] = []
 
 
 def decomposition_of(op: Op, rule: str) -> Callable[..., Any] | None:
-    """The op in terms of other ops: from its record, else ATen's composite kernel, else torch's decomposition table, else a provider."""
+    """The op in terms of other ops: from its record, else ATen's composite kernel, else torch's
+    decomposition table, else a provider."""
     return _decomposed(op) or next(
         (found for provider in PROVIDERS if (found := provider(op, rule)) is not None), None
     )
@@ -474,7 +495,8 @@ def _decomposed(op: Op) -> Callable[..., Any] | None:
 
 
 def written_out(op: Op, rule: str) -> Callable[..., Any]:
-    """The op in terms of other ops, for a call whose derivative is by a keyword argument. Formulas exist for positional ones only."""
+    """The op in terms of other ops, for a call whose derivative is by a keyword argument. Formulas
+    exist for positional ones only."""
     found = decomposition_of(op, rule)
     if found is None:
         raise MissingRule(str(op.func), rule, case="for a keyword argument")

@@ -1,8 +1,9 @@
 """Products in which a zero wins over an infinity: ``times(0, inf)`` is 0.
 
-The derivative of ``x[0]·x[1]·…`` by one factor is the product of all others. A second derivative is the product of all but two. These
-products are computed from partial products. One partial product may overflow to infinity although another one has a zero factor. The exact
-product is then 0, and ``*`` gives NaN. With ``times`` derivatives of every order are 0 there.
+The derivative of ``x[0]·x[1]·…`` by one factor is the product of all others. A second derivative is
+the product of all but two. These products are computed from partial products. One partial product
+may overflow to infinity although another one has a zero factor. The exact product is then 0, and
+``*`` gives NaN. With ``times`` derivatives of every order are 0 there.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ running_product = torch.ops.runtime.running_product.default
 
 
 def recurrence(a: Tensor, b: Tensor, dim: int, product: bool = False) -> Tensor:
-    """``h[0] = b[0]``, ``h[i] = a[i]·h[i-1] + b[i]`` along ``dim``, in log2(n) steps (Hillis and Steele 1986).
+    """``h[0] = b[0]``, ``h[i] = a[i]·h[i-1] + b[i]`` along ``dim``, in log2(n) steps (Hillis
+    and Steele 1986).
 
-    Each step is a product and a sum. So the derivatives need no rule, and zeros in ``a`` are no special case. ``product``: zeros win over
-    overflows in products of ``a``.
+    Each step is a product and a sum. So the derivatives need no rule, and zeros in ``a`` are no
+    special case. ``product``: zeros win over overflows in products of ``a``.
     """
     mul = times if product else torch.mul
     n = b.shape[dim]
@@ -56,7 +58,8 @@ def recurrence(a: Tensor, b: Tensor, dim: int, product: bool = False) -> Tensor:
 
 
 def reversed_recurrence(a: Tensor, b: Tensor, dim: int, product: bool = False) -> Tensor:
-    """``h[n-1] = b[n-1]``, ``h[i] = a[i+1]·h[i+1] + b[i]``: the transpose of :func:`recurrence` for the same ``a``."""
+    """``h[n-1] = b[n-1]``, ``h[i] = a[i+1]·h[i+1] + b[i]``: the transpose of :func:`recurrence`
+    for the same ``a``."""
     return recurrence(_later(a, dim).flip(dim), b.flip(dim), dim, product).flip(dim)
 
 
@@ -79,7 +82,8 @@ def exclusive_product(x: Tensor, dim: int) -> Tensor:
 
 
 def product_of_others(x: Tensor, dim: int) -> Tensor:
-    """For each element the product of all others along ``dim``. Unlike ``result / x`` it is right if elements are zero."""
+    """For each element the product of all others along ``dim``. Unlike ``result / x`` it is right
+    if elements are zero."""
     product: Tensor = times(
         exclusive_product(x, dim), exclusive_product(x.flip(dim), dim).flip(dim)
     )
@@ -87,7 +91,8 @@ def product_of_others(x: Tensor, dim: int) -> Tensor:
 
 
 def running_product_vjp(g: Tensor, x: Tensor, dim: int) -> Tensor:
-    """``grad[i] = (product before i) · sum over k >= i of g[k] · (product from i+1 to k)``, conjugated."""
+    """``grad[i] = (product before i) · sum over k >= i of g[k] · (product from i+1 to k)``,
+    conjugated."""
     x = x.to(g.dtype)
     if x.is_complex():
         x = x.conj()

@@ -1,10 +1,11 @@
 """Gradients of a parameter for each sample, in factors: what a layer knows before it multiplies.
 
-    Outer(g, x)        # of y = x @ w.t(): the gradient of sample b is g[b].T @ x[b], and nobody has computed it yet
+    Outer(g, x)        # of y = x @ w.t(): the gradient of sample b is g[b].T @ x[b], and nobody has
+                       # computed it yet
 
-Most uses need no gradient of a single sample. Their norms, a weighted sum of them and their products with a vector follow from the
-factors in less time and memory. A record gives the factors by ``per_sample``; an op without such a part gets the general form of
-``runtime/per_sample``.
+Most uses need no gradient of a single sample. Their norms, a weighted sum of them and their
+products with a vector follow from the factors in less time and memory. A record gives the factors
+by ``per_sample``; an op without such a part gets the general form of ``runtime/per_sample``.
 
 Gradients have torch's convention for complex numbers. A product of two is ``Re sum(conj(a) * b)``.
 """
@@ -28,10 +29,12 @@ _CACHED = 1 << 21
 
 
 class Grams:
-    """Gram matrices of the vectors of each sample: ``t @ t.mH`` of shape (B, T, T) for ``t`` of shape (B, T, n).
+    """Gram matrices of the vectors of each sample: ``t @ t.mH`` of shape (B, T, T) for ``t`` of
+    shape (B, T, n).
 
-    The weights of a recurrent layer share a factor, as those of queries, keys and values do. Its matrix is computed once. ``asked``: all
-    factors, as often as they will be asked for, so that nothing is kept longer than that.
+    The weights of a recurrent layer share a factor, as those of queries, keys and values do. Its
+    matrix is computed once. ``asked``: all factors, as often as they will be asked for, so that
+    nothing is kept longer than that.
     """
 
     def __init__(self, asked: Iterable[Tensor]) -> None:
@@ -59,8 +62,9 @@ def _place(t: Tensor) -> Hashable:
 class Term:
     """The gradients of one parameter for B samples. ``shape``: of the parameter.
 
-    A subclass has ``dense``, ``part``, ``scaled`` and ``weighted_sum``. The other methods work on the dense gradients, so a caller takes
-    parts of the samples that fit into memory; :meth:`needs_dense` tells.
+    A subclass has ``dense``, ``part``, ``scaled`` and ``weighted_sum``. The other methods work on
+    the dense gradients, so a caller takes parts of the samples that fit into memory;
+    :meth:`needs_dense` tells.
     """
 
     size: int
@@ -82,15 +86,18 @@ class Term:
         raise NotImplementedError
 
     def scaled(self, scale: Scale) -> Term:
-        """The gradients times a number for each sample. ``scale`` multiplies a tensor that has the batch in front by it."""
+        """The gradients times a number for each sample. ``scale`` multiplies a tensor that has the
+        batch in front by it."""
         raise NotImplementedError
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """The sum of ``weights[b]`` times gradient ``b``, of the parameter's shape. ``weights``: (B,)."""
+        """The sum of ``weights[b]`` times gradient ``b``, of the parameter's shape.
+        ``weights``: (B,)."""
         raise NotImplementedError
 
     def squared_norms(self, grams: Grams) -> Tensor:
-        """The squared 2-norm of each gradient, of shape (B,). ``grams``: what computes products of :meth:`vectors`."""
+        """The squared 2-norm of each gradient, of shape (B,). ``grams``: what computes products
+        of :meth:`vectors`."""
         return _squares(flat(self.dense()))
 
     def vectors(self) -> Sequence[Tensor]:
@@ -122,7 +129,8 @@ class Term:
         return self.way == "direct"
 
     def smaller(self) -> Term:
-        """The dense gradients, if they are needed for the norms and take no more memory than what they are computed of. Else this term."""
+        """The dense gradients, if they are needed for the norms and take no more memory than what
+        they are computed of. Else this term."""
         return (
             Dense(self.dense())
             if self.needs_dense() and self.dense_bytes <= sum(t.nbytes for t in self.held())
@@ -141,7 +149,8 @@ class Term:
 
 
 class Outer(Term):
-    """Gradient ``b`` is ``left[b].T @ right[b]``: a sum of T outer products, as in a layer on a sequence of T vectors.
+    """Gradient ``b`` is ``left[b].T @ right[b]``: a sum of T outer products, as in a layer on a
+    sequence of T vectors.
 
     ``left``: (B, T, m). ``right``: (B, T, n). The parameter has shape (m, n).
     """
@@ -170,7 +179,8 @@ class Outer(Term):
             super().write(out)
 
     def _takes(self, out: Tensor) -> bool:
-        """Whether a kernel may write to a tensor such as ``out``: nothing is recorded or converted on the way."""
+        """Whether a kernel may write to a tensor such as ``out``: nothing is recorded or
+        converted on the way."""
         tensors = (out, self.left, self.right)
         return are_plain(*tensors) and not any(
             t.requires_grad or t.dtype is not self.dtype for t in tensors
@@ -238,8 +248,8 @@ class Outer(Term):
 
 
 class Dense(Term):
-    """Gradients that are at hand, of shape (B, *shape). For parameters that are added or multiplied element by element: their gradients
-    have at most as many elements as the cotangent."""
+    """Gradients that are at hand, of shape (B, *shape). For parameters that are added or multiplied
+    element by element: their gradients have at most as many elements as the cotangent."""
 
     def __init__(self, values: Tensor) -> None:
         self.values = values
@@ -267,12 +277,15 @@ class Dense(Term):
 
 
 class Windows(Term):
-    """The gradients of the weight of a convolution: outer products of the cotangent with the windows of the input.
+    """The gradients of the weight of a convolution: outer products of the cotangent with the
+    windows of the input.
 
-    ``x``: (B, N, C, *sizes). ``g``: (B, N, O, *places). The parameter has shape (O, C / groups, *kernel).
+    ``x``: (B, N, C, *sizes). ``g``: (B, N, O, *places). The parameter has shape (O, C /
+    groups, *kernel).
     """
 
-    def __init__(self, g: Tensor, x: Tensor, shape: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+    def __init__(self, g: Tensor, x: Tensor, shape: Sequence[int], stride: Sequence[int],
+        padding: Sequence[int], dilation: Sequence[int],
                  groups: int) -> None:  # fmt: skip
         self.g, self.x, self.size, self.shape, self.dtype = (
             g,
@@ -304,7 +317,8 @@ class Windows(Term):
         return Windows(g, x, self.shape, self.stride, self.padding, self.dilation, self.groups)
 
     def _factors(self) -> tuple[Tensor, Tensor]:
-        """The cotangent and the windows, of shapes (B, groups, places, O / groups) and (B, groups, places, C / groups * kernel)."""
+        """The cotangent and the windows, of shapes (B, groups, places, O / groups) and (B, groups,
+        places, C / groups * kernel)."""
         rank = len(self.shape) - 2
         windows = torch.nn.functional.pad(
             self.x, [p for n in reversed(self.padding) for p in (n, n)]
@@ -326,7 +340,8 @@ class Windows(Term):
         return left.reshape(self.size, self.groups, right.shape[2], -1), right
 
     def dense(self) -> Tensor:
-        """By backward passes of a convolution whose groups are those of some samples. It copies its operands, so these fit into a cache."""
+        """By backward passes of a convolution whose groups are those of some samples. It copies its
+        operands, so these fit into a cache."""
         step = max(1, _CACHED * max(1, self.size) // max(1, self.x.nbytes + self.g.nbytes))
         if step >= self.size:
             return self._dense()
@@ -389,10 +404,11 @@ class Windows(Term):
 
 
 class Rows(Term):
-    """Gradient ``b`` has ``g[b, i]`` in row ``indices[b, i]`` of a table, added up where rows repeat.
+    """Gradient ``b`` has ``g[b, i]`` in row ``indices[b, i]`` of a table, added up
+    where rows repeat.
 
-    ``indices``: (B, T). ``g``: (B, T, n). The parameter has shape (rows, n). ``padding``: the row that has no gradient, or -1.
-    """
+    ``indices``: (B, T). ``g``: (B, T, n). The parameter has shape (rows, n). ``padding``: the row
+    that has no gradient, or -1."""
 
     way = "ghost"
 
@@ -441,7 +457,8 @@ class Rows(Term):
 
 
 def joined(terms: Sequence[Term]) -> list[Term]:
-    """Fewer terms of the same sum: those of one form become one, as the steps of a recurrent layer do."""
+    """Fewer terms of the same sum: those of one form become one, as the steps of a
+    recurrent layer do."""
     outers = [t for t in terms if isinstance(t, Outer)]
     tables = [t for t in terms if isinstance(t, Rows)]
     ready = [t for t in terms if isinstance(t, Dense)]
@@ -465,7 +482,8 @@ def joined(terms: Sequence[Term]) -> list[Term]:
 
 
 def are_plain(*tensors: Tensor) -> bool:
-    """Whether what is computed of ``tensors`` may be written to plain memory: none is a value, or wrapped by a transform of torch's own."""
+    """Whether what is computed of ``tensors`` may be written to plain memory: none is a value, or
+    wrapped by a transform of torch's own."""
     return all(
         type(t) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(t)
         for t in tensors
@@ -515,12 +533,14 @@ def by_right(g: Tensor, left: Tensor, alpha: Any = 1) -> Outer:
 
 
 def of_bias(g: Tensor) -> Dense:
-    """The gradients of a bias by the cotangent (B, T, m) of a layer. Those of one vector for each sample are the cotangent itself."""
+    """The gradients of a bias by the cotangent (B, T, m) of a layer. Those of one vector for each
+    sample are the cotangent itself."""
     return Dense(g.sum(1) if g.shape[1] != 1 else g[:, 0])
 
 
 def reduced(g: Tensor, shape: Sequence[int]) -> Dense:
-    """The gradients of what was broadcast from ``shape`` to the shape of ``g`` without its batch."""
+    """The gradients of what was broadcast from ``shape`` to the shape of ``g``
+    without its batch."""
     extra = g.dim() - 1 - len(shape)
     if extra:
         g = g.sum(list(range(1, 1 + extra)))

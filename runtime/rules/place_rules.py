@@ -1,8 +1,8 @@
 """Where the samples lie in the results of each op, by families: see :mod:`.places`.
 
-A rule takes a :class:`.places.Placed` call and returns the places in its results: one for all of them, or a list. ``None`` in the list: the
-result has no samples. An op without a rule, and without parts that have one, mixes the samples as far as anyone knows.
-"""
+A rule takes a :class:`.places.Placed` call and returns the places in its results: one for all of
+them, or a list. ``None`` in the list: the result has no samples. An op without a rule, and without
+parts that have one, mixes the samples as far as anyone knows."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def _give(names: str, rule: Rule) -> None:
 
 
 def leading(**cores: int) -> Rule:
-    """Ops that broadcast the leading dimensions of their arguments. ``cores``: the number of trailing dimensions that an argument has
-    besides, by its name; of any other argument 0."""
+    """Ops that broadcast the leading dimensions of their arguments. ``cores``: the number of
+    trailing dimensions that an argument has besides, by its name; of any other argument 0."""
 
     def rule(call: Placed) -> Place:
         return _by_leading(call, {name: cores.get(name, 0) for name in call.names})
@@ -65,7 +65,8 @@ def _by_leading(call: Placed, cores: dict[str, int]) -> Place:
         if place is not None:
             if place.dim >= t.dim() - cores[name]:
                 raise Mixed(
-                    f"it computes along dimension {place.dim} of {name}, which runs over the samples"
+                    f"it computes along dimension {place.dim} of {name}, "
+                    "which runs over the samples"
                 )
             found.append(place.moved(place.dim + lead - (t.dim() - cores[name])))
     place = one_place(found)
@@ -85,7 +86,8 @@ aligned = leading()
 
 
 def _product(left: str, right: str, bias: str | None = None) -> Rule:
-    """Products of matrices and vectors: rows of the left and columns of the right argument may be samples, and so may stacks of both."""
+    """Products of matrices and vectors: rows of the left and columns of the right argument may be
+    samples, and so may stacks of both."""
 
     def rule(call: Placed) -> Place:
         a, b, out = call.args[left], call.args[right], call.outs[0]
@@ -109,7 +111,8 @@ def _product(left: str, right: str, bias: str | None = None) -> Rule:
 
 
 def _distances(call: Placed) -> Place:
-    """Distances of the rows of two matrices: the rows of one of them may be samples, and so may stacks of both."""
+    """Distances of the rows of two matrices: the rows of one of them may be samples, and so
+    may stacks of both."""
     for name, dim in (("x1", -2), ("x2", -1)):
         place, t = call.place(name), call.args[name]
         if (
@@ -179,7 +182,8 @@ def _pooled(place: Place, size: int, mean: bool) -> Pooled:
 
 
 def _by_counts(counts: Tensor) -> Pooled:
-    """A mean over elements of which sample b has ``counts[b]``. The mean of a sample without elements has no gradient."""
+    """A mean over elements of which sample b has ``counts[b]``. The mean of a sample without
+    elements has no gradient."""
     return Pooled(torch.where(counts > 0, counts.sum() / counts, 0.0))
 
 
@@ -292,7 +296,8 @@ def _margin_loss(call: Placed) -> Any:
 
 
 def _trilinear(call: Placed) -> Place:
-    """The product of three tensors, each with more dimensions of size 1, summed over some dimensions."""
+    """The product of three tensors, each with more dimensions of size 1, summed over
+    some dimensions."""
     rank = call.args["i1"].dim() + len(call.args["expand1"])
     summed = [d % rank for d in call.args["sumdim"]]
     kept = {
@@ -361,8 +366,9 @@ def _padded(call: Placed) -> Place:
 
 
 def _solved(right: str, **cores: int) -> Rule:
-    """``solve(A, B)``, where B is a matrix or a vector: stacks of both may be samples, and so may columns of B, or its rows if ``left`` is
-    False. ``right``: the name of B. ``cores``: the dimensions of A and of what comes with it."""
+    """``solve(A, B)``, where B is a matrix or a vector: stacks of both may be samples, and so may
+    columns of B, or its rows if ``left`` is False. ``right``: the name of B. ``cores``: the
+    dimensions of A and of what comes with it."""
 
     def rule(call: Placed) -> Any:
         t, place = call.args[right], call.place(right)
@@ -391,7 +397,8 @@ def _cross(call: Placed) -> Place:
 
 
 def _convolution(call: Placed) -> Place:
-    """The samples are the batch, the weights of output channels, or groups of channels, each with weights of its own."""
+    """The samples are the batch, the weights of output channels, or groups of channels, each with
+    weights of its own."""
     of_x, of_weight, groups = call.place("input"), call.place("weight"), call.args["groups"]
     if of_weight is None or of_weight.dim != 0 or (of_x is not None and of_x.dim != 1):
         return front("input")(call)  # type: ignore[no-any-return]
@@ -462,14 +469,16 @@ def _log_probs(call: Placed) -> Any:
 
 
 for _name, _args in {
-    "bmm": ("self", "mat2"), "mm": ("self", "mat2"), "mv": ("self", "vec"), "baddbmm": ("batch1", "batch2", "self"),
-    "addmm": ("mat1", "mat2", "self"), "addmv": ("mat", "vec", "self"), }.items():  # fmt: skip
+    "bmm": ("self", "mat2"), "mm": ("self", "mat2"), "mv": ("self", "vec"),
+    "baddbmm": ("batch1", "batch2", "self"), "addmm": ("mat1", "mat2", "self"),
+    "addmv": ("mat", "vec", "self"), }.items():  # fmt: skip
     _give(_name, _product(*_args))
 _give(
-    """sum sum.dim_IntList mean mean.dim nansum prod prod.dim_int amax amin max min aminmax median median.dim nanmedian nanmedian.dim
-    logsumexp linalg_vector_norm norm.Scalar norm.ScalarOpt_dim norm.ScalarOpt_dtype norm.ScalarOpt_dim_dtype max.dim min.dim var.correction
-    std.correction var_mean.correction std_mean.correction mode kthvalue any any.dim any.dims all all.dim all.dims argmax argmin
-    count_nonzero count_nonzero.dim_IntList""",
+    """sum sum.dim_IntList mean mean.dim nansum prod prod.dim_int amax amin max min aminmax median
+    median.dim nanmedian nanmedian.dim logsumexp linalg_vector_norm norm.Scalar norm.ScalarOpt_dim
+    norm.ScalarOpt_dtype norm.ScalarOpt_dim_dtype max.dim min.dim var.correction std.correction
+    var_mean.correction std_mean.correction mode kthvalue any any.dim any.dims all all.dim all.dims
+    argmax argmin count_nonzero count_nonzero.dim_IntList""",
     reduced,
 )
 _give(
@@ -486,7 +495,10 @@ _give("convolution", _convolution)
 _give("dot vdot", _dot)
 _give("grid_sampler_2d grid_sampler_3d", front("input", "grid"))
 _give(
-    "native_batch_norm _native_batch_norm_legit_functional _native_batch_norm_legit _native_batch_norm_legit.no_stats",
+    (
+        "native_batch_norm _native_batch_norm_legit_functional _native_batch_norm_legit "
+        "_native_batch_norm_legit.no_stats"
+    ),
     _batch_norm,
 )
 _give(
@@ -518,26 +530,41 @@ _give("linalg_householder_product", leading(input=2, tau=1))
 _give("linalg_cross", _cross)
 _give("_cdist_forward", _distances)
 for _names, _core in {
-    "reflection_pad1d replication_pad1d upsample_nearest1d _upsample_nearest_exact1d upsample_linear1d": 1,
-    """reflection_pad2d replication_pad2d avg_pool2d _adaptive_avg_pool2d max_pool2d_with_indices adaptive_max_pool2d max_unpool2d tril triu
-    upsample_nearest2d _upsample_nearest_exact2d upsample_bilinear2d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa
-    cholesky linalg_cholesky_ex linalg_lu linalg_lu_factor_ex linalg_qr linalg_inv_ex _linalg_eigh linalg_eig _linalg_svd _linalg_det
-    _linalg_slogdet linalg_matrix_exp linalg_ldl_factor_ex cholesky_inverse _linalg_eigvals geqrf""": 2,
-    """reflection_pad3d replication_pad3d avg_pool3d _adaptive_avg_pool3d max_pool3d_with_indices adaptive_max_pool3d upsample_nearest3d
-    _upsample_nearest_exact3d upsample_trilinear3d pixel_shuffle pixel_unshuffle channel_shuffle im2col""": 3,
+    (
+        "reflection_pad1d replication_pad1d upsample_nearest1d "
+        "_upsample_nearest_exact1d upsample_linear1d"
+    ): 1,
+    """reflection_pad2d replication_pad2d avg_pool2d _adaptive_avg_pool2d max_pool2d_with_indices
+    adaptive_max_pool2d max_unpool2d tril triu upsample_nearest2d _upsample_nearest_exact2d
+    upsample_bilinear2d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa cholesky
+    linalg_cholesky_ex linalg_lu linalg_lu_factor_ex linalg_qr linalg_inv_ex _linalg_eigh linalg_eig
+    _linalg_svd _linalg_det _linalg_slogdet linalg_matrix_exp linalg_ldl_factor_ex cholesky_inverse
+    _linalg_eigvals geqrf""": 2,
+    """reflection_pad3d replication_pad3d avg_pool3d _adaptive_avg_pool3d max_pool3d_with_indices
+    adaptive_max_pool3d upsample_nearest3d _upsample_nearest_exact3d upsample_trilinear3d
+    pixel_shuffle pixel_unshuffle channel_shuffle im2col""": 3,
     "col2im": 2,
 }.items():  # fmt: skip
     _give(_names, trailing(_core))
 _give(
-    "clone _to_copy copy fill.Scalar fill.Tensor masked_fill.Tensor native_dropout bernoulli bernoulli.p rrelu_with_noise",
+    (
+        "clone _to_copy copy fill.Scalar fill.Tensor masked_fill.Tensor native_dropout bernoulli "
+        "bernoulli.p rrelu_with_noise"
+    ),
     aligned,
 )
 _give(
-    "ones_like zeros_like full_like empty_like rand_like randn_like randint_like randint_like.low_dtype zero",
+    (
+        "ones_like zeros_like full_like empty_like rand_like randn_like randint_like "
+        "randint_like.low_dtype zero"
+    ),
     aligned,
 )
 _give(
-    "normal_functional uniform exponential hardswish log_sigmoid_forward poisson complex normal.Tensor_float",
+    (
+        "normal_functional uniform exponential hardswish log_sigmoid_forward poisson "
+        "complex normal.Tensor_float"
+    ),
     aligned,
 )
 _give("new_empty new_zeros new_ones new_full new_empty_strided", lambda call: [None])

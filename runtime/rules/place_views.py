@@ -1,4 +1,5 @@
-"""Where the samples lie in views of a tensor, and in what is picked from it by indices: see :mod:`.places`."""
+"""Where the samples lie in views of a tensor, and in what is picked from it by indices:
+see :mod:`.places`."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def _as_complex(call: Placed, place: Place) -> Place:
 
 
 @_rule(
-    "detach alias lift_fresh _conj _neg_view view_as_real detach_copy alias_copy _conj_copy view_as_real_copy"
+    "detach alias lift_fresh _conj _neg_view view_as_real detach_copy alias_copy "
+    "_conj_copy view_as_real_copy"
 )
 def _same(call: Placed, place: Place) -> Place:
     return place
@@ -125,7 +127,8 @@ def _without(call: Placed, place: Place) -> Place:
 
 
 @_rule(
-    "slice.Tensor slice_copy.Tensor split.Tensor split_with_sizes split_copy.Tensor split_with_sizes_copy narrow_copy"
+    "slice.Tensor slice_copy.Tensor split.Tensor split_with_sizes split_copy.Tensor "
+    "split_with_sizes_copy narrow_copy"
 )
 def _parts(call: Placed, place: Place) -> Any:
     if _dim(call) != place.dim:
@@ -190,7 +193,8 @@ def _strided(call: Placed, place: Place) -> Place:
     found = place_of(owners, call.size)
     if found is None or bool((owners < 0).any()):
         raise Mixed(
-            "it describes memory by strides, and shows elements of several samples. Use views that name dimensions"
+            "it describes memory by strides, and shows elements of several samples. "
+            "Use views that name dimensions"
         )
     return found
 
@@ -241,14 +245,16 @@ def _index_select(call: Placed) -> Place:
     if own.dim != dim:
         if of_index is not None:
             raise Mixed(
-                "its indices depend on the sample and would pick from all samples. Use gather or take_along_dim"
+                "its indices depend on the sample and would pick from all samples. "
+                "Use gather or take_along_dim"
             )
         return own
     return _picked(own, dim, call.owners("self")[call.args["index"].reshape(-1)], call, of_index)
 
 
 def _picked(own: Place, dim: int, owners: Tensor, call: Placed, of_index: Place | None) -> Place:
-    """The place of what was picked by indices along the samples. ``owners``: the sample of each element."""
+    """The place of what was picked by indices along the samples. ``owners``: the sample
+    of each element."""
     if of_index is None:
         return picked(own, dim, owners, call.size)
     if not torch.equal(owners, of_index.owners(call.size, owners.device)):
@@ -257,7 +263,8 @@ def _picked(own: Place, dim: int, owners: Tensor, call: Placed, of_index: Place 
 
 
 def _gather(call: Placed) -> Place:
-    """``gather`` and ``scatter``: their tensors have the samples in one dimension, and indices along another."""
+    """``gather`` and ``scatter``: their tensors have the samples in one dimension, and
+    indices along another."""
     dim = _dim(call)
     tensors = [(name, t) for name, t, _ in call.tensors() if t.dim()]
     known = {name: p for name, p in call.places.items() if p is not None}
@@ -328,8 +335,8 @@ def _along_index(call: Placed) -> Place:
 
 
 def _taken_over(call: Placed, index: Tensor, dim: int) -> Place:
-    """The place in ``self``, of no sample so far, after rows of ``source`` were written to it. Rows that get nothing are the same for all
-    samples; they count as those of the first."""
+    """The place in ``self``, of no sample so far, after rows of ``source`` were written to it. Rows
+    that get nothing are the same for all samples; they count as those of the first."""
     regular = _filled(call, dim, index, call.owners("source"))
     if regular is not None:
         return regular
@@ -344,8 +351,9 @@ def _same_owners(a: Tensor, b: Tensor) -> None:
 
 
 class _Indices:
-    """Of ``x[indices]``: ``by_dim``, the index of each dimension of x that has one; ``places``, where the samples lie in these; ``first``,
-    where the dimensions of the indices stand in the result; ``rank``, their number."""
+    """Of ``x[indices]``: ``by_dim``, the index of each dimension of x that has one; ``places``,
+    where the samples lie in these; ``first``, where the dimensions of the indices stand in the
+    result; ``rank``, their number."""
 
     def __init__(self, call: Placed) -> None:
         self.by_dim: dict[int, Tensor] = {}
@@ -384,8 +392,8 @@ class _Indices:
         return one_place(found) if found else None
 
     def of_rows(self, call: Placed, own: Place) -> Place:
-        """Where the samples lie in ``x[arange(B), last]``: an index along the samples picks elements of one sample for each place of the
-        result."""
+        """Where the samples lie in ``x[arange(B), last]``: an index along the samples picks
+        elements of one sample for each place of the result."""
         rows, by_index = self.by_dim[own.dim], self.place()
         n = call.args["self"].shape[own.dim]
         owners = call.owners("self")[rows.where(rows >= 0, rows + n)]
@@ -418,7 +426,8 @@ def _index(call: Placed) -> Place:
         return indices.of_rows(call, own)
     if indices.place() is not None:
         raise Mixed(
-            "its indices depend on the sample and would pick from all samples. Use gather or take_along_dim"
+            "its indices depend on the sample and would pick from all samples. "
+            "Use gather or take_along_dim"
         )
     return own.moved(indices.kept(own.dim))
 
@@ -435,7 +444,8 @@ def _index_put(call: Placed) -> Place:
             own = _filled(call, *next(iter(indices.by_dim.items())), call.owners("values"))
         if own is None:
             raise Mixed(
-                "it writes samples to a tensor that belongs to none. Make it by zeros_like or new_zeros of a batch, or use index_add"
+                "it writes samples to a tensor that belongs to none. "
+                "Make it by zeros_like or new_zeros of a batch, or use index_add"
             )
         call.places["self"] = own
     if own.dim in indices.by_dim:
@@ -457,7 +467,8 @@ def _index_put(call: Placed) -> Place:
 
 
 def _same_elements(call: Placed, indices: _Indices, values: Place, target: Place) -> bool:
-    """Whether the values, which are broadcast, meet elements of their own samples. ``target``: the place in what the indices pick."""
+    """Whether the values, which are broadcast, meet elements of their own samples. ``target``: the
+    place in what the indices pick."""
     t, x, n = call.args["values"], call.args["self"], target.length(call.size)
     lead = x.dim() - len(indices.by_dim) + indices.rank - t.dim()
     if lead < 0 or (target.dim >= lead and t.shape[target.dim - lead] not in (1, n)):
@@ -469,7 +480,8 @@ def _same_elements(call: Placed, indices: _Indices, values: Place, target: Place
 
 
 def _filled(call: Placed, dim: int, rows: Tensor, owners: Tensor) -> Place | None:
-    """The place in ``self``, of no sample so far, after rows of the samples ``owners`` were written to it. Example: ``o[w] = x[w]``."""
+    """The place in ``self``, of no sample so far, after rows of the samples ``owners`` were written
+    to it. Example: ``o[w] = x[w]``."""
     n = call.args["self"].shape[dim]
     for inner in [k for k in range(1, n // call.size + 1) if n % (k * call.size) == 0]:
         place = Place(dim, n // (call.size * inner), inner)
@@ -479,7 +491,8 @@ def _filled(call: Placed, dim: int, rows: Tensor, owners: Tensor) -> Place | Non
 
 
 def _packed(call: Placed) -> Any:
-    """``pack_padded_sequence``: row i of the data is a time step of one sequence, all first steps first."""
+    """``pack_padded_sequence``: row i of the data is a time step of one sequence, all
+    first steps first."""
     place, batch_first = call.place("input"), call.args["batch_first"]
     if place is None or place.dim != (0 if batch_first else 1):
         raise Mixed("the sequences do not lie where batch_first says")
@@ -490,7 +503,10 @@ def _packed(call: Placed) -> Any:
 for _names, _placed in {
     "embedding": _embedding,
     "index_select": _index_select,
-    "gather scatter.src scatter.value scatter_add scatter_reduce.two scatter.reduce scatter.value_reduce": _gather,
+    (
+        "gather scatter.src scatter.value scatter_add scatter_reduce.two "
+        "scatter.reduce scatter.value_reduce"
+    ): _gather,
     "index_add index_copy index_fill.int_Scalar index_fill.int_Tensor": _along_index,
     "index.Tensor _unsafe_index.Tensor": _index,
     "index_put _unsafe_index_put _index_put_impl": _index_put,

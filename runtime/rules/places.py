@@ -1,11 +1,13 @@
 """Where the samples of a batch lie in a tensor.
 
     x                      # (B, T, n)    Place(dim=0): dimension 0 is the batch
-    x.flatten(0, 1)        # (B * T, n)   Place(dim=0, inner=T): each sample has T rows, one after the other
+    x.flatten(0, 1)        # (B * T, n) Place(dim=0, inner=T): each sample has T rows, one
+                           # after the other
     torch.cat([x, y])      # (2 * B, …)   Place(dim=0, outer=2): two batches, one after the other
 
-A place is known by construction, never by a size that happens to be B. ``place_rules`` says for each op where the samples lie in its
-results. :class:`Mixed` is raised where they lie nowhere, because the op computes with several samples at once.
+A place is known by construction, never by a size that happens to be B. ``place_rules`` says for
+each op where the samples lie in its results. :class:`Mixed` is raised where they lie nowhere,
+because the op computes with several samples at once.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class Mixed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Dimension ``dim`` runs over ``outer`` × B × ``inner``: element ``i`` of it belongs to sample ``i // inner % B``."""
+    """Dimension ``dim`` runs over ``outer`` × B × ``inner``: element ``i`` of it belongs to sample
+    ``i // inner % B``."""
 
     dim: int
     outer: int = 1
@@ -55,7 +58,8 @@ class Place:
         )
 
     def split(self, t: Tensor, size: int) -> Tensor:
-        """``t`` with the batch in front, as (B, *shape of one sample). The dimension stays, with the elements of one sample."""
+        """``t`` with the batch in front, as (B, *shape of one sample). The dimension stays, with
+        the elements of one sample."""
         if self.outer == self.inner == 1:
             whole: Tensor = t.movedim(self.dim, 0).unsqueeze(self.dim + 1)
             return whole
@@ -87,9 +91,11 @@ class Alone(Place):
 
 
 class _Rows:
-    """Which elements each sample has. ``owners``: the sample of each element. A sample may have any number of them: ``positions``, of shape
-    (B, most), are those of each sample, filled up with 0 where ``filled``. ``slots``: for each element its place in ``positions``, flat.
-    ``packed``: whether they are time steps of a packed sequence, so that slices tell steps apart, and not samples."""
+    """Which elements each sample has. ``owners``: the sample of each element. A sample may have
+    any number of them: ``positions``, of shape (B, most), are those of each sample, filled up
+    with 0 where ``filled``. ``slots``: for each element its place in ``positions``, flat.
+    ``packed``: whether they are time steps of a packed sequence, so that slices tell steps apart,
+    and not samples."""
 
     def __init__(self, owners: Tensor, size: int, packed: bool) -> None:
         self.packed = packed
@@ -112,7 +118,8 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listed(Place):
-    """Element ``i`` of dimension ``dim`` belongs to sample ``rows.owners[i]``, as of elements that were picked by an index.
+    """Element ``i`` of dimension ``dim`` belongs to sample ``rows.owners[i]``, as of elements that
+    were picked by an index.
 
     :meth:`split` fills each sample up to the largest number of elements with element 0.
     """
@@ -163,7 +170,8 @@ ALONE = Alone(0)
 
 
 def listed(dim: int, owners: Tensor, size: int, packed: bool = False) -> Place:
-    """The place in which element ``i`` belongs to sample ``owners[i]``. ``packed``: see :class:`_Rows`."""
+    """The place in which element ``i`` belongs to sample ``owners[i]``. ``packed``:
+    see :class:`_Rows`."""
     n = owners.numel()
     if n and n % size == 0 and not packed:
         first = int((owners != 0).to(torch.int8).argmax()) if size > 1 else n
@@ -181,33 +189,37 @@ def is_packed(place: Place | None) -> bool:
 
 
 def picked(place: Place, dim: int, owners: Tensor, size: int) -> Place:
-    """The place of elements that were picked from those of ``place`` by their position. ``Mixed`` if some samples are picked and others are
-    not: what happens to a sample would depend on where it lies in the batch."""
+    """The place of elements that were picked from those of ``place`` by their position. ``Mixed``
+    if some samples are picked and others are not: what happens to a sample would depend on where it
+    lies in the batch."""
     if not is_packed(place):
         counts = torch.bincount(owners, minlength=size)
         if not bool((counts == counts[:1]).all()):
             raise Mixed(
-                "it picks samples by their position in the batch, so a sample alone would be treated in another way. If the positions "
-                "follow from the batch, as a mask or labels do, mark where they come from: y = grads.batch(y)"
+                "it picks samples by their position in the batch, so a sample alone "
+                "would be treated in another way. If the positions follow from the batch, "
+                "as a mask or labels do, mark where they come from: y = grads.batch(y)"
             )
     return listed(dim, owners, size, is_packed(place))
 
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """The result has no samples: it is their sum or mean. ``factor``: what a gradient of it is to be multiplied with, so that it becomes
-    that of the sample's own sum or mean; a number, or one for each sample, of shape (B,)."""
+    """The result has no samples: it is their sum or mean. ``factor``: what a gradient of it is to
+    be multiplied with, so that it becomes that of the sample's own sum or mean; a number, or one
+    for each sample, of shape (B,)."""
 
     factor: Any = 1
 
 
 @dataclass(slots=True)
 class Placed:
-    """A call of ``op`` for a batch of ``size`` samples. ``args``: all arguments by name. ``places``: where the samples lie in them; for a
-    list of tensors a list. ``outs``: the results.
+    """A call of ``op`` for a batch of ``size`` samples. ``args``: all arguments by name.
+    ``places``: where the samples lie in them; for a list of tensors a list. ``outs``: the results.
 
-    A rule returns the places in the results. It also sets ``places`` of arguments without samples whose elements meet those of single
-    samples. Example: ``x * mask`` with both of shape (B, n): row b of the mask meets sample b.
+    A rule returns the places in the results. It also sets ``places`` of arguments without samples
+    whose elements meet those of single samples. Example: ``x * mask`` with both of shape (B, n):
+    row b of the mask meets sample b.
     """
 
     op: Op
@@ -225,7 +237,8 @@ class Placed:
         return found
 
     def owners(self, name: str) -> Tensor:
-        """For each element of the dimension of an argument that has the samples: the number of its sample."""
+        """For each element of the dimension of an argument that has the samples: the
+        number of its sample."""
         return self.places[name].owners(self.size, self.args[name].device)  # type: ignore[no-any-return]
 
     def dims(self, name: str, rank: int) -> list[int]:
@@ -243,7 +256,8 @@ class Placed:
 
 
 def place_of(owners: Tensor, size: int) -> Place | None:
-    """The place in a tensor whose elements belong to the samples ``owners``, of the same shape. None if there is none."""
+    """The place in a tensor whose elements belong to the samples ``owners``, of the same shape.
+    None if there is none."""
     for dim, n in enumerate(owners.shape):
         by_dim = owners.movedim(dim, 0).reshape(n, -1) if owners.numel() else owners.new_zeros(n, 1)
         if bool((by_dim == by_dim[:, :1]).all()) and (owners.numel() or not n):
@@ -257,14 +271,16 @@ def one_place(found: Sequence[Place]) -> Place:
     for other in others:
         if other != first:
             raise Mixed(
-                f"its arguments have the samples in different places (dimension {first.dim} and {other.dim} of the result), so each sample "
-                "meets the others. If one argument is no batch, such as a mask, say so by shared(mask)"
+                f"its arguments have the samples in different places (dimension {first.dim} "
+                f"and {other.dim} of the result), so each sample meets the others. "
+                "If one argument is no batch, such as a mask, say so by shared(mask)"
             )
     return first
 
 
 def reshaped(place: Place, old: Sequence[int], new: Sequence[int], size: int) -> Place:
-    """The place in a tensor of shape ``new`` that has the elements of one of shape ``old`` in the same order."""
+    """The place in a tensor of shape ``new`` that has the elements of one of shape ``old``
+    in the same order."""
     if isinstance(place, Listed):
         return _reshaped_list(place, old, new, size)
     # where there are no elements, any place is right

@@ -1,4 +1,5 @@
-"""Elementwise arithmetic, powers, exponentials, trigonometry, rounding, comparison and selection."""
+"""Elementwise arithmetic, powers, exponentials, trigonometry, rounding, comparison and
+selection."""
 
 from __future__ import annotations
 
@@ -129,7 +130,8 @@ pointwise(
 
 
 def _hypot_slope(self: torch.Tensor, other: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """``x / r``. Where x is the larger, it is ``±1 / √(1 + (y/x)²)``, whose derivatives do not subtract ``x²/r³`` from ``1/r``."""
+    """``x / r``. Where x is the larger, it is ``±1 / √(1 + (y/x)²)``, whose derivatives do not
+    subtract ``x²/r³`` from ``1/r``."""
     larger = (self.abs() > other.abs()) & self.isfinite()
     quotient = torch.where(larger, other, 0.0) / torch.where(larger, self, 1.0)
     return torch.where(larger, self.sgn() * (1 + quotient * quotient).rsqrt(), self / result)
@@ -145,7 +147,8 @@ pointwise("rad2deg", self=lambda: 180 / math.pi)
 
 
 def _in_session(t: Any) -> bool:
-    """Whether ``t`` is a tensor of the eager session. There the third derivative of a square is zeros, and a product ``2 * t`` has none."""
+    """Whether ``t`` is a tensor of the eager session. There the third derivative of a square is
+    zeros, and a product ``2 * t`` has none."""
     return isinstance(t, Value) and not t._level.number
 
 
@@ -188,7 +191,8 @@ pointwise("exp", self=lambda result: result)
 
 
 def _exp2_slope(self: torch.Tensor) -> torch.Tensor:
-    """ln 2 · 2^x. For x >= 2 it is computed as ln 4 · 2^(x-1), because 2^x may overflow where its derivative does not.
+    """ln 2 · 2^x. For x >= 2 it is computed as ln 4 · 2^(x-1), because 2^x may overflow where its
+    derivative does not.
 
     In single precision 2^128.2 is infinite but its derivative is not.
     """
@@ -209,7 +213,8 @@ pointwise("log1p", self=lambda self: 1 / (self + 1))
 
 
 def _share_of_sum(self: torch.Tensor, other: torch.Tensor, log: float = 1.0) -> torch.Tensor:
-    """``e^x / (e^x + e^y)``, computed as a sigmoid, which cannot overflow. If both are +inf it is 1/2, if both are -inf it is 0."""
+    """``e^x / (e^x + e^y)``, computed as a sigmoid, which cannot overflow. If both are +inf it is
+    1/2, if both are -inf it is 0."""
     same = (self == other) & self.isinf()
     apart = torch.where(same, 0.0, self) - torch.where(same, 0.0, other)
     return torch.where(same & (self.real < 0), 0.0, times(apart, log).sigmoid())
@@ -236,8 +241,9 @@ pointwise("tan", self=lambda result: 1 + result.square())
 
 
 def _one_minus_square(x: torch.Tensor) -> torch.Tensor:
-    """``1 - x²``, computed as (1 - x)(1 + x) unless ``|x| < 1/2``, because the difference cancels near 1. Its derivative is that of the
-    difference unless ``|x| >= 2``, where squares may overflow. That of the product would make ∞·0 of the second derivative of ``asin``."""
+    """``1 - x²``, computed as (1 - x)(1 + x) unless ``|x| < 1/2``, because the difference cancels
+    near 1. Its derivative is that of the difference unless ``|x| >= 2``, where squares may
+    overflow. That of the product would make ∞·0 of the second derivative of ``asin``."""
     size = x.abs()
     near, far = size < 0.5, size >= 2
     low, high = torch.where(near, x, 0.0), torch.where(near, 0.0, x)
@@ -274,7 +280,8 @@ pointwise("atanh", self=lambda self: 1 / _one_minus_square(self))
 
 
 def _over_square(t: torch.Tensor, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """``t / |z|²`` for z = other + i·self, computed without squares, which overflow. 0 if z is 0."""
+    """``t / |z|²`` for z = other + i·self, computed without squares, which
+    overflow. 0 if z is 0."""
     zero = (self == 0) & (other == 0)
     size = torch.hypot(torch.where(zero, 1.0, self), other)
     return torch.where(zero, 0.0, t / size / size)
@@ -288,7 +295,8 @@ pointwise(
 
 
 def _sinc_slope(self: torch.Tensor) -> torch.Tensor:
-    """d/dx sin(πx)/(πx) = (πx·cos πx - sin πx)/(πx²). Near 0 it is computed from its series, because the difference cancels there."""
+    """d/dx sin(πx)/(πx) = (πx·cos πx - sin πx)/(πx²). Near 0 it is computed from its series,
+    because the difference cancels there."""
     near = self.abs() < 0.5
     x = torch.where(near, 1.0, self)
     angle = x * math.pi
@@ -313,7 +321,8 @@ elementwise("_conj_physical", {"self": lambda g: g.conj()}, {"self": lambda self
 
 
 def _phase_slope(g: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
-    """``g·i·z/|z|²``: the partial derivatives of the phase are -y/|z|² by x and x/|z|² by y. Zero for real arguments."""
+    """``g·i·z/|z|²``: the partial derivatives of the phase are -y/|z|² by x and x/|z|² by y. Zero
+    for real arguments."""
     if not self.is_complex():
         return torch.zeros_like(g)
     size = self.abs()
@@ -330,7 +339,8 @@ elementwise(
 
 
 def _unit(t: torch.Tensor, self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """d(z/|z|): the part of ``t`` that is orthogonal to z, divided by |z|. It is self-adjoint as a real-linear map."""
+    """d(z/|z|): the part of ``t`` that is orthogonal to z, divided by |z|. It is self-adjoint as a
+    real-linear map."""
     if not self.is_complex():
         return torch.zeros_like(t)
     size = self.abs()
@@ -486,7 +496,8 @@ diagonal(
 def _share(
     mine: torch.Tensor, theirs: torch.Tensor, loses: torch.Tensor, g: torch.Tensor
 ) -> torch.Tensor:
-    """``g`` for the argument that wins, half of ``g`` if both are equal, 0 if it loses. At NaN both get ``g``, as in torch."""
+    """``g`` for the argument that wins, half of ``g`` if both are equal, 0 if it loses. At NaN both
+    get ``g``, as in torch."""
     return torch.where(mine == theirs, g / 2, g).masked_fill(loses, 0)
 
 
@@ -518,10 +529,12 @@ nondifferentiable(
     "isnan isinf isposinf isneginf signbit logical_not logical_and logical_or logical_xor"
 )
 nondifferentiable(
-    "bitwise_not bitwise_and.Tensor bitwise_and.Scalar bitwise_or.Tensor bitwise_or.Scalar bitwise_xor.Tensor bitwise_xor.Scalar"
+    "bitwise_not bitwise_and.Tensor bitwise_and.Scalar bitwise_or.Tensor bitwise_or.Scalar "
+    "bitwise_xor.Tensor bitwise_xor.Scalar"
 )
 nondifferentiable(
-    "bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar"
+    "bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar bitwise_right_shift.Tensor "
+    "bitwise_right_shift.Tensor_Scalar"
 )
 nondifferentiable("__lshift__.Tensor __lshift__.Scalar __rshift__.Tensor __rshift__.Scalar")
 nondifferentiable("bitwise_and.Scalar_Tensor bitwise_or.Scalar_Tensor bitwise_xor.Scalar_Tensor")

@@ -1,4 +1,5 @@
-"""Average and maximum pooling. Averages are linear. A maximum is a gather of the chosen elements, and its transpose a scatter."""
+"""Average and maximum pooling. Averages are linear. A maximum is a gather of the chosen elements,
+and its transpose a scatter."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _AVERAGE = (
 
 
 def _average(name: str, rank: int, *options: str) -> None:
-    """Register ``name(self, …)`` and ``name_backward(g, self, …)``. The latter uses only the shape of ``self``."""
+    """Register ``name(self, …)`` and ``name_backward(g, self, …)``. The latter uses only the
+    shape of ``self``."""
     forward, backward = getattr(kernels, name), getattr(kernels, f"{name}_backward")
     linear(
         name,
@@ -51,14 +53,16 @@ _average("_adaptive_avg_pool3d", 5)
 
 
 def _picked(t: torch.Tensor, indices: torch.Tensor, spatial: int) -> torch.Tensor:
-    """The elements of ``t`` at ``indices``, which index its last ``spatial`` dimensions as if flattened."""
+    """The elements of ``t`` at ``indices``, which index its last ``spatial`` dimensions
+    as if flattened."""
     return t.flatten(-spatial).gather(-1, indices.flatten(-spatial)).reshape(indices.shape)
 
 
 def _maximum(
     name: str, spatial: int, batch: Any, *, abstract: Any = None, abstract_backward: Any = None
 ) -> None:
-    """Register ``name(self, …) -> (values, indices)`` and ``name_backward(g, self, …, indices)``, which is linear in ``g``."""
+    """Register ``name(self, …) -> (values, indices)`` and ``name_backward(g, self, …, indices)``,
+    which is linear in ``g``."""
     backward = getattr(kernels, f"{name}_backward")
     given = [a.name for a in overload(f"{name}_backward")._schema.arguments[2:]]
     needed = ["result1" if a == "indices" else a for a in given]
@@ -105,11 +109,13 @@ def _fractional_batch(spatial: int) -> Any:
 def _fractional_abstract(
     self: torch.Tensor, kernel_size: Any, output_size: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Torch's abstract kernel in three dimensions takes sizes as numbers, so a graph of symbolic sizes would be for one size."""
+    """Torch's abstract kernel in three dimensions takes sizes as numbers, so a graph of symbolic
+    sizes would be for one size."""
     for n, window, out in zip(self.shape[-3:], kernel_size, output_size, strict=True):
         if out + window - 1 > n:
             raise RuntimeError(
-                f"fractional_max_pool3d: a window of {window} with {out} results does not fit into a size of {n}"
+                "fractional_max_pool3d: "
+                f"a window of {window} with {out} results does not fit into a size of {n}"
             )
     shape = [*self.shape[:-3], *output_size]
     return self.new_empty(shape), self.new_empty(shape, dtype=torch.long)

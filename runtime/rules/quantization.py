@@ -1,4 +1,5 @@
-"""Rounding to the values of a quantized type, as in quantization-aware training. The gradient is ``g`` within range and 0 outside."""
+"""Rounding to the values of a quantized type, as in quantization-aware training. The gradient is
+``g`` within range and 0 outside."""
 
 from __future__ import annotations
 
@@ -7,7 +8,10 @@ import torch
 from .record import register
 
 register(
-    "fake_quantize_per_tensor_affine_cachemask _fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+    (
+        "fake_quantize_per_tensor_affine_cachemask "
+        "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"
+    ),
     vjp={"self": lambda g, result1: g * result1},
     nondiff=(1,),
     abstract=lambda self: (torch.empty_like(self), torch.empty_like(self, dtype=torch.bool)),

@@ -1,4 +1,5 @@
-"""Ops that return a Python number or bool. For a batch they return the answer if all elements agree, and raise otherwise."""
+"""Ops that return a Python number or bool. For a batch they return the answer if all elements
+agree, and raise otherwise."""
 
 from __future__ import annotations
 
@@ -11,17 +12,18 @@ from .derive_batch import BatchRule, exact, expand
 from .record import register
 
 ITEM = (
-    "vmap: It looks like you're calling .item() on a Tensor. The elements of the batch have different values there: keep it a tensor, or "
-    "take the number before vmap."
+    "vmap: It looks like you're calling .item() on a Tensor. The elements of the batch have "
+    "different values there: keep it a tensor, or take the number before vmap."
 )
 CONTROL_FLOW = (
-    "vmap: It looks like you're attempting to use a Tensor in some data-dependent control flow. The elements of the batch may need "
-    "different branches: use torch.where or a mask."
+    "vmap: It looks like you're attempting to use a Tensor in some data-dependent control flow. "
+    "The elements of the batch may need different branches: use torch.where or a mask."
 )
 
 
 def agreed_number(batch: torch.Tensor, size: int, refusal: str) -> Any:
-    """The number that all elements of a physical ``batch`` hold. Raise if they differ. 0.0 and -0.0 differ, and NaN differs from NaN."""
+    """The number that all elements of a physical ``batch`` hold. Raise if they differ. 0.0 and -0.0
+    differ, and NaN differs from NaN."""
     numbers = batch.reshape(size)
     parts = torch.view_as_real(numbers.resolve_conj()) if numbers.is_complex() else numbers
     if (
@@ -40,7 +42,8 @@ def _number(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
 
 @exact
 def _equal(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> bool:
-    """``torch.equal`` of each element, if all agree. ATen's own checks of values call it (``cov``, ``istft``)."""
+    """``torch.equal`` of each element, if all agree. ATen's own checks of values call it
+    (``cov``, ``istft``)."""
     shapes = [a.shape[1:] if flag else a.shape for a, flag in zip(args, batched, strict=True)]
     if shapes[0] != shapes[1]:
         return False
@@ -50,12 +53,14 @@ def _equal(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> bool:
         if torch.equal(same, torch.full_like(same, answer)):
             return answer
     raise BatchingError(
-        "vmap: torch.equal answers differently for the elements of the batch; use (a == b).all() instead."
+        "vmap: torch.equal answers differently for the elements of the batch; "
+        "use (a == b).all() instead."
     )
 
 
 def refused(why: str) -> BatchRule:
-    """A batch rule that raises. For ops that cannot answer for a batch; ``why`` is part of the message."""
+    """A batch rule that raises. For ops that cannot answer for a batch; ``why`` is
+    part of the message."""
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         raise BatchingError(f"vmap: {why} The op is {func}{called_from()}")
@@ -84,7 +89,8 @@ register(
 register(
     "is_coalesced",
     batch=refused(
-        "one sparse tensor holds the whole batch, so whether one element is coalesced is not known; call coalesce()."
+        "one sparse tensor holds the whole batch, "
+        "so whether one element is coalesced is not known; call coalesce()."
     ),
     nondiff=True,
     family="reading",
@@ -92,7 +98,8 @@ register(
 register(
     "nonzero",
     batch=refused(
-        "aten::nonzero returns a result whose shape depends on the data, which differs between the elements of a batch."
+        "aten::nonzero returns a result whose shape depends on the data, "
+        "which differs between the elements of a batch."
     ),
     nondiff=True,
     family="reading",

@@ -1,19 +1,23 @@
 """One record per ATen op: all that the runtime knows of it.
 
-A record is registered under the names of the overloads that it covers (``"mul.Tensor"``; ``"sin"`` means ``sin.default``).
-Rules are functions whose *parameter names* say what they need, so that only this is saved between forward and backward:
+A record is registered under the names of the overloads that it covers (``"mul.Tensor"``; ``"sin"``
+means ``sin.default``). Rules are functions whose *parameter names* say what they need, so that only
+this is saved between forward and backward:
 
-==================  =====================================================================================================
+==================  ================================================================================
 ``g``               the cotangent of the only (or first) output; ``None`` is never passed
 ``gs``              the cotangents of all outputs, ``None`` where there is none
-an argument's name  its value, as the ATen schema spells it; an absent optional argument has its schema default
+an argument's name  its value, as the ATen schema spells it; an absent optional argument has
+                    its schema default
 ``result``          the only (or first) output; ``result0``, ``result1``, … one of several outputs
 ``NAME_nested``     the :class:`NestedMeta` of an argument or output, None where it is not nested
-``NAME_shape``      the shape of a tensor argument or output, without saving the tensor (``NAME_dtype``, ``NAME_meta`` likewise,
-                    ``NAME_geometry`` for (shape, strides or None, storage offset), ``NAME_blocksize`` of a sparse tensor of blocks or None)
+``NAME_shape``      the shape of a tensor argument or output, without saving the tensor
+                    (``NAME_dtype``, ``NAME_meta`` likewise, ``NAME_geometry`` for (shape,
+                    strides or None, storage offset), ``NAME_blocksize`` of a sparse tensor
+                    of blocks or None)
 ``needs``           names of the arguments whose gradient is wanted (for joint formulas)
 ``NAME_t``          jvp only: the tangent of an argument, ``None`` where there is none
-==================  =====================================================================================================
+==================  ================================================================================
 """
 
 from __future__ import annotations
@@ -34,8 +38,9 @@ VjpTable = Mapping[str | tuple[str, ...], Formula]
 class HiddenWrites:
     """Writes that an op's schema does not mention.
 
-    ``arguments``: the arguments that are written to. ``functional``: the overload that returns the results of the op and, after them, the
-    new values of these arguments. ``when``: a formula of the arguments that tells whether a call writes.
+    ``arguments``: the arguments that are written to. ``functional``: the overload that returns the
+    results of the op and, after them, the new values of these arguments. ``when``: a formula of the
+    arguments that tells whether a call writes.
     """
 
     arguments: tuple[str, ...]
@@ -47,36 +52,55 @@ class HiddenWrites:
 class Record:
     """What is known of one op.
 
-    vjp:            ``{argument: formula}``; a formula returns the gradient of that argument, or ``None``. A tuple of arguments as
-                    key makes a joint formula that returns a tuple. Gradients are of torch's convention: ``g·conj(d result/d argument)``.
-                    They may still have the broadcast shape or a promoted dtype: the engine reduces them to the argument's.
-    jvp:            ``"linear"`` (linear in all its differentiable arguments together, like ``add`` or ``cat``), ``"multilinear"`` (in
-                    each separately, like ``mul`` or ``mm``), ``{argument: formula}`` with ``NAME_t`` (contributions are summed), or one
-                    formula that returns the tangent(s). Left out: derived from ``vjp`` by transposing it twice.
-    batch:          ``rule(func, size, batched, args, kwargs) -> result(s)``, see ``runtime/rules/derive_batch.py``.
-    decomposition:  the op written with other ops; used by every transform that finds no rule of its own.
-    elementwise:    every formula consists of broadcasting elementwise ops, so it may run on a whole batch at once.
-    nondiff:        outputs without gradient whatever their dtype: ``True`` for all, or their indices.
-    inverse:        view ops: the base in which the part that the view shows is replaced. The formula may ask for ``base``, ``part``,
-                    ``which`` (the number of the output that became ``part``), arguments, and ``ops``: ``torch.ops.aten``, or the same
-                    with every view in its copying form. Left out: found by following the elements, which is slower and right for any view.
-    in_place:       ``batch`` serves the in-place forms as well: it calls ``func``, which writes to its first argument.
-    draws:          the op draws random numbers. ``"shape"``: of a distribution that shapes alone decide (``rand_like``), so one draw can
-                    serve a whole batch. ``"values"``: of one that the values of arguments decide (``bernoulli``).
+    vjp:            ``{argument: formula}``; a formula returns the gradient of that argument, or
+                    ``None``. A tuple of arguments as key makes a joint formula that returns a
+                    tuple. Gradients are of torch's convention: ``g·conj(d result/d argument)``.
+                    They may still have the broadcast shape or a promoted dtype: the engine reduces
+                    them to the argument's.
+    jvp:            ``"linear"`` (linear in all its differentiable arguments together, like ``add``
+                    or ``cat``), ``"multilinear"`` (in each separately, like ``mul`` or ``mm``),
+                    ``{argument: formula}`` with ``NAME_t`` (contributions are summed), or one
+                    formula that returns the tangent(s). Left out: derived from ``vjp`` by
+                    transposing it twice.
+    batch:          ``rule(func, size, batched, args, kwargs) -> result(s)``, see
+                    ``runtime/rules/derive_batch.py``.
+    decomposition:  the op written with other ops; used by every transform that finds no
+                    rule of its own.
+    elementwise:    every formula consists of broadcasting elementwise ops, so it may run on a
+                    whole batch at once.
+    nondiff:        outputs without gradient whatever their dtype: ``True`` for all,
+                    or their indices.
+    inverse:        view ops: the base in which the part that the view shows is replaced. The
+                    formula may ask for ``base``, ``part``, ``which`` (the number of the output that
+                    became ``part``), arguments, and ``ops``: ``torch.ops.aten``, or the same with
+                    every view in its copying form. Left out: found by following the elements, which
+                    is slower and right for any view.
+    in_place:       ``batch`` serves the in-place forms as well: it calls ``func``, which writes to
+                    its first argument.
+    draws:          the op draws random numbers. ``"shape"``: of a distribution that shapes alone
+                    decide (``rand_like``), so one draw can serve a whole batch. ``"values"``: of
+                    one that the values of arguments decide (``bernoulli``).
     unfilled:       the result is memory that nothing has filled (``empty``).
-    cost:           ``"low"``: it costs less to run the op again in a backward pass than to save its result; ``"high"``: more. Left out:
-                    low for ATen's ops. The ops of other libraries run again only if their record says ``"low"``.
-    flops:          how many floating-point operations a call takes, as a formula of arguments and results (see the table above), which
-                    should ask for facts of shape alone. For ops of high cost; left out: in proportion to the elements.
-    abstract:       the result on tensors without elements, as a formula of arguments. For ops for which torch has no abstract kernel.
+    cost:           ``"low"``: it costs less to run the op again in a backward pass than to save its
+                    result; ``"high"``: more. Left out: low for ATen's ops. The ops of other
+                    libraries run again only if their record says ``"low"``.
+    flops:          how many floating-point operations a call takes, as a formula of arguments and
+                    results (see the table above), which should ask for facts of shape alone. For
+                    ops of high cost; left out: in proportion to the elements.
+    abstract:       the result on tensors without elements, as a formula of arguments. For ops for
+                    which torch has no abstract kernel.
     commutes:       the first two arguments may change places.
-    fresh:          each result is memory of its own, without gaps or overlaps. (Of an op with torch's tag ``pointwise`` this is known.)
+    fresh:          each result is memory of its own, without gaps or overlaps. (Of an op with
+                    torch's tag ``pointwise`` this is known.)
     hidden_writes:  writes that the schema does not mention.
-    per_sample:     ``{argument: formula}``; a formula of ``g`` and arguments, all with a batch in front, returns the gradients of that
-                    argument for each sample in factors, see ``runtime/rules/per_sample.py``, or None where there are no factors.
-    places:         where the samples of a batch lie in the results, as a rule of ``runtime/rules/place_rules.py``. Left out: known from
-                    the tables there, or none for an elementwise op.
-    workspace:      the kernel reads memory that only another kernel fills, so it cannot be tried on one element of a batch.
+    per_sample:     ``{argument: formula}``; a formula of ``g`` and arguments, all with a batch in
+                    front, returns the gradients of that argument for each sample in factors, see
+                    ``runtime/rules/per_sample.py``, or None where there are no factors.
+    places:         where the samples of a batch lie in the results, as a rule of
+                    ``runtime/rules/place_rules.py``. Left out: known from the tables there, or none
+                    for an elementwise op.
+    workspace:      the kernel reads memory that only another kernel fills, so it cannot be tried on
+                    one element of a batch.
     family:         the deriving helper, a word for tables; nothing is decided by it.
     """
 
@@ -108,7 +132,8 @@ RECORDS: dict[torch._ops.OpOverload, Record] = {}
 # the records for calls with a nested tensor among their arguments
 NESTED: dict[torch._ops.OpOverload, Record] = {}
 listeners: list[Callable[[], None]] = []
-# Suffixes for facts of a tensor, asked for in place of the tensor. Then parameters that are no arguments, and the words for `jvp`.
+# Suffixes for facts of a tensor, asked for in place of the tensor. Then parameters that are no
+# arguments, and the words for `jvp`.
 FACTS = ("_shape", "_dtype", "_meta", "_nested", "_blocksize", "_geometry")
 _WORDS = {
     "vjp": frozenset(("g", "gs", "needs")),
@@ -136,7 +161,10 @@ def overload(name: str, namespace: str = "aten") -> torch._ops.OpOverload:
         hint = (
             ""
             if namespace == "aten"
-            else ". Define it with torch.library, and import the module that does, before its record is made"
+            else (
+                ". Define it with torch.library, and import the module that does, "
+                "before its record is made"
+            )
         )
         raise ValueError(
             f"no operator {namespace}::{name} in torch {torch.__version__}{hint}"
@@ -146,18 +174,21 @@ def overload(name: str, namespace: str = "aten") -> torch._ops.OpOverload:
 def register(
     names: str | Iterable[str], into: dict[torch._ops.OpOverload, Record] = RECORDS, **rules: Any
 ) -> Record:
-    """Make a record for the overloads in ``names`` (one string, separated by spaces) and store it. An overload has one record per table."""
+    """Make a record for the overloads in ``names`` (one string, separated by spaces) and store it.
+    An overload has one record per table."""
     each = tuple(names.split()) if isinstance(names, str) else tuple(names)
     if unknown := sorted(rules.keys() - _FIELDS):
         raise ValueError(
-            f"{' '.join(each)}: a record has no {', '.join(unknown)}; its parts are {_listed(_FIELDS)}"
+            f"{' '.join(each)}: a record has no {', '.join(unknown)}; "
+            f"its parts are {_listed(_FIELDS)}"
         )
     record = Record(names=each, **rules)
     funcs = [overload(name) for name in each]
     for func in funcs:
         if func in into:
             raise ValueError(
-                f"{func} has two records: {into[func].family} and {record.family}. An op has one record with all of its rules. "
+                f"{func} has two records: {into[func].family} and {record.family}. "
+                "An op has one record with all of its rules. "
                 f"The first is from register({' '.join(into[func].names)!r}, …) or a family"
             )
     _check(record, funcs)
@@ -168,7 +199,8 @@ def register(
 
 
 def _check(record: Record, funcs: list[torch._ops.OpOverload]) -> None:
-    """Raise ``ValueError`` if ``record`` does not fit its overloads. A rule for a misspelt argument would never run."""
+    """Raise ``ValueError`` if ``record`` does not fit its overloads. A rule for a misspelt argument
+    would never run."""
     for what, table in (
         ("vjp", record.vjp),
         ("jvp", record.jvp),
@@ -178,7 +210,8 @@ def _check(record: Record, funcs: list[torch._ops.OpOverload]) -> None:
             _check_table(what, table, funcs)
     if isinstance(record.jvp, str) and record.jvp not in _KINDS:
         raise ValueError(
-            f"{funcs[0]}: jvp is {record.jvp!r}; as a word it is one of {', '.join(map(repr, _KINDS))}"
+            f"{funcs[0]}: jvp is {record.jvp!r}; "
+            f"as a word it is one of {', '.join(map(repr, _KINDS))}"
         )
     if callable(record.jvp):
         for func in funcs:
@@ -199,7 +232,8 @@ def _check(record: Record, funcs: list[torch._ops.OpOverload]) -> None:
         for name in parameters(record.abstract):  # type: ignore[arg-type]  # it is not None
             if name not in _names(func):
                 raise ValueError(
-                    f"{func}: abstract asks for {name!r}, which is no argument; its arguments are {_listed(_names(func))}"
+                    f"{func}: abstract asks for {name!r}, which is no argument; "
+                    f"its arguments are {_listed(_names(func))}"
                 )
     if record.in_place and record.batch is None:
         raise ValueError(
@@ -210,7 +244,8 @@ def _check(record: Record, funcs: list[torch._ops.OpOverload]) -> None:
         for name in (*record.hidden_writes.arguments, *parameters(record.hidden_writes.when)):  # type: ignore[union-attr]
             if name not in _names(func):
                 raise ValueError(
-                    f"{func}: hidden_writes names {name!r}, which is no argument; its arguments are {_listed(_names(func))}"
+                    f"{func}: hidden_writes names {name!r}, which is no argument; "
+                    f"its arguments are {_listed(_names(func))}"
                 )
     for func in funcs if record.inverse is not None else ():
         if not any(
@@ -225,7 +260,8 @@ def _check(record: Record, funcs: list[torch._ops.OpOverload]) -> None:
             number = len(func._schema.returns)
             if beyond := [i for i in record.nondiff or () if not 0 <= i < number]:
                 raise ValueError(
-                    f"{func}: nondiff names result {beyond[0]}, but the op has {number}, counted from 0"
+                    f"{func}: nondiff names result {beyond[0]}, "
+                    f"but the op has {number}, counted from 0"
                 )
 
 
@@ -238,7 +274,8 @@ def _check_table(
         for target in targets:
             if target not in known:
                 raise ValueError(
-                    f"{funcs[0]}: {what} for {target!r}, which is no argument; its arguments are {_listed(_names(funcs[0]))}"
+                    f"{funcs[0]}: {what} for {target!r}, which is no argument; "
+                    f"its arguments are {_listed(_names(funcs[0]))}"
                 )
         for func in funcs:
             if not _names(func).isdisjoint(targets):
@@ -252,13 +289,16 @@ def _check_formula(what: str, formula: Callable[..., Any], func: torch._ops.OpOv
             continue
         if what == "inverse" and name not in _names(func):
             raise ValueError(
-                f"{func}: its inverse asks for {name!r}, which is neither an argument ({_listed(_names(func))}) nor one of "
-                f"{_listed(_WORDS['inverse'])}"
+                f"{func}: its inverse asks for {name!r}, which is neither an argument "
+                f"({_listed(_names(func))}) nor one of {_listed(_WORDS['inverse'])}"
             )
         if not _resolves(name, known):
             raise ValueError(
-                f"{func}: a formula of its {what} asks for {name!r}, which is neither an argument ({_listed(_names(func))}) nor a result "
-                f"({_listed(_results(func))}), nor one of these with {_listed(FACTS)}"
+                (
+                    f"{func}: a formula of its {what} asks for {name!r}, "
+                    f"which is neither an argument ({_listed(_names(func))}) nor a result "
+                    f"({_listed(_results(func))}), nor one of these with {_listed(FACTS)}"
+                )
                 + (" or _t" if what == "jvp" else "")
             )
 
@@ -307,19 +347,22 @@ def _signature(formula: Formula) -> tuple[str, ...]:
 
 
 def declare(formula: Formula, *names: str) -> Formula:
-    """As :func:`asking`, for a function that has only one declaration. It sets the names on the function itself, without a wrapper."""
+    """As :func:`asking`, for a function that has only one declaration. It sets the names on the
+    function itself, without a wrapper."""
     formula.asks = names  # type: ignore[attr-defined]
     return formula
 
 
 def made_of(template: str, plain: Formula, formula: Formula) -> Formula:
-    """``formula``, marked with the text for the page of records: ``template`` with the author's formula ``plain`` in place of ``{}``."""
+    """``formula``, marked with the text for the page of records: ``template`` with the author's
+    formula ``plain`` in place of ``{}``."""
     formula.made_of = template, plain  # type: ignore[attr-defined]
     return formula
 
 
 def asking(*names: str) -> Callable[[Formula], Formula]:
-    """Declare the names of a formula's parameters, by position, if its own signature does not have them."""
+    """Declare the names of a formula's parameters, by position, if its own signature
+    does not have them."""
 
     def mark(formula: Formula) -> Formula:
         # another object, since one formula may have several declarations

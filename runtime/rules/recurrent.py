@@ -1,7 +1,8 @@
 """The fused LSTM layer of ``nn.LSTM``: one direction of one layer, time first.
 
-Gates have torch's order i, f, g, o (``torch.nn.LSTM``). First derivatives run on the fused kernels. All other transforms run the layer in
-plain ops, in a loop over time with one matrix product per step.
+Gates have torch's order i, f, g, o (``torch.nn.LSTM``). First derivatives run on the fused
+kernels. All other transforms run the layer in plain ops, in a loop over time with one matrix
+product per step.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def _biases(b_x: Any, b_h: Any, has_biases: bool) -> tuple[Any, Any]:
 def _run(
     x: Any, w_x: Any, w_h: Any, b_x: Any, b_h: Any, h: Any, c: Any, reverse: bool
 ) -> tuple[list[Gates], list[Any], list[Any]]:
-    """The gates at each time, and the hidden and cell states in the order of running. The initial state comes first."""
+    """The gates at each time, and the hidden and cell states in the order of running. The initial
+    state comes first."""
     z = torch.nn.functional.linear(x, w_x, b_x + b_h)
     gates: list[Any] = [None] * x.shape[0]
     hidden, cell = [h], [c]
@@ -74,10 +76,11 @@ def _layer(
 
 
 def _layer_backward(
-    input: Any, w_x: Any, w_h: Any, b_x: Any, b_h: Any, hx: Any, cx: Any, output: Any, hy: Any, cy: Any, g_out: Any, g_hy: Any, g_cy: Any,
-    reverse: bool, *settings: Any,
+    input: Any, w_x: Any, w_h: Any, b_x: Any, b_h: Any, hx: Any, cx: Any, output: Any, hy: Any,
+    cy: Any, g_out: Any, g_hy: Any, g_cy: Any, reverse: bool, *settings: Any,
 ) -> Any:  # fmt: skip
-    """Backpropagation through time. After the loop, one contraction over time gives each weight's gradient."""
+    """Backpropagation through time. After the loop, one contraction over time gives each
+    weight's gradient."""
     _, _, _, has_biases, *_ = settings
     gates, hidden, cell = _run(input, w_x, w_h, *_biases(b_x, b_h, has_biases), hx, cx, reverse)
     order = _steps(input.shape[0], reverse)
@@ -112,24 +115,28 @@ def _layer_backward(
 
 
 def _layer_vjp(
-    gs: Any, input: Any, weight0: Any, weight1: Any, weight2: Any, weight3: Any, hx_: Any, cx_: Any, result0: Any, result1: Any,
-    result2: Any, result3: Any, reverse: Any, mode: Any, hidden_size: Any, num_layers: Any, has_biases: Any, train: Any, bidirectional: Any,
+    gs: Any, input: Any, weight0: Any, weight1: Any, weight2: Any, weight3: Any, hx_: Any, cx_: Any,
+    result0: Any, result1: Any, result2: Any, result3: Any, reverse: Any, mode: Any,
+    hidden_size: Any, num_layers: Any, has_biases: Any, train: Any, bidirectional: Any,
     batch_sizes: Any, batch_first: Any,
 ) -> Any:  # fmt: skip
     g_out, g_hy, g_cy = (None if g is None else g.contiguous() for g in gs[:3])
     if all(g is None for g in (g_out, g_hy, g_cy)):
         return (None,) * 7
     return _mkldnn_backward(
-        input, weight0, weight1, weight2, weight3, hx_, cx_, result0, result1, result2, g_out, g_hy, g_cy, reverse, mode, hidden_size,
-        num_layers, has_biases, train, bidirectional, batch_sizes, batch_first, result3,
+        input, weight0, weight1, weight2, weight3, hx_, cx_, result0, result1, result2, g_out, g_hy,
+        g_cy, reverse, mode, hidden_size, num_layers, has_biases, train, bidirectional, batch_sizes,
+        batch_first, result3,
     )  # fmt: skip
 
 
 def _layer_jvp(
-    input: Any, weight0: Any, weight1: Any, weight2: Any, weight3: Any, hx_: Any, cx_: Any, reverse: Any,
-    has_biases: Any, input_t: Any, weight0_t: Any, weight1_t: Any, weight2_t: Any, weight3_t: Any, hx__t: Any, cx__t: Any,
+    input: Any, weight0: Any, weight1: Any, weight2: Any, weight3: Any, hx_: Any, cx_: Any,
+    reverse: Any, has_biases: Any, input_t: Any, weight0_t: Any, weight1_t: Any, weight2_t: Any,
+    weight3_t: Any, hx__t: Any, cx__t: Any,
 ) -> Any:  # fmt: skip
-    """The tangents of the results. The tangents of the states are carried along the loop; an absent tangent is zero."""
+    """The tangents of the results. The tangents of the states are carried along the loop; an absent
+    tangent is zero."""
 
     def total(*terms: Any) -> Any:
         present = [t for t in terms if t is not None]

@@ -37,7 +37,8 @@ def _mean_vjp(g: torch.Tensor, shape: Any, dim: Any = None, keepdim: bool = Fals
 def _mean_abstract(
     self: torch.Tensor, dim: Any = None, keepdim: bool = False, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """Torch's abstract kernel makes a complex number of the count of elements, so it would fix the sizes of a complex tensor."""
+    """Torch's abstract kernel makes a complex number of the count of elements, so it would fix the
+    sizes of a complex tensor."""
     if (dtype or self.dtype).is_complex:
         return self.sum(dim=dim, keepdim=keepdim, dtype=dtype)
     found: torch.Tensor = aten.mean.dim(self, dim, keepdim, dtype=dtype)
@@ -144,7 +145,8 @@ selecting("kthvalue", along_default(2), cost="high")
 
 
 def _share_of_sum(self: torch.Tensor, result: torch.Tensor, dim: Any) -> torch.Tensor:
-    """``exp(x - logsumexp(x))``. Elements of +inf get equal shares. If all are -inf, shares are zero. torch gives NaN in both cases."""
+    """``exp(x - logsumexp(x))``. Elements of +inf get equal shares. If all are -inf, shares are
+    zero. torch gives NaN in both cases."""
     infinite = result.isinf()
     ties = (self == result) & (result.real == math.inf)
     equal = ties.to(self.dtype) / summed(ties, dim, True).clamp(min=1)
@@ -159,13 +161,15 @@ reduction("logsumexp", _share_of_sum, batch.along(1))
 
 
 def _over_root(a: Any, root: torch.Tensor) -> Any:
-    """``a / root``, and zero where the root is zero. Its derivatives are zero there, too: they must not divide by it."""
+    """``a / root``, and zero where the root is zero. Its derivatives are zero there, too: they must
+    not divide by it."""
     zero = root == 0
     return (a / root.masked_fill(zero, 1)).masked_fill(zero, 0)
 
 
 def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) -> Any:
-    """The conjugate of the gradient of a p-norm. Zero where the norm is not differentiable. Ties of the maximum share it."""
+    """The conjugate of the gradient of a p-norm. Zero where the norm is not differentiable. Ties of
+    the maximum share it."""
     p = float(ord)
     if p == 0:
         return torch.zeros_like(self)
@@ -178,7 +182,8 @@ def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) 
     if p in (float("inf"), float("-inf")):
         mask = (magnitude == result) | (magnitude.isnan() & result.isnan())
         return sgn * (mask.to(result.dtype) / summed(mask, dim, True))
-    # Powers of the quotient, because powers of its parts overflow. At zero |x|^(p-1) or its derivative may be infinite; zero is used.
+    # Powers of the quotient, because powers of its parts overflow. At zero |x|^(p-1) or its
+    # derivative may be infinite; zero is used.
     zero = self == 0
     size = torch.where(result == 0, 1.0, result)
     ratio = torch.where(zero, 1.0, magnitude) / size
@@ -190,7 +195,8 @@ def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) 
 
 
 def _norm_slope(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) -> tuple[Any, Any]:
-    """:func:`_norm_partial` where the norm can be differentiated. The derivative is zero elsewhere."""
+    """:func:`_norm_partial` where the norm can be differentiated. The derivative is zero
+    elsewhere."""
     return float(ord) != 0 and result != 0, _norm_partial(self, result, ord, dim)
 
 
@@ -239,7 +245,8 @@ def _renorm(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
 def _renorm_scale(
     self: torch.Tensor, p: Any, dim: int, maxnorm: Any
 ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-    """The scale of each slice along ``dim`` that limits its norm to ``maxnorm``, its derivative, and the dimensions of a slice.
+    """The scale of each slice along ``dim`` that limits its norm to ``maxnorm``, its derivative,
+    and the dimensions of a slice.
 
     The derivative is by each element, conjugated. ATen, too, adds 1e-7 to the norm.
     """
@@ -277,13 +284,15 @@ register(
 )
 
 
-# ---- distances between rows. ATen's backward kernels take the rows and the distances, so the differences of all pairs are never saved
+# ---- distances between rows. ATen's backward kernels take the rows and the distances, so the
+# differences of all pairs are never saved
 
 
 def _cdist_backward(
     grad: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, cdist: torch.Tensor
 ) -> Any:
-    """The backward in plain ops. It recomputes the distances from the rows, so that derivatives go through them."""
+    """The backward in plain ops. It recomputes the distances from the rows, so that derivatives
+    go through them."""
     apart = x1.unsqueeze(-2) - x2.unsqueeze(-3)
     distance = aten.linalg_vector_norm(apart, p, [-1], True)
     return (grad.unsqueeze(-1) * _norm_partial(apart, distance, p, [-1])).sum(-2)
@@ -395,7 +404,8 @@ def _with_mean_abstract(spread: Any) -> Any:
 
 
 def _with_mean_vjp(partial: Any) -> Any:
-    """The vjp of (spread, mean). ``partial`` is the conjugate of the spread's gradient. Either cotangent may be None."""
+    """The vjp of (spread, mean). ``partial`` is the conjugate of the spread's gradient. Either
+    cotangent may be None."""
 
     def back(
         gs: Any, self: torch.Tensor, dim: Any, correction: Any, keepdim: bool, *result: torch.Tensor
@@ -483,7 +493,8 @@ nondifferentiable(
 
 
 def _segments_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """The kernels treat leading dimensions of ``lengths`` (or ``offsets``) as batches. Its last dimension is that of the reduction."""
+    """The kernels treat leading dimensions of ``lengths`` (or ``offsets``) as batches. Its last
+    dimension is that of the reduction."""
     tensors = [
         batch.expand(a, b, size) if isinstance(a, torch.Tensor) else a
         for a, b in zip(args, batched, strict=True)

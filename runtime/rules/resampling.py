@@ -50,10 +50,11 @@ def _upsample(name: str, spatial: int) -> None:
 def _takes_another_way(
     name: str, old: Sequence[int], new: Sequence[int], scales: Sequence[float | None]
 ) -> bool:
-    """Whether the kernel of the gradient looks at the sizes alone, where that of the result takes a scale that does not fit them.
+    """Whether the kernel of the gradient looks at the sizes alone, where that of the result takes a
+    scale that does not fit them.
 
-    3 elements by a scale of 1.3 are 3 elements. They are no copy of the old ones, but their gradient is that of a copy.
-    """
+    3 elements by a scale of 1.3 are 3 elements. They are no copy of the old ones, but their
+    gradient is that of a copy."""
     factors = [(n, m, s) for n, m, s in zip(old, new, scales, strict=True) if s is not None]
     if name.startswith("upsample_nearest"):
         return any((m == n and s != 1) or (m == 2 * n and s != 2) for n, m, s in factors)
@@ -65,7 +66,8 @@ def _takes_another_way(
 def _by_matrices(
     forward: Any, g: torch.Tensor, old: Sequence[int], new: Sequence[int], rest: Sequence[Any]
 ) -> torch.Tensor:
-    """The transpose by a matrix for each dimension: what ``forward`` makes of images of one element."""
+    """The transpose by a matrix for each dimension: what ``forward`` makes of
+    images of one element."""
     spatial = len(old)
     options, scales = rest[: len(rest) - spatial], rest[len(rest) - spatial :]
     for d in range(spatial):
@@ -122,7 +124,8 @@ def _sampled_3d(
     padding_mode: int,
     align_corners: bool,
 ) -> torch.Tensor:
-    """Sample (N, C, D, H, W) at (N, …, 3) points, trilinear (0) or nearest (1). The coordinates of a point are x, y, z in [-1, 1]."""
+    """Sample (N, C, D, H, W) at (N, …, 3) points, trilinear (0) or nearest (1). The coordinates of
+    a point are x, y, z in [-1, 1]."""
     sizes = a.shape[:1:-1]
     points = [_source(grid[..., d], sizes[d], padding_mode, align_corners) for d in range(3)]
     lines = torch.arange(a.shape[0], device=a.device).reshape(-1, 1, 1, 1)
@@ -153,7 +156,8 @@ def _sampled_3d(
 
 
 def _source(x: torch.Tensor, n: int, padding_mode: int, align_corners: bool) -> torch.Tensor:
-    """The position among ``n`` elements for a coordinate in [-1, 1], after padding: zeros (0), border (1) or reflection (2)."""
+    """The position among ``n`` elements for a coordinate in [-1, 1], after padding: zeros (0),
+    border (1) or reflection (2)."""
     x = (x + 1) / 2 * (n - 1) if align_corners else ((x + 1) * n - 1) / 2
     if padding_mode == 2:
         low, span = (0.0, n - 1.0) if align_corners else (-0.5, float(n))
@@ -184,7 +188,8 @@ def _grid_sampler(name: str, rank: int) -> None:
     register(name, vjp={("input", "grid"): vjp}, batch=fold(rank), cost="high", family="resampling")
 
 
-# By name: the number of dimensions, and the sampling in plain ops. `runtime.func.grid_sampler_backward` derives the backward from it.
+# By name: the number of dimensions, and the sampling in plain ops.
+# `runtime.func.grid_sampler_backward` derives the backward from it.
 GRID_SAMPLERS: dict[str, tuple[int, Callable[..., torch.Tensor]]] = {
     "grid_sampler_2d": (4, _sampled_2d),
     "grid_sampler_3d": (5, _sampled_3d),

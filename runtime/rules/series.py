@@ -1,4 +1,5 @@
-"""Polynomials for arguments at which a closed form cancels: near a zero of its denominator, or far out.
+"""Polynomials for arguments at which a closed form cancels: near a zero of its
+denominator, or far out.
 
 Their derivatives are right to every order.
 """
@@ -41,7 +42,8 @@ ERFCX_SLOPE_FAR = [c * (2 * k + 1) for k, c in enumerate(ERFCX_FAR)]
 
 
 def _bessel_terms(order: int) -> list[float]:
-    """The coefficients of ``I(x)·exp(-x)·sqrt(2πx)`` in 1/x (DLMF 10.40.1). For order 0: 1 + 1/8x + 9/128x² + …"""
+    """The coefficients of ``I(x)·exp(-x)·sqrt(2πx)`` in 1/x (DLMF 10.40.1). For order 0: 1 +
+    1/8x + 9/128x² + …"""
     terms = [1.0]
     for k in range(1, 14):
         terms.append(-terms[-1] * (4 * order**2 - (2 * k - 1) ** 2) / (8 * k))

@@ -1,4 +1,5 @@
-"""Softmax and log-softmax. Their backward ops have records too, so derivatives of every order run on ATen's fused kernels."""
+"""Softmax and log-softmax. Their backward ops have records too, so derivatives of every order run
+on ATen's fused kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
     return func(g, out, batch.shift(args[2], rank), args[3])
 
 
-# _safe_softmax returns zeros for rows of -inf. The same formula gives these rows a gradient of zero.
+# _safe_softmax returns zeros for rows of -inf. The same formula gives these rows a
+# gradient of zero.
 for _name in ("_softmax", "_safe_softmax"):
     register(
         _name,
@@ -103,7 +105,8 @@ register(
 def _masked_softmax(
     self: torch.Tensor, mask: torch.Tensor, dim: int | None = None, mask_type: int | None = None
 ) -> Any:
-    """``mask`` is true for elements that are left out. Its shape is (L, L) for type 0, (B, L) for type 1, full for type 2."""
+    """``mask`` is true for elements that are left out. Its shape is (L, L) for type 0, (B, L) for
+    type 1, full for type 2."""
     if mask_type == 0:
         mask = mask.expand(self.shape)
     elif mask_type == 1:

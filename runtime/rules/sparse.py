@@ -1,7 +1,7 @@
 """Sparse tensors: conversions and products.
 
-The cotangent of a sparse tensor is dense, with zeros at unspecified elements. A leaf gets its gradient in its own layout
-(:func:`in_layout`).
+The cotangent of a sparse tensor is dense, with zeros at unspecified elements. A leaf gets its
+gradient in its own layout (:func:`in_layout`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .record import Meta, register
 
 
 def _dense(t: torch.Tensor) -> torch.Tensor:
-    """``t`` in the strided layout. Below autograd the kernel for compressed layouts counts versions of its argument, though it writes
-    nothing there."""
+    """``t`` in the strided layout. Below autograd the kernel for compressed layouts counts versions
+    of its argument, though it writes nothing there."""
     return t if t.layout is torch.strided else uncounted(t.to_dense)
 
 
@@ -37,8 +37,9 @@ def _at_pattern(g: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
 def in_layout(g: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
     """The dense gradient ``g`` in the layout of a sparse leaf.
 
-    It specifies the elements that the leaf specifies. If any other element is not zero, it specifies all nonzero elements instead. For
-    layouts other than COO and CSR it stays dense, since torch has no gradient in them.
+    It specifies the elements that the leaf specifies. If any other element is not zero, it
+    specifies all nonzero elements instead. For layouts other than COO and CSR it stays dense, since
+    torch has no gradient in them.
     """
     if g.layout is not torch.strided or leaf.layout not in (torch.sparse_coo, torch.sparse_csr):
         return g
@@ -88,7 +89,8 @@ nondifferentiable("_values _indices", batch=None)
 
 
 def _to_sparse_back(g: torch.Tensor, self_meta: Meta, self_blocksize: Any) -> torch.Tensor:
-    """The cotangent in the layout of the converted tensor. Only a caller passes a sparse cotangent."""
+    """The cotangent in the layout of the converted tensor. Only a caller passes a
+    sparse cotangent."""
     if g.layout in (self_meta.layout, torch.strided):
         return g
     if self_meta.layout is torch.strided:
@@ -153,10 +155,11 @@ register("_sparse_log_softmax", vjp={"self": _log_softmax_back})
 def _mm_reduce(
     self: torch.Tensor, other: torch.Tensor, reduce: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Reduce the products of each row's specified elements with a column. A row without specified elements gives zero.
+    """Reduce the products of each row's specified elements with a column. A row without specified
+    elements gives zero.
 
-    ATen's backward kernel is not used. It reads the positions of the extrema, which the forward kernel stores only if torch's autograd
-    records.
+    ATen's backward kernel is not used. It reads the positions of the extrema, which the forward
+    kernel stores only if torch's autograd records.
     """
     dense, specified = _dense(self), _specified(self)
     count = specified.sum(1, keepdim=True)

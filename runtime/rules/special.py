@@ -1,4 +1,5 @@
-"""Special functions. Derivatives as in the Digital Library of Mathematical Functions (chapters 5, 6, 7, 8, 10, 25)."""
+"""Special functions. Derivatives as in the Digital Library of Mathematical Functions (chapters 5,
+6, 7, 8, 10, 25)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ pointwise("erfc", self=lambda self: -2 / SQRT_PI * (-self * self).exp())
 
 
 def _erfcx_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """``2x·erfcx(x) - 2/√π``. Far out the two terms cancel, and it is computed from its asymptotic series."""
+    """``2x·erfcx(x) - 2/√π``. Far out the two terms cancel, and it is computed from its
+    asymptotic series."""
     far = self > 10
     inverse = torch.where(far, self, 1.0).reciprocal()
     square = inverse * inverse
@@ -48,13 +50,15 @@ pointwise("i0", self=lambda self: special.i1(self))
 def _near_part(
     self: torch.Tensor, result: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A mask of large x, at which the terms of a closed form cancel, and x and the result with zeros at these places."""
+    """A mask of large x, at which the terms of a closed form cancel, and x and the result with
+    zeros at these places."""
     far = self.abs() > 60
     return far, torch.where(far, 0.0, self), torch.where(far, 0.0, result)
 
 
 def _far_slope(x: torch.Tensor, far: torch.Tensor, coefficients: list[float]) -> torch.Tensor:
-    """The derivative of a scaled Bessel function, from its asymptotic series in 1/|x|. Its coefficients overflow in half precision."""
+    """The derivative of a scaled Bessel function, from its asymptotic series in 1/|x|. Its
+    coefficients overflow in half precision."""
     inverse = (
         torch.where(far, x.abs(), 1.0).to(torch.promote_types(x.dtype, torch.float32)).reciprocal()
     )
@@ -73,7 +77,8 @@ pointwise("special_i0e", self=_i0e_slope)
 
 
 def _over_argument(i1: torch.Tensor, x: torch.Tensor, scale: Any = 1) -> torch.Tensor:
-    """``i1 / x`` for ``i1 = I1(x)·scale``. Near 0 the quotient has no derivatives, so it is computed from its series."""
+    """``i1 / x`` for ``i1 = I1(x)·scale``. Near 0 the quotient has no derivatives, so it is
+    computed from its series."""
     near = x.abs() < 1
     small = torch.where(near, x, 0.0)
     return torch.where(
@@ -107,7 +112,8 @@ pointwise("special_ndtri", self=lambda result: math.sqrt(2 * math.pi) * (result.
 
 
 def _log_ndtr_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """φ(x)/Φ(x). For negative x, where both vanish, it is computed from the scaled error function."""
+    """φ(x)/Φ(x). For negative x, where both vanish, it is computed from the scaled error
+    function."""
     below = self < 0
     low, high = torch.where(below, self, 0.0), torch.where(below, 0.0, self)
     tail = math.sqrt(2 / math.pi) / special.erfcx(low * -math.sqrt(0.5))
@@ -173,15 +179,19 @@ pointwise(
 
 # Functions for which torch declares no derivative
 nondifferentiable(
-    "special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 special_spherical_bessel_j0"
+    "special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 "
+    "special_spherical_bessel_j0"
 )
 nondifferentiable(
-    "special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1"
+    "special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 "
+    "special_modified_bessel_k1"
 )
 nondifferentiable("special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1")
 for _family in (
-    "chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v", "chebyshev_polynomial_w",
-    "shifted_chebyshev_polynomial_t", "shifted_chebyshev_polynomial_u", "shifted_chebyshev_polynomial_v", "shifted_chebyshev_polynomial_w",
-    "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p",
+    "chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v",
+    "chebyshev_polynomial_w", "shifted_chebyshev_polynomial_t", "shifted_chebyshev_polynomial_u",
+    "shifted_chebyshev_polynomial_v", "shifted_chebyshev_polynomial_w",
+    "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l",
+    "legendre_polynomial_p",
 ):  # fmt: skip
     nondifferentiable(f"special_{_family} special_{_family}.x_scalar special_{_family}.n_scalar")

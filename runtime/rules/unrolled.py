@@ -1,11 +1,12 @@
 """One direction of one layer of an LSTM, GRU or RNN, over time, with the cotangents of its gates.
 
-The gradients of the weights are contracted over time once, as ``gates.mT @ x`` and ``gates.mT @ before``. So what a per-sample gradient
-needs are the cotangents of the gates at each time. The loops are over time, with kernels for all sequences. The order of the gates is
-torch's: i, f, g, o of an LSTM (Hochreiter and Schmidhuber 1997), r, z, n of a GRU (Cho et al. 2014).
+The gradients of the weights are contracted over time once, as ``gates.mT @ x`` and
+``gates.mT @ before``. So what a per-sample gradient needs are the cotangents of the gates at each
+time. The loops are over time, with kernels for all sequences. The order of the gates is torch's: i,
+f, g, o of an LSTM (Hochreiter and Schmidhuber 1997), r, z, n of a GRU (Cho et al. 2014).
 
-Sequences may have several lengths. They are sorted by falling length, so the first ``sizes[t]`` of them have a time ``t``.
-"""
+Sequences may have several lengths. They are sorted by falling length, so the first ``sizes[t]`` of
+them have a time ``t``."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ Tensor = torch.Tensor
 
 
 class Weights(NamedTuple):
-    """``x``: (G, n). ``h``: (G, p). ``b_x``, ``b_h``: (G,), or None. ``projection``: (p, hidden) of an LSTM whose hidden state is a
-    projection, else None. G is hidden times the number of gates."""
+    """``x``: (G, n). ``h``: (G, p). ``b_x``, ``b_h``: (G,), or None. ``projection``: (p, hidden) of
+    an LSTM whose hidden state is a projection, else None. G is hidden times the number of gates."""
 
     x: Tensor
     h: Tensor
@@ -31,9 +32,10 @@ class Weights(NamedTuple):
 class Cotangents(NamedTuple):
     """Of S sequences of T times, zero after the end of a sequence.
 
-    ``z_x``, ``z_h``: (S, T, G), of the parts of the gates that the input and the hidden state give. ``before``: (S, T, p), the hidden state
-    before each time. ``initial``: of the initial states. ``projected``, ``unprojected``: (S, T, p) and (S, T, hidden), the cotangent of the
-    hidden state and what its projection takes, None without a projection.
+    ``z_x``, ``z_h``: (S, T, G), of the parts of the gates that the input and the hidden state give.
+    ``before``: (S, T, p), the hidden state before each time. ``initial``: of the initial states.
+    ``projected``, ``unprojected``: (S, T, p) and (S, T, hidden), the cotangent of the hidden state
+    and what its projection takes, None without a projection.
     """
 
     z_x: Tensor
@@ -53,8 +55,9 @@ class _Kept(NamedTuple):
 
 
 class Unrolled:
-    """``x``: (S, T, n). ``initial``: the hidden state, (S, p), and of an LSTM the cell state, (S, hidden). ``sizes``: how many sequences
-    have each time. ``kind``: ``lstm``, ``gru``, ``rnn_tanh`` or ``rnn_relu``.
+    """``x``: (S, T, n). ``initial``: the hidden state, (S, p), and of an LSTM the cell state, (S,
+    hidden). ``sizes``: how many sequences have each time. ``kind``: ``lstm``, ``gru``, ``rnn_tanh``
+    or ``rnn_relu``.
 
     ``out``: (S, T, p), zero after the end of a sequence. ``final``: the last states.
     """
@@ -100,10 +103,11 @@ class Unrolled:
     def pull(
         self, g_out: Tensor | None, g_final: Sequence[Tensor | None], again: bool = False
     ) -> Cotangents:
-        """Backpropagation through time. ``g_out``, ``g_final``: the cotangents of :attr:`out` and :attr:`final`, None for zero.
+        """Backpropagation through time. ``g_out``, ``g_final``: the cotangents of :attr:`out` and
+        :attr:`final`, None for zero.
 
-        What a step has left is dropped as soon as it is used, so that the cotangents of the gates take its memory. ``again``: another call
-        follows, so nothing is dropped.
+        What a step has left is dropped as soon as it is used, so that the cotangents of the gates
+        take its memory. ``again``: another call follows, so nothing is dropped.
         """
         w, cell, order = self.weights, self.cell, self.order
         kept = list(self.kept) if again else self.kept
@@ -159,9 +163,9 @@ class Unrolled:
 class _Cell:
     """``apart``: whether the parts of the gates that input and state give are used apart.
 
-    ``step``: the next states, and what ``back`` needs. ``back``: the cotangents of the gates, of those of the input and those of the state
-    if they are apart; those of the states without what comes through the gates; and the part of the hidden state in them, None for zero.
-    """
+    ``step``: the next states, and what ``back`` needs. ``back``: the cotangents of the gates, of
+    those of the input and those of the state if they are apart; those of the states without what
+    comes through the gates; and the part of the hidden state in them, None for zero."""
 
     apart = False
 
@@ -277,7 +281,8 @@ def _first(t: Tensor, rows: int) -> Tensor:
 
 
 def _resized(state: Tensor, more: Tensor, left: list[Tensor], rows: int) -> Tensor:
-    """The first ``rows`` rows. Rows that it lacks come from ``more``. Those that are too many go into ``left``."""
+    """The first ``rows`` rows. Rows that it lacks come from ``more``. Those that are too many
+    go into ``left``."""
     known = state.shape[0]
     if rows < known:
         left.append(state[rows:])

@@ -1,4 +1,5 @@
-"""Views, ops that write through a view out of place (``*_scatter``), and ops that put a cotangent back (``*_backward``)."""
+"""Views, ops that write through a view out of place (``*_scatter``), and ops that put a cotangent
+back (``*_backward``)."""
 
 from __future__ import annotations
 
@@ -71,11 +72,12 @@ def _expand_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
 
 
 def _unexpanded(ops: Any, base: Any, part: Any) -> Any:
-    """``part`` in the shape of ``base``. Raise if several elements of the expanded tensor share a place in ``base``."""
+    """``part`` in the shape of ``base``. Raise if several elements of the expanded tensor share a
+    place in ``base``."""
     if part.numel() != base.numel():
         raise InplaceError(
-            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
-            "Write to a clone of it."
+            "unsupported operation: more than one element of the written-to tensor refers "
+            "to a single memory location. Write to a clone of it."
         )
     return ops.reshape(part, base.shape)
 
@@ -183,7 +185,8 @@ def _slice_back(
 
 
 def _sized(*positions: int) -> batch.BatchRule:
-    """Batch rule of ``X_backward(g, input_sizes, …)``. The dimension arguments at ``positions`` count the dimensions of the input."""
+    """Batch rule of ``X_backward(g, input_sizes, …)``. The dimension arguments at ``positions``
+    count the dimensions of the input."""
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         actual = [*args]
@@ -324,7 +327,8 @@ view(
 linear("unsafe_split.Tensor", {"self": _split_back}, dims(2))
 linear("unsafe_split_with_sizes", {"self": _split_with_sizes_back}, dims(2))
 
-# Arbitrary strides. Positions in storage are a tensor of indices. Reading is a gather at these indices and writing is a scatter.
+# Arbitrary strides. Positions in storage are a tensor of indices. Reading is a gather at these
+# indices and writing is a scatter.
 
 
 def _positions(size: Any, stride: Any, offset: int, like: torch.Tensor) -> torch.Tensor:
@@ -387,8 +391,9 @@ def _as_strided_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any
     ):
         # the memory there belongs to other elements of the batch
         raise RuntimeError(
-            f"vmap: as_strided(size={list(shape)}, stride={list(stride)}, storage_offset={first}) can access memory outside of `tensor`, "
-            f"an element of the batch with sizes {list(x.shape[1:])}, strides {list(x.stride()[1:])} and storage offset {start}"
+            f"vmap: as_strided(size={list(shape)}, stride={list(stride)}, storage_offset={first}) "
+            "can access memory outside of `tensor`, an element of the batch with sizes "
+            f"{list(x.shape[1:])}, strides {list(x.stride()[1:])} and storage offset {start}"
         )
     return func(x, [size, *shape], [x.stride(0), *stride], first)
 
@@ -396,7 +401,8 @@ def _as_strided_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any
 def _as_strided_scatter(
     self: Any, src: Any, size: Any, stride: Any, storage_offset: int | None = None
 ) -> Any:
-    """Scatter ``src`` by position in storage. ``self`` must fill its storage without gaps, in any order of its dimensions."""
+    """Scatter ``src`` by position in storage. ``self`` must fill its storage without gaps, in any
+    order of its dimensions."""
     order = sorted(range(self.dim()), key=lambda d: (-self.stride(d), -self.shape[d]))
     flat = self.permute(order)
     if not flat.is_contiguous():
@@ -410,7 +416,8 @@ def _as_strided_scatter(
 def _as_strided_tangent(
     self_t: torch.Tensor, self_geometry: Any, size: Any, stride: Any, storage_offset: int | None
 ) -> Any:
-    """The tangent of the view. The arguments describe the memory of the primal, so other tangents are first copied to such memory."""
+    """The tangent of the view. The arguments describe the memory of the primal, so other tangents
+    are first copied to such memory."""
     shape, own_stride, own_offset = self_geometry
     if self_t.stride() == own_stride and self_t.storage_offset() == own_offset:
         return self_t.as_strided(size, stride, storage_offset)
@@ -486,8 +493,9 @@ def copy_of(name: str) -> Callable[..., Any]:
 
 
 _COPIED = """
-    alias as_strided detach diagonal expand permute select.int slice.Tensor split.Tensor split_with_sizes squeeze squeeze.dim
-    squeeze.dims t transpose.int unbind.int unfold unsqueeze view.dtype view_as_complex view_as_real _conj _neg_view _reshape_alias
+    alias as_strided detach diagonal expand permute select.int slice.Tensor split.Tensor
+    split_with_sizes squeeze squeeze.dim squeeze.dims t transpose.int unbind.int unfold unsqueeze
+    view.dtype view_as_complex view_as_real _conj _neg_view _reshape_alias
 """
 for _name in _COPIED.split():
     _packet, _, _overload = _name.partition(".")

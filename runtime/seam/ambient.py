@@ -1,7 +1,7 @@
 """State around a computation that belongs to a thread: hooks, policies, the dual level.
 
-A helper thread that continues the work of this thread gets a copy of its state: ``Thread(target=continued(work))``.
-"""
+A helper thread that continues the work of this thread gets a copy of its state:
+``Thread(target=continued(work))``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _states: list[Ambient] = []
 
 
 class Ambient(threading.local):
-    """State that each thread has for itself. A subclass declares it as class attributes. Every thread starts with their values."""
+    """State that each thread has for itself. A subclass declares it as class attributes. Every
+    thread starts with their values."""
 
     def __new__(cls) -> Ambient:
         state = super().__new__(cls)
@@ -27,8 +28,8 @@ class Ambient(threading.local):
 
 
 def continued(work: Callable[[], Any]) -> Callable[[], None]:
-    """A function that runs ``work`` on another thread in the present state of this thread, torch's own modes included. This thread is to
-    wait for it."""
+    """A function that runs ``work`` on another thread in the present state of this thread, torch's
+    own modes included. This thread is to wait for it."""
     ours = [(state, dict(vars(state))) for state in _states]
     inference = torch.is_inference_mode_enabled()
     grad, forward = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()

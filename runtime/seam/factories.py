@@ -1,4 +1,5 @@
-"""Torch's own factories. Under the drop-in the names in ``torch`` make tensors of the session, except inside the handling of an ATen call.
+"""Torch's own factories. Under the drop-in the names in ``torch`` make tensors of the session,
+except inside the handling of an ATen call.
 
 Code that makes a tensor elsewhere, for a graph or a trace, takes it from here.
 """

@@ -1,7 +1,7 @@
 """Dispatch keys that a level switches on or off before it runs a rule.
 
-The dispatcher runs ``__torch_dispatch__`` with the keys above Python switched off. Its own guard restores the outer state when
-``__torch_dispatch__`` returns.
+The dispatcher runs ``__torch_dispatch__`` with the keys above Python switched off. Its own guard
+restores the outer state when ``__torch_dispatch__`` returns.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 CONJUGATE, NEGATIVE = DispatchKey.Conjugate, DispatchKey.Negative
 VIEWS = DispatchKey.ADInplaceOrView
 
-# Composite ops whose results the key `ADInplaceOrView` marks as views itself. The ops in them must not have marked the results before.
+# Composite ops whose results the key `ADInplaceOrView` marks as views itself. The ops in them must
+# not have marked the results before.
 NARROW, CHUNK = torch.ops.aten.narrow.default, torch.ops.aten.chunk.default
 
 
 def reopen_keys(func: torch._ops.OpOverload) -> None:
-    """Switch three keys on again for the rule of ``func``. Two handle lazy conjugate and negative bits: without them kernels read
-    unconjugated memory. The third lets a tensor and its views share a version counter. It stays off for ``narrow`` and ``chunk``."""
+    """Switch three keys on again for the rule of ``func``. Two handle lazy conjugate and negative
+    bits: without them kernels read unconjugated memory. The third lets a tensor and its views share
+    a version counter. It stays off for ``narrow`` and ``chunk``."""
     set_excluded(CONJUGATE, False)
     set_excluded(NEGATIVE, False)
     set_excluded(VIEWS, func is NARROW or func is CHUNK)
 
 
 def uncounted(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """``run(*args, **kwargs)`` without counting versions. For a write that the dispatcher counts when the caller returns to it."""
+    """``run(*args, **kwargs)`` without counting versions. For a write that the dispatcher counts
+    when the caller returns to it."""
     set_excluded(VIEWS, True)
     try:
         return run(*args, **kwargs)

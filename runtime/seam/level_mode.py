@@ -1,4 +1,5 @@
-"""How a level sees calls without any of its values: factories, random draws, computations on closed-over tensors."""
+"""How a level sees calls without any of its values: factories, random draws, computations on
+closed-over tensors."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ _push, _pop = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispat
 
 
 class EnteringMode(TorchDispatchMode):
-    """A mode that exchanges tensors from outside of a program for values of a level, by :meth:`value`. ``found``: those tensors, in the
-    order in which the program met them."""
+    """A mode that exchanges tensors from outside of a program for values of a level, by
+    :meth:`value`. ``found``: those tensors, in the order in which the program met them."""
 
     found: list[torch.Tensor]
 
@@ -33,7 +34,8 @@ class EnteringMode(TorchDispatchMode):
     def exchange(self, t: torch.Tensor, v: Any) -> None:
         """Let ``v`` stand for ``t`` from now on, which has been met."""
         raise RuntimeError(
-            "requires_grad_() of a tensor from outside in a branch or loop that is captured. Do that outside of it."
+            "requires_grad_() of a tensor from outside in a branch or loop that is captured. "
+            "Do that outside of it."
         )
 
 
@@ -47,16 +49,18 @@ def entering_mode() -> EnteringMode | None:
 
 
 def entering() -> Callable[[Any], Any] | None:
-    """``value`` of the innermost active :class:`EnteringMode`. What acts on tensors before the dispatcher sees them (a custom Function, a
-    recurrent layer) asks for it, because the mode sees dispatched calls alone."""
+    """``value`` of the innermost active :class:`EnteringMode`. What acts on tensors before the
+    dispatcher sees them (a custom Function, a recurrent layer) asks for it, because the mode sees
+    dispatched calls alone."""
     mode = entering_mode()
     return None if mode is None else mode.value
 
 
 def entered(t: Any) -> Any:
-    """``t``, or its value if it is a tensor from outside of a program that is captured. A transform asks for it before it makes a value of
-    its own level of an argument, because the calls of that level would not show the tensor to the program. Zeros without memory, which
-    the dispatcher would not recognize in a value, become zeros with memory."""
+    """``t``, or its value if it is a tensor from outside of a program that is captured. A transform
+    asks for it before it makes a value of its own level of an argument, because the calls of that
+    level would not show the tensor to the program. Zeros without memory, which the dispatcher would
+    not recognize in a value, become zeros with memory."""
     if not isinstance(t, torch.Tensor):
         return t
     mode = entering_mode()
@@ -68,8 +72,8 @@ def entered(t: Any) -> Any:
 class LevelMode(TorchDispatchMode):
     """While entered, every ATen call without a value of an inner level goes to ``level.call``.
 
-    ``level.call`` runs with the mode off, so its own calls go to outer levels. It re-enters the mode around calls that this level must see
-    itself.
+    ``level.call`` runs with the mode off, so its own calls go to outer levels. It re-enters the
+    mode around calls that this level must see itself.
     """
 
     @classmethod
@@ -91,7 +95,8 @@ class LevelMode(TorchDispatchMode):
         return hand_over(level, func, args, kwargs or {})
 
     def handled_inside(self, level: Level, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """A call that ``level``, an inner one, handles. The calls that its rule makes come to this mode again."""
+        """A call that ``level``, an inner one, handles. The calls that its rule makes come to
+        this mode again."""
         if level.leaves_classes and composes(types):
             return NotImplemented
         # `with self` takes ten times as long: it also notes that a mode is on, which is known here
@@ -104,8 +109,9 @@ class LevelMode(TorchDispatchMode):
 
 
 def call_below(func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """``func(*args, **kwargs)`` in a mode that was given these ``types``, and has exchanged tensors for values. The next mode is called
-    without the dispatcher if it is a level's and no tensor is of a user's class."""
+    """``func(*args, **kwargs)`` in a mode that was given these ``types``, and has exchanged tensors
+    for values. The next mode is called without the dispatcher if it is a level's and no tensor is
+    of a user's class."""
     n = n_modes()
     mode = mode_at(n - 1) if n else None
     if type(mode) is not LevelMode or not VALUES.issuperset(types):
@@ -123,8 +129,8 @@ def call_below(func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Run a functional call whose innermost level is ``level``, without the dispatcher, if no mode but that of ``level`` or of an outer
-    level comes first. Else NotImplemented."""
+    """Run a functional call whose innermost level is ``level``, without the dispatcher, if no mode
+    but that of ``level`` or of an outer level comes first. Else NotImplemented."""
     n = n_modes()
     if not n:
         return hand_over(level, func, args, kwargs)
@@ -145,7 +151,8 @@ def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, Any
 
 
 def _of_values(args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether the tensors among the arguments are values or plain tensors, so that no class of a user's handles the call."""
+    """Whether the tensors among the arguments are values or plain tensors, so that no class of a
+    user's handles the call."""
     for a in (*args, *kwargs.values()) if kwargs else args:
         for b in a if type(a) is list or type(a) is tuple else (a,):
             kind = type(b)

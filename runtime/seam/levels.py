@@ -1,9 +1,11 @@
 """The one seam: how an ATen call finds the level that handles it.
 
-A *level* is one running transform. A *value* is an instance of a ``torch.Tensor`` subclass. It belongs to one level and holds an ``_inner``
-tensor. The inner tensor is a value of an outer level, or a plain tensor. ``__torch_dispatch__`` of any value looks for the innermost level
-among the arguments and passes the call to it. That level unwraps its own values and calls tensor functions again. Those calls find the next
-outer level by the same search. Nesting therefore needs no code anywhere else.
+A *level* is one running transform. A *value* is an instance of a ``torch.Tensor`` subclass. It
+belongs to one level and holds an ``_inner`` tensor. The inner tensor is a value of an outer
+level, or a plain tensor. ``__torch_dispatch__`` of any value looks for the innermost level among
+the arguments and passes the call to it. That level unwraps its own values and calls tensor
+functions again. Those calls find the next outer level by the same search. Nesting therefore needs
+no code anywhere else.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ _new_tensor = torch.Tensor.new_tensor
 
 
 class Level:
-    """One running transform. Every method has a default, so a subclass overrides only what it does differently.
+    """One running transform. Every method has a default, so a subclass overrides only what it
+    does differently.
 
-    ``number`` grows with every level ever entered, so the larger of two numbers is the inner one. ``values``: the class of its values.
-    """
+    ``number`` grows with every level ever entered, so the larger of two numbers is the inner one.
+    ``values``: the class of its values."""
 
     __slots__ = ("__weakref__", "alive", "finalizers", "number")
     what = "transform"
@@ -56,8 +59,9 @@ class Level:
         self.finalizers = []
 
     def call(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Run one ATen call. Some argument is a value of this level, and none is a value of an inner level. By default: run the call on the
-        inner tensors, at the outer levels, and wrap its results."""
+        """Run one ATen call. Some argument is a value of this level, and none is a value of an
+        inner level. By default: run the call on the inner tensors, at the outer levels, and
+        wrap its results."""
         name = func._schema.name.partition("::")[2]
         if name in GEOMETRY:
             return change_geometry(
@@ -73,14 +77,16 @@ class Level:
         return self.written(func, args, kwargs, uncounted(func, *inner, **options))
 
     def wrap(self, inner: torch.Tensor, history: Any = None, /) -> Any:
-        """A value of this level that holds ``inner``, a tensor of the outer levels. ``history``: what else the level stores, such as an
-        edge of the tape, a tangent or a node of a graph. None: nothing."""
+        """A value of this level that holds ``inner``, a tensor of the outer levels.
+        ``history``: what else the level stores, such as an edge of the tape, a tangent or a
+        node of a graph. None: nothing."""
         v = same_shape(self.values, inner)
         v._level = self
         return v
 
     def valued(self, result: Any) -> Any:
-        """The result of an op, one tensor or several, as values without a history. Anything else stays as it is. Called for each tensor."""
+        """The result of an op, one tensor or several, as values without a history. Anything else
+        stays as it is. Called for each tensor."""
         return (
             self.wrap(result)
             if isinstance(result, torch.Tensor)
@@ -88,11 +94,13 @@ class Level:
         )
 
     def lowered(self, a: Any) -> Any:
-        """The inner tensor of ``a`` if it is a value of this level, else ``a``: what the outer levels see."""
+        """The inner tensor of ``a`` if it is a value of this level, else ``a``: what the
+        outer levels see."""
         return a._inner if type(a) in VALUES and a._level is self else a
 
     def lowered_args(self, args: Iterable[Any]) -> list[Any]:
-        """The arguments of an ATen call, and the elements of lists and tuples among them, each :meth:`lowered`."""
+        """The arguments of an ATen call, and the elements of lists and tuples among them,
+        each :meth:`lowered`."""
         out = list(args)
         for i, a in enumerate(out):
             kind = type(a)
@@ -112,7 +120,8 @@ class Level:
     def written(
         self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any], result: Any
     ) -> Any:
-        """The results of an op that writes to arguments: for a written argument the argument itself, for any other result a new value."""
+        """The results of an op that writes to arguments: for a written argument the argument
+        itself, for any other result a new value."""
         schema = func._schema
         given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
         targets = {
@@ -123,7 +132,8 @@ class Level:
         for t in targets.values():
             if isinstance(t, Value) and t._level is self and t.shape != t._inner.shape:
                 raise InplaceError(
-                    f"{func} changes the size of a value of {self.what}: use an op that returns its result"
+                    f"{func} changes the size of a value of {self.what}: "
+                    "use an op that returns its result"
                 )
         several = type(result) in (list, tuple)
         outs = [
@@ -135,22 +145,26 @@ class Level:
         return type(result)(outs) if several else outs[0] if outs else None
 
     def elementwise(self, formula: Callable[..., Any], args: Any) -> Any:
-        """``formula(*args)`` for a formula of broadcasting elementwise ops. This level is the innermost one among ``args``."""
+        """``formula(*args)`` for a formula of broadcasting elementwise ops. This level is the
+        innermost one among ``args``."""
         return formula(*args)
 
     def batchwise(self, formula: Callable[..., Any], args: Any) -> Any:
-        """``formula(*args, batched)``, see :func:`run_batchwise`. This level is the innermost one among ``args``."""
+        """``formula(*args, batched)``, see :func:`run_batchwise`. This level is the innermost
+        one among ``args``."""
         return formula(*args, (False,) * len(args))
 
     def layer(self, func: Any, args: Sequence[Any]) -> Any:
-        """The results of a call of ``linear`` or of a recurrent layer, which ATen takes apart otherwise. NotImplemented: so it does.
+        """The results of a call of ``linear`` or of a recurrent layer, which ATen takes apart
+        otherwise. NotImplemented: so it does.
 
         This level is the innermost one among ``args``.
         """
         return NotImplemented
 
     def is_constant(self, v: Value) -> bool:
-        """Whether ``v``, a value of this level, may be replaced by its inner tensor: the level keeps histories, and ``v`` has none."""
+        """Whether ``v``, a value of this level, may be replaced by its inner tensor: the level
+        keeps histories, and ``v`` has none."""
         return False
 
     def packing(self) -> AbstractContextManager[None]:
@@ -158,7 +172,8 @@ class Level:
         return nullcontext()
 
     def acting(self) -> Any:
-        """The object that handles calls with values of this level now: the level, or one that stands in for it."""
+        """The object that handles calls with values of this level now: the level, or one that
+        stands in for it."""
         return self
 
     def on_close(self, finalize: Callable[[], None]) -> None:
@@ -166,16 +181,20 @@ class Level:
         self.finalizers.append(finalize)
 
     def refuse_captured_write(self, what: object) -> NoReturn:
-        """Raise: ``what`` writes a value of this level into a tensor that is no value of it and cannot become one."""
+        """Raise: ``what`` writes a value of this level into a tensor that is no value of it and
+        cannot become one."""
         raise InplaceError(
-            f"During a grad (vjp, jvp, grad, etc) transform, the function provided attempted to call in-place operation ({what}) that "
-            f"would mutate a captured Tensor: it writes a value of {self.what} into a tensor that cannot take on its history, because it "
-            "is older than the transform, belongs to another one, or is seen by other views (whose history would be lost). Make the buffer "
-            "with new_zeros, zeros_like or clone of an input, or pass it to the transformed function as an input."
+            "During a grad (vjp, jvp, grad, etc) transform, the function provided attempted "
+            f"to call in-place operation ({what}) that would mutate a captured Tensor: "
+            f"it writes a value of {self.what} into a tensor that cannot take on its history, "
+            "because it is older than the transform, belongs to another one, or is seen "
+            "by other views (whose history would be lost). Make the buffer with new_zeros, "
+            "zeros_like or clone of an input, or pass it to the transformed function as an input."
         )
 
     def run_inside(self, f: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """``f(*args, **kwargs)`` as code in the scope of this level. ``f``: the transformed function, or an op in terms of others."""
+        """``f(*args, **kwargs)`` as code in the scope of this level. ``f``: the transformed
+        function, or an op in terms of others."""
         around = SCOPE.levels
         SCOPE.levels = (*around, self)
         try:
@@ -184,7 +203,8 @@ class Level:
             SCOPE.levels = around
 
     def close(self) -> None:
-        """End the transform. From now on only values without a history may be used: see :func:`outlived`."""
+        """End the transform. From now on only values without a history may be used:
+        see :func:`outlived`."""
         for finalize in self.finalizers:
             finalize()
         self.finalizers.clear()
@@ -197,11 +217,13 @@ class Level:
 class Value(torch.Tensor):
     """A tensor that belongs to one level.
 
-    ``_level``: the level. ``_inner``: the tensor of the next outer level, of the same logical shape unless the level has ``hidden``
-    dimensions. ``_view``: for the result of a view op, how to follow its base (see ``runtime.tape.view_history``). ``_reshaped``: how often
-    its sizes or strides have changed in place. ``_earlier``: by that number, the sizes, strides and offset that it had.
-    ``_geometry``: from what :mod:`.shells` made it. ``_faithful``: whether they have the strides of the inner tensor.
-    ``_home``: a class attribute, the one level of all values of the class, which never closes.
+    ``_level``: the level. ``_inner``: the tensor of the next outer level, of the same logical shape
+    unless the level has ``hidden`` dimensions. ``_view``: for the result of a view op, how to
+    follow its base (see ``runtime.tape.view_history``). ``_reshaped``: how often its sizes or
+    strides have changed in place. ``_earlier``: by that number, the sizes, strides and offset that
+    it had. ``_geometry``: from what :mod:`.shells` made it. ``_faithful``: whether they have the
+    strides of the inner tensor. ``_home``: a class attribute, the one level of all values of the
+    class, which never closes.
     """
 
     _home: Level | None = None
@@ -230,16 +252,16 @@ class Value(torch.Tensor):
     def retain_grad(self) -> None:
         """Raise: a value has no ``.grad``, and torch would say that it does not require grad."""
         raise RuntimeError(
-            f"retain_grad() of a tensor inside {self._level.what} is not possible. Return it and call retain_grad() of the result, or ask "
-            "for the gradient with respect to it."
+            f"retain_grad() of a tensor inside {self._level.what} is not possible. Return it "
+            "and call retain_grad() of the result, or ask for the gradient with respect to it."
         )
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """Raise: with torch's flag on a value, torch's engine would record what the level does."""
         if requires_grad:
             raise RuntimeError(
-                f"requires_grad_() of a tensor inside {self._level.what} is not possible. Differentiate by runtime.func.grad, or pass in a "
-                "tensor that requires grad."
+                f"requires_grad_() of a tensor inside {self._level.what} is not possible. "
+                "Differentiate by runtime.func.grad, or pass in a tensor that requires grad."
             )
         return self
 
@@ -249,12 +271,14 @@ class Value(torch.Tensor):
     requires_grad = property(torch._C.TensorBase.requires_grad.__get__, _set_requires_grad)  # type: ignore[attr-defined]
 
     def new_tensor(self, data: Any, **options: Any) -> Any:  # type: ignore[override]
-        """As ``torch.Tensor.new_tensor``. Torch's own dispatches nothing, so no level would see the new tensor."""
+        """As ``torch.Tensor.new_tensor``. Torch's own dispatches nothing, so no level would
+        see the new tensor."""
         made: Any = _new_tensor(self, data, **options)
         return lifted(made, made._level.number if type(made) in VALUES else -1)
 
     def detach_(self) -> Any:
-        """As ``torch.Tensor.detach_``. Torch's own detaches only from torch's engine and dispatches nothing. This one calls the level."""
+        """As ``torch.Tensor.detach_``. Torch's own detaches only from torch's engine and dispatches
+        nothing. This one calls the level."""
         func, types = torch.ops.aten.detach_.default, (type(self),)
         if not torch._C._len_torch_dispatch_stack():
             return Value.__torch_dispatch__(func, types, (self,))
@@ -262,7 +286,8 @@ class Value(torch.Tensor):
             return mode.__torch_dispatch__(func, types, (self,), {})
 
     def swapaxes_(self, axis0: int, axis1: int) -> Any:
-        """As ``torch.Tensor.swapaxes_``. In inference mode torch's own resizes the memory of a lazy conjugate. A shell has none."""
+        """As ``torch.Tensor.swapaxes_``. In inference mode torch's own resizes the memory of a lazy
+        conjugate. A shell has none."""
         return self.transpose_(axis0, axis1)
 
     def swapdims_(self, dim0: int, dim1: int) -> Any:
@@ -270,7 +295,8 @@ class Value(torch.Tensor):
         return self.transpose_(dim0, dim1)
 
     def tolist(self) -> Any:
-        """As ``torch.Tensor.tolist``. A value of a trace has no elements, and says so with the user's line."""
+        """As ``torch.Tensor.tolist``. A value of a trace has no elements, and says so with
+        the user's line."""
         inner = None if self._level.hidden else self._level.lowered(self)
         return inner.tolist() if isinstance(inner, Value) else torch.Tensor.tolist(self)
 
@@ -287,7 +313,8 @@ class Value(torch.Tensor):
         if _is_outlived(self):
             return copy.deepcopy(self._inner, memo)
         raise RuntimeError(
-            f"copy.deepcopy() of a tensor inside {self._level.what} would copy the transform with it. Use clone() instead."
+            f"copy.deepcopy() of a tensor inside {self._level.what} would copy the transform with "
+            "it. Use clone() instead."
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -295,16 +322,19 @@ class Value(torch.Tensor):
         return whole.__reduce_ex__(protocol)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """As ``torch.Tensor.__dlpack__``. A value of a transform is refused: it may be a shell, which has no memory."""
+        """As ``torch.Tensor.__dlpack__``. A value of a transform is refused: it may be a shell,
+        which has no memory."""
         t = constant_of(self)
         if type(t) in VALUES and t._home is None:
             raise BufferError(
-                f"a tensor inside {t._level.what} cannot be exported by DLPack. Export its detach(), or what is outside."
+                f"a tensor inside {t._level.what} cannot be exported by DLPack. "
+                "Export its detach(), or what is outside."
             )
         return torch.Tensor.__dlpack__(t, **options)
 
     def __format__(self, spec: str) -> str:
-        """As ``torch.Tensor.__format__``: of a 0-d tensor the format of its number. Torch's own does not do this for subclasses."""
+        """As ``torch.Tensor.__format__``: of a 0-d tensor the format of its number. Torch's own
+        does not do this for subclasses."""
         return (
             format(self.item(), spec)
             if self.dim() == 0 and not self.is_meta
@@ -325,8 +355,8 @@ class Value(torch.Tensor):
 
 
 def composes(types: Iterable[type]) -> bool:
-    """Whether one of ``types``, the classes that handle a call, is a user's. If a level returns NotImplemented then, torch asks that class.
-    Abstract values stand for plain tensors."""
+    """Whether one of ``types``, the classes that handle a call, is a user's. If a level returns
+    NotImplemented then, torch asks that class. Abstract values stand for plain tensors."""
     return any(
         not issubclass(kind, (Value, FakeTensor)) and kind.__torch_dispatch__ is not _no_dispatch  # type: ignore[attr-defined]
         for kind in types
@@ -334,12 +364,14 @@ def composes(types: Iterable[type]) -> bool:
 
 
 class Scope(Ambient):
-    """The levels in whose function the present code runs, outermost first. Those with a history are listed, by :meth:`Level.run_inside`.
+    """The levels in whose function the present code runs, outermost first. Those with a history are
+    listed, by :meth:`Level.run_inside`.
 
-    Example: ``b = c.clone(); b[0] = x[0]`` in a differentiated function of ``x``. ``c`` comes from outside and is no value of the level.
-    But a value is written into ``b``. So the fresh result of an ATen call is *lifted*: it becomes a value of every level in whose scope
-    the call was made, as in torch. The rules of a level are not code of its function. While a rule runs, only outer levels are listed.
-    """
+    Example: ``b = c.clone(); b[0] = x[0]`` in a differentiated function of ``x``. ``c`` comes from
+    outside and is no value of the level. But a value is written into ``b``. So the fresh result of
+    an ATen call is *lifted*: it becomes a value of every level in whose scope the call was made, as
+    in torch. The rules of a level are not code of its function. While a rule runs, only outer
+    levels are listed."""
 
     levels: tuple[Level, ...] = ()
 
@@ -350,8 +382,8 @@ SCOPE = Scope()
 def hand_over(
     level: Level, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """Run a call whose innermost level is ``level``, which need not be one of the levels in scope. All calls come here:
-    ``Value.__torch_dispatch__`` decides the common case itself."""
+    """Run a call whose innermost level is ``level``, which need not be one of the levels in scope.
+    All calls come here: ``Value.__torch_dispatch__`` decides the common case itself."""
     around = SCOPE.levels
     if not level.alive:
         return outlived(level, func, args, kwargs)
@@ -383,10 +415,11 @@ def scope_outside(level: Level) -> Iterator[None]:
 
 
 def lifted(result: Any, number: int, given: Sequence[Any] = ()) -> Any:
-    """A fresh result of the level with that number, or a list of them, as a value of each inner level in whose scope it was made.
+    """A fresh result of the level with that number, or a list of them, as a value of each inner
+    level in whose scope it was made.
 
-    ``given``: the arguments of the call. In inference mode a composite op such as ``atleast_2d`` arrives whole, and may return one of them.
-    """
+    ``given``: the arguments of the call. In inference mode a composite op such as ``atleast_2d``
+    arrives whole, and may return one of them."""
     if isinstance(result, torch.Tensor):
         if (result.is_floating_point() or result.is_complex()) and not _is_among(result, given):
             for level in SCOPE.levels:
@@ -406,7 +439,8 @@ _fresh: dict[int, bool] = {}  # by id of the overload, which lives as long as th
 
 
 def _is_fresh(func: torch._ops.OpOverload) -> bool:
-    """Whether the results of an overload have memory of their own: none is an argument or a view of one. A literal is nobody's argument."""
+    """Whether the results of an overload have memory of their own: none is an argument or a view of
+    one. A literal is nobody's argument."""
     known = _fresh.get(id(func))
     if known is None:
         aliases = any(r.alias_info is not None for r in func._schema.returns)
@@ -418,13 +452,15 @@ VALUES.add(Value)
 
 
 def _is_outlived(v: Value) -> bool:
-    """Whether the transform of ``v`` has returned and ``v`` has no history: its inner tensor can stand for it."""
+    """Whether the transform of ``v`` has returned and ``v`` has no history: its inner tensor
+    can stand for it."""
     level = v._level
     return not level.alive and level.is_constant(v)
 
 
 def bottom(t: Any) -> Any:
-    """The tensor under all values that ``t`` consists of: the plain tensor, which has the memory."""
+    """The tensor under all values that ``t`` consists of: the plain tensor, which has the
+    memory."""
     while isinstance(t, Value):
         t = t._inner
     return t
@@ -447,10 +483,11 @@ def constant_of(t: Any) -> Any:
 def outlived(
     level: Level, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """Run a call with values of ``level``, whose transform has returned. ``EscapedValue`` if one of them has a history.
+    """Run a call with values of ``level``, whose transform has returned. ``EscapedValue`` if one of
+    them has a history.
 
-    So a transformed function may store a constant that it made, such as a table of positions, for later use, as in torch.
-    """
+    So a transformed function may store a constant that it made, such as a table of positions, for
+    later use, as in torch."""
 
     def unwrapped(a: Any) -> Any:
         if type(a) in VALUES and a._level is level:
@@ -466,15 +503,18 @@ def outlived(
 
 
 def escaped(level: Level, what: object) -> EscapedValue:
-    """The error for a value of ``level`` that ``what``, an op or a function, uses after the transform has returned."""
+    """The error for a value of ``level`` that ``what``, an op or a function, uses after the
+    transform has returned."""
     return EscapedValue(
-        f"a value of {level.what} (level {level.number}) is used by {what} after the transform has returned. "
-        "Return values from the transformed function instead of storing them, or detach them inside it."
+        f"a value of {level.what} (level {level.number}) is used by {what} after the transform "
+        "has returned. Return values from the transformed function instead of storing them, "
+        "or detach them inside it."
     )
 
 
 def innermost(args: Iterable[Any], kwargs: dict[str, Any] | None) -> Any:
-    """The innermost level among the values in the arguments of an ATen call, lists included. None if there are no values."""
+    """The innermost level among the values in the arguments of an ATen call, lists included. None
+    if there are no values."""
     best: Any = None
     number = -1
     for a in args:
@@ -498,7 +538,8 @@ def innermost(args: Iterable[Any], kwargs: dict[str, Any] | None) -> Any:
 
 
 def run_layer(func: Any, args: Sequence[Any]) -> Any:
-    """The results of a call of ``linear`` or of a recurrent layer, if the innermost level among ``args`` runs it, else NotImplemented.
+    """The results of a call of ``linear`` or of a recurrent layer, if the innermost level among
+    ``args`` runs it, else NotImplemented.
 
     See :meth:`Level.layer`.
     """
@@ -507,25 +548,28 @@ def run_layer(func: Any, args: Sequence[Any]) -> Any:
 
 
 def run_elementwise(formula: Callable[..., Any], args: Any) -> Any:
-    """``formula(*args)`` in the cheapest way of the innermost level among ``args``: a batch level runs it once, on the inner tensors."""
+    """``formula(*args)`` in the cheapest way of the innermost level among ``args``: a batch level
+    runs it once, on the inner tensors."""
     level = innermost(args, None)
     return formula(*args) if level is None else level.elementwise(formula, args)
 
 
 def run_batchwise(formula: Callable[..., Any], *args: torch.Tensor) -> Any:
-    """``formula(*args, batched)`` for a formula that takes a batch along dimension 0 of every argument that ``batched`` marks.
+    """``formula(*args, batched)`` for a formula that takes a batch along dimension 0 of every
+    argument that ``batched`` marks.
 
-    On values of a vmap it runs once on the inner tensors, without a dispatch per op. Elsewhere no argument is marked.
-    """
+    On values of a vmap it runs once on the inner tensors, without a dispatch per op. Elsewhere no
+    argument is marked."""
     level = innermost(args, None)
     return formula(*args, (False,) * len(args)) if level is None else level.batchwise(formula, args)
 
 
 def rewrapped(result: Any, wrap: Callable[[torch.Tensor, Any], Any]) -> Any:
-    """The result of an op, with ``wrap(tensor, number)`` in place of each tensor. The number is None for a single result, and a pair for a
-    tensor in a list among several results.
+    """The result of an op, with ``wrap(tensor, number)`` in place of each tensor. The number is
+    None for a single result, and a pair for a tensor in a list among several results.
 
-    A list stays a list, a named tuple becomes a plain one. Anything that is no tensor stays as it is.
+    A list stays a list, a named tuple becomes a plain one. Anything that is no
+    tensor stays as it is.
     """
     if isinstance(result, torch.Tensor):
         return wrap(result, None)

@@ -1,7 +1,7 @@
 """How a value is made: an object that shows the shape of the tensor that it holds.
 
-A value of a plain tensor is a second tensor object with the same storage. A value of any other tensor is a *shell*: it has sizes and
-strides, and no storage.
+A value of a plain tensor is a second tensor object with the same storage. A value of any other
+tensor is a *shell*: it has sizes and strides, and no storage.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from torch._C import DispatchKey
 
 from ..errors import NestedTensor
 
-# What a shell is made from: the arguments of `_make_wrapper_subclass` (sizes, strides, offset, None, dtype, layout, device, …), and whether
-# it is a lazy conjugate and a lazy negative. None in place of the latter: neither.
+# What a shell is made from: the arguments of `_make_wrapper_subclass` (sizes, strides, offset,
+# None, dtype, layout, device, …), and whether it is a lazy conjugate and a lazy negative. None in
+# place of the latter: neither.
 Geometry = tuple[tuple[Any, ...], tuple[bool, bool] | None]
 
 # every class of values: `type(a) in VALUES` takes half the time of `isinstance(a, Value)`
@@ -25,24 +26,27 @@ ON_NEW_VALUES: list[Callable[[type], None]] = []
 make_subclass = torch.Tensor._make_subclass
 _make_wrapper = torch.Tensor._make_wrapper_subclass
 _inference = torch.is_inference_mode_enabled
-# ATen's indexing calls `.item()` on a 0-d integer among the indices. If the integer has functorch's key for batches, it calls
-# `aten::index`, for which there is a batch rule. So a 0-d integer of our batches has that key too. The dispatcher must not follow the key,
-# because the value is not one of functorch's: every batch level excludes the key in its thread.
+# ATen's indexing calls `.item()` on a 0-d integer among the indices. If the integer has functorch's
+# key for batches, it calls `aten::index`, for which there is a batch rule. So a 0-d integer of our
+# batches has that key too. The dispatcher must not follow the key, because the value is not one of
+# functorch's: every batch level excludes the key in its thread.
 BATCHED = DispatchKey.FuncTorchBatched
 _INTEGERS = frozenset(
     (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint16, torch.uint32, torch.uint64)
 )
 # the last arguments of _make_wrapper_subclass
 _AS_INDEX = (False, False, None, False, False, torch._C.DispatchKeySet(BATCHED))
-# A tensor object made by _make_wrapper_subclass cannot say such a layout itself. With `dispatch_layout` it asks `prim::layout`.
+# A tensor object made by _make_wrapper_subclass cannot say such a layout itself. With
+# `dispatch_layout` it asks `prim::layout`.
 _COMPRESSED = frozenset((torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc))
 _ASKS_LAYOUT = (False, False, None, False, True)
 
 
 def shell(cls: type[torch.Tensor], inner: Any, hidden: int = 0) -> Any:
-    """A ``cls`` instance without storage, with the shape, strides, dtype, device and lazy bits of ``inner`` without its first ``hidden``
-    dimensions."""
-    # Three things halve the time: arguments by position, no strides of a contiguous tensor, the same arguments for a shell of a shell.
+    """A ``cls`` instance without storage, with the shape, strides, dtype, device and lazy bits of
+    ``inner`` without its first ``hidden`` dimensions."""
+    # Three things halve the time: arguments by position, no strides of a contiguous tensor, the
+    # same arguments for a shell of a shell.
     geometry: Any = inner._geometry if type(inner) in VALUES and not hidden else None
     if geometry is None:
         if inner.is_nested:
@@ -74,7 +78,8 @@ def shell(cls: type[torch.Tensor], inner: Any, hidden: int = 0) -> Any:
 
 
 def _lazy_bits(t: torch.Tensor) -> tuple[bool, bool] | None:
-    """Whether ``t`` is a conjugate and whether it is a negative that no kernel has computed yet. None: neither."""
+    """Whether ``t`` is a conjugate and whether it is a negative that no kernel has computed
+    yet. None: neither."""
     bits = t.is_conj(), t.is_neg()
     return bits if bits[0] or bits[1] else None
 
@@ -94,7 +99,8 @@ def is_batched_number(t: torch.Tensor) -> bool:
 
 
 def faithful_geometry(t: torch.Tensor) -> Geometry:
-    """What ``t``, which is not nested, shows: its strides are exact also in dimensions of size 1."""
+    """What ``t``, which is not nested, shows: its strides are exact also in
+    dimensions of size 1."""
     layout, dtype = t.layout, t.dtype
     if layout is torch.strided:
         arguments: Any = (t.shape, t.stride(), t.storage_offset(), None, dtype, layout, t.device)
@@ -108,8 +114,9 @@ def faithful_geometry(t: torch.Tensor) -> Geometry:
 
 
 def faithful_shell(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
-    """A shell with exactly the strides of ``inner``, also those of dimensions of size 1, and with its lazy bits. For a level that records a
-    program: ATen takes no views of memory that is not yet conjugated."""
+    """A shell with exactly the strides of ``inner``, also those of dimensions of size 1, and
+    with its lazy bits. For a level that records a program: ATen takes no views of memory that is
+    not yet conjugated."""
     if inner.is_nested:
         raise NestedTensor
     if _inference():  # a view of a normal tensor is one, and a shell may be a view of an older one
@@ -125,8 +132,8 @@ def faithful_shell(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
 def same_shape(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
     """A new ``cls`` instance that shows the shape of ``inner`` and holds it.
 
-    It shares storage, version counter and ``data_ptr`` with a plain tensor. For any other tensor it is a shell without storage.
-    """
+    It shares storage, version counter and ``data_ptr`` with a plain tensor. For any other tensor it
+    is a shell without storage."""
     if type(inner) is torch.Tensor:
         if inner.is_nested:
             # else ATen would abort the process when it is asked for the sizes of the result
@@ -139,9 +146,11 @@ def same_shape(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
 
 
 def share_memory_(v: Any) -> Any:
-    """As ``torch.Tensor.share_memory_``, a method of values. A shell is refused: torch would copy from memory that it does not have."""
+    """As ``torch.Tensor.share_memory_``, a method of values. A shell is refused: torch would copy
+    from memory that it does not have."""
     if v._geometry is not None:
         raise RuntimeError(
-            f"share_memory_() of a tensor inside {v._level.what}, which has no memory of its own. Call it on the result."
+            f"share_memory_() of a tensor inside {v._level.what}, which has no memory of its own. "
+            "Call it on the result."
         )
     return torch.Tensor.share_memory_(v)  # type: ignore[no-untyped-call]

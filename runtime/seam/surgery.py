@@ -1,14 +1,19 @@
 """Replacing the contents of a tensor object that the program still holds.
 
-``x.t_()`` and ``b[0] = x[0]`` change the object that they are called on, so a level cannot answer with a new value. The object stays, and
-something inside it is replaced. The runtime does this in three ways, all of them here:
+``x.t_()`` and ``b[0] = x[0]`` change the object that they are called on, so a level cannot answer
+with a new value. The object stays, and something inside it is replaced. The runtime does this in
+three ways, all of them here:
 
-| function | what changes | needed for |
-|---|---|---|
-| :func:`refit` | sizes, strides, offset and storage that the object shows | ``resize_`` and ``set_``, whose kernel changed the inner tensor; assignment to ``.data``; ``t_`` and its like, by :func:`change_geometry`, which also copies the attributes of the view op's result |
-| :func:`detach_inner` | the inner tensor of a value | ``detach_``: outer levels drop the history as well |
-| :func:`exchange` | everything: two objects swap their contents | a write of a value into a tensor that is no value: it becomes one, and changes back when the transform returns (``tape/lift.py``) |
-"""  # noqa: E501
+- :func:`refit` replaces the sizes, strides, offset and storage that the object shows. That is for
+  ``resize_`` and ``set_``, whose kernel changed the inner tensor, for an assignment to ``.data``,
+  and for ``t_`` and its like, by :func:`change_geometry`, which also copies the attributes of the
+  view op's result.
+- :func:`detach_inner` replaces the inner tensor of a value, for ``detach_``: outer levels drop the
+  history as well.
+- :func:`exchange` replaces everything: two objects swap their contents. That is for a write of a
+  value into a tensor that is no value: it becomes one, and changes back when the transform returns
+  (``tape/lift.py``).
+"""
 
 from __future__ import annotations
 
@@ -22,25 +27,27 @@ _LAZY = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate) | torch._C.Dispa
     torch._C.DispatchKey.Negative
 )
 
-# In-place ops that change only sizes and strides. Each is its view op plus a change of the value's own geometry. They are listed here
-# because this floor has no records, and because torch's tag `inplace_view` also covers `detach_`, `resize_` and `set_`, which
-# `tape/inplace.py` handles.
+# In-place ops that change only sizes and strides. Each is its view op plus a change of the value's
+# own geometry. They are listed here because this floor has no records, and because torch's tag
+# `inplace_view` also covers `detach_`, `resize_` and `set_`, which `tape/inplace.py` handles.
 GEOMETRY = frozenset(
     ("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_")
 )
 
 
 def refit(v: Any, fresh: Any) -> None:
-    """Give the value ``v`` the sizes, strides and storage of ``fresh``, a value of the same class. ``v`` keeps its version counter."""
-    # ATen calls an op to check that the two are compatible. No level need see it, and it must not make memory of a lazy conjugate: a shell
-    # has none.
+    """Give the value ``v`` the sizes, strides and storage of ``fresh``, a value of the same class.
+    ``v`` keeps its version counter."""
+    # ATen calls an op to check that the two are compatible. No level need see it, and it must not
+    # make memory of a lazy conjugate: a shell has none.
     with torch._C._DisableTorchDispatch(), torch._C._ExcludeDispatchKeyGuard(_LAZY):
         _set_data(v, fresh)
     v._geometry = fresh._geometry
 
 
 def change_geometry(view_op: Any, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """``x.squeeze_()`` and its like on any value: ``target`` gets the geometry and the attributes of the result of ``view_op``."""
+    """``x.squeeze_()`` and its like on any value: ``target`` gets the geometry and the attributes
+    of the result of ``view_op``."""
     # then a view of it is a normal tensor, too
     if torch.is_inference_mode_enabled() and not target.is_inference():
         recording = torch.is_grad_enabled()  # which leaving the inference mode would switch on
@@ -67,7 +74,8 @@ def detach_inner(v: Any) -> None:
 
 
 def exchange(a: Any, b: Any) -> None:
-    """Swap the contents of ``a`` and ``b``: tensor, class and attributes. Each object keeps its identity."""
+    """Swap the contents of ``a`` and ``b``: tensor, class and attributes. Each object
+    keeps its identity."""
     torch._C._swap_tensor_impl(a, b)
     a.__class__, b.__class__ = type(b), type(a)
     a.__dict__, b.__dict__ = b.__dict__, a.__dict__

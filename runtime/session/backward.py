@@ -1,4 +1,5 @@
-"""``backward`` and ``grad``: they check the arguments of users and turn them into edges for the engine."""
+"""``backward`` and ``grad``: they check the arguments of users and turn them into
+edges for the engine."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ from ..tape.values import edge_of
 from .captures import CAPTURE
 
 _CYCLE = (
-    "Using backward() with create_graph=True will create a reference cycle between the parameter and its gradient which can cause a "
-    "memory leak. autograd.grad returns gradients without storing them; or set .grad to None when you have used it."
+    "Using backward() with create_graph=True will create a reference cycle between the parameter "
+    "and its gradient which can cause a memory leak. autograd.grad returns gradients without "
+    "storing them; or set .grad to None when you have used it."
 )
 _warned: set[str] = set()
 _set_grad_enabled = torch._C._set_grad_enabled
@@ -37,7 +39,8 @@ def _warn_once(message: str) -> None:
 
 
 def listed(x: Any) -> tuple[Any, ...]:
-    """The tensors of an argument as a tuple. A value without a history of its transform is unwrapped, so that the session may find one."""
+    """The tensors of an argument as a tuple. A value without a history of its transform is
+    unwrapped, so that the session may find one."""
     return tuple(map(constant_of, (x,) if isinstance(x, (torch.Tensor, GradientEdge)) else x))
 
 
@@ -45,7 +48,8 @@ def _inputs(inputs: Any, caller: str) -> tuple[Any, ...]:
     if isinstance(inputs, Mapping):
         if type(inputs) is not dict:
             raise TypeError(
-                f"`inputs` argument to `{caller}()` must be a dict, not {type(inputs).__name__}. Pass dict(inputs)."
+                f"`inputs` argument to `{caller}()` must be a dict, "
+                f"not {type(inputs).__name__}. Pass dict(inputs)."
             )
         inputs = inputs.values()
     found = listed(inputs)
@@ -117,8 +121,8 @@ def _ones(t: Any, edge: Any) -> torch.Tensor | None:
 def cotangents_of(
     outputs: Sequence[Any], edges: Sequence[Any], given: Any, batched: bool = False
 ) -> list[torch.Tensor | None]:
-    """One cotangent per output, by default one for a scalar. Raise unless it has the shape of the output, with ``batched`` after the first
-    dimension."""
+    """One cotangent per output, by default one for a scalar. Raise unless it has the shape of the
+    output, with ``batched`` after the first dimension."""
     if given is None:
         return [_ones(t, edge) for t, edge in zip(outputs, edges, strict=True)]
     given = listed(given)
@@ -145,14 +149,16 @@ def cotangents_of(
             found = f"grad_output[{i}] has a shape of {seen} and output[{i}] has a shape of {shape}"
             if batched:
                 raise RuntimeError(
-                    "If `is_grads_batched=True`, we interpret the first dimension of each grad_output as the batch dimension. Without it, "
-                    f"{found}. For a batch of only some of them, call vmap of grad."
+                    "If `is_grads_batched=True`, "
+                    "we interpret the first dimension of each grad_output as the batch dimension. "
+                    f"Without it, {found}. For a batch of only some of them, call vmap of grad."
                 )
             raise RuntimeError(f"Mismatch in shape: {found}.")
         if dtype.is_complex != g.dtype.is_complex:
             raise RuntimeError(
-                "For complex Tensors, both grad_output and output are required to have the same dtype. "
-                f"Mismatch in dtype: grad_output[{i}] has a dtype of {g.dtype} and output[{i}] has a dtype of {dtype}."
+                "For complex Tensors, both grad_output and output are required to have "
+                f"the same dtype. Mismatch in dtype: grad_output[{i}] has a dtype of {g.dtype} "
+                f"and output[{i}] has a dtype of {dtype}."
             )
         cotangents.append(g)
     return cotangents
@@ -204,17 +210,20 @@ def backward(
     grad_variables: Any = None,
     inputs: Any = None,
 ) -> None:
-    """Add the gradients of ``tensors`` to the ``.grad`` of the leaves, as ``torch.autograd.backward``.
+    """Add the gradients of ``tensors`` to the ``.grad`` of the leaves, as
+    ``torch.autograd.backward``.
 
     >>> x = runtime.tensor([1.0, 2.0], requires_grad=True)
     >>> backward((x * x).sum())
     >>> x.grad
     tensor([2., 4.])
 
-    ``grad_tensors``: a cotangent per tensor, of its shape. None stands for one, for a real tensor of one element. ``inputs``: the tensors
-    or edges that get gradients, by default all leaves. ``retain_graph``: do not free saved tensors, for another pass. ``create_graph``:
-    record the pass, so that gradients can be differentiated. ``RuntimeError`` for a tensor without history, a cotangent of another shape, a
-    saved tensor that was written to, and a second pass through a graph that was not retained.
+    ``grad_tensors``: a cotangent per tensor, of its shape. None stands for one, for a real tensor
+    of one element. ``inputs``: the tensors or edges that get gradients, by default all leaves.
+    ``retain_graph``: do not free saved tensors, for another pass. ``create_graph``: record the
+    pass, so that gradients can be differentiated. ``RuntimeError`` for a tensor without history, a
+    cotangent of another shape, a saved tensor that was written to, and a second pass through a
+    graph that was not retained.
     """
     if grad_variables is not None:
         warnings.warn(
@@ -224,7 +233,8 @@ def backward(
         )
         if grad_tensors is not None:
             raise RuntimeError(
-                "`grad_tensors` and `grad_variables` (deprecated) arguments both passed to `backward()`. They mean the same."
+                "`grad_tensors` and `grad_variables` (deprecated) arguments both passed "
+                "to `backward()`. They mean the same."
             )
         grad_tensors = grad_variables
     if CAPTURE.gradients is not None:
@@ -263,18 +273,24 @@ def grad(
     >>> grad((x * x).sum(), x)
     (tensor([2., 4.]),)
 
-    ``inputs``: tensors or edges. For a dict the result is a dict. Each gradient has the shape of its input. ``grad_outputs``,
-    ``retain_graph``, ``create_graph`` and errors: as for :func:`backward`. If the outputs do not depend on an input, there is a
-    ``RuntimeError``. With ``allow_unused`` the gradient of such an input is None, with ``materialize_grads`` zeros. ``is_grads_batched``:
-    each cotangent has the shape (B, *output), each gradient the shape (B, *input). The pass runs under ``vmap``.
+    ``inputs``: tensors or edges. For a dict the result is a dict. Each gradient has the shape of
+    its input. ``grad_outputs``, ``retain_graph``, ``create_graph`` and errors: as for
+    :func:`backward`. If the outputs do not depend on an input, there is a ``RuntimeError``. With
+    ``allow_unused`` the gradient of such an input is None, with ``materialize_grads`` zeros.
+    ``is_grads_batched``: each cotangent has the shape (B, *output), each gradient the shape (B,
+    *input). The pass runs under ``vmap``.
     """
     if materialize_grads and allow_unused is False:
         raise ValueError(
-            "Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False."
+            "Expected allow_unused to be True or not passed when materialize_grads=True, "
+            "but got: allow_unused=False."
         )
     if not only_inputs:
         warnings.warn(
-            "only_inputs argument is deprecated and is ignored now (defaults to True). Only backward adds to .grad.",
+            (
+                "only_inputs argument is deprecated and is ignored now (defaults to True). "
+                "Only backward adds to .grad."
+            ),
             FutureWarning,
             stacklevel=2,
         )
@@ -327,8 +343,8 @@ def _grads(
             grads.append(for_users(level, g))
         elif not allow_unused:
             raise RuntimeError(
-                f"The differentiated Tensor at index {i} appears to not have been used in the graph. "
-                "Set allow_unused=True to get None for it."
+                f"The differentiated Tensor at index {i} appears to not have been used "
+                "in the graph. Set allow_unused=True to get None for it."
             )
         elif not materialize:
             grads.append(None)

@@ -1,7 +1,8 @@
 """What keeps the gradients of leaves while a program is captured.
 
-``.grad`` is Python's, and a capture runs the program on values that stand for its tensors. So ``backward()``, ``grad()`` and ``.grad`` ask
-for :data:`CAPTURE` first. ``runtime.aot`` has the only class of this kind.
+``.grad`` is Python's, and a capture runs the program on values that stand for its tensors. So
+``backward()``, ``grad()`` and ``.grad`` ask for :data:`CAPTURE` first. ``runtime.aot`` has the only
+class of this kind.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from ..seam.ambient import Ambient
 
 
 class CapturedGradients(Protocol):
-    """The gradients of one capture. The arguments are those of ``torch.autograd.backward``, ``torch.autograd.grad``, ``t.grad``,
-    ``t.retain_grad()`` and ``t.requires_grad_()``."""
+    """The gradients of one capture. The arguments are those of ``torch.autograd.backward``,
+    ``torch.autograd.grad``, ``t.grad``, ``t.retain_grad()`` and ``t.requires_grad_()``."""
 
     def backward(
         self,

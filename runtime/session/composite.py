@@ -1,16 +1,20 @@
-"""Intercepts ``linear``, ``matmul`` and ``layer_norm`` of the eager session before ATen decomposes them.
+"""Intercepts ``linear``, ``matmul`` and ``layer_norm`` of the eager session before ATen
+decomposes them.
 
-ATen decomposes these ops above the dispatch key of ``__torch_dispatch__``, so each part would arrive there on its own, with intermediate
-values that no user sees. At the key ``PythonTLSSnapshot`` the whole call arrives first. The tape gets the same nodes as from the parts, so
-names, order and formulas are torch's. The passes through the dispatcher and the intermediate values are saved. There is a second reason for
-``matmul``: ATen decomposes it differently if a factor requires grad, and it does not see that flag of our tensors.
+ATen decomposes these ops above the dispatch key of ``__torch_dispatch__``, so each part would
+arrive there on its own, with intermediate values that no user sees. At the key
+``PythonTLSSnapshot`` the whole call arrives first. The tape gets the same nodes as from the parts,
+so names, order and formulas are torch's. The passes through the dispatcher and the intermediate
+values are saved. There is a second reason for ``matmul``: ATen decomposes it differently if a
+factor requires grad, and it does not see that flag of our tensors.
 
-The parts are listed here and in no record, because they follow ATen's code and not the definition of the ops.
-``tests/runtime/session/test_composite.py`` compares the nodes with torch's.
+The parts are listed here and in no record, because they follow ATen's code and not the definition
+of the ops. ``tests/runtime/session/test_composite.py`` compares the nodes with torch's.
 
-Only the plain case is recorded here: dense tensors of the eager session and no mode that needs to see the parts. Any other call goes on to
-ATen, and so does every call before torch 2.13. The flag is read for values of every grad level, also those of a trace: without it a traced
-``linear`` of a transposed batch would be another product than the eager one, with other roundings.
+Only the plain case is recorded here: dense tensors of the eager session and no mode that needs to
+see the parts. Any other call goes on to ATen, and so does every call before torch 2.13. The flag is
+read for values of every grad level, also those of a trace: without it a traced ``linear`` of a
+transposed batch would be another product than the eager one, with other roundings.
 """
 
 from __future__ import annotations
@@ -55,14 +59,16 @@ _autocast = torch._C._is_any_autocast_enabled
 
 
 def plain_case() -> bool:
-    """Whether only the session's tape has to see the parts: no hooks, scopes, modes, autocast, stand-in or inference mode."""
+    """Whether only the session's tape has to see the parts: no hooks, scopes, modes, autocast,
+    stand-in or inference mode."""
     modes = HOOKS.innermost() or SCOPE.levels or _active_modes() or _autocast()
     return current_stand_in() is None and not modes and (_grad_enabled() or not _inference())
 
 
 def known_part(a: Any) -> tuple[torch.Tensor, Edge | None] | None:
-    """The inner tensor and the edge of a dense tensor of the eager session. The edge is None without grad mode. A plain tensor is its own
-    inner tensor, without an edge. None for any other argument."""
+    """The inner tensor and the edge of a dense tensor of the eager session. The edge is
+    None without grad mode. A plain tensor is its own inner tensor, without an edge. None
+    for any other argument."""
     kind = type(a)
     if kind is Tensor:
         edge = None
@@ -86,8 +92,9 @@ def known_part(a: Any) -> tuple[torch.Tensor, Edge | None] | None:
 def step(
     op: Op, inner: list[Any], edges: tuple[Edge | None, ...], wanted: int, kernel: Any = None
 ) -> Part:
-    """Run ``op`` and record it. Returns the result and its edge. ``wanted``: a bit for each argument that has one of the ``edges``. Without
-    any bit the op is not recorded. ``kernel``: an in-place form of the op, if the value of its first argument is no longer needed."""
+    """Run ``op`` and record it. Returns the result and its edge. ``wanted``: a bit for each
+    argument that has one of the ``edges``. Without any bit the op is not recorded. ``kernel``: an
+    in-place form of the op, if the value of its first argument is no longer needed."""
     out = (kernel or op.kernel)(*inner)
     if not wanted:
         return out, None
@@ -117,7 +124,8 @@ def flattened(x: Part) -> Part:
 
 
 def _linear(x: Any, weight: Any, bias: Any) -> Any:
-    """:func:`product`, between two views if ``x`` is no matrix. None if ATen would use other ops."""
+    """:func:`product`, between two views if ``x`` is no matrix. None if ATen would use other
+    ops."""
     known = known_part(x), known_part(weight), known_part(bias)
     if any(t is None for t in known):
         return None
@@ -141,7 +149,8 @@ def _linear(x: Any, weight: Any, bias: Any) -> Any:
 
 
 def _linear_without_bias(x: Any, weight: Any) -> Any:
-    """``mm(x, weight.t())``: the parts of ``linear`` of a matrix without a bias. None for other arguments."""
+    """``mm(x, weight.t())``: the parts of ``linear`` of a matrix without a bias. None for
+    other arguments."""
     known = known_part(x), known_part(weight)
     if any(t is None for t in known):
         return None
@@ -168,7 +177,8 @@ def binary(op: Op, x: Part, y: Part, kernel: Any = None) -> Part:
 
 
 def _folded(x: Any, y: Any) -> Any:
-    """A stack of matrices ``x`` times a matrix or vector ``y`` that requires grad, as one product. None for other arguments."""
+    """A stack of matrices ``x`` times a matrix or vector ``y`` that requires grad, as one product.
+    None for other arguments."""
     known = known_part(y)
     if known is None or known[1] is None or not 1 <= known[0].dim() <= 2:
         return None
@@ -190,8 +200,9 @@ def _folded(x: Any, y: Any) -> Any:
 
 
 def _matmul(x: Any, y: Any) -> Any:
-    """``matmul`` in the case in which ATen folds a stack because the other factor requires grad. Without folding, the gradient of that
-    factor would be a stack that has to be summed. None in other cases."""
+    """``matmul`` in the case in which ATen folds a stack because the other factor requires
+    grad. Without folding, the gradient of that factor would be a stack that has to be summed.
+    None in other cases."""
     if y.dim() <= 2:
         return _folded(x, y)
     known = known_part(x)
@@ -204,7 +215,8 @@ def _matmul(x: Any, y: Any) -> Any:
 
 
 def _layer_norm(x: Any, sizes: Any, weight: Any, bias: Any, eps: float) -> Any:
-    """The first result of ``native_layer_norm``. The others are not used. None if an argument is no :data:`Part`."""
+    """The first result of ``native_layer_norm``. The others are not used. None if an argument is
+    no :data:`Part`."""
     inner: list[Any] = [x, sizes, weight, bias, eps]
     edges: tuple[Edge, ...] = ()
     wanted = 0
@@ -273,7 +285,8 @@ def _aligned(x: Any, y: Any) -> bool:
 
 
 def _batched_matmul(x: Any, y: Any) -> Any:
-    """The product of two batches as one of the stacks that they are. ATen would take it apart first, and the batch rule each part."""
+    """The product of two batches as one of the stacks that they are. ATen would take it apart
+    first, and the batch rule each part."""
     level = x._level
     with scope_outside(level), without_draws(level):
         return level.wrap(torch.matmul(x._inner, y._inner))
@@ -285,7 +298,8 @@ def _casts_next(keys: Any) -> bool:
 
 
 def _folds(stack: Any, factor: Any) -> bool:
-    """Whether ATen would fold because ``factor`` requires grad: it asks for torch's flag, in any grad mode."""
+    """Whether ATen would fold because ``factor`` requires grad: it asks for torch's flag,
+    in any grad mode."""
     return (
         isinstance(factor, GradValue)
         and 1 <= factor.dim() <= 2
@@ -318,8 +332,8 @@ def _dispatched_layer_norm(
     return _pass_on_layer_norm(keys & BELOW, x, sizes, weight, bias, eps, cudnn_enable)
 
 
-# Before torch 2.13 the dispatcher failed with an internal assertion if no key was active between here and `__torch_dispatch__`. Example:
-# inference mode.
+# Before torch 2.13 the dispatcher failed with an internal assertion if no key was active between
+# here and `__torch_dispatch__`. Example: inference mode.
 INTERCEPTED = torch.__version__ >= (2, 13)  # type: ignore[operator]
 LIBRARY = torch.library.Library("aten", "IMPL")  # its registrations last as long as this object
 for _name, _handler in (

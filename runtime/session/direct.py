@@ -1,11 +1,13 @@
-"""Methods of the session's tensors that run directly on the inner tensor, where a pass through the dispatcher would add nothing.
+"""Methods of the session's tensors that run directly on the inner tensor, where a pass through the
+dispatcher would add nothing.
 
-Example: ATen runs ``x[0, 1, 2]`` as three view ops, and each would arrive in ``__torch_dispatch__``. ``bool(x)`` is never recorded. Here
-each is one call on the inner tensor. The tape gets the same nodes as from the parts. A write without history, such as an optimizer's under
-``no_grad``, is done on the inner tensor, and its version is counted.
+Example: ATen runs ``x[0, 1, 2]`` as three view ops, and each would arrive in
+``__torch_dispatch__``. ``bool(x)`` is never recorded. Here each is one call on the inner tensor.
+The tape gets the same nodes as from the parts. A write without history, such as an optimizer's
+under ``no_grad``, is done on the inner tensor, and its version is counted.
 
-Everything else goes to torch's own method: values of other classes, modes that need to see each call, and forward mode.
-"""
+Everything else goes to torch's own method: values of other classes, modes that need to see each
+call, and forward mode."""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ _NUMBERS = frozenset((bool, int, float, complex))
 
 
 def unseen() -> bool:
-    """Whether only the session's tape would see a call of its tensors: no mode, no trace of torch's, no stand-in."""
+    """Whether only the session's tape would see a call of its tensors: no mode, no trace of
+    torch's, no stand-in."""
     return (
         not (_dispatch_modes() or _function_modes())
         and current_stand_in() is None
@@ -53,12 +56,14 @@ def unseen() -> bool:
 
 
 def _dense(t: Any) -> bool:
-    """Whether ``t`` is a strided plain tensor. A value that holds it shares its memory and version counter."""
+    """Whether ``t`` is a strided plain tensor. A value that holds it shares its memory and
+    version counter."""
     return type(t) is torch.Tensor and t.layout is torch.strided and not t.is_nested
 
 
 def _basic(index: tuple[Any, ...]) -> bool:
-    """Whether ``index`` needs only view ops: integers, slices of integers with positive steps, None and at most one Ellipsis."""
+    """Whether ``index`` needs only view ops: integers, slices of integers with positive steps, None
+    and at most one Ellipsis."""
     ellipses = 0
     for i in index:
         if type(i) is int or i is None:
@@ -77,8 +82,8 @@ def _basic(index: tuple[Any, ...]) -> bool:
 
 
 def _parts(index: tuple[Any, ...], shape: Any, lone: bool) -> list[tuple[Op, tuple[Any, ...]]]:
-    """The view ops that ATen runs for an index, with their arguments after ``self``. In a tuple ATen leaves out a slice of everything.
-    ``lone``: the index is no tuple."""
+    """The view ops that ATen runs for an index, with their arguments after ``self``. In a tuple
+    ATen leaves out a slice of everything. ``lone``: the index is no tuple."""
     parts: list[tuple[Op, tuple[Any, ...]]] = []
     sizes = iter(shape)
     skipped = len(shape) - sum(i is not None and i is not Ellipsis for i in index)
@@ -173,8 +178,9 @@ def _setitem(self: Any, index: Any, value: Any) -> None:
 
 
 def _histories(target: Any, value: Any) -> tuple[Any, ...] | None:
-    """The edges of ``target``, of its base and of ``value``. None if there are none. While the caller holds them, the ``AccumulateGrad``
-    nodes of leaves stay alive, so they need not be made again."""
+    """The edges of ``target``, of its base and of ``value``. None if there are none. While
+    the caller holds them, the ``AccumulateGrad`` nodes of leaves stay alive, so they need
+    not be made again."""
     found = (
         edge_of(target),
         view_history.base_edge(target),
@@ -203,7 +209,8 @@ def _reading(native: Any) -> Callable[[Any], Any]:
 
 
 def _writing(native: Any) -> Callable[..., Any]:
-    """An in-place method. It writes to the inner tensor if nothing is recorded and no view needs the history."""
+    """An in-place method. It writes to the inner tensor if nothing is recorded and no view
+    needs the history."""
 
     @functools.wraps(native)
     def write(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,13 +1,16 @@
-"""Dual tensors at level zero: the tangents of tensors while a dual level of ``forward_ad`` is active.
+"""Dual tensors at level zero: the tangents of tensors while a dual level of
+``forward_ad`` is active.
 
-A dual tensor is an ordinary :class:`runtime.Tensor`. So is its tangent, which is stored *on the inner tensor* of the dual tensor. The tape
-saves inner tensors, so a saved tensor brings its tangent along. Inside a dual level a backward pass runs on values, so its gradients get
-tangents: forward over reverse. Tangents are computed by the rules of ``func.pushforward``, on values of level zero with their histories. So
-a tangent can be differentiated: reverse over forward. A level for forward mode would do neither. At an inner level the tape would save
-primals without tangents. At an outer level it would not record tangents.
+A dual tensor is an ordinary :class:`runtime.Tensor`. So is its tangent, which is stored *on the
+inner tensor* of the dual tensor. The tape saves inner tensors, so a saved tensor brings its tangent
+along. Inside a dual level a backward pass runs on values, so its gradients get tangents: forward
+over reverse. Tangents are computed by the rules of ``func.pushforward``, on values of level zero
+with their histories. So a tangent can be differentiated: reverse over forward. A level for forward
+mode would do neither. At an inner level the tape would save primals without tangents. At an outer
+level it would not record tangents.
 
-A thread inside a dual level has a :class:`DualSession` (``running.FORWARD``). Level zero passes that thread's calls to it.
-"""
+A thread inside a dual level has a :class:`DualSession` (``running.FORWARD``). Level zero passes
+that thread's calls to it."""
 
 from __future__ import annotations
 
@@ -47,8 +50,8 @@ class fwd_grad_enabled:
 
 
 class Tangents:
-    """The tangents of one dual level. An entry of another dual level is ignored, and ``close`` removes all entries. So a tensor that
-    outlives the level is its primal."""
+    """The tangents of one dual level. An entry of another dual level is ignored, and ``close``
+    removes all entries. So a tensor that outlives the level is its primal."""
 
     __slots__ = ("holders",)
 
@@ -56,7 +59,8 @@ class Tangents:
         self.holders: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
     def put(self, inner: torch.Tensor, tangent: Any) -> None:
-        """Give ``inner`` its tangent. None: it has no tangent, even if it is a view of a base with one."""
+        """Give ``inner`` its tangent. None: it has no tangent, even if it is a view of
+        a base with one."""
         inner._dual = (self, tangent)  # type: ignore[attr-defined]
         self.holders[id(inner)] = inner
 
@@ -66,12 +70,14 @@ class Tangents:
                 del inner._dual  # type: ignore[attr-defined]
 
     def entered(self, inner: torch.Tensor) -> bool:
-        """Whether :meth:`put` was called for ``inner``, also with None. False if another thread's dual level has called it since."""
+        """Whether :meth:`put` was called for ``inner``, also with None. False if another thread's
+        dual level has called it since."""
         held = getattr(inner, "_dual", None)
         return held is not None and held[0] is self
 
     def of(self, v: Any) -> Any:
-        """The tangent of a value of level zero, or None. A view whose base got a tangent by a write takes its part of that tangent."""
+        """The tangent of a value of level zero, or None. A view whose base got a tangent by a write
+        takes its part of that tangent."""
         held = getattr(v._inner, "_dual", None)
         if held is not None and held[0] is self:
             return held[1]
@@ -88,8 +94,8 @@ class Tangents:
 
 
 class DualSession(StandIn):
-    """Handles the session's calls of a thread inside a dual level. Each call also computes the tangents of its results and of its
-    writes."""
+    """Handles the session's calls of a thread inside a dual level. Each call also computes the
+    tangents of its results and of its writes."""
 
     __slots__ = ("session", "tangents")
     sees_gradients = True
@@ -110,7 +116,8 @@ class DualSession(StandIn):
         if op.kind is OUT:
             if found or (computes_tangents(0) and self._any_dual(kwargs.values())):
                 raise NotImplementedError(
-                    f"Trying to use forward AD with {op.base_name}_out that does not support it because it is an out= function"
+                    f"Trying to use forward AD with {op.base_name}_out that does not support it "
+                    "because it is an out= function"
                 )
             return self.record(func, args, kwargs)
         if kwargs and computes_tangents(0) and self._any_dual(kwargs.values()):
@@ -218,7 +225,8 @@ class DualSession(StandIn):
     def _write(
         self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], tangents: list[Any]
     ) -> Any:
-        """Run an in-place op. The tangent of the target is written in place, too, so that tangents share memory where primals do."""
+        """Run an in-place op. The tangent of the target is written in place, too, so that tangents
+        share memory where primals do."""
         target = args[0]
         if not isinstance(target, torch.Tensor):
             return foreach.run(op, args, kwargs)
@@ -229,7 +237,8 @@ class DualSession(StandIn):
         if op.base_name in inplace.METADATA:
             if op.base_name != "detach_":
                 raise InplaceError(
-                    f"{op.func} changes the geometry of a tensor that has a tangent; use the out-of-place op"
+                    f"{op.func} changes the geometry of a tensor that has a tangent; "
+                    "use the out-of-place op"
                 )
             self.record(op.func, args, kwargs)
             self.tangents.put(target._inner, None)
@@ -257,7 +266,8 @@ class DualSession(StandIn):
         return target
 
     def assign(self, target: Any, t: Any, inputs: list[Any]) -> None:
-        """Give ``target``, which was written to, the tangent ``t``. None: zero. ``t`` may be one of ``inputs``."""
+        """Give ``target``, which was written to, the tangent ``t``. None: zero. ``t`` may be
+        one of ``inputs``."""
         tangents = self.tangents
         own = tangents.of(target)
         if own is not None:
@@ -291,7 +301,8 @@ def _storage_of(t: Any) -> Any:
 
 
 def _apart(a: Any, written: Any) -> Any:
-    """``a``, or a copy of it if it shares memory with ``written``. In a list or tuple: each element."""
+    """``a``, or a copy of it if it shares memory with ``written``. In a list or
+    tuple: each element."""
     if type(a) is list or type(a) is tuple:
         return type(a)(_apart(b, written) for b in a)
     if isinstance(a, Value) and (
@@ -302,7 +313,8 @@ def _apart(a: Any, written: Any) -> Any:
 
 
 def unshared(t: Any, inputs: list[Any]) -> Any:
-    """``t``, or a copy if it shares memory with one of ``inputs``. Tangents are written in place, so no two values may share one."""
+    """``t``, or a copy if it shares memory with one of ``inputs``. Tangents are written in place,
+    so no two values may share one."""
     if isinstance(t, (tuple, list)):
         return [unshared(x, inputs) for x in t]
     if t is None or not isinstance(t, Value):
@@ -338,8 +350,9 @@ def _same_layout(t: torch.Tensor, p: torch.Tensor) -> bool:
 
 
 def empty_like_laid_out(t: Any, p: torch.Tensor) -> Any:
-    """Zeros made from ``t``, with the dtype and geometry of ``p`` in a storage of the same size, so that every view of ``p`` can be taken
-    of them. A view may have another dtype than its base: ``z.real``."""
+    """Zeros made from ``t``, with the dtype and geometry of ``p`` in a storage of the same size,
+    so that every view of ``p`` can be taken of them. A view may have another dtype than its
+    base: ``z.real``."""
     if p.layout is not torch.strided:
         return t.new_zeros(p.shape, dtype=p.dtype)
     cells = p.untyped_storage().nbytes() // p.itemsize
@@ -350,8 +363,9 @@ def empty_like_laid_out(t: Any, p: torch.Tensor) -> Any:
 
 
 def laid_out_like(t: Any, p: torch.Tensor) -> Any:
-    """``t`` if it has the memory layout of ``p``, else a copy in that layout. For a value of an inner level (a batch of tangents) only the
-    strides are compared, because it has no memory of its own."""
+    """``t`` if it has the memory layout of ``p``, else a copy in that layout. For a value of
+    an inner level (a batch of tangents) only the strides are compared, because it has no
+    memory of its own."""
     if (
         type(p) is not torch.Tensor
         or p.layout is not torch.strided

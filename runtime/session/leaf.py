@@ -1,4 +1,5 @@
-"""Plain torch tensors that require grad, as leaves of our tape. The gradient is added where torch would add it."""
+"""Plain torch tensors that require grad, as leaves of our tape. The gradient is added where
+torch would add it."""
 
 from __future__ import annotations
 
@@ -15,16 +16,18 @@ from ..tape import hooks
 from .tensor import Tensor, wrap
 
 OF_TORCH = (
-    "a tensor recorded by torch's own autograd is used in a computation that this package differentiates; the gradient cannot "
-    "cross. Make the inputs of that computation with runtime.wrap(x, requires_grad=True), or detach this tensor."
+    "a tensor recorded by torch's own autograd is used in a computation that this package "
+    "differentiates; the gradient cannot cross. Make the inputs of that computation with "
+    "runtime.wrap(x, requires_grad=True), or detach this tensor."
 )
 # by id of a plain tensor: its leaf
 _known: dict[int, tuple[weakref.ref[torch.Tensor], Tensor]] = {}
 
 
 def as_leaf(t: torch.Tensor) -> torch.Tensor:
-    """``t`` as a value. A plain leaf that requires grad becomes a leaf of our tape, whose gradient is added to ``t.grad`` after the hooks
-    of ``t`` have seen it. It is the same leaf every time, as long as ``t`` shows the same memory."""
+    """``t`` as a value. A plain leaf that requires grad becomes a leaf of our tape, whose gradient
+    is added to ``t.grad`` after the hooks of ``t`` have seen it. It is the same leaf every time, as
+    long as ``t`` shows the same memory."""
     if isinstance(t, Value):
         return t
     if not t.requires_grad:
@@ -43,7 +46,8 @@ def as_leaf(t: torch.Tensor) -> torch.Tensor:
 
 
 def _following(leaf: Tensor, t: torch.Tensor) -> Tensor:
-    """``leaf`` with the hooks and the ``grad_dtype`` of ``t``. They share the hooks, so that a hook which is registered later runs, too."""
+    """``leaf`` with the hooks and the ``grad_dtype`` of ``t``. They share the hooks, so that a hook
+    which is registered later runs, too."""
     seeing = t._backward_hooks
     if seeing is None:
         t._backward_hooks = seeing = OrderedDict()
@@ -62,7 +66,8 @@ def plain_of(t: Any) -> Any:
 
 
 def _shows(t: torch.Tensor, inner: torch.Tensor) -> bool:
-    """Whether ``inner``, once detached from ``t``, still is what ``t`` shows. Assignment to ``t.data`` changes that."""
+    """Whether ``inner``, once detached from ``t``, still is what ``t`` shows. Assignment to
+    ``t.data`` changes that."""
     if t.dtype is not inner.dtype:
         return False
     if t.layout is not torch.strided or t.is_nested:
@@ -73,7 +78,8 @@ def _shows(t: torch.Tensor, inner: torch.Tensor) -> bool:
 
 
 def _places(t: torch.Tensor) -> object:
-    """Where the elements of a nested or a sparse tensor are. Equal to nothing else for a tensor that does not tell."""
+    """Where the elements of a nested or a sparse tensor are. Equal to nothing else for a tensor
+    that does not tell."""
     t = t.detach()
     if t.is_nested:
         return t.data_ptr()
@@ -83,7 +89,8 @@ def _places(t: torch.Tensor) -> object:
 
 
 def _delivery(source: weakref.ref[torch.Tensor]) -> Callable[[torch.Tensor], None]:
-    """What adds a plain gradient to that of the plain tensor. Nobody can ask for the gradient of a tensor that is gone."""
+    """What adds a plain gradient to that of the plain tensor. Nobody can ask for the gradient of a
+    tensor that is gone."""
 
     def deliver(g: torch.Tensor) -> None:
         t = source()

@@ -1,8 +1,9 @@
 """Nested tensors of the session: values whose components differ in size.
 
-Their layout is ``torch.strided``. They have one size, that of their first dimension, and no shape. ATen stores the sizes of the components
-as a matrix, which is :class:`runtime.rules.record.NestedMeta` here. ``rules/nested.py`` has the records of their ops. Only the tape of the
-session takes them. :class:`Nested` sees every call before the levels do.
+Their layout is ``torch.strided``. They have one size, that of their first dimension, and no shape.
+ATen stores the sizes of the components as a matrix, which is
+:class:`runtime.rules.record.NestedMeta` here. ``rules/nested.py`` has the records of their ops.
+Only the tape of the session takes them. :class:`Nested` sees every call before the levels do.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from .tensor import SESSION, Tensor
 
 
 class Nested(Tensor):
-    """A nested tensor. It is a subclass of the session's class, so torch asks it first about every call that it is an argument of."""
+    """A nested tensor. It is a subclass of the session's class, so torch asks it first about every
+    call that it is an argument of."""
 
     _nested = True
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Raise if a transform would see the nested tensor: the call has values of a transform, or a transform has entered its mode."""
+        """Raise if a transform would see the nested tensor: the call has values of a transform, or
+        a transform has entered its mode."""
         if _transformed(args, kwargs) or any(
             isinstance(mode, LevelMode) for mode in _get_current_dispatch_mode_stack()
         ):

@@ -1,5 +1,6 @@
-"""How tensors of the session are copied and pickled: as torch's own. A file names nothing of this package, so any torch can read it.
-Under the drop-in, torch's rebuilding functions make tensors of the session again."""
+"""How tensors of the session are copied and pickled: as torch's own. A file names nothing of this
+package, so any torch can read it. Under the drop-in, torch's rebuilding functions make tensors of
+the session again."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def state_of(t: Any, own: frozenset[str]) -> Any:
 
 
 def reduced(t: Any, kind: type, protocol: Any) -> Any:
-    """The result of ``__reduce_ex__`` for ``t``, whose class is ``kind`` for users. It names torch's functions and the tensor's storage."""
+    """The result of ``__reduce_ex__`` for ``t``, whose class is ``kind`` for users. It names
+    torch's functions and the tensor's storage."""
     warn_if_has_hooks(t)
     state = t.__getstate__()
     if kind is torch.Tensor and state and state.pop("_is_param", False):
@@ -41,7 +43,8 @@ def reduced(t: Any, kind: type, protocol: Any) -> Any:
 
 
 def plain_leaf(t: Any, requires_grad: bool) -> torch.Tensor:
-    """The inner tensor of ``t``. With ``requires_grad``, and if it is a plain tensor: detached, with that flag set."""
+    """The inner tensor of ``t``. With ``requires_grad``, and if it is a plain tensor: detached,
+    with that flag set."""
     inner: torch.Tensor = t._inner
     if requires_grad and type(inner) is torch.Tensor:
         inner = inner.detach()
@@ -50,10 +53,12 @@ def plain_leaf(t: Any, requires_grad: bool) -> torch.Tensor:
 
 
 def deep_copied(t: Any, memo: dict[int, Any]) -> Any:
-    """``copy.deepcopy`` of a leaf. Raise for any other tensor. Copies of tensors that share memory share memory, too."""
+    """``copy.deepcopy`` of a leaf. Raise for any other tensor. Copies of tensors that share memory
+    share memory, too."""
     if not t.is_leaf:
         raise RuntimeError(
-            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment."
+            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+            "protocol at the moment."
         )
     new = t._copied(copy.deepcopy(t._inner, memo), copy.deepcopy(t.__getstate__(), memo))
     memo[id(t)] = new

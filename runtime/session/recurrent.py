@@ -1,8 +1,9 @@
-"""Recurrent layers and cells of the eager session, recorded without a pass through the dispatcher for each op of each step.
+"""Recurrent layers and cells of the eager session, recorded without a pass through the dispatcher
+for each op of each step.
 
-ATen decomposes ``gru``, ``rnn_tanh``, ``rnn_relu``, an ``lstm`` that oneDNN does not run, and their cells into products and activations. As
-in ``composite``, the tape gets the same nodes as from these parts. If nothing is recorded, torch's own kernels run the layer on the inner
-tensors.
+ATen decomposes ``gru``, ``rnn_tanh``, ``rnn_relu``, an ``lstm`` that oneDNN does not run, and their
+cells into products and activations. As in ``composite``, the tape gets the same nodes as from these
+parts. If nothing is recorded, torch's own kernels run the layer on the inner tensors.
 
 Dropout between layers, layers without biases, projections and packed sequences go on to ATen.
 """
@@ -165,7 +166,8 @@ def _of_input(x: Part, weights: Weights) -> Part:
 def _layers(
     cell: Cell, x: Part, states: list[Any], weights: list[Weights], directions: int
 ) -> tuple[Part, list[Any]]:
-    """The outputs of the last layer, with time as the first dimension, and the last state of every layer and direction."""
+    """The outputs of the last layer, with time as the first dimension, and the last state of every
+    layer and direction."""
     last: list[Any] = []
     for first in range(0, len(weights), directions):
         outputs: list[Part] = []
@@ -183,7 +185,8 @@ def _layers(
 
 
 def _layer(cell: Cell, native: Any, x: Any, hx: Any, params: Any, options: tuple[Any, ...]) -> Any:
-    """The results of a recurrent layer, None if it must go on to ATen. ``options``: ATen's arguments after ``params``."""
+    """The results of a recurrent layer, None if it must go on to ATen. ``options``: ATen's
+    arguments after ``params``."""
     biases, number, dropout, train, both, batch_first = options
     directions = 1 + both
     states = hx if cell is _lstm_cell else [hx]
@@ -241,7 +244,8 @@ def _layer(cell: Cell, native: Any, x: Any, hx: Any, params: Any, options: tuple
 
 
 def _batch_first(cell: Cell, out: Part) -> Any:
-    """The outputs of a layer with the batch as the first dimension. ATen returns a view for an LSTM, else it transposes in place."""
+    """The outputs of a layer with the batch as the first dimension. ATen returns a view for an
+    LSTM, else it transposes in place."""
     if cell is _lstm_cell:
         viewed = SESSION.wrap(*_unary(_TRANSPOSE, out, 0, 1))
         view_history.mark_view(viewed, _TRANSPOSE, (SESSION.wrap(*out), 0, 1), {})
@@ -285,9 +289,9 @@ def _mine(tensors: Any) -> bool:
 
 
 def _owned(*args: Any) -> tuple[Any, ...]:
-    """The arguments of a layer or cell. In the scope of transforms, plain tensors among them become values of these, and of the session
-    beside its tensors. ATen adds products of the input in place to products of the state, and a value must not be written into a plain
-    tensor."""
+    """The arguments of a layer or cell. In the scope of transforms, plain tensors among them become
+    values of these, and of the session beside its tensors. ATen adds products of the input in place
+    to products of the state, and a value must not be written into a plain tensor."""
     value = entering()
 
     def own(a: Any) -> Any:
@@ -303,7 +307,8 @@ def _owned(*args: Any) -> tuple[Any, ...]:
 
 
 def _beside(args: tuple[Any, ...]) -> Any:
-    """The states of a layer or cell: values of the session if another argument is one. Then products of a state are values, too."""
+    """The states of a layer or cell: values of the session if another argument is one. Then
+    products of a state are values, too."""
     hx = args[1]
     states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
     if all(isinstance(s, Value) for s in states):
@@ -321,8 +326,8 @@ def _is_batched(t: Any) -> bool:
 
 
 def _batched_alike(x: Any, hx: Any, params: Any) -> tuple[Any, Any]:
-    """The input and the states, all of them batches if any argument is one. ATen writes products of the input into products of the
-    states."""
+    """The input and the states, all of them batches if any argument is one. ATen writes products of
+    the input into products of the states."""
     states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
     batched = [t for t in (x, *states, *params) if _is_batched(t)]
     if not batched:
@@ -383,7 +388,8 @@ def _intercepted_packed(overload: Any) -> Callable[..., Any]:
 def _pad_packed(
     keys: Any, data: Any, sizes: Any, batch_first: bool, value: float, length: int
 ) -> Any:
-    """``_pad_packed_sequence`` as one indexing op. ATen writes into a plain buffer, which has no batch and no history."""
+    """``_pad_packed_sequence`` as one indexing op. ATen writes into a plain buffer, which has no
+    batch and no history."""
     # as pack_padded_sequence gives them for a tensor of the session
     if isinstance(sizes, Value) and sizes._level is SESSION:
         sizes = sizes._inner

@@ -20,8 +20,8 @@ from ..tape.running import STAND_IN, STAND_INS, current_dual, current_stand_in
 class Session(GradLevel):
     """The tape of the tensors that users hold. There is one session.
 
-    ``class_of(kind)``: the class of values that hold a tensor of class ``kind``. ``nested_class``: the class for nested tensors.
-    """
+    ``class_of(kind)``: the class of values that hold a tensor of class ``kind``. ``nested_class``:
+    the class for nested tensors."""
 
     __slots__ = ("class_of", "nested_class", "value_class")
     what = "the session"
@@ -101,7 +101,9 @@ class Session(GradLevel):
 
     def refuse_captured_write(self, what: object) -> NoReturn:
         raise InplaceError(
-            f"{what} writes a value of the session that requires grad into a tensor that cannot take on its history, because it is older "
-            "than the transform, belongs to another one, or is seen by other views (whose history would be lost). Make the buffer a "
-            "runtime tensor (runtime.wrap, new_zeros of one, any factory under the drop-in), or detach what is written."
+            f"{what} writes a value of the session that requires grad into a tensor "
+            "that cannot take on its history, because it is older than the transform, "
+            "belongs to another one, or is seen by other views (whose history would be lost). "
+            "Make the buffer a runtime tensor (runtime.wrap, new_zeros of one, "
+            "any factory under the drop-in), or detach what is written."
         )

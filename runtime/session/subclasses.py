@@ -1,12 +1,15 @@
-"""Subclasses of ``torch.Tensor`` and ``nn.Parameter`` that programs define, as tensors of the session.
+"""Subclasses of ``torch.Tensor`` and ``nn.Parameter`` that programs define, as
+tensors of the session.
 
     class Length(torch.Tensor): ...
-    runtime.tensor([1.0]).as_subclass(Length)        # isinstance(…, Length), isinstance(…, runtime.Tensor)
+    runtime.tensor([1.0]).as_subclass(Length)        # isinstance(…, Length), isinstance(…,
+                                                     # runtime.Tensor)
 
-PyTorch does not let one object become an instance of two classes. So for each class of a user, a class is made that inherits from it and
-from the session's. A user's class with ``__torch_dispatch__`` handles its own ATen calls. It works below the tape, as it does below
-torch's: a value holds an instance of it, which sees the calls after they are recorded. The two share the attributes that users set.
-"""
+PyTorch does not let one object become an instance of two classes. So for each class of a user, a
+class is made that inherits from it and from the session's. A user's class with
+``__torch_dispatch__`` handles its own ATen calls. It works below the tape, as it does below
+torch's: a value holds an instance of it, which sees the calls after they are recorded. The two
+share the attributes that users set."""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ _handle: Any = handle_torch_function
 
 
 class Subclassed(Tensor):
-    """The base class after the user's class, in place of ``torch.Tensor``: calls of ``super()`` come here. ``_kind``: the user's class."""
+    """The base class after the user's class, in place of ``torch.Tensor``: calls of ``super()``
+    come here. ``_kind``: the user's class."""
 
     _kind: type[torch.Tensor]
 
@@ -45,13 +49,14 @@ class Subclassed(Tensor):
         return super().__repr__()
 
 
-# Set after the class is made: torch replaces its own ``__torch_function__`` by one that does nothing when it makes a class with
-# ``__torch_dispatch__``.
+# Set after the class is made: torch replaces its own ``__torch_function__`` by one that does
+# nothing when it makes a class with ``__torch_dispatch__``.
 Subclassed.__torch_function__ = classmethod(torch.Tensor.__torch_function__.__func__)  # type: ignore[assignment, attr-defined]
 
 
 def _asking(method: Callable[..., Any]) -> Callable[..., Any]:
-    """``method``, a method of the session's tensors, that asks the ``__torch_function__`` of the user's class first."""
+    """``method``, a method of the session's tensors, that asks the ``__torch_function__`` of the
+    user's class first."""
 
     @functools.wraps(method)
     def asked(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -89,8 +94,9 @@ Subclassed.data = property(_asking(_data.fget), _data.fset, _data.fdel)  # type:
 
 
 class _BelowTheTape(TorchDispatchMode):
-    """While entered, calls on tensors of the session are recorded nowhere, as torch's tape records nothing inside ``__torch_dispatch__``.
-    Their results are tensors of the session without a history."""
+    """While entered, calls on tensors of the session are recorded nowhere, as torch's tape
+    records nothing inside ``__torch_dispatch__``. Their results are tensors of the session
+    without a history."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -126,7 +132,8 @@ def _handled_below(func: torch._ops.OpOverload) -> Op:
 
 
 class _Wrapper(Subclassed):
-    """A value that holds an instance of a class with its own ``__torch_dispatch__``. The two share the attributes that users set."""
+    """A value that holds an instance of a class with its own ``__torch_dispatch__``. The two share
+    the attributes that users set."""
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]

@@ -1,6 +1,7 @@
 """The tensor that users hold: a value of level zero, the eager autograd session.
 
-It shares the storage of its inner tensor, so ``data_ptr``, ``_version`` and the like are torch's own.
+It shares the storage of its inner tensor, so ``data_ptr``, ``_version`` and the like
+are torch's own.
 """
 
 from __future__ import annotations
@@ -36,17 +37,19 @@ from .session import Session
 _base_by_dispatcher: Any = torch._C.TensorBase.__dict__["_base"].__get__
 _OWN_DTYPE: Any = object()
 _NOT_A_LEAF = (
-    "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. A backward pass writes to leaves alone: call "
-    ".retain_grad() on this tensor before the pass, or look at the leaf that it was computed from."
+    "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. "
+    "A backward pass writes to leaves alone: call .retain_grad() on this tensor before the pass, "
+    "or look at the leaf that it was computed from."
 )
 
 
 def _refuse_in_capture(what: str) -> None:
-    """Refuse what a capture would do once, and no later call: ops are captured, and this is none."""
+    """Refuse what a capture would do once, and no later call: ops are captured, and this is
+    none."""
     if entering() is not None:
         raise RuntimeError(
-            f"the program {what} a tensor that it closes over. A compiled program would do so when it is captured, and in no later "
-            "call. Do that before or after the call."
+            f"the program {what} a tensor that it closes over. A compiled program would do so "
+            "when it is captured, and in no later call. Do that before or after the call."
         )
 
 
@@ -67,8 +70,9 @@ class Tensor(GradValue):
     _stands_for: Callable[[], torch.Tensor | None] | None = None  # that tensor, as long as it lives
 
     def _follows_base(self) -> bool:
-        """Whether this is a view without history that requires grad because its base does. It was made without grad mode, or before the
-        base required grad. As in torch it is a leaf, and its gradient is discarded."""
+        """Whether this is a view without history that requires grad because its base does. It was
+        made without grad mode, or before the base required grad. As in torch it is a leaf, and its
+        gradient is discarded."""
         view = self._view
         if view is None or self.dtype not in DIFFERENTIABLE or self.is_inference():
             return False  # as in torch, a view of an inference tensor does not follow its base
@@ -114,15 +118,16 @@ class Tensor(GradValue):
         if not self.is_leaf:
             if not requires_grad:
                 raise RuntimeError(
-                    "you can only change requires_grad flags of leaf variables. detach() gives a tensor of the same values that has no "
-                    "history."
+                    "you can only change requires_grad flags of leaf variables. "
+                    "detach() gives a tensor of the same values that has no history."
                 )
             return self
         if requires_grad and not (self.is_floating_point() or self.is_complex()):
             raise RuntimeError("only Tensors of floating point dtype can require gradients")
         if requires_grad and self.is_inference() and not torch.is_inference_mode_enabled():
             raise RuntimeError(
-                "Setting requires_grad=True on inference tensor outside InferenceMode is not allowed."
+                "Setting requires_grad=True on inference tensor outside "
+                "InferenceMode is not allowed."
             )
         self._req = requires_grad
         return self
@@ -149,26 +154,29 @@ class Tensor(GradValue):
         if value is not None:
             if not isinstance(value, torch.Tensor):
                 raise TypeError(
-                    f"assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}"
+                    "assigned grad expected to be a Tensor or None but got grad of type "
+                    f"{type(value).__name__}"
                 )
             if value is self:
                 raise RuntimeError("can't assign Variable as its own grad")
             dtype = self.dtype_of_grad()
             if dtype is not None and value.dtype is not dtype:
                 raise RuntimeError(
-                    f"attempting to assign a gradient with dtype '{value.dtype}' to a tensor with grad_dtype '{dtype}'. Convert it, or set "
-                    "grad_dtype first."
+                    f"attempting to assign a gradient with dtype '{value.dtype}' to a tensor with "
+                    f"grad_dtype '{dtype}'. Convert it, or set grad_dtype first."
                 )
             if value.device.type != self.device.type:
                 raise RuntimeError(
-                    f"attempting to assign a gradient with device type '{value.device.type}' to a tensor with device type "
-                    f"'{self.device.type}'. Move the gradient with .to(tensor.device)."
+                    f"attempting to assign a gradient with device type '{value.device.type}' "
+                    f"to a tensor with device type '{self.device.type}'. "
+                    "Move the gradient with .to(tensor.device)."
                 )
             sizes = [extent(t) for t in (value, self)]
             if sizes[0] != sizes[1]:
                 got, own = (list(s) if isinstance(s, torch.Size) else s for s in sizes)
                 raise RuntimeError(
-                    f"attempting to assign a gradient of size '{got}' to a tensor of size '{own}'. A gradient has the shape of its tensor."
+                    f"attempting to assign a gradient of size '{got}' to a tensor of size "
+                    f"'{own}'. A gradient has the shape of its tensor."
                 )
             if not isinstance(value, Value):
                 value = wrap(value)
@@ -180,7 +188,8 @@ class Tensor(GradValue):
 
     @property
     def grad_dtype(self) -> torch.dtype | None:
-        """The dtype that gradients of this leaf are cast to. None: they are not cast. As ``torch.Tensor.grad_dtype``."""
+        """The dtype that gradients of this leaf are cast to. None: they are not cast.
+        As ``torch.Tensor.grad_dtype``."""
         if not self.is_leaf:
             raise RuntimeError("grad_dtype can only be accessed on leaf tensors.")
         return self.dtype_of_grad()
@@ -195,8 +204,8 @@ class Tensor(GradValue):
             raise RuntimeError("grad_dtype can only be set on leaf tensors.")
         if self._grad is not None and dtype is not None and self._grad.dtype is not dtype:
             raise RuntimeError(
-                f"Cannot set grad_dtype to '{dtype}' because there is already a gradient with dtype '{self._grad.dtype}'. Convert it or "
-                "set .grad to None first."
+                f"Cannot set grad_dtype to '{dtype}' because there is already a gradient with "
+                f"dtype '{self._grad.dtype}'. Convert it or set .grad to None first."
             )
         self._grad_dtype = dtype
         node = self._accumulator() if self._accumulator is not None else None
@@ -225,11 +234,13 @@ class Tensor(GradValue):
         new = constant_of(new)
         if isinstance(new, Value) and new._level is not SESSION:
             raise RuntimeError(
-                f"the data of a tensor cannot be set to a value of {new._level.what}. Use copy_() to write its numbers."
+                f"the data of a tensor cannot be set to a value of {new._level.what}. "
+                "Use copy_() to write its numbers."
             )
         if self.requires_grad and not (new.is_floating_point() or new.is_complex()):
             raise RuntimeError(
-                "data set to a tensor that requires gradients must be floating point or complex dtype"
+                "data set to a tensor that requires gradients must be floating "
+                "point or complex dtype"
             )
         other_sizes = extent(new) != extent(self)
         if other_sizes and (new.is_nested or self.is_nested):
@@ -250,7 +261,8 @@ class Tensor(GradValue):
 
     @property
     def _base(self) -> Any:  # type: ignore[override]
-        """As ``torch.Tensor._base``. The dispatcher does not know a view that was recorded without it (see ``composite``)."""
+        """As ``torch.Tensor._base``. The dispatcher does not know a view that was recorded without
+        it (see ``composite``)."""
         base = _base_by_dispatcher(self)
         if base is None:
             return None if self._view is None else self._view.base
@@ -315,7 +327,8 @@ class Tensor(GradValue):
         raise RuntimeError("Deletion of _backwards_hooks not allowed!")
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
-        """Call ``hook(tensor)`` after ``.grad`` of this leaf has changed. As ``torch.Tensor.register_post_accumulate_grad_hook``."""
+        """Call ``hook(tensor)`` after ``.grad`` of this leaf has changed. As
+        ``torch.Tensor.register_post_accumulate_grad_hook``."""
         _refuse_in_capture("registers a post accumulate grad hook of")
         if edge_of(self) is None:
             raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
@@ -337,13 +350,15 @@ class Tensor(GradValue):
         backward(self, gradient, retain_graph, create_graph, inputs=inputs)
 
     def as_subclass(self, cls: type[torch.Tensor]) -> Tensor:  # type: ignore[override]
-        """As ``torch.Tensor.as_subclass``: an instance of ``cls`` with the same memory and history."""
+        """As ``torch.Tensor.as_subclass``: an instance of ``cls`` with the same
+        memory and history."""
         return as_kind(torch.ops.aten.alias.default(self), cls)
 
     def numpy(self, *, force: bool = False) -> Any:
         if not force and torch.is_grad_enabled() and self.requires_grad:
             raise RuntimeError(
-                "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+                "Can't call numpy() on Tensor that requires grad. "
+                "Use tensor.detach().numpy() instead."
             )
         return self._inner.numpy(force=force)
 
@@ -355,7 +370,8 @@ class Tensor(GradValue):
         return self._copied(self._inner.detach(), self.__getstate__())
 
     def _copied(self, inner: torch.Tensor, state: Any) -> Tensor:
-        """A leaf that holds ``inner`` and has the attributes ``state``. Class and ``requires_grad`` are those of this tensor."""
+        """A leaf that holds ``inner`` and has the attributes ``state``. Class and ``requires_grad``
+        are those of this tensor."""
         new = as_kind(SESSION.wrap(inner), type(self))
         new._req = self.requires_grad
         return torch._utils._set_obj_state(new, state)  # type: ignore[no-any-return]
@@ -370,7 +386,8 @@ class Tensor(GradValue):
             )
             return copied  # type: ignore[return-value]
         copied = pickling.deep_copied(self, memo)
-        # not if copies share memory: a level would not know them as views. Sparse tensors cannot be asked.
+        # not if copies share memory: a level would not know them as views. Sparse tensors
+        # cannot be asked.
         if (
             SCOPE.levels
             and not copied.requires_grad
@@ -417,7 +434,8 @@ class Tensor(GradValue):
 
 
 def _new(name: str) -> Callable[..., Any]:
-    """``Tensor.new_zeros`` and its like. As torch's, but ``requires_grad`` applies to our engine."""
+    """``Tensor.new_zeros`` and its like. As torch's, but ``requires_grad`` applies to our
+    engine."""
     native = getattr(torch.Tensor, name)
 
     @functools.wraps(native)
@@ -464,7 +482,8 @@ def dispatches(kind: type[torch.Tensor]) -> bool:
 
 
 def as_kind(v: Any, kind: type[torch.Tensor]) -> Tensor:
-    """``v`` as a tensor of the session that is a ``kind`` for users. Nothing else may refer to ``v``."""
+    """``v`` as a tensor of the session that is a ``kind`` for users. Nothing else
+    may refer to ``v``."""
     kind = getattr(kind, "_kind", kind)
     cls = SESSION.class_of(kind)
     if cls is type(v):

@@ -1,4 +1,5 @@
-"""Adding up gradients, in the engine's buffers and in the ``.grad`` of leaves. Memory that nothing else refers to is used again."""
+"""Adding up gradients, in the engine's buffers and in the ``.grad`` of leaves. Memory that nothing
+else refers to is used again."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _layout_enforced = getattr(torch._C, "_is_grad_layout_enforcement_enabled", lamb
 
 
 def add(buffer: list[Any], index: int, g: Any, create_graph: bool) -> None:
-    """Add ``g`` to ``buffer[index]``. A large sum is written into the gradient that came first, if only the buffer refers to it."""
+    """Add ``g`` to ``buffer[index]``. A large sum is written into the gradient that came first, if
+    only the buffer refers to it."""
     old = buffer[index]
     if old is None:
         buffer[index] = g
@@ -84,7 +86,8 @@ _UNHELD = _references_to_base(torch.ones(1).view(1))
 
 
 def _alone(view: torch.Tensor) -> bool:
-    """Whether ``view`` shows all of its memory, and only ``view`` refers to its base. Example: a weight's gradient, computed transposed."""
+    """Whether ``view`` shows all of its memory, and only ``view`` refers to its base. Example: a
+    weight's gradient, computed transposed."""
     storage = view.untyped_storage()
     # three references to the memory: from the two tensors and from the storage object
     if storage.nbytes() != view.numel() * view.element_size() or _use_count(storage._cdata) > 3:
@@ -93,7 +96,8 @@ def _alone(view: torch.Tensor) -> bool:
 
 
 def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether a tensor of this shape and strides fills its memory: no two elements share a place, and there are no gaps."""
+    """Whether a tensor of this shape and strides fills its memory: no two elements share a place,
+    and there are no gaps."""
     expected = 1
     for size, step in sorted(zip(shape, strides, strict=True), key=lambda p: (p[1], p[0])):
         if size != 1 and step != expected:
@@ -112,14 +116,15 @@ def into_leaf(
 ) -> None:
     """Add ``grads[index]`` to the ``.grad`` of a leaf, one backward pass at a time.
 
-    The gradient is removed from the list. If nothing else refers to it, it becomes ``.grad`` without a copy. ``held``: the engine holds one
-    more reference, for hooks after the node. The gradient gets the strides of the leaf if the leaf is dense, else it becomes contiguous.
-    """
+    The gradient is removed from the list. If nothing else refers to it, it becomes ``.grad``
+    without a copy. ``held``: the engine holds one more reference, for hooks after the node. The
+    gradient gets the strides of the leaf if the leaf is dense, else it becomes contiguous."""
     if not variable._req:
         if variable._edge is not None:
             raise RuntimeError(
-                "leaf variable has been moved into the graph interior. It was frozen after its use, and then written to. Write to it under "
-                "torch.no_grad(), or after the backward pass."
+                "leaf variable has been moved into the graph interior. "
+                "It was frozen after its use, and then written to. "
+                "Write to it under torch.no_grad(), or after the backward pass."
             )
         # as in torch, also of a leaf that no longer requires grad
         hooks.run_post_accumulate(variable, variable._post_accumulate)
@@ -133,7 +138,8 @@ def into_leaf(
             create_graph, g = False, g._inner.detach()
         if variable._inner.layout is not _STRIDED:
             g = in_layout(g, variable._inner)
-        # Two references: the name here and the argument of getrefcount. Not asked in a function, as Dynamo's frames hold a further one.
+        # Two references: the name here and the argument of getrefcount. Not asked in a function, as
+        # Dynamo's frames hold a further one.
         sole = sys.getrefcount(g) <= (3 if held else 2)
         if variable._deliver is not None:
             variable._deliver(
@@ -157,7 +163,8 @@ def into_leaf(
 
 
 def _as_gradient(g: Any, variable: Leaf, sole: bool) -> Any:
-    """``g`` itself if it has the layout that the gradient of ``variable`` needs and this is the ``sole`` reference to it, else a copy."""
+    """``g`` itself if it has the layout that the gradient of ``variable`` needs and this is the
+    ``sole`` reference to it, else a copy."""
     mine = sole and type(g) not in VALUES
     inner = variable._inner
     if mine and not (
@@ -171,8 +178,8 @@ def _as_gradient(g: Any, variable: Leaf, sole: bool) -> Any:
 
 
 def has_required_layout(g: Any, variable: Any) -> bool:
-    """Whether ``g`` may become the gradient of ``variable`` without a copy: it has torch's «default gradient layout», or torch does not
-    enforce that."""
+    """Whether ``g`` may become the gradient of ``variable`` without a copy: it has torch's «default
+    gradient layout», or torch does not enforce that."""
     layout = g.layout
     # where elements share memory, an in-place op on the gradient would write each
     # place several times

@@ -1,4 +1,5 @@
-"""Anomaly mode: which forward call caused an error in the backward pass, and where NaN first appears."""
+"""Anomaly mode: which forward call caused an error in the backward pass, and where
+NaN first appears."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _INSIDE = (str(Path(__file__).parent.parent), torch._ops.__file__)
 
 
 class _State:
-    """One for the whole process, as in torch: the backward pass may run on another thread than the one that turned the mode on."""
+    """One for the whole process, as in torch: the backward pass may run on another thread than the
+    one that turned the mode on."""
 
     __slots__ = ("check_nan", "enabled")
 
@@ -44,7 +46,8 @@ def set_anomaly_enabled(mode: bool, check_nan: bool = True) -> None:
 
 
 class set_detect_anomaly:
-    """As ``torch.autograd.set_detect_anomaly``: switch the mode on or off, as a function or as a context manager."""
+    """As ``torch.autograd.set_detect_anomaly``: switch the mode on or off, as a function or as a
+    context manager."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         self.before = STATE.enabled, STATE.check_nan
@@ -58,15 +61,18 @@ class set_detect_anomaly:
 
 
 class detect_anomaly:
-    """As ``torch.autograd.detect_anomaly``. An error in the backward pass comes with the traceback of the forward call that made the
-    failing node. With ``check_nan`` a node that returns NaN raises."""
+    """As ``torch.autograd.detect_anomaly``. An error in the backward pass comes with the
+    traceback of the forward call that made the failing node. With ``check_nan`` a node that
+    returns NaN raises."""
 
     def __init__(self, check_nan: bool = True) -> None:
         self.check_nan = check_nan
         self.before = STATE.enabled, STATE.check_nan
         warnings.warn(
-            "Anomaly Detection has been enabled. Every recorded op now keeps the traceback of its call, which is slow; turn it off again "
-            "when the fault is found.",
+            (
+                "Anomaly Detection has been enabled. Every recorded op now keeps the traceback "
+                "of its call, which is slow; turn it off again when the fault is found."
+            ),
             stacklevel=2,
         )
 
@@ -79,7 +85,8 @@ class detect_anomaly:
 
 
 def remember(node: TapeNode) -> None:
-    """Note the traceback of the call that made ``node``, and, during a backward pass, the node whose backward made it."""
+    """Note the traceback of the call that made ``node``, and, during a backward pass, the node
+    whose backward made it."""
     stack = traceback.extract_stack()
     while stack and stack[-1].filename.startswith(_INSIDE):
         stack.pop()  # up to the user's line that called an op
@@ -90,7 +97,8 @@ def remember(node: TapeNode) -> None:
 
 
 def explain(node: TapeNode) -> None:
-    """Warn with the forward call that made the failing ``node``. If another node's backward made it, warn with that node's call next."""
+    """Warn with the forward call that made the failing ``node``. If another node's backward made
+    it, warn with that node's call next."""
     _tell(f"Error detected in {node.name()}.", "caused the error", node)
     while (parent := node.metadata.get("parent_")) is not None:
         _tell(
@@ -104,7 +112,10 @@ def explain(node: TapeNode) -> None:
 def _tell(event: str, did: str, node: TapeNode) -> None:
     trace = node.metadata.get("traceback_")
     if trace is None:
-        told = "No forward pass information available. The mode notes where an op is called: turn it on before the forward pass."
+        told = (
+            "No forward pass information available. The mode notes where an op is called: "
+            "turn it on before the forward pass."
+        )
     else:
         told = f"Traceback of forward call that {did}:\n{''.join(trace)}"
     warnings.warn(f"{event} {told}", stacklevel=3)

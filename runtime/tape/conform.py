@@ -14,7 +14,8 @@ from .node_protocol import TapeNode
 
 
 def sum_to(g: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Undo broadcasting: sum ``g`` over the dimensions that a tensor of ``shape`` was expanded along."""
+    """Undo broadcasting: sum ``g`` over the dimensions that a tensor of ``shape``
+    was expanded along."""
 
     def summed(t: torch.Tensor, batched: tuple[bool]) -> torch.Tensor:
         first = int(batched[0])
@@ -35,8 +36,8 @@ def sum_to(g: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 
 
 def conform(g: torch.Tensor, meta: Any, node: TapeNode | None, index: int) -> torch.Tensor:
-    """``g``, result ``index`` of ``node``, converted to the shape and dtype in ``meta``. Broadcasting is undone by a sum. Raise if ``g`` is
-    not a broadcast of that shape."""
+    """``g``, result ``index`` of ``node``, converted to the shape and dtype in ``meta``.
+    Broadcasting is undone by a sum. Raise if ``g`` is not a broadcast of that shape."""
     shape, dtype = meta
     if type(shape) is NestedMeta:
         return _conform_nested(g, shape, node, index)
@@ -58,7 +59,8 @@ def conform(g: torch.Tensor, meta: Any, node: TapeNode | None, index: int) -> to
 def _conform_nested(
     g: torch.Tensor, meta: NestedMeta, node: TapeNode | None, index: int
 ) -> torch.Tensor:
-    """As :func:`conform`. The result is contiguous, because kernels that add nested tensors need that."""
+    """As :func:`conform`. The result is contiguous, because kernels that add nested
+    tensors need that."""
     if extent(g) != meta:
         raise _misfit(g, meta, node, index)
     if meta.dtype is not None and g.dtype is not meta.dtype:
@@ -69,9 +71,11 @@ def _conform_nested(
 
 
 def _misfit(g: torch.Tensor, expected: Any, node: TapeNode | None, index: int) -> RuntimeError:
-    """The error for a gradient that does not fit ``expected``: a shape, or the ``NestedMeta`` of a nested tensor."""
+    """The error for a gradient that does not fit ``expected``: a shape, or the ``NestedMeta`` of
+    a nested tensor."""
     name = "GraphRoot" if node is None else node.name()
     got, wanted = (x if type(x) is NestedMeta else list(x) for x in (extent(g), expected))
     return RuntimeError(
-        f"Function {name} returned an invalid gradient at index {index} - got {got} but expected shape compatible with {wanted}"
+        f"Function {name} returned an invalid gradient at index {index} - got {got} but expected "
+        f"shape compatible with {wanted}"
     )

@@ -1,4 +1,5 @@
-"""The backward pass: iterative, newest node first, each node once and only when all its cotangents have arrived."""
+"""The backward pass: iterative, newest node first, each node once and only when all its
+cotangents have arrived."""
 
 from __future__ import annotations
 
@@ -34,10 +35,11 @@ _NOTHING = nullcontext()
 class GraphTask:
     """One call of the engine.
 
-    ``node``: the node that runs. ``sums``: whether it has run, and a level now adds a cotangent of it to another one. ``outer``: the call
-    within which this one was made. ``captured``: by node, the outputs whose cotangents are results, each with its position among the
-    results; None if the pass is for all leaves. ``should_run``: the nodes on a path to captured ones. ``needs_all``: these are all
-    reachable nodes.
+    ``node``: the node that runs. ``sums``: whether it has run, and a level now adds a cotangent of
+    it to another one. ``outer``: the call within which this one was made. ``captured``: by node,
+    the outputs whose cotangents are results, each with its position among the results; None if the
+    pass is for all leaves. ``should_run``: the nodes on a path to captured ones. ``needs_all``:
+    these are all reachable nodes.
     """
 
     __slots__ = (
@@ -91,7 +93,8 @@ class GraphTask:
                     self.captured.setdefault(edge[0], []).append((edge[1], position))
 
     def plan(self) -> None:
-        """Count how many edges lead to each reachable node, and find the nodes from which a captured node can be reached."""
+        """Count how many edges lead to each reachable node, and find the nodes from which a
+        captured node can be reached."""
         count = self.count = dict.fromkeys(self.start, 0)
         captured = self.captured
         # whether every path stops at a captured node, and no path goes on from one
@@ -122,7 +125,8 @@ class GraphTask:
             for edge in node.edges:
                 if edge is not None:
                     users.setdefault(edge[0], []).append(node)
-        # with accumulate=True the captured nodes run too: leaves, and, as in torch, the nodes of other inputs
+        # with accumulate=True the captured nodes run too: leaves, and, as in torch, the
+        # nodes of other inputs
         stack = [node for node in captured if node in count]
         self.should_run = set(stack) if self.accumulate else set()
         while stack:
@@ -156,8 +160,9 @@ class GraphTask:
                 adding.into_leaf(level, leaf, outs, i, False)
 
     def run(self, roots: Sequence[tuple[Edge, Any]]) -> None:
-        """Run from the roots to the leaves. One turn of the loop runs one node and adds its results to the buffers of the next nodes. The
-        loop is one function, because every node would pay for more frames."""
+        """Run from the roots to the leaves. One turn of the loop runs one node and adds its
+        results to the buffers of the next nodes. The loop is one function, because every node
+        would pay for more frames."""
         level, create_graph, keep_graph = self.level, self.create_graph, self.keep_graph
         check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
         profiled = profiling.enabled()
@@ -255,8 +260,9 @@ class GraphTask:
     def _pass_by(
         self, node: Node, heap: list[tuple[int, int, Node]], tickets: Iterator[int]
     ) -> None:
-        """Let the nodes behind ``node`` run, if they wait for it alone. Neither it nor a hook of it runs, since no cotangent leads to it: a
-        compiled program is one node where eager mode has several, and those between a root and ``node`` are not among them."""
+        """Let the nodes behind ``node`` run, if they wait for it alone. Neither it nor a hook of it
+        runs, since no cotangent leads to it: a compiled program is one node where eager mode has
+        several, and those between a root and ``node`` are not among them."""
         runs = self.should_run
         if runs is not None and node not in runs:
             return
@@ -272,8 +278,9 @@ class GraphTask:
     def _seed(
         self, roots: Sequence[tuple[Edge, Any]]
     ) -> tuple[dict[Node, list[Any]], list[tuple[int, int, Node]], Iterator[int]]:
-        """Three things that the pass starts with: the cotangents of the roots, by node; the heap of the nodes that are ready, newest first;
-        tickets, which order nodes with the same sequence number."""
+        """Three things that the pass starts with: the cotangents of the roots, by node; the heap
+        of the nodes that are ready, newest first; tickets, which order nodes with the same
+        sequence number."""
         buffers: dict[Node, list[Any]] = {}
         heap: list[tuple[int, int, Node]] = []
         tickets = itertools.count()
@@ -291,7 +298,8 @@ class GraphTask:
         return buffers, heap, tickets
 
     def _arrived(self, node: Node, grads: list[Any]) -> None:
-        """All cotangents of ``node`` have arrived. If it is to run or captured, run the hooks of its tensors and store the results."""
+        """All cotangents of ``node`` have arrived. If it is to run or captured, run the hooks of
+        its tensors and store the results."""
         wanted = () if self.captured is None else self.captured.get(node, ())
         if self.should_run is not None and node not in self.should_run and not wanted:
             return
@@ -312,13 +320,15 @@ class GraphTask:
             hooks.run_posthooks(self.level, node, (), seen, self.create_graph)
 
     def _mask(self, edges: Sequence[Edge | None]) -> list[bool] | None:
-        """Per edge, whether it leads to a node that is to run or captured. None if every edge does."""
+        """Per edge, whether it leads to a node that is to run or captured. None if
+        every edge does."""
         goals: tuple[Any, Any] = self.should_run, self.captured
         mask = [e is not None and (e[0] in goals[0] or e[0] in goals[1]) for e in edges]
         return None if all(e is None or m for e, m in zip(edges, mask, strict=True)) else mask
 
     def _apply(self, grads: list[Any], mask: list[bool] | None) -> Sequence[Any]:
-        """Run the present node under a profiler or a mode over torch's functions, or if its first output has no cotangent."""
+        """Run the present node under a profiler or a mode over torch's functions, or if its first
+        output has no cotangent."""
         node: Any = self.node
         is_op = isinstance(node, OpNode)
         if is_op and all(g is None for g in grads):
@@ -333,7 +343,8 @@ class GraphTask:
 
 
 def _differs(g: Any, dtype: Any, shape: Any) -> bool:
-    """Whether a cotangent has another dtype or shape. Modes over torch's functions do not see the questions."""
+    """Whether a cotangent has another dtype or shape. Modes over torch's functions do not
+    see the questions."""
     with _unseen():
         return g.dtype is not dtype or g.shape != shape
 
@@ -347,7 +358,8 @@ def _unpacks(node: OpNode) -> bool:
 
 def _wrong_number(node: Node, got: int, expected: int) -> RuntimeError:
     return RuntimeError(
-        f"Function {node.name()} returned an invalid number of gradients - got {got} but expected {expected}"
+        f"Function {node.name()} returned an invalid number of gradients - got {got} "
+        f"but expected {expected}"
     )
 
 
@@ -360,11 +372,12 @@ def execute(
     keep_graph: bool,
     accumulate: bool,
 ) -> list[Any]:
-    """Run the tape of ``level`` from ``roots`` (edge, cotangent) and return the cotangents at ``captures``.
+    """Run the tape of ``level`` from ``roots`` (edge, cotangent) and return the cotangents
+    at ``captures``.
 
-    Cotangents are values of the level with ``create_graph``, else inner tensors. With ``captures`` only the nodes on a path to them run.
-    ``accumulate`` adds the gradients of leaves to their ``.grad``. A pass that a hook or node of another pass starts finishes first.
-    """
+    Cotangents are values of the level with ``create_graph``, else inner tensors. With ``captures``
+    only the nodes on a path to them run. ``accumulate`` adds the gradients of leaves to their
+    ``.grad``. A pass that a hook or node of another pass starts finishes first."""
     task = GraphTask(level, captures, create_graph, keep_graph, accumulate)
     outer = RUNNING.task
     if outer is not None:
@@ -436,14 +449,15 @@ def will_execute(node: Node) -> bool:
         return node in task.count
     if node in task.captured and not task.accumulate and not node.edges:
         raise RuntimeError(
-            "A leaf node was passed to _will_engine_execute_node but we are currently running autograd.grad(). "
-            "grad() takes the gradients of leaves without running their nodes."
+            "A leaf node was passed to _will_engine_execute_node but we are currently running "
+            "autograd.grad(). grad() takes the gradients of leaves without running their nodes."
         )
     return node in task.should_run or node in task.captured
 
 
 def execution_order() -> list[Node]:
-    """The nodes of the running backward pass, in the order in which it runs them if no hook or node starts another pass."""
+    """The nodes of the running backward pass, in the order in which it runs them if no hook or node
+    starts another pass."""
     task = RUNNING.task
     if task is None:
         raise RuntimeError(
@@ -451,8 +465,8 @@ def execution_order() -> list[Node]:
         )
     if torch._C._is_multithreading_enabled():
         raise RuntimeError(
-            "_current_graph_task_execution_order expects the current backward to be executed with multithreading disabled. Run it within "
-            "set_multithreading_enabled(False)."
+            "_current_graph_task_execution_order expects the current backward to be executed with "
+            "multithreading disabled. Run it within set_multithreading_enabled(False)."
         )
     waiting = dict.fromkeys(task.start, 0)
     for node in task.count:

@@ -1,7 +1,8 @@
 """Plain tensors that require grad by torch's own engine, in calls with tensors of the session.
 
-Torch records such a call before it reaches us. The native side of our result then has torch's mark, and every op passes it on. Our engine
-does not know those plain tensors, so a backward pass for all leaves would lose their gradients.
+Torch records such a call before it reaches us. The native side of our result then has torch's mark,
+and every op passes it on. Our engine does not know those plain tensors, so a backward pass for all
+leaves would lose their gradients.
 """
 
 from __future__ import annotations
@@ -17,29 +18,32 @@ recorded_by_torch: Any = torch._C.TensorBase.requires_grad.__get__  # type: igno
 _mark: Any = torch._C.TensorBase.requires_grad.__set__  # type: ignore[attr-defined]
 
 _MESSAGE = (
-    "{what} a plain torch tensor that requires grad by torch's own engine, whose gradient this package's engine cannot deliver. Make that "
-    "tensor one of the session, x = runtime.wrap(x, requires_grad=True), or all of the program's by `python -m runtime`; detach() it if it "
-    "needs no gradient; or name what does: backward(inputs=[...]) or runtime.autograd.grad(...)."
+    "{what} a plain torch tensor that requires grad by torch's own engine, whose gradient this "
+    "package's engine cannot deliver. Make that tensor one of the session, x = runtime.wrap(x, "
+    "requires_grad=True), or all of the program's by `python -m runtime`; detach() it if it needs "
+    "no gradient; or name what does: backward(inputs=[...]) or runtime.autograd.grad(...)."
 )
 
 
 def refuse_lost_gradients(outputs: Iterable[Any]) -> None:
-    """Raise if an output has torch's mark. Called before a pass in which all leaves get their gradients."""
+    """Raise if an output has torch's mark. Called before a pass in which all leaves get
+    their gradients."""
     for i, t in enumerate(outputs):
         if isinstance(t, Value) and recorded_by_torch(t):
             raise RuntimeError(_MESSAGE.format(what=f"element {i} of tensors was computed from"))
 
 
 def refuse_plain_inputs(inputs: Iterable[Any]) -> None:
-    """Raise if an input of a pass is a plain tensor that requires grad: none of its history is ours."""
+    """Raise if an input of a pass is a plain tensor that requires grad: none of its
+    history is ours."""
     for i, t in enumerate(inputs):
         if isinstance(t, torch.Tensor) and not isinstance(t, Value) and t.requires_grad:
             raise RuntimeError(_MESSAGE.format(what=f"input {i} is"))
 
 
 def pass_mark_on(args: Iterable[Any], output: Any) -> None:
-    """Set torch's mark on ``output`` if one of ``args`` has it. For a custom Function or a transform, whose computation torch does not
-    see."""
+    """Set torch's mark on ``output`` if one of ``args`` has it. For a custom Function or a
+    transform, whose computation torch does not see."""
     if torch.is_grad_enabled() and any(isinstance(a, Value) and recorded_by_torch(a) for a in args):
         for o in output if isinstance(output, tuple) else (output,):
             if (

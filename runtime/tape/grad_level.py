@@ -1,4 +1,5 @@
-"""The grad level: records ATen calls on a tape. Every ``grad`` and ``vjp`` has one, and the eager session is one."""
+"""The grad level: records ATen calls on a tape. Every ``grad`` and ``vjp`` has one, and the
+eager session is one."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ class GradLevel(Tape):
     def call(
         self, func: torch._ops.OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
-        """As :meth:`Level.call`. The most common call, of an op with a formula and one result, uses as few Python frames as possible:
-        :func:`op_of` and :meth:`_recorded` are inlined for it."""
+        """As :meth:`Level.call`. The most common call, of an op with a formula and one result, uses
+        as few Python frames as possible: :func:`op_of` and :meth:`_recorded` are inlined for it."""
         op = _OPS.get(id(func)) or op_of(func)
         try:
             special = op.special
@@ -91,7 +92,8 @@ class GradLevel(Tape):
         )
 
     def _unrecorded(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Run a call that makes no node: the op writes to ``out=``, is composite, or has no derivative by nature."""
+        """Run a call that makes no node: the op writes to ``out=``, is composite, or has no
+        derivative by nature."""
         if op.kind is OUT:
             return self._out(op, args, kwargs)
         if op.record is None:
@@ -110,7 +112,8 @@ class GradLevel(Tape):
         wanted: int,
         spans: dict[int, int] | None,
     ) -> Any:
-        """Run a call under pack hooks. They see the saved arguments before the kernel runs, so a hook can stop the call."""
+        """Run a call under pack hooks. They see the saved arguments before the kernel runs, so a
+        hook can stop the call."""
         node = OpNode.of(op, self, edges, (), wanted, spans)
         if type(node) is not Undifferentiable and not op.nondiff and not op.fills_argument:
             node.save(inner, kwargs, None)
@@ -119,8 +122,8 @@ class GradLevel(Tape):
     def _recorded(
         self, op: Op, args: Any, inner: list[Any], kwargs: dict[str, Any], outs: Any, node: Node
     ) -> Any:
-        """The results of the call as values with the history ``node``, which saves what its formulas need. Results that have no gradient by
-        nature get no history."""
+        """The results of the call as values with the history ``node``, which saves what its
+        formulas need. Results that have no gradient by nature get no history."""
         results: Sequence[Any] = (outs,) if isinstance(outs, torch.Tensor) else outs
         if not isinstance(results, (tuple, list)):
             return outs
@@ -154,7 +157,8 @@ class GradLevel(Tape):
         return rewrapped(outs, wrapped)
 
     def _wrap_plain(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], outs: Any) -> Any:
-        """The results as values without history. Integers of a transform stay unwrapped, because they can never get a history."""
+        """The results as values without history. Integers of a transform stay unwrapped, because
+        they can never get a history."""
         view = op.kind is VIEW
         if not isinstance(outs, torch.Tensor):
             return rewrapped(
@@ -192,8 +196,8 @@ class GradLevel(Tape):
         ]
         if _grad_enabled() and self._any_with_history(tensors):
             raise RuntimeError(
-                f"{op.base_name}(): functions with out=... arguments don't support automatic differentiation, "
-                "but one of the arguments requires grad."
+                f"{op.base_name}(): functions with out=... arguments don't support automatic "
+                "differentiation, but one of the arguments requires grad."
             )
         outer = self.outward(op, self.lowered_args(args), self.lowered_kwargs(kwargs))
         # out, U, values, …

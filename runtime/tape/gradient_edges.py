@@ -1,4 +1,5 @@
-"""Gradient edges, and hooks on several gradients at once: the part of ``torch.autograd.graph`` about nodes."""
+"""Gradient edges, and hooks on several gradients at once: the part of
+``torch.autograd.graph`` about nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from .values import edge_of
 
 
 class GradientEdge(NamedTuple):
-    """Output ``output_nr`` of ``node``, where a gradient is computed. ``backward`` and ``grad`` take it in place of a tensor."""
+    """Output ``output_nr`` of ``node``, where a gradient is computed. ``backward`` and ``grad``
+    take it in place of a tensor."""
 
     node: Node
     output_nr: int
@@ -27,11 +29,13 @@ class GradientEdge(NamedTuple):
 
 
 def get_gradient_edge(tensor: torch.Tensor) -> GradientEdge:
-    """As ``torch.autograd.graph.get_gradient_edge``: ``grad(loss, get_gradient_edge(x))`` is ``grad(loss, x)``."""
+    """As ``torch.autograd.graph.get_gradient_edge``: ``grad(loss, get_gradient_edge(x))`` is
+    ``grad(loss, x)``."""
     edge = edge_of(tensor)
     if edge is None:
         raise RuntimeError(
-            "It is not possible to get the gradient edge for a Tensor that does not require gradients"
+            "It is not possible to get the gradient edge for a Tensor that "
+            "does not require gradients"
         )
     return GradientEdge(*edge)
 
@@ -56,8 +60,8 @@ def register_multi_grad_hook(
 ) -> RemovableHandle:
     """As ``torch.autograd.graph.register_multi_grad_hook``.
 
-    ``"all"``: call ``fn(grads)`` when the backward pass has computed all gradients of ``tensors`` that it computes; the others are None.
-    ``"any"``: call ``fn(grad)`` with the first gradient.
+    ``"all"``: call ``fn(grads)`` when the backward pass has computed all gradients of ``tensors``
+    that it computes; the others are None. ``"any"``: call ``fn(grad)`` with the first gradient.
     """
     if mode not in ("all", "any"):
         raise ValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")
@@ -67,8 +71,8 @@ def register_multi_grad_hook(
 
 
 def _located(t: torch.Tensor) -> Callable[[], Node | None]:
-    """A function that returns the node of ``t``, None if it is gone. It refers to it weakly, because the node holds the hook that calls
-    it."""
+    """A function that returns the node of ``t``, None if it is gone. It refers to it weakly,
+    because the node holds the hook that calls it."""
     edge = get_gradient_edge(t)
     if type(edge.node) is not AccumulateGrad:
         return weakref.ref(edge.node)

@@ -1,8 +1,9 @@
 """Hooks of tensors and nodes: how they are registered, run and checked.
 
-The order is torch's: hooks of the tensors that a node made, ``retain_grad``, hooks before the node, the node, hooks after it.
-A hook is stored on the node that made the tensor, so it stays there when the tensor is modified in place. ``retain_grad`` moves with the
-tensor. A leaf stores its hooks itself, because its ``AccumulateGrad`` lives only as long as a graph needs it.
+The order is torch's: hooks of the tensors that a node made, ``retain_grad``, hooks before the node,
+the node, hooks after it. A hook is stored on the node that made the tensor, so it stays there when
+the tensor is modified in place. ``retain_grad`` moves with the tensor. A leaf stores its hooks
+itself, because its ``AccumulateGrad`` lives only as long as a graph needs it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def register(hooks: Hooks, hook: Hook) -> RemovableHandle:
 
 
 def for_users(level: Level, g: Any) -> Any:
-    """``g`` as users see it: a value of ``level``, or of an inner level if it is one (a batch of cotangents)."""
+    """``g`` as users see it: a value of ``level``, or of an inner level if it is one (a
+    batch of cotangents)."""
     return (
         g
         if g is None or (isinstance(g, Value) and g._level.number >= level.number)
@@ -38,14 +40,16 @@ def for_users(level: Level, g: Any) -> Any:
 
 
 def for_engine(level: Level, g: Any, create_graph: bool) -> Any:
-    """``g`` as the engine computes with it: a value of ``level`` if the pass is recorded, else the inner tensor."""
+    """``g`` as the engine computes with it: a value of ``level`` if the pass is recorded, else
+    the inner tensor."""
     if create_graph:
         return for_users(level, g)
     return level.lowered(g)
 
 
 def run_tensor_hooks(level: Level, node: TapeNode, grads: list[Any], create_graph: bool) -> None:
-    """Run the hooks of the tensors that ``node`` made, with None where no gradient arrived. Then write retained gradients to ``.grad``."""
+    """Run the hooks of the tensors that ``node`` made, with None where no gradient arrived. Then
+    write retained gradients to ``.grad``."""
     if node.tensor_hooks:
         for index, hooks in node.tensor_hooks.items():
             for hook in list(hooks.values()):
@@ -69,7 +73,8 @@ def run_tensor_hooks(level: Level, node: TapeNode, grads: list[Any], create_grap
 
 
 def run_prehooks(level: Level, node: TapeNode, grads: list[Any], create_graph: bool) -> list[Any]:
-    """Run the hooks before ``node``. Each gets the cotangents of its outputs and may replace them. Returns the cotangents."""
+    """Run the hooks before ``node``. Each gets the cotangents of its outputs and may replace them.
+    Returns the cotangents."""
     for hook in list((node.pre_hooks or {}).values()):
         new = hook(tuple(for_users(level, g) for g in grads))
         if new is not None:
@@ -80,8 +85,8 @@ def run_prehooks(level: Level, node: TapeNode, grads: list[Any], create_graph: b
 def run_posthooks(
     level: Level, node: TapeNode, outs: Sequence[Any], grads: Sequence[Any], create_graph: bool
 ) -> Sequence[Any]:
-    """Run the hooks after ``node``. Each gets the cotangents of its inputs, in their sizes and dtypes, and of its outputs. It may replace
-    those of the inputs. Returns these."""
+    """Run the hooks after ``node``. Each gets the cotangents of its inputs, in their sizes and
+    dtypes, and of its outputs. It may replace those of the inputs. Returns these."""
     outs = list(outs)
     for i, g in enumerate(outs):
         if g is not None and node.edges[i] is not None:
@@ -114,13 +119,15 @@ def _checked_tuple(
         raise TypeError(f"expected tuple, but hook returned '{type(new).__name__}'")
     if len(new) != len(old):
         raise RuntimeError(
-            f"hook '{_name(hook)}' has returned an incorrect number of values (got {len(new)}, but expected {len(old)})"
+            f"hook '{_name(hook)}' has returned an incorrect number of values (got {len(new)}, "
+            f"but expected {len(old)})"
         )
     return [_checked(level, a, b, hook, create_graph) for a, b in zip(old, new, strict=True)]
 
 
 def _checked(level: Level, old: Any, new: Any, hook: Hook, create_graph: bool) -> Any:
-    """``new``, which a hook returned in place of the gradient ``old``. Raise unless it is None or a tensor of the same type and size."""
+    """``new``, which a hook returned in place of the gradient ``old``. Raise unless it is None or a
+    tensor of the same type and size."""
     if new is None:
         return None
     if not isinstance(new, torch.Tensor):
@@ -146,14 +153,16 @@ def _type(t: torch.Tensor) -> str:
 
 
 def retain(variable: Any, node: TapeNode, index: int) -> None:
-    """Make a backward pass write the gradient of ``variable``, output ``index`` of ``node``, to its ``.grad``."""
+    """Make a backward pass write the gradient of ``variable``, output ``index`` of ``node``,
+    to its ``.grad``."""
     if node.retained is None:
         node.retained = {}
     node.retained[index] = weakref.ref(variable)
 
 
 def follow(variable: Any, before: Any) -> None:
-    """Move ``retain_grad`` of ``variable`` from the node of the edge ``before`` to its new node. Other hooks stay."""
+    """Move ``retain_grad`` of ``variable`` from the node of the edge ``before`` to its new node.
+    Other hooks stay."""
     if before is not None and before[0].retained:
         before[0].retained.pop(before[1], None)
     retain(variable, *variable._edge)

@@ -1,6 +1,7 @@
 """In-place ops at a grad level.
 
-A write is done for real, on the inner tensor, so aliasing needs no bookkeeping. This module updates the history.
+A write is done for real, on the inner tensor, so aliasing needs no bookkeeping. This module
+updates the history.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from .values import edge_of
 from .view_history import CopySlices, aliases, base_edge, check_write, refuse_stale_target
 
 _grad_enabled = torch.is_grad_enabled
-_INFERENCE = "Inplace update to inference tensor outside InferenceMode is not allowed. Write to a clone of it."
+_INFERENCE = (
+    "Inplace update to inference tensor outside InferenceMode is not allowed. "
+    "Write to a clone of it."
+)
 
 
 def run(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -94,15 +98,15 @@ def run(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
 
 
 def unrecorded(target: Any) -> None:
-    """Note a write to ``target`` that is not recorded. The base keeps its history. Its views take theirs from it again, or raise if they
-    may not."""
+    """Note a write to ``target`` that is not recorded. The base keeps its history. Its views take
+    theirs from it again, or raise if they may not."""
     written = target if target._view is None else target._view.base
     written._generation += 1
 
 
 def rebase(level: Tape, target: Any, edge: Edge, self_edge: int | None) -> None:
-    """Give ``target`` the history ``edge`` after a write. Edge number ``self_edge`` of its node is the target's former history. None: it
-    had none."""
+    """Give ``target`` the history ``edge`` after a write. Edge number ``self_edge`` of its node is
+    the target's former history. None: it had none."""
     view = target._view
     rewritten = target if view is None else view.base
     before = edge_of(rewritten)
@@ -115,7 +119,8 @@ def rebase(level: Tape, target: Any, edge: Edge, self_edge: int | None) -> None:
 
 
 def _save_counted(node: OpNode, args: list[Any], kwargs: Any, result: torch.Tensor) -> None:
-    """Save for ``node``. The dispatcher counts the write after this, so a saved ``result`` expects the next version."""
+    """Save for ``node``. The dispatcher counts the write after this, so a saved ``result`` expects
+    the next version."""
     if HOOKS.innermost():
         HOOKS.about_to_bump = result
         try:
@@ -130,7 +135,8 @@ def _save_counted(node: OpNode, args: list[Any], kwargs: Any, result: torch.Tens
 
 
 def _write_to_foreign(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Write into a tensor that is no value of ``level``. It becomes a value if an argument has a history. Else it stays as it is."""
+    """Write into a tensor that is no value of ``level``. It becomes a value if an argument has a
+    history. Else it stays as it is."""
     inner, edges, *_ = level.collect(op, args)
     if edges and _grad_enabled() and args[0].dtype in DIFFERENTIABLE:
         return run(level, op, [lift_in_place(level, args[0], op.func), *args[1:]], kwargs)
@@ -139,7 +145,8 @@ def _write_to_foreign(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str
 
 
 def _foreach(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Run ``_foreach_add_`` and its like: as one call if nothing has a history, else as single ops."""
+    """Run ``_foreach_add_`` and its like: as one call if nothing has a history,
+    else as single ops."""
     inner, edges, *_ = level.collect(op, args)
     if _grad_enabled() and (
         edges or any(isinstance(t, Value) and base_edge(t) is not None for t in args[0])
@@ -153,11 +160,13 @@ def _foreach(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -
 
 
 def _change_geometry(op: Op, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Run ``t_`` and its like, which write nothing. The target's history continues with the view op. Views of the target do not change."""
+    """Run ``t_`` and its like, which write nothing. The target's history continues with the view
+    op. Views of the target do not change."""
     before = edge_of(target)
     if _grad_enabled() and (before is not None or base_edge(target) is not None):
         check_write(target, before, before is not None)
-    # a target with a history is recorded without grad mode, too, because the gradient that arrives has the new geometry
+    # a target with a history is recorded without grad mode, too, because the gradient that arrives
+    # has the new geometry
     with torch.set_grad_enabled(_grad_enabled() or target._edge is not None):
         change_geometry(op.functional.func, target, args, kwargs)  # type: ignore[union-attr]
     if target._edge is not None and target._edge != before:
@@ -183,7 +192,8 @@ def _detach_(level: Tape, op: Op, target: Any, inner: Any, edges: Any, kwargs: A
     """Run ``detach_``. Views of ``target`` do not lose their history."""
     if target._view is not None:
         raise RuntimeError(
-            "Can't detach views in-place. A view takes its history from its base; use the result of detach(), which has none."
+            "Can't detach views in-place. A view takes its history from its base; "
+            "use the result of detach(), which has none."
         )
     target._edge = None
     target._req = False
@@ -193,14 +203,16 @@ def _detach_(level: Tape, op: Op, target: Any, inner: Any, edges: Any, kwargs: A
 
 
 def _resize(level: Tape, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
-    """Run ``resize_`` or ``resize_as_``. Raise if the target requires grad, without grad mode as well, but not in inference mode."""
+    """Run ``resize_`` or ``resize_as_``. Raise if the target requires grad, without grad mode as
+    well, but not in inference mode."""
     if target.requires_grad and not torch.is_inference_mode_enabled():
         raise RuntimeError("cannot resize variables that require grad")
     return _replace(level, op, target, inner, kwargs)
 
 
 def _set(level: Tape, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
-    """Run ``set_``. The target gets other memory, which has no history, so with grad mode no argument may require grad."""
+    """Run ``set_``. The target gets other memory, which has no history, so with grad mode no
+    argument may require grad."""
     if edges and _grad_enabled():
         check_write(target, edge_of(target), True)
         raise InplaceError(
@@ -216,6 +228,6 @@ def _replace(level: Tape, op: Op, target: Any, inner: Any, kwargs: Any) -> Any:
     return target
 
 
-# In-place ops that do not write elements and do not take a view, with the function that runs each. With `GEOMETRY` they are all ops that
-# torch tags `inplace_view`.
+# In-place ops that do not write elements and do not take a view, with the function that runs each.
+# With `GEOMETRY` they are all ops that torch tags `inplace_view`.
 METADATA = {"detach_": _detach_, "resize_": _resize, "resize_as_": _resize, "set_": _set}

@@ -1,4 +1,5 @@
-"""What a backward pass uses of a tensor whose ``.grad`` it writes. ``session/tensor.py`` has such tensors."""
+"""What a backward pass uses of a tensor whose ``.grad`` it writes. ``session/tensor.py``
+has such tensors."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ import torch
 
 
 class Leaf(Protocol):
-    """``_req``: whether it still requires grad. ``_edge``: its history, if a write has made it no leaf. ``_lock``: held while a pass adds
-    to ``_grad``. ``_hooks`` see the gradient before it is added, ``_post_accumulate`` the leaf afterwards. ``_deliver`` takes a plain
-    gradient to where it belongs, if that is elsewhere."""
+    """``_req``: whether it still requires grad. ``_edge``: its history, if a write has made it no
+    leaf. ``_lock``: held while a pass adds to ``_grad``. ``_hooks`` see the gradient before it is
+    added, ``_post_accumulate`` the leaf afterwards. ``_deliver`` takes a plain gradient to where it
+    belongs, if that is elsewhere."""
 
     _inner: torch.Tensor
     _req: bool

@@ -1,10 +1,13 @@
-"""A plain tensor becomes a value when a value is written into it, and a plain tensor again when the transform returns.
+"""A plain tensor becomes a value when a value is written into it, and a plain tensor again when the
+transform returns.
 
-Example, without the drop-in: ``b = torch.zeros(3); b[0] = x[0]``. ``b`` is a plain tensor, made below every level, so it has no history.
-On the first such write ``b`` swaps its contents (:func:`runtime.seam.surgery.exchange`) with a new value, whose inner tensor is the former
-``b``. When the transform returns, they are swapped back. This is right only if no other tensor shares that memory: a view taken before the
-write would have no history. So the write is refused unless every user of the storage is known. A result of a call with values of other
-levels is a value of the transform from the start: see :class:`runtime.seam.levels.Scope`.
+Example, without the drop-in: ``b = torch.zeros(3); b[0] = x[0]``. ``b`` is a plain tensor, made
+below every level, so it has no history. On the first such write ``b`` swaps its contents
+(:func:`runtime.seam.surgery.exchange`) with a new value, whose inner tensor is the former ``b``.
+When the transform returns, they are swapped back. This is right only if no other tensor shares that
+memory: a view taken before the write would have no history. So the write is refused unless every
+user of the storage is known. A result of a call with values of other levels is a value of the
+transform from the start: see :class:`runtime.seam.levels.Scope`.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ _SHELLS = "_lifted_by"
 
 
 def lift_in_place(level: Level, t: Any, what: Any) -> Any:
-    """Turn ``t``, and its base if it is a view, into values of ``level``, and return ``t``. ``InplaceError`` if that is impossible.
-    ``what``: the op that writes to ``t``."""
+    """Turn ``t``, and its base if it is a view, into values of ``level``, and return ``t``.
+    ``InplaceError`` if that is impossible. ``what``: the op that writes to ``t``."""
     base: Any = t._base if type(t) is torch.Tensor and t._is_view() else None
     known: list[Any] = [t] if base is None else [base, t]
     if not all(_is_simple(x, base) for x in known) or users(t) != sum(
@@ -52,8 +55,8 @@ def lift_in_place(level: Level, t: Any, what: Any) -> Any:
 
 
 def _is_simple(t: Any, base: Any) -> bool:
-    """Whether ``t`` is a plain tensor without history, in a layout in which a tangent of its shape has the same views. A tangent starts at
-    offset 0, and so must the base of a view."""
+    """Whether ``t`` is a plain tensor without history, in a layout in which a tangent of its shape
+    has the same views. A tangent starts at offset 0, and so must the base of a view."""
     if (
         type(t) is not torch.Tensor
         or t.layout is not torch.strided
@@ -75,8 +78,8 @@ def users(t: torch.Tensor) -> int:
 
 
 def _path(base: torch.Tensor, t: torch.Tensor) -> tuple[Any, ...]:
-    """The view ops that lead from ``base`` to its view ``t``, as the chain of a :class:`View`. A view of another dtype shows a complex base
-    as real or a real one as complex."""
+    """The view ops that lead from ``base`` to its view ``t``, as the chain of a :class:`View`. A
+    view of another dtype shows a complex base as real or a real one as complex."""
     shape, stride, start = t.shape, t.stride(), t.storage_offset()
     if t.dtype is base.dtype:
         return (_step(_as_strided, shape, stride, start),)
@@ -91,8 +94,8 @@ def _step(func: Any, *rest: Any) -> tuple[Any, ...]:
 
 
 def _renew_counter(base: Any, t: Any) -> None:
-    """Give ``t`` and its base new version counters. The dispatcher counts the present write on the tensor that it was called with, after
-    all levels have counted it."""
+    """Give ``t`` and its base new version counters. The dispatcher counts the present write on the
+    tensor that it was called with, after all levels have counted it."""
     path = () if base is None else _path(base, t)
     whole = t if base is None else base
     exchange(whole, whole.data)
@@ -101,7 +104,8 @@ def _renew_counter(base: Any, t: Any) -> None:
 
 
 def _become_value(level: Level, t: Any) -> None:
-    """Make the object ``t`` a value of ``level``. Its inner tensor is a new object with the former contents of ``t``."""
+    """Make the object ``t`` a value of ``level``. Its inner tensor is a new object with the former
+    contents of ``t``."""
     value = level.wrap(t)
     if type(t) is torch.Tensor:
         setattr(t, _SHELLS, getattr(t, _SHELLS, 0) + 1)
@@ -111,7 +115,8 @@ def _become_value(level: Level, t: Any) -> None:
 
 
 def give_back(level: Level, t: Any) -> None:
-    """Make ``t`` a value of the next outer level again, or a plain tensor, with all that was written to it. The transform has returned."""
+    """Make ``t`` a value of the next outer level again, or a plain tensor, with all that was
+    written to it. The transform has returned."""
     if isinstance(t, Value) and t._level is level:
         inner = t._inner
         other: Any = (

@@ -16,8 +16,9 @@ _FROM_LIST = torch.ops.aten._nested_tensor_from_tensor_list.default
 
 
 def meta_of(t: torch.Tensor, dtype: torch.dtype | None) -> tuple[Any, torch.dtype | None]:
-    """(shape, dtype): what a node notes of a tensor whose gradient is to have ``dtype`` (None: any). For a nested tensor: (its sizes with
-    the dtype, None). No gradient has the dtype None, so the engine always compares the sizes."""
+    """(shape, dtype): what a node notes of a tensor whose gradient is to have ``dtype`` (None:
+    any). For a nested tensor: (its sizes with the dtype, None). No gradient has the dtype None, so
+    the engine always compares the sizes."""
     if t.is_nested:
         return dataclasses.replace(cast(NestedMeta, NestedMeta.of(t)), dtype=dtype), None
     return t.shape, dtype
@@ -26,8 +27,9 @@ def meta_of(t: torch.Tensor, dtype: torch.dtype | None) -> tuple[Any, torch.dtyp
 def check_origin(op: Op, args: Any) -> None:
     """Raise if the call has a nested result and an argument that we cannot handle.
 
-    A plain nested tensor: the call was taken for one of dense tensors. A plain tensor that requires grad: torch's engine would record the
-    call, too, and it aborts the process when it asks a nested value for its sizes.
+    A plain nested tensor: the call was taken for one of dense tensors. A plain tensor that requires
+    grad: torch's engine would record the call, too, and it aborts the process when it asks a nested
+    value for its sizes.
     """
     # torch.nested.nested_tensor, which then sets torch's requires_grad
     if op.func is _FROM_LIST and len(args) > 4 and args[4] is not None:
@@ -49,14 +51,16 @@ def refuse_recorded(func: Any, t: torch.Tensor) -> None:
     """Raise if ``t``, a plain tensor in a call with nested values, requires grad."""
     if t.requires_grad:
         raise RuntimeError(
-            f"{func} takes or returns a nested tensor of this package, and one of its arguments requires grad by torch's own autograd. "
-            "Make that one with runtime.wrap(x, requires_grad=True), or run the program under the drop-in."
+            f"{func} takes or returns a nested tensor of this package, "
+            "and one of its arguments requires grad by torch's own autograd. Make that one with "
+            "runtime.wrap(x, requires_grad=True), or run the program under the drop-in."
         )
 
 
 def refuse_nested(args: Any, error: Exception) -> None:
-    """Raise ``NestedTensor`` in place of ``error`` if the failed call has a plain nested tensor among its arguments and no nested value.
-    The error of a kernel or decomposition that expected sizes does not name the cause."""
+    """Raise ``NestedTensor`` in place of ``error`` if the failed call has a plain nested tensor
+    among its arguments and no nested value. The error of a kernel or decomposition that expected
+    sizes does not name the cause."""
     if type(error) is not NestedTensor and _only_of_torch(
         [a for a in args if isinstance(a, torch.Tensor)]
     ):

@@ -1,7 +1,8 @@
 """The names of nodes that torch prints (``MulBackward0``, ``SumBackward1``).
 
-torch numbers the differentiable overloads of one base name in the order of its file ``derivatives.yaml``. The numbers are read from there,
-so they fit the installed version. An op that is not in the file has the number 0.
+torch numbers the differentiable overloads of one base name in the order of its file
+``derivatives.yaml``. The numbers are read from there, so they fit the installed version. An op that
+is not in the file has the number 0.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ WITHOUT_NUMBER = {"copy.default": "CopyBackwards"}  # names of handwritten nodes
 
 
 def backward_name(base: str) -> str:
-    """``sum`` -> ``SumBackward``. Letters after a digit start a new word: ``conv2d`` -> ``Conv2DBackward``."""
+    """``sum`` -> ``SumBackward``. Letters after a digit start a new word:
+    ``conv2d`` -> ``Conv2DBackward``."""
     return ("".join(word.title() for word in base.split("_")) + "Backward").replace(
         "ForwardBackward", "Backward"
     )
@@ -27,7 +29,8 @@ def backward_name(base: str) -> str:
 
 @functools.cache
 def _numbered() -> dict[str, str]:
-    """``sum.dim_IntList`` -> ``SumBackward1``, for every overload with a derivative in ``derivatives.yaml``."""
+    """``sum.dim_IntList`` -> ``SumBackward1``, for every overload with a derivative
+    in ``derivatives.yaml``."""
     try:
         text = (files("torchgen") / "packaged/autograd/derivatives.yaml").read_text()
     except (ModuleNotFoundError, FileNotFoundError):
@@ -69,7 +72,8 @@ def op_name(node: TapeNode) -> str:
 
 
 def own_name(base: str, overload: str) -> str | None:
-    """Torch's name for the node of an overload, None if it has no derivative of its own. ``default``: the overload without a name."""
+    """Torch's name for the node of an overload, None if it has no derivative of its own.
+    ``default``: the overload without a name."""
     full = f"{base}.{overload}"
     return WITHOUT_NUMBER.get(full) or _numbered().get(full)
 

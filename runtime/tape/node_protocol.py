@@ -1,4 +1,5 @@
-"""What hooks, error messages and anomaly mode use of a node. ``tape/nodes.py`` has the nodes, and imports those modules."""
+"""What hooks, error messages and anomaly mode use of a node. ``tape/nodes.py`` has the nodes, and
+imports those modules."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Nodes of the tape.
 
-A node's ``edges`` lead to the nodes that made its inputs. A graph consists of nodes, edges and saved inner tensors, never of values of its
-own level. So it has no reference cycles, and reference counting frees it. A chain may have any length, because CPython frees nested tuples
-and slotted objects through a queue instead of by recursion.
+A node's ``edges`` lead to the nodes that made its inputs. A graph consists of nodes, edges and
+saved inner tensors, never of values of its own level. So it has no reference cycles, and reference
+counting frees it. A chain may have any length, because CPython frees nested tuples and slotted
+objects through a queue instead of by recursion.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ Edge = tuple["Node", int]
 
 
 def next_number() -> int:
-    """A number between those of the nodes made so far and those of later ones. So a trace knows which call a node belongs to."""
+    """A number between those of the nodes made so far and those of later ones. So a trace knows
+    which call a node belongs to."""
     return next(_sequence)
 
 
 class Node:
-    """One step of the backward pass: ``apply`` maps the cotangents of its outputs to those of its inputs."""
+    """One step of the backward pass: ``apply`` maps the cotangents of its outputs to
+    those of its inputs."""
 
     namespace = ""  # of torch's C++ class, if it is part of the name
     # whether modes over torch's functions see no call that it makes: it runs no code of users
@@ -78,13 +81,13 @@ class Node:
             anomaly.remember(self)
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
-        """One cotangent per edge from the cotangents of the outputs. None stands for zero. ``wanted``: per edge, whether its cotangent is
-        needed; None: all are."""
+        """One cotangent per edge from the cotangents of the outputs. None stands for zero.
+        ``wanted``: per edge, whether its cotangent is needed; None: all are."""
         raise NotImplementedError
 
     def leaves(self) -> Sequence[Leaf] | None:
-        """If every edge leads to a leaf without hooks: these leaves, so that the engine can write ``.grad`` without ``AccumulateGrad``
-        nodes. Otherwise None."""
+        """If every edge leads to a leaf without hooks: these leaves, so that the engine can write
+        ``.grad`` without ``AccumulateGrad`` nodes. Otherwise None."""
         return None
 
     def release(self) -> None:
@@ -94,7 +97,8 @@ class Node:
         return self.namespace + type(self).__name__
 
     def inputs(self) -> Sequence[int | None]:
-        """The inputs as users see them: for each differentiable argument of the op its edge number, None if it needs no gradient."""
+        """The inputs as users see them: for each differentiable argument of the op its edge number,
+        None if it needs no gradient."""
         return range(len(self.edges))
 
     @property
@@ -126,7 +130,8 @@ class Node:
         self.seq = number
 
     def register_hook(self, hook: Hook) -> RemovableHandle:
-        """Call ``hook(grad_inputs, grad_outputs)`` after the node has run. It may return replacements of ``grad_inputs``."""
+        """Call ``hook(grad_inputs, grad_outputs)`` after the node has run. It may return
+        replacements of ``grad_inputs``."""
         if self.post_hooks is None:
             self.post_hooks = OrderedDict()
         return hooks.register(self.post_hooks, hook)
@@ -166,7 +171,8 @@ class InputMetadata(NamedTuple):
 
 
 class AccumulateGrad(Node):
-    """The last node of a path to a leaf of level zero. It adds the gradient to the leaf's ``.grad``, one backward pass at a time."""
+    """The last node of a path to a leaf of level zero. It adds the gradient to the leaf's
+    ``.grad``, one backward pass at a time."""
 
     namespace = "torch::autograd::"
     __slots__ = ("variable",)
@@ -185,7 +191,8 @@ class AccumulateGrad(Node):
 
 
 class Input(Node):
-    """The last node of a path to an input of a transform. It does nothing: the engine returns the cotangent."""
+    """The last node of a path to an input of a transform. It does nothing: the engine
+    returns the cotangent."""
 
     __slots__ = ()
 
@@ -195,8 +202,8 @@ class Input(Node):
 
 
 class Sink(Input):
-    """The last node of a path to a view taken under ``no_grad`` of a tensor that requires grad (see ``Tensor._follows_base``). It discards
-    the gradient, and users see no node."""
+    """The last node of a path to a view taken under ``no_grad`` of a tensor that requires grad (see
+    ``Tensor._follows_base``). It discards the gradient, and users see no node."""
 
     __slots__ = ()
 
@@ -227,7 +234,8 @@ class OpNode(Node):
         plan = op.plans.get(wanted) or op.plan(wanted)
         if plan is NO_PLAN:
             return Undifferentiable(level, edges, metas, op, wanted)
-        # OpNode has no __init__: its attributes are set here, because this function runs for every recorded call and saves a frame.
+        # OpNode has no __init__: its attributes are set here, because this function runs for every
+        # recorded call and saves a frame.
         node: OpNode = (op.node_class or node_class(op))(level, edges, metas)
         node.plan = plan
         node.args_at = plan.edges_at(spans) if spans else plan.at
@@ -236,7 +244,8 @@ class OpNode(Node):
         return node
 
     def as_written(self, op: Op, functional: Op) -> OpNode:
-        """This new node with the class of the in-place op ``op``: ``TBackward1`` in place of ``TBackward0``."""
+        """This new node with the class of the in-place op ``op``: ``TBackward1`` in place
+        of ``TBackward0``."""
         cls = inplace_class(op, functional)
         if cls is type(self):
             return self
@@ -252,8 +261,8 @@ class OpNode(Node):
     def save(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
         """Save what the plan's formulas need. ``outs``: the inner outputs, a tensor, tuple or list.
 
-        Under pack hooks it may be called twice: before the kernel with ``outs=None``, to pack the arguments, then with the outputs.
-        """
+        Under pack hooks it may be called twice: before the kernel with ``outs=None``, to pack the
+        arguments, then with the outputs."""
         if HOOKS.innermost():
             self._pack(args, kwargs, outs)
         else:
@@ -310,7 +319,8 @@ class OpNode(Node):
         self.saved = saved
 
     def _history(self, at: int, k: int) -> Edge | None:
-        """The history of a saved tensor: operand ``at``, or the ``k``-th tensor if the operand or the output is a list."""
+        """The history of a saved tensor: operand ``at``, or the ``k``-th tensor if the operand or
+        the output is a list."""
         if at < 0:
             op = self.plan.op
             return None if at + op.n_results in op.nondiff else (self, at + op.n_results + k)
@@ -356,7 +366,8 @@ class OpNode(Node):
                 asks_g and g is None
             ):
                 continue
-            # on a batch of cotangents an elementwise formula runs once, without a dispatch for each of its ops
+            # on a batch of cotangents an elementwise formula runs once, without a dispatch
+            # for each of its ops
             result = (
                 run_elementwise(formula, pick(values))
                 if batch and asks_g
@@ -408,7 +419,8 @@ class OpNode(Node):
         return found
 
     def saved_under(self, name: str, raw: bool) -> Any:
-        """The saved value with that name, as formulas get it. With ``raw``: the :class:`SavedTensor` of a saved tensor."""
+        """The saved value with that name, as formulas get it. With ``raw``: the
+        :class:`SavedTensor` of a saved tensor."""
         if name not in self.plan.names:
             raise AttributeError(f"{type(self).__name__!r} object has saved no {name!r}")
         i = self.plan.names.index(name)
@@ -436,7 +448,8 @@ class OpNode(Node):
 
 
 class Undifferentiable(Node):
-    """The node of an op without a derivative by an argument that requires grad. It raises ``MissingRule`` when it runs."""
+    """The node of an op without a derivative by an argument that requires grad. It raises
+    ``MissingRule`` when it runs."""
 
     __slots__ = ("missing", "op")
 
@@ -473,8 +486,9 @@ def _shown(name: str) -> str:
 
 
 def _members(op: Op) -> dict[str, Any]:
-    """The members of an op's node class: properties such as ``_saved_self`` and ``_raw_saved_self``. A ``__getattr__`` in their place would
-    make every other attribute of a node twice as slow."""
+    """The members of an op's node class: properties such as ``_saved_self`` and
+    ``_raw_saved_self``. A ``__getattr__`` in their place would make every other attribute of a
+    node twice as slow."""
     members: dict[str, Any] = {"__slots__": ()}
     for name in _saved_names(op):
         for prefix in _PREFIXES:
@@ -486,13 +500,15 @@ def _members(op: Op) -> dict[str, Any]:
 
 @functools.cache
 def inplace_class(op: Op, functional: Op) -> type[OpNode]:
-    """``TBackward1`` for ``aten.t_``, if torch has a node of its own for the in-place op, else the class of the functional form."""
+    """``TBackward1`` for ``aten.t_``, if torch has a node of its own for the in-place op, else the
+    class of the functional form."""
     name = own_name(op.base_name, op.func._overloadname)
     return node_class(functional) if name is None else type(name, (OpNode,), _members(functional))
 
 
 def node_class(op: Op) -> type[OpNode]:
-    """The node class of an op, with the name that torch prints: ``MulBackward0`` for ``aten.mul.Tensor``."""
+    """The node class of an op, with the name that torch prints: ``MulBackward0``
+    for ``aten.mul.Tensor``."""
     if op.node_class is None:
         functional = op.functional or op
         name = node_name(functional.base_name, functional.func._overloadname)

@@ -1,6 +1,8 @@
-"""Events of a backward pass for torch's profiler: two per node, one inside the other, with the names that torch's engine gives.
+"""Events of a backward pass for torch's profiler: two per node, one inside the other, with the
+names that torch's engine gives.
 
-Their sequence numbers are -1, because torch has no Python function that starts an event with another number.
+Their sequence numbers are -1, because torch has no Python function that starts an event
+with another number.
 """
 
 from __future__ import annotations

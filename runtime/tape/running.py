@@ -1,4 +1,5 @@
-"""State of each thread: its running backward pass, its dual level of forward mode, and what stands in for the session."""
+"""State of each thread: its running backward pass, its dual level of forward mode, and what stands
+in for the session."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ RUNNING = _Running()
 
 
 class _Forward(Ambient):
-    """``dual``: the dual level of ``forward_ad``. ``off_below``: levels of smaller numbers compute no tangents, because an inner transform
-    began while forward mode was off."""
+    """``dual``: the dual level of ``forward_ad``. ``off_below``: levels of smaller numbers compute
+    no tangents, because an inner transform began while forward mode was off."""
 
     dual: Any = None
     off_below: int = 0
@@ -32,7 +33,8 @@ FORWARD = _Forward()
 
 
 class _StandIn(Ambient):
-    """``session``: what handles this thread's calls of the session: a dual level, or one that follows samples. None: the session."""
+    """``session``: what handles this thread's calls of the session: a dual level, or one that
+    follows samples. None: the session."""
 
     session: Any = None
 
@@ -43,7 +45,8 @@ STAND_INS: set[weakref.ref[Any]] = set()
 
 
 def stand_in(session: Any) -> None:
-    """From now on ``session`` handles this thread's calls of the session. It ends with :func:`step_down`."""
+    """From now on ``session`` handles this thread's calls of the session. It ends
+    with :func:`step_down`."""
     STAND_IN.session = session
     STAND_INS.add(weakref.ref(session, STAND_INS.discard))
 
@@ -79,7 +82,8 @@ def computes_tangents(number: int) -> bool:
 
 
 def with_forward_mode(level: Level, func: Callable[..., Any], args: Any) -> Any:
-    """``func(*args)`` as the function of ``level``. Forward mode is on for this level, and for outer levels if it is on now."""
+    """``func(*args)`` as the function of ``level``. Forward mode is on for this level, and for
+    outer levels if it is on now."""
     enabled, off_below = _enabled(), FORWARD.off_below
     if not enabled:
         FORWARD.off_below = level.number

@@ -1,7 +1,9 @@
-"""Saved tensors: what a node stores between forward and backward, a tensor with its version or the result of a pack hook.
+"""Saved tensors: what a node stores between forward and backward, a tensor with its version or the
+result of a pack hook.
 
-A node saves *inner* tensors, never values of its own level, so no saved tensor leads back to the node. The history of a saved tensor is
-that of the argument or output that it came from. The node finds it by its edges and passes it as ``edge``.
+A node saves *inner* tensors, never values of its own level, so no saved tensor leads back to the
+node. The history of a saved tensor is that of the argument or output that it came from. The node
+finds it by its edges and passes it as ``edge``.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from .node_names import op_name
 from .node_protocol import History
 
 FREED = (
-    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
-    "A backward pass frees what was saved for it. Specify retain_graph=True in the first one to keep it."
+    "Trying to backward through the graph a second time (or directly access saved tensors "
+    "after they have already been freed). A backward pass frees what was saved for it. "
+    "Specify retain_graph=True in the first one to keep it."
 )
 
 Pack = Callable[[torch.Tensor], Any]
@@ -34,8 +37,9 @@ _pushed_to_torch: Callable[[bool], tuple[Pack, Unpack] | None] = (
 
 
 class _Hooks(Ambient):
-    """Pack and unpack hooks of this thread. ``disabled``: the error message while hooks are forbidden.
-    ``about_to_bump``: the result of an in-place op while it is packed. The dispatcher will increment its version after that."""
+    """Pack and unpack hooks of this thread. ``disabled``: the error message while hooks are
+    forbidden. ``about_to_bump``: the result of an in-place op while it is packed. The dispatcher
+    will increment its version after that."""
 
     def __init__(self) -> None:
         self.about_to_bump: torch.Tensor | None = None
@@ -45,16 +49,19 @@ class _Hooks(Ambient):
     def push(self, pack: Pack, unpack: Unpack) -> None:
         if not (callable(pack) and callable(unpack)):
             raise TypeError(
-                f"saved_tensors_hooks(): incompatible function arguments: two callables are needed, got {pack!r}, {unpack!r}"
+                "saved_tensors_hooks(): incompatible function arguments: "
+                f"two callables are needed, got {pack!r}, {unpack!r}"
             )
         if self.disabled is not None:
             raise RuntimeError(self.disabled)
         self.stack.append((pack, unpack))
 
     def innermost(self) -> tuple[Pack, Unpack] | None:
-        """The pair that applies: the last of ``stack``, else the last that ``torch.autograd.graph`` was given without the drop-in.
+        """The pair that applies: the last of ``stack``, else the last that ``torch.autograd.graph``
+        was given without the drop-in.
 
-        That of ``torch.utils.checkpoint`` counts what torch's own nodes save. Without it the values are the same.
+        That of ``torch.utils.checkpoint`` counts what torch's own nodes save. Without it the
+        values are the same.
         """
         if self.stack:
             return self.stack[-1]
@@ -101,11 +108,12 @@ class Saved:
             raise
 
     def check(self, edge: History | None) -> torch.Tensor:
-        """The tensor. Raise if it was written to since it was saved. ``edge``: its history, for the message.
+        """The tensor. Raise if it was written to since it was saved. ``edge``: its history,
+        for the message.
 
-        The present version may be smaller than the expected one. A saved result of an in-place op expects that the dispatcher counts the
-        write, but the dispatcher does not if the op ran on a resolved copy of a lazily conjugated or negated target.
-        """
+        The present version may be smaller than the expected one. A saved result of an in-place op
+        expects that the dispatcher counts the write, but the dispatcher does not if the op ran on a
+        resolved copy of a lazily conjugated or negated target."""
         t = self.tensor
         if t._version > self.version:
             raise modified(t, self.version, edge)
@@ -113,16 +121,19 @@ class Saved:
 
 
 def modified(t: torch.Tensor, version: int, edge: History | None = None) -> RuntimeError:
-    """The error for a tensor of history ``edge`` that was saved at ``version`` and written to since."""
+    """The error for a tensor of history ``edge`` that was saved at ``version`` and
+    written to since."""
     source = (
         ""
         if edge is None or not edge[0].edges
         else f", which is output {edge[1]} of {op_name(edge[0])},"
     )
     return RuntimeError(
-        "one of the variables needed for gradient computation has been modified by an inplace operation: "
-        f"[{_type_name(t)} {NestedMeta.of(t) or list(t.shape)}]{source} is at version {t._version}; expected version {version} instead. "
-        "Write to a clone, or after the backward pass. torch.autograd.set_detect_anomaly(True, check_nan=False) shows which call saved it."
+        "one of the variables needed for gradient computation has "
+        f"been modified by an inplace operation: [{_type_name(t)} "
+        f"{NestedMeta.of(t) or list(t.shape)}]{source} is at version {t._version}; "
+        f"expected version {version} instead. Write to a clone, or after the backward pass. "
+        "torch.autograd.set_detect_anomaly(True, check_nan=False) shows which call saved it."
     )
 
 
@@ -130,8 +141,8 @@ def refuse_inference(tensor: Any) -> None:
     """Raise if ``tensor`` is an inference tensor: it has no version."""
     if isinstance(tensor, torch.Tensor) and tensor.is_inference():
         raise RuntimeError(
-            "Inference tensors cannot be saved for backward. Compute with a clone that is made outside of inference mode, or make the "
-            "tensor under no_grad instead."
+            "Inference tensors cannot be saved for backward. Compute with a clone that is made "
+            "outside of inference mode, or make the tensor under no_grad instead."
         ) from None
 
 
@@ -154,21 +165,24 @@ def _type_name(t: torch.Tensor) -> str:
 
 
 def save(level: Level, t: torch.Tensor, edge: History | None) -> Saved | Packed:
-    """Save inner tensor ``t`` of history ``edge``. It is packed if this thread has hooks and ``level`` is the eager session."""
+    """Save inner tensor ``t`` of history ``edge``. It is packed if this thread has hooks and
+    ``level`` is the eager session."""
     if level.packs and (hooks := HOOKS.innermost()) is not None:
         return pack(level, t, edge, *hooks)
     return store(level, t)
 
 
 def store(level: Level, t: torch.Tensor) -> Saved:
-    """Save inner tensor ``t``. An inference tensor has no version, so a transform saves a copy of it. The session refuses it, as torch."""
+    """Save inner tensor ``t``. An inference tensor has no version, so a transform saves a copy of
+    it. The session refuses it, as torch."""
     if t.is_inference() and not level.packs:
         t = t.clone()
     return Saved(t)
 
 
 def restore(level: Level, s: Saved | Packed, edge: History | None) -> torch.Tensor:
-    """The saved inner tensor. Raise if it was written to since, or if the unpack hook returns anything but a tensor."""
+    """The saved inner tensor. Raise if it was written to since, or if the unpack hook returns
+    anything but a tensor."""
     if type(s) is Saved:
         return s.check(edge)
     assert type(s) is Packed
@@ -176,13 +190,15 @@ def restore(level: Level, s: Saved | Packed, edge: History | None) -> torch.Tens
         t = s.unpack(s.payload)
     if not isinstance(t, torch.Tensor):
         raise TypeError(
-            f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type {type(t).__name__}"
+            "Output of saved tensor unpack_hook expected to be a Tensor but got result "
+            f"of type {type(t).__name__}"
         )
     return level.lowered(t)  # type: ignore[no-any-return]
 
 
 def present(level: Level, t: torch.Tensor, edge: History | None) -> Any:
-    """Inner tensor ``t`` as users see it: a value of ``level`` with history ``edge``, or the leaf itself if it is one.
+    """Inner tensor ``t`` as users see it: a value of ``level`` with history ``edge``, or the leaf
+    itself if it is one.
 
     An integer gets no history, even if a node made it: else ops on it would be recorded.
     """
@@ -201,14 +217,15 @@ def pack(level: Level, t: torch.Tensor, edge: History | None, hook: Pack, unpack
         payload = hook(present(level, t, edge))
     if t._version != version:
         raise RuntimeError(
-            "A saved tensor pack hook is modifying its input in place. The program goes on computing with that tensor: change a clone "
-            "and return it."
+            "A saved tensor pack hook is modifying its input in place. "
+            "The program goes on computing with that tensor: change a clone and return it."
         )
     return Packed(payload, unpack)
 
 
 class SavedTensor:
-    """As ``torch._C._autograd.SavedTensor``, the type of ``node._raw_saved_*``: one saved tensor to inspect or to register hooks on.
+    """As ``torch._C._autograd.SavedTensor``, the type of ``node._raw_saved_*``: one saved tensor to
+    inspect or to register hooks on.
 
     ``node`` stores it in ``slots[index]``. ``edge``: its history.
     """
@@ -257,14 +274,16 @@ class SavedTensor:
     def register_hooks(
         self, pack_hook: Pack | None = None, unpack_hook: Unpack | None = None
     ) -> None:
-        """Store ``pack_hook(tensor)`` in place of the tensor. The backward pass gets ``unpack_hook`` of that. At most once per tensor."""
+        """Store ``pack_hook(tensor)`` in place of the tensor. The backward pass gets
+        ``unpack_hook`` of that. At most once per tensor."""
         if not (callable(pack_hook) and callable(unpack_hook)):
             raise TypeError(
-                f"register_hooks(): incompatible function arguments: two callables are needed, got {pack_hook!r}, {unpack_hook!r}"
+                "register_hooks(): incompatible function arguments: "
+                f"two callables are needed, got {pack_hook!r}, {unpack_hook!r}"
             )
         self._require_kept(
-            "Calling register_hooks on a saved tensor after it has been freed. Register before the backward pass, or keep what is saved "
-            "with retain_graph=True."
+            "Calling register_hooks on a saved tensor after it has been freed. "
+            "Register before the backward pass, or keep what is saved with retain_graph=True."
         )
         s = self._slots[self._index]
         if s is None:
@@ -273,7 +292,8 @@ class SavedTensor:
             )
         if type(s) is Packed:
             raise RuntimeError(
-                "Calling register_hooks on a saved tensor whose hooks have already been set. It takes one pair."
+                "Calling register_hooks on a saved tensor whose hooks have already been "
+                "set. It takes one pair."
             )
         level = self._node.level
         self._slots[self._index] = pack(

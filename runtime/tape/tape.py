@@ -19,7 +19,8 @@ _set_grad_enabled = torch._C._set_grad_enabled
 
 
 class Tape(Level):
-    """A level whose values have a history: how it makes them, finds the edges of a call's arguments, and calls the outer levels.
+    """A level whose values have a history: how it makes them, finds the edges of a call's
+    arguments, and calls the outer levels.
 
     ``outer_mode``: the grad mode of the outer levels.
     """
@@ -31,7 +32,8 @@ class Tape(Level):
     wrapped_dtypes: frozenset[torch.dtype] = DIFFERENTIABLE
     # whether a user's backward gets values of this level also if the pass is not recorded
     shows_values = False
-    # whether a custom Function without grad mode returns a detached alias of what it has written to, if that requires grad, as torch does
+    # whether a custom Function without grad mode returns a detached alias of what it has written
+    # to, if that requires grad, as torch does
     releases_written = False
     # whether a custom Function may be written in the old style, ``forward(ctx, …)``
     runs_ctx_forward = False
@@ -60,8 +62,9 @@ class Tape(Level):
     def shown_to_forward(
         self, args: Sequence[Any], given: Sequence[Any]
     ) -> AbstractContextManager[None]:
-        """While entered, the ``forward`` of a custom Function runs. ``given``: what it gets in place of ``args``, whose values are of this
-        level. In a transform these are tensors of the outer levels, as they are."""
+        """While entered, the ``forward`` of a custom Function runs. ``given``: what it gets in
+        place of ``args``, whose values are of this level. In a transform these are tensors of the
+        outer levels, as they are."""
         return nullcontext()
 
     def retain_grad_of(self, v: Any) -> None:
@@ -96,14 +99,16 @@ class Tape(Level):
         )
 
     def copy_before_write(self, inner: torch.Tensor) -> torch.Tensor:
-        """A copy of an inner tensor before a write, for a node whose formula needs the value from before the write."""
+        """A copy of an inner tensor before a write, for a node whose formula needs the value from
+        before the write."""
         return inner.clone()
 
     def collect(
         self, op: Op, args: Any
     ) -> tuple[list[Any], tuple[Edge | None, ...], int, dict[int, int] | None]:
-        """Four things of the arguments of a call. All of them lowered (:meth:`lowered_args`, without its frame). Of those that require
-        grad: the edges, in order; a bit for the position of each; the length of each that is a list."""
+        """Four things of the arguments of a call. All of them lowered (:meth:`lowered_args`,
+        without its frame). Of those that require grad: the edges, in order; a bit for the position
+        of each; the length of each that is a list."""
         inner = list(args)
         edges: tuple[Edge | None, ...] = ()
         spans: dict[int, int] | None = None

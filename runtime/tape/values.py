@@ -39,7 +39,8 @@ _making = threading.Lock()
 
 
 def accumulator_of(v: Any) -> AccumulateGrad:
-    """The ``AccumulateGrad`` node of a leaf, made when a graph first needs it. All threads get the same one."""
+    """The ``AccumulateGrad`` node of a leaf, made when a graph first needs it. All threads
+    get the same one."""
     with _making:
         node = v._accumulator() if v._accumulator is not None else None
         if node is None:
@@ -51,9 +52,9 @@ def accumulator_of(v: Any) -> AccumulateGrad:
 class GradValue(Value):
     """A value of a grad level.
 
-    ``_edge``: (node, output number) that made it. ``_req``: whether it is a leaf that requires grad. ``_generation``: counts writes that
-    changed its history, so that its views notice them. ``_nested``: a class attribute, whether its values hold nested tensors.
-    """
+    ``_edge``: (node, output number) that made it. ``_req``: whether it is a leaf that requires
+    grad. ``_generation``: counts writes that changed its history, so that its views notice them.
+    ``_nested``: a class attribute, whether its values hold nested tensors."""
 
     _nested: bool = False
     _level: Level
@@ -66,8 +67,9 @@ class GradValue(Value):
     _lifted_by: int  # see ``runtime.tape.lift``
 
     def _follows_base(self) -> bool:
-        """Whether this is a view without history that requires grad because its base does. It was made without grad mode, or before the
-        base required grad. As in torch it is a leaf, and its gradient is discarded."""
+        """Whether this is a view without history that requires grad because its base does. It was
+        made without grad mode, or before the base required grad. As in torch it is a leaf, and its
+        gradient is discarded."""
         view = self._view
         return (
             self._level.follows_bases
@@ -99,7 +101,8 @@ class GradValue(Value):
     def numpy(self, *, force: bool = False) -> Any:
         if not force and edge_of(self) is not None:
             raise RuntimeError(
-                "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+                "Can't call numpy() on Tensor that requires grad. "
+                "Use tensor.detach().numpy() instead."
             )
         return self._inner.numpy(force=force)
 
@@ -127,7 +130,8 @@ class GradValue(Value):
                 else "only the flag of a leaf can be changed"
             )
             raise RuntimeError(
-                f"requires_grad_(False): {which}. detach() gives a tensor of the same values that has no history."
+                f"requires_grad_(False): {which}. "
+                "detach() gives a tensor of the same values that has no history."
             )
         return self
 
@@ -140,7 +144,8 @@ class GradValue(Value):
         level.retain_grad_of(self)
 
     def register_hook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
-        """Call ``hook(grad)`` when the gradient of this tensor is known. It may return a replacement. As ``torch.Tensor.register_hook``."""
+        """Call ``hook(grad)`` when the gradient of this tensor is known. It may return a
+        replacement. As ``torch.Tensor.register_hook``."""
         edge = edge_of(self)
         if edge is None:
             raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
@@ -156,14 +161,16 @@ class GradValue(Value):
         if not new and not self._backward_hooks:  # as a tensor is unpickled
             return
         raise RuntimeError(
-            f"a program assigns _backward_hooks of a tensor inside {self._level.what}. Let it call register_hook()."
+            f"a program assigns _backward_hooks of a tensor inside {self._level.what}. "
+            "Let it call register_hook()."
         )
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
         """Refused: a hook for what is added to ``.grad`` would never be called."""
         raise RuntimeError(
-            f"register_post_accumulate_grad_hook() of a tensor inside {self._level.what}, where no leaf is told that its gradient is "
-            "complete. Do after the backward pass what the hook does, or register_hook() for each gradient that arrives."
+            f"register_post_accumulate_grad_hook() of a tensor inside {self._level.what}, "
+            "where no leaf is told that its gradient is complete. Do after the backward pass what "
+            "the hook does, or register_hook() for each gradient that arrives."
         )
 
     def _own_hooks(self, node: Node, index: int) -> Hooks:

@@ -1,7 +1,9 @@
-"""Views at a grad level: how a view follows its base, and how a write to a view changes the base's history.
+"""Views at a grad level: how a view follows its base, and how a write to a view changes
+the base's history.
 
-A view stores its base and the view ops that lead from the base to it. A write to a view gives the base a new history (``CopySlices``).
-Every view of that base then finds that its generation is old, and takes its history from the base again.
+A view stores its base and the view ops that lead from the base to it. A write to a view gives the
+base a new history (``CopySlices``). Every view of that base then finds that its generation is old,
+and takes its history from the base again.
 """
 
 from __future__ import annotations
@@ -32,10 +34,12 @@ STALE = "its base or another view of its base has been"
 
 
 class View:
-    """How a value follows its base. ``chain``: per view op (func, arguments after self, kwargs, output number or None).
+    """How a value follows its base. ``chain``: per view op (func, arguments after self, kwargs,
+    output number or None).
 
-    ``creation``: why a write to it may not be recorded. It was made in ``"no_grad"`` or ``"inference"`` mode, by an op with several views
-    (``"multi"``) or by a custom Function (``"function"``). ``""``: a write may be recorded.
+    ``creation``: why a write to it may not be recorded. It was made in ``"no_grad"`` or
+    ``"inference"`` mode, by an op with several views (``"multi"``) or by a custom Function
+    (``"function"``). ``""``: a write may be recorded.
     """
 
     __slots__ = ("base", "chain", "creation", "generation", "reshaped")
@@ -48,8 +52,8 @@ class View:
         self.creation = creation
 
     def path(self, v: Any) -> tuple[Any, ...]:
-        """The chain of ``v``. If the base has changed its geometry since, one ``as_strided`` step to the memory that ``v`` shows, or to the
-        geometry from which the chain leads to ``v``."""
+        """The chain of ``v``. If the base has changed its geometry since, one ``as_strided`` step
+        to the memory that ``v`` shows, or to the geometry from which the chain leads to ``v``."""
         base = self.base
         if self.reshaped == base._reshaped:
             return self.chain
@@ -61,19 +65,22 @@ class View:
         return ((_as_strided, earlier, {}, None), *self.chain)
 
     def replay(self, t: Any) -> Any:
-        """The same view of ``t``, a tensor of the base's shape. Example: its tangent, whose strides may differ."""
+        """The same view of ``t``, a tensor of the base's shape. Example: its tangent, whose
+        strides may differ."""
         if self.reshaped != self.base._reshaped:
             self._lost()
         return replay(self.chain, t)
 
     def _lost(self) -> NoReturn:
         raise InplaceError(
-            f"the base of a view has changed its geometry in place ({list(self.base.shape)} now), and the view cannot follow it at this "
-            "level; use the out-of-place op (t, transpose, squeeze, …)"
+            f"the base of a view has changed its geometry in place ({list(self.base.shape)} now), "
+            "and the view cannot follow it at this level; "
+            "use the out-of-place op (t, transpose, squeeze, …)"
         )
 
     def refresh(self, v: Any) -> None:
-        """Take the history of ``v`` from its base's present one: by ``as_strided``, as torch does, or by running the view ops again."""
+        """Take the history of ``v`` from its base's present one: by ``as_strided``, as torch does,
+        or by running the view ops again."""
         base = self.base
         follows = base.requires_grad
         if not follows and (v._edge is None or isinstance(v._edge[0], Input)):
@@ -86,8 +93,9 @@ class View:
             refuse_rebase(v, STALE)
         if not follows:
             raise RuntimeError(
-                "the base of this view was both modified inplace and detached inplace (detach_), and the history of the view is lost. "
-                "Use detach() instead of detach_(), or take the view again"
+                "the base of this view was both modified inplace and detached inplace (detach_), "
+                "and the history of the view is lost. Use detach() instead of detach_(), "
+                "or take the view again"
             )
         self.generation = base._generation
         before = v._edge
@@ -134,7 +142,8 @@ def mark_view(
 
 
 def follow(v: Any, source: Any, step: tuple[Any, ...], creation: str = "") -> None:
-    """Note that ``v`` is a view of ``source``. ``step``: the view op, as in the chain of a :class:`View`."""
+    """Note that ``v`` is a view of ``source``. ``step``: the view op, as in the chain of
+    a :class:`View`."""
     if type(source) not in VALUES or source._level is not v._level:
         return
     # inference tensors have no history, but that of a transform
@@ -160,8 +169,8 @@ def follow(v: Any, source: Any, step: tuple[Any, ...], creation: str = "") -> No
 
 
 def refuse_stale_target(target: Any) -> None:
-    """Raise if ``target`` is a view to which no write may be recorded, and whose base has changed. Else the error would name the change of
-    the base, not this write."""
+    """Raise if ``target`` is a view to which no write may be recorded, and whose base has changed.
+    Else the error would name the change of the base, not this write."""
     view = target._view
     if (
         view is not None
@@ -179,7 +188,8 @@ def base_edge(v: Any) -> Any:
 
 
 def check_write(target: Any, edge: Any, recording: bool) -> None:
-    """Raise if the history cannot follow a write to ``target``. ``edge``: the target's. ``recording``: whether the write is recorded."""
+    """Raise if the history cannot follow a write to ``target``. ``edge``: the target's.
+    ``recording``: whether the write is recorded."""
     view = target._view
     of_base = base_edge(target)
     if (
@@ -188,7 +198,8 @@ def check_write(target: Any, edge: Any, recording: bool) -> None:
         and (view.base.is_nested or target.is_nested)
     ):
         raise InplaceError(
-            "the gradient of a write to a view of a nested tensor, or to a nested one of a buffer, is not known. Clone it first"
+            "the gradient of a write to a view of a nested tensor, "
+            "or to a nested one of a buffer, is not known. Clone it first"
         )
     if view is not None and view.creation and (recording or of_base is not None):
         refuse_rebase(target, WRITTEN)
@@ -201,22 +212,28 @@ def check_write(target: Any, edge: Any, recording: bool) -> None:
 
 
 _AMBIGUOUS = (
-    "Nothing says whether the write belongs to the history. Make the view and write to it both inside the {} block, where nothing is "
-    "recorded, or both outside."
+    "Nothing says whether the write belongs to the history. Make the view and write to it both "
+    "inside the {} block, where nothing is recorded, or both outside."
 )
 _REASONS = {
     "no_grad": _AMBIGUOUS.format("no_grad"),
     "inference": _AMBIGUOUS.format("inference_mode"),
-    "multi": "This view is the output of a function that returns multiple views. Such functions do not allow the output views to be "
-    "modified inplace. Use the out-of-place op, or make the view alone, by select or narrow.",
-    "function": "This view was created inside a custom Function (or because an input was returned as-is). The history of a view that is "
-    "written to is made from its base, which would leave out the Function's backward. Write to a clone of the output.",
+    "multi": (
+        "This view is the output of a function that returns multiple views. "
+        "Such functions do not allow the output views to be modified inplace. "
+        "Use the out-of-place op, or make the view alone, by select or narrow."
+    ),
+    "function": (
+        "This view was created inside a custom Function (or because an input was returned as-is). "
+        "The history of a view that is written to is made from its base, "
+        "which would leave out the Function's backward. Write to a clone of the output."
+    ),
 }
 
 
 def refuse_rebase(v: Any, what: str) -> None:
-    """Raise: the history of ``v`` would have to come from its base, and ``v`` was made in a way that does not allow it. ``what``: WRITTEN
-    or STALE."""
+    """Raise: the history of ``v`` would have to come from its base, and ``v`` was made in a way
+    that does not allow it. ``what``: WRITTEN or STALE."""
     creation = v._view.creation
     node, index = getattr(v, "_edge", None) or (None, 0)
     if node is not None and len(node.metas) > 1:
@@ -230,7 +247,10 @@ def refuse_rebase(v: Any, what: str) -> None:
     if node is None:
         text = f"A view was created in {mode} and {what} modified inplace {now}."
     elif by_mode:
-        text = f"Output {index} of {op_name(node)} is a view of a view which was created in {mode} and {what} modified inplace {now}."
+        text = (
+            f"Output {index} of {op_name(node)} is a view of a view which was created in {mode} "
+            f"and {what} modified inplace {now}."
+        )
     else:
         text = f"Output {index} of {op_name(node)} is a view and {what} modified inplace."
     raise RuntimeError(f"{text} {_REASONS[creation]}")
@@ -265,8 +285,8 @@ def _unwrapped(t: torch.Tensor) -> torch.Tensor:
 
 
 class CopySlices(Node):
-    """The node of a base after a write to one of its views. The gradient of the written part goes through the node of the write, the rest
-    goes to the base's former history."""
+    """The node of a base after a write to one of its views. The gradient of the written part goes
+    through the node of the write, the rest goes to the base's former history."""
 
     namespace = AccumulateGrad.namespace
     __slots__ = ("chain", "geometry", "inner_node", "lazy", "others", "self_edge")
@@ -308,7 +328,8 @@ class CopySlices(Node):
                 inner_wanted[i] = wanted[k + 1]
             if self.self_edge is not None:
                 inner_wanted[self.self_edge] = wanted[0]
-        # when the pass is recorded, a saved result has the inner node as its history, which is to be freed on its own
+        # when the pass is recorded, a saved result has the inner node as its history, which is to
+        # be freed on its own
         node = copy.copy(self.inner_node) if create_graph else self.inner_node
         out = node.apply([part.clone()], inner_wanted, create_graph)
         if self.edges[0] is not None:
@@ -342,10 +363,11 @@ class CopySlices(Node):
         return g.new_empty(shape, dtype=dtype)
 
     def _shown_once(self, g: Any, own: Any) -> Any:
-        """``g`` with the written part replaced by ``own``, where the view shows a place several times.
+        """``g`` with the written part replaced by ``own``, where the view shows a
+        place several times.
 
-        A recorded copy into such a view has a derivative by each element that shows a place, but only one of them is left there. So each
-        place takes the last of its elements.
+        A recorded copy into such a view has a derivative by each element that shows a place, but
+        only one of them is left there. So each place takes the last of its elements.
         """
         shape = self.geometry[0]
         numbers = torch.arange(shape.numel(), device=own.device)

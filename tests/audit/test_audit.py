@@ -24,7 +24,8 @@ MODULE = '''
 
 from gen.checks import cases, family, known, op
 
-FAMILY = family("demo", known={"never": known("xfail", raises="RuntimeError", match="never", reason="a stale entry")})
+FAMILY = family("demo", known={"never": known("xfail", raises="RuntimeError", match="never", \
+reason="a stale entry")})
 
 
 @cases(
@@ -68,7 +69,8 @@ def test_per_sample(case):
 
 
 @cases(
-    op("torch.mul", smoke="float64:norms float64:clipped_sum float64:dot float64:gram float64:project"),
+    op("torch.mul", smoke="float64:norms float64:clipped_sum float64:dot float64:gram \
+float64:project"),
     axes={"of": ["norms", "clipped_sum", "dot", "gram", "project"]},
 )
 def test_per_sample_answers(case):
@@ -80,7 +82,8 @@ def test_per_sample_answers(case):
 def test_blind(case):
     """Compares the op alone, and so cannot see a fault in its derivative."""
     case.assert_same("forward", against="eager")
-    case.target.vjp(lambda x: (x * 2,), __import__("torch").ones(3))[1]((__import__("torch").ones(3),))
+    case.target.vjp(lambda x: (x * 2,), \
+__import__("torch").ones(3))[1]((__import__("torch").ones(3),))
 '''
 
 

@@ -1,4 +1,5 @@
-"""Faults in rules: each kind does what it says, the runtime's records are restored afterwards, and the draw is fair."""
+"""Faults in rules: each kind does what it says, the runtime's records are restored afterwards, and
+the draw is fair."""
 
 import argparse
 import json
@@ -296,7 +297,8 @@ def test_a_watch_and_a_fault_leave_draws_alone(runtime: Auditable) -> None:
 
 def rules_of(*parts: str) -> Rules:
     rules = [Rule(op, part) for op in ("a", "b", "c") for part in parts]
-    cells = [Reach(f"m.py::{check}[{op}-float64]", cost, {f"{op} {part}": frozenset(("sign", "mixed", "leaked")) for part in parts})
+    cells = [Reach(f"m.py::{check}[{op}-float64]", cost,
+        {f"{op} {part}": frozenset(("sign", "mixed", "leaked")) for part in parts})
              for op in "ab" for check, cost in (("slow", 2.0), ("quick", 1.0))]  # fmt: skip
     return Rules(rules, cells, seed=0)
 
@@ -382,7 +384,8 @@ def test_cheap_cells_of_every_check_come_first() -> None:
 
 
 class Answers(Workers):
-    """Workers that need no processes: each cell costs half a second and runs two rules, but for one that fails."""
+    """Workers that need no processes: each cell costs half a second and runs two rules, but
+    for one that fails."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -405,7 +408,8 @@ def test_the_first_cells_are_of_the_widest_dtypes_and_no_programs(tmp_path: Path
         """
 from gen.checks import cases, family, op
 FAMILY = family("demo")
-@cases(op("torch.sin", smoke="bfloat16 float64 float32 complex64", full="complex128"), op("torch.gcd", smoke="int8 int64"))
+@cases(op("torch.sin", smoke="bfloat16 float64 float32 complex64", full="complex128"), \
+op("torch.gcd", smoke="int8 int64"))
 def test_vmap(case):
     case.assert_same("vmap", against="loop")
 @cases(op("torch.sin", smoke="float64"))

@@ -36,7 +36,8 @@ OPS = Catalog.of(
 
 
 def make(folder: Path) -> Path:
-    """The project in its own folder below `folder`, where commands may write. Its modules are not generated yet."""
+    """The project in its own folder below `folder`, where commands may write. Its modules are
+    not generated yet."""
     project = folder / "project"
     cache = project / ".cache" / "gen"
     cache.mkdir(parents=True)

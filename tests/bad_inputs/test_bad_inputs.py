@@ -1,4 +1,5 @@
-"""Every bad input gets its message and its exit code. No traceback, no hang, nothing half-written, nothing touched elsewhere."""
+"""Every bad input gets its message and its exit code. No traceback, no hang, nothing half-written,
+nothing touched elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One command in a small project with one bad input, in a process of its own: what it printed, returned and touched."""
+"""One command in a small project with one bad input, in a process of its own: what it printed,
+returned and touched."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ class BadInput:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`code` is None if the command hung. `outside` has the paths that it changed beyond the temporary folder."""
+    """`code` is None if the command hung. `outside` has the paths that it changed beyond the
+    temporary folder."""
 
     code: int | None
     text: str
@@ -124,7 +126,8 @@ def prepare(bad: BadInput, project: Path) -> None:
 def attempt(
     command: str, project: Path, main: Callable[[str], int], *, full_disk: bool = False
 ) -> Outcome:
-    """Run `main(command)` in a child process in the folder `project`. It may write within the folder around that."""
+    """Run `main(command)` in a child process in the folder `project`. It may write within the
+    folder around that."""
     output, child_output = os.pipe()
     touched, child_touched = os.pipe()
     sys.stdout.flush()

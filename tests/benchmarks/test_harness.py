@@ -1,4 +1,5 @@
-"""The harness of `make bench`, with a fake clock: medians, turns and means are right, and no wrong answer is timed."""
+"""The harness of `make bench`, with a fake clock: medians, turns and means are right, and no wrong
+answer is timed."""
 
 import math
 from collections.abc import Callable

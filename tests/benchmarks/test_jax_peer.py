@@ -1,4 +1,5 @@
-"""The programs of the suite `jit` in jax give what they give in torch, so that times of the two are comparable."""
+"""The programs of the suite `jit` in jax give what they give in torch, so that times of the
+two are comparable."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ from tests.checks.test_case import case
 
 
 class AtTheFront(TorchTarget):
-    """A target that takes every place for the batch of an output for the front, once an output has two dimensions."""
+    """A target that takes every place for the batch of an output for the front, once an output
+    has two dimensions."""
 
     def vmap(self, f: Any, in_dims: Any, out_dims: Any = 0) -> Any:
         return super().vmap(f, in_dims, 0)

@@ -1,4 +1,5 @@
-"""`assert_same` passes right results, fails wrong ones, and does not pass a comparison that proves nothing."""
+"""`assert_same` passes right results, fails wrong ones, and does not pass a comparison
+that proves nothing."""
 
 from typing import Any
 
@@ -117,8 +118,10 @@ class Corrupted(TorchTarget):
 
 
 PIPELINES = """
-vjp, jvp, vmap, grad, jacrev, jacfwd, hessian, functionalize, trace, aot.joint, vjp . vjp, vmap . vjp, vjp . vmap, jvp . vjp, vmap . vmap,
-vmap . jvp . vjp, vjp . vmap . vmap, trace . vjp, backward . aot.function, aot.export, aot.saved, trace . vmap, aot.joint . vmap
+vjp, jvp, vmap, grad, jacrev, jacfwd, hessian, functionalize, trace, aot.joint, vjp . vjp, vmap . \
+vjp, vjp . vmap, jvp . vjp, vmap . vmap,
+vmap . jvp . vjp, vjp . vmap . vmap, trace . vjp, backward . aot.function, aot.export, aot.saved, \
+trace . vmap, aot.joint . vmap
 """
 
 

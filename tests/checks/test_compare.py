@@ -31,7 +31,10 @@ def test_the_message_names_the_output_the_index_and_both_values() -> None:
     actual[1, 2] = 5
     with pytest.raises(
         Mismatch,
-        match=r"output 1 of 2, float64\[2, 3\]: largest error 4 at index \[1, 2\]: got 5\.0, expected 1\.0",
+        match=(
+            r"output 1 of 2, float64\[2, 3\]: largest error 4 at index \[1, 2\]: "
+            r"got 5\.0, expected 1\.0"
+        ),
     ):
         check([expected, actual], [expected, expected])
 

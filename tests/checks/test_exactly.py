@@ -1,4 +1,5 @@
-"""Comparison with exact values and derivatives: tails count, and what has no derivative is left out and said."""
+"""Comparison with exact values and derivatives: tails count, and what has no derivative is
+left out and said."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""The check of ill-formed calls finds a vmap that treats the batch as a dimension of the op, and one that refuses what a loop accepts."""
+"""The check of ill-formed calls finds a vmap that treats the batch as a dimension of the op, and
+one that refuses what a loop accepts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -56,7 +57,10 @@ def test_a_loop_does_as_a_loop() -> None:
 def test_a_batch_taken_for_a_dimension_is_seen() -> None:
     with pytest.raises(
         Mismatch,
-        match=r"tensor 0 without its first dimension, batch of 3 in \[0\]: the loop raises .* and vmap gives",
+        match=(
+            r"tensor 0 without its first dimension, batch of 3 in \[0\]: "
+            r"the loop raises .* and vmap gives"
+        ),
     ):
         illformed.assert_refused(Sloppy(), INVERSE, "functional", Tally())
 
@@ -73,7 +77,10 @@ def test_a_dimension_that_reaches_the_batch_is_seen() -> None:
 def test_a_refusal_of_what_a_loop_takes_is_seen() -> None:
     with pytest.raises(
         Mismatch,
-        match=r"tensor 0 with a dimension more, .* vmap raises RuntimeError: matrices only, and the loop gives",
+        match=(
+            r"tensor 0 with a dimension more, .* vmap raises RuntimeError: "
+            r"matrices only, and the loop gives"
+        ),
     ):
         illformed.assert_refused(Strict(), INVERSE, "functional", Tally())
 

@@ -112,8 +112,8 @@ def test_a_closed_worker_leaves_no_process(worker: Worker) -> None:
 def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
-        "import os, time\nfrom gen.checks.isolation import Worker\n"
-        "worker = Worker(lambda question: (print(os.getpid(), flush=True), time.sleep(60)))\nworker.ask(0, None)\n"
+        "import os, time\nfrom gen.checks.isolation import Worker\nworker = Worker(lambda "
+        "question: (print(os.getpid(), flush=True), time.sleep(60)))\nworker.ask(0, None)\n"
     )
     root = Path(__file__).parents[2]
     environment = os.environ | {"PYTHONPATH": str(root)}

@@ -1,4 +1,5 @@
-"""A jitted case compares every call of one jitted function, so that a replay of the wrong thing is seen."""
+"""A jitted case compares every call of one jitted function, so that a replay of the
+wrong thing is seen."""
 
 from __future__ import annotations
 

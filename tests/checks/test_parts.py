@@ -1,4 +1,5 @@
-"""The stage ``aot.parts``: rows compile their parts only there, and a target that is wrong at the boundary of a part is noticed."""
+"""The stage ``aot.parts``: rows compile their parts only there, and a target that is wrong at the
+boundary of a part is noticed."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

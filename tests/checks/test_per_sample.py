@@ -1,4 +1,5 @@
-"""Answers about per-sample gradients: right ones pass in every layout, wrong ones fail, and every op that can be asked is."""
+"""Answers about per-sample gradients: right ones pass in every layout, wrong ones fail, and every
+op that can be asked is."""
 
 from __future__ import annotations
 
@@ -91,7 +92,8 @@ def test_a_target_without_answers_is_lacking() -> None:
 
 
 def _has_a_batch_and_a_parameter(made: Case) -> bool:
-    """Of real tensors. With too few integers, such as pivots, some kernels write outside of their memory, so such calls are not tried."""
+    """Of real tensors. With too few integers, such as pivots, some kernels write outside of their
+    memory, so such calls are not tried."""
     axes = {"form": "functional", "layout": "contiguous", "values": "ordinary", **made.axes}
     chosen, _ = made._samples(parse("per_sample"), ("loop",), axes)
     for turn, sample in enumerate(chosen):

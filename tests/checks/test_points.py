@@ -1,4 +1,5 @@
-"""Degenerate points: what each word makes of a sample, and what a case says where an op has no such points."""
+"""Degenerate points: what each word makes of a sample, and what a case says where an op
+has no such points."""
 
 from pathlib import Path
 from typing import Any

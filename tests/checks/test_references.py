@@ -1,4 +1,5 @@
-"""References that were wrong. Each test is a false alarm or a gap that a sweep over torch's own database found."""
+"""References that were wrong. Each test is a false alarm or a gap that a sweep over torch's
+own database found."""
 
 from typing import Any
 
@@ -72,9 +73,7 @@ def test_unsigned_integers_of_64_bits_are_counted() -> None:
     assert tally.nonzero == 4
 
 
-def test_in_a_narrow_dtype_a_result_near_a_pole_may_be_off_by_what_an_ulp_of_the_input_changes() -> (
-    None
-):
+def test_a_narrow_result_near_a_pole_may_be_off_by_what_an_ulp_of_the_input_changes() -> None:
     x = torch.tensor([1.0 - 1e-6], dtype=torch.float32).double()
     exact, nudged = 1 / (1 - x), 1 / (1 - x * (1 + torch.finfo(torch.float32).eps))
     off = (exact + (nudged - exact) / 2).float()

@@ -1,4 +1,5 @@
-"""The same bits again and at once, strides of the meta device, lazy bits of layouts, and views and overlaps as `out=`."""
+"""The same bits again and at once, strides of the meta device, lazy bits of layouts, and views and
+overlaps as `out=`."""
 
 import itertools
 import threading
@@ -70,7 +71,8 @@ def test_state_that_threads_share_is_noticed() -> None:
 
 
 def test_warnings_of_calls_at_once_do_not_escape() -> None:
-    """The first thread restores the filters while the second has its own. So the second changes those of the process, and warns."""
+    """The first thread restores the filters while the second has its own. So the second changes
+    those of the process, and warns."""
     calls = itertools.count()
     first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
 

@@ -1,4 +1,5 @@
-"""Samples are flat functions of their tensors, are chosen for diversity, and record the facts of their op."""
+"""Samples are flat functions of their tensors, are chosen for diversity, and record the
+facts of their op."""
 
 import subprocess
 import sys
@@ -55,7 +56,8 @@ from gen.targets.torch_target import TorchTarget
 
 family = Family("mine", {"operator.neg": {"samples": [{"args": [{"shape": [3]}]}]}})
 for pipeline, against in (("trace", "eager"), ("vmap . vjp", "loop")):
-    Case(Cell("operator.neg", "float64", (), "full", ()), "check", family, TorchTarget()).assert_same(pipeline, against=against)
+    Case(Cell("operator.neg", "float64", (), "full", ()), "check", family, \
+TorchTarget()).assert_same(pipeline, against=against)
 print([name for name in sys.modules if name.startswith("torch.testing._internal.common_methods")])
 """
 

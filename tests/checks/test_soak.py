@@ -35,8 +35,10 @@ families:
   own:
     title: Own ops.
     ops:
-      - {op: own.dies, call: "tests.checks.test_soak:dies", reference: "torch:sin", samples: [{args: [{shape: [3]}]}], dtypes: [float64]}
-      - {op: own.wrong, call: "torch:sin", reference: "torch:cos", samples: [{args: [{shape: [3]}]}], dtypes: [float64]}
+      - {op: own.dies, call: "tests.checks.test_soak:dies", reference: "torch:sin", samples: \
+[{args: [{shape: [3]}]}], dtypes: [float64]}
+      - {op: own.wrong, call: "torch:sin", reference: "torch:cos", samples: [{args: [{shape: \
+[3]}]}], dtypes: [float64]}
 tiers: {smoke: {}, default: {}, full: {}}
 """
 
@@ -225,7 +227,10 @@ def test_a_finding_is_a_row_that_the_matrix_takes_and_a_program(tmp_path: Path) 
     assert (
         json.loads((tmp_path / "out" / "findings.json").read_text())[0]["pipeline"] == "vmap . vjp"
     )
-    families = "families: {own: {title: Own., ops: [torch.sin]}}\ntiers: {smoke: {}, default: {}, full: {}}\n"
+    families = (
+        "families: {own: {title: Own., ops: [torch.sin]}}\n"
+        "tiers: {smoke: {}, default: {}, full: {}}\n"
+    )
     head = "version: 1\ndtypes: {real: [float64]}\ntargets: {default: torch, names: [torch]}\n"
     matrix = tmp_path / "matrix.yaml"
     matrix.write_text(head + row(found, "torch", 1) + families)

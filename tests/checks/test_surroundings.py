@@ -1,4 +1,5 @@
-"""Modes, autocast, checkpoints and torch.autograd.functional around ops, and memory of buffers and of saved results."""
+"""Modes, autocast, checkpoints and torch.autograd.functional around ops, and memory of buffers and
+of saved results."""
 
 from dataclasses import replace
 from typing import Any

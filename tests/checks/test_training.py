@@ -1,4 +1,5 @@
-"""Training: each word of the axes has a step or an optimizer, right targets pass, and each kind of mistake in a step is seen and named."""
+"""Training: each word of the axes has a step or an optimizer, right targets pass, and each kind of
+mistake in a step is seen and named."""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ def test_a_step_that_forgets_momentum_is_seen() -> None:
 
 
 class _Changed(RuntimeTarget):
-    """Its jit is right but for what `after` does to the leaves and results of a call, by the number of the call."""
+    """Its jit is right but for what `after` does to the leaves and results of a call, by the
+    number of the call."""
 
     def __init__(self, after: Callable[[int, Sequence[Tensor], Any], Any]) -> None:
         self.after = after
@@ -137,7 +139,10 @@ FAULTS = {
     ),
     "a parameter off by 1e-6": (
         _off_by_a_little,
-        r"\(parameter 0 after step 2\) of 40, float64\[2, 3\]: largest error 1e-06 at index \[0, 0\]",
+        (
+            r"\(parameter 0 after step 2\) of 40, float64\[2, 3\]: "
+            r"largest error 1e-06 at index \[0, 0\]"
+        ),
     ),
     "a frozen parameter": (_frozen, r"\(flag of parameter 0 after step 3\)"),
     "the loss of another call": (

@@ -105,7 +105,10 @@ def test_a_group_is_split_into_about_equal_parts() -> None:
 
 def test_the_coordinator_and_the_workers_of_dask_need_no_torch() -> None:
     """Which takes seconds and some 200 MB; the processes that run cells load it."""
-    program = "import sys, gen.cluster.command, gen.cluster.work, gen.cluster.serving; print('torch' in sys.modules)"
+    program = (
+        "import sys, gen.cluster.command, gen.cluster.work, gen.cluster.serving; "
+        "print('torch' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -145,7 +148,8 @@ def nowhere(where: str, device: str) -> Iterator[Any]:
 
 DERIVATIVES = """from gen.checks import cases, family, op
 SAMPLES = [{"args": [{"shape": [3]}]}]
-FAMILY = family("demo", ops={f"torch.{name}": {"call": f"torch:{name}", "samples": SAMPLES} for name in ("sin", "cos")})
+FAMILY = family("demo", ops={f"torch.{name}": {"call": f"torch:{name}", "samples": \
+SAMPLES} for name in ("sin", "cos")})
 @cases(op("torch.sin", smoke="float64"), op("torch.cos", smoke="float64"))
 def test_vjp(case):
     case.assert_same("vjp", against="upstream")

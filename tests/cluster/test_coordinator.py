@@ -1,4 +1,5 @@
-"""Every cell has exactly one outcome, whatever workers do. The pool is simulated here; tests/cluster/test_dask.py has a true one."""
+"""Every cell has exactly one outcome, whatever workers do. The pool is simulated here;
+tests/cluster/test_dask.py has a true one."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def answered(group: Group) -> Answer:
 
 
 class Simulated:
-    """A pool that answers in any order. A group with a deadly cell loses its worker, and so may groups that were out with it."""
+    """A pool that answers in any order. A group with a deadly cell loses its worker, and so may
+    groups that were out with it."""
 
     def __init__(self, deadly: set[str], random: random.Random, room: int = 6) -> None:
         self.most = 0

@@ -1,4 +1,5 @@
-"""Runs on a true cluster of two workers of this machine: cells and workers die, and every cell has exactly one outcome."""
+"""Runs on a true cluster of two workers of this machine: cells and workers die, and every cell has
+exactly one outcome."""
 
 from __future__ import annotations
 
@@ -160,7 +161,8 @@ def test_every_cell_has_one_outcome_when_cells_and_workers_die(tmp_path: Path) -
 
 
 PEACEFUL = DEADLY.partition("@cases")[0] + (
-    '@cases(*(op(name, smoke="float64") for name in NAMES[:60]))\ndef test_vjp(case):\n    time.sleep(0.1)\n    case.compared = 1\n'
+    '@cases(*(op(name, smoke="float64") for name in NAMES[:60]))\ndef test_vjp(case):\n'
+    "    time.sleep(0.1)\n    case.compared = 1\n"
 )
 
 

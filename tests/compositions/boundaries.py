@@ -1,7 +1,9 @@
-"""Programs about the boundary of what is compiled: what a compiled function shares with its caller and with its other calls.
+"""Programs about the boundary of what is compiled: what a compiled function shares with its caller
+and with its other calls.
 
-Each compiles a function or a module by :func:`gen.targets.parts.compiled`, which is the function itself but in the stage ``aot.parts``.
-Every function is called several times: the first call captures, the second one makes code, the next ones run it.
+Each compiles a function or a module by :func:`gen.targets.parts.compiled`, which is the function
+itself but in the stage ``aot.parts``. Every function is called several times: the first call
+captures, the second one makes code, the next ones run it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from gen.targets.parts import compiled
 Results = tuple[Any, ...]
 
 
-# --- arguments that share memory --------------------------------------------------------------------------------------------------
+# --- arguments that share memory ------------------------------------------------------------------
 
 
 def _scaled(a: Tensor, b: Tensor) -> Tensor:
@@ -25,15 +27,16 @@ def _scaled(a: Tensor, b: Tensor) -> Tensor:
 
 
 def same_twice(x: Tensor) -> Results:
-    """a ← a Σb and then a + 3b, of different tensors, of the same one twice, and of different ones again. x (N, M); results and what is
-    written to."""
+    """a ← a Σb and then a + 3b, of different tensors, of the same one twice, and of different ones
+    again. x (N, M); results and what is written to."""
     f = compiled(_scaled)
     a, b, c = x * 1, x.sin(), x.cos()
     return f(a, b), f(c, c), f(c, c), f(a, b), a, b, c
 
 
 def overlapping_views(x: Tensor) -> Results:
-    """The same of the first rows of x (N, M) and the last ones, which are mostly the same rows, by two cuts."""
+    """The same of the first rows of x (N, M) and the last ones, which are mostly the same
+    rows, by two cuts."""
     f = compiled(_scaled)
     y = x * 1
     return f(y[:-1], y[1:]), f(y[:-1], y[1:]), f(y[1:], y[:-1]), y
@@ -56,7 +59,8 @@ def separate_histories(x: Tensor) -> Results:
 
 
 def view_beside_base(x: Tensor) -> Results:
-    """A row of an argument (M - 1, M) that is the end of another one (M, M), which is written to."""
+    """A row of an argument (M - 1, M) that is the end of another one (M, M), which is written
+    to."""
 
     def g(base: Tensor, end: Tensor) -> Tensor:
         base.mul_(2)
@@ -82,7 +86,8 @@ def turned_after_a_view(x: Tensor) -> Results:
 
 
 def shown_twice(x: Tensor) -> Results:
-    """Writes to views that show each row but the first and the last one twice, at several places of a tensor."""
+    """Writes to views that show each row but the first and the last one twice, at several
+    places of a tensor."""
 
     def g(a: Tensor, b: Tensor) -> Tensor:
         a.add_(b.sum())
@@ -95,13 +100,14 @@ def shown_twice(x: Tensor) -> Results:
 
 
 def alias_of_closed_over(x: Tensor) -> Results:
-    """A tensor as argument and by the closure, which is read: a + 2y of y itself, a part of it and another tensor."""
+    """A tensor as argument and by the closure, which is read: a + 2y of y itself, a part of it
+    and another tensor."""
     y = x * 1
     f = compiled(lambda a: a.sin() + 2 * y.sum())
     return f(y), f(y[1:]), f(x.cos()), f(y)
 
 
-# --- results that share memory ----------------------------------------------------------------------------------------------------
+# --- results that share memory --------------------------------------------------------------------
 
 
 def views_of_argument(x: Tensor) -> Results:
@@ -147,7 +153,8 @@ def views_of_inside(x: Tensor) -> Results:
 
 
 def other_views_in_turn(x: Tensor) -> Results:
-    """The argument itself, a view of it or a new tensor, as a number says; and whether memory is shared."""
+    """The argument itself, a view of it or a new tensor, as a number says; and whether
+    memory is shared."""
 
     def g(a: Tensor, way: int) -> Tensor:
         return a if way == 0 else a.view(-1) if way == 1 else a.reshape(-1) * 1
@@ -162,7 +169,8 @@ def other_views_in_turn(x: Tensor) -> Results:
 
 
 def views_without_grad(x: Tensor) -> Results:
-    """Views that are taken under ``no_grad``, of an argument and of what is computed: they have no gradient, and share memory."""
+    """Views that are taken under ``no_grad``, of an argument and of what is computed: they have no
+    gradient, and share memory."""
 
     def g(a: Tensor) -> Results:
         b = a * 3
@@ -181,11 +189,12 @@ def views_without_grad(x: Tensor) -> Results:
     return tuple(found)
 
 
-# --- writes to arguments ----------------------------------------------------------------------------------------------------------
+# --- writes to arguments --------------------------------------------------------------------------
 
 
 def written_in_turn(x: Tensor) -> Results:
-    """Writes by autograd's eyes, without gradient and through an alias; how often a tensor was written; and what is returned is it."""
+    """Writes by autograd's eyes, without gradient and through an alias; how often a tensor was
+    written; and what is returned is it."""
 
     def g(a: Tensor, b: Tensor, c: Tensor) -> Results:
         a.mul_(3).add_(b)
@@ -239,11 +248,12 @@ def written_part(x: Tensor) -> Results:
     return tuple(found)
 
 
-# --- closed-over tensors ----------------------------------------------------------------------------------------------------------
+# --- closed-over tensors --------------------------------------------------------------------------
 
 
 def state_of_closure(x: Tensor) -> Results:
-    """A running mean s ← 0.9 s + 0.1 mean(a) in the closure, and a (1 + s); s is changed between calls, too."""
+    """A running mean s ← 0.9 s + 0.1 mean(a) in the closure, and a (1 + s); s is changed
+    between calls, too."""
     state = torch.ones(x.shape[1], dtype=x.dtype, device=x.device)
 
     def g(a: Tensor) -> Tensor:
@@ -322,11 +332,12 @@ def rebound_numbers(x: Tensor) -> Results:
     return *found, f(x), compiled(shift)(x)
 
 
-# --- modules ----------------------------------------------------------------------------------------------------------------------
+# --- modules --------------------------------------------------------------------------------------
 
 
 class Normed(nn.Module):
-    """x minus a running mean of its columns, times a weight; plus one for each call so far, while it trains."""
+    """x minus a running mean of its columns, times a weight; plus one for each call so far,
+    while it trains."""
 
     mean: Tensor
     calls: Tensor
@@ -351,7 +362,8 @@ class Normed(nn.Module):
 
 
 def module_in_turn(x: Tensor) -> Results:
-    """A module with buffers, called while it trains, after ``eval``, with another constant, and while it trains again."""
+    """A module with buffers, called while it trains, after ``eval``, with another constant, and
+    while it trains again."""
     module = Normed(x[:1].t() * 1)
     f = compiled(module)
     found = [*f(x), *f(x.sin())]
@@ -374,7 +386,8 @@ def module_at_once(x: Tensor) -> Results:
 
 
 def module_at_once_detached(x: Tensor) -> Results:
-    """A module that was compiled for an example with a gradient, called with arguments that have none."""
+    """A module that was compiled for an example with a gradient, called with
+    arguments that have none."""
     module = Normed(x[:1].t() * 1).eval()
     f = compiled(module, x)
     with torch.no_grad():

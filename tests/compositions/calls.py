@@ -1,7 +1,8 @@
-"""Programs about the calls of what is compiled: other kinds of arguments and modes in turn, gradients of some results, and draws.
+"""Programs about the calls of what is compiled: other kinds of arguments and modes in turn,
+gradients of some results, and draws.
 
-As in :mod:`tests.compositions.boundaries`, each compiles a function or a module by :func:`gen.targets.parts.compiled`, and calls it several
-times.
+As in :mod:`tests.compositions.boundaries`, each compiles a function or a module by
+:func:`gen.targets.parts.compiled`, and calls it several times.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gen.targets.parts import compiled
 Results = tuple[Any, ...]
 
 
-# --- kinds of calls ---------------------------------------------------------------------------------------------------------------
+# --- kinds of calls -------------------------------------------------------------------------------
 
 
 def numbers_in_turn(x: Tensor) -> Results:
@@ -71,7 +72,8 @@ def shapes_in_turn(x: Tensor) -> Results:
 
 
 def gradients_in_turn(x: Tensor) -> Results:
-    """a sin(b) with a gradient for both, one or none of the arguments, and under ``no_grad``; and whether the result has one."""
+    """a sin(b) with a gradient for both, one or none of the arguments, and under ``no_grad``; and
+    whether the result has one."""
     f = compiled(lambda a, b: a * b.sin())
     y, z = x * 2, x.cos()
     found: list[Any] = []
@@ -92,7 +94,8 @@ def gradients_in_turn(x: Tensor) -> Results:
 
 
 def modes_inside(x: Tensor) -> Results:
-    """What a program computes without gradient, and with one again, called with and without gradients."""
+    """What a program computes without gradient, and with one again, called with and
+    without gradients."""
 
     def g(a: Tensor) -> Results:
         with torch.no_grad():
@@ -157,7 +160,8 @@ def objects(x: Tensor) -> Results:
 
 
 def modes_in_turn(x: Tensor) -> Results:
-    """A product and ones of the default dtype, called under autocast, with another default dtype and in inference mode."""
+    """A product and ones of the default dtype, called under autocast, with another default dtype
+    and in inference mode."""
 
     def g(a: Tensor) -> tuple[Tensor, Tensor]:
         return a @ a, a.sin() + torch.ones(a.shape[0]) / 3
@@ -178,7 +182,8 @@ def modes_in_turn(x: Tensor) -> Results:
 
 
 def of_two_parts(x: Tensor) -> Results:
-    """Tensors that consist of two tensors, and plain ones, which are written to, added and transposed."""
+    """Tensors that consist of two tensors, and plain ones, which are written to,
+    added and transposed."""
 
     def g(a: Tensor, b: Tensor) -> Results:
         a.mul_(2)
@@ -195,11 +200,12 @@ def of_two_parts(x: Tensor) -> Results:
     return *found, x * 1
 
 
-# --- gradients --------------------------------------------------------------------------------------------------------------------
+# --- gradients ------------------------------------------------------------------------------------
 
 
 def some_results(x: Tensor) -> Results:
-    """Results of which only some are used, in turn. √ of zeros beside them has a gradient that is infinite, and may not be asked for."""
+    """Results of which only some are used, in turn. √ of zeros beside them has a gradient that is
+    infinite, and may not be asked for."""
     f = compiled(
         lambda a: (a.sin().exp(), (a - a.detach()).sqrt(), a.cos() * 2, torch.ones_like(a))
     )
@@ -221,7 +227,8 @@ def hooks(x: Tensor) -> Results:
 
 
 def hook_on_argument(x: Tensor) -> Results:
-    """A hook that the program registers on its argument, which sees the gradient by the caller as well."""
+    """A hook that the program registers on its argument, which sees the gradient by
+    the caller as well."""
 
     def g(a: Tensor) -> Tensor:
         if a.requires_grad:
@@ -286,7 +293,7 @@ def deep(x: Tensor) -> Results:
     return f(x, w), f(x * 2, w), f(x.sin(), w)
 
 
-# --- draws ------------------------------------------------------------------------------------------------------------------------
+# --- draws ----------------------------------------------------------------------------------------
 
 
 def draws(x: Tensor) -> Results:
@@ -350,7 +357,8 @@ def _state_kept() -> Iterator[None]:
 
 
 def seeds_inside(x: Tensor) -> Results:
-    """A program that sets a seed before it draws: each call draws the same, and what is drawn afterwards goes on from there."""
+    """A program that sets a seed before it draws: each call draws the same, and what is drawn
+    afterwards goes on from there."""
 
     def g(a: Tensor) -> Tensor:
         torch.manual_seed(11)

@@ -1,4 +1,5 @@
-"""Control flow by the value of a tensor, in the operators that torch captures as one call: ``cond``, ``map``, ``scan``, ``while_loop``.
+"""Control flow by the value of a tensor, in the operators that torch captures as one call:
+``cond``, ``map``, ``scan``, ``while_loop``.
 
 They are called as a graph calls them. ``torch.cond`` itself would first compile the program.
 """
@@ -20,7 +21,8 @@ def chosen(x: Tensor, y: Tensor) -> Tensor:
 
 
 def doubled(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x ← 2 x + sin(x) until its absolute values add up to 20 or more, at most four times; and the number of steps, as x's dtype."""
+    """x ← 2 x + sin(x) until its absolute values add up to 20 or more, at most four times; and the
+    number of steps, as x's dtype."""
 
     def small(steps: Tensor, x: Tensor) -> Tensor:
         return (x.abs().sum() < 20) & (steps < 4)
@@ -35,7 +37,8 @@ def doubled(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def filtered(rows: Tensor, state: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """state ← weight state cos(row) + row for each row (T, n); the last state (n,) and sin of every new one: (T, n)."""
+    """state ← weight state cos(row) + row for each row (T, n); the last state (n,) and sin of every
+    new one: (T, n)."""
 
     def step(state: Tensor, row: Tensor, weight: Tensor) -> list[Tensor]:
         new = weight * state * row.cos() + row

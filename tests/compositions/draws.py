@@ -12,14 +12,16 @@ Op = Callable[..., object]
 
 
 def only_draws(op: Op) -> Op:
-    """Mark a function whose results are draws and nothing else, as ATen marks its ops: a batch of them is compared by what they share."""
+    """Mark a function whose results are draws and nothing else, as ATen marks its ops: a batch of
+    them is compared by what they share."""
     op.tags = (torch.Tag.nondeterministic_seeded,)  # type: ignore[attr-defined]
     return op
 
 
 @only_draws
 def factories(x: Tensor) -> tuple[Tensor, ...]:
-    """Draws of the shape of x by every factory: uniform, normal and whole numbers, with a generator and without one."""
+    """Draws of the shape of x by every factory: uniform, normal and whole numbers, with a generator
+    and without one."""
     size = list(x.shape)
     own: Any = {"generator": torch.default_generator}
     return (
@@ -59,6 +61,7 @@ def places_without_spread(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @only_draws
 def uniform_on_its_grid(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether uniform draws in float64 are multiples of the smallest number that they can be, by a factory of each kind."""
+    """Whether uniform draws in float64 are multiples of the smallest number that they can be, by a
+    factory of each kind."""
     made, alike = torch.rand(list(x.shape), dtype=x.dtype), torch.rand_like(x)
     return (made * 2.0**53) % 1 == 0, (alike * 2.0**53) % 1 == 0

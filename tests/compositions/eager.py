@@ -1,7 +1,8 @@
-"""Programs about what eager code does with tensors beside computing: flags, gradients that accumulate, hooks, copies, other libraries.
+"""Programs about what eager code does with tensors beside computing: flags, gradients that
+accumulate, hooks, copies, other libraries.
 
-Each returns x times what it is about, then that without a history, and numbers or flags that eager code would ask for.
-"""
+Each returns x times what it is about, then that without a history, and numbers or flags that eager
+code would ask for."""
 
 from __future__ import annotations
 
@@ -116,7 +117,8 @@ def _doubled(t: Tensor) -> None:
 
 
 def hooked(x: Tensor) -> Results:
-    """Hooks on a leaf and on a result, in the order in which they are registered, of which one is removed."""
+    """Hooks on a leaf and on a result, in the order in which they are registered, of
+    which one is removed."""
     leaf, seen = _leaf(x), []
     y = leaf.sin()
     first = y.register_hook(lambda g: g * 3)
@@ -130,7 +132,8 @@ def hooked(x: Tensor) -> Results:
 
 
 def copied(x: Tensor) -> Results:
-    """Copies of a leaf with a gradient, deep, shallow and pickled: which share memory, what they carry along."""
+    """Copies of a leaf with a gradient, deep, shallow and pickled: which share memory, what
+    they carry along."""
     leaf = _leaf(x)
     leaf.sin().sum().backward()
     deep, shallow, read = copy.deepcopy(leaf), copy.copy(leaf), pickle.loads(pickle.dumps(leaf))
@@ -151,7 +154,8 @@ def copied(x: Tensor) -> Results:
 
 
 def as_arrays(x: Tensor) -> Results:
-    """Arrays that share memory with a tensor, and copies of other dtypes; a tensor with a history gives none."""
+    """Arrays that share memory with a tensor, and copies of other dtypes; a tensor with a
+    history gives none."""
     y = x.detach() * 2
     array = y.numpy()
     array[0] = 7
@@ -170,7 +174,8 @@ def as_arrays(x: Tensor) -> Results:
 
 
 def data(x: Tensor) -> Results:
-    """Writes through ``.data``, which no version and no history notices, and a new ``.data`` for a leaf that has a gradient."""
+    """Writes through ``.data``, which no version and no history notices, and a new ``.data`` for a
+    leaf that has a gradient."""
     leaf = _leaf(x)
     y = leaf * leaf
     leaf.data.mul_(2)

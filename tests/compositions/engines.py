@@ -1,4 +1,5 @@
-"""Programs about passes of the session: gradients, hooks, what is saved, forward mode, checkpoints and modes."""
+"""Programs about passes of the session: gradients, hooks, what is saved, forward mode,
+checkpoints and modes."""
 
 from __future__ import annotations
 
@@ -16,11 +17,12 @@ F = nn.functional
 graph = torch.autograd.graph
 
 
-# --- the engine -------------------------------------------------------------------------------------------------------------------
+# --- the engine -----------------------------------------------------------------------------------
 
 
 def gradients_of_outputs(x: Tensor) -> Results:
-    """Gradients of several outputs, by one input and several, of which some are unused, in a batch, twice and by an edge."""
+    """Gradients of several outputs, by one input and several, of which some are unused, in a batch,
+    twice and by an edge."""
     a, b = leaf_of(x), leaf_of(x.cos())
     y, z = a.sin() * b, a.exp().sum()
     first = grad_of([y, z], [a, b], [x.detach(), None], retain_graph=True)
@@ -92,7 +94,8 @@ def gradients_refused(x: Tensor) -> Results:
 
 
 def gradients_in_layouts(x: Tensor) -> Results:
-    """Where gradients lie in memory, which are added in place, and what a leaf gets of another dtype or a sparse table."""
+    """Where gradients lie in memory, which are added in place, and what a leaf gets of another
+    dtype or a sparse table."""
     a, t = leaf_of(x), x.detach().t().clone(memory_format=torch.preserve_format).requires_grad_()
     a.expand(2, 3, 3).sum().backward()
     (t * 2).sum().backward()
@@ -196,7 +199,8 @@ def _unpacked(saved_hooks: Any, a: Tensor) -> None:
 
 
 def saved_by_nodes(x: Tensor) -> Results:
-    """What nodes have saved, by its name, before and after it is freed, and anomalies with the place of their forward call."""
+    """What nodes have saved, by its name, before and after it is freed, and anomalies with the
+    place of their forward call."""
     a = leaf_of(x)
     y = a.exp() * a.sin()
     node: Any = y.grad_fn
@@ -225,7 +229,8 @@ def saved_by_nodes(x: Tensor) -> Results:
 
 
 def functional_products(x: Tensor) -> Results:
-    """torch.autograd.functional with its options: vectorized, strict, by forward mode, with a graph, and of several arguments."""
+    """torch.autograd.functional with its options: vectorized, strict, by forward mode, with a
+    graph, and of several arguments."""
     functional = offered("autograd.functional", torch.autograd.functional)
     f = lambda a, b: (a.sin() * b).sum(1)  # noqa: E731
     g = lambda a, b: (a.exp() * b).sum()  # noqa: E731
@@ -269,11 +274,12 @@ def functional_products(x: Tensor) -> Results:
     return beside(x, *found, functional.jacobian(lambda t: b, a), *flags, kept.requires_grad)
 
 
-# --- forward mode -----------------------------------------------------------------------------------------------------------------
+# --- forward mode ---------------------------------------------------------------------------------
 
 
 def dual_tensors(x: Tensor) -> Results:
-    """Tangents through views, writes, functions of modules and changes of dtype, and what unpacked pairs say."""
+    """Tangents through views, writes, functions of modules and changes of dtype, and what
+    unpacked pairs say."""
     forward_ad = offered("autograd.forward_ad", torch.autograd.forward_ad)
     a, t = x.detach(), x.detach().cos()
     found: list[Any] = []
@@ -317,7 +323,8 @@ def dual_tensors(x: Tensor) -> Results:
 
 
 def dual_tensors_refused(x: Tensor) -> Results:
-    """Tangents that fit nothing, levels that are not entered, and writes that would lose a tangent."""
+    """Tangents that fit nothing, levels that are not entered, and writes that would lose a
+    tangent."""
     forward_ad = offered("autograd.forward_ad", torch.autograd.forward_ad)
     a = x.detach()
     flags = refused(lambda: forward_ad.make_dual(a, a))
@@ -378,7 +385,8 @@ def checked_gradients(x: Tensor) -> Results:
 
 
 def checkpoints(x: Tensor) -> Results:
-    """Regions that are computed again: nested, in sequence, with draws, keywords, several results, policies and early stops."""
+    """Regions that are computed again: nested, in sequence, with draws, keywords, several results,
+    policies and early stops."""
     module = offered("checkpoint", torch.utils.checkpoint)
     a, b = x * 1, x.cos()
     f = lambda s, t, *, k=1.0: (s.sin() * t.exp() * k, s.sum())  # noqa: E731
@@ -431,7 +439,8 @@ def checkpoints(x: Tensor) -> Results:
 
 
 def modes_of_grad(x: Tensor) -> Results:
-    """Recording that is switched by functions, decorators and inference mode, and views and writes there."""
+    """Recording that is switched by functions, decorators and inference mode, and views
+    and writes there."""
     a = leaf_of(x)
 
     @torch.no_grad()

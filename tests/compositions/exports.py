@@ -1,4 +1,5 @@
-"""Modules and functions as graphs to be called elsewhere, and as exported programs, run and asked what they are.
+"""Modules and functions as graphs to be called elsewhere, and as exported programs, run and
+asked what they are.
 
 The reference runs the function itself. What only a graph has is compared with what is written here.
 """
@@ -19,7 +20,7 @@ F = nn.functional
 aten = torch.ops.aten
 
 
-# --- exports ----------------------------------------------------------------------------------------------------------------------
+# --- exports --------------------------------------------------------------------------------------
 
 
 class Model(nn.Module):
@@ -53,7 +54,8 @@ def _gradients(loss: Tensor, of: list[Tensor]) -> list[Tensor]:
 
 
 def exported_modules(x: Tensor) -> Results:
-    """A module with buffers that it writes to: results, new values of buffers, and what the signature says."""
+    """A module with buffers that it writes to: results, new values of buffers, and what
+    the signature says."""
     y, model = plain(x), _model()
     export, arguments = own("aot.aot_export_module"), (y, y[0])
     found: list[Any] = []
@@ -95,7 +97,8 @@ def exported_modules(x: Tensor) -> Results:
 
 
 def exported_with_gradients(x: Tensor) -> Results:
-    """The gradients of one result, of each parameter and input that requires grad, in the graph and by its signature."""
+    """The gradients of one result, of each parameter and input that requires grad, in the graph and
+    by its signature."""
     y, model = plain(x), _model(1)
     model.second.weight = nn.Parameter(model.second.weight.detach().clone())
     forward = model.forward
@@ -165,7 +168,8 @@ def exported_before_dispatch(x: Tensor) -> Results:
 
 
 def exported_functions(x: Tensor) -> Results:
-    """A function with its backward: (primals, tangents) to (results, gradients), with None where there is none."""
+    """A function with its backward: (primals, tangents) to (results, gradients), with None
+    where there is none."""
     y = plain(x)
     f = lambda a, b, k, c: (a.sin() @ b * k, c.cos().sum())  # noqa: E731
     export = own("aot.aot_export_joint_simple")
@@ -246,7 +250,7 @@ def exports_refused(x: Tensor) -> Results:
 Calls = Callable[[], object]
 
 
-# --- exported programs ------------------------------------------------------------------------------------------------------------
+# --- exported programs ----------------------------------------------------------------------------
 
 
 def _exported(
@@ -257,7 +261,8 @@ def _exported(
 
 
 def programs_of_any_size(x: Tensor) -> Results:
-    """Sizes that are free, equal, computed of one another, bounded and automatic, by position, name and in trees."""
+    """Sizes that are free, equal, computed of one another, bounded and automatic, by position,
+    name and in trees."""
     y, n = plain(x), Dim("n", min=2, max=9)
     wide = torch.cat([y, y, y[:1]])  # (7, 3)
     add = lambda a, b: a + b.sum()  # noqa: E731
@@ -300,7 +305,8 @@ def programs_of_any_size(x: Tensor) -> Results:
 
 
 def sizes_refused(x: Tensor) -> Results:
-    """Sizes that the program does not take, sizes of calls that it was not exported for, and constants that are others."""
+    """Sizes that the program does not take, sizes of calls that it was not exported for, and
+    constants that are others."""
     y, n, m = plain(x), Dim("n", min=2, max=5), Dim("m")
     wide = torch.cat([y, y])  # (6, 3)
     free = _exported(lambda a: a * 2, (y,), dynamic_shapes=({0: n},))
@@ -349,7 +355,8 @@ def sizes_refused(x: Tensor) -> Results:
 
 
 def programs_of_modules(x: Tensor) -> Results:
-    """Programs of a module whose buffers change with each call, saved and loaded, and names of what they hold."""
+    """Programs of a module whose buffers change with each call, saved and loaded, and names
+    of what they hold."""
     y, model = plain(x), _model(3)
     export = own("aot.export")
     if export is None:

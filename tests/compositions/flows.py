@@ -1,7 +1,8 @@
-"""Programs with branches, loops and scans by the target's own functions, called as they are, under transforms, and in graphs.
+"""Programs with branches, loops and scans by the target's own functions, called as they are, under
+transforms, and in graphs.
 
-The reference are Python's ``if`` and ``while``, and a loop for each batch: torch's own operators would compile the program.
-"""
+The reference are Python's ``if`` and ``while``, and a loop for each batch: torch's own operators
+would compile the program."""
 
 from __future__ import annotations
 
@@ -111,7 +112,7 @@ def _calls(graph: Any, name: str, wanted: int) -> bool:
     )
 
 
-# --- branches ---------------------------------------------------------------------------------------------------------------------
+# --- branches -------------------------------------------------------------------------------------
 
 
 def _branches(w: Tensor) -> Callable[[Tensor, Tensor], Any]:
@@ -126,7 +127,8 @@ def _branches(w: Tensor) -> Callable[[Tensor, Tensor], Any]:
 
 
 def branches(x: Tensor) -> Results:
-    """Trees as operands and results, a branch inside a branch, what is closed over; each side, in graphs and in compiled programs."""
+    """Trees as operands and results, a branch inside a branch, what is closed over; each side, in
+    graphs and in compiled programs."""
     y = plain(x)
     f = _branches(y.cos())
     graph, exported, twice = (
@@ -156,7 +158,8 @@ def derivatives_of_branches(x: Tensor) -> Results:
 
 
 def batches_of_branches(x: Tensor) -> Results:
-    """A side for each element, alone, with its derivatives and in a graph; a side for all where the condition is shared."""
+    """A side for each element, alone, with its derivatives and in a graph; a side for all where the
+    condition is shared."""
     y = plain(x)
 
     def f(a: Tensor, k: Tensor) -> Any:
@@ -179,7 +182,8 @@ def batches_of_branches(x: Tensor) -> Results:
 
 
 def branches_refused(x: Tensor) -> Results:
-    """Branches that do not fit one another, write, give back what they are given, or ask for values, in a graph."""
+    """Branches that do not fit one another, write, give back what they are given, or ask for
+    values, in a graph."""
     y = plain(x)
 
     def trace(
@@ -205,11 +209,12 @@ def branches_refused(x: Tensor) -> Results:
     return beside(x, *flags)
 
 
-# --- loops ------------------------------------------------------------------------------------------------------------------------
+# --- loops ----------------------------------------------------------------------------------------
 
 
 def _grown(limit: float) -> Callable[[Tensor, Tensor], Any]:
-    """The number of steps, and a ← a (1 + b²/2) + sin(a) until its sum of squares is beyond the limit, at most six times."""
+    """The number of steps, and a ← a (1 + b²/2) + sin(a) until its sum of squares is beyond the
+    limit, at most six times."""
 
     def goes_on(n: Tensor, pair: dict[str, Tensor]) -> Tensor:
         return (pair["a"].pow(2).sum() < limit) & (n < 6)
@@ -224,7 +229,8 @@ def _grown(limit: float) -> Callable[[Tensor, Tensor], Any]:
 
 
 def loops(x: Tensor) -> Results:
-    """Loops of some steps, of none and with a number in the carry; the graph of one takes any number of steps."""
+    """Loops of some steps, of none and with a number in the carry; the graph of one takes any
+    number of steps."""
     y, f = plain(x), _grown(40.0)
     graph = graph_of(f, y, y)
     numbers = _while_loop(lambda i, t: i < 4, lambda i, t: (i + 2, t * i + 1), (1, y))
@@ -243,7 +249,8 @@ def loops(x: Tensor) -> Results:
 
 
 def derivatives_of_loops(x: Tensor) -> Results:
-    """Gradients, tangents and Jacobians of loops, at once and in graphs at other numbers of steps."""
+    """Gradients, tangents and Jacobians of loops, at once and in graphs at other
+    numbers of steps."""
     y, f = plain(x), _grown(40.0)
     of_all = [
         transform("grad")(lambda a, b: f(a, b)[1]["a"].sum(), (0, 1)),
@@ -290,7 +297,7 @@ def loops_refused(x: Tensor) -> Results:
     return beside(x, *flags)
 
 
-# --- scans ------------------------------------------------------------------------------------------------------------------------
+# --- scans ----------------------------------------------------------------------------------------
 
 
 def _filter(dim: int, reverse: bool, unroll: bool | None) -> Callable[[Tensor, Tensor], Any]:
@@ -317,7 +324,8 @@ WAYS: list[tuple[int, bool, bool | None]] = [
 
 
 def scans(x: Tensor) -> Results:
-    """Scans of trees along each dimension, backwards, as one call of a graph and as the calls of every step."""
+    """Scans of trees along each dimension, backwards, as one call of a graph and as the
+    calls of every step."""
     y = plain(x)
     found: list[Any] = []
     for dim, reverse, unroll in WAYS[:3]:
@@ -342,7 +350,8 @@ def scans(x: Tensor) -> Results:
 
 
 def derivatives_of_scans(x: Tensor) -> Results:
-    """Gradients with respect to rows and carry, tangents, second derivatives and batches, at once and in graphs."""
+    """Gradients with respect to rows and carry, tangents, second derivatives and batches, at
+    once and in graphs."""
     y = plain(x)
     f = _filter(0, False, False)
     grad = transform("grad")
@@ -365,7 +374,8 @@ def derivatives_of_scans(x: Tensor) -> Results:
 
 
 def maps(x: Tensor) -> Results:
-    """Maps over trees with arguments that are shared, as one call and as those of every row, and their derivatives."""
+    """Maps over trees with arguments that are shared, as one call and as those of every row, and
+    their derivatives."""
     y = plain(x)
     run = offered("aot.map", _map)
     f = lambda pair, k, w: (pair[0].sin() * w + k, pair[1].sum())  # noqa: E731
@@ -389,7 +399,8 @@ def maps(x: Tensor) -> Results:
 
 
 def prefixes(x: Tensor) -> Results:
-    """Partial results of associative functions: of numbers, of pairs and of matrices, along each dimension and backwards."""
+    """Partial results of associative functions: of numbers, of pairs and of matrices, along each
+    dimension and backwards."""
     y = plain(x)
     scan = offered("aot.associative_scan", _prefixes)
     linear = lambda p, q: [p[0] * q[0], p[1] * q[0] + q[1]]  # noqa: E731
@@ -408,7 +419,8 @@ def prefixes(x: Tensor) -> Results:
 
 
 def scans_refused(x: Tensor) -> Results:
-    """Empty dimensions, other lengths, carries and structures that do not stay, and unknown modes."""
+    """Empty dimensions, other lengths, carries and structures that do not stay, and unknown
+    modes."""
     y = plain(x)
     scan, prefix = own("aot.associative_scan"), own("aot.scan")
 

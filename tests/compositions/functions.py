@@ -1,4 +1,5 @@
-"""Custom functions: what their context knows and does, in the session, under transforms and inside of compiled parts."""
+"""Custom functions: what their context knows and does, in the session, under transforms and inside
+of compiled parts."""
 
 from __future__ import annotations
 
@@ -167,7 +168,8 @@ class Wrong(Function):
 
 
 def contexts(x: Tensor) -> Results:
-    """Which inputs need a gradient, outputs that are not used, numbers among the arguments, and what is saved."""
+    """Which inputs need a gradient, outputs that are not used, numbers among the arguments,
+    and what is saved."""
     a, b = leaf_of(x), leaf_of(x.cos())
     first, second = Scaled.apply(x, 2.0, x.cos())  # type: ignore[no-untyped-call]
     found = [
@@ -195,7 +197,8 @@ def contexts(x: Tensor) -> Results:
 
 
 def writes_and_views(x: Tensor) -> Results:
-    """Arguments that are written to, through views as well, outputs that are views, and integer outputs."""
+    """Arguments that are written to, through views as well, outputs that are views, and
+    integer outputs."""
     y = x * 1
     out = Written.apply(y)  # type: ignore[no-untyped-call]
     z = x * 1
@@ -264,7 +267,8 @@ def inside_parts(x: Tensor) -> Results:
 
 
 def passes_inside(x: Tensor) -> Results:
-    """A pass inside of a backward, in a chain of functions, and a function of no tensor that requires grad."""
+    """A pass inside of a backward, in a chain of functions, and a function of no tensor
+    that requires grad."""
     y = Recorded.apply(Recorded.apply(x / 9) / 9)  # type: ignore[no-untyped-call]
     plainly = Recorded.apply(x.detach())  # type: ignore[no-untyped-call]
     return (

@@ -1,7 +1,8 @@
-"""Programs that make graphs of functions and modules, run them, and ask what they are, by the target's own functions.
+"""Programs that make graphs of functions and modules, run them, and ask what they are, by the
+target's own functions.
 
-The reference runs the function itself. What only a graph has, such as its calls, is compared with what is written here.
-"""
+The reference runs the function itself. What only a graph has, such as its calls, is compared with
+what is written here."""
 
 from __future__ import annotations
 
@@ -26,11 +27,12 @@ F = nn.functional
 aten = torch.ops.aten
 
 
-# --- traces -----------------------------------------------------------------------------------------------------------------------
+# --- traces ---------------------------------------------------------------------------------------
 
 
 def traces(x: Tensor) -> Results:
-    """Trees as arguments and results, constants from outside, numbers and a module, replayed on other values."""
+    """Trees as arguments and results, constants from outside, numbers and a module, replayed
+    on other values."""
     y = plain(x)
     outside, layer = y.cos(), nn.Linear(3, 2).double()
 
@@ -55,7 +57,8 @@ def traces(x: Tensor) -> Results:
 
 
 def traces_of_other_sizes(x: Tensor) -> Results:
-    """Traces with symbols for sizes and for numbers, at other sizes: sizes that are computed, compared and returned."""
+    """Traces with symbols for sizes and for numbers, at other sizes: sizes that are computed,
+    compared and returned."""
     y = plain(x)
 
     def f(a: Tensor, n: int) -> Results:
@@ -228,7 +231,8 @@ def traces_of_draws(x: Tensor) -> Results:
 
 
 def traces_of_writes(x: Tensor) -> Results:
-    """Writes to arguments, to what is made inside, by views and ``out=``, and through ``functionalize``."""
+    """Writes to arguments, to what is made inside, by views and ``out=``, and
+    through ``functionalize``."""
     y = plain(x)
 
     def f(a: Tensor) -> Results:

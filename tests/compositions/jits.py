@@ -1,6 +1,8 @@
-"""Jitted functions, modules and training steps, with what they change in Python's state, and what is refused or reported.
+"""Jitted functions, modules and training steps, with what they change in Python's state, and what
+is refused or reported.
 
-The reference runs the functions as they are. Each is called several times: captures, generated code and replays.
+The reference runs the functions as they are. Each is called several times: captures, generated
+code and replays.
 """
 
 from __future__ import annotations
@@ -50,11 +52,12 @@ def _batches(x: Tensor) -> list[Tensor]:
     return [y.sin(), y.cos(), y * 0.3, torch.cat([y, y.sin()]), torch.cat([y.cos(), y])]
 
 
-# --- training steps ---------------------------------------------------------------------------------------------------------------
+# --- training steps -------------------------------------------------------------------------------
 
 
 def steps_by_hand(x: Tensor) -> Results:
-    """Steps without an optimizer: gradients by ``backward`` and by ``autograd.grad``, writes to ``.data`` and under ``no_grad``."""
+    """Steps without an optimizer: gradients by ``backward`` and by ``autograd.grad``, writes to
+    ``.data`` and under ``no_grad``."""
     model = _model(3, 4, 2)
     parameters = list(model.parameters())
 
@@ -91,7 +94,8 @@ def steps_by_hand(x: Tensor) -> Results:
 
 
 def steps_of_optimizers(x: Tensor) -> Results:
-    """Steps with a scheduler outside, another rate and momentum that the program sets, groups, clipping and a closure."""
+    """Steps with a scheduler outside, another rate and momentum that the program sets, groups,
+    clipping and a closure."""
     model = _model(3, 3, 2)
     optimizer = torch.optim.SGD(
         [{"params": model[0].parameters(), "lr": 0.2}, {"params": model[2].parameters()}],
@@ -135,7 +139,8 @@ def steps_of_optimizers(x: Tensor) -> Results:
 
 
 def steps_that_accumulate(x: Tensor) -> Results:
-    """Gradients that add up over calls, steps every second call, and gradients that are set to zero or dropped outside."""
+    """Gradients that add up over calls, steps every second call, and gradients that are set to zero
+    or dropped outside."""
     model, seen = _model(3, 2), []
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
 
@@ -157,7 +162,8 @@ def steps_that_accumulate(x: Tensor) -> Results:
 
 
 def steps_with_scaling(x: Tensor) -> Results:
-    """A gradient scaler: scaled losses, an infinite gradient, which leaves out a step, and the scale afterwards."""
+    """A gradient scaler: scaled losses, an infinite gradient, which leaves out a step, and the
+    scale afterwards."""
     model = _model(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
@@ -180,7 +186,8 @@ def steps_with_scaling(x: Tensor) -> Results:
 
 
 def steps_that_freeze(x: Tensor) -> Results:
-    """Flags that a step sets, losses of two models that train against one another, and hooks of modules."""
+    """Flags that a step sets, losses of two models that train against one another, and
+    hooks of modules."""
     maker, judge = _model(3, 3), _model(3, 1)
     first = torch.optim.SGD(maker.parameters(), lr=0.1)
     second = torch.optim.SGD(judge.parameters(), lr=0.2, nesterov=True, momentum=0.5)
@@ -232,7 +239,8 @@ class Counting(nn.Module):
 
 
 def steps_with_state(x: Tensor) -> Results:
-    """Attributes, items and variables to which the program assigns tensors and numbers, and modes that it leaves switched."""
+    """Attributes, items and variables to which the program assigns tensors and numbers, and modes
+    that it leaves switched."""
     model = _filled(Counting().double())
     optimizer = torch.optim.RMSprop(model.parameters(), lr=0.01)
     total = torch.zeros((), dtype=torch.float64)
@@ -265,11 +273,12 @@ def steps_with_state(x: Tensor) -> Results:
     return beside(x, *found, torch.rand(2))
 
 
-# --- options ----------------------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 def options_of_calls(x: Tensor) -> Results:
-    """Constants by position and name, sizes that are free at once or never, other compilers, decorators and methods."""
+    """Constants by position and name, sizes that are free at once or never, other compilers,
+    decorators and methods."""
     y = plain(x)
     seen: list[int] = []
 
@@ -342,7 +351,8 @@ def options_of_calls(x: Tensor) -> Results:
 
 
 def donated(x: Tensor) -> Results:
-    """Arguments whose memory a call takes, in a list and by name, and those that it may not take."""
+    """Arguments whose memory a call takes, in a list and by name, and those that it may not
+    take."""
     y = plain(x)
 
     def f(state: list[Tensor], a: Tensor) -> list[Tensor]:
@@ -373,7 +383,8 @@ def donated(x: Tensor) -> Results:
 
 
 def breaks(x: Tensor) -> Results:
-    """What cannot be captured: an error with the line, or a call that runs as it is, with a warning once."""
+    """What cannot be captured: an error with the line, or a call that runs as it is,
+    with a warning once."""
     y = plain(x)
 
     def f(a: Tensor) -> Tensor:
@@ -446,7 +457,7 @@ def reports(x: Tensor) -> Results:
     )
 
 
-# --- state that a program finds -----------------------------------------------------------------------------------------------------
+# --- state that a program finds -------------------------------------------------------------------
 
 
 @dataclass
@@ -462,7 +473,8 @@ CONSTANT = 1.5
 
 
 def state_that_changes(x: Tensor) -> Results:
-    """Numbers, lists, objects, globals, layers and functions that calls find anew, and programs that change what they read."""
+    """Numbers, lists, objects, globals, layers and functions that calls find anew, and programs
+    that change what they read."""
     y, config, layers = plain(x), Config(0.5, [1, 2]), nn.ModuleList([_model(3, 3), _model(3, 3)])
     table: dict[str, Any] = {"a": y.clone(), "f": torch.sin, "n": {"k": 1}}
     numbers = [1.0, 2.0, 3.0]
@@ -507,7 +519,8 @@ def state_that_changes(x: Tensor) -> Results:
 
 
 def jitted_transforms(x: Tensor) -> Results:
-    """Transforms inside of jitted functions, jitted functions inside of transforms, and derivatives of them."""
+    """Transforms inside of jitted functions, jitted functions inside of transforms, and
+    derivatives of them."""
     y = plain(x)
     vmap, grad, jvp, jacrev, hessian, linearize = (
         own(f"func.{n}") or getattr(torch.func, n)

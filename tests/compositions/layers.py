@@ -1,4 +1,5 @@
-"""Layers as functions of a batch and their parameters: the ways in which weights are used that no single function of torch has."""
+"""Layers as functions of a batch and their parameters: the ways in which weights are used that no
+single function of torch has."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from torch.nn import functional as F
 def time_first_lstm(
     x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One LSTM layer of x (B, T, n), which runs with the time in front: all its states (B, T, h), and the last cells (B, h)."""
+    """One LSTM layer of x (B, T, n), which runs with the time in front: all its states (B, T, h),
+    and the last cells (B, h)."""
     zeros = x.new_zeros(1, x.shape[0], w_hh.shape[1])
     out, _, cells = torch.lstm(
         x.transpose(0, 1),

@@ -1,5 +1,5 @@
-"""Compositions of ops, for rules that no other row of the matrix reaches: behind a sparse tensor, in an in-place form, or at values
-that samples do not have.
+"""Compositions of ops, for rules that no other row of the matrix reaches: behind a sparse tensor,
+in an in-place form, or at values that samples do not have.
 
 Each takes and returns dense tensors. Those that take no sparsity pattern have their own.
 """
@@ -19,8 +19,9 @@ from tests.compositions.tools import refused
 def ctc_of_log_softmax(
     x: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """CTC of normalized probabilities, of which alone its gradient is that of the loss. x (T, N, C), targets (N, S); results (N,), by
-    ATen's overload for lengths (N,) and by the one for numbers, where all of T and S counts."""
+    """CTC of normalized probabilities, of which alone its gradient is that of the loss. x (T, N,
+    C), targets (N, S); results (N,), by ATen's overload for lengths (N,) and by the one for
+    numbers, where all of T and S counts."""
     log_probs, (steps, count, _), longest = x.log_softmax(-1), x.shape, targets.shape[1]
     by_tensors = torch.ops.aten._ctc_loss.Tensor(log_probs, targets, input_lengths, target_lengths)[
         0
@@ -31,7 +32,8 @@ def ctc_of_log_softmax(
 
 
 def coalesced_values(values: Tensor) -> Tensor:
-    """What a sparse tensor of `values` (4,), of which two share a place, holds after adding these up: (3,)."""
+    """What a sparse tensor of `values` (4,), of which two share a place, holds after
+    adding these up: (3,)."""
     indices = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 1]], device=values.device)
     return (
         torch.sparse_coo_tensor(indices, values, (3, 4), check_invariants=True).coalesce().values()
@@ -50,25 +52,29 @@ def sparse_product(values: Tensor, dense: Tensor) -> Tensor:
 
 
 def sparse_times_sparse(left: Tensor, right: Tensor) -> Tensor:
-    """The product of two sparse 3 × 4 matrices of four values each, the second transposed: (3, 3)."""
+    """The product of two sparse 3 × 4 matrices of four values each, the second
+    transposed: (3, 3)."""
     product: Tensor = torch.sparse.mm(_sparse(left), _sparse(right).t())
     return product.to_dense()
 
 
 def sparse_product_plus(x: Tensor, values: Tensor, dense: Tensor) -> Tensor:
-    """x (3, K) / 2 plus twice a sparse 3 × 4 matrix of four `values` times a dense one (4, K): (3, K)."""
+    """x (3, K) / 2 plus twice a sparse 3 × 4 matrix of four `values` times a dense
+    one (4, K): (3, K)."""
     product: Tensor = torch.sparse.addmm(x, _sparse(values), dense, beta=0.5, alpha=2)
     return product
 
 
 def sparse_softmaxes(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax and its logarithm over the places of four `values` in each row of a sparse matrix: (3, 4) each."""
+    """Softmax and its logarithm over the places of four `values` in each row of a sparse
+    matrix: (3, 4) each."""
     x = _sparse(values)
     return torch.sparse.softmax(x, 1).to_dense(), torch.sparse.log_softmax(x, 1).to_dense()
 
 
 def sparse_sums(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The sums over the rows and over the columns of a sparse 3 × 4 matrix of four `values`: (4,) and (3,)."""
+    """The sums over the rows and over the columns of a sparse 3 × 4 matrix of four
+    `values`: (4,) and (3,)."""
     x = _sparse(values)
     return torch.sparse.sum(x, 0).to_dense(), torch.sparse.sum(x, 1).to_dense()
 
@@ -96,7 +102,8 @@ def overwritten_by_normal(x: Tensor) -> Tensor:
 
 
 def packed_rows(x: Tensor) -> Tensor:
-    """The rows of three sequences x (4, 3, K) of lengths 4, 2 and 1 that exist at each step: (7, K)."""
+    """The rows of three sequences x (4, 3, K) of lengths 4, 2 and 1 that exist at
+    each step: (7, K)."""
     rows: Tensor = torch.ops.aten._pack_padded_sequence.default(x, torch.tensor([4, 2, 1]), False)[
         0
     ]
@@ -104,18 +111,21 @@ def packed_rows(x: Tensor) -> Tensor:
 
 
 def averages_of_zeros(x: Tensor) -> Tensor:
-    """Averages of blocks of x (N, C, H, W), every second column of which is set to zero: (N, C, H / 2, W / 2)."""
+    """Averages of blocks of x (N, C, H, W), every second column of which is set to zero: (N,
+    C, H / 2, W / 2)."""
     return torch.nn.functional.avg_pool2d(x * (torch.arange(x.shape[-1], device=x.device) % 2), 2)
 
 
 def reciprocal_of_infinity(x: Tensor) -> Tensor:
-    """1 / x (N, M), but 0, with a derivative of 0, on the diagonal, where infinity is added to x."""
+    """1 / x (N, M), but 0, with a derivative of 0, on the diagonal, where infinity is added to
+    x."""
     infinity = torch.zeros(x.shape, dtype=x.dtype, device=x.device).fill_diagonal_(torch.inf)
     return (x + infinity).reciprocal()
 
 
 def svd_of_triangle(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Singular values (N,) of the lower triangle of x (N, N), and the squares of its left vectors (N, N), which have no sign to choose."""
+    """Singular values (N,) of the lower triangle of x (N, N), and the squares of its left vectors
+    (N, N), which have no sign to choose."""
     u, s, _ = torch.linalg.svd(x.tril())
     return s, u * u
 
@@ -136,7 +146,8 @@ def written_without_grad(x: Tensor) -> Tensor:
 
 
 def written_overlapping(x: Tensor) -> Tensor:
-    """The sum of x (N, K) added to a view that shows each row but the first and the last one twice."""
+    """The sum of x (N, K) added to a view that shows each row but the first and the last one
+    twice."""
     y = x * 1
     y.unfold(0, 2, 1).add_(x.sum())
     return y.sin()
@@ -149,7 +160,8 @@ def squared_norm(x: Tensor) -> Tensor:
 
 
 def lu_solve_beside_one(a: Tensor, b: Tensor) -> Tensor:
-    """Solutions for matrices a (N, K, K) and right sides b (N, M, K), where the factors have a dimension of size 1 in place of M."""
+    """Solutions for matrices a (N, K, K) and right sides b (N, M, K), where the factors have a
+    dimension of size 1 in place of M."""
     factors, pivots = torch.linalg.lu_factor(a)
     n, k = pivots.shape
     solved: Tensor = torch.linalg.lu_solve(
@@ -184,7 +196,8 @@ _OVER_ITSELF: tuple[Callable[[Tensor], Tensor], ...] = (
 
 
 def times_written_constant(x: Tensor) -> Tensor:
-    """x (n,) times a vector that is made inside: zeros, and through views of it a 2 in the first place and ones from the third on."""
+    """x (n,) times a vector that is made inside: zeros, and through views of it a 2 in the first
+    place and ones from the third on."""
     factor = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
     factor[0] = 2
     factor[2:].add_(1)
@@ -192,7 +205,8 @@ def times_written_constant(x: Tensor) -> Tensor:
 
 
 def answers_of_rows(x: Tensor) -> tuple[Tensor, ...]:
-    """Whether some, and whether all, of each row of sin(8 x) are positive, for x (N, M); and its elements in order, with their places.
+    """Whether some, and whether all, of each row of sin(8 x) are positive, for x (N, M); and its
+    elements in order, with their places.
 
     Other multiples of x, of which a batch is made, have other answers.
     """
@@ -207,13 +221,15 @@ def scattered_ones(index: Tensor) -> Tensor:
 
 
 def gelu_backward_at_zero(g: Tensor, x: Tensor) -> Tensor:
-    """The gradient of GELU by its kernel, at the positive part of x and from that of a cotangent g. Both have zeros."""
+    """The gradient of GELU by its kernel, at the positive part of x and from that of a cotangent g.
+    Both have zeros."""
     found: Tensor = torch.ops.aten.gelu_backward.default(g * (g > 0), x * (x > 0))
     return found
 
 
 def log_softmax_backward(g: Tensor, logarithms: Tensor) -> Tensor:
-    """The gradient of log_softmax along dimension 1 by its kernel, from a cotangent g and the result, both (N, M)."""
+    """The gradient of log_softmax along dimension 1 by its kernel, from a cotangent g and the
+    result, both (N, M)."""
     found: Tensor = torch.ops.aten._log_softmax_backward_data.default(g, logarithms, 1, g.dtype)
     return found
 
@@ -227,15 +243,17 @@ def complex_copy(x: Tensor) -> Tensor:
 
 
 def beside_zeros(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Twice x, and zeros like it that no derivative passes: a row of zeros alone would say nothing."""
+    """Twice x, and zeros like it that no derivative passes: a row of zeros alone
+    would say nothing."""
     return 2 * x, torch.ops.aten.zero.default(x)
 
 
-# --- what samples of OpInfo do not have: factors that keep a size, exponents and sources of another kind -----------------------------
+# --- what samples of OpInfo do not have: factors that keep a size, exponents and sources of another
 
 
 def resized_lines(x: Tensor) -> tuple[Tensor, ...]:
-    """x (N, C, 3) by nearest at the factors 1.3, which keeps the size, and 2.3, which doubles it; and the same of x as a volume."""
+    """x (N, C, 3) by nearest at the factors 1.3, which keeps the size, and 2.3, which doubles it;
+    and the same of x as a volume."""
     line, volume = x, x[..., None, None].expand(*x.shape, 2, 2).contiguous()
     resize = torch.nn.functional.interpolate
     return tuple(
@@ -246,7 +264,8 @@ def resized_lines(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def resized_images(x: Tensor) -> tuple[Tensor, ...]:
-    """Images x (N, C, 3, 3) at the factor 1.3, which keeps the size: bicubic, with and without antialias, and bilinear with it."""
+    """Images x (N, C, 3, 3) at the factor 1.3, which keeps the size: bicubic, with and without
+    antialias, and bilinear with it."""
     resize = torch.nn.functional.interpolate
     return tuple(
         resize(x, scale_factor=1.3, mode=mode, antialias=smooth) for mode, smooth in _RESIZES
@@ -267,12 +286,14 @@ def by_powers_of_two(x: Tensor) -> Tensor:
 
 
 def multiplied_at_places(x: Tensor, source: Tensor) -> Tensor:
-    """x (3,) with its first element multiplied by the first two of source (3,), and the last one by the third."""
+    """x (3,) with its first element multiplied by the first two of source (3,), and the last
+    one by the third."""
     return torch.scatter_reduce(x, 0, torch.tensor([0, 0, 2], device=x.device), source, "prod")
 
 
 def scattered_beginnings(x: Tensor, source: Tensor) -> tuple[Tensor, ...]:
-    """The first two elements of source (3,), put, added to and multiplied with the last two of x (3,)."""
+    """The first two elements of source (3,), put, added to and multiplied with the
+    last two of x (3,)."""
     places = torch.tensor([1, 2], device=x.device)
     return (
         x.scatter(0, places, source),
@@ -298,7 +319,8 @@ def copied_to_reals(x: Tensor) -> Tensor:
 
 
 def of_extreme_integers(x: Tensor) -> tuple[Tensor, ...]:
-    """Common divisors, quotients, remainders and comparisons of the least and largest numbers of the integer dtype of x (2,), and of x."""
+    """Common divisors, quotients, remainders and comparisons of the least and largest numbers of
+    the integer dtype of x (2,), and of x."""
     ends = torch.iinfo(x.dtype)
     y = torch.cat([x.new_tensor([ends.min, ends.min + 1, ends.max - 1, ends.max]), x])
     six, big = x.new_tensor(6), float(ends.max) * 2.5
@@ -315,7 +337,8 @@ def of_extreme_integers(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def fused_steps(x: Tensor) -> tuple[Tensor, ...]:
-    """A parameter x (N,) after a step of SGD of each kind, by the gradient 1: by loops, by lists of tensors, and fused."""
+    """A parameter x (N,) after a step of SGD of each kind, by the gradient 1: by loops, by lists of
+    tensors, and fused."""
     found = []
     for kind in ({"foreach": False, "fused": False}, {"foreach": True}, {"fused": True}):
         p = torch.nn.Parameter(x.detach().clone())
@@ -326,7 +349,8 @@ def fused_steps(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def refused_beyond(x: Tensor) -> Tensor:
-    """Whether integers like x (N,) refuse each number next to their least and largest, and beyond: none of them is one of these."""
+    """Whether integers like x (N,) refuse each number next to their least and largest, and beyond:
+    none of them is one of these."""
     ends = torch.iinfo(x.dtype)
     beyond = [
         float(ends.max + 1),

@@ -7,7 +7,8 @@ from torch import Tensor
 
 
 def weight_on_the_left(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """x (B, n) times the transposed weight (m, n), plain and plus a bias (m,), as products whose first factor is the weight: (B, m)."""
+    """x (B, n) times the transposed weight (m, n), plain and plus a bias (m,), as products whose
+    first factor is the weight: (B, m)."""
     return torch.mm(weight, x.t()).t(), torch.addmm(bias.unsqueeze(1), weight, x.t(), alpha=2.0).t()
 
 

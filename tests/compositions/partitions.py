@@ -1,5 +1,5 @@
-"""Programs that ask what a cut of a joint graph saves, choose another cut, and draw it. Only a target has such cuts: the reference has the
-numbers and facts that are written here.
+"""Programs that ask what a cut of a joint graph saves, choose another cut, and draw it. Only a
+target has such cuts: the reference has the numbers and facts that are written here.
 """
 
 from __future__ import annotations
@@ -64,14 +64,18 @@ def explained(x: Tensor) -> Results:
     return beside(x, *flags)
 
 
-# --- drawings ---------------------------------------------------------------------------------------------------------------------
+# --- drawings -------------------------------------------------------------------------------------
 
 
 def _boxes(text: str) -> list[Any]:
     """Boxes and saved values: class, note, left, top, width, lines."""
     found = re.findall(
-        r'<g><title>([^<]*)</title><rect class="([^"]*)" x="([-\d.]+)" y="([-\d.]+)" width="([\d.]+)" height="([\d.]+)" rx="[\d.]+"/>'
-        r'<text[^>]* x="([-\d.]+)" y="([-\d.]+)">([^<]*)</text><text[^>]* x="([-\d.]+)" y="([-\d.]+)">([^<]*)</text></g>',
+        (
+            r'<g><title>([^<]*)</title><rect class="([^"]*)" x="([-\d.]+)" '
+            r'y="([-\d.]+)" width="([\d.]+)" height="([\d.]+)" rx="[\d.]+"/><text[^>]* '
+            r'x="([-\d.]+)" y="([-\d.]+)">([^<]*)</text><text[^>]* x="([-\d.]+)" '
+            r'y="([-\d.]+)">([^<]*)</text></g>'
+        ),
         text,
     )
     return [
@@ -203,7 +207,8 @@ def _drawn_well(text: str, report: Any) -> list[bool]:
 
 
 def drawings(x: Tensor) -> Results:
-    """Cuts of a chain, of branches that meet again, and of calls with several results: boxes do not overlap, lines meet boxes."""
+    """Cuts of a chain, of branches that meet again, and of calls with several results: boxes do not
+    overlap, lines meet boxes."""
     explain = own("aot.explain")
     if explain is None:
         return beside(x, *[True] * (3 * 21 + 6))
@@ -237,11 +242,12 @@ def drawings(x: Tensor) -> Results:
     )
 
 
-# --- cuts -------------------------------------------------------------------------------------------------------------------------
+# --- cuts -----------------------------------------------------------------------------------------
 
 
 def cuts_by_choice(x: Tensor) -> Results:
-    """Cuts that run chosen ops again, by a list of ops, a function, a budget and inputs that cost nothing: gradients are the same."""
+    """Cuts that run chosen ops again, by a list of ops, a function, a budget and inputs that cost
+    nothing: gradients are the same."""
     y = x * 1
     compiled, cut = own("aot.aot_function"), own("aot.min_cut_rematerialization_partition")
 
@@ -289,7 +295,8 @@ def cuts_by_choice(x: Tensor) -> Results:
 
 
 def cuts_at_checkpoints(x: Tensor) -> Results:
-    """Regions of a program that are computed again, with and without a policy, and what lies between them."""
+    """Regions of a program that are computed again, with and without a policy, and what
+    lies between them."""
     compiled, explain = own("aot.aot_function"), own("aot.explain")
     checkpoint = offered(
         "checkpoint.checkpoint", partial(torch.utils.checkpoint.checkpoint, use_reentrant=False)
@@ -341,7 +348,8 @@ def cuts_at_checkpoints(x: Tensor) -> Results:
 
 
 def own_cuts(x: Tensor) -> Results:
-    """A partition and compilers of one's own: what they are given, how often they are called, and the names of the graphs."""
+    """A partition and compilers of one's own: what they are given, how often they are called, and
+    the names of the graphs."""
     compiled = own("aot.aot_function")
     f = lambda a, b: (a.sin() * b).exp()  # noqa: E731
     y = plain(x).requires_grad_()

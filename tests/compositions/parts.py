@@ -1,5 +1,6 @@
-"""More programs with compiled parts: what memory results and arguments share, which results are used, classes of tensors, and graphs for
-any size. Each part is called several times, as in :mod:`tests.compositions.boundaries`.
+"""More programs with compiled parts: what memory results and arguments share, which results
+are used, classes of tensors, and graphs for any size. Each part is called several times, as
+in :mod:`tests.compositions.boundaries`.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ def _turns(f: Callable[..., Any], *groups: Any) -> Results:
     return tuple(found)
 
 
-# --- memory -----------------------------------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 
 def results_in_places(x: Tensor) -> Results:
-    """Results that are views with other steps, of results and of arguments, detached ones, and parts of lists of views."""
+    """Results that are views with other steps, of results and of arguments, detached ones, and
+    parts of lists of views."""
 
     def f(a: Tensor) -> Results:
         b = a.sin()
@@ -72,7 +74,8 @@ def results_in_places(x: Tensor) -> Results:
 
 
 def writes_in_places(x: Tensor) -> Results:
-    """Assignments by masks and lists, ``out=``, chains of views of views, and forms of many tensors, to arguments and inside."""
+    """Assignments by masks and lists, ``out=``, chains of views of views, and forms of many
+    tensors, to arguments and inside."""
 
     def f(a: Tensor, b: Tensor) -> Results:
         c = b.clone()
@@ -115,11 +118,12 @@ def geometry_in_place(x: Tensor) -> Results:
     return tuple(found)
 
 
-# --- gradients of some results ------------------------------------------------------------------------------------------------------
+# --- gradients of some results --------------------------------------------------------------------
 
 
 def absent_cotangents(x: Tensor) -> Results:
-    """Passes from one result at a time through sums, differences, shared parts, views and writes of the backward graph."""
+    """Passes from one result at a time through sums, differences, shared parts, views and writes of
+    the backward graph."""
 
     def f(a: Tensor, b: Tensor) -> Results:
         c = a.sin()
@@ -195,7 +199,8 @@ def _map(f: Any, xs: Any, *args: Any) -> Any:
 
 
 def passes_twice(x: Tensor) -> Results:
-    """Second derivatives, a pass through a graph that is kept, hooks on what is saved, and arguments that are written in between."""
+    """Second derivatives, a pass through a graph that is kept, hooks on what is saved, and
+    arguments that are written in between."""
     run = compiled(lambda a, b: (a.sin() @ b).exp().sum(0))
     grad = offered("autograd.grad", torch.autograd.grad)
     saved_hooks = offered(
@@ -230,11 +235,12 @@ def passes_twice(x: Tensor) -> Results:
     return beside(x, *found, *flags, bool(seen), *batched)
 
 
-# --- kinds of tensors ---------------------------------------------------------------------------------------------------------------
+# --- kinds of tensors -----------------------------------------------------------------------------
 
 
 def tensors_of_tensors(x: Tensor) -> Results:
-    """Tensors that consist of two: with gradients, some of which are unused, written to, nested, and as parameters of a module."""
+    """Tensors that consist of two: with gradients, some of which are unused, written to, nested,
+    and as parameters of a module."""
     y = plain(x)
 
     def f(a: Any, b: Any) -> Results:
@@ -253,7 +259,8 @@ def tensors_of_tensors(x: Tensor) -> Results:
 
 
 def complex_and_narrow(x: Tensor) -> Results:
-    """Complex parts, lazy conjugates, half precision, integers, sparse tensors and no tensors at all, as arguments and results."""
+    """Complex parts, lazy conjugates, half precision, integers, sparse tensors and no tensors at
+    all, as arguments and results."""
     z = torch.complex(x, x.cos())
 
     def f(a: Tensor, b: Tensor) -> Results:
@@ -289,7 +296,8 @@ def complex_and_narrow(x: Tensor) -> Results:
 
 
 def layers_that_fold(x: Tensor) -> Results:
-    """Graphs that the replay rewrites: large concatenations, many small sums, poolings of images, chains of views, repeated calls."""
+    """Graphs that the replay rewrites: large concatenations, many small sums, poolings of images,
+    chains of views, repeated calls."""
     images = torch.arange(2 * 16 * 12 * 12, dtype=torch.float32).reshape(2, 16, 12, 12).sin()
     wide = x.repeat(40, 80)  # (120, 240)
 
@@ -322,7 +330,7 @@ def layers_that_fold(x: Tensor) -> Results:
     )
 
 
-# --- any size -----------------------------------------------------------------------------------------------------------------------
+# --- any size -------------------------------------------------------------------------------------
 
 
 def composites_of_any_size(x: Tensor) -> Results:
@@ -347,7 +355,8 @@ def composites_of_any_size(x: Tensor) -> Results:
 
 
 def modules_of_any_size(x: Tensor) -> Results:
-    """A module that is compiled at once for fake tensors of symbolic sizes, and calls that are not like them."""
+    """A module that is compiled at once for fake tensors of symbolic sizes, and calls that
+    are not like them."""
     y, layer = plain(x), nn.Linear(3, 2).double()
     with torch.no_grad():
         for p in layer.parameters():

@@ -22,7 +22,7 @@ from tests.compositions.tools import Results, beside, own
 F = nn.functional
 
 
-# --- modules ----------------------------------------------------------------------------------------------------------------------
+# --- modules --------------------------------------------------------------------------------------
 
 
 def tied_layers(x: Tensor) -> Results:
@@ -37,7 +37,8 @@ def tied_layers(x: Tensor) -> Results:
 
 
 def layers_of_sequences(x: Tensor) -> Results:
-    """Layers on sequences, on rows of rows and on one more dimension, where a mean is taken over the samples."""
+    """Layers on sequences, on rows of rows and on one more dimension, where a mean is taken
+    over the samples."""
     return answers_of(
         x,
         Of(lambda m, a: m.b(m.a(a).relu().flatten(1)), a=nn.Linear(2, 3), b=nn.Linear(12, 2)),
@@ -70,7 +71,8 @@ def transposed_convolutions(x: Tensor) -> Results:
 
 
 def normalizations(x: Tensor) -> Results:
-    """Those that a sample has alone, with and without weights, and batch norm with fixed statistics."""
+    """Those that a sample has alone, with and without weights, and batch norm with
+    fixed statistics."""
     fixed = nn.BatchNorm1d(4).eval()
     fixed.running_mean, fixed.running_var = torch.linspace(0, 1, 4), torch.linspace(1, 2, 4)
     model = nn.Sequential(
@@ -92,7 +94,8 @@ def normalizations(x: Tensor) -> Results:
 
 
 def recurrent_layers(x: Tensor) -> Results:
-    """Both directions, several layers, projections and initial states that are learned, with the batch in front."""
+    """Both directions, several layers, projections and initial states that are learned, with
+    the batch in front."""
     f = lambda m, a: (  # noqa: E731
         m.a(a)[0].sum((1, 2))
         + m.b(a)[1][0].sin().sum((0, 2))
@@ -185,7 +188,8 @@ def embeddings(x: Tensor) -> Results:
 
 
 def computed_weights(x: Tensor) -> Results:
-    """Weights that are computed of parameters: by norm and direction, orthogonal ones, and by a sum of two."""
+    """Weights that are computed of parameters: by norm and direction, orthogonal ones, and
+    by a sum of two."""
     layer = parametrizations.weight_norm(nn.Linear(3, 2))
     f = lambda m, a: F.linear(m.a(a), (m.b + m.c.exp()).t() @ m.b.relu(), m.c.mean(1))  # noqa: E731
     return answers_of(
@@ -196,7 +200,8 @@ def computed_weights(x: Tensor) -> Results:
 
 
 def general_ops(x: Tensor) -> Results:
-    """Ops of parameters without factors: bilinear forms, einsum, scans, distances, gather and solves."""
+    """Ops of parameters without factors: bilinear forms, einsum, scans, distances,
+    gather and solves."""
 
     def f(m: Any, a: Tensor) -> Tensor:
         first = torch.cdist(a.unsqueeze(1), m.w.unsqueeze(0)).squeeze(1).cumsum(1)

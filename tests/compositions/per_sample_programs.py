@@ -1,4 +1,5 @@
-"""Programs that ask for the gradients of each sample, in a context and of functions. The reference is a loop over the samples."""
+"""Programs that ask for the gradients of each sample, in a context and of functions. The reference
+is a loop over the samples."""
 
 from __future__ import annotations
 
@@ -25,11 +26,12 @@ from tests.compositions.tools import Results, beside, own, own_refused, plain
 F = nn.functional
 
 
-# --- programs ---------------------------------------------------------------------------------------------------------------------
+# --- programs -------------------------------------------------------------------------------------
 
 
 def moved_samples(x: Tensor) -> Results:
-    """Samples that move: joined and split dimensions, other orders, joined tensors, rows that a mask picks, and loops."""
+    """Samples that move: joined and split dimensions, other orders, joined tensors, rows that a
+    mask picks, and loops."""
 
     def f(m: Any, a: Tensor) -> Tensor:
         b = m.a(a.flatten(0, 1)).unflatten(0, (len(a), -1)).transpose(0, 1)
@@ -50,7 +52,8 @@ def moved_samples(x: Tensor) -> Results:
 
 
 def written_samples(x: Tensor) -> Results:
-    """Writes: into buffers that are made inside, into parts, through detach, in place, and to a moving mean from outside."""
+    """Writes: into buffers that are made inside, into parts, through detach, in place, and to a
+    moving mean from outside."""
     mean = torch.zeros(3, dtype=torch.float64)
 
     def f(m: Any, a: Tensor) -> Tensor:
@@ -129,7 +132,8 @@ class Mixing(torch.autograd.Function):
 
 
 def own_functions_of_samples(x: Tensor) -> Results:
-    """Custom Functions of what follows from samples, checkpoints of both kinds, and hooks of tensors and modules."""
+    """Custom Functions of what follows from samples, checkpoints of both kinds, and hooks of
+    tensors and modules."""
     # torch.autograd.grad takes no reentrant one
     checkpoint, reentrant = torch.utils.checkpoint.checkpoint, own("unwrap") is not None
 
@@ -164,7 +168,8 @@ class Batch:
 
 
 def marked_batches(x: Tensor) -> Results:
-    """Batches in a data class, by keyword, marked by hand, another dimension, and tensors that are no batch although they look so."""
+    """Batches in a data class, by keyword, marked by hand, another dimension, and tensors that are
+    no batch although they look so."""
     y, other = rows_of(x, 3), rows_of(x, 3).cos()
     module = Of(
         lambda m, given, *, mask: m.a(given.a * given.k) * (given.b @ mask), a=nn.Linear(3, 3)
@@ -202,7 +207,8 @@ def marked_batches(x: Tensor) -> Results:
 
 
 def several_passes(x: Tensor) -> Results:
-    """Two backward passes that add up, weights that free what they use, and gradients in parts of a few bytes, in given memory."""
+    """Two backward passes that add up, weights that free what they use, and gradients in parts of a
+    few bytes, in given memory."""
     y, model = rows_of(x, 3), nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2)).double()
     filled(model)
     params, weights, context = list(model.parameters()), plain(x)[0], own("per_sample.per_sample")
@@ -238,7 +244,8 @@ def several_passes(x: Tensor) -> Results:
 
 
 def samples_that_mix(x: Tensor) -> Results:
-    """What mixes samples, or would treat one of them alone, is refused where the gradient passes, and elsewhere it is fine."""
+    """What mixes samples, or would treat one of them alone, is refused where the gradient passes,
+    and elsewhere it is fine."""
     y, model = rows_of(x, 3), nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)).double()
     filled(model)
     fine = gradients(
@@ -327,7 +334,7 @@ def questions_refused(x: Tensor) -> Results:
 Calls = Callable[[], object]
 
 
-# --- functions --------------------------------------------------------------------------------------------------------------------
+# --- functions ------------------------------------------------------------------------------------
 
 
 def _function(loss: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -364,7 +371,8 @@ def _function(loss: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
 
 def functions_of_samples(x: Tensor) -> Results:
-    """Losses of a dictionary of parameters, with further results, batches at other places, and what all samples share."""
+    """Losses of a dictionary of parameters, with further results, batches at other places, and what
+    all samples share."""
     y, table = rows_of(x, 3), rows_of(x, 2)
     p = {"w": y.sin(), "b": [y[0], y[1] * 2]}
 
@@ -386,7 +394,8 @@ def functions_of_samples(x: Tensor) -> Results:
 
 
 def functions_of_layers(x: Tensor) -> Results:
-    """Losses through modules of one sample: convolutions, norms, recurrent layers and attention, without a batch."""
+    """Losses through modules of one sample: convolutions, norms, recurrent layers and attention,
+    without a batch."""
     y = rows_of(x, 2, 4)
 
     def f(m: Any, a: Tensor) -> Tensor:
@@ -418,7 +427,8 @@ def functions_of_layers(x: Tensor) -> Results:
 
 
 def answers_with_derivatives(x: Tensor) -> Results:
-    """Norms and sums that are differentiated by the batch and by the parameters, mapped, and as one captured program."""
+    """Norms and sums that are differentiated by the batch and by the parameters, mapped, and as one
+    captured program."""
     y, w = rows_of(x, 3), plain(x)[0]
     loss = lambda w, a: (a @ w).sin() * w.sum()  # noqa: E731
     function, grad, vmap, jit = (
@@ -454,7 +464,8 @@ def answers_with_derivatives(x: Tensor) -> Results:
 
 
 def tables_of_answers(x: Tensor) -> Results:
-    """What the table of the uses says: parameters, shapes, uses, forms, the way to the norms and bytes."""
+    """What the table of the uses says: parameters, shapes, uses, forms, the way to the
+    norms and bytes."""
     y, module = (
         rows_of(x, 4),
         nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 3, bias=False)).double(),

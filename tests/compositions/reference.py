@@ -94,7 +94,8 @@ def numbers_in_turn(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def module_in_turn(x: Tensor) -> tuple[Tensor, ...]:
-    """Mean and number of calls as numbers of this loop; (input, whether the module trains, its scale) for each call."""
+    """Mean and number of calls as numbers of this loop; (input, whether the module trains, its
+    scale) for each call."""
     mean, calls, found = torch.zeros(x.shape[1], dtype=x.dtype), 0, []
     turns = (
         (x, True, 0.5),
@@ -133,7 +134,8 @@ def compared_with_numbers(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def of_extreme_integers(x: Tensor) -> tuple[Tensor, ...]:
-    """By Python's integers, which have no ends. The remainder has the sign of the divisor, that of fmod the sign of the number."""
+    """By Python's integers, which have no ends. The remainder has the sign of the divisor, that of
+    fmod the sign of the number."""
     ends = torch.iinfo(x.dtype)
     numbers = [ends.min, ends.min + 1, ends.max - 1, ends.max, *x.tolist()]
     signs, lasts = [(n > 0) - (n < 0) for n in numbers], [abs(n) % 6 for n in numbers]

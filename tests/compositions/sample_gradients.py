@@ -15,7 +15,8 @@ Loss = Callable[..., Tensor]
 
 
 class Loop:
-    """The gradients of each sample, each computed alone, and the answers that follow from them. ``dense``: (B, *parameter) each."""
+    """The gradients of each sample, each computed alone, and the answers that follow from them.
+    ``dense``: (B, *parameter) each."""
 
     def __init__(self, dense: Sequence[Tensor]) -> None:
         self.dense = list(dense)
@@ -116,7 +117,8 @@ def answers(grads: Any, params: Sequence[Tensor]) -> list[Any]:
 def answers_of(
     x: Tensor, module: nn.Module, batch: Results, loss: Loss = squares, dim: int = 0, **options: Any
 ) -> Results:
-    """The answers for the parameters of a module, in double precision, with numbers that do not depend on a generator."""
+    """The answers for the parameters of a module, in double precision, with numbers that do not
+    depend on a generator."""
     module.double()
     filled(module)
     return beside(

@@ -1,4 +1,5 @@
-"""Programs of the eager session that ask its engine, its tensors and its forward mode for what eager code asks torch's for."""
+"""Programs of the eager session that ask its engine, its tensors and its forward mode for what
+eager code asks torch's for."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ F = nn.functional
 graph = torch.autograd.graph
 
 
-# --- layers that the session records whole ------------------------------------------------------------------------------------------
+# --- layers that the session records whole --------------------------------------------------------
 
 
 def _weights(x: Tensor, rows: int, columns: int = 3) -> list[Tensor]:
@@ -32,7 +33,8 @@ def _weights(x: Tensor, rows: int, columns: int = 3) -> list[Tensor]:
 
 
 def recurrent_layers(x: Tensor) -> Results:
-    """Recurrent layers of each kind with their last states: with and without biases, the batch in front, and without gradients."""
+    """Recurrent layers of each kind with their last states: with and without biases, the batch in
+    front, and without gradients."""
     steps, h = torch.stack([x.sin(), x.cos()]), torch.stack([x]).tanh()
     found: list[Any] = [
         *torch.lstm(steps, (h, h * 2), _weights(x, 12), True, 1, 0.0, False, False, False)
@@ -59,7 +61,8 @@ def recurrent_layers(x: Tensor) -> Results:
 
 
 def recurrent_stacks(x: Tensor) -> Results:
-    """Both directions, two layers, a projection and packed sequences; some states are not used, and second derivatives."""
+    """Both directions, two layers, a projection and packed sequences; some states are not used, and
+    second derivatives."""
     steps, h = torch.stack([x.sin(), x.cos()]), torch.stack([x, x.cos(), x.sin(), x * 0.3]).tanh()
     both = [*_weights(x, 9), *(w * 0.5 for w in _weights(x.cos(), 9))]
     upper = [
@@ -127,7 +130,8 @@ def recurrent_cells(x: Tensor) -> Results:
 
 
 def layers(x: Tensor) -> Results:
-    """Linear layers, products and normalizations of every rank, with gradients for some of the arguments, and writes to results."""
+    """Linear layers, products and normalizations of every rank, with gradients for some of the
+    arguments, and writes to results."""
     a, b = torch.stack([x, x.sin()]), torch.stack([x.cos()]).unsqueeze(0)
     found: list[Any] = [
         F.linear(x, x.t(), x[0]),
@@ -181,7 +185,7 @@ def layers(x: Tensor) -> Results:
     return *found, y, z, out, *flags, *wrong
 
 
-# --- tensors ----------------------------------------------------------------------------------------------------------------------
+# --- tensors --------------------------------------------------------------------------------------
 
 
 def attributes(x: Tensor) -> Results:
@@ -344,7 +348,8 @@ class Length(torch.Tensor):
 
 
 def own_classes(x: Tensor) -> Results:
-    """Tensors of a class of the program: what results are, what is recorded, and what is kept of attributes."""
+    """Tensors of a class of the program: what results are, what is recorded, and what is
+    kept of attributes."""
     a = leaf_of(x)
     length = (a * 2).as_subclass(Length)
     length.unit = "m"  # type: ignore[attr-defined]
@@ -428,7 +433,8 @@ def kept_in_files(x: Tensor) -> Results:
 
 
 def accumulated_by_modules(x: Tensor) -> Results:
-    """A module in the session: hooks of modules, buffers of batch norm, gradients and frozen parts."""
+    """A module in the session: hooks of modules, buffers of batch norm, gradients
+    and frozen parts."""
     model = nn.Sequential(
         nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.0), nn.Linear(3, 2)
     ).double()
@@ -468,7 +474,8 @@ def accumulated_by_modules(x: Tensor) -> Results:
 
 
 def views_with_histories(x: Tensor) -> Results:
-    """Chains of writes through views of views, views from before and after a write, splits, and what is no more a view."""
+    """Chains of writes through views of views, views from before and after a write, splits, and
+    what is no more a view."""
     y = x * 1
     a, b = y[1:], y.t()
     c = a[:, 1:]
@@ -521,7 +528,8 @@ def sparse_and_others(x: Tensor) -> Results:
 
 
 def ragged(x: Tensor) -> Results:
-    """Nested tensors of a padded tensor, of one under a mask, of a list and of a buffer, and functions of their components."""
+    """Nested tensors of a padded tensor, of one under a mask, of a list and of a buffer, and
+    functions of their components."""
     sizes, strides, offsets = (
         torch.tensor([[2, 3], [1, 3]]),
         torch.tensor([[3, 1], [3, 1]]),

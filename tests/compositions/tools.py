@@ -1,4 +1,5 @@
-"""What programs share that call a target's own functions: the stage ``aot.parts`` gives them by :func:`gen.targets.parts.offered`."""
+"""What programs share that call a target's own functions: the stage ``aot.parts`` gives them
+by :func:`gen.targets.parts.offered`."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ def transform(name: str) -> Any:
 
 
 def graph_of(f: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """The graph of `f` on `args` by the target's ``make_fx``; `f` itself, where plain torch is the reference."""
+    """The graph of `f` on `args` by the target's ``make_fx``; `f` itself, where plain torch
+    is the reference."""
     make = own("aot.make_fx")
     return f if make is None else make(f, **options)(*args)
 

@@ -1,4 +1,5 @@
-"""Programs of transforms with the arguments, containers and nestings that users write, by the target's own functions."""
+"""Programs of transforms with the arguments, containers and nestings that users write, by the
+target's own functions."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def _func(name: str) -> Any:
 
 
 def _jacobian(of: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's, with keywords for the function and pieces of any size, which change no number. Its jacfwd by argument -1 is zero (F83)."""
+    """torch's, with keywords for the function and pieces of any size, which change no number. Its
+    jacfwd by argument -1 is zero (F83)."""
 
     def transform(
         f: Callable[..., Any], argnums: Any = 0, *, chunk_size: int | None = None, **options: Any
@@ -47,11 +49,12 @@ _OTHERWISE: dict[str, Callable[..., Any]] = {
 }
 
 
-# --- Jacobians --------------------------------------------------------------------------------------------------------------------
+# --- Jacobians ------------------------------------------------------------------------------------
 
 
 def jacobians_by_argument(x: Tensor) -> Results:
-    """By one argument, several, the last one and a tuple of one, where the function returns a dictionary."""
+    """By one argument, several, the last one and a tuple of one, where the function
+    returns a dictionary."""
     jacrev, jacfwd = _func("jacrev"), _func("jacfwd")
 
     def f(a: Tensor, b: Tensor, *, scale: float = 1.0) -> dict[str, Tensor]:
@@ -73,7 +76,8 @@ def jacobians_in_chunks(x: Tensor) -> Results:
 
 
 def jacobians_beside_others(x: Tensor) -> Results:
-    """Jacobians with further results, which are not differentiated; and of numbers, vectors of one element and pairs."""
+    """Jacobians with further results, which are not differentiated; and of numbers, vectors of one
+    element and pairs."""
     jacrev, jacfwd = _func("jacrev"), _func("jacfwd")
     f = lambda a: ((a.sin().sum(), a[0]), {"kept": a * 3, "rows": [a.sum(1)]})  # noqa: E731
     found = [*jacrev(f, has_aux=True)(x), *jacfwd(f, has_aux=True)(x)]
@@ -139,11 +143,12 @@ def jacobians_misused(x: Tensor) -> Results:
     return beside(x, jacrev(torch.sin, chunk_size=1)(x[0]), *flags)
 
 
-# --- gradients --------------------------------------------------------------------------------------------------------------------
+# --- gradients ------------------------------------------------------------------------------------
 
 
 def gradients_by_argument(x: Tensor) -> Results:
-    """Gradients by a tree, several arguments and the last one, with further results and with the value."""
+    """Gradients by a tree, several arguments and the last one, with further results
+    and with the value."""
     grad, both = _func("grad"), _func("grad_and_value")
 
     def f(p: dict[str, Tensor], b: Tensor, *, scale: float = 1.0) -> Tensor:
@@ -170,7 +175,8 @@ def gradients_by_argument(x: Tensor) -> Results:
 
 
 def pullbacks(x: Tensor) -> Results:
-    """Pullbacks that are called several times, of trees, with further results, and where an output does not depend on an input."""
+    """Pullbacks that are called several times, of trees, with further results, and where an output
+    does not depend on an input."""
     vjp = _func("vjp")
     outputs, pull = vjp(lambda a, b: {"a": a.sin() @ b, "n": [a.sum(), b.new_ones(2)]}, x, x.cos())
     ones = {"a": torch.ones_like(x), "n": [x[0, 0], x[0, :2]]}
@@ -181,7 +187,8 @@ def pullbacks(x: Tensor) -> Results:
 
 
 def pullbacks_of_pullbacks(x: Tensor) -> Results:
-    """A pullback that is differentiated, by its cotangent and by its point, and one that is mapped."""
+    """A pullback that is differentiated, by its cotangent and by its point, and one that is
+    mapped."""
     vjp, vmap, grad = _func("vjp"), _func("vmap"), _func("grad")
 
     def f(a: Tensor, c: Tensor) -> Tensor:
@@ -194,7 +201,8 @@ def pullbacks_of_pullbacks(x: Tensor) -> Results:
 
 
 def pushed(x: Tensor) -> Results:
-    """Tangents of trees, with further results, nested, and of outputs that do not depend on an input."""
+    """Tangents of trees, with further results, nested, and of outputs that do not
+    depend on an input."""
     jvp = _func("jvp")
     f = lambda p, b: {"out": (p["w"] * b).sin(), "sum": [p["w"].sum(), b * 2]}  # noqa: E731
     found = [*jvp(f, ({"w": x}, x[0]), ({"w": x.cos()}, x[1]))]
@@ -244,11 +252,12 @@ def gradients_misused(x: Tensor) -> Results:
     return beside(x, pull((x, x)), *flags)
 
 
-# --- linearize --------------------------------------------------------------------------------------------------------------------
+# --- linearize ------------------------------------------------------------------------------------
 
 
 def linearized(x: Tensor) -> Results:
-    """Pushforwards that are called again, mapped, of trees, and where an output does not depend on the input."""
+    """Pushforwards that are called again, mapped, of trees, and where an output does not
+    depend on the input."""
     linearize, vmap = _func("linearize"), _func("vmap")
     output, push = linearize(
         lambda p, b: {"a": (p["w"] @ b).exp(), "b": [b.sin(), x.new_ones(2)]}, {"w": x / 3}, x[0]
@@ -297,7 +306,7 @@ def linearized_misused(x: Tensor) -> Results:
     return beside(x, push(x).detach(), *flags)
 
 
-# --- vmap -------------------------------------------------------------------------------------------------------------------------
+# --- vmap -----------------------------------------------------------------------------------------
 
 
 def mapped_places(x: Tensor) -> Results:
@@ -333,7 +342,8 @@ def mapped_places(x: Tensor) -> Results:
 
 
 def mapped_in_chunks(x: Tensor) -> Results:
-    """In pieces that divide the batch and that do not, of one element, larger than it, and with a number of pieces."""
+    """In pieces that divide the batch and that do not, of one element, larger than it, and with a
+    number of pieces."""
     vmap, chunked = _func("vmap"), offered("func.chunk_vmap", functorch.experimental.chunk_vmap)
     y = torch.cat([x, x.sin(), x.cos()])[:7]  # (7, 3)
     f = lambda a, b: (a.sin() * b, a.sum())  # noqa: E731
@@ -343,7 +353,8 @@ def mapped_in_chunks(x: Tensor) -> Results:
 
 
 def mapped_draws(x: Tensor) -> Results:
-    """One draw for all elements, another one for each, alone and in pieces, and forms of draws that write."""
+    """One draw for all elements, another one for each, alone and in pieces, and forms of
+    draws that write."""
     vmap = _func("vmap")
 
     def f(a: Tensor) -> Results:
@@ -412,7 +423,8 @@ def mapped_numbers(x: Tensor) -> Results:
 
 
 def mapped_writes(x: Tensor) -> Results:
-    """Writes to elements, to their views and to what was made inside; and those that no batch fits."""
+    """Writes to elements, to their views and to what was made inside; and those
+    that no batch fits."""
     vmap = _func("vmap")
 
     def f(a: Tensor, b: Tensor) -> Results:
@@ -470,7 +482,7 @@ def mapped_misused(x: Tensor) -> Results:
     return beside(x, *empty, *flags)
 
 
-# --- others -----------------------------------------------------------------------------------------------------------------------
+# --- others ---------------------------------------------------------------------------------------
 
 
 def rearranged(x: Tensor) -> Results:
@@ -494,7 +506,8 @@ def rearranged(x: Tensor) -> Results:
 
 
 def functional_programs(x: Tensor) -> Results:
-    """Programs without writes and views: of arguments that are written to, of views of views, and inside of other transforms."""
+    """Programs without writes and views: of arguments that are written to, of views of views, and
+    inside of other transforms."""
     functionalize, vmap, grad = _func("functionalize"), _func("vmap"), _func("grad")
 
     def f(a: Tensor) -> Results:
@@ -525,7 +538,8 @@ def functional_programs(x: Tensor) -> Results:
 
 
 def different_levels(x: Tensor) -> Results:
-    """Functions that close over values of outer transforms, where a derivative of one may not be taken for that of the other."""
+    """Functions that close over values of outer transforms, where a derivative of one may not be
+    taken for that of the other."""
     grad, jvp, vmap = _func("grad"), _func("jvp"), _func("vmap")
     confused = grad(lambda a: (a * grad(lambda b: (a * b).sum())(a.detach() * 2)).sum())(x)
     inner = vmap(
@@ -544,7 +558,8 @@ def different_levels(x: Tensor) -> Results:
 
 
 def attention_by_mask(x: Tensor) -> Results:
-    """The derivative, by a mask that is added to the scores, of the gradient of attention by its query."""
+    """The derivative, by a mask that is added to the scores, of the gradient of
+    attention by its query."""
     vjp = _func("vjp")
     query, key, value = x.sin()[None, None], x.cos()[None, None], x[None, None]
 

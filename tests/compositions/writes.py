@@ -1,4 +1,5 @@
-"""Programs that write, without writes and in batches: each form of a write by ``functionalize``, in graphs and under ``vmap``."""
+"""Programs that write, without writes and in batches: each form of a write by ``functionalize``, in
+graphs and under ``vmap``."""
 
 from __future__ import annotations
 
@@ -101,7 +102,8 @@ def _filling(a: Tensor) -> Results:
 
 
 def writes_left_out(x: Tensor) -> Results:
-    """Overlapping parts, lists of tensors, ``out=``, other geometry, pieces and running statistics, with and without views."""
+    """Overlapping parts, lists of tensors, ``out=``, other geometry, pieces and running statistics,
+    with and without views."""
     y = plain(x)
     found: list[Any] = []
     for f in (_overlapping, _many, _forms, _pieces, _filling):
@@ -158,11 +160,12 @@ def writes_refused(x: Tensor) -> Results:
     return beside(x, _clean(lambda a: a.clone().add_(1))(y), *flags, *more)
 
 
-# --- batches ------------------------------------------------------------------------------------------------------------------------
+# --- batches --------------------------------------------------------------------------------------
 
 
 def written_batches(x: Tensor) -> Results:
-    """Every kind of write to elements of a batch: geometry, lists, loops, ``out=``, detached and broadcast ones."""
+    """Every kind of write to elements of a batch: geometry, lists, loops, ``out=``, detached
+    and broadcast ones."""
     y = torch.stack([x, x.sin(), x.cos()])
 
     def h(a: Tensor) -> Results:
@@ -239,7 +242,8 @@ def batches_of_nothing(x: Tensor) -> Results:
 
 
 def batches_asked(x: Tensor) -> Results:
-    """What elements of a batch answer together: truth, equality, numbers that agree; and what they cannot be asked."""
+    """What elements of a batch answer together: truth, equality, numbers that agree; and what they
+    cannot be asked."""
     y, same = plain(x), plain(x)[0].expand(3, 3)
     ask = lambda a: a * 2 if bool((a == a).all()) else a  # noqa: E731
     if own("unwrap") is None:  # torch's vmap asks nothing

@@ -75,7 +75,8 @@ def test_each_row_is_drawn_with_the_rate_of_the_accountant() -> None:
 @pytest.mark.skipif(not ACCOUNTANT, reason="dp-accounting is an optional extra")
 def test_epsilon_is_that_of_one_gaussian_mechanism() -> None:
     found = epsilon(rate=1.0, steps=1, noise=2.0, delta=1e-5)
-    # Mironov 2017, Rényi differential privacy: alpha / (2 sigma²) + log(1 / delta) / (alpha - 1) at the best alpha, an upper bound
+    # Mironov 2017, Rényi differential privacy: alpha / (2 sigma²) + log(1 / delta) / (alpha - 1) at
+    # the best alpha, an upper bound
     bound = min(
         alpha / 8 + 11.5129 / (alpha - 1) for alpha in (1 + i / 100 for i in range(1, 10_000))
     )

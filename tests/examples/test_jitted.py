@@ -1,4 +1,5 @@
-"""The gallery of `jit`: each program gives jitted what it gives as it is, and what torch.func gives."""
+"""The gallery of `jit`: each program gives jitted what it gives as it is, and what
+torch.func gives."""
 
 from __future__ import annotations
 

@@ -36,11 +36,13 @@ def edit(project: Path, old: str, new: str) -> None:
 
 
 def cited(project: Path, text: str) -> str:
-    """`text` with `<FILE: WORDS>` replaced by the place of the first line of the file that has the words."""
+    """`text` with `<FILE: WORDS>` replaced by the place of the first line of the file
+    that has the words."""
 
     def place(found: re.Match[str]) -> str:
         lines = (project / f"{found['file']}.yaml").read_text().splitlines()
-        return f"({found['file']}.yaml:{next(number for number, line in enumerate(lines, 1) if found['words'] in line)})"
+        number = next(n for n, line in enumerate(lines, 1) if found["words"] in line)
+        return f"({found['file']}.yaml:{number})"
 
     return re.sub(r"<(?P<file>\w+): (?P<words>.*)>", place, text)
 
@@ -220,7 +222,10 @@ def test_a_filter_that_means_nothing_is_a_mistake(
             ["torch.linalg.eig-complex64", "--check", "vjp"],
             0,
             [
-                "expected to fail with RuntimeError matching 'gauge' where target torch <more: op: torch.linalg.eig>",
+                (
+                    "expected to fail with RuntimeError matching 'gauge' where target torch "
+                    "<more: op: torch.linalg.eig>"
+                ),
                 "until 2999-01-01",
             ],
         ),
@@ -247,7 +252,10 @@ def test_a_filter_that_means_nothing_is_a_mistake(
             ["examples.ops.rms_norm-float32", "--check", "vmap_of_vjp"],
             1,
             [
-                "not among those asked for: forward, vjp, errors <matrix: checks: [forward, vjp, errors]>"
+                (
+                    "not among those asked for: forward, vjp, errors <matrix: checks: "
+                    "[forward, vjp, errors]>"
+                )
             ],
         ),
         (
@@ -329,7 +337,10 @@ def test_a_warm_run_imports_no_torch(project: Path, small: Catalog) -> None:
     cache = project / ".cache" / "gen"
     cache.mkdir(parents=True)
     (cache / f"opinfo-{torch_version()}-{SCHEMA}.json").write_text(_written(small))
-    code = "import sys; from gen.cli import main; code = main(['generate']); assert 'torch' not in sys.modules; sys.exit(code)"
+    code = (
+        "import sys; from gen.cli import main; code = main(['generate']); "
+        "assert 'torch' not in sys.modules; sys.exit(code)"
+    )
     # for the examples, which are not installed
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(

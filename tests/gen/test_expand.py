@@ -1,4 +1,5 @@
-"""The cells of a matrix follow from the facts of the op, the selected dtypes and checks, the entries, and the tier."""
+"""The cells of a matrix follow from the facts of the op, the selected dtypes and checks, the
+entries, and the tier."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ def test_form_and_reference_imply_what_the_op_must_offer(plan: Plan) -> None:
 def test_axes_multiply_and_exclude_removes(plan: Plan) -> None:
     assert len(cells_of(plan, "joint_export", "torch.mul")) == 2 * 2 * 2
     assert cells_of(plan, "joint_export", "torch.sin") == {
-        "float32-static-default", "float32-dynamic-default", "float64-static-default", "float64-dynamic-default",
+        "float32-static-default", "float32-dynamic-default", "float64-static-default",
+        "float64-dynamic-default",
     }  # fmt: skip
 
 
@@ -139,8 +141,10 @@ SPREAD = """\
     version: 1
     checks:
       vjp: {claim: It holds., pipeline: vjp, against: upstream, dtypes: [float32, float64]}
-      joint: {claim: It holds., pipeline: aot.joint, against: eager, dtypes: float64, over: {shapes: [static, dynamic]}}
-      own: {claim: It holds., pipeline: vjp, against: upstream, dtypes: float64, over: {run: [jitted]}}
+      joint: {claim: It holds., pipeline: aot.joint, against: eager, dtypes: float64, over: \
+{shapes: [static, dynamic]}}
+      own: {claim: It holds., pipeline: vjp, against: upstream, dtypes: float64, over: {run: \
+[jitted]}}
       gradcheck: {claim: It holds., pipeline: vjp, against: numeric, dtypes: float64}
     over: {run: {values: [plain, jitted], not_checks: [gradcheck]}}
     families: {some: {ops: [torch.sin]}}
@@ -242,7 +246,10 @@ def test_of_entries_with_one_reason_the_second_is_numbered(expanded: Expand) -> 
 
 def test_entries_that_are_added_behind_change_no_name(expanded: Expand) -> None:
     before = names_of(expanded(MATRIX.format(more=f"skip: [{SLOW}]")))
-    more = f"exclude: [{HUGE.replace('mul', 'linalg.det')}]\n    skip: [{SLOW}, {HUGE.replace('mul', 'sin')}, {SLOW_TOO}]"
+    more = (
+        f"exclude: [{HUGE.replace('mul', 'linalg.det')}]\n"
+        f"    skip: [{SLOW}, {HUGE.replace('mul', 'sin')}, {SLOW_TOO}]"
+    )
     after = names_of(expanded(MATRIX.format(more=more)))
     assert before.items() <= after.items()
     assert len(set(after.values())) == len(after)
@@ -287,10 +294,12 @@ def test_an_own_op_states_its_facts_one_by_one(
         checks:
           vjp: {{claim: c., pipeline: vjp, against: upstream, requires: [autograd]}}
           jvp: {{claim: c., pipeline: jvp, against: upstream, requires: [autograd, forward_ad]}}
-          twice: {{claim: c., pipeline: vjp . vjp, against: upstream, requires: [autograd, gradgrad]}}
+          twice: {{claim: c., pipeline: vjp . vjp, against: upstream, requires: [autograd, \
+gradgrad]}}
           again: {{claim: c., against: again, requires: [deterministic]}}
         families:
-          own: {{dtypes: [float64], ops: [{{op: own.f, call: 'torch:sin', {stated}samples: [{{args: [1.0]}}]}}]}}
+          own: {{dtypes: [float64], ops: [{{op: own.f, call: 'torch:sin', {stated}samples: \
+[{{args: [1.0]}}]}}]}}
         """
     )
     assert {plan.columns[position].check for position in bits(plan.valid[0])} == kept

@@ -1,4 +1,5 @@
-"""Expected failures of the project's own matrix: an entry of a wrong value names its size, or says why it cannot."""
+"""Expected failures of the project's own matrix: an entry of a wrong value names its size, or
+says why it cannot."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ CANNOT = re.compile(r"the numbers differ from (run to run|machine to machine)")
 
 
 def says_too_little(match: str, reason: str) -> bool:
-    """Whether `match` takes a wrong value of any size, and `reason` does not say that the size varies."""
+    """Whether `match` takes a wrong value of any size, and `reason` does not say that
+    the size varies."""
     return bool(SIZELESS.search(match)) and not CANNOT.search(reason)
 
 
@@ -41,7 +43,8 @@ def test_a_match_without_a_size_says_too_little(match: str, reason: str, too_lit
 
 
 def test_expected_wrong_values_are_named_by_their_size() -> None:
-    """A match of `largest error` alone would take any other mistake of the cell for the expected one."""
+    """A match of `largest error` alone would take any other mistake of the cell for
+    the expected one."""
     expected = validate.load(Path(__file__).parents[2] / "matrix.yaml").matrix.xfail
     assert [
         (spec.op, spec.match, spec.reason)

@@ -1,4 +1,5 @@
-"""Every kind of bad input gets a message with its place, what was expected and the nearest name; all of them in one go."""
+"""Every kind of bad input gets a message with its place, what was expected and the nearest name;
+all of them in one go."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ version: 1
 dtypes: {real: [float32, float64]}
 checks:
   vjp: {claim: vjp holds., pipeline: vjp, against: upstream}
-  joint: {claim: The joint graph holds., pipeline: aot.joint, against: eager, over: {shapes: [static, dynamic]}}
+  joint: {claim: The joint graph holds., pipeline: aot.joint, against: eager, over: {shapes: \
+[static, dynamic]}}
 families:
   pointwise:
     ops: [torch.sin, torch.mul]
@@ -30,7 +32,10 @@ def test_the_base_of_these_cases_is_right(mistakes: Mistakes) -> None:
     [
         pytest.param(
             BASE.replace("dtypes:", "dtyps:"),
-            r'matrix.yaml:2:1: dtyps: unknown key "dtyps"; expected one of version, .*; did you mean "dtypes"\?',
+            (
+                r'matrix.yaml:2:1: dtyps: unknown key "dtyps"; expected one of version, .*; '
+                r'did you mean "dtypes"\?'
+            ),
             id="unknown key",
         ),
         pytest.param(
@@ -40,12 +45,18 @@ def test_the_base_of_these_cases_is_right(mistakes: Mistakes) -> None:
         ),
         pytest.param(
             BASE.replace("torch.mul", "torch.mull"),
-            r'matrix.yaml:8:22: families.pointwise.ops\[1\]: unknown op "torch.mull"; expected .*; did you mean "torch.mul"\?',
+            (
+                r'matrix.yaml:8:22: families.pointwise.ops\[1\]: unknown op "torch.mull"; '
+                r'expected .*; did you mean "torch.mul"\?'
+            ),
             id="unknown op",
         ),
         pytest.param(
             BASE.replace("torch.mul", "{op: torch.det}"),
-            r'matrix.yaml:8:27: families.pointwise.ops\[1\].op: unknown op "torch.det"; .*did you mean "torch.linalg.det"\?',
+            (
+                r'matrix.yaml:8:27: families.pointwise.ops\[1\].op: unknown op "torch.det"; '
+                r'.*did you mean "torch.linalg.det"\?'
+            ),
             id="unknown op, found by its last name",
         ),
         pytest.param(
@@ -62,7 +73,10 @@ def test_the_base_of_these_cases_is_right(mistakes: Mistakes) -> None:
             BASE.replace(
                 "torch.mul", "{op: own.a, call: 'nowhere.at:all', samples: [{args: [1]}]}"
             ),
-            r'families.pointwise.ops\[1\].call: there is no package or module "nowhere"; expected one that is installed',
+            (
+                r'families.pointwise.ops\[1\].call: there is no package or module "nowhere"; '
+                r"expected one that is installed"
+            ),
             id="call of a package that is not there",
         ),
         pytest.param(
@@ -79,12 +93,18 @@ def test_the_base_of_these_cases_is_right(mistakes: Mistakes) -> None:
         ),
         pytest.param(
             BASE.replace("float64", "flaot64"),
-            r'2:26: dtypes.real\[1\]: unknown dtype or dtype group "flaot64"; .*; did you mean "float64"\?',
+            (
+                r'2:26: dtypes.real\[1\]: unknown dtype or dtype group "flaot64"; .*; '
+                r'did you mean "float64"\?'
+            ),
             id="unknown dtype",
         ),
         pytest.param(
             BASE + "    dtypes: [rael]\n",
-            r'9:14: families.pointwise.dtypes\[0\]: unknown dtype or dtype group "rael"; .*did you mean "real"\?',
+            (
+                r'9:14: families.pointwise.dtypes\[0\]: unknown dtype or dtype group "rael"; '
+                r'.*did you mean "real"\?'
+            ),
             id="unknown dtype group",
         ),
         pytest.param(
@@ -94,34 +114,55 @@ def test_the_base_of_these_cases_is_right(mistakes: Mistakes) -> None:
         ),
         pytest.param(
             BASE.replace("pipeline: vjp", "pipeline: vmap . vpj"),
-            r'4:45: checks.vjp.pipeline: unknown transform "vpj" in pipeline "vmap . vpj"; expected one of vmap, .*did you mean "vjp"\?',
+            (
+                r'4:45: checks.vjp.pipeline: unknown transform "vpj" in pipeline "vmap . vpj"; '
+                r'expected one of vmap, .*did you mean "vjp"\?'
+            ),
             id="unknown transform",
         ),
         pytest.param(
             BASE.replace("pipeline: vjp", 'pipeline: "vmap vjp"'),
-            r'4:44: checks.vjp.pipeline: pipeline "vmap vjp": no ` . ` before "vjp"; expected transforms with',
+            (
+                r'4:44: checks.vjp.pipeline: pipeline "vmap vjp": no ` . ` before "vjp"; '
+                r"expected transforms with"
+            ),
             id="pipeline syntax",
         ),
         pytest.param(
             BASE.replace("[torch.sin, torch.mul]", "[{op: torch.sin, dtypes: [bfloat16]}]"),
-            r"8:36: .*dtypes\[0\]: torch.sin does not take bfloat16 on the CPU; expected one of bool, ",
+            (
+                r"8:36: .*dtypes\[0\]: torch.sin does not take bfloat16 on the CPU; "
+                r"expected one of bool, "
+            ),
             id="dtype that the op does not support",
         ),
         pytest.param(
             BASE
             + "xfail:\n  - {op: torch.sin, dtype: complex64, raises: E, match: m, reason: r}\n",
-            r'10:28: xfail\[0\].dtype\[0\]: dtype "complex64" is unknown; expected one of float32, float64',
+            (
+                r'10:28: xfail\[0\].dtype\[0\]: dtype "complex64" is unknown; '
+                r"expected one of float32, float64"
+            ),
             id="xfail on a dtype that no case has",
         ),
         pytest.param(
             BASE
-            + "xfail:\n  - {op: torch.mul, check: vjp, axes: {shapes: dynamic}, raises: E, match: m, reason: r}\n",
-            r"10:5: xfail\[0\]: xfail matches no case: r; expected an entry that is about something",
+            + (
+                "xfail:\n  - {op: torch.mul, check: vjp, axes: {shapes: dynamic}, raises: "
+                "E, match: m, reason: r}\n"
+            ),
+            (
+                r"10:5: xfail\[0\]: xfail matches no case: r; "
+                r"expected an entry that is about something"
+            ),
             id="xfail that matches nothing",
         ),
         pytest.param(
             BASE + "over: {run: {values: [plain, jited]}}\n",
-            r'9:\d+: over.run.values\[1\]: unknown value "jited" of axis run; .*did you mean "jitted"\?',
+            (
+                r'9:\d+: over.run.values\[1\]: unknown value "jited" of axis run; '
+                r'.*did you mean "jitted"\?'
+            ),
             id="axis value of over",
         ),
         pytest.param(
@@ -131,12 +172,18 @@ def test_the_base_of_these_cases_is_right(mistakes: Mistakes) -> None:
         ),
         pytest.param(
             BASE + "tiers: {full: {also: [{axes: {shapes: dynmic}}]}}\n",
-            r'9:\d+: tiers.full.also\[0\].axes.shapes\[0\]: value of axis shapes "dynmic" is unknown; .*did you mean "dynamic"\?',
+            (
+                r"9:\d+: tiers.full.also\[0\].axes.shapes\[0\]: "
+                r'value of axis shapes "dynmic" is unknown; .*did you mean "dynamic"\?'
+            ),
             id="axis value of a part",
         ),
         pytest.param(
             BASE + "tiers: {full: {also: [{checks: vjp, axes: {shapes: dynamic}}]}}\n",
-            r"9:\d+: tiers.full.also\[0\]: chooses no column; expected a check that has these dtypes and axes",
+            (
+                r"9:\d+: tiers.full.also\[0\]: chooses no column; "
+                r"expected a check that has these dtypes and axes"
+            ),
             id="part without a column",
         ),
         pytest.param(
@@ -222,7 +269,10 @@ def test_the_base_of_these_cases_is_right(mistakes: Mistakes) -> None:
         ),
         pytest.param(
             BASE.replace("pipeline: vjp", "pipeline: vjp, form: argument_inplace"),
-            r'checks.vjp: pipeline "vjp" with form argument_inplace; expected one of aot.export, aot.function, aot.saved, trace innermost',
+            (
+                r'checks.vjp: pipeline "vjp" with form argument_inplace; '
+                r"expected one of aot.export, aot.function, aot.saved, trace innermost"
+            ),
             id="a form that the stage does not take",
         ),
         pytest.param(
@@ -278,7 +328,10 @@ def test_the_base_of_these_cases_is_right(mistakes: Mistakes) -> None:
         ),
         pytest.param(
             BASE
-            + "skip:\n  - {op: torch.sin, reason: r, name: a}\n  - {op: torch.mul, reason: r, name: a}\n",
+            + (
+                "skip:\n  - {op: torch.sin, reason: r, name: a}\n"
+                "  - {op: torch.mul, reason: r, name: a}\n"
+            ),
             r'skip\[1\].name: the name "a" is taken',
             id="entry name twice",
         ),

@@ -1,4 +1,5 @@
-"""Reductions are complete over the valid cells. The proof is by brute force that shares no code with them."""
+"""Reductions are complete over the valid cells. The proof is by brute force that shares
+no code with them."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def test_the_proof_counts_what_brute_force_counts(
 
 
 def test_a_pairwise_cover_is_near_the_least_possible() -> None:
-    """Each (op, check) pair needs a cell of its own; more than a quarter above that would be waste."""
+    """Each (op, check) pair needs a cell of its own; more than a quarter above that would be
+    waste."""
     rows = [f"op{index}" for index in range(40)]
     columns: list[Column] = [(f"check={c}", f"dtype={d}") for c in range(12) for d in range(6)]
     valid = [2 ** len(columns) - 1] * len(rows)

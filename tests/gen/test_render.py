@@ -1,4 +1,5 @@
-"""Generated modules: plain pytest that imports, says what the matrix says, and holds no code that YAML brought in."""
+"""Generated modules: plain pytest that imports, says what the matrix says, and holds no code that
+YAML brought in."""
 
 from __future__ import annotations
 
@@ -87,13 +88,14 @@ def test_a_module_reads_as_the_architecture_shows(plan: Plan) -> None:
     counts, rest = rest.split("\n", 1)
     assert counts == "# Cells: smoke 0, default 12, full 37."
     assert rest.startswith(
-        '"""Linear algebra."""\n\nfrom gen.checks import cases, family, known, op\n\nFAMILY = family(\n    "linalg",\n'
+        '"""Linear algebra."""\n\nfrom gen.checks import cases, family, known, op\n\n'
+        'FAMILY = family(\n    "linalg",\n'
     )
     assert "eigenvectors_no_gauge_invariant_derivative@complex64" in text
     assert (
-        '    """vmap(vjp(f)) equals a loop of vjp(f) over the batch."""\n    case.assert_same("vmap . vjp", against="loop")\n'
-        in text
-    )
+        '    """vmap(vjp(f)) equals a loop of vjp(f) over the batch."""\n'
+        '    case.assert_same("vmap . vjp", against="loop")\n'
+    ) in text
     assert 'case.assert_same("vjp", against=("upstream", "numeric"))' in text
 
 
@@ -187,7 +189,8 @@ def test_texts_from_yaml_cannot_leave_their_strings(tmp_path: Path, expanded: ob
         version: 1
         checks: {{vjp: {{claim: {quoted_}, pipeline: vjp, against: upstream}}}}
         families: {{one: {{title: {quoted_}, ops: [torch.sin]}}}}
-        xfail: [{{op: torch.sin, dtype: float32, raises: E, match: x, reason: {quoted_}, link: {quoted_}}}]
+        xfail: [{{op: torch.sin, dtype: float32, raises: E, match: x, reason: {quoted_}, link: \
+{quoted_}}}]
         """)
     text = modules(plan)["test_one.py"]
     tree = ast.parse(text)

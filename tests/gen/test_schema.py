@@ -73,7 +73,8 @@ def loaded(bad: BadInput, folder: Path) -> Any:
 
 @pytest.mark.parametrize("bad", OF_MATRICES, ids=lambda bad: bad.what)
 def test_the_schema_refuses_what_generate_refuses(bad: BadInput, tmp_path: Path) -> None:
-    """Except for what a schema cannot say, such as that a name stands elsewhere. Such rows are marked."""
+    """Except for what a schema cannot say, such as that a name stands elsewhere. Such
+    rows are marked."""
     (tmp_path / "generated_tests").mkdir()
     data = loaded(bad, tmp_path)
     if data is None:

@@ -23,10 +23,12 @@ def read(tmp_path: Path, text: str | bytes) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
-        ("1e-12", 1e-12), ("on", "on"), ("off", "off"), ("yes", "yes"), ("no", "no"), ("y", "y"), ("true", True), ("False", False),
-        ("~", None), ("null", None), ("", None), ("0o17", 15), ("0x1f", 31), ("017", 17), ("1_000", "1_000"), ("-.5", -0.5), ("1.", 1.0),
-        ("2027-01-01", "2027-01-01"), ("12:30:45", "12:30:45"), ('"1"', "1"), ("'on'", "on"), ("+3", 3), (".inf", float("inf")),
-        ("-.inf", float("-inf")), ("!!str 1", "1"), ("[a, 1]", ["a", 1]), ("{a: {b: 1}}", {"a": {"b": 1}}),
+        ("1e-12", 1e-12), ("on", "on"), ("off", "off"), ("yes", "yes"), ("no", "no"), ("y", "y"),
+        ("true", True), ("False", False), ("~", None), ("null", None), ("", None), ("0o17", 15),
+        ("0x1f", 31), ("017", 17), ("1_000", "1_000"), ("-.5", -0.5), ("1.", 1.0),
+        ("2027-01-01", "2027-01-01"), ("12:30:45", "12:30:45"), ('"1"', "1"), ("'on'", "on"),
+        ("+3", 3), (".inf", float("inf")), ("-.inf", float("-inf")), ("!!str 1", "1"),
+        ("[a, 1]", ["a", 1]), ("{a: {b: 1}}", {"a": {"b": 1}}),
     ],
 )  # fmt: skip
 def test_scalars_follow_yaml_1_2(tmp_path: Path, written: str, meant: object) -> None:
@@ -179,7 +181,9 @@ def test_what_is_no_regular_file_is_refused_and_not_read(tmp_path: Path, include
     (tmp_path / "folder").mkdir()
     with pytest.raises(
         MatrixError,
-        match=f"m.yaml:1:11: include: cannot read {included}: (it is no regular file|Too many levels)",
+        match=(
+            f"m.yaml:1:11: include: cannot read {included}: (it is no regular file|Too many levels)"
+        ),
     ):
         read(tmp_path, f"include: [{included}]\n")
 

@@ -1,4 +1,5 @@
-"""Writing a directory: only what changed, orphans removed, hand-written files left alone, and all or nothing."""
+"""Writing a directory: only what changed, orphans removed, hand-written files left alone,
+and all or nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`python -m tests.mutation`: draw mutants, run the tests that cover each, and count those that no test notices."""
+"""`python -m tests.mutation`: draw mutants, run the tests that cover each, and count those that
+no test notices."""
 
 from __future__ import annotations
 
@@ -87,7 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             known.learn(test_file, trace, SOURCES)
             seen = sum(bool(facts["lines"]) for test, facts in trace.items() if test != IMPORT)
             print(
-                f"which tests run which lines: {i} of {len(stale)}: {test_file}, {seen} of {len(trace) - 1} tests run some",
+                (
+                    f"which tests run which lines: {i} of {len(stale)}: "
+                    f"{test_file}, {seen} of {len(trace) - 1} tests run some"
+                ),
                 flush=True,
             )
 
@@ -117,7 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     share = 100 * killed / len(found) if found else 100.0
     print(
-        f"{killed} of {len(found)} mutants killed ({share:.1f}%), {len(drawn) - len(found)} more are equivalent; seed {args.seed}"
+        f"{killed} of {len(found)} mutants killed ({share:.1f}%), "
+        f"{len(drawn) - len(found)} more are equivalent; seed {args.seed}"
     )
     if args.report:
         rows = [
@@ -131,7 +136,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def draw(
     mutants: Iterable[Mutant], number: int, seed: int, only: Sequence[str] = ()
 ) -> list[Mutant]:
-    """``number`` mutants, drawn at most one per line; or all mutants whose text contains one of ``only``."""
+    """``number`` mutants, drawn at most one per line; or all mutants whose text contains
+    one of ``only``."""
     if only:
         return [mutant for mutant in mutants if any(text in str(mutant) for text in only)]
     shuffled = sorted(
@@ -143,9 +149,13 @@ def draw(
 
 
 def identity(mutant: Mutant) -> str:
-    """The name of a mutant in the files of equivalent mutants. It has no line number, since lines move."""
+    """The name of a mutant in the files of equivalent mutants. It has no line number,
+    since lines move."""
     return " ".join(
-        f"{mutant.path} {mutant.within} ({mutant.text}): {mutant.kind}: {mutant.old} → {mutant.new}".split()
+        (
+            f"{mutant.path} {mutant.within} ({mutant.text}): {mutant.kind}: "
+            f"{mutant.old} → {mutant.new}"
+        ).split()
     )
 
 
@@ -161,12 +171,14 @@ def within_budget(tests: dict[str, float], seconds: float) -> dict[str, float]:
 
 
 def nearest_first(tests: dict[str, float], near: set[str]) -> dict[str, float]:
-    """``tests`` with those in the files ``near`` first. The order within each group is unchanged."""
+    """``tests`` with those in the files ``near`` first. The order within each group is
+    unchanged."""
     return dict(sorted(tests.items(), key=lambda item: item[0].partition("::")[0] not in near))
 
 
 def stages(tests: dict[str, float], near: set[str]) -> list[dict[str, float]]:
-    """First a few seconds of the tests in the files ``near``, then all others. Importing a test file takes longer than most tests."""
+    """First a few seconds of the tests in the files ``near``, then all others. Importing a test
+    file takes longer than most tests."""
     first = within_budget(
         {test: cost for test, cost in tests.items() if test.partition("::")[0] in near}, FIRST
     )

@@ -1,4 +1,5 @@
-"""Find which tests run which lines. Every test file runs once under a tracer; the result is stored under `.cache/`."""
+"""Find which tests run which lines. Every test file runs once under a tracer; the result is stored
+under `.cache/`."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ Trace = dict[str, dict[str, Any]]
 
 
 class Tracer:
-    """A pytest plugin that notes which lines of ``sources`` under ``root`` each test runs, in all threads and started processes."""
+    """A pytest plugin that notes which lines of ``sources`` under ``root`` each test runs, in all
+    threads and started processes."""
 
     def __init__(self, root: Path, sources: list[str]) -> None:
         self.found: Trace = {}
@@ -67,7 +69,8 @@ def _facts(seconds: float, lines: Masks) -> dict[str, Any]:
 
 
 class Map:
-    """The traces of test files, each with its version of the sources. Lines of an edited source are found again by their text.
+    """The traces of test files, each with its version of the sources. Lines of an edited source are
+    found again by their text.
 
     An edited test file is traced again. With ``fresh``, every test file is.
     """
@@ -110,7 +113,8 @@ class Map:
     def tests(self, path: str, lines: tuple[int, int], test_files: list[str]) -> dict[str, float]:
         """Tests that run one of ``lines`` of ``path``, with their seconds, quickest first.
 
-        If the lines run when the file is imported, or if no test runs them: all tests that run the file.
+        If the lines run when the file is imported, or if no test runs them: all tests
+        that run the file.
         """
         found, nearby = dict[str, float](), dict[str, float]()
         for test_file in test_files:
@@ -129,7 +133,8 @@ class Map:
         return dict(sorted((found or nearby).items(), key=lambda item: item[1]))
 
     def near(self, path: str, tests: Iterable[str], number: int = 3) -> set[str]:
-        """Test files that are named after the source file ``path``, and those with the largest share of their tests in ``tests``."""
+        """Test files that are named after the source file ``path``, and those with the largest
+        share of their tests in ``tests``."""
         counts = Counter(test.partition("::")[0] for test in tests)
         name = Path(path).parent.name if Path(path).stem == "__init__" else Path(path).stem
         named = {test_file for test_file in counts if Path(test_file).stem == f"test_{name}"}

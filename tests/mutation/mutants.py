@@ -1,4 +1,5 @@
-"""The mutants of a source file. Each changes one operator, constant, argument, condition or statement."""
+"""The mutants of a source file. Each changes one operator, constant, argument,
+condition or statement."""
 
 from __future__ import annotations
 
@@ -42,9 +43,9 @@ MESSAGES = {"warn", "warning", "debug", "info"}  # calls whose arguments are mes
 class Mutant:
     """Replace ``old``, the bytes from ``start`` on, by ``new``.
 
-    ``lines`` are the first and last line of the statement. A test that runs none of them cannot notice the change. For a function's
-    defaults and decorators, they are the lines of the function. For any other statement that runs at import, they are (0, 0).
-    """
+    ``lines`` are the first and last line of the statement. A test that runs none of them cannot
+    notice the change. For a function's defaults and decorators, they are the lines of the function.
+    For any other statement that runs at import, they are (0, 0)."""
 
     path: str
     line: int
@@ -267,7 +268,8 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _only_for_readers(node: ast.stmt) -> bool:
-    """Whether a statement is a docstring, an import, an assertion (for the type checker), `__all__`, or under TYPE_CHECKING."""
+    """Whether a statement is a docstring, an import, an assertion (for the type checker),
+    `__all__`, or under TYPE_CHECKING."""
     match node:
         case (
             ast.Expr(value=ast.Constant())

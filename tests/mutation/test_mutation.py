@@ -1,4 +1,5 @@
-"""A test that asserts something about a line kills its mutant. A test that only runs the line does not."""
+"""A test that asserts something about a line kills its mutant. A test that only runs
+the line does not."""
 
 from __future__ import annotations
 
@@ -257,7 +258,8 @@ from shop.price import countdown
 
 def test_a_program() -> None:
     root = str(Path(shop.__file__).parents[1])
-    subprocess.run([sys.executable, "-c", "from shop.price import price; price(11, True)"], env={"PYTHONPATH": root}, cwd="/", check=True)
+    subprocess.run([sys.executable, "-c", "from shop.price import price; price(11, True)"], \
+env={"PYTHONPATH": root}, cwd="/", check=True)
 
 def test_a_process() -> None:
     process = multiprocessing.get_context("spawn").Process(target=countdown, args=(3,))
@@ -363,6 +365,7 @@ def test_the_mutants_are_listed_without_running_anything(
 
 
 def test_every_equivalent_mutant_is_one_that_could_be_drawn() -> None:
-    """An entry whose line has changed has no effect. Write the present line, or remove the entry."""
+    """An entry whose line has changed has no effect. Write the present line, or
+    remove the entry."""
     drawable = {identity(mutant) for source in SOURCES for mutant in _of_folder(source)}
     assert [mutant for mutant in _reasons(EQUIVALENT) if mutant not in drawable] == []

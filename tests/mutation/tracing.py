@@ -1,7 +1,7 @@
 """Find which lines of some files a process runs, in all its threads.
 
-Only the standard library is imported, because processes that a test starts run this file as their `sitecustomize`.
-"""
+Only the standard library is imported, because processes that a test starts run this file as their
+`sitecustomize`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ Masks = dict[str, int]  # by file, relative to the root: a bit per line
 class Lines:
     """Notes the lines of ``sources`` under ``root`` that run between ``begin`` and ``end``.
 
-    ``imported`` returns the lines that ran at any time because a module of the sources was imported.
+    ``imported`` returns the lines that ran at any time because a module of the
+    sources was imported.
     """
 
     def __init__(self, root: str, sources: list[str]) -> None:
@@ -108,15 +109,20 @@ def follow(root: str, sources: list[str], folder: str, seconds: float) -> None:
 
 
 class followed:
-    """While this context is active, every Python process that this process starts runs :func:`follow`.
+    """While this context is active, every Python process that this process starts
+    runs :func:`follow`.
 
-    ``taken()`` returns the lines that they ran since the last call. A start-up module in ``root`` calls :func:`follow`. Some tests give
-    their programs another environment, in which ``root`` is on the path. Forked processes are not followed.
+    ``taken()`` returns the lines that they ran since the last call. A start-up module in ``root``
+    calls :func:`follow`. Some tests give their programs another environment, in which ``root`` is
+    on the path. Forked processes are not followed.
     """
 
     def __init__(self, root: Path, sources: list[str], seconds: float) -> None:
         self._folder, self._startup, self._root = root / ".lines", root / "sitecustomize.py", root
-        self._program = f"{Path(__file__).read_text()}\n\nfollow({str(root)!r}, {sources!r}, {str(self._folder)!r}, {seconds})\n"
+        self._program = (
+            f"{Path(__file__).read_text()}\n\n"
+            f"follow({str(root)!r}, {sources!r}, {str(self._folder)!r}, {seconds})\n"
+        )
 
     def __enter__(self) -> followed:
         self._folder.mkdir(exist_ok=True)

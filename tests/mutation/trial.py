@@ -1,4 +1,5 @@
-"""Run chosen tests in a copy of the tree, in a process of its own that may hang, crash or fill the memory."""
+"""Run chosen tests in a copy of the tree, in a process of its own that may hang, crash or
+fill the memory."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Copy:
     _times = count(1)  # each mutant gets its own file time, so that Python compiles it again
 
     def __init__(self, root: Path, place: Path, options: list[str], patience: float = 60) -> None:
-        """``options`` are pytest's. A trial may take ``patience`` seconds of processor time longer than its tests should."""
+        """``options`` are pytest's. A trial may take ``patience`` seconds of processor time longer
+        than its tests should."""
         self.place, self._options, self._patience = place, options, patience
         shutil.copytree(root, place, ignore=LEFT_OUT)
         compileall.compile_dir(place, quiet=2)
@@ -107,7 +109,8 @@ class Copy:
 
 
 class _Chosen:
-    """A pytest plugin that runs only these tests, in this order. It writes the first failure to a file."""
+    """A pytest plugin that runs only these tests, in this order. It writes the first
+    failure to a file."""
 
     def __init__(self, tests: list[str] | None, failure: Path) -> None:
         self._order = None if tests is None else {test: i for i, test in enumerate(tests)}

@@ -7,12 +7,14 @@ from gen.checks import ledger, opinfo
 
 @pytest.fixture(scope="session", autouse=True)
 def loaded() -> None:
-    """pytester forgets the modules that a run imported, but torch cannot be imported twice: have it all before the first run."""
+    """pytester forgets the modules that a run imported, but torch cannot be imported twice: have it
+    all before the first run."""
     assert ledger.Verdict("passed") and opinfo.database()
 
 
 @pytest.fixture(autouse=True)
 def no_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CI machine pytest's summary repeats whole messages; the tests count lines of the short one."""
+    """On a CI machine pytest's summary repeats whole messages; the tests count lines
+    of the short one."""
     for name in ("CI", "BUILD_NUMBER"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,5 @@
-"""A cell that dies or never ends has that as its outcome, and every other cell of the run has its own."""
+"""A cell that dies or never ends has that as its outcome, and every other cell of the
+run has its own."""
 
 from pathlib import Path
 from typing import Any
@@ -110,9 +111,13 @@ def test_the_failure_says_where_the_process_was_and_how_to_run_that_sample(run: 
 
 
 def test_an_expected_crash_is_an_xfail_and_another_one_is_not(run: Runner) -> None:
-    table = 'FAMILY = family("demo", known={"dies": known("xfail", raises="Crashed", match="SIGSEGV", reason="it dies")})\n'
+    table = (
+        'FAMILY = family("demo", known={"dies": known("xfail", raises="Crashed", '
+        'match="SIGSEGV", reason="it dies")})\n'
+    )
     body = """
-@cases(op("a", smoke="float64", known="dies"), op("b", smoke="float64", known="dies"), op("c", smoke="float64", known="dies"))
+@cases(op("a", smoke="float64", known="dies"), op("b", smoke="float64", known="dies"), op("c", \
+smoke="float64", known="dies"))
 def test_jvp(case):
     if case.op == "a":
         ctypes.string_at(0)
@@ -148,7 +153,10 @@ def test_vjp(case):
 
 
 def test_the_command_line_s_limit_replaces_every_other(run: Runner) -> None:
-    body = '@cases(op("a", smoke="float64"), op("b", smoke="float64"), timeout=0.2)\ndef test_jvp(case):\n    time.sleep(0.5)\n'
+    body = (
+        '@cases(op("a", smoke="float64"), op("b", smoke="float64"), timeout=0.2)\n'
+        "def test_jvp(case):\n    time.sleep(0.5)\n"
+    )
     run(HEAD + body, "--cell-timeout", "0").assert_outcomes(passed=2)
 
 
@@ -176,7 +184,10 @@ def test_jvp(case):
 
 
 def test_a_warning_of_a_cell_reaches_pytest_s_summary(run: Runner) -> None:
-    body = '@cases(op("a", smoke="float64"))\ndef test_jvp(case):\n    warnings.warn("seen from here")\n'
+    body = (
+        '@cases(op("a", smoke="float64"))\ndef test_jvp(case):\n'
+        '    warnings.warn("seen from here")\n'
+    )
     run(HEAD + body, "-W", "default").stdout.fnmatch_lines(
         ["*test_demo.py:*: UserWarning: seen from here"]
     )

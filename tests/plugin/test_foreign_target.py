@@ -1,4 +1,5 @@
-"""A target whose values are not torch's tensors: it brings its own ops, and a result that is no tensor fails with what to do."""
+"""A target whose values are not torch's tensors: it brings its own ops, and a result that is no
+tensor fails with what to do."""
 
 import importlib.util
 import os
@@ -31,7 +32,8 @@ class Arrays:
         return (numpy.asarray(result),)
 
     def forward(self, f):
-        return lambda *xs: tuple(torch.from_numpy(numpy.array(y)) for y in f(*(x.numpy() for x in xs)))
+        return lambda *xs: tuple(torch.from_numpy(numpy.array(y)) for y in f(*(x.numpy() for x in \
+xs)))
 
     def pipeline(self, f, stages):
         return self.forward(f)
@@ -39,7 +41,8 @@ class Arrays:
     def vmap(self, f, in_dims):
         def g(*xs):
             count = next(x.shape[d] for x, d in zip(xs, in_dims) if d is not None)
-            rows = [f(*(x if d is None else numpy.take(x, k, d) for x, d in zip(xs, in_dims))) for k in range(count)]
+            rows = [f(*(x if d is None else numpy.take(x, k, d) for x, d in zip(xs, \
+in_dims))) for k in range(count)]
             return tuple(map(numpy.stack, zip(*rows)))
 
         return g
@@ -56,7 +59,8 @@ class Leaks(Arrays):
 MODULE = """
 from gen.checks import cases, op
 
-ROWS = [op("torch.sin", smoke="float64"), op("torch.mul", smoke="float64"), op("torch.cos", smoke="float64")]
+ROWS = [op("torch.sin", smoke="float64"), op("torch.mul", smoke="float64"), op("torch.cos", \
+smoke="float64")]
 
 @cases(*ROWS)
 def test_forward(case):
@@ -124,9 +128,9 @@ def test_a_result_that_is_no_tensor_fails_and_says_what_to_do(site: Path, tmp_pa
     done, cells = run("leaks", tmp_path, site)
     assert cells["forward torch.sin"] == "failed"
     assert (
-        "result 0 of target leaks is a numpy.ndarray: where a check calls a target, results are torch.Tensors"
-        in done.stdout
-    )
+        "result 0 of target leaks is a numpy.ndarray: where a check calls a target, "
+        "results are torch.Tensors"
+    ) in done.stdout
     assert "converts inputs and results in `forward` and `pipeline`" in done.stdout
 
 

@@ -20,13 +20,15 @@ from gen.checks.outcomes import Lacking, Mismatch, Vacuous
 THREE_TIERS = (
     HEAD
     + """
-@cases(op("torch.sin", smoke="float64", default="complex128", full="float32"), op("torch.cos", full="float64"))
+@cases(op("torch.sin", smoke="float64", default="complex128", full="float32"), op("torch.cos", \
+full="float64"))
 def test_vjp(case):
     case.assert_same("vjp", against="upstream")
 """
 )
 BOOMS = """
-FAMILY = family("demo", known={"boom": known("xfail", raises="RuntimeError", match="boom", reason="it booms", source="matrix.yaml:7:3")})
+FAMILY = family("demo", known={"boom": known("xfail", raises="RuntimeError", match="boom", \
+reason="it booms", source="matrix.yaml:7:3")})
 """
 
 
@@ -76,7 +78,10 @@ def test_the_header_prints_every_setting(run: Runner) -> None:
     run.write(THREE_TIERS)
     run("--tier", "smoke", "--shard", "1/2").stdout.fnmatch_lines(
         [
-            "matrix: target torch * device cpu * tier smoke * torch * seed * sample usual * shard 1/2 * results .cache/matrix/*1of2.jsonl"
+            (
+                "matrix: target torch * device cpu * tier smoke * torch * seed * sample usual * "
+                "shard 1/2 * results .cache/matrix/*1of2.jsonl"
+            )
         ]
     )
 
@@ -107,7 +112,8 @@ FAILING = (
     + """
 @cases(op("torch.cos", smoke="float64"), op("torch.sin", smoke="float64"))
 def test_vjp(case):
-    wrong = [(1, "float64[3]", Mismatch("largest error 0.5 at index [2]")), (2, "float64[]", ValueError("unforeseen"))]
+    wrong = [(1, "float64[3]", Mismatch("largest error 0.5 at index [2]")), (2, "float64[]", \
+ValueError("unforeseen"))]
     case.compared = 4
     if case.op == "torch.cos":
         case.finish([SampleFailure(*one) for one in wrong if case.only in (None, one[0])])
@@ -122,7 +128,10 @@ def test_a_mismatch_is_shown_in_three_lines_with_the_command_that_reruns_it(run:
         [
             "torch.cos-float64 under vjp, target torch on cpu, sample 1 float64?3?",
             "largest error 0.5 at index ?2?",
-            "reproduce: pytest 'test_demo.py::test_vjp?torch.cos-float64?' --target torch --tier full --sample 1",
+            (
+                "reproduce: pytest 'test_demo.py::test_vjp?torch.cos-float64?' --target torch "
+                "--tier full --sample 1"
+            ),
             "torch.cos-float64 under vjp, target torch on cpu, sample 2*",
         ]
     )
@@ -142,7 +151,10 @@ def test_the_reproduce_command_works_when_pasted(run: Runner) -> None:
 def test_an_unforeseen_exception_keeps_its_traceback(run: Runner) -> None:
     run.write(
         HEAD
-        + '@cases(op("torch.sin", smoke="float64"))\ndef test_vjp(case):\n    raise KeyError("unforeseen")'
+        + (
+            '@cases(op("torch.sin", smoke="float64"))\ndef test_vjp(case):\n'
+            '    raise KeyError("unforeseen")'
+        )
     )
     run().stdout.fnmatch_lines(
         [
@@ -167,7 +179,8 @@ def test_a_cell_counts_once_and_samples_that_fail_alike_have_one_report(run: Run
         + """
 @cases(op("torch.sin", smoke="float64"))
 def test_vjp(case):
-    errors = [Mismatch("largest error 0.5 at index [1]"), Mismatch("largest error 0.25 at index [0, 2]"), Mismatch("a shape")]
+    errors = [Mismatch("largest error 0.5 at index [1]"), Mismatch("largest error 0.25 at index \
+[0, 2]"), Mismatch("a shape")]
     case.finish([SampleFailure(number, "", error) for number, error in enumerate(errors)])
 """
     )
@@ -183,7 +196,8 @@ OUTCOMES = (
     HEAD
     + BOOMS
     + """
-@cases(op("a", smoke="float64"), op("b", smoke="float64", known="boom"), op("c", smoke="float64", known="boom"),
+@cases(op("a", smoke="float64"), op("b", smoke="float64", known="boom"), op("c", smoke="float64", \
+known="boom"),
        op("d", smoke="float64", known="boom"), op("e", smoke="float64"), op("f", smoke="float64"))
 def test_jvp(case):
     match case.op:
@@ -252,14 +266,17 @@ def test_an_entry_that_did_not_happen_names_itself(run: Runner) -> None:
 def test_entries_that_share_a_case_are_listed_when_only_one_of_them_ever_happens(
     run: Runner,
 ) -> None:
-    two = (
-        HEAD
-        + 'BOOM = known("xfail", raises="RuntimeError", reason="r")\nBANG = known("xfail", raises="ValueError", reason="gone")\n'
+    two = HEAD + (
+        'BOOM = known("xfail", raises="RuntimeError", reason="r")\n'
+        'BANG = known("xfail", raises="ValueError", reason="gone")\n'
     )
     run.write(
         two
         + 'FAMILY = family("demo", known={"boom": BOOM, "bang": BANG})\n'
-        + '@cases(op("a", smoke="float64", known="boom bang"))\ndef test_jvp(case):\n    raise RuntimeError("boom")'
+        + (
+            '@cases(op("a", smoke="float64", known="boom bang"))\ndef test_jvp(case):\n'
+            '    raise RuntimeError("boom")'
+        )
     )
     run().stdout.fnmatch_lines(
         ["entries that never happened at tier default:", "*demo:bang: «gone»"]

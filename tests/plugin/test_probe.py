@@ -1,4 +1,5 @@
-"""`gen probe` proposes entries for the failures that it found, and leaves the reasons to a person."""
+"""`gen probe` proposes entries for the failures that it found, and leaves the
+reasons to a person."""
 
 import argparse
 from pathlib import Path
@@ -22,7 +23,8 @@ families:
   own:
     ops:
       - {op: own.floor, call: torch.floor, samples: [{args: [{shape: [2, 3]}]}]}
-      - {op: own.refuses, call: torch.linalg.cholesky, samples: [{args: [{shape: [2, 2], domain: spd}]}, {args: [{shape: [2, 3]}]}]}
+      - {op: own.refuses, call: torch.linalg.cholesky, samples: [{args: [{shape: [2, 2], domain: \
+spd}]}, {args: [{shape: [2, 3]}]}]}
 """
 SIN = Facts(
     "torch.sin", "sin", "", "unary", ("float32", "float64"), ("float64",), ("autograd", "opinfo")

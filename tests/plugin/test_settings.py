@@ -1,4 +1,5 @@
-"""What matrix.yaml says of a run acts: the default target and the devices. A narrowed run leaves the whole's results alone."""
+"""What matrix.yaml says of a run acts: the default target and the devices. A narrowed run leaves
+the whole's results alone."""
 
 from pathlib import Path
 
@@ -13,7 +14,8 @@ MODULE = """
 from gen.checks import cases, family, known, op
 from gen.checks.outcomes import Mismatch
 
-FAMILY = family("demo", known={"narrow": known("xfail", raises="Mismatch", match="largest error", reason="it is known of exp")})
+FAMILY = family("demo", known={"narrow": known("xfail", raises="Mismatch", match="largest error", \
+reason="it is known of exp")})
 
 @cases(op("torch.sin", smoke="float64"), op("torch.cos", smoke="float64"))
 def test_vjp(case):
@@ -108,7 +110,10 @@ def test_a_traceback_has_the_frames_of_the_op_and_none_of_the_harness(
     )
     project.makepyfile(mine=op)
     project.syspathinsert()
-    row = '{"mine.slope": {"call": "mine:slope", "samples": [{"args": [{"shape": [2]}]}, {"args": [{"shape": [3]}]}]}}'
+    row = (
+        '{"mine.slope": {"call": "mine:slope", "samples": [{"args": [{"shape": '
+        '[2]}]}, {"args": [{"shape": [3]}]}]}}'
+    )
     project.makepyfile(
         test_demo=f"""
 from gen.checks import cases, family, op

@@ -1,4 +1,5 @@
-"""Shards divide the cells completely, evenly, and the same everywhere; together they are one run again."""
+"""Shards divide the cells completely, evenly, and the same everywhere; together they
+are one run again."""
 
 from __future__ import annotations
 
@@ -177,19 +178,20 @@ def test_durations_are_read_as_they_were_written_and_a_broken_file_is_named(tmp_
             read_durations(path)
 
 
-# --- runs -----------------------------------------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------
 
 HEAD = "from gen.checks import cases, family, op\n"
-BODY = (
-    HEAD
-    + '@cases(*(op(f"op{n}", smoke="float64", full="float32") for n in range(5)))\ndef test_vjp(case): ...\n'
+BODY = HEAD + (
+    '@cases(*(op(f"op{n}", smoke="float64", full="float32") for n in range(5)))\n'
+    "def test_vjp(case): ...\n"
 )
 PLAIN = "def test_plain(): ...\n"
 
 
 @pytest.fixture
 def folder(pytester: pytest.Pytester) -> Path:
-    """Three modules with ten cells each at tier full, one of them with a plain test, and one module without cells."""
+    """Three modules with ten cells each at tier full, one of them with a plain test, and one
+    module without cells."""
     pytester.makepyfile(test_a=BODY, test_b=BODY + PLAIN, test_c=BODY, test_d=PLAIN)
     return pytester.path
 
@@ -289,7 +291,7 @@ def test_the_repository_s_modules_say_how_many_cells_they_have() -> None:
     )
 
 
-# --- merging --------------------------------------------------------------------------------------------------------------------------
+# --- merging --------------------------------------------------------------------------------------
 
 
 def written(path: Path, number: int, nodes: list[str], **header: object) -> Path:

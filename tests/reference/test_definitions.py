@@ -1,4 +1,5 @@
-"""Definitions of arrays: they agree with torch where torch is right, and their derivatives are right to all digits."""
+"""Definitions of arrays: they agree with torch where torch is right, and their derivatives are
+right to all digits."""
 
 import math
 from pathlib import Path

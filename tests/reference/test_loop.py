@@ -1,4 +1,5 @@
-"""The loop reference against values worked out by hand. Every other check of the project leans on these."""
+"""The loop reference against values worked out by hand. Every other check of the
+project leans on these."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""Central differences against values worked out by hand, and what they say where there is no derivative."""
+"""Central differences against values worked out by hand, and what they say where there
+is no derivative."""
 
 from typing import Any
 

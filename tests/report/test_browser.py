@@ -66,9 +66,9 @@ def test_a_permalink_opens_its_cell_with_the_command_of_the_failing_sample_and_i
     text = unescape(re.sub(r"<[^>]*>", " ", dialog[0]))
     assert "torch.op7 under vmap" in text
     assert (
-        "pytest 't/test_unary.py::test_vmap[torch.op7-float64]' --target runtime --device cuda --tier full --sample 2"
-        in text
-    )
+        "pytest 't/test_unary.py::test_vmap[torch.op7-float64]' --target runtime --device "
+        "cuda --tier full --sample 2"
+    ) in text
     assert "op: matrix/mine.yaml:12 · check: matrix.yaml:40" in text
     assert text.count("copy command") == 2 and "copy link" in text
 

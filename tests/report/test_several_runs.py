@@ -94,9 +94,9 @@ def test_junit_has_a_case_for_each_cell_and_the_command_of_each_failure() -> Non
     }  # fmt: skip
     failure = suite.find("testcase/failure")
     assert failure is not None and failure.get("message") == "wrong \N{REPLACEMENT CHARACTER}<&"
-    assert (
-        failure.text
-        == "pytest 't/test_unary.py::test_jvp[torch.sin-float64]' --target runtime --tier full --sample 2"
+    assert failure.text == (
+        "pytest 't/test_unary.py::test_jvp[torch.sin-float64]' --target runtime "
+        "--tier full --sample 2"
     )
 
 

@@ -1,8 +1,10 @@
 """``python -m tests.reports``: wrong answers of torch, as programs.
 
-python -m tests.reports list                      number, name, upstream reports and cell of the matrix of each
+python -m tests.reports list                      number, name, upstream reports and cell of
+                                                  the matrix of each
 python -m tests.reports show NAME                 its stand-alone program
-python -m tests.reports run [NAME …] [--on runtime]   what it gives, on torch or with the runtime in torch's place; 1 if new
+python -m tests.reports run [NAME …] [--on runtime] what it gives, on torch or with the runtime in
+torch's place; 1 if new
 python -m tests.reports page [--out PAGE]         docs/findings.md
 """
 
@@ -66,7 +68,8 @@ def main() -> int:
 
 
 def _run(chosen: list[Report], side: str) -> int:
-    """Run the reports and say what each gives. 1 if torch mends one, or if the runtime is wrong without a reason."""
+    """Run the reports and say what each gives. 1 if torch mends one, or if the runtime is wrong
+    without a reason."""
     entries = {entry.name: entry for entry in chosen}
     surprises = []
 
@@ -81,7 +84,8 @@ def _run(chosen: list[Report], side: str) -> int:
         )
         surprises.extend([entry.number] if mended or wrong else [])
         print(
-            f"{entry.number:7} {result.name}: {result.verdict}{', which is new' if mended or wrong else ''}"
+            f"{entry.number:7} {result.name}: "
+            f"{result.verdict}{', which is new' if mended or wrong else ''}"
         )
         if result.verdict == "error" or len(chosen) < 30:
             print("    " + result.text.strip().replace("\n", "\n    "), flush=True)

@@ -28,7 +28,8 @@ class Cell:
 
 
 def noticed() -> dict[str, Cell]:
-    """The cell that notices a report, by the report's number. A group of the file stands for each target."""
+    """The cell that notices a report, by the report's number. A group of the file stands
+    for each target."""
     found: dict[str, dict[str, str]] = _file()["noticed"]
     return {
         number: Cell(name, target)

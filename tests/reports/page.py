@@ -12,13 +12,18 @@ from tests.reports.report import Report, statements, topics
 HEAD = """\
 # What is wrong in torch
 
-Target `torch`, torch 2.13.0 on the CPU. `python -m tests.reports page --out docs/findings.md` writes this page from the programs in
-`tests/reports/programs`. A test runs them, and fails when a version of torch mends one. It leaves out those that compile code, which take
+Target `torch`, torch 2.13.0 on the CPU. `python -m tests.reports page --out docs/findings.md` \
+writes this page from the programs in
+`tests/reports/programs`. A test runs them, and fails when a version of torch mends one. \
+It leaves out those that compile code, which take
 minutes: `python -m tests.reports run --compiled` runs all and says the same.
 
-An entry of `matrix/known-torch.yaml` that names F1, F2 and so on refers to the sections of that number. Each block computes what torch
-gives (`actual`) and what is right (`expected`). `python -m tests.reports show F1.1` prints it with its imports, as a program that needs
-torch alone. The right value comes from a closed form, from central differences, from a loop of single calls, or from a float64 or mpmath
+An entry of `matrix/known-torch.yaml` that names F1, F2 and so on refers to the sections of that \
+number. Each block computes what torch
+gives (`actual`) and what is right (`expected`). `python -m tests.reports show F1.1` prints it \
+with its imports, as a program that needs
+torch alone. The right value comes from a closed form, from central differences, \
+from a loop of single calls, or from a float64 or mpmath
 value that is written down.
 """
 
@@ -36,6 +41,7 @@ def page(entries: Iterable[Report]) -> str:
         sorted(entries, key=lambda entry: names.index(entry.topic)), key=lambda entry: entry.topic
     ):
         title, _, text = order[topic].partition("\n\n")
+        title = " ".join(title.split())
         parts += [
             f"## {title.removesuffix('.')}\n",
             *([f"{text}\n"] if text else []),

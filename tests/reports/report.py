@@ -51,12 +51,12 @@ class Report:
 
     @property
     def title(self) -> str:
-        return (self.function.__doc__ or "").partition("\n")[0]
+        return " ".join((self.function.__doc__ or "").partition("\n\n")[0].split())
 
     @property
     def text(self) -> str:
-        """What the docstring says below its first line."""
-        return inspect.cleandoc((self.function.__doc__ or "").partition("\n")[2])
+        """What the docstring says below its first paragraph."""
+        return inspect.cleandoc("\n" + (self.function.__doc__ or "").partition("\n\n")[2])
 
 
 def report(
@@ -79,17 +79,21 @@ def report(
             \"\"\"
             return torch.polygamma(2, torch.tensor(math.inf)), torch.tensor(0.0)
 
-    Its statements, with the imports that they use, are a program that needs torch alone: no arguments, no names of its file but imports,
-    and one ``return``, at its end, of two expressions.
+    Its statements, with the imports that they use, are a program that needs torch alone: no
+    arguments, no names of its file but imports, and one ``return``, at its end, of two expressions.
 
     number    the section of docs/findings.md; programs of one cause share the number before the dot
     links     upstream reports; none if nobody has reported it
-    kernel    whether ATen is wrong below autograd, transforms and compilers, in a kernel or a composite op; what is above inherits it
+    kernel    whether ATen is wrong below autograd, transforms and compilers, in a kernel or a
+              composite op; what is above inherits it
     raises    part of the error that torch raises instead of giving a result
-    rtol      how far an answer may be from the right one, as part of the largest element of the right one
-    runtime   why the runtime of this package does not give the right answer either; empty if it does
+    rtol      how far an answer may be from the right one, as part of the largest element
+              of the right one
+    runtime   why the runtime of this package does not give the right answer either;
+              empty if it does
     compiled  whether it takes a compiler of code: such a program runs in a process of its own
-    capability  as ``torch.backends.cpu.get_cpu_capability()`` names it, if only kernels for these instructions are wrong
+    capability  as ``torch.backends.cpu.get_cpu_capability()`` names it, if only kernels for these
+                instructions are wrong
     """
 
     def collect(function: Callable[[], Any]) -> Callable[[], Any]:
@@ -123,7 +127,8 @@ def reports() -> list[Report]:
 
 
 def program(entry: Report) -> str:
-    """The stand-alone program of a report. It leaves the two answers in ``actual`` and ``expected`` and prints them."""
+    """The stand-alone program of a report. It leaves the two answers in ``actual`` and ``expected``
+    and prints them."""
     body = statements(entry)
     used = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
     imports = [line for node in _imports(entry.topic) if (line := _narrowed(node, used))]
@@ -157,7 +162,8 @@ def statements(entry: Report) -> str:
 
 
 def _expression(source: str, node: ast.expr) -> str:
-    """The text of an expression, its further lines without the indentation that they have in common."""
+    """The text of an expression, its further lines without the indentation that
+    they have in common."""
     first, *rest = (ast.get_source_segment(source, node) or "").splitlines()
     return "\n".join([first, *textwrap.dedent("\n".join(rest)).splitlines()])
 
@@ -185,7 +191,8 @@ def _narrowed(node: ast.Import | ast.ImportFrom, used: set[str]) -> str:
 
 
 def same(actual: Any, expected: Any, rtol: float) -> bool:
-    """Whether two answers are equal: in structure and shape, in what is not finite, and else to ``rtol`` of the largest element."""
+    """Whether two answers are equal: in structure and shape, in what is not finite, and else to
+    ``rtol`` of the largest element."""
     if isinstance(expected, (tuple, list)):
         return (
             isinstance(actual, (tuple, list))

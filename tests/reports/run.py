@@ -1,7 +1,8 @@
-"""Run reports, each with torch or with the runtime in torch's place, in processes of their own: a wrong kernel may end the process.
+"""Run reports, each with torch or with the runtime in torch's place, in processes of their own: a
+wrong kernel may end the process.
 
-``python -m tests.reports.run torch|runtime NAME …`` is such a process. It prints one line of JSON for each report.
-"""
+``python -m tests.reports.run torch|runtime NAME …`` is such a process. It prints one line of JSON
+for each report."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def outcome(entry: Report) -> Outcome:
 def outcomes(
     entries: Iterable[Report], side: Side, each: Callable[[Outcome], object] = id
 ) -> dict[str, Outcome]:
-    """The outcome of every report, by its name. A process that dies costs its report, and the rest go on in another."""
+    """The outcome of every report, by its name. A process that dies costs its report, and the rest
+    go on in another."""
     found: dict[str, Outcome] = {}
     for group in by_process(entries):
         left = [entry.name for entry in group]

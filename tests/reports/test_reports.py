@@ -1,4 +1,5 @@
-"""Each report is a program that torch answers wrongly and that the runtime answers rightly, or says why not."""
+"""Each report is a program that torch answers wrongly and that the runtime answers rightly,
+or says why not."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def test_each_report_is_noticed_or_has_a_reason() -> None:
 
 
 def test_cells_that_notice_are_expected_to_fail(capsys: pytest.CaptureFixture[str]) -> None:
-    """An entry of the matrix says so; a run of the matrix on the target of the cell holds it to that."""
+    """An entry of the matrix says so; a run of the matrix on the target of the cell
+    holds it to that."""
     assert cli.main(["list", "--known", "--all", "--json"]) == 0
     cases = json.loads(capsys.readouterr().out)["cases"]
     targets = {
@@ -78,7 +80,8 @@ def test_torch_is_still_wrong(entry: Report) -> None:
         )
     got = answers("torch")[entry.name]
     assert got.verdict != "right", (
-        f"torch {torch.__version__} mends {entry.number}: {', '.join(entry.links)}; remove the report"
+        f"torch {torch.__version__} mends {entry.number}: "
+        f"{', '.join(entry.links)}; remove the report"
     )
     assert (got.verdict == "error") == bool(entry.raises) and entry.raises in got.text, got.text
 

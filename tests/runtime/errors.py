@@ -1,7 +1,7 @@
 """Errors compared with torch's: by their type and by the first sentence of their text.
 
-That sentence names the fault, and is what programs match on. What follows it is advice, which each library gives in its own words.
-"""
+That sentence names the fault, and is what programs match on. What follows it is advice, which each
+library gives in its own words."""
 
 import re
 

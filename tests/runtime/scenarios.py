@@ -1,4 +1,5 @@
-"""The same program run on torch's engine and on ours: what it returns, or the type and the fault of the error that it ends with."""
+"""The same program run on torch's engine and on ours: what it returns, or the type and the fault of
+the error that it ends with."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

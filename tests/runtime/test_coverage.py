@@ -55,11 +55,17 @@ def test_the_page_in_docs_is_current(name: str, tmp_path: Path) -> None:
         ("coverage", "| `sin.default` | pointwise | own |"),
         (
             "records",
-            "| `sin` | self: `g * conj(self.cos())` | self: `self_t * self.cos()` | `elementwise` |  |",
+            (
+                "| `sin` | self: `g * conj(self.cos())` | self: "
+                "`self_t * self.cos()` | `elementwise` |  |"
+            ),
         ),
         (
             "records",
-            "| `select.int` | self: `kernels.select_backward(g, self_shape, dim, index)` | linear | `dims(1)` | inverse `aten.select",
+            (
+                "| `select.int` | self: `kernels.select_backward(g, self_shape, dim, index)` | "
+                "linear | `dims(1)` | inverse `aten.select"
+            ),
         ),
         ("records", "`convolution` | input, weight, bias: `vjp("),
         ("records", "`max_pool2d_with_indices` |"),

@@ -25,7 +25,10 @@ MODULES = (
     runtime.aot,
 )
 FRONT_DOORS = {
-    "runtime.func": "vmap grad grad_and_value vjp jvp jacrev jacfwd hessian linearize functionalize functional_call rearrange",
+    "runtime.func": (
+        "vmap grad grad_and_value vjp jvp jacrev jacfwd hessian linearize functionalize "
+        "functional_call rearrange"
+    ),
     "runtime.autograd": "backward grad",
     "runtime.expanded_weights": "call_for_per_sample_grads",
     "runtime.per_sample": "per_sample_grads",

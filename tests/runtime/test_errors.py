@@ -59,7 +59,8 @@ def test_another_type_or_another_fault_is_another_error(other: Exception) -> Non
 
 
 class TestMissingRule:
-    """The first sentence tells users what to do, the second tells maintainers where the rule goes."""
+    """The first sentence tells users what to do, the second tells maintainers where the rule
+    goes."""
 
     def test_of_a_whole_op(self) -> None:
         x = runtime.tensor([1.0, 2.0], requires_grad=True)
@@ -67,7 +68,8 @@ class TestMissingRule:
             torch.geqrf(x[None])[0].sum().backward()
         users, maintainers = str(caught.value).split(" For maintainers: ")
         assert users.startswith(
-            "aten.geqrf.default has no vjp rule, so its gradient is not known: detach() the op's arguments"
+            "aten.geqrf.default has no vjp rule, so its gradient is not known: "
+            "detach() the op's arguments"
         )
         assert users.endswith("or report the op.") and "runtime/rules" not in users
         assert "runtime/rules/" in maintainers and "docs/rules.md" in maintainers
@@ -76,14 +78,20 @@ class TestMissingRule:
         weight = runtime.tensor([1.0, 2.0], requires_grad=True)
         x = runtime.tensor([[1.0, 2.0]], requires_grad=True)
         loss = torch.nn.functional.nll_loss(x, torch.tensor([0]), weight)
-        known = r"nll_loss_forward\.default has no vjp rule for its argument 'weight' \(it has one for 'self'\)"
+        known = (
+            r"nll_loss_forward\.default has no vjp rule for its argument 'weight' "
+            r"\(it has one for 'self'\)"
+        )
         with pytest.raises(MissingRule, match=rf"{known}, .* what is passed as 'weight' if"):
             loss.backward()
 
     def test_of_a_tangent(self) -> None:
         with pytest.raises(
             MissingRule,
-            match=r"forward AD with igamma .* no jvp rule for its argument 'self' \(it has one for 'other'\)",
+            match=(
+                r"forward AD with igamma .* no jvp rule for its argument 'self' "
+                r"\(it has one for 'other'\)"
+            ),
         ):
             func.jvp(torch.igamma, (torch.ones(2), torch.ones(2)), (torch.ones(2), torch.ones(2)))
 

@@ -1,4 +1,5 @@
-"""docs/extending.md: its modules work as a package of a third party, outside of the project, and mistakes are named."""
+"""docs/extending.md: its modules work as a package of a third party, outside of the project, and
+mistakes are named."""
 
 import ast
 import os
@@ -46,9 +47,12 @@ PROGRAMS = {
         from softops.family import direction
         x = torch.randn(5, 3)
         def plain(x): return x / x.norm()
-        same(vmap(jacrev(direction))(x), torch.stack([torch.func.jacrev(plain)(each) for each in x]))
-        same(vmap(jacfwd(direction))(x), torch.stack([torch.func.jacrev(plain)(each) for each in x]))
-        same(vmap(hessian(lambda x: direction(x)[0]))(x), torch.stack([torch.func.hessian(lambda x: plain(x)[0])(each) for each in x]))
+        same(vmap(jacrev(direction))(x), torch.stack([torch.func.jacrev(plain)(each) for each in \
+x]))
+        same(vmap(jacfwd(direction))(x), torch.stack([torch.func.jacrev(plain)(each) for each in \
+x]))
+        same(vmap(hessian(lambda x: direction(x)[0]))(x), torch.stack([torch.func.hessian(lambda \
+x: plain(x)[0])(each) for each in x]))
     """,
     "rounding": """
         from softops.rounding import rounding
@@ -83,11 +87,13 @@ PROGRAMS = {
         from runtime.per_sample import per_sample, per_sample_grads
         from softops.per_sample import scores
         weight, x = torch.randn(4, 3, requires_grad=True), torch.randn(5, 3)
-        wanted = torch.stack([torch.autograd.grad((torch.tanh(row[None]) @ weight.t()).pow(2).sum(), weight)[0] for row in x])
+        wanted = torch.stack([torch.autograd.grad((torch.tanh(row[None]) @ \
+weight.t()).pow(2).sum(), weight)[0] for row in x])
         with per_sample(weight) as grads:
             scores(grads.batch(x), weight).pow(2).sum().backward()
         same(grads.materialize(), wanted)
-        found = per_sample_grads(lambda w, row: scores(row[None], w).pow(2).sum())(weight.detach(), x)
+        found = per_sample_grads(lambda w, row: scores(row[None], \
+w).pow(2).sum())(weight.detach(), x)
         same(found.materialize(), wanted)
         same(found.norms(), wanted.flatten(1).norm(dim=1))
     """,

@@ -1,4 +1,5 @@
-"""The helpers of the runtime's tests can fail: each one distinguishes a wrong program from a right one."""
+"""The helpers of the runtime's tests can fail: each one distinguishes a wrong program
+from a right one."""
 
 from __future__ import annotations
 

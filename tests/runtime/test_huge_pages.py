@@ -79,7 +79,8 @@ G, X = torch.randn(200, 1, 64, 16, 16), torch.randn(200, 1, 32, 16, 16)
 def test_transforms_of_torch_pass_through_large_gradients(
     of: Callable[[torch.Tensor], Term],
 ) -> None:
-    """As they do through small ones: what they wrap is not written to memory that they do not know."""
+    """As they do through small ones: what they wrap is not written to memory that
+    they do not know."""
     one, two = torch.ones(()), torch.tensor([1.0, 2.0])
     plain = of(one).dense()
     assert of(one).dense_bytes > LARGE

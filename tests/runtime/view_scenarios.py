@@ -1,4 +1,5 @@
-"""The same program of views and writes run on torch's engine and on ours: values, dtypes and errors must agree."""
+"""The same program of views and writes run on torch's engine and on ours: values, dtypes and
+errors must agree."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

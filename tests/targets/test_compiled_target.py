@@ -97,10 +97,11 @@ def test_the_innermost_backward_compiles_its_function(target: Any, graphs: Any) 
 
 def test_inductor_compiles_and_keeps_its_kernels_in_files(tmp_path: Path) -> None:
     program = (
-        "import torch\nfrom gen.targets import load\nfrom torch._dynamo.utils import counters\n"
-        "x = torch.linspace(0.5, 2.0, 6)\n(y,) = load('inductor').forward(lambda x: (x.sin() + 1,))(x)\n"
-        "assert torch.allclose(y, x.sin() + 1)\n"
-        "print(counters['inductor']['fxgraph_cache_hit'] + counters['aot_autograd']['autograd_cache_hit'])\n"
+        "import torch\nfrom gen.targets import load\n"
+        "from torch._dynamo.utils import counters\nx = torch.linspace(0.5, 2.0, 6)\n"
+        "(y,) = load('inductor').forward(lambda x: (x.sin() + 1,))(x)\n"
+        "assert torch.allclose(y, x.sin() + 1)\nprint(counters['inductor']['fxgraph_cache_hit'] + "
+        "counters['aot_autograd']['autograd_cache_hit'])\n"
     )
     environment = os.environ | {
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),

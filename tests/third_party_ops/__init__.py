@@ -1,1 +1,2 @@
-"""Two custom ops, made with torch.library the way a package outside this project would make them."""
+"""Two custom ops, made with torch.library the way a package outside this project
+would make them."""

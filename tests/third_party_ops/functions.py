@@ -1,4 +1,5 @@
-"""Functions as users of torch.autograd.Function write them, in the styles that its documentation shows."""
+"""Functions as users of torch.autograd.Function write them, in the styles that its
+documentation shows."""
 
 from typing import Any
 
@@ -12,7 +13,8 @@ def _apply(function: Any, *args: Any) -> Any:
 
 
 class _Cube(torch.autograd.Function):
-    """Every rule by hand: a formula for each mode, and batches by torch's own rule. An intermediate is saved as a further output."""
+    """Every rule by hand: a formula for each mode, and batches by torch's own rule. An intermediate
+    is saved as a further output."""
 
     generate_vmap_rule = True
 
@@ -118,7 +120,8 @@ class _SumAndDifference(torch.autograd.Function):
 
 
 class _Exp(torch.autograd.Function):
-    """The older style: one method runs and saves. An output is saved. torch.func refuses this style."""
+    """The older style: one method runs and saves. An output is saved. torch.func
+    refuses this style."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

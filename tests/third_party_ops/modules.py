@@ -89,7 +89,8 @@ attention, encoder_layer, decoder_layer, mixed = map(
 
 
 def masked_attention(x: Tensor, hidden: Tensor, *parameters: Tensor) -> Tensor:
-    """The result of ``nn.MultiheadAttention`` without those keys where `hidden` is true. Where that hides all, attention is to nothing."""
+    """The result of ``nn.MultiheadAttention`` without those keys where `hidden` is true. Where that
+    hides all, attention is to nothing."""
     module = _skeleton("attention", x.dtype)
     names = [key for key, _ in module.named_parameters()]
     result: Tensor = functional_call(
@@ -99,7 +100,8 @@ def masked_attention(x: Tensor, hidden: Tensor, *parameters: Tensor) -> Tensor:
 
 
 def scored_layer(x: Tensor, *parameters: Tensor) -> Tensor:
-    """The result of ``nn.TransformerEncoderLayer`` in eval mode, with numbers that are added to the scores of attention."""
+    """The result of ``nn.TransformerEncoderLayer`` in eval mode, with numbers that are added to the
+    scores of attention."""
     module = _skeleton("scored_layer", x.dtype)
     names = [key for key, _ in module.named_parameters()]
     scores = torch.arange(9, dtype=x.dtype, device=x.device).reshape(3, 3).sin()

@@ -1,7 +1,7 @@
 """`shift_scale`, opaque to torch, and `log_cosh`, which torch can look into.
 
-Every transform of the opaque one depends on the formulas registered here; those of the other follow from its parts.
-"""
+Every transform of the opaque one depends on the formulas registered here; those of the other follow
+from its parts."""
 
 from typing import Any
 
@@ -51,7 +51,8 @@ def _(
     ), 0
 
 
-# The same facts for this project's runtime: one line gives it the vjp, the jvp and the batching rule.
+# The same facts for this project's runtime: one line gives it the vjp, the jvp and
+# the batching rule.
 pointwise("third_party::shift_scale", x=lambda scale: scale, shift=lambda scale: scale)
 
 

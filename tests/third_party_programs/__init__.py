@@ -1,1 +1,2 @@
-"""Programs written with third-party libraries: each gives the same numbers on torch and under the drop-in."""
+"""Programs written with third-party libraries: each gives the same numbers on torch and
+under the drop-in."""

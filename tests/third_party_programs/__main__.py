@@ -1,7 +1,9 @@
-"""``python -m tests.third_party_programs``: run each program on torch and under the drop-in, in two processes, and compare.
+"""``python -m tests.third_party_programs``: run each program on torch and under the drop-in, in two
+processes, and compare.
 
-A program whose packages are missing is listed and left out. The exit status is 1 if a program differs or fails under the drop-in, or if
-no program ran. The extra ``third-party`` in pyproject.toml lists the packages.
+A program whose packages are missing is listed and left out. The exit status is 1 if a program
+differs or fails under the drop-in, or if no program ran. The extra ``third-party`` in
+pyproject.toml lists the packages.
 """
 
 from __future__ import annotations
@@ -49,9 +51,9 @@ def main() -> int:
             continue
         missing = [p for p in packages if find_spec(p) is None]
         if options.list or missing:
+            lacks = "needs " if options.list else "not installed: "
             print(
-                f"{name:48} {'needs ' + ', '.join(packages) if options.list else 'not installed: ' + ', '.join(missing)}",
-                flush=True,
+                f"{name:48} {lacks}{', '.join(packages if options.list else missing)}", flush=True
             )
             continue
         verdict, seconds = compared(name, options.rtol, options.timeout)

@@ -1,4 +1,5 @@
-"""The programs. Each uses torch's own names and one library, makes its model from random weights, and returns tensors to compare.
+"""The programs. Each uses torch's own names and one library, makes its model from random weights,
+and returns tensors to compare.
 
 Nothing is downloaded.
 """
@@ -298,7 +299,8 @@ def a_unet_learns_noise() -> Any:
     scheduler = DDPMScheduler(num_train_timesteps=50)
     clean, noise, times = torch.randn(2, 1, 8, 8), torch.randn(2, 1, 8, 8), torch.tensor([3, 40])
     noisy = scheduler.add_noise(clean, noise, times)
-    # The gradient of an attention's key bias is zero except for rounding (1e-10). Adam would scale that up to whole steps.
+    # The gradient of an attention's key bias is zero except for rounding (1e-10). Adam would scale
+    # that up to whole steps.
     return trained(
         model, lambda m: nn.functional.mse_loss(m(noisy, times).sample, noise), 2, torch.optim.SGD
     )

@@ -1,4 +1,5 @@
-"""One program, in this process: ``python -m tests.third_party_programs.run NAME FILE`` writes its tensors to FILE."""
+"""One program, in this process: ``python -m tests.third_party_programs.run NAME FILE`` writes its
+tensors to FILE."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ Flat = Callable[..., tuple[Any, ...]]
 
 
 class PlainTarget:
-    """Offers `forward`, `vjp`, `backward` and `grad`. What it lacks it names, and need not define."""
+    """Offers `forward`, `vjp`, `backward` and `grad`. What it lacks it names, and
+    need not define."""
 
     name = "plain"
     lacks = frozenset(

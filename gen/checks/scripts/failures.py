@@ -19,7 +19,8 @@ Found = tuple[Comparison, str, Exception | None]
 
 
 def of_failure(case: Case, sample: int) -> str | None:
-    """The program of a sample of `case` that failed, if one of at most 40 lines shows the failure. The text says if writing it failed."""
+    """The program of a sample of `case` that failed, if one of at most 40 lines shows the failure.
+    The text says if writing it failed."""
     if not case.asserted:
         return None
     again = replace(case, only=sample)
@@ -36,7 +37,8 @@ def of_failure(case: Case, sample: int) -> str | None:
 
 
 def of_case(case: Case, **asserted: Any) -> Script:
-    """The program of the first call whose error is not the one due, else of the first comparison that fails, else of the first one.
+    """The program of the first call whose error is not the one due, else of the first comparison
+    that fails, else of the first one.
 
     `asserted`: the arguments of :meth:`Case.assert_same`. Raises NoScript if there is no program.
     """

@@ -52,7 +52,10 @@ def tensor(x: Tensor) -> str:
         return f"{tensor(x.narrow(repeated, 0, 1))}.expand({value(tuple(x.shape))})"
     text = _compact(x)
     if x.numel() and not x.is_contiguous():
-        return f"torch.empty_strided({value(tuple(x.shape))}, {value(x.stride())}, dtype={x.dtype}).copy_({text})"
+        return (
+            f"torch.empty_strided({value(tuple(x.shape))}, {value(x.stride())}, "
+            f"dtype={x.dtype}).copy_({text})"
+        )
     return text
 
 

@@ -1,4 +1,5 @@
-"""A whole program: inputs, what the target computes, what is right and why. It is run once, to see that it shows the difference."""
+"""A whole program: inputs, what the target computes, what is right and why. It is run once, to see
+that it shows the difference."""
 
 from __future__ import annotations
 
@@ -68,7 +69,10 @@ _SOURCES = {
 _EAGER = {"engine_vjp": "backward", "dual_jvp": "dual"}
 _COMPILED = ("aot_eager", "inductor")  # torch.compile of the whole program
 _WHY = {
-    "loop": "transforms one by one: a loop of single calls for vmap, torch's plain engine for derivatives",
+    "loop": (
+        "transforms one by one: a loop of single calls for vmap, "
+        "torch's plain engine for derivatives"
+    ),
     "upstream": "the same derivative by torch's plain engine",
     "eager": "the op, called directly",
     "numeric": "central differences in double precision",
@@ -78,14 +82,16 @@ _WHY = {
 
 @dataclass(frozen=True)
 class Script:
-    """The text of a program. `differs`: whether it printed two different values when it was run, or an error."""
+    """The text of a program. `differs`: whether it printed two different values when it was
+    run, or an error."""
 
     text: str
     differs: bool
 
 
 def script(case: Case, comparison: Comparison, word: str) -> Script:
-    """The program of one comparison of `case` with the reference `word`. Raises NoScript if it has none.
+    """The program of one comparison of `case` with the reference `word`. Raises
+    NoScript if it has none.
 
     Its numbers have two digits where the difference then still shows.
     """
@@ -114,11 +120,13 @@ def _same(a: Tensor, b: Tensor) -> bool:
 def _with(
     case: Case, comparison: Comparison, word: str, inputs: Sequence[Tensor], in_full: bool = False
 ) -> Script:
-    """The program on `inputs`. `in_full`: what is right stands there as values, which must be those for `inputs`."""
+    """The program on `inputs`. `in_full`: what is right stands there as values, which must be
+    those for `inputs`."""
     target = case.target.name
     if target not in _SOURCES and target not in _COMPILED:
         raise NoScript(
-            f"there are programs for the targets {', '.join([*_SOURCES, *_COMPILED])}, not for {target}"
+            "there are programs for the targets "
+            f"{', '.join([*_SOURCES, *_COMPILED])}, not for {target}"
         )
     tracer = Tracer()
     names = [f"x{k}" for k in range(len(inputs))]
@@ -232,7 +240,8 @@ def _actual(
     lines = _written(tracer, found, shown, "actual")
     if target == "runtime" and (eager := _EAGER.keys() & stages.used):
         raise NoScript(
-            f"the stage {_EAGER[min(eager)]} on the runtime needs its drop-in; run the cell on target torch"
+            f"the stage {_EAGER[min(eager)]} on the runtime needs its drop-in; "
+            "run the cell on target torch"
         )
     used |= stages.used
     return lines
@@ -289,7 +298,8 @@ def _differs(text: str) -> bool:
 
 
 def run(text: str) -> dict[str, Any]:
-    """The names of a program after it has run, without `actual` if it raised there. Raises NoScript if it raised before."""
+    """The names of a program after it has run, without `actual` if it raised there. Raises NoScript
+    if it raised before."""
     names: dict[str, Any] = {}
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):

@@ -1,4 +1,5 @@
-"""The program of a call that raises where the matrix asks for a value, or that does not raise what the matrix asks for."""
+"""The program of a call that raises where the matrix asks for a value, or that does not raise what
+the matrix asks for."""
 
 from __future__ import annotations
 
@@ -25,10 +26,11 @@ def tried(f, *args, **kwargs):  # what f returns, or the error that it raises
 
 
 def of_call(case: Case, sample: Sample, kind: type[Exception] | None, match: str) -> Script:
-    """The program that calls the op itself on a sample of `case`, as :meth:`Case.raising` gives them. Raises NoScript if it has none.
+    """The program that calls the op itself on a sample of `case`, as :meth:`Case.raising` gives
+    them. Raises NoScript if it has none.
 
-    `kind`: the exception that the matrix asks for, with a message that `match` is found in; None if it asks for a value.
-    """
+    `kind`: the exception that the matrix asks for, with a message that `match` is found in; None if
+    it asks for a value."""
     if sample.wrap is not None:
         raise NoScript("the sample is called by a wrapper of OpInfo's")
     op, modules = _named(case, sample)

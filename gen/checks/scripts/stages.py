@@ -1,4 +1,5 @@
-"""Transforms as text: what a target calls, and in its place a loop, the plain engine or central differences."""
+"""Transforms as text: what a target calls, and in its place a loop, the plain engine or
+central differences."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ Values = tuple[Any, ...]
 
 
 class Written:
-    """A target (:class:`gen.targets.protocol.Target`) that writes down what it is asked to do, with transforms named as in torch.func."""
+    """A target (:class:`gen.targets.protocol.Target`) that writes down what it is asked to do, with
+    transforms named as in torch.func."""
 
     lacks: frozenset[str] = frozenset()
 
@@ -99,7 +101,10 @@ class Written:
             ]
             size = next(a.shape[d] for a, d in zip(args, in_dims, strict=True) if d is not None)
             name, outputs = self.tracer.function(f, [a.as_subclass(Tensor) for a in first])
-            call = f"{self.word('vmap')}({name}, in_dims={value(in_dims)})({', '.join(map(text_of, args))})"
+            call = (
+                f"{self.word('vmap')}({name}, "
+                f"in_dims={value(in_dims)})({', '.join(map(text_of, args))})"
+            )
             batch = tuple(_plain(o).expand(size, *o.shape) for o in outputs)
             return self._outputs(self.tracer.assign(call), batch)
 
@@ -108,7 +113,10 @@ class Written:
     def grad(self, f: Callable[..., Any]) -> Callable[..., Values]:
         def g(*args: Any) -> Values:
             name, _ = self.tracer.function(f, args, scalar=True)
-            call = f"{self.word('grad')}({name}, argnums={value(tuple(range(len(args))))})({', '.join(map(text_of, args))})"
+            call = (
+                f"{self.word('grad')}({name}, "
+                f"argnums={value(tuple(range(len(args))))})({', '.join(map(text_of, args))})"
+            )
             found: Values = self.tracer.results(call, tuple(args))
             return found
 
@@ -121,7 +129,10 @@ class Written:
             name, outputs = self.tracer.function(f, args)
             if transform == "hessian" and self.name == "loop" and len(outputs) > 1:
                 raise NoScript("the Hessian of several results has no text in plain calls")
-            call = f"{self.word(transform)}({name}, argnums={value(argnums)})({', '.join(map(text_of, args))})"
+            call = (
+                f"{self.word(transform)}({name}, "
+                f"argnums={value(argnums)})({', '.join(map(text_of, args))})"
+            )
             made, one = self.tracer.assign(call), len(outputs) == 1
 
             def block(k: int, o: Any, more: Sequence[int]) -> Any:
@@ -151,7 +162,8 @@ class Written:
     def _around(
         self, make: Callable[[str, Sequence[Any]], str], f: Callable[..., Values]
     ) -> Callable[..., Values]:
-        """A transform whose result is called as `f` is. `make`: its text, from that of `f` and the arguments."""
+        """A transform whose result is called as `f` is. `make`: its text, from that of `f`
+        and the arguments."""
 
         def g(*args: Any) -> Values:
             name, outputs = self.tracer.function(f, args)
@@ -212,7 +224,8 @@ _WITHOUT_TEXT = (
 
 
 class Plain(Written):
-    """The same program without transforms: vmap as a loop, derivatives by the plain engine; the outermost one by differences if asked."""
+    """The same program without transforms: vmap as a loop, derivatives by the plain engine; the
+    outermost one by differences if asked."""
 
     def __init__(self, tracer: Tracer, differences: bool) -> None:
         super().__init__(tracer, "loop")
@@ -273,8 +286,10 @@ def dual_jvp(f, xs, tangents):
 def one_by_one(f, in_dims):  # what vmap means: f of each entry, stacked
     def g(*xs):
         size = next(x.shape[d] for x, d in zip(xs, in_dims) if d is not None)
-        rows = [f(*(x if d is None else x.select(d, b) for x, d in zip(xs, in_dims))) for b in range(size)]
-        return torch.stack(rows) if isinstance(rows[0], torch.Tensor) else tuple(map(torch.stack, zip(*rows)))
+        rows = [f(*(x if d is None else x.select(d, b) for x, d in zip(xs, \
+in_dims))) for b in range(size)]
+        return torch.stack(rows) if isinstance(rows[0], torch.Tensor) else tuple(map(torch.stack, \
+zip(*rows)))
     return g
 """,
     "engine_vjp": """
@@ -284,7 +299,8 @@ def engine_vjp(f, *xs):  # torch's plain engine
     return y, lambda c: torch.autograd.grad(y, xs, c, create_graph=True, materialize_grads=True)
 """,
     "engine_jvp": """
-def engine_jvp(f, xs, tangents):  # torch's plain engine, twice: the pullback is linear in its cotangents
+def engine_jvp(f, xs, tangents):  # torch's plain engine, twice: the pullback is linear in its \
+cotangents
     xs = [x.detach().requires_grad_() if not x.requires_grad else x for x in xs]
     y = f(*xs)
     ys = y if isinstance(y, tuple) else (y,)
@@ -312,18 +328,22 @@ def engine_hessian(f, argnums):  # torch's plain engine, row by row, twice
     "jvp_by_differences": """
 def jvp_by_differences(f, xs, tangents, h=1e-6):  # (f(x + hv) - f(x - hv)) / 2h
     up, down = (f(*(x + s * h * t for x, t in zip(xs, tangents))) for s in (1, -1))
-    return f(*xs), tuple((u - d) / (2 * h) for u, d in zip(up, down)) if isinstance(up, tuple) else (up - down) / (2 * h)
+    return f(*xs), tuple((u - d) / (2 * h) for u, d in zip(up, down)) if isinstance(up, \
+tuple) else (up - down) / (2 * h)
 """,
     "vjp_by_differences": """
-def vjp_by_differences(f, *xs, h=1e-6):  # real: <c, (f(x + he) - f(x - he)) / 2h> for each element e
+def vjp_by_differences(f, *xs, h=1e-6):  # real: <c, (f(x + he) - f(x - he)) / 2h> for each \
+element e
     def slope(k, e, c):
         up, down = (f(*(x + s * h * e if k == j else x for j, x in enumerate(xs))) for s in (1, -1))
         pairs = zip(up, down, c) if isinstance(up, tuple) else [(up, down, c)]
         return sum((w * (u - d)).sum() for u, d, w in pairs) / (2 * h)
     def unit(x, i):
-        return torch.zeros(x.numel(), dtype=x.dtype).index_fill(0, torch.tensor(i), 1).reshape(x.shape)
+        return torch.zeros(x.numel(), dtype=x.dtype).index_fill(0, torch.tensor(i), \
+1).reshape(x.shape)
     def pull(c):
-        return tuple(torch.stack([slope(k, unit(x, i), c) for i in range(x.numel())]).reshape(x.shape) for k, x in enumerate(xs))
+        return tuple(torch.stack([slope(k, unit(x, i), \
+c) for i in range(x.numel())]).reshape(x.shape) for k, x in enumerate(xs))
     return f(*xs), pull
 """,
 }

@@ -1,4 +1,5 @@
-"""Record the calls of a function as lines of Python. The values are computed along, so that programs may ask for shapes and dtypes."""
+"""Record the calls of a function as lines of Python. The values are computed along, so that
+programs may ask for shapes and dtypes."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ _ASKING = {
 
 @dataclass
 class Line:
-    """``name = expression``, or the definition of a function. `pure`: whether the expression may stand at a later place."""
+    """``name = expression``, or the definition of a function. `pure`: whether the expression may
+    stand at a later place."""
 
     name: str
     expression: str
@@ -56,7 +58,8 @@ class Scope:
         self.lines: list[Line] = []
 
     def written(self, results: Sequence[str]) -> tuple[list[str], list[str]]:
-        """The lines that `results` need, and `results`. A name that is used once is replaced by its expression."""
+        """The lines that `results` need, and `results`. A name that is used once is replaced
+        by its expression."""
         lines = [replace(line) for line in self.lines]
         last = Line("results", "\0".join(results))
         for place in reversed(range(len(lines))):
@@ -103,7 +106,8 @@ def _may_move(line: Line, later: Sequence[Line], user: Line) -> bool:
 
 
 class Tracer:
-    """What has been written so far: the bodies of the functions that are being written, innermost last."""
+    """What has been written so far: the bodies of the functions that are being
+    written, innermost last."""
 
     def __init__(self) -> None:
         self.scopes = [Scope()]
@@ -140,7 +144,8 @@ class Tracer:
     def function(
         self, f: Callable[..., Any], values: Sequence[Tensor], scalar: bool = False
     ) -> tuple[str, tuple[Any, ...]]:
-        """Write `f` as a function of one parameter for each of `values`. Returns its name and its results.
+        """Write `f` as a function of one parameter for each of `values`. Returns its name
+        and its results.
 
         A function with one result returns that, not a tuple. `scalar`: `f` itself does so.
         """
@@ -214,7 +219,8 @@ class Traced(torch.Tensor):
 
 @contextmanager
 def whole_functions() -> Iterator[None]:
-    """While it is entered, the call of a person's autograd.Function is one line. Its forward alone would lose its backward."""
+    """While it is entered, the call of a person's autograd.Function is one line. Its forward alone
+    would lose its backward."""
     base: Any = torch.autograd.Function
     native = base.__dict__["apply"]
 

@@ -23,8 +23,9 @@ _SIZES = (1, 2, 3, *(0,) * 6)  # mostly as given
 
 @dataclass(frozen=True)
 class Entry:
-    """What the matrix says of some cells of an op: that they are left out, or the error or the tolerance that it expects. `stages`: those
-    of their pipelines, outermost first; `layout`: that of their inputs."""
+    """What the matrix says of some cells of an op: that they are left out, or the error or the
+    tolerance that it expects. `stages`: those of their pipelines, outermost first; `layout`: that
+    of their inputs."""
 
     stages: tuple[str, ...]
     dtypes: frozenset[str]
@@ -33,7 +34,8 @@ class Entry:
     tolerance: tuple[float, float] = (0.0, 0.0)
 
     def covers(self, dtype: str, stages: Sequence[str]) -> bool:
-        """Whether a pipeline has these stages, perhaps with others around, between or inside them."""
+        """Whether a pipeline has these stages, perhaps with others around, between or inside
+        them."""
         rest = iter(stages)
         return dtype in self.dtypes and all(stage in rest for stage in self.stages)
 
@@ -54,7 +56,8 @@ class Subject:
 
 @dataclass(frozen=True)
 class Draw:
-    """One cell. `stages`: outermost first. `sample`: its place among those of the op by size. `size`: the largest dimension, 0: any."""
+    """One cell. `stages`: outermost first. `sample`: its place among those of the op by size.
+    `size`: the largest dimension, 0: any."""
 
     subject: Subject = field(repr=False)
     dtype: str
@@ -67,7 +70,8 @@ class Draw:
 
     @property
     def excluded(self) -> bool:
-        """Whether the matrix leaves out such cells. What it says of the op alone holds for the op alone; of a layout, for all stages."""
+        """Whether the matrix leaves out such cells. What it says of the op alone holds for the op
+        alone; of a layout, for all stages."""
         return any(
             self.dtype in one.dtypes and one.layout == self.layout
             if one.layout != "contiguous"

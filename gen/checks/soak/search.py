@@ -26,8 +26,8 @@ class Counts:
 
 @dataclass
 class Search:
-    """`trying` is called with each draw, and with whether the target runs now and not the op or a reference. `found` is called with each
-    failure when it is as simple as it gets."""
+    """`trying` is called with each draw, and with whether the target runs now and not the op or a
+    reference. `found` is called with each failure when it is as simple as it gets."""
 
     target: Target
     subjects: Sequence[Subject]
@@ -88,7 +88,8 @@ class Search:
 
 
 class _Found(Exception):
-    """A failure. Each cause has its own subclass, so that hypothesis does not shrink one cause to another."""
+    """A failure. Each cause has its own subclass, so that hypothesis does not shrink one
+    cause to another."""
 
 
 _kinds: dict[tuple[str, ...], type[_Found]] = {}

@@ -114,7 +114,8 @@ def case_of(draw: Draw, target: Target) -> Case:
 
 
 def run(draw: Draw, target: Target, running: Callable[[bool], None]) -> Failure | None:
-    """Compare the draw with its references. None: all agree, or the matrix knows the error. Raises Rejected if nothing can be compared.
+    """Compare the draw with its references. None: all agree, or the matrix knows the error. Raises
+    Rejected if nothing can be compared.
 
     `running` is called with True before the target runs, and with False after.
     """

@@ -1,1 +1,2 @@
-"""Cuts of joint graphs on disk: a later process with the same program does not search for them again."""
+"""Cuts of joint graphs on disk: a later process with the same program does not
+search for them again."""

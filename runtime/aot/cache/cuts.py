@@ -1,8 +1,9 @@
 """Cuts from a folder: which values of a joint graph a partition saves.
 
-An entry is a list of numbers: the nodes of the joint graph that are saved. The program is always traced anew, so its graph, its constants
-and its code are those of this process. What a cut must not do is checked again, whatever the entry says: a value that may not be computed
-twice is saved. So no entry makes a wrong program, at worst one that takes more time or memory.
+An entry is a list of numbers: the nodes of the joint graph that are saved. The program is always
+traced anew, so its graph, its constants and its code are those of this process. What a cut must not
+do is checked again, whatever the entry says: a value that may not be computed twice is saved. So no
+entry makes a wrong program, at worst one that takes more time or memory.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _Modules = tuple[fx.GraphModule, fx.GraphModule]
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """``misses`` and ``bypasses`` count by reason. ``entries`` and ``bytes`` are those of the folder, of all processes."""
+    """``misses`` and ``bypasses`` count by reason. ``entries`` and ``bytes`` are those of the
+    folder, of all processes."""
 
     hits: int = 0
     misses: Mapping[str, int] = field(default_factory=dict)
@@ -51,13 +53,15 @@ class Cache:
     >>> cache = Cache(tempfile.mkdtemp())
     >>> x = runtime.tensor([1.0, 2.0], requires_grad=True)
     >>> for _ in range(2):  # as two processes would
-    ...     f = aot_function(torch.sin, nop, partition_fn=min_cut_rematerialization_partition, cache=cache)
+    ...     cut = min_cut_rematerialization_partition
+    ...     f = aot_function(torch.sin, nop, partition_fn=cut, cache=cache)
     ...     y = f(x)
     >>> cache.info().hits, dict(cache.info().misses)
     (1, {'a new graph': 1})
 
-    ``folder`` is made when the first entry is written. Several processes may use it at a time. ``max_bytes``: how much its files take;
-    those that were not used for longest are removed. ``ValueError`` for a size below 0.
+    ``folder`` is made when the first entry is written. Several processes may use it at a time.
+    ``max_bytes``: how much its files take; those that were not used for longest are removed.
+    ``ValueError`` for a size below 0.
     """
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int = 64 << 20) -> None:
@@ -149,8 +153,11 @@ class Cache:
                 warned, self._warned = self._warned, True
             if not warned:
                 warnings.warn(
-                    f"runtime.aot cannot keep a program in {self._folder.path}: {error.strerror}. It goes on without. Make room, or give a "
-                    f"folder that can be written to, by cache= or the environment variable {VARIABLE}.",
+                    (
+                        f"runtime.aot cannot keep a program in {self._folder.path}: "
+                        f"{error.strerror}. It goes on without. Make room, or give a folder that "
+                        f"can be written to, by cache= or the environment variable {VARIABLE}."
+                    ),
                     UserWarning,
                     stacklevel=2,
                 )
@@ -198,7 +205,8 @@ def _of_folder(folder: str) -> Cache:
 
 
 def default_cache() -> Cache | None:
-    """The cache in the folder that the environment variable ``RUNTIME_AOT_CACHE`` names; None if it names none."""
+    """The cache in the folder that the environment variable ``RUNTIME_AOT_CACHE`` names; None
+    if it names none."""
     folder = os.environ.get(VARIABLE)
     return _of_folder(folder) if folder else None
 

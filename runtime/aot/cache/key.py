@@ -1,7 +1,7 @@
 """What the cut of a joint graph follows from, as text: the key of an entry.
 
-A part of the key that cannot be told by text, such as a function of the user's, makes the program one without a key.
-"""
+A part of the key that cannot be told by text, such as a function of the user's, makes the program
+one without a key."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def versions() -> str:
     source = digest_of_source(Path(__file__).parents[2])
     python = f"{platform.python_version()} {platform.machine()}"
     return (
-        f"torch {torch.__version__} {torch.version.git_version}, numpy {numpy.__version__}, scipy {scipy.__version__}, {python}, "
-        + (f"runtime {source}")
-    )
+        f"torch {torch.__version__} {torch.version.git_version}, numpy {numpy.__version__}, "
+        f"scipy {scipy.__version__}, {python}, "
+    ) + (f"runtime {source}")
 
 
 def digest_of_source(root: Path) -> str:
@@ -71,7 +71,8 @@ def digest_of_source(root: Path) -> str:
 def parts_of_key(
     partition: Partition, joint: Joint, options: Mapping[str, object], dynamic: bool
 ) -> dict[str, str]:
-    """The parts of the key by name, ``graph`` first. ``options``: the keywords of the call of ``partition``. ``NoKey`` if there is none."""
+    """The parts of the key by name, ``graph`` first. ``options``: the keywords of the call of
+    ``partition``. ``NoKey`` if there is none."""
     name = _partition(partition, options)  # first, as it takes the least
     guards = joint.abstraction.guards() if joint.abstraction is not None else ""
     settings = surroundings(torch.is_grad_enabled(), autocast_enabled())

@@ -1,7 +1,8 @@
-"""A folder of entries: JSON files with a digest, which one process reads while another writes or removes them.
+"""A folder of entries: JSON files with a digest, which one process reads while another writes
+or removes them.
 
-The first line of a file is the SHA-256 of the rest. The rest is a JSON object. It holds numbers and names and no code, so reading it runs
-nothing.
+The first line of a file is the SHA-256 of the rest. The rest is a JSON object. It holds numbers and
+names and no code, so reading it runs nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ class Damaged(Exception):
 
 
 class Folder:
-    """``max_bytes``: how much the entries take together. The entries that were not read or written for longest make room."""
+    """``max_bytes``: how much the entries take together. The entries that were not read or written
+    for longest make room."""
 
     def __init__(self, path: str | os.PathLike[str], max_bytes: int) -> None:
         self.path = Path(path)
         self.max_bytes = max_bytes
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """The entry, or None if there is none. ``Damaged`` for a file that is no entry, ``OSError`` for one that cannot be read."""
+        """The entry, or None if there is none. ``Damaged`` for a file that is no entry, ``OSError``
+        for one that cannot be read."""
         path = self._file(name)
         try:
             with path.open("rb") as file:
@@ -48,7 +51,8 @@ class Folder:
         return found
 
     def write(self, name: str, entry: dict[str, Any]) -> None:
-        """Write the entry under a name of its own, then rename it, so that a reader finds all of it or none. ``OSError`` if that fails."""
+        """Write the entry under a name of its own, then rename it, so that a reader finds all of it
+        or none. ``OSError`` if that fails."""
         body = json.dumps(entry).encode()
         content = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
         if len(content) > LARGEST_ENTRY:

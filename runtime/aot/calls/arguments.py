@@ -1,4 +1,5 @@
-"""How the arguments of a call enter a compiled program: their leaves, what these hold, and what of them the graph depends on."""
+"""How the arguments of a call enter a compiled program: their leaves, what these hold, and what of
+them the graph depends on."""
 
 from __future__ import annotations
 
@@ -28,16 +29,19 @@ _LEAVES = frozenset((torch.Tensor, torch.nn.Parameter, bool, int, float, str, ty
 
 R = TypeVar("R")
 Target = Edge | Tensor
-"""Where the gradient of an argument goes: to a node of the tape, or to a leaf that has no ``AccumulateGrad`` node yet."""
+"""Where the gradient of an argument goes: to a node of the tape, or to a leaf that has no
+``AccumulateGrad`` node yet."""
 Kind = tuple[object, ...]
-"""Hashable. What a graph depends on of one argument. First of all: whether its gradient is wanted."""
+"""Hashable. What a graph depends on of one argument. First of all: whether its
+gradient is wanted."""
 Flags = tuple[tuple[int, bool], ...]
 
 
 def flatten(
     args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[Sequence[object], pytree.TreeSpec | None]:
-    """The leaves of the arguments and their tree; None for the tree of plain positional arguments, which is at hand at no cost."""
+    """The leaves of the arguments and their tree; None for the tree of plain positional arguments,
+    which is at hand at no cost."""
     if not kwargs and (
         _LEAVES.issuperset(map(type, args))
         or all(type(a) in VALUES or type(a) in _LEAVES for a in args)
@@ -61,9 +65,9 @@ def of_leaves(f: Callable[..., R], spec: pytree.TreeSpec | None) -> Callable[...
 class Call:
     """The arguments of one call of a compiled program.
 
-    ``leaves``: a tensor of torch's that requires grad is a leaf of the session. ``plain``: what these hold, for the graph. ``targets``: for
-    each leaf whose gradient is wanted, where that goes, if it does. ``kinds``: the kind of each leaf. ``flags``: see :func:`flags_of`.
-    """
+    ``leaves``: a tensor of torch's that requires grad is a leaf of the session. ``plain``: what
+    these hold, for the graph. ``targets``: for each leaf whose gradient is wanted, where that goes,
+    if it does. ``kinds``: the kind of each leaf. ``flags``: see :func:`flags_of`."""
 
     leaves: list[Any]
     plain: list[Any]
@@ -89,8 +93,8 @@ class Call:
 def enter(given: Sequence[object], tracked: bool, dynamic: bool) -> Call | None:
     """The call with the leaves ``given``, or None if one of them is a value of a transform.
 
-    ``tracked``: whether it matters which of them require grad. ``dynamic``: whether the program may be for any size.
-    """
+    ``tracked``: whether it matters which of them require grad. ``dynamic``: whether the program may
+    be for any size."""
     leaves, plain = list(given), list(given)
     targets: list[Target | None] = []
     kinds: list[Kind] = []
@@ -129,8 +133,9 @@ def enter(given: Sequence[object], tracked: bool, dynamic: bool) -> Call | None:
 
 
 def flags_of(given: Sequence[object]) -> Flags:
-    """Without grad mode: which leaves require grad and have no part in a history of the program, and whether each is a leaf for autograd.
-    These are all in inference mode, and else what torch's own autograd has recorded."""
+    """Without grad mode: which leaves require grad and have no part in a history of the program,
+    and whether each is a leaf for autograd. These are all in inference mode, and else what torch's
+    own autograd has recorded."""
     tensors = [(i, x) for i, x in enumerate(given) if isinstance(x, _Tensor) and x.requires_grad]
     if not _inference():
         tensors = [(i, x) for i, x in tensors if type(x) not in VALUES and x.grad_fn is not None]
@@ -140,7 +145,8 @@ def flags_of(given: Sequence[object]) -> Flags:
 def kind_of(x: object, wanted: bool, dynamic: bool) -> Kind:
     """The kind of an argument. ``dynamic``: a tensor may have any size."""
     if not isinstance(x, _Tensor):
-        # 1, 1.0 and True are equal, and 0.0 and -0.0, but programs tell them apart; a NaN does not even equal itself
+        # 1, 1.0 and True are equal, and 0.0 and -0.0, but programs tell them apart; a NaN does not
+        # even equal itself
         exact = x.__hash__ is not None and not isinstance(x, (float, complex))
         return wanted, type(x), x if exact else repr(x)
     if not dynamic:
@@ -176,8 +182,8 @@ def _composed_kind(x: torch.Tensor, wanted: bool, layout: Layout, dynamic: bool)
 
 
 def _order(x: torch.Tensor) -> tuple[object, ...] | None:
-    """The order of the dimensions in memory, whether there are gaps or overlaps, and whether there are overlaps. None for a contiguous
-    tensor."""
+    """The order of the dimensions in memory, whether there are gaps or overlaps, and whether there
+    are overlaps. None for a contiguous tensor."""
     if x.layout is not _STRIDED or x.is_contiguous():
         return None
     order = sorted(range(x.dim()), key=lambda d: (x.stride(d), x.size(d)))

@@ -1,7 +1,7 @@
 """The backward of a compiled program: a node of the tape that runs the backward graph.
 
-With ``create_graph`` it runs the gradients of the joint graph as a compiled function of arguments and cotangents instead. So the result
-has a history of its own, to any order.
+With ``create_graph`` it runs the gradients of the joint graph as a compiled function of arguments
+and cotangents instead. So the result has a history of its own, to any order.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ Compile = Callable[[fx.GraphModule], Callable[..., Any]]
 class Backward:
     """The backward of one program. It is compiled when it first runs.
 
-    ``reread``: the numbers of the primals that only a second derivative needs; a call stores them after what the forward graph saves. That
-    are ``n_saved`` values for the backward graph, and ``n_kept`` with random numbers that only a second derivative needs.
-    ``exposed``: which of what is stored the caller can write to. ``watch``: the tensors with parts that are stored. ``at_risk``: which of
-    what is stored the program itself may write over. ``devices`` and ``metas``: of the cotangents.
+    ``reread``: the numbers of the primals that only a second derivative needs; a call stores them
+    after what the forward graph saves. That are ``n_saved`` values for the backward graph, and
+    ``n_kept`` with random numbers that only a second derivative needs. ``exposed``: which of what
+    is stored the caller can write to. ``watch``: the tensors with parts that are stored.
+    ``at_risk``: which of what is stored the program itself may write over. ``devices`` and
+    ``metas``: of the cotangents.
     """
 
     def __init__(
@@ -103,7 +105,8 @@ class Backward:
         self._lock = threading.Lock()
 
     def run(self, values: list[Any], present: int | None) -> Sequence[Any]:
-        """The gradients. ``present``: bit ``i`` says whether there is a cotangent ``i``, else zeros stand for it; None: all are there."""
+        """The gradients. ``present``: bit ``i`` says whether there is a cotangent ``i``, else zeros
+        stand for it; None: all are there."""
         run = (
             (self._run or self.compiled())
             if present is None
@@ -131,7 +134,8 @@ class Backward:
         self._run = generated
 
     def partial(self, present: int) -> Boxed:
-        """The function of the part of the backward graph that the cotangents in ``present`` lead to."""
+        """The function of the part of the backward graph that the cotangents in
+        ``present`` lead to."""
         with self._lock:
             if present not in self._partial:
                 assert self.module is not None, "there are several cotangents"
@@ -145,7 +149,8 @@ class Backward:
             return self._partial[present]
 
     def _refuse_partial(self, present: int) -> None:
-        """Refuse a backward graph that shows which cotangents are there to a program of the user's."""
+        """Refuse a backward graph that shows which cotangents are there to a
+        program of the user's."""
         boundary = self.joint.boundary
         why = "writes to an argument in its backward" if boundary.backward_written else ""
         for name, asked in boundary.asking.items():
@@ -154,11 +159,15 @@ class Backward:
                 and not all(bits & present for bits in numbers)
                 for numbers in asked
             ):
-                why = f"has a hook or a Function behind {name}, which is given some of its cotangents and None for others"
+                why = (
+                    f"has a hook or a Function behind {name}, "
+                    "which is given some of its cotangents and None for others"
+                )
         if why:
             raise RuntimeError(
-                f"the backward pass starts from some results of a compiled program, which {why}. It was captured with cotangents for all "
-                "results. Start from all of them, or compile a function that returns what is differentiated."
+                f"the backward pass starts from some results of a compiled program, which {why}. "
+                "It was captured with cotangents for all results. Start from all of them, "
+                "or compile a function that returns what is differentiated."
             )
 
     def _made(self, module: fx.GraphModule, compiler: Compiler) -> Boxed:
@@ -171,8 +180,10 @@ class Backward:
         """The pullback as a compiled function. ``present`` as for :meth:`run`."""
         if self.pullback.refused:
             raise RuntimeError(
-                f"a compiled program has no second derivative here: {self.pullback.refused}. Differentiate inside the compiled function "
-                "instead, e.g. aot_function(runtime.func.grad(f), …), or leave that part out of what is compiled."
+                f"a compiled program has no second derivative here: {self.pullback.refused}. "
+                "Differentiate inside the compiled function instead, e.g. "
+                "aot_function(runtime.func.grad(f), …), "
+                "or leave that part out of what is compiled."
             )
         with self._lock:
             if present not in self._differentiable:
@@ -198,7 +209,8 @@ class Backward:
 def _in_joint(
     joint: fx.GraphModule, forward: fx.GraphModule, n_forward: int
 ) -> list[fx.Node | None]:
-    """The nodes of the joint graph that ``forward`` gives after its results. A partition keeps the names of nodes; if one did not, None."""
+    """The nodes of the joint graph that ``forward`` gives after its results. A partition keeps the
+    names of nodes; if one did not, None."""
     by_name = {n.name: n for n in joint.graph.nodes}
     results: Any = forward.graph.output_node().args[0]
     found = []
@@ -228,10 +240,11 @@ def _give(forward: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
 class CompiledBackward(Node):
     """The tape's record of one call of a compiled program.
 
-    ``targets``: per gradient where it goes, an edge or a leaf, or None if it is not wanted. The ``AccumulateGrad`` nodes of leaves are made
-    when somebody asks for ``edges``. A backward pass that starts here and has no hooks does not ask. ``written``: the arguments that the
-    backward writes to. ``parts``: what each result consists of, if one is no plain tensor. ``watched``: tensors that consist of what
-    is saved, with their versions.
+    ``targets``: per gradient where it goes, an edge or a leaf, or None if it is not wanted. The
+    ``AccumulateGrad`` nodes of leaves are made when somebody asks for ``edges``. A backward pass
+    that starts here and has no hooks does not ask. ``written``: the arguments that the backward
+    writes to. ``parts``: what each result consists of, if one is no plain tensor. ``watched``:
+    tensors that consist of what is saved, with their versions.
     """
 
     __slots__ = (
@@ -351,8 +364,8 @@ class CompiledBackward(Node):
         ]
 
     def _checked(self, create_graph: bool) -> list[Any]:
-        """What was saved. Raise if it was freed, or if a part that is needed was written to since. A backward that needs nothing of it can
-        run again, as a node that saves nothing."""
+        """What was saved. Raise if it was freed, or if a part that is needed was written to since.
+        A backward that needs nothing of it can run again, as a node that saves nothing."""
         saved = self.saved
         if saved is None:
             if self.backward.n_saved or create_graph:
@@ -425,7 +438,8 @@ class CompiledBackward(Node):
 
 
 def _as_traced(g: torch.Tensor) -> torch.Tensor:
-    """Cotangent ``g`` as the trace took it: its strides decide what is a view, and what is conjugated or negated lazily no view shows."""
+    """Cotangent ``g`` as the trace took it: its strides decide what is a view, and what is
+    conjugated or negated lazily no view shows."""
     if not g.is_contiguous():
         g = g.contiguous()
     if g.is_conj():

@@ -1,7 +1,7 @@
 """One compiled program: which calls it is for, and what a call of it does.
 
-It runs the forward graph, holds what the backward needs as a node of the tape, and carries out what the program does to its arguments.
-"""
+It runs the forward graph, holds what the backward needs as a node of the tape, and carries out what
+the program does to its arguments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from .subclasses import of_whole_tensors, parts_of
 
 
 def count(placed: Mapping[int, int], leaves: Sequence[Any]) -> None:
-    """Note of the arguments ``placed`` that the graph has written to them. For each: by how much its version is behind."""
+    """Note of the arguments ``placed`` that the graph has written to them. For each: by how much
+    its version is behind."""
     for i, behind in placed.items():
         t = leaves[i]
         if isinstance(t, Tensor):
@@ -49,7 +50,8 @@ def _told(
     leaves: Sequence[Any],
     n_arguments: int,
 ) -> None:
-    """Add to an error of the graph what is no more as it was before the call. ``begun``: what the call has done before the graph ran."""
+    """Add to an error of the graph what is no more as it was before the call. ``begun``: what the
+    call has done before the graph ran."""
     lines = [
         tb.tb_lineno
         for tb in _traceback(error)
@@ -65,7 +67,8 @@ def _told(
             what = "an argument" if i < n_arguments else "a tensor that the function closes over"
             partly = " (perhaps in part)" if not lines or line == lines[0] else ""
             lost.append(
-                f"{what}, {str(t.dtype).removeprefix('torch.')}{list(t.shape)}, has its new value{partly}"
+                f"{what}, {str(t.dtype).removeprefix('torch.')}{list(t.shape)}, "
+                f"has its new value{partly}"
             )
             if isinstance(t, Tensor):
                 unrecorded(t)
@@ -96,12 +99,14 @@ def _ordinary(results: Sequence[Any], which: Sequence[int]) -> list[Any]:
 class CompiledProgram:
     """One program for one kind of inputs.
 
-    ``placed``: the written arguments that ``forward`` writes to itself, see :mod:`..compilers.placing`. ``copied``: the other ones.
-    ``direct``: of a program that only computes, which results of the graph a call returns; None for any other program.
-    ``outside``: the kinds of the tensors that it closes over. ``sharing``: which of its arguments share memory, if it changes any.
-    ``reads``: what the program finds in Python's state. ``unknown``: the arguments that are numbers of any value. ``begin``: does what a
-    call does before the graph runs, and says what of it an error of the graph does not undo. ``modes``: modules whose ``training`` flag
-    the program changes, each with its flag afterwards.
+    ``placed``: the written arguments that ``forward`` writes to itself, see
+    :mod:`..compilers.placing`. ``copied``: the other ones. ``direct``: of a program that only
+    computes, which results of the graph a call returns; None for any other program. ``outside``:
+    the kinds of the tensors that it closes over. ``sharing``: which of its arguments share memory,
+    if it changes any. ``reads``: what the program finds in Python's state. ``unknown``: the
+    arguments that are numbers of any value. ``begin``: does what a call does before the graph runs,
+    and says what of it an error of the graph does not undo. ``modes``: modules whose ``training``
+    flag the program changes, each with its flag afterwards.
     """
 
     __slots__ = (
@@ -187,7 +192,8 @@ class CompiledProgram:
         self.forward = generated
 
     def takes(self, call: Call, tracked: bool) -> Call | None:
-        """``call`` with the tensors that the program closes over as further arguments; None if it is of another kind."""
+        """``call`` with the tensors that the program closes over as further arguments; None if it
+        is of another kind."""
         joint = self.joint
         if not all(read.holds() for read in self.reads):
             return None
@@ -230,7 +236,8 @@ class CompiledProgram:
         ]
 
     def way(self, given: Sequence[object], kinds: Sequence[Kind], tracked: bool) -> Take | None:
-        """The guard that finds this program for calls like the present one without asking :meth:`takes`."""
+        """The guard that finds this program for calls like the present one without
+        asking :meth:`takes`."""
         classes = tuple(map(type, given))
         if classes not in self.ways:
             joint = self.joint
@@ -259,14 +266,16 @@ class CompiledProgram:
         return self.ways[classes]
 
     def _keep(self, saved: list[Any], leaves: Sequence[Any]) -> None:
-        """Copy what is saved of the arguments that are about to be written to: the backward wants the values from before."""
+        """Copy what is saved of the arguments that are about to be written to: the backward wants
+        the values from before."""
         written = {memory_of(t) for i, _ in self.written for t in flattened(unwrap(leaves[i]))}
         for i in self.at_risk:
             if memory_of(saved[i]) in written:
                 saved[i] = saved[i].clone()
 
     def _begin(self, call: Call) -> list[Target | None]:
-        """Carry out the program's ``requires_grad_()`` of arguments. Where the gradients go, with those of these arguments."""
+        """Carry out the program's ``requires_grad_()`` of arguments. Where the gradients go, with
+        those of these arguments."""
         leaves, known = call.leaves, iter(call.targets)
         for i in self.begun:
             # a leaf that requires grad may not be reshaped

@@ -1,4 +1,5 @@
-"""Programs compiled ahead of time as functions: for each kind of call one program is captured, cut and compiled, and found again."""
+"""Programs compiled ahead of time as functions: for each kind of call one program is captured, cut
+and compiled, and found again."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def aot_function(
     keep_primals: bool = True,
     cache: Cache | None = None,
 ) -> Callable[..., Any]:
-    """``fn`` compiled ahead of time: a forward and a backward graph, each given to its compiler, behind the signature of ``fn``.
+    """``fn`` compiled ahead of time: a forward and a backward graph, each given to its compiler,
+    behind the signature of ``fn``.
 
     >>> f = aot_function(lambda x: (x * x).sum(), nop)
     >>> x = runtime.tensor([1.0, 2.0], requires_grad=True)
@@ -83,20 +85,25 @@ def aot_function(
     >>> x.grad
     tensor([2., 4.])
 
-    A program is traced once for each kind of arguments (shapes, strides, dtypes, devices, which require grad, and all that is not a
-    tensor), each mode of the modules that it calls, and each state of torch's that it may ask for (grad and inference mode, autocast,
-    default dtype and device, deterministic algorithms). With ``dynamic`` it is traced once for all sizes for which the same graph is right.
-    A number that changes from call to call is traced once more, for all values for which the same graph is right.
+    A program is traced once for each kind of arguments (shapes, strides, dtypes, devices, which
+    require grad, and all that is not a tensor), each mode of the modules that it calls, and each
+    state of torch's that it may ask for (grad and inference mode, autocast, default dtype and
+    device, deterministic algorithms). With ``dynamic`` it is traced once for all sizes for which
+    the same graph is right. A number that changes from call to call is traced once more, for all
+    values for which the same graph is right.
 
-    What ``fn`` does at its boundary happens as without the compiler: writes to arguments and to closed-over tensors, changes of their
-    geometry, results that are arguments or views, random draws. Results are ``runtime.Tensor`` where a gradient flows through them. Inside
-    a transform or a dispatch mode ``fn`` itself runs.
+    What ``fn`` does at its boundary happens as without the compiler: writes to arguments and to
+    closed-over tensors, changes of their geometry, results that are arguments or views, random
+    draws. Results are ``runtime.Tensor`` where a gradient flows through them. Inside a transform or
+    a dispatch mode ``fn`` itself runs.
 
-    ``num_params_buffers``: how many leading arguments stay alive in any case, so that min cut saves them for nothing. ``keep_primals``:
-    whether a call keeps arguments and random numbers that only a second derivative needs. ``cache``: a folder in which the choices of
-    ``partition_fn`` are kept for later processes; without it the one that the environment variable ``RUNTIME_AOT_CACHE`` names, if any.
-    The graphs never write to anything, so ``keep_inference_input_mutations`` and ``disable_functionalization`` change nothing; they and
-    ``enable_log`` are there for torch's callers. ``RuntimeError`` for arguments that share memory where a write cannot be carried over,
+    ``num_params_buffers``: how many leading arguments stay alive in any case, so that min cut saves
+    them for nothing. ``keep_primals``: whether a call keeps arguments and random numbers that only
+    a second derivative needs. ``cache``: a folder in which the choices of ``partition_fn`` are kept
+    for later processes; without it the one that the environment variable ``RUNTIME_AOT_CACHE``
+    names, if any. The graphs never write to anything, so ``keep_inference_input_mutations`` and
+    ``disable_functionalization`` change nothing; they and ``enable_log`` are there for torch's
+    callers. ``RuntimeError`` for arguments that share memory where a write cannot be carried over,
     for control flow by the values of tensors, and for sizes that depend on values.
     """
     compilers = named_compilers(
@@ -120,9 +127,10 @@ def aot_function(
 
 @dataclass(frozen=True)
 class Beside:
-    """What belongs to a program beside its graph. ``reads``: what it has found in Python's state, and its code does not show. ``begin``:
-    makes of the joint graph what a call does before the graph runs. ``carried``: places, each the id of an owner and a name, that a call
-    does not ask for, although the code reads them: the graph has what is there then."""
+    """What belongs to a program beside its graph. ``reads``: what it has found in Python's state,
+    and its code does not show. ``begin``: makes of the joint graph what a call does before the
+    graph runs. ``carried``: places, each the id of an owner and a name, that a call does not ask
+    for, although the code reads them: the graph has what is there then."""
 
     reads: Sequence[Read] = ()
     begin: Callable[[Joint], Callable[[Call], Sequence[str]] | None] | None = None
@@ -131,11 +139,12 @@ class Beside:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the programs of one compiled function are made; most fields are the arguments of :func:`aot_function`.
+    """How the programs of one compiled function are made; most fields are the arguments
+    of :func:`aot_function`.
 
-    ``modules``: those that it calls. ``reads``: what becomes of ``item()``, see :class:`...func.trace.Trace`. ``beside``: gives what
-    belongs to the program that was captured last. ``starting``: is told before a capture what the program finds in Python's state.
-    """
+    ``modules``: those that it calls. ``reads``: what becomes of ``item()``, see
+    :class:`...func.trace.Trace`. ``beside``: gives what belongs to the program that was captured
+    last. ``starting``: is told before a capture what the program finds in Python's state."""
 
     fn: Callable[..., object]
     forward_compiler: Compiler
@@ -161,9 +170,10 @@ class Recipe:
         abstraction: Abstraction | None = None,
         unknown: frozenset[int] = frozenset(),
     ) -> CompiledProgram:
-        """The program for calls like this one. ``tracked``: whether ``call`` says which arguments require grad. ``abstraction``: what makes
-        the abstract values of the trace. ``unknown``: the arguments that are numbers of any value. :class:`Pinned` if the program asks for
-        the value of one."""
+        """The program for calls like this one. ``tracked``: whether ``call`` says which
+        arguments require grad. ``abstraction``: what makes the abstract values of the trace.
+        ``unknown``: the arguments that are numbers of any value. :class:`Pinned` if the program
+        asks for the value of one."""
         args, kwargs = (
             (call.leaves, {}) if spec is None else pytree.tree_unflatten(call.leaves, spec)
         )
@@ -232,8 +242,8 @@ class Recipe:
                 )
         if joint.boundary.n_tangents and any(n.target is on_side for n in joint.traced.graph.nodes):
             raise RuntimeError(
-                "the program branches on a number that it computes, in an optimizer or gradient scaler, and returns a tensor that requires "
-                "grad. Return its detach()."
+                "the program branches on a number that it computes, in an optimizer or gradient "
+                "scaler, and returns a tensor that requires grad. Return its detach()."
             )
         with without_autocast():
             forward, backward = (
@@ -253,7 +263,8 @@ class Recipe:
         )
 
     def _joined(self, call: Call, error: Exception) -> list[Group]:
-        """The arguments that share memory. Raise ``error`` if there are none, or if they have no common base."""
+        """The arguments that share memory. Raise ``error`` if there are none, or if they
+        have no common base."""
         shared = sharing(call.plain)
         groups = [*shared, *overlapping(call.plain, shared)]
         try:
@@ -342,7 +353,8 @@ class Recipe:
 
 
 class Finder(Protocol):
-    """What finds the program for a call: :class:`Programs`. ``recent``: by the state around a call, the last programs with their guards."""
+    """What finds the program for a call: :class:`Programs`. ``recent``: by the state around a call,
+    the last programs with their guards."""
 
     recent: dict[Kind, tuple[tuple[Take, CompiledProgram], ...]]
 
@@ -353,7 +365,8 @@ class Finder(Protocol):
 
 
 class Programs:
-    """The programs of one compiled function, at most ``LIMIT`` of them. The one that was not looked up for longest makes room."""
+    """The programs of one compiled function, at most ``LIMIT`` of them. The one that was not looked
+    up for longest makes room."""
 
     LIMIT = 64
 
@@ -427,7 +440,8 @@ class Programs:
         tracked: bool,
         unknown: frozenset[int],
     ) -> tuple[CompiledProgram, Call] | None:
-        """A new program. None if there is none for any values of the numbers ``unknown``; then fewer of them are inputs from now on."""
+        """A new program. None if there is none for any values of the numbers ``unknown``; then
+        fewer of them are inputs from now on."""
         key = (*around, *kinds)
         try:
             if unknown and len(self._by_key.get(key, ())) == _SIDES:
@@ -455,9 +469,13 @@ class Programs:
             self._warned = True
             name = getattr(self.recipe.fn, "__qualname__", type(self.recipe.fn).__name__)
             warnings.warn(
-                f"{name} has been compiled for more than {self.LIMIT} kinds of arguments, so programs are dropped and compiled again. "
-                "Every shape is a kind, and so is every value of an argument that is neither a tensor nor a number, or of a number "
-                "that the program compares or uses as a size. Compile with dynamic=True, or pass numbers as tensors.",
+                (
+                    f"{name} has been compiled for more than {self.LIMIT} kinds of arguments, "
+                    "so programs are dropped and compiled again. Every shape is a kind, "
+                    "and so is every value of an argument that is neither a tensor nor a number, "
+                    "or of a number that the program compares or uses as a size. "
+                    "Compile with dynamic=True, or pass numbers as tensors."
+                ),
                 UserWarning,
                 stacklevel=5,
             )
@@ -469,7 +487,8 @@ class Programs:
 
 
 def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[..., Any]:
-    """The function that makes and runs the programs of ``recipe``. ``programs``: what finds them, in place of a new one."""
+    """The function that makes and runs the programs of ``recipe``. ``programs``: what finds them,
+    in place of a new one."""
     fn, dynamic, modules = recipe.fn, recipe.dynamic, recipe.modules
     programs = programs or Programs(recipe)
 

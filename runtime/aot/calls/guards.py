@@ -1,6 +1,8 @@
-"""The way from the arguments of a call to a program that is already compiled: one generated Python function for each program.
+"""The way from the arguments of a call to a program that is already compiled: one generated Python
+function for each program.
 
-    def take(given):                                    # of f(x), where the program closes over a parameter w
+    def take(given):                                    # of f(x), where the program closes
+                                                        # over a parameter w
         [x0] = given
         if type(x0) is not T0: return None
         p0 = x0._inner
@@ -9,10 +11,11 @@
         if not (names1.get('w') is c1 …): return None
         return Call([x0, leaf1], [p0, inner1], [x0, leaf1], KINDS)
 
-It asks what :func:`~.arguments.enter` asks, about tensors of the classes that the first call had. It returns None where it is not sure.
-Then the general way decides, which may find the same program. ``tensors`` compares sizes, strides, dtypes, devices, dispatch keys and
-``requires_grad`` with those of the first call. It is a class of torch's, in C++, and takes a sixth of the time of the same in Python.
-"""
+It asks what :func:`~.arguments.enter` asks, about tensors of the classes that the first call had.
+It returns None where it is not sure. Then the general way decides, which may find the same
+program. ``tensors`` compares sizes, strides, dtypes, devices, dispatch keys and ``requires_grad``
+with those of the first call. It is a class of torch's, in C++, and takes a sixth of the time of
+the same in Python."""
 
 from __future__ import annotations
 
@@ -37,8 +40,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Sizes(NamedTuple):
-    """``holds`` of the plain arguments ``asked``: whether their sizes and values are such that the graph is right. ``dynamic``: whether the
-    sizes of arguments are symbols."""
+    """``holds`` of the plain arguments ``asked``: whether their sizes and values are such that the
+    graph is right. ``dynamic``: whether the sizes of arguments are symbols."""
 
     holds: Callable[..., bool]
     asked: Sequence[int]
@@ -101,8 +104,9 @@ def guard(
 ) -> Take | None:
     """The function for calls like the one with arguments ``given``, of the kinds ``kinds``.
 
-    ``outside``: the kinds of ``closed_over``. ``groups``: which of the arguments share memory, if that matters. ``sizes``: what
-    must hold of symbols. None if the arguments are such that only the general way can tell.
+    ``outside``: the kinds of ``closed_over``. ``groups``: which of the arguments share memory, if
+    that matters. ``sizes``: what must hold of symbols. None if the arguments are such that only the
+    general way can tell.
     """
     source = _Source()
     names = [f"x{i}" for i in range(len(given))]
@@ -140,7 +144,8 @@ def guard(
         _sharing(source, groups, plain, given, closed_over)
     all_kinds = source.constant([*kinds, *outside])
     source.lines.append(
-        f"return Call([{', '.join(leaves)}], [{', '.join(plain)}], [{', '.join(targets)}], {all_kinds})"
+        f"return Call([{', '.join(leaves)}], [{', '.join(plain)}], "
+        f"[{', '.join(targets)}], {all_kinds})"
     )
     return source.function()
 
@@ -175,12 +180,14 @@ def _argument(
         if wanted:
             target = f"t{name[1:]}"
             source.lines.append(
-                f"{target} = edge_of({name}) if {name}._edge is not None or {name}._view is not None else {name}"
+                f"{target} = edge_of({name}) if {name}._edge is not None or {name}._view "
+                f"is not None else {name}"
             )
             source.require(f"{target} is not None and ({target} is not {name} or {name}._req)")
         elif tracked:
             source.require(
-                f"not {name}._req and {name}._edge is None and ({name}._view is None or edge_of({name}) is None)"
+                f"not {name}._req and {name}._edge is None "
+                f"and ({name}._view is None or edge_of({name}) is None)"
             )
     elif wanted:
         leaf = f"t{name[1:]}"
@@ -200,8 +207,8 @@ def _sharing(
     given: Sequence[Any],
     closed_over: Sequence[Any],
 ) -> None:
-    """Require that the tensors share memory as ``groups`` says. Most often none do: then the closed-over ones have the storages that they
-    have now, and the arguments have others."""
+    """Require that the tensors share memory as ``groups`` says. Most often none do: then the
+    closed-over ones have the storages that they have now, and the arguments have others."""
     arguments = [name for name, x in zip(plain, given, strict=False) if isinstance(x, torch.Tensor)]
     outside = [unwrap(t) for t in closed_over]
     tensors = [*(unwrap(x) for x in given if isinstance(x, torch.Tensor)), *outside]
@@ -230,7 +237,8 @@ def _geometry(source: _Source, value: torch.Tensor, inner: str, kind: Kind, dyna
 
 
 def _says_the_same(source: _Source, t: torch.Tensor) -> bool:
-    """Require of a tensor that the program does not compute with that it says of itself what it says now. False if that needs Python."""
+    """Require of a tensor that the program does not compute with that it says of itself what it
+    says now. False if that needs Python."""
     if t.layout is not torch.strided or type(t) not in _PLAIN:
         return False
     if all(t is not other for other in source.compared.values()):
@@ -244,7 +252,8 @@ def _says_the_same(source: _Source, t: torch.Tensor) -> bool:
 def _outside(
     source: _Source, t: torch.Tensor, kind: Kind, tracked: bool
 ) -> tuple[str, str, str] | None:
-    """(leaf, what is given to the graph, where the gradient goes or nothing) for closed-over tensor ``t``, which is always the same."""
+    """(leaf, what is given to the graph, where the gradient goes or nothing) for closed-over tensor
+    ``t``, which is always the same."""
     wanted = bool(kind[0])
     name = source.constant(t, "c")
     if type(t) in VALUES:

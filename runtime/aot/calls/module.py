@@ -10,7 +10,8 @@ from .function import aot_function
 
 
 class AOTModule(torch.nn.Module):
-    """``orig_module``, with a compiled forward pass. Parameters and buffers are those of ``orig_module``."""
+    """``orig_module``, with a compiled forward pass. Parameters and buffers are those
+    of ``orig_module``."""
 
     def __init__(self, orig_module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -22,14 +23,15 @@ class AOTModule(torch.nn.Module):
 
 
 def aot_module(mod: torch.nn.Module, *args: Any, **kwargs: Any) -> AOTModule:
-    """``mod`` with a compiled forward pass, as ``functorch.compile.aot_module``. The other arguments are those of ``aot_function``.
+    """``mod`` with a compiled forward pass, as ``functorch.compile.aot_module``. The other
+    arguments are those of ``aot_function``.
 
     >>> model = aot_module(torch.nn.Linear(2, 1), nop)
     >>> model(torch.ones(3, 2)).shape
     torch.Size([3, 1])
 
-    Gradients arrive at the parameters of ``mod``, and its buffers change, as without the compiler. ``TypeError`` for what is no module.
-    """
+    Gradients arrive at the parameters of ``mod``, and its buffers change, as without the compiler.
+    ``TypeError`` for what is no module."""
     if not isinstance(mod, torch.nn.Module):
         raise TypeError(
             f"aot_module takes a module, not {type(mod).__name__}; for a function use aot_function"

@@ -2,7 +2,8 @@
 
     f(x, 0.1); f(x, 0.2); f(x, 0.3)     # two programs: for 0.1, and for any float
 
-A program whose code asks for the value, as ``if k == 2`` does or ``x.sum(k)``, stays one for each value.
+A program whose code asks for the value, as ``if k == 2`` does or ``x.sum(k)``, stays
+one for each value.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _LIMIT = 256  # kinds of calls that are remembered
 
 @dataclass
 class _Seen:
-    """Of the numbers in calls of one kind, by position: the first value, which are inputs of graphs, which never are."""
+    """Of the numbers in calls of one kind, by position: the first value, which are inputs of
+    graphs, which never are."""
 
     first: dict[int, Kind] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
@@ -34,7 +36,8 @@ class Numbers:
         self._seen: OrderedDict[Kind, _Seen] = OrderedDict()
 
     def opened(self, around: Kind, kinds: Sequence[Kind]) -> tuple[list[Kind], frozenset[int]]:
-        """``kinds`` without the values of the numbers that are inputs, and the positions of these."""
+        """``kinds`` without the values of the numbers that are inputs, and the
+        positions of these."""
         if not any(map(_is_number, kinds)):
             return list(kinds), frozenset()
         seen = self._of(around, kinds)
@@ -82,7 +85,8 @@ def refuse_pinned(joint: Joint, unknown: Collection[int]) -> None:
 
 
 def _is_number(kind: Kind) -> bool:
-    """Whether it is the kind of an ``int`` of 64 bits or of a finite ``float``. Arithmetic on symbols is not right for others."""
+    """Whether it is the kind of an ``int`` of 64 bits or of a finite ``float``. Arithmetic on
+    symbols is not right for others."""
     if kind[1] is float:
         return math.isfinite(float(str(kind[2])))
     return kind[1] is int and in_range(kind[2])

@@ -5,9 +5,9 @@
         return b * 2
     f(x[:2], x[1:])     # the graph takes x, views it twice, and gives its new value
 
-If one of them requires grad, the base is the tensor whose views they are for autograd, so that the write is a part of its history. If
-there is no such tensor, as for ``x`` and ``x.detach()``, each keeps its own history, and a write to one is in no history of the others.
-"""
+If one of them requires grad, the base is the tensor whose views they are for autograd, so that the
+write is a part of its history. If there is no such tensor, as for ``x`` and ``x.detach()``, each
+keeps its own history, and a write to one is in no history of the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from .arguments import Call
 
 
 def refuse_untangled(groups: Sequence[Group], call: Call, n_arguments: int) -> None:
-    """Refuse arguments that share memory where a write to one of them cannot be carried over to the others."""
+    """Refuse arguments that share memory where a write to one of them cannot be carried
+    over to the others."""
     for group in groups:
         if len(group.members) == 1 and not group.parts_of:
             _refuse_overlapping(group, call, n_arguments)
@@ -36,8 +37,9 @@ def refuse_untangled(groups: Sequence[Group], call: Call, n_arguments: int) -> N
         )
         if group.parts_of and not group.identical:
             raise RuntimeError(
-                f"Encountered aliased inputs that are mutated in the graph, but one of them is a tensor subclass. This is not supported "
-                f"today: parts of a {group.parts_of} share memory ({what}), and the program writes to it. Pass a clone."
+                "Encountered aliased inputs that are mutated in the graph, but one of them "
+                f"is a tensor subclass. This is not supported today: parts of a {group.parts_of} "
+                f"share memory ({what}), and the program writes to it. Pass a clone."
             )
         if group.members[-1] >= n_arguments:
             raise RuntimeError(
@@ -47,11 +49,13 @@ def refuse_untangled(groups: Sequence[Group], call: Call, n_arguments: int) -> N
             continue
         if len({call.plain[i].dtype for i in group.members}) > 1:
             raise RuntimeError(
-                f"{what} share memory and have different dtypes, and the program writes to it. Pass one of them."
+                f"{what} share memory and have different dtypes, "
+                "and the program writes to it. Pass one of them."
             )
         if len({(call.plain[i].is_conj(), call.plain[i].is_neg()) for i in group.members}) > 1:
             raise RuntimeError(
-                f"{what} share memory, one is a lazy conjugate, and the program writes to it. Pass its resolve_conj()."
+                f"{what} share memory, one is a lazy conjugate, and the program writes to it. "
+                "Pass its resolve_conj()."
             )
         if (
             any(call.wanted[i] for i in group.members)
@@ -59,29 +63,33 @@ def refuse_untangled(groups: Sequence[Group], call: Call, n_arguments: int) -> N
             and not _apart(group, call)
         ):
             raise RuntimeError(
-                f"{what} share memory, the program writes to it, and one of them requires grad. Some are views of one tensor that were "
-                "made with grad mode, others are not, so the write cannot be a part of its history. Pass one tensor and take views inside."
+                f"{what} share memory, the program writes to it, and one of them requires grad. "
+                "Some are views of one tensor that were made with grad mode, others are not, so "
+                "the write cannot be a part of its history. Pass one tensor and take views inside."
             )
 
 
 def _refuse_overlapping(group: Group, call: Call, n_arguments: int) -> None:
-    """Refuse a tensor that shows elements several times where a write to it cannot be carried over."""
+    """Refuse a tensor that shows elements several times where a write to it cannot
+    be carried over."""
     (i,) = group.members
     if i >= n_arguments:
         raise RuntimeError(
-            "the program writes to a tensor that it closes over, and that shows an element of its memory several times. Pass it as an "
-            "argument."
+            "the program writes to a tensor that it closes over, "
+            "and that shows an element of its memory several times. Pass it as an argument."
         )
     base = _autograd_base(group, call)
     if call.wanted[i] and (base is None or shows_twice(base._inner)):
         raise RuntimeError(
-            f"argument {i} shows an element of its memory several times, the program writes to it, and it requires grad. It is no view "
-            "of a tensor that was made with grad mode, so the write cannot be a part of its history. Pass that tensor and view it inside."
+            f"argument {i} shows an element of its memory several times, the program writes "
+            "to it, and it requires grad. It is no view of a tensor that was made with grad mode, "
+            "so the write cannot be a part of its history. Pass that tensor and view it inside."
         )
 
 
 def with_autograd_base(group: Group, call: Call) -> Group:
-    """``group``, with the place of its base if autograd must know that. ``call`` has passed :func:`refuse_untangled`."""
+    """``group``, with the place of its base if autograd must know that. ``call`` has
+    passed :func:`refuse_untangled`."""
     if group.identical:
         return group
     if not any(call.wanted[i] for i in group.members):
@@ -97,8 +105,8 @@ def with_autograd_base(group: Group, call: Call) -> Group:
 
 
 def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
-    """``call`` with the bases of ``groups`` as further arguments. The gradient of a member goes to its base. None if a group has no base,
-    or has it at another place."""
+    """``call`` with the bases of ``groups`` as further arguments. The gradient of a member goes to
+    its base. None if a group has no base, or has it at another place."""
     groups = [g for g in groups if not g.identical]
     bases: list[Any] = []
     plain: list[Any] = []
@@ -153,7 +161,8 @@ def _histories(group: Group, call: Call) -> tuple[int, ...]:
 
 
 def _may_part(group: Group, call: Call) -> bool:
-    """Whether a recorded write to one of several members without history gives it one that others do not take part in: ``x.data``."""
+    """Whether a recorded write to one of several members without history gives it one that others
+    do not take part in: ``x.data``."""
     several = (
         len(group.members) > 1
         and any(call.wanted)
@@ -163,7 +172,8 @@ def _may_part(group: Group, call: Call) -> bool:
 
 
 def _apart(group: Group, call: Call) -> bool:
-    """Whether each member of ``group`` that requires grad shares its history with no other tensor, and shows each element once."""
+    """Whether each member of ``group`` that requires grad shares its history with no other tensor,
+    and shows each element once."""
     histories = _histories(group, call)
     return all(
         group.alone(i, histories) and not shows_twice(call.plain[i])
@@ -179,7 +189,8 @@ def _autograd_base(group: Group, call: Call) -> Tensor | None:
 
 
 def _common_base(group: Group, call: Call) -> Tensor | None:
-    """The tensor of which all members are views for autograd, or which they are, if writes to them may be recorded."""
+    """The tensor of which all members are views for autograd, or which they are, if writes to them
+    may be recorded."""
     found: Tensor | None = None
     for i in group.members:
         t = call.leaves[i]

@@ -1,10 +1,11 @@
-"""``aot_module_simplified``: one program, compiled now for example arguments. What a backend of ``torch.compile`` calls.
+"""``aot_module_simplified``: one program, compiled now for example arguments. What a backend of
+``torch.compile`` calls.
 
     def backend(module, examples):
         return aot_module_simplified(module, examples, compiler)
 
-Parameters and buffers of the module become leading inputs of the graphs. The result takes the other arguments alone.
-"""
+Parameters and buffers of the module become leading inputs of the graphs. The result takes the other
+arguments alone."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def refuse_fake_state(state: Mapping[str, torch.Tensor], arguments: Sequence[obj
             for part in flattened(plain(t))
         ):
             raise AssertionError(
-                f"Unexpected fake parameter or buffer {name!r}. Make the module outside of the fake mode."
+                f"Unexpected fake parameter or buffer {name!r}. "
+                "Make the module outside of the fake mode."
             )
 
 
@@ -95,7 +97,8 @@ def aot_module_simplified(
     compile_region_name: str | None = None,
     cache: Cache | None = None,
 ) -> Callable[..., Any]:
-    """``mod`` compiled now, for arguments like ``args``. The result takes such arguments. It runs on the parameters and buffers of ``mod``.
+    """``mod`` compiled now, for arguments like ``args``. The result takes such arguments. It runs
+    on the parameters and buffers of ``mod``.
 
     >>> class Doubled(torch.nn.Module):
     ...     def forward(self, x):
@@ -104,13 +107,16 @@ def aot_module_simplified(
     >>> run(torch.tensor([1.0, 2.0]))
     (tensor([2., 4.]),)
 
-    ``forward`` returns a tuple or a list. ``args`` may be fake tensors, of symbolic sizes too. What the program requires of the sizes is
-    then a guard of the shape environment of their mode. ``pre_grad_passes``: changes a ``GraphModule`` before the trace. The compilers,
-    ``partition_fn`` and ``cache`` are those of ``aot_function``. There is one program, so an argument of another kind than its example is
-    an ``AssertionError``. An example that requires grad stands for arguments that do not as well.
+    ``forward`` returns a tuple or a list. ``args`` may be fake tensors, of symbolic sizes too. What
+    the program requires of the sizes is then a guard of the shape environment of their mode.
+    ``pre_grad_passes``: changes a ``GraphModule`` before the trace. The compilers, ``partition_fn``
+    and ``cache`` are those of ``aot_function``. There is one program, so an argument of another
+    kind than its example is an ``AssertionError``. An example that requires grad stands for
+    arguments that do not as well.
 
-    ``keep_inference_input_mutations``, ``disable_functionalization``, ``compiler_config_extra``, ``ignore_shape_env`` and
-    ``compile_region_name`` are there for torch's callers and change nothing.
+    ``keep_inference_input_mutations``, ``disable_functionalization``,
+    ``compiler_config_extra``, ``ignore_shape_env`` and ``compile_region_name`` are there for
+    torch's callers and change nothing.
     """
     if pre_grad_passes is not None and isinstance(mod, fx.GraphModule):
         mod = pre_grad_passes(mod, args)
@@ -147,8 +153,8 @@ def _tuple_of(f: Callable[..., Any]) -> Callable[..., Any]:
         out = f(*args)
         if not isinstance(out, (tuple, list)):
             raise RuntimeError(
-                f"aot_module_simplified takes modules whose forward returns a tuple or a list, not {type(out).__name__}. Return (x,) "
-                "instead of x, or use aot_module."
+                "aot_module_simplified takes modules whose forward returns a tuple or a list, "
+                f"not {type(out).__name__}. Return (x,) instead of x, or use aot_module."
             )
         return out
 
@@ -174,7 +180,8 @@ class OneProgram:
         entered = _of_fakes(leaves, recording) if self.dynamic else enter(leaves, recording, False)
         if entered is None:
             raise RuntimeError(
-                "aot_module_simplified was given values of a transform. Compile the module outside, and call it inside."
+                "aot_module_simplified was given values of a transform. "
+                "Compile the module outside, and call it inside."
             )
         self.modules = recipe.modules
         self.flags = [m.training for m in self.modules]
@@ -231,20 +238,24 @@ class OneProgram:
         """Refuse a call for which the program is not right."""
         if self.modules and [m.training for m in self.modules] != self.flags:
             raise AssertionError(
-                "a module is in another mode than at compilation time. Compile it again after train() or eval()."
+                "a module is in another mode than at compilation time. "
+                "Compile it again after train() or eval()."
             )
         if surroundings(True, autocast) != self.surroundings:
             raise AssertionError(
-                "the default dtype, autocast or another mode of torch is not what it was at compilation time."
+                "the default dtype, autocast or another mode of torch is not what it "
+                "was at compilation time."
             )
         if len(call.plain) != len(self.wanted):
             raise TypeError(
-                f"the compiled module takes {len(self.wanted) - len(self.state)} arguments, not {len(call.plain) - len(self.state)}"
+                f"the compiled module takes {len(self.wanted) - len(self.state)} arguments, "
+                f"not {len(call.plain) - len(self.state)}"
             )
         for i, (kind, example) in enumerate(zip(call.kinds, self.kinds, strict=True)):
             if kind[0] and not example[0]:
                 raise AssertionError(
-                    f"at compilation time {self._name(i)} did not require grad, and now it does. Compile with one that does."
+                    f"at compilation time {self._name(i)} did not require grad, and now it does. "
+                    "Compile with one that does."
                 )
             if self.dynamic:
                 if not _matches(call.plain[i], self.expected[i]):
@@ -253,12 +264,14 @@ class OneProgram:
                     )
             elif kind[1:] != example[1:]:
                 raise AssertionError(
-                    f"{self._name(i)} is of another kind than at compilation time: {_described(call.plain[i])}. Compile the module for it, "
-                    "or use aot_module, which compiles for each kind of argument."
+                    f"{self._name(i)} is of another kind than at compilation time: "
+                    f"{_described(call.plain[i])}. Compile the module for it, or use aot_module, "
+                    "which compiles for each kind of argument."
                 )
 
     def _not_taken(self, call: Call) -> str:
-        """Why the program is not right for ``call``, whose arguments are like their examples one by one."""
+        """Why the program is not right for ``call``, whose arguments are like their
+        examples one by one."""
         of_program = self.program.sharing
         if of_program is not None:
             before, now = (
@@ -270,12 +283,14 @@ class OneProgram:
             ):
                 for a, b in sorted(pairs):
                     return (
-                        f"{self._name(a)} and {self._name(b)} {what}. The program writes to an argument, so its results depend on that. "
-                        "Compile the module for these arguments, or use aot_module, which compiles for each kind of arguments."
+                        f"{self._name(a)} and {self._name(b)} {what}. The program writes to an "
+                        "argument, so its results depend on that. Compile the module for these "
+                        "arguments, or use aot_module, which compiles for each kind of arguments."
                     )
         return (
-            "at compilation time the arguments and the tensors that the module closes over shared memory in another way, or the module had "
-            "other tensors. Compile the module for these arguments."
+            "at compilation time the arguments and the tensors that the module closes "
+            "over shared memory in another way, or the module had other tensors. "
+            "Compile the module for these arguments."
         )
 
     def _name(self, i: int) -> str:
@@ -299,8 +314,8 @@ def _of_fakes(leaves: Sequence[Any], recording: bool) -> Call:
 
 
 def _expected(x: Any) -> Any:
-    """What an argument must have in common with its example: of a tensor its dtype, device, those sizes that are no symbols, and of what
-    it consists."""
+    """What an argument must have in common with its example: of a tensor its dtype, device, those
+    sizes that are no symbols, and of what it consists."""
     if isinstance(x, torch.Tensor):
         layout = layout_of(x)
         return x.dtype, x.device, tuple(map(_expected_size, x.shape)), layout and layout.key

@@ -1,4 +1,5 @@
-"""Compiled graphs as functions of tensors that consist of others: taken apart before the graph, put together after it.
+"""Compiled graphs as functions of tensors that consist of others: taken apart before the graph, put
+together after it.
 
 forward(TwoTensor(a, b))      # the graph is called with a and b
 """
@@ -31,7 +32,8 @@ Part = tuple[torch.Size, torch.dtype, torch.device]
 
 
 def of_whole_tensors(forward: Boxed, layouts: Layouts) -> Boxed:
-    """``forward`` as a function of the primals of a program. It gives the results of the program, then what is saved, which is plain."""
+    """``forward`` as a function of the primals of a program. It gives the results of the program,
+    then what is saved, which is plain."""
     n = count(layouts.results)
 
     def boxed(primals: list[Any]) -> list[Any]:
@@ -44,7 +46,8 @@ def of_whole_tensors(forward: Boxed, layouts: Layouts) -> Boxed:
 
 
 def backward_of_whole_tensors(backward: Boxed, layouts: Layouts, n_saved: int) -> Boxed:
-    """``backward`` as a function of what is saved and of the cotangents of a program. It gives the gradients."""
+    """``backward`` as a function of what is saved and of the cotangents of a program. It
+    gives the gradients."""
 
     def boxed(values: list[Any]) -> list[Any]:
         plain, cotangents = values[:n_saved], values[n_saved:]
@@ -65,7 +68,8 @@ def parts_of(t: torch.Tensor) -> list[Part]:
 
 
 def zeros_of(layout: Layout, parts: Sequence[Part]) -> torch.Tensor:
-    """Zeros, for a cotangent that is missing. Whether their parts are zeros is for the class to say."""
+    """Zeros, for a cotangent that is missing. Whether their parts are zeros is for
+    the class to say."""
     made: Any = layout.rebuilt(
         iter([factories.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in parts])
     )
@@ -84,9 +88,11 @@ def _as_traced(t: torch.Tensor, layout: Layout | None) -> torch.Tensor:
         if made is not None and (layout and layout.key) == _key(made):
             return made  # type: ignore[no-any-return]
     raise RuntimeError(
-        f"During the backward, we encountered a tensor subclass where we guessed its metadata incorrectly. The graph takes a cotangent "
-        f"that is a {layout or 'plain tensor'}, as the result is, and got a {layout_of(t) or 'plain tensor'}. Convert the result before it "
-        "is mixed with tensors of another kind, or give the class __coerce_same_metadata_as_tangent__."
+        "During the backward, we encountered a tensor subclass where we guessed its metadata "
+        f"incorrectly. The graph takes a cotangent that is a {layout or 'plain tensor'}, "
+        f"as the result is, and got a {layout_of(t) or 'plain tensor'}. "
+        "Convert the result before it is mixed with tensors of another kind, "
+        "or give the class __coerce_same_metadata_as_tangent__."
     )
 
 
@@ -98,7 +104,8 @@ def _key(t: torch.Tensor) -> object:
 
 
 class Watch:
-    """The composed tensors of a program with parts that it saves. A write to one of them counts on the whole tensor, not on its parts.
+    """The composed tensors of a program with parts that it saves. A write to one of them counts on
+    the whole tensor, not on its parts.
 
     ``primals`` and ``results``: their numbers.
     """

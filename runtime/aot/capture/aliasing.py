@@ -59,7 +59,8 @@ def functional_pointwise(func: Any) -> bool:
 
 
 def fresh(n: fx.Node) -> bool:
-    """Whether ``n`` is known to be a tensor in memory of its own, laid out without gaps or overlaps, and the only name of it."""
+    """Whether ``n`` is known to be a tensor in memory of its own, laid out without gaps or
+    overlaps, and the only name of it."""
     if n.op != "call_function":
         return False
     if n.target is LINEAR or functional_pointwise(n.target):
@@ -81,8 +82,8 @@ def _fresh(func: object) -> bool:
 
 
 def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
-    """Which of the tensors that ``forward`` gives after its ``n_results`` results the caller can write to: those that may share memory
-    with what it was given or with a result."""
+    """Which of the tensors that ``forward`` gives after its ``n_results`` results the caller can
+    write to: those that may share memory with what it was given or with a result."""
     behind = _behind(forward)
     given = [n for n in forward.nodes if n.op in ("placeholder", "get_attr")]
     (returned,) = forward.output_node().args
@@ -99,7 +100,8 @@ def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
 
 
 def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tuple[int, ...]:
-    """Which of the values that ``forward`` gives after its ``n_results`` results may share memory with the inputs of these numbers."""
+    """Which of the values that ``forward`` gives after its ``n_results`` results may share memory
+    with the inputs of these numbers."""
     behind = _behind(forward)
     placeholders = [n for n in forward.nodes if n.op == "placeholder"]
     wanted = {placeholders[i] for i in inputs}
@@ -115,7 +117,8 @@ def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tupl
 def saved_of_results(
     forward: fx.Graph, results: Sequence[Sequence[int]], n_results: int
 ) -> tuple[int, ...]:
-    """Which of ``results``, each the numbers of several results of ``forward``, may share memory with what comes after all results."""
+    """Which of ``results``, each the numbers of several results of ``forward``, may share memory
+    with what comes after all results."""
     behind = _behind(forward)
     (returned,) = forward.output_node().args
     given: Any = returned
@@ -147,14 +150,18 @@ Place = tuple[torch.Size, tuple[int, ...], int]  # size, stride, offset
 
 @dataclass(frozen=True)
 class Group:
-    """Arguments that share memory, or one argument that shows an element of its memory several times.
+    """Arguments that share memory, or one argument that shows an element of its
+    memory several times.
 
-    ``members``: their numbers. ``identical``: they are one tensor. ``start`` and ``length``: the part of the storage with all of them, in
-    elements. ``places``: size, stride and offset of each. ``base_place``: the place of the tensor whose views they are for autograd, if
-    one of them requires grad. ``histories``: a number for each, the same for views of one tensor, if they do not all share the history of
-    one tensor: ``x`` and ``x.detach()``. A write to one changes the elements of the others, and not their histories. ``firsts``: for each
-    the first member that is the same tensor, which stands for both. ``parts_of``: the class of one of them that consists of several
-    tensors, if parts of it share memory with one another or with another argument. Then there are no places.
+    ``members``: their numbers. ``identical``: they are one tensor. ``start`` and ``length``: the
+    part of the storage with all of them, in elements. ``places``: size, stride and offset of each.
+    ``base_place``: the place of the tensor whose views they are for autograd, if one of them
+    requires grad. ``histories``: a number for each, the same for views of one tensor, if they do
+    not all share the history of one tensor: ``x`` and ``x.detach()``. A write to one changes the
+    elements of the others, and not their histories. ``firsts``: for each the first member that is
+    the same tensor, which stands for both. ``parts_of``: the class of one of them that consists of
+    several tensors, if parts of it share memory with one another or with another argument. Then
+    there are no places.
     """
 
     members: tuple[int, ...]
@@ -182,8 +189,8 @@ class Group:
         )
 
     def alone(self, i: int, histories: Sequence[int]) -> bool:
-        """Whether no other tensor among the members is a view of the tensor that member ``i`` is a view of. ``histories``: of the members,
-        as for a group."""
+        """Whether no other tensor among the members is a view of the tensor that member ``i`` is a
+        view of. ``histories``: of the members, as for a group."""
         own = histories[self.members.index(i)]
         return all(
             self.first(j) == self.first(i)
@@ -196,7 +203,8 @@ class Group:
         return tensors[self.members[0]].as_strided((self.length,), (1,), self.start)
 
     def place(self, i: int) -> Place:
-        """Size, stride and offset of member ``i`` in the base. An offset in a base of autograd counts from the start of the storage."""
+        """Size, stride and offset of member ``i`` in the base. An offset in a base of autograd
+        counts from the start of the storage."""
         size, stride, offset = self.places[self.members.index(i)]
         return size, stride, offset if self.differentiated else offset - self.start
 
@@ -285,22 +293,25 @@ def _groups(tensors: dict[int, torch.Tensor]) -> list[Group]:
 
 
 def _firsts(tensors: dict[int, torch.Tensor], members: Sequence[int]) -> tuple[int, ...]:
-    """For each of ``members`` the first one that is the same tensor. Nothing if all are different ones."""
+    """For each of ``members`` the first one that is the same tensor. Nothing if all
+    are different ones."""
     known: dict[int, int] = {}
     found = tuple([known.setdefault(id(tensors[i]), i) for i in members])
     return found if len(known) < len(members) else ()
 
 
 def overlapping(tensors: Sequence[object], shared: Sequence[Group]) -> list[Group]:
-    """A group for each of ``tensors`` that shows an element of its memory several times and is in no group of ``shared``."""
+    """A group for each of ``tensors`` that shows an element of its memory several times and is in
+    no group of ``shared``."""
     known = {i for group in shared for i in group.members}
     found = []
     for i, t in enumerate(tensors):
         if i not in known and isinstance(t, torch.Tensor) and not composed(t) and shows_twice(t):
             if t.is_conj() or t.is_neg():
                 raise RuntimeError(
-                    f"the program writes to argument {i}, which shows an element of its memory several times, as unfold does, and is "
-                    "conjugated or negated lazily. Pass what it is a view of, or its clone."
+                    f"the program writes to argument {i}, which shows an element of its memory "
+                    "several times, as unfold does, and is conjugated or negated lazily. "
+                    "Pass what it is a view of, or its clone."
                 )
             start, end = _span(t)
             size = t.element_size()
@@ -320,7 +331,8 @@ def _span(t: torch.Tensor) -> tuple[int, int]:
 def refuse_written_pieces(
     returned: Sequence[FunctionalValue], arguments: Iterable[FunctionalValue]
 ) -> None:
-    """Refuse a result that shares memory with an argument or with another result, and of which a graph gives the new value alone."""
+    """Refuse a result that shares memory with an argument or with another result, and of which a
+    graph gives the new value alone."""
     arguments = list(arguments)
     for v in returned:
         memory = v._store.memory
@@ -331,6 +343,7 @@ def refuse_written_pieces(
         others = (*arguments, *returned) if memory.generation else arguments
         if any(t._store.memory is not memory and t._store.memory.whole is whole for t in others):
             raise RuntimeError(
-                "the program writes to memory that an argument or another result shares with a result of unsafe_split or unsafe_chunk, and "
-                "returns that. Return a clone of it, or use split or chunk."
+                "the program writes to memory that an argument or another result shares "
+                "with a result of unsafe_split or unsafe_chunk, and returns that. "
+                "Return a clone of it, or use split or chunk."
             )

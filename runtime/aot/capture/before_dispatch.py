@@ -1,4 +1,5 @@
-"""Graphs to differentiate later: free of writes, with switches of the grad mode as calls and some composite ops whole."""
+"""Graphs to differentiate later: free of writes, with switches of the grad mode as calls and some
+composite ops whole."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from ...func.make_fx import make_fx
 from .boundary import Boundary, Input, Made, Output, ViewStep
 from .joint import Joint
 
-# Composite ops that never write to an argument or return one. FunctionalLevel sees to a dropout that drops nothing. The others are
-# decomposed.
+# Composite ops that never write to an argument or return one. FunctionalLevel sees to a dropout
+# that drops nothing. The others are decomposed.
 _NAMES = (
-    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear matmul layer_norm group_norm "
-    "scaled_dot_product_attention dropout"
+    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear matmul "
+    "layer_norm group_norm scaled_dot_product_attention dropout"
 )
 WHOLE = frozenset(
     getattr(getattr(torch.ops.aten, name), overload)
@@ -45,7 +46,8 @@ def traced_before_dispatch(
                 outs, out_spec = pytree.tree_flatten(level.run_inside(f, values, {}))
             if any(v._store.memory.generation for v in level.closed_over.values()):
                 raise RuntimeError(
-                    "the program writes to a tensor that it closes over. Pass it as an argument, or make it a buffer."
+                    "the program writes to a tensor that it closes over. "
+                    "Pass it as an argument, or make it a buffer."
                 )
             inputs = tuple(_record(v) for v in values)
             written = [

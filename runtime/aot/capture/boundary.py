@@ -4,8 +4,9 @@
         x.add_(1)
         return x.view(-1), x * 2
 
-The graph of ``f`` is free of writes. It gives the new value of ``x`` and ``x * 2``. The record says the rest: ``x`` takes the new value.
-The first result is ``x.view(-1)`` of the caller's own ``x``, so it shares memory and history with ``x``.
+The graph of ``f`` is free of writes. It gives the new value of ``x`` and ``x * 2``. The record says
+the rest: ``x`` takes the new value. The first result is ``x.view(-1)`` of the caller's own ``x``,
+so it shares memory and history with ``x``.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 @dataclass(frozen=True)
 class ViewStep:
-    """One view op: ``func(t, *rest, **kwargs)``, or item ``which`` of it. A :class:`Size` may stand for a number in ``rest``.
-    ``recorded``: the grad mode in which the program took it."""
+    """One view op: ``func(t, *rest, **kwargs)``, or item ``which`` of it. A :class:`Size` may stand
+    for a number in ``rest``. ``recorded``: the grad mode in which the program took it."""
 
     func: torch._ops.OpOverload
     rest: tuple[Any, ...]
@@ -58,7 +59,8 @@ class ViewStep:
         )
 
     def in_place(self) -> torch._ops.OpOverload | None:
-        """The op that gives its argument this geometry, such as ``t_`` for ``t``; None if there is none."""
+        """The op that gives its argument this geometry, such as ``t_`` for ``t``; None
+        if there is none."""
         packet = getattr(torch.ops.aten, f"{self.func._schema.name.split('::')[1]}_", None)
         wanted = [str(a.type) for a in self.func._schema.arguments]
         for name in packet.overloads() if packet is not None else ():
@@ -72,13 +74,15 @@ class ViewStep:
 class Input:
     """What the program does to one argument.
 
-    ``differentiated``: its gradient is among the graph's results. ``written``: its new value is. ``tangent``: the number of the new value's
-    cotangent; None if autograd does not see the write (under ``no_grad``, through ``detach()``, of a tensor without history).
-    ``counted``: by how much the program advances its version. ``reshaped``: the changes of its geometry, in order.
-    ``reshaped_unseen``: whether one of them is made under ``no_grad``. ``replaced``: how the tensor is made whose memory it has after the
-    call, by ``set_``. ``overwritten``: writes to other arguments change its elements.
-    ``hooks``: what the program has registered for its gradient. ``begins``: the program has called ``requires_grad_()`` of it, and so its
-    gradient is wanted.
+    ``differentiated``: its gradient is among the graph's results. ``written``: its new value is.
+    ``tangent``: the number of the new value's cotangent; None if autograd does not see the write
+    (under ``no_grad``, through ``detach()``, of a tensor without history). ``counted``: by how much
+    the program advances its version. ``reshaped``: the changes of its geometry, in order.
+    ``reshaped_unseen``: whether one of them is made under ``no_grad``. ``replaced``: how the tensor
+    is made whose memory it has after the call, by ``set_``. ``overwritten``: writes to other
+    arguments change its elements.
+    ``hooks``: what the program has registered for its gradient. ``begins``: the program has called
+    ``requires_grad_()`` of it, and so its gradient is wanted.
     """
 
     differentiated: bool
@@ -116,8 +120,9 @@ class Input:
             and not self.keeps_geometry(target)
         ):
             raise RuntimeError(
-                "the program changes sizes or strides of an argument in place under no_grad, and the argument is a leaf. Its gradient "
-                "would have those from before. Do that before the call, or let the program use the op that returns a view."
+                "the program changes sizes or strides of an argument in place under no_grad, "
+                "and the argument is a leaf. Its gradient would have those from before. "
+                "Do that before the call, or let the program use the op that returns a view."
             )
         with torch.set_grad_enabled(recording and not self.reshaped_unseen):
             for step in self.reshaped:
@@ -128,7 +133,8 @@ class Input:
                 func(target, *step.rest, **step.kwargs)
 
     def keeps_geometry(self, x: Any) -> bool:
-        """Whether argument ``x`` has the same sizes and strides after all changes of its geometry: ``unsqueeze_`` and ``squeeze_``, say."""
+        """Whether argument ``x`` has the same sizes and strides after all changes of its geometry:
+        ``unsqueeze_`` and ``squeeze_``, say."""
         after = x
         for step in self.reshaped:
             after = step(after.detach())
@@ -142,8 +148,9 @@ class Input:
         """Give the caller's tensor the memory of ``source``; its own if that is ``target``."""
         if isinstance(target, Tensor) and target._deliver is not None:
             raise RuntimeError(
-                "the program calls set_() on an argument that is a leaf of torch's own autograd, whose memory this package does not "
-                "replace. Make it with runtime.wrap(x, requires_grad=True)."
+                "the program calls set_() on an argument that is a leaf of torch's own autograd, "
+                "whose memory this package does not replace. "
+                "Make it with runtime.wrap(x, requires_grad=True)."
             )
         if source is not target:
             with torch.no_grad():
@@ -153,7 +160,8 @@ class Input:
 
 
 def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
-    """Carry out ``(input, target, new, recorded)`` for each: see :meth:`Input.write`. Plain ones take two calls together."""
+    """Carry out ``(input, target, new, recorded)`` for each: see :meth:`Input.write`. Plain ones
+    take two calls together."""
     seen: tuple[list[Any], list[Any]] = [], []
     hidden: tuple[list[Any], list[Any]] = [], []
     for record, target, new, recorded in writes:
@@ -176,7 +184,8 @@ def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
 
 
 def _copied_in_list(target: torch.Tensor) -> bool:
-    """Whether ``_foreach_copy_`` may write to ``target``. It refuses what is conjugated or negated lazily."""
+    """Whether ``_foreach_copy_`` may write to ``target``. It refuses what is conjugated
+    or negated lazily."""
     return (
         target.layout is torch.strided
         and 0 not in target.stride()
@@ -186,8 +195,9 @@ def _copied_in_list(target: torch.Tensor) -> bool:
 
 
 def refuse_hooked_view(target: Tensor, hooked: bool) -> None:
-    """Refuse a recorded write to ``target``, a view, if a hook sees its gradient. ``hooked``: whether the program registers one. The write
-    gives the view another history, and the gradient of what the program computes after the write does not reach the hook."""
+    """Refuse a recorded write to ``target``, a view, if a hook sees its gradient. ``hooked``:
+    whether the program registers one. The write gives the view another history, and the gradient of
+    what the program computes after the write does not reach the hook."""
     edge, end = edge_of(target), edge_of(target._view.base)
     while not hooked and edge is not None and edge != end:
         hooked = bool(
@@ -197,20 +207,23 @@ def refuse_hooked_view(target: Tensor, hooked: bool) -> None:
         edge = edges[0] if len(edges) == 1 else None
     if hooked:
         raise RuntimeError(
-            "the program registers a hook on an argument that is a view, or there is one, and writes to the argument. The write gives the "
-            "view another history, which the hook does not see. Pass a clone, or register the hook on the tensor that it is a view of."
+            "the program registers a hook on an argument that is a view, or there is one, "
+            "and writes to the argument. The write gives the view another history, which the hook "
+            "does not see. Pass a clone, or register the hook on the tensor that it is a view of."
         )
 
 
 def _copy_into(target: Any, new: torch.Tensor) -> None:
-    """Copy ``new`` into ``target``, of an expanded dimension once. ``RuntimeError`` if its elements along that dimension differ."""
+    """Copy ``new`` into ``target``, of an expanded dimension once. ``RuntimeError`` if its elements
+    along that dimension differ."""
     if target.layout is torch.strided and 0 in target.stride():
         for d, (size, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
             if size > 1 and stride == 0:
                 first = new.narrow(d, 0, 1)
                 if not torch.equal(first.expand(new.shape), new):
                     raise RuntimeError(
-                        "the program writes to a part of an expanded argument. Let it write to a clone of it."
+                        "the program writes to a part of an expanded argument. "
+                        "Let it write to a clone of it."
                     )
                 target, new = target.narrow(d, 0, 1), first
     target.copy_(new)
@@ -226,11 +239,13 @@ class Made(Enum):
 
 @dataclass(frozen=True)
 class Output:
-    """How one result of the program is made: from result ``number`` of the graph or from argument ``number``, by view ops.
+    """How one result of the program is made: from result ``number`` of the graph or from argument
+    ``number``, by view ops.
 
-    ``recorded``: whether views have a history. ``constant``: what is no tensor. ``leaf``: the program has called
-    ``requires_grad_()`` of it. ``sized``: the graph gives numbers of the view ops. ``released``: a Function has written to it without grad
-    mode, and returns a detached alias if it requires grad.
+    ``recorded``: whether views have a history. ``constant``: what is no tensor. ``leaf``: the
+    program has called ``requires_grad_()`` of it. ``sized``: the graph gives numbers of the view
+    ops. ``released``: a Function has written to it without grad mode, and returns a detached alias
+    if it requires grad.
     """
 
     made: Made
@@ -243,7 +258,8 @@ class Output:
     released: bool = False
 
     def of(self, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
-        """The result, given the caller's arguments after all writes and the tensors of the graph with their history."""
+        """The result, given the caller's arguments after all writes and the tensors of the graph
+        with their history."""
         t = self._of(arguments, results)
         if self.released and t.requires_grad:
             return t.detach()
@@ -275,19 +291,22 @@ class Output:
 
 @dataclass(frozen=True)
 class Boundary:
-    """What a program does at its boundary. The graph gives new values of written inputs, computed results, gradients of differentiated
-    inputs, then new values of what the backward pass writes to.
+    """What a program does at its boundary. The graph gives new values of written inputs,
+    computed results, gradients of differentiated inputs, then new values of what the
+    backward pass writes to.
 
-    ``inputs``: one record per placeholder of a primal. ``outputs``: one per leaf of what the program returns. ``tangents``: for each
-    computed result of the graph the number of its cotangent, or None. ``repeated``: a leaf of what the program returns, and an earlier one
-    that is the same object. ``backward_written``: numbers of the inputs that the backward pass writes to.
-    ``begun``: the computed results that the program has called ``requires_grad_()`` of, and returns views of.
-    ``placed``: the computed results that lie in the memory of an argument or of another result, and do not have its history, with how that
-    memory is viewed.
-    ``once``: why the program has no second derivative, or empty. ``reach``: for each gradient which cotangents it depends on, as
-    the bits of a number. ``asking``: see :meth:`.reach.Reach.asking`. ``seedings``: what a call does with the states of random generators,
-    beside the draws of the graph. ``ordinary``: numbers of the graph's results that are no inference tensors although the program is
-    called in inference mode. ``grad`` and its like leave it.
+    ``inputs``: one record per placeholder of a primal. ``outputs``: one per leaf of what the
+    program returns. ``tangents``: for each computed result of the graph the number of its
+    cotangent, or None. ``repeated``: a leaf of what the program returns, and an earlier one that is
+    the same object. ``backward_written``: numbers of the inputs that the backward pass writes to.
+    ``begun``: the computed results that the program has called ``requires_grad_()`` of, and returns
+    views of. ``placed``: the computed results that lie in the memory of an argument or of another
+    result, and do not have its history, with how that memory is viewed.
+    ``once``: why the program has no second derivative, or empty. ``reach``: for each gradient which
+    cotangents it depends on, as the bits of a number. ``asking``: see :meth:`.reach.Reach.asking`.
+    ``seedings``: what a call does with the states of random generators, beside the draws of the
+    graph. ``ordinary``: numbers of the graph's results that are no inference tensors although the
+    program is called in inference mode. ``grad`` and its like leave it.
     """
 
     inputs: tuple[Input, ...]
@@ -305,7 +324,8 @@ class Boundary:
     ordinary: tuple[int, ...] = ()
 
     def finish(self, arguments: Sequence[Any], results: list[Any]) -> None:
-        """Let computed results be leaves, and lie in other memory, before views of them are taken."""
+        """Let computed results be leaves, and lie in other memory, before views of them are
+        taken."""
         for i, place in self.placed:
             alias, edge = (
                 place.of(arguments, results).detach(),
@@ -321,7 +341,8 @@ class Boundary:
 
     @property
     def direct(self) -> tuple[int, ...] | None:
-        """Which results of the graph the program returns, if it does nothing else beside its draws; None if it does."""
+        """Which results of the graph the program returns, if it does nothing else beside its draws;
+        None if it does."""
         beside = (self.repeated, self.released, self.begun, self.placed, self.ordinary)
         if any(beside) or any(
             x.written or x.reshaped or x.replaced or x.begins or x.hooks for x in self.inputs

@@ -3,8 +3,8 @@
     w = torch.ones(2, requires_grad=True)
     compiled = aot_function(lambda x: x * w, …)     # the graph takes x and w
 
-So a parameter gets its gradient, a buffer that the program writes to is written to by every call, and a tensor that changed between the
-forward and the backward pass is noticed by its version.
+So a parameter gets its gradient, a buffer that the program writes to is written to by every call,
+and a tensor that changed between the forward and the backward pass is noticed by its version.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _default_dtype = torch.get_default_dtype  # by one look-up
 
 
 class ClosedOver(EnteringMode):
-    """While entered, exchanges each tensor from outside for the value that ``enter`` makes of it, once per tensor."""
+    """While entered, exchanges each tensor from outside for the value that ``enter`` makes of it,
+    once per tensor."""
 
     def __init__(self, enter: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -48,7 +49,8 @@ class ClosedOver(EnteringMode):
         return known
 
     def _entered(self, args: Any) -> Any:
-        """``args``, a list or tuple, with values in place of tensors from outside, nested ones too."""
+        """``args``, a list or tuple, with values in place of tensors from outside,
+        nested ones too."""
         entered: list[Any] = []
         for a in args:
             kind = type(a)
@@ -69,7 +71,8 @@ class ClosedOver(EnteringMode):
         # which calls without a dtype have, and each call of the graph finds its own
         if _default_dtype() is not self._dtype:
             raise RuntimeError(
-                f"the program computes with a default dtype that it has set. Set it outside, or give the dtype to each call.{here()}"
+                "the program computes with a default dtype that it has set. "
+                f"Set it outside, or give the dtype to each call.{here()}"
             )
         around = CALL.made_by
         CALL.made_by = sys._getframe(1)
@@ -96,7 +99,8 @@ class ClosedOver(EnteringMode):
 
 
 def modules_of(f: Any) -> tuple[torch.nn.Module, ...]:
-    """The modules that ``f`` calls as far as they are at hand: ``f`` itself, what it is a method of or closes over, with their children."""
+    """The modules that ``f`` calls as far as they are at hand: ``f`` itself, what it is a method of
+    or closes over, with their children."""
     found: dict[int, torch.nn.Module] = {}
     for x in at_hand(f, 3):
         if isinstance(x, torch.nn.Module):
@@ -122,8 +126,8 @@ def generators_of(f: Any) -> list[Any]:
 
 
 def holds_values(f: Any) -> bool:
-    """Whether ``f``, a function or an object, holds values of a trace or of another level, or sizes that are symbols, as far as they are at
-    hand."""
+    """Whether ``f``, a function or an object, holds values of a trace or of another level, or sizes
+    that are symbols, as far as they are at hand."""
     own = () if isinstance(f, (torch.nn.Module, type)) else getattr(f, "__dict__", {}).values()
     held = (x for y in (*own, f) for x in at_hand(y, 5))
     return any(
@@ -134,7 +138,8 @@ def holds_values(f: Any) -> bool:
 
 
 def at_hand(f: Any, depth: int) -> Iterator[Any]:
-    """``f``, and what one comes to from it by closures, partial arguments, methods, lists and dictionaries, in ``depth`` steps."""
+    """``f``, and what one comes to from it by closures, partial arguments, methods, lists and
+    dictionaries, in ``depth`` steps."""
     yield f
     below: list[Any] = []
     if isinstance(f, functools.partial):

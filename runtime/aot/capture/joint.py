@@ -1,7 +1,7 @@
 """The joint graph: forward and backward of a program in one, by running our own tape under a trace.
 
-From the outside in: trace, functionalize, grad. The rules of the grad level so call the functionalize level, whose calls are traced.
-"""
+From the outside in: trace, functionalize, grad. The rules of the grad level so call the
+functionalize level, whose calls are traced."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ from .subclasses import Layouts, count, flattened, layout_of, numbers, refuse_op
 
 @dataclass(frozen=True)
 class Joint:
-    """A joint graph. Placeholders: primals (arguments, bases of arguments that share memory, closed-over tensors), then tangents. Results
-    are what ``boundary`` says.
+    """A joint graph. Placeholders: primals (arguments, bases of arguments that share memory,
+    closed-over tensors), then tangents. Results are what ``boundary`` says.
 
-    ``traced``: the module, whose nodes may have no abstract values yet; those of ``module`` have. ``closed_over``: the tensors from
-    outside, the last primals. ``groups``: the arguments that share memory; those that are not one tensor have a common base. ``layouts``:
-    of what the values of the program consist; None if they are plain tensors. A value that consists of others is one primal, result or
-    gradient for ``boundary``, and as many in the graph as it has parts.
+    ``traced``: the module, whose nodes may have no abstract values yet; those of ``module`` have.
+    ``closed_over``: the tensors from outside, the last primals. ``groups``: the arguments that
+    share memory; those that are not one tensor have a common base. ``layouts``: of what the values
+    of the program consist; None if they are plain tensors. A value that consists of others is one
+    primal, result or gradient for ``boundary``, and as many in the graph as it has parts.
     """
 
     traced: fx.GraphModule
@@ -94,16 +95,20 @@ def joint_graph(
     reads: str = "refuse",
     generators: Sequence[Any] = (),
 ) -> Joint:
-    """``f`` takes ``inputs`` (tensors, and other values that become constants) and returns a pytree; see :class:`Joint`.
+    """``f`` takes ``inputs`` (tensors, and other values that become constants) and returns a
+    pytree; see :class:`Joint`.
 
-    ``differentiate``: for each input whether its gradient is wanted. ``groups``: inputs that share memory, if ``f`` writes to any input.
-    ``bases``: the common base of each group that is not one tensor.
-    ``lift``: make arguments of the tensors that ``f`` closes over, else they are constants of the graph. ``whole``: the graph computes all
-    that ``f`` returns, arguments and their views as well. ``abstraction``: what makes the abstract values of the trace.
-    ``loss``: the number of the result whose gradients the graph gives. Then it takes no cotangents. ``unknown``: the inputs that are
-    numbers whose values are symbols. ``tracked``: ``f`` runs in the present grad mode, and sees under ``no_grad``, too, what requires grad.
-    ``kind``: the class of the module. ``reads``: what becomes of ``item()``, see :class:`.Trace`. ``generators``: random generators that
-    ``f`` may find outside of it and of ``inputs``.
+    ``differentiate``: for each input whether its gradient is wanted. ``groups``: inputs that
+    share memory, if ``f`` writes to any input. ``bases``: the common base of each group that
+    is not one tensor.
+    ``lift``: make arguments of the tensors that ``f`` closes over, else they are constants of the
+    graph. ``whole``: the graph computes all that ``f`` returns, arguments and their views as well.
+    ``abstraction``: what makes the abstract values of the trace. ``loss``: the number of the result
+    whose gradients the graph gives. Then it takes no cotangents. ``unknown``: the inputs that are
+    numbers whose values are symbols. ``tracked``: ``f`` runs in the present grad mode, and sees
+    under ``no_grad``, too, what requires grad. ``kind``: the class of the module. ``reads``: what
+    becomes of ``item()``, see :class:`.Trace`. ``generators``: random generators that ``f`` may
+    find outside of it and of ``inputs``.
     """
     for t in inputs:
         refuse_opaque(t)
@@ -114,7 +119,8 @@ def joint_graph(
             dict.fromkeys(layout.kind.__name__ for layout in layouts if layout is not None)
         )
         raise RuntimeError(
-            f"a {kinds} is among the inputs, and an exported graph takes plain tensors. Export a function of what it consists of."
+            f"a {kinds} is among the inputs, and an exported graph takes plain tensors. "
+            "Export a function of what it consists of."
         )
     outside = [
         *generators,

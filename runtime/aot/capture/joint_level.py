@@ -36,13 +36,14 @@ _grad_enabled = torch.is_grad_enabled
 
 def refuse_data() -> NoReturn:
     raise RuntimeError(
-        "the program assigns to .data of a tensor. Let it use copy_(), which keeps the memory. In place of p.grad.data = new it may "
-        f"assign p.grad = new.{here()}"
+        "the program assigns to .data of a tensor. Let it use copy_(), which keeps the memory. "
+        f"In place of p.grad.data = new it may assign p.grad = new.{here()}"
     )
 
 
 class Argument(Node):
-    """The end of a path: an argument of the program. Unlike an input of a transform it is no leaf, so that the program may write to it."""
+    """The end of a path: an argument of the program. Unlike an input of a transform it is no leaf,
+    so that the program may write to it."""
 
     __slots__ = ()
 
@@ -51,7 +52,8 @@ class Argument(Node):
 
 
 class JointLevel(GradLevel):
-    """The tape of a joint graph. Hooks on saved tensors that the program itself sets see traced values, so their work is in the graph."""
+    """The tape of a joint graph. Hooks on saved tensors that the program itself sets see traced
+    values, so their work is in the graph."""
 
     __slots__ = (
         "derivatives",
@@ -106,7 +108,8 @@ class JointLevel(GradLevel):
                     self.derivatives[node] = OWN
 
     def refuse_view_of_leaf(self, v: Any) -> None:
-        """Refuse a view whose base has become a leaf since it was taken. It requires grad, and its gradient is discarded."""
+        """Refuse a view whose base has become a leaf since it was taken. It requires grad, and its
+        gradient is discarded."""
         view = v._view if isinstance(v, Value) and v._level is self else None
         if (
             view is not None
@@ -115,8 +118,8 @@ class JointLevel(GradLevel):
             and isinstance((view.base._edge or (None,))[0], Input)
         ):
             raise RuntimeError(
-                "the program takes a view of a tensor, calls requires_grad_() on the tensor, and uses the view. Take the view after that."
-                f"{here()}"
+                "the program takes a view of a tensor, calls requires_grad_() on the tensor, "
+                f"and uses the view. Take the view after that.{here()}"
             )
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -158,10 +161,11 @@ class JointLevel(GradLevel):
         return result
 
     def _computed(self, func: Any, args: Any) -> Any:
-        """The result of a call that only computes, of values without a history and literals. None for any other call.
+        """The result of a call that only computes, of values without a history and literals. None
+        for any other call.
 
-        It goes to the trace at once, and does what the calls of the levels between would do, in half of their time.
-        """
+        It goes to the trace at once, and does what the calls of the levels between would do, in
+        half of their time."""
         functional = self.functional
         # no mode of the caller's sees calls
         innermost = (
@@ -192,7 +196,8 @@ class JointLevel(GradLevel):
         return self.wrap(result) if result.dtype in self.wrapped_dtypes else result
 
     def _memories_with_histories(self, given: Any) -> list[Memory]:
-        """The memories of the arguments of a call that have a history, or are views of a tensor that has one."""
+        """The memories of the arguments of a call that have a history, or are views of a
+        tensor that has one."""
         found: list[Any] = [
             a for a in pytree.tree_leaves(given) if isinstance(a, Value) and a._level is self
         ]
@@ -200,7 +205,8 @@ class JointLevel(GradLevel):
         return [v._store.memory for v in recorded if isinstance(v, FunctionalValue)]
 
     def _read(self, given: Any) -> None:
-        """Bring arguments of a call to what was written to their memory. This is a part of their histories, and the call may be none."""
+        """Bring arguments of a call to what was written to their memory. This is a part of their
+        histories, and the call may be none."""
         for a in pytree.tree_leaves(given):
             v = a._inner if isinstance(a, Value) and a._level is self else a
             if isinstance(v, FunctionalValue):

@@ -6,9 +6,10 @@
         model(x).sum().backward()
         p.data.sub_(p.grad)
 
-The program runs on values that stand for its tensors, and a gradient is one of them. So it is not written to ``p.grad`` but kept here. A
-call writes it when the graph has run. ``asked``: the leaves whose gradients from before the call the program has read. They are arguments
-of the graph. If the program reads another one, it is captured once more.
+The program runs on values that stand for its tensors, and a gradient is one of them. So it is not
+written to ``p.grad`` but kept here. A call writes it when the graph has run. ``asked``: the leaves
+whose gradients from before the call the program has read. They are arguments of the graph. If the
+program reads another one, it is captured once more.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ _ZEROING = tuple(
 
 @dataclass
 class _Kept:
-    """The gradient of one leaf. ``leaf``: the tensor from outside, or the number of an argument; None for one that the program has made.
-    ``like``: what stands for it. ``known``: whether ``value`` is it, else nobody has read it yet. ``changed``: whether a call is to assign
-    it. ``added``: whether a backward pass has added to it."""
+    """The gradient of one leaf. ``leaf``: the tensor from outside, or the number of an argument;
+    None for one that the program has made. ``like``: what stands for it. ``known``: whether
+    ``value`` is it, else nobody has read it yet. ``changed``: whether a call is to assign it.
+    ``added``: whether a backward pass has added to it."""
 
     leaf: Any
     like: Any = None
@@ -67,8 +69,8 @@ class _Kept:
 
 
 class LeafGradients:
-    """The gradients that one run of a program sees. ``given``: those that are arguments, by id of the leaf or by number of an argument.
-    ``arguments``: what the program sees of its arguments."""
+    """The gradients that one run of a program sees. ``given``: those that are arguments, by id of
+    the leaf or by number of an argument. ``arguments``: what the program sees of its arguments."""
 
     def __init__(self, given: Mapping[int, Any], arguments: Sequence[Any]) -> None:
         self.given = given
@@ -115,8 +117,8 @@ class LeafGradients:
     # what the program asks for
 
     def inside(self, tree: Any) -> Any:
-        """``tree`` with the values of the program in place of tensors from outside. What makes a fake tensor of one reads its ``.grad``,
-        and means what torch keeps."""
+        """``tree`` with the values of the program in place of tensors from outside. What makes a
+        fake tensor of one reads its ``.grad``, and means what torch keeps."""
         before, self.entering = self.entering, True
         try:
             return pytree.tree_map(_mode().value, tree)
@@ -133,7 +135,8 @@ class LeafGradients:
         return kept.value
 
     def _read(self, kept: _Kept, dropped: bool) -> None:
-        """Find the gradient from before the call. ``dropped``: the program only asks for it to assign None."""
+        """Find the gradient from before the call. ``dropped``: the program only asks for
+        it to assign None."""
         kept.known = True
         if dropped:
             kept.changed = True
@@ -159,7 +162,8 @@ class LeafGradients:
         ):
             what = f"{g.dtype}{list(g.shape)}" if isinstance(g, torch.Tensor) else type(g).__name__
             raise RuntimeError(
-                f"the program assigns a gradient to a tensor {t.dtype}{list(t.shape)} that is a {what}.{here()}"
+                f"the program assigns a gradient to a tensor {t.dtype}{list(t.shape)} "
+                f"that is a {what}.{here()}"
             )
         kept = self._of(t)
         if kept is None:
@@ -217,7 +221,8 @@ class LeafGradients:
         edges = [edge_of(t) if isinstance(t, GradValue) else None for t in outputs]
         if any(e is not None and not isinstance(e[0].level, JointLevel) for e in edges):
             raise RuntimeError(
-                f"the program calls backward() on a value of a transform. Return it, and differentiate outside.{here()}"
+                "the program calls backward() on a value of a transform. "
+                f"Return it, and differentiate outside.{here()}"
             )
         cotangents = session.cotangents_of(outputs, edges, given)
         reached = _behind([e[0] for e in edges if e is not None])
@@ -259,7 +264,8 @@ class LeafGradients:
     # leaves
 
     def _of(self, t: Any) -> _Kept | None:
-        """What is kept of leaf ``t``; None if it is none. One that does not require grad may have a gradient from before."""
+        """What is kept of leaf ``t``; None if it is none. One that does not require grad may have a
+        gradient from before."""
         if id(t) in self._frozen:
             # it has a history
             return self._of_node(edge_of(self._frozen[id(t)][1])[0])  # type: ignore[index]
@@ -287,19 +293,21 @@ class LeafGradients:
             if _end(v) is node:
                 if not t.is_leaf:
                     raise RuntimeError(
-                        "backward() in the program reaches a tensor that has a history from before the call. Detach it, or pass what "
-                        f"it was computed from.{here()}"
+                        "backward() in the program reaches a tensor that has a history from "
+                        f"before the call. Detach it, or pass what it was computed from.{here()}"
                     )
                 return _Kept(t, v)
         return _Kept(None)
 
     def _add(self, node: Node, g: Any, create_graph: bool, others: set[int]) -> None:
-        """Add ``g`` to the gradient of the leaf at ``node``. ``others``: ids of memories that other tensors of the program show."""
+        """Add ``g`` to the gradient of the leaf at ``node``. ``others``: ids of memories that other
+        tensors of the program show."""
         kept = self._of_node(node)
         kept.added = True
         if hooked(kept.leaf) or node.pre_hooks or node.post_hooks:
             raise RuntimeError(
-                f"backward() in the program adds to the gradient of a tensor with hooks, {HOOKS}{here()}"
+                "backward() in the program adds to the gradient of a tensor with "
+                f"hooks, {HOOKS}{here()}"
             )
         if not kept.known:
             self._read(kept, False)
@@ -333,8 +341,8 @@ def _mode() -> EnteringMode:
 
 
 def _behind(nodes: Iterable[Node]) -> dict[Node, None]:
-    """The nodes that ``nodes`` lead to, in the same order at every capture of a program. A graph that is another text each time is found in
-    no cache on disk."""
+    """The nodes that ``nodes`` lead to, in the same order at every capture of a program. A graph
+    that is another text each time is found in no cache on disk."""
     found: dict[Node, None] = {}
     stack = list(nodes)
     while stack:
@@ -346,7 +354,8 @@ def _behind(nodes: Iterable[Node]) -> dict[Node, None]:
 
 
 def _end(v: Any) -> Node | None:
-    """The node at which the path of a leaf ends; None if ``v`` is none, or does not require grad."""
+    """The node at which the path of a leaf ends; None if ``v`` is none, or does not require
+    grad."""
     edge = v._edge if isinstance(v, GradValue) and isinstance(v._level, JointLevel) else None
     return edge[0] if edge is not None and isinstance(edge[0], (Argument, Input)) else None
 
@@ -358,7 +367,8 @@ def _memory(v: Any) -> int:
 
 
 def _as_gradient(g: Any, like: Any, others: set[int]) -> Any:
-    """``g`` in memory of its own, with the strides that the gradient of a leaf ``like`` this has."""
+    """``g`` in memory of its own, with the strides that the gradient of a leaf
+    ``like`` this has."""
     like = g if like is None else like
     mine = has_required_layout(g, like) and _memory(g) not in others
     g = g if mine else laid_out(g, like)
@@ -367,7 +377,8 @@ def _as_gradient(g: Any, like: Any, others: set[int]) -> Any:
 
 
 def _zeroing() -> bool:
-    """Whether the frame that reads a gradient is torch's ``zero_grad``, which only asks whether there is one before it assigns None."""
+    """Whether the frame that reads a gradient is torch's ``zero_grad``, which only asks whether
+    there is one before it assigns None."""
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename in _BETWEEN:
         frame = frame.f_back
@@ -397,7 +408,8 @@ class _GradFunctions(TorchFunctionMode):
 
 
 def _is_of_functorch(args: Any) -> bool:
-    """Whether the first argument of a call is a tensor of a transform of torch.func, or a list of them. Torch keeps its gradients."""
+    """Whether the first argument of a call is a tensor of a transform of torch.func, or a list of
+    them. Torch keeps its gradients."""
     first = args[0] if args else None
     several = first if isinstance(first, (list, tuple)) else (first,)
     return any(
@@ -407,7 +419,8 @@ def _is_of_functorch(args: Any) -> bool:
 
 
 def _leaf_of(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """What a factory such as ``torch.zeros(…, requires_grad=True)`` gives. Torch would set its own flag, on a value of the program."""
+    """What a factory such as ``torch.zeros(…, requires_grad=True)`` gives. Torch would set its own
+    flag, on a value of the program."""
     return _mode().value(func(*args, **{**kwargs, "requires_grad": False})).requires_grad_()
 
 

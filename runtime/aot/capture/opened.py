@@ -1,4 +1,5 @@
-"""Arguments and results in objects of data classes, whose fields are arguments and results like those of a dictionary.
+"""Arguments and results in objects of data classes, whose fields are arguments and results like
+those of a dictionary.
 
     @dataclass
     class State:
@@ -7,7 +8,8 @@
 
     f(State(x, 0.1))        # the program takes x and 0.1
 
-``torch.utils._pytree`` takes an object of such a class for one leaf, unless its class is registered.
+``torch.utils._pytree`` takes an object of such a class for one leaf, unless its
+class is registered.
 """
 
 from __future__ import annotations
@@ -68,14 +70,16 @@ def opened(tree: Any) -> Any:
 
 
 def flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec]:
-    """The leaves of ``tree`` and its structure. ``pytree.tree_unflatten`` makes objects of data classes again."""
+    """The leaves of ``tree`` and its structure. ``pytree.tree_unflatten`` makes objects of
+    data classes again."""
     leaves, spec = pytree.tree_flatten(tree)
     return pytree.tree_flatten(opened(tree)) if any(map(_is_object, leaves)) else (leaves, spec)
 
 
 def call(f: Callable[..., Any], leaves: Sequence[Any], spec: pytree.TreeSpec) -> Any:
-    """``f`` of the arguments with these leaves. They are made anew, so what ``f`` assigns to a list, a dictionary or a field of one does
-    not reach the caller: a tensor that ``f`` does not return is refused, and a warning tells of anything else."""
+    """``f`` of the arguments with these leaves. They are made anew, so what ``f`` assigns to a
+    list, a dictionary or a field of one does not reach the caller: a tensor that ``f`` does not
+    return is refused, and a warning tells of anything else."""
     args, kwargs = pytree.tree_unflatten(leaves, spec)
     result = f(*args, **kwargs)
     after, of_after = flatten((args, kwargs))
@@ -83,12 +87,15 @@ def call(f: Callable[..., Any], leaves: Sequence[Any], spec: pytree.TreeSpec) ->
         known = {id(x) for x in (*leaves, *flatten(result)[0])}
         if any(isinstance(x, Value) and id(x) not in known for x in after):
             raise RuntimeError(
-                "the program assigns a tensor to a list, a dictionary or a field that it is given as an argument. A compiled program has "
-                f"its own. Return the tensor instead.{here()}"
+                "the program assigns a tensor to a list, "
+                "a dictionary or a field that it is given as an argument. "
+                f"A compiled program has its own. Return the tensor instead.{here()}"
             )
         warnings.warn(
-            "the program changes a list, a dictionary or an object that it is given as an argument. A compiled program has its own, so "
-            "that the caller's stays as it is.",
+            (
+                "the program changes a list, a dictionary or an object that it is given as "
+                "an argument. A compiled program has its own, so that the caller's stays as it is."
+            ),
             UserWarning,
             stacklevel=2,
         )

@@ -3,8 +3,9 @@
     def f(x):
         return x.sin(), x.cos()
 
-A backward pass that starts from the first result alone does not run the derivative of the cosine. So each call of the backward graph is
-marked with the results whose cotangents lead to it. :mod:`..partition.absent` reads the marks.
+A backward pass that starts from the first result alone does not run the derivative of the cosine.
+So each call of the backward graph is marked with the results whose cotangents lead to it.
+:mod:`..partition.absent` reads the marks.
 """
 
 from __future__ import annotations
@@ -35,14 +36,16 @@ class Kind(Enum):
 
 
 class Origin(NamedTuple):
-    """``roots``: bit ``i`` says whether the call runs if there is a cotangent for root ``i``. A sum depends on its operands instead."""
+    """``roots``: bit ``i`` says whether the call runs if there is a cotangent for root ``i``. A sum
+    depends on its operands instead."""
 
     roots: int
     kind: Kind
 
 
 class Origins(Provenance):
-    """Notes where the nodes of a joint graph come from, and those of its backward pass with their :class:`Origin`."""
+    """Notes where the nodes of a joint graph come from, and those of its backward pass with
+    their :class:`Origin`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +53,8 @@ class Origins(Provenance):
         self.roots: Mapping[Node, int] = {}
 
     def follow(self, tape: Tape, roots: Mapping[Node, int]) -> None:
-        """From now on backward passes of ``tape`` run. ``roots``: for each node of the tape the roots from which a path leads to it."""
+        """From now on backward passes of ``tape`` run. ``roots``: for each node of the tape the
+        roots from which a path leads to it."""
         self.tape, self.roots = tape, roots
 
     def note(self, node: fx.Node) -> None:

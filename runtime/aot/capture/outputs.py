@@ -1,4 +1,5 @@
-"""Which results of a program its graph computes, and how the others are made of arguments and of computed results."""
+"""Which results of a program its graph computes, and how the others are made of arguments and of
+computed results."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ from .primals import Primals
 
 
 class Computed:
-    """Which results of a program the graph computes: all but arguments and views of arguments. Several views of one intermediate are
-    views of one computed base. ``values``: those results, as the program saw them. ``begun``: the numbers of bases that the program has
-    called ``requires_grad_()`` of. ``placed``: by the number of a result, the memory that it lies in and whose history it does not have."""
+    """Which results of a program the graph computes: all but arguments and views of arguments.
+    Several views of one intermediate are views of one computed base. ``values``: those results, as
+    the program saw them. ``begun``: the numbers of bases that the program has called
+    ``requires_grad_()`` of. ``placed``: by the number of a result, the memory that it lies in and
+    whose history it does not have."""
 
     def __init__(self, primals: Primals, whole: bool, outs: Sequence[Any]) -> None:
         self.primals = primals
@@ -53,7 +56,8 @@ class Computed:
         if j < 0:
             if id(memory) in self._sharing:
                 raise AssertionError(
-                    "the program gives an argument the memory of a result by set_(). Return the argument instead of it."
+                    "the program gives an argument the memory of a result by set_(). "
+                    "Return the argument instead of it."
                 )
             return Output(Made.RESULT, self._number(found))
         if memory is replaced.store.memory:
@@ -68,7 +72,8 @@ class Computed:
         source = primals.functional_value(primals.values[j])
         if source is None or id(source) in primals.functional.replaced or primals.is_joined(j):
             raise AssertionError(
-                "the program gives an argument by set_() the memory of another one that changes its own. Return both instead."
+                "the program gives an argument by set_() the memory of another one that changes "
+                "its own. Return both instead."
             )
         return Output(Made.INPUT, j, self._steps(found, primals.values[j]), False)
 
@@ -88,8 +93,9 @@ class Computed:
         if not isinstance(o, torch.Tensor):
             if holds_values(o):
                 raise RuntimeError(
-                    f"the program returns a {type(o).__name__} that holds tensors which it has computed. Return the tensors in a tuple, a "
-                    "dictionary or a data class, or register the class with torch.utils._pytree.register_pytree_node."
+                    f"the program returns a {type(o).__name__} that holds tensors which it has "
+                    "computed. Return the tensors in a tuple, a dictionary or a data class, "
+                    "or register the class with torch.utils._pytree.register_pytree_node."
                 )
             return Output(Made.CONSTANT, constant=o)
         for i, v in enumerate(primals.values):
@@ -121,8 +127,9 @@ class Computed:
         return Output(Made.RESULT, self._number(o))
 
     def _placed(self, o: Any, made: Made, number: int, whole: Any) -> Output:
-        """A result in the memory of ``whole``, which is argument or result ``number``, with a history of its own. The ``detach()`` of an
-        argument has one after a write, and a view that a user's Function has made."""
+        """A result in the memory of ``whole``, which is argument or result ``number``, with a
+        history of its own. The ``detach()`` of an argument has one after a write, and a view that a
+        user's Function has made."""
         view = getattr(o, "_view", None)
         base = o if view is None or view.creation == "function" else view.base
         found, own = self.primals.functional_value(o), self.primals.functional_value(base)
@@ -162,8 +169,9 @@ class Computed:
         own = len(chain)  # what has changed the geometry of the base in place
         if any(a is not b for a, b in zip(v._chain, chain, strict=False)) or len(v._chain) < own:
             raise RuntimeError(
-                "the program returns a view of an argument that is older than a change of the argument's sizes or strides in place. Return "
-                "a copy, or take the view after the change."
+                "the program returns a view of an argument that is older "
+                "than a change of the argument's sizes or strides in place. "
+                "Return a copy, or take the view after the change."
             )
         detached = (
             () if v._store is store else (ViewStep(torch.ops.aten.detach.default, (), {}, None),)
@@ -184,7 +192,8 @@ class Computed:
         return number
 
     def _is_view(self, o: Any, base: Any, steps: Sequence[ViewStep]) -> bool:
-        """Whether the view ops ``steps`` of ``base`` are all the history that ``o`` has. It may come from a user's Function as well."""
+        """Whether the view ops ``steps`` of ``base`` are all the history that ``o`` has. It may
+        come from a user's Function as well."""
         if self.primals.edge(o) is None:
             return True
         view = getattr(o, "_view", None)
@@ -211,7 +220,8 @@ def repeated(outs: Sequence[Any]) -> tuple[tuple[int, int], ...]:
 
 
 def released(outs: Sequence[FunctionalValue | None]) -> tuple[tuple[int, int], ...]:
-    """The numbers of tensors that a Function has returned in place of others in ``outs``, each with the number of that one."""
+    """The numbers of tensors that a Function has returned in place of others in ``outs``, each with
+    the number of that one."""
     numbers = {id(o): i for i, o in enumerate(outs) if o is not None}
     found = [(i, numbers.get(id(o.released_from))) for i, o in enumerate(outs) if o is not None]
     return tuple((i, j) for i, j in found if j is not None)

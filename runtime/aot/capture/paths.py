@@ -3,8 +3,9 @@
     def f(x):
         return x * self.scale + config["rate"]      # with self and config from outside
 
-reads the attribute ``scale`` of the free variable ``self`` and the item ``"rate"`` of the global ``config``. What a variable holds that is
-assigned more than once, or by anything but such a path, is not known.
+reads the attribute ``scale`` of the free variable ``self`` and the item ``"rate"`` of the global
+``config``. What a variable holds that is assigned more than once, or by anything but such a
+path, is not known.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ class Step(Enum):
 
 @dataclass(frozen=True)
 class Path:
-    """``steps`` from the object that ``name`` is bound to, each with the name of an attribute or the key of an item. ``ends``: whether what
-    is found there is used as a whole, by a loop for instance, and no further step follows."""
+    """``steps`` from the object that ``name`` is bound to, each with the name of an attribute or
+    the key of an item. ``ends``: whether what is found there is used as a whole, by a loop for
+    instance, and no further step follows."""
 
     root: Root
     name: str
@@ -63,7 +65,8 @@ _WITHOUT_EFFECT = frozenset(
 
 @lru_cache(maxsize=4096)
 def paths_of(code: CodeType) -> tuple[Path, ...]:
-    """The paths that ``code`` reads, each once, and those of the functions that it defines as far as they begin outside of it."""
+    """The paths that ``code`` reads, each once, and those of the functions that it defines as far
+    as they begin outside of it."""
     instructions = [i for i in dis.get_instructions(code) if i.opname not in _WITHOUT_EFFECT]
     assigned = Counter(i.argval for i in instructions if i.opname in ("STORE_FAST", "DELETE_FAST"))
     assigned.update(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
@@ -122,7 +125,8 @@ def paths_of(code: CodeType) -> tuple[Path, ...]:
 
 
 def _outside(path: Path, code: CodeType) -> Path | None:
-    """``path`` of a function that ``code`` defines, as one of ``code``. None for a variable of that function."""
+    """``path`` of a function that ``code`` defines, as one of ``code``. None for a variable
+    of that function."""
     if path.root is Root.LOCAL:
         return Path(Root.UNKNOWN, "", path.steps, path.ends) if path.steps else None
     if path.root is Root.UNKNOWN or path.root is Root.GLOBAL or path.name in code.co_freevars:

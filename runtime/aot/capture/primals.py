@@ -1,4 +1,5 @@
-"""The primals of a joint graph: for each input, what the program sees in its place, and what it has done to it."""
+"""The primals of a joint graph: for each input, what the program sees in its place, and what
+it has done to it."""
 
 from __future__ import annotations
 
@@ -26,13 +27,15 @@ from .subclasses import Layout, composed, count, flattened, layout_of, refuse_op
 
 
 class Primals:
-    """The inputs of one run of a program under trace ⊃ functionalize ⊃ grad: arguments, bases of arguments that share memory, then tensors
-    that the program closes over.
+    """The inputs of one run of a program under trace ⊃ functionalize ⊃ grad: arguments, bases of
+    arguments that share memory, then tensors that the program closes over.
 
-    ``recording``: whether the values may have histories. ``values``: per primal what the program sees. ``edges``: per primal where its
-    gradient goes, as long as nothing writes to it. ``layouts``: per primal what it consists of, if it is no plain tensor. ``memories``: by
-    id of a memory, the number of the primal whose it is. ``outside``: the tensors that the program closes over. ``made``: the classes of
-    tensors that the program has made of others, and their memories with the generations at that time.
+    ``recording``: whether the values may have histories. ``values``: per primal what the program
+    sees. ``edges``: per primal where its gradient goes, as long as nothing writes to it.
+    ``layouts``: per primal what it consists of, if it is no plain tensor. ``memories``: by id of a
+    memory, the number of the primal whose it is. ``outside``: the tensors that the program closes
+    over. ``made``: the classes of tensors that the program has made of others, and their memories
+    with the generations at that time.
     """
 
     def __init__(self, trace: Trace, groups: Sequence[Group], recording: bool) -> None:
@@ -58,7 +61,8 @@ class Primals:
         self.versions: list[tuple[torch.Tensor, int]] = []
 
     def enter(self, t: Any, flag: bool, layout: Layout | None = None) -> Any:
-        """A further primal as the program sees it. ``flag``: whether its gradient is wanted. ``layout``: that of ``t``."""
+        """A further primal as the program sees it. ``flag``: whether its gradient is wanted.
+        ``layout``: that of ``t``."""
         self.flags.append(flag)
         self.layouts.append(layout)
         if not isinstance(t, torch.Tensor):
@@ -108,7 +112,8 @@ class Primals:
                         )
 
     def _join_apart(self, group: Group, number: int) -> None:
-        """Exchange arguments that do not share a history for views of primal ``number``, each with a history of its own."""
+        """Exchange arguments that do not share a history for views of primal ``number``, each with
+        a history of its own."""
         whole = self.entered[number]
         whole._store.memory.writes = 0
         for i in group.members:
@@ -138,7 +143,8 @@ class Primals:
                 )
 
     def apart(self, v: FunctionalValue) -> int | None:
-        """The argument with a history of its own, among others of its memory, to which ``v`` belongs."""
+        """The argument with a history of its own, among others of its memory, to
+        which ``v`` belongs."""
         members = [i for group in self.groups if group.histories for i in group.members]
         return next((i for i in members if self.entered[i]._store is v._store), None)
 
@@ -159,7 +165,8 @@ class Primals:
             return self._further(plain, flag, fixed=True)
 
     def _made_inside(self, t: Any) -> Any:
-        """A value for ``t``, which the program has made of tensors that it computes. It has no history, as a leaf in eager mode."""
+        """A value for ``t``, which the program has made of tensors that it computes. It has no
+        history, as a leaf in eager mode."""
         kind = type(t).__name__
         parts = [
             part if isinstance(part, Value) and part._level.number else self.from_outside(part)
@@ -167,8 +174,9 @@ class Primals:
         ]
         if self.recording and any(part.requires_grad for part in parts):
             raise RuntimeError(
-                f"the program makes a {kind} of tensors that require grad, and the derivative ends there. Make it outside of the compiled "
-                f"function and pass it as an argument, make it of their detach(), or return the tensors and make it of them.{here()}"
+                f"the program makes a {kind} of tensors that require grad, and the derivative "
+                "ends there. Make it outside of the compiled function and pass it as an argument, "
+                f"make it of their detach(), or return the tensors and make it of them.{here()}"
             )
         layout, found = (
             layout_of(t, self.trace.abstraction is not None),
@@ -182,15 +190,18 @@ class Primals:
         return self.tape.wrap(value) if self.recording and value.dtype in DIFFERENTIABLE else value
 
     def refuse_writes_to_parts(self) -> None:
-        """Refuse a write to a tensor that the program has made of others, or to these: they share memory in eager mode."""
+        """Refuse a write to a tensor that the program has made of others, or to these: they share
+        memory in eager mode."""
         for kind, memories in self.made:
             if any(memory.generation != generation for memory, generation in memories):
                 raise RuntimeError(
-                    f"the program makes a {kind} of tensors, and then writes to it or to them. Write to the tensors before, or to a clone."
+                    f"the program makes a {kind} of tensors, and then writes to it or to them. "
+                    "Write to the tensors before, or to a clone."
                 )
 
     def _further(self, plain: torch.Tensor, flag: bool, fixed: bool = False) -> Any:
-        """A further primal, after those that there are. ``fixed``: its sizes are constants of the graph."""
+        """A further primal, after those that there are. ``fixed``: its sizes are
+        constants of the graph."""
         first = count(self.layouts) + 1
         layout = layout_of(plain)
         traced = [
@@ -234,8 +245,8 @@ class Primals:
     # what the program has done to a primal
 
     def record(self, i: int, add: Callable[[Any, Any], int | None]) -> Input:
-        """What the program has done to primal ``i``. ``add(value, history)``: makes the new value a result of the graph, and gives the
-        number of its cotangent."""
+        """What the program has done to primal ``i``. ``add(value, history)``: makes the new value a
+        result of the graph, and gives the number of its cotangent."""
         v, flag = self.values[i], self.flags[i]
         found = self.functional_value(v)
         # the first of them stands for all
@@ -249,15 +260,16 @@ class Primals:
         for step in reshaped:
             if step.in_place() is None:
                 raise RuntimeError(
-                    f"the program changes an argument in place by {step.func}, which the caller's tensor cannot follow"
+                    f"the program changes an argument in place by {step.func}, "
+                    "which the caller's tensor cannot follow"
                 )
         unseen = any(t is v for t in self.tape.reshaped)
         group = self._group(i)
         begins = self.is_leaf(v)
         if begins and group is not None:
             raise RuntimeError(
-                f"the program calls requires_grad_() on argument {i}, which shares memory with another one that may be a view "
-                "of it. Do it before the call."
+                f"the program calls requires_grad_() on argument {i}, which shares memory with "
+                "another one that may be a view of it. Do it before the call."
             )
         if begins:
             flag, self.flags[i], self.edges[i] = True, True, edge_of(v)
@@ -274,7 +286,8 @@ class Primals:
         edge = self.edge(v)
         if flag and edge is None and not begins:
             raise RuntimeError(
-                "the program detaches an argument in place. Return its detach() instead, or detach it before the call."
+                "the program detaches an argument in place. Return its detach() instead, "
+                "or detach it before the call."
             )
         hooks = self._hooks_of(i)
         store = found._store
@@ -285,7 +298,8 @@ class Primals:
         layout, new = self.layouts[i], layout_of(self.read(v))
         if (layout and layout.key) != (new and new.key):
             raise RuntimeError(
-                f"the program writes a {new or 'plain tensor'} to a tensor that is a {layout or 'plain tensor'}"
+                f"the program writes a {new or 'plain tensor'} to a tensor that "
+                f"is a {layout or 'plain tensor'}"
             )
         entered = self.edges[i]
         node = None if edge is None else edge[0]
@@ -294,8 +308,9 @@ class Primals:
         seen = edge is not None and (entered is None or node is not entered[0])
         if seen and group is not None and not group.alone(i, group.histories):
             raise RuntimeError(
-                f"the program writes to argument {i} what requires grad. It shares memory with an argument that does, and is a view of the "
-                "same tensor as a third one. Pass one tensor and take views inside."
+                f"the program writes to argument {i} what requires grad. It shares memory "
+                "with an argument that does, and is a view of the same tensor as a third one. "
+                "Pass one tensor and take views inside."
             )
         tangent = add(v, edge if seen else None)
         return Input(
@@ -303,8 +318,9 @@ class Primals:
         )
 
     def _hooks_of(self, i: int) -> tuple[Callable[[Any], Any], ...]:
-        """The hooks that the program has registered on primal ``i``. They leave the tape of the trace: a call registers them on the
-        caller's tensor, where the gradient is known as a whole."""
+        """The hooks that the program has registered on primal ``i``. They leave the tape
+        of the trace: a call registers them on the caller's tensor, where the gradient is
+        known as a whole."""
         hooks, refused = registered(self.values[i]), False
         if self.edges[i] is not None:
             node, index = self.edges[i]
@@ -313,18 +329,24 @@ class Primals:
             refused = bool(node.pre_hooks or node.post_hooks or (hooks and not self.flags[i]))
         if refused or any(map(holds_values, hooks)):
             raise RuntimeError(
-                "the program registers a hook on an argument or a tensor that it closes over, and the hook holds values that the program "
-                "computes, or is one of grad_fn, or the argument shares memory with another one. Register it before the call."
+                "the program registers a hook on an argument or a tensor that it closes over, "
+                "and the hook holds values that the program computes, or is one of grad_fn, "
+                "or the argument shares memory with another one. Register it before the call."
             )
         return hooks
 
     def _record_of_replaced(self, i: int, found: FunctionalValue, replaced: Replaced) -> Input:
-        """What the program has done to primal ``i``, which it has given other memory by ``set_``. :class:`.outputs.Computed` says which."""
-        what = "the program gives an argument other memory by set_(), but the input has other mutations that we cannot carry out with that"
+        """What the program has done to primal ``i``, which it has given other memory by ``set_``.
+        :class:`.outputs.Computed` says which."""
+        what = (
+            "the program gives an argument other memory by set_(), "
+            "but the input has other mutations that we cannot carry out with that"
+        )
         if replaced.store.memory.generation != replaced.generation:
             raise RuntimeError(
-                "cannot mutate tensors with frozen storage: the program gives an argument other memory by set_(), and then writes to a "
-                "view of the memory that it had. Write to a copy."
+                "cannot mutate tensors with frozen storage: "
+                "the program gives an argument other memory by set_(), "
+                "and then writes to a view of the memory that it had. Write to a copy."
             )
         if (
             replaced.generation
@@ -333,11 +355,13 @@ class Primals:
             or self._group(i) is not None
         ):
             raise AssertionError(
-                f"{what}: a write, or a change of sizes or strides. Let the program return the new tensor instead."
+                f"{what}: a write, or a change of sizes or strides. "
+                "Let the program return the new tensor instead."
             )
         if self.layouts[i] is not None or found.shape != self.shapes[i]:
             raise AssertionError(
-                f"{what}: other sizes, or a tensor subclass. Let the program return the new tensor instead."
+                f"{what}: other sizes, or a tensor subclass. "
+                "Let the program return the new tensor instead."
             )
         v = self.values[i]
         if (
@@ -370,5 +394,6 @@ class Primals:
 
 
 def _length(size: Sequence[int], stride: Sequence[int]) -> int:
-    """How many elements of memory lie between the first and the last one of a tensor, both included."""
+    """How many elements of memory lie between the first and the last one of a
+    tensor, both included."""
     return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))

@@ -32,8 +32,9 @@ from .tangents import mark
 
 
 class Program:
-    """One run. ``boundary``, ``out_spec`` and ``layouts`` are known after it. The arguments are those of :func:`.joint.joint_graph`;
-    ``given``: the layouts of the inputs. ``layouts``: None if there are plain tensors alone."""
+    """One run. ``boundary``, ``out_spec`` and ``layouts`` are known after it. The arguments are
+    those of :func:`.joint.joint_graph`; ``given``: the layouts of the inputs. ``layouts``: None if
+    there are plain tensors alone."""
 
     boundary: Boundary
     out_spec: pytree.TreeSpec
@@ -222,7 +223,8 @@ class Program:
             )
 
     def _writes(self, returned: Sequence[FunctionalValue]) -> list[tuple[int, int]]:
-        """Per primal, then per tensor in ``returned``: how often its memory was written to, and how often its geometry changed in place."""
+        """Per primal, then per tensor in ``returned``: how often its memory was written to, and how
+        often its geometry changed in place."""
         return [
             (v._store.memory.generation, len(v._chain))
             for v in (*self.primals.entered.values(), *returned)
@@ -237,8 +239,9 @@ class Program:
         n = len(entered)
         if any(a[1] != b[1] for a, b in zip(before, after, strict=True)):
             raise AssertionError(
-                "Found an input that had its metadata mutated in the backward, or a result: the backward pass changes sizes or strides in "
-                "place. Let it use the op that returns a view."
+                "Found an input that had its metadata mutated in the backward, or a result: "
+                "the backward pass changes sizes or strides in place. "
+                "Let it use the op that returns a view."
             )
         changed = tuple(i for i, a, b in zip(entered, before, after, strict=False) if a[0] != b[0])
         memories = {id(entered[i]._store.memory) for i in changed}
@@ -252,7 +255,8 @@ class Program:
         return changed
 
     def _why_once(self, outs: Sequence[Any]) -> str:
-        """Why the program can be differentiated only once, or nothing. The calls of the graph are told how they are differentiated."""
+        """Why the program can be differentiated only once, or nothing. The calls of the graph are
+        told how they are differentiated."""
         for n, derivative in self.tape.derivatives.items():
             n.meta[DERIVATIVE] = derivative
         unseen = self.tape.unseen | {
@@ -262,7 +266,10 @@ class Program:
             n.meta[UNSEEN] = why
         why = ""
         if any(group.histories for group in self.primals.groups):
-            why = "it writes to memory that an argument which requires grad shares with one that has no part in its history"
+            why = (
+                "it writes to memory that an argument which requires grad shares with one that "
+                "has no part in its history"
+            )
         # the backward of such a write is one, and counts its cotangents several times
         if self.functional.overlapped:
             why = "it writes through a view that shows an element several times, as unfold does"
@@ -284,8 +291,8 @@ class Program:
         return seen
 
     def _refuse_leaves(self, outs: Sequence[Any], nodes: set[Any]) -> None:
-        """Refuse a leaf that the program makes by ``requires_grad_()``, and that the caller can reach beside what depends on it. One that
-        stays inside the program only ends histories."""
+        """Refuse a leaf that the program makes by ``requires_grad_()``, and that the caller can
+        reach beside what depends on it. One that stays inside the program only ends histories."""
         primals = self.primals
         made = {node for node in nodes if type(node) is Leaf} - {
             edge[0] for edge in primals.edges if edge is not None
@@ -300,6 +307,7 @@ class Program:
         ]
         if made & (self._behind(aliases) | {o._edge[0] for o in outs if primals.is_leaf(o)}):
             raise RuntimeError(
-                "the program calls requires_grad_() on a tensor, and returns it or a view of it beside a result that depends on it. Do "
-                "that before the call, or return one of them."
+                "the program calls requires_grad_() on a tensor, "
+                "and returns it or a view of it beside a result that depends on it. "
+                "Do that before the call, or return one of them."
             )

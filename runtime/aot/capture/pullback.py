@@ -1,9 +1,10 @@
-"""The gradients of a joint graph as a function of arguments and cotangents. A second derivative differentiates this function.
+"""The gradients of a joint graph as a function of arguments and cotangents. A second derivative
+differentiates this function.
 
     f(x) = sin(x)        joint: x, t -> sin(x), cos(x) * t        pullback: x, t -> cos(x) * t
 
-It computes again what it needs of the forward pass. Random numbers are not drawn again: it starts from a value that was saved and that
-they alone decide, such as the mask of a dropout.
+It computes again what it needs of the forward pass. Random numbers are not drawn again: it starts
+from a value that was saved and that they alone decide, such as the mask of a dropout.
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ from .boundary import Boundary
 from .origins import ORIGIN
 
 DERIVATIVE = "derivative"
-"""The key under which a call of a joint graph says how its result is differentiated: the next three, ``OF_THE_OP`` if it says nothing."""
+"""The key under which a call of a joint graph says how its result is differentiated: the next
+three, ``OF_THE_OP`` if it says nothing."""
 NONE, OWN, OF_THE_OP = "none", "a custom Function's", "of the op"
 UNSEEN = "unseen"
-"""The key under which a call says why its result has the history of another value: one of the next two."""
-WRITTEN = "it writes to a tensor under no_grad, or through detach() or .data, that has a history, and reads it"
+"""The key under which a call says why its result has the history of another value: one
+of the next two."""
+WRITTEN = (
+    "it writes to a tensor under no_grad, or through detach() or .data, "
+    "that has a history, and reads it"
+)
 PACKED = "it sets hooks on saved tensors, which give other values in their place"
 
 _BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
@@ -34,9 +40,10 @@ _BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
 
 @dataclass(frozen=True)
 class Pullback:
-    """``primals``: numbers of the primals that it takes. ``saved``: numbers of the saved values that it takes, after the primals.
-    Cotangents come last. ``drawn``: random numbers that the forward pass must save, too; their numbers come after the others. ``refused``:
-    why there is none, or empty.
+    """``primals``: numbers of the primals that it takes. ``saved``: numbers of the saved
+    values that it takes, after the primals. Cotangents come last. ``drawn``: random numbers
+    that the forward pass must save, too; their numbers come after the others. ``refused``: why
+    there is none, or empty.
     """
 
     primals: tuple[int, ...] = ()
@@ -74,8 +81,9 @@ def pullback_of(
     saved: Sequence[fx.Node | None],
     saves_draws: bool = True,
 ) -> Pullback:
-    """``saved``: the nodes of the joint graph that the forward pass saves, None for one that is not in it. ``saves_draws``: whether it may
-    save random numbers that only a second derivative needs."""
+    """``saved``: the nodes of the joint graph that the forward pass saves, None for one that
+    is not in it. ``saves_draws``: whether it may save random numbers that only a second
+    derivative needs."""
     if boundary.once:
         return Pullback(refused=boundary.once)
     placeholders = [n for n in joint.graph.nodes if n.op == "placeholder"]
@@ -117,7 +125,9 @@ def pullback_of(
             continue
         if _draws(n):
             return Pullback(
-                refused=f"it draws random numbers ({n.target}), and what was saved does not tell them"
+                refused=(
+                    f"it draws random numbers ({n.target}), and what was saved does not tell them"
+                )
             )
         stack.extend(_read(n))
     numbers = tuple(i for n, i in primals.items() if n in found)
@@ -130,7 +140,8 @@ def pullback_of(
 
 
 def _read(n: fx.Node) -> Sequence[fx.Node]:
-    """The values that decide ``n``. In training a batch norm reads its running statistics only to give their new values."""
+    """The values that decide ``n``. In training a batch norm reads its running statistics only to
+    give their new values."""
     source = n.args[0] if n.target is operator.getitem else n
     if not isinstance(source, fx.Node) or source.target is not _BATCH_NORM or not source.args[5]:
         return n.all_input_nodes
@@ -159,8 +170,8 @@ def _varying(graph: fx.Graph, primals: dict[fx.Node, int]) -> set[fx.Node]:
 
 
 def _changed_unseen(graph: fx.Graph) -> dict[fx.Node, str]:
-    """The values whose histories do not say how they were computed, each with the reason: what is read of a tensor after a write that
-    autograd does not see."""
+    """The values whose histories do not say how they were computed, each with the reason: what is
+    read of a tensor after a write that autograd does not see."""
     found: dict[fx.Node, str] = {}
     for n in graph.nodes:
         value = n.meta.get("val")
@@ -183,8 +194,9 @@ def _draws(n: fx.Node) -> bool:
 
 
 def _without_derivative(n: fx.Node) -> bool:
-    """Whether the elements of the arguments have no gradient by a call: a factory, a comparison, a draw that shapes alone decide. Or
-    whether ``n`` is a result of a call that has none, such as the noise of a ``rrelu``."""
+    """Whether the elements of the arguments have no gradient by a call: a factory, a comparison, a
+    draw that shapes alone decide. Or whether ``n`` is a result of a call that has none, such as the
+    noise of a ``rrelu``."""
     source: Any = n.args[0] if n.target is operator.getitem else n
     record = (
         op_of(source.target).record if isinstance(source.target, torch._ops.OpOverload) else None

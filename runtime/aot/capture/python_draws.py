@@ -18,7 +18,8 @@ from .reads import same
 
 
 class PythonDraws:
-    """The states of Python's random generators before a program runs: of ``random``, of NumPy, and of those in ``found``."""
+    """The states of Python's random generators before a program runs: of ``random``, of NumPy, and
+    of those in ``found``."""
 
     def __init__(self, found: Iterable[Any]) -> None:
         generators = {id(x): x for x in (random, np.random, *found)}.values()
@@ -44,8 +45,11 @@ class PythonDraws:
         ]
         if names:
             warnings.warn(
-                f"the program draws from {', '.join(names)} when it is captured. Its graph keeps these numbers, and a later call draws "
-                "none. Draw outside of it and pass the number, or draw by torch.rand.",
+                (
+                    f"the program draws from {', '.join(names)} when it is captured. "
+                    "Its graph keeps these numbers, and a later call draws none. "
+                    "Draw outside of it and pass the number, or draw by torch.rand."
+                ),
                 UserWarning,
                 stacklevel=2,
             )
@@ -55,7 +59,8 @@ class PythonDraws:
 
 
 def _state_of(x: Any) -> Any:
-    """The state of a random generator of Python. None for another object, and for a source that has no state."""
+    """The state of a random generator of Python. None for another object, and for a source
+    that has no state."""
     if isinstance(x, np.random.Generator):
         return x.bit_generator.state
     if x is random or (isinstance(x, random.Random) and not isinstance(x, random.SystemRandom)):

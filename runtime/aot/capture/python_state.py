@@ -5,8 +5,9 @@
         self.mean = 0.9 * self.mean + 0.1 * x.mean()
         return x - self.mean
 
-A program may have to be run several times until its graph is known. What a run has changed of what the program finds in Python's state is
-put back before the next one, and after an error. And ``self.mean`` is a value of the trace when the program has returned, which nothing may
+A program may have to be run several times until its graph is known. What a run has changed of
+what the program finds in Python's state is put back before the next one, and after an error.
+And ``self.mean`` is a value of the trace when the program has returned, which nothing may
 find afterwards.
 """
 
@@ -33,7 +34,8 @@ _MANY = 1024  # items of a container that are put back
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where the program assigns a tensor that it computes: a name of an object or module, a variable of a function around, an item."""
+    """Where the program assigns a tensor that it computes: a name of an object or module, a
+    variable of a function around, an item."""
 
     owner: Any
     name: Any
@@ -65,7 +67,8 @@ class Place:
 
 
 class Held:
-    """While entered, ``values`` are at ``places``, as far as there are any. ``left``: what was there at the end."""
+    """While entered, ``values`` are at ``places``, as far as there are any. ``left``: what was
+    there at the end."""
 
     def __init__(self, places: Sequence[Place], values: Sequence[Any]) -> None:
         self._places = places[: len(values)]
@@ -85,7 +88,8 @@ class Held:
 
 
 class PythonState:
-    """What a program finds in Python's state, before it runs. ``reads``: what its code reads. ``modules``: those that it calls."""
+    """What a program finds in Python's state, before it runs. ``reads``: what its code reads.
+    ``modules``: those that it calls."""
 
     def __init__(self, reads: Sequence[Read], modules: Sequence[torch.nn.Module]) -> None:
         self._reads = reads
@@ -117,7 +121,8 @@ class PythonState:
 
     @property
     def flags(self) -> list[tuple[torch.nn.Module, bool]]:
-        """The modules whose ``training`` flag the program has changed, each with the present one."""
+        """The modules whose ``training`` flag the program has changed, each with
+        the present one."""
         return [(m, m.training) for m, flag in self._flags if m.training is not flag]
 
     def restore(self) -> None:
@@ -140,7 +145,8 @@ class PythonState:
                 Place(read.owner, read.name, "").put(read.value)
 
     def assigned(self) -> list[Place]:
-        """Where the program has assigned what holds a value of the trace. ``RuntimeError`` for a list to which it has added one."""
+        """Where the program has assigned what holds a value of the trace. ``RuntimeError`` for a
+        list to which it has added one."""
         places: dict[tuple[int, Any], Place] = {}
         for key, x in self._kept.items():
             before = self._copies[key]
@@ -153,8 +159,9 @@ class PythonState:
                 places |= {(key, n): Place(x, n, f"{n!r} of {self._names[key]}") for n in names}
             elif any(isinstance(item, (Value, *SYMBOLIC)) and holds_values(item) for item in x):
                 raise RuntimeError(
-                    f"the program adds a tensor that it computes to a {type(x).__name__} from outside, {self._names[key]}. A call would "
-                    "not do that. Return the tensor, and add it outside of the compiled function."
+                    f"the program adds a tensor that it computes to a {type(x).__name__} "
+                    f"from outside, {self._names[key]}. A call would not do that. "
+                    "Return the tensor, and add it outside of the compiled function."
                 )
         for read in self._reads:
             now = read.current() if read.name is not WHOLE else None
@@ -165,21 +172,26 @@ class PythonState:
         return list(places.values())
 
     def leave_assigned(self) -> None:
-        """Put back what the program has assigned and no call assigns. ``RuntimeError`` if the program reads such a place."""
+        """Put back what the program has assigned and no call assigns. ``RuntimeError`` if the
+        program reads such a place."""
         places = self.assigned()
         read = {(id(r.owner), r.name) for r in self._reads}
         what = ", ".join(place.what for place in places)
         if any(place.key in read for place in places):
             raise RuntimeError(
-                f"the program reads and assigns {what}, and what it assigns is a tensor that it computes. A graph would not do that. Let "
-                "it write to the tensor by copy_(), or return the new one, or use runtime.jit, which assigns it in each call."
+                f"the program reads and assigns {what}, and what it assigns is a tensor that "
+                "it computes. A graph would not do that. Let it write to the tensor by copy_(), "
+                "or return the new one, or use runtime.jit, which assigns it in each call."
             )
         for place in places:
             place.put(self._before(place))
         if places:
             warnings.warn(
-                f"the program assigns a tensor that it computes to {what}. A compiled program leaves it as it was. Return the tensor, or "
-                "use runtime.jit, which assigns it in each call.",
+                (
+                    f"the program assigns a tensor that it computes to {what}. "
+                    "A compiled program leaves it as it was. Return the tensor, "
+                    "or use runtime.jit, which assigns it in each call."
+                ),
                 UserWarning,
                 stacklevel=2,
             )

@@ -2,7 +2,8 @@
 
 def f(x, y):
     return x * 2, y * 3
-grad(f(x, y)[0].sum(), y, allow_unused=True)        # None, as there is no path from the first result to y
+grad(f(x, y)[0].sum(), y, allow_unused=True)        # None, as there is no path from the
+                                                    first result to y
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from ..control_flow.branches import ControlFlow
 
 @dataclass(frozen=True)
 class Reach:
-    """Bit ``i`` of a number says whether a path leads from root ``i``: to a node, or to one of its outputs."""
+    """Bit ``i`` of a number says whether a path leads from root ``i``: to a node, or to
+    one of its outputs."""
 
     nodes: Mapping[Node, int]
     outputs: Mapping[Edge, int]
@@ -37,8 +39,8 @@ class Reach:
         return cls(nodes, outputs)
 
     def asking(self) -> dict[str, set[frozenset[int]]]:
-        """The nodes that ask which of their cotangents are there, by name: those of several outputs with hooks, and custom Functions that
-        take None. For each the numbers of its outputs."""
+        """The nodes that ask which of their cotangents are there, by name: those of several outputs
+        with hooks, and custom Functions that take None. For each the numbers of its outputs."""
         found: dict[str, set[frozenset[int]]] = {}
         arrived: dict[Node, set[int]] = {}
         for (node, _), bits in self.outputs.items():

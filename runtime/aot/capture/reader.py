@@ -1,4 +1,5 @@
-"""What a program reads of Python's state: numbers, tensors, functions that it finds by a name, an attribute or an item.
+"""What a program reads of Python's state: numbers, tensors, functions that it finds by a name, an
+attribute or an item.
 
     scale = 2.0
     f = aot_function(lambda x: x * scale, …)
@@ -6,9 +7,10 @@
     scale = 3.0
     f(x)                # another program
 
-A graph keeps what the program has found. So each call asks whether it would find the same. That is asked of the function, of the functions
-of the user's and the modules that it calls by such names, and so on. What the program finds in another way stays as it was: by
-``getattr`` with a computed name, in an object that it is given by a call.
+A graph keeps what the program has found. So each call asks whether it would find the same. That is
+asked of the function, of the functions of the user's and the modules that it calls by such names,
+and so on. What the program finds in another way stays as it was: by ``getattr`` with a computed
+name, in an object that it is given by a call.
 """
 
 from __future__ import annotations
@@ -122,7 +124,8 @@ class Container:
 def reads_of(
     f: Any, args: Sequence[Any], kwargs: Mapping[str, Any], modules: Sequence[torch.nn.Module]
 ) -> list[Read]:
-    """What the call ``f(*args, **kwargs)`` reads. ``modules``: those whose ``training`` flags are known to be the same."""
+    """What the call ``f(*args, **kwargs)`` reads. ``modules``: those whose ``training`` flags are
+    known to be the same."""
     reader = _Reader(modules)
     reader.reach(f)
     for x in (*args, *kwargs.values()):
@@ -148,7 +151,8 @@ def reads_of(
 def tensors_read(
     tensors: Sequence[torch.Tensor], f: Any, modules: Sequence[torch.nn.Module]
 ) -> list[Read]:
-    """Where ``f`` finds those of ``tensors`` that have a name: in its modules, its closure or its globals."""
+    """Where ``f`` finds those of ``tensors`` that have a name: in its modules, its
+    closure or its globals."""
     wanted = {id(t) for t in tensors}
     found: list[Read] = []
     for names in (names for m in modules for names in (m._parameters, m._buffers, vars(m))):
@@ -221,7 +225,8 @@ class _Reader:
         self.scan(f, dict.fromkeys(names, owner), of_module=isinstance(owner, torch.nn.Module))
 
     def scan(self, f: FunctionType, arguments: Mapping[str, Any], of_module: bool = False) -> None:
-        """Follow the paths of ``f``, whose ``arguments`` are known as far as named. Of torch's functions only the methods of modules."""
+        """Follow the paths of ``f``, whose ``arguments`` are known as far as named. Of torch's
+        functions only the methods of modules."""
         code = f.__code__
         key = code, *(id(x) for x in arguments.values())
         if key in self.seen or not (is_of_user(code.co_filename) or of_module):
@@ -278,7 +283,8 @@ class _Reader:
             self.hand_on(found)
 
     def hand_on(self, x: Any) -> None:
-        """Note that the program uses ``x`` as a whole: calls it, or loops over it. It may be an argument of a function that it calls."""
+        """Note that the program uses ``x`` as a whole: calls it, or loops over it. It may be an
+        argument of a function that it calls."""
         if (
             isinstance(x, (torch.Tensor, FunctionType, MethodType, ModuleType, type, *SIMPLE))
             or id(x) in self.handed
@@ -318,7 +324,8 @@ class _Reader:
                 (self._read_whole if isinstance(items, dict) else self.hand_on)(items)
 
     def follow_arguments(self) -> None:
-        """Read of each object that is handed on what any function reads of an argument. That may be more than the program reads."""
+        """Read of each object that is handed on what any function reads of an argument. That may be
+        more than the program reads."""
         done: set[tuple[int, Any]] = set()
         self.guessing = True
         while len(self.found) < _LIMIT:
@@ -340,8 +347,8 @@ class _Reader:
                 self._note_memory(read.owner, name)
 
     def _step(self, owner: Any, step: Step, name: Any) -> Any:
-        """What ``owner`` has under ``name``, noted if a dictionary or list holds it. None if there is nothing, or nothing to follow.
-        Nothing is called to find it."""
+        """What ``owner`` has under ``name``, noted if a dictionary or list holds it. None if there
+        is nothing, or nothing to follow. Nothing is called to find it."""
         if step is Step.ITEM:
             if (
                 type(owner) in (list, tuple, deque)
@@ -438,7 +445,8 @@ class _Reader:
         return self._read(self.classes.setdefault(defining, vars(defining)), name)
 
     def _defined(self, kind: type, name: str) -> None:
-        """Note which function ``name`` of the class ``kind`` is. Not of Python's and torch's own classes, but for a ``forward``."""
+        """Note which function ``name`` of the class ``kind`` is. Not of Python's and torch's own
+        classes, but for a ``forward``."""
         for c in kind.__mro__:
             if c.__module__.startswith(("torch.", "builtins")) and name != "forward":
                 return
@@ -448,8 +456,9 @@ class _Reader:
                 return
 
     def _read_attributes(self, f: FunctionType, owner: Any) -> None:
-        """Note the numbers and tensors of an object of torch's, such as a gradient scaler or a distribution, whose method ``f`` the program
-        calls. The code of the method is not looked through. A step of a scheduler changes what it reads, and is refused elsewhere."""
+        """Note the numbers and tensors of an object of torch's, such as a gradient scaler or a
+        distribution, whose method ``f`` the program calls. The code of the method is not looked
+        through. A step of a scheduler changes what it reads, and is refused elsewhere."""
         if isinstance(owner, torch.optim.lr_scheduler.LRScheduler) and f.__name__ == "step":
             return
         if (
@@ -468,7 +477,8 @@ class _Reader:
                 self._read_whole(value)
 
     def _overridden(self, owner: Any, name: str) -> None:
-        """Note that ``owner`` has no attribute ``name`` of its own, which would come before that of its class."""
+        """Note that ``owner`` has no attribute ``name`` of its own, which would come before
+        that of its class."""
         if hasattr(owner, "__dict__"):
             self._note(vars(owner), name, MISSING)
 
@@ -482,7 +492,8 @@ class _Reader:
         return value
 
     def _read_whole(self, items: Any) -> None:
-        """Note a list or dictionary with all its items, and reach these. One of many items only if it is data."""
+        """Note a list or dictionary with all its items, and reach these. One of many items
+        only if it is data."""
         values = list(items.values()) if isinstance(items, dict) else list(items)
         if len(items) > MANY and not any(isinstance(value, torch.nn.Module) for value in values):
             if not self._is_data(items, values):
@@ -504,8 +515,9 @@ class _Reader:
             self.hand_on(value)
 
     def _is_data(self, items: Any, values: Sequence[Any]) -> bool:
-        """Whether a container holds no functions and objects: a registry of these is much more than the program reads. Where it is not sure
-        that the program reads it: whether it is a list of numbers or tensors, and no table of names either."""
+        """Whether a container holds no functions and objects: a registry of these is much more than
+        the program reads. Where it is not sure that the program reads it: whether it is a list of
+        numbers or tensors, and no table of names either."""
         if not self.guessing:
             return all(
                 isinstance(value, (*SIMPLE, torch.Tensor, tuple, *_WHOLES)) for value in values
@@ -525,7 +537,8 @@ class _Reader:
             )
 
     def _note_facts(self, t: torch.Tensor) -> None:
-        """Note what ``t`` says of itself. The program may ask it without a call that the graph would have."""
+        """Note what ``t`` says of itself. The program may ask it without a call that the
+        graph would have."""
         if id(t) not in self.tensors and not (isinstance(t, Value) and t._level.number > 0):
             self.tensors[id(t)] = Read(t, FACTS, facts(t))
 

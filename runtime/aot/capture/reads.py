@@ -1,5 +1,5 @@
-"""What a program has found in Python's state, each with the question whether it is still there. What it finds is known from
-:mod:`.reader`."""
+"""What a program has found in Python's state, each with the question whether it is still there.
+What it finds is known from :mod:`.reader`."""
 
 from __future__ import annotations
 
@@ -49,10 +49,12 @@ class Slots:
 
 @dataclass(frozen=True, eq=False)
 class Read:
-    """Where a program finds an object: as item ``name`` of a dictionary or list, or in a cell. With the name ``WHOLE`` it is the list or
-    dictionary with all its items. ``value``: what it has found.
+    """Where a program finds an object: as item ``name`` of a dictionary or list, or in a
+    cell. With the name ``WHOLE`` it is the list or dictionary with all its items. ``value``:
+    what it has found.
 
-    With the name ``FACTS`` the owner is a tensor, and ``value`` is what it says of itself; with a name of ``OF_MEMORY`` where it is."""
+    With the name ``FACTS`` the owner is a tensor, and ``value`` is what it says of itself; with a
+    name of ``OF_MEMORY`` where it is."""
 
     owner: Any
     name: Any
@@ -66,7 +68,8 @@ class Read:
         return same(self.current(), self.value)
 
     def condition(self, constant: Callable[[Any], str]) -> str:
-        """Python source of the question whether the same is still there. ``constant``: a name for an object."""
+        """Python source of the question whether the same is still there. ``constant``: a
+        name for an object."""
         if self.name is FACTS:
             return f"{constant(facts)}({constant(self.owner)}) == {constant(self.value)}"
         if self.name is WHOLE and not isinstance(self.value, np.ndarray) and not self.value:
@@ -95,7 +98,10 @@ class Read:
             and type(self.value) is list
             and not any(isinstance(x, (*SIMPLE, tuple, list, dict)) for x in self.value)
         ):
-            return f"len({now}) == {len(self.value)} and all(map({constant(operator.is_)}, {now}, {value}))"
+            return (
+                f"len({now}) == {len(self.value)} "
+                f"and all(map({constant(operator.is_)}, {now}, {value}))"
+            )
         compared = self.name is WHOLE or isinstance(self.value, (*SIMPLE, tuple))
         return (
             f"({now} is {value} or {constant(same)}({now}, {value}))"
@@ -133,9 +139,9 @@ class Facts(NamedTuple):
 
     def __str__(self) -> str:
         sizes = f"{list(self.sizes[0])}" if self.sizes else ""
-        return f"{self.dtype}{sizes}{' that requires grad' if self.requires_grad else ''}".removeprefix(
-            "torch."
-        )
+        return (
+            f"{self.dtype}{sizes}{' that requires grad' if self.requires_grad else ''}"
+        ).removeprefix("torch.")
 
 
 def facts(t: torch.Tensor) -> Facts:
@@ -154,7 +160,8 @@ OF_MEMORY: dict[str, Callable[[Any], Any]] = {
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two objects are the same for a graph: one object, or numbers of one type that are equal."""
+    """Whether two objects are the same for a graph: one object, or numbers of one
+    type that are equal."""
     if a is b:
         return True
     if type(a) is not type(b):
@@ -176,7 +183,8 @@ def same(a: Any, b: Any) -> bool:
 
 
 def _long_same(a: Any, b: Any) -> bool:
-    """As :func:`same`, of two long containers of one class. Most often they hold the same objects, which takes 20 ns for each."""
+    """As :func:`same`, of two long containers of one class. Most often they hold the same objects,
+    which takes 20 ns for each."""
     if len(a) != len(b):
         return False
     if isinstance(a, (set, frozenset)):
@@ -209,8 +217,8 @@ def look_up(owner: Any, name: Any) -> Any:
 def asked_for(
     reads: Sequence[Read], known: Iterable[torch.Tensor], carried: frozenset[tuple[int, Any]]
 ) -> list[Read]:
-    """Those of ``reads`` that a call asks for: none of ``carried``, and nothing that a tensor says of itself which is ``known``, or which
-    is found at a place of ``carried``."""
+    """Those of ``reads`` that a call asks for: none of ``carried``, and nothing that a tensor says
+    of itself which is ``known``, or which is found at a place of ``carried``."""
     others = [read for read in reads if (id(read.owner), read.name) not in carried]
     gone = {id(read.value) for read in reads if (id(read.owner), read.name) in carried} | {
         id(t) for t in known
@@ -237,7 +245,8 @@ def once(reads: Iterable[Read]) -> list[Read]:
 
 
 def unchanged(reads: Sequence[Read]) -> list[Read]:
-    """Those of ``reads`` that the program has not changed while it was captured. A warning tells of the others."""
+    """Those of ``reads`` that the program has not changed while it was captured. A warning
+    tells of the others."""
     reads = [_filled(read) for read in reads]
     holding = [read.holds() for read in reads]
     changed = dict.fromkeys(
@@ -245,8 +254,11 @@ def unchanged(reads: Sequence[Read]) -> list[Read]:
     )
     if changed:
         warnings.warn(
-            f"the program reads and changes {', '.join(changed)}. A compiled program changes it when it is captured, and in no later "
-            "call, and its graph keeps what it has found then. Do that outside of it, or hold the number in a tensor.",
+            (
+                f"the program reads and changes {', '.join(changed)}. A compiled program changes "
+                "it when it is captured, and in no later call, and its graph keeps what it has "
+                "found then. Do that outside of it, or hold the number in a tensor."
+            ),
             UserWarning,
             stacklevel=2,
         )

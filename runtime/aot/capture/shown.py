@@ -3,10 +3,12 @@
 For ``isinstance`` a tensor that consists of others is an instance of its class.
 
     def f(x):
-        return x * 2 if isinstance(x, TwoTensor) else x * 3    # the first, in a graph as in eager mode
+        return x * 2 if isinstance(x, TwoTensor) else x * 3
+        # the first, in a graph as in eager mode
 
-A trace has a value in place of ``x``. ``isinstance`` also asks an object for its ``__class__``, and the value answers with the class of
-the tensor that it stands for. That holds for arguments, for what is closed over and for results of calls. ``type(x)`` is the value's class.
+A trace has a value in place of ``x``. ``isinstance`` also asks an object for its ``__class__``, and
+the value answers with the class of the tensor that it stands for. That holds for arguments, for
+what is closed over and for results of calls. ``type(x)`` is the value's class.
 
 In inference mode no value has a history. An argument that requires grad says so none the less.
 """
@@ -41,7 +43,8 @@ def _whole(v: Any) -> Any:
 
 
 class _Shown:
-    """Of a value: it shows the class of what it stands for, and refuses to give its other attributes."""
+    """Of a value: it shows the class of what it stands for, and refuses to give its
+    other attributes."""
 
     __class__ = property(lambda self: type(_whole(self)), lambda self, kind: _set_class(self, kind))
 
@@ -52,8 +55,9 @@ class _Shown:
                 f"{type(whole).__name__!r} object has no attribute {name!r}", name=name, obj=self
             )
         raise RuntimeError(
-            f"the program asks a {type(whole).__name__} for its attribute {name!r}. A graph has calls of ops on the whole tensor, which "
-            f"would miss what is done to a part or by a method. Take the attribute before the call, and pass it as an argument.{here()}"
+            f"the program asks a {type(whole).__name__} for its attribute {name!r}. A graph has "
+            "calls of ops on the whole tensor, which would miss what is done to a part or by "
+            f"a method. Take the attribute before the call, and pass it as an argument.{here()}"
         )
 
 
@@ -92,7 +96,8 @@ class _Recorded:
 
 @contextmanager
 def requiring_grad(values: Sequence[Any]) -> Iterator[None]:
-    """While entered, ``values`` say that they require grad, as the arguments of a custom Function do in its ``forward``."""
+    """While entered, ``values`` say that they require grad, as the arguments of a custom Function
+    do in its ``forward``."""
     kinds: list[tuple[Any, Any]] = [(v, type(v)) for v in values]
     for v, kind in kinds:
         _set_class(v, _with(_Recorded, kind))
@@ -104,8 +109,9 @@ def requiring_grad(values: Sequence[Any]) -> Iterator[None]:
 
 
 class _Flagged:
-    """Of an argument that requires grad, and has no part in a history of the program. ``_is_leaf``: what the caller's tensor says.
-    ``_registered``: the hooks for its gradient, which a call registers on the caller's tensor."""
+    """Of an argument that requires grad, and has no part in a history of the program. ``_is_leaf``:
+    what the caller's tensor says. ``_registered``: the hooks for its gradient, which a call
+    registers on the caller's tensor."""
 
     _is_leaf: bool
     _registered: hooks.Hooks
@@ -117,7 +123,8 @@ class _Flagged:
 
 
 def registered(v: Any) -> tuple[hooks.Hook, ...]:
-    """The hooks that the program has registered on ``v``, an argument without part in a history of the program."""
+    """The hooks that the program has registered on ``v``, an argument without part in a
+    history of the program."""
     return tuple(v._registered.values()) if isinstance(v, _Flagged) else ()
 
 
@@ -127,7 +134,8 @@ def _with(mixin: Any, kind: Any) -> Any:
 
 
 def with_flags(f: Callable[..., Any], flags: Sequence[tuple[int, bool]]) -> Callable[..., Any]:
-    """``f`` of values. ``flags``: which of them say that they require grad, and whether each is a leaf."""
+    """``f`` of values. ``flags``: which of them say that they require grad, and
+    whether each is a leaf."""
 
     def flat(*leaves: Any) -> Any:
         for i, is_leaf in flags:
@@ -147,7 +155,8 @@ def refuse_recording(args: Iterable[Any]) -> None:
     """Refuse a call with grad mode on an argument that torch's own autograd has recorded."""
     if any(isinstance(a, _Flagged) for a in pytree.tree_leaves(args)):
         raise RuntimeError(
-            "the program is called under no_grad, and computes inside enable_grad() with an argument that torch's own autograd has "
-            "recorded; the gradient cannot cross. Pass its detach(), or make the inputs of that computation with "
-            f"runtime.wrap(x, requires_grad=True).{here()}"
+            "the program is called under no_grad, and computes inside enable_grad() with "
+            "an argument that torch's own autograd has recorded; the gradient cannot cross. "
+            "Pass its detach(), or make the inputs of that computation with runtime.wrap(x, "
+            f"requires_grad=True).{here()}"
         )

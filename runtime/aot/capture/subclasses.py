@@ -1,11 +1,12 @@
 """Tensors that consist of other tensors: a graph takes and gives the plain tensors inside.
 
-    x = TwoTensor(a, b)      # a class with __torch_dispatch__, __tensor_flatten__ and __tensor_unflatten__
+    x = TwoTensor(a, b)      # a class with __torch_dispatch__, __tensor_flatten__ and
+                             # __tensor_unflatten__
     compiled(x)              # the graph takes a and b; results are TwoTensor again
 
-While a program is traced, an instance that holds traced values stands for ``x``. It lies between functionalize and trace. So writes, views
-and derivatives are those of the whole tensor. The class turns each call on it into calls on the parts, which the trace records.
-"""
+While a program is traced, an instance that holds traced values stands for ``x``. It lies between
+functionalize and trace. So writes, views and derivatives are those of the whole tensor. The class
+turns each call on it into calls on the parts, which the trace records."""
 
 from __future__ import annotations
 
@@ -50,27 +51,31 @@ def refuse_opaque(t: object) -> None:
     if not dispatches(kind) or composed(t):
         return
     raise RuntimeError(
-        f"a {kind.__name__} is among the arguments or closed-over tensors: a subclass of torch.Tensor that handles its own ATen calls. "
-        "Give it __tensor_flatten__ and __tensor_unflatten__, so that a graph can take the tensors that it consists of, or compile a "
-        "function of these tensors."
+        f"a {kind.__name__} is among the arguments or closed-over tensors: "
+        "a subclass of torch.Tensor that handles its own ATen calls. "
+        "Give it __tensor_flatten__ and __tensor_unflatten__, so that a graph can take "
+        "the tensors that it consists of, or compile a function of these tensors."
     )
 
 
 def refuse_functions(tensors: Iterable[object]) -> None:
-    """Refuse tensors that consist of others and handle calls of torch's functions, which a trace of ATen calls would leave out."""
+    """Refuse tensors that consist of others and handle calls of torch's functions, which a trace of
+    ATen calls would leave out."""
     for t in tensors:
         kind: Any = type(t)
         handler = kind.__torch_function__ if composed(t) else None
         if handler is not None and getattr(handler, "__func__", handler) not in _NO_HANDLERS:
             raise RuntimeError(
-                f"a {type(t).__name__} is among the arguments or closed-over tensors, whose __torch_function__ handles calls of torch's "
-                "functions. A graph has ATen calls alone. Use torch.compile, which captures what __torch_function__ does, or let the class "
-                "handle its calls in __torch_dispatch__ alone."
+                f"a {type(t).__name__} is among the arguments or closed-over tensors, "
+                "whose __torch_function__ handles calls of torch's functions. A graph has ATen "
+                "calls alone. Use torch.compile, which captures what __torch_function__ does, "
+                "or let the class handle its calls in __torch_dispatch__ alone."
             )
 
 
 def flattened(t: Any) -> Iterator[Any]:
-    """The plain tensors of which ``t`` consists, in order. A plain tensor, or what is none, is its own only part."""
+    """The plain tensors of which ``t`` consists, in order. A plain tensor, or what is none, is
+    its own only part."""
     if composed(t):
         for part in _parts(t)[1]:
             yield from flattened(part)
@@ -85,15 +90,17 @@ def _parts(t: Any) -> tuple[list[str], list[Any], Any]:
     for name, part in zip(names, parts, strict=True):
         if not isinstance(part, torch.Tensor):
             raise TypeError(
-                f"__tensor_flatten__ of {type(t).__name__} names {name!r}, which is a {type(part).__name__} and no tensor"
+                f"__tensor_flatten__ of {type(t).__name__} names {name!r}, "
+                f"which is a {type(part).__name__} and no tensor"
             )
         refuse_opaque(part)
     return list(names), parts, context
 
 
 class Context:
-    """What ``__tensor_flatten__`` says beside names, as it is now: a part of a key. Two are equal if the class says so, by
-    ``__metadata_guard__``, or if their leaves are equal and of the same types."""
+    """What ``__tensor_flatten__`` says beside names, as it is now: a part of a key. Two are
+    equal if the class says so, by ``__metadata_guard__``, or if their leaves are equal and
+    of the same types."""
 
     __slots__ = ("kind", "leaves", "spec")
 
@@ -141,8 +148,9 @@ def _same_leaf(a: Any, b: Any) -> bool:
 class Layout:
     """How a tensor of class ``kind`` is made of its parts.
 
-    ``parts``: per part its own layout, None for a plain tensor. ``size``: numbers, or (part, dimension) where the size is that of a part.
-    ``stride``: numbers, the part whose strides they are, or None for a contiguous tensor.
+    ``parts``: per part its own layout, None for a plain tensor. ``size``: numbers, or (part,
+    dimension) where the size is that of a part. ``stride``: numbers, the part whose strides they
+    are, or None for a contiguous tensor.
     """
 
     kind: Any
@@ -188,8 +196,9 @@ class Layout:
 
 
 def layout_of(t: Any, sized: bool = False) -> Layout | None:
-    """The layout of ``t``; None if it does not consist of other tensors. ``sized``: another tensor of this layout may have other sizes.
-    A size is then that of a part if there is one with this number, and else a number."""
+    """The layout of ``t``; None if it does not consist of other tensors. ``sized``: another tensor
+    of this layout may have other sizes. A size is then that of a part if there is one with this
+    number, and else a number."""
     if not composed(t):
         return None
     if t.is_nested:
@@ -201,8 +210,9 @@ def layout_of(t: Any, sized: bool = False) -> Layout | None:
             isinstance(x, torch.Tensor) and any(level.number for level in levels_of(x))
         ):
             raise RuntimeError(
-                f"the context of a {kind.__name__} depends on sizes or on tensors of the program that is traced, and a graph cannot make "
-                "it. Let __tensor_flatten__ give tensors by name, or compile without dynamic sizes."
+                f"the context of a {kind.__name__} depends on sizes or on tensors "
+                "of the program that is traced, and a graph cannot make it. "
+                "Let __tensor_flatten__ give tensors by name, or compile without dynamic sizes."
             )
     size = tuple(_size(n, d, parts, sized, kind) for d, n in enumerate(t.shape))
     stride = _stride(t, parts, sized) if t.layout is torch.strided else None
@@ -227,8 +237,8 @@ def _size(n: Any, d: int, parts: Sequence[Any], sized: bool, kind: type) -> Any:
         found = next(((p, e) for p, e in places if n == parts[p].shape[e]), None)
     if found is None and not isinstance(n, int):
         raise RuntimeError(
-            f"a size of a {kind.__name__} is that of none of its parts, and depends on the sizes of the arguments. Compile it without "
-            "dynamic sizes."
+            f"a size of a {kind.__name__} is that of none of its parts, "
+            "and depends on the sizes of the arguments. Compile it without dynamic sizes."
         )
     return n if found is None else found
 
@@ -256,13 +266,14 @@ def _stride(t: Any, parts: Sequence[Any], sized: bool) -> tuple[int, ...] | int 
         ):
             return p
     raise RuntimeError(
-        f"the strides of a {type(t).__name__} are those of none of its parts, and depend on the sizes of the arguments. Compile it without "
-        "dynamic sizes."
+        f"the strides of a {type(t).__name__} are those of none of its parts, "
+        "and depend on the sizes of the arguments. Compile it without dynamic sizes."
     )
 
 
 def _same_number(a: Any, b: Any) -> bool:
-    """Whether two sizes are the same for all arguments: numbers, or expressions of the same symbols."""
+    """Whether two sizes are the same for all arguments: numbers, or expressions of
+    the same symbols."""
     if isinstance(a, int) or isinstance(b, int):
         return isinstance(a, int) and isinstance(b, int) and a == b
     return bool(a.node.expr == b.node.expr)
@@ -279,8 +290,8 @@ def _contiguous(size: Sequence[Any]) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Layouts:
-    """The layouts of a joint graph whose program takes or gives composed tensors; None for each plain one. ``gradients``: also of what
-    the backward pass writes."""
+    """The layouts of a joint graph whose program takes or gives composed tensors; None for each
+    plain one. ``gradients``: also of what the backward pass writes."""
 
     primals: tuple[Layout | None, ...]
     results: tuple[Layout | None, ...]
@@ -313,7 +324,8 @@ def count(layouts: Sequence[Layout | None]) -> int:
 
 
 def numbers(layouts: Sequence[Layout | None], wanted: Sequence[int]) -> list[int]:
-    """The numbers in a graph of the plain tensors of values ``wanted``, given the layouts of all values."""
+    """The numbers in a graph of the plain tensors of values ``wanted``, given the
+    layouts of all values."""
     starts = [0]
     for layout in layouts:
         starts.append(starts[-1] + count((layout,)))
@@ -327,7 +339,8 @@ def rebuilt(layouts: Sequence[Layout | None], tensors: Sequence[Any]) -> list[An
 
 
 def names_of_parts(layout: Layout | None) -> list[str]:
-    """What to write after the name of a value for each of its parts: ``.a``, ``.a.b``; nothing for a plain tensor."""
+    """What to write after the name of a value for each of its parts: ``.a``, ``.a.b``; nothing
+    for a plain tensor."""
     if layout is None:
         return [""]
     return [

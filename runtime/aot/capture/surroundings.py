@@ -22,7 +22,8 @@ _deterministic, _function_modes = (
 
 @contextmanager
 def own_casts() -> Iterator[None]:
-    """Let autocast cast parameters anew, and forget these casts afterwards. It keeps them until the outermost autocast block is left."""
+    """Let autocast cast parameters anew, and forget these casts afterwards. It keeps them until the
+    outermost autocast block is left."""
     torch.clear_autocast_cache()
     try:
         yield
@@ -32,7 +33,8 @@ def own_casts() -> Iterator[None]:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Let Python's garbage collector wait. A capture makes many objects that stay, and looking through them takes a quarter of its time."""
+    """Let Python's garbage collector wait. A capture makes many objects that stay, and looking
+    through them takes a quarter of its time."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -43,9 +45,11 @@ def without_collection() -> Iterator[None]:
 
 
 def surroundings(recording: bool, autocast: bool) -> tuple[Any, ...]:
-    """A key of the state in which a program is traced, given the grad mode and whether autocast is on for any device.
+    """A key of the state in which a program is traced, given the grad mode and whether autocast is
+    on for any device.
 
-    The default device is a mode over torch's functions, and so is looked up only where there are some.
+    The default device is a mode over torch's functions, and so is looked up only
+    where there are some.
     """
     return (
         None if recording else _inference(),

@@ -1,4 +1,5 @@
-"""Which inputs of a joint graph are tangents: the cotangents of the forward results, from which the backward starts."""
+"""Which inputs of a joint graph are tangents: the cotangents of the forward results, from which the
+backward starts."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ def primals_and_tangents(
     """The placeholders of a joint graph in two lists.
 
     A graph of ours carries marks. A graph from elsewhere is a function of ``(primals, tangents)``:
-    ``joint_inputs`` or the signature of the module says how many there are of each, or its tangents are called ``tangents_1``, and so on.
-    """
+    ``joint_inputs`` or the signature of the module says how many there are of each, or its tangents
+    are called ``tangents_1``, and so on."""
     inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
     tangents = marked(module.graph)
     if not tangents:

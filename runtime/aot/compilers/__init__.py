@@ -1,1 +1,2 @@
-"""What makes a function of a graph: the replay as generated Python, and the boxed calling convention."""
+"""What makes a function of a graph: the replay as generated Python, and the boxed
+calling convention."""

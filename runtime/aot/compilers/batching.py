@@ -1,12 +1,14 @@
 """Small pointwise calls of one op, taken together in one call of torch's ``_foreach`` kernels.
 
-    m1 = lerp(m1, g1, 0.1); m2 = lerp(m2, g2, 0.1); …      # becomes _foreach_lerp([m1, m2, …], [g1, g2, …], 0.1)
+    m1 = lerp(m1, g1, 0.1); m2 = lerp(m2, g2, 0.1); …
+    # becomes _foreach_lerp([m1, m2, …], [g1, g2, …], 0.1)
 
-An optimizer computes the same few ops for each parameter. On the CPU these kernels run the single ones one after the other, so the bits are
-the same, and the way from Python to the kernel is taken once. For six small tensors that is half of the time of ``lerp_``.
+An optimizer computes the same few ops for each parameter. On the CPU these kernels run the single
+ones one after the other, so the bits are the same, and the way from Python to the kernel is taken
+once. For six small tensors that is half of the time of ``lerp_``.
 
-:func:`gather` brings independent calls together while the graph writes to nothing. :func:`batch` makes one call of them after other
-rewrites have chosen where results lie.
+:func:`gather` brings independent calls together while the graph writes to nothing. :func:`batch`
+makes one call of them after other rewrites have chosen where results lie.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ _ELEMENTS = 1 << 14  # of a tensor, beyond which the kernel takes much longer th
 _BYTES = 1 << 20  # of the results of one batch, which live at the same time
 
 LIST, ONE, NUMBER, NUMBERS = "List[{}]", "{}", "number", "List[number]"
-"""How a ``_foreach`` op takes an argument: one for each call, one for all calls, one number, a number for each call."""
+"""How a ``_foreach`` op takes an argument: one for each call, one for all calls, one number, a
+number for each call."""
 
 Form = tuple[torch._ops.OpOverload, tuple[str, ...]]
 """An overload of a ``_foreach`` op, and how it takes each argument."""
@@ -38,10 +41,11 @@ Form = tuple[torch._ops.OpOverload, tuple[str, ...]]
 def gather(graph: fx.Graph) -> list[list[fx.Node]]:
     """Reorder calls so that those of one batch stand together. The batches.
 
-    The agenda of Neubig, Goldberg and Dyer, "On-the-fly Operation Batching in Dynamic Computation Graphs", 2017: of the calls whose
-    arguments are computed, those with one key are the next batch. The key is that of the call that is farthest from the output. All other
-    calls at its distance have their arguments then, and the batch stands where the last of them stood. Nearer calls are in it if that
-    costs no memory.
+    The agenda of Neubig, Goldberg and Dyer, "On-the-fly Operation Batching in Dynamic Computation
+    Graphs", 2017: of the calls whose arguments are computed, those with one key are the next batch.
+    The key is that of the call that is farthest from the output. All other calls at its distance
+    have their arguments then, and the batch stands where the last of them stood. Nearer calls are
+    in it if that costs no memory.
     """
     nodes = movable(graph)
     after = successors(nodes)
@@ -88,8 +92,8 @@ def gather(graph: fx.Graph) -> list[list[fx.Node]]:
 
 
 def _is_free_at(n: fx.Node, last: int, place: Mapping[fx.Node, int]) -> bool:
-    """Whether ``n`` needs no more memory at ``last`` than at its own place: its arguments are there, and it frees one that is as large as
-    its result."""
+    """Whether ``n`` needs no more memory at ``last`` than at its own place: its arguments are
+    there, and it frees one that is as large as its result."""
 
     def ends(a: fx.Node) -> bool:
         large = fresh(a) and static(a) and a.meta["val"].nbytes >= n.meta["val"].nbytes
@@ -127,7 +131,8 @@ def _key(n: fx.Node) -> Hashable | None:
 
 
 def _ways(n: fx.Node, once: bool = False) -> tuple[str, ...]:
-    """How a batch with the call ``n`` takes each argument. ``once``: its second operand is one tensor for all calls."""
+    """How a batch with the call ``n`` takes each argument. ``once``: its second operand is one
+    tensor for all calls."""
     func: Any = n.target
     ways = []
     for i, kind in enumerate(_kinds(func)):
@@ -169,8 +174,9 @@ def _within(group: Sequence[fx.Node]) -> list[fx.Node]:
 
 
 def batch(graph: fx.Graph, batches: Sequence[Sequence[fx.Node]]) -> None:
-    """Make one call of the calls of each batch that take the same form. The last batch is first: so the arguments of a batch still come
-    from calls of their own, and are known to share no memory."""
+    """Make one call of the calls of each batch that take the same form. The last batch is
+    first: so the arguments of a batch still come from calls of their own, and are known to
+    share no memory."""
     for group in reversed(batches):
         if _conflict(group):
             continue
@@ -183,7 +189,8 @@ def batch(graph: fx.Graph, batches: Sequence[Sequence[fx.Node]]) -> None:
 
 
 def _common(n: fx.Node) -> tuple[Hashable, ...]:
-    """The tensor without dimensions that is the second operand, if there is one: calls with the same one take it once."""
+    """The tensor without dimensions that is the second operand, if there is one: calls with the
+    same one take it once."""
     second: Any = n.args[1] if len(n.args) > 1 else None
     if static(second) and second.meta["val"].dim() == 0 and n.meta["val"].dim():
         return (second,)
@@ -273,8 +280,8 @@ def _has_forms(func: torch._ops.OpOverload) -> bool:
 
 @cache
 def form(func: Any, ways: tuple[str, ...]) -> Form | None:
-    """The form of the pointwise op ``func`` that takes its arguments in these ways. None if there is none. Of a sum there may be one
-    without ``alpha``, which then is one."""
+    """The form of the pointwise op ``func`` that takes its arguments in these ways. None if there
+    is none. Of a sum there may be one without ``alpha``, which then is one."""
     if type(func) is not torch._ops.OpOverload or not _has_forms(func) or ways[:1] != (LIST,):
         return None
     packet = getattr(aten, f"_foreach_{func._schema.name.split('::')[1]}")

@@ -1,7 +1,7 @@
 """Compilers and the boxed calling convention.
 
-A *boxed* function takes one list of arguments and empties it, so that it can free each tensor after its last use although its
-caller made the list.
+A *boxed* function takes one list of arguments and empties it, so that it can free each tensor after
+its last use although its caller made the list.
 """
 
 from __future__ import annotations
@@ -45,14 +45,16 @@ def as_boxed(f: Callable[..., Any]) -> Boxed:
     """What a compiler returned, as a boxed function."""
     if not callable(f):
         raise TypeError(
-            f"a compiler returned {f!r}. It takes a GraphModule and example inputs, and returns a function of such inputs"
+            f"a compiler returned {f!r}. It takes a GraphModule and example inputs, "
+            "and returns a function of such inputs"
         )
     return f if getattr(f, "_boxed_call", False) else make_boxed_func(f)
 
 
 def nop(module: fx.GraphModule, _: list[Any]) -> Boxed:
-    """The compiler that runs the graph as it is, one call after the other. The code for it is generated at the second call, or at once if
-    the graph may write to arguments of the caller, which a :class:`.placing.Destination` says."""
+    """The compiler that runs the graph as it is, one call after the other. The code for it is
+    generated at the second call, or at once if the graph may write to arguments of the caller,
+    which a :class:`.placing.Destination` says."""
     if not replayable(module):
         return make_boxed_func(complete(module).forward)
     return as_python(module) if module.meta.get(DESTINATIONS) else Staged(module)

@@ -1,9 +1,10 @@
-"""What a graph computes from constants alone is computed once, and arithmetic with ones and zeros that changes no bit is left out.
+"""What a graph computes from constants alone is computed once, and arithmetic with ones and zeros
+that changes no bit is left out.
 
     grad(f)      # begins with ones_like(f(x)), so f(x) was computed for its size
 
-``x * 1``, ``x / 1`` and ``x - 0.0`` are ``x``, also for zeros of both signs and infinities. ``x + 0.0`` is not: it makes ``0.0`` of
-``-0.0``.
+``x * 1``, ``x / 1`` and ``x - 0.0`` are ``x``, also for zeros of both signs and infinities.
+``x + 0.0`` is not: it makes ``0.0`` of ``-0.0``.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from .replacing import replace, returned
 
 _ELEMENTS = 1 << 12  # of a constant, which lives as long as the program
 _LIKE = frozenset((
-    aten.ones_like.default, aten.zeros_like.default, aten.full_like.default, aten.new_zeros.default, aten.new_ones.default,
-    aten.new_full.default,
+    aten.ones_like.default, aten.zeros_like.default, aten.full_like.default, aten.new_zeros.default,
+    aten.new_ones.default, aten.new_full.default,
 ))  # fmt: skip
 _FACTORIES = frozenset(
     (
@@ -33,15 +34,17 @@ _FACTORIES = frozenset(
 )
 _ARITHMETIC = frozenset((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor))
 _MADE_OF_CONSTANTS = frozenset((
-    aten.view.default, aten.expand.default, aten.t.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default,
-    aten.squeeze.dim, aten.fill.Scalar, aten.diagonal.default, aten.diagonal_scatter.default, aten.diag_embed.default, aten.select.int,
+    aten.view.default, aten.expand.default, aten.t.default, aten.transpose.int,
+    aten.permute.default, aten.unsqueeze.default, aten.squeeze.dim, aten.fill.Scalar,
+    aten.diagonal.default, aten.diagonal_scatter.default, aten.diag_embed.default, aten.select.int,
     aten.clone.default, aten.neg.default, *_ARITHMETIC, aten.alias.default, aten.detach.default,
 ))  # fmt: skip
 _WIDE = (torch.float32, torch.float64)
 
 
 def fold(graph: fx.Graph) -> None:
-    """Compute small constants now. Those that a result may share memory with are made by every call, as the caller may write to them."""
+    """Compute small constants now. Those that a result may share memory with are made by every
+    call, as the caller may write to them."""
     values: dict[fx.Node, torch.Tensor] = {}
     with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableTorchDispatch():
         for n in calls_of(graph):
@@ -102,7 +105,8 @@ def _fits(found: torch.Tensor, n: fx.Node) -> bool:
 
 
 def without_neutral(graph: fx.Graph) -> None:
-    """Leave out arithmetic that changes no bit, and take a number for a tensor whose elements are all the same."""
+    """Leave out arithmetic that changes no bit, and take a number for a tensor whose elements
+    are all the same."""
     for n in calls_of(graph):
         if (
             n.target not in _ARITHMETIC

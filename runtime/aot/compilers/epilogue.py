@@ -1,9 +1,10 @@
-"""Writes at the end of a graph, for a compiler that computes the new value of an argument in the argument itself.
+"""Writes at the end of a graph, for a compiler that computes the new value of an argument in the
+argument itself.
 
     x1 = x + 1; return [x1]        # becomes x1 = x + 1; x.copy_(x1); return [None]
 
-Inductor leaves out the copy where nothing reads the former value any more. See :mod:`.placing` for what the replay does instead.
-"""
+Inductor leaves out the copy where nothing reads the former value any more. See :mod:`.placing` for
+what the replay does instead."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from .replacing import shown
 
 
 def write_at_the_end(graph: fx.Graph, wanted: Sequence[Destination]) -> dict[int, int]:
-    """Let ``graph`` write the new values of its arguments to them, where no result shows the memory of the argument. Of each such argument:
-    how many writes of the program that stands for."""
+    """Let ``graph`` write the new values of its arguments to them, where no result shows the memory
+    of the argument. Of each such argument: how many writes of the program that stands for."""
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
     output = graph.output_node()
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]

@@ -2,9 +2,9 @@
 
     cat([f(x1), f(x2), …])      # becomes y = empty(…); y[:n].copy_(f(x1)); y[n:m].copy_(f(x2)); …
 
-The gradients of the samples of a convolution are computed some samples at a time and then concatenated. A piece that is copied at once is
-still in the cache, and its memory is free for the next one. Otherwise all pieces live until the last one is done, beside their copy.
-"""
+The gradients of the samples of a convolution are computed some samples at a time and then
+concatenated. A piece that is copied at once is still in the cache, and its memory is free for the
+next one. Otherwise all pieces live until the last one is done, beside their copy."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ def _pays(n: fx.Node, pieces: Sequence[Any]) -> bool:
 
 
 def _are_near(n: fx.Node, pieces: Sequence[fx.Node]) -> bool:
-    """Whether what is computed between two pieces is no larger than ``n``. For so long the rest of ``n`` is memory that is not used yet,
-    and a copy of all pieces is what it saves: so the peak does not rise."""
+    """Whether what is computed between two pieces is no larger than ``n``. For so long the rest
+    of ``n`` is memory that is not used yet, and a copy of all pieces is what it saves: so the
+    peak does not rise."""
     size, node = 0, pieces[0].next
     while node is not n:
         size = 0 if node in pieces else size + _bytes_of(node)
@@ -69,7 +70,8 @@ def _bytes_of(n: fx.Node) -> int:
 
 
 def _fits(piece: Any, whole: fx.Node) -> bool:
-    """Whether ``piece`` is computed for this concatenation alone, and a copy of it has the same bits."""
+    """Whether ``piece`` is computed for this concatenation alone, and a copy of it
+    has the same bits."""
     if not static(piece) or piece.op != "call_function" or len(piece.users) > 1:
         return False
     mine, its = piece.meta["val"], whole.meta["val"]

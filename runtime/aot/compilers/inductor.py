@@ -1,7 +1,8 @@
 """Inductor as a compiler: a graph of ATen calls becomes C++ or Triton kernels.
 
-Inductor lowers few ops itself. So a graph is traced once more by :mod:`~runtime.func.trace`, on abstract values, with the table of
-decompositions that Inductor selects. Derivatives, cuts and wrappers are those of any other compiler.
+Inductor lowers few ops itself. So a graph is traced once more by :mod:`~runtime.func.trace`, on
+abstract values, with the table of decompositions that Inductor selects. Derivatives, cuts and
+wrappers are those of any other compiler.
 """
 
 from __future__ import annotations
@@ -28,8 +29,14 @@ from .trial import TrialFailed
 from .trial_process import cause, with_key
 
 ISOLATED = os.name == "posix"
-_INSTEAD = 'Use compiler="replay" (for aot_function, runtime.aot.nop), or leave that part out of what is compiled'
-_HERE = "compiler=functools.partial(runtime.aot.inductor, isolated=False) compiles it in this process, which a crash ends"
+_INSTEAD = (
+    'Use compiler="replay" (for aot_function, runtime.aot.nop), '
+    "or leave that part out of what is compiled"
+)
+_HERE = (
+    "compiler=functools.partial(runtime.aot.inductor, isolated=False) compiles it in this "
+    "process, which a crash ends"
+)
 _REASONS = {
     "error": "{}",
     "dead": "{}",
@@ -43,7 +50,8 @@ _below_autograd = torch._C._AutoDispatchBelowAutograd
 def inductor(
     module: fx.GraphModule, inputs: list[Any], *, isolated: bool = ISOLATED, limit: float = 600.0
 ) -> Boxed:
-    """The compiler that makes kernels of a graph by ``torch._inductor``. On the CPU it needs a C++ compiler, and takes seconds.
+    """The compiler that makes kernels of a graph by ``torch._inductor``. On the CPU it needs a C++
+    compiler, and takes seconds.
 
     A function on the CPU, a module, and a jitted function for which Inductor has a minute:
 
@@ -51,18 +59,21 @@ def inductor(
         model = aot_module(torch.nn.Linear(2, 1), inductor)
         step = jit(step, compiler=functools.partial(inductor, limit=60))
 
-    Random numbers are eager's under the same seed. Results agree with eager's as far as rounding goes: sums are added in another order.
-    Inductor keeps kernels on disk by itself, see ``TORCHINDUCTOR_CACHE_DIR``.
+    Random numbers are eager's under the same seed. Results agree with eager's as far as
+    rounding goes: sums are added in another order. Inductor keeps kernels on disk by itself,
+    see ``TORCHINDUCTOR_CACHE_DIR``.
 
-    ``isolated``: whether another process compiles the graph and runs its code first (:mod:`.trial`). So a crash of Inductor is an error,
-    and so is what takes it longer than ``limit`` seconds. ``RuntimeError`` names what it cannot compile.
+    ``isolated``: whether another process compiles the graph and runs its code first
+    (:mod:`.trial`). So a crash of Inductor is an error, and so is what takes it longer than
+    ``limit`` seconds. ``RuntimeError`` names what it cannot compile.
     """
     given = [i for i, x in enumerate(inputs) if isinstance(x, (torch.Tensor, *SYMBOLIC))]
     try:
         run, placed = _compiled(module, inputs, given, limit if isolated else None)
     except TrialFailed as error:
         raise RuntimeError(
-            f"Inductor does not compile {_program(module)}: {_REASONS[error.what].format(error)}. {_INSTEAD}"
+            f"Inductor does not compile {_program(module)}: "
+            f"{_REASONS[error.what].format(error)}. {_INSTEAD}"
         ) from error
     except Exception as error:
         raise RuntimeError(
@@ -90,7 +101,8 @@ def inductor(
 def _compiled(
     module: fx.GraphModule, inputs: list[Any], given: Sequence[int], limit: float | None
 ) -> tuple[Callable[[list[Any]], Any], dict[int, int]]:
-    """The code, and to which arguments it writes, see :mod:`.epilogue`. ``limit``: seconds for a trial in another process, or None."""
+    """The code, and to which arguments it writes, see :mod:`.epilogue`. ``limit``: seconds for a
+    trial in another process, or None."""
     if not isinstance(module.graph.output_node().args[0], (list, tuple)):
         raise ValueError("it returns no list")
     if limit is not None:
@@ -107,7 +119,8 @@ def _compiled(
         lowered.recompile()
         output = lowered.graph.output_node()
         results: Any = output.args[0]
-        # the strides of all results are those of the trace: views are taken of them, and the backward expects what the forward saves
+        # the strides of all results are those of the trace: views are taken of them, and the
+        # backward expects what the forward saves
         output.meta["user_visible_output_idxs"] = [
             i for i, r in enumerate(results) if isinstance(r, fx.Node)
         ]
@@ -121,7 +134,8 @@ def _compiled(
 
 
 def _with_known_sizes(x: Any) -> Any:
-    """A symbol or an abstract tensor, whose sizes are plain numbers where the guards leave one value: as another process has them."""
+    """A symbol or an abstract tensor, whose sizes are plain numbers where the guards leave one
+    value: as another process has them."""
     if not isinstance(x, torch.Tensor) or not any(
         isinstance(n, torch.SymInt) for n in (*x.shape, *x.stride(), x.storage_offset())
     ):
@@ -153,7 +167,8 @@ def _with_numbers(
 
 
 def decomposed(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
-    """``module`` in the ops that Inductor lowers, for abstract values ``inputs`` of its arguments."""
+    """``module`` in the ops that Inductor lowers, for abstract values ``inputs`` of its
+    arguments."""
     table: Any = importlib.import_module("torch._inductor.decomposition").select_decomp_table()
     program = NumberTensors(transformable(module))
 
@@ -170,7 +185,8 @@ def decomposed(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
 
 
 def _refuse_other_layouts(module: fx.GraphModule, lowered: Sequence[Any]) -> None:
-    """Refuse a graph with an op whose abstract kernel gives another layout than the kernel gave in the trace."""
+    """Refuse a graph with an op whose abstract kernel gives another layout than the kernel
+    gave in the trace."""
     results: Any = module.graph.output_node().args[0]
     for before, after in zip(results, lowered, strict=True):
         a, b = (n.meta.get("val") if isinstance(n, fx.Node) else None for n in (before, after))
@@ -182,12 +198,16 @@ def _refuse_other_layouts(module: fx.GraphModule, lowered: Sequence[Any]) -> Non
             continue
         if (a.shape, a.stride(), a.dtype) != (b.shape, b.stride(), b.dtype):
             raise RuntimeError(
-                f"torch's abstract kernels say of {call_of(before).target} that a result has shape {list(b.shape)} and strides "
-                f"{list(b.stride())}, and its kernel gave shape {list(a.shape)} and strides {list(a.stride())}"
+                f"torch's abstract kernels say of {call_of(before).target} that "
+                f"a result has shape {list(b.shape)} and strides {list(b.stride())}, "
+                f"and its kernel gave shape {list(a.shape)} and strides {list(a.stride())}"
             )
 
 
 def _program(module: fx.GraphModule) -> str:
     calls = [n for n in module.graph.nodes if n.op == "call_function"]
     line = next((found for n in calls if (found := line_of(n))), "")
-    return f"a graph of {len(calls)} call{'s' * (len(calls) != 1)}{f' that begins at {line}' * bool(line)}"
+    return (
+        f"a graph of {len(calls)} "
+        f"call{'s' * (len(calls) != 1)}{f' that begins at {line}' * bool(line)}"
+    )

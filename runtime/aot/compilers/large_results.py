@@ -2,7 +2,8 @@
 
     y = relu(x)      # of 16 MB becomes y = empty_in_huge_pages(…); relu(x, out=y)
 
-See :mod:`runtime.huge_pages`. The kernel is the same, as it writes to a tensor that its caller made.
+See :mod:`runtime.huge_pages`. The kernel is the same, as it writes to a tensor that
+its caller made.
 """
 
 from __future__ import annotations

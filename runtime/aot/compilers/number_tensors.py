@@ -1,9 +1,11 @@
-"""Numbers that a graph reads of tensors, as tensors: for compilers that know no arithmetic of Python.
+"""Numbers that a graph reads of tensors, as tensors: for compilers that know no
+arithmetic of Python.
 
-    n = item(step); x - 0.1 * n        # becomes x - 0.1 * step.double(), in tensors without dimensions
+    n = item(step); x - 0.1 * n        # becomes x - 0.1 * step.double(), in tensors
+                                       # without dimensions
 
-They are of double precision, as Python's numbers. So results agree with those of :mod:`.replay` as far as rounding goes.
-"""
+They are of double precision, as Python's numbers. So results agree with those of :mod:`.replay` as
+far as rounding goes."""
 
 from __future__ import annotations
 
@@ -79,7 +81,8 @@ class NumberTensors(fx.Interpreter):
             return _FUNCTIONS.get(target, target)(*tensors)
         if target not in _OF_TENSORS:
             raise RuntimeError(
-                f"{target} takes a number that the program has read of a tensor by item(), which only the replay knows"
+                f"{target} takes a number that the program has read of a tensor by item(), "
+                "which only the replay knows"
             )
         return _OF_TENSORS[target](*args, **kwargs)
 

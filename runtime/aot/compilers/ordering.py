@@ -53,10 +53,11 @@ def bring_together(
     after: dict[fx.Node, list[fx.Node]],
     groups: Sequence[list[fx.Node]],
 ) -> None:
-    """Move the calls of each group to the place of its last one, and what needs them behind them. Other calls keep their order.
+    """Move the calls of each group to the place of its last one, and what needs them behind them.
+    Other calls keep their order.
 
-    ``after``: the :func:`successors` of ``nodes``. No call of a group may need another one of it, nor may two groups need one another.
-    """
+    ``after``: the :func:`successors` of ``nodes``. No call of a group may need another one of it,
+    nor may two groups need one another."""
     order = {n: i for i, n in enumerate(nodes)}
     units: dict[fx.Node, list[fx.Node]] = {n: [n] for n in nodes}
     for group in groups:

@@ -13,7 +13,8 @@ from ..capture.aliasing import functional_pointwise
 
 aten = torch.ops.aten
 SETS = frozenset((aten.copy.default, aten.fill.Scalar, aten.fill.Tensor, aten.zero.default))
-"""Ops whose first argument says what the result looks like, and not what is in it. Their in-place forms set the elements of a tensor."""
+"""Ops whose first argument says what the result looks like, and not what is in it. Their in-place
+forms set the elements of a tensor."""
 
 
 _KNOWN = "static"
@@ -21,7 +22,8 @@ _KNOWN = "static"
 
 @cache
 def in_place(func: Any) -> Callable[..., Any] | None:
-    """The op that writes the result of the pointwise op ``func`` over its first argument: ``add_`` for ``add``. None if there is none."""
+    """The op that writes the result of the pointwise op ``func`` over its first argument: ``add_``
+    for ``add``. None if there is none."""
     if not _deterministic(func) and func not in SETS:
         return None
     found = getattr(
@@ -37,7 +39,8 @@ def in_place(func: Any) -> Callable[..., Any] | None:
 
 @cache
 def with_out(func: Any) -> tuple[Callable[..., Any], str] | None:
-    """The overload that writes the result of the pointwise op ``func`` to a given tensor, and the name of that argument."""
+    """The overload that writes the result of the pointwise op ``func`` to a given tensor, and the
+    name of that argument."""
     if not _deterministic(func):
         return None
     given = _parameters(func._schema.arguments)
@@ -65,7 +68,8 @@ def calls_of(graph: fx.Graph) -> list[fx.Node]:
 
 
 def static(n: Any) -> bool:
-    """Whether ``n`` is a strided tensor whose sizes, strides and offset are known, none of them a symbol."""
+    """Whether ``n`` is a strided tensor whose sizes, strides and offset are known, none
+    of them a symbol."""
     if not isinstance(n, fx.Node):
         return False
     value = n.meta.get("val")

@@ -1,7 +1,9 @@
-"""Rewrites of a graph that is about to be run as Python: the same bits from fewer and cheaper calls.
+"""Rewrites of a graph that is about to be run as Python: the same bits from fewer
+and cheaper calls.
 
-They are for :mod:`.replay` alone, which no compiler sees, and work on a copy of the graph. They name ops, as each rests on what kernels do
-with numbers bit for bit, which is no fact of an op. :func:`layers` asks ATen itself what ``linear`` is made of.
+They are for :mod:`.replay` alone, which no compiler sees, and work on a copy of the graph. They
+name ops, as each rests on what kernels do with numbers bit for bit, which is no fact of an op.
+:func:`layers` asks ATen itself what ``linear`` is made of.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ from .witness import Witness, example
 
 aten = torch.ops.aten
 _steps_of_linear = aten.linear.default.decompose
-# Here and in no record: that a kernel gives the same bits for a number and for a tensor of it, and expands what it is given, is a fact of
-# kernels that only a replay makes use of. `tests/runtime/aot/compilers/test_peephole.py` holds it for these four.
+# Here and in no record: that a kernel gives the same bits for a number and for a tensor of it, and
+# expands what it is given, is a fact of kernels that only a replay makes use of.
+# `tests/runtime/aot/compilers/test_peephole.py` holds it for these four.
 _ARITHMETIC = frozenset((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor))
 _WIDE = (torch.float32, torch.float64)
 _EXACT = 1 << 24  # integers up to here are numbers of float32
@@ -40,10 +43,11 @@ _EXACT = 1 << 24  # integers up to here are numbers of float32
 def rewritten(
     graph: fx.Graph, destinations: Sequence[Destination] = ()
 ) -> tuple[fx.Graph, Mapping[int, int]]:
-    """A copy of ``graph`` with every rewrite of this module, and what :func:`.placing.place` says of it.
+    """A copy of ``graph`` with every rewrite of this module, and what
+    :func:`.placing.place` says of it.
 
-    A graph that writes to a value of its own, as for a write through ``unfold``, gets those alone that look at single calls. For the others
-    a value is the same at any time.
+    A graph that writes to a value of its own, as for a write through ``unfold``, gets those alone
+    that look at single calls. For the others a value is the same at any time.
     """
     copied = copy_of(graph)
     if any(_writes(n) for n in calls_of(copied)):
@@ -85,7 +89,8 @@ def _writes(n: fx.Node) -> bool:
 
 
 def layers(graph: fx.Graph) -> None:
-    """The transposition of a weight and ``addmm`` with it become one call of torch's ``linear``, which does just these two below Python."""
+    """The transposition of a weight and ``addmm`` with it become one call of torch's ``linear``,
+    which does just these two below Python."""
     for n in calls_of(graph):
         if n.target is not aten.addmm.default or n.kwargs:
             continue
@@ -119,7 +124,8 @@ def squares(graph: fx.Graph) -> None:
 
 
 def means(graph: fx.Graph) -> None:
-    """The mean of all elements becomes their sum and a division, which is how the kernel computes it."""
+    """The mean of all elements becomes their sum and a division, which is how the
+    kernel computes it."""
     for n in calls_of(graph):
         if n.target is not aten.mean.default or n.kwargs:
             continue
@@ -136,7 +142,8 @@ def means(graph: fx.Graph) -> None:
 
 
 def broadcasts(graph: fx.Graph) -> None:
-    """What was expanded only for the sake of arithmetic with a tensor of that shape is left for the arithmetic to expand."""
+    """What was expanded only for the sake of arithmetic with a tensor of that shape is left for the
+    arithmetic to expand."""
     for n in calls_of(graph):
         if n.target is not aten.expand.default or not static(n) or not static(n.args[0]):
             continue
@@ -156,7 +163,8 @@ def broadcasts(graph: fx.Graph) -> None:
 
 
 def numbers(graph: fx.Graph) -> None:
-    """A number in arithmetic with floating point tensors becomes a tensor now instead of at each call."""
+    """A number in arithmetic with floating point tensors becomes a tensor now instead
+    of at each call."""
     made: dict[tuple[str, torch.dtype], torch.Tensor] = {}
     for n in calls_of(graph):
         if (
@@ -179,8 +187,9 @@ def numbers(graph: fx.Graph) -> None:
 
 
 def overwrites(graph: fx.Graph) -> None:
-    """A pointwise call writes its result over its first argument, or either of two that commute, where that is a buffer that the graph made
-    itself, to which no view refers and which nothing uses later: neither a call nor the caller, since the output uses what is returned."""
+    """A pointwise call writes its result over its first argument, or either of two that commute,
+    where that is a buffer that the graph made itself, to which no view refers and which nothing
+    uses later: neither a call nor the caller, since the output uses what is returned."""
     order = {n: i for i, n in enumerate(graph.nodes)}
     own = {n for n in graph.nodes if fresh(n)}
     views = {n for n in graph.nodes if may_alias(n)}

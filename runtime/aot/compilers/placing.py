@@ -1,13 +1,15 @@
-"""Results that are computed where they belong: in the tensor of the caller that takes the new value.
+"""Results that are computed where they belong: in the tensor of the caller that
+takes the new value.
 
     def step(p, g):
         p.sub_(0.1 * g)
 
-The graph of ``step`` writes to nothing and gives the new value of ``p``, which is then copied to the caller's ``p``. Where nothing reads
-the former value any more, the replay computes the new one in the caller's memory. Then there is no second buffer, and no copy.
+The graph of ``step`` writes to nothing and gives the new value of ``p``, which is then copied to
+the caller's ``p``. Where nothing reads the former value any more, the replay computes the new one
+in the caller's memory. Then there is no second buffer, and no copy.
 
-A compiler learns of this from ``module.meta["destinations"]``, and may ignore it. One that makes use of it says so on the function that it
-returns: ``function.placed``.
+A compiler learns of this from ``module.meta["destinations"]``, and may ignore it. One that makes
+use of it says so on the function that it returns: ``function.placed``.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ DESTINATIONS = "destinations"
 
 @dataclass(frozen=True)
 class Destination:
-    """Result ``result`` of a graph is the new value of its argument ``argument``. ``counted``: by how much the program advances the version
-    of the argument."""
+    """Result ``result`` of a graph is the new value of its argument ``argument``. ``counted``: by
+    how much the program advances the version of the argument."""
 
     result: int
     argument: int
@@ -37,8 +39,9 @@ class Destination:
 
 
 def destinations(joint: Joint) -> tuple[Destination, ...]:
-    """The written inputs of a program without a backward that may be written while its graph runs: plain tensors which share memory with
-    no other argument, keep their geometry and count the write."""
+    """The written inputs of a program without a backward that may be written while its graph
+    runs: plain tensors which share memory with no other argument, keep their geometry and
+    count the write."""
     if joint.layouts is not None:
         return ()
     shared = {i for group in joint.groups for i in group.members}
@@ -58,8 +61,9 @@ def destinations(joint: Joint) -> tuple[Destination, ...]:
 
 
 def place(graph: fx.Graph, wanted: Sequence[Destination]) -> Mapping[int, int]:
-    """Let pointwise calls write to the arguments that take their results, in place. For each such argument: by how much its version is
-    behind that of the program then, as one call may stand for several writes."""
+    """Let pointwise calls write to the arguments that take their results, in place. For each such
+    argument: by how much its version is behind that of the program then, as one call may stand
+    for several writes."""
     if not wanted:
         return {}
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
@@ -87,8 +91,8 @@ def _placeable(target: fx.Node) -> bool:
 def _calls_into(
     target: fx.Node, new: fx.Node, output: fx.Node, order: Mapping[fx.Node, int]
 ) -> list[fx.Node]:
-    """The calls that may write to ``target``, the last one first: ``new``, what it is computed from if nothing else needs that, and so
-    on."""
+    """The calls that may write to ``target``, the last one first: ``new``, what it is computed from
+    if nothing else needs that, and so on."""
     given = shown(target)
     reads = [order[u] for n in given for u in n.users]  # by the output too, which is the last node
     found: list[fx.Node] = []
@@ -112,8 +116,8 @@ def _calls_into(
 
 
 def _takes(n: fx.Node, target: fx.Node, views: Sequence[fx.Node]) -> bool:
-    """Whether the call ``n`` may have ``target`` as its result. It may read ``target`` itself, as each element is read before it is
-    written, and no view of it."""
+    """Whether the call ``n`` may have ``target`` as its result. It may read ``target`` itself, as
+    each element is read before it is written, and no view of it."""
     if (
         n.op != "call_function"
         or not static(n)

@@ -1,9 +1,10 @@
 """Maximum pooling in the memory format in which its kernel is fast.
 
-ATen has two kernels for it on the CPU. The one for contiguous images compares one element after the other, with branches that a processor
-cannot predict. The one for images whose channels lie side by side compares vectors of channels. Both choose the same elements, also among
-equal ones and NaNs, so the bits are the same. For 8 images of 16 channels, 32 × 32, the second takes 40 % of the time of the first,
-transpositions included.
+ATen has two kernels for it on the CPU. The one for contiguous images compares one element after the
+other, with branches that a processor cannot predict. The one for images whose channels lie side by
+side compares vectors of channels. Both choose the same elements, also among equal ones and NaNs, so
+the bits are the same. For 8 images of 16 channels, 32 × 32, the second takes 40 % of the time of
+the first, transpositions included.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _ELEMENTS = 1 << 22
 
 
 def poolings(graph: fx.Graph) -> None:
-    """Maximum pooling of contiguous images becomes :func:`max_pool2d`, unless their sizes are known and it would take longer."""
+    """Maximum pooling of contiguous images becomes :func:`max_pool2d`, unless their sizes are known
+    and it would take longer."""
     for n in graph.nodes:
         if (
             n.op == "call_function"
@@ -68,7 +70,8 @@ def max_pool2d(
         result: tuple[torch.Tensor, torch.Tensor] = _kernel(x, window, stride, *rest)
         return result
     pooled, indices = _kernel(x.contiguous(memory_format=_last), window, stride, *rest)
-    # `contiguous` would return an image of one element as it is, whose strides are those of the other format
+    # `contiguous` would return an image of one element as it is, whose strides are those of
+    # the other format
     return pooled.clone(memory_format=torch.contiguous_format), indices.clone(
         memory_format=torch.contiguous_format
     )

@@ -1,8 +1,10 @@
-"""A layer of an LSTM for Inductor, which must know how much memory each result takes, and may lay out arguments in other ways.
+"""A layer of an LSTM for Inductor, which must know how much memory each result takes, and may lay
+out arguments in other ways.
 
-The kernel of ``aten.mkldnn_rnn_layer`` chooses the size of its workspace, which the backward pass reads. Torch's abstract kernel says that
-it has no elements. Both kernels read their arguments as if these were contiguous. The ops of this module say the size that the trace has
-seen, and make arguments contiguous.
+The kernel of ``aten.mkldnn_rnn_layer`` chooses the size of its workspace, which the backward pass
+reads. Torch's abstract kernel says that it has no elements. Both kernels read their arguments as if
+these were contiguous. The ops of this module say the size that the trace has seen, and make
+arguments contiguous.
 """
 
 from __future__ import annotations
@@ -61,8 +63,9 @@ _define("lstm_layer_backward", _schema(_BACKWARD), _layer_backward, _layer_backw
 
 
 def for_inductor(n: fx.Node, target: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """The call ``target(*args)`` of the node ``n``, by an op of this module if it is a layer. ``RuntimeError`` for a layer whose sizes are
-    symbols: a trace on abstract values does not see the workspace."""
+    """The call ``target(*args)`` of the node ``n``, by an op of this module if it is a layer.
+    ``RuntimeError`` for a layer whose sizes are symbols: a trace on abstract values does not
+    see the workspace."""
     if target is _BACKWARD:
         return torch.ops.runtime.lstm_layer_backward.default, args
     if target is not _LAYER:
@@ -70,7 +73,8 @@ def for_inductor(n: fx.Node, target: Any, args: tuple[Any, ...]) -> tuple[Any, t
     values = [v for v in n.meta["val"] if v is not None]
     if any(type(size) is not int for v in values for size in v.shape):
         raise RuntimeError(
-            f"{target}, a layer of an LSTM, has a workspace of unknown size unless sizes are fixed: say dynamic=False"
+            f"{target}, a layer of an LSTM, has a workspace of unknown size unless sizes are "
+            "fixed: say dynamic=False"
         )
     return torch.ops.runtime.lstm_layer.default, (
         *args,

@@ -1,7 +1,7 @@
 """Replacing one value of a graph by another one of the same elements, where nobody can tell.
 
-The results of a program are tensors of their own: two of them are not one object, and share memory only where they did.
-"""
+The results of a program are tensors of their own: two of them are not one object, and share memory
+only where they did."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ def results_in(n: fx.Node) -> list[fx.Node]:
 
 
 def replace(n: fx.Node, by: Any, same_memory: bool = False) -> None:
-    """Let the users of ``n`` take ``by``, which has the same elements and layout. What makes results of the graph of ``n`` takes it
-    only where no other result is ``by``, an argument or memory of one of these.
+    """Let the users of ``n`` take ``by``, which has the same elements and layout. What makes
+    results of the graph of ``n`` takes it only where no other result is ``by``, an argument or
+    memory of one of these.
     ``same_memory``: they are two names of the same memory."""
     if not same_memory and isinstance(by, fx.Node) and fresh(by) and not returned(by):
         n.replace_all_uses_with(by)
@@ -86,7 +87,8 @@ def _lazy(n: fx.Node) -> bool:
 
 
 def without_repetitions(graph: fx.Graph) -> None:
-    """What is computed twice is computed once. A large value does not live longer for that: its memory may be what a checkpoint saves."""
+    """What is computed twice is computed once. A large value does not live longer for that: its
+    memory may be what a checkpoint saves."""
     order = {n: i for i, n in enumerate(graph.nodes)}
     known: dict[Hashable, fx.Node] = {}
     for n in calls_of(graph):

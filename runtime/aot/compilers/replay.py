@@ -1,8 +1,10 @@
-"""Running a graph of ATen calls as straight Python: one line for each call, each tensor freed after its last use.
+"""Running a graph of ATen calls as straight Python: one line for each call, each tensor freed
+after its last use.
 
-Most of what a small call costs is the way to the kernel. An ``OpOverload`` converts its arguments by a general schema; torch's own Python
-binding of the same op has a parser made for it and takes little more than half the time. A binding stands for an overload only where it was
-seen to make exactly that call.
+Most of what a small call costs is the way to the kernel. An ``OpOverload`` converts its arguments
+by a general schema; torch's own Python binding of the same op has a parser made for it and takes
+little more than half the time. A binding stands for an overload only where it was seen to make
+exactly that call.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
 def replayable(module: fx.GraphModule) -> bool:
-    """Whether :func:`as_python` can run ``module``: its graph has calls of functions and attributes alone."""
+    """Whether :func:`as_python` can run ``module``: its graph has calls of functions and
+    attributes alone."""
     graph = module.graph
     return type(graph._codegen) is fx.graph.CodeGen and not any(
         n.op in ("call_module", "call_method") for n in graph.nodes
@@ -38,8 +41,9 @@ def replayable(module: fx.GraphModule) -> bool:
 def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
     """The boxed function that runs ``module``'s graph, below torch's autograd.
 
-    ``placed``, an attribute of the function: the numbers of the arguments that it writes new values to, and by how much their versions are
-    behind then. See :mod:`.placing`. ``writes``: for each of them the number of the line that writes first.
+    ``placed``, an attribute of the function: the numbers of the arguments that it writes new values
+    to, and by how much their versions are behind then. See :mod:`.placing`. ``writes``: for each of
+    them the number of the line that writes first.
     """
     graph, placed = rewritten(with_values(module).graph, module.meta.get(DESTINATIONS, ()))
     source = _Source(module)
@@ -64,7 +68,8 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
             lines.append(f"    return {source.text(n.args[0])}")
         elif n.op == "get_attr":
             lines.append(
-                f"    {source.name(n)} = {source.constant(operator.attrgetter(str(n.target)))}(module)"
+                f"    {source.name(n)} = "
+                f"{source.constant(operator.attrgetter(str(n.target)))}(module)"
             )
         elif n.op == "call_function" and n not in unpacked:
             items = _items(n)
@@ -167,8 +172,9 @@ class _Source:
 
 
 def shortest(n: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
-    """What runs the call ``n`` with the least on the way, and with which arguments: torch's Python binding, which reads a number sooner
-    than a list of one, the overload's kernel, or the target as it is."""
+    """What runs the call ``n`` with the least on the way, and with which arguments: torch's
+    Python binding, which reads a number sooner than a list of one, the overload's kernel, or the
+    target as it is."""
     func = n.target
     if type(func) is not torch._ops.OpOverload:
         return func, n.args  # type: ignore[return-value]
@@ -193,7 +199,8 @@ _SHORTEST: dict[Hashable, tuple[Callable[..., Any], bool]] = {}
 def _binding(
     func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any], value: Any
 ) -> tuple[Callable[..., Any], bool]:
-    """What makes the call with the least on the way, and whether it takes a number for a list of one."""
+    """What makes the call with the least on the way, and whether it takes a number
+    for a list of one."""
     name = func._schema.name.split("::")[1]
     for namespace in _NAMESPACES:
         found: Any = getattr(namespace, name, None)
@@ -212,7 +219,8 @@ def _shortened(args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _pattern(a: Any) -> Any:
-    """What a binding knows arguments by: their types. A tensor without dimensions may be taken for a number."""
+    """What a binding knows arguments by: their types. A tensor without dimensions may be
+    taken for a number."""
     if isinstance(a, torch.Tensor):
         return (torch.Tensor, a.dtype, a.requires_grad) if a.dim() == 0 else torch.Tensor
     if isinstance(a, (list, tuple)):

@@ -5,8 +5,8 @@
     f(x)        # rewritten and generated, and run
     f(x)        # run
 
-To rewrite a graph and to generate its code takes a third of the time of a capture. A program that is called once does without it.
-"""
+To rewrite a graph and to generate its code takes a third of the time of a capture. A program that
+is called once does without it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ Run = Callable[[list[Any]], Any]
 
 
 class Staged:
-    """The boxed function of ``module``, which :func:`.replay.as_python` can run and whose graph writes to no argument. ``settled``: what is
-    told of the generated function, to call it without a way through this object."""
+    """The boxed function of ``module``, which :func:`.replay.as_python` can run and whose graph
+    writes to no argument. ``settled``: what is told of the generated function, to call it without a
+    way through this object."""
 
     _boxed_call = True
 
@@ -60,7 +61,8 @@ class Staged:
 
 
 def run_graph(module: fx.GraphModule, args: list[Any]) -> Any:
-    """The results of ``module``'s graph, node by node. ``args`` is emptied, and each value freed after its last use."""
+    """The results of ``module``'s graph, node by node. ``args`` is emptied, and each value freed
+    after its last use."""
     nodes = module.graph.nodes
     last_use: dict[fx.Node, fx.Node] = {}
     for n in nodes:

@@ -2,9 +2,9 @@
 
     b1 = g1.sum(0); b2 = g2.sum(0); …        # becomes stack([g1, g2, …]).sum(1).unbind()
 
-The gradient of a vector that a program uses many times has such a sum for each use. The kernel adds the rows of each matrix of a stack as
-it adds those of a single one, so the bits are the same. For matrices of a thousand elements that is a third of the time.
-"""
+The gradient of a vector that a program uses many times has such a sum for each use. The kernel adds
+the rows of each matrix of a stack as it adds those of a single one, so the bits are the same. For
+matrices of a thousand elements that is a third of the time."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _BYTES = 1 << 16
 
 
 def sums(graph: fx.Graph) -> None:
-    """Take together the sums whose results only go into pointwise calls. A result that is returned, or of which there are views, has memory
-    of its own."""
+    """Take together the sums whose results only go into pointwise calls. A result that is returned,
+    or of which there are views, has memory of its own."""
     nodes = movable(graph)
     after = successors(nodes)
     groups: dict[Hashable, list[fx.Node]] = {}

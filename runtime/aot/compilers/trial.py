@@ -2,9 +2,9 @@
 
     tried(graph, inputs, limit=600.0)       # returns, or raises TrialFailed
 
-The other process compiles the graph and runs the code once. What it has compiled is on disk then, in Inductor's own cache, from where this
-process takes it. One process serves all trials of a program until it dies; it is started by the first one, and ends with this process.
-"""
+The other process compiles the graph and runs the code once. What it has compiled is on disk then,
+in Inductor's own cache, from where this process takes it. One process serves all trials of a
+program until it dies; it is started by the first one, and ends with this process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _LONGEST_LINE = 300
 
 
 class TrialFailed(Exception):
-    """Why there is no result. ``what``: ``"error"``, ``"unread"``, ``"unsent"``, ``"late"`` or ``"dead"``."""
+    """Why there is no result. ``what``: ``"error"``, ``"unread"``, ``"unsent"``,
+    ``"late"`` or ``"dead"``."""
 
     def __init__(self, text: str, what: str) -> None:
         super().__init__(text)
@@ -69,7 +70,8 @@ class _Process:
         return self._process.poll() is None and self.folders == _folders()
 
     def tried(self, messages: Sequence[bytes], limit: float) -> None:
-        """Send a request and wait for the last answer. After ``TrialFailed`` the process goes on; after any other error it is of no use."""
+        """Send a request and wait for the last answer. After ``TrialFailed`` the process goes on;
+        after any other error it is of no use."""
         doing = "importing torch"
         try:
             if not self._ready:
@@ -166,7 +168,8 @@ class _Trials:
             process.close()
 
     def end(self) -> None:
-        """At the exit of the interpreter. A thread that waits for an answer finds the process dead."""
+        """At the exit of the interpreter. A thread that waits for an answer finds
+        the process dead."""
         process = self._process
         if process is not None:
             process.close()
@@ -190,7 +193,8 @@ def start() -> None:
 
 
 def tried(graph: fx.GraphModule, inputs: Sequence[Any], limit: float) -> None:
-    """Let Inductor compile ``graph`` for abstract values ``inputs`` and run its code in the other process, for ``limit`` seconds at most.
+    """Let Inductor compile ``graph`` for abstract values ``inputs`` and run its code in the other
+    process, for ``limit`` seconds at most.
 
     ``TrialFailed`` says what happened to it there.
     """

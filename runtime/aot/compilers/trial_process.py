@@ -1,13 +1,14 @@
 """The process in which Inductor is tried: it compiles a graph and runs the code once, on zeros.
 
-:mod:`.trial` starts this file as a program. It imports torch alone, so that it is ready soon. A request is two messages: what is needed in
-order to read the graph, and the graph. The answers are pairs of a word and a text:
+:mod:`.trial` starts this file as a program. It imports torch alone, so that it is ready soon. A
+request is two messages: what is needed in order to read the graph, and the graph. The answers are
+pairs of a word and a text:
 
 | ``ready`` | at the start: requests are read from now on |
 | ``compiled`` | the graph is compiled, and its code runs next |
 |---|---|
 | ``done`` | the code has run, or has raised an error, as kernels do for some elements |
-| ``unread`` | the graph cannot be read here, as its operators are known in the other process alone |
+| ``unread`` | the graph cannot be read here, as its operators are known in the other one alone |
 | ``error`` | Inductor raised an error, or its code found another layout than it expects |
 """
 
@@ -38,7 +39,8 @@ _OF_ANOTHER = ("tracked_fakes", "fake_tensor_cache", "events")
 
 
 def request(graph: fx.GraphModule, inputs: Sequence[Any], limit: float) -> tuple[bytes, bytes]:
-    """The messages that ask for a trial. They have facts about tensors, and of constants the elements."""
+    """The messages that ask for a trial. They have facts about tensors, and of
+    constants the elements."""
     from torch.fx._graph_pickler import Options
 
     names = {
@@ -62,11 +64,12 @@ def cause(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def with_key(values: Sequence[Any]) -> Iterator[None]:
-    """The context in which Inductor keeps a graph for ``values`` on disk, under a key that is the same in every process.
+    """The context in which Inductor keeps a graph for ``values`` on disk, under a key that is the
+    same in every process.
 
-    It does so for fake tensors of a mode that has an environment of sizes. So a mode without one has one for a while. The key is made of a
-    pickle, in which a memory format is called after the first imported module that shows it. Here it is always called the same.
-    """
+    It does so for fake tensors of a mode that has an environment of sizes. So a mode without one
+    has one for a while. The key is made of a pickle, in which a memory format is called after the
+    first imported module that shows it. Here it is always called the same."""
     from torch._guards import TracingContext, tracing
     from torch._subclasses import FakeTensor
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -128,7 +131,10 @@ def _tried(head: dict[str, Any], content: bytes, compiled: Callable[[], None]) -
             # of the layout that a kernel gives, which does not depend on elements
             return (
                 "error",
-                f"its code expects another layout than a kernel gives: {str(error).strip().partition(chr(10))[0]}",
+                (
+                    "its code expects another layout than a kernel gives: "
+                    f"{str(error).strip().partition(chr(10))[0]}"
+                ),
             )
         except Exception:
             pass
@@ -213,7 +219,8 @@ def _set_state(state: dict[str, Any]) -> None:
 
 
 def _pickler() -> Any:
-    """Torch's pickler of graphs, for abstract values that are views and for symbols of any kind and environment."""
+    """Torch's pickler of graphs, for abstract values that are views and for symbols of any kind
+    and environment."""
     from torch._subclasses import FakeTensor
     from torch.fx import _graph_pickler as known
     from torch.fx.experimental.sym_node import SymNode

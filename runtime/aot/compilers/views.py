@@ -1,9 +1,11 @@
-"""Views: one call instead of a chain, and none where the values that a view was taken for are computed in its geometry anyway.
+"""Views: one call instead of a chain, and none where the values that a view was taken for are
+computed in its geometry anyway.
 
-    y = x.view(8, 1, 64) + bias; z = y.view(8, 64).tanh()      # becomes z = (x + bias).tanh(), for x of 8 × 64
+    y = x.view(8, 1, 64) + bias; z = y.view(8, 64).tanh()
+    # becomes z = (x + bias).tanh(), for x of 8 × 64
 
-A view is told by the value whose memory it shows, and by where it lies in it. Two that agree are one. Batching rules take many views, each
-of which costs as much as a small kernel.
+A view is told by the value whose memory it shows, and by where it lies in it. Two that agree are
+one. Batching rules take many views, each of which costs as much as a small kernel.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _VIEW = aten.view.default
 
 
 def shorter_views(graph: fx.Graph) -> None:
-    """Views of views become views of what these show, or that itself; pointwise calls of reshaped values compute the values' own shape."""
+    """Views of views become views of what these show, or that itself; pointwise calls of reshaped
+    values compute the values' own shape."""
     known: dict[tuple[fx.Node, Geometry], fx.Node] = {}
     roots: dict[fx.Node, fx.Node] = {}
     for n in calls_of(graph):
@@ -35,7 +38,8 @@ def shorter_views(graph: fx.Graph) -> None:
 
 
 def _source(n: fx.Node) -> fx.Node | None:
-    """What ``n`` is a view of, if that is known: the memory, dtype and lazy bits are those of the result."""
+    """What ``n`` is a view of, if that is known: the memory, dtype and lazy bits are
+    those of the result."""
     if n.op != "call_function" or not static(n):
         return None
     func: Any = n.target
@@ -114,7 +118,8 @@ def _reshape(
     known: dict[tuple[fx.Node, Geometry], fx.Node],
     roots: dict[fx.Node, fx.Node],
 ) -> None:
-    """Let the pointwise call ``n`` take the values whose views it takes, where that gives a view of the same elements."""
+    """Let the pointwise call ``n`` take the values whose views it takes, where that gives a view of
+    the same elements."""
     value = n.meta["val"]
     views = [a for a in n.all_input_nodes if a in roots and _whole(a, roots[a])]
     if not views or not value.is_contiguous() or not value.numel() or returned(n):
@@ -188,7 +193,8 @@ def _is_like(n: fx.Node | None, sizes: tuple[int, ...], dtype: torch.dtype) -> b
 def _reshaped(
     a: fx.Node, shape: tuple[int, ...], sizes: tuple[int, ...], roots: dict[fx.Node, fx.Node]
 ) -> fx.Node | None:
-    """What stands for the operand ``a`` of a call if its result has ``sizes`` instead of ``shape``; None if there is nothing at hand."""
+    """What stands for the operand ``a`` of a call if its result has ``sizes`` instead of ``shape``;
+    None if there is nothing at hand."""
     if not static(a):
         return None
     value = a.meta["val"]
@@ -201,7 +207,8 @@ def _reshaped(
         and _whole(a, roots[a])
     ):
         return roots[a]
-    # a smaller operand, say a bias: it must meet the same elements, which it does if the last dimensions are the same
+    # a smaller operand, say a bias: it must meet the same elements, which it does if the last
+    # dimensions are the same
     n = value.dim()
     same = len(sizes) >= n and shape[-n:] == sizes[-n:] and shape != sizes
     return a if same and n < len(shape) else None

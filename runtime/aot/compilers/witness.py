@@ -1,4 +1,5 @@
-"""What a call does without doing it: which ATen calls a Python callable makes of given arguments."""
+"""What a call does without doing it: which ATen calls a Python callable makes of
+given arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def example(a: Any) -> Any:
-    """Arguments as they were when the graph was traced; a symbolic size stays a node, which no binding takes."""
+    """Arguments as they were when the graph was traced; a symbolic size stays a node, which
+    no binding takes."""
     if isinstance(a, fx.Node):
         value = a.meta.get("val")
         return value if isinstance(value, torch.Tensor) else a
@@ -54,7 +56,8 @@ class Witness(TorchDispatchMode):
     def watch(
         self, call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> list[Any]:
-        """The calls that ``call(*args, **kwargs)`` makes; none if it does not take these arguments."""
+        """The calls that ``call(*args, **kwargs)`` makes; none if it does not take
+        these arguments."""
         try:
             with self, torch._C._AutoDispatchBelowAutograd():
                 call(*args, **kwargs)

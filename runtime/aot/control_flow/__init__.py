@@ -1,1 +1,2 @@
-"""Control flow by the value of a tensor: functions that are captured apart, and operators that take them."""
+"""Control flow by the value of a tensor: functions that are captured apart, and
+operators that take them."""

@@ -1,7 +1,8 @@
-"""A function that is captured apart from the program around it: a branch of ``cond``, the body of a loop.
+"""A function that is captured apart from the program around it: a branch of ``cond``,
+the body of a loop.
 
-It becomes a graph of ATen calls that takes every tensor it uses as an argument, those that it closes over included. So any transform around
-it can be applied to it as to a function of its own.
+It becomes a graph of ATen calls that takes every tensor it uses as an argument, those that it
+closes over included. So any transform around it can be applied to it as to a function of its own.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ from ..capture.reads import generators_in
 
 
 class Piece(NamedTuple):
-    """A function to capture. ``what``: its name in errors. ``run`` takes tensors and returns a pytree.
+    """A function to capture. ``what``: its name in errors. ``run`` takes tensors and
+    returns a pytree.
 
-    ``contiguous``: how many of its first arguments are the carry of a loop. The elements of these and of the results lie one after the
-    other, because results are the arguments of the next step.
-    ``copies``: a result that shares memory with an argument or another result is copied. Without it such a result is refused.
-    """
+    ``contiguous``: how many of its first arguments are the carry of a loop. The elements of these
+    and of the results lie one after the other, because results are the arguments of the next step.
+    ``copies``: a result that shares memory with an argument or another result is copied. Without it
+    such a result is refused."""
 
     what: str
     run: Callable[..., Any]
@@ -54,8 +56,8 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Branch:
-    """``module`` maps tensors to a tuple of tensors. ``spec``: the tree of what the function returns. ``constants``: its leaves, a tensor
-    as ``Ellipsis``."""
+    """``module`` maps tensors to a tuple of tensors. ``spec``: the tree of what the function
+    returns. ``constants``: its leaves, a tensor as ``Ellipsis``."""
 
     module: fx.GraphModule
     spec: pytree.TreeSpec | None = None
@@ -76,7 +78,8 @@ class Branch:
 
 
 class ControlFlow(Function):
-    """A Function whose call is in a graph as one operator, with its derivative. It may stand inside a branch."""
+    """A Function whose call is in a graph as one operator, with its derivative. It may stand
+    inside a branch."""
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
@@ -117,18 +120,20 @@ def drawing(trace: Trace, *branches: Branch) -> AbstractContextManager[None]:
 
 
 def refuse_draws(what: str, *branches: Branch) -> None:
-    """Refuse a derivative of branches that draw. It runs them once more, so it would be that of other draws."""
+    """Refuse a derivative of branches that draw. It runs them once more, so it would be
+    that of other draws."""
     for n in filter(None, map(_draw_in, branches)):
         line = line_of(n)
         raise RuntimeError(
-            f"{what} draws random numbers, and is differentiated. A derivative runs it once more, and would draw others. Draw the numbers "
-            f"outside, and let it use them.{'' if line is None else f' It happened at {line}'}"
+            f"{what} draws random numbers, and is differentiated. "
+            "A derivative runs it once more, and would draw others. Draw the numbers outside, "
+            f"and let it use them.{'' if line is None else f' It happened at {line}'}"
         )
 
 
 def _with_draws_of_each_element(args: Sequence[Any]) -> Sequence[Any]:
-    """The arguments of a call whose branches may draw. Where each element of a batch draws for itself, one of them becomes a batch: else
-    the level of the batch would not see the call."""
+    """The arguments of a call whose branches may draw. Where each element of a batch draws for
+    itself, one of them becomes a batch: else the level of the batch would not see the call."""
     levels: list[Any] = [
         mode.level
         for mode in _get_current_dispatch_mode_stack()
@@ -146,7 +151,8 @@ def _with_draws_of_each_element(args: Sequence[Any]) -> Sequence[Any]:
 
 
 class _BranchLevel(FunctionalLevel):
-    """The functionalize level of a branch, whose calls are captured. ``given``: the tensors that it must not write to."""
+    """The functionalize level of a branch, whose calls are captured. ``given``: the tensors that it
+    must not write to."""
 
     __slots__ = ("given", "what")
 
@@ -158,7 +164,8 @@ class _BranchLevel(FunctionalLevel):
     def write(self, v: FunctionalValue, new: torch.Tensor, counted: bool = True) -> None:
         if any(v._store.memory is g._store.memory for g in self.given):
             raise RuntimeError(
-                f"{self.what} writes to a tensor that it is given or closes over. Let it return the new value.{here()}"
+                f"{self.what} writes to a tensor that it is given or closes over. "
+                f"Let it return the new value.{here()}"
             )
         super().write(v, new, counted)
 
@@ -170,13 +177,14 @@ def _refuse_function(
     if issubclass(cls, ControlFlow):
         return run_forward(cls, args)
     raise RuntimeError(
-        f"{cls.__name__}.apply inside {level.what}, which is captured as ATen calls. They would lose the backward of a custom Function. "
-        f"Apply it before or after.{here()}"
+        f"{cls.__name__}.apply inside {level.what}, which is captured as ATen calls. "
+        f"They would lose the backward of a custom Function. Apply it before or after.{here()}"
     )
 
 
 class Entering(EnteringMode):
-    """Exchanges tensors from outside of a branch for its arguments. What a branch does under ``no_grad`` has no history afterwards."""
+    """Exchanges tensors from outside of a branch for its arguments. What a branch does under
+    ``no_grad`` has no history afterwards."""
 
     def __init__(
         self,
@@ -227,7 +235,8 @@ class Entering(EnteringMode):
 def captured(
     pieces: Sequence[Piece], operands: Sequence[Any]
 ) -> tuple[list[Branch], list[torch.Tensor]]:
-    """``pieces`` as functions of ``operands`` and of the tensors that any of them closes over, which are returned, too.
+    """``pieces`` as functions of ``operands`` and of the tensors that any of them closes over,
+    which are returned, too.
 
     ``RuntimeError`` with the line of a write to a tensor that a piece is given.
     """
@@ -275,7 +284,8 @@ class _Sizes(Given):
 
 
 def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor]) -> Branch:
-    """``piece`` as a function of ``operands`` and of ``outside``, which grows by the tensors that it closes over."""
+    """``piece`` as a function of ``operands`` and of ``outside``, which grows by the tensors
+    that it closes over."""
     mode = _fake_mode([*operands, *outside])
     trace = Trace(
         abstraction=None if mode is None else _Sizes(mode),
@@ -315,7 +325,8 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
             outside.append(t)
             return take(t)
 
-        # A carry starts as the tensor that it is given, and is another one in the next step. What is closed over stays.
+        # A carry starts as the tensor that it is given, and is another one in the next step. What
+        # is closed over stays.
         known = {
             id(t): v
             for t, v in zip(tensors[piece.contiguous :], given[piece.contiguous :], strict=True)
@@ -330,8 +341,8 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
                 outs, spec = pytree.tree_flatten(piece.run(*given[: len(operands)]))
             if states.seedings:
                 raise RuntimeError(
-                    f"{piece.what} makes a random generator or sets the state of one, and a graph of it makes draws alone. Do that "
-                    f"outside.{call}"
+                    f"{piece.what} makes a random generator or sets the state of one, "
+                    f"and a graph of it makes draws alone. Do that outside.{call}"
                 )
             outs = _apart(piece, [entering.value(o) for o in outs], given, call)
         return [functional.read(o) if isinstance(o, FunctionalValue) else o for o in outs]
@@ -362,13 +373,15 @@ def _own_draws() -> Iterator[None]:
 
 
 def _apart(piece: Piece, outs: Sequence[Any], given: Sequence[Any], call: str) -> list[Any]:
-    """The results. One that shares memory with an argument or an earlier result is copied or refused. ``call``: its line."""
+    """The results. One that shares memory with an argument or an earlier result is copied or
+    refused. ``call``: its line."""
     seen = {id(v._store.memory) for v in given}
     found = []
     for i, o in enumerate(outs):
         if isinstance(o, SYMBOLIC):
             raise RuntimeError(
-                f"{piece.what} returns a size, which is no tensor. Return tensors; pass other values around it.{call}"
+                f"{piece.what} returns a size, which is no tensor. Return tensors; "
+                f"pass other values around it.{call}"
             )
         if isinstance(o, FunctionalValue):
             if piece.contiguous:
@@ -376,8 +389,9 @@ def _apart(piece: Piece, outs: Sequence[Any], given: Sequence[Any], call: str) -
             if id(o._store.memory) in seen:
                 if not piece.copies:
                     raise RuntimeError(
-                        f"{piece.what} returns a tensor that shares memory with one that it is given, closes over or returns besides "
-                        f"(result {i}). In a graph it is a tensor of its own. Return a .clone() of it.{_made_at(o) or call}"
+                        f"{piece.what} returns a tensor that shares memory with one that it "
+                        f"is given, closes over or returns besides (result {i}). In a graph it "
+                        f"is a tensor of its own. Return a .clone() of it.{_made_at(o) or call}"
                     )
                 o = o.clone()
             seen.add(id(o._store.memory))
@@ -401,7 +415,8 @@ def _fake_mode(tensors: Sequence[Any]) -> FakeTensorMode | None:
 
 
 def example(t: torch.Tensor, mode: FakeTensorMode | None, contiguous: bool = False) -> torch.Tensor:
-    """A plain tensor of the shape of ``t`` as its own level sees it. No branch may depend on its elements."""
+    """A plain tensor of the shape of ``t`` as its own level sees it. No branch may depend
+    on its elements."""
     plain = bottom(t)
     if plain.layout is not torch.strided:
         detached: torch.Tensor = plain.detach()

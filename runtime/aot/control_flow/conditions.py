@@ -1,4 +1,5 @@
-"""``cond``: one of two branches by the value of a tensor. Its derivative and its batch are conditions of those of the branches."""
+"""``cond``: one of two branches by the value of a tensor. Its derivative and its batch are
+conditions of those of the branches."""
 
 from __future__ import annotations
 
@@ -37,19 +38,22 @@ def cond(
     false_fn: Callable[..., Any],
     operands: Sequence[Any] | dict[str, Any] = (),
 ) -> Any:
-    """``true_fn(*operands)`` where ``pred`` is true, else ``false_fn(*operands)``, as ``torch.cond``.
+    """``true_fn(*operands)`` where ``pred`` is true, else ``false_fn(*operands)``,
+    as ``torch.cond``.
 
     >>> cond(torch.tensor(True), torch.sin, torch.cos, (torch.zeros(2),))
     tensor([0., 0.])
 
-    ``pred``: a bool, or a tensor of one element. ``operands``: any pytree. Branches may close over tensors and return any pytree. In a
-    trace, and for a batch of conditions, both branches are captured: they must return tensors of the same shapes and dtypes, and other
-    values that are equal. They write to nothing that they are given, return no alias of it, and call no custom Function. ``RuntimeError``
-    with the line otherwise.
+    ``pred``: a bool, or a tensor of one element. ``operands``: any pytree. Branches may close over
+    tensors and return any pytree. In a trace, and for a batch of conditions, both branches are
+    captured: they must return tensors of the same shapes and dtypes, and other values that are
+    equal. They write to nothing that they are given, return no alias of it, and call no custom
+    Function. ``RuntimeError`` with the line otherwise.
     """
     if not isinstance(operands, (list, tuple)):
         raise RuntimeError(
-            f"Expect operands to be a tuple of possibly nested dict/list/tuple that only consists of tensor leaves, but got {operands}"
+            "Expect operands to be a tuple of possibly nested dict/list/tuple that only consists "
+            f"of tensor leaves, but got {operands}"
         )
     if isinstance(pred, torch.Tensor) and pred.numel() != 1:
         raise RuntimeError(
@@ -84,8 +88,8 @@ def _chosen(
 
 
 def _make_alike(a: Branch, b: Branch) -> None:
-    """Raise unless the branches return tensors of the same shapes and dtypes. Of two layouts both become contiguous: what follows in the
-    graph depends on one."""
+    """Raise unless the branches return tensors of the same shapes and dtypes. Of two layouts both
+    become contiguous: what follows in the graph depends on one."""
     nodes = [branch.results() for branch in (a, b)]
     found = [
         [(list(n.meta["val"].shape), n.meta["val"].dtype, n.meta["val"].device) for n in each]
@@ -94,7 +98,8 @@ def _make_alike(a: Branch, b: Branch) -> None:
     if a.spec != b.spec or a.constants != b.constants or found[0] != found[1]:
         both = " and ".join(_described(branch) for branch in (a, b))
         raise RuntimeError(
-            f"the branches of cond return different structures, shapes, dtypes or constants: {both}. Make them alike; "
+            "the branches of cond return different structures, "
+            f"shapes, dtypes or constants: {both}. Make them alike; "
             f"return a number that differs as torch.tensor(number).{here()}"
         )
     for pair in zip(*nodes, strict=True):
@@ -142,7 +147,8 @@ def chosen(pred: Any, on_true: Any, on_false: Any, operands: Sequence[torch.Tens
 
 
 class _Cond(ControlFlow):
-    """One of two branches, by a condition that cannot be read. Takes the condition, the branches and their arguments."""
+    """One of two branches, by a condition that cannot be read. Takes the condition, the branches
+    and their arguments."""
 
     @staticmethod
     def forward(
@@ -265,7 +271,8 @@ class _Cond(ControlFlow):
 def _of(
     branch: Branch, values: Sequence[Any], moving: Sequence[int], floating: Sequence[int]
 ) -> Callable[..., Any]:
-    """The results ``floating`` of ``branch`` as a function of its arguments ``moving``, the others being ``values``."""
+    """The results ``floating`` of ``branch`` as a function of its arguments ``moving``, the others
+    being ``values``."""
 
     def f(*some: torch.Tensor) -> Tensors:
         outs = run(branch, replaced(values, moving, some))
@@ -284,7 +291,8 @@ def replaced(values: Sequence[Any], at: Sequence[int], new: Sequence[Any]) -> li
 def _recorded(
     trace: Trace, pred: Any, on_true: Branch, on_false: Branch, operands: Sequence[Any]
 ) -> Tensors:
-    """One call in the graph of ``trace``. Its results have the shapes of either branch's; in a trace on real tensors, their values."""
+    """One call in the graph of ``trace``. Its results have the shapes of either branch's; in a
+    trace on real tensors, their values."""
     given = [trace.lower_output(t) for t in (pred, *operands)]
     modules = [
         trace.attribute(b.module, name)

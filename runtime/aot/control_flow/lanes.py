@@ -1,9 +1,11 @@
-"""Batches of control flow: functions on all elements of a batch, and values that elements take which do not run them.
+"""Batches of control flow: functions on all elements of a batch, and values that elements take
+which do not run them.
 
     cond(x > 0, torch.sqrt, torch.neg, (x,))        x: a batch [4, -1]
 
-Both branches run on the whole batch. The element -1 does not take ``sqrt``, so ``sqrt`` gets another element's 4 in its place. On -1 it
-would give a NaN, whose gradient would reach what the elements share, and a loop might never stop.
+Both branches run on the whole batch. The element -1 does not take ``sqrt``, so ``sqrt`` gets
+another element's 4 in its place. On -1 it would give a NaN, whose gradient would reach what the
+elements share, and a loop might never stop.
 """
 
 from __future__ import annotations
@@ -54,8 +56,8 @@ def batched(
 def of_active_lanes(
     active: torch.Tensor, operands: Sequence[Any], dims: Sequence[int | None]
 ) -> list[Any]:
-    """``operands`` as batches along dimension 0, in which each element that is not ``active`` has the values of the first one that is. No
-    gradient reaches it."""
+    """``operands`` as batches along dimension 0, in which each element that is not ``active`` has
+    the values of the first one that is. No gradient reaches it."""
     first = active.to(torch.int8).argmax().reshape(1)
     found = []
     for t, d in zip(operands, dims, strict=True):

@@ -1,4 +1,5 @@
-"""``while_loop``: a function applied as long as another one says so. Its derivatives and its batch are loops.
+"""``while_loop``: a function applied as long as another one says so. Its derivatives and its
+batch are loops.
 
     while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, x * 2), (torch.tensor(0), x))
 
@@ -43,18 +44,22 @@ _OPERATOR = torch.ops.higher_order.while_loop
 def while_loop(
     cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """``carry = body_fn(*carry)`` as long as ``cond_fn(*carry)``, from ``carry = carried_inputs`` on. As torch's ``while_loop``.
+    """``carry = body_fn(*carry)`` as long as ``cond_fn(*carry)``, from ``carry = carried_inputs``
+    on. As torch's ``while_loop``.
 
-    >>> while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (torch.tensor(0), torch.ones(2)))
+    >>> start = torch.tensor(0), torch.ones(2)
+    >>> while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), start)
     (tensor(3), tensor([8., 8.]))
 
-    ``carried_inputs``: a tuple of pytrees. ``cond_fn`` returns a bool, or a boolean tensor of one element. ``body_fn`` returns a tuple like
-    ``carried_inputs``. In a trace, and where the condition differs within a batch, both are captured. Then the carry consists of tensors,
-    whose shapes and dtypes stay, and neither function writes to what it is given, returns an alias of it or calls a custom Function.
-    ``RuntimeError`` with the line otherwise.
+    ``carried_inputs``: a tuple of pytrees. ``cond_fn`` returns a bool, or a boolean tensor of one
+    element. ``body_fn`` returns a tuple like ``carried_inputs``. In a trace, and where the
+    condition differs within a batch, both are captured. Then the carry consists of tensors, whose
+    shapes and dtypes stay, and neither function writes to what it is given, returns an alias of it
+    or calls a custom Function. ``RuntimeError`` with the line otherwise.
 
-    A loop with an ``int`` in its carry runs in Python, so its condition must not depend on traced tensors. The reverse derivative of a loop
-    that a graph has as one call keeps no steps: it computes the carry before each step again, from the start.
+    A loop with an ``int`` in its carry runs in Python, so its condition must not depend on traced
+    tensors. The reverse derivative of a loop that a graph has as one call keeps no steps: it
+    computes the carry before each step again, from the start.
     """
     if not isinstance(carried_inputs, (tuple, list)):
         raise RuntimeError(f"carried_inputs must be a tuple or list, got {type(carried_inputs)}")
@@ -81,8 +86,9 @@ def _repeated(
             if unreadable(go_on):
                 if not of_tensors:
                     raise RuntimeError(
-                        "while_loop: the condition depends on a traced tensor, and the carry has a value that is no tensor. A graph would "
-                        f"keep its present value. Carry a number as a tensor, torch.tensor(0).{here()}"
+                        "while_loop: the condition depends on a traced tensor, and the carry "
+                        "has a value that is no tensor. A graph would keep its present value. "
+                        f"Carry a number as a tensor, torch.tensor(0).{here()}"
                     )
                 return _captured(cond_fn, body_fn, pytree.tree_leaves(carry), spec, copies)
         if not bool(go_on):
@@ -94,7 +100,8 @@ def _repeated(
 def _no_boolean(found: Any, where: str) -> RuntimeError:
     got = f"{found.dtype}{list(found.shape)}" if isinstance(found, torch.Tensor) else repr(found)
     return RuntimeError(
-        f"while_loop: cond_fn must return a boolean scalar tensor or a boolean but got {got}.{where}"
+        "while_loop: cond_fn must return a boolean scalar tensor or a boolean "
+        f"but got {got}.{where}"
     )
 
 
@@ -117,10 +124,12 @@ def check_carry(
     nodes: Sequence[fx.Node] = (),
     what: str = "while_loop",
 ) -> None:
-    """Raise unless the carry after a step is like that before it. ``nodes``: those of ``new`` in a graph."""
+    """Raise unless the carry after a step is like that before it. ``nodes``: those of
+    ``new`` in a graph."""
     if len(old) != len(new):
         raise RuntimeError(
-            f"{what}: body_fn returns {len(new)} values, the carry has {len(old)}. Return a new value for each.{here()}"
+            f"{what}: body_fn returns {len(new)} values, the carry has {len(old)}. "
+            f"Return a new value for each.{here()}"
         )
     for i, (a, b) in enumerate(zip(old, new, strict=True)):
         kinds = [
@@ -131,11 +140,13 @@ def check_carry(
             line = line_of(nodes[i]) if i < len(nodes) else None
             where = here() if line is None else f" It happened at {line}"
             raise RuntimeError(
-                f"{what}: body_fn returns {kinds[1]} for value {i} of the carry, which is {kinds[0]}. Keep shape and dtype.{where}"
+                f"{what}: body_fn returns {kinds[1]} for value {i} of the carry, "
+                f"which is {kinds[0]}. Keep shape and dtype.{where}"
             )
     if spec != new_spec:
         raise RuntimeError(
-            f"{what}: body_fn returns the structure {new_spec}, the carry has {spec}. Return a tuple like the carry.{here()}"
+            f"{what}: body_fn returns the structure {new_spec}, the carry has {spec}. "
+            f"Return a tuple like the carry.{here()}"
         )
 
 
@@ -230,7 +241,8 @@ def _steps(
 
 
 class _While(ControlFlow):
-    """A loop whose condition cannot be read. Takes the condition, the body, the length of the carry, the carry and the other arguments."""
+    """A loop whose condition cannot be read. Takes the condition, the body, the length of the
+    carry, the carry and the other arguments."""
 
     @staticmethod
     def forward(condition: Branch, body: Branch, n: int, *operands: torch.Tensor) -> Tensors:
@@ -396,7 +408,8 @@ def _as_tuple(condition: Branch) -> Branch:
 def _varying(
     condition: Branch, body: Branch, n: int, dims: Sequence[int | None], all_vary: bool
 ) -> tuple[list[bool], bool]:
-    """Which values of the carry differ within a batch at some step, and whether the condition does. If it does, all of them differ."""
+    """Which values of the carry differ within a batch at some step, and whether the condition does.
+    If it does, all of them differ."""
     varying = [d is not None or all_vary for d in dims]
     needs = [_needed(body, r) for r in body.results()]
     while True:

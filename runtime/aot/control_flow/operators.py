@@ -2,8 +2,9 @@
 
     cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
 
-A condition that Python can read decides at once. One that is traced or batched cannot be read. Then the functions are captured, and the
-graph has one call of an operator in ``torch.ops.higher_order``, which torch exports and runs.
+A condition that Python can read decides at once. One that is traced or batched cannot be read. Then
+the functions are captured, and the graph has one call of an operator in ``torch.ops.higher_order``,
+which torch exports and runs.
 """
 
 from . import out_dtype, subgraphs  # noqa: F401 (they declare what torch's operators do on values of ours)

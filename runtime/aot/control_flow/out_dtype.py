@@ -1,8 +1,11 @@
-"""``out_dtype``: an op whose result has another dtype than its arguments. In a graph it is one call.
+"""``out_dtype``: an op whose result has another dtype than its arguments. In a
+graph it is one call.
 
-    out_dtype(torch.ops.aten.mm.default, torch.int32, x, w)    # of int8 matrices, without an overflow
+    out_dtype(torch.ops.aten.mm.default, torch.int32, x, w)
+    # of int8 matrices, without an overflow
 
-Its derivative and its batch are those of the op on arguments of a dtype that holds them and the result.
+Its derivative and its batch are those of the op on arguments of a dtype that holds
+them and the result.
 """
 
 from __future__ import annotations

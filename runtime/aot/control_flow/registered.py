@@ -1,15 +1,20 @@
-"""Torch's operators of higher order on values of any level: in a trace a call of the operator itself, under a transform its rule.
+"""Torch's operators of higher order on values of any level: in a trace a call of the operator
+itself, under a transform its rule.
 
-Torch finds the implementation of such an operator in tables of the operator, by the class of a tensor, by the class of a dispatch mode or
-by a dispatch key. The entries that are made here lead to ours for our classes of values and modes alone:
+Torch finds the implementation of such an operator in tables of the operator, by the class of a
+tensor, by the class of a dispatch mode or by a dispatch key. The entries that are made here lead to
+ours for our classes of values and modes alone:
 
-- Entries by class are new. A class of values that is made later, such as one of a third party's level, gets its entries when it is made.
-- The entry of the key ``Autograd`` is torch's for every tensor that has torch's history. It is replaced by one that asks first whether an
-  argument or the innermost mode is ours, and else calls torch's.
-- The key of torch's old vmap is passed over, for which no operator has an implementation. It is on while our vmap refuses draws.
+- Entries by class are new. A class of values that is made later, such as one of a third party's
+  level, gets its entries when it is made.
+- The entry of the key ``Autograd`` is torch's for every tensor that has torch's history. It
+  is replaced by one that asks first whether an argument or the innermost mode is ours, and
+  else calls torch's.
+- The key of torch's old vmap is passed over, for which no operator has an implementation. It is on
+  while our vmap refuses draws.
 
-So a call without anything of ours does what torch does. The entries last as long as the process. To declare an operator twice replaces
-the first declaration.
+So a call without anything of ours does what torch does. The entries last as long as the process. To
+declare an operator twice replaces the first declaration.
 """
 
 from __future__ import annotations
@@ -57,7 +62,8 @@ _MODES = (LevelMode, PreDispatchMode, DrawPerElement, ClosedOver, Entering)
 
 
 def stands_for(operator: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Declare what torch's ``operator`` does on values of ours, and inside of our levels: in a graph that is called with them."""
+    """Declare what torch's ``operator`` does on values of ours, and inside of our levels: in a
+    graph that is called with them."""
 
     def declare(f: Callable[..., Any]) -> Callable[..., Any]:
         OURS[operator] = f
@@ -68,12 +74,14 @@ def stands_for(operator: Any) -> Callable[[Callable[..., Any]], Callable[..., An
 
 
 def refuse(operator: Any, advice: str) -> None:
-    """Declare that ``operator`` is refused on values of ours and inside of our levels. ``advice``: what to do instead."""
+    """Declare that ``operator`` is refused on values of ours and inside of our levels. ``advice``:
+    what to do instead."""
 
     def refused(*args: Any, **kwargs: Any) -> NoReturn:
         name = f"torch.ops.higher_order.{operator.name()}"
         raise NotImplementedError(
-            f"{name} is no part of what this package differentiates, batches or captures. {advice}{here()}"
+            f"{name} is no part of what this package differentiates, "
+            f"batches or captures. {advice}{here()}"
         )
 
     _enter(operator, refused)
@@ -143,8 +151,8 @@ def through_levels(
     record: Callable[[Trace], Tensors],
     compute: Callable[[], Tensors],
 ) -> Tensors:
-    """The results of an operator on ``tensors``: at a functionalize level ``again`` on what they hold, in a trace what ``record`` writes
-    down, else what ``compute`` gives."""
+    """The results of an operator on ``tensors``: at a functionalize level ``again`` on what they
+    hold, in a trace what ``record`` writes down, else what ``compute`` gives."""
     level = innermost(tensors, None)
     if isinstance(level, FunctionalLevel):
         # else the level would see the calls that bring its values up to date

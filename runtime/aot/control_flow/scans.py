@@ -1,7 +1,7 @@
 """Loops over the elements of tensors: ``map``, ``scan`` and ``associative_scan``.
 
-A graph has the calls of every step. With ``unroll=False``, and where the length is a symbol, it has one call of torch's operator ``scan``.
-Its derivatives and its batch are scans.
+A graph has the calls of every step. With ``unroll=False``, and where the length is a symbol, it has
+one call of torch's operator ``scan``. Its derivatives and its batch are scans.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _OPERATOR = torch.ops.higher_order.scan
 
 
 def map(f: Callable[..., Any], xs: Any, *args: Any, unroll: bool | None = None) -> Any:
-    """``f(x, *args)`` for each ``x`` along the first dimension of the tensors in ``xs``, stacked. As ``map`` of torch's control flow.
+    """``f(x, *args)`` for each ``x`` along the first dimension of the tensors in ``xs``, stacked.
+    As ``map`` of torch's control flow.
 
     >>> map(lambda x, y: x.sum() * y, torch.ones(3, 2), torch.tensor(2.0))
     tensor([4., 4., 4.])
@@ -54,14 +55,16 @@ def scan(
     reverse: bool = False,
     unroll: bool | None = None,
 ) -> tuple[Any, Any]:
-    """``carry, y = combine_fn(carry, x)`` for each ``x`` along ``dim``. Returns the last carry and the ``y``, stacked. As torch's ``scan``.
+    """``carry, y = combine_fn(carry, x)`` for each ``x`` along ``dim``. Returns the last carry and
+    the ``y``, stacked. As torch's ``scan``.
 
     >>> scan(lambda total, x: (total + x, total + x), torch.tensor(0), torch.tensor([1, 2, 3]))
     (tensor(6), tensor([1, 3, 6]))
 
-    ``unroll``: whether a graph has the calls of every step. False: it has one call of torch's operator, and the carry keeps its shapes and
-    dtypes. None: False where the length is a symbol. ``dim`` is where ``y`` is stacked, too, if it has so many dimensions.
-    ``RuntimeError`` for an empty dimension.
+    ``unroll``: whether a graph has the calls of every step. False: it has one call of torch's
+    operator, and the carry keeps its shapes and dtypes. None: False where the length is a symbol.
+    ``dim`` is where ``y`` is stacked, too, if it has so many dimensions. ``RuntimeError`` for an
+    empty dimension.
     """
     return _scanned(combine_fn, init, xs, dim, reverse, unroll)
 
@@ -73,16 +76,17 @@ def associative_scan(
     reverse: bool = False,
     combine_mode: str = "pointwise",
 ) -> Any:
-    """The partial results ``x0``, ``combine_fn(x0, x1)``, ``combine_fn(combine_fn(x0, x1), x2)``, … along ``dim``. As torch's
-    ``associative_scan``.
+    """The partial results ``x0``, ``combine_fn(x0, x1)``, ``combine_fn(combine_fn(x0, x1), x2)``, …
+    along ``dim``. As torch's ``associative_scan``.
 
     >>> associative_scan(torch.add, torch.tensor([1, 2, 3, 4]), 0)
     tensor([ 1,  3,  6, 10])
 
-    ``combine_fn`` takes two pytrees like ``xs`` and returns one; it must be associative. It is called on many elements at once, some
-    ``2 log2(length)`` times. With ``combine_mode="pointwise"`` it acts on each element of a tensor alone. With ``"generic"`` it gets
-    slices without the dimension ``dim``. ``ValueError`` for another mode, ``RuntimeError`` for an empty dimension.
-    """
+    ``combine_fn`` takes two pytrees like ``xs`` and returns one; it must be associative. It is
+    called on many elements at once, some ``2 log2(length)`` times. With
+    ``combine_mode="pointwise"`` it acts on each element of a tensor alone. With ``"generic"`` it
+    gets slices without the dimension ``dim``. ``ValueError`` for another mode, ``RuntimeError`` for
+    an empty dimension."""
     if combine_mode not in ("pointwise", "generic"):
         raise ValueError(
             f"Combine_mode must either 'pointwise' or 'generic', but got {combine_mode}"
@@ -101,7 +105,8 @@ def associative_scan(
             out, out_spec = pytree.tree_flatten(combine_fn(*trees))
             if out_spec != spec:
                 raise RuntimeError(
-                    f"associative_scan: combine_fn returns the structure {out_spec}, its arguments have {spec}{here()}"
+                    f"associative_scan: combine_fn returns the structure {out_spec}, "
+                    f"its arguments have {spec}{here()}"
                 )
             return out
 
@@ -116,7 +121,8 @@ def associative_scan(
 def _prefixes(
     combined: Callable[..., list[torch.Tensor]], xs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Pairs of neighbours are combined, which gives every other result. The others follow from these by one step each."""
+    """Pairs of neighbours are combined, which gives every other result. The others follow from
+    these by one step each."""
     n = xs[0].shape[0]
     if n < 2:
         return list(xs)
@@ -170,7 +176,8 @@ def _length(xs: Sequence[torch.Tensor]) -> Any:
     lengths = [x.shape[0] for x in xs]
     if any(n != lengths[0] for n in lengths) or lengths[0] == 0:
         raise RuntimeError(
-            f"map and scan take tensors with one length of at least 1, got lengths {lengths}{here()}"
+            "map and scan take tensors with one length of at least 1, "
+            f"got lengths {lengths}{here()}"
         )
     return lengths[0]
 
@@ -249,7 +256,8 @@ def _mapped(body: Any, xs: Sequence[Any], rest: Sequence[Any] = ()) -> Any:
 
 
 class _Scan(ControlFlow):
-    """A scan as one call. Takes the body, the lengths of carry and elements, the carry, the elements and what else the body takes."""
+    """A scan as one call. Takes the body, the lengths of carry and elements, the carry, the
+    elements and what else the body takes."""
 
     @staticmethod
     def forward(body: Branch, n: int, m: int, *operands: torch.Tensor) -> Tensors:
@@ -386,7 +394,8 @@ class _Scan(ControlFlow):
 
 
 def _recorded(trace: Trace, body: Branch, n: int, m: int, operands: Sequence[Any]) -> Tensors:
-    """One call in the graph of ``trace``: of torch's ``scan``, or of its ``map`` without a carry."""
+    """One call in the graph of ``trace``: of torch's ``scan``, or of its ``map``
+    without a carry."""
     given = [trace.lower_output(t) for t in operands]
     carry, xs, rest = given[:n], given[n : n + m], given[n + m :]
     module = trace.attribute(body.module, "scan_combine_graph_" if n else "body_graph_")

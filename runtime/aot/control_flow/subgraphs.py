@@ -1,10 +1,11 @@
-"""Torch's operators that call a function once: each does what the function does, or is refused by name.
+"""Torch's operators that call a function once: each does what the function does, or is
+refused by name.
 
     invoke_quant(module, x, scheme="nf4")    # in a graph: the calls of module(x)
 
-Torch's graphs keep such a call, so that a compiler finds it. A graph of ours has the calls of the function in its place: the numbers are
-the same, and what the operator tells a compiler is lost. ``torch.compile`` hands graphs that have such a call to torch's AOTAutograd.
-"""
+Torch's graphs keep such a call, so that a compiler finds it. A graph of ours has the calls of the
+function in its place: the numbers are the same, and what the operator tells a compiler is lost.
+``torch.compile`` hands graphs that have such a call to torch's AOTAutograd."""
 
 from __future__ import annotations
 
@@ -71,8 +72,8 @@ def _printed(text: str, *args: Any, **kwargs: Any) -> None:
     leaves = pytree.tree_leaves((args, kwargs))
     if traced(leaves):
         raise NotImplementedError(
-            "torch.ops.higher_order.print in a program that is traced would print once, and no numbers. Return what is to be printed."
-            f"{here()}"
+            "torch.ops.higher_order.print in a program that is traced would print once, "
+            f"and no numbers. Return what is to be printed.{here()}"
         )
     print(text.format(*args, **kwargs))
 
@@ -83,7 +84,10 @@ _PART_OF_A_GRAPH = (
 )
 _COMPILED = "It runs code that was compiled before. Call it outside of the function."
 _ADVICE = {
-    "flex_attention": "Use scaled_dot_product_attention with attn_mask, or write out the scores, softmax and matmul.",
+    "flex_attention": (
+        "Use scaled_dot_product_attention with attn_mask, "
+        "or write out the scores, softmax and matmul."
+    ),
     "call_torchbind": "Call the method outside of the function, and pass its results in.",
     "inline_asm_elementwise": _CUSTOM_OP,
     "invoke_leaf_function": _CUSTOM_OP,

@@ -84,7 +84,8 @@ class _Named:
 
 
 class ExportedSizes(Abstraction):
-    """Makes fake tensors whose sizes are symbols where ``specs`` say so. ``names`` are those of the inputs, for errors."""
+    """Makes fake tensors whose sizes are symbols where ``specs`` say so. ``names`` are those of the
+    inputs, for errors."""
 
     def __init__(self, specs: Sequence[Spec], names: Sequence[str]) -> None:
         super().__init__()
@@ -133,7 +134,8 @@ class ExportedSizes(Abstraction):
             if place.automatic:
                 return  # of size 0 or 1
             raise ValueError(
-                f"{place} has size {example} in the example. Sizes 0 and 1 are constants, so take a larger example."
+                f"{place} has size {example} in the example. Sizes 0 and 1 are constants, "
+                "so take a larger example."
             )
         if not low <= example <= high:
             raise ValueError(
@@ -158,15 +160,16 @@ class ExportedSizes(Abstraction):
             bool(place.size >= low)
 
     def _relate(self, place: _Named) -> None:
-        """Tell the sizes that ``place`` is ``a * n + b``, where n is the size of its root. A root that is no dimension itself is computed
-        from the first dimension that depends on it."""
+        """Tell the sizes that ``place`` is ``a * n + b``, where n is the size of its root. A root
+        that is no dimension itself is computed from the first dimension that depends on it."""
         fn, root = place.dim.fn, place.dim.root.__name__
         offset, factor = fn(0), fn(1) - fn(0)
         example = self._example(place.size)
         if root not in self.known:
             if (example - offset) % factor:
                 raise ValueError(
-                    f"{place} has size {example} in the example, which is not {place.dim.__name__} for any {root}"
+                    f"{place} has size {example} in the example, "
+                    f"which is not {place.dim.__name__} for any {root}"
                 )
             bool((place.size - offset) % factor == 0)
             self._bound(place)
@@ -175,7 +178,8 @@ class ExportedSizes(Abstraction):
         expected = fn(self.known[root])
         if self._example(expected) != example:
             raise ValueError(
-                f"{place} has size {example} in the example, where {place.dim.__name__} is {self._example(expected)}"
+                f"{place} has size {example} in the example, "
+                f"where {place.dim.__name__} is {self._example(expected)}"
             )
         bool(place.size == expected)
         self.derived[id(place)] = expected
@@ -199,7 +203,8 @@ class ExportedSizes(Abstraction):
                 continue  # its root says all of it
             if expression.is_number and not place.automatic:
                 raise ValueError(
-                    f"{place}: the program is right for size {expression} alone. Leave the Dim out, or change the program."
+                    f"{place}: the program is right for size {expression} alone. "
+                    "Leave the Dim out, or change the program."
                 )
             if not expression.is_symbol:
                 if not place.automatic:
@@ -210,14 +215,16 @@ class ExportedSizes(Abstraction):
             other = by_symbol.setdefault(expression, place)
             if place.fixed and other.fixed and place.dim.__name__ != other.dim.__name__:
                 raise ValueError(
-                    f"{place}, and {other}: the program needs them to be equal. Use one Dim for both."
+                    f"{place}, and {other}: "
+                    "the program needs them to be equal. Use one Dim for both."
                 )
             found = env.var_to_range[expression]
             low, high = place.range
             if place.fixed and (found.lower > max(low, 2) or found.upper < high):
                 bound = f"min={found.lower}" if found.lower > max(low, 2) else f"max={found.upper}"
                 raise ValueError(
-                    f"{place}: the program needs {found.lower} <= size <= {found.upper}. Say Dim({place.dim.__name__!r}, {bound})."
+                    f"{place}: the program needs {found.lower} <= size <= {found.upper}. "
+                    f"Say Dim({place.dim.__name__!r}, {bound})."
                 )
         numbers = [
             n
@@ -230,12 +237,14 @@ class ExportedSizes(Abstraction):
         return {s: env.var_to_range[s] for s in sorted(symbols, key=str)}
 
     def ranges_of_values(self, graph: fx.Graph) -> dict[sympy.Symbol, ValueRanges[Any]]:
-        """The range of each size that depends on values, as that of ``torch.nonzero(x)``. Without it torch cannot load the program."""
+        """The range of each size that depends on values, as that of ``torch.nonzero(x)``. Without
+        it torch cannot load the program."""
         found = {s for node in graph.nodes for s in free_unbacked_symbols(node.meta.get("val"))}
         return {s: self.shape_env.var_to_range[s] for s in sorted(found, key=str)}
 
     def write_conditions(self, graph: fx.Graph) -> None:
-        """Check in the graph what the range of a symbol does not say, and that a size is none of those that are constants."""
+        """Check in the graph what the range of a symbol does not say, and that a size is none of
+        those that are constants."""
         env = self.shape_env
         # some symbols turned out to be numbers after the guard
         found = [env.replace(guard.expr) for guard in env.guards]
@@ -246,13 +255,17 @@ class ExportedSizes(Abstraction):
             for condition in dict.fromkeys(conditions):
                 holds = self.lower(env.create_symboolnode(condition))
                 if isinstance(holds, fx.Node):
-                    message = f"the exported program is right for {condition} alone; {self._told(condition)}"
+                    message = (
+                        f"the exported program is right for {condition} alone; "
+                        f"{self._told(condition)}"
+                    )
                     graph.call_function(torch.ops.aten._assert_scalar.default, (holds, message))
         _move_checks(graph)
 
     def _write_relations(self, graph: fx.Graph) -> None:
-        """Check each size that is computed from others, such as ``2 * n``, or that turned out to be a number. Torch checks sizes that were
-        numbers from the start, and those that are symbols."""
+        """Check each size that is computed from others, such as ``2 * n``, or that turned
+        out to be a number. Torch checks sizes that were numbers from the start, and those
+        that are symbols."""
         for node, fake, name in self.bound:
             for at, size in enumerate(fake.shape):
                 expression = (
@@ -273,7 +286,10 @@ class ExportedSizes(Abstraction):
                     else self.lower(env.create_symintnode(expression, hint=self._example(size)))
                 )
                 holds = graph.call_function(operator.eq, (actual, wanted))
-                message = f"the exported program is right if dimension {at} of {name} is {expression} alone{told}"
+                message = (
+                    f"the exported program is right if dimension {at} of {name} "
+                    f"is {expression} alone{told}"
+                )
                 graph.call_function(torch.ops.aten._assert_scalar.default, (holds, message))
 
     def _told(self, expression: Any) -> str:
@@ -291,8 +307,8 @@ class ExportedSizes(Abstraction):
 
 
 def _move_checks(graph: fx.Graph) -> None:
-    """Let what sizes of inputs alone decide be checked before the calls of the program. These may fail where a check does not hold, as an
-    item of ``chunk`` that is not there."""
+    """Let what sizes of inputs alone decide be checked before the calls of the program. These may
+    fail where a check does not hold, as an item of ``chunk`` that is not there."""
     known = {n for n in graph.nodes if n.op in ("placeholder", "get_attr")}
     for n in graph.nodes:
         of_sizes = n.target in _OF_SIZES or not isinstance(n.target, torch._ops.OpOverload)
@@ -331,7 +347,8 @@ def _check_numbers(t: torch.Tensor, spec: Spec, name: str) -> None:
 def specs_of(
     f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], dynamic_shapes: Any
 ) -> list[Any]:
-    """For each leaf of the arguments what ``dynamic_shapes`` says of it, as ``torch.export.export`` takes it."""
+    """For each leaf of the arguments what ``dynamic_shapes`` says of it, as
+    ``torch.export.export`` takes it."""
     arguments = [*args, *kwargs.values()]
     if dynamic_shapes is None:
         given: list[Any] = [None] * len(arguments)
@@ -345,7 +362,8 @@ def specs_of(
         given = list(dynamic_shapes)
     else:
         raise TypeError(
-            f"dynamic_shapes is a dict by name of argument, or a tuple with an item per argument, not {type(dynamic_shapes)}"
+            "dynamic_shapes is a dict by name of argument, or a tuple with an item per argument, "
+            f"not {type(dynamic_shapes)}"
         )
     return [
         leaf for value, spec in zip(arguments, given, strict=True) for leaf in _leaves(value, spec)
@@ -399,5 +417,6 @@ def _leaves(value: Any, spec: Any) -> Iterator[Any]:
             yield from _leaves(item, s)
     else:
         raise ValueError(
-            f"dynamic_shapes says {spec!r} of an argument of type {type(value).__name__}, which does not have that structure"
+            f"dynamic_shapes says {spec!r} of an argument of type {type(value).__name__}, "
+            "which does not have that structure"
         )

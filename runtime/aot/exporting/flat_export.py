@@ -1,7 +1,7 @@
 """Graphs without a program around them: ``aot_export_module`` and ``aot_export_joint_simple``.
 
-Whoever takes such a graph calls it himself, so what a compiled program does around its graph is given as further results, or refused.
-"""
+Whoever takes such a graph calls it himself, so what a compiled program does around its graph is
+given as further results, or refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from .signature import BackwardSignature, GraphSignature
 
 Table = Mapping[Any, Callable[..., Any]]
 
-# Without grad mode ATen calls forms of ops that have no derivative. Whoever runs the graph may have grad mode on.
+# Without grad mode ATen calls forms of ops that have no derivative. Whoever runs the graph may
+# have grad mode on.
 _DIFFERENTIABLE: Table = {
     torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default
 }
@@ -35,7 +36,8 @@ _DIFFERENTIABLE: Table = {
 
 @dataclass(frozen=True)
 class Loss:
-    """Which result of a program is differentiated. The others have no history, or it is an error."""
+    """Which result of a program is differentiated. The others have no history, or it is an
+    error."""
 
     number: int
 
@@ -44,7 +46,8 @@ class Loss:
         outs = (out,) if isinstance(out, torch.Tensor) else out
         if not isinstance(outs, (tuple, list)):
             raise RuntimeError(
-                f"a joint graph is made of a program that returns a tensor, a tuple or a list, not {type(out).__name__}"
+                "a joint graph is made of a program that returns a tensor, a tuple or a list, "
+                f"not {type(out).__name__}"
             )
         if not -len(outs) <= self.number < len(outs):
             raise RuntimeError(
@@ -55,8 +58,9 @@ class Loss:
                 t.requires_grad for t in pytree.tree_leaves(o) if isinstance(t, torch.Tensor)
             ):
                 raise RuntimeError(
-                    "Found an output of the forward that requires gradients, that was not the loss. The graph has the gradients of result "
-                    f"{self.number} alone. Return {i} as .detach()."
+                    "Found an output of the forward that requires gradients, that was not "
+                    f"the loss. The graph has the gradients of result {self.number} alone. "
+                    f"Return {i} as .detach()."
                 )
         loss = outs[self.number]
         if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
@@ -65,7 +69,8 @@ class Loss:
             )
         if loss.numel() != 1:
             raise RuntimeError(
-                f"result {self.number} was marked as the loss, so it must have one element. Its shape is {list(loss.shape)}"
+                f"result {self.number} was marked as the loss, so it must have one element. "
+                f"Its shape is {list(loss.shape)}"
             )
 
 
@@ -81,8 +86,8 @@ def captured(
     abstraction: Abstraction | None = None,
     generators: Sequence[torch.Generator] = (),
 ) -> Joint:
-    """The joint graph of ``f`` on ``leaves``, free of writes. What the graph cannot say is refused; ``names`` are those of the leaves.
-    ``generators``: the random generators that ``f`` finds."""
+    """The joint graph of ``f`` on ``leaves``, free of writes. What the graph cannot say is refused;
+    ``names`` are those of the leaves. ``generators``: the random generators that ``f`` finds."""
 
     def checked(*values: Any) -> Any:
         out = f(*values)
@@ -115,29 +120,34 @@ def _refuse_writes(joint: Joint, given: Sequence[Any], names: Sequence[str]) -> 
     for name, record, x in zip(names, boundary.inputs, given, strict=True):
         if not record.keeps_geometry(x):
             raise RuntimeError(
-                f"Found an input that received a metadata mutation: {name} has other sizes or strides after the call "
-                f"({record.reshaped[0].func._schema.name}_). An exported graph cannot change them. Use the op that returns a view."
+                f"Found an input that received a metadata mutation: {name} has other sizes "
+                f"or strides after the call ({record.reshaped[0].func._schema.name}_). "
+                "An exported graph cannot change them. Use the op that returns a view."
             )
         if record.written and record.differentiated:
             raise RuntimeError(
-                f"Found a graph input that requires gradients, and received a mutation: {name}. Write to a copy of it, or export without "
-                "gradients."
+                f"Found a graph input that requires gradients, and received a mutation: {name}. "
+                "Write to a copy of it, or export without gradients."
             )
         if record.begins:
             raise RuntimeError(
-                f"the program calls requires_grad_() on {name}. An exported graph cannot. Do that before the export."
+                f"the program calls requires_grad_() on {name}. An exported graph cannot. "
+                "Do that before the export."
             )
         if record.hooks:
             raise RuntimeError(
-                f"the program registers a hook on {name}. An exported graph cannot. Register it on the caller's tensor."
+                f"the program registers a hook on {name}. An exported graph cannot. "
+                "Register it on the caller's tensor."
             )
     if boundary.seedings:
         raise RuntimeError(
-            "the program sets the state of a random generator, and an exported graph cannot. Do that before the call."
+            "the program sets the state of a random generator, and an exported graph cannot. "
+            "Do that before the call."
         )
     if boundary.backward_written:
         raise RuntimeError(
-            f"the backward pass writes to {names[boundary.backward_written[0]]}. An exported graph cannot."
+            f"the backward pass writes to {names[boundary.backward_written[0]]}. "
+            "An exported graph cannot."
         )
     for group in sharing(given):
         if any(boundary.inputs[i].written for i in group.members):
@@ -147,8 +157,8 @@ def _refuse_writes(joint: Joint, given: Sequence[Any], names: Sequence[str]) -> 
                 else "aliased inputs that are mutated in the graph"
             )
             raise RuntimeError(
-                f"Encountered {what}: {' and '.join(names[i] for i in group.members)} share memory, and the program writes to it. Pass one "
-                "of them, or a copy."
+                f"Encountered {what}: {' and '.join(names[i] for i in group.members)} share "
+                "memory, and the program writes to it. Pass one of them, or a copy."
             )
 
 
@@ -189,22 +199,25 @@ def aot_export_module(
     dynamic_shapes: bool | None = None,
     kwargs: dict[str, Any] | None = None,
 ) -> tuple[fx.GraphModule, GraphSignature]:
-    """The graph of ``mod`` on ``args`` and what its inputs and outputs are, as ``torch._functorch.aot_autograd.aot_export_module``.
+    """The graph of ``mod`` on ``args`` and what its inputs and outputs are, as
+    ``torch._functorch.aot_autograd.aot_export_module``.
 
     >>> model = torch.nn.BatchNorm1d(2)
     >>> graph, signature = aot_export_module(model, (torch.ones(3, 2),), trace_joint=False)
     >>> list(signature.buffers_to_mutate.values())
     ['running_mean', 'running_var', 'num_batches_tracked']
 
-    The graph takes parameters, buffers and the leaves of the arguments. It writes to nothing: the new values of what ``mod`` writes to are
-    its first results. With ``trace_joint`` the gradients of result ``output_loss_index`` come last: of every parameter and argument that
-    requires grad. A shared parameter is an input under each of its names, and each has the gradient of its own uses. ``pre_dispatch``: a
-    graph to differentiate later, with switches of the grad mode as calls, and with convolutions, ``linear``, ``matmul``, normalizations and
-    attention whole. ``dynamic_shapes``: whether sizes are symbols. ``mod`` itself stays as it is.
+    The graph takes parameters, buffers and the leaves of the arguments. It writes to nothing: the
+    new values of what ``mod`` writes to are its first results. With ``trace_joint`` the gradients
+    of result ``output_loss_index`` come last: of every parameter and argument that requires grad. A
+    shared parameter is an input under each of its names, and each has the gradient of its own uses.
+    ``pre_dispatch``: a graph to differentiate later, with switches of the grad mode as calls, and
+    with convolutions, ``linear``, ``matmul``, normalizations and attention whole.
+    ``dynamic_shapes``: whether sizes are symbols. ``mod`` itself stays as it is.
 
-    ``RuntimeError`` for changes of sizes or strides of an input, for a write to an input that requires grad or that shares memory with
-    another, for results other than the loss that require grad, and for a parameter that the loss does not depend on.
-    """
+    ``RuntimeError`` for changes of sizes or strides of an input, for a write to an input that
+    requires grad or that shares memory with another, for results other than the loss that require
+    grad, and for a parameter that the loss does not depend on."""
     if pre_dispatch and trace_joint:
         raise RuntimeError("pre_dispatch is not supported when trace_joint is True.")
     if trace_joint and output_loss_index is None:
@@ -276,7 +289,8 @@ def refuse_missing_gradients(joint: Joint, names: Sequence[str]) -> None:
     for i, g in zip(joint.boundary.differentiated, results[joint.n_forward :], strict=True):
         if g is None:
             raise RuntimeError(
-                f"the loss does not depend on {names[i]}, which requires grad. Use it, or call requires_grad_(False) on it."
+                f"the loss does not depend on {names[i]}, which requires grad. "
+                "Use it, or call requires_grad_(False) on it."
             )
 
 
@@ -330,18 +344,21 @@ def aot_export_joint_simple(
     num_params_buffers: int = 0,
     decompositions: Table | None = None,
 ) -> fx.GraphModule:
-    """The graph of ``func`` on ``args``, with its backward if ``trace_joint``, in the calling convention of ``func``.
+    """The graph of ``func`` on ``args``, with its backward if ``trace_joint``, in the calling
+    convention of ``func``.
 
     >>> graph = aot_export_joint_simple(lambda x: (x * 2,), (torch.ones(2),), trace_joint=False)
     >>> graph(torch.tensor([1.0, 2.0]))
     (tensor([2., 4.]),)
 
-    With ``trace_joint`` and an argument that requires grad, the module maps ``(primals, tangents)`` to ``(outputs, gradients)``. The
-    gradient of an argument that does not require grad, or that no result depends on, is None. ``num_params_buffers`` says how many leading
-    arguments are parameters; it changes nothing in the graph.
+    With ``trace_joint`` and an argument that requires grad, the module maps ``(primals, tangents)``
+    to ``(outputs, gradients)``. The gradient of an argument that does not require grad, or that no
+    result depends on, is None. ``num_params_buffers`` says how many leading arguments are
+    parameters; it changes nothing in the graph.
 
-    ``args`` are tensors and constants, and ``func`` returns a tuple or a list of such. ``RuntimeError`` for anything else, for a write to
-    an argument, and for a result that shares memory with an argument.
+    ``args`` are tensors and constants, and ``func`` returns a tuple or a list of such.
+    ``RuntimeError`` for anything else, for a write to an argument, and for a result that shares
+    memory with an argument.
     """
     if not isinstance(args, (tuple, list)) or not all(
         pytree.tree_structure(a).is_leaf() for a in args
@@ -365,7 +382,8 @@ def aot_export_joint_simple(
     if joint.boundary.written:
         changed = ", ".join(names[i] for i in joint.boundary.written)
         raise RuntimeError(
-            f"aot_export_joint_simple does not support input mutations. func writes to {changed}; write to a copy."
+            "aot_export_joint_simple does not support input mutations. "
+            f"func writes to {changed}; write to a copy."
         )
     spec = joint.out_spec
     if (
@@ -374,7 +392,8 @@ def aot_export_joint_simple(
         or not all(child.is_leaf() for child in spec.children())
     ):
         raise RuntimeError(
-            f"aot_export_joint_simple requires outputs to be a single list or tuple of tensors. func returns {spec}"
+            "aot_export_joint_simple requires outputs to be a single list or tuple "
+            f"of tensors. func returns {spec}"
         )
     _refuse_results_that_alias(joint, names)
     if any(wanted):
@@ -397,8 +416,8 @@ def _refuse_results_that_alias(joint: Joint, names: Sequence[str]) -> None:
             n = n.all_input_nodes[0]
         if n in inputs:
             raise RuntimeError(
-                f"aot_export_joint_simple does not support outputs that alias inputs. Result {number} is {names[inputs[n]]} or a view of "
-                "it; return a copy."
+                "aot_export_joint_simple does not support outputs that alias inputs. "
+                f"Result {number} is {names[inputs[n]]} or a view of it; return a copy."
             )
 
 

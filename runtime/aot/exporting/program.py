@@ -1,4 +1,5 @@
-"""Export: a program as a ``torch.export.ExportedProgram``, which torch saves, loads and runs without this package."""
+"""Export: a program as a ``torch.export.ExportedProgram``, which torch saves, loads and runs
+without this package."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ aten = torch.ops.aten
 
 
 class Exported(ExportedProgram):
-    """An exported program. Its ``module()`` also refuses ``1.0`` and ``True`` for the constant 1. A loaded program does not."""
+    """An exported program. Its ``module()`` also refuses ``1.0`` and ``True`` for the constant 1. A
+    loaded program does not."""
 
     def module(self, check_guards: bool = True) -> fx.GraphModule:
         """The program as a module with its parameters and buffers."""
@@ -55,7 +57,8 @@ class Exported(ExportedProgram):
             for i, (x, example) in enumerate(zip(leaves, examples, strict=True)):
                 if not isinstance(example, torch.Tensor) and type(x) is not type(example):
                     raise RuntimeError(
-                        f"argument {i} was {example!r} at export and is a constant of the program; got {x!r}"
+                        f"argument {i} was {example!r} at export and is a constant "
+                        f"of the program; got {x!r}"
                     )
 
         module.register_forward_pre_hook(check, with_kwargs=True)
@@ -80,15 +83,18 @@ def export(
     >>> program.module()(torch.zeros(3, 2)).shape
     torch.Size([3, 1])
 
-    Sizes are constants. ``dynamic_shapes`` makes them free, by ``torch.export.Dim`` as in ``torch.export.export``; ``dynamic`` stands for
-    ``Dim.AUTO`` everywhere. Parameters and buffers of a module are those of the program, and ``f`` itself stays as it is. A write to a
-    buffer or an argument is an output of the graph, which ``module()`` carries out. Tensors that a function closes over are constants.
+    Sizes are constants. ``dynamic_shapes`` makes them free, by ``torch.export.Dim`` as in
+    ``torch.export.export``; ``dynamic`` stands for ``Dim.AUTO`` everywhere. Parameters and buffers
+    of a module are those of the program, and ``f`` itself stays as it is. A write to a buffer or an
+    argument is an output of the graph, which ``module()`` carries out. Tensors that a function
+    closes over are constants.
 
-    ``output_loss_index``: the program is one of training. It gives the gradients of this result too: ``module()`` returns (results,
-    gradients by name of a parameter or input). A parameter with two names has one gradient.
+    ``output_loss_index``: the program is one of training. It gives the gradients of this result
+    too: ``module()`` returns (results, gradients by name of a parameter or input). A parameter with
+    two names has one gradient.
 
-    ``ValueError`` if the program needs more of a size than its Dim says. ``RuntimeError`` for what a graph cannot do, such as a change of
-    an argument's sizes in place.
+    ``ValueError`` if the program needs more of a size than its Dim says. ``RuntimeError`` for what
+    a graph cannot do, such as a change of an argument's sizes in place.
     """
     kwargs = dict(kwargs or {})
     given = _Given(f, [*args], kwargs)
@@ -131,10 +137,11 @@ def _all_automatic(x: Any) -> Any:
 
 
 class _Given:
-    """A program and its arguments as one list of leaves: parameters, buffers, then the leaves of the arguments.
+    """A program and its arguments as one list of leaves: parameters, buffers, then the leaves
+    of the arguments.
 
-    ``state``: name and tensor of each parameter and buffer, a shared one under its first name. ``described``: the leaves in words.
-    """
+    ``state``: name and tensor of each parameter and buffer, a shared one under its first name.
+    ``described``: the leaves in words."""
 
     def __init__(self, f: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> None:
         self.f = f
@@ -178,7 +185,8 @@ class _Given:
         return name not in self.f.get_submodule(path)._non_persistent_buffers_set
 
     def state_dict(self) -> dict[str, Any]:
-        """What the program keeps: parameters and persistent buffers, plain ones, a shared one under each of its names."""
+        """What the program keeps: parameters and persistent buffers, plain ones, a shared one under
+        each of its names."""
         if not isinstance(self.f, torch.nn.Module):
             return {}
         found: dict[int, Any] = {}
@@ -254,7 +262,8 @@ class _Container:
         return made
 
     def _inputs(self) -> tuple[list[InputSpec], list[fx.Node]]:
-        """The records of the inputs, and the placeholders of parameters, buffers and arguments. Constants become inputs before these."""
+        """The records of the inputs, and the placeholders of parameters, buffers and arguments.
+        Constants become inputs before these."""
         given = self.given
         placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
         n_state = len(given.state)
@@ -284,7 +293,8 @@ class _Container:
         return specs, placeholders
 
     def _other_names(self, known: Mapping[str, fx.Node], before: fx.Node) -> list[InputSpec]:
-        """Inputs that the graph does not use: other names of shared parameters and buffers. A program has a state dict by its inputs."""
+        """Inputs that the graph does not use: other names of shared parameters and buffers. A
+        program has a state dict by its inputs."""
         specs = []
         for name, t in self.given.other_names().items():
             parameter = isinstance(t, torch.nn.Parameter)
@@ -321,8 +331,9 @@ class _Container:
             if not isinstance(value, torch.Tensor):
                 line = next(filter(None, map(line_of, node.users)), None)
                 raise RuntimeError(
-                    f"the program has a constant of type {type(value).__name__}, which a saved program cannot hold: {value!r}. Leave "
-                    f"it out, or compute it from tensors.{'' if line is None else f' It happened at {line}'}"
+                    f"the program has a constant of type {type(value).__name__}, "
+                    f"which a saved program cannot hold: {value!r}. Leave it out, or compute it "
+                    f"from tensors.{'' if line is None else f' It happened at {line}'}"
                 )
             with self.graph.inserting_before(before):
                 lifted = self.graph.placeholder(f"c{name}")
@@ -336,7 +347,8 @@ class _Container:
         return specs
 
     def _check_layouts(self, placeholders: Sequence[fx.Node]) -> None:
-        """Check dtype and device of each argument in the graph, and strides where the graph depends on them."""
+        """Check dtype and device of each argument in the graph, and strides where the graph
+        depends on them."""
         first = next(n for n in self.graph.nodes if n.op != "placeholder")
         for node, x in zip(placeholders[len(self.given.state) :], self.given.user, strict=True):
             if isinstance(x, torch.Tensor) and x.layout is torch.strided:
@@ -415,7 +427,8 @@ def _describe_sizes(graph: fx.Graph) -> None:
 
 
 def _takes_memory_as_it_lies(node: fx.Node) -> bool:
-    """Whether the graph reads the memory of an argument by strides that are constants of the program."""
+    """Whether the graph reads the memory of an argument by strides that are
+    constants of the program."""
     for user in node.users:
         func: Any = user.target
         if func in (aten.as_strided.default, aten.as_strided_scatter.default):

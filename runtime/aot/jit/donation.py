@@ -3,8 +3,8 @@
     step = jit(step, donate="state")
     state = step(state, batch)          # the old state is empty from now on
 
-The graph frees such a tensor after its last use, although the caller still has it. So a step that returns a new state needs no memory for
-two of them.
+The graph frees such a tensor after its last use, although the caller still has it. So a step that
+returns a new state needs no memory for two of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _TAKEN = "_memory_is_taken"  # an attribute of tensors
 def donating(
     run: Callable[..., Any], names: Sequence[str], donated: Sequence[int | str]
 ) -> Callable[..., Any]:
-    """``run``, to whose calls the arguments ``donated``, names or positions, are donated. ``names``: of its positional parameters."""
+    """``run``, to whose calls the arguments ``donated``, names or positions, are donated.
+    ``names``: of its positional parameters."""
     wanted = {
         names[x] if isinstance(x, int) and -len(names) <= x < len(names) else x for x in donated
     }
@@ -60,7 +61,8 @@ def donating(
         for t in tensors:
             if getattr(t, _TAKEN, False) and not t.numel():
                 raise ValueError(
-                    "a donated argument has been donated before, and is empty. Donate what the last call has returned."
+                    "a donated argument has been donated before, and is empty. "
+                    "Donate what the last call has returned."
                 )
             if (
                 type(t) is not torch.Tensor
@@ -69,7 +71,8 @@ def donating(
                 or t.layout is not torch.strided
             ):
                 raise ValueError(
-                    f"a donated argument has a {_kind(t)}. Donate plain tensors without history that own their memory."
+                    f"a donated argument has a {_kind(t)}. "
+                    "Donate plain tensors without history that own their memory."
                 )
         before, _DONATED.tensors = _DONATED.tensors, tensors
         try:
@@ -87,20 +90,23 @@ def _kind(t: torch.Tensor) -> str:
 
 
 def take(call: Call, joint: Joint) -> None:
-    """Take the memory of the tensors that are donated to this call. The caller's have no elements from now on."""
+    """Take the memory of the tensors that are donated to this call. The caller's have no
+    elements from now on."""
     donated = set(map(id, _DONATED.tensors))
     ours = [(i, t) for i, t in enumerate(call.plain) if id(t) in donated]
     numbers = {i for i, _ in ours}
     if any(id(unwrap(t)) in donated for t in joint.closed_over):
         raise RuntimeError(
-            "the program also closes over a tensor that is donated. Let it use the argument, or donate a clone."
+            "the program also closes over a tensor that is donated. "
+            "Let it use the argument, or donate a clone."
         )
     boundary = joint.boundary
     if any(boundary.inputs[i].written for i in numbers) or any(
         o.made is Made.INPUT and o.number in numbers for o in boundary.outputs
     ):
         raise RuntimeError(
-            "the program writes to an argument that is donated, or returns it or a view of it. Donate what it only reads."
+            "the program writes to an argument that is donated, or returns it or a view of it. "
+            "Donate what it only reads."
         )
     for i, t in ours:
         call.plain[i] = t.detach()

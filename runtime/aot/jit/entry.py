@@ -23,28 +23,34 @@ class _Keywords(TypedDict, total=False):
 
 
 class Jit:
-    """``f`` captured as a program at its first call, and replayed by the next ones. Also a decorator, of methods too.
+    """``f`` captured as a program at its first call, and replayed by the next ones. Also a
+    decorator, of methods too.
 
     >>> from runtime.func import grad, vmap
     >>> slopes = jit(vmap(grad(lambda x: x.sin())))
     >>> slopes(torch.zeros(3))
     tensor([1., 1., 1.])
 
-    A call asks whether its arguments, and what the program finds in Python's state, are of a kind that is known. Else another program is
-    captured; ``jit.explain`` says why. A call computes what ``f`` computes, with gradients, writes, views and random numbers;
-    ``docs/aot.md`` says how. Inside a transform ``f`` itself runs, so ``grad(jit(f))`` is ``grad(f)``.
+    A call asks whether its arguments, and what the program finds in Python's state, are of a kind
+    that is known. Else another program is captured; ``jit.explain`` says why. A call computes what
+    ``f`` computes, with gradients, writes, views and random numbers; ``docs/aot.md`` says how.
+    Inside a transform ``f`` itself runs, so ``grad(jit(f))`` is ``grad(f)``.
 
-    ``dynamic``: None captures the first sizes as constants, and at the second ones a program for any sizes. True does that at once, False
-    never. ``compiler``: ``"replay"`` runs the graph call by call, ``"inductor"`` gives it to torch's Inductor; or a function of a
-    ``GraphModule`` and example inputs that returns a function. ``static_argnums``, ``static_argnames``: arguments that are constants of the
-    program; they must be hashable. ``on_break``: what a call does that cannot be captured (a branch on the elements of a tensor,
-    ``.item()``): ``"error"`` raises with the user's line, ``"eager"`` warns once and runs ``f``. ``donate``: names or positions of
-    arguments whose memory the call takes. They have no elements afterwards. They must be plain tensors that own their memory.
+    ``dynamic``: None captures the first sizes as constants, and at the second ones a program for
+    any sizes. True does that at once, False never. ``compiler``: ``"replay"`` runs the graph call
+    by call, ``"inductor"`` gives it to torch's Inductor; or a function of a ``GraphModule`` and
+    example inputs that returns a function. ``static_argnums``, ``static_argnames``: arguments that
+    are constants of the program; they must be hashable. ``on_break``: what a call does that cannot
+    be captured (a branch on the elements of a tensor, ``.item()``): ``"error"`` raises with the
+    user's line, ``"eager"`` warns once and runs ``f``. ``donate``: names or positions of arguments
+    whose memory the call takes. They have no elements afterwards. They must be plain tensors that
+    own their memory.
 
-    ``jit.explain(slopes)`` is a :class:`.report.Report` of what was captured and why, ``jit.source(slopes)`` the programs as text.
+    ``jit.explain(slopes)`` is a :class:`.report.Report` of what was captured and why,
+    ``jit.source(slopes)`` the programs as text.
 
-    ``RuntimeError`` for what cannot be captured. ``TypeError`` for what is not callable, ``ValueError`` for an option that is none.
-    """
+    ``RuntimeError`` for what cannot be captured. ``TypeError`` for what is not callable,
+    ``ValueError`` for an option that is none."""
 
     explain = staticmethod(explain)
     source = staticmethod(source)

@@ -4,9 +4,9 @@
         group["lr"] = rate              # each call does that
         print(group["weight_decay"])    # a constant of the graph, or what a cell has
 
-The program gets a :class:`Group` in place of each dictionary. It shows a number that changes between calls as one that the graph reads from
-a tensor, which each call fills (:class:`Cell`). What the program assigns stays in it, and the caller's dictionary is as it was.
-"""
+The program gets a :class:`Group` in place of each dictionary. It shows a number that changes
+between calls as one that the graph reads from a tensor, which each call fills (:class:`Cell`). What
+the program assigns stays in it, and the caller's dictionary is as it was."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _OF_SCHEDULERS = (lr_scheduler.__file__, swa_utils.__file__)
 
 @dataclass(eq=False)
 class Cell:
-    """A number of a group, ``group[name]`` or ``group[name][at]``, as a tensor of no dimensions that a graph reads."""
+    """A number of a group, ``group[name]`` or ``group[name][at]``, as a tensor of no dimensions
+    that a graph reads."""
 
     group: dict[str, Any]
     name: str
@@ -60,7 +61,8 @@ class Kinds:
 
 
 class Numbers:
-    """Which numbers of groups are read from cells: all called ``lr``, and those that have changed since a capture before."""
+    """Which numbers of groups are read from cells: all called ``lr``, and those that have changed
+    since a capture before."""
 
     def __init__(self) -> None:
         self.cells: dict[Number, Cell] = {}
@@ -97,8 +99,8 @@ class Numbers:
 class Group(dict[str, Any]):
     """What the program sees of ``group``. ``number``: what it sees of the number in a cell.
 
-    ``cells``: those that it has read. ``asked``: the names that it has read, and ``assigned``: to which it has assigned something.
-    """
+    ``cells``: those that it has read. ``asked``: the names that it has read, and ``assigned``: to
+    which it has assigned something."""
 
     def __init__(
         self, group: dict[str, Any], numbers: Numbers, number: Callable[[Cell], Any]
@@ -186,7 +188,8 @@ class Group(dict[str, Any]):
             id(p) for p in self.parameters
         ]:
             raise RuntimeError(
-                f"the program changes the parameters {where}. Do that outside of the jitted function."
+                f"the program changes the parameters {where}. "
+                "Do that outside of the jitted function."
             )
         return {
             name: super(Group, self).__getitem__(name) for name in self if name in self.assigned
@@ -197,6 +200,7 @@ def _refuse_scheduler() -> None:
     """Refuse a step of a scheduler, from whose code :class:`Group` is called."""
     if sys._getframe(2).f_code.co_filename in _OF_SCHEDULERS:
         raise RuntimeError(
-            "the program steps or makes a learning-rate scheduler, which counts its steps in Python. A graph would not do that. Step "
-            f"schedulers outside of the jitted function.{here()}"
+            "the program steps or makes a learning-rate scheduler, "
+            "which counts its steps in Python. A graph would not do that. "
+            f"Step schedulers outside of the jitted function.{here()}"
         )

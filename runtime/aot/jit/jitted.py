@@ -43,7 +43,8 @@ class Options:
             raise ValueError(f"dynamic={dynamic!r}; it is None, True or False")
         if not callable(compiler) and compiler not in _COMPILERS:
             raise ValueError(
-                f"compiler={compiler!r}; it is {', '.join(map(repr, _COMPILERS))}, or a function of a GraphModule and inputs"
+                f"compiler={compiler!r}; it is {', '.join(map(repr, _COMPILERS))}, "
+                "or a function of a GraphModule and inputs"
             )
         if on_break not in _ON_BREAK:
             raise ValueError(
@@ -106,7 +107,8 @@ class Jitted:
             ]
             if names and outside:
                 raise ValueError(
-                    f"{keyword}={outside[0]}, but {self.__name__} takes {len(names)} positional arguments"
+                    f"{keyword}={outside[0]}, "
+                    f"but {self.__name__} takes {len(names)} positional arguments"
                 )
         for keyword, given in (
             ("static_argnames", options.static_argnames),
@@ -139,11 +141,15 @@ class Jitted:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            f"{self.__name__} is jitted, and its programs are of this process. Pickle the function itself, and jit it again"
+            f"{self.__name__} is jitted, and its programs are of this process. "
+            "Pickle the function itself, and jit it again"
         )
 
     def __repr__(self) -> str:
-        return f"<jitted {self.__name__}, {sum(len(c.captured) for c in self._captures.values())} programs>"
+        return (
+            f"<jitted {self.__name__}, "
+            f"{sum(len(c.captured) for c in self._captures.values())} programs>"
+        )
 
     @property
     def captured(self) -> list[Captured]:
@@ -215,7 +221,8 @@ def _takes(f: Callable[..., Any], name: str) -> bool:
 def _partial(
     f: Callable[..., Any], names: Sequence[str], static: dict[str, Any]
 ) -> Callable[..., Any]:
-    """``f`` without the parameters in ``static``, which have these values. ``names``: of its positional parameters."""
+    """``f`` without the parameters in ``static``, which have these values. ``names``: of its
+    positional parameters."""
     free = [name for name in names if name not in static]
 
     @functools.wraps(f)

@@ -18,7 +18,8 @@ _DEPTH = 3  # from a trainer over its dictionary of lists to a scheduler
 
 
 class Known:
-    """Those that one capture knows. ``others``: those that captures before have met in another way than by Python's state.
+    """Those that one capture knows. ``others``: those that captures before have met in another way
+    than by Python's state.
 
     Not all that captures before have known: another thread may step its optimizer now."""
 
@@ -51,7 +52,8 @@ class Known:
 
 
 def _held(x: Any) -> Iterator[Any]:
-    """What a list or an object holds. Not what a function, a class, a tensor or the modules of Python hold."""
+    """What a list or an object holds. Not what a function, a class, a tensor or the
+    modules of Python hold."""
     if isinstance(x, (type, ModuleType, torch.Tensor, str, bytes)):
         return
     if isinstance(x, (dict, *_CONTAINERS)):

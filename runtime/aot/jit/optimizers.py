@@ -1,14 +1,18 @@
 """Optimizers that a program uses while it is captured.
 
-``optimizer.step()`` reads numbers from its groups, and makes its state at the first step. A capture has to give it something else for each:
+``optimizer.step()`` reads numbers from its groups, and makes its state at the first step. A capture
+has to give it something else for each:
 
-- a number that changes between calls, as ``lr`` by a scheduler, is read from a tensor that each call fills (:mod:`.groups`);
-- state that the step makes, and numbers that the program assigns, are results of the graph, which the call puts where they belong;
-- state and other numbers that are there are kept by the graph, and each call asks whether they still are.
+- a number that changes between calls, as ``lr`` by a scheduler, is read from a tensor that each
+  call fills (:mod:`.groups`);
+- state that the step makes, and numbers that the program assigns, are results of the graph, which
+  the call puts where they belong;
+- state and other numbers that are there are kept by the graph, and each call asks
+  whether they still are.
 
-What the capture itself has changed is put back. So a capture has to know an optimizer before the program uses it. It knows those that the
-program finds in Python's state, and those of captures before. If the program steps another one, it is captured once more.
-"""
+What the capture itself has changed is put back. So a capture has to know an optimizer before the
+program uses it. It knows those that the program finds in Python's state, and those of captures
+before. If the program steps another one, it is captured once more."""
 
 from __future__ import annotations
 
@@ -33,7 +37,8 @@ from .scalers import made_in_capture
 
 
 class Unknown(BaseException):
-    """The program steps an ``optimizer`` that the capture has not known. No ``Exception``, since nothing is wrong with it."""
+    """The program steps an ``optimizer`` that the capture has not known. No ``Exception``, since
+    nothing is wrong with it."""
 
     def __init__(self, optimizer: ref[Optimizer]) -> None:
         self.optimizer = optimizer
@@ -57,7 +62,8 @@ class Assigned:
 
 
 class Watched:
-    """An optimizer, and what it was before the program. ``stepped``: whether the program has stepped it."""
+    """An optimizer, and what it was before the program. ``stepped``: whether the
+    program has stepped it."""
 
     def __init__(self, optimizer: Optimizer, optimizers: Optimizers) -> None:
         self.optimizer = optimizer
@@ -110,8 +116,9 @@ class Watched:
 
     @property
     def carried(self) -> list[tuple[int, Any]]:
-        """Items of the groups, by id and name, that the graph does not keep: each call reads them, or assigns to them first. And the
-        groups as a whole, since :meth:`reads` has what is kept."""
+        """Items of the groups, by id and name, that the graph does not keep: each call
+        reads them, or assigns to them first. And the groups as a whole, since :meth:`reads`
+        has what is kept."""
         kept = [{name for name, _ in seen.constants()} for seen in self.seen]
         items = [
             (id(seen.group), n)
@@ -136,13 +143,15 @@ class Watched:
             or list(map(id, groups)) != list(map(id, self.seen))
         ):
             raise RuntimeError(
-                f"the program adds a group to its {self.name}, or loads its state. Do that outside of the jitted function."
+                f"the program adds a group to its {self.name}, or loads its state. "
+                "Do that outside of the jitted function."
             )
         for seen in self.seen:
             seen.changes()
         if not all(map(same, self.own_groups, self.groups_before)):
             raise RuntimeError(
-                f"the program changes a group of its {self.name} that it has from before the call. Let it find the group in param_groups."
+                f"the program changes a group of its {self.name} that it has from before "
+                "the call. Let it find the group in param_groups."
             )
 
     def assigned(self) -> list[tuple[Assigned, Any]]:
@@ -155,28 +164,32 @@ class Watched:
         for place, x in found:
             if isinstance(x, torch.Tensor):
                 raise RuntimeError(
-                    f"the program assigns a tensor to {place.name!r} of a group of its {self.name}. Assign a number, or make the item a "
-                    "tensor outside and let the program write to it by copy_()."
+                    f"the program assigns a tensor to {place.name!r} "
+                    f"of a group of its {self.name}. Assign a number, "
+                    "or make the item a tensor outside and let the program write to it by copy_()."
                 )
         return found
 
     def made(self) -> list[tuple[StatePlace, Any]]:
-        """The state that the program has made. ``RuntimeError`` for state that is no tensor and changes, and for state that it drops."""
+        """The state that the program has made. ``RuntimeError`` for state that is no tensor and
+        changes, and for state that it drops."""
         found = []
         state = self.optimizer.state
         for p, s in state.items():
             old = self.state_before.get(p, {})
             if not isinstance(s, dict):
                 raise RuntimeError(
-                    f"the state of {self.name} has a {type(s).__name__} for a parameter, and no dictionary"
+                    f"the state of {self.name} has a {type(s).__name__} for "
+                    "a parameter, and no dictionary"
                 )
             for name, x in s.items():
                 if isinstance(x, Value) and x._level.number:
                     found.append((StatePlace(self.optimizer, p, name), x))
                 elif not same(x, old.get(name, MISSING)):
                     raise RuntimeError(
-                        f"the program, or its {self.name}, keeps {name!r}, a {type(x).__name__}, in the optimizer's state, and changes it. "
-                        "A graph would not do that. Keep it as a tensor, and change it in place."
+                        f"the program, or its {self.name}, keeps {name!r}, a {type(x).__name__}, "
+                        "in the optimizer's state, and changes it. A graph would not do that. "
+                        "Keep it as a tensor, and change it in place."
                     )
         if any(
             p not in state or not set(old) <= set(state[p])
@@ -184,7 +197,8 @@ class Watched:
             if isinstance(old, dict)
         ):
             raise RuntimeError(
-                f"the program drops state of its {self.name}. Do that outside of the jitted function."
+                f"the program drops state of its {self.name}. "
+                "Do that outside of the jitted function."
             )
         return found
 
@@ -209,8 +223,9 @@ class Watched:
 
 
 class Optimizers:
-    """The optimizers that one run of a program uses. ``numbers``: those of the jitted function. ``known``: those that may be used. If the
-    program steps another one, that is :class:`Unknown`, unless the program ``makes`` optimizers: ``unseen`` are those not known then."""
+    """The optimizers that one run of a program uses. ``numbers``: those of the jitted function.
+    ``known``: those that may be used. If the program steps another one, that is :class:`Unknown`,
+    unless the program ``makes`` optimizers: ``unseen`` are those not known then."""
 
     def __init__(self, numbers: Numbers, known: Known, makes: bool = False) -> None:
         self.numbers = numbers

@@ -1,4 +1,5 @@
-"""The programs of a jitted function: one for the first sizes, one for any sizes from the second on, and why each was captured."""
+"""The programs of a jitted function: one for the first sizes, one for any sizes from the second on,
+and why each was captured."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ class Break(Exception):
 
 @dataclass
 class Captured:
-    """One program. ``dynamic``: whether it is for any sizes. ``arguments``: of the call that it was captured for. ``why``: what that call
-    has that no call before it had."""
+    """One program. ``dynamic``: whether it is for any sizes. ``arguments``: of the call that it was
+    captured for. ``why``: what that call has that no call before it had."""
 
     program: CompiledProgram
     dynamic: bool
@@ -35,8 +36,9 @@ class Captured:
 
 
 class Captures:
-    """Finds the programs of one function, and captures them. ``sizes``: the first sizes of each kind of call are constants, and another
-    program is for any others. ``breaks``: what cannot be captured raises :class:`Break`, and is not tried again."""
+    """Finds the programs of one function, and captures them. ``sizes``: the first sizes of each
+    kind of call are constants, and another program is for any others. ``breaks``: what cannot be
+    captured raises :class:`Break`, and is not tried again."""
 
     def __init__(self, recipe: Recipe, sizes: bool, breaks: bool) -> None:
         self.fixed = Programs(recipe)
@@ -131,7 +133,8 @@ class Captures:
             ]
         if around != last.around:
             changed.append(
-                "other modes: of grad, of autocast, of a module, or another structure of the arguments"
+                "other modes: of grad, of autocast, of a module, "
+                "or another structure of the arguments"
             )
         return "; ".join(changed) or "none of the programs before takes the call"
 

@@ -18,8 +18,8 @@ from .programs import Captured
 
 @dataclass(frozen=True)
 class Report:
-    """``programs``: in the order of their captures. ``refused``: the arguments for which nothing was captured, each with the reason.
-    ``str()`` is a table."""
+    """``programs``: in the order of their captures. ``refused``: the arguments for which nothing
+    was captured, each with the reason. ``str()`` is a table."""
 
     name: str
     programs: tuple[Captured, ...]
@@ -68,8 +68,9 @@ def explain(f: Any) -> Report:
 
 
 def source(f: Any) -> str:
-    """The programs of ``f`` as Python functions, in the order of their captures. A comment above the calls names the user's line that makes
-    them. A program with gradients is shown as one function: the results, then the gradients. ``TypeError`` if ``f`` is not jitted."""
+    """The programs of ``f`` as Python functions, in the order of their captures. A comment above
+    the calls names the user's line that makes them. A program with gradients is shown as one
+    function: the results, then the gradients. ``TypeError`` if ``f`` is not jitted."""
     return "\n\n".join(
         _text(f"program_{i}", c.program.joint.traced.graph)
         for i, c in enumerate(_jitted(f).captured)

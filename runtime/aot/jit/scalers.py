@@ -1,10 +1,11 @@
 """Gradient scalers that a program uses while it is captured.
 
-``torch.amp.GradScaler`` makes its scale when it is first asked for it. In a capture the scale would be a value of the program, and each
-call would start from the first one. So the scale is made outside, and the program is captured once more.
+``torch.amp.GradScaler`` makes its scale when it is first asked for it. In a capture the scale would
+be a value of the program, and each call would start from the first one. So the scale is made
+outside, and the program is captured once more.
 
-Between ``unscale_()`` and ``update()`` a scaler keeps in Python what it has found. A call would not do that, so one program does it all.
-"""
+Between ``unscale_()`` and ``update()`` a scaler keeps in Python what it has found. A call would not
+do that, so one program does it all."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def make_again(scaler: GradScaler, device: torch.device) -> None:
 
 
 class Scalers:
-    """The gradient scalers that one run of a program may use. What it changes in them is put back."""
+    """The gradient scalers that one run of a program may use. What it changes in
+    them is put back."""
 
     def __init__(self, known: Iterable[GradScaler]) -> None:
         self.known = [(s, dict(vars(s))) for s in known if s._enabled]
@@ -65,14 +67,16 @@ class Scalers:
         return next((s for s, _ in self.known if isinstance(s._scale, Value)), None)
 
     def reads(self) -> list[Read]:
-        """What the program has found in them. ``RuntimeError`` if it leaves one between two steps."""
+        """What the program has found in them. ``RuntimeError`` if it leaves one
+        between two steps."""
         found = []
         for scaler, before in self.known:
             states: Any = before["_per_optimizer_states"]
             if states or scaler._per_optimizer_states:
                 raise RuntimeError(
-                    "the program leaves a GradScaler in the middle of its work, or finds it there. A graph does not do what is left in "
-                    "Python. Let one jitted function call unscale_(), step() and update()."
+                    "the program leaves a GradScaler in the middle of its work, "
+                    "or finds it there. A graph does not do what is left in Python. "
+                    "Let one jitted function call unscale_(), step() and update()."
                 )
             changed = [
                 n
@@ -81,7 +85,8 @@ class Scalers:
             ]
             if changed:
                 raise RuntimeError(
-                    f"the program changes {changed[0].lstrip('_')!r} of a GradScaler. Do that outside of the jitted function."
+                    f"the program changes {changed[0].lstrip('_')!r} of a GradScaler. "
+                    "Do that outside of the jitted function."
                 )
             found += [
                 Read(vars(scaler), n, x) for n, x in before.items() if n != "_per_optimizer_states"

@@ -8,9 +8,9 @@
         optimizer.step()
         return loss
 
-What is captured is a function without these effects. It takes the gradients that ``step`` reads and that are there before the call, and
-returns an :class:`Outcome`: the result, gradients, and the state that an optimizer makes. A call puts them where they belong.
-"""
+What is captured is a function without these effects. It takes the gradients that ``step`` reads and
+that are there before the call, and returns an :class:`Outcome`: the result, gradients, and the
+state that an optimizer makes. A call puts them where they belong."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ _BACKWARD_HOOKS, _POST_HOOKS = (
 
 
 class _Again(BaseException):
-    """The program has to be captured once more, with further arguments. No ``Exception``, since nothing is wrong with it."""
+    """The program has to be captured once more, with further arguments. No ``Exception``, since
+    nothing is wrong with it."""
 
 
 class _Spent(Node):
@@ -79,8 +80,9 @@ class _Uncrossable(Node):
 
 
 def _without_history_of_torch(x: Any) -> Any:
-    """``x``, what is at a place to which the program assigns. Most often the program does not compute with it, so that only a gradient that
-    comes to what torch has recorded of it is an error."""
+    """``x``, what is at a place to which the program assigns. Most often the program
+    does not compute with it, so that only a gradient that comes to what torch has
+    recorded of it is an error."""
     if (
         not isinstance(x, torch.Tensor)
         or isinstance(x, Tensor)
@@ -92,9 +94,10 @@ def _without_history_of_torch(x: Any) -> Any:
 
 
 class _Effects:
-    """Where the tensors of an :class:`Outcome` belong. ``leaves``: tensors, or numbers of arguments, each with a gradient. ``state``:
-    places in optimizers. ``assigned``: items of their groups. ``frozen``: tensors that require no grad afterwards. ``spent``: the numbers
-    of the results whose histories have been freed. ``places``: in Python's state."""
+    """Where the tensors of an :class:`Outcome` belong. ``leaves``: tensors, or numbers of
+    arguments, each with a gradient. ``state``: places in optimizers. ``assigned``: items of their
+    groups. ``frozen``: tensors that require no grad afterwards. ``spent``: the numbers of the
+    results whose histories have been freed. ``places``: in Python's state."""
 
     def __init__(
         self,
@@ -115,7 +118,8 @@ class _Effects:
 
 @dataclass(eq=False)
 class Outcome:
-    """What a program with effects returns. ``result``: what is for the caller, and what belongs to places in Python's state."""
+    """What a program with effects returns. ``result``: what is for the caller, and what belongs to
+    places in Python's state."""
 
     result: Any
     gradients: list[Any]
@@ -126,14 +130,16 @@ class Outcome:
 
 @dataclass(eq=False)
 class _Entry:
-    """What the program reads that each call finds anew: gradients, and what is at the places to which it assigns tensors."""
+    """What the program reads that each call finds anew: gradients, and what is at the places to
+    which it assigns tensors."""
 
     gradients: list[Any]
     values: list[Any]
 
 
 class _Draws(Ambient):
-    """``before``: the state of the generator before the graph of this thread's call, if that may turn out to be for another side."""
+    """``before``: the state of the generator before the graph of this thread's call, if that may
+    turn out to be for another side."""
 
     before: torch.Tensor | None = None
 
@@ -160,16 +166,18 @@ class _Leaves:
 
 
 class _Side:
-    """An argument of the program, by which it is captured once for each way through the branches of an optimizer or gradient scaler."""
+    """An argument of the program, by which it is captured once for each way through the branches of
+    an optimizer or gradient scaler."""
 
 
 class Steps:
-    """The programs of one jitted function ``f``, as functions without effects on Python's state. ``program``: what is captured.
+    """The programs of one jitted function ``f``, as functions without effects on Python's state.
+    ``program``: what is captured.
 
-    ``asked``: the leaves, or numbers of arguments, whose gradients from before a call the programs read. ``places``: to which they assign
-    tensors, and what is there before a call is an argument. ``sides``: those that a call
-    tries, in this order; None is the first one's. ``donates``: whether calls take the memory of arguments, see :mod:`.donation`.
-    """
+    ``asked``: the leaves, or numbers of arguments, whose gradients from before a call the programs
+    read. ``places``: to which they assign tensors, and what is there before a call is an argument.
+    ``sides``: those that a call tries, in this order; None is the first one's. ``donates``: whether
+    calls take the memory of arguments, see :mod:`.donation`."""
 
     def __init__(self, f: Callable[..., Any], donates: bool) -> None:
         self.f = f
@@ -224,7 +232,8 @@ class Steps:
         return run(*entry, *((side,) if side is not None else ()), *args, **kwargs)
 
     def _by_another_side(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """The result by another program than the first one, which has done nothing yet. If all are wrong, one more is captured."""
+        """The result by another program than the first one, which has done nothing yet. If all are
+        wrong, one more is captured."""
         for side in (*self.sides[1:], _Side()):
             while True:
                 try:
@@ -253,7 +262,8 @@ class Steps:
         )
 
     def _captured(self, args: Any, kwargs: Any) -> Any:
-        """A run of ``f`` under capture, without its effects. In a transform, or in another function that is captured, ``f`` itself runs."""
+        """A run of ``f`` under capture, without its effects. In a transform, or in another function
+        that is captured, ``f`` itself runs."""
         if entering() is None or CAPTURE.gradients is not None:
             return self.f(*(x for x in args if not isinstance(x, (_Entry, _Side))), **kwargs)
         given: dict[int, Any] = {}
@@ -286,8 +296,9 @@ class Steps:
                     raise
                 self._fix(optimizers.opened)  # Python does not say which number it is
                 raise RuntimeError(
-                    f"{e}. That SymFloat is a number that the program has read of a tensor by item(). Compute with tensors instead, or "
-                    f"leave this part out of what is jitted.{line_in(e)}"
+                    f"{e}. That SymFloat is a number that the program has "
+                    "read of a tensor by item(). Compute with tensors instead, "
+                    f"or leave this part out of what is jitted.{line_in(e)}"
                 ) from e
             except Unknown as e:
                 unknown = e.optimizer  # the error itself keeps it alive
@@ -296,8 +307,9 @@ class Steps:
                 raise _Again
             if _modes() != modes:
                 raise RuntimeError(
-                    "the program leaves grad mode, autocast, the default dtype or device, or deterministic algorithms changed. A graph "
-                    "would not do that. Change them in a with statement, or outside of the jitted function."
+                    "the program leaves grad mode, autocast, the default dtype or device, "
+                    "or deterministic algorithms changed. A graph would not do that. "
+                    "Change them in a with statement, or outside of the jitted function."
                 )
             if gradients.asked:
                 self.asked += gradients.asked
@@ -327,7 +339,8 @@ class Steps:
         )
 
     def _know(self, optimizer: ref[Optimizer]) -> bool:
-        """Remember an optimizer for captures to come. False for one that only the program has had, and has made."""
+        """Remember an optimizer for captures to come. False for one that only the program has
+        had, and has made."""
         gc.collect()
         found = optimizer()
         if found is None:
@@ -346,11 +359,13 @@ class Steps:
         assigned: Sequence[tuple[Assigned, Any]],
         of_scalers: Sequence[Read],
     ) -> Any:
-        """What the graph returns. ``result``: what the program returns, and what it leaves at ``places``."""
+        """What the graph returns. ``result``: what the program returns, and what it
+        leaves at ``places``."""
         flat, spec = opened.flatten(result)
         if any(isinstance(t, GradValue) and t._retains for t in flat):
             raise RuntimeError(
-                "the program calls retain_grad() of a tensor that it returns. Call it of the result, or return the gradient."
+                "the program calls retain_grad() of a tensor that it returns. "
+                "Call it of the result, or return the gradient."
             )
         if not (changed or gradients.used or gradients.frozen or used or self.places):
             self._beside = Beside(
@@ -363,8 +378,9 @@ class Steps:
         leaves, values = [leaf for leaf, _ in changed], [g for _, g in changed]
         if any(g is not None and g.requires_grad for g in values):
             raise RuntimeError(
-                "backward(create_graph=True) leaves a gradient with a history behind, which a call cannot assign to .grad. Use "
-                "torch.autograd.grad, or set .grad to None before the end."
+                "backward(create_graph=True) leaves a gradient with a history behind, "
+                "which a call cannot assign to .grad. Use torch.autograd.grad, "
+                "or set .grad to None before the end."
             )
         added = [x for x in gradients.added if isinstance(x, torch.Tensor)]
         cells = list({id(c): c for w in used for c in w.cells}.values())
@@ -404,10 +420,11 @@ class Steps:
         places: Sequence[int],
         joint: Joint,
     ) -> Callable[[Call], Sequence[str]] | None:
-        """What a call does before the graph runs. It fills ``cells``, takes what is donated, and drops the gradients of ``leaves``, which
-        it assigns afterwards. So the memory of the old ones is free for the new ones, as in eager mode. Before a graph that may be for
-        another side nothing is taken or dropped, and the random numbers that it draws are drawn again. The arguments at ``places`` must be
-        leaves without hooks, as they get gradients."""
+        """What a call does before the graph runs. It fills ``cells``, takes what is donated, and
+        drops the gradients of ``leaves``, which it assigns afterwards. So the memory of the old
+        ones is free for the new ones, as in eager mode. Before a graph that may be for another side
+        nothing is taken or dropped, and the random numbers that it draws are drawn again. The
+        arguments at ``places`` must be leaves without hooks, as they get gradients."""
         nodes = joint.traced.graph.nodes
         sided = any(n.target is on_side for n in nodes)
         draws = sided and any(
@@ -433,7 +450,8 @@ class Steps:
                     )
                 if not call.leaves[i].is_leaf:
                     raise RuntimeError(
-                        "backward() in a jitted function reaches an argument that is no leaf. Pass its detach()."
+                        "backward() in a jitted function reaches an argument that is no "
+                        "leaf. Pass its detach()."
                     )
             for cell in cells:
                 cell.fill()
@@ -465,7 +483,8 @@ def _carried_out(outcome: Outcome, args: Any, kwargs: Any) -> Any:
             leaf = opened.flatten((args, kwargs))[0][leaf]
             if not leaf.is_leaf:
                 raise RuntimeError(
-                    "backward() in a jitted function reaches an argument that is no leaf. Pass its detach()."
+                    "backward() in a jitted function reaches an argument that is no "
+                    "leaf. Pass its detach()."
                 )
         leaf.grad = g
     for t in effects.frozen:

@@ -3,11 +3,12 @@
     backward: t0, t1 -> t0 * cos(x) + t1 * exp(x)
     without t1: t0, t1 -> t0 * cos(x)
 
-An absent cotangent is no zero: the derivative of a result that takes no part does not run. One sees that where zero times infinity is NaN,
-or a custom Function adds a constant. :mod:`..capture.origins` has marked each call with the cotangents for which it runs.
+An absent cotangent is no zero: the derivative of a result that takes no part does not run. One sees
+that where zero times infinity is NaN, or a custom Function adds a constant.
+:mod:`..capture.origins` has marked each call with the cotangents for which it runs.
 
-The graphs of ``cond``, ``map`` and ``scan`` are written anew in the same way, without the operands that are absent.
-"""
+The graphs of ``cond``, ``map`` and ``scan`` are written anew in the same way, without the operands
+that are absent."""
 
 from __future__ import annotations
 
@@ -35,10 +36,12 @@ _COND, _MAP, _SCAN = (
 def without(
     module: fx.GraphModule, roots: Sequence[int], present: int, whole: bool
 ) -> fx.GraphModule:
-    """``module`` for a pass that has the cotangents of the roots in ``present``, as the bits of a number.
+    """``module`` for a pass that has the cotangents of the roots in ``present``, as the
+    bits of a number.
 
-    ``roots``: of each of the last placeholders its root. An absent cotangent may be any tensor of its sizes, or None if its placeholder has
-    no users. A result that is absent is None; zeros if ``whole``.
+    ``roots``: of each of the last placeholders its root. An absent cotangent may be any tensor
+    of its sizes, or None if its placeholder has no users. A result that is absent is None;
+    zeros if ``whole``.
     """
     placeholders = _placeholders(module)
     root_of = dict(zip(placeholders[len(placeholders) - len(roots) :], roots, strict=True))
@@ -46,9 +49,10 @@ def without(
 
 
 class _Writer:
-    """``full``: for each node of the module its copy with all operands, which gives an absent value its sizes. ``kept``: for each node that
-    is not absent the one that gives its value. ``varying``: those of them that depend on a present cotangent. ``gone``: of a call with
-    several results the numbers of those that are absent. ``modules``: the graphs that were written anew."""
+    """``full``: for each node of the module its copy with all operands, which gives an absent value
+    its sizes. ``kept``: for each node that is not absent the one that gives its value. ``varying``:
+    those of them that depend on a present cotangent. ``gone``: of a call with several results the
+    numbers of those that are absent. ``modules``: the graphs that were written anew."""
 
     def __init__(
         self,
@@ -127,7 +131,8 @@ class _Writer:
             self.varying.add(n)
 
     def _sum(self, n: fx.Node, origin: Origin | None) -> bool:
-        """Whether ``n`` is a sum or difference of two values, one of which may be absent. Then it is written."""
+        """Whether ``n`` is a sum or difference of two values, one of which may be absent.
+        Then it is written."""
         if (
             n.target not in _SUMS
             or n.kwargs
@@ -167,7 +172,8 @@ class _Writer:
         return self.graph.node_copy(n, values.__getitem__)
 
     def _pruned(self, n: fx.Node) -> fx.Node:
-        """Call ``n`` of ``cond``, ``map`` or ``scan`` with graphs that do not compute with its absent operands."""
+        """Call ``n`` of ``cond``, ``map`` or ``scan`` with graphs that do not compute with its
+        absent operands."""
         args: Any = n.args
         graphs = args[1:3] if n.target is _COND else args[:1]
         groups = [list(group) for group in (args[3:] if n.target is _COND else args[1:])]
@@ -214,7 +220,8 @@ class _Writer:
     def _inner(
         self, graph: fx.Node, operands: Sequence[Any], absent: set[int], carried: int
     ) -> _Writer:
-        """The writer of a graph that ``n`` calls. What it carries from step to step depends on the present cotangents."""
+        """The writer of a graph that ``n`` calls. What it carries from step to step depends on the
+        present cotangents."""
         module = operator.attrgetter(str(graph.target))(self.module)
         roots = {}
         for i, (p, a) in enumerate(zip(_placeholders(module), operands, strict=True)):
@@ -269,7 +276,8 @@ def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
 
 
 def _alike(a: fx.Node, b: fx.Node) -> bool:
-    """Whether two values have the same sizes and dtype, as far as is known without a condition on sizes."""
+    """Whether two values have the same sizes and dtype, as far as is known without a
+    condition on sizes."""
     x, y = a.meta.get("val"), b.meta.get("val")
     if (
         not isinstance(x, torch.Tensor)
@@ -295,6 +303,7 @@ def _same_strides(a: fx.Node, b: fx.Node) -> bool:
 
 
 def _takes_no_elements(n: fx.Node) -> bool:
-    """Whether the elements of the operands do not decide a result with derivatives: a factory such as ``ones_like``, a comparison."""
+    """Whether the elements of the operands do not decide a result with derivatives: a factory such
+    as ``ones_like``, a comparison."""
     record = op_of(n.target).record if isinstance(n.target, torch._ops.OpOverload) else None
     return record is not None and record.nondiff is True

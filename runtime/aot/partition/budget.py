@@ -1,9 +1,11 @@
-"""Memory budgets: which values to save such that the peak memory is small enough and little is computed again.
+"""Memory budgets: which values to save such that the peak memory is small enough and little
+is computed again.
 
-Several choices are measured by the lives of their values: those of the cheapest cuts at every price of recomputation, and those that
-cut the forward into segments, of which the values at their borders are saved. Of these a chain is kept. In it each choice computes more
-again, has a smaller peak, and saves no more bytes than the one before. A budget picks from the chain, so that a smaller one never takes
-more memory.
+Several choices are measured by the lives of their values: those of the cheapest cuts at every price
+of recomputation, and those that cut the forward into segments, of which the values at their borders
+are saved. Of these a chain is kept. In it each choice computes more again, has a smaller peak, and
+saves no more bytes than the one before. A budget picks from the chain, so that a smaller one never
+takes more memory.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _MOST_CUTS = 12
 
 @dataclass(frozen=True)
 class Choice:
-    """Values to save, and what it means: bytes saved, peak bytes, the work of computing again in bytes moved."""
+    """Values to save, and what it means: bytes saved, peak bytes, the work of computing
+    again in bytes moved."""
 
     saved: tuple[fx.Node, ...]
     bytes: int
@@ -41,7 +44,8 @@ def within(budget: float, network: Network, anything: bool) -> tuple[fx.Node, ..
 
 
 def choices(network: Network, anything: bool = True) -> list[Choice]:
-    """The chain, from the one that computes no expensive op again to the one with the least peak."""
+    """The chain, from the one that computes no expensive op again to the one with the least
+    peak."""
     memory = Memory(network.parts)
 
     def measured(cut: list[fx.Node]) -> Choice:
@@ -104,7 +108,8 @@ def _line(network: Network, cut: list[fx.Node]) -> Line:
 def _between(
     network: Network, costly: Line, cheap: Line, left: list[int]
 ) -> Iterator[list[fx.Node]]:
-    """The cheapest cuts at the prices between that of two: the one where both cost the same has the next one, if there is any."""
+    """The cheapest cuts at the prices between that of two: the one where both cost the same has the
+    next one, if there is any."""
     if not left[0] or costly[0] <= cheap[0] or costly[1] >= cheap[1]:
         return
     left[0] -= 1
@@ -125,8 +130,8 @@ def _scaled(network: Network, factor: float, n: fx.Node) -> int:
 
 
 def _borders(network: Network, memory: Memory, number: int) -> set[fx.Node]:
-    """The values at the borders of ``number`` segments of the forward with about the same number of bytes each. Of the places around a
-    border the one that the fewest bytes cross."""
+    """The values at the borders of ``number`` segments of the forward with about the same number of
+    bytes each. Of the places around a border the one that the fewest bytes cross."""
     order = [n for n in network.parts.forward if n.op == "call_function" and not is_size(n)]
     place = {n: i for i, n in enumerate(order)}
     ends = [max((place[u] for u in n.users if u in place), default=-1) for n in order]

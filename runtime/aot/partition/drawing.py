@@ -1,4 +1,5 @@
-"""A drawing of a cut joint graph: the forward down on the left, what is saved in the middle, the backward up on the right."""
+"""A drawing of a cut joint graph: the forward down on the left, what is saved in the middle, the
+backward up on the right."""
 
 from __future__ import annotations
 
@@ -20,13 +21,18 @@ from .recompute import call_of, is_item, is_size, is_view
 STEP, HEIGHT, TOP, MARGIN = 58.0, 34.0, 92.0, 24.0
 _CHARACTER = 6.4  # the width of one, at the size of labels
 _STYLE = """
-text { font: 11px ui-sans-serif, system-ui, 'DejaVu Sans', sans-serif; fill: #1b1f24; text-anchor: middle }
-.small { font-size: 9.5px; fill: #57606a } .head { font-size: 13px; font-weight: 600 } .left { text-anchor: start }
+text { font: 11px ui-sans-serif, system-ui, 'DejaVu Sans', sans-serif; fill: #1b1f24; \
+text-anchor: middle }
+.small { font-size: 9.5px; fill: #57606a } .head { font-size: 13px; font-weight: \
+600 } .left { text-anchor: start }
 .box { stroke-width: 1.2 } .edge { fill: none; stroke: #9aa4af; stroke-width: 1.1 }
-.forward { fill: #e7f0fb; stroke: #4a7ebb } .backward { fill: #fdeee0; stroke: #c9782a } .argument { fill: #f3f4f6; stroke: #9aa4af }
+.forward { fill: #e7f0fb; stroke: #4a7ebb } .backward { fill: #fdeee0; stroke: \
+#c9782a } .argument { fill: #f3f4f6; stroke: #9aa4af }
 .again { fill: #f1e8fb; stroke: #7d4fb0; stroke-dasharray: 5 3 } .result { stroke-width: 2.6 }
-.saved { fill: #d9f2dd; stroke: #2b8a3e; stroke-width: 1.6 } .shared { fill: #f0f9f1; stroke: #2b8a3e; stroke-dasharray: 2 2 }
-.bytes { font-weight: 700; fill: #1c6a2c } .cut { stroke: #2b8a3e; stroke-width: 1.6; stroke-dasharray: 7 5 }
+.saved { fill: #d9f2dd; stroke: #2b8a3e; stroke-width: 1.6 } .shared { fill: #f0f9f1; stroke: \
+#2b8a3e; stroke-dasharray: 2 2 }
+.bytes { font-weight: 700; fill: #1c6a2c } .cut { stroke: #2b8a3e; stroke-width: 1.6; \
+stroke-dasharray: 7 5 }
 .saving { fill: none; stroke: #2b8a3e; stroke-width: 1.3; opacity: .75 }
 """
 
@@ -39,12 +45,14 @@ def drawn(
     names: Mapping[fx.Node, str],
     title: str,
 ) -> str:
-    """The SVG. ``again``: the names of calls that run again. ``names``: those of primals. Sizes, which are numbers, are left out."""
+    """The SVG. ``again``: the names of calls that run again. ``names``: those of primals. Sizes,
+    which are numbers, are left out."""
     return _Drawing(parts, saved, again, backward, names).svg(title)
 
 
 class _Side:
-    """The boxes of one graph: their names, labels, classes and edges. Items of a call are drawn as the call."""
+    """The boxes of one graph: their names, labels, classes and edges. Items of a call are
+    drawn as the call."""
 
     def __init__(self) -> None:
         self.labels: dict[str, tuple[str, str]] = {}
@@ -62,7 +70,8 @@ class _Side:
         self.notes[n.name] = note or n.name
 
     def put_off(self, which: Callable[[str], bool]) -> None:
-        """Let those boxes stand right before their first user, after which nothing but such boxes comes on their way from the inputs."""
+        """Let those boxes stand right before their first user, after which nothing but such boxes
+        comes on their way from the inputs."""
         inputs: dict[str, list[str]] = {}
         for a, b in self.edges:
             inputs.setdefault(b, []).append(a)
@@ -168,7 +177,10 @@ class _Drawing:
         body = [
             *self._edges(self.forward, depth),
             *self._edges(self.backward, depth),
-            f'<line class="cut" x1="{middle:.0f}" y1="{TOP - 12:.0f}" x2="{middle:.0f}" y2="{height - MARGIN / 2:.0f}"/>',
+            (
+                f'<line class="cut" x1="{middle:.0f}" y1="{TOP - 12:.0f}" x2="{middle:.0f}" '
+                f'y2="{height - MARGIN / 2:.0f}"/>'
+            ),
             *self._savings(places, middle, pill, depth),
             *self._boxes(self.forward, depth),
             *self._boxes(self.backward, depth),
@@ -185,8 +197,11 @@ class _Drawing:
             for x, label in heads
         ]
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}">\n'
-            f'<style>{_STYLE}</style>\n<rect width="100%" height="100%" fill="white"/>\n'
+            (
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
+                f'width="{width:.0f}" height="{height:.0f}">\n<style>{_STYLE}</style>\n'
+                '<rect width="100%" height="100%" fill="white"/>\n'
+            )
             + "\n".join([*head, *body])
             + "\n</svg>\n"
         )
@@ -196,7 +211,8 @@ class _Drawing:
         return 20 + _CHARACTER * max(len(line) for line in _pill_text(v))
 
     def _pills(self, depth: int) -> dict[str, float]:
-        """The heights of the saved values: near that of the box that made each, without overlaps."""
+        """The heights of the saved values: near that of the box that made each,
+        without overlaps."""
         wish = {v.name: self.forward.at(self.sources[v.name], depth)[1] for v in self.saved}
         order = sorted(wish, key=wish.__getitem__)
         room = HEIGHT + 6
@@ -215,10 +231,11 @@ class _Drawing:
         size, what = _pill_text(v)
         note = f"{v.name}\n{v.source}\n{v.why.value}" + (f"\n{v.line}" if v.line else "")
         return (
-            f'<g><title>{escape(note)}</title><rect class="{"shared" if v.shares else "saved"}" x="{x - width / 2:.1f}" '
-            f'y="{y - HEIGHT / 2:.1f}" width="{width:.1f}" height="{HEIGHT}" rx="{HEIGHT / 2}"/>'
-            f'<text class="bytes" x="{x:.1f}" y="{y - 2:.1f}">{escape(size)}</text>'
-            f'<text class="small" x="{x:.1f}" y="{y + 11:.1f}">{escape(what)}</text></g>'
+            f'<g><title>{escape(note)}</title><rect class="{"shared" if v.shares else "saved"}" '
+            f'x="{x - width / 2:.1f}" y="{y - HEIGHT / 2:.1f}" width="{width:.1f}" '
+            f'height="{HEIGHT}" rx="{HEIGHT / 2}"/><text class="bytes" x="{x:.1f}" '
+            f'y="{y - 2:.1f}">{escape(size)}</text><text class="small" x="{x:.1f}" '
+            f'y="{y + 11:.1f}">{escape(what)}</text></g>'
         )
 
     def _savings(self, places: dict[str, float], x: float, width: float, depth: int) -> list[str]:
@@ -241,10 +258,11 @@ class _Drawing:
             x, y = side.at(name, depth)
             width = side.width(name)
             found.append(
-                f'<g><title>{escape(side.notes[name])}</title><rect class="box {side.classes[name]}" x="{x - width / 2:.1f}" '
-                f'y="{y - HEIGHT / 2:.1f}" width="{width:.1f}" height="{HEIGHT}" rx="5"/>'
-                f'<text x="{x:.1f}" y="{y - 2:.1f}">{escape(label)}</text>'
-                f'<text class="small" x="{x:.1f}" y="{y + 11:.1f}">{escape(kind)}</text></g>'
+                f'<g><title>{escape(side.notes[name])}</title><rect class="box '
+                f'{side.classes[name]}" x="{x - width / 2:.1f}" y="{y - HEIGHT / 2:.1f}" '
+                f'width="{width:.1f}" height="{HEIGHT}" rx="5"/><text x="{x:.1f}" '
+                f'y="{y - 2:.1f}">{escape(label)}</text><text class="small" x="{x:.1f}" '
+                f'y="{y + 11:.1f}">{escape(kind)}</text></g>'
             )
         return found
 
@@ -269,7 +287,10 @@ class _Drawing:
 
 def _across(x0: float, y0: float, x1: float, y1: float) -> str:
     turn = (x1 - x0) / 2
-    return f'<path class="saving" d="M{x0:.1f} {y0:.1f} C{x0 + turn:.1f} {y0:.1f} {x1 - turn:.1f} {y1:.1f} {x1:.1f} {y1:.1f}"/>'
+    return (
+        f'<path class="saving" d="M{x0:.1f} {y0:.1f} C{x0 + turn:.1f} {y0:.1f} {x1 - turn:.1f} '
+        f'{y1:.1f} {x1:.1f} {y1:.1f}"/>'
+    )
 
 
 def _legend() -> list[str]:
@@ -285,7 +306,8 @@ def _legend() -> list[str]:
     )
     for kind, label in shown:
         found.append(
-            f'<rect class="{kind}" x="{x:.0f}" y="36" width="20" height="12" rx="{6 if kind[0] == "s" else 3}"/>'
+            f'<rect class="{kind}" x="{x:.0f}" y="36" width="20" height="12" '
+            f'rx="{6 if kind[0] == "s" else 3}"/>'
         )
         found.append(f'<text class="left small" x="{x + 26:.0f}" y="46">{label}</text>')
         x += 44 + 5.6 * len(label)

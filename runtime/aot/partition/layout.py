@@ -1,4 +1,5 @@
-"""Places for the boxes of a drawn graph: in layers by depth, with few crossings (Sugiyama, Tagawa and Toda 1981)."""
+"""Places for the boxes of a drawn graph: in layers by depth, with few crossings (Sugiyama,
+Tagawa and Toda 1981)."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ Key = str | tuple[str, str, int]  # a box, or the place where an edge passes a l
 
 @dataclass
 class Layout:
-    """``layer``: of each box, from 0. ``width``: of the whole. ``depth``: the number of layers. ``x``: the middle of each box.
-    ``bends``: for each edge the (layer, x) at which it passes the layers between its ends."""
+    """``layer``: of each box, from 0. ``width``: of the whole. ``depth``: the number of layers.
+    ``x``: the middle of each box. ``bends``: for each edge the (layer, x) at which it passes the
+    layers between its ends."""
 
     layer: dict[str, int]
     width: float
@@ -33,7 +35,8 @@ def layout(
     widths: Mapping[str, float],
     late: Collection[str] = (),
 ) -> Layout:
-    """Places for ``nodes``, which come in topological order. Those in ``late`` stand right before their first user."""
+    """Places for ``nodes``, which come in topological order. Those in ``late`` stand right before
+    their first user."""
     users: dict[str, list[str]] = {n: [] for n in nodes}
     inputs: dict[str, list[str]] = {n: [] for n in nodes}
     for a, b in dict.fromkeys(edges):
@@ -84,7 +87,8 @@ def _places(
     below: Mapping[Key, list[Key]],
     widths: Mapping[str, float],
 ) -> dict[Key, float]:
-    """The middle of each box and bend. Down and up in turns, each row is put in the order of its neighbours' places, and near to them."""
+    """The middle of each box and bend. Down and up in turns, each row is put in the order of its
+    neighbours' places, and near to them."""
     x: dict[Key, float] = {}
     for row in rows:
         at = 0.0
@@ -115,7 +119,8 @@ def _places(
 def _apart(
     row: Sequence[Key], wish: Mapping[Key, float], widths: Mapping[str, float]
 ) -> dict[Key, float]:
-    """Places in this order, near to those wished and without overlaps. Boxes that would overlap move as one block around their mean."""
+    """Places in this order, near to those wished and without overlaps. Boxes that would overlap
+    move as one block around their mean."""
     # keys, their distances from the first, place of the first
     blocks: list[tuple[list[Key], list[float], float]] = []
     for key in row:

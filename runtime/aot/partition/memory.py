@@ -1,4 +1,5 @@
-"""How much memory a partition takes: bytes saved between forward and backward, and the peak of both, by the lives of values."""
+"""How much memory a partition takes: bytes saved between forward and backward, and the peak of
+both, by the lives of values."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from .recompute import is_item, n_bytes
 
 
 class Memory:
-    """The memories of the values of one joint graph. Arguments and constants belong to the caller, so they count nothing."""
+    """The memories of the values of one joint graph. Arguments and constants belong to the caller,
+    so they count nothing."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts

@@ -1,7 +1,7 @@
 """Minimum cuts of directed graphs with integer capacities.
 
-scipy's maximum flow takes 32-bit capacities, so larger ones are scaled down; the cut is then found by a search of the residual graph.
-"""
+scipy's maximum flow takes 32-bit capacities, so larger ones are scaled down; the cut is then found
+by a search of the residual graph."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def min_cut(
 ) -> tuple[int, np.ndarray[Any, Any]]:
     """(value of the cut, which of the ``n`` vertices are on the sink's side).
 
-    ``edges``: (from, to, capacity), capacity a number of bytes or ``INFINITE``. Of several minimum cuts, the one nearest to the sink.
-    The value is that of the edges cut, unscaled; scaling may miss a cut that is better by less than one part in 2**31 / (number of edges).
-    """
+    ``edges``: (from, to, capacity), capacity a number of bytes or ``INFINITE``. Of several minimum
+    cuts, the one nearest to the sink. The value is that of the edges cut, unscaled; scaling may
+    miss a cut that is better by less than one part in 2**31 / (number of edges)."""
     start = np.array([e[0] for e in edges], dtype=np.int64)
     end = np.array([e[1] for e in edges], dtype=np.int64)
     capacity = np.array([e[2] for e in edges], dtype=np.int64)

@@ -1,10 +1,12 @@
 """A joint graph as a flow network whose cheapest cut says what to save.
 
-Each value is two vertices, and the edge between them weighs the bytes of saving it. The cut passes through the saved values; those behind
-it, on the side of the sink, are computed again. So the sink stands behind everything that the backward uses, and the source before
-everything that cannot be computed again. A call of a price has an edge from the source that weighs it: the cut passes there if the call is
-computed again. If the price of every call rises together, fewer calls are computed again, and these are among those of before: the cuts
-are nested, because only the edges at the source change (Gallo, Grigoriadis and Tarjan 1989).
+Each value is two vertices, and the edge between them weighs the bytes of saving it. The cut passes
+through the saved values; those behind it, on the side of the sink, are computed again. So the sink
+stands behind everything that the backward uses, and the source before everything that cannot be
+computed again. A call of a price has an edge from the source that weighs it: the cut passes there
+if the call is computed again. If the price of every call rises together, fewer calls are computed
+again, and these are among those of before: the cuts are nested, because only the edges at the
+source change (Gallo, Grigoriadis and Tarjan 1989).
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
 class Network:
-    """``static``: inputs that cost nothing to save. ``allowed``: which calls may be computed again for nothing."""
+    """``static``: inputs that cost nothing to save. ``allowed``: which calls may be computed
+    again for nothing."""
 
     def __init__(
         self, parts: Parts, static: Collection[fx.Node], allowed: Callable[[fx.Node], bool]
@@ -51,26 +54,30 @@ class Network:
         return edges
 
     def _bytes(self, n: fx.Node) -> int:
-        """What it costs to save ``n``. A call with several results is saved by its items, and no value inside of a region is saved."""
+        """What it costs to save ``n``. A call with several results is saved by its items, and no
+        value inside of a region is saved."""
         value = n.meta.get("val")
         if not n.users:  # an argument that is no tensor, a call for its effect
             return 0
         if value is None and n.op != "get_attr":
             raise ValueError(
-                f"the size of {n.name} is not known: it has no meta['val']. Make the joint graph with make_fx"
+                f"the size of {n.name} is not known: it has no meta['val']. "
+                "Make the joint graph with make_fx"
             )
         if n in self.static or n.op == "get_attr":
             return 0
         if self.inside(n) or not (isinstance(value, torch.Tensor) or is_size(n)):
             return INFINITE
-        # of two that take the same: rather an argument than a view of it, rather what the forward needs than what it does not
+        # of two that take the same: rather an argument than a view of it, rather what the forward
+        # needs than what it does not
         behind = n not in self.parts.forward_set or (
             viewed(n) is not n and viewed(n).op == "placeholder"
         )
         return max(1, n_bytes(value)) + behind
 
     def inside(self, n: fx.Node) -> bool:
-        """Whether ``n`` is computed again in any case, since it is inside of a checkpoint region."""
+        """Whether ``n`` is computed again in any case, since it is inside of a
+        checkpoint region."""
         return (
             policy_of(n) is CheckpointPolicy.MUST_RECOMPUTE
             and again(n).pure
@@ -80,8 +87,9 @@ class Network:
     def cut(
         self, price: Callable[[fx.Node], int] | None = None, fixed: Collection[fx.Node] = ()
     ) -> list[fx.Node]:
-        """What to save. ``price``: what it costs to compute a call again that is not allowed for nothing; None: such calls are not.
-        ``fixed``: further values that the forward alone may compute."""
+        """What to save. ``price``: what it costs to compute a call again that is not allowed
+        for nothing; None: such calls are not. ``fixed``: further values that the forward
+        alone may compute."""
         edges = list(self.edges)
         for n, i in self.vertex.items():
             if self.fixed[n] or n in fixed or (price is None and not self.allowed[n]):

@@ -1,7 +1,8 @@
-"""Cutting a joint graph into a forward and a backward module: which values are saved between the two, and which are computed again.
+"""Cutting a joint graph into a forward and a backward module: which values are saved between the
+two, and which are computed again.
 
-A forward module maps primals to (forward results, saved values); a backward module maps (saved values, tangents) to gradients.
-"""
+A forward module maps primals to (forward results, saved values); a backward module maps (saved
+values, tangents) to gradients."""
 
 from __future__ import annotations
 
@@ -29,11 +30,13 @@ def default_partition(
     static_lifetime_input_indices: Sequence[int] | None = None,
     static_lifetime_input_nodes: Collection[fx.Node] | None = None,
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Save every value that the forward computes anyway and the backward uses; what only the backward needs is computed there.
+    """Save every value that the forward computes anyway and the backward uses; what only the
+    backward needs is computed there.
 
-    ``joint_inputs``: the (primals, tangents) of the joint graph, for one that is not of this package. The inputs that stay alive in any
-    case are saved like any other, so the two ``static_lifetime`` arguments change nothing. Values inside of checkpoint regions are computed
-    again.
+    ``joint_inputs``: the (primals, tangents) of the joint graph, for one that is not of
+    this package. The inputs that stay alive in any case are saved like any other, so the
+    two ``static_lifetime`` arguments change nothing. Values inside of checkpoint regions
+    are computed again.
     """
     parts = Parts(joint_module, num_fwd_outputs, joint_inputs)
     if any(policy_of(n) in AGAIN for n in parts.forward):
@@ -62,20 +65,25 @@ def min_cut_rematerialization_partition(
     >>> f(runtime.tensor([0.0], requires_grad=True)).tolist()
     [1.0]
 
-    Ops are cheap or not by their records. Random draws, ops that write, and ops without a record run in the forward only. In a checkpoint
-    region (:func:`runtime.checkpoint.checkpoint`) expensive ops run again as well, and no value inside is saved.
+    Ops are cheap or not by their records. Random draws, ops that write, and ops without a record
+    run in the forward only. In a checkpoint region (:func:`runtime.checkpoint.checkpoint`)
+    expensive ops run again as well, and no value inside is saved.
 
-    ``memory_budget``: 1 runs no expensive op again. 0 takes the least memory that running any pure op again can reach. In between, as few
-    operations as possible run again such that the peak memory of forward and backward is at most that share of the way from the least peak
-    to that of 1. A smaller budget never has a larger peak, nor more saved bytes. ``ValueError`` for other numbers.
+    ``memory_budget``: 1 runs no expensive op again. 0 takes the least memory that running any
+    pure op again can reach. In between, as few operations as possible run again such that the
+    peak memory of forward and backward is at most that share of the way from the least peak to
+    that of 1. A smaller budget never has a larger peak, nor more saved bytes. ``ValueError``
+    for other numbers.
 
-    ``static_lifetime_input_indices``: inputs that stay alive in any case (parameters) and so cost nothing to save.
-    ``recomputable_ops``: the only ops that run again. ``may_recompute``: overrides which calls run again. ``joint_inputs``: as in
-    :func:`default_partition`. ``compiler``: ``"inductor"`` or ``"nvfuser"``; it changes nothing.
+    ``static_lifetime_input_indices``: inputs that stay alive in any case (parameters) and so cost
+    nothing to save. ``recomputable_ops``: the only ops that run again. ``may_recompute``: overrides
+    which calls run again. ``joint_inputs``: as in :func:`default_partition`. ``compiler``:
+    ``"inductor"`` or ``"nvfuser"``; it changes nothing.
     """
     if compiler not in _COMPILERS:
         raise ValueError(
-            f"compiler={compiler!r}; it is one of {', '.join(_COMPILERS)}. Choose ops by recomputable_ops or may_recompute"
+            f"compiler={compiler!r}; it is one of {', '.join(_COMPILERS)}. "
+            "Choose ops by recomputable_ops or may_recompute"
         )
     if not 0 <= memory_budget <= 1:
         raise ValueError(f"memory_budget={memory_budget}; it is a number from 0 to 1")
@@ -100,7 +108,8 @@ def _one_of(ops: Collection[Op]) -> Callable[[fx.Node], bool]:
             return not isinstance(func, torch._ops.OpOverload) and recomputable(n)
         if not again(n).pure:
             raise ValueError(
-                f"recomputable_ops has {func}, which the backward cannot run again: {again(n).value}"
+                f"recomputable_ops has {func}, "
+                f"which the backward cannot run again: {again(n).value}"
             )
         return True
 

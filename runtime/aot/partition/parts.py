@@ -1,4 +1,5 @@
-"""What of a joint graph belongs to the forward and what to the backward, and the two modules for a choice of saved values."""
+"""What of a joint graph belongs to the forward and what to the backward, and the two modules for a
+choice of saved values."""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ from .recompute import call_of, is_item, is_size
 class Parts:
     """A joint graph taken apart.
 
-    ``forward``: what the forward results need; ``after_tangents``: what depends on a tangent, or on a draw of the backward pass;
-    ``backward``: what the gradients need and the forward does not give, so that it must run in the backward. ``effects``: draws and checks
-    of the forward, which run even if nothing uses them; ``late_effects``: those of the backward.
+    ``forward``: what the forward results need; ``after_tangents``: what depends on a tangent, or on
+    a draw of the backward pass; ``backward``: what the gradients need and the forward does not
+    give, so that it must run in the backward. ``effects``: draws and checks of the forward, which
+    run even if nothing uses them; ``late_effects``: those of the backward.
     """
 
     def __init__(
@@ -37,19 +39,21 @@ class Parts:
         (results,) = self.nodes[-1].args
         if not isinstance(results, (list, tuple)) or not 0 <= num_fwd_outputs <= len(results):
             raise ValueError(
-                f"num_fwd_outputs={num_fwd_outputs}, but the joint graph returns {results}: forward results, then gradients"
+                f"num_fwd_outputs={num_fwd_outputs}, but the joint graph returns {results}: "
+                "forward results, then gradients"
             )
         self.results = list(results[:num_fwd_outputs])
         self.gradients = list(results[num_fwd_outputs:])
         if any(isinstance(r, (list, tuple)) for r in results):
             raise ValueError(
-                "the joint graph returns nested results. A partition takes one flat list: forward results, then gradients"
+                "the joint graph returns nested results. A partition takes one flat list: "
+                "forward results, then gradients"
             )
         self.primals, self.tangents = primals_and_tangents(module, joint_inputs)
         if not self.tangents and any(isinstance(g, fx.Node) for g in self.gradients):
             raise ValueError(
-                "no input of the joint graph is known to be a tangent. Give joint_inputs=(primals, tangents), or call these inputs "
-                "tangents_1, tangents_2, …"
+                "no input of the joint graph is known to be a tangent. Give "
+                "joint_inputs=(primals, tangents), or call these inputs tangents_1, tangents_2, …"
             )
         effects = [n for n in self.nodes if n.op == "call_function" and has_effect(n)]
         self.late_effects = [n for n in effects if ORIGIN in n.meta]
@@ -77,7 +81,8 @@ class Parts:
         return [n for n in self.nodes if n not in self.after_tangents and n.op != "output"]
 
     def leaves_region(self, n: fx.Node) -> bool:
-        """Whether ``n`` is made in a checkpoint region and used by the forward outside of it, or returned."""
+        """Whether ``n`` is made in a checkpoint region and used by the forward outside of
+        it, or returned."""
         region = region_of(call_of(n))
         if region is None or n not in self.forward_set:
             return False
@@ -92,8 +97,9 @@ class Parts:
         return set(self.forward)
 
     def saved(self, chosen: Iterable[fx.Node]) -> list[fx.Node]:
-        """What the forward hands over if ``chosen`` is saved: tensors, then numbers. Of a call with several results, the items that only
-        the backward asks for; and values of the forward that are gradients themselves."""
+        """What the forward hands over if ``chosen`` is saved: tensors, then numbers. Of a call with
+        several results, the items that only the backward asks for; and values of the forward that
+        are gradients themselves."""
         every: dict[fx.Node, None] = {}
         for n in chosen:
             several = isinstance(n.meta.get("val"), (list, tuple))
@@ -112,8 +118,8 @@ class Parts:
         return [n for n in self.nodes if n in needed and n.op != "placeholder"]
 
     def backward_order(self, saved: Sequence[fx.Node]) -> list[fx.Node]:
-        """The calls of the backward from ``saved`` and the tangents. Each value that is computed again comes right before its first use,
-        so that it does not wait in memory."""
+        """The calls of the backward from ``saved`` and the tangents. Each value that is computed
+        again comes right before its first use, so that it does not wait in memory."""
         given = {*saved, *self.tangents}
         order: dict[fx.Node, None] = {}
         needed = _closure(
@@ -188,7 +194,8 @@ def _complete(n: fx.Node) -> None:
 
 
 def _described(n: fx.Node) -> dict[str, Any]:
-    """The facts of a node, ``tensor_meta`` among them, which graph passes and compilers of torch ask for."""
+    """The facts of a node, ``tensor_meta`` among them, which graph passes and compilers
+    of torch ask for."""
     meta = dict(n.meta)
     value = meta.get("val")
     if (

@@ -47,9 +47,10 @@ _OF_CALLS = {
 class SavedValue:
     """One value that the forward hands to the backward.
 
-    ``name``: of its node, in the joint graph, the forward and the backward. ``source``: the op that made it, as ``aten.mm.default``; for an
-    argument its place, as ``args[0]``, or the name of the parameter. ``line``: the user's line that made it, if it is known. ``bytes``: of
-    its elements. ``shares``: the saved value before it in whose memory it lies.
+    ``name``: of its node, in the joint graph, the forward and the backward. ``source``: the op that
+    made it, as ``aten.mm.default``; for an argument its place, as ``args[0]``, or the name of the
+    parameter. ``line``: the user's line that made it, if it is known. ``bytes``: of its elements.
+    ``shares``: the saved value before it in whose memory it lies.
     """
 
     name: str

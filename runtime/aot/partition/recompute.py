@@ -1,4 +1,5 @@
-"""Which calls of a joint graph the backward may run again, and what that costs. Records say it; checkpoint regions may ask for more."""
+"""Which calls of a joint graph the backward may run again, and what that costs. Records say it;
+checkpoint regions may ask for more."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class Again(Enum):
 
 
 def again(n: fx.Node) -> Again:
-    """What records say of running ``n`` again. An item of a call with several results is as its call."""
+    """What records say of running ``n`` again. An item of a call with several
+    results is as its call."""
     n = call_of(n)
     if n.op == "placeholder":
         return Again.INPUT
@@ -79,7 +81,8 @@ def again(n: fx.Node) -> Again:
 
 
 def recomputable(n: fx.Node) -> bool:
-    """Whether a call may be run again in the backward: without effect, not random, and cheap as far as its record knows."""
+    """Whether a call may be run again in the backward: without effect, not random, and cheap as far
+    as its record knows."""
     return again(n) in (Again.LOW, Again.SIZE)
 
 
@@ -110,14 +113,16 @@ def is_size(n: fx.Node) -> bool:
 
 
 def hint(size: Any) -> int:
-    """A size as it was in the trace. One that depends on values was not known there: it counts as :data:`UNKNOWN_SIZE`."""
+    """A size as it was in the trace. One that depends on values was not known there: it counts
+    as :data:`UNKNOWN_SIZE`."""
     if isinstance(size, int):
         return size
     return UNKNOWN_SIZE if size.node.hint is None else int(size.node.hint)
 
 
 def n_bytes(value: Any) -> int:
-    """The bytes of a tensor's elements; of a list of tensors, all of theirs. A number takes eight."""
+    """The bytes of a tensor's elements; of a list of tensors, all of theirs. A
+    number takes eight."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_nested:
             return max(1, value.element_size() * hint(value.numel()))
@@ -143,7 +148,8 @@ def viewed(n: fx.Node) -> fx.Node:
 
 
 def work(n: fx.Node) -> int:
-    """The cost of a call in bytes moved: those of its arguments and results, and what its floating-point operations take."""
+    """The cost of a call in bytes moved: those of its arguments and results, and what its
+    floating-point operations take."""
     if is_view(n) or is_size(n) or n.op != "call_function":
         return 0
     moved = n_bytes(n.meta.get("val")) + sum(

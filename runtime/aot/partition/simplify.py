@@ -1,4 +1,5 @@
-"""Calls of a joint graph that undo each other, such as the two transpositions on a weight's way through ``linear`` and back."""
+"""Calls of a joint graph that undo each other, such as the two transpositions on a weight's way
+through ``linear`` and back."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ aten = torch.ops.aten
 def without_round_trips(graph: fx.Graph) -> None:
     """Replace a transposition of a transposition by what it started from, in place.
 
-    A forward result that is such a view stays one: a program's results are tensors of their own, not its arguments or one another.
-    """
+    A forward result that is such a view stays one: a program's results are tensors of their own,
+    not its arguments or one another."""
     for n in graph.nodes:
         first = n.args[0] if n.op == "call_function" and n.args else None
         if isinstance(first, fx.Node) and first.op == "call_function" and first.args:
@@ -33,8 +34,9 @@ def without_round_trips(graph: fx.Graph) -> None:
 
 
 def _swapped(n: fx.Node) -> tuple[int, int] | None:
-    """The dimensions that a transposition swaps; None for any other call. Of the views in a graph of derivatives these two alone come in
-    pairs, so they are named here instead of asking records for views that undo each other."""
+    """The dimensions that a transposition swaps; None for any other call. Of the views in a graph
+    of derivatives these two alone come in pairs, so they are named here instead of asking records
+    for views that undo each other."""
     value = n.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None

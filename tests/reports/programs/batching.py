@@ -21,7 +21,8 @@ def tangent_of_index_fill_by_batched_indices():
 
 @report("F8.2")
 def gradient_of_a_batched_select_scatter():
-    """The gradient of the source of a batched select_scatter is multiplied by the size of the dimension.
+    """The gradient of the source of a batched select_scatter is multiplied by the size
+    of the dimension.
 
     The source, a number, is written to one place. So its gradient by the sum is 1.
     """
@@ -69,7 +70,8 @@ def gradient_of_cdist_for_batched_cotangents():
 
 @report("F9.1")
 def grid_sample_with_two_batch_dimensions():
-    """grid_sample has the result of another layout if its inputs are batched in different dimensions.
+    """grid_sample has the result of another layout if its inputs are batched in
+    different dimensions.
 
     Element i of the batch is x[:, i] sampled at grid[i].
     """
@@ -82,7 +84,8 @@ def grid_sample_with_two_batch_dimensions():
 
 @report("F10.1", raises="The size of tensor a (15) must match the size of tensor b (5)")
 def losses_without_reduction_under_two_vmaps():
-    """mse_loss without reduction fails under two vmaps, one side batched once; so do huber_loss and smooth_l1_loss.
+    """mse_loss without reduction fails under two vmaps, one side batched once; so do huber_loss
+    and smooth_l1_loss.
 
     It is the square of the broadcast difference.
     """
@@ -93,9 +96,11 @@ def losses_without_reduction_under_two_vmaps():
 
 @report("F25.1", "pytorch#178495")
 def negative_out_dims_for_an_output_that_the_batch_does_not_change():
-    """out_dims=-1 makes a shape of memory that is not there, if the output does not depend on the batch.
+    """out_dims=-1 makes a shape of memory that is not there, if the output does not
+    depend on the batch.
 
-    Three numbers for each of two elements, with the batch as the last dimension, have the shape (3, 2).
+    Three numbers for each of two elements, with the batch as the last dimension, have
+    the shape (3, 2).
     """
     return vmap(lambda x: torch.arange(3.0), out_dims=-1)(torch.ones(2)).shape, torch.Size([3, 2])
 
@@ -127,7 +132,8 @@ def triangles_of_vectors():
 
 @report("F45.2")
 def embedding_of_an_index_out_of_range():
-    """vmap of embedding reads the weights of the next element of the batch if an index is out of range.
+    """vmap of embedding reads the weights of the next element of the batch if an index
+    is out of range.
 
     Without vmap the index is an error.
     """

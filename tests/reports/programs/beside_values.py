@@ -83,7 +83,8 @@ def gradient_of_a_division_of_half_precision():
 
 @report("F70.1", kernel=True)
 def product_into_a_column():
-    """matmul of a vector and a matrix with out= a column of another tensor writes beside the column.
+    """matmul of a vector and a matrix with out= a column of another tensor writes
+    beside the column.
 
     It makes the view contiguous in the memory of that tensor.
     """
@@ -129,7 +130,8 @@ def jacobian_of_no_outputs():
 def output_without_a_place_in_chunks():
     """vmap with chunk_size fails for out_dims=None.
 
-    The second output does not depend on the batch. Without chunk_size it has the shape of one element.
+    The second output does not depend on the batch. Without chunk_size it has the
+    shape of one element.
     """
     x, two = torch.arange(4.0), torch.tensor(2.0)
     return vmap(lambda a: (a, 3 * two), out_dims=(0, None), chunk_size=2)(x), (x, torch.tensor(6.0))

@@ -1,4 +1,5 @@
-"""What a function that was compiled ahead of time shares with its caller: draws, memory, history."""
+"""What a function that was compiled ahead of time shares with its caller: draws,
+memory, history."""
 
 import torch
 from functorch.compile import aot_function, min_cut_rematerialization_partition, nop
@@ -9,7 +10,8 @@ from tests.reports.report import report
 
 @report("F76.1")
 def draws_under_a_memory_budget():
-    """With activation_memory_budget below one, aot_function draws again in the backward pass, and other numbers.
+    """With activation_memory_budget below one, aot_function draws again in the backward pass,
+    and other numbers.
 
     The gradient of the sum of sin(r x) at one is r cos(r), where r is drawn by the forward pass.
     """
@@ -29,7 +31,8 @@ def draws_under_a_memory_budget():
 
 @report("F77.1")
 def gradient_beside_a_result_that_is_not_used():
-    """A result of aot_function that is not used gets a cotangent of zeros, which an infinite derivative makes NaN.
+    """A result of aot_function that is not used gets a cotangent of zeros, which an infinite
+    derivative makes NaN.
 
     Only 2 x is used, and its gradient is 2.
     """
@@ -58,7 +61,8 @@ def seed_in_a_program():
 def write_to_elements_that_are_shown_twice():
     """In aot_function an addition in place to a view that shows an element twice adds to it once.
 
-    The windows (0, 1) and (1, 2) of three zeros both show the second one, so eager adds 1 to it twice.
+    The windows (0, 1) and (1, 2) of three zeros both show the second one, so eager
+    adds 1 to it twice.
     """
     x = torch.zeros(3)
     aot_function(lambda a: a.add_(1.0), nop)(x.unfold(0, 2, 1))
@@ -78,7 +82,8 @@ def requires_grad_of_an_argument():
 
 @report("F97.1", "pytorch#198095")
 def result_that_is_a_view_of_an_argument_beside_its_base():
-    """A result of aot_function that is a view of one argument is made of another, if that one is written and holds the memory of both.
+    """A result of aot_function that is a view of one argument is made of another, if that one is
+    written and holds the memory of both.
 
     tail is rows 1 and 2 of base, and its row 0 is row 1 of base.
     """
@@ -108,7 +113,8 @@ def data_of_an_argument():
 
 @report("F99.1")
 def view_of_an_argument_that_is_transposed_afterwards():
-    """The gradient by a view of an argument of aot_function is transposed, if the argument is written and then transposed in place.
+    """The gradient by a view of an argument of aot_function is transposed, if the argument is
+    written and then transposed in place.
 
     The view is row 0 as it was before. So row 0 has the gradient 2, and the other one 0.
     """

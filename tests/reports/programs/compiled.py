@@ -1,4 +1,5 @@
-"""torch.compile with Inductor, on the CPU. The right value is eager's, which a closed form confirms."""
+"""torch.compile with Inductor, on the CPU. The right value is eager's, which a
+closed form confirms."""
 
 import math
 
@@ -12,8 +13,8 @@ from tests.reports.report import report
 def remainder_of_a_float_argument():
     """Compiled code decides a condition on the remainder of a float once for all values.
 
-    From the second value on a float argument is a symbol. The range of k % 1.5 is taken for that of an integer, 0 to 0.5.
-    """
+    From the second value on a float argument is a symbol. The range of k % 1.5 is taken for that of
+    an integer, 0 to 0.5."""
 
     def f(x, k):
         return x * (2 if k % 1.5 > 0.5 else 3)
@@ -95,8 +96,8 @@ def compiled_elu_of_a_small_number():
 def compiled_floor_division():
     """Compiled floor_divide(1, 0.1) is 10.
 
-    0.1 in float32 is a little more than a tenth, so the quotient is below 10 and its floor is 9. Python's // agrees.
-    """
+    0.1 in float32 is a little more than a tenth, so the quotient is below 10 and its floor is 9.
+    Python's // agrees."""
     one, tenth = torch.ones(40), torch.full((40,), 0.1)
     return torch.compile(torch.floor_divide)(one, tenth), torch.full((40,), 1.0 // tenth[0].item())
 
@@ -323,7 +324,8 @@ def compiled_shift_of_rows():
 
 @report("F101.1", "pytorch#197887", compiled=True)
 def compiled_product_whose_factor_is_written_afterwards():
-    """The gradient of a compiled product is that of other numbers, if a factor is written before the backward pass.
+    """The gradient of a compiled product is that of other numbers, if a factor is written before
+    the backward pass.
 
     The gradient by w is the sum of x. Eager raises an error: a saved tensor was modified.
     """
@@ -341,8 +343,8 @@ def compiled_product_whose_factor_is_written_afterwards():
 def compiled_gradient_of_a_minimum_of_angles():
     """The compiled gradient of the smallest of some atan2 is 0.
 
-    It compares the minimum with angles that it computes again, and they differ in the last bit. The gradient by x is y/(x² + y²).
-    """
+    It compares the minimum with angles that it computes again, and they differ in the last bit. The
+    gradient by x is y/(x² + y²)."""
     torch.manual_seed(0)
     x, y = torch.randn(2, 3).requires_grad_(), torch.randn(2, 3)
     torch.compile(lambda x: torch.atan2(x, y).amin(-1))(x).sum().backward()
@@ -364,7 +366,8 @@ def compiled_index_add_of_an_expanded_tensor():
 
 @report("F104.1", "pytorch#179804", compiled=True, rtol=1e-4)
 def compiled_product_without_autocast_in_autocast():
-    """The compiled gradient of a product in autocast(enabled=False) is computed in bfloat16, if the call is in autocast.
+    """The compiled gradient of a product in autocast(enabled=False) is computed in bfloat16, if the
+    call is in autocast.
 
     The backward pass has no autocast around it, and its product is one of float32.
     """

@@ -1,7 +1,7 @@
 """Branches, loops and scans.
 
-The operators that a graph has for them are called as a graph calls them, on plain tensors. The right value is that of a loop in Python.
-"""
+The operators that a graph has for them are called as a graph calls them, on plain tensors. The
+right value is that of a loop in Python."""
 
 import torch
 import torch.autograd.forward_ad as fwAD
@@ -13,7 +13,8 @@ from tests.reports.report import report
 def second_derivative_of_a_scan():
     """The second derivative of a scan leaves out terms.
 
-    The state is multiplied by w in each of two steps, so the last one is w² and its second derivative by w is 2.
+    The state is multiplied by w in each of two steps, so the last one is w² and its second
+    derivative by w is 2.
     """
     w, one = torch.tensor(3.0, requires_grad=True), torch.ones(())
     last, _ = torch.ops.higher_order.scan(

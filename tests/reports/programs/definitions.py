@@ -1,7 +1,7 @@
 """Elementwise ops against their definitions in arbitrary precision.
 
-Derivatives at points where a formula divides zero by zero, squares what overflows, or subtracts nearly equal numbers.
-"""
+Derivatives at points where a formula divides zero by zero, squares what overflows, or subtracts
+nearly equal numbers."""
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +14,8 @@ from tests.reports.report import report
 def mixed_derivative_of_a_power_at_exponent_zero():
     """The derivative of y·x^(y-1) by the exponent is 0 at exponent 0.
 
-    The derivative by the base is replaced by 0 there, and so loses its own derivative by the exponent, which is 1 / x.
-    """
+    The derivative by the base is replaced by 0 there, and so loses its own derivative by the
+    exponent, which is 1 / x."""
     x = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
     y = torch.tensor(0.0, dtype=torch.float64, requires_grad=True)
     (by_base,) = grad(x**y, x, create_graph=True)
@@ -64,7 +64,8 @@ def second_derivative_of_a_clamped_logit():
 def third_derivative_of_copysign_near_zero():
     """The third derivative of copysign is NaN at 1e-30 in float32.
 
-    copysign(x, 1) is x for positive x. Its derivative is computed as the quotient of result and argument.
+    copysign(x, 1) is x for positive x. Its derivative is computed as the quotient of
+    result and argument.
     """
     x = torch.tensor(1e-30, requires_grad=True)
     (first,) = grad(torch.copysign(x, torch.tensor(1.0)), x, create_graph=True)
@@ -138,8 +139,8 @@ def tanhshrink_near_zero():
 def gradient_of_softsign():
     """The gradient of softsign at 1e8 is 0 in float32.
 
-    softsign is x / (1 + |x|), differentiated as a quotient. The two terms cancel; the derivative is 1 / (1 + |x|)².
-    """
+    softsign is x / (1 + |x|), differentiated as a quotient. The two terms cancel; the derivative is
+    1 / (1 + |x|)²."""
     x = torch.tensor(1e8, requires_grad=True)
     (gradient,) = grad(F.softsign(x), x)
     return gradient, torch.tensor(1e-16)
@@ -182,7 +183,8 @@ def gradient_of_log_ndtr_far_below():
 def bessel_j0_of_a_large_number():
     """bessel_j0(999999986991104) is 2.66e-09 in float32.
 
-    The number is exact in float32. mpmath gives 1.96217e-08. The kernel computes the phase in float32.
+    The number is exact in float32. mpmath gives 1.96217e-08. The kernel computes the
+    phase in float32.
     """
     return torch.special.bessel_j0(torch.tensor(999999986991104.0)), torch.tensor(
         1.9621668433863393e-08
@@ -193,8 +195,8 @@ def bessel_j0_of_a_large_number():
 def airy_ai_of_a_large_negative_number():
     """airy_ai(-1e30) is NaN in float32.
 
-    Ai(x) goes to 0 as x goes to minus infinity. mpmath gives -2.97376e-09 for the float32 number nearest to -1e30.
-    """
+    Ai(x) goes to 0 as x goes to minus infinity. mpmath gives -2.97376e-09 for the float32 number
+    nearest to -1e30."""
     return torch.special.airy_ai(torch.tensor(-1e30)), torch.tensor(-2.9737558443179808e-09)
 
 

@@ -34,7 +34,8 @@ def dtype_of_a_batched_addbmm():
 def logspace_of_integers():
     """logspace(1, 1.5, 4, dtype=int16) is 10 four times.
 
-    It truncates the ends before it computes. 10 to the power of 1, 1.17, 1.33 and 1.5 is 10, 14.7, 21.5 and 31.6.
+    It truncates the ends before it computes. 10 to the power of 1, 1.17, 1.33 and 1.5 is 10,
+    14.7, 21.5 and 31.6.
     """
     return torch.logspace(1, 1.5, 4, dtype=torch.int16), torch.tensor([10, 14, 21, 31])
 
@@ -43,7 +44,8 @@ def logspace_of_integers():
 def vmap_of_linspace():
     """vmap of linspace between tensors of float64 gives float64; so does vmap of logspace.
 
-    Without vmap the result has the default dtype, and with torch.compile too. Only a vmap gives that of the ends.
+    Without vmap the result has the default dtype, and with torch.compile too. Only a vmap gives
+    that of the ends.
     """
     ends = torch.tensor([0.5, 1.0], dtype=torch.float64)
 

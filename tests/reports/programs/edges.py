@@ -73,7 +73,8 @@ def fmod_of_a_long_tensor():
 def gelu_of_infinity():
     """gelu of infinity is NaN in a tensor of nine elements.
 
-    A tensor of one element gives infinity, the limit. The kernel for AVX512 is wrong, that for AVX2 is right.
+    A tensor of one element gives infinity, the limit. The kernel for AVX512 is wrong, that
+    for AVX2 is right.
     """
     return F.gelu(torch.full((9,), math.inf)), torch.full((9,), math.inf)
 
@@ -195,8 +196,8 @@ def softsign_of_infinity():
 def hardsigmoid_gradient_at_nan():
     """The gradient of hardsigmoid at NaN is 0.
 
-    hardsigmoid(NaN) is NaN, which no constant piece of the function gives. The gradient of relu6, whose shape it has, is NaN.
-    """
+    hardsigmoid(NaN) is NaN, which no constant piece of the function gives. The gradient of relu6,
+    whose shape it has, is NaN."""
     x = torch.tensor(math.nan, requires_grad=True)
     return grad(F.hardsigmoid(x), x)[0], torch.tensor(math.nan)
 
@@ -258,7 +259,8 @@ def zeta_of_an_infinite_shift():
 def quantile_with_infinities():
     """The largest quantile of a sample with two infinities is NaN.
 
-    quantile(x, 1) is the maximum. It interpolates between infinity and infinity, whose difference is NaN.
+    quantile(x, 1) is the maximum. It interpolates between infinity and infinity, whose
+    difference is NaN.
     """
     x = torch.tensor([1.0, math.inf, math.inf])
     return torch.quantile(x, 1.0), x.max()
@@ -268,8 +270,8 @@ def quantile_with_infinities():
 def a_negative_power_of_minus_zero():
     """(-0.0) ** -0.5 is minus infinity.
 
-    IEEE 754 gives plus infinity for a power that is no odd integer. torch gives plus infinity for the power -0.25.
-    """
+    IEEE 754 gives plus infinity for a power that is no odd integer. torch gives plus infinity for
+    the power -0.25."""
     x = torch.tensor([-0.0])
     return x**-0.5, torch.tensor([math.inf])
 

@@ -71,8 +71,8 @@ def jvp_of_jvp_of_householder_product():
 def jvp_of_jvp_of_layer_norm():
     """jvp(jvp(layer_norm)) takes the saved mean and deviation for constants.
 
-    The row (t, 0) with weights 1 and 2 and eps 1/4 sums to -t / sqrt(1 + t²), whose second derivative is 3t (1 + t²)^(-5/2).
-    """
+    The row (t, 0) with weights 1 and 2 and eps 1/4 sums to -t / sqrt(1 + t²), whose second
+    derivative is 3t (1 + t²)^(-5/2)."""
 
     def f(t):
         row = torch.stack((t, torch.zeros((), dtype=t.dtype)))
@@ -87,7 +87,8 @@ def jvp_of_jvp_of_layer_norm():
 def hessian_of_layer_norm_by_input_and_weight():
     """The mixed block of the hessian of layer_norm takes the saved statistics for constants.
 
-    The sum of weight times normalized input has the mixed derivative that jacfwd gives of the normalized input.
+    The sum of weight times normalized input has the mixed derivative that jacfwd gives of the
+    normalized input.
     """
     x, weight = torch.tensor([1.0, 2.0], dtype=torch.float64), torch.ones(2, dtype=torch.float64)
     mixed = hessian(lambda x, w: F.layer_norm(x, (2,), w).sum(), (0, 1))(x, weight)[1][0]
@@ -176,7 +177,8 @@ def jvp_of_a_complex_logcumsumexp():
 def jvp_of_jvp_of_cumprod_at_a_zero_factor():
     """jvp(jvp(cumprod)) is wrong behind a factor 0.
 
-    The products of (t, t - 1, t + 3) are t, t² - t and t³ + 2t² - 3t, with second derivatives 0, 2 and 6t + 4.
+    The products of (t, t - 1, t + 3) are t, t² - t and t³ + 2t² - 3t, with second derivatives
+    0, 2 and 6t + 4.
     """
 
     def f(t):
@@ -218,7 +220,8 @@ def jvp_of_jvp_of_an_autograd_function():
 def jvp_of_the_gradient_of_det_at_equal_singular_values():
     """jvp(grad(det)) at the identity is NaN.
 
-    The gradient is the cofactor matrix. Of I + tE, with E the unit matrix at (0, 0), it is diag(1, 1 + t, 1 + t).
+    The gradient is the cofactor matrix. Of I + tE, with E the unit matrix at (0, 0), it is
+    diag(1, 1 + t, 1 + t).
     """
     E = torch.zeros(3, 3, dtype=torch.float64)
     E[0, 0] = 1
@@ -230,8 +233,8 @@ def jvp_of_the_gradient_of_det_at_equal_singular_values():
 def linearize_of_a_function_that_writes_to_a_constant():
     """linearize leaves out a write through a view of a tensor that the function makes.
 
-    It folds into constants what does not depend on the tangent, and drops calls whose result nothing uses. The tangent of x · (1, 0) is
-    t · (1, 0).
+    It folds into constants what does not depend on the tangent, and drops calls whose result
+    nothing uses. The tangent of x · (1, 0) is t · (1, 0).
     """
 
     def f(x):
@@ -247,8 +250,9 @@ def linearize_of_a_function_that_writes_to_a_constant():
 def linearize_of_singular_vectors():
     """The pushforward of linearize gives NaN for the singular vectors of any matrix.
 
-    It drops the write by which their formula avoids zero divided by zero. The squares of the singular vectors of diag(3, 2) have
-    a maximum or a minimum there, so their tangent is zero, as jvp says.
+    It drops the write by which their formula avoids zero divided by zero. The squares of the
+    singular vectors of diag(3, 2) have a maximum or a minimum there, so their tangent is
+    zero, as jvp says.
     """
     x = torch.diag(torch.tensor([3.0, 2.0]))
     _, push = torch.func.linearize(lambda a: torch.linalg.svd(a)[0].square(), x)
@@ -259,8 +263,8 @@ def linearize_of_singular_vectors():
 def jvp_of_a_product_that_is_written_over_its_factors():
     """The tangent of y.mul_(y) is wrong.
 
-    The formula writes its first part over the tangent of y, and then reads that for the second one. The derivative of y² is 2y.
-    """
+    The formula writes its first part over the tangent of y, and then reads that for the second one.
+    The derivative of y² is 2y."""
     x, t = torch.tensor([2.0, 3.0]), torch.ones(2)
 
     def squared(x):
@@ -287,7 +291,8 @@ def jvp_of_addcmul_over_its_own_factors():
 
 @report("F82.3")
 def jvp_of_atan2_over_its_own_arguments():
-    """The tangent of y.atan2_(y) is wrong; so are those of hypot_, pow_, xlogy_, fmod_, remainder_ and ldexp_.
+    """The tangent of y.atan2_(y) is wrong; so are those of hypot_, pow_, xlogy_, fmod_,
+    remainder_ and ldexp_.
 
     Of a positive y and itself the angle is a constant.
     """
@@ -304,7 +309,8 @@ def jvp_of_atan2_over_its_own_arguments():
 def jacfwd_by_the_last_argument():
     """jacfwd by the argument -1 is zero.
 
-    No argument gets a tangent. jacrev takes the number, as jacfwd does for 1. The derivative of a · b by b is a.
+    No argument gets a tangent. jacrev takes the number, as jacfwd does for 1. The derivative of
+    a · b by b is a.
     """
     a, b = torch.tensor([0.5, 1.0]), torch.tensor([2.0, 3.0])
     return torch.func.jacfwd(torch.mul, -1)(a, b), torch.diag(a)
@@ -314,7 +320,8 @@ def jacfwd_by_the_last_argument():
 def tangent_of_scatter_reduce_by_product():
     """The tangent of scatter_reduce with "prod" is 0.
 
-    The source element is written to a place of its own, so the derivative of the product is that of two numbers.
+    The source element is written to a place of its own, so the derivative of the product is
+    that of two numbers.
     """
     x, source, one = torch.tensor([2.0, 3.0]), torch.tensor([5.0]), torch.ones(2)
     tangent = jvp(
@@ -327,7 +334,8 @@ def tangent_of_scatter_reduce_by_product():
 
 @report("F11.5")
 def tangent_of_a_copy_to_another_dtype():
-    """The tangent of copy_ to another dtype has the dtype of the source, and is complex where the source is.
+    """The tangent of copy_ to another dtype has the dtype of the source, and is complex
+    where the source is.
 
     copy_ to a real tensor keeps the real part. The tangent along i has none.
     """

@@ -21,10 +21,11 @@ def gradient_of_ldexp_by_a_negative_exponent():
 
 @report("F85.1", "pytorch#94336", "pytorch#27614")
 def gradient_of_scatter_reduce_of_a_longer_source():
-    """The gradient of scatter_reduce by a source that is longer than the index is not 0 beyond the index.
+    """The gradient of scatter_reduce by a source that is longer than the index is not 0
+    beyond the index.
 
-    The index has one element, so the first element of the source is used, and no other. Its gradient is the number that it multiplies.
-    """
+    The index has one element, so the first element of the source is used, and no other. Its
+    gradient is the number that it multiplies."""
     source = torch.tensor([4.0, 5.0, 6.0], requires_grad=True)
     torch.scatter_reduce(
         torch.tensor([2.0, 3.0]), 0, torch.tensor([1]), source, "prod"
@@ -45,10 +46,11 @@ def gradient_of_scatter_of_a_longer_source():
 
 @report("F86.1", "pytorch#193671")
 def gradient_of_rrelu_under_hooks_of_saved_tensors():
-    """The gradient of rrelu is made of memory that is not filled yet, if a hook copies what is saved.
+    """The gradient of rrelu is made of memory that is not filled yet, if a hook
+    copies what is saved.
 
-    rrelu multiplies a negative number by a slope that it draws. So the gradient at -1 is the result with the sign turned.
-    """
+    rrelu multiplies a negative number by a slope that it draws. So the gradient at -1 is the result
+    with the sign turned."""
     x = torch.full((64,), -1.0, requires_grad=True)
     with saved_tensors_hooks(torch.clone, lambda saved: saved):
         y = F.rrelu(x, 0.1, 0.9, training=True)
@@ -70,9 +72,11 @@ def gradient_of_rrelu_in_a_checkpoint():
 
 @report("F96.1", kernel=True)
 def gradient_of_interpolate_by_a_factor_that_keeps_the_size():
-    """The gradient of interpolate by nearest along a line is that of the identity, if the factor keeps the size.
+    """The gradient of interpolate by nearest along a line is that of the identity, if the
+    factor keeps the size.
 
-    1.3 times 2 is 2 elements. The result takes the first element twice, so the second one has no part in it.
+    1.3 times 2 is 2 elements. The result takes the first element twice, so the second one
+    has no part in it.
     """
     x = torch.tensor([[[1.0, 2.0]]], requires_grad=True)
     y = F.interpolate(x, scale_factor=1.3, mode="nearest")
@@ -83,10 +87,11 @@ def gradient_of_interpolate_by_a_factor_that_keeps_the_size():
 
 @report("F96.2", kernel=True)
 def gradient_of_bicubic_interpolate_by_a_factor_that_keeps_the_size():
-    """The gradient of bicubic interpolate is that of the identity, if the factor keeps the size; so it is with antialias.
+    """The gradient of bicubic interpolate is that of the identity, if the factor keeps the size; so
+    it is with antialias.
 
-    interpolate is linear. So the gradient by an element is the result for an image of that element alone, times the cotangent.
-    """
+    interpolate is linear. So the gradient by an element is the result for an image of that element
+    alone, times the cotangent."""
 
     def f(x):
         return F.interpolate(x, scale_factor=1.3, mode="bicubic")

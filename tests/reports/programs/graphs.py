@@ -13,8 +13,8 @@ from tests.reports.report import report
 def aot_function_of_cumprod_with_dynamic_sizes():
     """aot_function with dynamic=True fixes a size in the formula of cumprod, and does not check it.
 
-    The formula makes a guard of the size, which nothing evaluates. The first gradient of the product of ones is n, n - 1, … 1.
-    """
+    The formula makes a guard of the size, which nothing evaluates. The first gradient of the
+    product of ones is n, n - 1, … 1."""
     f = aot_function(lambda x: torch.cumprod(x, 0), fw_compiler=nop, bw_compiler=nop, dynamic=True)
     gradients = []
     for n in (5, 10):
@@ -39,8 +39,8 @@ def aot_function_of_tensor_split_with_dynamic_sizes():
 def aot_function_of_a_complex_pseudo_inverse():
     """aot_function of linalg.pinv gives a wrong pseudo-inverse of a complex matrix.
 
-    The kernel of linalg.pinv is wrong under every dispatch mode: it loses a lazy conjugate. The inverse of [[1, i], [0, 1]] is
-    [[1, -i], [0, 1]].
+    The kernel of linalg.pinv is wrong under every dispatch mode: it loses a lazy conjugate. The
+    inverse of [[1, i], [0, 1]] is [[1, -i], [0, 1]].
     """
     x = torch.tensor([[1, 1j], [0, 1]])
     return aot_function(torch.linalg.pinv, nop)(x), torch.tensor([[1, -1j], [0, 1]])
@@ -50,8 +50,8 @@ def aot_function_of_a_complex_pseudo_inverse():
 def symbolic_trace_of_the_tangent_of_gradient():
     """make_fx with symbolic sizes records a call under jvp that plain tensors do not take.
 
-    gradient, a composite in C++, asks for sizes, which the trace records as a call on a constant. Its tangent is gradient of the tangent.
-    """
+    gradient, a composite in C++, asks for sizes, which the trace records as a call on a constant.
+    Its tangent is gradient of the tangent."""
     x, v = torch.arange(20.0).reshape(4, 5), torch.arange(20.0).reshape(4, 5).sin()
 
     def tangent(x, v):
@@ -64,7 +64,7 @@ def symbolic_trace_of_the_tangent_of_gradient():
 def aot_function_of_interpolate_by_a_factor_that_keeps_the_size():
     """In aot_function interpolate by nearest resamples a dimension of an image whose size stays.
 
-    1.3 times 2 is 2 elements, and eager keeps both. The decomposition divides the index by 1.3, and takes the first one twice.
-    """
+    1.3 times 2 is 2 elements, and eager keeps both. The decomposition divides the index by 1.3, and
+    takes the first one twice."""
     x = torch.tensor([[[[1.0, 2.0]]]])
     return aot_function(lambda x: F.interpolate(x, scale_factor=1.3, mode="nearest"), nop)(x), x

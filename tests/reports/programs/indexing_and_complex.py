@@ -13,7 +13,8 @@ from tests.reports.report import report
 def hessian_of_a_product_by_scatter_reduce():
     """torch.func.hessian of scatter_reduce(reduce="prod") is wrong.
 
-    The tangent of its gradient takes the result for a constant. 2 a b has the mixed derivative 2, and no other.
+    The tangent of its gradient takes the result for a constant. 2 a b has the mixed derivative
+    2, and no other.
     """
 
     def product(source):
@@ -32,8 +33,8 @@ def hessian_of_a_product_by_scatter_reduce():
 def plain_hessian_of_atan2_in_half_precision():
     """torch.autograd.functional.hessian of atan2 in float16 is NaN at (0.004, 0.004).
 
-    Its elements are about -31200, 0 and 31200, which float16 holds. The second derivative by y is -2xy / (x² + y²)².
-    """
+    Its elements are about -31200, 0 and 31200, which float16 holds. The second derivative by y is
+    -2xy / (x² + y²)²."""
     a = torch.tensor([4e-3, 4e-3], dtype=torch.float16)
     return plain_hessian(lambda a: torch.atan2(a[0], a[1]), a)[0, 0], -0.5 / a[0].double() ** 2
 

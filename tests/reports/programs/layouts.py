@@ -77,7 +77,8 @@ def gradient_of_nll_loss_for_a_transposed_image():
 
 @report("F21.1")
 def gradient_of_the_base_of_as_strided_scatter():
-    """The gradient of the base of as_strided_scatter is dropped where it should be kept, and kept where it should be dropped.
+    """The gradient of the base of as_strided_scatter is dropped where it should be kept, and kept
+    where it should be dropped.
 
     The four elements of row 0 are overwritten, so their gradient is 0, and that of the others is 1.
     """
@@ -88,10 +89,11 @@ def gradient_of_the_base_of_as_strided_scatter():
 
 @report("F23.1", kernel=True)
 def lu_solve_of_factors_with_a_dimension_of_size_one():
-    """linalg.lu_solve reads factors wrongly that have a batch dimension of size 1 with an unusual stride.
+    """linalg.lu_solve reads factors wrongly that have a batch dimension of size 1 with
+    an unusual stride.
 
-    Its kernel takes the stride of that dimension for the distance between matrices. The matrices are 1, 2 and 3 times the identity.
-    """
+    Its kernel takes the stride of that dimension for the distance between matrices. The matrices
+    are 1, 2 and 3 times the identity."""
     LU, pivots = torch.linalg.lu_factor(torch.eye(5) * torch.arange(1.0, 4)[:, None, None])
     x = torch.linalg.lu_solve(
         LU.reshape(3, 1, 5, 5), pivots.reshape(3, 1, 5), torch.ones(3, 2, 5, 1)
@@ -103,7 +105,8 @@ def lu_solve_of_factors_with_a_dimension_of_size_one():
 def functionalize_of_a_write_through_detach():
     """functionalize loses the history of what is written through detach() or under no_grad.
 
-    Such a write changes numbers but not derivatives. Without functionalize the gradient is 2 (2x + 1) 2.
+    Such a write changes numbers but not derivatives. Without functionalize the gradient
+    is 2 (2x + 1) 2.
     """
 
     def f(x):
@@ -119,8 +122,8 @@ def functionalize_of_a_write_through_detach():
 def jacfwd_of_an_empty_input():
     """jacfwd of det of an empty matrix raises.
 
-    The derivative of a number by no elements has the shape of the input. jacfwd(torch.sin) does take an empty tensor.
-    """
+    The derivative of a number by no elements has the shape of the input. jacfwd(torch.sin) does
+    take an empty tensor."""
     return jacfwd(torch.linalg.det)(torch.ones(0, 0)).shape, torch.Size([0, 0])
 
 
@@ -162,7 +165,8 @@ def strides_of_one_hot_on_abstract_tensors():
 
 @report("F48.4", kernel=True)
 def strides_of_channel_shuffle_on_abstract_tensors():
-    """channel_shuffle of an abstract tensor in channels-last order has other strides than of a real one.
+    """channel_shuffle of an abstract tensor in channels-last order has other strides
+    than of a real one.
 
     A compiler that plans with abstract tensors needs the strides of the real result.
     """
@@ -174,7 +178,8 @@ def strides_of_channel_shuffle_on_abstract_tensors():
 
 @report("F48.5", kernel=True)
 def strides_on_the_meta_device():
-    """On the meta device, results of pixel_shuffle, group_norm and reflecting pad lose the channels-last order.
+    """On the meta device, results of pixel_shuffle, group_norm and reflecting pad lose the
+    channels-last order.
 
     A meta tensor answers for a real one, whose results are in that order.
     """

@@ -20,7 +20,8 @@ def soft_margin_loss_of_a_confident_mistake():
 
 @report("F43.2", kernel=True)
 def cross_entropy_with_an_impossible_class():
-    """cross_entropy with probabilities as target is NaN if a logit is minus infinity and its probability 0.
+    """cross_entropy with probabilities as target is NaN if a logit is minus infinity and
+    its probability 0.
 
     0 log 0 is 0 by the definition of the cross-entropy. With the class as target the loss is 0.
     """
@@ -77,8 +78,8 @@ def smooth_l1_loss_with_a_tiny_beta():
 def gradient_of_ctc_loss():
     """The gradient of ctc_loss is not that of its input.
 
-    It assumes that the input comes from log_softmax, and subtracts what that would subtract. Central differences give the right one.
-    """
+    It assumes that the input comes from log_softmax, and subtracts what that would subtract.
+    Central differences give the right one."""
     x = torch.log_softmax(
         torch.arange(6, dtype=torch.float64).reshape(2, 1, 3).sin(), 2
     ).requires_grad_()

@@ -10,8 +10,8 @@ from tests.reports.report import report
 def fused_step_in_half_precision():
     """SGD with fused=True leaves parameters of bfloat16 and float16 as they are.
 
-    A step of 0.5 along a gradient of ones takes ones to halves. Of a longer parameter only the rest moves that fills no vector register.
-    """
+    A step of 0.5 along a gradient of ones takes ones to halves. Of a longer parameter only the rest
+    moves that fills no vector register."""
     p = torch.ones(64, dtype=torch.bfloat16, requires_grad=True)
     p.grad = torch.ones(64, dtype=torch.bfloat16)
     torch.optim.SGD([p], lr=0.5, fused=True).step()
@@ -20,7 +20,8 @@ def fused_step_in_half_precision():
 
 @report("F89.1", "pytorch#118628", kernel=True)
 def encoder_layer_with_a_mask_of_numbers():
-    """TransformerEncoderLayer in eval mode without gradients takes a mask of numbers for one of booleans.
+    """TransformerEncoderLayer in eval mode without gradients takes a mask of numbers for
+    one of booleans.
 
     The numbers are added to the scores, and 1 is not minus infinity. With gradients it does so.
     """
@@ -38,8 +39,8 @@ def encoder_layer_with_a_mask_of_numbers():
 def parts_of_a_narrowed_nested_tensor():
     """unbind of a jagged tensor that torch.nested.narrow made reads the parts from wrong places.
 
-    It takes the lengths from 2 and 1 for the distance between the parts. The second part starts at the second element of its row.
-    """
+    It takes the lengths from 2 and 1 for the distance between the parts. The second part starts at
+    the second element of its row."""
     x = torch.arange(4.0).reshape(2, 2)
     narrowed = torch.nested.narrow(
         x, 1, torch.tensor([0, 1]), torch.tensor([2, 1]), layout=torch.jagged
@@ -49,7 +50,8 @@ def parts_of_a_narrowed_nested_tensor():
 
 @report("F90.2", kernel=True, runtime="it refuses tensors of the jagged layout")
 def gradient_of_softmax_along_the_ragged_dimension():
-    """The gradient of softmax along the ragged dimension of a jagged tensor is that along another one.
+    """The gradient of softmax along the ragged dimension of a jagged tensor is that
+    along another one.
 
     Each part is a tensor, whose softmax along its first dimension has the gradient that is right.
     """

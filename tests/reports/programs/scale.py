@@ -36,7 +36,8 @@ def vector_norm_of_small_numbers():
 def normalize_of_large_numbers():
     """F.normalize of (1e20, 1e20) is 0.
 
-    The length 1 is lost, since the norm is infinite. Any positive multiple of (1, 1) normalizes to sqrt(1/2).
+    The length 1 is lost, since the norm is infinite. Any positive multiple of (1, 1)
+    normalizes to sqrt(1/2).
     """
     return F.normalize(torch.tensor([1e20, 1e20]), dim=0), torch.full((2,), math.sqrt(0.5))
 
@@ -130,7 +131,8 @@ def variance_of_large_close_numbers():
 def distances_of_close_points():
     """cdist of 30 points and their neighbours at distance 0.01 is 0.
 
-    From 26 points on it computes |x|² + |y|² - 2xy, which cancels. Fewer points get the right distance.
+    From 26 points on it computes |x|² + |y|² - 2xy, which cancels. Fewer points get
+    the right distance.
     """
     x = torch.full((30, 2), 1000.0)
     y = x + torch.tensor([0.01, 0.0])

@@ -10,10 +10,11 @@ from tests.reports.report import report
 
 @report("F3.1", raises="output_padding is not supported for non-transposed convolutions")
 def third_derivative_of_a_transposed_convolution():
-    """The third derivative of conv_transpose1d with output_padding raises; with more channels it is wrong.
+    """The third derivative of conv_transpose1d with output_padding raises; with more
+    channels it is wrong.
 
-    The op is linear in input and weight. So the sum of d(input gradient)/d(weight) along u is linear in u, with the derivative by u
-    that central differences give.
+    The op is linear in input and weight. So the sum of d(input gradient)/d(weight) along u is
+    linear in u, with the derivative by u that central differences give.
     """
     x, w = (
         torch.arange(1.0, 5).double().reshape(1, 1, 4).requires_grad_(),
@@ -55,7 +56,8 @@ def double_backward_of_layer_norm_with_a_bias_alone():
 def second_derivative_of_linear_cross_entropy_in_chunks():
     """linear_cross_entropy in chunks has no second derivative by its arguments.
 
-    Its forward pass computes the gradients and keeps them as constants. Without chunks it is the same function.
+    Its forward pass computes the gradients and keeps them as constants. Without chunks it is
+    the same function.
     """
 
     def second(options):
@@ -151,8 +153,8 @@ def third_derivative_of_layer_norm():
 def third_derivative_of_logcumsumexp():
     """The third derivative of logcumsumexp is NaN.
 
-    Its gradient takes logarithms of the positive and of the negative part of a cotangent, one of which is 0. Each element of the result
-    is a logsumexp, whose third derivative is right.
+    Its gradient takes logarithms of the positive and of the negative part of a cotangent, one of
+    which is 0. Each element of the result is a logsumexp, whose third derivative is right.
     """
 
     def third(f):

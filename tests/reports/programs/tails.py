@@ -1,7 +1,7 @@
 """Derivatives and values in the tails.
 
-A formula that starts from the op's own result loses what the result has rounded away. The right value is an ordinary number there.
-"""
+A formula that starts from the op's own result loses what the result has rounded away. The right
+value is an ordinary number there."""
 
 import math
 
@@ -109,7 +109,8 @@ def gradient_of_binary_cross_entropy_with_logits():
 def gradient_of_log_softmax():
     """The gradient of log_softmax by a dominant element is 0.
 
-    It is computed as 1 - exp(y). The closed form is the probability of the others, e⁻⁴⁰ / (1 + e⁻⁴⁰).
+    It is computed as 1 - exp(y). The closed form is the probability of the others,
+    e⁻⁴⁰ / (1 + e⁻⁴⁰).
     """
     x = torch.tensor([40.0, 0.0], dtype=torch.float64, requires_grad=True)
     (gradient,) = grad(torch.log_softmax(x, 0)[0], x)
@@ -174,7 +175,8 @@ def gradient_of_atan2_of_tiny_numbers():
 def gradient_of_erfcx_of_a_large_number():
     """The gradient of erfcx at 1e10 is 0.
 
-    It is computed as 2x erfcx(x) - 2/sqrt(pi), two numbers that cancel. It goes as -1 / (sqrt(pi) x²).
+    It is computed as 2x erfcx(x) - 2/sqrt(pi), two numbers that cancel. It goes as
+    -1 / (sqrt(pi) x²).
     """
     x = torch.tensor(1e10, dtype=torch.float64, requires_grad=True)
     (gradient,) = grad(torch.special.erfcx(x), x)

@@ -1,4 +1,5 @@
-"""Tests of compiled programs check the generated code at the first call already, as most of them call once."""
+"""Tests of compiled programs check the generated code at the first call already, as most
+of them call once."""
 
 import pytest
 
@@ -8,5 +9,6 @@ from runtime.aot.compilers.replay import as_python
 
 @pytest.fixture(autouse=True)
 def generated_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first call does what the second one does otherwise. `compilers/test_staged.py` is about the calls as they are."""
+    """The first call does what the second one does otherwise. `compilers/test_staged.py` is about
+    the calls as they are."""
     monkeypatch.setattr(boxed, "Staged", as_python)

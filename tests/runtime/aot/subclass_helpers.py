@@ -1,4 +1,5 @@
-"""What the tests of tensor subclasses share: classes of tensors that consist of others, and a program beside torch's eager run of it."""
+"""What the tests of tensor subclasses share: classes of tensors that consist of others, and a
+program beside torch's eager run of it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from runtime.aot import aot_function, nop
 
 
 class Scaled(torch.Tensor):
-    """A tensor that holds its elements divided by a number, which is its context: ``elements * scale``. Elementwise ops multiply first."""
+    """A tensor that holds its elements divided by a number, which is its context:
+    ``elements * scale``. Elementwise ops multiply first."""
 
     @staticmethod
     def __new__(cls, elements: torch.Tensor, scale: Any) -> Any:
@@ -100,8 +102,9 @@ def same(a: Any, b: Any) -> bool:
 def outcome(
     run: Callable[..., Any], f: Callable[..., Any], args: Sequence[torch.Tensor]
 ) -> tuple[list[Any], list[Any], list[Any]]:
-    """(results, arguments afterwards, gradients of the sum of all results) of ``f``, by the engine whose ``grad`` is ``run``. What is
-    differentiated is ``args``; ``f`` takes their products with one, which may be written to."""
+    """(results, arguments afterwards, gradients of the sum of all results) of ``f``, by the engine
+    whose ``grad`` is ``run``. What is differentiated is ``args``; ``f`` takes their products with
+    one, which may be written to."""
     given = [t * 1 for t in args]
     results = pytree.tree_leaves(f(*given))
     sums = [r.sum() for r in results if isinstance(r, torch.Tensor) and r.requires_grad]

@@ -1,4 +1,5 @@
-"""An explanation names every saved value with its bytes, its origin and the reason, and counts what runs again."""
+"""An explanation names every saved value with its bytes, its origin and the reason, and counts
+what runs again."""
 
 import dataclasses
 from functools import partial
@@ -206,12 +207,18 @@ def test_the_text_is_a_table() -> None:
     header = "bytes  value                  made by  why                         line"
     row = "   12  primals_1: float32[3]  args[0]  an argument of the program"
     none = aot.explain(compiled(lambda x: x.sin().sum()), torch.ones(3, requires_grad=True))
-    text = "1 value saved, 12 B, of which 0 B beside arguments; 0 calls run again; peak about 32 B beside arguments"
+    text = (
+        "1 value saved, 12 B, of which 0 B beside arguments; 0 calls run again; "
+        "peak about 32 B beside arguments"
+    )
     assert lines_of(none) == [text, "", header, row]
     two = aot.explain(
         compiled(lambda x: x.sin().exp().sin().sum()), torch.ones(3, requires_grad=True)
     )
-    text = "1 value saved, 12 B, of which 0 B beside arguments; 2 calls run again; peak about 44 B beside arguments"
+    text = (
+        "1 value saved, 12 B, of which 0 B beside arguments; 2 calls run again; "
+        "peak about 44 B beside arguments"
+    )
     assert lines_of(two) == [
         text,
         "",
@@ -230,9 +237,18 @@ def test_the_text_names_the_memory_of_a_view_and_counts_the_calls_of_an_op() -> 
         return (product.view(-1) ** 3).sum() + (product.t() @ product).sum()
 
     assert lines_of(aot.explain(compiled(viewed, aot.default_partition), *inputs()))[3:] == [
-        "  128  primals_1: float32[4, 8]  args[0]                               an argument of the program",
-        "  256  mm: float32[4, 16]        aten.mm.default                       its op is expensive to run again",
-        "in mm  view: float32[64]         aten.view.default of aten.mm.default  its op is expensive to run again",
+        (
+            "  128  primals_1: float32[4, 8]  args[0]                               "
+            "an argument of the program"
+        ),
+        (
+            "  256  mm: float32[4, 16]        aten.mm.default                       its op "
+            "is expensive to run again"
+        ),
+        (
+            "in mm  view: float32[64]         aten.view.default of aten.mm.default  its op "
+            "is expensive to run again"
+        ),
     ]
     report = aot.explain(compiled(lambda x, w: (x @ w).sin().sin().tanh().exp().sum()), *inputs())
     assert (

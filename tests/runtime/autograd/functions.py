@@ -1,4 +1,5 @@
-"""What tests of Function share: classes made of a few methods, and a program run with torch's Function and with ours."""
+"""What tests of Function share: classes made of a few methods, and a program run with torch's
+Function and with ours."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,8 @@ BASES = {"runtime": Function, "torch": torch.autograd.Function}
 
 
 def made(base: Any, **methods: Any) -> Any:
-    """A Function class of ``base``; ``forward`` doubles and ``backward`` passes the gradient on unless given."""
+    """A Function class of ``base``; ``forward`` doubles and ``backward`` passes the gradient
+    on unless given."""
     defaults = {"forward": lambda ctx, x: x * 2, "backward": lambda ctx, g: g}
     plain = {"generate_vmap_rule"}
     return type(
@@ -32,7 +34,8 @@ def leaf(lib: str, n: int = 3) -> Any:
 
 
 def of_both(program: Callable[[Any, Any, Any], Any]) -> None:
-    """``program(base class, autograd module, leaf)`` gives the same on both sides, types and faults of errors included."""
+    """``program(base class, autograd module, leaf)`` gives the same on both sides, types and faults
+    of errors included."""
     found = []
     for lib, autograd in (("torch", torch.autograd), ("runtime", runtime.autograd)):
         try:

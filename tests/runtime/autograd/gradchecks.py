@@ -1,4 +1,5 @@
-"""What the tests of gradcheck share: inputs of double precision, modes, and gradients that a hook falsifies."""
+"""What the tests of gradcheck share: inputs of double precision, modes, and gradients that
+a hook falsifies."""
 
 import importlib
 from collections.abc import Callable

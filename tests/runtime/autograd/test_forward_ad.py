@@ -1,4 +1,5 @@
-"""Forward mode at level zero: levels, dual tensors and the tangents of what is computed with them."""
+"""Forward mode at level zero: levels, dual tensors and the tangents of what is
+computed with them."""
 
 import gc
 import weakref
@@ -106,9 +107,7 @@ def test_after_the_level_a_dual_tensor_is_its_primal() -> None:
         close(unwrap(tangent(again.detach() * again)), unwrap(x.detach()))
 
 
-def test_a_tangent_lives_as_long_as_its_dual_tensor_within_a_level_and_no_longer_than_the_level() -> (
-    None
-):
+def test_a_tangent_lives_as_long_as_its_dual_tensor_and_no_longer_than_the_level() -> None:
     gc.collect()
     gc.disable()
     try:

@@ -225,7 +225,8 @@ def test_jvp_sees_what_was_saved_for_it_alone(level: None) -> None:
     assert seen == [0, 1]
 
 
-# ---- second derivatives against finite differences: for most of these torch 2.13 is wrong or refuses, so it cannot be the reference
+# ---- second derivatives against finite differences: for most of these torch 2.13 is wrong or
+# refuses, so it cannot be the reference
 
 
 def write_and_read(x: Any) -> Any:
@@ -265,7 +266,8 @@ def test_the_tangent_of_a_gradient_is_right(f: Callable[..., Any]) -> None:
 
 
 def test_a_view_whose_tangent_is_read_first_under_no_grad_has_its_history() -> None:
-    """torch keeps the tangent that it made under no_grad, and its gradient is lost: the same program that reads nothing is the oracle."""
+    """torch keeps the tangent that it made under no_grad, and its gradient is lost: the same
+    program that reads nothing is the oracle."""
     found = []
     for read in (False, True):
         x = runtime.tensor([0.5, 2.0], requires_grad=True)

@@ -1,4 +1,5 @@
-"""Function: one operation with a derivative of its own, at level zero. torch.autograd.Function is the oracle."""
+"""Function: one operation with a derivative of its own, at level zero.
+torch.autograd.Function is the oracle."""
 
 import gc
 import weakref
@@ -351,7 +352,8 @@ def test_a_generated_vmap_rule_undoes_broadcasting_within_an_element() -> None:
 
 
 def test_after_a_pass_the_node_shows_its_saved_tensors_as_before() -> None:
-    """To the level that recorded it they are values with a history, whatever the backward pass was shown."""
+    """To the level that recorded it they are values with a history, whatever the
+    backward pass was shown."""
 
     class Squared(Function):
         @staticmethod

@@ -1,4 +1,5 @@
-"""What forward of a Function may return: inputs, views of them, and inputs that it wrote to. torch.autograd.Function is the oracle."""
+"""What forward of a Function may return: inputs, views of them, and inputs that it wrote to.
+torch.autograd.Function is the oracle."""
 
 import warnings
 from typing import Any

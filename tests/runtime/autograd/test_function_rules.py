@@ -1,4 +1,5 @@
-"""The rules of the levels for Functions, case by case: marks, contexts, dimensions, what is returned as it is."""
+"""The rules of the levels for Functions, case by case: marks, contexts, dimensions, what is
+returned as it is."""
 
 from __future__ import annotations
 
@@ -452,6 +453,9 @@ def test_a_write_to_what_is_no_value_of_the_transform_is_refused_by_name() -> No
     buffer = torch.zeros_like(X)
     with pytest.raises(
         InplaceError,
-        match=r"in-place operation \(a custom Function\).* it writes a value of jvp or jacfwd into a tensor",
+        match=(
+            r"in-place operation \(a custom Function\).* it writes a value of jvp "
+            r"or jacfwd into a tensor"
+        ),
     ):
         jvp(lambda x: fn.apply(x, buffer), (X,), (Y,))

@@ -1,4 +1,5 @@
-"""Functions under the transforms, freely nested; torch.func with torch.autograd.Function is the oracle where it is right."""
+"""Functions under the transforms, freely nested; torch.func with torch.autograd.Function is the
+oracle where it is right."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,5 @@
-"""A custom Function that returns a view of an input: in forward mode its tangent must be that view of the same input's tangent."""
+"""A custom Function that returns a view of an input: in forward mode its tangent must be that view
+of the same input's tangent."""
 
 from __future__ import annotations
 

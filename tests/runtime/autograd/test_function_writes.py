@@ -1,4 +1,5 @@
-"""Custom Functions that write to an input (mark_dirty): whose history, whose tangent, and what is refused. Torch is the oracle."""
+"""Custom Functions that write to an input (mark_dirty): whose history, whose tangent, and what is
+refused. Torch is the oracle."""
 
 from collections.abc import Callable
 from typing import Any
@@ -92,7 +93,8 @@ def test_a_view_that_history_cannot_follow_is_refused_as_written(target: Any, ba
 @pytest.mark.parametrize("factor", ["tensor", "constant", "number"])
 @pytest.mark.parametrize("part", [slice(None), slice(1, 3), slice(2, 4)], ids=str)
 def test_an_input_that_is_not_the_first_may_be_written(factor: str, part: slice) -> None:
-    """Torch takes what is written for the first input; the oracle is the same program without a write."""
+    """Torch takes what is written for the first input; the oracle is the same program
+    without a write."""
 
     def forward(ctx: Any, w: Any, y: Any) -> Any:
         ctx.mark_dirty(y)
@@ -184,7 +186,10 @@ def test_the_gradient_of_what_was_written_must_have_its_shape_and_becomes_of_its
         writing(OURS, backward=lambda ctx, g: bad(g)).apply(y[1:3])  # noqa: B023
         with pytest.raises(
             RuntimeError,
-            match=r"returned an invalid gradient at index 0 .* expected shape compatible with \[2\]",
+            match=(
+                r"returned an invalid gradient at index 0 .* "
+                r"expected shape compatible with \[2\]"
+            ),
         ):
             OURS.autograd.grad(y.sum(), x)
 

@@ -1,4 +1,5 @@
-"""gradcheck passes what is right and catches what is wrong: values, linearity, determinism, undefined and batched derivatives."""
+"""gradcheck passes what is right and catches what is wrong: values, linearity, determinism,
+undefined and batched derivatives."""
 
 from collections.abc import Callable
 from typing import Any
@@ -153,7 +154,10 @@ def test_a_wrong_jvp_is_caught(fast_mode: bool) -> None:
     assert gradcheck(WrongJvp.apply, leaf(3), fast_mode=fast_mode)
     with pytest.raises(
         GradcheckError,
-        match=r"^Jacobian computed with forward mode mismatch for output 0 with respect to input 0,",
+        match=(
+            r"^Jacobian computed with forward mode mismatch for "
+            r"output 0 with respect to input 0,"
+        ),
     ):
         gradcheck(WrongJvp.apply, leaf(3), fast_mode=fast_mode, check_forward_ad=True)
 
@@ -370,7 +374,10 @@ def test_a_derivative_that_cannot_be_batched_is_caught() -> None:
     assert gradcheck(looks, X)
     with pytest.raises(
         GradcheckError,
-        match=r"(?s)While computing batched gradients, got: vmap.*testing batched gradient computation",
+        match=(
+            r"(?s)While computing batched gradients, got: "
+            r"vmap.*testing batched gradient computation"
+        ),
     ):
         gradcheck(looks, X, check_batched_grad=True)
 

@@ -1,4 +1,5 @@
-"""Which inputs, outputs and options gradcheck takes: sparse and MKLDNN tensors, and what cannot be checked."""
+"""Which inputs, outputs and options gradcheck takes: sparse and MKLDNN tensors, and what
+cannot be checked."""
 
 from collections.abc import Callable
 from typing import Any
@@ -92,7 +93,8 @@ def test_unspecified_elements_count_by_default() -> None:
     ids=["mm", "sum", "mul", "values"],
 )
 def test_ops_on_sparse_inputs_are_checked(f: Callable[..., Any], masked: bool) -> None:
-    """Which of the two holds is a property of the op's gradient, and as torch's own gradcheck finds it for torch's."""
+    """Which of the two holds is a property of the op's gradient, and as torch's own gradcheck
+    finds it for torch's."""
     assert gradcheck(f, sparse_leaf(torch.sparse_coo), masked=masked)
     with pytest.raises(
         (GradcheckError, ValueError),
@@ -162,7 +164,10 @@ def test_mkldnn_inputs_are_checked(fast_mode: bool) -> None:
     [
         (
             sparse_leaf(torch.sparse_coo),
-            r"^Sparse inputs are not support.*Input #0 has layout torch.sparse_coo.*pass x\.to_dense\(\)",
+            (
+                r"^Sparse inputs are not support.*Input #0 has layout "
+                r"torch.sparse_coo.*pass x\.to_dense\(\)"
+            ),
         ),
         (
             wrap(torch.ones(1).to_mkldnn(), requires_grad=True),
@@ -206,7 +211,9 @@ def test_outputs_may_not_change_their_kind_with_the_inputs(change: str, fast_mod
     x = wrap(torch.ones(2, dtype=torch.float64), requires_grad=True)
     with pytest.raises(
         AssertionError,
-        match=f"return outputs with the same {change} when inputs are perturbed.* by 1e-06, but got: ",
+        match=(
+            f"return outputs with the same {change} when inputs are perturbed.* by 1e-06, but got: "
+        ),
     ):
         gradcheck(f, x, fast_mode=fast_mode)
 

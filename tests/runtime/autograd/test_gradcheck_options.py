@@ -1,4 +1,5 @@
-"""What each option of gradcheck and gradgradcheck decides: how large an error may be, what is perturbed and where, which checks run."""
+"""What each option of gradcheck and gradgradcheck decides: how large an error may be, what is
+perturbed and where, which checks run."""
 
 import importlib
 import warnings
@@ -30,7 +31,8 @@ def leaf(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Any:
 
 
 def off_by(error: Callable[[Any], Any], slope: float = 0.0) -> Callable[..., Any]:
-    """``slope * x`` whose derivative, as the tape and the tangent tell it, is wrong by ``error`` of what is passed through."""
+    """``slope * x`` whose derivative, as the tape and the tangent tell it, is wrong by ``error`` of
+    what is passed through."""
 
     class Off(Function):
         @staticmethod

@@ -1,4 +1,5 @@
-"""The graph as users see it: nodes, their names, edges and saved values. Torch's graph is the oracle."""
+"""The graph as users see it: nodes, their names, edges and saved values. Torch's
+graph is the oracle."""
 
 import gc
 import weakref

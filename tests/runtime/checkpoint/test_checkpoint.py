@@ -1,4 +1,5 @@
-"""Checkpointing: gradients equal those of the plain function, little is saved, and runs that differ are an error. Torch's is the oracle."""
+"""Checkpointing: gradients equal those of the plain function, little is saved, and runs that differ
+are an error. Torch's is the oracle."""
 
 import functools
 import weakref
@@ -538,6 +539,9 @@ class TestSelective:
     def test_lists_are_of_overloads(self, bad: Any) -> None:
         with pytest.raises(
             (TypeError, ValueError),
-            match=r"either a function or a list of ops|Expected op in `op_list` to be an OpOverload",
+            match=(
+                r"either a function or a list of ops|Expected op "
+                r"in `op_list` to be an OpOverload"
+            ),
         ):
             create_selective_checkpoint_contexts(bad)

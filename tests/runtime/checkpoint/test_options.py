@@ -119,7 +119,8 @@ class TestEarlyStop:
     def test_is_asked_for_by_the_call_or_around_it(
         self, argument: bool, around: bool | None, runs: int | None
     ) -> None:
-        """``runs``: of what follows the last saved tensor. Which of two that contradict counts is torch's choice."""
+        """``runs``: of what follows the last saved tensor. Which of two that contradict counts
+        is torch's choice."""
 
         def count(lib: Any, tensor: Any) -> int:
             calls = []

@@ -28,7 +28,8 @@ def leaf(*data: float) -> Any:
 class TestSelective:
     @staticmethod
     def calls_again(policy: Any, f: Any, x: Any) -> tuple[list[str], Any]:
-        """The kernels that the second run calls, and the gradient. ``policy`` says what the first run saves."""
+        """The kernels that the second run calls, and the gradient. ``policy`` says what the
+        first run saves."""
         first, second = create_selective_checkpoint_contexts(policy)
         called: list[str] = []
         kernel = second.kernel  # type: ignore[attr-defined]

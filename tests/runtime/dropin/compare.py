@@ -1,4 +1,5 @@
-"""Runs a small program on plain torch and under the drop-in, and compares what it returns: numbers, types, texts, errors."""
+"""Runs a small program on plain torch and under the drop-in, and compares what it returns: numbers,
+types, texts, errors."""
 
 from __future__ import annotations
 

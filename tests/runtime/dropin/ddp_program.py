@@ -1,7 +1,8 @@
-"""Two processes train a model with DistributedDataParallel: ``python -m tests.runtime.dropin.ddp_program FOLDER KIND …``.
+"""Two processes train a model with DistributedDataParallel:
+``python -m tests.runtime.dropin.ddp_program FOLDER KIND …``.
 
-Each kind runs on torch and under the drop-in, and what every step shows is compared. Exits with status 1 if it differs.
-"""
+Each kind runs on torch and under the drop-in, and what every step shows is compared. Exits with
+status 1 if it differs."""
 
 from __future__ import annotations
 

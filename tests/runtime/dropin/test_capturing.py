@@ -1,4 +1,5 @@
-"""torch's own captures (jit.trace, export, ONNX) under the drop-in: they see plain tensors, and their results work in the session."""
+"""torch's own captures (jit.trace, export, ONNX) under the drop-in: they see plain tensors, and
+their results work in the session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``torch.compile`` under the drop-in: compiled programs train to torch's numbers, by the runtime's engine."""
+"""``torch.compile`` under the drop-in: compiled programs train to torch's numbers, by the
+runtime's engine."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 class Writing(nn.Module):
-    """Writes to a buffer and to a view of an intermediate result, and returns a view and a buffer."""
+    """Writes to a buffer and to a view of an intermediate result, and returns a
+    view and a buffer."""
 
     seen: torch.Tensor
 
@@ -73,7 +75,8 @@ def routed() -> Iterator[None]:
 
 
 def optimized(backend: str | None, whole_step: bool) -> list[torch.Tensor]:
-    """The parameters after three steps of Adam. What is compiled is the optimizer's step, or the whole training step."""
+    """The parameters after three steps of Adam. What is compiled is the optimizer's step, or the
+    whole training step."""
     torch.manual_seed(0)
     torch._dynamo.reset()
     m, x = nn.Linear(3, 2), torch.ones(4, 3)
@@ -122,7 +125,8 @@ def test_a_program_that_reads_a_gradient_is_captured_anew_when_there_is_none_any
 
 @pytest.mark.usefixtures("routed")
 def test_a_backend_finds_which_sizes_of_its_examples_are_fixed() -> None:
-    """A backend that makes fake tensors again, as Inductor's does, would take all sizes for symbols without it."""
+    """A backend that makes fake tensors again, as Inductor's does, would take all sizes for
+    symbols without it."""
     found: list[bool] = []
 
     def backend(module: torch.fx.GraphModule, examples: list[torch.Tensor]) -> Any:
@@ -264,7 +268,7 @@ def test_what_a_graph_makes_without_a_tensor_is_of_the_session() -> None:
 
 
 @pytest.mark.usefixtures("routed")
-def test_a_program_is_captured_anew_when_a_name_that_it_uses_changes_and_not_for_names_that_the_drop_in_replaces(
+def test_a_program_is_captured_anew_for_a_changed_name_but_not_for_those_of_the_drop_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graphs, backend = counted()
@@ -347,7 +351,8 @@ def test_a_program_that_dynamo_captures_without_the_drop_in_is_torchs_again() ->
 
 
 def compiled_by_ours(backend: Any, dynamic: bool = False) -> tuple[int, list[Any]]:
-    """How many graphs ``runtime.aot`` compiles of a function with a write and a view, and what its calls show."""
+    """How many graphs ``runtime.aot`` compiles of a function with a write and a view, and
+    what its calls show."""
     made: list[int] = []
     original = simplified.OneProgram.__init__
 

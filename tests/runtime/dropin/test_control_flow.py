@@ -1,4 +1,5 @@
-"""Torch's ``map`` and ``scan`` under the drop-in are one call of a graph, and loops where nothing is traced."""
+"""Torch's ``map`` and ``scan`` under the drop-in are one call of a graph, and loops where
+nothing is traced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""DistributedDataParallel under the drop-in, and the parts of torch.distributed that are refused."""
+"""DistributedDataParallel under the drop-in, and the parts of torch.distributed
+that are refused."""
 
 from __future__ import annotations
 

@@ -346,7 +346,8 @@ def test_a_script_or_module_runs_from_the_command_line(how: str, tmp_path: Path)
 def run_script(
     folder: Path, text: str, *arguments: str, beside: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """``python -m runtime FOLDER/program/main.py`` from another folder, with a module ``sibling`` beside the script."""
+    """``python -m runtime FOLDER/program/main.py`` from another folder, with a module ``sibling``
+    beside the script."""
     (folder / "program").mkdir()
     (folder / "program" / "main.py").write_text(text)
     (folder / "program" / "sibling.py").write_text(beside)
@@ -425,9 +426,7 @@ def test_an_unknown_script_is_an_error_that_says_so(tmp_path: Path) -> None:
     assert done.returncode == 2 and "no such script: nosuch.py" in done.stderr
 
 
-def test_the_plug_in_is_installed_before_the_first_conftest_and_left_at_the_end_whoever_left_it_before() -> (
-    None
-):
+def test_the_plug_in_is_installed_before_the_first_conftest_and_left_at_the_end() -> None:
     config: Any = None
     dropin.pytest_load_initial_conftests(config)
     assert dropin.is_installed() and torch.autograd.grad is runtime.autograd.grad
@@ -439,8 +438,8 @@ def test_the_plug_in_is_installed_before_the_first_conftest_and_left_at_the_end_
 
 def test_the_plug_in_routes_a_test_suite(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
-        "import torch\nfrom torch.func import grad\nimport runtime\n"
-        "def test_it():\n    assert isinstance(torch.ones(1), runtime.Tensor) and grad is runtime.func.grad\n"
+        "import torch\nfrom torch.func import grad\nimport runtime\ndef test_it():\n"
+        "    assert isinstance(torch.ones(1), runtime.Tensor) and grad is runtime.func.grad\n"
     )
     root = str(Path(runtime.__file__).parent.parent)
     command = [

@@ -1,6 +1,8 @@
-"""Programs on torch's fake tensors: sizes and dtypes are computed, elements are not. The same program on plain torch is the oracle.
+"""Programs on torch's fake tensors: sizes and dtypes are computed, elements are not. The same
+program on plain torch is the oracle.
 
-A tensor of the session holds the fake one, so it is no ``FakeTensor`` itself: what a program prints is compared.
+A tensor of the session holds the fake one, so it is no ``FakeTensor`` itself: what a program
+prints is compared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Files: what is saved under the drop-in loads in plain torch and the other way round, with storages shared, flags and attributes."""
+"""Files: what is saved under the drop-in loads in plain torch and the other way round, with
+storages shared, flags and attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Runtime tensors given to torch's own autograd, without the drop-in: the call is forwarded or refused, and is never silently wrong."""
+"""Runtime tensors given to torch's own autograd, without the drop-in: the call is forwarded or
+refused, and is never silently wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Modules and helpers of ``torch.nn`` whose tensors are made below Python. The same program without the drop-in is the oracle."""
+"""Modules and helpers of ``torch.nn`` whose tensors are made below Python. The same program without
+the drop-in is the oracle."""
 
 from __future__ import annotations
 

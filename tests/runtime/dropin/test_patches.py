@@ -93,7 +93,8 @@ Make = Callable[..., Any]
 
 @pytest.fixture
 def imported(monkeypatch: pytest.MonkeyPatch) -> Make:
-    """``imported(name, attribute=value, …)``: a module of that name that the program has imported."""
+    """``imported(name, attribute=value, …)``: a module of that name that the
+    program has imported."""
 
     def make(name: str, **names: Any) -> ModuleType:
         module = ModuleType(name)
@@ -214,7 +215,7 @@ def test_a_value_that_a_program_sets_itself_comes_back_after_a_suspension() -> N
     assert not hasattr(owner, "a")
 
 
-def test_undoing_gives_torchs_modules_their_own_names_back_and_leaves_a_users_module_what_it_took_from_us(
+def test_undoing_gives_torchs_modules_their_names_back_and_leaves_a_users_module_ours(
     imported: Make,
 ) -> None:
     old, new = PAIR

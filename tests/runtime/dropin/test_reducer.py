@@ -1,4 +1,5 @@
-"""The reducer of DistributedDataParallel in one process. The test adds the gradients of a second one."""
+"""The reducer of DistributedDataParallel in one process. The test adds the gradients
+of a second one."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ pytestmark = [
 
 
 class Other:
-    """The other process: ``gives`` holds what it adds in each reduction, and ``groups`` the group of each."""
+    """The other process: ``gives`` holds what it adds in each reduction, and ``groups``
+    the group of each."""
 
     def __init__(self) -> None:
         self.gives: list[Any] = []

@@ -1,4 +1,5 @@
-"""Standing aside for a capture: what the program reaches is plain in this thread during the capture, and restored afterwards."""
+"""Standing aside for a capture: what the program reaches is plain in this thread during the
+capture, and restored afterwards."""
 
 from __future__ import annotations
 

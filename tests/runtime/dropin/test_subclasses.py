@@ -1,4 +1,5 @@
-"""Subclasses of ``Tensor`` and ``Parameter`` that a program defines. The same program on plain torch is the oracle."""
+"""Subclasses of ``Tensor`` and ``Parameter`` that a program defines. The same program on plain
+torch is the oracle."""
 
 # mypy: disable-error-code="attr-defined, no-untyped-call, override, union-attr"
 
@@ -255,7 +256,8 @@ def a_wrapper_sees_the_calls_below_the_tape() -> Any:
 
 
 class Watching(torch.Tensor):
-    """Sees ATen calls, and computes in memory of its own. ``requires_grad_`` below the tape is torch's."""
+    """Sees ATen calls, and computes in memory of its own. ``requires_grad_`` below the
+    tape is torch's."""
 
     def __new__(cls, data: Any, requires_grad: bool = False) -> Any:
         return torch.Tensor._make_subclass(cls, data, requires_grad)
@@ -274,7 +276,8 @@ class Watching(torch.Tensor):
             torch.Tensor._make_subclass(Length, torch.ones(1)),
         ]
         CALLED.append(
-            f"{func}: {[type(t).__name__ for t in made]} {[t.requires_grad for t in made]} {[t.tolist() for t in made]}"
+            f"{func}: {[type(t).__name__ for t in made]} {[t.requires_grad for t in made]} "
+            f"{[t.tolist() for t in made]}"
         )
         return super().__torch_dispatch__(func, types, args, kwargs or {})
 
@@ -556,9 +559,7 @@ def test_a_plain_tensor_from_before_stays_plain_until_it_requires_grad() -> None
         assert in_session(torch.Tensor(plain)) and in_session(Scaled(plain))
 
 
-def test_in_a_transformed_function_a_parameter_is_a_leaf_of_the_session_and_what_is_made_is_a_value() -> (
-    None
-):
+def test_in_a_transformed_function_a_parameter_is_a_leaf_and_what_is_made_is_a_value() -> None:
     made: list[Any] = []
 
     def f(x: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Making, printing and placing tensors under the drop-in. The same program on plain torch is the oracle, its random state included."""
+"""Making, printing and placing tensors under the drop-in. The same program on plain torch is the
+oracle, its random state included."""
 
 from __future__ import annotations
 
@@ -304,7 +305,10 @@ def assigning_a_tensor_as_a_parameter() -> Any:
     nn.Linear(1, 1).weight = torch.ones(1, 1)
 
 
-INITIALIZERS = "uniform_ normal_ trunc_normal_ ones_ eye_ xavier_uniform_ xavier_normal_ kaiming_uniform_ kaiming_normal_ orthogonal_"
+INITIALIZERS = (
+    "uniform_ normal_ trunc_normal_ ones_ eye_ xavier_uniform_ xavier_normal_ kaiming_uniform_ "
+    "kaiming_normal_ orthogonal_"
+)
 
 
 @case

@@ -142,7 +142,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "two sizes": (
         lambda: call_for_per_sample_grads(Scale())(samples(4, N), samples(5, N)),
-        "at least one input with batch size 4 and one with batch size 5. Say which it is with batch_size=",
+        (
+            "at least one input with batch size 4 and one with batch size 5. "
+            "Say which it is with batch_size="
+        ),
     ),
     "two sizes, one by keyword": (
         lambda: call_for_per_sample_grads(Scale())(samples(4, N), y=samples(5, N)),

@@ -160,7 +160,10 @@ def test_an_expanded_weight_alone_is_taken_by_layers_only() -> None:
     w = ExpandedWeight(torch.randn(4, requires_grad=True), 3, "sum")
     with pytest.raises(
         RuntimeError,
-        match=r"Expanded Weights encountered but cannot handle function mul.*implements_per_sample_grads",
+        match=(
+            r"Expanded Weights encountered but cannot handle function "
+            r"mul.*implements_per_sample_grads"
+        ),
     ):
         torch.mul(torch.randn(3, 4), w)
 

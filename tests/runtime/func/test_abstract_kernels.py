@@ -1,4 +1,5 @@
-"""Ops for which torch has no abstract kernel are traced with symbolic sizes, and give eager's results at other sizes."""
+"""Ops for which torch has no abstract kernel are traced with symbolic sizes, and give eager's
+results at other sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Abstract values of a trace: which sizes and numbers are symbols, where a graph reads them, and the conditions under which it holds."""
+"""Abstract values of a trace: which sizes and numbers are symbols, where a graph reads them, and
+the conditions under which it holds."""
 
 from __future__ import annotations
 
@@ -188,23 +189,30 @@ def _changed(x: Tensor) -> Any:
 
 # program, the calls that read, another input than ones of (4, 3)
 READ: dict[str, tuple[Callable[..., Any], list[Any], list[Tensor]]] = {
-    "sizes of two inputs": (lambda x: x.new_ones(x.shape[0] + x.shape[1]), [aten.sym_size.int] * 2, [torch.ones(2, 5)]),
-    "a stride": (lambda x: x * x.stride(0), [aten.sym_stride.int], [torch.ones(9, 2).as_strided((4, 3), (4, 1))]),
-    "an offset": (lambda x: x * x.storage_offset(), [aten.sym_storage_offset.default], [torch.ones(20)[3:].as_strided((4, 3), (4, 1), 5)]),
+    "sizes of two inputs": (lambda x: x.new_ones(x.shape[0] + x.shape[1]), [aten.sym_size.int] * 2,
+        [torch.ones(2, 5)]),
+    "a stride": (lambda x: x * x.stride(0), [aten.sym_stride.int],
+        [torch.ones(9, 2).as_strided((4, 3), (4, 1))]),
+    "an offset": (lambda x: x * x.storage_offset(), [aten.sym_storage_offset.default],
+        [torch.ones(20)[3:].as_strided((4, 3), (4, 1), 5)]),
     "a size before it changes": (_changed, [aten.sym_size.int] * 2, [torch.ones(2, 5)]),
-    "the number of elements": (lambda x: x * x.numel(), [aten.sym_size.int] * 2, [torch.ones(2, 5)]),
+    "the number of elements": (lambda x: x * x.numel(), [aten.sym_size.int] * 2,
+        [torch.ones(2, 5)]),
     "a choice": (
-        lambda x: x.new_ones(torch.sym_ite(x.shape[0] > 5, x.shape[0], torch.sym_ite(x.shape[0] > 3, 11, 2))),
+        lambda x: x.new_ones(torch.sym_ite(x.shape[0] > 5, x.shape[0],
+            torch.sym_ite(x.shape[0] > 3, 11, 2))),
         [aten.sym_size.int],
         [torch.ones(2, 5), torch.ones(7, 5), torch.ones(4, 4)],
     ),
     "a size that depends on values": (
-        lambda x: x.new_ones(x.nonzero().shape[0] * 2), [aten.sym_size.int], [torch.eye(3), torch.zeros(2, 2)],
+        lambda x: x.new_ones(x.nonzero().shape[0] * 2), [aten.sym_size.int],
+        [torch.eye(3), torch.zeros(2, 2)],
     ),
     "a number that depends on values": (
         lambda x: x * x.sum().long().item(), [], [torch.eye(3), 2 * torch.ones(2, 2)],
     ),
-    "a number of a size that cancels": (lambda x: x.new_ones(x.shape[0] - x.shape[0] + 2), [], [torch.ones(2, 5)]),
+    "a number of a size that cancels": (lambda x: x.new_ones(x.shape[0] - x.shape[0] + 2), [],
+        [torch.ones(2, 5)]),
 }  # fmt: skip
 READS = (
     aten.sym_size.int,

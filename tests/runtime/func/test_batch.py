@@ -75,7 +75,10 @@ def test_answers_that_differ_in_kind_are_refused_by_name(f: Any) -> None:
 def test_out_is_refused(f: Any) -> None:
     with pytest.raises(
         BatchingError,
-        match=r"aten\.\w+\.\w+ with out= is not supported under vmap; use the form that returns its result",
+        match=(
+            r"aten\.\w+\.\w+ with out= is not supported under vmap; "
+            r"use the form that returns its result"
+        ),
     ):
         vmap(f)(X)
 
@@ -160,7 +163,10 @@ def test_what_all_elements_share_takes_no_batch(write: Any) -> None:
     shared = torch.zeros(3)
     with pytest.raises(
         BatchingError,
-        match=r"vmap: inplace arithmetic aten\.\w+_\.\w+\(self, \*extra_args\) is not possible because",
+        match=(
+            r"vmap: inplace arithmetic aten\.\w+_\.\w+\(self, \*extra_args\) "
+            r"is not possible because"
+        ),
     ):
         vmap(lambda x: write(shared, x))(X)
     assert not shared.any()

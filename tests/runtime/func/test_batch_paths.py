@@ -1,4 +1,5 @@
-"""How a batch level runs a call: at once, by a rule, by a decomposition or as a loop; and how often each op arrives."""
+"""How a batch level runs a call: at once, by a rule, by a decomposition or as a loop; and how often
+each op arrives."""
 
 from __future__ import annotations
 
@@ -179,7 +180,8 @@ def test_an_element_is_asked_once_for_each_signature(checked: list[str]) -> None
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_an_element_that_refuses_is_found_wherever_it_is(level: int) -> None:
-    """The kernel refuses a singular matrix. The error is that of the element alone, with its own number of dimensions."""
+    """The kernel refuses a singular matrix. The error is that of the element alone, with its own
+    number of dimensions."""
     each = torch.eye(2).repeat(4, 1, 1)
     each[2, 0, 0] = 0.0
     f: Any = torch.linalg.inv

@@ -1,4 +1,5 @@
-"""Indexing by an integer that differs between the elements of a batch is, for each element, indexing by a number."""
+"""Indexing by an integer that differs between the elements of a batch is, for each element,
+indexing by a number."""
 
 import threading
 from collections.abc import Callable
@@ -184,7 +185,8 @@ def test_out_of_range(x: torch.Tensor) -> None:
 
 
 def test_another_thread_gets_an_error_rather_than_a_wrong_answer() -> None:
-    """The integers have a dispatch key of functorch's, which only threads that have run a vmap leave alone."""
+    """The integers have a dispatch key of functorch's, which only threads that have run a
+    vmap leave alone."""
     found: list[Any] = []
 
     def work(i: Any) -> Any:

@@ -1,4 +1,5 @@
-"""A plain tensor made inside a transformed function may be filled with its values. torch.func is the oracle."""
+"""A plain tensor made inside a transformed function may be filled with its values.
+torch.func is the oracle."""
 
 from collections.abc import Callable
 from typing import Any
@@ -245,7 +246,10 @@ def test_a_tensor_of_the_session_that_is_older_than_the_transform_is_captured_an
     for run in runs:
         with pytest.raises(
             RuntimeError,
-            match=r"During a grad .* attempted to call in-place operation .* mutate a captured Tensor",
+            match=(
+                r"During a grad .* attempted to call in-place operation .* "
+                r"mutate a captured Tensor"
+            ),
         ):
             run(lambda x: captured.add_(x).sum())
         run(lambda x: (captured * 2).add_(x).sum())  # made inside

@@ -1,4 +1,5 @@
-"""What a trace knows of an op beforehand: each fact holds of these ops among the sample, and of no other."""
+"""What a trace knows of an op beforehand: each fact holds of these ops among the sample,
+and of no other."""
 
 from __future__ import annotations
 
@@ -13,14 +14,18 @@ from runtime.func.pure_calls import is_pure
 
 aten = torch.ops.aten
 SAMPLE: dict[str, Any] = {
-    "add": aten.add.Tensor, "add_": aten.add_.Tensor, "add out": aten.add.out, "max": aten.max.dim, "max out": aten.max.dim_max,
-    "view": aten.view.default, "split": aten.split.Tensor, "unsafe_split": aten.unsafe_split.Tensor, "unsqueeze_": aten.unsqueeze_.default,
-    "size": aten.sym_size.int, "numel": aten.sym_numel.default, "stride": aten.sym_stride.int, "dim": torch.ops.prim.layout.default,
-    "is_contiguous": aten.is_contiguous.default, "item": aten._local_scalar_dense.default, "equal": aten.equal.default,
-    "nonzero": aten.nonzero.default, "values": aten._values.default, "nnz": aten._nnz.default, "lift": aten.lift_fresh.default,
-    "rand": aten.rand.default, "rand_like": aten.rand_like.default, "dropout": aten.dropout.default, "linear": aten.linear.default,
-    "native_dropout": aten.native_dropout.default, "batch_norm": aten.native_batch_norm.default, "from": getattr(aten.random, "from"),
-    "zerotensor": aten._efficientzerotensor.default, "foreach": aten._foreach_add_.Scalar, "rrelu": aten.rrelu_with_noise.default,
+    "add": aten.add.Tensor, "add_": aten.add_.Tensor, "add out": aten.add.out, "max": aten.max.dim,
+    "max out": aten.max.dim_max, "view": aten.view.default, "split": aten.split.Tensor,
+    "unsafe_split": aten.unsafe_split.Tensor, "unsqueeze_": aten.unsqueeze_.default,
+    "size": aten.sym_size.int, "numel": aten.sym_numel.default, "stride": aten.sym_stride.int,
+    "dim": torch.ops.prim.layout.default, "is_contiguous": aten.is_contiguous.default,
+    "item": aten._local_scalar_dense.default, "equal": aten.equal.default,
+    "nonzero": aten.nonzero.default, "values": aten._values.default, "nnz": aten._nnz.default,
+    "lift": aten.lift_fresh.default, "rand": aten.rand.default, "rand_like": aten.rand_like.default,
+    "dropout": aten.dropout.default, "linear": aten.linear.default,
+    "native_dropout": aten.native_dropout.default, "batch_norm": aten.native_batch_norm.default,
+    "from": getattr(aten.random, "from"), "zerotensor": aten._efficientzerotensor.default,
+    "foreach": aten._foreach_add_.Scalar, "rrelu": aten.rrelu_with_noise.default,
     "assert": aten._assert_async.msg, "full": aten.full.default,
 }  # fmt: skip
 WRITING = {"add_", "add out", "max out", "foreach", "rrelu", "unsqueeze_"}
@@ -72,7 +77,8 @@ def test_arguments_that_are_written_and_returned_are_known_by_their_places() -> 
         "foreach": (0,),
         "rrelu": (1,),
     }
-    assert {n: facts_of(func).returned for n, func in SAMPLE.items() if n in WRITING} == dict.fromkeys(WRITING) | {
+    assert {n: facts_of(func).returned for n,
+        func in SAMPLE.items() if n in WRITING} == dict.fromkeys(WRITING) | {
         "add_": 0, "add out": 3, "unsqueeze_": 0
     }  # fmt: skip
     assert all(

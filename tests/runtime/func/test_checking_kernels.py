@@ -1,4 +1,5 @@
-"""What ATen reads to check an argument is a call of the graph, which checks the arguments of every later call."""
+"""What ATen reads to check an argument is a call of the graph, which checks the arguments of
+every later call."""
 
 from __future__ import annotations
 
@@ -201,9 +202,7 @@ def test_an_exported_program_has_the_check() -> None:
         program.module()(_rows(), -WEIGHTS)
 
 
-def test_a_program_that_reads_an_element_itself_is_refused_beside_a_function_of_torch_that_does() -> (
-    None
-):
+def test_a_program_that_reads_an_element_is_refused_beside_a_torch_function_that_does() -> None:
     def f(x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
         loss = F.gaussian_nll_loss(x, x * 2, a.expand(3, 4))
         return loss if torch.any(a < 1) else -loss

@@ -1,4 +1,5 @@
-"""What a traced composite op refuses, and in which dtype and on which device its check is computed."""
+"""What a traced composite op refuses, and in which dtype and on which device its
+check is computed."""
 
 from __future__ import annotations
 

@@ -79,7 +79,8 @@ def test_the_drop_in_leads_torchs_name_to_it() -> None:
 
 
 def test_a_vmap_staticmethod_may_draw_beside_the_draws_of_the_function() -> None:
-    """It is told the randomness and draws for the whole batch; what the function itself draws is drawn as the caller of vmap chose."""
+    """It is told the randomness and draws for the whole batch; what the function itself draws is
+    drawn as the caller of vmap chose."""
 
     class Noise(runtime.autograd.Function):
         @staticmethod

@@ -1,4 +1,5 @@
-"""Writes into a plain tensor, made inside a transform without the drop-in, through a view that shows it in another dtype."""
+"""Writes into a plain tensor, made inside a transform without the drop-in, through a view that
+shows it in another dtype."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A graph for symbolic sizes holds for other sizes too, where ATen's own composite kernels ask for numbers."""
+"""A graph for symbolic sizes holds for other sizes too, where ATen's own composite kernels
+ask for numbers."""
 
 from __future__ import annotations
 
@@ -276,7 +277,8 @@ def test_what_the_op_refuses_is_refused_in_a_trace(
 
 
 def _fewest(sizes: tuple[int, ...]) -> int:
-    """Of all orders in which matrices of these sizes can be multiplied, the fewest multiplications."""
+    """Of all orders in which matrices of these sizes can be multiplied, the fewest
+    multiplications."""
     if len(sizes) < 3:
         return 0
     return min(

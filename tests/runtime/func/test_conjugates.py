@@ -1,4 +1,5 @@
-"""Lazy conjugation and negation inside transforms: values have the same flags as torch's, and nothing is conjugated twice."""
+"""Lazy conjugation and negation inside transforms: values have the same flags as torch's, and
+nothing is conjugated twice."""
 
 from typing import Any
 

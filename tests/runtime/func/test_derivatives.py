@@ -396,7 +396,8 @@ def test_an_input_that_plays_no_part_has_a_gradient_of_zeros_beside_one_that_doe
 
 
 class TestMarksOfTorchsOwnEngine:
-    """A result computed from a plain tensor that requires grad by torch's engine says so when all leaves are to get their gradients."""
+    """A result computed from a plain tensor that requires grad by torch's engine says so when all
+    leaves are to get their gradients."""
 
     @pytest.mark.parametrize(
         "run",

@@ -1,4 +1,5 @@
-"""Every tensor that a transform makes is on the device of its arguments and of their dtype: bases, zeros, ones, copies and draws."""
+"""Every tensor that a transform makes is on the device of its arguments and of their dtype: bases,
+zeros, ones, copies and draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""vmap's randomness: an error, one draw for all elements, or one for each, for every random op and kind of argument."""
+"""vmap's randomness: an error, one draw for all elements, or one for each, for every random op and
+kind of argument."""
 
 from collections.abc import Callable
 from typing import Any
@@ -129,7 +130,8 @@ def test_chunks_of_a_batch_share_one_draw_if_the_elements_do() -> None:
 
 
 def test_derivatives_of_draws_by_their_parameters() -> None:
-    """A Poisson draw is constant, positions have no derivative, and a gamma draw has the implicit one."""
+    """A Poisson draw is constant, positions have no derivative, and a gamma draw has
+    the implicit one."""
     torch.testing.assert_close(grad(lambda x: torch.poisson(x).sum())(X), torch.zeros_like(X))
     torch.testing.assert_close(jvp(torch.poisson, (X,), (X,))[1], torch.zeros_like(X))
     assert (
@@ -201,7 +203,10 @@ def test_questions_about_elements_name_the_op_and_the_users_line(ask: Any, messa
 def test_requires_grad_has_no_meaning_under_vmap() -> None:
     with pytest.raises(
         RuntimeError,
-        match=r"attempting to call Tensor.requires_grad_\(\) inside of a function being transformed",
+        match=(
+            r"attempting to call Tensor.requires_grad_\(\) inside "
+            r"of a function being transformed"
+        ),
     ):
         vmap(lambda x: x.requires_grad_())(X)
 
@@ -319,7 +324,8 @@ def test_a_graph_does_not_draw_again_from_the_same_state(
 ) -> None:
     with pytest.raises(
         BatchingError,
-        match="runs for each element from the same state of the generator, and a graph sets no state",
+        match="runs for each element from the same state of the generator, "
+        "and a graph sets no state",
     ):
         way(vmap(draw, randomness="same"))
 

@@ -38,7 +38,8 @@ NEW = {"weight": torch.tensor([5.0, 7.0]), "count": torch.tensor([10.0])}
 
 
 def both(program: Callable[[Any, Any], Any]) -> Any:
-    """``program(torch.func or runtime.func, a module)`` gives the same on both sides, or the same error."""
+    """``program(torch.func or runtime.func, a module)`` gives the same on both sides,
+    or the same error."""
     found = []
     for lib in (torch.func, runtime.func):
         torch.manual_seed(0)
@@ -242,7 +243,8 @@ def test_debug_unwrap_takes_the_transforms_off() -> None:
 
 
 def test_torch_records_nothing_for_plain_parameters_that_a_transform_closes_over() -> None:
-    """Its engine would see the backward pass alone, and give the parameters a part of the gradient of a gradient."""
+    """Its engine would see the backward pass alone, and give the parameters a part of the
+    gradient of a gradient."""
     linear = nn.Linear(2, 1)
 
     def f(x: Any) -> Any:

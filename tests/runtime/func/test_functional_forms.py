@@ -1,4 +1,5 @@
-"""Which op does the work of an op that writes, with which defaults, and what stores know of writes."""
+"""Which op does the work of an op that writes, with which defaults, and what stores know of
+writes."""
 
 from __future__ import annotations
 
@@ -160,7 +161,8 @@ X = torch.ones(3)
 def _asked(
     transform: Callable[[Callable[[Any], Any]], Any], of: Callable[[Any], Any] = lambda x: x
 ) -> tuple[bool, bool]:
-    """Whether ``of(x)`` has a history, and whether it has a gradient, for the ``x`` that a transform gives to a function."""
+    """Whether ``of(x)`` has a history, and whether it has a gradient, for the ``x`` that a
+    transform gives to a function."""
     seen: list[tuple[bool, bool]] = []
 
     def f(x: Any) -> Any:
@@ -176,17 +178,22 @@ ASKED: dict[str, tuple[Callable[[], tuple[bool, bool]], tuple[bool, bool]]] = {
     "a plain tensor": (lambda: (has_history(X), bool(has_gradient(X))), (False, False)),
     "an input of grad": (lambda: _asked(lambda f: grad(f)(X)), (True, True)),
     "a result of grad": (lambda: _asked(lambda f: grad(f)(X), lambda x: x * 2), (True, True)),
-    "a detached value": (lambda: _asked(lambda f: grad(f)(X), lambda x: x.detach()), (False, False)),
+    "a detached value": (lambda: _asked(lambda f: grad(f)(X), lambda x: x.detach()),
+        (False, False)),
     "an input of jvp": (lambda: _asked(lambda f: jvp(f, (X,), (X,))), (True, False)),
-    "a value without a tangent": (lambda: _asked(lambda f: jvp(f, (X,), (X,)), lambda x: x.detach()), (False, False)),
+    "a value without a tangent": (lambda: _asked(lambda f: jvp(f, (X,), (X,)),
+        lambda x: x.detach()), (False, False)),
     "a batch": (lambda: _asked(lambda f: vmap(f)(X[None])), (False, False)),
-    "a batch inside grad": (lambda: _asked(lambda f: grad(lambda x: vmap(f)(x).sum())(X[None])), (True, True)),
+    "a batch inside grad": (lambda: _asked(lambda f: grad(lambda x: vmap(f)(x).sum())(X[None])),
+        (True, True)),
     "a batch of what is detached": (
-        lambda: _asked(lambda f: grad(lambda x: (vmap(f)(x.detach()) + x.sum()).sum())(X[None])), (False, False),
+        lambda: _asked(lambda f: grad(lambda x: (vmap(f)(x.detach()) + x.sum()).sum())(X[None])),
+        (False, False),
     ),
     "grad of a batch": (lambda: _asked(lambda f: vmap(grad(f))(X[None])), (True, True)),
     "jvp inside grad, detached": (
-        lambda: _asked(lambda f: grad(lambda x: jvp(f, (x,), (x,))[1].sum())(X), lambda x: x.detach()), (False, False),
+        lambda: _asked(lambda f: grad(lambda x: jvp(f, (x,), (x,))[1].sum())(X),
+            lambda x: x.detach()), (False, False),
     ),
 }  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""A write in a functionalized program changes the history of the tensor through which it is made, as in eager."""
+"""A write in a functionalized program changes the history of the tensor through which it is
+made, as in eager."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +26,8 @@ def _then(write: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return written
 
 
-# Each beside the same by ``detach()``, which torch's outer transforms respect as its inner ones do; ``.data`` and ``detach_`` they do not.
+# Each beside the same by ``detach()``, which torch's outer transforms respect as its inner ones do;
+# ``.data`` and ``detach_`` they do not.
 CONSTANT_WRITES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     name: (_then(write), _then(same))
     for name, write, same in (
@@ -67,7 +69,8 @@ DERIVATIVES: dict[str, Callable[[Any, Any], Any]] = {
 def test_a_write_that_is_not_differentiated_leaves_the_history_of_what_is_written(
     write: str, derivative: Any, remove: str
 ) -> None:
-    """The same function without functionalize, on torch, is the oracle; with it, torch loses the history without a word."""
+    """The same function without functionalize, on torch, is the oracle; with it, torch loses the
+    history without a word."""
 
     def program(write: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def f(x: Any) -> Any:
@@ -161,7 +164,8 @@ def test_each_name_of_a_memory_has_the_history_that_it_has_in_eager(f: Any, remo
 
 
 def test_a_write_to_a_leaf_that_is_not_recorded_is_carried_out() -> None:
-    """As in eager: under ``no_grad``, or through ``detach()``; through ``.data`` without a new version."""
+    """As in eager: under ``no_grad``, or through ``detach()``; through ``.data``
+    without a new version."""
 
     def under_no_grad(x: Any) -> None:
         with torch.no_grad():
@@ -198,7 +202,10 @@ def test_a_recorded_write_through_a_view_made_under_no_grad_is_refused_as_in_eag
 
     with pytest.raises(
         RuntimeError,
-        match="A view was created in no_grad mode and is being modified inplace with grad mode enabled",
+        match=(
+            "A view was created in no_grad mode and is being modified inplace "
+            "with grad mode enabled"
+        ),
     ):
         grad(functionalize(f))(torch.ones(2))
 

@@ -1,4 +1,5 @@
-"""Generated functions show their lines to tracebacks, debuggers and profilers, and leave nothing behind."""
+"""Generated functions show their lines to tracebacks, debuggers and profilers, and
+leave nothing behind."""
 
 from __future__ import annotations
 

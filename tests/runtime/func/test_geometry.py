@@ -1,4 +1,5 @@
-"""Ops that change sizes and strides in place do so at every level: the value, its derivative and its views are those of the view op."""
+"""Ops that change sizes and strides in place do so at every level: the value, its derivative and
+its views are those of the view op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Running statistics of norms: a trace leaves them as they were, and each replay updates them, whether the result is used or not."""
+"""Running statistics of norms: a trace leaves them as they were, and each replay updates them,
+whether the result is used or not."""
 
 from __future__ import annotations
 

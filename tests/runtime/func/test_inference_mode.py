@@ -1,4 +1,5 @@
-"""Transforms of functions in inference mode. Derivatives are those of normal mode, and an op that returns its argument does so."""
+"""Transforms of functions in inference mode. Derivatives are those of normal mode, and an op that
+returns its argument does so."""
 
 from __future__ import annotations
 

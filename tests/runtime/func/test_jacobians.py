@@ -1,4 +1,5 @@
-"""Jacobians: by chunks of rows or columns, by arguments counted from the end, of several inputs and outputs. Torch is the oracle."""
+"""Jacobians: by chunks of rows or columns, by arguments counted from the end, of several inputs and
+outputs. Torch is the oracle."""
 
 from typing import Any
 
@@ -130,7 +131,8 @@ def test_an_output_of_one_element_has_one_row(shape: Any, chunk: int | None) -> 
     for argnums in (0, (0, 1)):
         expected = torch.func.jacrev(f, argnums)(X, Y)
         torch.testing.assert_close(jacrev(f, argnums, chunk_size=chunk)(X, Y), expected)
-        torch.testing.assert_close(vmap(jacrev(f, argnums), in_dims=(0, None))(X[:, None], Y), torch.func.vmap(
+        torch.testing.assert_close(vmap(jacrev(f, argnums), in_dims=(0, None))(X[:, None], Y),
+            torch.func.vmap(
             torch.func.jacrev(f, argnums), in_dims=(0, None))(X[:, None], Y))  # fmt: skip
     torch.testing.assert_close(
         jacrev(jacrev(f))(X, Y), torch.func.jacrev(torch.func.jacrev(f))(X, Y)
@@ -202,7 +204,7 @@ def test_one_row_of_several_outputs_is_looped_over() -> None:
 
 
 @pytest.mark.parametrize("transform", [jacrev, jacfwd])
-def test_a_graph_of_a_jacobian_of_several_arguments_is_for_any_size_in_their_dtype_and_on_their_device(
+def test_a_graph_of_a_jacobian_of_several_arguments_is_for_any_size_dtype_and_device(
     transform: Any,
 ) -> None:
     def f(x: Any, y: Any) -> Any:

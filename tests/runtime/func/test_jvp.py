@@ -1,4 +1,5 @@
-"""The dual level, branch by branch: how rules are chosen and called, what writes do to tangents, and forward mode switched off."""
+"""The dual level, branch by branch: how rules are chosen and called, what writes do to tangents,
+and forward mode switched off."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def differences(f: Callable[..., Any], primals: Any, tangents: Any) -> Any:
 
 
 def check(f: Callable[..., Any], primals: Any, tangents: Any, expected: Any = None) -> None:
-    """Values and tangents are those of ``f``, or ``expected``, also for a batch of tangents, which gives what a loop over it gives."""
+    """Values and tangents are those of ``f``, or ``expected``, also for a batch of tangents, which
+    gives what a loop over it gives."""
     value, tangent = expected or (f(*primals), differences(f, primals, tangents))
     found = jvp(f, primals, tangents)
     torch.testing.assert_close(found[0], value)
@@ -360,7 +362,10 @@ def test_out_takes_no_result_that_has_a_tangent_and_none_of_another() -> None:
     ):
         with pytest.raises(
             RuntimeError,
-            match=r"\w+\(\): functions with out=\.\.\. arguments don't support automatic differentiation",
+            match=(
+                r"\w+\(\): functions with out=\.\.\. "
+                r"arguments don't support automatic differentiation"
+            ),
         ):
             jvp(f, (X,), (T,))
 
@@ -404,7 +409,8 @@ def test_a_write_to_what_a_custom_function_views_is_refused() -> None:
 
 
 def _switched_off(lib: Any) -> dict[str, Callable[[Any], Any]]:
-    """Programs of which a part runs with forward mode off. ``lib``: forward_ad of torch, or ours."""
+    """Programs of which a part runs with forward mode off. ``lib``: forward_ad of torch, or
+    ours."""
     off = lib._set_fwd_grad_enabled
 
     def calls(x: Any) -> Any:

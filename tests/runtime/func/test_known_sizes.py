@@ -1,4 +1,5 @@
-"""An op whose result has a size that depends on values is captured if the values are made of sizes alone, and refused otherwise."""
+"""An op whose result has a size that depends on values is captured if the values are made of sizes
+alone, and refused otherwise."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,5 @@
-"""Where elements lie in memory: which views overlap, which order a draw has, which layout a write leaves, what is copied."""
+"""Where elements lie in memory: which views overlap, which order a draw has, which layout a write
+leaves, what is copied."""
 
 from __future__ import annotations
 
@@ -80,8 +81,8 @@ def test_a_chain_of_views_overlaps_if_one_of_them_does(name: str) -> None:
 @pytest.mark.parametrize(
     ("sizes", "strides", "offset", "fits"),
     [
-        ((2,), (3,), 2, True), ((2,), (3,), 3, False), ((2,), (1,), 1, False), ((4,), (1,), 2, True), ((5,), (1,), 2, False),
-        ((0,), (9,), 9, True),
+        ((2,), (3,), 2, True), ((2,), (3,), 3, False), ((2,), (1,), 1, False),
+        ((4,), (1,), 2, True), ((5,), (1,), 2, False), ((0,), (9,), 9, True),
     ],
 )  # fmt: skip
 def test_as_strided_reaches_from_the_first_element_to_the_last(

@@ -1,4 +1,5 @@
-"""linearize: one run of the function, then its derivative applied to any number of tangents, under any transform."""
+"""linearize: one run of the function, then its derivative applied to any number of tangents,
+under any transform."""
 
 import gc
 import math

@@ -1,4 +1,5 @@
-"""Literals: tensors made of numbers in the text of a traced program. Their elements may be read until a write changes them."""
+"""Literals: tensors made of numbers in the text of a traced program. Their elements may be read
+until a write changes them."""
 
 from collections.abc import Callable
 from typing import Any

@@ -72,7 +72,8 @@ def test_a_draw_into_a_view_gives_the_elements_that_it_gives_in_torch(
 def test_a_long_draw_into_gaps_gives_the_elements_that_it_gives_in_torch(
     where: str, draw: str, engine: str
 ) -> None:
-    """``normal_`` on the CPU draws 16 and more elements in another way where there are no gaps between them."""
+    """``normal_`` on the CPU draws 16 and more elements in another way where there are no
+    gaps between them."""
 
     def f(x: torch.Tensor) -> torch.Tensor:
         t = (

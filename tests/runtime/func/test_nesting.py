@@ -20,7 +20,8 @@ def scalar(x: Any) -> Any:
 
 
 def push(lib: Any, f: Callable[..., Any]) -> Callable[..., Any]:
-    """The tangent of ``f`` along its own argument, so that it is a function of one tensor and nests."""
+    """The tangent of ``f`` along its own argument, so that it is a function of one
+    tensor and nests."""
     return lambda x: lib.jvp(f, (x,), (x,))[1]
 
 
@@ -83,7 +84,8 @@ def test_third_derivative_is_the_same_rule_run_again() -> None:
 
 
 def test_grad_of_one_level_ignores_the_other() -> None:
-    """The derivative of x·(d/dy of x·y) by x is 2x: the two levels keep their variables apart (perturbation confusion)."""
+    """The derivative of x·(d/dy of x·y) by x is 2x: the two levels keep their variables apart
+    (perturbation confusion)."""
     x = torch.tensor(3.0)
     found = runtime.func.grad(lambda x: x * runtime.func.grad(lambda y: x * y)(torch.tensor(2.0)))(
         x
@@ -156,7 +158,8 @@ def test_eager_session_inside_transforms() -> None:
 
 
 def test_a_write_under_no_grad_keeps_the_history_of_the_tangent() -> None:
-    """ATen's cosine_similarity clamps its norms in place under no_grad; a gradient of a tangent must still pass through them."""
+    """ATen's cosine_similarity clamps its norms in place under no_grad; a gradient of a tangent
+    must still pass through them."""
     x, y, t, u, g = torch.randn(5, 3, 4, dtype=torch.float64)
 
     def tangent(module: Any) -> Any:

@@ -1,4 +1,5 @@
-"""What a graph says of the values of its nodes: shape, layout, dtype and device, and symbols for numbers. Nothing of it holds memory."""
+"""What a graph says of the values of its nodes: shape, layout, dtype and device, and symbols for
+numbers. Nothing of it holds memory."""
 
 from __future__ import annotations
 

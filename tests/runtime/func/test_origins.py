@@ -1,4 +1,5 @@
-"""Where a node comes from: which frame counts as the user's, what is shown of it, and what a node takes over from another graph."""
+"""Where a node comes from: which frame counts as the user's, what is shown of it, and what a node
+takes over from another graph."""
 
 from __future__ import annotations
 
@@ -63,10 +64,13 @@ def test_a_line_is_shown_with_its_source_or_with_its_function() -> None:
 
 
 FILES: dict[str, bool] = {
-    torch.__file__: False, nn.modules.linear.__file__: False, nn.modules.module.__file__: False, provenance.__file__: False,
-    fx.__file__: False, __file__: True, "/home/me/torchvision/ops.py": True, "<eval_with_key>.3": False, "<frozen importlib>": False,
-    "<replay 4>": False, "<stdin>": True, torch.__file__.replace("/torch/", "/torchvision/"): True, "<__array_function__ 2>": False,
-    sysconfig.get_paths()["stdlib"] + "/site-packages/einops.py": True, sysconfig.get_paths()["stdlib"] + "/abc.py": False,
+    torch.__file__: False, nn.modules.linear.__file__: False, nn.modules.module.__file__: False,
+    provenance.__file__: False, fx.__file__: False, __file__: True,
+    "/home/me/torchvision/ops.py": True, "<eval_with_key>.3": False, "<frozen importlib>": False,
+    "<replay 4>": False, "<stdin>": True, torch.__file__.replace("/torch/", "/torchvision/"): True,
+    "<__array_function__ 2>": False,
+    sysconfig.get_paths()["stdlib"] + "/site-packages/einops.py": True,
+    sysconfig.get_paths()["stdlib"] + "/abc.py": False,
 }  # fmt: skip
 
 
@@ -90,9 +94,8 @@ def test_the_line_at_which_an_error_left_the_program_is_the_innermost_of_the_use
     try:
         _fails()
     except KeyError as error:
-        assert (
-            line_in(error)
-            == f' It happened at {__file__}:{_fails.__code__.co_firstlineno + 1}: raise KeyError("x")'
+        assert line_in(error) == (
+            f' It happened at {__file__}:{_fails.__code__.co_firstlineno + 1}: raise KeyError("x")'
         )
     assert line_in(KeyError("x")) == ""
     try:
@@ -235,16 +238,15 @@ def test_a_module_that_another_one_borrows_has_the_first_of_its_names() -> None:
     ]
 
 
-def test_a_stack_has_the_frames_of_layers_and_of_text_that_was_run_and_none_for_a_function_of_torch() -> (
-    None
-):
+def test_a_stack_has_frames_of_layers_and_of_text_that_was_run_and_none_for_a_torch_op() -> None:
     names: dict[str, Any] = {}
     exec("def g(x):\n    return x.sin()", names)
     layers = node(
         make_fx(nn.Sequential(nn.Tanh()), record_stack_traces=True)(torch.ones(2)), "tanh"
     )
     assert [line.split("/")[-1] for line in layers.meta["stack_trace"].splitlines()[::2]] == [
-        f'container.py", line {_line(layers, 0)}, in forward', f'activation.py", line {_line(layers, 1)}, in forward',
+        f'container.py", line {_line(layers, 0)}, in forward',
+        f'activation.py", line {_line(layers, 1)}, in forward',
     ]  # fmt: skip
     text = node(make_fx(names["g"], record_stack_traces=True)(torch.ones(2)), "sin").meta[
         "stack_trace"

@@ -1,4 +1,5 @@
-"""`out=` under functionalize and jit: an empty tensor of the program grows, a factory fills, and what cannot be followed is refused."""
+"""`out=` under functionalize and jit: an empty tensor of the program grows, a factory fills, and
+what cannot be followed is refused."""
 
 import warnings
 from collections.abc import Callable

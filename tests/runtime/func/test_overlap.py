@@ -1,4 +1,5 @@
-"""Writes through views that show an element several times, and to results of ``unsafe_split``, do what they do in eager mode."""
+"""Writes through views that show an element several times, and to results of ``unsafe_split``, do
+what they do in eager mode."""
 
 from collections.abc import Callable
 from functools import partial
@@ -126,9 +127,7 @@ def test_a_write_to_a_piece_of_unsafe_split_is_not_in_the_history_of_the_whole()
     assert grad(functionalize(f))(torch.ones(4)).tolist() == [2.0, 4.0, 6.0, 8.0]
 
 
-def test_a_result_of_unsafe_split_that_was_written_to_and_is_returned_with_its_memory_is_refused() -> (
-    None
-):
+def test_a_written_result_of_unsafe_split_that_is_returned_with_its_memory_is_refused() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         (part, _) = x.unsafe_split(2)
         part.mul_(2)
@@ -237,7 +236,10 @@ def test_a_write_of_numbers_of_another_size_that_show_an_element_several_times_i
 
     with pytest.raises(
         InplaceError,
-        match=r"a write to torch.int16 in memory of torch.float32 that shows an element several times.*test_ov",
+        match=(
+            r"a write to torch.int16 in memory of torch.float32 that shows an element "
+            r"several times.*test_ov"
+        ),
     ):
         aot_function(f, nop)(torch.ones(4))
 

@@ -1,4 +1,5 @@
-"""Pieces that ATen's kernels take without a history: a write to one is a write to the tensor, also when nobody reads it afterwards."""
+"""Pieces that ATen's kernels take without a history: a write to one is a write to the tensor, also
+when nobody reads it afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Graphs that are recorded before dispatch: composite ops whole, grad mode and autocast as calls."""
+"""Graphs that are recorded before dispatch: composite ops whole, grad mode and
+autocast as calls."""
 
 import threading
 from collections.abc import Callable
@@ -144,7 +145,8 @@ def test_dropout_in_place_inside_a_transform_draws_as_without_a_trace(transform:
 
 
 def test_recurrent_layers_inside_a_transform_have_their_dropout() -> None:
-    """Torch's decomposition in Python leaves it out, and is the only one for sizes that are symbols."""
+    """Torch's decomposition in Python leaves it out, and is the only one for sizes
+    that are symbols."""
     layers, x = nn.LSTM(2, 3, 2, dropout=0.5), torch.randn(4, 1, 2)
     f = functionalize(lambda x: layers(x)[0])
     _draws_as_eager(f, x)
@@ -224,7 +226,10 @@ AUTOCAST: dict[Callable[[Any], Any], str] = {
     off_inside: "enter bfloat16, matmul, exit, matmul, enter bfloat16, matmul, exit",
     one_after_another: "enter bfloat16, matmul, enter float16, matmul, exit, exit",
     two_left_at_once: "enter bfloat16, matmul, enter float16, matmul, exit, exit, matmul",
-    two_of_three_left_at_once: "enter bfloat16, matmul, enter float16, matmul, enter no float16, matmul, exit, exit, matmul, exit",
+    two_of_three_left_at_once: (
+        "enter bfloat16, matmul, enter float16, matmul, enter no float16, matmul, "
+        "exit, exit, matmul, exit"
+    ),
     left_by_another: "enter no float16, matmul, enter float16, matmul, exit, exit, matmul",
 }
 

@@ -1,4 +1,5 @@
-"""Composite ops that return their argument, or a view of it, do so in traces of any size as well."""
+"""Composite ops that return their argument, or a view of it, do so in traces of any size as
+well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A call of a compiled program sets the states of random generators that the program sets, or the program is refused."""
+"""A call of a compiled program sets the states of random generators that the program sets, or the
+program is refused."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -69,7 +69,8 @@ def test_sizes_of_one_none_and_any_number_of_dimensions(
 
 
 def test_what_torch_cannot_rearrange() -> None:
-    """It fails for a new dimension of size one beside joined axes, and for a vector of several axes; of a number it adds no dimension."""
+    """It fails for a new dimension of size one beside joined axes, and for a vector of several
+    axes; of a number it adds no dimension."""
     x = torch.arange(12.0)
     torch.testing.assert_close(rearrange(x.view(4, 1, 3), "a (1) b -> (a b) 1 1"), x.view(12, 1, 1))
     torch.testing.assert_close(

@@ -1,4 +1,5 @@
-"""Under functionalize, a write through a view lands in the base, whatever the view; torch's own writes are the oracle."""
+"""Under functionalize, a write through a view lands in the base, whatever the view; torch's own
+writes are the oracle."""
 
 from __future__ import annotations
 

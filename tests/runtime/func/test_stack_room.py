@@ -12,7 +12,8 @@ def leaf() -> None:
 
 
 def faults_of_calls(depth: int) -> int:
-    """How many pages the system gives the process while a function is called some hundred times, so many frames deep."""
+    """How many pages the system gives the process while a function is called some hundred times, so
+    many frames deep."""
     if depth:
         return faults_of_calls(depth - 1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

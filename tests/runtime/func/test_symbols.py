@@ -91,7 +91,8 @@ def test_after_a_trace_autocast_stores_copies_as_before(cached: bool, fails: boo
 def test_the_smaller_and_the_larger_of_two_sizes_are_sizes_in_a_backward_pass_too(
     size: Any,
 ) -> None:
-    """The engine hides the calls of a rule from modes over torch's functions, and a proxy is one of those that would see them."""
+    """The engine hides the calls of a rule from modes over torch's functions, and a proxy is one of
+    those that would see them."""
 
     class Filled(torch.autograd.Function):
         @staticmethod

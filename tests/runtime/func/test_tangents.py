@@ -37,7 +37,8 @@ in_all = pytest.mark.parametrize("tangent", list(ALL.values()), ids=list(ALL))
 
 
 def _formulas(op: Any) -> set[int]:
-    """The arguments that the jvp of a record mentions, or, where it has none of its own, the vjp."""
+    """The arguments that the jvp of a record mentions, or, where it has none of its own, the
+    vjp."""
     jvp = op.record.jvp
     if isinstance(jvp, dict):
         return {op.positions[name] for name in jvp if name in op.positions}

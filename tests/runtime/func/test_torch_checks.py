@@ -1,4 +1,5 @@
-"""What gaussian_nll_loss asks of the elements of its variance is asked of a whole batch, and by each call of a captured program."""
+"""What gaussian_nll_loss asks of the elements of its variance is asked of a whole batch, and by
+each call of a captured program."""
 
 from typing import Any
 

@@ -23,7 +23,8 @@ def test_a_condition_on_a_value_that_is_not_known_names_the_line() -> None:
         make_fx(lambda x: x * 2 if x.sum().item() > 1 else x, tracing_mode="symbolic")(X)
     (note,) = error.value.__notes__
     assert note.startswith(
-        "The program asks for a condition on a value that is not known while it is traced. It happened at "
+        "The program asks for a condition on a value that is not known while it "
+        "is traced. It happened at "
     )
     assert "test_trace_errors.py" in note
 
@@ -51,7 +52,10 @@ def test_sizes_of_what_the_program_closes_over_do_not_change_in_place(
     closed = torch.ones(1, 2)
     with pytest.raises(
         RuntimeError,
-        match=r"metadata mutating ops on a tensor that the program closes over.*test_trace_errors\.py",
+        match=(
+            r"metadata mutating ops on a tensor that the program closes "
+            r"over.*test_trace_errors\.py"
+        ),
     ):
         make_fx(
             lambda x: (CHANGES[change](closed), x)[1],

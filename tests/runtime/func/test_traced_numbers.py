@@ -1,4 +1,5 @@
-"""Numbers that a program reads of tensors are calls of its graph, and arithmetic with them is Python's."""
+"""Numbers that a program reads of tensors are calls of its graph, and arithmetic with
+them is Python's."""
 
 from __future__ import annotations
 
@@ -55,10 +56,12 @@ def test_a_number_knows_the_tensors_that_it_was_read_of() -> None:
 
 
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
-    "a power of it": lambda n: n**2, "it as a power": lambda n: 0.9**n, "the larger": lambda n: torch.sym_max(n, 2),
-    "the smaller": lambda n: torch.sym_min(2.5, n), "negative": lambda n: -n, "absolute": lambda n: abs(1 - n), "rest": lambda n: n % 2,
-    "equal": lambda n: n == 3, "not equal": lambda n: n != 3.0, "less": lambda n: n < 3, "at most": lambda n: n <= 3,
-    "greater": lambda n: n > 2.5, "at least": lambda n: n >= 7.25, "root": torch._sym_sqrt, "itself": torch.sym_float,  # type: ignore[attr-defined]
+    "a power of it": lambda n: n**2, "it as a power": lambda n: 0.9**n,
+    "the larger": lambda n: torch.sym_max(n, 2), "the smaller": lambda n: torch.sym_min(2.5, n),
+    "negative": lambda n: -n, "absolute": lambda n: abs(1 - n), "rest": lambda n: n % 2,
+    "equal": lambda n: n == 3, "not equal": lambda n: n != 3.0, "less": lambda n: n < 3,
+    "at most": lambda n: n <= 3, "greater": lambda n: n > 2.5, "at least": lambda n: n >= 7.25,
+    "root": torch._sym_sqrt, "itself": torch.sym_float,  # type: ignore[attr-defined]
     "with itself": lambda n: n - n * 2, "a truth": lambda n: (n > 4) == True,  # noqa: E712
 }  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Python numbers from values, outputs that are not floating-point tensors, and other objects that a transform returns."""
+"""Python numbers from values, outputs that are not floating-point tensors, and other objects that a
+transform returns."""
 
 import copy
 from collections.abc import Callable
@@ -48,7 +49,10 @@ def test_a_pullback_needs_outputs_that_have_gradients(f: Any) -> None:
     for transform in transforms:
         with pytest.raises(
             RuntimeError,
-            match="All outputs of f must be floating-point or complex Tensors, got Tensor with dtype torch",
+            match=(
+                "All outputs of f must be floating-point or complex Tensors, "
+                "got Tensor with dtype torch"
+            ),
         ):
             transform()
 
@@ -113,7 +117,10 @@ def test_ops_on_lists_have_the_derivatives_of_the_single_ops(name: str) -> None:
 def test_shapes_that_depend_on_data_are_refused_by_name(f: Any) -> None:
     with pytest.raises(
         RuntimeError,
-        match=r"aten\.unique_\w+\.default returns a result whose shape depends on the data|aten\._unique2",
+        match=(
+            r"aten\.unique_\w+\.default returns a result whose shape depends on "
+            r"the data|aten\._unique2"
+        ),
     ):
         vmap(f)(X)
 
@@ -146,7 +153,8 @@ def test_an_empty_batch_has_the_shapes_of_any_other(f: Any, shape: Any) -> None:
     ],
 )
 def test_zeros_without_memory_are_zeros(f: Any, wrap: Any) -> None:
-    """A value of a level does not tell the dispatcher that its tensor has no memory, and a kernel would read it."""
+    """A value of a level does not tell the dispatcher that its tensor has no memory, and a
+    kernel would read it."""
     zeros = torch._efficientzerotensor(2, 3)
     torch.testing.assert_close(wrap(f)(zeros), f(torch.zeros(2, 3)))
 

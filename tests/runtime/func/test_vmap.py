@@ -233,7 +233,8 @@ def test_plain_tensors_inside_vmap_are_read_with_their_conjugate_bit() -> None:
 
 
 def test_equal_answers_where_all_elements_agree() -> None:
-    """ATen's own checks of values (of cov and istft) pass under vmap as they do element by element; a batch that disagrees is refused."""
+    """ATen's own checks of values (of cov and istft) pass under vmap as they do element by element;
+    a batch that disagrees is refused."""
 
     def same(x: Any) -> Any:
         return x * 2 if torch.equal(x, x.flip(0)) else x
@@ -260,7 +261,8 @@ def test_resizing_is_refused() -> None:
 
 
 def test_a_result_that_lies_otherwise_in_memory() -> None:
-    """ATen composes kron with _unsafe_view on a product that is contiguous for one element, but not for a transposed batch."""
+    """ATen composes kron with _unsafe_view on a product that is contiguous for one element, but not
+    for a transposed batch."""
     x, y = torch.randn(2, 3), torch.randn(4, 5, 3)
     expected = torch.stack([torch.kron(x, y[..., i]) for i in range(3)])
     torch.testing.assert_close(vmap(torch.kron, (None, -1))(x, y), expected)
@@ -276,7 +278,8 @@ def test_a_result_that_lies_otherwise_in_memory() -> None:
     ],
 )
 def test_a_draw_from_what_the_elements_share(draw: Any) -> None:
-    """Under randomness="different" each element has a draw of its own, from a tensor that is not batched too."""
+    """Under randomness="different" each element has a draw of its own, from a tensor that is
+    not batched too."""
     p = torch.full((50,), 0.5)
     a, b = vmap(lambda _: draw(p), randomness="different")(torch.ones(2))
     assert a.shape == (50,) and not torch.equal(a, b)

@@ -1,4 +1,5 @@
-"""vmap accepts a call if and only if a loop over the elements does, and refuses it with the loop's message."""
+"""vmap accepts a call if and only if a loop over the elements does, and refuses it with
+the loop's message."""
 
 from collections.abc import Callable
 from typing import Any
@@ -81,7 +82,8 @@ def test_a_batch_without_elements_is_as_good_as_its_shapes() -> None:
 
 
 def test_asking_an_element_leaves_no_trace() -> None:
-    """Neither in modes, nor in graphs, nor in the generator, nor in buffers that an op writes to."""
+    """Neither in modes, nor in graphs, nor in the generator, nor in buffers that an op writes
+    to."""
     seen: list[str] = []
 
     class Spy(TorchDispatchMode):

@@ -1,4 +1,5 @@
-"""Every form of a write, at every level: what the call returns, how the version counts, what else is written. Torch is the oracle."""
+"""Every form of a write, at every level: what the call returns, how the version counts, what else
+is written. Torch is the oracle."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ X = torch.arange(1.0, 13.0, dtype=torch.float64).reshape(3, 4) / 4
 
 
 def _facts(write: Write) -> Callable[[Any, Any], Any]:
-    """The written tensor, the other one, whether the write returned the written tensor, and the versions."""
+    """The written tensor, the other one, whether the write returned the written tensor,
+    and the versions."""
 
     def f(x: Any, z: Any) -> Any:
         y = x * 1

@@ -1,7 +1,8 @@
-"""What is made inside a transformed function is the transform's own: it may be viewed, then written to. torch.func is the oracle.
+"""What is made inside a transformed function is the transform's own: it may be viewed, then written
+to. torch.func is the oracle.
 
-Under the drop-in, where every factory is seen. Without it a plain buffer with views is refused: see ``test_buffers.py``.
-"""
+Under the drop-in, where every factory is seen. Without it a plain buffer with views is refused: see
+``test_buffers.py``."""
 
 import copy
 import pickle
@@ -432,8 +433,8 @@ def test_recurrent_layers_by_their_input(f: Callable[[Any], Any], transform: str
 
 
 VIEWS_WITHOUT_GRAD: dict[str, Callable[[Any], Any]] = {
-    "an op": lambda v: v.mul_(3), "an index": lambda v: v.__setitem__(0, 3.0), "its geometry": lambda v: v.unsqueeze_(0),
-    "a list": lambda v: torch._foreach_mul_([v], 3.0),
+    "an op": lambda v: v.mul_(3), "an index": lambda v: v.__setitem__(0, 3.0),
+    "its geometry": lambda v: v.unsqueeze_(0), "a list": lambda v: torch._foreach_mul_([v], 3.0),
 }  # fmt: skip
 
 
@@ -459,7 +460,8 @@ def _to_a_view(b: Any) -> None:
 
 
 NO_GRAD_WRITES: dict[str, Callable[[Any], Any]] = {
-    "a view": _to_a_view, "a constant": lambda b: b.fill_(2), "a constant in a view": lambda b: b[1:].zero_(), "all": lambda b: b.mul_(3),
+    "a view": _to_a_view, "a constant": lambda b: b.fill_(2),
+    "a constant in a view": lambda b: b[1:].zero_(), "all": lambda b: b.mul_(3),
 }  # fmt: skip
 
 

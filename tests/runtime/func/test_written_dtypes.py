@@ -1,4 +1,5 @@
-"""A write under functionalize and jit refuses a dtype with the error of torch, and converts where torch does."""
+"""A write under functionalize and jit refuses a dtype with the error of torch, and converts
+where torch does."""
 
 from collections.abc import Callable
 from typing import Any

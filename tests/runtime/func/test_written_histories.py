@@ -1,4 +1,5 @@
-"""Writes with and without grad mode, through names with and without a history, in any order. Torch's engine is the oracle."""
+"""Writes with and without grad mode, through names with and without a history, in any order.
+Torch's engine is the oracle."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def test_a_tensor_of_the_program_has_torchs_value_and_gradient(order: tuple[str,
 
 @pytest.mark.parametrize("order", ORDERS, ids=", ".join)
 def test_an_argument_has_torchs_value_and_gradient_afterwards(order: tuple[str, ...]) -> None:
-    """What the program wrote is copied to the argument at the end: with a history if one of the writes had one."""
+    """What the program wrote is copied to the argument at the end: with a history if one of
+    the writes had one."""
 
     def f(x: Any) -> Any:
         y = x * 2

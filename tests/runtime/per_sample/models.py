@@ -1,4 +1,5 @@
-"""Small models of every kind of use that a parameter has, in double precision, each with a batch."""
+"""Small models of every kind of use that a parameter has, in double precision, each with a
+batch."""
 
 from __future__ import annotations
 

@@ -63,7 +63,8 @@ def in_one(tree: dict[str, Any]) -> Tensor:
 def compare_projections(
     grads: per_sample, expected: dict[str, Tensor], rtol: float = 1e-8, atol: float = 1e-9
 ) -> None:
-    """The projections are those of the loop's gradients by the same random matrices, and their products are near those of the gradients."""
+    """The projections are those of the loop's gradients by the same random matrices, and their
+    products are near those of the gradients."""
     params = [Parameter(name, g[0], [Dense(g)]) for name, g in expected.items()]
     losses = next(iter(expected.values())).new_zeros(len(grads))
     of_loop = PerSampleGrads(params, trees.flatten(expected)[1], losses, (), 1 << 28)

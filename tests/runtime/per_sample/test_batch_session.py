@@ -1,4 +1,5 @@
-"""Writes, sums and means while the samples are followed: the gradients of a loop, or a refusal that says why."""
+"""Writes, sums and means while the samples are followed: the gradients of a loop, or a
+refusal that says why."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from runtime.per_sample import per_sample
 
 B, N = 4, 3
 Program = Callable[[Tensor, Tensor, Tensor], Any]
-"""Of the samples, a parameter, and their product, to which it may write. Its result, None for the product, is squared and added up."""
+"""Of the samples, a parameter, and their product, to which it may write. Its result, None for the
+product, is squared and added up."""
 
 
 def samples(rows: int = B) -> Tensor:
@@ -195,11 +197,17 @@ REFUSED: dict[str, tuple[Program, str]] = {
     ),
     "out": (
         _out_argument,
-        "aten.add.out writes samples or parameters by out= in the program, and has no gradient. Use its result",
+        (
+            "aten.add.out writes samples or parameters by out= in the program, "
+            "and has no gradient. Use its result"
+        ),
     ),
     "several tensors": (
         lambda x, w, y: torch._foreach_mul_([y, y * 1], [w, w]),
-        "aten._foreach_mul_.List writes samples or parameters to several tensors in the program. Write to one at a time",
+        (
+            "aten._foreach_mul_.List writes samples or parameters to several tensors "
+            "in the program. Write to one at a time"
+        ),
     ),
     "a square of a sum": (
         lambda x, w, y: y.sum(),
@@ -219,7 +227,10 @@ REFUSED: dict[str, tuple[Program, str]] = {
     ),
     "a write of which nothing is known": (
         lambda x, w, y: y.polygamma_(1),
-        "aten.polygamma_.default mixes samples .* nothing is known of where this write leaves the samples",
+        (
+            "aten.polygamma_.default mixes samples .* nothing is known of where this "
+            "write leaves the samples"
+        ),
     ),
     "a sum of constants that were written over samples": (
         lambda x, w, y: (x * w) * y.copy_(torch.ones(N)).sum(),

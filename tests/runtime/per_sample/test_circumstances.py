@@ -1,4 +1,5 @@
-"""Dtypes, sizes of batches, several backward passes, threads and errors: what surrounds a context."""
+"""Dtypes, sizes of batches, several backward passes, threads and errors: what
+surrounds a context."""
 
 from __future__ import annotations
 
@@ -381,7 +382,10 @@ def test_running_statistics_that_the_same_pass_reads_are_refused(which: str, row
         loss = ((x @ w) * mean).sum()
         with pytest.raises(
             RuntimeError,
-            match=r"norm.* mixes samples in the program: batch norm computes its statistics over the batch",
+            match=(
+                r"norm.* mixes samples in the program: "
+                r"batch norm computes its statistics over the batch"
+            ),
         ):
             loss.backward()
 
@@ -397,9 +401,7 @@ def test_running_statistics_in_memory_that_others_share_are_refused() -> None:
         F.batch_norm(grads.batch(x), both[0], both[1], training=True)
 
 
-def test_running_statistics_in_a_row_of_a_buffer_are_refused_where_the_same_pass_reads_the_buffer() -> (
-    None
-):
+def test_running_statistics_in_a_row_of_a_buffer_are_refused_where_the_pass_reads_it() -> None:
     w, x, means = torch.ones(4, requires_grad=True), torch.randn(3, 4), torch.zeros(2, 4)
     with per_sample([w]) as grads:
         x = grads.batch(x)
@@ -407,7 +409,10 @@ def test_running_statistics_in_a_row_of_a_buffer_are_refused_where_the_same_pass
         loss = (x * w * means.sum(0)).sum()
         with pytest.raises(
             RuntimeError,
-            match=r"batch_norm.* mixes samples in the program: batch norm computes its statistics over",
+            match=(
+                r"batch_norm.* mixes samples in the program: "
+                r"batch norm computes its statistics over"
+            ),
         ):
             loss.backward()
     assert type(means) is Tensor and means[0].abs().min() > 0 and means[1].count_nonzero() == 0

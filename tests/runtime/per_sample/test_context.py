@@ -98,7 +98,10 @@ def test_data_of_a_plain_tensor_is_not_set_to_samples() -> None:
         x = grads.batch(samples())
         with pytest.raises(
             RuntimeError,
-            match=r"\.data of a plain tensor is set to what follows from samples or parameters. Use copy_",
+            match=(
+                r"\.data of a plain tensor is set to what follows from samples "
+                r"or parameters. Use copy_"
+            ),
         ):
             kept.data = x * 2
         assert kept.count_nonzero() == 0

@@ -1,4 +1,5 @@
-"""Custom Functions and hooks of torch in the context: they work, or the gradient that would pass them is refused by name."""
+"""Custom Functions and hooks of torch in the context: they work, or the gradient that would pass
+them is refused by name."""
 
 from __future__ import annotations
 
@@ -261,7 +262,8 @@ def test_hooks_do_what_they_do_with_each_sample_alone(
 
 
 class Absolute(Function):  # type: ignore[misc]
-    """Returns the magnitudes, which it gives a gradient, and the signs, which it marks as constants."""
+    """Returns the magnitudes, which it gives a gradient, and the signs, which it
+    marks as constants."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -355,7 +357,10 @@ def test_a_gradient_with_the_samples_in_another_dimension_is_refused_by_its_inpu
         y = apply(Swapped, layer(grads.batch(x)), torch.eye(3, dtype=x.dtype))
         with pytest.raises(
             RuntimeError,
-            match="backward of the custom Function Swapped mixes samples in the gradient of its input 0",
+            match=(
+                "backward of the custom Function Swapped mixes samples "
+                "in the gradient of its input 0"
+            ),
         ):
             y.sum().backward()
 
@@ -388,7 +393,8 @@ def test_a_custom_function_that_writes_to_its_input_leaves_no_cycle_of_reference
 
 
 def test_a_mask_that_a_model_makes_by_vmap_of_torch_and_a_function() -> None:
-    """As Hugging Face's models make it of a mask of the words: ``mask[b, k] & (k <= q)``, each index by a vmap."""
+    """As Hugging Face's models make it of a mask of the words: ``mask[b, k] & (k <= q)``, each
+    index by a vmap."""
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 
     torch.manual_seed(0)

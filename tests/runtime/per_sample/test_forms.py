@@ -1,4 +1,5 @@
-"""Which uses of a parameter have factors, beside gradients of torch's engine for one sample after the other."""
+"""Which uses of a parameter have factors, beside gradients of torch's engine for one sample
+after the other."""
 
 from __future__ import annotations
 

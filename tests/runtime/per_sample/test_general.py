@@ -1,4 +1,5 @@
-"""Gradients by derivatives of an op: of a call that has no factors, and of what is computed of a parameter."""
+"""Gradients by derivatives of an op: of a call that has no factors, and of what is
+computed of a parameter."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> T
 
 
 def op(x: Tensor, c: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of a sample, a constant and a parameter: three results, of which the parameter has gradients by all."""
+    """Of a sample, a constant and a parameter: three results, of which the parameter has
+    gradients by all."""
     return (x * w).sin() + c, w * x[0], w @ (x + c)
 
 

@@ -196,7 +196,8 @@ def test_gradients_of_small_parameters_do_not_meet_in_one_projection(seed: int) 
 
 @pytest.mark.parametrize(("entries", "k"), [(50, 80), (60, 96), (300, 320)])
 def test_gradients_of_one_parameter_do_not_meet_in_a_projection(entries: int, k: int) -> None:
-    """The first columns of a Hadamard matrix have rows that depend on each other, and random columns hardly any."""
+    """The first columns of a Hadamard matrix have rows that depend on each other, and random
+    columns hardly any."""
 
     def entry(p: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
         return p @ one
@@ -208,7 +209,8 @@ def test_gradients_of_one_parameter_do_not_meet_in_a_projection(entries: int, k:
 
 
 def _of_two_uses(dtype: torch.dtype, second: float) -> PerSampleGrads:
-    """Of a convolution with one place, which is used twice, so that the gradients by both are ``1 + second`` times those by one."""
+    """Of a convolution with one place, which is used twice, so that the gradients by both are
+    ``1 + second`` times those by one."""
     torch.manual_seed(0)
     w, x = torch.randn(8, 4, 3, 3).to(dtype), torch.randn(16, 1, 4, 3, 3).to(dtype)
     factors = torch.linspace(0.1, 1.3, 8, dtype=dtype).reshape(8, 1, 1)
@@ -427,7 +429,10 @@ def test_no_question_is_answered_of_factors_that_were_written_to_or_given_up(nam
     x.add_(1)
     with pytest.raises(
         RuntimeError,
-        match=r"a tensor that the gradients are computed of, of shape .* has been modified by an inplace",
+        match=(
+            r"a tensor that the gradients are computed of, "
+            r"of shape .* has been modified by an inplace"
+        ),
     ):
         QUESTIONS[name](written)
     with pytest.raises(RuntimeError, match="modified by an inplace"):

@@ -1,4 +1,5 @@
-"""Losses of torch in the context have the gradients of a loop over the samples, with each of their options."""
+"""Losses of torch in the context have the gradients of a loop over the samples, with each
+of their options."""
 
 from __future__ import annotations
 
@@ -311,7 +312,10 @@ def test_a_sum_by_a_number_that_may_be_that_of_the_samples_is_refused(name: str)
     instead = "mean" if "a sum" in says else "sum"
     with pytest.raises(
         RuntimeError,
-        match=rf"{says}.* may be their number\. Use {instead}\(\), or say which the gradients are of by reduc",
+        match=(
+            rf"{says}.* may be their number\. Use {instead}\(\), "
+            r"or say which the gradients are of by reduc"
+        ),
     ):
         check(lambda x, y: scaled((x * y).sum(1)), numbers(B, C), numbers(B, C, seed=1))
 

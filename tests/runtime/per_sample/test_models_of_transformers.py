@@ -1,4 +1,5 @@
-"""Models of Hugging Face as they are, in tiny configurations with random weights, against a loop with batches of one."""
+"""Models of Hugging Face as they are, in tiny configurations with random weights, against a loop
+with batches of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every op of torch's database that takes two real tensors: one is the parameter, the other one a batch of samples."""
+"""Every op of torch's database that takes two real tensors: one is the parameter, the other one a
+batch of samples."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ pytestmark = [
     ),
 ]
 _LEFT_OUT = {
-    "as_strided_scatter": "torch keeps the gradient of the base where it should drop it (docs/findings.md, F21)",
+    "as_strided_scatter": (
+        "torch keeps the gradient of the base where it should drop it (docs/findings.md, F21)"
+    ),
     "native_layer_norm": "torch leaves out what comes by the mean and the standard deviation",
     "sparse.sampled_addmm": "vmap has no batches of sparse results",
     **dict.fromkeys(

@@ -1,4 +1,5 @@
-"""In which parts of the samples the gradients are computed so that they fit into the limit of memory, and what the table tells."""
+"""In which parts of the samples the gradients are computed so that they fit into the limit of
+memory, and what the table tells."""
 
 from __future__ import annotations
 

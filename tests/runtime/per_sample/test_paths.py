@@ -1,4 +1,5 @@
-"""Which calls of layers are one node of the tape, and which ATen takes apart: by the vectors and by the context."""
+"""Which calls of layers are one node of the tape, and which ATen takes apart: by the vectors
+and by the context."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ B, T = 3, 4
 
 
 class Path(NamedTuple):
-    """How a program ran. ``whole``: whether each call of a layer was one. ``directions``: how many passes through time there were."""
+    """How a program ran. ``whole``: whether each call of a layer was one. ``directions``: how many
+    passes through time there were."""
 
     whole: list[bool]
     directions: int

@@ -1,4 +1,5 @@
-"""Recurrent layers under ``per_sample_grads``, beside torch's own gradients of one sample after the other."""
+"""Recurrent layers under ``per_sample_grads``, beside torch's own gradients of one sample
+after the other."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def _loss(out: Any) -> Tensor:
 
 
 def _checked(module: nn.Module, x: Tensor, forward: Forward = lambda m, x: m(x)) -> Any:
-    """Compare with the loop over samples, and return the gradients. ``forward``: of a module and one sample."""
+    """Compare with the loop over samples, and return the gradients. ``forward``: of a
+    module and one sample."""
 
     class Whole(nn.Module):
         def __init__(self) -> None:
@@ -402,7 +404,8 @@ ATEN: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("name", ATEN)
 def test_what_aten_takes_or_refuses_is_taken_or_refused(name: str) -> None:
-    """A call that does not fit goes to ATen, one sample after the other, as a call without per-sample gradients does."""
+    """A call that does not fit goes to ATen, one sample after the other, as a call without
+    per-sample gradients does."""
     params = [p.detach() for p in _layer("GRU").parameters()]
     x, h = _sequences(3, 2, 5, 3), torch.zeros(1, 2, 4, dtype=torch.float64)
 

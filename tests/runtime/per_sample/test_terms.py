@@ -1,4 +1,5 @@
-"""A parameter that is used by way of tensors that are computed of it: which of them leave the gradients in factors."""
+"""A parameter that is used by way of tensors that are computed of it: which of them leave the
+gradients in factors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Batches of two samples, and writes whose results and places matter: what holds for one sample alone does not hold for them."""
+"""Batches of two samples, and writes whose results and places matter: what holds for one sample
+alone does not hold for them."""
 
 from __future__ import annotations
 

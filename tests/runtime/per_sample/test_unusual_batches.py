@@ -1,4 +1,5 @@
-"""Samples that lie in columns, in groups of channels or in weights have the gradients of a loop, in the context."""
+"""Samples that lie in columns, in groups of channels or in weights have the gradients of a
+loop, in the context."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def _reflected(p: Tensor, x: Tensor) -> Tensor:
 
 
 def _modulated(p: Tensor, x: Tensor, transposed: bool) -> Tensor:
-    """A convolution whose weights each sample scales in its own way, as one convolution with a group for each sample (StyleGAN2)."""
+    """A convolution whose weights each sample scales in its own way, as one convolution with a
+    group for each sample (StyleGAN2)."""
     size, channels = x.shape[:2]
     scales = x.mean((2, 3))
     weights = p.reshape(4, 2, 3, 3) * scales.view(size, 1, channels, 1, 1)

@@ -1,4 +1,5 @@
-"""Linear and recurrent layers in the context: where they take part as a whole, and where ATen's parts do."""
+"""Linear and recurrent layers in the context: where they take part as a whole, and where
+ATen's parts do."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def leaf(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tens
 
 
 def check(loss: Loss, params: list[Tensor], x: Tensor, dim: int = 0) -> None:
-    """The gradients of ``loss(x)``, a sum over the samples, are those of the loss of each sample alone by torch."""
+    """The gradients of ``loss(x)``, a sum over the samples, are those of the loss of each
+    sample alone by torch."""
     loop = []
     for b in range(x.shape[dim]):
         found = torch.autograd.grad(loss(x.narrow(dim, b, 1)), params, allow_unused=True)

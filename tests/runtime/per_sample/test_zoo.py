@@ -1,4 +1,5 @@
-"""Every model of the zoo has, in the context, the gradients that a loop with batches of one has by torch's own autograd."""
+"""Every model of the zoo has, in the context, the gradients that a loop with batches of one has by
+torch's own autograd."""
 
 from __future__ import annotations
 

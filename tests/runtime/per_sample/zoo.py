@@ -20,7 +20,8 @@ B, T, N, VOCABULARY, CLASSES = 4, 5, 8, 11, 3
 
 
 class Member(NamedTuple):
-    """``loss``: of a batch, the mean or sum of those of its samples. ``dim``: where the samples lie in each tensor of the batch."""
+    """``loss``: of a batch, the mean or sum of those of its samples. ``dim``: where the samples lie
+    in each tensor of the batch."""
 
     module: nn.Module
     batch: tuple[Tensor, ...]
@@ -153,7 +154,8 @@ Through = Callable[[nn.Module, Tensor], Tensor]
 
 
 def _language_model(through: Through | None = None) -> Member:
-    """``through``: what runs a block. The loop, which is the reference, sets it to None: then the block runs by itself."""
+    """``through``: what runs a block. The loop, which is the reference, sets it to None: then the
+    block runs by itself."""
 
     def forward(m: Any, ids: Tensor) -> Tensor:
         x = m.words(ids) + m.places(torch.arange(ids.shape[1]))

@@ -1,7 +1,8 @@
-"""Do the rules agree with torch's own engine? One function that runs an OpInfo's samples through the runtime's transforms.
+"""Do the rules agree with torch's own engine? One function that runs an OpInfo's samples through
+the runtime's transforms.
 
-The references are torch's engine on plain tensors and Python loops over the batch; nothing of ``torch.func`` is involved.
-"""
+The references are torch's engine on plain tensors and Python loops over the batch; nothing of
+``torch.func`` is involved."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ CHECKS = ("vjp", "jvp", "vmap", "vmap_vjp", "vmap_jvp", "vjp_vmap", "vjp_vjp")
 
 @contextmanager
 def strict() -> Iterator[None]:
-    """A loop over the batch inside the runtime is a failure; what samples make torch's kernels warn of is not."""
+    """A loop over the batch inside the runtime is a failure; what samples make torch's
+    kernels warn of is not."""
     with fallback_policy("raise"), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
@@ -37,7 +39,8 @@ def strict() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Problem:
-    """An op at one sample: a function of its tensors, in the order in which they appear, to a tuple of tensors."""
+    """An op at one sample: a function of its tensors, in the order in which they appear, to a
+    tuple of tensors."""
 
     f: Flat
     inputs: Tensors
@@ -55,7 +58,8 @@ def opinfo(name: str, variant: str = "") -> Any:
 
 
 def problems(name: str, dtype: torch.dtype, variant: str = "", limit: int = 4) -> list[Problem]:
-    """At most ``limit`` samples, spread over all of them (their interesting ones are rarely the first)."""
+    """At most ``limit`` samples, spread over all of them (their interesting ones are
+    rarely the first)."""
     op = opinfo(name, variant)
     torch.manual_seed(0)
     samples = drawn(op, "cpu", dtype, requires_grad=True)
@@ -123,7 +127,8 @@ def engine_vjp(
 
 
 def engine_jvp(f: Flat, inputs: Tensors, tangents: Tensors) -> Tensors:
-    """By torch's forward mode, or, for ops without a forward-mode rule, by transposing torch's vjp."""
+    """By torch's forward mode, or, for ops without a forward-mode rule, by
+    transposing torch's vjp."""
     try:
         with forward_ad.dual_level():
             outs = f(
@@ -162,7 +167,8 @@ def _over(f: Flat, values: Tensors, at: Sequence[int]) -> Flat:
 
 
 def _pullbacks(f: Flat, reference: Flat, n: int, at: Sequence[int]) -> tuple[Flat, Flat]:
-    """(inputs, cotangents) -> gradients of the inputs at ``at``, of ``f`` by the runtime, of ``reference`` by torch."""
+    """(inputs, cotangents) -> gradients of the inputs at ``at``, of ``f`` by the runtime, of
+    ``reference`` by torch."""
 
     def ours(*values: torch.Tensor) -> Tensors:
         inputs, cotangents = values[:n], values[n:]
@@ -179,7 +185,8 @@ def _pullbacks(f: Flat, reference: Flat, n: int, at: Sequence[int]) -> tuple[Fla
 
 
 def _batches(inputs: Tensors, singly: bool) -> list[tuple[Tensors, tuple[int | None, ...]]]:
-    """All inputs batched; and ``singly`` each in turn the only one that is. The second element stays inside the domain of the first."""
+    """All inputs batched; and ``singly`` each in turn the only one that is. The second element
+    stays inside the domain of the first."""
     stacked = tuple(
         torch.stack([x, 0.875 * x if x.is_floating_point() or x.is_complex() else x])
         for x in inputs
@@ -208,7 +215,8 @@ def _same(actual: Tensors, expected: Tensors, what: str) -> None:
 
 
 def check_problem(p: Problem, checks: Sequence[str] = CHECKS, singly: bool = True) -> None:
-    """Run one problem through ``checks``; ``singly``: also with a batch in only one of the inputs."""
+    """Run one problem through ``checks``; ``singly``: also with a batch in only one of the
+    inputs."""
     with strict():
         _check(p, checks, singly)
 
@@ -286,6 +294,7 @@ def check(
     checks: Sequence[str] = CHECKS,
     singly: bool = True,
 ) -> None:
-    """``limit`` samples of an OpInfo through ``checks``; ``singly``: also with a batch in only one of the inputs."""
+    """``limit`` samples of an OpInfo through ``checks``; ``singly``: also with a batch in only
+    one of the inputs."""
     for p in problems(name, dtype, variant, limit):
         check_problem(p, checks, singly)

@@ -87,7 +87,8 @@ def test_at_the_kink_of_elu_the_derivatives_are_those_of_torch(
     ("name", "value"), [("silu", -38 * math.exp(-40)), ("mish", -78 * 4 * math.exp(-80))]
 )
 def test_second_derivatives_are_right_in_the_tail(name: str, value: float) -> None:
-    """At 40 they are the first term of their series to all digits. `1 - sigmoid` and `1 - tanh²` are 0 there."""
+    """At 40 they are the first term of their series to all digits. `1 - sigmoid` and
+    `1 - tanh²` are 0 there."""
     x = torch.tensor(40.0, dtype=torch.float64)
     f = getattr(torch.nn.functional, name)
     torch.testing.assert_close(

@@ -1,4 +1,5 @@
-"""The ops with which ATen tests registries of derivatives have the derivatives that torch's registry gives them."""
+"""The ops with which ATen tests registries of derivatives have the derivatives that torch's
+registry gives them."""
 
 from collections.abc import Callable
 from typing import Any

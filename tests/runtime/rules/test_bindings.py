@@ -1,4 +1,5 @@
-"""An operator that runs through torch's Python binding of its name: the same call reaches the level below."""
+"""An operator that runs through torch's Python binding of its name: the same call reaches
+the level below."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ BOUND = {
 }
 # those that run on a CPU
 HERE = [info for info in op_db if info.dtypes and not info.name.startswith("jiterator")]
-COMMON = "tanh relu mul.Tensor add.Tensor mm addmm convolution native_layer_norm native_batch_norm t transpose.int _softmax"
+COMMON = (
+    "tanh relu mul.Tensor add.Tensor mm addmm convolution native_layer_norm native_batch_norm t "
+    "transpose.int _softmax"
+)
 
 
 class Heard(TorchDispatchMode):

@@ -1,4 +1,5 @@
-"""Derivatives where formulas overflow, cancel or divide zero by zero have the true value, to second order, whatever torch returns."""
+"""Derivatives where formulas overflow, cancel or divide zero by zero have the true value, to second
+order, whatever torch returns."""
 
 import math
 from collections.abc import Callable
@@ -150,7 +151,8 @@ class TestProducts:
 
     def test_cumprod_past_zeros(self) -> None:
         x = torch.tensor([2.0, 0.0, 1e30, 1e30, 0.0, 3.0])
-        # of y = (x0, x0·x1, x0·x1·x2, …): by x0 one, by x1 the products of the others up to the next zero
+        # of y = (x0, x0·x1, x0·x1·x2, …): by x0 one, by x1 the products of the others up
+        # to the next zero
         assert grad(lambda t: t.cumprod(0)[:3].sum())(x).tolist() == pytest.approx(
             [1, 2 + 2e30, 0, 0, 0, 0]
         )
@@ -165,7 +167,8 @@ class TestProducts:
 
 
 class TestInfiniteCotangents:
-    """An element that takes no part has a gradient of zero, also where what follows has an infinite derivative or none."""
+    """An element that takes no part has a gradient of zero, also where what follows has an infinite
+    derivative or none."""
 
     CASES: tuple[tuple[str, Callable[[Any], Any], list[float], list[bool]], ...] = (
         ("prod with two zeros", torch.prod, [0.0, 1.0, 2.0, 0.0], [False] * 4),
@@ -262,7 +265,8 @@ class TestInfiniteCotangents:
 
 
 class TestLogarithmsOfSums:
-    """+inf takes all, and several share equally; where all are -inf nobody has a gradient, as in ``_safe_softmax``."""
+    """+inf takes all, and several share equally; where all are -inf nobody has a gradient, as
+    in ``_safe_softmax``."""
 
     CASES = (
         ([INF, 0.0], [1.0, 0.0]),

@@ -14,8 +14,14 @@ from runtime.rules.ops import op_of
 from runtime.rules.record import RECORDS
 
 FRESH = {func for func, record in RECORDS.items() if record.fresh and func.namespace == "aten"}
-PLAIN = "addbmm addmm addmv addr baddbmm bmm dot linalg.vecdot log_softmax mm mv native_batch_norm native_layer_norm softmax sum"
-POOLED = "adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d fractional_max_pool3d max_pool2d max_pool3d"
+PLAIN = (
+    "addbmm addmm addmv addr baddbmm bmm dot linalg.vecdot log_softmax mm mv native_batch_norm "
+    "native_layer_norm softmax sum"
+)
+POOLED = (
+    "adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d "
+    "fractional_max_pool3d max_pool2d max_pool3d"
+)
 LAYERS = f"batch_norm conv1d conv2d conv_transpose2d embedding layer_norm {POOLED}"
 FUNCTIONS = {
     *PLAIN.split(),
@@ -27,7 +33,8 @@ _batch_norm = torch.ops.aten._native_batch_norm_legit_functional
 
 
 class Watched(TorchDispatchMode):
-    """Raises where a result of an op with such a record shares memory with anything that the call had or gave."""
+    """Raises where a result of an op with such a record shares memory with anything that the
+    call had or gave."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **(kwargs or {}))

@@ -56,7 +56,8 @@ def test_index_reduce(mode: str) -> None:
 
 
 def test_products_scattered_together_have_the_tangent_that_differences_show() -> None:
-    """torch's own forward mode of ``scatter_reduce(prod)`` gives zero here, so this one is compared with central differences."""
+    """torch's own forward mode of ``scatter_reduce(prod)`` gives zero here, so this one is compared
+    with central differences."""
     for p in problems("scatter_reduce", torch.float64, "prod", 3):
         chosen = tuple(p.inputs[i] for i in p.differentiable)
         directions = tuple(torch.randn_like(x) for x in chosen)
@@ -82,7 +83,8 @@ def test_products_scattered_together_have_the_tangent_that_differences_show() ->
 def test_products_that_meet_several_zeros_have_derivatives_of_every_order(
     reduce: Any, source: list[float], include_self: bool
 ) -> None:
-    """torch refuses the second derivative where a source is zero, so central differences are the oracle."""
+    """torch refuses the second derivative where a source is zero, so central
+    differences are the oracle."""
     x = runtime.wrap(torch.tensor([1.3, 0.0], dtype=torch.float64), True)
     s = runtime.wrap(torch.tensor(source, dtype=torch.float64), True)
     index = torch.tensor([0, 0, 0, 1, 0])[: len(source)]
@@ -101,7 +103,8 @@ def test_products_that_meet_several_zeros_have_derivatives_of_every_order(
 @pytest.mark.parametrize("x_dim, index_dim", ((0, 0), (0, None), (None, 0)))
 @pytest.mark.parametrize("apart", (False, True))
 def test_batches_of_indices(x_dim: int | None, index_dim: int | None, apart: bool) -> None:
-    """Adjacent indices keep their place in the result, separated ones go to the front; so too in every element of a batch."""
+    """Adjacent indices keep their place in the result, separated ones go to the front; so too in
+    every element of a batch."""
     x = (
         torch.randn(2, 4, 5, 6, dtype=torch.float64)
         if x_dim == 0

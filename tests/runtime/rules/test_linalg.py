@@ -1,4 +1,5 @@
-"""Linear algebra against torch's engine; and against finite differences where torch's own forward mode is wrong."""
+"""Linear algebra against torch's engine; and against finite differences where torch's own
+forward mode is wrong."""
 
 import math
 from collections.abc import Callable
@@ -72,7 +73,8 @@ def _factor(x: torch.Tensor, upper: bool) -> torch.Tensor:
     ("name", "at"), (("cholesky_inverse", 0), ("cholesky_solve", 1), ("triangular_solve", 1))
 )
 def test_triangular_arguments(name: str, at: int, dtype: torch.dtype) -> None:
-    """By vjp only: torch's forward mode reads beyond the triangle, and conjugates where it should not."""
+    """By vjp only: torch's forward mode reads beyond the triangle, and conjugates
+    where it should not."""
     for p in problems(name, dtype, limit=4):
         upper = bool(p.inputs[at].numel()) and bool((p.inputs[at].tril(-1) == 0).all())
         f = p.f

@@ -1,4 +1,5 @@
-"""Losses agree with torch's engine; those whose second derivative torch lacks, with the same loss written out."""
+"""Losses agree with torch's engine; those whose second derivative torch lacks, with the same
+loss written out."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +15,10 @@ from runtime.aot import aot_function, nop
 from .agreement import Problem, check, check_problem
 
 NAMES = """
-mse_loss l1_loss smooth_l1_loss huber_loss soft_margin_loss binary_cross_entropy binary_cross_entropy_with_logits nll_loss
-cross_entropy kl_div multilabel_soft_margin_loss margin_ranking_loss hinge_embedding_loss cosine_embedding_loss cosine_similarity
-pairwise_distance triplet_margin_loss poisson_nll_loss linear_cross_entropy
+mse_loss l1_loss smooth_l1_loss huber_loss soft_margin_loss binary_cross_entropy
+binary_cross_entropy_with_logits nll_loss cross_entropy kl_div multilabel_soft_margin_loss
+margin_ranking_loss hinge_embedding_loss cosine_embedding_loss cosine_similarity pairwise_distance
+triplet_margin_loss poisson_nll_loss linear_cross_entropy
 """
 DOUBLE = torch.float64
 REDUCTIONS = ["none", "mean", "sum"]

@@ -1,4 +1,5 @@
-"""Derivatives of ops with nested tensors: torch's own where it has them, finite differences of the components in any case."""
+"""Derivatives of ops with nested tensors: torch's own where it has them, finite differences of the
+components in any case."""
 
 from __future__ import annotations
 
@@ -106,7 +107,8 @@ KNOWN: dict[str, Case] = {
     ),
 }
 
-# torch computes these, and has no derivative for nested tensors, or one that fails or (overlapping) is wrong
+# torch computes these, and has no derivative for nested tensors, or one that fails or
+# (overlapping) is wrong
 FURTHER: dict[str, Case] = {
     "sgn": (lambda n: n.sgn() * n, [ROWS]),
     "tanh": (torch.tanh, [ROWS]),

@@ -151,7 +151,8 @@ SECOND_ORDER = {
 
 @pytest.mark.parametrize("name", SECOND_ORDER)
 def test_second_derivatives_are_those_of_central_differences(name: str) -> None:
-    """torch's engine and torch.func lose part of them (docs/findings.md, F2), so they are no reference here."""
+    """torch's engine and torch.func lose part of them (docs/findings.md, F2), so they are
+    no reference here."""
     f = SECOND_ORDER[name]
     x, t, u = torch.randn(3, 2, 3, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
 

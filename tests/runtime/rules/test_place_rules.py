@@ -1,4 +1,5 @@
-"""A place says which elements of a result depend on which sample. Here the samples are changed one by one, and the results watched."""
+"""A place says which elements of a result depend on which sample. Here the samples are changed one
+by one, and the results watched."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ _UNFILLED = (
 )
 
 _ARRANGED = ("sort", "msort", "argsort", "nonzero", "argwhere")
-"""Their results have an order, or a number of elements, that follows from the values. The place is right as long as these do not change."""
+"""Their results have an order, or a number of elements, that follows from the values. The place is
+right as long as these do not change."""
 
 
 def _samples(op: Any) -> Iterator[Any]:
@@ -42,7 +44,8 @@ def _samples(op: Any) -> Iterator[Any]:
 
 
 def _marked(sample: Any, dim: int, size: int, every: bool) -> list[int]:
-    """The numbers of the arguments that are to be the batch: the first tensor, or every tensor with this size there."""
+    """The numbers of the arguments that are to be the batch: the first tensor, or every tensor with
+    this size there."""
     leaves = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
     fits = [
         i

@@ -75,7 +75,8 @@ def test_near_one_the_derivatives_keep_the_digits_that_a_difference_of_squares_l
     ],
 )
 def test_a_gradient_that_is_zero_everywhere_is_zeros_and_not_none(op: Any) -> None:
-    """An optimizer leaves a parameter without a gradient as it is. One with a gradient of zeros still decays."""
+    """An optimizer leaves a parameter without a gradient as it is. One with a gradient of
+    zeros still decays."""
     given = torch.tensor([2.0, -3.0]), torch.tensor([[1.5], [0.5]])
     mine = [runtime.wrap(t.clone(), requires_grad=True) for t in given]
     theirs = [t.clone().requires_grad_() for t in given]

@@ -1,4 +1,5 @@
-"""A record is checked when it is made: what does not fit its op is refused by name, and nothing is entered."""
+"""A record is checked when it is made: what does not fit its op is refused by name, and
+nothing is entered."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -91,7 +92,10 @@ def test_the_inverse_of_a_view_asks_for_what_a_write_has() -> None:
     for wanted in ("g", "result", "self_shape", "dims"):
         with pytest.raises(
             ValueError,
-            match=f"its inverse asks for '{wanted}', which is neither an argument .* nor one of base, ops, part, which",
+            match=(
+                f"its inverse asks for '{wanted}', "
+                "which is neither an argument .* nor one of base, ops, part, which"
+            ),
         ):
             register("select.int", table, inverse=asking(wanted)(lambda x: x))
     register("select.int", table, inverse=lambda ops, base, part, which, dim, index: part)
@@ -99,7 +103,8 @@ def test_the_inverse_of_a_view_asks_for_what_a_write_has() -> None:
 
 
 def test_no_record_says_what_torchs_tags_deny() -> None:
-    """An op of ATen's that draws is tagged by torch; one that makes memory which nothing has filled says so by its name."""
+    """An op of ATen's that draws is tagged by torch; one that makes memory which nothing has filled
+    says so by its name."""
     seeded = torch.Tag.nondeterministic_seeded
     aten = [func for func in RECORDS if getattr(func, "namespace", "") == "aten"]
     assert not [str(func) for func in aten if RECORDS[func].draws and seeded not in func.tags]
@@ -129,7 +134,8 @@ def test_what_changes_a_tensor_without_writing_to_it_is_known() -> None:
 
 
 def test_which_views_have_no_inverse() -> None:
-    """Windows overlap, so a write to them is found by its elements; the others are parts of sparse and nested tensors."""
+    """Windows overlap, so a write to them is found by its elements; the others are parts of sparse
+    and nested tensors."""
     without = {
         func._schema.name
         for func, r in RECORDS.items()

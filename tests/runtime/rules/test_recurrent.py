@@ -1,4 +1,5 @@
-"""The fused LSTM layer: its kernels in float32 agree with plain ops in float64 under every transform."""
+"""The fused LSTM layer: its kernels in float32 agree with plain ops in float64 under
+every transform."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def test_a_batch_is_a_loop(primals: Any) -> None:
 
 @pytest.mark.parametrize("width", [5, 3])
 def test_a_layer_without_biases_has_none_under_any_transform(width: int) -> None:
-    """ATen passes the weights in place of the biases. With as many inputs as hidden units they have the shape of each other."""
+    """ATen passes the weights in place of the biases. With as many inputs as hidden units they have
+    the shape of each other."""
     lstm = torch.nn.LSTM(width, 3, bias=False)
     params = {name: p.detach() for name, p in lstm.named_parameters()}
     x = torch.randn(4, 6, width)

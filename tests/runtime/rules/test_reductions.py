@@ -11,11 +11,13 @@ from runtime.autograd import grad
 from .agreement import Problem, check, check_problem
 
 REAL = """
-sum mean nansum nanmean prod var var_mean std std_mean amax amin aminmax median nanmedian mode kthvalue logsumexp
-linalg.vector_norm norm renorm dist any all argmax argmin count_nonzero quantile nanquantile
+sum mean nansum nanmean prod var var_mean std std_mean amax amin aminmax median nanmedian mode
+kthvalue logsumexp linalg.vector_norm norm renorm dist any all argmax argmin count_nonzero quantile
+nanquantile
 """
 COMPLEX = """
-sum mean prod var var_mean std std_mean logsumexp linalg.vector_norm norm renorm dist any all count_nonzero
+sum mean prod var var_mean std std_mean logsumexp linalg.vector_norm norm renorm dist any all
+count_nonzero
 """
 DOUBLE, COMPLEX_DOUBLE = torch.float64, torch.complex128
 
@@ -63,7 +65,8 @@ ROOTS = {
 
 @pytest.mark.parametrize("name", ROOTS)
 def test_all_derivatives_of_a_root_of_zero_are_zero(name: str) -> None:
-    """As torch's first derivatives, and its second one of std. The square root alone has none there."""
+    """As torch's first derivatives, and its second one of std. The square root
+    alone has none there."""
     x = torch.ones(4)
     f = ROOTS[name]
     assert func.grad(f)(x).tolist() == [0.0] * 4

@@ -33,7 +33,8 @@ def test_interpolate(mode: str) -> None:
 def test_second_derivatives_of_sampling_in_three_dimensions(
     padding_mode: str, align_corners: bool
 ) -> None:
-    """torch's kernel gives the first derivative; the derivative of that comes from the sampling written out, which must be the same op."""
+    """torch's kernel gives the first derivative; the derivative of that comes from the sampling
+    written out, which must be the same op."""
     x, grid = (
         torch.randn(2, 2, 3, 4, 5, dtype=torch.float64),
         torch.rand(2, 2, 2, 3, 3, dtype=torch.float64) * 3 - 1.5,
@@ -76,7 +77,8 @@ def test_second_derivatives_of_sampling_in_three_dimensions(
 def test_the_gradient_takes_the_scale_that_the_result_takes(
     mode: str, shape: tuple[int, ...], factor: float, smooth: bool
 ) -> None:
-    """The sizes alone are those of a copy, or of one that shows each element twice, and torch's kernel takes it for one."""
+    """The sizes alone are those of a copy, or of one that shows each element twice, and torch's
+    kernel takes it for one."""
 
     def f(x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.interpolate(x, scale_factor=factor, mode=mode, antialias=smooth)

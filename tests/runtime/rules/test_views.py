@@ -1,4 +1,5 @@
-"""View ops, their copies and their scatters agree with torch's engine under every transform and pair of transforms."""
+"""View ops, their copies and their scatters agree with torch's engine under every transform and
+pair of transforms."""
 
 from collections.abc import Callable
 from typing import Any
@@ -75,7 +76,8 @@ def test_split_into_listed_sizes() -> None:
 
 
 def test_as_strided_of_an_overlapping_input_shares_the_gradient() -> None:
-    """Elements that lie on the same memory each get an equal part of its sum, as torch documents for as_strided."""
+    """Elements that lie on the same memory each get an equal part of its sum, as torch
+    documents for as_strided."""
 
     def f(x: torch.Tensor) -> torch.Tensor:
         return (

@@ -1,4 +1,5 @@
-"""docs/levels.md: its code runs, and a level that overrides nothing but `call` behaves as it says."""
+"""docs/levels.md: its code runs, and a level that overrides nothing but `call`
+behaves as it says."""
 
 import re
 from collections import Counter

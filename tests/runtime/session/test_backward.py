@@ -168,7 +168,8 @@ def test_dispatch_inside_a_rule_respects_lazy_conjugation() -> None:
 
 
 def test_out_buffers_of_any_name_follow_what_they_hold() -> None:
-    """torch.svd writes to ``U``, ``S`` and ``Vh`` of linalg_svd, which resizes them, and then transposes one."""
+    """torch.svd writes to ``U``, ``S`` and ``Vh`` of linalg_svd, which resizes them, and
+    then transposes one."""
     x = torch.randn(4, 5, dtype=torch.float64)
     buffers = tuple(runtime.wrap(x.new_empty(0)) for _ in range(3))
     torch.svd(runtime.wrap(x), out=buffers)

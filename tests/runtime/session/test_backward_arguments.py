@@ -18,7 +18,8 @@ from runtime.session import backward as source
 
 
 def close(found: Any, expected: Any) -> None:
-    """The same structure with the same numbers. Tensors of the session count as those that they hold."""
+    """The same structure with the same numbers. Tensors of the session count as
+    those that they hold."""
     if isinstance(expected, dict):
         assert list(found) == list(expected)
         close(tuple(found.values()), tuple(expected.values()))
@@ -168,7 +169,10 @@ REFUSED: dict[str, tuple[Ask, str]] = {  # what the message says in both
     ),
     "a complex number": (
         lambda lib, x, y: lib.grad((y * 1j).sum(), y),
-        "grad can be (implicitly created only for real scalar|computed only for real scalar) outputs but got",
+        (
+            "grad can be (implicitly created only for real scalar|computed only for real "
+            "scalar) outputs but got"
+        ),
     ),
     "an edge of a vector": (
         lambda lib, x, y: lib.grad(lib.edge(y * 2), [y]),
@@ -192,7 +196,10 @@ REFUSED: dict[str, tuple[Ask, str]] = {  # what the message says in both
     ),
     "a batch of cotangents without a batch": (
         lambda lib, x, y: lib.grad(x * y, [x], ONES, is_grads_batched=True),
-        "If `is_grads_batched=True`, we interpret the first dimension of each grad_output as the batch dimension",
+        (
+            "If `is_grads_batched=True`, we interpret the first dimension of each grad_output "
+            "as the batch dimension"
+        ),
     ),
     "zeros for what must be used": (
         lambda lib, x, y: lib.grad(x.sum(), [x], allow_unused=False, materialize_grads=True),
@@ -230,12 +237,18 @@ def test_the_refusals_are_torchs(name: str, ours: bool) -> None:
 
 def test_a_refused_cotangent_is_named_by_its_number() -> None:
     x, y = Library(True).leaf(2, 3), Library(True).leaf(3)
-    shapes = r"grad_output.1. has a shape of torch.Size\(\[2, 3\]\) and output.1. has a shape of torch.Size\(\[3\]\)"
+    shapes = (
+        r"grad_output.1. has a shape of torch.Size\(\[2, 3\]\) and output.1. "
+        r"has a shape of torch.Size\(\[3\]\)"
+    )
     with pytest.raises(RuntimeError, match=shapes):
         runtime.autograd.grad([x * y, y], [x], [ONES, ONES])
     with pytest.raises(
         RuntimeError,
-        match=f"batch dimension. Without it, {shapes}. For a batch of only some of them, call vmap of grad",
+        match=(
+            f"batch dimension. Without it, {shapes}. "
+            "For a batch of only some of them, call vmap of grad"
+        ),
     ):
         runtime.autograd.grad([x * y, y], [x], [ONES[None], ONES[None]], is_grads_batched=True)
 
@@ -264,7 +277,10 @@ def test_inputs_are_a_dict_or_tensors() -> None:
     x = Library(True).leaf(3)
     with pytest.raises(
         TypeError,
-        match=r"`inputs` argument to `grad\(\)` must be a dict, not mappingproxy. Pass dict\(inputs\)",
+        match=(
+            r"`inputs` argument to `grad\(\)` must be a dict, "
+            r"not mappingproxy. Pass dict\(inputs\)"
+        ),
     ):
         runtime.autograd.grad(x.sum(), MappingProxyType({"x": x}))
     with pytest.raises(

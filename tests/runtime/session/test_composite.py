@@ -1,4 +1,5 @@
-"""``linear``, ``matmul`` and ``layer_norm`` are recorded as what ATen composes them of. Torch's engine on the same values is the oracle."""
+"""``linear``, ``matmul`` and ``layer_norm`` are recorded as what ATen composes them of. Torch's
+engine on the same values is the oracle."""
 
 import threading
 from collections.abc import Callable
@@ -27,7 +28,8 @@ SHAPES = [(5, 3), (2, 5, 3), (2, 2, 5, 3), (3,), (0, 3), (2, 0, 3), (1, 1, 3)]
 def layer(
     lib: Any, shape: tuple[int, ...], wanted: tuple[bool, ...] = (True, True, True)
 ) -> list[Any]:
-    """An input of ``shape``, a weight (4, 3) and a bias (4), of which those that are ``wanted`` require grad."""
+    """An input of ``shape``, a weight (4, 3) and a bias (4), of which those that are
+    ``wanted`` require grad."""
     found = [lib.leaf(*s) / 8 for s in (shape, (4, 3), (4,))]
     return [
         t.detach().requires_grad_() if w else t.detach() for t, w in zip(found, wanted, strict=True)
@@ -35,7 +37,8 @@ def layer(
 
 
 def history(t: Any) -> Any:
-    """The graph behind a tensor as nested names, in the order of its edges. ATen's ``reshape`` views a tensor subclass with ``view``."""
+    """The graph behind a tensor as nested names, in the order of its edges. ATen's ``reshape``
+    views a tensor subclass with ``view``."""
 
     def of(node: Any) -> Any:
         return (

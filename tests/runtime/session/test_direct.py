@@ -1,4 +1,5 @@
-"""Indexing, questions and unrecorded writes run straight on what a tensor holds. Torch's engine on the same values is the oracle."""
+"""Indexing, questions and unrecorded writes run straight on what a tensor holds. Torch's engine on
+the same values is the oracle."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,11 +16,14 @@ from runtime.session import direct
 from ..view_scenarios import OURS, TORCH, Scenario, gradients, outcome, same, shown
 
 INDICES = {
-    "one row": (0,), "last row": (-1,), "an element": (0, 1, 2), "a column": (slice(None), 1), "the last column": (Ellipsis, -1),
-    "all": (slice(None),), "all of two": (slice(None), slice(None)), "dots": (Ellipsis,), "nothing": (), "new": (None,),
-    "new before": (None, 0), "new after": (Ellipsis, None), "between": (0, None, Ellipsis, 1), "a range": (slice(0, 3),),
-    "more than all": (slice(0, 9), 1), "from the end": (slice(-2, None), 0), "steps": (slice(None, 2), slice(None, None, 2)),
-    "dots in the middle": (0, Ellipsis, slice(1, 3)), "an empty range": (slice(2, 1),), "dots for nothing": (0, 1, Ellipsis, 2),
+    "one row": (0,), "last row": (-1,), "an element": (0, 1, 2), "a column": (slice(None), 1),
+    "the last column": (Ellipsis, -1), "all": (slice(None),),
+    "all of two": (slice(None), slice(None)), "dots": (Ellipsis,), "nothing": (), "new": (None,),
+    "new before": (None, 0), "new after": (Ellipsis, None), "between": (0, None, Ellipsis, 1),
+    "a range": (slice(0, 3),), "more than all": (slice(0, 9), 1),
+    "from the end": (slice(-2, None), 0), "steps": (slice(None, 2), slice(None, None, 2)),
+    "dots in the middle": (0, Ellipsis, slice(1, 3)), "an empty range": (slice(2, 1),),
+    "dots for nothing": (0, 1, Ellipsis, 2),
 }  # fmt: skip
 MODES = {"recorded": torch.enable_grad, "no_grad": torch.no_grad, "inference": torch.inference_mode}
 
@@ -47,7 +51,8 @@ def nodes(t: Any) -> list[Any]:
 
 
 def agree(scenario: Scenario) -> None:
-    """As :func:`same`, for a scenario that torch may refuse; of other errors than RuntimeError the type is compared."""
+    """As :func:`same`, for a scenario that torch may refuse; of other errors than RuntimeError the
+    type is compared."""
 
     def found(lib: Any) -> Any:
         try:
@@ -205,8 +210,9 @@ def test_a_write_has_torchs_values_versions_and_history(
         )
         shape = written[index].shape
         given: Any = {
-            "number": 2.5, "element": v.detach(), "same shape": torch.ones(shape, dtype=x.dtype), "broadcast": v.detach().view(1, 1),
-            "recorded": v, "recorded same shape": v.expand(shape),
+            "number": 2.5, "element": v.detach(), "same shape": torch.ones(shape, dtype=x.dtype),
+            "broadcast": v.detach().view(1, 1), "recorded": v,
+            "recorded same shape": v.expand(shape),
         }[value]  # fmt: skip
         with mode():
             written[index] = given
@@ -230,8 +236,9 @@ def test_a_write_has_torchs_values_versions_and_history(
 
 
 CLONED: dict[str, Callable[[Any], Any]] = {
-    "leaf": lambda x: x, "constant": lambda x: x.detach(), "product": lambda x: x * 2, "transposed": lambda x: x.mT,
-    "expanded": lambda x: x[0].expand(2, 4), "written view": lambda x: (x * 1).mul_(3)[1:],
+    "leaf": lambda x: x, "constant": lambda x: x.detach(), "product": lambda x: x * 2,
+    "transposed": lambda x: x.mT, "expanded": lambda x: x[0].expand(2, 4),
+    "written view": lambda x: (x * 1).mul_(3)[1:],
     "conjugate": lambda x: torch.complex(x, x).conj().real, "nothing": lambda x: x[:0],
     "integers": lambda x: x.argsort(),
 }  # fmt: skip
@@ -307,9 +314,11 @@ def test_questions_about_a_number_are_torchs(
 
 
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "eq": lambda x, y: x == y, "lt a number": lambda x, y: x < 2, "number ge": lambda x, y: 2 >= x, "ne None": lambda x, y: x != None,  # noqa: E711, SIM300
-    "eq a string": lambda x, y: x == "a", "eq another shape": lambda x, y: x == torch.ones(2), "all": lambda x, y: (x == y).all(),
-    "all of a dimension": lambda x, y: (x > y).all(0), "any by keyword": lambda x, y: (x > y).any(dim=0, keepdim=True),
+    "eq": lambda x, y: x == y, "lt a number": lambda x, y: x < 2, "number ge": lambda x, y: 2 >= x,  # noqa: SIM300
+    "ne None": lambda x, y: x != None,  # noqa: E711
+    "eq a string": lambda x, y: x == "a", "eq another shape": lambda x, y: x == torch.ones(2),
+    "all": lambda x, y: (x == y).all(), "all of a dimension": lambda x, y: (x > y).all(0),
+    "any by keyword": lambda x, y: (x > y).any(dim=0, keepdim=True),
     "a plain tensor": lambda x, y: x == torch.ones(3, dtype=x.dtype),
 }  # fmt: skip
 
@@ -328,10 +337,11 @@ def test_comparisons_have_torchs_results_and_no_history(compare: Callable[[Any, 
 
 
 WRITES: dict[str, Callable[[Any, Any], Any]] = {
-    "add_": lambda x, y: x.add_(y, alpha=2), "number": lambda x, y: x.mul_(2), "+=": lambda x, y: x.__iadd__(y),
-    "copy_": lambda x, y: x.copy_(y), "addcmul_": lambda x, y: x.addcmul_(y, y, value=0.5), "addcdiv_": lambda x, y: x.addcdiv_(y, y),
-    "lerp_": lambda x, y: x.lerp_(y, 0.3), "zero_": lambda x, y: x.zero_(), "fill_": lambda x, y: x.fill_(y.sum()),
-    "lerp_ by keyword": lambda x, y: x.lerp_(end=y, weight=0.3),
+    "add_": lambda x, y: x.add_(y, alpha=2), "number": lambda x, y: x.mul_(2), "+=": lambda x,
+    y: x.__iadd__(y), "copy_": lambda x, y: x.copy_(y), "addcmul_": lambda x,
+    y: x.addcmul_(y, y, value=0.5), "addcdiv_": lambda x, y: x.addcdiv_(y, y),
+    "lerp_": lambda x, y: x.lerp_(y, 0.3), "zero_": lambda x, y: x.zero_(), "fill_": lambda x,
+    y: x.fill_(y.sum()), "lerp_ by keyword": lambda x, y: x.lerp_(end=y, weight=0.3),
 }  # fmt: skip
 
 
@@ -450,14 +460,19 @@ THROUGH: dict[str, Callable[[Any, Any], Any]] = {
     "an element": lambda marked, x: marked[0],
     "a part": lambda marked, x: marked[:, None],
     "a copy": lambda marked, x: marked.clone(),
-    "an element that is written into another": lambda marked, x: _written(x * 2, lambda y: y.__setitem__(0, marked[0])),
-    "a part that is written into another": lambda marked, x: _written(x * 2, lambda y: y.__setitem__(slice(0, 2), marked[:2])),
-    "a number that is written into it": lambda marked, x: _written(marked, lambda y: y.__setitem__(0, 1.0)),
-    "another that is written into it": lambda marked, x: _written(marked, lambda y: y.__setitem__(0, x[0])),
-    "a product in place": lambda marked, x: _written(marked, lambda y: y.mul_(2)),
-    "a product of another with it in place": lambda marked, x: _written(x * 2, lambda y: y.mul_(marked)),
-    "a constant that it is copied to": lambda marked, x: _written(x.detach().clone(), lambda y: y.copy_(marked)),
-    "a linear layer": lambda marked, x: torch.nn.functional.linear(marked, torch.ones(2, 3), torch.ones(2)),
+    "an element that is written into another": lambda marked,
+    x: _written(x * 2, lambda y: y.__setitem__(0, marked[0])),
+    "a part that is written into another": lambda marked,
+    x: _written(x * 2, lambda y: y.__setitem__(slice(0, 2), marked[:2])),
+    "a number that is written into it": lambda marked,
+    x: _written(marked, lambda y: y.__setitem__(0, 1.0)),
+    "another that is written into it": lambda marked,
+    x: _written(marked, lambda y: y.__setitem__(0, x[0])), "a product in place": lambda marked,
+    x: _written(marked, lambda y: y.mul_(2)),
+    "a product of another with it in place": lambda marked,
+    x: _written(x * 2, lambda y: y.mul_(marked)), "a constant that it is copied to": lambda marked,
+    x: _written(x.detach().clone(), lambda y: y.copy_(marked)), "a linear layer": lambda marked,
+    x: torch.nn.functional.linear(marked, torch.ones(2, 3), torch.ones(2)),
     "a product of matrices": lambda marked, x: torch.matmul(marked[None], torch.ones(3, 2)),
     "a normalization": lambda marked, x: torch.nn.functional.layer_norm(marked, (3,)),
 }  # fmt: skip
@@ -471,7 +486,10 @@ def test_what_comes_from_a_tensor_of_torchs_engine_is_refused_in_a_pass_for_all_
     found = THROUGH[name](x * other, x)
     with pytest.raises(
         RuntimeError,
-        match="element 0 of tensors was computed from a plain torch tensor that requires grad by torch's own",
+        match=(
+            "element 0 of tensors was computed from a plain torch tensor that "
+            "requires grad by torch's own"
+        ),
     ):
         found.sum().backward()
     with runtime.autograd.no_grad():
@@ -536,17 +554,23 @@ def _calling(name: str, others: int) -> Call:
 
 
 UNRECORDED: dict[str, Call] = {
-    **{name: _calling(name, 0) for name in ALONE}, **{name: _calling(name, 1) for name in OF_ANOTHER},
+    **{name: _calling(name, 0) for name in ALONE},
+    **{name: _calling(name, 1) for name in OF_ANOTHER},
     **{name: _calling(name, 2) for name in ("addcdiv_", "addcmul_", "addmm_")},
     "addmv_": lambda x, y: x[0].addmv_(y, y[0]), "lerp_": lambda x, y: x.lerp_(y, 0.25),
-    "masked_fill_": lambda x, y: x.masked_fill_(y > 2, 0.5), "add_ by keyword": lambda x, y: x.add_(y, alpha=3),
-    "clamp_": lambda x, y: x.clamp_(1.5, 2.5), "clamp_max_": lambda x, y: x.clamp_max_(1.5), "clamp_min_": lambda x, y: x.clamp_min_(1.5),
+    "masked_fill_": lambda x, y: x.masked_fill_(y > 2, 0.5), "add_ by keyword": lambda x,
+    y: x.add_(y, alpha=3), "clamp_": lambda x, y: x.clamp_(1.5, 2.5), "clamp_max_": lambda x,
+    y: x.clamp_max_(1.5), "clamp_min_": lambda x, y: x.clamp_min_(1.5),
     "fill_": lambda x, y: x.fill_(3.0), "fill_ by keyword": lambda x, y: x.fill_(value=3.0),
-    "an element": lambda x, y: x[0, 1], "a slice": lambda x, y: x[:, 1:], "all": lambda x, y: x[...],
-    "an element that is written": lambda x, y: x.__setitem__((0, 1), 7.0), "a row that is written": lambda x, y: x.__setitem__(1, y[0]),
-    "a copy": lambda x, y: x.clone(), "an item": lambda x, y: x[0, 1].item(), "a truth": lambda x, y: bool(x[0, 1] > 1),
-    "a number": lambda x, y: [float(x[0, 1]), int(x[0, 1]), [0, 1, 2, 3][(x[0, 1] > 0)]],
-    "comparisons": lambda x, y: [x == y, x >= 2, x > y, x <= y, x < 2.5, x != y, (x > 0).all(), (x > 9).any(), (x > 2).all(0)],
+    "an element": lambda x, y: x[0, 1], "a slice": lambda x, y: x[:, 1:], "all": lambda x,
+    y: x[...], "an element that is written": lambda x, y: x.__setitem__((0, 1), 7.0),
+    "a row that is written": lambda x, y: x.__setitem__(1, y[0]),
+    "a copy": lambda x, y: x.clone(), "an item": lambda x, y: x[0, 1].item(), "a truth": lambda x,
+    y: bool(x[0, 1] > 1), "a number": lambda x,
+    y: [float(x[0, 1]), int(x[0, 1]), [0, 1, 2, 3][(x[0, 1] > 0)]],
+    "comparisons": lambda x,
+    y: [x == y, x >= 2, x > y, x <= y, x < 2.5, x != y, (x > 0).all(), (x > 9).any(),
+        (x > 2).all(0)],
 }  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""A tangent lies in memory as its primal does and shares no memory with another tangent; indices of too many dimensions are refused."""
+"""A tangent lies in memory as its primal does and shares no memory with another tangent; indices of
+too many dimensions are refused."""
 
 from __future__ import annotations
 
@@ -200,7 +201,10 @@ def test_an_op_without_rules_is_named_and_takes_what_has_no_tangent(name: str) -
         dual = forward_ad.make_dual(torch.ones(2), torch.ones(2))
         with pytest.raises(
             MissingRule,
-            match=rf"Trying to use forward AD with {name} .*runtime_dual_tests\.{name}\.default has no jvp rule",
+            match=(
+                rf"Trying to use forward AD with {name} "
+                rf".*runtime_dual_tests\.{name}\.default has no jvp rule"
+            ),
         ):
             op(dual)
         assert op(forward_ad.unpack_dual(dual).primal.clone()).tolist() == [2.0, 2.0]

@@ -1,4 +1,5 @@
-"""The hooks of a tensor of the session where its flag or the hooks themselves are assigned. Torch is the oracle."""
+"""The hooks of a tensor of the session where its flag or the hooks themselves are assigned.
+Torch is the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A plain tensor of torch that requires grad is a leaf of our tape. Its gradient arrives where torch would put it."""
+"""A plain tensor of torch that requires grad is a leaf of our tape. Its gradient arrives where
+torch would put it."""
 
 from __future__ import annotations
 

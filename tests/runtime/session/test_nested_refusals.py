@@ -1,4 +1,5 @@
-"""Where nested tensors are refused: next to what torch records, in transforms, forward mode and traces, and in the jagged layout."""
+"""Where nested tensors are refused: next to what torch records, in transforms, forward mode and
+traces, and in the jagged layout."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def test_what_torch_records_does_not_meet_nested_tensors(call: Callable[[], Any]
 
 @cases("requires_grad", [False, True])
 def test_a_constructor_of_torch_that_copies_refuses_runtime_tensors(requires_grad: bool) -> None:
-    """It would set torch's own ``requires_grad`` on the result. Under the drop-in it gets plain tensors."""
+    """It would set torch's own ``requires_grad`` on the result. Under the drop-in it
+    gets plain tensors."""
     with REFUSED:
         torch.nested.nested_tensor([wrap(p) for p in parts()], requires_grad=requires_grad)
 

@@ -1,4 +1,5 @@
-"""Nested tensors on the tape of the session. The derivatives themselves: ``tests/runtime/rules/test_nested.py``."""
+"""Nested tensors on the tape of the session. The derivatives themselves:
+``tests/runtime/rules/test_nested.py``."""
 
 from __future__ import annotations
 
@@ -213,7 +214,10 @@ def test_a_saved_nested_tensor_may_not_be_modified() -> None:
     x.add_(x)
     with pytest.raises(
         RuntimeError,
-        match=r"modified by an inplace operation: \[torch.FloatTensor nested \[\[2, 3\], \[1, 3\]\]\]",
+        match=(
+            r"modified by an inplace operation: "
+            r"\[torch.FloatTensor nested \[\[2, 3\], \[1, 3\]\]\]"
+        ),
     ):
         backward(y)
 
@@ -343,7 +347,10 @@ def test_a_nested_gradient_of_a_dense_tensor_is_an_error() -> None:
         ),
         (
             lambda: plain().transpose(1, 2),
-            r"shape of nested \[\[3, 2\], \[3, 1\]\] and output\[0\] has a shape of nested \[\[2, 3\], \[1, 3\]\]",
+            (
+                r"shape of nested \[\[3, 2\], \[3, "
+                r"1\]\] and output\[0\] has a shape of nested \[\[2, 3\], \[1, 3\]\]"
+            ),
         ),
         (lambda: plain(torch.jagged), "Mismatch in shape"),
         (lambda: None, "only for scalar outputs"),

@@ -1,5 +1,5 @@
-"""Random programs of one leaf: uses, hooks, frozen times, passes and gradients in any order. Torch's engine on the same program is the
-oracle."""
+"""Random programs of one leaf: uses, hooks, frozen times, passes and gradients in any order.
+Torch's engine on the same program is the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Recurrent layers and cells are recorded as what ATen composes them of. Torch's engine on the same values is the oracle."""
+"""Recurrent layers and cells are recorded as what ATen composes them of. Torch's engine on the same
+values is the oracle."""
 
 from collections.abc import Callable
 from functools import partial
@@ -52,7 +53,8 @@ def weights(lib: Any, kind: str, layers: int, directions: int, wanted: bool = Tr
 
 
 def graph(t: Any) -> list[Any]:
-    """Every node behind a tensor once, oldest first, with its name and the places and outputs that its edges lead to."""
+    """Every node behind a tensor once, oldest first, with its name and the places and outputs that
+    its edges lead to."""
     order: list[Any] = []
     stack = [t.grad_fn]
     while stack:
@@ -80,7 +82,8 @@ def graph(t: Any) -> list[Any]:
     ]
 
 
-def layer(lib: Any, kind: str, *, layers: int = 1, both: bool = False, batch_first: bool = False, of_x: bool = False, of_h: bool = False,
+def layer(lib: Any, kind: str, *, layers: int = 1, both: bool = False, batch_first: bool = False,
+    of_x: bool = False, of_h: bool = False,
           of_w: bool = True, dropout: float = 0.0) -> Any:  # fmt: skip
     directions = 1 + both
     x = values(lib, 50, *((BATCH, STEPS) if batch_first else (STEPS, BATCH)), FEATURES, wanted=of_x)
@@ -120,10 +123,12 @@ def in_one(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 CASES: dict[str, dict[str, Any]] = {
-    "plain": {}, "two layers": {"layers": 2}, "both ways": {"both": True}, "two layers both ways": {"layers": 2, "both": True},
-    "by input": {"of_x": True}, "by state": {"of_h": True}, "by all": {"of_x": True, "of_h": True},
-    "by input alone": {"of_x": True, "of_w": False}, "by state alone": {"of_h": True, "of_w": False},
-    "batch first": {"batch_first": True}, "batch first, by state": {"batch_first": True, "of_h": True},
+    "plain": {}, "two layers": {"layers": 2}, "both ways": {"both": True},
+    "two layers both ways": {"layers": 2, "both": True}, "by input": {"of_x": True},
+    "by state": {"of_h": True}, "by all": {"of_x": True, "of_h": True},
+    "by input alone": {"of_x": True, "of_w": False},
+    "by state alone": {"of_h": True, "of_w": False}, "batch first": {"batch_first": True},
+    "batch first, by state": {"batch_first": True, "of_h": True},
     "batch first, two layers both ways": {"batch_first": True, "layers": 2, "both": True},
 }  # fmt: skip
 
@@ -237,15 +242,17 @@ def test_a_saved_state_that_was_written_to_is_refused() -> None:
 
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
-    "GRU": lambda: nn.GRU(3, 4, 2), "LSTM": lambda: nn.LSTM(3, 4, proj_size=2), "RNN": lambda: nn.RNN(3, 4, batch_first=True),
-    "GRUCell": lambda: nn.GRUCell(3, 4), "LSTMCell": lambda: nn.LSTMCell(3, 4, bias=False), "RNNCell": lambda: nn.RNNCell(3, 4),
+    "GRU": lambda: nn.GRU(3, 4, 2), "LSTM": lambda: nn.LSTM(3, 4, proj_size=2),
+    "RNN": lambda: nn.RNN(3, 4, batch_first=True), "GRUCell": lambda: nn.GRUCell(3, 4),
+    "LSTMCell": lambda: nn.LSTMCell(3, 4, bias=False), "RNNCell": lambda: nn.RNNCell(3, 4),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("batched", ["inputs", "weights"])
 def test_a_layer_under_vmap_is_a_loop(name: str, batched: str) -> None:
-    """The states that a layer starts with have no batch, and neither have the weights, or the inputs."""
+    """The states that a layer starts with have no batch, and neither have the
+    weights, or the inputs."""
     torch.manual_seed(0)
     layer = LAYERS[name]().double()
     weights = {
@@ -496,7 +503,8 @@ FROZEN: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("name", FROZEN)
 def test_an_input_of_the_session_has_its_gradient_through_a_plain_module(name: str) -> None:
-    """ATen adds products of the input in place to products of the states, which are plain tensors, as the weights are."""
+    """ATen adds products of the input in place to products of the states, which are plain tensors,
+    as the weights are."""
     torch.manual_seed(0)
     make, run = FROZEN[name]
     module, x = make().requires_grad_(False), torch.randn(3, 2, 3)

@@ -1,4 +1,5 @@
-"""The attributes and methods of the session's tensors that do not compute: flags, gradients, data, hooks, copies, arrays, text."""
+"""The attributes and methods of the session's tensors that do not compute: flags, gradients, data,
+hooks, copies, arrays, text."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ class Named(torch.Tensor):
 def _told(program: Callable[[Any], Any], lib: Any) -> Any:
     """What a program gives, or the type of its error; with the warnings that it makes.
 
-    Some warnings are given once for each process, by torch as by the runtime. Here they are given always: others ran before this test.
-    """
+    Some warnings are given once for each process, by torch as by the runtime. Here they are given
+    always: others ran before this test."""
     always = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
     try:
@@ -83,9 +84,12 @@ FLAGS: dict[str, Callable[[Any], Any]] = {
     "set to a number": lambda lib: _set(lib.leaf(2).detach(), "requires_grad", 1),
     "set of a result": lambda lib: _set(lib.leaf(2) * 2, "requires_grad", True),
     "deleted": lambda lib: delattr(lib.leaf(2), "requires_grad"),
-    "the method": lambda lib: (x := lib.leaf(2).detach(), x.requires_grad_() is x, x.requires_grad_(False).requires_grad)[1:],
+    "the method": lambda lib: (x := lib.leaf(2).detach(), x.requires_grad_() is x,
+        x.requires_grad_(False).requires_grad)[1:],
     "the method of integers": lambda lib: _integers(lib).requires_grad_(),
-    "the method of integers that unsets": lambda lib: _integers(lib).requires_grad_(False).requires_grad,
+    "the method of integers that unsets": lambda lib: (
+        _integers(lib).requires_grad_(False).requires_grad
+    ),
     "the method of complex numbers": lambda lib: _complex(lib).requires_grad_().requires_grad,
     "the method of a result": lambda lib: (lib.leaf(2) * 2).requires_grad_().requires_grad,
     "the method of a result that unsets": lambda lib: (lib.leaf(2) * 2).requires_grad_(False),
@@ -96,9 +100,12 @@ FLAGS: dict[str, Callable[[Any], Any]] = {
     "a stale view of what requires grad": lambda lib: _stale(lib, True).requires_grad,
     "a stale view of a constant": lambda lib: _stale(lib, False).requires_grad,
     "leaves": lambda lib: [t.is_leaf for t in (lib.leaf(2), lib.leaf(2) * 2, lib.leaf(2).detach())],
-    "views": lambda lib: [t._is_view() for t in (lib.leaf(2), lib.leaf(2)[1:], lib.leaf(2).detach(), lib.leaf(2) * 1)],
-    "what has lost its history": lambda lib: (y := lib.leaf(3) * 2, parts := y.unbind(), y.mul_(2), parts[0].requires_grad)[3],
-    "the base of a view of a view": lambda lib: (y := lib.leaf(4) * 1, y[1:][1:]._base is y, y._base is None)[1:],
+    "views": lambda lib: [t._is_view() for t in (lib.leaf(2), lib.leaf(2)[1:], lib.leaf(2).detach(),
+        lib.leaf(2) * 1)],
+    "what has lost its history": lambda lib: (y := lib.leaf(3) * 2, parts := y.unbind(), y.mul_(2),
+        parts[0].requires_grad)[3],
+    "the base of a view of a view": lambda lib: (y := lib.leaf(4) * 1, y[1:][1:]._base is y,
+        y._base is None)[1:],
 }  # fmt: skip
 
 
@@ -144,28 +151,38 @@ GRADIENTS: dict[str, Callable[[Any], Any]] = {
     "retained": lambda lib: _of_result(lib, 1),
     "retained twice": lambda lib: _of_result(lib, 2),
     "retained of a leaf": lambda lib: (x := lib.leaf(2), x.retain_grad(), x.retains_grad)[2],
-    "of a leaf that retains": lambda lib: _after(lib, lambda x: x.retain_grad(), lambda x: (x * 2).sum().backward()),
+    "of a leaf that retains": lambda lib: _after(lib, lambda x: x.retain_grad(),
+        lambda x: (x * 2).sum().backward()),
     "of another dtype of what was used": _used_before_its_dtype,
     "retained of a constant": lambda lib: lib.leaf(2).detach().retain_grad(),
     "assigned": lambda lib: _after(lib, lambda x: _set(x, "grad", lib.leaf(2).detach())),
-    "assigned a plain tensor": lambda lib: _after(lib, lambda x: _set(x, "grad", torch.ones(2, dtype=x.dtype))),
-    "assigned none": lambda lib: _after(lib, lambda x: x.sum().backward(), lambda x: _set(x, "grad", None)),
+    "assigned a plain tensor": lambda lib: _after(lib,
+        lambda x: _set(x, "grad", torch.ones(2, dtype=x.dtype))),
+    "assigned none": lambda lib: _after(lib, lambda x: x.sum().backward(),
+        lambda x: _set(x, "grad", None)),
     "deleted": lambda lib: _after(lib, lambda x: x.sum().backward(), lambda x: delattr(x, "grad")),
     "assigned itself": lambda lib: (x := lib.leaf(2), _set(x, "grad", x))[0],
     "assigned a number": lambda lib: _set(lib.leaf(2), "grad", 1.0),
     "assigned another dtype": lambda lib: _set(lib.leaf(2), "grad", torch.ones(2)),
-    "assigned another device": lambda lib: _set(lib.leaf(2), "grad", torch.ones(2, dtype=torch.float64, device="meta")),
-    "assigned another size": lambda lib: _set(lib.leaf(2), "grad", torch.ones(3, dtype=torch.float64)),
+    "assigned another device": lambda lib: _set(lib.leaf(2), "grad",
+        torch.ones(2, dtype=torch.float64, device="meta")),
+    "assigned another size": lambda lib: _set(lib.leaf(2), "grad",
+        torch.ones(3, dtype=torch.float64)),
     "frozen and freed again": _refrozen,
     "of another dtype": lambda lib: _after(lib, lambda x: _set(x, "grad_dtype", torch.float32)),
-    "of another dtype after a use": lambda lib: _after(lib, lambda x: x * 2, lambda x: _set(x, "grad_dtype", torch.float32)),
-    "of any dtype": lambda lib: _set(_set(lib.leaf(2), "grad_dtype", None), "grad", torch.ones(2)).grad,
-    "the dtype": lambda lib: [x.grad_dtype for x in (lib.leaf(2), _set(lib.leaf(2), "grad_dtype", None))],
+    "of another dtype after a use": lambda lib: _after(lib, lambda x: x * 2,
+        lambda x: _set(x, "grad_dtype", torch.float32)),
+    "of any dtype": lambda lib: _set(_set(lib.leaf(2), "grad_dtype", None), "grad",
+        torch.ones(2)).grad,
+    "the dtype": lambda lib: [x.grad_dtype for x in (lib.leaf(2),
+        _set(lib.leaf(2), "grad_dtype", None))],
     "the dtype of a result": lambda lib: (lib.leaf(2) * 2).grad_dtype,
     "the dtype set to a number": lambda lib: _set(lib.leaf(2), "grad_dtype", 3),
-    "another dtype than that of a gradient": lambda lib: (x := lib.leaf(2), x.sum().backward(), _set(x, "grad_dtype", torch.float32))[0],
+    "another dtype than that of a gradient": lambda lib: (x := lib.leaf(2), x.sum().backward(),
+        _set(x, "grad_dtype", torch.float32))[0],
     "the same dtype as that of a gradient": lambda lib: (
-        x := lib.leaf(2), x.sum().backward(), _set(x, "grad_dtype", torch.float64), _set(x, "grad_dtype", None), x.grad,
+        x := lib.leaf(2), x.sum().backward(), _set(x, "grad_dtype", torch.float64),
+        _set(x, "grad_dtype", None), x.grad,
     )[-1],
 }  # fmt: skip
 
@@ -262,37 +279,48 @@ COPIES: dict[str, Callable[[Any], Any]] = {
     "deep": lambda lib: _copied(lib.leaf(2), copy.deepcopy),
     "deep constant": lambda lib: _copied(lib.leaf(2).detach(), copy.deepcopy),
     "deep of a result": lambda lib: copy.deepcopy(lib.leaf(2) * 2),
-    "deep twice in a list": lambda lib: (x := lib.leaf(2), y := copy.deepcopy([x, x]), y[0] is y[1], y[0] is x)[2:],
+    "deep twice in a list": lambda lib: (x := lib.leaf(2), y := copy.deepcopy([x, x]), y[0] is y[1],
+        y[0] is x)[2:],
     "deep of a parameter": lambda lib: (
-        p := nn.Parameter(lib.leaf(2).detach(), requires_grad=False), y := copy.deepcopy([p, p]), y[0] is y[1],
-        isinstance(y[0], nn.Parameter), y[0].requires_grad, y[0].data_ptr() == p.data_ptr(),
+        p := nn.Parameter(lib.leaf(2).detach(), requires_grad=False), y := copy.deepcopy([p, p]),
+        y[0] is y[1], isinstance(y[0], nn.Parameter), y[0].requires_grad,
+        y[0].data_ptr() == p.data_ptr(),
     )[2:],
     "an array": lambda lib: lib.leaf(2).detach().numpy().tolist(),
     "an array of what requires grad": lambda lib: lib.leaf(2).numpy(),
     "an array by force": lambda lib: (lib.leaf(2) * 1j).conj().numpy(force=True).tolist(),
-    "an array under no_grad": lambda lib: torch.no_grad()(lambda x: x.numpy().tolist())(lib.leaf(2)),
+    "an array under no_grad": lambda lib: (
+        torch.no_grad()(lambda x: x.numpy().tolist())(lib.leaf(2))
+    ),
     "an array of what is conjugate": lambda lib: (lib.leaf(2) * 1j).detach().conj().numpy(),
-    "an array of a dtype": lambda lib: (a := np.asarray(lib.leaf(2).detach(), dtype=np.int32), a.tolist(), a.dtype.name)[1:],
+    "an array of a dtype": lambda lib: (a := np.asarray(lib.leaf(2).detach(), dtype=np.int32),
+        a.tolist(), a.dtype.name)[1:],
     "an array that is a view": lambda lib: (
-        x := lib.leaf(2).detach(), a := x.__array__(), b := x.__array__(np.dtype("float64")), x.mul_(2), a.tolist(), b.tolist(),
+        x := lib.leaf(2).detach(), a := x.__array__(), b := x.__array__(np.dtype("float64")),
+        x.mul_(2), a.tolist(), b.tolist(),
     )[4:],
     "arrays of float32": lambda lib: (
-        x := lib.leaf(2).detach().float(), x.__array__().dtype.name, x.__array__(np.dtype("int32")).dtype.name,
+        x := lib.leaf(2).detach().float(), x.__array__().dtype.name,
+        x.__array__(np.dtype("int32")).dtype.name,
     )[1:],
     "a copy that is known": lambda lib: (x := lib.leaf(2), x.__deepcopy__({id(x): 3}))[1],
     "deep of a parameter with an attribute": lambda lib: (
-        p := _set(nn.Parameter(lib.leaf(2).detach()), "owner", "me"), p.sum().backward(), y := copy.deepcopy(p), hasattr(y, "owner"),
-        y.grad,
+        p := _set(nn.Parameter(lib.leaf(2).detach()), "owner", "me"), p.sum().backward(),
+        y := copy.deepcopy(p), hasattr(y, "owner"), y.grad,
     )[3:],
     "a class": lambda lib: (
-        x := lib.leaf(2), y := x.as_subclass(Named), isinstance(y, Named), y.requires_grad, y.is_leaf, y.data_ptr() == x.data_ptr(),
+        x := lib.leaf(2), y := x.as_subclass(Named), isinstance(y, Named), y.requires_grad,
+        y.is_leaf, y.data_ptr() == x.data_ptr(),
     )[2:],
     "a backward of a matrix": lambda lib: (
-        x := lib.leaf(2), (x * x).backward(torch.ones(2, dtype=x.dtype), True, create_graph=True), x.grad.requires_grad, x.grad,
+        x := lib.leaf(2), (x * x).backward(torch.ones(2, dtype=x.dtype), True, create_graph=True),
+        x.grad.requires_grad, x.grad,
     )[2:],
-    "a backward to an input": lambda lib: (x := lib.leaf(2), y := x * 2, (y * y).sum().backward(inputs=[y]), x.grad, y.grad)[3:],
+    "a backward to an input": lambda lib: (x := lib.leaf(2), y := x * 2,
+        (y * y).sum().backward(inputs=[y]), x.grad, y.grad)[3:],
     "new ones": lambda lib: [(t, t.requires_grad, t.dtype) for t in (
-        lib.leaf(2).new_ones(2), lib.leaf(2).new_zeros(2, requires_grad=True), lib.leaf(2).new_full((2,), 3.0, dtype=torch.float32),
+        lib.leaf(2).new_ones(2), lib.leaf(2).new_zeros(2, requires_grad=True),
+        lib.leaf(2).new_full((2,), 3.0, dtype=torch.float32),
     )],
 }  # fmt: skip
 
@@ -316,11 +344,14 @@ def _text(made: Callable[[Any], Any], lib: Any) -> str:
 
 
 TEXTS: dict[str, Callable[[Any], Any]] = {
-    "leaf": lambda lib: lib.leaf(2), "constant": lambda lib: lib.leaf(2).detach(), "result": lambda lib: lib.leaf(2) * 2,
+    "leaf": lambda lib: lib.leaf(2), "constant": lambda lib: lib.leaf(2).detach(),
+    "result": lambda lib: lib.leaf(2) * 2,
     "frozen parameter": lambda lib: nn.Parameter(lib.leaf(2).detach(), requires_grad=False),
-    "parameter": lambda lib: nn.Parameter(lib.leaf(2).detach()), "sparse": lambda lib: lib.leaf(2, 2).detach().to_sparse(),
+    "parameter": lambda lib: nn.Parameter(lib.leaf(2).detach()),
+    "sparse": lambda lib: lib.leaf(2, 2).detach().to_sparse(),
     "lost history": lambda lib: (y := lib.leaf(3) * 2, parts := y.unbind(), y.mul_(2), parts[0])[3],
-    "sparse result": lambda lib: lib.leaf(2, 2).to_sparse(), "matrix": lambda lib: lib.leaf(2, 3) * 2, "integers": _integers,
+    "sparse result": lambda lib: lib.leaf(2, 2).to_sparse(),
+    "matrix": lambda lib: lib.leaf(2, 3) * 2, "integers": _integers,
     "a class": lambda lib: lib.leaf(2).detach().as_subclass(Named),
     "a class with a history": lambda lib: lib.leaf(2).as_subclass(Named) * 2,
 }  # fmt: skip

@@ -1,4 +1,5 @@
-"""How gradients add up in the engine and become ``.grad``: whose memory, which layout, which dtype. Torch's engine is the oracle."""
+"""How gradients add up in the engine and become ``.grad``: whose memory, which layout, which dtype.
+Torch's engine is the oracle."""
 
 from typing import Any
 

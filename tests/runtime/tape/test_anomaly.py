@@ -1,4 +1,5 @@
-"""Anomaly mode: the first NaN is found, and errors name the line of the forward pass. Torch is the oracle."""
+"""Anomaly mode: the first NaN is found, and errors name the line of the forward pass.
+Torch is the oracle."""
 
 import gc
 import re
@@ -22,7 +23,8 @@ from ..scenarios import OURS, same
 
 
 def warned(scenario: Any) -> Any:
-    """``scenario`` that returns its error with its warnings, without what depends on where torch keeps its sources."""
+    """``scenario`` that returns its error with its warnings, without what depends on where torch
+    keeps its sources."""
 
     def run(lib: Any) -> Any:
         with warnings.catch_warnings(record=True) as caught:

@@ -1,4 +1,5 @@
-"""The backward pass: what it computes, what it frees, how it nests and fails. Torch's engine is the oracle."""
+"""The backward pass: what it computes, what it frees, how it nests and fails. Torch's
+engine is the oracle."""
 
 import contextlib
 import threading
@@ -50,7 +51,10 @@ def test_a_batch_of_cotangents_of_a_wrong_shape_is_refused() -> None:
     found = r"grad_output\[0\] has a shape of torch.Size\(\[1\]\) and output\[0\] has .*\(\[2\]\)"
     with pytest.raises(
         RuntimeError,
-        match=rf"we interpret the first dimension of each grad_output as the batch dimension.*{found}",
+        match=(
+            r"we interpret the first dimension of each grad_output as "
+            rf"the batch dimension.*{found}"
+        ),
     ):
         OURS.autograd.grad(x * 1, x, OURS.tensor([[1.0], [2.0]]), is_grads_batched=True)
 

@@ -1,4 +1,5 @@
-"""Tensors of the session combined with plain tensors that require grad: no gradient of torch's own engine is lost silently."""
+"""Tensors of the session combined with plain tensors that require grad: no gradient of torch's own
+engine is lost silently."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,5 @@
-"""What a mode over torch's functions sees of a backward pass: programs of the user's, and no call of our formulas, as in torch."""
+"""What a mode over torch's functions sees of a backward pass: programs of the user's, and no call
+of our formulas, as in torch."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,5 @@
-"""Grad modes and inference mode: as context managers, functions and decorators, and what they mean for tensors. Torch is the oracle."""
+"""Grad modes and inference mode: as context managers, functions and decorators, and what they mean
+for tensors. Torch is the oracle."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,5 @@
-"""Hooks of tensors and nodes: when they run, what they see and what they may change. Torch's engine is the oracle."""
+"""Hooks of tensors and nodes: when they run, what they see and what they may change. Torch's
+engine is the oracle."""
 
 import weakref
 from collections.abc import Callable

@@ -86,8 +86,8 @@ def through_expand_and_select(x: Any, v: Any) -> Any:
 @pytest.mark.parametrize(
     "f",
     [
-        write_to_view, write_to_view_of_view, write_to_base_then_read_view, result_saved, self_saved, fill_buffer, geometry, through_detach,
-        in_no_grad, through_expand_and_select,
+        write_to_view, write_to_view_of_view, write_to_base_then_read_view, result_saved,
+        self_saved, fill_buffer, geometry, through_detach, in_no_grad, through_expand_and_select,
     ],
 )  # fmt: skip
 class TestMutation:
@@ -187,7 +187,8 @@ def test_assigning_data_inside_a_transform_is_an_error() -> None:
     ids=("pow_scalar", "pow_tensor", "float_power", "ldexp", "polygamma", "square"),
 )
 def test_in_place_forms_named_unlike_their_functional_forms(write: Callable[[Any], Any]) -> None:
-    """Forward, reverse and batched, where names alone would lead to another overload or to TorchScript's op on numbers."""
+    """Forward, reverse and batched, where names alone would lead to another overload or to
+    TorchScript's op on numbers."""
     x = torch.linspace(0.5, 2, 6, dtype=torch.float64).reshape(2, 3)
 
     def f(x: Any) -> Any:
@@ -216,7 +217,8 @@ def test_in_place_forms_named_unlike_their_functional_forms(write: Callable[[Any
 def test_a_write_that_reads_its_target_is_differentiated_at_the_value_from_before(
     write: Any, derivative: Any
 ) -> None:
-    """Torch refuses it in reverse mode; in forward mode its formula reads what has been written already."""
+    """Torch refuses it in reverse mode; in forward mode its formula reads what has been
+    written already."""
 
     def f(x: Any) -> Any:
         y = x.clone()
@@ -239,7 +241,10 @@ def test_a_view_that_was_made_a_leaf_is_protected_like_other_leaves() -> None:
         leaf.mul_(2)
     with pytest.raises(
         RuntimeError,
-        match=r"a view of a leaf Variable that requires grad is being used in an in-place operation",
+        match=(
+            r"a view of a leaf Variable that requires grad "
+            r"is being used in an in-place operation"
+        ),
     ):
         leaf[:1].mul_(2)
 

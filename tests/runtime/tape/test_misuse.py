@@ -1,4 +1,5 @@
-"""Errors for misuse of passes, nodes, saved tensors and Functions. Torch is the oracle where it raises one."""
+"""Errors for misuse of passes, nodes, saved tensors and Functions. Torch is the oracle
+where it raises one."""
 
 import re
 from collections import UserDict

@@ -1,4 +1,5 @@
-"""Backward passes inside backward passes, and callbacks at their ends. Torch's engine is the oracle."""
+"""Backward passes inside backward passes, and callbacks at their ends. Torch's
+engine is the oracle."""
 
 import contextlib
 import weakref

@@ -1,4 +1,5 @@
-"""What the engine reports about a running pass: its number, its node, and which nodes it runs in which order."""
+"""What the engine reports about a running pass: its number, its node, and which nodes it
+runs in which order."""
 
 from typing import Any
 
@@ -108,9 +109,7 @@ def test_the_plan_of_a_pass_for_some_inputs_leaves_out_what_they_do_not_need(ask
     assert ("ExpBackward0" in names) is (asked != "y")
 
 
-def test_a_cotangent_of_another_dtype_is_brought_to_that_of_the_output_before_a_lone_node_runs() -> (
-    None
-):
+def test_a_cotangent_has_the_dtype_of_the_output_before_a_lone_node_runs() -> None:
     def scenario(lib: Any) -> Any:
         w, v = lib.tensor([[1.0, 2.0]], requires_grad=True), lib.tensor([[3.0], [4.0]])
         (w @ v).backward(lib.tensor([[0.5]]).double())

@@ -1,4 +1,5 @@
-"""torch's profiler sees the nodes of a backward pass under the names that torch's engine gives them."""
+"""torch's profiler sees the nodes of a backward pass under the names that torch's
+engine gives them."""
 
 from __future__ import annotations
 

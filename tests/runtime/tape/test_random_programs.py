@@ -1,6 +1,8 @@
-"""Random programs of views, writes and changes of geometry run as on torch: values, versions, gradients, errors.
+"""Random programs of views, writes and changes of geometry run as on torch: values, versions,
+gradients, errors.
 
-Left out is what differs on purpose (docs/autograd.md): ``detach_`` of a base, writes that read their own target.
+Left out is what differs on purpose (docs/autograd.md): ``detach_`` of a base, writes that read
+their own target.
 """
 
 import random
@@ -40,10 +42,12 @@ VIEWS: list[Callable[[Any], Any]] = [
     _quietly,
 ]
 WRITES: list[Callable[[Any, Any], Any]] = [
-    lambda t, o: t.mul_(1.5), lambda t, o: t.add_(0.5), lambda t, o: t.exp_(), lambda t, o: t.zero_(), lambda t, o: t.sin_(),
-    lambda t, o: t.clamp_(min=0.3), lambda t, o: t.pow_(2), lambda t, o: t.fill_(0.7), lambda t, o: torch.relu_(t),
-    lambda t, o: t.mul_(o), lambda t, o: t.add_(o), lambda t, o: t.copy_(o), lambda t, o: t.sub_(o.detach()), lambda t, o: t.div_(o.exp()),
-    lambda t, o: torch._foreach_mul_([t], [o]), lambda t, o: t.__setitem__((..., 0), o.flatten()[0]),
+    lambda t, o: t.mul_(1.5), lambda t, o: t.add_(0.5), lambda t, o: t.exp_(), lambda t,
+    o: t.zero_(), lambda t, o: t.sin_(), lambda t, o: t.clamp_(min=0.3), lambda t, o: t.pow_(2),
+    lambda t, o: t.fill_(0.7), lambda t, o: torch.relu_(t), lambda t, o: t.mul_(o), lambda t,
+    o: t.add_(o), lambda t, o: t.copy_(o), lambda t, o: t.sub_(o.detach()), lambda t,
+    o: t.div_(o.exp()), lambda t, o: torch._foreach_mul_([t], [o]), lambda t,
+    o: t.__setitem__((..., 0), o.flatten()[0]),
 ]  # fmt: skip
 GEOMETRY: list[Callable[[Any], Any]] = [
     lambda t: t.t_() if t.dim() <= 2 else t.swapaxes_(0, 1),
@@ -55,7 +59,8 @@ NEW: list[Callable[[Any], Any]] = [lambda t: t * t, lambda t: t.cos(), lambda t:
 
 
 def run(lib: Any, seed: int) -> tuple[list[Any], list[torch.Tensor]]:
-    """How the program ended and what its tensors look like then; their values and the gradients of a sum over all of them."""
+    """How the program ended and what its tensors look like then; their values and the gradients of
+    a sum over all of them."""
     draw = random.Random(seed)
     x, y = (
         lib.leaf(torch.arange(1.0, 13.0).reshape(3, 4).double() / 7),

@@ -1,4 +1,5 @@
-"""What the tape saves for the backward pass, compared with torch's engine. All of it is freed in the end."""
+"""What the tape saves for the backward pass, compared with torch's engine. All of it is
+freed in the end."""
 
 import weakref
 from typing import Any
@@ -24,11 +25,18 @@ KEEP_MORE = {
     "linalg.householder_product": "a product of reflectors, each of them saved",
     "as_strided_scatter": "the positions that are written are a tensor of indices",
     "nn.functional.multi_margin_loss": "differentiated through its decomposition",
-    "nn.functional.linear_cross_entropy.chunked": "torch's own makes its gradients in the forward pass, out of sight of hooks",
-    "nn.functional.linear_cross_entropy.chunked_none": "torch's own makes its gradients in the forward pass, out of sight of hooks",
+    "nn.functional.linear_cross_entropy.chunked": (
+        "torch's own makes its gradients in the forward pass, out of sight of hooks"
+    ),
+    "nn.functional.linear_cross_entropy.chunked_none": (
+        "torch's own makes its gradients in the forward pass, out of sight of hooks"
+    ),
     "nn.functional.ctc_loss": "lengths are saved as the tensors that they are",
     "sparse.mm.reduce": "differentiated through its decomposition",
-    "polar": "the angle is kept beside the result: from the result alone the derivative is wrong where the magnitude is not positive",
+    "polar": (
+        "the angle is kept beside the result: "
+        "from the result alone the derivative is wrong where the magnitude is not positive"
+    ),
 }
 
 

@@ -1,4 +1,5 @@
-"""Saved tensors: hooks, what they see, versions, and that nothing saved outlives its graph. Torch's engine is the oracle."""
+"""Saved tensors: hooks, what they see, versions, and that nothing saved outlives its graph. Torch's
+engine is the oracle."""
 
 import re
 import weakref
@@ -466,7 +467,8 @@ class TestMutationOnSaved:
 
 
 class TestSavedTensorsWithoutAGradient:
-    """What has no gradient has no history when it comes back for a second derivative: integers, and outputs that are declared so."""
+    """What has no gradient has no history when it comes back for a second derivative: integers, and
+    outputs that are declared so."""
 
     def twice(self, lib: Any, f: Callable[[Any], Any]) -> Any:
         x = lib.tensor([3.0, 1.0, 2.0, 5.0], requires_grad=True)

@@ -1,4 +1,5 @@
-"""Backward passes from many threads at once. All numbers are small integers, so that sums do not depend on their order."""
+"""Backward passes from many threads at once. All numbers are small integers, so that sums do not
+depend on their order."""
 
 import sys
 import threading
@@ -26,7 +27,8 @@ def frequent_switches() -> Iterator[None]:
 
 
 def at_once(work: Callable[[int], Any], threads: int = THREADS) -> list[Any]:
-    """``work(i)`` on each of the threads, all starting together; their results, or the first error."""
+    """``work(i)`` on each of the threads, all starting together; their results, or
+    the first error."""
     barrier = threading.Barrier(threads)
 
     def run(i: int) -> Any:

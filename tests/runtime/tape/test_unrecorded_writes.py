@@ -1,4 +1,5 @@
-"""Writes that nothing records: without grad mode, under a detached tensor, to ``.data`` and to ``.grad``. Torch is the oracle."""
+"""Writes that nothing records: without grad mode, under a detached tensor, to ``.data`` and to
+``.grad``. Torch is the oracle."""
 
 from collections.abc import Callable
 from typing import Any
@@ -49,9 +50,7 @@ def test_a_change_of_geometry_without_grad_mode_keeps_the_gradient(mode: Any) ->
     torch.testing.assert_close(unwrap(found), 2 * unwrap(x).detach() * weights.T)
 
 
-def test_a_view_of_another_dtype_that_was_transposed_in_place_has_the_gradient_of_one_transposed_out_of_place() -> (
-    None
-):
+def test_a_view_of_another_dtype_transposed_in_place_has_the_gradient_of_one_out_of_place() -> None:
     """Torch forgets the transpose there, and returns the gradient at the wrong places."""
 
     def gradient(transpose: Callable[[Any], Any]) -> Any:

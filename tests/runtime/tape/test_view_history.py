@@ -1,4 +1,5 @@
-"""Views of tensors whose history begins late, ends early or lies elsewhere in memory. Torch is the oracle."""
+"""Views of tensors whose history begins late, ends early or lies elsewhere in memory.
+Torch is the oracle."""
 
 from typing import Any
 
@@ -277,7 +278,8 @@ def test_a_view_of_another_dtype_changes_its_geometry_as_in_torch(
 def test_second_derivatives_of_a_write_that_shows_places_twice_are_those_of_the_sum(
     write: Any, times: list[list[float]]
 ) -> None:
-    """A place takes the number as often as the view shows it. torch is wrong here (docs/findings.md, F28)."""
+    """A place takes the number as often as the view shows it. torch is wrong here
+    (docs/findings.md, F28)."""
 
     def second(f: Any) -> Any:
         x = runtime.tensor(

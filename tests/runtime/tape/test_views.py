@@ -1,4 +1,5 @@
-"""Views, and writes through them: flags, history, versions and errors are torch's, which is the oracle of every claim here."""
+"""Views, and writes through them: flags, history, versions and errors are torch's, which is the
+oracle of every claim here."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,8 +38,9 @@ def test_versions_count_each_write_once_and_are_shared_with_views() -> None:
             return torch.mul(other, 2, out=into)
 
         writes: list[Any] = [
-            lambda: x.add_(1), lambda: v.mul_(2), lambda: d.zero_(), lambda: e.fill_(3), lambda: x.copy_(x * 2), lambda: x.t_(),
-            lambda: out(x[1:]), lambda: x.unsqueeze_(0), lambda: x.squeeze_(0), lambda: x.resize_(2), lambda: x.set_(other),
+            lambda: x.add_(1), lambda: v.mul_(2), lambda: d.zero_(), lambda: e.fill_(3),
+            lambda: x.copy_(x * 2), lambda: x.t_(), lambda: out(x[1:]), lambda: x.unsqueeze_(0),
+            lambda: x.squeeze_(0), lambda: x.resize_(2), lambda: x.set_(other),
             lambda: torch._foreach_add_([x], 1.0), lambda: x.uniform_(),
         ]  # fmt: skip
         for write in writes:
@@ -234,7 +236,8 @@ def test_numbers_without_gradient_take_no_history() -> None:
         lambda a, b, x: torch._foreach_sub_([a, b], [x, x * 2], alpha=3),
         lambda a, b, x: torch._foreach_mul_([a, b], x[0]),
         lambda a, b, x: torch._foreach_addcmul_([a, b], [x, x], [x, x.sin()], 0.5),
-        # exact quotients: the formula divides twice, where torch's squares the divisor and may overflow
+        # exact quotients: the formula divides twice, where torch's squares the divisor
+        # and may overflow
         lambda a, b, x: torch._foreach_addcdiv_(
             [a, b], [x, x], [x - x.detach() + 2, x - x.detach() + 4], [0.5, 2.0]
         ),
@@ -269,7 +272,10 @@ def test_an_in_place_op_whose_gradient_nobody_knows_is_refused() -> None:
     for target in (x * 1, (x * 1)[:1]):
         with pytest.raises(
             InplaceError,
-            match=r"quartered_.* has no functional form with a record, so its gradient is not known",
+            match=(
+                r"quartered_.* has no functional form with "
+                r"a record, so its gradient is not known"
+            ),
         ):
             torch.ops.runtime_tests.quartered_(target)
     assert torch.ops.runtime_tests.quartered_(x.detach().clone()).tolist() == [0.25, 0.5]
@@ -311,7 +317,8 @@ REFUSED: dict[str, Scenario] = {
     "leaf": lambda lib: lib.leaf(3).add_(1),
     "leaf_geometry": lambda lib: lib.leaf(3, 2).t_(),
     "leaf_as_strided": lambda lib: lib.leaf(4).as_strided_((2,), (2,)),
-    "no_grad_view_set": lambda lib: no_grad_view(lib.tensor([1.0, 2.0]).double()).set_(lib.leaf(2) * 1),
+    "no_grad_view_set": lambda lib: no_grad_view(lib.tensor([1.0,
+        2.0]).double()).set_(lib.leaf(2) * 1),
     "leaf_set": lambda lib: lib.leaf(2).set_(lib.tensor([1.0]).double()),
     "leaf_view": lambda lib: lib.leaf(3)[0].add_(1),
     "leaf_view_of_view": lambda lib: lib.leaf(3, 2)[0][1].add_(1),
@@ -323,10 +330,13 @@ REFUSED: dict[str, Scenario] = {
     "split": lambda lib: (lib.leaf(4) * 1).split(2)[0].mul_(2),
     "unbind": lambda lib: (lib.leaf(4) * 1).unbind()[1].mul_(2),
     "view_of_split": lambda lib: (lib.leaf(4, 2) * 1).chunk(2)[1][0].mul_(2),
-    "split_plain": lambda lib: lib.tensor([1.0, 2.0, 3.0, 4.0]).double().split(2)[0].mul_(lib.leaf(2)),
+    "split_plain": lambda lib: lib.tensor([1.0, 2.0, 3.0,
+        4.0]).double().split(2)[0].mul_(lib.leaf(2)),
     "no_grad_view": lambda lib: no_grad_view(lib.leaf(3) * 1).mul_(2),
-    "no_grad_view_plain": lambda lib: no_grad_view(lib.tensor([1.0, 2.0, 3.0]).double()).mul_(lib.leaf(2)),
-    "view_of_no_grad_view": lambda lib: no_grad_view(lib.tensor([1.0, 2.0, 3.0])).requires_grad_()[:1].mul_(2),
+    "no_grad_view_plain": lambda lib: no_grad_view(lib.tensor([1.0, 2.0,
+        3.0]).double()).mul_(lib.leaf(2)),
+    "view_of_no_grad_view": lambda lib: no_grad_view(lib.tensor([1.0, 2.0,
+        3.0])).requires_grad_()[:1].mul_(2),
     "inference_view": lambda lib: _inference_view(lib.leaf(3) * 1).mul_(2),
     "expanded": lambda lib: (lib.leaf(1, 3) * 1).expand(4, 3).mul_(2),
     "too_small": lambda lib: (lib.leaf(1) * 1).add_(lib.leaf(3)),

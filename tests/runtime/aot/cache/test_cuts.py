@@ -1,4 +1,5 @@
-"""Cuts on disk: a later program takes what an earlier one found, and no entry makes a program wrong."""
+"""Cuts on disk: a later program takes what an earlier one found, and no entry makes
+a program wrong."""
 
 from __future__ import annotations
 
@@ -136,11 +137,10 @@ def sines(x: Any) -> Any:
 
 def test_a_second_process_finds_what_the_first_one_has_left(cache: Cache) -> None:
     text = (
-        "import runtime\n"
-        "from runtime.aot import aot_function, cache_info, min_cut_rematerialization_partition, nop\n"
-        "f = aot_function(lambda x: x.sin().exp().sum(), nop, partition_fn=min_cut_rematerialization_partition)\n"
-        "x = runtime.tensor([0.0], requires_grad=True)\n"
-        "f(x).backward()\n"
+        "import runtime\nfrom runtime.aot import aot_function, cache_info, "
+        "min_cut_rematerialization_partition, nop\nf = aot_function(lambda x: "
+        "x.sin().exp().sum(), nop, partition_fn=min_cut_rematerialization_partition)\n"
+        "x = runtime.tensor([0.0], requires_grad=True)\nf(x).backward()\n"
         "print(cache_info().hits, dict(cache_info().misses), x.grad.tolist())\n"
     )
     aot_function(sines, nop, partition_fn=min_cut_rematerialization_partition, cache=cache)(
@@ -306,7 +306,8 @@ def dropped(x: Any, w: Any) -> Any:
 
 
 def test_no_choice_of_saved_values_makes_a_wrong_program(cache: Cache) -> None:
-    """Every forged cut of a program with a random draw is refused or gives the gradients of the same draw."""
+    """Every forged cut of a program with a random draw is refused or gives the gradients
+    of the same draw."""
 
     def seeded(x: Any, w: Any) -> Any:
         torch.manual_seed(3)

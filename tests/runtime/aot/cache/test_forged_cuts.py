@@ -1,4 +1,5 @@
-"""Which lists of numbers are a cut of a graph, why others are refused, and why a program is not found."""
+"""Which lists of numbers are a cut of a graph, why others are refused, and why a
+program is not found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Programs that differ in anything a cut depends on are two entries; those that differ in nothing of it are one."""
+"""Programs that differ in anything a cut depends on are two entries; those that differ in
+nothing of it are one."""
 
 from __future__ import annotations
 

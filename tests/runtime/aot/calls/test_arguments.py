@@ -176,9 +176,7 @@ def test_a_call_knows_where_gradients_go() -> None:
     assert found == [None]
 
 
-def test_without_grad_mode_a_leaf_of_torch_is_a_leaf_and_what_torch_has_recorded_is_a_constant() -> (
-    None
-):
+def test_without_grad_mode_a_leaf_of_torch_is_one_and_what_it_recorded_is_a_constant() -> None:
     x = torch.ones(1, requires_grad=True)
     y = x * 1
     with torch.no_grad():

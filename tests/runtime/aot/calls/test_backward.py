@@ -1,4 +1,5 @@
-"""A backward pass through a compiled program alone treats leaves as any other pass does, hooks and threads included."""
+"""A backward pass through a compiled program alone treats leaves as any other pass does, hooks and
+threads included."""
 
 import threading
 import weakref

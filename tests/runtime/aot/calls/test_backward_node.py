@@ -1,4 +1,5 @@
-"""What one call of a compiled program keeps for its backward, lets go, compiles for it, and refuses."""
+"""What one call of a compiled program keeps for its backward, lets go, compiles for
+it, and refuses."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def two(x: Any, y: Any) -> Any:
     return (x * y).sin(), y.exp()
 
 
-# how many tensors a call keeps, how many of them only a second derivative needs, and which the caller can write to, of these and of all
+# how many tensors a call keeps, how many of them only a second derivative needs, and which the
+# caller can write to, of these and of all
 KEPT: dict[str, tuple[Callable[[Any], Any], tuple[int, int, int, int]]] = {
     "nothing": (lambda x: x * 2, (0, 0, 0, 0)),
     "an argument": (lambda x: x.sin(), (1, 0, 1, 1)),

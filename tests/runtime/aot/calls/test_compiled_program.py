@@ -1,4 +1,5 @@
-"""What one call does: which ways it takes for which programs, what it notes when it fails, and how writes reach the caller's tensors."""
+"""What one call does: which ways it takes for which programs, what it notes when it fails, and how
+writes reach the caller's tensors."""
 
 from __future__ import annotations
 
@@ -369,6 +370,6 @@ def test_a_failed_call_notes_what_its_graph_may_have_written() -> None:
         aot_function(f, compiler)(torch.zeros(2))
     (note,) = caught.value.__notes__
     assert (
-        "an argument, float32[2], has its new value; a tensor that the function closes over, float32[3], has its new value"
-        in note
-    )
+        "an argument, float32[2], has its new value; a tensor that the function closes over, "
+        "float32[3], has its new value"
+    ) in note

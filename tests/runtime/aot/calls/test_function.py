@@ -1,4 +1,5 @@
-"""How often a program is captured and run in Python, which compiler gets which graph, and what a partition is told."""
+"""How often a program is captured and run in Python, which compiler gets which graph, and what a
+partition is told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The text of the guard that a call asks first: no question that its kind does not need, and none too few."""
+"""The text of the guard that a call asks first: no question that its kind does not need,
+and none too few."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def taking(
 
 
 def text(take: Any) -> str:
-    """The lines of the guard after the number of arguments, without the numbers of its constants."""
+    """The lines of the guard after the number of arguments, without the numbers of its
+    constants."""
     if take is None:
         return "none"
     lines = [
@@ -70,7 +72,10 @@ OWNER = {"a": 1.0}
 CASES: dict[str, tuple[Callable[[], Take | None], str]] = {
     "plain": (
         lambda: taking([plain()]),
-        "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (tensors.check(x0)); return Call([x0], [x0], [], k)",
+        (
+            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (tensors.check(x0)); "
+            "return Call([x0], [x0], [], k)"
+        ),
     ),
     "without grad": (
         lambda: taking([plain()], tracked=False),
@@ -78,82 +83,121 @@ CASES: dict[str, tuple[Callable[[], Take | None], str]] = {
     ),
     "of torch": (
         lambda: taking([of_torch()]),
-        "[x0] = given; ? (type(x0) is T); ? (x0.requires_grad); t0 = x0 = k(x0); ? (tensors.check(t0._inner)); "
-        "return Call([x0], [t0._inner], [t0], k)",
+        (
+            "[x0] = given; ? (type(x0) is T); ? (x0.requires_grad); t0 = x0 = k(x0); ? "
+            "(tensors.check(t0._inner)); return Call([x0], [t0._inner], [t0], k)"
+        ),
     ),
     "leaf": (
         lambda: taking([leaf()]),
-        "[x0] = given; ? (type(x0) is T); p0 = x0._inner; "
-        "t0 = edge_of(x0) if x0._edge is not None or x0._view is not None else x0; "
-        "? (t0 is not None and (t0 is not x0 or x0._req)); ? (tensors.check(p0)); return Call([x0], [p0], [t0], k)",
+        (
+            "[x0] = given; ? (type(x0) is T); p0 = x0._inner; t0 = edge_of(x0) if x0._edge "
+            "is not None or x0._view is not None else x0; ? (t0 is not None and (t0 is not x0 "
+            "or x0._req)); ? (tensors.check(p0)); return Call([x0], [p0], [t0], k)"
+        ),
     ),
     "leaf without grad": (
         lambda: taking([leaf()], tracked=False),
-        "[x0] = given; ? (type(x0) is T); p0 = x0._inner; ? (tensors.check(p0)); return Call([x0], [p0], [], k)",
+        (
+            "[x0] = given; ? (type(x0) is T); p0 = x0._inner; ? (tensors.check(p0)); "
+            "return Call([x0], [p0], [], k)"
+        ),
     ),
     "of the session": (
         lambda: taking([runtime.wrap(torch.ones(2))]),
-        "[x0] = given; ? (type(x0) is T); p0 = x0._inner; "
-        "? (not x0._req and x0._edge is None and (x0._view is None or edge_of(x0) is None)); ? (tensors.check(p0)); "
-        "return Call([x0], [p0], [], k)",
+        (
+            "[x0] = given; ? (type(x0) is T); p0 = x0._inner; ? "
+            "(not x0._req and x0._edge is None and (x0._view is None or edge_of(x0) is None)); ? "
+            "(tensors.check(p0)); return Call([x0], [p0], [], k)"
+        ),
     ),
     "sparse": (
         lambda: taking([sparse()]),
-        "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (kind_of(x0, False, False) == k); return Call([x0], [x0], [], k)",
+        (
+            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? "
+            "(kind_of(x0, False, False) == k); return Call([x0], [x0], [], k)"
+        ),
     ),
     "two": (
         lambda: taking([plain(), leaf()]),
-        "[x0, x1] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (type(x1) is T); p1 = x1._inner; "
-        "t1 = edge_of(x1) if x1._edge is not None or x1._view is not None else x1; "
-        "? (t1 is not None and (t1 is not x1 or x1._req)); ? (tensors.check(x0, p1)); return Call([x0, x1], [x0, p1], [t1], k)",
+        (
+            "[x0, x1] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (type(x1) is T); "
+            "p1 = x1._inner; t1 = edge_of(x1) if x1._edge is not None or x1._view "
+            "is not None else x1; ? (t1 is not None and (t1 is not x1 or x1._req)); ? "
+            "(tensors.check(x0, p1)); return Call([x0, x1], [x0, p1], [t1], k)"
+        ),
     ),
     "numbers": (
         lambda: taking([plain(), 1, 1.5, "a", None, True, (1,)]),
-        "[x0, x1, x2, x3, x4, x5, x6] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (type(x1) is T); ? (x1 == k); "
-        "? (type(x2) is T); ? (kind_of(x2, False, False) == k); ? (type(x3) is T); ? (x3 == k); ? (type(x4) is T); "
-        "? (x4 == k); ? (type(x5) is T); ? (x5 == k); ? (type(x6) is T); ? (kind_of(x6, False, False) == k); "
-        "? (tensors.check(x0)); return Call([x0, x1, x2, x3, x4, x5, x6], [x0, x1, x2, x3, x4, x5, x6], [], k)",
+        (
+            "[x0, x1, x2, x3, x4, x5, x6] = given; ? (type(x0) is T); ? "
+            "(not x0.requires_grad); ? (type(x1) is T); ? (x1 == k); ? (type(x2) is T); "
+            "? (kind_of(x2, False, False) == k); ? (type(x3) is T); ? (x3 == k); "
+            "? (type(x4) is T); ? (x4 == k); ? (type(x5) is T); ? (x5 == k); ? "
+            "(type(x6) is T); ? (kind_of(x6, False, False) == k); ? (tensors.check(x0)); "
+            "return Call([x0, x1, x2, x3, x4, x5, x6], [x0, x1, x2, x3, x4, x5, x6], [], k)"
+        ),
     ),
     "a float of any value": (
         lambda: taking([plain(), 1.5], sizes=NUMBERS, unknown=[1]),
-        "[x0, x1] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (type(x1) is T); ? (x1 - x1 == 0.0); "
-        "? (tensors.check(x0)); ? (k(x1)); return Call([x0, x1], [x0, x1], [], k)",
+        (
+            "[x0, x1] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? "
+            "(type(x1) is T); ? (x1 - x1 == 0.0); ? (tensors.check(x0)); ? (k(x1)); "
+            "return Call([x0, x1], [x0, x1], [], k)"
+        ),
     ),
     "an integer of any value": (
         lambda: taking([plain(), 2], sizes=NUMBERS, unknown=[1]),
-        "[x0, x1] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (type(x1) is T); ? (k(x1)); ? (tensors.check(x0)); "
-        "? (k(x1)); return Call([x0, x1], [x0, x1], [], k)",
+        (
+            "[x0, x1] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (type(x1) is T); ? "
+            "(k(x1)); ? (tensors.check(x0)); ? (k(x1)); return Call([x0, x1], [x0, x1], [], k)"
+        ),
     ),
     "any sizes": (
         lambda: taking([plain(), 2], sizes=SIZES),
-        "[x0, x1] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (kind_of(x0, False, True) == k); ? (type(x1) is T); "
-        "? (x1 == k); ? (k(x0)); return Call([x0, x1], [x0, x1], [], k)",
+        (
+            "[x0, x1] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? "
+            "(kind_of(x0, False, True) == k); ? (type(x1) is T); ? (x1 == k); ? (k(x0)); "
+            "return Call([x0, x1], [x0, x1], [], k)"
+        ),
     ),
     "closed over": (
         lambda: taking([plain()], [plain()]),
-        "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (not c.requires_grad); ? (tensors.check(x0, c)); "
-        "return Call([x0, c], [x0, c], [], k)",
+        (
+            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (not c.requires_grad); "
+            "? (tensors.check(x0, c)); return Call([x0, c], [x0, c], [], k)"
+        ),
     ),
     "closed over without grad": (
         lambda: taking([plain()], [plain()], tracked=False),
-        "[x0] = given; ? (type(x0) is T); ? (tensors.check(x0, c)); return Call([x0, c], [x0, c], [], k)",
+        (
+            "[x0] = given; ? (type(x0) is T); ? (tensors.check(x0, c)); "
+            "return Call([x0, c], [x0, c], [], k)"
+        ),
     ),
     "closed over of torch": (
         lambda: taking([plain()], [of_torch()]),
-        "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (c.requires_grad and c.data_ptr() == N); "
-        "l._hooks = c._backward_hooks; ? (tensors.check(x0, c)); return Call([x0, l], [x0, i], [l], k)",
+        (
+            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? "
+            "(c.requires_grad and c.data_ptr() == N); l._hooks = c._backward_hooks; ? "
+            "(tensors.check(x0, c)); return Call([x0, l], [x0, i], [l], k)"
+        ),
     ),
     "closed-over leaf": (
         lambda: taking([plain()], [leaf()]),
-        "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); "
-        "? (c._req is True and c._edge is None and c._view is None); ? (c._inner is i); ? (tensors.check(x0, i)); "
-        "return Call([x0, c], [x0, i], [c], k)",
+        (
+            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? "
+            "(c._req is True and c._edge is None and c._view is None); ? (c._inner is i); ? "
+            "(tensors.check(x0, i)); return Call([x0, c], [x0, i], [c], k)"
+        ),
     ),
     "closed over of the session": (
         lambda: taking([plain()], [runtime.wrap(torch.ones(2))]),
-        "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); "
-        "? (c._req is False and c._edge is None and c._view is None); ? (c._inner is i); ? (tensors.check(x0, i)); "
-        "return Call([x0, c], [x0, i], [], k)",
+        (
+            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? "
+            "(c._req is False and c._edge is None and c._view is None); ? (c._inner is i); ? "
+            "(tensors.check(x0, i)); return Call([x0, c], [x0, i], [], k)"
+        ),
     ),
     "closed-over result": (
         lambda: taking([plain()], [leaf() * 1]),
@@ -165,8 +209,11 @@ CASES: dict[str, tuple[Callable[[], Take | None], str]] = {
     ),
     "closed-over sparse": (
         lambda: taking([plain()], [sparse()]),
-        "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (not c.requires_grad); "
-        "? (kind_of(c, False, False) == k); ? (tensors.check(x0)); return Call([x0, c], [x0, c], [], k)",
+        (
+            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? "
+            "(not c.requires_grad); ? (kind_of(c, False, False) == k); ? (tensors.check(x0)); "
+            "return Call([x0, c], [x0, c], [], k)"
+        ),
     ),
     "closed-over sparse of torch": (
         lambda: taking([plain()], [sparse().requires_grad_()]),
@@ -179,21 +226,31 @@ CASES: dict[str, tuple[Callable[[], Take | None], str]] = {
     ),
     "what a tensor says": (
         lambda: taking([plain()], reads=[Read(OTHER, FACTS, facts(OTHER))]),
-        "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (tensors.check(x0, a)); return Call([x0], [x0], [], k)",
+        (
+            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (tensors.check(x0, a)); "
+            "return Call([x0], [x0], [], k)"
+        ),
     ),
     "what a sparse tensor says": (
         lambda: (lambda t: taking([plain()], reads=[Read(t, FACTS, facts(t))]))(sparse()),
-        "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (tensors.check(x0)); ? (k(k) == k); return Call([x0], [x0], [], k)",
+        (
+            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (tensors.check(x0)); ? "
+            "(k(k) == k); return Call([x0], [x0], [], k)"
+        ),
     ),
     "what a leaf says": (
         lambda: (lambda t: taking([plain()], reads=[Read(t, FACTS, facts(t))]))(of_torch()),
-        "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (a.is_leaf is True); ? (tensors.check(x0, a)); "
-        "return Call([x0], [x0], [], k)",
+        (
+            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (a.is_leaf is True); ? "
+            "(tensors.check(x0, a)); return Call([x0], [x0], [], k)"
+        ),
     ),
     "what a closed-over tensor says": (
         lambda: (lambda t: taking([plain()], [t], reads=[Read(t, FACTS, facts(t))]))(plain()),
-        "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (not c.requires_grad); ? (tensors.check(x0, c)); "
-        "return Call([x0, c], [x0, c], [], k)",
+        (
+            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (not c.requires_grad); "
+            "? (tensors.check(x0, c)); return Call([x0, c], [x0, c], [], k)"
+        ),
     ),
     "no shared memory of one": (
         lambda: taking([plain()], groups=()),
@@ -202,27 +259,38 @@ CASES: dict[str, tuple[Callable[[], Take | None], str]] = {
     ),
     "no shared memory of two": (
         lambda: taking([plain(), 1, plain()], groups=()),
-        "[x0, x1, x2] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (type(x1) is T); ? (x1 == k); ? (type(x2) is T); "
-        "? (not x2.requires_grad); ? (tensors.check(x0, x2)); "
-        "found = {x0.untyped_storage()._cdata, x2.untyped_storage()._cdata}; ? (len(found) == 2 and found.isdisjoint(k)); "
-        "return Call([x0, x1, x2], [x0, x1, x2], [], k)",
+        (
+            "[x0, x1, x2] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? "
+            "(type(x1) is T); ? (x1 == k); ? (type(x2) is T); ? (not x2.requires_grad); "
+            "? (tensors.check(x0, x2)); found = {x0.untyped_storage()._cdata, "
+            "x2.untyped_storage()._cdata}; ? (len(found) == 2 and found.isdisjoint(k)); "
+            "return Call([x0, x1, x2], [x0, x1, x2], [], k)"
+        ),
     ),
     "no shared memory with what is closed over": (
         lambda: taking([plain(), plain()], [plain()], groups=()),
-        "[x0, x1] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (type(x1) is T); ? (not x1.requires_grad); "
-        "? (not c.requires_grad); ? (tensors.check(x0, x1, c)); ? ((c.data_ptr(),) == k); "
-        "found = {x0.untyped_storage()._cdata, x1.untyped_storage()._cdata}; ? (len(found) == 2 and found.isdisjoint(k)); "
-        "return Call([x0, x1, c], [x0, x1, c], [], k)",
+        (
+            "[x0, x1] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (type(x1) is T); "
+            "? (not x1.requires_grad); ? (not c.requires_grad); ? (tensors.check(x0, x1, c)); "
+            "? ((c.data_ptr(),) == k); found = {x0.untyped_storage()._cdata, "
+            "x1.untyped_storage()._cdata}; ? (len(found) == 2 and found.isdisjoint(k)); "
+            "return Call([x0, x1, c], [x0, x1, c], [], k)"
+        ),
     ),
     "no shared memory of a sparse one": (
         lambda: taking([sparse()], groups=()),
-        "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (kind_of(x0, False, False) == k); "
-        "? (sharing([x0]) == k); return Call([x0], [x0], [], k)",
+        (
+            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (kind_of(x0, False, "
+            "False) == k); ? (sharing([x0]) == k); return Call([x0], [x0], [], k)"
+        ),
     ),
     "shared memory": (
         lambda: (lambda t: taking([t, t], groups=sharing([t, t])))(plain()),
-        "[x0, x1] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (type(x1) is T); ? (not x1.requires_grad); "
-        "? (tensors.check(x0, x1)); ? (sharing([x0, x1]) == k); return Call([x0, x1], [x0, x1], [], k)",
+        (
+            "[x0, x1] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (type(x1) is T); "
+            "? (not x1.requires_grad); ? (tensors.check(x0, x1)); ? (sharing([x0, x1]) == k); "
+            "return Call([x0, x1], [x0, x1], [], k)"
+        ),
     ),
     "nothing": (
         lambda: taking([]),

@@ -1,4 +1,5 @@
-"""The generated guard of a program takes exactly the arguments of its kind, and says the same of them as the general way."""
+"""The generated guard of a program takes exactly the arguments of its kind, and says the same of
+them as the general way."""
 
 from __future__ import annotations
 

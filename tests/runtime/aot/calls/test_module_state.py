@@ -1,4 +1,5 @@
-"""What a capture leaves of the Python state that the program changes: once, or as before if it fails."""
+"""What a capture leaves of the Python state that the program changes: once, or as
+before if it fails."""
 
 from __future__ import annotations
 

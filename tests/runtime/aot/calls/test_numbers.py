@@ -1,4 +1,5 @@
-"""Numbers among the arguments of a compiled function: one program for all values, where the program does not depend on the value."""
+"""Numbers among the arguments of a compiled function: one program for all values, where the program
+does not depend on the value."""
 
 import gc
 import math
@@ -323,7 +324,8 @@ def test_the_kind_of_call_that_was_not_seen_for_longest_is_forgotten(
 
 def test_the_numbers_whose_values_a_program_asks_for_are_told_by_position() -> None:
     class Asked:
-        """An abstraction of three numbers, of which the program asks for the first and the last one."""
+        """An abstraction of three numbers, of which the program asks for the first
+        and the last one."""
 
         numbers = ("p", "q", "r")
 

@@ -1,4 +1,5 @@
-"""A backward pass that starts from some results of a compiled program does what it does without the compiler."""
+"""A backward pass that starts from some results of a compiled program does what it does
+without the compiler."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def approx(found: list[float]) -> Any:
 
 
 def chosen_results(number: int, dynamic: bool) -> Iterator[tuple[int, ...]]:
-    """Every choice of some of the results. Of a program for any size each alone and all of them, since each choice takes seconds."""
+    """Every choice of some of the results. Of a program for any size each alone and all of them,
+    since each choice takes seconds."""
     sizes = {1, number} if dynamic else range(1, number + 1)
     return itertools.chain.from_iterable(
         itertools.combinations(range(number), k) for k in sorted(sizes)
@@ -273,7 +275,8 @@ def test_parts_of_a_subclass() -> None:
 
 
 class TestRefusals:
-    """The graph was captured with cotangents for all results, so the program's own code has not seen an absent one."""
+    """The graph was captured with cotangents for all results, so the program's own code has not
+    seen an absent one."""
 
     class Two(runtime.autograd.Function):
         @staticmethod
@@ -294,7 +297,10 @@ class TestRefusals:
         outs[2].backward(retain_graph=True)
         with pytest.raises(
             RuntimeError,
-            match="Function behind TwoBackward, which is given some of its cotangents and None for others",
+            match=(
+                "Function behind TwoBackward, "
+                "which is given some of its cotangents and None for others"
+            ),
         ):
             outs[0].backward()
 

@@ -370,7 +370,10 @@ def test_arguments_that_share_memory_and_no_history_have_no_second_derivative() 
     y = aot_function(f, nop)(x, x.detach())
     with pytest.raises(
         RuntimeError,
-        match="no second derivative here: it writes to memory that an argument which requires grad shares",
+        match=(
+            "no second derivative here: "
+            "it writes to memory that an argument which requires grad shares"
+        ),
     ):
         runtime.autograd.grad(y.sum(), x, create_graph=True)
 

@@ -1,4 +1,5 @@
-"""Arguments that share memory: which are refused, which become views of one base, and where the gradients go then."""
+"""Arguments that share memory: which are refused, which become views of one base, and where the
+gradients go then."""
 
 from __future__ import annotations
 
@@ -81,14 +82,20 @@ REFUSED: dict[str, tuple[Callable[[], Sequence[Any]], str | None]] = {
     ),
     "parts of a class": (
         lambda: (lambda t: [TwoTensor(t, t), t])(torch.ones(4)),
-        "parts of a TwoTensor share memory .argument 0 and argument 1., and the program writes to it",
+        (
+            "parts of a TwoTensor share memory .argument 0 and argument 1., "
+            "and the program writes to it"
+        ),
     ),
     "a class twice": (lambda: [TwoTensor(torch.ones(2), torch.ones(2))] * 2, None),
     "an overlap": (lambda: [torch.ones(4).unfold(0, 2, 1)], None),
     "an overlap of a result": (lambda: [(leaf() * 1).unfold(0, 2, 1)], None),
     "an overlap of a leaf of torch": (
         lambda: [torch.ones(4).unfold(0, 2, 1).requires_grad_()],
-        "argument 0 shows an element of its memory several times, the program writes to it, and it requires grad",
+        (
+            "argument 0 shows an element of its memory several times, "
+            "the program writes to it, and it requires grad"
+        ),
     ),
     "an overlap of an overlap": (
         lambda: [runtime.wrap(torch.ones(4).unfold(0, 2, 1), True)[:2]],
@@ -114,7 +121,10 @@ def test_arguments_are_refused_where_a_write_to_one_cannot_be_carried_over(name:
     [
         (
             lambda: parts(torch.ones(4)),
-            "^argument 0 and a tensor that the program closes over share memory, and the program writes to it",
+            (
+                "^argument 0 and a tensor that the program closes over share memory, "
+                "and the program writes to it"
+            ),
         ),
         (
             lambda: [torch.ones(4)] * 2,

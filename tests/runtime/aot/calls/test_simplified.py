@@ -1,4 +1,5 @@
-"""``aot_module_simplified``: one program for example arguments, real or fake, and a refusal for any other call."""
+"""``aot_module_simplified``: one program for example arguments, real or fake, and a refusal
+for any other call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Compiled programs of tensors that consist of other tensors. Expected values are those of torch's eager mode on the same class."""
+"""Compiled programs of tensors that consist of other tensors. Expected values are those of torch's
+eager mode on the same class."""
 
 from __future__ import annotations
 
@@ -369,7 +370,9 @@ def test_a_write_to_parts_that_share_memory_is_refused() -> None:
     ):
         with pytest.raises(
             RuntimeError,
-            match="aliased inputs that are mutated in the graph, but one of them is a tensor subclass",
+            match=(
+                "aliased inputs that are mutated in the graph, but one of them is a tensor subclass"
+            ),
         ):
             compiled(f)(*args)
     assert same(x, two()) and t.equal(torch.ones(2, 3))
@@ -512,7 +515,10 @@ def test_a_subclass_that_does_not_say_what_it_consists_of_is_refused_by_name() -
     for f, args in ((torch.sin, (x,)), (lambda: x.sin(), ()), (torch.sin, (TwoTensor(x, x),))):
         with pytest.raises(
             RuntimeError,
-            match=r"a Opaque is among the arguments or closed-over tensors.*Give it __tensor_flatten__",
+            match=(
+                r"a Opaque is among the arguments or closed-over tensors.*Give "
+                r"it __tensor_flatten__"
+            ),
         ):
             compiled(f)(*args)
 

@@ -2,12 +2,15 @@
 
     lambda x, y: (x.t(), y.mul_(x))         # "d _wt0*1 -> i0.t i1 |  reach=(1,)"
 
-Before the arrow stands each argument: ``d`` if its gradient is a result, ``w`` if its new value is, ``t`` with the number of the new
-value's cotangent, ``*`` with the number of writes that are counted, in brackets the changes of geometry (then ``~`` under no_grad), ``=``
-how the tensor is made whose memory it gets, ``o`` overwritten, ``h`` with the number of hooks, ``b`` begins to require grad.
+Before the arrow stands each argument: ``d`` if its gradient is a result, ``w`` if its new
+value is, ``t`` with the number of the new value's cotangent, ``*`` with the number of writes
+that are counted, in brackets the changes of geometry (then ``~`` under no_grad), ``=`` how the
+tensor is made whose memory it gets, ``o`` overwritten, ``h`` with the number of hooks, ``b``
+begins to require grad.
 
-After it stands each result: ``r`` or ``i`` with the number of the result of the graph or of the argument, and the views that are taken of
-it (``~`` under no_grad). After the bar stands the number of the cotangent of each result of the graph.
+After it stands each result: ``r`` or ``i`` with the number of the result of the graph or of the
+argument, and the views that are taken of it (``~`` under no_grad). After the bar stands the number
+of the cotangent of each result of the graph.
 """
 
 from __future__ import annotations

@@ -173,7 +173,8 @@ def test_which_ops_may_return_memory_of_an_argument(func: Any, expected: bool) -
 
 @pytest.mark.parametrize(
     ("func", "expected"),
-    [(aten.add.Tensor, True), (aten.sin.default, True), (aten.sin_.default, False), (aten.sin.out, False), (aten.sum.default, False),
+    [(aten.add.Tensor, True), (aten.sin.default, True), (aten.sin_.default, False),
+        (aten.sin.out, False), (aten.sum.default, False),
      (aten.frexp.Tensor, False), (aten.square.default, False), (torch.sin, False)],
 )  # fmt: skip
 def test_which_ops_compute_each_element_of_a_new_tensor(func: Any, expected: bool) -> None:
@@ -186,7 +187,8 @@ def graph_of(f: Any, *args: torch.Tensor) -> fx.Graph:
 
 
 def test_what_the_caller_can_write_to_among_what_is_saved() -> None:
-    """After one result: an argument, a view of it, the result, a view of that, and two values of the graph's own."""
+    """After one result: an argument, a view of it, the result, a view of that, and two values of
+    the graph's own."""
 
     def f(x: Any, y: Any) -> Any:
         r, own = y.sin(), y.exp()

@@ -1,4 +1,5 @@
-"""Which objects hold values, what is put back after a capture, and what a custom Function sees of its arguments."""
+"""Which objects hold values, what is put back after a capture, and what a custom Function sees
+of its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the records of a boundary say together, how they carry out writes, and that nobody changes them."""
+"""What the records of a boundary say together, how they carry out writes, and that
+nobody changes them."""
 
 from __future__ import annotations
 

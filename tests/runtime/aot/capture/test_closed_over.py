@@ -1,4 +1,5 @@
-"""Tensors that a compiled program closes over, also in calls that act before the dispatcher sees them."""
+"""Tensors that a compiled program closes over, also in calls that act before the
+dispatcher sees them."""
 
 from __future__ import annotations
 

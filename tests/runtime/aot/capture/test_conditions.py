@@ -1,4 +1,5 @@
-"""What a read asks for, as generated source and as a question: the two agree, and cost as little as the kind of the place allows."""
+"""What a read asks for, as generated source and as a question: the two agree, and cost as little as
+the kind of the place allows."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def cell(value: Any) -> CellType:
 
 
 def condition(read: Read) -> tuple[str, dict[str, Any]]:
-    """The source of the question, with the kinds of the objects in place of their names, and the objects."""
+    """The source of the question, with the kinds of the objects in place of their names,
+    and the objects."""
     names: dict[str, Any] = {}
 
     def constant(x: Any) -> str:

@@ -1,4 +1,5 @@
-"""A compiled function returns the same results and gradients as the function, for every partition of its joint graph."""
+"""A compiled function returns the same results and gradients as the function, for every partition
+of its joint graph."""
 
 from collections.abc import Callable
 from typing import Any
@@ -158,7 +159,8 @@ def test_a_boxed_function_empties_its_list() -> None:
 
 
 def test_a_size_that_the_backward_pass_fixes_is_a_guard() -> None:
-    """The gradient of cumprod doubles its reach as often as the size asks, so a graph of size 3 is wrong for size 10."""
+    """The gradient of cumprod doubles its reach as often as the size asks, so a graph of size 3 is
+    wrong for size 10."""
     compiled = aot.aot_function(
         lambda x: torch.cumprod(x, 0),
         fw_compiler=aot.nop,

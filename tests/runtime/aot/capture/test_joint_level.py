@@ -1,4 +1,5 @@
-"""How a joint graph says that its calls are differentiated, and what the tape of a program follows that is no op."""
+"""How a joint graph says that its calls are differentiated, and what the tape of a program
+follows that is no op."""
 
 from __future__ import annotations
 

@@ -96,7 +96,8 @@ def test_the_geometry_of_a_lazy_tensor_changes_in_place(
         return eval(f"lazy(x).{change}", {"lazy": lazy, "x": x})
 
     x = torch.tensor([[1 + 2j, 3 - 1j, 0.5j], [2 - 1j, 4j, 1.0]])
-    # not in inference mode, in which torch's swapaxes_ of a lazy conjugate writes to the memory of x
+    # not in inference mode, in which torch's swapaxes_ of a lazy conjugate writes
+    # to the memory of x
     expected, found = changed(x), compiled(f, dynamic=dynamic)(x)
     assert (
         found.tolist() == expected.tolist()

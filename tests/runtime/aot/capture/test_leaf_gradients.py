@@ -1,4 +1,5 @@
-"""What a captured step does to ``.grad``, by each way that torch has, is what it does in eager mode, in each of several calls."""
+"""What a captured step does to ``.grad``, by each way that torch has, is what it does in eager
+mode, in each of several calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Leaves and results inside a program that is captured, or a function that is transformed, say what they say in eager mode, or refuse."""
+"""Leaves and results inside a program that is captured, or a function that is transformed, say what
+they say in eager mode, or refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``make_fx`` and each of its keywords. What torch's own ``make_fx`` gives is written down as a plain value where it is a name or a key."""
+"""``make_fx`` and each of its keywords. What torch's own ``make_fx`` gives is written down as a
+plain value where it is a name or a key."""
 
 import copy
 import gc

@@ -1,4 +1,5 @@
-"""``make_fx`` takes tensors that consist of others as they are: their calls are in the graph, not those on their parts."""
+"""``make_fx`` takes tensors that consist of others as they are: their calls are in the graph, not
+those on their parts."""
 
 from __future__ import annotations
 

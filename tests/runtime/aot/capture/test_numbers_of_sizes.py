@@ -1,4 +1,5 @@
-"""Numbers that a program computes of symbolic sizes become calls of functions in its graph, and equal Python's for every later size."""
+"""Numbers that a program computes of symbolic sizes become calls of functions in its graph, and
+equal Python's for every later size."""
 
 import math
 from collections.abc import Callable

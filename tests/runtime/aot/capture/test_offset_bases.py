@@ -1,4 +1,5 @@
-"""Arguments that share memory may be views of a tensor that does not start at the start of its storage."""
+"""Arguments that share memory may be views of a tensor that does not start at the
+start of its storage."""
 
 from __future__ import annotations
 

@@ -84,8 +84,10 @@ FOUND: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a Function": (lambda x: (x * 2, Exp.apply(x)), "mul_1=2OWN mul_2=1RULE add=0SUM"),
     "a Function that differentiates": (
         lambda x: (x * 2, Differentiates.apply(x)),
-        "sin_1=2OWN mul_1=2OWN add=2OWN sum_1=2OWN ones_like=2OWN expand=2OWN mul_2=2OWN cos=2OWN mul_3=2OWN add_1=2OWN mul_4=2OWN "
-        "mul_5=1RULE add_2=0SUM",
+        (
+            "sin_1=2OWN mul_1=2OWN add=2OWN sum_1=2OWN ones_like=2OWN expand=2OWN mul_2=2OWN "
+            "cos=2OWN mul_3=2OWN add_1=2OWN mul_4=2OWN mul_5=1RULE add_2=0SUM"
+        ),
     ),
     "a Function that writes": (
         lambda x: WritesARow.apply(x),

@@ -1,4 +1,5 @@
-"""``set_`` of an argument: the caller's tensor gets other memory. Expected values are those of torch's eager mode."""
+"""``set_`` of an argument: the caller's tensor gets other memory. Expected values are those of
+torch's eager mode."""
 
 from __future__ import annotations
 

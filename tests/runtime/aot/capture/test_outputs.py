@@ -1,4 +1,5 @@
-"""How each result of a program is made: computed, an argument, or views of one; see `boundary_text` for the text."""
+"""How each result of a program is made: computed, an argument, or views of one; see
+`boundary_text` for the text."""
 
 from __future__ import annotations
 

@@ -102,7 +102,10 @@ def test_a_piece_of_an_intermediate_is_a_part_of_it() -> None:
 def test_a_write_to_a_piece_of_an_overlapping_argument_is_refused() -> None:
     with pytest.raises(
         RuntimeError,
-        match="a write to a result of unsafe_split or unsafe_chunk that shows an element of its memory several",
+        match=(
+            "a write to a result of unsafe_split or unsafe_chunk that shows "
+            "an element of its memory several"
+        ),
     ):
         compiled(lambda x: x.unsafe_chunk(2)[0].mul_(3) * 1)(torch.arange(5.0).unfold(0, 2, 1))
 

@@ -13,8 +13,9 @@ RATES: dict[str, Any] = {}
 
 
 def text(path: Path) -> str:
-    """``a.b["c"]!`` for a local variable; ``::`` before a global one, ``^`` before one of a function around, ``?`` for what has no name,
-    ``~`` before an attribute that may be missing, ``!`` after what is used as a whole."""
+    """``a.b["c"]!`` for a local variable; ``::`` before a global one, ``^`` before one of a
+    function around, ``?`` for what has no name, ``~`` before an attribute that may be missing,
+    ``!`` after what is used as a whole."""
     start = {Root.LOCAL: "", Root.GLOBAL: "::", Root.CELL: "^", Root.UNKNOWN: "?"}[
         path.root
     ] + path.name

@@ -22,7 +22,9 @@ PROGRAMS = {
     "an intermediate": "y = x * 2; v = y.detach(); v.mul_(x.sum()); return y, v",
     "views of an intermediate": "y = x * 2; v = y.detach(); v.mul_(x.sum()); return y[0], v[0], v",
     "a view of it as a leaf": "y = x * 2; v = y.detach().requires_grad_(); return y, v[:1]",
-    "views of it as a leaf": "y = x * 2; v = y.detach().requires_grad_(); return y[0], v[0], v[1:], y",
+    "views of it as a leaf": (
+        "y = x * 2; v = y.detach().requires_grad_(); return y[0], v[0], v[1:], y"
+    ),
 }
 
 

@@ -1,4 +1,5 @@
-"""What a program does to its arguments, with and without a history, alone and where they share memory; see `boundary_text` for the text."""
+"""What a program does to its arguments, with and without a history, alone and where they share
+memory; see `boundary_text` for the text."""
 
 from __future__ import annotations
 
@@ -141,8 +142,14 @@ DONE: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
     ),
     "a write through overlapping elements": (
         lambda x, y: then(y.unfold(1, 2, 1).add_(1), x),
-        "d _w*1 -> i0 |  once=it writes through a view that shows an element several times, as unfold does",
-        "d dwt0*1 -> i0 |  reach=(0, 1) once=it writes through a view that shows an element several times, as unfold does",
+        (
+            "d _w*1 -> i0 |  once=it writes through a view that shows an element "
+            "several times, as unfold does"
+        ),
+        (
+            "d dwt0*1 -> i0 |  reach=(0, 1) once=it writes through a view that shows an element "
+            "several times, as unfold does"
+        ),
     ),
 }
 
@@ -288,7 +295,10 @@ def last_reshaped(a: Any, *rest: Any) -> Any:
 
 
 OVERLAPS = " once=it writes through a view that shows an element several times, as unfold does"
-APART = " once=it writes to memory that an argument which requires grad shares with one that has no part in its history"
+APART = (
+    " once=it writes to memory that an argument which requires grad shares with one that has "
+    "no part in its history"
+)
 SHARED: dict[str, tuple[Callable[[], Sequence[Any]], tuple[str, str, str]]] = {
     "parts that overlap": (
         lambda: (lambda t: [t[:4], t[2:]])(plain()),

@@ -1,4 +1,5 @@
-"""What one run of a program writes into its joint graph: results, cotangents, gradients, what it closes over, its seeds."""
+"""What one run of a program writes into its joint graph: results, cotangents, gradients, what it
+closes over, its seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a compiled program does at its boundary: writes to arguments, results that share memory, what it closes over."""
+"""What a compiled program does at its boundary: writes to arguments, results that share memory,
+what it closes over."""
 
 from __future__ import annotations
 

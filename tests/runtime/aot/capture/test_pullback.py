@@ -1,4 +1,5 @@
-"""What a joint graph says of its calls, and what a second derivative takes, computes again, draws and refuses because of that."""
+"""What a joint graph says of its calls, and what a second derivative takes, computes again, draws
+and refuses because of that."""
 
 from __future__ import annotations
 
@@ -90,8 +91,9 @@ def with_statistics(x: Any) -> Any:
 
 
 class Case(NamedTuple):
-    """``labels``: of the calls of the forward pass, how each is differentiated. ``calls``: what the pullback computes of them. ``drawn``:
-    what it has saved for it. ``refused``: a part of why there is none. ``without_draws``: the same if no random numbers may be saved."""
+    """``labels``: of the calls of the forward pass, how each is differentiated. ``calls``: what the
+    pullback computes of them. ``drawn``: what it has saved for it. ``refused``: a part of why there
+    is none. ``without_draws``: the same if no random numbers may be saved."""
 
     f: Callable[[Any], Any]
     labels: str
@@ -154,8 +156,10 @@ CASES = {
     ),
     "batch norm, whose new variance is read": Case(
         with_variance,
-        f"zeros=none, ones=none, {NORM}=None, getitem={OP}, getitem_1=none, getitem_2=none, getitem_4=None, mul={OP}, detach=none, "
-        f"mul_1={OP}",
+        (
+            f"zeros=none, ones=none, {NORM}=None, getitem={OP}, getitem_1=none, getitem_2=none, "
+            f"getitem_4=None, mul={OP}, detach=none, mul_1={OP}"
+        ),
         f"zeros, ones, {NORM}, getitem, getitem_1, getitem_2, getitem_4, detach",
     ),
     "several draws of one call": Case(
@@ -168,19 +172,30 @@ CASES = {
         lambda x: F.scaled_dot_product_attention(
             x.view(1, 1, 2, 3), x.view(1, 1, 2, 3), x.view(1, 1, 2, 3)
         ),
-        f"view={OP}, view_1={OP}, view_2={OP}, _scaled_dot_product_flash_attention_for_cpu=None, getitem={OP}, getitem_1=none",
+        (
+            f"view={OP}, view_1={OP}, view_2={OP}, "
+            f"_scaled_dot_product_flash_attention_for_cpu=None, getitem={OP}, getitem_1=none"
+        ),
         "view, view_1, view_2, _scaled_dot_product_flash_attention_for_cpu, getitem, getitem_1",
     ),
     "batch norm, without its old statistics": Case(
         in_batches,
-        f"zeros=none, ones=none, _native_batch_norm_legit_functional=None, getitem={OP}, getitem_1=none, getitem_2=none, mul={OP}",
+        (
+            f"zeros=none, ones=none, _native_batch_norm_legit_functional=None, getitem={OP}, "
+            f"getitem_1=none, getitem_2=none, mul={OP}"
+        ),
         "_native_batch_norm_legit_functional, getitem, getitem_1, getitem_2",
     ),
     "batch norm, whose new mean is read": Case(
         with_statistics,
-        f"zeros=none, ones=none, _native_batch_norm_legit_functional=None, getitem={OP}, getitem_1=none, getitem_2=none, getitem_3=None, "
-        f"mul={OP}, detach=none, mul_1={OP}",
-        "zeros, ones, _native_batch_norm_legit_functional, getitem, getitem_1, getitem_2, getitem_3, detach",
+        (
+            f"zeros=none, ones=none, _native_batch_norm_legit_functional=None, getitem={OP}, "
+            f"getitem_1=none, getitem_2=none, getitem_3=None, mul={OP}, detach=none, mul_1={OP}"
+        ),
+        (
+            "zeros, ones, _native_batch_norm_legit_functional, getitem, getitem_1, "
+            "getitem_2, getitem_3, detach"
+        ),
     ),
 }
 
@@ -292,7 +307,8 @@ for name, tags in (("drawn", [torch.Tag.nondeterministic_seeded]), ("made", []))
 
 
 def by_hand(build: Callable[[fx.Graph, fx.Node, fx.Node], fx.Node]) -> tuple[fx.GraphModule, Any]:
-    """A joint graph of one primal and one cotangent: ``x, t -> x, build(x, t)``. All calls have a tensor."""
+    """A joint graph of one primal and one cotangent: ``x, t -> x, build(x, t)``. All
+    calls have a tensor."""
     graph = fx.Graph()
     x, t = graph.placeholder("x"), graph.placeholder("t")
     graph.output([x, build(graph, x, t)])
@@ -321,7 +337,10 @@ def test_an_op_of_the_users_draws_if_its_tags_say_so(draws: bool, of_primal: boo
     found = pullback_of(module, boundary, [])
     if draws and of_primal:
         assert found == Pullback(
-            refused="it draws random numbers (tests_of_pullbacks.drawn.default), and what was saved does not tell them"
+            refused=(
+                "it draws random numbers (tests_of_pullbacks.drawn.default), "
+                "and what was saved does not tell them"
+            )
         )
         return
     assert [n.target for n in found.drawn] == ([op] if draws else [])

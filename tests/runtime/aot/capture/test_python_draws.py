@@ -1,4 +1,5 @@
-"""A program that draws random numbers in Python is told of, and leaves the states that it leaves in eager mode."""
+"""A program that draws random numbers in Python is told of, and leaves the states that it
+leaves in eager mode."""
 
 import random
 import warnings

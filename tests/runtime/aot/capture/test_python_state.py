@@ -1,4 +1,5 @@
-"""What a program changes in Python's state: a run that does not count leaves nothing behind, and a tensor is assigned by each call."""
+"""What a program changes in Python's state: a run that does not count leaves nothing behind, and a
+tensor is assigned by each call."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def test_each_call_leaves_the_training_flags_that_the_program_leaves(wrap: Any) 
 
 
 class Counting:
-    """A step that reads a gradient from before the call, so that it is captured twice, and a number that it changes."""
+    """A step that reads a gradient from before the call, so that it is captured twice, and a number
+    that it changes."""
 
     def __init__(self) -> None:
         self.layer = nn.Linear(2, 2)

@@ -1,4 +1,5 @@
-"""From which results of a program a cotangent comes to a node, and which nodes ask for some of theirs."""
+"""From which results of a program a cotangent comes to a node, and which nodes ask
+for some of theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which places of Python's state a program is known to read: these, and no others, are asked for by each call."""
+"""Which places of Python's state a program is known to read: these, and no others, are asked
+for by each call."""
 
 from __future__ import annotations
 
@@ -385,13 +386,19 @@ READS: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "defaults": (
         with_defaults,
-        "config:rate, config:whole, dict:whole, scale:rate, with_defaults:__defaults__, with_defaults:__kwdefaults__",
+        (
+            "config:rate, config:whole, dict:whole, scale:rate, with_defaults:__defaults__, "
+            "with_defaults:__kwdefaults__"
+        ),
     ),
     "another name of a variable": (assigned_before, "globals:scale, scale:rate"),
     "one of two objects": (
         assigned_twice,
-        "Heir:__call__!, Heir:__iter__!, Heir:shared!, Scale:__call__, Scale:__iter__, Scale:shared, globals:heir, globals:scale, "
-        "heir:rate, heir:shared!, scale:rate, scale:shared!",
+        (
+            "Heir:__call__!, Heir:__iter__!, Heir:shared!, Scale:__call__, Scale:__iter__, "
+            "Scale:shared, globals:heir, globals:scale, heir:rate, heir:shared!, "
+            "scale:rate, scale:shared!"
+        ),
     ),
     "a function inside": (inside, "config:rate, globals:config"),
     "an object that is handed on": (
@@ -436,8 +443,10 @@ READS: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "many modules": (
         lambda x: [m(x) for m in modules],
-        "Module:forward, ModuleList:forward!, OrderedDict:whole, another class:forward, dict:forward!, globals:modules, "
-        "modules' modules:whole",
+        (
+            "Module:forward, ModuleList:forward!, OrderedDict:whole, another class:forward, "
+            "dict:forward!, globals:modules, modules' modules:whole"
+        ),
     ),
     "where a tensor is, asked by another function": (
         lambda x: x if placed(w) else w,
@@ -450,13 +459,19 @@ READS: dict[str, tuple[Callable[..., Any], str]] = {
     "an item that is named as a method": (lambda x: x * w * keyed({}), "globals:keyed, globals:w"),
     "a module": (
         layer,
-        "Doubled:forward, Dropout:forward, OrderedDict:whole, dropout:forward!, dropout:inplace, dropout:p, dropout:training, "
-        "layer's buffers:mean, layer's modules:inner, layer's parameters:weight, layer:factor, layer:forward!",
+        (
+            "Doubled:forward, Dropout:forward, OrderedDict:whole, dropout:forward!, "
+            "dropout:inplace, dropout:p, dropout:training, layer's buffers:mean, "
+            "layer's modules:inner, layer's parameters:weight, layer:factor, layer:forward!"
+        ),
     ),
     "a list of modules": (
         lambda x: [m(x) for m in listed],
-        "Dropout:forward, Module:forward, ModuleList:forward!, OrderedDict:whole, globals:listed, listed's modules:whole, listed:forward!, "
-        "listed[0]:forward!, listed[0]:inplace, listed[0]:p, listed[0]:training",
+        (
+            "Dropout:forward, Module:forward, ModuleList:forward!, OrderedDict:whole, "
+            "globals:listed, listed's modules:whole, listed:forward!, listed[0]:forward!, "
+            "listed[0]:inplace, listed[0]:p, listed[0]:training"
+        ),
     ),
 }
 
@@ -493,11 +508,17 @@ ARGUMENTS: dict[str, tuple[Callable[[], list[str]], str]] = {
     ),
     "a module": (
         lambda: found(lambda x, m: m(x), w, layer.inner),
-        "Dropout:forward, OrderedDict:whole, dropout:forward!, dropout:inplace, dropout:p, dropout:training",
+        (
+            "Dropout:forward, OrderedDict:whole, dropout:forward!, dropout:inplace, "
+            "dropout:p, dropout:training"
+        ),
     ),
     "a module by name": (
         lambda: found(lambda x, m: m(x), w, m=layer.inner),
-        "Dropout:forward, OrderedDict:whole, dropout:forward!, dropout:inplace, dropout:p, dropout:training",
+        (
+            "Dropout:forward, OrderedDict:whole, dropout:forward!, dropout:inplace, "
+            "dropout:p, dropout:training"
+        ),
     ),
     "what a method belongs to": (lambda: found(scale.times, w), "scale:rate"),
     "an object by partial": (

@@ -1,4 +1,5 @@
-"""Which places of torch's own objects a program is known to read: of modules, optimizers and their like."""
+"""Which places of torch's own objects a program is known to read: of modules,
+optimizers and their like."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Up to which size what a program reads is compared by each call, and what of many items is taken for data."""
+"""Up to which size what a program reads is compared by each call, and what of many items
+is taken for data."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def test_many_numbers_texts_and_tensors_are_data(items: Any) -> None:
 def test_of_an_object_that_is_handed_on_many_numbers_and_tensors_are_data_alone(
     items: Any, noted: bool
 ) -> None:
-    """Any function that reads ``items`` of its argument makes the program ask for those of each object that is handed on."""
+    """Any function that reads ``items`` of its argument makes the program ask for those of each
+    object that is handed on."""
     holder = types.SimpleNamespace(items_of_it=items)
 
     def loops(h: Any, x: Any) -> Any:

@@ -1,4 +1,5 @@
-"""A graph keeps what its program has found in Python's state. A call that would find something else makes another program."""
+"""A graph keeps what its program has found in Python's state. A call that would find something else
+makes another program."""
 
 from __future__ import annotations
 
@@ -218,9 +219,7 @@ def test_a_branch_on_where_a_tensor_is_or_how_often_it_was_written_to(asked: str
     assert f(x).item() == 2.0
 
 
-def test_in_inference_mode_a_tensor_with_which_the_program_computes_says_whether_it_requires_grad() -> (
-    None
-):
+def test_in_inference_mode_a_tensor_of_the_program_says_whether_it_requires_grad() -> None:
     w, x = torch.ones(1), torch.ones(1)
     f = runtime.jit(lambda x: x * w * 2 if w.requires_grad else x * w)
     with torch.inference_mode():
@@ -328,7 +327,10 @@ def test_what_the_program_itself_changes_is_told() -> None:
 
     with pytest.warns(
         UserWarning,
-        match="reads and changes the 'rate' of a dict. A compiled program changes it when it is captured",
+        match=(
+            "reads and changes the 'rate' of a dict. "
+            "A compiled program changes it when it is captured"
+        ),
     ):
         compiled(f)(torch.ones(1))
 

@@ -1,4 +1,5 @@
-"""What a program finds in objects, collections and classes is asked for by every call, whichever way it finds it."""
+"""What a program finds in objects, collections and classes is asked for by every call, whichever
+way it finds it."""
 
 from __future__ import annotations
 

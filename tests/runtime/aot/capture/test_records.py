@@ -1,4 +1,5 @@
-"""What a capture writes down is not changed afterwards, and two places are one only if they are one object."""
+"""What a capture writes down is not changed afterwards, and two places are one only if
+they are one object."""
 
 from __future__ import annotations
 

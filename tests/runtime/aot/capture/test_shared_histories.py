@@ -1,5 +1,5 @@
-"""Arguments that are views of one tensor, or share memory without a common history, of which a program writes to one. Torch is the
-oracle."""
+"""Arguments that are views of one tensor, or share memory without a common history, of which a
+program writes to one. Torch is the oracle."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ class TestAValueThatAnAliasOverwrites:
 
 
 class TestAHookOnAViewThatIsWritten:
-    """In torch the write gives the view another history, and the hook sees nothing of what comes after it."""
+    """In torch the write gives the view another history, and the hook sees nothing of
+    what comes after it."""
 
     @pytest.mark.parametrize(
         "where", ["in the program", "before the call", "on what the view is taken of"]
@@ -170,7 +171,8 @@ CONTIGUOUS: dict[str, Callable[[Any], Any]] = {
 def test_an_argument_with_gaps_has_them_after_a_write(
     columns: int, use: str, dynamic: bool
 ) -> None:
-    """So an op that makes what it is given contiguous copies it, and its result does not share memory with the argument."""
+    """So an op that makes what it is given contiguous copies it, and its result does not share
+    memory with the argument."""
 
     def program(x: Any) -> Any:
         x.triu_()
@@ -191,7 +193,8 @@ def test_an_argument_with_gaps_has_them_after_a_write(
 
 
 class TestOneTensorGivenTwiceBesideAnAlias:
-    """``f(x, x.data, x)``: the first and the last argument are one tensor, and a third one shares its memory."""
+    """``f(x, x.data, x)``: the first and the last argument are one tensor, and a third one
+    shares its memory."""
 
     @pytest.mark.parametrize("flag", [False, True], ids=["without grad", "requires grad"])
     @pytest.mark.parametrize(

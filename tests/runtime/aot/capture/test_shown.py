@@ -1,4 +1,5 @@
-"""A program that asks for the class or the flags of a tensor takes the branch that it takes in eager mode."""
+"""A program that asks for the class or the flags of a tensor takes the branch that it
+takes in eager mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A compiled program in a global state other than that of its trace does the same as the function."""
+"""A compiled program in a global state other than that of its trace does the same
+as the function."""
 
 import gc
 from collections.abc import Callable

@@ -148,9 +148,7 @@ def test_the_values_of_a_trace_cannot_leave_it() -> None:
         kept[0] + 1
 
 
-def test_a_number_that_follows_from_the_text_may_be_read_and_one_that_data_was_written_to_may_not() -> (
-    None
-):
+def test_a_number_of_the_text_may_be_read_and_one_that_data_was_written_to_may_not() -> None:
     def counted(x: torch.Tensor) -> torch.Tensor:
         return torch.cov(x)  # ATen asks whether the number of its columns is zero
 

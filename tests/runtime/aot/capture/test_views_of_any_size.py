@@ -1,4 +1,5 @@
-"""A compiled program of any size returns views of its arguments and of its intermediates as torch does, where their sizes are symbols."""
+"""A compiled program of any size returns views of its arguments and of its intermediates as torch
+does, where their sizes are symbols."""
 
 from __future__ import annotations
 

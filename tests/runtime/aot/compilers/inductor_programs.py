@@ -1,6 +1,8 @@
-"""Programs that Inductor compiles, each beside eager: `python -m tests.runtime.aot.compilers.inductor_programs [NAME …]`.
+"""Programs that Inductor compiles, each beside eager:
+`python -m tests.runtime.aot.compilers.inductor_programs [NAME …]`.
 
-It compiles for seconds per program, and Inductor may die of a signal, so tests run it in a process of its own.
+It compiles for seconds per program, and Inductor may die of a signal, so tests run it in a
+process of its own.
 """
 
 from __future__ import annotations
@@ -219,7 +221,8 @@ def condition(x: Any) -> Any:
 def observed(
     f: Program, state: object, tensor: Callable[..., Any], rows: int
 ) -> tuple[list[Any], list[torch.Tensor]]:
-    """What a call shows: (shapes, strides, flags and shared memory; values, gradients and a random number drawn afterwards)."""
+    """What a call shows: (shapes, strides, flags and shared memory; values, gradients and a random
+    number drawn afterwards)."""
     x = tensor(X * rows, requires_grad=True)
     torch.manual_seed(1)
     out = f(x)
@@ -262,7 +265,8 @@ def compare(name: str, dynamic: bool) -> None:
 
 
 def trained(compiler: Any) -> tuple[list[int], list[torch.Tensor]]:
-    """Four steps of Adam: by ``compiler``, or eager mode for None. The versions of the parameters, and what they and the losses are."""
+    """Four steps of Adam: by ``compiler``, or eager mode for None. The versions of the parameters,
+    and what they and the losses are."""
     torch.manual_seed(0)
     model, x = mlp(), torch.tensor(X)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
@@ -283,7 +287,8 @@ def trained(compiler: Any) -> tuple[list[int], list[torch.Tensor]]:
 
 
 def compare_steps() -> None:
-    """Raise ``AssertionError`` where steps by Inductor differ from those of eager mode, which write to their parameters as often."""
+    """Raise ``AssertionError`` where steps by Inductor differ from those of eager mode, which write
+    to their parameters as often."""
     (expected, values), (found, numbers) = trained(None), trained("inductor")
     assert found == expected, f"versions {found}, {expected} in eager mode"
     torch.testing.assert_close(numbers, values, rtol=1e-4, atol=1e-5)

@@ -1,8 +1,11 @@
-"""The text of what the replay runs for a spread of programs: which calls, in which order, over which memory, and what is freed when.
+"""The text of what the replay runs for a spread of programs: which calls, in which order, over
+which memory, and what is freed when.
 
-``plans.txt`` holds it. All of this is about time and memory alone, so no result of a program tells it.
+``plans.txt`` holds it. All of this is about time and memory alone, so no result of a
+program tells it.
 
-    python -m tests.runtime.aot.compilers.plans      # writes the file anew; its diff says what has changed
+    python -m tests.runtime.aot.compilers.plans      # writes the file anew; its diff says
+                                                     # what has changed
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Random programs of a few tensors, and what a call of one leaves behind, bit for bit.
 
-A program computes, takes views and writes to its arguments. Its graph is run in two ways: call by call as it was captured, and by the
-replay with all its rewrites. Both must give the same bits, the same layouts, and results that share memory in the same way.
-"""
+A program computes, takes views and writes to its arguments. Its graph is run in two ways: call by
+call as it was captured, and by the replay with all its rewrites. Both must give the same bits, the
+same layouts, and results that share memory in the same way."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def unoptimized(module: fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
 
 
 def program(seed: int, length: int = 14, writes: bool = True) -> str:
-    """The source of a function ``f`` of four tensors. Lines that torch refuses, as sizes do not fit, are left out."""
+    """The source of a function ``f`` of four tensors. Lines that torch refuses, as sizes do not
+    fit, are left out."""
     draw = random.Random(seed)
     values: dict[str, Any] = {"torch": torch, **dict(zip("abcd", inputs(seed), strict=True))}
     names, lines = list("abcd"), list[str]()
@@ -149,8 +150,9 @@ def bits(t: Tensor) -> Tensor:
 
 
 def observed(f: Callable[..., Any], given: Sequence[Tensor]) -> tuple[Any, ...]:
-    """What a call of ``f`` leaves behind: elements and layouts of results and arguments, versions of the arguments, and which results are
-    one object with, or share memory with, which tensors before them."""
+    """What a call of ``f`` leaves behind: elements and layouts of results and arguments,
+    versions of the arguments, and which results are one object with, or share memory with, which
+    tensors before them."""
     versions = [t._version for t in given]
     results = list(f(*given))
     every: list[Any] = [*given, *results]
@@ -170,7 +172,8 @@ def _overlap(a: Tensor, b: Tensor) -> bool:
 
 
 def difference(text: str, seed: int, dtype: torch.dtype = torch.float32, calls: int = 2) -> str:
-    """Where the replay of a program differs from its graph run node by node, in ``calls`` calls with the same arguments, or ""."""
+    """Where the replay of a program differs from its graph run node by node, in ``calls`` calls
+    with the same arguments, or ""."""
     f = compiled(text)
     sides = [aot.aot_function(f, compiler) for compiler in (aot.nop, unoptimized)]
     given = [inputs(seed, dtype) for _ in sides]
@@ -185,7 +188,8 @@ def difference(text: str, seed: int, dtype: torch.dtype = torch.float32, calls: 
 
 
 def difference_of_gradients(text: str, seed: int, dtype: torch.dtype = torch.float32) -> str:
-    """The same of a program that writes to nothing, and of the gradients of the sum of its results."""
+    """The same of a program that writes to nothing, and of the gradients of the sum of its
+    results."""
     f = compiled(text)
     found = []
     for compiler in (aot.nop, unoptimized):

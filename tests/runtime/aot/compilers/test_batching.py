@@ -36,14 +36,16 @@ _OPS += [
     aten.clamp_max.default,
 ]
 _OPS += [getattr(aten, name).default for name in (
-    "sqrt", "neg", "abs", "exp", "log", "sin", "cos", "tanh", "sigmoid", "reciprocal", "rsqrt", "sign", "floor", "erf", "expm1", "log1p",
+    "sqrt", "neg", "abs", "exp", "log", "sin", "cos", "tanh", "sigmoid", "reciprocal", "rsqrt",
+    "sign", "floor", "erf", "expm1", "log1p",
 )]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("func", _OPS, ids=str)
 def test_a_batch_has_the_bits_of_the_single_calls(func: Any, dtype: torch.dtype) -> None:
-    """On this torch: sizes around the vectors of a processor, with zeros of both signs, infinities and a NaN."""
+    """On this torch: sizes around the vectors of a processor, with zeros of both signs,
+    infinities and a NaN."""
     special = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan")], dtype=dtype)
     lists = [
         [torch.cat([special, torch.randn(n, dtype=dtype)]).roll(k) for n in (0, 1, 3, 11, 250)]
@@ -335,7 +337,8 @@ def test_a_nearer_call_comes_to_the_place_of_the_last_farthest_one_of_its_batch(
 
 
 def test_a_call_is_in_no_batch_before_its_arguments_are_computed() -> None:
-    """``n`` needs ``a``, which is taken together with ``c``, which needs ``far``: so ``n`` cannot be taken together with ``far``."""
+    """``n`` needs ``a``, which is taken together with ``c``, which needs ``far``: so ``n`` cannot
+    be taken together with ``far``."""
 
     def f(x: Tensor, y: Tensor) -> list[Tensor]:
         a, far = x.exp(), y.sin()
@@ -419,8 +422,8 @@ def test_a_nearer_call_is_taken_where_it_ends_an_argument_of_its_size(
 
 
 def _graph(*calls: tuple[Any, ...]) -> tuple[fx.Graph, list[list[fx.Node]]]:
-    """A graph of the inputs ``a``, ``b``, ``c`` and ``d``, and of calls, whose strings name inputs and whose numbers name earlier calls.
-    The last two are a batch."""
+    """A graph of the inputs ``a``, ``b``, ``c`` and ``d``, and of calls, whose strings name inputs
+    and whose numbers name earlier calls. The last two are a batch."""
     graph = fx.Graph()
     values: dict[Any, fx.Node] = {name: graph.placeholder(name) for name in "abcd"}
     for i, (func, *args) in enumerate(calls):

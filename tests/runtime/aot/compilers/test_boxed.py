@@ -47,7 +47,10 @@ def test_what_is_boxed_stays_and_what_is_no_function_is_refused() -> None:
     assert as_boxed(max)([3, 5]) == 5
     with pytest.raises(
         TypeError,
-        match=r"^a compiler returned 3\. It takes a GraphModule and example inputs, and returns a function",
+        match=(
+            r"^a compiler returned 3\. It takes a GraphModule and example inputs, "
+            r"and returns a function"
+        ),
     ):
         as_boxed(3)  # type: ignore[arg-type]
 
@@ -122,7 +125,8 @@ def test_a_graph_is_run_node_by_node_and_each_value_freed_after_its_last_use() -
     results = run_graph(module, args)
     assert args == [] and results[1] is None and results[2]["a"] is results[0]
     assert torch.equal(results[0], 2 * (X + 4))
-    # the two arguments, then the results in order; the second argument goes first, as nothing uses it
+    # the two arguments, then the results in order; the second argument goes first,
+    # as nothing uses it
     assert [a[1] for a in alive] == [False] * 5, "an argument without a use is freed at once"
     assert (
         alive[1][0] is False

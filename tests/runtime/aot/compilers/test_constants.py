@@ -1,4 +1,5 @@
-"""Constants are computed once; arithmetic with ones and zeros is left out only where it changes no bit."""
+"""Constants are computed once; arithmetic with ones and zeros is left out only where
+it changes no bit."""
 
 from __future__ import annotations
 
@@ -146,7 +147,8 @@ def test_a_constant_of_a_double_is_computed_once_too() -> None:
 def _graph_of(
     func: Any, args: tuple[Any, ...], value: torch.Tensor
 ) -> tuple[fx.Graph, fx.Node, fx.Node]:
-    """A graph with a call of ``func``, which is said to give ``value``, and a user of it. A string stands for an input."""
+    """A graph with a call of ``func``, which is said to give ``value``, and a user of it. A string
+    stands for an input."""
     inputs = {"x": X, "number": 2.5, "symbolic": symbolic(0)}
     graph = fx.Graph()
     made = graph.call_function(

@@ -1,4 +1,5 @@
-"""New values of arguments are written at the end of a graph, where no result shows what the argument was."""
+"""New values of arguments are written at the end of a graph, where no result shows what
+the argument was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Inductor as a compiler. `inductor_programs` has the programs; here are a few of them, and what is refused."""
+"""Inductor as a compiler. `inductor_programs` has the programs; here are a few of them, and
+what is refused."""
 
 from __future__ import annotations
 
@@ -95,7 +96,10 @@ def test_an_op_whose_abstract_kernel_is_wrong_is_refused_by_name() -> None:
         library.impl("transposed", torch.empty_like, "Meta")
         with pytest.raises(
             RuntimeError,
-            match=r"abstract kernels say of inductor_tests\.transposed\.default that a result has shape \[2, 3\]",
+            match=(
+                r"abstract kernels say of inductor_tests\.transposed\.default that "
+                r"a result has shape \[2, 3\]"
+            ),
         ):
             aot_function(lambda x: torch.ops.inductor_tests.transposed(x), here)(torch.ones(2, 3))
 
@@ -225,15 +229,24 @@ def test_in_this_process_nothing_is_tried(stand_in: StandIn) -> None:
         ("dead", r"no way\. Use compiler"),
         (
             "late",
-            r"no way\. compiler=functools\.partial\(runtime\.aot\.inductor, limit=…\) gives it longer\. Use",
+            (
+                r"no way\. compiler=functools\.partial\(runtime\.aot\.inductor, limit=…\) "
+                r"gives it longer\. Use"
+            ),
         ),
         (
             "unsent",
-            r"no way, when it was to be sent to the process in which Inductor is tried\. .*isolated=False\) compiles it in this",
+            (
+                r"no way, when it was to be sent to the process in which Inductor is tried\. "
+                r".*isolated=False\) compiles it in this"
+            ),
         ),
         (
             "unread",
-            r"no way, in the process in which Inductor is tried\. .*isolated=False\) compiles it in this process",
+            (
+                r"no way, in the process in which Inductor is tried\. "
+                r".*isolated=False\) compiles it in this process"
+            ),
         ),
     ],
 )

@@ -1,4 +1,5 @@
-"""Large results of a replay are written to memory in huge pages, with the bits that they have elsewhere."""
+"""Large results of a replay are written to memory in huge pages, with the bits that
+they have elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rewrites of graphs before they run: results are bitwise the same, and no tensor is overwritten that may still be read."""
+"""Rewrites of graphs before they run: results are bitwise the same, and no tensor is overwritten
+that may still be read."""
 
 import copy
 import operator
@@ -271,7 +272,8 @@ def test_an_item_that_two_nodes_name_is_not_written_over() -> None:
 
 
 def test_the_gradients_of_a_convolution_and_a_pooling_are_written_over() -> None:
-    """The backward of convolution, batch norm, relu and pooling, twice: each gradient of relu overwrites the cotangent that it takes."""
+    """The backward of convolution, batch norm, relu and pooling, twice: each gradient of relu
+    overwrites the cotangent that it takes."""
     backwards: list[fx.GraphModule] = []
 
     def keep(module: fx.GraphModule, inputs: list[Any]) -> Any:

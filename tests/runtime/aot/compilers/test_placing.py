@@ -1,4 +1,5 @@
-"""New values of arguments are computed in the caller's memory, where nothing can tell; and copied there otherwise."""
+"""New values of arguments are computed in the caller's memory, where nothing can tell; and copied
+there otherwise."""
 
 from __future__ import annotations
 
@@ -317,7 +318,8 @@ def test_a_write_under_no_grad_to_a_leaf_is_in_place_and_counted() -> None:
 
 
 def test_a_view_of_what_a_program_writes_takes_its_history_again() -> None:
-    """A write under no_grad to a base is one for its views, whose history the session asks for again."""
+    """A write under no_grad to a base is one for its views, whose history the
+    session asks for again."""
     base = runtime.wrap(torch.ones(3))
     view = base[:2]
     generation = base._generation

@@ -1,4 +1,5 @@
-"""The replay runs what ``plans.txt`` says. A change there is one of time or memory: ``python -m tests.runtime.aot.compilers.plans``."""
+"""The replay runs what ``plans.txt`` says. A change there is one of time or memory:
+``python -m tests.runtime.aot.compilers.plans``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Maximum pooling in another memory format gives the same bits, in the same layout, where it is worth its transpositions."""
+"""Maximum pooling in another memory format gives the same bits, in the same layout, where it is
+worth its transpositions."""
 
 import math
 import random
@@ -18,7 +19,8 @@ Images = torch.Tensor
 
 
 def _special(shape: tuple[int, ...], seed: int) -> Images:
-    """Few different numbers, so that many are equal, among them NaNs, infinities and zeros of both signs."""
+    """Few different numbers, so that many are equal, among them NaNs, infinities and
+    zeros of both signs."""
     torch.manual_seed(seed)
     x, r = torch.randint(-2, 3, shape).float(), torch.rand(shape)
     for value, low in ((math.nan, 0.0), (-math.inf, 0.1), (math.inf, 0.2), (-0.0, 0.3)):

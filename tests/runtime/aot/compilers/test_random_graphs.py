@@ -1,4 +1,5 @@
-"""The replay with all its rewrites gives the bits, layouts, versions and shared memory of the graph run node by node.
+"""The replay with all its rewrites gives the bits, layouts, versions and shared memory of the graph
+run node by node.
 
 PROGRAMS=1000 SEED=5000 pytest tests/runtime/aot/compilers/test_random_graphs.py      # more of them
 """

@@ -1,4 +1,5 @@
-"""The ops of a layer of an LSTM for Inductor do what their kernels do, and say how much memory the results take."""
+"""The ops of a layer of an LSTM for Inductor do what their kernels do, and say how much memory
+the results take."""
 
 from __future__ import annotations
 
@@ -46,9 +47,7 @@ def test_a_layer_takes_arguments_of_any_layout() -> None:
         torch.testing.assert_close(LAYER(*others, 0), LAYER(*args, 0))
 
 
-def test_without_memory_a_layer_has_the_sizes_of_its_results_and_the_workspace_that_it_is_told() -> (
-    None
-):
+def test_without_memory_a_layer_has_its_results_sizes_and_the_workspace_it_is_told() -> None:
     out, hidden, cell, workspace = LAYER(*arguments(True, "meta"), 7)
     assert [t.shape for t in (out, hidden, cell, workspace)] == [(5, 2, 3), (2, 3), (2, 3), (7,)]
     assert {t.device.type for t in (out, hidden, cell, workspace)} == {"meta"}

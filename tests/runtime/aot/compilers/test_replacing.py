@@ -1,4 +1,5 @@
-"""What is computed twice, copied or not used is not computed again, and results stay tensors of their own."""
+"""What is computed twice, copied or not used is not computed again, and results stay
+tensors of their own."""
 
 from __future__ import annotations
 

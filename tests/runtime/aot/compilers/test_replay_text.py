@@ -1,4 +1,5 @@
-"""The code that runs a graph: a line for each call, and each value freed after the line that uses it last."""
+"""The code that runs a graph: a line for each call, and each value freed after the line
+that uses it last."""
 
 from __future__ import annotations
 

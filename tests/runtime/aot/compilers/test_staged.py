@@ -1,4 +1,5 @@
-"""The first call of a program runs its graph, the second one generates code, the others run that."""
+"""The first call of a program runs its graph, the second one generates code, the
+others run that."""
 
 import gc
 import threading

@@ -1,4 +1,5 @@
-"""Inductor is tried in another process: whatever happens to that one is an error here, and the next program is compiled."""
+"""Inductor is tried in another process: whatever happens to that one is an error here, and the next
+program is compiled."""
 
 from __future__ import annotations
 
@@ -124,7 +125,10 @@ def test_the_process_ends_with_the_program(seen: dict[str, Any]) -> None:
 
 
 def test_the_process_ends_when_the_program_is_killed(tmp_path: Path) -> None:
-    code = "import os; from runtime.aot.compilers import trial; trial.start(); print(trial._TRIALS._process._process.pid, flush=True)"
+    code = (
+        "import os; from runtime.aot.compilers import trial; trial.start(); "
+        "print(trial._TRIALS._process._process.pid, flush=True)"
+    )
     done = ran(f"{code}; os.kill(os.getpid(), 9)", tmp_path)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert ends(int(done.stdout))
@@ -220,7 +224,8 @@ GRAPH = fx.symbolic_trace(lambda x: x.sin())
 
 
 class Scripted:
-    """A process that has been asked nothing yet, with its end of the connection, and a program that sleeps in its place."""
+    """A process that has been asked nothing yet, with its end of the connection, and a program that
+    sleeps in its place."""
 
     def __init__(self, *answers: tuple[str, str], program: Sequence[str] = ("sleep", "60")) -> None:
         self.process = object.__new__(_Process)
@@ -493,14 +498,11 @@ def test_a_process_is_started_apart_with_the_folders_and_modules_of_this_one(
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text(
-        "import json, os, sys\n"
-        "from multiprocessing.connection import Connection\n"
-        "print('said', file=sys.stderr, flush=True)\n"
-        "import stat\n"
-        "none = os.fstat(0).st_rdev == os.stat(os.devnull).st_rdev\n"
-        "path = os.environ['PYTHONPATH'].split(os.pathsep)\n"
-        "Connection(int(sys.argv[1])).send([os.getsid(0) == os.getpid(), none, path, os.environ['HERE'], sys.flags.safe_path])\n"
-        "sys.stdout.write('and done')\n"
+        "import json, os, sys\nfrom multiprocessing.connection import Connection\n"
+        "print('said', file=sys.stderr, flush=True)\nimport stat\nnone = os.fstat(0).st_rdev "
+        "== os.stat(os.devnull).st_rdev\npath = os.environ['PYTHONPATH'].split(os.pathsep)\n"
+        "Connection(int(sys.argv[1])).send([os.getsid(0) == os.getpid(), none, path, "
+        "os.environ['HERE'], sys.flags.safe_path])\nsys.stdout.write('and done')\n"
     )
     monkeypatch.setattr(trial, "_PROGRAM", program)
     monkeypatch.setenv("HERE", "known")

@@ -1,4 +1,5 @@
-"""What the process does in which Inductor is tried, in this process, with a compiler in the place of Inductor that takes no time."""
+"""What the process does in which Inductor is tried, in this process, with a compiler in the place
+of Inductor that takes no time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Views of views are one view or none, and pointwise calls compute what they are given in its own shape."""
+"""Views of views are one view or none, and pointwise calls compute what they are given
+in its own shape."""
 
 from __future__ import annotations
 

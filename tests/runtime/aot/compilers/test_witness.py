@@ -1,4 +1,5 @@
-"""Which calls a function makes, seen without making them; and for which arguments a binding is sought anew."""
+"""Which calls a function makes, seen without making them; and for which arguments a
+binding is sought anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Programs for which Inductor fails, and what a program that goes on sees: ``main`` prints it as JSON. A test runs it as a process."""
+"""Programs for which Inductor fails, and what a program that goes on sees: ``main`` prints it as
+JSON. A test runs it as a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Control flow in traces before dispatch: a call of an operator, with what its functions close over, in the grad mode of the program."""
+"""Control flow in traces before dispatch: a call of an operator, with what its functions close
+over, in the grad mode of the program."""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ def test_the_graph_has_the_derivative_of_the_program(operator: str) -> None:
 
 
 def test_a_call_under_no_grad_has_no_history_and_the_next_one_has() -> None:
-    """The calls are the first of their regions: no other call writes the switch of the grad mode down."""
+    """The calls are the first of their regions: no other call writes the switch of
+    the grad mode down."""
 
     def f(x: Any, y: Any) -> Any:
         positive = x.sum() > 0

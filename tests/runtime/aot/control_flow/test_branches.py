@@ -1,4 +1,5 @@
-"""A function that is captured inside another one: the outer one knows nothing of the examples that the inner one is captured with."""
+"""A function that is captured inside another one: the outer one knows nothing of the examples that
+the inner one is captured with."""
 
 from __future__ import annotations
 

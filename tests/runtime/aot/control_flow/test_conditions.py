@@ -57,7 +57,8 @@ NESTINGS: dict[str, Callable[[Callable[[Any], Any]], Callable[[Any], Any]]] = {
 
 
 def loop(nesting: str, x: Any) -> Any:
-    """The nesting applied to the program without ``cond``. vmap becomes a loop, because a batch has no one branch."""
+    """The nesting applied to the program without ``cond``. vmap becomes a loop, because a batch
+    has no one branch."""
     if nesting == "vmap":
         return torch.stack([plain(x), plain(-x), plain(x * 2)])
     each = grad(lambda x: plain(x).sum())
@@ -321,9 +322,7 @@ def test_an_element_of_a_batch_does_not_run_the_other_branch() -> None:
         torch.testing.assert_close(of_w, (x[0] / w).sqrt() / 2)
 
 
-def test_a_graph_with_a_condition_is_traced_again_and_differentiated_by_tensors_of_the_session() -> (
-    None
-):
+def test_a_graph_with_a_condition_is_traced_and_differentiated_by_session_tensors() -> None:
     graph = make_fx(program)(X)
     again = make_fx(lambda x: graph(x) * 2)(X)
     for x in (X, -X):

@@ -1,4 +1,5 @@
-"""What the calls of control flow decide: which branch of a batch runs, where results lie, on which device, and what graphs call them."""
+"""What the calls of control flow decide: which branch of a batch runs, where results lie, on which
+device, and what graphs call them."""
 
 from __future__ import annotations
 

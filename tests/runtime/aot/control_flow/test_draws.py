@@ -1,4 +1,5 @@
-"""Random numbers in calls of control flow under ``vmap``: each element draws for itself, or all share a draw, also in a graph."""
+"""Random numbers in calls of control flow under ``vmap``: each element draws for itself, or all
+share a draw, also in a graph."""
 
 from __future__ import annotations
 
@@ -276,7 +277,10 @@ def test_a_branch_that_sets_a_state_is_refused(name: str, run: str) -> None:
     state = torch.get_rng_state(), GENERATOR.get_state()
     with pytest.raises(
         RuntimeError,
-        match=r"makes a random generator or sets the state of one|sets the state of a random generator",
+        match=(
+            r"makes a random generator or sets the state of one|sets the state "
+            r"of a random generator"
+        ),
     ):
         make_fx(lambda x: _cond(x, SETS[name]), tracing_mode=run)(X)
     assert torch.equal(torch.get_rng_state(), state[0]) and torch.equal(

@@ -1,4 +1,5 @@
-"""How what calls of control flow take and return lies in memory, and which sizes their graphs are for."""
+"""How what calls of control flow take and return lies in memory, and which sizes
+their graphs are for."""
 
 from __future__ import annotations
 
@@ -267,7 +268,10 @@ def test_the_carry_keeps_its_structure() -> None:
     ):
         with pytest.raises(
             RuntimeError,
-            match=r"(?s)while_loop: body_fn returns the structure .*the carry has .*Return a tuple like",
+            match=(
+                r"(?s)while_loop: body_fn returns the structure .*the carry has "
+                r".*Return a tuple like"
+            ),
         ):
             _nested(other)
         with pytest.raises(RuntimeError, match="while_loop: body_fn returns the structure"):

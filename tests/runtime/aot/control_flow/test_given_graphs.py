@@ -1,4 +1,5 @@
-"""Torch's own operators with graphs that were made elsewhere: their bodies may return what they are given."""
+"""Torch's own operators with graphs that were made elsewhere: their bodies may return
+what they are given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``while_loop`` in graphs and under transforms gives what the loop in Python gives, for each element of a batch."""
+"""``while_loop`` in graphs and under transforms gives what the loop in Python gives, for each
+element of a batch."""
 
 from __future__ import annotations
 

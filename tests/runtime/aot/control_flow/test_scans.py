@@ -1,4 +1,5 @@
-"""``map``, ``scan`` and ``associative_scan`` give what loops in Python give, as graphs of every step and as one call."""
+"""``map``, ``scan`` and ``associative_scan`` give what loops in Python give, as graphs of every
+step and as one call."""
 
 from __future__ import annotations
 

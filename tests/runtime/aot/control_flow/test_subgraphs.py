@@ -1,4 +1,5 @@
-"""Operators of torch that call a function do what the function does, and others are refused by name."""
+"""Operators of torch that call a function do what the function does, and others are
+refused by name."""
 
 from __future__ import annotations
 

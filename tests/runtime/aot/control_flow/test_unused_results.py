@@ -1,4 +1,5 @@
-"""The derivative of a result that nothing uses does not run: zero times an infinite derivative would be NaN."""
+"""The derivative of a result that nothing uses does not run: zero times an infinite
+derivative would be NaN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""An exported program takes the sizes that its Dims say, and refuses all others, also when torch has loaded it."""
+"""An exported program takes the sizes that its Dims say, and refuses all others, also when
+torch has loaded it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def ones(*sizes: int) -> torch.Tensor:
 
 @dataclass
 class Case:
-    """``f`` with ``dims`` for its arguments x and y. ``sizes``: of the example, of other arguments, of refused ones."""
+    """``f`` with ``dims`` for its arguments x and y. ``sizes``: of the example, of other arguments,
+    of refused ones."""
 
     f: Callable[..., Any]
     dims: tuple[Any, Any]
@@ -97,7 +99,10 @@ def test_a_condition_on_several_sizes_names_each() -> None:
         (ones(5), ones(4)),
         dynamic=True,
     )
-    says = r"right for .* alone; s\d+ is dimension 0 of argument \[0\], s\d+ is dimension 0 of argument \[1\]"
+    says = (
+        r"right for .* alone; s\d+ is dimension 0 of argument \[0\], "
+        r"s\d+ is dimension 0 of argument \[1\]"
+    )
     with pytest.raises(RuntimeError, match=says):
         program.module()(ones(2), ones(3))
 
@@ -107,7 +112,10 @@ def test_the_condition_names_the_dimensions() -> None:
     program = export(case.f, (ones(4), ones(8)), dynamic_shapes={"x": {0: N}, "y": {0: 2 * N}})
     with pytest.raises(
         RuntimeError,
-        match=r"dimension 0 of argument \[1\] is 2\*s\d+ alone; s\d+ is dimension 0 of argument \[0\]",
+        match=(
+            r"dimension 0 of argument \[1\] is 2\*s\d+ alone; "
+            r"s\d+ is dimension 0 of argument \[0\]"
+        ),
     ):
         program.module()(ones(6), ones(11))
 
@@ -129,7 +137,8 @@ def test_a_program_that_needs_another_relation_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"the program is right for size|the program needs it to be"
     ):
-        export(lambda x, y: x[: y.shape[0]] + y[: x.shape[0]] if y.shape[0] == 8 else x, (ones(4), ones(8)),
+        export(lambda x, y: x[: y.shape[0]] + y[: x.shape[0]] if y.shape[0] == 8 else x,
+            (ones(4), ones(8)),
                dynamic_shapes={"x": {0: N}, "y": {0: 2 * N}})  # fmt: skip
 
 
@@ -248,7 +257,10 @@ def test_a_size_of_one_is_a_constant_of_an_automatic_dimension_and_refused_for_a
         program.module()(ones(2, 3))
     with pytest.raises(
         ValueError,
-        match=r"Dim 'n', dimension 0 of argument \[0\] has size 1 in the example. Sizes 0 and 1 are constants",
+        match=(
+            r"Dim 'n', dimension 0 of argument \[0\] has size 1 in the example. "
+            r"Sizes 0 and 1 are constants"
+        ),
     ):
         export(lambda x: x * 2, (ones(1, 3),), dynamic_shapes=({0: N},))
     with pytest.raises(

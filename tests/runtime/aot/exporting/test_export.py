@@ -1,4 +1,5 @@
-"""An exported program is torch's own container: torch saves it, loads it and runs it, and it means what the program means."""
+"""An exported program is torch's own container: torch saves it, loads it and runs it, and it means
+what the program means."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 class Model(nn.Module):
-    """Tied weights, buffers of both kinds, a constant, a literal, a batch norm, an argument that is written to."""
+    """Tied weights, buffers of both kinds, a constant, a literal, a batch norm, an argument
+    that is written to."""
 
     shift: torch.Tensor
 

@@ -1,4 +1,5 @@
-"""Graphs without a program around them: what they compute, what their signature says, what is refused."""
+"""Graphs without a program around them: what they compute, what their signature says,
+what is refused."""
 
 from __future__ import annotations
 
@@ -393,7 +394,10 @@ class Counting(runtime.autograd.Function):
     [
         (
             lambda x, y: (hooked(x), y * 2),
-            "registers a hook on input 0. An exported graph cannot. Register it on the caller's tensor",
+            (
+                "registers a hook on input 0. An exported graph cannot. "
+                "Register it on the caller's tensor"
+            ),
         ),
         (
             lambda x, y: (seeded(x), y * 2),

@@ -1,4 +1,5 @@
-"""Models of real life, exported, saved and run by torch in a process that never imports this package, give what they give in eager."""
+"""Models of real life, exported, saved and run by torch in a process that never imports this
+package, give what they give in eager."""
 
 from __future__ import annotations
 
@@ -264,7 +265,8 @@ for name in sys.argv[2:]:
 
 
 def test_a_model_is_itself_in_a_process_that_cannot_import_this_package(tmp_path: Path) -> None:
-    """Two calls each: the second one meets what the first one wrote to buffers. One process for all, as it takes seconds to start."""
+    """Two calls each: the second one meets what the first one wrote to buffers. One process for
+    all, as it takes seconds to start."""
     saved = []
     for dynamic in (False, True):
         others = of_other_sizes() if dynamic else {}
@@ -299,7 +301,8 @@ def test_a_model_is_itself_in_a_process_that_cannot_import_this_package(tmp_path
 
 @pytest.mark.parametrize("net", [nn.LSTM, nn.GRU, nn.RNN])
 def test_a_net_of_any_length_has_its_dropout_between_layers(net: Any) -> None:
-    """Torch's decomposition of a recurrent net for symbolic sizes leaves it out. With p = 1 the second layer gets zeros."""
+    """Torch's decomposition of a recurrent net for symbolic sizes leaves it out. With p = 1 the
+    second layer gets zeros."""
     module = net(3, 4, num_layers=2, dropout=1.0)
 
     x = torch.randn(3, 2, 3)

@@ -1,4 +1,5 @@
-"""What an exported program is made of: its inputs, outputs and constants, and what it checks of its arguments."""
+"""What an exported program is made of: its inputs, outputs and constants, and what it checks
+of its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the records beside an exported graph say of a module that has one of everything, and that the code of a graph is up to date."""
+"""What the records beside an exported graph say of a module that has one of everything, and that
+the code of a graph is up to date."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from runtime.aot import aot_export_joint_simple, aot_export_module, export
 
 
 class Everything(nn.Module):
-    """Parameters, a shared one too, buffers of both kinds, a constant, and writes to one of each."""
+    """Parameters, a shared one too, buffers of both kinds, a constant, and writes to one of
+    each."""
 
     count: Tensor
     kept: Tensor
@@ -102,7 +104,8 @@ def test_a_signature_with_gradients_names_each_by_its_output() -> None:
 
 
 class _Loss(nn.Module):
-    """The first result and the loss of :class:`Everything`, which uses each parameter under one name."""
+    """The first result and the loss of :class:`Everything`, which uses each
+    parameter under one name."""
 
     def __init__(self, of: Everything) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
-"""What a caller can see of a program: results, gradients, writes, aliases, versions, buffers, the state of random numbers.
+"""What a caller can see of a program: results, gradients, writes, aliases, versions, buffers, the
+state of random numbers.
 
-``observed(engine, case, wrapped)`` is a list of pairs, a label and what was seen. ``difference`` compares two such lists.
-"""
+``observed(engine, case, wrapped)`` is a list of pairs, a label and what was seen. ``difference``
+compares two such lists."""
 
 from __future__ import annotations
 
@@ -29,17 +30,20 @@ UNCOUNTED = (
     "swapaxes_",
     ".view(torch.int32)",
 )
-"""Programs with these do not have their versions compared. They may differ by one, since the graph makes one change of several. And in
-inference mode torch counts no write to a view of another dtype."""
+"""Programs with these do not have their versions compared. They may differ by one, since
+the graph makes one change of several. And in inference mode torch counts no write to a view
+of another dtype."""
 TURNED = ("t_()", "transpose_", "swapaxes_")
-"""Programs with these have gradients compared only where all of them runs with grad mode. Torch does not record such a change under
-``no_grad``, and takes the gradient of the new geometry for one of the old."""
+"""Programs with these have gradients compared only where all of them runs with grad mode.
+Torch does not record such a change under ``no_grad``, and takes the gradient of the new
+geometry for one of the old."""
 LOW = ("float16", "bfloat16", "half()", "autocast")
 NORMALIZED = ("layer_norm", "norm(", "layer(")
-"""Programs with these do not have their third derivatives compared. Those of torch's batch_norm and layer_norm are wrong: they differ from
-differences of its second ones."""
+"""Programs with these do not have their third derivatives compared. Those of torch's batch_norm and
+layer_norm are wrong: they differ from differences of its second ones."""
 UNSEEN = (".data", "unsafe_")
-"""Programs with these do not have their gradients compared. A write through them changes what torch has saved unnoticed."""
+"""Programs with these do not have their gradients compared. A write through them changes what torch
+has saved unnoticed."""
 
 
 def arguments_of(engine: Engine, text: CallText) -> tuple[list[Any], list[Any]]:
@@ -68,7 +72,8 @@ def _once(tensors: Sequence[Any]) -> list[Any]:
 def observed(
     engine: Engine, case: Case, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> list[Seen]:
-    """What is seen of each call of the wrapped program. An error of a call itself is raised. One of what follows ends the list."""
+    """What is seen of each call of the wrapped program. An error of a call itself is raised. One of
+    what follows ends the list."""
     surroundings = Surroundings(engine)
     f = wrapped(function_of(case.program, surroundings))
     source = str(case)
@@ -93,8 +98,8 @@ def observed(
 
 
 class _Observation:
-    """One call and what follows it. ``counts``: whether versions are looked at. ``differentiates``: whether gradients are.
-    ``thrice``: whether third derivatives are."""
+    """One call and what follows it. ``counts``: whether versions are looked at. ``differentiates``:
+    whether gradients are. ``thrice``: whether third derivatives are."""
 
     def __init__(
         self,
@@ -214,8 +219,8 @@ class _Observation:
             self._again(second, create_graph=False)
 
     def _again(self, gradients: Sequence[Any], create_graph: bool) -> list[Any]:
-        """The gradients of a loss of gradients, of those that are small enough for a sine in 32 bits. Torch has None for some of those
-        without elements."""
+        """The gradients of a loss of gradients, of those that are small enough for a sine in 32
+        bits. Torch has None for some of those without elements."""
         small = [
             g if g is not None and g.numel() and not bool((g.detach().abs() > 10).any()) else None
             for g in gradients
@@ -253,7 +258,8 @@ class _Observation:
         self.gradients(by=[t for t in _once(self.unwritten) if t.requires_grad and not t.is_leaf])
 
     def accumulated(self) -> None:
-        """What ``backward`` leaves in ``grad``, with hooks on the arguments that the program has not written to."""
+        """What ``backward`` leaves in ``grad``, with hooks on the arguments that the program
+        has not written to."""
         loss = self.loss([*self.results, *self.flat])
         if loss is None or not self.differentiates:
             return
@@ -297,7 +303,8 @@ class _Observation:
 
 
 def difference(a: Sequence[Seen], b: Sequence[Seen], tolerance: float) -> str:
-    """The first label at which two observations differ, or an empty string. What follows an error in the first one does not count."""
+    """The first label at which two observations differ, or an empty string. What follows an error
+    in the first one does not count."""
     for call, (expected, found) in enumerate(zip(a, b, strict=True)):
         for i, (label, x) in enumerate(expected):
             if label == "error":

@@ -19,22 +19,43 @@ from .programs import ERRORS, Case
 from .surroundings import SESSION, TORCH
 
 REFUSALS = {
-    "memory shared behind autograd": r"share memory, the program writes to it, and one of them req|is a view of the same tensor as a t",
-    "memory shared by dtypes": r"share memory and have different dtypes|share memory, one is a lazy conjugate",
-    "memory shared with a closed-over tensor": r"a tensor that the program closes over share memory",
-    "older view of a changed geometry": r"is older than a change of the argument's sizes or strides",
+    "memory shared behind autograd": (
+        r"share memory, the program writes to it, "
+        r"and one of them req|is a view of the same tensor as a t"
+    ),
+    "memory shared by dtypes": (
+        r"share memory and have different dtypes|share "
+        r"memory, one is a lazy conjugate"
+    ),
+    ("memory shared with a closed-over tensor"): (
+        r"a tensor that the program "
+        r"closes over share memory"
+    ),
+    "older view of a changed geometry": (
+        r"is older than a change "
+        r"of the argument's sizes or strides"
+    ),
     "geometry without an in-place op": r"which the caller's tensor cannot follow",
     "written between forward and backward": r"modified by an inplace operation",
     "second derivative": r"has no second derivative",
     "view made under no_grad": r"A view was created in no_grad mode",
     "out= of another shape": r"out= has shape",
-    "write to an expanded tensor": r"more than one element of the writ|part of an expanded argument",
+    "write to an expanded tensor": (
+        r"more than one element of the writ|part "
+        r"of an expanded argument"
+    ),
     "hook on an argument": r"registers a hook on an argument",
     "geometry of a leaf under no_grad": r"in place under no_grad, and the argument is a leaf",
     "hook under no_grad": r"cannot register a hook on a tensor that doesn't require gradient",
     "requires_grad_()": r"requires_grad_\(\)",
-    "write through as_strided": r"write through as_strided of a tensor|as_strided of a tensor with gaps|as_strided_scatter: sizes",
-    "draw of no numbers of another dtype": r"is a continuous probability|(log_normal|geometric) not impl|expected a floating-point or",
+    "write through as_strided": (
+        r"write through as_strided of a tensor|as_strided of a tensor with "
+        r"gaps|as_strided_scatter: sizes"
+    ),
+    "draw of no numbers of another dtype": (
+        r"is a continuous probability|(log_normal|geometric) not impl|"
+        r"expected a floating-point or"
+    ),
     "overlapping argument": r"shows an element of its memory several times",
     "state of random numbers": r"sets the state of a random generator",
     "written unsafe_split": r"with a result of unsafe_split",
@@ -50,8 +71,9 @@ PARTITIONS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """``what``: "same", "different", "refused", "error", "session" (the runtime differs without the compiler, too), or "nothing" (no call
-    of it runs in torch). ``kind`` of refusal, or the difference."""
+    """``what``: "same", "different", "refused", "error", "session" (the runtime differs
+    without the compiler, too), or "nothing" (no call of it runs in torch). ``kind`` of
+    refusal, or the difference."""
 
     what: str
     kind: str = ""

@@ -1,10 +1,12 @@
 """Random programs and calls of them, as Python text that follows from a seed.
 
     case = random_case(7)
-    print(case)             # the program, the arguments of its calls, and what is done with the results
+    print(case)             # the program, the arguments of its calls, and what is done
+                            # with the results
     case.shrunk(differs)    # without the statements that ``differs`` does not need
 
-A statement is tried on torch's tensors as it is drawn. One that raises is left out, so most of a program runs.
+A statement is tried on torch's tensors as it is drawn. One that raises is left out, so most
+of a program runs.
 """
 
 from __future__ import annotations
@@ -82,10 +84,12 @@ class Step:
 
 @dataclass(frozen=True)
 class CallText:
-    """One call: statements that make the arguments, the arguments, and what surrounds the call and follows it.
+    """One call: statements that make the arguments, the arguments, and what surrounds the
+    call and follows it.
 
-    ``grad``: the grad mode of the call. ``training``: of the modules. ``hooks``: on saved tensors. ``around``: another mode, as source.
-    ``after``: what is done with the results, see :mod:`.observations`. ``picks``: which tensors that concerns.
+    ``grad``: the grad mode of the call. ``training``: of the modules. ``hooks``: on saved tensors.
+    ``around``: another mode, as source. ``after``: what is done with the results, see
+    :mod:`.observations`. ``picks``: which tensors that concerns.
     """
 
     lines: tuple[str, ...]
@@ -117,8 +121,8 @@ class CallText:
 class Case:
     """A program with its calls. ``str(case)`` is its source.
 
-    ``form``: of what it returns. ``partition``: "default", "min cut" or "budget". ``nested``: whether the compiled function is called by
-    another compiled function.
+    ``form``: of what it returns. ``partition``: "default", "min cut" or "budget". ``nested``:
+    whether the compiled function is called by another compiled function.
     """
 
     seed: int
@@ -149,7 +153,10 @@ class Case:
         if self.form == "dict":
             return "{" + ", ".join(f"'k{i}': {r}" for i, r in enumerate(self.results)) + "}"
         if self.form == "nested":
-            return f"({self.results[0]}, [{', '.join(self.results[1:])}], {{'none': None, 'number': 2}})"
+            return (
+                f"({self.results[0]}, [{', '.join(self.results[1:])}], "
+                "{'none': None, 'number': 2})"
+            )
         if self.form == "named":
             return f"Pair({self.results[0]}, [{inside}])"
         if self.form == "sizes":
@@ -157,11 +164,15 @@ class Case:
         return f"({inside},)" if self.form == "tuple" else f"[{inside}, None]"
 
     def __str__(self) -> str:
-        how = f"# seed {self.seed}, dynamic={self.dynamic}, {self.partition} partition{', compiled twice' if self.nested else ''}"
+        how = (
+            f"# seed {self.seed}, dynamic={self.dynamic}, "
+            f"{self.partition} partition{', compiled twice' if self.nested else ''}"
+        )
         return "\n".join([how, self.program, *map(str, self.calls)])
 
     def shrunk(self, fails: Callable[[Case], bool]) -> Case:
-        """A part of the case for which ``fails`` still holds: no call, statement or result of it can be left out."""
+        """A part of the case for which ``fails`` still holds: no call, statement or result of it
+        can be left out."""
         case, again = self, True
         while again:
             again = False
@@ -474,9 +485,9 @@ def random_case(seed: int) -> Case:
 
 
 def _depends_on_modes(case: Case, text: CallText) -> bool:
-    """Whether torch's ``unsafe_split`` gives a copy, as of a conjugate, or a view that follows its base, as in inference mode. Or whether
-    torch gives hooks the noise of ``rrelu`` before it is drawn. Or whether its ``swapaxes_`` of a lazy conjugate moves elements, as in
-    inference mode."""
+    """Whether torch's ``unsafe_split`` gives a copy, as of a conjugate, or a view that follows its
+    base, as in inference mode. Or whether torch gives hooks the noise of ``rrelu`` before it is
+    drawn. Or whether its ``swapaxes_`` of a lazy conjugate moves elements, as in inference mode."""
     if "rrelu" in case.program and (text.hooks or "packed()" in case.program):
         return True
     source = str(text) + case.program

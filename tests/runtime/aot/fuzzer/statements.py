@@ -1,7 +1,7 @@
 """Statements of random programs, as Python text.
 
-``{t}`` and ``{o}`` stand for tensors that the program has, ``{s}`` for a number among its arguments, ``{v}`` and ``{w}`` for new names.
-"""
+``{t}`` and ``{o}`` stand for tensors that the program has, ``{s}`` for a number among its
+arguments, ``{v}`` and ``{w}`` for new names."""
 
 from __future__ import annotations
 
@@ -299,7 +299,10 @@ AUTOGRAD = (
     "{v} = {t} * 2\n{v}.register_hook(lambda g: g.mul_(3))",
     "{v} = checkpoint(lambda t: t.sin().exp(), {t}, use_reentrant=False)",
     "{v} = checkpoint(lambda t, u: (t * u).sin().cos(), {t}, {o}, use_reentrant=False)",
-    "{v} = checkpoint(lambda t: torch.nn.functional.dropout(t.sin(), 0.5), {t}, use_reentrant=False)",
+    (
+        "{v} = checkpoint(lambda t: torch.nn.functional.dropout(t.sin(), 0.5), "
+        "{t}, use_reentrant=False)"
+    ),
 )
 TRANSFORMED = (
     "{v} = func.grad(lambda t: t.sin().sum())({t})",
@@ -351,7 +354,8 @@ REGIONS = (
 """Blocks around statements."""
 
 PURE = ("unary", "binary", "number", "view", "literal")
-"""The kinds for programs that transforms take: without draws and state. Writes go to intermediates, see ``LOCAL``."""
+"""The kinds for programs that transforms take: without draws and state. Writes go to
+intermediates, see ``LOCAL``."""
 LOCAL = (
     "{v} = {t} * 1\n{v}.mul_(2)",
     "{v} = {t} * 1\n{v}[0] = {t}.mean()",

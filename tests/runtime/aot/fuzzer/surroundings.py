@@ -1,4 +1,5 @@
-"""What random programs close over, and the engine that they run on: torch, or a session of the runtime."""
+"""What random programs close over, and the engine that they run on: torch, or a
+session of the runtime."""
 
 from __future__ import annotations
 
@@ -24,10 +25,12 @@ Pair = namedtuple("Pair", "first second")
 
 @dataclass(frozen=True)
 class Engine:
-    """What makes leaves, gradients and hooks: torch, or a session of the runtime. ``func``: its transforms. ``compiled``: what a part of
-    the program goes through. ``apart``: raises for tensors of which torch's derivative is wrong if they share memory. ``unwritten``: raises
-    for a tensor on which torch registers no hook. ``unmixed``: raises for a target and a source of a write that share part of a memory.
-    ``spanning``: raises for a tensor that has less than a number of places between its first element and its last."""
+    """What makes leaves, gradients and hooks: torch, or a session of the runtime. ``func``: its
+    transforms. ``compiled``: what a part of the program goes through. ``apart``: raises for tensors
+    of which torch's derivative is wrong if they share memory. ``unwritten``: raises for a tensor on
+    which torch registers no hook. ``unmixed``: raises for a target and a source of a write that
+    share part of a memory. ``spanning``: raises for a tensor that has less than a number of places
+    between its first element and its last."""
 
     leaf: Callable[[torch.Tensor, bool], Any]
     grad: Callable[..., Any]
@@ -42,21 +45,23 @@ class Engine:
 
 
 def apart(tensors: Sequence[torch.Tensor]) -> None:
-    """Raise if tensors share memory, so that the program is left out. Torch's foreach calls record the writes to them side by side, as if
-    each was the first."""
+    """Raise if tensors share memory, so that the program is left out. Torch's foreach calls record
+    the writes to them side by side, as if each was the first."""
     if len({t.untyped_storage()._cdata for t in tensors}) < len(tensors):
         raise ValueError("tensors of a foreach call share memory")
 
 
 def unwritten(t: torch.Tensor) -> None:
-    """Raise for a view that was written to, so that the program is left out. Torch's process ends at ``register_hook`` of some of them."""
+    """Raise for a view that was written to, so that the program is left out. Torch's process ends
+    at ``register_hook`` of some of them."""
     if t._is_view() and t._version:
         raise ValueError("a hook on a view that was written to")
 
 
 def unmixed(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Raise if ``source`` is another view of the memory of ``target``, or the target shows an element of it several times, so that the
-    program is left out. Torch's kernels read elements of it that they have written, or not, in the order that suits them."""
+    """Raise if ``source`` is another view of the memory of ``target``, or the target shows an
+    element of it several times, so that the program is left out. Torch's kernels read elements of
+    it that they have written, or not, in the order that suits them."""
     places = [(t.shape, t.stride(), t.storage_offset()) for t in (target, source)]
     shared = target.untyped_storage()._cdata == source.untyped_storage()._cdata
     if shared and (places[0] != places[1] or shows_twice(target)):
@@ -64,8 +69,9 @@ def unmixed(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def spanning(t: torch.Tensor, number: int) -> None:
-    """Raise if ``t`` has less than ``number`` places of memory between its first element and its last, so that the program is left out.
-    A kernel may leave more memory behind its result, with any numbers."""
+    """Raise if ``t`` has less than ``number`` places of memory between its first element and
+    its last, so that the program is left out. A kernel may leave more memory behind its result,
+    with any numbers."""
     if (
         not t.numel()
         or 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) < number
@@ -141,8 +147,8 @@ class Tripled(torch.autograd.Function):
 
 
 def values(number: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Elements that follow from ``number``. The tensor is no view. In torch a leaf that is a view takes its flags, and those of its own
-    views, from a base that the program cannot see."""
+    """Elements that follow from ``number``. The tensor is no view. In torch a leaf that is a view
+    takes its flags, and those of its own views, from a base that the program cannot see."""
     return _elements(number, shape, dtype).clone()
 
 

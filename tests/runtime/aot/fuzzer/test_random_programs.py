@@ -3,8 +3,8 @@
     PROGRAMS=5000 pytest tests/runtime/aot/fuzzer/test_random_programs.py      # more of them
     SEED=4711 PROGRAMS=1 pytest tests/runtime/aot/fuzzer/test_random_programs.py
 
-A program that differs is printed without the statements that do not matter. Known and not looked at: see ``UNCOUNTED`` in
-:mod:`.observations`.
+A program that differs is printed without the statements that do not matter. Known and not looked
+at: see ``UNCOUNTED`` in :mod:`.observations`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def test_random_programs_do_what_they_do_in_torch() -> None:
     print(counts)
     assert not wrong, "\n".join(wrong)
     refused = sum(n for kind, n in counts.items() if kind.startswith("refused"))
-    # some statements are refused by design, such as requires_grad_() of an argument; a fuzzer that is refused more finds nothing
+    # some statements are refused by design, such as requires_grad_() of an argument; a fuzzer that
+    # is refused more finds nothing
     assert NUMBER == 1 or (refused < 0.06 * NUMBER and counts["same"] > 0.85 * NUMBER), counts
 
 

@@ -1,5 +1,5 @@
-"""Nested transforms of random programs, as graphs or jitted at random places and called in many ways, give what the same transforms of
-torch give, on other values and other sizes."""
+"""Nested transforms of random programs, as graphs or jitted at random places and called in many
+ways, give what the same transforms of torch give, on other values and other sizes."""
 
 from __future__ import annotations
 
@@ -118,7 +118,10 @@ class Random:
         body = "\n".join(
             f"    {line}" for line in [*self.lines, f"return ({self.result}) + 0 * x.sum()"]
         )
-        around = f"{self.transforms}, innermost first; jits {self.jitted}, {self.way.__name__}, dynamic={self.dynamic}"
+        around = (
+            f"{self.transforms}, innermost first; jits {self.jitted}, {self.way.__name__}, "
+            f"dynamic={self.dynamic}"
+        )
         return f"# {'symbolic' if self.symbolic else 'real'}, {around}\ndef f(x, y):\n{body}"
 
     def transformed(self, api: Any, jits: bool = False) -> Program:
@@ -132,14 +135,16 @@ class Random:
         return f
 
     def stepped(self, api: Any, jits: bool = False) -> Step:
-        """The program called in its way, as a function of the number of a call and the arguments."""
+        """The program called in its way, as a function of the number of a call and the
+        arguments."""
         return self.way(
             self.transformed(api, jits),
             (lambda f: jit(f, dynamic=self.dynamic)) if jits else lambda f: f,
         )
 
     def arguments(self, call: int, sizes: bool = False) -> tuple[Any, Any]:
-        # The number of results of an unbind is a part of the graph. So is a size of 1, which a slice of a smaller matrix would have.
+        # The number of results of an unbind is a part of the graph. So is a size of 1, which a
+        # slice of a smaller matrix would have.
         fixed = any(word in line for line in self.lines for word in ("unbind", "split", "chunk"))
         shape = ((4, 3), (6, 3), (5, 3))[call] if (self.symbolic or sizes) and not fixed else (4, 3)
         return values(2 * call, shape, torch.float64), values(2 * call + 1, shape, torch.float64)
@@ -170,7 +175,8 @@ class Loop:
 
 
 def by_formula(x: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """``layer_norm``, of which torch gets derivatives of third order wrong: a rule of its takes the saved statistics for constants."""
+    """``layer_norm``, of which torch gets derivatives of third order wrong: a rule of its takes the
+    saved statistics for constants."""
     dims = tuple(range(-len(shape), 0))
     centred = x - x.mean(dims, keepdim=True)
     return centred / (centred.square().mean(dims, keepdim=True) + 1e-5).sqrt()
@@ -196,7 +202,8 @@ CALLS = (0, 1, 0, 2, 1)
 
 
 def by_jit(program: Random, reference: Any) -> tuple[list[Any], list[Any]]:
-    """What ``reference`` gives without jit, and the runtime with it, for some arguments, others, the first again, and more."""
+    """What ``reference`` gives without jit, and the runtime with it, for some arguments, others,
+    the first again, and more."""
     plain = program.stepped(reference)
     try:
         expected = [plain(call, *program.arguments(call, True)) for call in CALLS]
@@ -211,7 +218,8 @@ def alike(expected: list[Any], found: list[Any]) -> bool:
 
 
 def outcome(seed: int, run: Run) -> tuple[str, str]:
-    """What becomes of a seed, and its source: "same", "different", "refused", "error", or "nothing" if torch has no result."""
+    """What becomes of a seed, and its source: "same", "different", "refused", "error", or "nothing"
+    if torch has no result."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = Random(seed)

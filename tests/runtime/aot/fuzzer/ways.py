@@ -1,7 +1,8 @@
-"""Ways to call a program of two matrices that may be jitted: with keywords, trees, closures, modules, writes, and jit inside of jit.
+"""Ways to call a program of two matrices that may be jitted: with keywords, trees, closures,
+modules, writes, and jit inside of jit.
 
-A way takes a program and ``wrap``, which is ``jit`` or nothing. It gives a function of the number of a call and two matrices, which returns
-everything that a caller sees.
+A way takes a program and ``wrap``, which is ``jit`` or nothing. It gives a function of the number
+of a call and two matrices, which returns everything that a caller sees.
 """
 
 from __future__ import annotations
@@ -158,5 +159,6 @@ def one_after_another(f: Program, wrap: Wrap) -> Step:
 
 
 WAYS: tuple[Callable[[Program, Wrap], Step], ...] = (
-    positional, keywords, trees, data_classes, closures, methods, modules, writes, aliases, twice, within, one_after_another,
+    positional, keywords, trees, data_classes, closures, methods, modules, writes, aliases, twice,
+    within, one_after_another,
 )  # fmt: skip

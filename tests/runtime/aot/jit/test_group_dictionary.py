@@ -1,4 +1,5 @@
-"""What a program sees of a group of an optimizer is a dictionary, and which of its numbers are read from cells."""
+"""What a program sees of a group of an optimizer is a dictionary, and which of its numbers are
+read from cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a jitted program reads of an optimizer's groups and assigns to them is what an eager one does; a scheduler belongs outside of it."""
+"""What a jitted program reads of an optimizer's groups and assigns to them is what an eager one
+does; a scheduler belongs outside of it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def _trained(
     args: Callable[[int], Any],
     between: Callable[..., None],
 ) -> Any:
-    """What five steps leave, each of which begins with ``change(optimizer, *args(i))``. ``between(optimizer, i)`` follows each."""
+    """What five steps leave, each of which begins with ``change(optimizer, *args(i))``.
+    ``between(optimizer, i)`` follows each."""
     model = linear()
     optimizer = optimizer(model.parameters())
     found: list[Tensor | None] = []

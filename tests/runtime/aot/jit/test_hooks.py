@@ -1,4 +1,5 @@
-"""Hooks in a jitted step: those of modules and of what the step computes are part of the graph, those of leaves are refused."""
+"""Hooks in a jitted step: those of modules and of what the step computes are part of the graph,
+those of leaves are refused."""
 
 from __future__ import annotations
 

@@ -301,7 +301,10 @@ def test_elements_as_a_list_or_an_array_are_refused_with_the_line(f: Any) -> Non
     for wrap in (jit, lambda f: aot_function(f, nop)):
         with pytest.raises(
             RuntimeError,
-            match=r"(?s)(tolist|numpy)\(\) asks for the elements of a tensor.*Use tensor operations.*test_jit\.py",
+            match=(
+                r"(?s)(tolist|numpy)\(\) asks for the elements of a tensor.*Use tensor "
+                r"operations.*test_jit\.py"
+            ),
         ):
             wrap(program)(torch.ones(2))
 

@@ -1,4 +1,5 @@
-"""Leaves that a jitted step makes itself have gradients as in an eager one, and what it leaves changed of torch's modes is refused."""
+"""Leaves that a jitted step makes itself have gradients as in an eager one, and what it leaves
+changed of torch's modes is refused."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def test_a_leaf_that_the_step_makes_gets_its_gradient(name: str) -> None:
 
 
 def test_a_step_on_tensors_of_the_session_has_one_program_for_any_sizes() -> None:
-    """The parameters enter the capture when ``zero_grad`` asks for their gradients, and what makes them abstract reads ``.grad`` too."""
+    """The parameters enter the capture when ``zero_grad`` asks for their gradients, and what makes
+    them abstract reads ``.grad`` too."""
     leaf = runtime.wrap(torch.ones(3), True)
     optimizer = torch.optim.SGD([leaf], lr=0.5)
 

@@ -1,4 +1,5 @@
-"""A jitted step of an optimizer leaves what an eager one leaves: parameters, gradients, and its state."""
+"""A jitted step of an optimizer leaves what an eager one leaves: parameters,
+gradients, and its state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a jitted step finds and leaves in Python's state beside gradients: places of tensors, leaves, optimizers of others, errors."""
+"""What a jitted step finds and leaves in Python's state beside gradients: places of tensors,
+leaves, optimizers of others, errors."""
 
 from __future__ import annotations
 
@@ -220,7 +221,8 @@ def test_an_optimizer_whose_state_a_program_reads_and_leaves_is_not_used() -> No
 
 
 class Runs:
-    """In place of the programs of a jitted function: each call does the next of ``outcomes``, which is a result or an error."""
+    """In place of the programs of a jitted function: each call does the next of ``outcomes``, which
+    is a result or an error."""
 
     def __init__(self, *outcomes: Any) -> None:
         self.steps = Steps(lambda x: x, False)

@@ -1,4 +1,5 @@
-"""Which programs a sequence of calls leaves: for fixed sizes or for any, how many, and how often the function itself runs."""
+"""Which programs a sequence of calls leaves: for fixed sizes or for any, how many, and how often
+the function itself runs."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from runtime.aot.jit.programs import Captures, described
 
 
 class Case(NamedTuple):
-    """A program with its calls. ``kinds``: of the programs that are captured, and ``after``: after how many calls each is."""
+    """A program with its calls. ``kinds``: of the programs that are captured, and ``after``: after
+    how many calls each is."""
 
     f: Callable[..., Any]
     calls: Sequence[tuple[Any, ...]]

@@ -29,8 +29,14 @@ def test_why_each_program_was_captured(monkeypatch: pytest.MonkeyPatch) -> None:
         "argument 0 is float64[2], was float32[2]",
         "argument 0 is float32[3], was float64[2]",
         "2 arguments, were 1",
-        "1 arguments, were 2; other modes: of grad, of autocast, of a module, or another structure of the arguments",
-        "the 'RATE' of a dict is 5.0, was 2.0; other modes: of grad, of autocast, of a module, or another structure of the arguments",
+        (
+            "1 arguments, were 2; other modes: of grad, of autocast, of a module, "
+            "or another structure of the arguments"
+        ),
+        (
+            "the 'RATE' of a dict is 5.0, was 2.0; other modes: "
+            "of grad, of autocast, of a module, or another structure of the arguments"
+        ),
     ]
 
 

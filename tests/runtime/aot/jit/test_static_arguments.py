@@ -1,4 +1,5 @@
-"""Static arguments are constants of a program, however they are given; and what else a call of a jitted function says of itself."""
+"""Static arguments are constants of a program, however they are given; and what else a call of a
+jitted function says of itself."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from runtime.aot.jit import explain
 
 
 def several(x: Any, k: int = 2, y: Any = 1.0, *more: Any, n: int = 3, **named: Any) -> Any:
-    """All arguments, in a sum that tells them apart. ``k`` and ``n`` say how often something is done, which no tensor says."""
+    """All arguments, in a sum that tells them apart. ``k`` and ``n`` say how often something is
+    done, which no tensor says."""
     total = x
     for _ in range(k):
         total = total + 10

@@ -1,4 +1,5 @@
-"""A jitted training step leaves what eager code leaves: gradients, buffers, random numbers; and what it reads is of each call."""
+"""A jitted training step leaves what eager code leaves: gradients, buffers, random numbers; and
+what it reads is of each call."""
 
 from __future__ import annotations
 
@@ -409,8 +410,8 @@ class TestErrorsOfAGraph:
         )
         (note,) = raised.value.__notes__
         assert note.endswith(
-            "does not undo what it had done: .grad is None of 1 tensor; a tensor that the function closes over, float32[2], has its new "
-            "value."
+            "does not undo what it had done: .grad is None of 1 tensor; "
+            "a tensor that the function closes over, float32[2], has its new value."
         )
         step(torch.tensor([0, 1]))
         assert model.weight.grad is not None

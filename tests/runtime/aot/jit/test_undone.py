@@ -1,4 +1,5 @@
-"""A capture that fails, or that is tried once more, leaves optimizers and schedulers as they were; what cannot be donated is named."""
+"""A capture that fails, or that is tried once more, leaves optimizers and schedulers as they were;
+what cannot be donated is named."""
 
 from __future__ import annotations
 

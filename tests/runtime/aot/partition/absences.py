@@ -1,8 +1,11 @@
-"""The backward graphs of passes in which some cotangents are absent: which calls are left, and what stands for an absent value.
+"""The backward graphs of passes in which some cotangents are absent: which calls are left, and what
+stands for an absent value.
 
-``absences.txt`` holds them. A call that need not run changes no gradient, so no gradient tells of it.
+``absences.txt`` holds them. A call that need not run changes no gradient, so no
+gradient tells of it.
 
-    python -m tests.runtime.aot.partition.absences      # writes the file anew; its diff says what has changed
+    python -m tests.runtime.aot.partition.absences      # writes the file anew; its diff says
+                                                        # what has changed
 """
 
 from __future__ import annotations
@@ -96,7 +99,10 @@ PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
 
 def text_of(module: fx.GraphModule, indent: str = "") -> str:
     lines = [
-        f"{indent}{n.name} = {n.target}({', '.join([*map(str, n.args), *(f'{k}={a}' for k, a in n.kwargs.items())])})\n"
+        (
+            f"{indent}{n.name} = {n.target}("
+            f"{', '.join([*map(str, n.args), *(f'{k}={a}' for k, a in n.kwargs.items())])})\n"
+        )
         for n in module.graph.nodes
     ]
     inner = [

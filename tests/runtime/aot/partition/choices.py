@@ -1,8 +1,10 @@
-"""The text of what partitions choose for a spread of programs: what is saved, what runs again, and the bytes and the work of each choice.
+"""The text of what partitions choose for a spread of programs: what is saved, what runs again, and
+the bytes and the work of each choice.
 
 ``choices.txt`` holds it. A choice is about time and memory alone, so no gradient tells it.
 
-    python -m tests.runtime.aot.partition.choices      # writes the file anew; its diff says what has changed
+    python -m tests.runtime.aot.partition.choices      # writes the file anew; its diff says
+                                                       # what has changed
 """
 
 from __future__ import annotations
@@ -119,7 +121,10 @@ def _cut(parts: Parts, network: Network, chosen: list[torch.fx.Node]) -> str:
     saved = parts.saved(chosen)
     memory, ran = Memory(parts), network.recomputed(chosen)
     names = " ".join(n.name for n in saved)
-    return f"saves {names} ({memory.saved(saved)} bytes), again {' '.join(n.name for n in ran)}, peak {memory.peak(saved)}\n"
+    return (
+        f"saves {names} ({memory.saved(saved)} bytes), again {' '.join(n.name for n in ran)}, "
+        f"peak {memory.peak(saved)}\n"
+    )
 
 
 def section(title: str) -> str:
@@ -132,7 +137,10 @@ def section(title: str) -> str:
     )
     for anything in (True, False):
         for choice in choices(network, anything):
-            text += f"{'any' if anything else 'cheap'}, work {choice.work}: {_cut(parts, network, list(choice.saved))}"
+            text += (
+                f"{'any' if anything else 'cheap'}, work {choice.work}: "
+                f"{_cut(parts, network, list(choice.saved))}"
+            )
     static = Network(parts, set(parts.primals[:1]), recomputable)
     text += "static: " + _cut(parts, static, static.cut())
     text += (

@@ -1,6 +1,7 @@
 """Drawings of a few cuts as they are stored in ``pictures/``, to be looked at in a browser.
 
-python -m tests.runtime.aot.partition.pictures      # draws them anew; their diff says what has moved
+python -m tests.runtime.aot.partition.pictures      # draws them anew; their diff
+                                                    says what has moved
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Backward graphs without some cotangents are those of ``absences.txt``: ``python -m tests.runtime.aot.partition.absences``."""
+"""Backward graphs without some cotangents are those of ``absences.txt``:
+``python -m tests.runtime.aot.partition.absences``."""
 
 from __future__ import annotations
 

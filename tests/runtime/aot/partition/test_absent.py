@@ -57,7 +57,8 @@ class OneMoreHere(runtime.autograd.Function):
 
 
 def transposed(add: Any) -> dict[str, Any]:
-    """Programs that differentiate through transposed and broadcast values, some of whose cotangents are absent."""
+    """Programs that differentiate through transposed and broadcast values, some of whose
+    cotangents are absent."""
     return {
         "a stack of transposed parts": lambda x: (lambda a, b: (add(a.t()), b.t() * 2))(
             *x.view(2, 2, 3).unbind()

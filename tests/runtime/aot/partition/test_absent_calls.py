@@ -17,7 +17,8 @@ FIRST, SECOND, BOTH = 0b01, 0b10, 0b11
 
 
 class Back:
-    """A graph of ``x`` and of the cotangents ``t0`` and ``t1`` of two roots, and in it three times the first and five times the second."""
+    """A graph of ``x`` and of the cotangents ``t0`` and ``t1`` of two roots, and in it three times
+    the first and five times the second."""
 
     def __init__(self, first: torch.Tensor = X, second: torch.Tensor = X) -> None:
         self.graph = fx.Graph()
@@ -43,7 +44,8 @@ class Back:
     def left(
         self, results: list[Any], present: int, whole: bool = False
     ) -> tuple[list[str], list[str]]:
-        """Of the pass that has the cotangents of ``present`` the ops that it calls, and the terms of its results."""
+        """Of the pass that has the cotangents of ``present`` the ops that it calls, and the
+        terms of its results."""
         self.graph.output(results)
         made = without(fx.GraphModule({}, self.graph), [0, 1], present, whole)
         assert [n.name for n in made.graph.nodes if n.op == "placeholder"] == ["x", "t0", "t1"]

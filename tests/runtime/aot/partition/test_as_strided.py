@@ -1,4 +1,5 @@
-"""What ``as_strided`` shows may lie beside its argument, and a saved tensor that hooks have packed has its own elements alone."""
+"""What ``as_strided`` shows may lie beside its argument, and a saved tensor that hooks have packed
+has its own elements alone."""
 
 from __future__ import annotations
 

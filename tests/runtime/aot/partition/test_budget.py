@@ -1,4 +1,5 @@
-"""A smaller memory budget never takes more memory, by the lives of values and by the allocator, and the gradients stay the same."""
+"""A smaller memory budget never takes more memory, by the lives of values and by the allocator, and
+the gradients stay the same."""
 
 import dataclasses
 import itertools
@@ -29,7 +30,8 @@ WIDTH = 6
 
 
 def drawn(seed: int) -> Callable[..., torch.Tensor]:
-    """A random program of products, pointwise ops, reductions, views and draws of matrices and weights, all ``WIDTH`` wide."""
+    """A random program of products, pointwise ops, reductions, views and draws of matrices and
+    weights, all ``WIDTH`` wide."""
     source = random.Random(seed)
     unary: list[Callable[..., torch.Tensor]] = [
         torch.sin,
@@ -228,8 +230,11 @@ def test_of_a_chain_of_cheap_ops_any_budget_saves_the_argument_alone() -> None:
 
 def test_the_ops_that_a_caller_allows_are_the_only_ones_to_run_again() -> None:
     module = network(0).parts.module
-    assert "sin" in {n.target.overloadpacket._qualified_op_name.split("::")[1] for n in module.graph.nodes if n.op == "call_function" and
-                     isinstance(n.target, torch._ops.OpOverload)}  # fmt: skip
+    assert "sin" in {
+        n.target.overloadpacket._qualified_op_name.split("::")[1]
+        for n in module.graph.nodes
+        if n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload)
+    }
     for ops, expected in (
         ([torch.ops.aten.sin], {"sin"}),
         ([torch.ops.aten.mm.default], {"mm"}),
@@ -274,7 +279,8 @@ def test_what_cannot_be_honoured_is_refused_by_name() -> None:
 
 
 def products(number: int) -> Network:
-    """A chain of matrix products by one weight, each of which the backward needs, the last one first."""
+    """A chain of matrix products by one weight, each of which the backward needs,
+    the last one first."""
     joint = Joint()
     value, weight, grad = joint.inputs
     values = [value]
@@ -306,7 +312,8 @@ def products(number: int) -> Network:
 def test_a_long_chain_takes_the_least_memory_in_about_as_many_segments_as_each_has_calls(
     number: int, segments: int, peak: int
 ) -> None:
-    """Saved are the argument, the weight, and a product at each border. The loss takes four bytes."""
+    """Saved are the argument, the weight, and a product at each border. The loss
+    takes four bytes."""
     least = choices(products(number))[-1]
     assert len(least.saved) == 2 + (segments - 1)
     assert least.peak == peak * X.nbytes + 4

@@ -75,7 +75,8 @@ class Picture:
         self.width, self.height = (float(self.root.get(k, "")) for k in ("width", "height"))
 
     def curves(self, kind: str) -> list[list[tuple[float, float]]]:
-        """Of each line of a kind the start, and for each of its pieces two points that bend it, and the end."""
+        """Of each line of a kind the start, and for each of its pieces two points that bend
+        it, and the end."""
         found = []
         for p in self.root.iter(f"{SVG}path"):
             if p.get("class") == kind:
@@ -405,7 +406,8 @@ def test_the_legend_has_a_mark_of_each_kind_and_the_head_says_the_totals() -> No
 
 
 def by_hand(joint: Joint, saved: list[fx.Node], title: str = "") -> Any:
-    """The picture of a cut whose forward returns ``saved``, and whose backward takes the first argument."""
+    """The picture of a cut whose forward returns ``saved``, and whose backward takes
+    the first argument."""
     x, _, t = joint.inputs
     parts = joint.parts(saved, [joint.call(torch.ops.aten.mul.Tensor, t, x)])
     values = [SavedValue(n.name, "sin", (3,), torch.float32, 12, Why.CHEAPEST) for n in saved]

@@ -1,4 +1,5 @@
-"""Boxes of a drawn graph stand in layers by depth, near to their neighbours, apart from one another and with few crossings."""
+"""Boxes of a drawn graph stand in layers by depth, near to their neighbours, apart from one another
+and with few crossings."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def drawn(seed: int) -> tuple[list[str], list[Edge], dict[str, float]]:
 def rows(
     nodes: list[str], edges: list[Edge], widths: dict[str, float]
 ) -> tuple[list[list[tuple[float, float]]], float]:
-    """The (middle, width) of all that stands in each layer, boxes and passing edges, from left to right; the width of the whole."""
+    """The (middle, width) of all that stands in each layer, boxes and passing edges, from left to
+    right; the width of the whole."""
     found = layout(nodes, edges, widths)
     each: list[list[tuple[float, float]]] = [[] for _ in range(found.depth)]
     for n in nodes:
@@ -165,7 +167,8 @@ def test_few_edges_cross() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_boxes_of_a_row_are_as_near_to_where_they_belong_as_their_widths_allow(seed: int) -> None:
-    """The places are those of least squares under the gaps, which scipy finds by isotonic regression."""
+    """The places are those of least squares under the gaps, which scipy finds by
+    isotonic regression."""
     source = random.Random(seed)
     row = [f"n{i}" for i in range(12)]
     wish: dict[Any, float] = {n: source.uniform(0, 400) for n in row}

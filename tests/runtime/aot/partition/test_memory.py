@@ -1,4 +1,5 @@
-"""The memory of a cut by the lives of its values, against sums by hand. K is a tensor of 256 numbers of 4 bytes."""
+"""The memory of a cut by the lives of its values, against sums by hand. K is a tensor of 256
+numbers of 4 bytes."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def test_saved_bytes_count_arguments_and_each_memory_once() -> None:
 
 def test_the_peak_is_that_of_the_forward_or_of_the_backward() -> None:
     cut = Cut(chain, [vector()], [vector()])
-    # In the backward the loss (4 bytes), t * b, cos and their product are alive at the end; in the forward at most sin and exp.
+    # In the backward the loss (4 bytes), t * b, cos and their product are alive at the end; in the
+    # forward at most sin and exp.
     assert cut.peak("0", "exp") == 3 * K + 4
     wide = Cut(lambda p, t: [(p.view(-1, 1) * p.exp()).sum(), t * p], [vector()], [torch.ones(())])
     assert wide.peak("0") == K + 256 * K, "exp and the product of the forward"

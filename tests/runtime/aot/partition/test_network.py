@@ -23,7 +23,8 @@ CUT: Any = aot.min_cut_rematerialization_partition
 
 
 def saved(f: Any, *sizes: tuple[int, ...], **options: Any) -> list[str]:
-    """What a cut of the joint graph of ``f`` saves, by the ops that make it; arguments by their numbers."""
+    """What a cut of the joint graph of ``f`` saves, by the ops that make it; arguments
+    by their numbers."""
     args = [torch.ones(s, requires_grad=True) for s in sizes]
     joint = aot.aot_export_joint_simple(lambda *a: [f(*a)], args, trace_joint=True)
     forward, _ = CUT(joint, num_fwd_outputs=1, **options)
@@ -34,9 +35,7 @@ def saved(f: Any, *sizes: tuple[int, ...], **options: Any) -> list[str]:
     return sorted(numbers[n] if n in numbers else str(n.target).split(".")[1] for n in results[1:])
 
 
-def test_of_a_chain_the_narrowest_place_is_saved_and_of_equal_ones_the_nearest_to_the_backward() -> (
-    None
-):
+def test_of_a_chain_the_narrowest_place_is_saved_and_of_equal_ones_the_last() -> None:
     assert saved(lambda x: x.sum(0).sin().exp().sum(), (50, 4)) == ["sum"]
     assert saved(lambda x: x.exp().sin().expand(50, 4).cos().sum(), (1, 4)) == ["exp"]
 

@@ -97,9 +97,7 @@ def test_a_result_that_the_backward_needs_is_handed_over_as_it_is() -> None:
     assert len(graphs.forward.graph.find_nodes(op="call_function", target=aten.exp.default)) == 1
 
 
-def test_the_default_partition_saves_of_a_call_with_several_results_only_what_the_backward_uses() -> (
-    None
-):
+def test_the_default_partition_saves_of_several_results_only_what_the_backward_uses() -> None:
     """The normalized values themselves serve the forward alone."""
     graphs = Graphs(
         lambda x: F.layer_norm(x, (4,)).sum() * 2,

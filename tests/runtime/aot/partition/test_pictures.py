@@ -1,4 +1,5 @@
-"""A cut is drawn as in ``pictures/``: ``python -m tests.runtime.aot.partition.pictures`` draws them anew."""
+"""A cut is drawn as in ``pictures/``: ``python -m tests.runtime.aot.partition.pictures``
+draws them anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A partition recomputes only the ops that records allow: cheap ones without side effects or draws."""
+"""A partition recomputes only the ops that records allow: cheap ones without side
+effects or draws."""
 
 import copy
 from collections.abc import Iterator
@@ -36,7 +37,8 @@ def doubled(name: str, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def library() -> Iterator[Any]:
-    """Ops that double their argument and write down that they ran: `plain` has no record, the others one by their name."""
+    """Ops that double their argument and write down that they ran: `plain` has no record, the
+    others one by their name."""
     made = Library(NAMESPACE, "FRAGMENT")
     for name in ("plain", "unsaid", "low", "high", "family", "draw"):
         made.define(f"{name}(Tensor x) -> Tensor")
@@ -151,7 +153,8 @@ def test_a_check_of_the_program_runs_in_every_call(
 
 
 def test_a_batch_norm_may_run_again_and_counts_its_batches_once() -> None:
-    """A budget of 0 runs it again in the backward. Its running statistics are those of one run, to the bit."""
+    """A budget of 0 runs it again in the backward. Its running statistics are those of one
+    run, to the bit."""
     torch.manual_seed(0)
     layers = [
         nn.Conv2d(2, 16, 3),

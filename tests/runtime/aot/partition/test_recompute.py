@@ -1,4 +1,5 @@
-"""What the partitioner asks of single calls of a graph: whether they may run again, how large their values are, and what they cost."""
+"""What the partitioner asks of single calls of a graph: whether they may run again, how large their
+values are, and what they cost."""
 
 from __future__ import annotations
 

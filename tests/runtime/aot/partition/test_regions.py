@@ -1,4 +1,5 @@
-"""A checkpoint inside a compiled function is honoured: values of the region are computed again, what a policy saves is saved."""
+"""A checkpoint inside a compiled function is honoured: values of the region are computed again,
+what a policy saves is saved."""
 
 import functools
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""Where a forward is cut into segments: by the bytes that its calls make, and at the places around a border that the fewest bytes cross.
-And which of several measured choices a budget takes."""
+"""Where a forward is cut into segments: by the bytes that its calls make, and at the places around
+a border that the fewest bytes cross. And which of several measured choices a budget takes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ SIN, VIEW = aten.sin.default, aten.alias.default
 
 
 class Chain:
-    """A forward of calls, each of the result of the one before it, which has so many elements. ``extra``: further arguments of the last."""
+    """A forward of calls, each of the result of the one before it, which has so many elements.
+    ``extra``: further arguments of the last."""
 
     def __init__(
         self, *sizes: int, views: tuple[int, ...] = (), skips: tuple[int, ...] = ()
@@ -198,9 +199,7 @@ def test_a_budget_is_the_share_of_the_way_from_the_least_peak_to_the_greatest(
     assert within(share, network, False) == (values[taken],) and asked == [(network, False)]
 
 
-def test_the_line_of_a_cut_has_the_bytes_that_it_saves_and_the_price_of_what_it_computes_again() -> (
-    None
-):
+def test_the_line_of_a_cut_has_the_bytes_saved_and_the_price_of_what_is_computed_again() -> None:
     joint = Joint()
     x, y, t = joint.inputs
     product = joint.call(aten.mm.default, x, y)
@@ -218,7 +217,8 @@ def test_the_line_of_a_cut_has_the_bytes_that_it_saves_and_the_price_of_what_it_
 
 
 class Cuts:
-    """A network that has so many cuts, each of so many bytes and so much work. A call stands for its work."""
+    """A network that has so many cuts, each of so many bytes and so much work. A call
+    stands for its work."""
 
     def __init__(self, *lines: Line) -> None:
         self.lines, self.asked = lines, 0

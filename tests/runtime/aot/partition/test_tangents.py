@@ -1,4 +1,5 @@
-"""A partition knows the tangents of a joint graph by what the graph says of itself, whoever made it."""
+"""A partition knows the tangents of a joint graph by what the graph says of itself,
+whoever made it."""
 
 import gc
 import weakref

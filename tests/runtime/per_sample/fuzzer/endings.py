@@ -1,4 +1,5 @@
-"""Statements that lead to another layout, losses, and statements that know the batch, as those of :mod:`.statements`."""
+"""Statements that lead to another layout, losses, and statements that know the batch, as those
+of :mod:`.statements`."""
 
 from __future__ import annotations
 
@@ -25,23 +26,35 @@ MOVES = {  # to another layout
         ("f", "h = (h * keep.unsqueeze(-1)).sum(1) / keep.sum(1, keepdim=True)"),
         (
             "f",
-            "h = torch.cat([<P N>.expand(len(h), 1, N), h], 1); h = <M nn.MultiheadAttention(N, 2, batch_first=True)>(*[h] * 3)[0][:, 0]",
+            (
+                "h = torch.cat([<P N>.expand(len(h), 1, N), h], 1); "
+                "h = <M nn.MultiheadAttention(N, 2, batch_first=True)>(*[h] * 3)[0][:, 0]"
+            ),
         ),
         ("f", "h = ((h @ <P N>).softmax(1).unsqueeze(1) @ h).squeeze(1)"),
         ("f", "h = <M nn.LSTM(N, N, batch_first=True)>(h)[1][0][-1]"),
         (
             "f",
-            "h = <M nn.GRU(N, N, batch_first=True)>(pack(h, lengths, batch_first=True, enforce_sorted=False))[1][-1]",
+            (
+                "h = <M nn.GRU(N, N, batch_first=True)>(pack(h, lengths, batch_first=True, "
+                "enforce_sorted=False))[1][-1]"
+            ),
         ),
         ("f", "h = h.flatten(1) @ <P T*N,N>"),
         ("f", "h = torch.einsum('btn,tn->bn', h, <P T,N>)"),
         (
             "f",
-            "w = keep.nonzero(); h = torch.zeros(len(h), N, dtype=h.dtype).index_add_(0, w[:, 0], h[keep] * <P N>)",
+            (
+                "w = keep.nonzero(); h = torch.zeros(len(h), N, dtype=h.dtype).index_add_(0, "
+                "w[:, 0], h[keep] * <P N>)"
+            ),
         ),
         (
             "f",
-            "w = torch.arange(len(h)).repeat_interleave(T); h = torch.zeros_like(h[:, 0]).index_add(0, w, h.reshape(-1, N) * <P N>)",
+            (
+                "w = torch.arange(len(h)).repeat_interleave(T); "
+                "h = torch.zeros_like(h[:, 0]).index_add(0, w, h.reshape(-1, N) * <P N>)"
+            ),
         ),
     ),
     "t": (
@@ -139,20 +152,35 @@ LOSSES = {  # the loss, and the loss of each sample, or None where torch does no
         "per = h.pow(2).sum(1); loss = per.sum()",
         "per = h.sin().sum(1); loss = per.mean()",
         "loss = h.pow(2).mean(); per = h.pow(2).mean(1)",
-        "per = F.cross_entropy(<M nn.Linear(N, C)>(h), target, reduction='none'); loss = per.mean()",
+        (
+            "per = F.cross_entropy(<M nn.Linear(N, C)>(h), target, "
+            "reduction='none'); loss = per.mean()"
+        ),
         "loss = F.cross_entropy(<M nn.Linear(N, C)>(h), target); per = None",
         "loss = F.cross_entropy(<M nn.Linear(N, C)>(h), target, reduction='sum'); per = None",
-        "loss = F.cross_entropy(<M nn.Linear(N, C)>(h), marked[:, 0], ignore_index=-100); per = None",
-        "loss = F.cross_entropy(h, torch.where(target < N, target, 0), label_smoothing=0.1); per = None",
+        (
+            "loss = F.cross_entropy(<M nn.Linear(N, C)>(h), marked[:, 0], "
+            "ignore_index=-100); per = None"
+        ),
+        (
+            "loss = F.cross_entropy(h, torch.where(target < N, target, 0), "
+            "label_smoothing=0.1); per = None"
+        ),
         "loss = F.cross_entropy(h, (h.detach() * 2).softmax(-1)); per = None",
-        "loss = F.nll_loss(h.log_softmax(-1)[:, :C] if N >= C else h.log_softmax(-1), target % min(N, C)); per = None",
+        (
+            "loss = F.nll_loss(h.log_softmax(-1)[:, :C] if N >= C else h.log_softmax(-1), "
+            "target % min(N, C)); per = None"
+        ),
         "loss = F.mse_loss(h, x[:, 0]); per = None",
         "loss = F.mse_loss(h, torch.zeros_like(h), reduction='sum'); per = None",
         "loss = F.smooth_l1_loss(h, x.mean(1), reduction='none').mean(); per = None",
         "loss = F.binary_cross_entropy_with_logits(h @ <P N>, keep[:, 0].double()); per = None",
         "loss = F.binary_cross_entropy(h.mean(1).sigmoid(), keep[:, 0].double()); per = None",
         "loss = F.kl_div(h.log_softmax(-1), x[:, 0].softmax(-1), reduction='sum'); per = None",
-        "loss = F.kl_div(h.log_softmax(-1), x[:, 0].softmax(-1), reduction='batchmean'); per = None",
+        (
+            "loss = F.kl_div(h.log_softmax(-1), x[:, 0].softmax(-1), "
+            "reduction='batchmean'); per = None"
+        ),
         "loss = h.abs().sum() * 3; per = None",
         "loss = -h.log_softmax(-1).gather(1, target.view(-1, 1) % N).mean(); per = None",
         "loss = h.sum(0).sum(); per = h.sum(1)",
@@ -165,9 +193,18 @@ LOSSES = {  # the loss, and the loss of each sample, or None where torch does no
         "loss = F.l1_loss(h, x[:, 0]); per = None",
         "loss = F.huber_loss(h, x[:, 0], reduction='sum'); per = None",
         "loss = F.gaussian_nll_loss(h, x[:, 0], h.detach().exp()); per = None",
-        "loss = F.cross_entropy(h, (x[:, 0] * 2).softmax(-1), weight=torch.linspace(0.5, 2, N).double()); per = None",
-        "loss = F.cross_entropy(<M nn.Linear(N, C)>(h), marked[:, 0], label_smoothing=0.2, reduction='sum'); per = None",
-        "loss = F.cross_entropy(<M nn.Linear(N, C)>(h), target, weight=torch.linspace(0.5, 2, C).double()); per = None",
+        (
+            "loss = F.cross_entropy(h, (x[:, 0] * 2).softmax(-1), weight=torch.linspace(0.5, 2, "
+            "N).double()); per = None"
+        ),
+        (
+            "loss = F.cross_entropy(<M nn.Linear(N, C)>(h), marked[:, 0], label_smoothing=0.2, "
+            "reduction='sum'); per = None"
+        ),
+        (
+            "loss = F.cross_entropy(<M nn.Linear(N, C)>(h), target, weight=torch.linspace(0.5, 2, "
+            "C).double()); per = None"
+        ),
         "loss = torch.zeros(()).double(); loss += h.pow(2).sum(); per = None",
         "loss = sum([y.pow(2).mean() for y in h.unbind(1)]) / N; per = None",
         "loss = torch.stack([h.pow(2).sum(), h.sin().sum()]).sum(); per = None",
@@ -178,10 +215,22 @@ LOSSES = {  # the loss, and the loss of each sample, or None where torch does no
     "s": (
         "per = h.pow(2).sum((1, 2)); loss = per.sum()",
         "per = h.sin().flatten(1).mean(1); loss = per.mean()",
-        "loss = F.cross_entropy(<M nn.Linear(N, C)>(h).reshape(-1, C), marked.reshape(-1), ignore_index=-100); per = None",
-        "loss = F.cross_entropy(<M nn.Linear(N, C)>(h).transpose(1, 2), marked, ignore_index=-100); per = None",
-        "loss = F.cross_entropy(<M nn.Linear(N, C)>(h).reshape(-1, C), marked.reshape(-1), reduction='sum'); per = None",
-        "loss = F.cross_entropy(<M nn.Linear(N, C)>(h)[:, :-1].reshape(-1, C), marked[:, 1:].reshape(-1).clamp_min(0)); per = None",
+        (
+            "loss = F.cross_entropy(<M nn.Linear(N, C)>(h).reshape(-1, C), marked.reshape(-1), "
+            "ignore_index=-100); per = None"
+        ),
+        (
+            "loss = F.cross_entropy(<M nn.Linear(N, C)>(h).transpose(1, 2), marked, "
+            "ignore_index=-100); per = None"
+        ),
+        (
+            "loss = F.cross_entropy(<M nn.Linear(N, C)>(h).reshape(-1, C), marked.reshape(-1), "
+            "reduction='sum'); per = None"
+        ),
+        (
+            "loss = F.cross_entropy(<M nn.Linear(N, C)>(h)[:, :-1].reshape(-1, C), marked[:, "
+            "1:].reshape(-1).clamp_min(0)); per = None"
+        ),
         "loss = h.pow(2).mean(); per = None",
         "loss = h[keep].pow(2).sum(); per = None",
         "loss = h[keep].pow(2).mean(); per = None",

@@ -1,4 +1,5 @@
-"""Statements that mix samples, as those of :mod:`.statements`. A permutation of the samples alone mixes nothing."""
+"""Statements that mix samples, as those of :mod:`.statements`. A permutation of the samples
+alone mixes nothing."""
 
 from __future__ import annotations
 
@@ -7,10 +8,16 @@ _HIDDEN = (  # statistics of the batch that reach ``h`` by memory
     "o = h.new_zeros(()); o.data.add_(h.detach().mean()); h = h * o",
     "o = torch.zeros(2, dtype=h.dtype); o[0] = h.detach().sum(); h = h * o[0] + h * o[1]",
     "o = h.detach().clone(); o.t_() if o.dim() == 2 else o.transpose_(0, 1); h = h * o.mean()",
-    "o = [torch.zeros((), dtype=h.dtype)]; torch._foreach_add_(o, [h.detach().sum()]); h = h * o[0]",
+    (
+        "o = [torch.zeros((), dtype=h.dtype)]; "
+        "torch._foreach_add_(o, [h.detach().sum()]); h = h * o[0]"
+    ),
     "o = torch.zeros((), dtype=h.dtype); o.data = h.detach().sum(); h = h * o",
     "o = torch.zeros((), dtype=h.dtype); o.set_(h.detach().sum()); h = h * o",
-    "g = h.detach().reshape(-1); o = torch.zeros(3, dtype=h.dtype).scatter_add(0, g[:3].abs().long() % 3, g[-3:]); h = h * o.max()",
+    (
+        "g = h.detach().reshape(-1); o = torch.zeros(3, dtype=h.dtype).scatter_add(0, "
+        "g[:3].abs().long() % 3, g[-3:]); h = h * o.max()"
+    ),
     "h = h * h.detach().as_strided((2,), (1,)).sum()",
     "h = h * torch.histc(h.detach(), 3)[0]",
 )
@@ -36,7 +43,10 @@ MIXING = (  # of any layout; ``d`` is the dimension of the samples
     "h = h + torch.cat([h.narrow(d, 1, h.shape[d] - 1), h.narrow(d, 0, 1)], d)",
     "h = h.cummax(d).values",
     "h = h * (h == h.amax(d, keepdim=True)).double()",
-    "h = h.movedim(d, -1); h = (h @ torch.ones(h.shape[-1], h.shape[-1], dtype=h.dtype)).movedim(-1, d)",
+    (
+        "h = h.movedim(d, -1); "
+        "h = (h @ torch.ones(h.shape[-1], h.shape[-1], dtype=h.dtype)).movedim(-1, d)"
+    ),
     "h = h.movedim(d, -1); h = F.layer_norm(h, h.shape[-1:]).movedim(-1, d)",
     "o = torch.zeros_like(h); o.select(d, 0).copy_(h.sum(d)); h = h + o",
     "o = h.clone(); o.select(d, 0).copy_(h.select(d, -1)); h = o",
@@ -63,7 +73,10 @@ MIXING = (  # of any layout; ``d`` is the dimension of the samples
     "h = h + h.narrow(d, 0, 1)",
     "h = h + h.narrow(d, 0, 1).squeeze(d).unsqueeze(d)",
     "o = h.detach().clone(); o.data.copy_(o.mean(d, keepdim=True).expand_as(o)); h = h * o",
-    "o = torch.empty(h.shape, dtype=h.dtype); torch.mul(h.detach().mean(d, keepdim=True), torch.ones_like(h), out=o); h = h * o",
+    (
+        "o = torch.empty(h.shape, dtype=h.dtype); "
+        "torch.mul(h.detach().mean(d, keepdim=True), torch.ones_like(h), out=o); h = h * o"
+    ),
 )
 MIXING_OF = {
     "s": (
@@ -83,7 +96,10 @@ MIXING_OF = {
         "h = h * keep.sum()",
         "h = h * keep.double().mean(0).unsqueeze(-1)",
         "h = h + F.embedding(ids[0], <P V,N>)",
-        "h = F.conv1d(h.permute(2, 1, 0).reshape(-1, 1, len(h)), <P 1,1,3>, padding=1).view(N, T, -1).permute(2, 1, 0)",
+        (
+            "h = F.conv1d(h.permute(2, 1, 0).reshape(-1, 1, len(h)), <P 1,1,3>, "
+            "padding=1).view(N, T, -1).permute(2, 1, 0)"
+        ),
         "g = h.flatten(0, 1); h = (h + g[g.detach().sum(-1).argsort()].view_as(h))",
         "g = h.flatten(0, 1); h = g.cumsum(0).view_as(h)",
     ),
@@ -94,7 +110,10 @@ MIXING_OF = {
         "h = h + h[:, 0].unsqueeze(1)",
         "h = (h @ h.mT).softmax(-1) @ h",
         "h = h.reshape(h.shape[1], T, N).transpose(0, 1)",
-        "h = h + torch.eye(T, h.shape[1], dtype=h.dtype).unsqueeze(-1) @ h.mean((0, 1)).view(1, 1, N)",
+        (
+            "h = h + torch.eye(T, h.shape[1], dtype=h.dtype).unsqueeze(-1) @ "
+            "h.mean((0, 1)).view(1, 1, N)"
+        ),
     ),
     "f": (
         "h = <M nn.BatchNorm1d(N)>(h)",

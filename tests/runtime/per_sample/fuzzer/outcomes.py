@@ -1,4 +1,5 @@
-"""What becomes of a random module: the same gradients as torch's for each sample, different ones, a refusal, or an error.
+"""What becomes of a random module: the same gradients as torch's for each sample, different ones, a
+refusal, or an error.
 
 outcome(random_case(7))     # Outcome("same")
 """
@@ -33,8 +34,8 @@ Rows = list[Tensor]
 
 @dataclass(frozen=True)
 class Outcome:
-    """``what``: "same", "different", "refused", "error", or "nothing" (the program does not run in torch, or has no gradient). ``kind``: of
-    refusal, or the difference."""
+    """``what``: "same", "different", "refused", "error", or "nothing" (the program does not run in
+    torch, or has no gradient). ``kind``: of refusal, or the difference."""
 
     what: str
     kind: str = ""
@@ -66,8 +67,8 @@ def outcome(case: Case) -> Outcome:
 
 
 def reference(case: Case) -> list[Rows]:
-    """The gradients of all parameters for each sample, by torch's own autograd, with batches of one. A program that runs with the whole
-    batch only: by the loss of each sample in it."""
+    """The gradients of all parameters for each sample, by torch's own autograd, with batches of
+    one. A program that runs with the whole batch only: by the loss of each sample in it."""
     module, inputs = case.build(), case.inputs()
     params = list(module.parameters())
     loss, per = module(*inputs)

@@ -63,9 +63,10 @@ class Case:
             f"BATCH, T, N, V, C = {self.batch}, {self.time}, {self.width}, {VOCABULARY}, {CLASSES}"
         )
         return (
-            f"# seed {self.seed}, {'mixing' if self.mixes else 'not mixing'}\n{sizes}\nPERM = [(3 * j + 1) % N for j in range(N)]\n\n"
-            f"class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n{init}\n\n"
-            f"    def forward(self, x, ids, lengths, keep, target, marked):\n        h = x\n{forward}\n        return loss, per\n"
+            f"# seed {self.seed}, {'mixing' if self.mixes else 'not mixing'}\n{sizes}\nPERM = [(3 "
+            "* j + 1) % N for j in range(N)]\n\nclass Model(nn.Module):\n    def __init__(self):\n"
+            f"        super().__init__()\n{init}\n\n    def forward(self, x, ids, lengths, keep, "
+            f"target, marked):\n        h = x\n{forward}\n        return loss, per\n"
         )
 
     def _source(self) -> tuple[list[str], list[str]]:
@@ -111,7 +112,8 @@ class Case:
         return module
 
     def inputs(self) -> tuple[Tensor, ...]:
-        """``x`` (B, T, N), ``ids`` (B, T), ``lengths`` (B,), ``keep`` (B, T), ``target`` (B,) and ``marked`` (B, T), some of it -100."""
+        """``x`` (B, T, N), ``ids`` (B, T), ``lengths`` (B,), ``keep`` (B, T), ``target`` (B,) and
+        ``marked`` (B, T), some of it -100."""
         g = torch.Generator().manual_seed(self.seed + 1)
         b, t = self.batch, self.time
         keep = torch.rand(b, t, generator=g) > 0.3

@@ -2,10 +2,11 @@
 
 ``h`` is the tensor that the program works on. A *layout* says where its samples lie:
 
-    s (B, T, N)    t (T, B, N)    f (B, N)    r (B * T, N)    q (T * B, N)    c (B, N, T)    i (B, N, T, 2)
+    s (B, T, N)    t (T, B, N)    f (B, N)    r (B * T, N)
+    q (T * B, N)   c (B, N, T)    i (B, N, T, 2)
 
-``<P N,N>`` stands for a parameter of that shape, ``<M nn.Linear(N, N)>`` for a module, ``<T N,N>`` for a parameter that others use
-as well. ``d`` is the dimension of the samples.
+``<P N,N>`` stands for a parameter of that shape, ``<M nn.Linear(N, N)>`` for a module, ``<T N,N>``
+for a parameter that others use as well. ``d`` is the dimension of the samples.
 """
 
 from __future__ import annotations
@@ -101,7 +102,10 @@ LAST = (  # layouts whose last dimension has size N: s, t, f, r, q
     "h = h.t().clone().t() * <P N> if h.dim() == 2 else h.mT.clone().mT * <P N>",
     "h = checkpoint(lambda y: (y * <P N>).sin(), h, use_reentrant=False)",
     "h = torch.outer(h.reshape(-1), <P 3>).sum(-1).view(h.shape)",
-    "h = torch.baddbmm(<P N>, h.reshape(-1, 1, N), <P N,N>.expand(h.numel() // N, N, N)).view(h.shape)",
+    (
+        "h = torch.baddbmm(<P N>, h.reshape(-1, 1, N), "
+        "<P N,N>.expand(h.numel() // N, N, N)).view(h.shape)"
+    ),
     "h = torch.complex(h, h * <P N>).abs()",
     "h = torch.view_as_real(torch.fft.fft(h)).sum(-1) * <P N>",
     "h = F.pad(h, (1, 0))[..., :-1] * <P N>",
@@ -109,7 +113,10 @@ LAST = (  # layouts whose last dimension has size N: s, t, f, r, q
 )
 FIRST = (  # layouts with the samples in dimension 0: s, f, r, c, i
     "w = h.detach().flatten(1).sum(1).argsort(); h = (h[w] * <P 1>)[w.argsort()]",
-    "w = h.detach().flatten(1).sum(1).argsort(); o = torch.empty_like(h); o[w] = h[w] * <P 1>; h = o",
+    (
+        "w = h.detach().flatten(1).sum(1).argsort(); o = torch.empty_like(h); "
+        "o[w] = h[w] * <P 1>; h = o"
+    ),
     "h = torch.cat([y * <P 1> for y in h.split(1)])",
     "a, b = (torch.cat([h, h * 2]) * <P 1>).chunk(2); h = a + b.tanh()",
     "h = torch.stack([h, h * <P 1>], 1).flatten(0, 1).view(h.shape[0], 2, *h.shape[1:]).mean(1)",
@@ -118,13 +125,22 @@ FIRST = (  # layouts with the samples in dimension 0: s, f, r, c, i
     "h = h[torch.arange(len(h)).flip(0)] * <P 1>; h = h[torch.arange(len(h)).flip(0)]",
     "h = h.index_select(0, torch.arange(len(h))) * <P 1>",
     "w = torch.arange(len(h)).flip(0); h = (h[w] * <P 1>)[w.argsort()]",
-    "o = torch.zeros_like(h); w = h.flatten(1).sum(1) > 0; o[w] = h[w] * <P 1>; o[~w] = h[~w].sin(); h = o",
+    (
+        "o = torch.zeros_like(h); w = h.flatten(1).sum(1) > 0; o[w] = h[w] * <P 1>; "
+        "o[~w] = h[~w].sin(); h = o"
+    ),
     "o = torch.zeros_like(h); w = h.flatten(1).sum(1) > 0; o[w] += h[w] * <P 1>; h = o + h",
     "w = (h.flatten(1).sum(1) > 0).nonzero()[:, 0]; h = h.index_add(0, w, h[w] * <P 1>)",
     "w = (h.flatten(1).sum(1) > 0).nonzero()[:, 0]; h = h.index_copy(0, w, h[w] * <P 1>)",
-    "w = (h.flatten(1).sum(1) > 0).nonzero(as_tuple=True)[0]; h = torch.zeros_like(h).index_add_(0, w, h.index_select(0, w) * <P 1>) + h",
+    (
+        "w = (h.flatten(1).sum(1) > 0).nonzero(as_tuple=True)[0]; "
+        "h = torch.zeros_like(h).index_add_(0, w, h.index_select(0, w) * <P 1>) + h"
+    ),
     "w = h.flatten(1).sum(1) > 0; h = torch.where(w.view(-1, *[1] * (h.dim() - 1)), h * <P 1>, h)",
-    "w = (h.flatten(1).sum(1) > 0).double().view(-1, *[1] * (h.dim() - 1)); h = w * (h * <P 1>) + (1 - w) * h",
+    (
+        "w = (h.flatten(1).sum(1) > 0).double().view(-1, *[1] * (h.dim() - 1)); "
+        "h = w * (h * <P 1>) + (1 - w) * h"
+    ),
     "h = h.reshape(len(h), -1).mul(<P 1>).view(h.shape)",
     "h = h.flatten().mul(<P 1>).view(h.shape)",
     "h = h.reshape(-1).unflatten(0, h.shape).mul(<P 1>)",
@@ -134,12 +150,18 @@ FIRST = (  # layouts with the samples in dimension 0: s, f, r, c, i
     "h = h.repeat(2, *[1] * (h.dim() - 1))[len(h) :] * <P 1>",
     "h = h.flip(0).mul(<P 1>).flip(0)",
     "h = h.roll(1, 0).mul(<P 1>).roll(-1, 0)",
-    "h = torch.cat([h[0::2], h[1::2]]) * <P 1>; w = torch.arange(len(h)); h = h[torch.cat([w[0::2], w[1::2]]).argsort()]",
+    (
+        "h = torch.cat([h[0::2], h[1::2]]) * <P 1>; w = torch.arange(len(h)); "
+        "h = h[torch.cat([w[0::2], w[1::2]]).argsort()]"
+    ),
 )
 OF = {
     "s": (
         "h = h + <P T,N>",
-        "g = h.flatten(0, 1); w = g.detach().sum(-1).argsort(); o = torch.zeros_like(g); o[w] = g[w] * <P N>; h = o.view_as(h)",
+        (
+            "g = h.flatten(0, 1); w = g.detach().sum(-1).argsort(); o = torch.zeros_like(g); "
+            "o[w] = g[w] * <P N>; h = o.view_as(h)"
+        ),
         "h = h + <P 1,T,N>",
         "h = h + <P T+2,N>[:T]",
         "h = h + <M nn.Embedding(T, N)>(torch.arange(T))",
@@ -155,14 +177,22 @@ OF = {
         "h = <M nn.GRU(N, N, batch_first=True)>(h)[0]",
         "h = <M nn.RNN(N, N // 2, batch_first=True, bidirectional=True)>(h)[0]",
         "h = <M nn.GRU(N, N, batch_first=True)>(h, h[:, 0].unsqueeze(0).contiguous())[0]",
-        "g = pack(h, lengths, batch_first=True, enforce_sorted=False); "
-        "h = unpack(<M nn.LSTM(N, N, batch_first=True)>(g)[0], batch_first=True, total_length=T)[0]",
+        (
+            "g = pack(h, lengths, batch_first=True, enforce_sorted=False); h = unpack(<M "
+            "nn.LSTM(N, N, batch_first=True)>(g)[0], batch_first=True, total_length=T)[0]"
+        ),
         "h = <M nn.MultiheadAttention(N, 2, batch_first=True)>(h, h, h, need_weights=False)[0]",
         "h = <M nn.MultiheadAttention(N, 2, batch_first=True)>(h, h, h)[0]",
         "h = <M nn.TransformerEncoderLayer(N, 2, 5, 0.0, batch_first=True)>(h)",
         "h = sdpa(<M nn.Linear(N, N)>(h), h, h, is_causal=True)",
-        "m = torch.full((T, T), float('-inf')).triu(1).double(); h = (h @ <P N,N> @ h.mT + m).softmax(-1) @ h",
-        "z = h.view(-1, T, 2, N // 2).transpose(1, 2); h = sdpa(z * <P 1>, z, z).transpose(1, 2).reshape(-1, T, N)",
+        (
+            "m = torch.full((T, T), float('-inf')).triu(1).double(); "
+            "h = (h @ <P N,N> @ h.mT + m).softmax(-1) @ h"
+        ),
+        (
+            "z = h.view(-1, T, 2, N // 2).transpose(1, 2); "
+            "h = sdpa(z * <P 1>, z, z).transpose(1, 2).reshape(-1, T, N)"
+        ),
         "h = torch.einsum('btn,tsn->bsn', h, <P T,T,N>)",
         "h = torch.einsum('btn,st->bsn', h, <P T,T>)",
         "h = <P T,T> @ h",
@@ -172,19 +202,34 @@ OF = {
         "h = torch.cat([<P N>.repeat(len(h), 1, 1), h], 1)[:, :-1]",
         "h = torch.cat([h[:, 1:], <P N>.expand(len(h), 1, N)], 1)",
         "h = torch.stack([<M nn.Linear(N, N)>(h[:, j]) for j in range(T)], 1)",
-        "o = torch.zeros_like(h)\nfor j in range(T):\n    o[:, j] = h[:, j] * <P N> + (o[:, j - 1].clone() if j else 0)\nh = o",
+        (
+            "o = torch.zeros_like(h)\nfor j in range(T):\n"
+            "    o[:, j] = h[:, j] * <P N> + (o[:, j - 1].clone() if j else 0)\nh = o"
+        ),
         "h = torch.stack([y * <P N> for y in h.unbind(1)], 1)",
         "o = h.clone(); o[torch.arange(len(h)), lengths - 1] = <P N>; h = o",
         "o = h.clone(); o[torch.arange(len(h)), lengths - 1] *= <P N>; h = o",
-        "o = torch.zeros_like(h); o[torch.arange(len(h)), lengths - 1] = h.sum(1) * <P N>; h = o + h",
+        (
+            "o = torch.zeros_like(h); o[torch.arange(len(h)), "
+            "lengths - 1] = h.sum(1) * <P N>; h = o + h"
+        ),
         "o = h.detach().clone(); o.requires_grad_(); h = h + o * <P N>",
         "h = h.index_put((torch.arange(len(h)), lengths - 1), <P N>, accumulate=True)",
         "h = torch.where(keep.unsqueeze(-1), <P N>, h)",
         "h = h.index_fill(1, torch.tensor([0]), 0.5) * <P N>",
         "h = h.detach().data * <P N> + h",
-        "o = torch.zeros(len(h), T, N, dtype=h.dtype)\nfor j in range(T):\n    o[:, j] = h[:, j] * <P N>\nh = o",
-        "o = torch.zeros(len(h), T, N, dtype=h.dtype)\nfor j in range(T):\n    o[:, j] = x[:, j]\nh = h + o @ <P N,N>",
-        "o = torch.zeros(len(h), T + 1, N, dtype=h.dtype); o[:, 1:] = h; o[:, 0] = <P N>; h = o[:, :T]",
+        (
+            "o = torch.zeros(len(h), T, N, dtype=h.dtype)\nfor j in range(T):\n"
+            "    o[:, j] = h[:, j] * <P N>\nh = o"
+        ),
+        (
+            "o = torch.zeros(len(h), T, N, dtype=h.dtype)\nfor j in range(T):\n"
+            "    o[:, j] = x[:, j]\nh = h + o @ <P N,N>"
+        ),
+        (
+            "o = torch.zeros(len(h), T + 1, N, dtype=h.dtype); o[:, 1:] = h; "
+            "o[:, 0] = <P N>; h = o[:, :T]"
+        ),
         "o = torch.zeros(T, N, dtype=h.dtype); o[0] = <P N>; o[1:] = <P T-1,N>.tanh(); h = h + o",
         "h = h.cumsum(1) * <P N>",
         "h = h.roll(1, 1) * <P N>",
@@ -196,8 +241,11 @@ OF = {
         "h = h + h[torch.arange(len(h)), lengths - 1].unsqueeze(1) * <P N>",
         "h = h.reshape(len(h), -1) @ <P T*N,T*N>; h = h.view(-1, T, N)",
         "h = h.flatten(1).mul(<P T*N>).unflatten(1, (T, N))",
-        "g = h.reshape(-1, N); e = (g.detach().sum(-1) > 0).long(); o = torch.zeros_like(g)\nfor j in range(2):\n"
-        "    w = (e == j).nonzero()[:, 0]\n    o.index_add_(0, w, F.linear(g[w], <P 2,N,N>[j]))\nh = o.view(h.shape)",
+        (
+            "g = h.reshape(-1, N); e = (g.detach().sum(-1) > 0).long(); o = torch.zeros_like(g)\n"
+            "for j in range(2):\n    w = (e == j).nonzero()[:, 0]\n"
+            "    o.index_add_(0, w, F.linear(g[w], <P 2,N,N>[j]))\nh = o.view(h.shape)"
+        ),
         "e = (h.detach().sum(-1) > 0).long(); h = torch.einsum('btn,btnm->btm', h, <P 2,N,N>[e])",
         "h = <M nn.GroupNorm(1, T)>(h)",
         "h = <M nn.LayerNorm((T, N))>(h)",
@@ -218,7 +266,10 @@ OF = {
         "h = torch.stack([<M nn.Linear(N, N)>(y) for y in h])",
         "h = torch.stack([h[j] * <P T,N>[j] for j in range(T)])",
         "o = torch.empty_like(h)\nfor j in range(T):\n    o[j] = h[j] * <P N>\nh = o",
-        "o, y = [], torch.zeros_like(h[0])\nfor j in range(T):\n    y = <M nn.GRUCell(N, N)>(h[j], y)\n    o.append(y)\nh = torch.stack(o)",
+        (
+            "o, y = [], torch.zeros_like(h[0])\nfor j in range(T):\n"
+            "    y = <M nn.GRUCell(N, N)>(h[j], y)\n    o.append(y)\nh = torch.stack(o)"
+        ),
         "h = h.cumsum(0) * <P N>",
         "h = h.flip(0) * <P N>",
         "h = torch.einsum('tbn,ts->sbn', h, <P T,T>)",
@@ -228,19 +279,28 @@ OF = {
         "h = h[torch.tensor([*range(T)][::-1])] * <P N>",
         "h = h - h.mean(0) * <P N>",
         "h = <M nn.LayerNorm(N)>(h.transpose(0, 1)).transpose(0, 1)",
-        "g = pack(h, lengths, enforce_sorted=False); h = unpack(<M nn.GRU(N, N)>(g)[0], total_length=T)[0]",
+        (
+            "g = pack(h, lengths, enforce_sorted=False); "
+            "h = unpack(<M nn.GRU(N, N)>(g)[0], total_length=T)[0]"
+        ),
         "h = (h.movedim(0, -1) @ <P T,T>).movedim(-1, 0)",
     ),
     "f": (
         "h = <M nn.GroupNorm(2, N)>(h)",
         "h = h + <M nn.EmbeddingBag(V, N)>(ids)",
-        "h = h + <M nn.EmbeddingBag(V, N, mode='sum')>(ids.flatten(), torch.arange(0, ids.numel(), T))",
+        (
+            "h = h + <M nn.EmbeddingBag(V, N, mode='sum')>(ids.flatten(), "
+            "torch.arange(0, ids.numel(), T))"
+        ),
         "h = h + <M nn.Embedding(V, N)>(ids[:, 0])",
         "h = h + <P T,N>[lengths - 1]",
         "h = h.unsqueeze(1).mul(<P 3,1>).sum(1)",
         "h = torch.stack([h, h * <P N>], 1).amax(1)",
         "h = torch.diag_embed(h).matmul(<P N>)",
-        "h = torch.linalg.solve(torch.eye(N, dtype=h.dtype) * 4 + <P N,N> * 0.1, h.unsqueeze(-1)).squeeze(-1)",
+        (
+            "h = torch.linalg.solve(torch.eye(N, dtype=h.dtype) * 4 + <P N,N> * 0.1, "
+            "h.unsqueeze(-1)).squeeze(-1)"
+        ),
         "h = torch.einsum('bn,bm,nm->bn', h, h, <P N,N>)",
         "h = <M nn.BatchNorm1d(N).eval()>(h)",
         "h = h * h.norm(dim=1, keepdim=True) * <P N>",
@@ -296,6 +356,9 @@ OF = {
         "h = h * h.mean((2, 3), keepdim=True).mul(<P N,1,1>).sigmoid()",
         "h = h.permute(0, 2, 3, 1).matmul(<P N,N>).permute(0, 3, 1, 2)",
         "h = h.contiguous(memory_format=torch.channels_last); h = h * <P N,1,1>",
-        "h = F.unfold(h, 3, padding=1).transpose(1, 2).matmul(<P 9*N,N>).transpose(1, 2).reshape(h.shape)",
+        (
+            "h = F.unfold(h, 3, padding=1).transpose(1, "
+            "2).matmul(<P 9*N,N>).transpose(1, 2).reshape(h.shape)"
+        ),
     ),
 }

@@ -39,7 +39,8 @@ def test_random_modules_have_the_gradients_of_each_sample_or_are_refused() -> No
         case = random_case(seed)
         found = outcome(case)
         counts[found.what + (" mixing" if case.mixes else "")] += 1
-        # a factor that is the size of the batch by chance; and samples that are treated by their position, as no sample alone is
+        # a factor that is the size of the batch by chance; and samples that are treated by their
+        # position, as no sample alone is
         known = "may be their number" in found.kind or "by their position" in found.kind
         if found.what in ("different", "error") or (
             found.what == "refused" and not case.mixes and not known
