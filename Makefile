@@ -39,6 +39,7 @@ matrix: generate  ## generate, run and report the matrix (TARGET, TIER, DEVICE)
 test: $(READY)  ## the project's own tests, the linters and the check that generated_tests/ is current
 	@$(BIN)/python -m gen check
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest tests -n $(WORKERS) -q $(ARGS)
 	@$(BIN)/python -m pytest generated_tests -n $(WORKERS) -q --target $(TARGET) --tier smoke
@@ -51,6 +52,7 @@ bench: $(READY)  ## the runtime beside torch.func and torch's engine: ratios of 
 
 lint: $(READY)  ## ruff
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
 
 types: $(READY)  ## mypy
 	@$(BIN)/mypy
