@@ -15,7 +15,7 @@ LAST    := .cache/matrix/last
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help generate matrix test check bench lint types docs site audit clean
+.PHONY: help generate matrix test check bench lint types house docs site audit clean
 
 help:  ## this text
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -56,6 +56,9 @@ lint: $(READY)  ## ruff
 
 types: $(READY)  ## mypy
 	@$(BIN)/mypy
+
+house: $(READY)  ## how the code of each folder reads, in figures (ARGS="--worst 20", "--help")
+	@$(BIN)/python -m tools.house $(ARGS)
 
 audit: $(READY)  ## plant faults in the target and count those that the matrix catches
 	@$(BIN)/python -m gen audit --target $(TARGET) $(ARGS)

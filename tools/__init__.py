@@ -1,0 +1,1 @@
+"""Scripts for those who work on this project. They are not packaged."""
