@@ -1,17 +1,34 @@
-"""Where files lie and how long they are."""
+"""Where files lie and how much is in them. `make house` shows more about how they read."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tools.house import (
+    Source,
+    fragments,
+    modules_per_folder,
+    read_sources,
+    repeated_file_names,
+    statements_without_docstrings,
+)
+
 ROOT = Path(__file__).parent.parent
-LONGEST = 500  # lines of a file
-LONGEST_FUNCTION = 80  # lines of a function, without its docstring
-FOLDERS = ("benchmarks", "examples", "gen", "runtime", "tests")
+LONGEST_FILE = 400  # statements
+LONGEST_FUNCTION = 80  # statements, with those of the functions inside it
+FULLEST_FOLDER = 25  # modules
+MOST_FRAGMENTS = 10
+MOST_REPEATED_NAMES = 8
+FOLDERS = ("benchmarks", "examples", "gen", "runtime", "tests", "tools")
+PACKAGES = ("runtime", "gen")
+
+
+@cache  # several claims read the same modules
+def sources_of(*names: str) -> list[Source]:
+    return read_sources(ROOT / name for name in names)
 
 
 def folders(path: Path) -> set[str]:
@@ -22,41 +39,113 @@ def test_each_folder_of_the_runtime_has_one_of_tests() -> None:
     assert folders(ROOT / "tests/runtime") == folders(ROOT / "runtime")
 
 
+def long_files(sources: list[Source], limit: int = LONGEST_FILE) -> dict[str, int]:
+    """Map each file with too many statements to their number."""
+    counts = {str(source.path): statements_without_docstrings(source.tree) for source in sources}
+    return {path: count for path, count in counts.items() if count > limit}
+
+
+def long_functions(sources: list[Source], limit: int = LONGEST_FUNCTION) -> list[str]:
+    """List each function with too many statements, with its place and their number."""
+    return [
+        f"{function.path}:{function.node.lineno} {function.node.name}: {function.statements}"
+        for source in sources
+        for function in source.functions
+        if function.statements > limit
+    ]
+
+
+def full_folders(sources: list[Source], limit: int = FULLEST_FOLDER) -> dict[str, int]:
+    """Map each folder with too many modules to their number."""
+    counts = modules_per_folder(sources)
+    return {str(folder): count for folder, count in counts.items() if count > limit}
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_files_are_short_enough_to_read_at_one_go(folder: str) -> None:
-    lengths = {
-        str(path.relative_to(ROOT)): len(path.read_text().splitlines())
-        for path in (ROOT / folder).rglob("*.py")
-    }
-    assert {path: lines for path, lines in lengths.items() if lines > LONGEST} == {}
-
-
-def functions(source: str) -> Iterator[tuple[str, int]]:
-    """Name and length of each function of a file."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            text = ast.get_docstring(node, clean=False)
-            yield (
-                node.name,
-                (node.end_lineno or 0)
-                - node.lineno
-                + 1
-                - (0 if text is None else len(text.splitlines())),
-            )
-
-
-def test_a_docstring_does_not_make_a_function_long() -> None:
-    assert list(
-        functions('def f(\n    x,\n):\n    """A line.\n\n    Another.\n    """\n    return x\n')
-    ) == [("f", 4)]
+    assert long_files(sources_of(folder)) == {}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_functions_do_one_thing(folder: str) -> None:
-    found = [
-        f"{path.relative_to(ROOT)}: {name}, {lines} lines"
-        for path in (ROOT / folder).rglob("*.py")
-        for name, lines in functions(path.read_text())
-        if lines > LONGEST_FUNCTION
-    ]
-    assert found == []
+    assert long_functions(sources_of(folder)) == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_folder_has_few_enough_modules_to_know_them_all(package: str) -> None:
+    assert full_folders(sources_of(package)) == {}
+
+
+def test_few_short_modules_serve_one_module_alone() -> None:
+    listed = fragments(sources_of(*PACKAGES), ROOT)
+    assert len(listed) <= MOST_FRAGMENTS, "\n".join(map(str, listed))
+
+
+def test_few_files_share_their_name_with_another() -> None:
+    names = repeated_file_names(sources_of(*PACKAGES))
+    assert len(names) <= MOST_REPEATED_NAMES, list(names)
+
+
+# ------------------------------------------------------------------- the claims above can fail
+
+
+DOCUMENTED = '''\
+"""A module."""
+
+
+class Price:
+    """A class."""
+
+    def total(self):
+        """A line.
+
+        Another.
+        """
+        return 1
+'''
+
+
+def sources_in(folder: Path, **texts: str) -> list[Source]:
+    """Write modules into a folder and read them: `price="a = 1"` is `price.py`."""
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(text)
+    return read_sources([folder])
+
+
+def test_a_statement_too_many_makes_a_file_long(tmp_path: Path) -> None:
+    sources = sources_in(tmp_path, price="a = 1\nif a: a = 2\n")
+    assert long_files(sources, limit=3) == {}
+    assert long_files(sources, limit=2) == {str(tmp_path / "price.py"): 3}
+
+
+def test_a_statement_too_many_makes_a_function_long(tmp_path: Path) -> None:
+    sources = sources_in(tmp_path, price="a = 1\ndef f(\n    x,\n):\n    x += 1\n    return x\n")
+    assert long_functions(sources, limit=2) == []
+    assert long_functions(sources, limit=1) == [f"{tmp_path / 'price.py'}:2 f: 2"]
+
+
+def test_statements_of_a_nested_function_count_for_both_functions(tmp_path: Path) -> None:
+    sources = sources_in(
+        tmp_path, price="def f():\n    def g():\n        a = 1\n        return a\n    return g\n"
+    )
+    assert {f.node.name: f.statements for f in sources[0].functions} == {"f": 4, "g": 2}
+
+
+def test_docstrings_make_neither_files_nor_functions_long(tmp_path: Path) -> None:
+    sources = sources_in(tmp_path, price=DOCUMENTED)
+    assert long_files(sources, limit=0) == {str(tmp_path / "price.py"): 3}
+    assert [f.statements for f in sources[0].functions] == [1]
+
+
+def test_a_module_too_many_makes_a_folder_full(tmp_path: Path) -> None:
+    sources = sources_in(tmp_path, __init__="a = 1", price="a = 1", tax="a = 1")
+    assert full_folders(sources, limit=2) == {}
+    assert full_folders(sources, limit=1) == {str(tmp_path): 2}
+
+
+def test_fragments_and_repeated_names_are_seen(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/tax.py").write_text("a = 1\n")
+    sources = sources_in(tmp_path, price="import tax\n", tax="a = 1\n")
+    assert [each.module for each in fragments(sources, tmp_path)] == ["tax"]
+    assert list(repeated_file_names(sources)) == ["tax.py"]
