@@ -13,7 +13,7 @@ from gen.checks.tables import Cell, Family
 from gen.targets.parts import compiled, offered, parts_compiled
 from gen.targets.runtime_target import RuntimeTarget
 from gen.targets.torch_target import TorchTarget
-from tests.compositions import boundaries
+from programs import boundaries
 
 SAMPLES = [{"args": [{"shape": [3, 3]}]}]
 
@@ -36,7 +36,7 @@ class Faulty(TorchTarget):
 
 
 def check(row: str, target: Any, pipeline: str = "session . aot.parts", **axes: str) -> None:
-    name = f"tests.compositions.{'boundaries' if hasattr(boundaries, row) else 'calls'}.{row}"
+    name = f"programs.{'boundaries' if hasattr(boundaries, row) else 'calls'}.{row}"
     cell = Cell(name, "float64", tuple(axes.items()), "full", ())
     Case(cell, "check", Family("tests", {name: {"samples": SAMPLES}}), target).assert_same(
         pipeline, against="eager"
@@ -207,7 +207,7 @@ def test_a_wrong_function_that_a_target_offers_is_noticed() -> None:
                 else otherwise
             )
 
-    name = "tests.compositions.transforms.rearranged"
+    name = "programs.transforms.rearranged"
     case = Case(
         Cell(name, "float64", (), "full", ()),
         "check",

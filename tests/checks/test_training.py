@@ -22,16 +22,16 @@ from gen.targets.runtime_target import RuntimeTarget
 
 Tensor = torch.Tensor
 MODULES = {
-    f"tests.third_party_ops.modules.{name}": {
-        "call": f"tests.third_party_ops.modules:{name}",
-        "samples": f"tests.third_party_ops.modules:samples_of_{name}",
+    f"programs.third_party.modules.{name}": {
+        "call": f"programs.third_party.modules:{name}",
+        "samples": f"programs.third_party.modules:samples_of_{name}",
     }
     for name in ("linear", "layer_norm")
 }
 
 
 def case(target: Any, op: str = "linear", **axes: str) -> Case:
-    name = op if op.startswith("torch.") else f"tests.third_party_ops.modules.{op}"
+    name = op if op.startswith("torch.") else f"programs.third_party.modules.{op}"
     cell = Cell(name, "float64", tuple(axes.items()), "full", ())
     return Case(cell, "training", Family("tests", MODULES), target)
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from examples import ops, reference
-from tests.third_party_ops import ops as third_party
-from tests.third_party_ops import reference as third_party_reference
+from programs.third_party import ops as third_party
+from programs.third_party import reference as third_party_reference
 
 
 def exact(values: object) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gen.targets.parts import offered
-from tests.compositions.sample_gradients import (
+from programs.sample_gradients import (
     Loss,
     Of,
     answers,
@@ -21,7 +21,7 @@ from tests.compositions.sample_gradients import (
     gradients,
     rows_of,
 )
-from tests.compositions.tools import Results, beside, own, own_refused, plain
+from programs.tools import Results, beside, own, own_refused, plain
 
 F = nn.functional
 

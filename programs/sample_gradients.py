@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.compositions.tools import Results, beside, own, plain
+from programs.tools import Results, beside, own, plain
 
 F = nn.functional
 Loss = Callable[..., Tensor]

@@ -14,7 +14,7 @@ from functorch.einops.rearrange import rearrange as torch_rearrange
 from torch import Tensor, nn
 
 from gen.targets.parts import offered
-from tests.compositions.tools import Results, beside, own, refused
+from programs.tools import Results, beside, own, refused
 
 
 def _func(name: str) -> Any:

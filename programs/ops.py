@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tests.compositions.tools import refused
+from programs.tools import refused
 
 
 def ctc_of_log_softmax(

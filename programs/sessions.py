@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.compositions.tools import Results, beside, grad_of, leaf_of, own, refused, text_number
+from programs.tools import Results, beside, grad_of, leaf_of, own, refused, text_number
 
 F = nn.functional
 graph = torch.autograd.graph

@@ -1,6 +1,6 @@
 """More programs with compiled parts: what memory results and arguments share, which results
 are used, classes of tensors, and graphs for any size. Each part is called several times, as
-in :mod:`tests.compositions.boundaries`.
+in :mod:`programs.boundaries`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.testing._internal.two_tensor import TwoTensor
 
 from gen.targets.parts import compiled, offered
-from tests.compositions.tools import Results, beside, own, own_refused, plain, refused
+from programs.tools import Results, beside, own, own_refused, plain, refused
 
 F = nn.functional
 

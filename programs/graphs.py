@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.compositions.tools import (
+from programs.tools import (
     Results,
     beside,
     calls_of,

@@ -8,16 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, rnn
 
-from tests.compositions.sample_gradients import (
-    Of,
-    answers,
-    answers_of,
-    by_loop_of,
-    filled,
-    mean_of,
-    rows_of,
-)
-from tests.compositions.tools import Results, beside, own
+from programs.sample_gradients import Of, answers, answers_of, by_loop_of, filled, mean_of, rows_of
+from programs.tools import Results, beside, own
 
 F = nn.functional
 

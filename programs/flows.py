@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from gen.targets.parts import compiled, offered
-from tests.compositions.tools import Results, beside, graph_of, own, own_refused, plain, transform
+from programs.tools import Results, beside, graph_of, own, own_refused, plain, transform
 
 
 def _if(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gen.targets.parts import offered
-from tests.compositions.tools import Results, beside, own, own_refused, plain, refused
+from programs.tools import Results, beside, own, own_refused, plain, refused
 
 F = torch.nn.functional
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.compositions.tools import Results, beside, own, own_refused, plain
+from programs.tools import Results, beside, own, own_refused, plain
 
 F = nn.functional
 

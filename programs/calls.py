@@ -1,7 +1,7 @@
 """Programs about the calls of what is compiled: other kinds of arguments and modes in turn,
 gradients of some results, and draws.
 
-As in :mod:`tests.compositions.boundaries`, each compiles a function or a module by
+As in :mod:`programs.boundaries`, each compiles a function or a module by
 :func:`gen.targets.parts.compiled`, and calls it several times.
 """
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from tests.compositions.tools import Results, beside, calls_of, own, own_refused, plain
+from programs.tools import Results, beside, calls_of, own, own_refused, plain
 
 F = nn.functional
 aten = torch.ops.aten

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gen.targets.parts import offered
-from tests.compositions.tools import Results, beside, grad_of, leaf_of, refused, text_number
+from programs.tools import Results, beside, grad_of, leaf_of, refused, text_number
 
 F = nn.functional
 graph = torch.autograd.graph

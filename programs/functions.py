@@ -11,7 +11,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from gen.targets.parts import compiled, offered
-from tests.compositions.tools import Results, beside, grad_of, leaf_of, refused, transform
+from programs.tools import Results, beside, grad_of, leaf_of, refused, transform
 
 
 def _gradient() -> Any:

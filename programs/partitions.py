@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gen.targets.parts import offered
-from tests.compositions.tools import Results, beside, own, own_refused, plain
+from programs.tools import Results, beside, own, own_refused, plain
 
 F = nn.functional
 aten = torch.ops.aten

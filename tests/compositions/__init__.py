@@ -1,1 +1,0 @@
-"""Compositions of ops, for rules of the runtime that no single op of the matrix runs."""
