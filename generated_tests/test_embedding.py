@@ -11,7 +11,7 @@ FAMILY = family(
         "asgd_computes_next_rate_python_number": known(
             "xfail",
             target="runtime",
-            raises="runtime.func.traced_numbers.AskedForNumber",
+            raises="runtime.trace.number_reads.AskedForNumber",
             match="asks for the value of a number that the program has read of a tensor by item\\(\\).*t\\.optimizer\\.step\\(\\)",
             reason="ASGD computes its next rate in Python from the number of steps, which it reads of a tensor, and makes a tensor of it",
             source="matrix/training.yaml",

@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 
 from gen.targets.faults import KINDS, Call, Rule
 from runtime.func.batch import BatchedValue, BatchLevel
-from runtime.func.pushforward import DualValue
+from runtime.func.dual_level import DualValue
 from runtime.func.tangent_rules import TangentRule, fit, tangent_rule
 from runtime.rules.ops import INPLACE, Op, op_of
 from runtime.rules.per_sample import Dense, Term

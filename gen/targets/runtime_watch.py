@@ -17,7 +17,7 @@ from gen.targets.runtime_rules import rules
 from runtime import func as transforms
 from runtime.errors import BatchingError, MissingRule
 from runtime.func.batch import BatchedValue
-from runtime.func.pushforward import DualValue
+from runtime.func.dual_level import DualValue
 from runtime.seam.levels import Value
 from runtime.tape.values import GradValue
 

@@ -1,7 +1,7 @@
 """Ahead-of-time: programs captured as graphs, differentiated, cut in two, replayed and exported.
 See ``docs/aot.md``."""
 
-from ..func.make_fx import make_fx
+from ..trace.make_fx import make_fx
 from .cache.cuts import Cache, CacheInfo, cache_clear, cache_info
 from .calls.function import aot_function
 from .calls.module import aot_module

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from ..func.provenance import line_of
+from ..trace.provenance import line_of
 from .calls.arguments import enter, flatten
 from .calls.function import Recipe, aot_function
 from .calls.module import AOTModule

@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import (
 
 from ..func.batch import BatchLevel
 from ..func.draws import DrawPerElement
-from ..func.functionalize import FunctionalLevel, FunctionalValue
-from ..func.pushforward import DualLevel, DualValue, tangent_of
+from ..func.dual_level import DualLevel, DualValue, tangent_of
+from ..functionalize.functional_level import FunctionalLevel, FunctionalValue
 from ..rules.ops import DIFFERENTIABLE
 from ..seam.levels import Value, levels_of
 from ..tape.running import computes_tangents

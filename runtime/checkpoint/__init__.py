@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ..func.regions import running_traces
 from ..seam.ambient import Ambient
+from ..trace.regions import running_traces
 from .debug import OpLog
 from .frame import CheckpointError, Frame, GraphExecGroup
 from .reentrant import CheckpointFunction, check_backward_validity, detach_variable

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..func.regions import region
+from ..trace.regions import region
 from .selective import (
     OFFLOADED,
     SAC_IGNORED_OPS,

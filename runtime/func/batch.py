@@ -22,8 +22,8 @@ from ..seam.levels import Level, Value, run_elementwise
 from ..seam.shells import BATCHED, VALUES, shell
 from ..seam.surgery import GEOMETRY, change_geometry, detach_inner
 from ..tape.inplace import METADATA
+from ..trace.torch_checks import complaint
 from . import draws, element_check, trees
-from .torch_checks import complaint
 
 # per op, in all threads: how many calls ran as a Python loop over the batch
 fallbacks: Counter[str] = Counter()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ..functionalize.functional_level import FunctionalValue
 from ..seam.levels import Value
-from .functionalize import FunctionalValue
 
 
 def debug_unwrap(tensor: torch.Tensor, *, recurse: bool = True) -> torch.Tensor:

@@ -99,7 +99,7 @@ def fill(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> A
 def with_one_draw(op: Op, calls: list[tuple[list[Any], dict[str, Any]]]) -> list[Any]:
     """Run the op once per element, each time from the same state of the generator. ``calls``:
     (arguments, options) of each element."""
-    from .regions import traced  # here, since traces import sympy
+    from ..trace.regions import traced  # here, since traces import sympy
 
     if traced(*calls[0]):
         raise BatchingError(

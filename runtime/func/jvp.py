@@ -13,8 +13,8 @@ from ..tape.foreign import pass_mark_on
 from ..tape.running import with_forward_mode
 from ..tape.view_history import aliases
 from . import trees
+from .dual_level import DualLevel, tangent_of
 from .grad import check_outputs, outside_inference, versioned, with_aux
-from .pushforward import DualLevel, tangent_of
 from .tangent_rules import fit
 
 

@@ -12,10 +12,10 @@ from torch.utils import _pytree as pytree
 from ..seam.levels import Value
 from ..tape.running import with_forward_mode
 from ..tape.saved import Saved, store
+from ..trace.graph_module import GraphModule
+from .dual_level import DualLevel, tangent_of
 from .grad import outside_inference, versioned
-from .graph_module import GraphModule
 from .jvp import own_memory
-from .pushforward import DualLevel, tangent_of
 
 
 @outside_inference
@@ -130,7 +130,7 @@ def _linearized(
 @cache
 def _linear_part() -> Any:
     # a late import: sympy and Dynamo take longer to import than all of this package
-    from .trace import Trace
+    from ..trace.trace_level import Trace
 
     class LinearPart(Trace):
         """A trace whose constants become arguments. Each constant is stored with the version that

@@ -15,7 +15,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..func import trees
-from ..func.provenance import here
 from ..rules.per_sample import Tensor, wide
 from ..seam.ambient import Ambient
 from ..seam.levels import Value
@@ -24,6 +23,7 @@ from ..session.leaf import as_leaf
 from ..session.tensor import SESSION
 from ..tape.running import current_stand_in, stand_in, step_down
 from ..tape.values import edge_of
+from ..trace.provenance import here
 from . import functions as _functions  # noqa: F401  # it declares the rule of custom Functions
 from .batch_session import PARAMETERS, BatchSession
 from .boundary import ParameterInput

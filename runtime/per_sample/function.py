@@ -12,7 +12,6 @@ from torch.utils import _pytree as pytree
 from ..func import trees
 from ..func.batch import BatchLevel
 from ..func.grad import outside_inference
-from ..func.stack_room import with_room
 from ..func.vmap import MappedFunction
 from ..rules.per_sample import Tensor
 from ..seam.levels import Value
@@ -20,6 +19,7 @@ from ..tape.engine import execute
 from ..tape.grad_level import GradLevel
 from ..tape.nodes import Input
 from ..tape.values import edge_of
+from ..trace.stack_room import with_room
 from .grads import LIMIT, Parameter, PerSampleGrads
 from .samples import Samples
 from .terms import Sources, by_source, terms_of

@@ -22,8 +22,8 @@ import scipy
 import torch
 from torch import fx
 
-from ...func.regions import region_of
-from ...func.symbols import SYMBOLIC
+from ...trace.regions import region_of
+from ...trace.symbols import SYMBOLIC
 from ..capture.joint import Joint
 from ..capture.surroundings import autocast_enabled, surroundings
 from ..capture.tangents import marked

@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...errors import NestedTensor
-from ...func.overlap import shows_twice
+from ...functionalize.overlap import shows_twice
 from ...seam.shells import VALUES
 from ...session.leaf import as_leaf
 from ...session.tensor import SESSION, Tensor

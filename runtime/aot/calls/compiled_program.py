@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ...func.random_states import seeded
 from ...session.leaf import as_leaf
 from ...session.tensor import SESSION, Tensor, unwrap
 from ...tape.inplace import unrecorded
 from ...tape.saved import refuse_inference
+from ...trace.random_states import seeded
 from ..capture.aliasing import Group, memory_of, place_of, sharing
 from ..capture.boundary import refuse_hooked_view, write
 from ..capture.joint import Joint

@@ -17,12 +17,12 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from ...func.graph_module import LateGraphModule
-from ...func.stack_room import with_room
-from ...func.symbols import Abstraction
-from ...func.traced_numbers import on_side
 from ...seam.levels import SCOPE
 from ...session.tensor import unwrap
+from ...trace.graph_module import LateGraphModule
+from ...trace.number_reads import on_side
+from ...trace.stack_room import with_room
+from ...trace.symbols import Abstraction
 from ..cache.cuts import Cache, default_cache
 from ..capture.aliasing import Group, overlapping, sharing
 from ..capture.closed_over import modules_of

@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 import torch
 from torch._C._dynamo.guards import TensorGuards
 
-from ...func.generated_code import function
 from ...seam.shells import VALUES
 from ...session.leaf import as_leaf
 from ...session.tensor import SESSION, Tensor, unwrap
 from ...tape.values import edge_of
+from ...trace.generated_code import function
 from ..capture.aliasing import Group, sharing
 from ..capture.reads import FACTS, Read
 from .arguments import Call, Kind, kind_of

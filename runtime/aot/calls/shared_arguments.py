@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ...func.overlap import shows_twice
+from ...functionalize.overlap import shows_twice
 from ...session.tensor import Tensor, unwrap
 from ...tape.values import edge_of
 from ..capture.aliasing import Group, place_of

@@ -19,9 +19,9 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ...func.functional_call import functional_call
-from ...func.symbols import SYMBOLIC, Given
 from ...seam.levels import SCOPE
 from ...session.tensor import unwrap
+from ...trace.symbols import SYMBOLIC, Given
 from ..cache.cuts import Cache
 from ..capture.aliasing import Group, sharing
 from ..capture.closed_over import modules_of

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...func.functionalize import FunctionalValue
-from ...func.overlap import shows_twice
+from ...functionalize.functional_level import FunctionalValue
+from ...functionalize.overlap import shows_twice
 from ...rules.ops import op_of
 from .subclasses import composed, flattened
 

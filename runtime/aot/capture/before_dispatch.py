@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ...func.functionalize import FunctionalLevel, FunctionalValue
-from ...func.make_fx import make_fx
+from ...functionalize.functional_level import FunctionalLevel, FunctionalValue
+from ...trace.make_fx import make_fx
 from .boundary import Boundary, Input, Made, Output, ViewStep
 from .joint import Joint
 

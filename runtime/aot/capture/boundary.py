@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ...func.random_states import Seeding
 from ...seam.keys import uncounted
 from ...session.leaf import plain_of
 from ...session.tensor import SESSION, Tensor, unwrap, wrap
 from ...tape.values import edge_of
+from ...trace.random_states import Seeding
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
-from ...func.provenance import CALL, here
-from ...func.symbols import SYMBOLIC
 from ...rules.ops import VIEW, op_of
 from ...seam.level_mode import EnteringMode, call_below
 from ...seam.levels import Value
 from ...seam.shells import VALUES
 from ...session.tensor import SESSION
+from ...trace.provenance import CALL, here
+from ...trace.symbols import SYMBOLIC
 
 _default_dtype = torch.get_default_dtype  # by one look-up
 

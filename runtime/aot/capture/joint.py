@@ -13,11 +13,11 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from ...func.graph_module import GraphModule, LateGraphModule, with_values
-from ...func.symbols import Abstraction
-from ...func.trace import Trace
-from ...func.tracing import module_of, trace_flat
 from ...tape.saved import HOOKS
+from ...trace.graph_capture import module_of, trace_flat
+from ...trace.graph_module import GraphModule, LateGraphModule, with_values
+from ...trace.symbols import Abstraction
+from ...trace.trace_level import Trace
 from .aliasing import Group
 from .boundary import Boundary
 from .closed_over import generators_of

@@ -12,11 +12,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...autograd.function_node import FunctionNode
-from ...func.functionalize import FunctionalLevel, FunctionalValue
-from ...func.provenance import here
-from ...func.pure_calls import is_pure
-from ...func.stores import Memory
-from ...func.trace import LITERAL_KINDS, Trace
+from ...functionalize.functional_level import FunctionalLevel, FunctionalValue
+from ...functionalize.pure_calls import is_pure
+from ...functionalize.stores import Memory
 from ...rules.ops import DIFFERENTIABLE, INPLACE, VIEW, op_of
 from ...seam.level_mode import mode_at, n_modes
 from ...seam.levels import Value
@@ -27,6 +25,8 @@ from ...tape.metas import meta_of
 from ...tape.nodes import Input, Node
 from ...tape.values import GradValue, edge_of
 from ...tape.view_history import base_edge
+from ...trace.provenance import here
+from ...trace.trace_level import LITERAL_KINDS, Trace
 from ..control_flow.branches import ControlFlow
 from .pullback import NONE, OF_THE_OP, OWN, PACKED, WRITTEN
 from .shown import refuse_recording, requiring_grad, shown

@@ -25,8 +25,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ...func.functionalize import FunctionalValue
-from ...func.provenance import here
+from ...functionalize.functional_level import FunctionalValue
 from ...seam.level_mode import EnteringMode, entering_mode
 from ...seam.levels import Value
 from ...session import backward as session
@@ -37,6 +36,7 @@ from ...tape.accumulate import has_required_layout, laid_out
 from ...tape.gradient_edges import GradientEdge
 from ...tape.nodes import Input, Node
 from ...tape.values import GradValue, edge_of
+from ...trace.provenance import here
 from .joint_level import Argument, JointLevel, refuse_data
 from .surroundings import without_autocast
 

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from ...func.provenance import here
 from ...seam.levels import Value
+from ...trace.provenance import here
 
 
 @dataclasses.dataclass

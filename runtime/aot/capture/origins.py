@@ -17,10 +17,10 @@ from typing import NamedTuple
 from torch import fx
 
 from ...autograd.function_node import FunctionNode
-from ...func.provenance import Provenance
 from ...tape.nodes import Node
 from ...tape.running import RUNNING
 from ...tape.tape import Tape
+from ...trace.provenance import Provenance
 from ..control_flow.branches import ControlFlow
 
 ORIGIN = "origin"

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ...func.functionalize import FunctionalValue
-from ...func.symbols import SYMBOLIC
+from ...functionalize.functional_level import FunctionalValue
 from ...tape.values import GradValue
+from ...trace.symbols import SYMBOLIC
 from .boundary import Made, Output, Size, ViewStep
 from .closed_over import holds_values
 from .primals import Primals

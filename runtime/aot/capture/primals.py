@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ...func.functionalize import FunctionalValue
-from ...func.provenance import here
-from ...func.stores import Chain, Memory, Replaced, Store
-from ...func.trace import Trace
+from ...functionalize.functional_level import FunctionalValue
+from ...functionalize.stores import Chain, Memory, Replaced, Store
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.levels import Value
 from ...session.tensor import unwrap
 from ...tape.nodes import Input as Leaf
 from ...tape.values import edge_of
+from ...trace.provenance import here
+from ...trace.trace_level import Trace
 from .aliasing import Group
 from .boundary import Input, ViewStep
 from .closed_over import holds_values

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ...func.functionalize import FunctionalValue
-from ...func.random_states import RandomStates, Seeding
-from ...func.trace import Trace
-from ...func.traced_value import TracedValue
+from ...functionalize.functional_level import FunctionalValue
 from ...seam import factories
 from ...tape.engine import execute
 from ...tape.nodes import Input as Leaf
+from ...trace.random_states import RandomStates, Seeding
+from ...trace.trace_level import Trace
+from ...trace.trace_value import TracedValue
 from . import opened
 from .aliasing import Group, refuse_written_pieces
 from .boundary import Boundary

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...func.graph_module import GraphModule
 from ...rules.ops import DIFFERENTIABLE, op_of
+from ...trace.graph_module import GraphModule
 from .boundary import Boundary
 from .origins import ORIGIN
 

@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
-from ...func.symbols import SYMBOLIC
 from ...seam.levels import Value
+from ...trace.symbols import SYMBOLIC
 from .python_draws import PythonDraws
 from .reads import MISSING, WHOLE, Read, Slots, look_up
 

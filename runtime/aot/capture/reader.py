@@ -31,9 +31,9 @@ import numpy as np
 import torch
 from torch import fx
 
-from ...func.provenance import is_of_user
 from ...seam.levels import Value
 from ...session.tensor import unwrap
+from ...trace.provenance import is_of_user
 from .closed_over import at_hand
 from .paths import Root, Step, paths_of
 from .reads import FACTS, MANY, MISSING, OF_MEMORY, SIMPLE, WHOLE, Read, Slots, facts, look_up

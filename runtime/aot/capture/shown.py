@@ -25,11 +25,11 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
-from ...func.functionalize import FunctionalLevel, FunctionalValue
-from ...func.provenance import here
+from ...functionalize.functional_level import FunctionalLevel, FunctionalValue
 from ...seam.shells import VALUES
 from ...tape import hooks
 from ...tape.values import GradValue
+from ...trace.provenance import here
 from .subclasses import composed
 
 _set_class = object.__dict__["__class__"].__set__

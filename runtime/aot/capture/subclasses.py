@@ -21,9 +21,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ...errors import NestedTensor
-from ...func.symbols import SYMBOLIC
 from ...seam.levels import Value, levels_of
 from ...session.tensor import dispatches, unwrap
+from ...trace.symbols import SYMBOLIC
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _NO_HANDLERS: tuple[Any, ...] = (

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...func.graph_edits import add_call
+from ...trace.graph_edits import add_call
 from ..capture.aliasing import fresh, may_alias
 from .ordering import NUMBERS_OF_PYTHON, bring_together, movable, successors
 from .overloads import SETS, aten, in_place, on_cpu, static, with_out

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import fx
 
-from ...func.graph_module import complete
+from ...trace.graph_module import complete
 from .placing import DESTINATIONS
 from .replay import as_python, replayable
 from .staged import Staged

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from ...func.graph_edits import add_call
+from ...trace.graph_edits import add_call
 from ..capture.aliasing import may_alias
 from .overloads import calls_of, static
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import fx
 
-from ...func.graph_module import complete
 from ...seam.ambient import Ambient
+from ...trace.graph_module import complete
 from .boxed import Compiler, nop
 
 _programs = itertools.count()

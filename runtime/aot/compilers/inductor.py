@@ -1,6 +1,6 @@
 """Inductor as a compiler: a graph of ATen calls becomes C++ or Triton kernels.
 
-Inductor lowers few ops itself. So a graph is traced once more by :mod:`~runtime.func.trace`, on
+Inductor lowers few ops itself. So a graph is traced once more by :mod:`~runtime.trace.trace_level`, on
 abstract values, with the table of decompositions that Inductor selects. Derivatives, cuts and
 wrappers are those of any other compiler.
 """
@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...func.provenance import line_of
-from ...func.symbols import SYMBOLIC
-from ...func.tracing import module_of, trace_flat
+from ...trace.graph_capture import module_of, trace_flat
+from ...trace.provenance import line_of
+from ...trace.symbols import SYMBOLIC
 from ..control_flow.registered import transformable
 from ..partition.recompute import call_of
 from . import trial

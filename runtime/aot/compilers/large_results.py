@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...func.graph_edits import add_call
 from ...huge_pages import LARGE, empty_in_huge_pages
+from ...trace.graph_edits import add_call
 from .overloads import calls_of, on_cpu, with_out
 
 aten = torch.ops.aten

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...func.traced_numbers import number_of
+from ...trace.number_reads import number_of
 from .recurrent_layers import for_inductor
 
 aten = torch.ops.aten

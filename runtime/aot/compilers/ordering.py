@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...func.graph_edits import has_effect
+from ...trace.graph_edits import has_effect
 from ..capture.aliasing import LINEAR
 
 NUMBERS_OF_PYTHON = (int, float, torch.SymInt, torch.SymFloat)

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...func.graph_edits import add_call, copy_of, without_unused
 from ...rules.ops import op_of
 from ...seam import factories
+from ...trace.graph_edits import add_call, copy_of, without_unused
 from ..capture.aliasing import LINEAR, fresh, may_alias
 from .batching import batch, gather
 from .constants import fold, without_neutral

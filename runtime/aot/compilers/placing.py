@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import fx
 
-from ...func.traced_numbers import on_side
+from ...trace.number_reads import on_side
 from ..capture.joint import Joint
 from .overloads import SETS, in_place, same_layout, static, with_out
 from .replacing import shown

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...func.graph_edits import has_effect
+from ...trace.graph_edits import has_effect
 from ..capture.aliasing import LINEAR, fresh, may_alias
 from .overloads import aten, calls_of, same_layout, static
 

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...func.generated_code import function
-from ...func.graph_module import with_values
-from ...func.provenance import Line, origin_of
+from ...trace.generated_code import function
+from ...trace.graph_module import with_values
+from ...trace.provenance import Line, origin_of
 from .peephole import rewritten
 from .placing import DESTINATIONS
 from .witness import Witness, example

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import fx
 
-from ...func.stack_room import with_room
+from ...trace.stack_room import with_room
 from ..capture.surroundings import without_autocast, without_collection
 from .replay import as_python, below_autograd
 

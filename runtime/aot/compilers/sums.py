@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ...func.graph_edits import add_call
+from ...trace.graph_edits import add_call
 from ..capture.aliasing import functional_pointwise
 from .ordering import bring_together, movable, successors
 from .overloads import on_cpu

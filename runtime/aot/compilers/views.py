@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...func.graph_edits import add_call
+from ...trace.graph_edits import add_call
 from ..capture.aliasing import fresh, functional_pointwise
 from .overloads import aten, calls_of, static
 from .replacing import replace, results_in, returned

@@ -21,19 +21,19 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from ...autograd.function import Function, FunctionClass, rule, run_forward
-from ...func.call_facts import facts_of
 from ...func.draws import DrawPerElement
-from ...func.functionalize import FunctionalLevel, FunctionalValue
-from ...func.pre_dispatch import note_modes, suspended
-from ...func.provenance import Provenance, here, line_of
-from ...func.random_states import RandomStates
-from ...func.symbols import SYMBOLIC, Given
-from ...func.trace import Trace
-from ...func.tracing import module_of, run_trace
+from ...functionalize.functional_level import FunctionalLevel, FunctionalValue
 from ...rules.ops import INPLACE, generator_of, op_of
 from ...seam import factories
 from ...seam.level_mode import EnteringMode
 from ...seam.levels import Value, bottom, innermost, levels_of
+from ...trace.call_facts import facts_of
+from ...trace.graph_capture import module_of, run_trace
+from ...trace.pre_dispatch import note_modes, suspended
+from ...trace.provenance import Provenance, here, line_of
+from ...trace.random_states import RandomStates
+from ...trace.symbols import SYMBOLIC, Given
+from ...trace.trace_level import Trace
 from ..capture.closed_over import at_hand, generators_of
 from ..capture.reader import reads_of
 from ..capture.reads import generators_in

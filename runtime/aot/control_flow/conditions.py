@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ...autograd.function_rules import VmapInfo
 from ...func.grad import vjp
 from ...func.jvp import jvp
-from ...func.provenance import here, line_of
-from ...func.trace import Trace
 from ...rules.ops import DIFFERENTIABLE
+from ...trace.provenance import here, line_of
+from ...trace.trace_level import Trace
 from .branches import Branch, ControlFlow, Piece, captured, drawing, refuse_draws
 from .lanes import batched, chosen_lanes, of_active_lanes
 from .registered import (

@@ -18,13 +18,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...autograd.function_rules import VmapInfo
 from ...func.grad import vjp
-from ...func.graph_module import GraphModule
 from ...func.jvp import jvp
-from ...func.provenance import here, line_of
-from ...func.regions import running_traces, traced
-from ...func.trace import Trace
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.levels import levels_of
+from ...trace.graph_module import GraphModule
+from ...trace.provenance import here, line_of
+from ...trace.regions import running_traces, traced
+from ...trace.trace_level import Trace
 from .branches import Branch, ControlFlow, Piece, captured, drawing, draws, refuse_draws
 from .conditions import replaced
 from .lanes import batched, chosen_lanes, of_active_lanes

@@ -21,11 +21,11 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 from ...autograd.function_rules import VmapInfo
 from ...func.grad import vjp
 from ...func.jvp import jvp
-from ...func.trace import Trace
 from ...func.vmap import vmap
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.levels import Value
 from ...session.tensor import unwrap
+from ...trace.trace_level import Trace
 from .branches import ControlFlow
 from .conditions import replaced
 from .registered import stands_for, through_levels

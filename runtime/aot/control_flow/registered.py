@@ -29,14 +29,14 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from ...func.draws import DrawPerElement
-from ...func.functionalize import FunctionalLevel
-from ...func.graph_module import GraphModule
-from ...func.pre_dispatch import PreDispatchMode
-from ...func.provenance import here
-from ...func.trace import Trace
+from ...functionalize.functional_level import FunctionalLevel
 from ...seam.level_mode import LevelMode
 from ...seam.levels import Value, innermost, levels_of
 from ...seam.shells import ON_NEW_VALUES, VALUES
+from ...trace.graph_module import GraphModule
+from ...trace.pre_dispatch import PreDispatchMode
+from ...trace.provenance import here
+from ...trace.trace_level import Trace
 from ..capture.closed_over import ClosedOver
 from .branches import Branch, Entering, example
 

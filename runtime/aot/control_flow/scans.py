@@ -16,11 +16,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ...autograd.function_rules import VmapInfo
 from ...func.grad import vjp
 from ...func.jvp import jvp
-from ...func.provenance import here
-from ...func.regions import traced
-from ...func.trace import Trace
 from ...func.vmap import vmap
 from ...rules.ops import DIFFERENTIABLE
+from ...trace.provenance import here
+from ...trace.regions import traced
+from ...trace.trace_level import Trace
 from .branches import Branch, ControlFlow, Piece, captured, drawing, refuse_draws
 from .conditions import replaced
 from .lanes import batched

@@ -17,8 +17,8 @@ from torch._C import DispatchKey
 from torch._ops import _higher_order_ops
 from torch.utils import _pytree as pytree
 
-from ...func.provenance import here
-from ...func.regions import traced
+from ...trace.provenance import here
+from ...trace.regions import traced
 from .registered import OURS, refuse, stands_for
 
 _HIGHER = torch.ops.higher_order

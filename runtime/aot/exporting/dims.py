@@ -27,7 +27,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from ...func.symbols import Abstraction
+from ...trace.symbols import Abstraction
 
 Spec = Mapping[int, Any]  # per dimension of a tensor: a Dim, a hint, or a number
 

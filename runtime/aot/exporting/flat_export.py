@@ -15,7 +15,7 @@ from torch import fx
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
-from ...func.symbols import Abstraction, Given
+from ...trace.symbols import Abstraction, Given
 from ..calls.simplified import fake_mode_of, of_state, plain, refuse_fake_state, state_of
 from ..capture.aliasing import sharing
 from ..capture.before_dispatch import traced_before_dispatch

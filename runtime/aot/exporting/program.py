@@ -25,9 +25,9 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from ...func.functional_call import functional_call
-from ...func.provenance import line_of
-from ...func.symbols import SYMBOLIC
 from ...seam.shells import make_subclass
+from ...trace.provenance import line_of
+from ...trace.symbols import SYMBOLIC
 from ..calls.simplified import plain
 from ..capture.joint import Joint
 from ..capture.outputs import leaf_of

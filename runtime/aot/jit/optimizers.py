@@ -28,8 +28,8 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ...func.traced_numbers import AskedForNumber, number_of
 from ...seam.levels import Value
+from ...trace.number_reads import AskedForNumber, number_of
 from ..capture.reads import MISSING, WHOLE, Read, Slots, same
 from .groups import Cell, Group, Kinds, Number, Numbers
 from .known import Known

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import fx
 
-from ...func.provenance import line_of
+from ...trace.provenance import line_of
 from .jitted import Jitted, JittedModule
 from .programs import Captured
 

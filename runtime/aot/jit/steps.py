@@ -26,8 +26,6 @@ import torch
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from ...func.provenance import line_in
-from ...func.traced_numbers import AskedForNumber, OtherSide, on_side
 from ...seam.ambient import Ambient
 from ...seam.level_mode import entering
 from ...session.captures import CAPTURE
@@ -36,6 +34,8 @@ from ...session.tensor import SESSION, Tensor, unwrap
 from ...tape.nodes import Node
 from ...tape.saved import FREED
 from ...tape.values import GradValue
+from ...trace.number_reads import AskedForNumber, OtherSide, on_side
+from ...trace.provenance import line_in
 from ..calls.arguments import Call
 from ..calls.function import Beside
 from ..capture import opened

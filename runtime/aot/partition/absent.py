@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...func.graph_edits import has_effect
-from ...func.graph_module import GraphModule
 from ...rules.ops import op_of
+from ...trace.graph_edits import has_effect
+from ...trace.graph_module import GraphModule
 from ..capture.origins import ORIGIN, Kind, Origin
 
 aten = torch.ops.aten

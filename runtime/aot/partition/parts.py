@@ -11,9 +11,9 @@ import torch
 from torch import fx
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
-from ...func.graph_edits import has_effect
-from ...func.graph_module import LateGraphModule
-from ...func.regions import region_of
+from ...trace.graph_edits import has_effect
+from ...trace.graph_module import LateGraphModule
+from ...trace.regions import region_of
 from ..capture.origins import ORIGIN
 from ..capture.tangents import primals_and_tangents
 from .recompute import call_of, is_item, is_size

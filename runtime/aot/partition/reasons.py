@@ -11,8 +11,8 @@ import torch
 from torch import fx
 
 from ...checkpoint.selective import CheckpointPolicy
-from ...func.provenance import line_of
-from ...func.regions import region_of
+from ...trace.provenance import line_of
+from ...trace.regions import region_of
 from .memory import Memory
 from .parts import Parts
 from .recompute import Again, again, call_of, is_size, n_bytes, policy_of, viewed

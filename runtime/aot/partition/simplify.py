@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...func.graph_edits import without_unused
+from ...trace.graph_edits import without_unused
 
 aten = torch.ops.aten
 

@@ -20,7 +20,7 @@ from runtime.aot import (
 )
 from runtime.aot.calls import numbers
 from runtime.aot.calls.numbers import Numbers, Pinned, in_range, refuse_pinned
-from runtime.func.symbols import Abstraction
+from runtime.trace.symbols import Abstraction
 
 Program = Callable[..., Any]
 

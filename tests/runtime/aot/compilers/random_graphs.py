@@ -16,7 +16,7 @@ from torch import Tensor, fx
 import runtime
 from runtime import aot
 from runtime.aot.compilers.boxed import make_boxed_func
-from runtime.func.graph_module import complete
+from runtime.trace.graph_module import complete
 
 _BITS = {
     torch.float32: torch.int32,

@@ -16,7 +16,7 @@ from runtime.aot.compilers.graph_names import (
     get_aot_graph_name,
     named_compilers,
 )
-from runtime.func.graph_module import GraphModule, LateGraphModule
+from runtime.trace.graph_module import GraphModule, LateGraphModule
 
 
 def test_each_graph_has_a_name_of_its_own_while_it_is_compiled() -> None:

@@ -16,7 +16,7 @@ import runtime
 from runtime import aot
 from runtime.aot.compilers.boxed import nop
 from runtime.aot.compilers.placing import DESTINATIONS, Destination, destinations, place
-from runtime.func.traced_numbers import on_side
+from runtime.trace.number_reads import on_side
 
 from . import random_graphs
 

@@ -19,7 +19,7 @@ from runtime.aot.compilers import staged
 from runtime.aot.compilers.replay import as_python
 from runtime.aot.compilers.staged import Staged, run_graph
 from runtime.func import hessian
-from runtime.func.graph_module import complete
+from runtime.trace.graph_module import complete
 
 from . import random_graphs
 

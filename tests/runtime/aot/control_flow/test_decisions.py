@@ -12,7 +12,7 @@ from torch import Tensor
 
 from runtime.aot import associative_scan, cond, make_fx, map, scan, while_loop
 from runtime.func import grad, jvp, vmap
-from tests.runtime.func.graphs import CallsSeen
+from tests.runtime.trace.graphs import CallsSeen
 
 HIGHER = torch.ops.higher_order
 X = torch.tensor([[0.3, 0.4, 0.1], [0.5, 0.2, 0.6]])

@@ -22,7 +22,7 @@ from runtime.aot import (
     while_loop,
 )
 from runtime.func import functionalize, grad, hessian, jacfwd, jvp, vmap
-from tests.runtime.func.graphs import CallsSeen
+from tests.runtime.trace.graphs import CallsSeen
 
 X, W = torch.tensor([0.3, 0.4]), torch.tensor([1.5, 1.2])
 BATCH = torch.tensor([[0.3, 0.4], [3.0, 1.0], [20.0, 1.0], [0.1, 0.1]])  # 5, 2, 0 and 7 steps

@@ -19,7 +19,7 @@ from runtime.aot import (
     nop,
 )
 from runtime.func import grad, jvp, vmap
-from tests.runtime.func.graphs import CallsSeen
+from tests.runtime.trace.graphs import CallsSeen
 
 aten = torch.ops.aten
 OUT_DTYPE = torch.ops.higher_order.out_dtype

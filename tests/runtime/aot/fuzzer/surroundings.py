@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 import runtime
 from runtime.aot import aot_function, nop
 from runtime.checkpoint import checkpoint
-from runtime.func.overlap import shows_twice
+from runtime.functionalize.overlap import shows_twice
 
 if TYPE_CHECKING:
     from .programs import CallText

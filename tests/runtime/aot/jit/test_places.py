@@ -22,7 +22,7 @@ from runtime.aot.jit.groups import Group, Numbers
 from runtime.aot.jit.known import Known
 from runtime.aot.jit.optimizers import Optimizers, Unknown
 from runtime.aot.jit.steps import _DRAWS, Steps, _Again, _Leaves, _Side, _without_history_of_torch
-from runtime.func.traced_numbers import OtherSide, on_side
+from runtime.trace.number_reads import OtherSide, on_side
 
 from .training import linear, normal
 

@@ -32,7 +32,7 @@ from runtime.aot.partition.recompute import (
     work,
 )
 from runtime.checkpoint import CheckpointPolicy
-from tests.runtime.func.graphs import node
+from tests.runtime.trace.graphs import node
 
 aten: Any = torch.ops.aten
 X = torch.rand(4, 6)

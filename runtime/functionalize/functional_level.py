@@ -1,0 +1,605 @@
+"""The functionalize level: runs a program with writes and views without any write.
+
+A :class:`FunctionalValue` is a view of a :class:`Store`, or the whole of it. The store holds the
+present value of one base. A write runs the functional form of the op, puts the result into the base
+through the views between them, and increments the generation of the memory. Any other view finds
+this when it is next read, and computes its value again.
+
+``b.detach()`` shares the memory of ``b`` but not its history. So it is a view of a second store of
+the same :class:`Memory`. A write through one store changes the numbers of the other store, but not
+its history at outer levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..errors import InplaceError
+from ..rules import foreach
+from ..rules.functional_forms import defaults_of, drops_nothing, functional_of
+from ..rules.ops import INPLACE, OUT, VIEW, Op, op_of
+from ..rules.record import HiddenWrites, overload, parameters
+from ..seam.level_mode import LevelMode
+from ..seam.levels import Level, Value, rewrapped
+from ..seam.shells import faithful_shell
+from ..seam.surgery import GEOMETRY, change_geometry, refit
+from ..tape.inplace import METADATA
+from ..trace.provenance import here
+from .memory_order import draws_in_turn, in_order_of_memory, laid_out_as
+from .out_arguments import grow, refuse_shared_by, write_out
+from .overlap import overlaps, refuse_gaps, same_strides, through_copy
+from .pure_calls import is_pure
+from .scatter import copying_form, put_back
+from .stores import (
+    UNSAFE,
+    Chain,
+    Pieces,
+    Replaced,
+    Store,
+    agree,
+    has_gradient,
+    has_history,
+    refuse_overlapping_piece,
+    refuse_restrided,
+)
+from .writes import refuse_unfit
+from .written_back import WrittenBack
+
+aten = torch.ops.aten
+
+
+class Place(NamedTuple):
+    """The place of a value: a store and the views that lead from its base to the value.
+    ``unrecorded``: one of them was made under no_grad."""
+
+    store: Store
+    chain: Chain = ()
+    unrecorded: bool = False
+
+
+class FunctionalValue(Value):
+    """A view of a store. ``_inner`` is its value at generation ``_seen``. ``FunctionalLevel.read``
+    returns its present value."""
+
+    _level: FunctionalLevel
+    _store: Store
+    _chain: Chain
+    _seen: int
+    _unrecorded: bool
+    released_from: FunctionalValue | None = None  # see FunctionalLevel.released
+
+    @property
+    def _version(self) -> int:  # type: ignore[override]
+        return self._store.version
+
+    def count_write(self) -> None:
+        self._store.count(True)
+
+    @property
+    def data(self) -> Any:
+        v = aten.detach.default(self)
+        v._store.counter = [0]
+        return v
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        raise RuntimeError(
+            "mutating directly with `.data` inside functorch transform is not allowed."
+        )
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"FunctionalValue(level={self._level.number}, {self._level.read(self)!r})"
+
+
+class FunctionalLevel(Level):
+    """One running functionalization. ``views``: whether views are replaced by copies, too.
+    ``whole``: composite ops, without writes or results that are views, which are not decomposed.
+    ``replaces``: whether values may be given other memory by ``set_``. ``replaced``: by id,
+    those that were."""
+
+    __slots__ = (
+        "closed_over",
+        "held",
+        "mode",
+        "overlapped",
+        "overtaken",
+        "releases",
+        "replaced",
+        "replaces",
+        "views",
+        "whole",
+    )
+    what = "functionalize"
+
+    def __init__(self, remove: str = "mutations", whole: frozenset[Any] = frozenset()) -> None:
+        super().__init__()
+        self.whole = whole
+        self.views = remove == "mutations_and_views"
+        self.mode = LevelMode(self)
+        self.closed_over: dict[int, FunctionalValue] = {}
+        self.held: list[tuple[torch.Tensor, Store]] = []
+        self.replaces = False
+        self.releases = False  # whether `released` is called
+        self.replaced: dict[int, Replaced] = {}
+        # values that a store took of another store of its memory, in place of its own
+        self.overtaken: list[torch.Tensor] = []
+        # whether a write went through a view that shows an element several times
+        self.overlapped = False
+
+    def wrap(self, inner: torch.Tensor, place: Place | None = None, /) -> FunctionalValue:
+        """The value at ``place``. None: the base of a new store."""
+        v: FunctionalValue = faithful_shell(FunctionalValue, inner)
+        v._level = self
+        v._inner = inner
+        v._store, v._chain, v._unrecorded = place or Place(Store(inner))
+        v._seen = v._store.memory.generation
+        return v
+
+    def valued(self, result: Any) -> Any:
+        if not isinstance(result, torch.Tensor):
+            return super().valued(result)
+        v = self.wrap(result)
+        v._store.memory.made_inside = True
+        return v
+
+    def present(self, store: Store) -> torch.Tensor:
+        """The present value of ``store``. Writes through other stores of its memory change the
+        value, and are not in its history."""
+        memory = store.memory
+        if memory.pieces or memory.part_of is not None:
+            agree(memory, self)
+        old = store.value
+        if old is not None and store.seen == memory.generation:
+            return old
+        value: torch.Tensor
+        if old is None or not has_history(old):
+            value = self._view_op(aten.detach.default)(memory.value)
+        else:
+            with torch.enable_grad():
+                value = old.clone()
+            value.detach().copy_(memory.value.detach())
+        if old is not None:
+            self.overtaken.append(value)
+        store.value = value
+        store.seen = memory.generation
+        return value
+
+    def read(self, v: FunctionalValue) -> torch.Tensor:
+        """The present value of ``v``."""
+        memory = v._store.memory
+        if memory.pieces or memory.part_of is not None:
+            agree(memory, self)
+        generation = memory.generation
+        if v._seen != generation:
+            value = self.present(v._store)
+            refuse_restrided(memory, v._chain)
+            # the result is stored, and the first read may come under no_grad
+            with torch.set_grad_enabled(not v._unrecorded):
+                value = self.viewed(value, v._chain)
+            v._inner = value
+            v._seen = generation
+        return v._inner
+
+    def write(self, v: FunctionalValue, new: torch.Tensor, counted: bool = True) -> None:
+        """Make ``new`` the value of ``v``, and put it into the base of ``v``. ``counted``: whether
+        the write increments the version."""
+        if new.dtype is not v.dtype:
+            new = new.to(v.dtype)
+        if new.shape != v.shape:
+            raise RuntimeError(
+                f"output with shape {list(v.shape)} doesn't match the broadcast "
+                f"shape {list(new.shape)}"
+            )
+        refuse_restrided(v._store.memory, v._chain)
+        self._replace(v, self.put_back(v._chain, self.present(v._store), new), counted)
+
+    def _replace(self, v: FunctionalValue, new: torch.Tensor, counted: bool) -> None:
+        """Make ``new`` the value of the base of ``v``."""
+        store = v._store
+        refuse_overlapping_piece(store.memory)
+        old = self.present(store)
+        recorded = torch.is_grad_enabled()
+        if v._unrecorded and recorded and (has_gradient(old) or has_gradient(new)):
+            raise RuntimeError(
+                "A view was created in no_grad mode and is being "
+                "modified inplace with grad mode enabled. "
+                "Make the view and write to it both inside the no_grad block, or both outside."
+            )
+        if not recorded and has_history(old):  # only the numbers change, not the history
+            with torch.enable_grad():
+                copied = old.clone()
+            new = copied.copy_(new)
+        store.memory.restrided = store.memory.restrided or not same_strides(old, new)
+        store.value = new
+        store.recorded = store.recorded or recorded
+        store.count(counted)
+        store.memory.value = new
+        store.memory.generation += 1
+        store.seen = store.memory.generation
+
+    def viewed(self, base: torch.Tensor, chain: Chain) -> torch.Tensor:
+        """The view of ``base`` to which ``chain`` leads."""
+        for func, rest, kwargs, which in chain:
+            out = self._view_op(func)(base, *rest, **kwargs)
+            base = out if which is None else out[which]
+        return base
+
+    def put_back(self, chain: Chain, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """``old`` with ``new`` in the place that ``chain`` shows."""
+        refuse_gaps(old, chain)
+        if overlaps(old, chain):
+            self.overlapped = True
+            return through_copy(old, chain, lambda part, copy: part.copy_(new))
+        bases = [old]
+        for step in chain[:-1]:
+            bases.append(self.viewed(bases[-1], (step,)))
+        for (func, rest, kwargs, which), base in zip(
+            reversed(chain), reversed(bases), strict=bool(chain)
+        ):
+            new = put_back(func, base, new, which, rest, kwargs, self.views)
+        return laid_out_as(old, new)
+
+    def settle(self, stores: Iterable[Store]) -> None:
+        """Bring the memories of ``stores`` to what was written to pieces of them, when the
+        program has returned."""
+        for store in stores:
+            agree(store.memory, self)
+
+    def written_back(self, store: Store) -> WrittenBack:
+        return WrittenBack(self.present(store), store.recorded, store.counter[0] > 0)
+
+    def released(self, v: FunctionalValue) -> FunctionalValue:
+        """What a Function returns after it wrote to ``v`` without grad mode: ``v``, or an alias if
+        ``v`` requires grad outside."""
+        result = self.wrap(self.read(v), Place(v._store, v._chain, v._unrecorded))
+        result.released_from = v
+        return result
+
+    def own(self, t: torch.Tensor) -> FunctionalValue:
+        """``t`` as a value of this level. For a closed-over tensor always the same value: later
+        reads see writes to it, and they are carried out at the end."""
+        if isinstance(t, FunctionalValue) and t._level is self:
+            return t
+        known = self.closed_over.get(id(t))
+        if known is None:
+            known = self.closed_over[id(t)] = self.wrap(t)
+            self.held.append((t, known._store))
+        return known
+
+    def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        op = op_of(func)
+        if is_pure(func):
+            return self.valued(op.run(self.lowered_args(args), self.lowered_kwargs(kwargs)))
+        if func is aten.dropout.default and drops_nothing(*args, **kwargs):
+            return args[0]  # as the kernel does; torch's decomposition in Python makes a copy
+        if op.composite and func not in self.whole:
+            with self.mode:
+                return func.decompose(*args, **kwargs)
+        # a literal in the program: it does not come from outside, and the program may write to it
+        if func is aten.lift_fresh.default:
+            own = isinstance(args[0], FunctionalValue) and args[0]._level is self
+            return args[0] if own else self.valued(func(*args))
+        if op.kind is VIEW:
+            return self._view(op, args, kwargs)
+        if func in UNSAFE:
+            return self._unsafe_view(func, args, kwargs)
+        if op.kind is INPLACE or op.fills_argument:
+            return self._mutate(op, args, kwargs)
+        if op.kind is OUT:
+            return write_out(self, op, args, kwargs)
+        if op.record is not None and op.record.hidden_writes is not None:
+            return self._hidden_writes(op, op.record.hidden_writes, args, kwargs)
+        return self.valued(op.run(self.lowered_args(args), self.lowered_kwargs(kwargs)))
+
+    def lowered(self, a: Any) -> Any:
+        """The present value of ``a`` if it is a value of this level, or a closed-over tensor that
+        the program has viewed or written to. Else ``a``."""
+        if isinstance(a, torch.Tensor):
+            if isinstance(a, FunctionalValue) and a._level is self:
+                return self.read(a)
+            known = self.closed_over.get(id(a))
+            return a if known is None else self.read(known)
+        return a
+
+    def lowered_args(self, args: Iterable[Any]) -> list[Any]:
+        return [
+            [self.lowered(b) for b in a] if isinstance(a, (list, tuple)) else self.lowered(a)
+            for a in args
+        ]
+
+    def _view_op(self, func: Any) -> Any:
+        """``func``, a view op, or its copying form if views are to be removed."""
+        return copying_form(func) if self.views else func
+
+    def _view(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        source = self.own(args[0])
+        rest = tuple(args[1:])
+        refuse_restrided(source._store.memory, ((op.func, rest, kwargs, None),))
+        out = self._view_op(op.func)(self.read(source), *rest, **kwargs)
+        if op.func is aten.detach.default:
+            return self.wrap(out, Place(Store(None, source._store), source._chain))
+        store, chain = source._store, source._chain
+        unrecorded = source._unrecorded or not torch.is_grad_enabled()
+        return rewrapped(
+            out,
+            lambda t, i: self.wrap(
+                t, Place(store, (*chain, (op.func, rest, kwargs, i)), unrecorded)
+            ),
+        )
+
+    def _unsafe_view(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The results of ``unsafe_split``, or the one of ``_unsafe_view``, which ATen's own
+        kernels take. They share memory with the argument, but a write to one is not in the
+        history of the other."""
+        source = self.own(args[0])
+        out = rewrapped(func(self.read(source), *args[1:], **kwargs), lambda t, _: self.wrap(t))
+        values: Any = [out] if isinstance(out, torch.Tensor) else out
+        chain = (*source._chain, (UNSAFE[func], tuple(args[1:]), kwargs, None))
+        Pieces(source._store, chain, [v._store.memory for v in values], values is out)
+        return out
+
+    def _mutate(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        name = op.base_name
+        if name == "detach_":
+            return self._detach(self.own(args[0]))
+        # the op that returns its result takes its arguments in another order
+        if op.func is aten.polygamma_.default:
+            with self.mode:
+                return args[0].copy_(aten.polygamma.default(args[1], args[0]))
+        if name in GEOMETRY and op.functional is not None:
+            return self._geometry(op, args, kwargs)
+        if name in ("resize_", "resize_as_") and tuple(args[0].shape) == tuple(
+            getattr(args[1], "shape", args[1])
+        ):
+            return args[0]
+        if name in ("resize_", "resize_as_"):
+            made = self.lowered(args[0]).new_empty(getattr(args[1], "shape", args[1]))
+            if grow(self, args[0], made):
+                return args[0]
+        if op.func is aten.set_.source_Tensor and self.replaces:
+            return self._set(*args)
+        if name in METADATA:
+            raise InplaceError(
+                f"{op.func} changes the storage or geometry of a tensor, "
+                "which functionalize cannot follow; make a new tensor"
+            )
+        if name.startswith("_foreach_") and self._meet(args[0], args[1:]):
+            with self.mode:
+                return foreach.run(op, args, kwargs)
+        first = args[0]
+        schema = op.func._schema
+        written = [
+            (i, a.name)
+            for i, a in enumerate(schema.arguments)
+            if a.alias_info and a.alias_info.is_write
+        ]
+        if (
+            op.kind is INPLACE
+            and isinstance(first, FunctionalValue)
+            and overlaps(self.present(first._store), first._chain)
+        ):
+            self.overlapped = True
+            if len(written) > 1:  # such as the noise of rrelu_with_noise_
+                raise InplaceError(
+                    f"{op.func} writes to {len(written)} tensors, "
+                    "and the first shows an element of its memory several times, "
+                    f"as unfold and expand do. Call it on a clone.{here()}"
+                )
+            return self._write_in_place(op.func, args[0], args, kwargs)
+        if isinstance(first, FunctionalValue) and draws_in_turn(op.func, self.read(first)):
+            return self._write_in_place(op.func, first, args, kwargs)
+        targets = [args[i] if i < len(args) else kwargs[name] for i, name in written]
+        others = [a._store.memory for a in args[1:] if isinstance(a, FunctionalValue)]
+        if isinstance(first, FunctionalValue) and first._store.memory in others:
+            refuse_shared_by(self, op.func, args, kwargs, targets)
+        # results that are not written arguments
+        n_own = len(schema.returns) if op.fills_argument else 0
+        functional = functional_of(op.func)
+        if functional is not None:
+            run = in_order_of_memory(functional)
+            results = run(
+                *self.lowered_args(args),
+                **defaults_of(op, functional, args),
+                **self.lowered_kwargs(kwargs),
+            )
+            results = list(results) if isinstance(results, tuple) else [results]
+            own, news = results[:n_own], results[n_own:]
+            refuse_unfit(op.func, args, kwargs, targets, news)
+        else:
+            # without a functional form: write to copies of the targets
+            news = [
+                [t.clone() for t in x] if isinstance(x, list) else x.clone()
+                for x in self.lowered_args(targets)
+            ]
+            swap = dict(zip(map(id, targets), news, strict=True))
+            results = op.func(
+                *(swap.get(id(a), r) for a, r in zip(args, self.lowered_args(args), strict=True)),
+                **{k: swap.get(id(a), self.lowered(a)) for k, a in kwargs.items()},
+            )
+            own = [] if not n_own else list(results) if isinstance(results, tuple) else [results]
+        for target, new in zip(targets, news, strict=True):
+            self.write_each(target, new)
+        returned = self.valued(own) if own else targets[: len(schema.returns)]
+        return None if not returned else returned[0] if len(returned) == 1 else tuple(returned)
+
+    def _write_in_place(
+        self, func: Any, target: FunctionalValue, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """A write to a value that shows an element of its base several times. What the kernel reads
+        of the same memory changes while it writes."""
+        given, options = self.lowered_args(args), self.lowered_kwargs(kwargs)
+        refuse_gaps(self.present(target._store), target._chain)
+
+        def write(part: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
+            def read(a: Any, plain: Any) -> Any:
+                if a is target:
+                    return part
+                if (
+                    not isinstance(a, FunctionalValue)
+                    or a._store.memory is not target._store.memory
+                ):
+                    return plain
+                if a._store is target._store:
+                    return self.viewed(copy, a._chain)
+                return plain if has_history(plain) else self.viewed(copy.detach(), a._chain)
+
+            written: torch.Tensor = func(*map(read, args, given), **options)
+            return written
+
+        self._replace(target, through_copy(self.present(target._store), target._chain, write), True)
+        return target
+
+    def _meet(self, targets: Sequence[torch.Tensor], others: Iterable[Any]) -> bool:
+        """Whether two of ``targets`` may share memory, or one with a tensor in a list of
+        ``others``, or one shows an element several times, so that they must be written one
+        after the other."""
+        memories = {id(self.own(t)._store.memory) for t in targets}
+        read = [
+            t
+            for other in others
+            if isinstance(other, (list, tuple))
+            for t in other
+            if isinstance(t, torch.Tensor)
+        ]
+        if len(memories) < len(targets) or any(
+            id(self.own(t)._store.memory) in memories for t in read
+        ):
+            return True
+        return any(overlaps(self.present(v._store), v._chain) for v in map(self.own, targets))
+
+    def _detach(self, v: FunctionalValue) -> FunctionalValue:
+        if v._chain:
+            raise RuntimeError(
+                "Can't detach views in-place. Use detach() instead, which leaves the base as it is."
+            )
+        v._inner = self.read(v).detach()
+        v._store = Store(v._inner, v._store)
+        return v
+
+    def _set(self, target: Any, source: torch.Tensor) -> Any:
+        """``target.set_(source)``: ``target`` shares the memory of ``source``, and has a
+        version of its own."""
+        target, source = self.own(target), self.own(source)
+        if target.dtype is not source.dtype:
+            raise RuntimeError(
+                f"Could not set tensor of type {source.dtype} to a tensor of type {target.dtype}"
+            )
+        replaced = self.replaced.setdefault(
+            id(target), Replaced(target, target._store, target._chain)
+        )
+        store = replaced.by(
+            source._store, self.present(source._store), target._store.counter[0] + 1
+        )
+        fresh = self.wrap(self.read(source), Place(store, source._chain, source._unrecorded))
+        refit(target, fresh)
+        target._inner, target._store, target._chain = fresh._inner, store, fresh._chain
+        target._seen, target._unrecorded = fresh._seen, fresh._unrecorded
+        return target
+
+    def write_each(self, target: Any, new: Any, counted: bool = True) -> None:
+        if isinstance(target, (list, tuple)):
+            for t, n in zip(target, new, strict=True):
+                self.write_each(t, n, counted)
+        elif target is not None:
+            self.write(self.own(target), new, counted)
+
+    def _geometry(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        functional: Any = op.functional
+        if not (isinstance(args[0], FunctionalValue) and args[0]._level is self):
+            raise InplaceError(
+                f"{op.func} changes the geometry of a tensor that the program closes over; "
+                "use the out-of-place op"
+            )
+        return change_geometry(functional.func, args[0], args[1:], kwargs)
+
+    def _hidden_writes(
+        self, op: Op, hidden: HiddenWrites, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run an op that may write to arguments although its schema does not say so."""
+        plain, named = self.lowered_args(args), self.lowered_kwargs(kwargs)
+        if not hidden.when(
+            *(op.argument(op.positions[name], args, kwargs) for name in parameters(hidden.when))
+        ):
+            return self.valued(op.func(*plain, **named))
+        results = overload(hidden.functional)(*plain, **named)
+        for name, new in zip(hidden.arguments, results[op.n_results :], strict=True):
+            # the schema does not show this write, so the dispatcher would not count it
+            self.write_each(op.argument(op.positions[name], args, kwargs), new, counted=False)
+        return self.valued(tuple(results[: op.n_results]))
+
+
+def run_functional(
+    f: Callable[..., Sequence[Any]], inputs: Sequence[Any], remove: str = "mutations"
+) -> tuple[list[Any], list[tuple[int, WrittenBack]], list[tuple[torch.Tensor, WrittenBack]]]:
+    """Run ``f`` on functional values of ``inputs``.
+
+    Returns three things: its results, at the next outer level; the inputs that were written
+    to, each as its number and new value; the closed-over tensors that were written to, each
+    with its new value.
+    """
+    level = FunctionalLevel(remove)
+    try:
+        given = [level.wrap(x) if isinstance(x, torch.Tensor) else x for x in inputs]
+        roots = [
+            v._store if isinstance(x, torch.Tensor) else None
+            for v, x in zip(given, inputs, strict=True)
+        ]
+        with level.mode:
+            outs = f(*given)
+        results = [level.lowered(o) for o in outs]
+        level.settle((*(s for s in roots if s is not None), *(s for _, s in level.held)))
+        changed = [
+            (i, level.written_back(store))
+            for i, store in enumerate(roots)
+            if store is not None and store.memory.generation
+        ]
+        outside = [
+            (t, level.written_back(store)) for t, store in level.held if store.memory.generation
+        ]
+    finally:
+        level.close()
+    return results, changed, outside
+
+
+def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Callable[..., Any]:
+    """``func`` without writes inside, as ``torch.func.functionalize``.
+
+    >>> functionalize(lambda x: x.clone().add_(1))(torch.zeros(2))
+    tensor([1., 1.])
+
+    Results and gradients are those of ``func``. Each write becomes a functional op, whose result is
+    put into the base. With ``remove="mutations_and_views"`` views become copies, too. An argument
+    that ``func`` writes to gets its final value at the end, by one ``copy_``. ``RuntimeError`` for
+    another ``remove``.
+    """
+    if remove not in ("mutations", "mutations_and_views"):
+        raise RuntimeError(
+            "functionalize(f, remove='mutations'): "
+            f"received invalid argument for remove={remove}. "
+            "'mutations' leaves no write in the function, 'mutations_and_views' no view either."
+        )
+
+    @wraps(func)
+    def transformed(*args: Any, **kwargs: Any) -> Any:
+        flat, spec = pytree.tree_flatten((args, kwargs))
+        out_spec: Any = None
+
+        def run(*values: Any) -> list[Any]:
+            nonlocal out_spec
+            a, k = pytree.tree_unflatten(list(values), spec)
+            outs, out_spec = pytree.tree_flatten(func(*a, **k))
+            return outs
+
+        results, changed, outside = run_functional(run, flat, remove)
+        for i, new in changed:
+            new.into(flat[i])
+        for t, new in outside:
+            new.into(t)
+        return pytree.tree_unflatten(results, out_spec)
+
+    return transformed

@@ -1,0 +1,155 @@
+"""Writes through views that show one element several times.
+
+    x.unfold(0, 2, 1).mul_(2)       # writes to x[1] twice
+    x.expand(2, 3)[0] = 1           # the other row changes, too
+
+A kernel writes one element after another, and no functional form does that. So the write is made in
+place, on a copy of the base."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..errors import InplaceError
+from ..seam.levels import Value
+from ..trace.provenance import here
+
+aten = torch.ops.aten
+_MAY_OVERLAP = frozenset((aten.expand.default, aten.unfold.default, aten.as_strided.default))
+# see ``Chain`` of :mod:`.functionalize`
+Step = tuple[Any, tuple[Any, ...], dict[str, Any], int | None]
+
+
+def shows_twice(t: torch.Tensor) -> bool:
+    """Whether two elements of ``t`` may be at one place of memory."""
+    if t.layout is not torch.strided:
+        return False
+    reach = 0  # how far the dimensions before this one lead
+    for stride, size in sorted((s, n) for n, s in zip(t.shape, t.stride(), strict=True) if n > 1):
+        if stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False
+
+
+def has_gaps(t: torch.Tensor) -> bool:
+    """Whether there are elements of memory between those of ``t``, each of which
+    ``t`` shows once."""
+    return (
+        t.layout is torch.strided
+        and not aten.is_non_overlapping_and_dense.default(t)
+        and not shows_twice(t)
+    )
+
+
+def overlaps(base: torch.Tensor, chain: Sequence[Step]) -> bool:
+    """Whether one of the views that ``chain`` takes from ``base`` shows an element twice."""
+    last = max((i for i, step in enumerate(chain) if step[0] in _MAY_OVERLAP), default=-1)
+    t = base
+    for func, rest, kwargs, which in chain[: last + 1]:
+        t = _viewed(t, func, rest, kwargs, which)
+        if func in _MAY_OVERLAP and shows_twice(t):
+            return True
+    return False
+
+
+def refuse_gaps(base: torch.Tensor, chain: Sequence[Step]) -> None:
+    """Refuse a write through ``as_strided`` of ``base``, or of a view of it, that may reach
+    elements which this tensor does not show."""
+    last = max(
+        (i for i, step in enumerate(chain) if step[0] is aten.as_strided.default), default=-1
+    )
+    t = base
+    for func, rest, kwargs, which in chain[: last + 1]:
+        part = _viewed(t, func, rest, kwargs, which)
+        if func is aten.as_strided.default and not (
+            aten.is_non_overlapping_and_dense.default(t) and _is_within(part, t)
+        ):
+            raise InplaceError(
+                "a write through as_strided of a tensor that does not fill its memory, which may "
+                "reach elements beside it. Take as_strided of the tensor that it is a view of, "
+                f"or of a contiguous copy.{here()}"
+            )
+        t = part
+
+
+def _is_within(part: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Whether ``part`` shows no memory before the first element of ``whole`` or after its last."""
+    (first, last), (start, stop) = _span(part), _span(whole)
+    return not part.numel() or bool(start <= first and last <= stop)
+
+
+def _span(t: torch.Tensor) -> tuple[Any, Any]:
+    """The places in memory of the first and the last element."""
+    first = t.storage_offset()
+    return first, first + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+
+
+def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one shape have their elements at the same places, as far as
+    there are several."""
+    if a.layout is not torch.strided or b.layout is not torch.strided:
+        return True
+    return all(n == 1 or p == q for n, p, q in zip(a.shape, a.stride(), b.stride(), strict=True))
+
+
+def through_copy(
+    base: torch.Tensor,
+    chain: Sequence[Step],
+    write: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """``base`` after ``write``, which gets the view of a copy and the copy, writes to the
+    view and returns it."""
+    copy: torch.Tensor
+    if has_gaps(base):  # then a clone has other strides
+        copy = aten.copy.default(base, base)
+    elif base.storage_offset() or shows_twice(base):
+        copy = aten.as_strided_scatter.default(
+            base, base, base.shape, base.stride(), base.storage_offset()
+        )
+    else:
+        copy = base.clone()
+    part = copy
+    for step in chain:
+        part = _viewed(part, *step)
+    written = write(part, copy)
+    if not isinstance(written, Value) or written._level.keeps_history or written._level.hidden:
+        return copy
+    return _seen_through(written, copy)
+
+
+def _seen_through(written: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
+    """``copy`` as a view of ``written``, a part of its memory, so that a graph shows that it comes
+    after the write."""
+    shape, strides, offset = [*copy.shape], [*copy.stride()], copy.storage_offset()
+    after: torch.Tensor
+    if written.dtype is copy.dtype:
+        after = aten.as_strided.default(written, shape, strides, offset)
+    elif copy.dtype.is_complex and written.dtype is copy.dtype.to_real():
+        parts = aten.as_strided.default(
+            written, [*shape, 2], [*(2 * s for s in strides), 1], 2 * offset
+        )
+        after = aten.view_as_complex.default(
+            aten._neg_view.default(parts) if written.is_neg() else parts
+        )
+    elif written.dtype.itemsize == copy.dtype.itemsize:
+        after = aten.as_strided.default(written, shape, strides, offset).view(copy.dtype)
+    else:
+        raise InplaceError(
+            f"a write to {written.dtype} in memory of {copy.dtype} that shows an element several "
+            f"times, as unfold and expand do. Write to a clone.{here()}"
+        )
+    if written.dtype is copy.dtype and written.is_neg() != copy.is_neg():
+        after = aten._neg_view.default(after)
+    return aten._conj.default(after) if after.is_conj() != copy.is_conj() else after
+
+
+def _viewed(
+    t: torch.Tensor, func: Any, rest: tuple[Any, ...], kwargs: dict[str, Any], which: int | None
+) -> torch.Tensor:
+    out = func(t, *rest, **kwargs)
+    part: torch.Tensor = out if which is None else out[which]
+    return part

@@ -1,0 +1,251 @@
+"""What the values of the functionalize level are views of.
+
+    y.unsafe_chunk(2)[0].mul_(2)        # changes the numbers of y, and nobody's history
+
+The results of ``unsafe_split`` share memory with its argument. A program seldom uses both, so each
+result is a memory of its own here. The numbers go from one to the other when a memory is used after
+the other one was written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from ..errors import InplaceError
+from ..seam.levels import Value
+from ..tape.values import GradValue, edge_of
+from ..trace.provenance import here
+from .overlap import has_gaps, shows_twice
+
+# Ops whose results share memory with the argument although their schemas do not say so, and the
+# views that they are.
+UNSAFE = {
+    torch.ops.aten.unsafe_split.Tensor: torch.ops.aten.split.Tensor,
+    torch.ops.aten.unsafe_split_with_sizes.default: torch.ops.aten.split_with_sizes.default,
+    torch.ops.aten._unsafe_view.default: torch.ops.aten.view.default,
+}
+# For each view op: func, arguments after self, kwargs, output number.
+Chain = tuple[tuple[Any, tuple[Any, ...], dict[str, Any], int | None], ...]
+
+
+class Memory:
+    """Memory that aliases share: how often it was written to, and the base's value
+    after the last write.
+
+    ``pieces``: what it was split into by ``unsafe_split``. ``part_of``: of what it is a piece.
+    ``restrided``: whether the value has other strides than the memory, which a write leaves as they
+    are. ``made_inside``: whether an op of the program made it. ``writes``: for arguments with
+    histories of their own, how often one of them was written to; what is saved of the others is
+    then no more what it was. Else None. ``inference``: whether the tensor is one of inference mode,
+    which writes do not change."""
+
+    __slots__ = (
+        "generation",
+        "inference",
+        "made_inside",
+        "part_of",
+        "pieces",
+        "restrided",
+        "value",
+        "writes",
+    )
+
+    def __init__(self, value: Any) -> None:
+        self.generation = 0
+        self.inference = torch.is_inference_mode_enabled() and _is_inference(value)
+        self.restrided = False
+        self.made_inside = False
+        self.value = value
+        self.pieces: list[Pieces] = []
+        self.part_of: Pieces | None = None
+        self.writes: int | None = None
+
+    def is_at(self, generation: int) -> bool:
+        """Whether it was written to so often, and not by way of a piece or of a whole."""
+        return self.generation == generation and not self.pieces and self.part_of is None
+
+    @property
+    def whole(self) -> Memory:
+        """The memory that this one is a piece of a piece of, or this one."""
+        return self if self.part_of is None else self.part_of.store.memory.whole
+
+
+def _is_inference(t: Any) -> bool:
+    while isinstance(t, Value):
+        t = t._inner
+    return bool(t.is_inference())
+
+
+class Store:
+    """The base of aliases that share a history: its value at generation ``seen``.
+
+    ``source``: for a result of ``detach()``, the store that was detached. ``recorded``: whether a
+    write through this store was made with grad mode. ``counter``: the version, in a list that
+    ``detach()`` shares and ``.data`` does not.
+    """
+
+    __slots__ = ("counter", "memory", "recorded", "seen", "value")
+
+    def __init__(self, value: torch.Tensor | None, source: Store | None = None) -> None:
+        self.value = value
+        self.memory: Memory = Memory(value) if source is None else source.memory
+        self.counter: list[int] = [0] if source is None else source.counter
+        self.seen = self.memory.generation if value is not None else -1
+        self.recorded = False
+
+    @property
+    def version(self) -> int:
+        return self.counter[0] if self.memory.writes is None else self.memory.writes
+
+    def count(self, counted: bool) -> None:
+        """Count a write. ``counted``: whether it advances the version of the tensor
+        that is written to."""
+        self.counter[0] += counted
+        if self.memory.writes is not None:
+            self.memory.writes += 1
+
+
+class Pieces:
+    """The results of one ``unsafe_split``, at the places that ``chain`` shows in the base of
+    ``store``. ``several``: whether it has a list of results, which ``_unsafe_view`` has not.
+
+    Either some pieces have been written to since the numbers last agreed, or the whole has, never
+    both. ``overlap``: whether a piece shows an element of memory several times.
+    """
+
+    __slots__ = ("chain", "memories", "overlap", "seen", "several", "store", "whole_seen")
+
+    def __init__(
+        self, store: Store, chain: Chain, memories: Sequence[Memory], several: bool = True
+    ) -> None:
+        self.several = several
+        self.store = store
+        self.chain = chain
+        self.memories = list(memories)
+        self.overlap = any(shows_twice(memory.value) for memory in self.memories)
+        self.seen = [0] * len(self.memories)
+        self.whole_seen = store.memory.generation
+        for memory in self.memories:
+            memory.part_of = self
+        store.memory.pieces.append(self)
+
+    def place(self, i: int) -> Chain:
+        """The views that lead from the base of the whole to piece ``i``."""
+        func, rest, kwargs, _ = self.chain[-1]
+        return (*self.chain[:-1], (func, rest, kwargs, i if self.several else None))
+
+
+def refuse_overlapping_piece(memory: Memory) -> None:
+    """Refuse a write to a piece that shows an element several times, of which the kernel writes
+    each place in turn."""
+    if memory.part_of is not None and memory.part_of.overlap:
+        raise InplaceError(
+            "a write to a result of unsafe_split or unsafe_chunk that shows an element of its "
+            f"memory several times, as unfold does. Use split or chunk.{here()}"
+        )
+
+
+def refuse_restrided(memory: Memory, chain: Chain) -> None:
+    """Refuse ``as_strided`` of a value that a write has given other strides than the memory has, or
+    other elements between its own."""
+    if not any(func is torch.ops.aten.as_strided.default for func, *_ in chain):
+        return
+    if memory.restrided or (memory.generation and has_gaps(memory.value)):
+        raise InplaceError(
+            "as_strided of a tensor with gaps, which the program has written to. "
+            f"Take as_strided of the tensor that it is a view of, or of a contiguous copy.{here()}"
+        )
+
+
+class Views(Protocol):
+    """What finds the part of a base that a chain shows, and puts another value there."""
+
+    def viewed(self, base: torch.Tensor, chain: Chain) -> torch.Tensor: ...
+
+    def put_back(self, chain: Chain, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor: ...
+
+
+def agree(memory: Memory, views: Views) -> None:
+    """Bring the numbers of ``memory`` to what was written to pieces of it, and to what
+    it is a piece of."""
+    with torch.no_grad():
+        _fetch(memory, views)
+        _collect(memory, views)
+
+
+def _fetch(memory: Memory, views: Views) -> None:
+    own = memory.part_of
+    if own is None:
+        return
+    whole = own.store.memory
+    _fetch(whole, views)
+    _collect(whole, views, own)
+    if whole.generation != own.whole_seen:
+        for i, piece in enumerate(own.memories):
+            piece.value = views.viewed(whole.value, own.place(i)).detach()
+            piece.generation += 1
+            own.seen[i] = piece.generation
+        own.whole_seen = whole.generation
+
+
+def _collect(whole: Memory, views: Views, but: Pieces | None = None) -> None:
+    """Put what was written to pieces of ``whole`` into it, except to those of ``but``."""
+    for pieces in whole.pieces:
+        if pieces is but:
+            continue
+        for i, piece in enumerate(pieces.memories):
+            _collect(piece, views)
+            if piece.generation != pieces.seen[i]:
+                whole.value = views.put_back(
+                    pieces.place(i), whole.value.detach(), piece.value.detach()
+                )
+                whole.generation += 1
+                pieces.seen[i], pieces.whole_seen = piece.generation, whole.generation
+
+
+class Replaced:
+    """A value that was given other memory by ``set_``.
+
+    ``store`` and ``chain``: its first place. ``generation``: how often that memory was written
+    to before. ``count``: how often the value was given memory. ``version``: that of the value
+    after the last time.
+    """
+
+    __slots__ = ("chain", "count", "generation", "store", "value", "version")
+
+    def __init__(self, value: Any, store: Store, chain: Chain) -> None:
+        self.value = value
+        self.store = store
+        self.chain = chain
+        self.generation = store.memory.generation
+        self.count = self.version = 0
+
+    def by(self, source: Store, present: Any, version: int) -> Store:
+        """A store of the memory of ``source``, whose value is ``present``, for the value that is
+        given this memory."""
+        self.count += 1
+        self.version = version
+        store = Store(None, source)
+        store.value, store.seen, store.counter = present, source.memory.generation, [version]
+        return store
+
+
+def has_history(t: Any) -> bool:
+    """Whether ``t`` has a history at an outer level that differentiates."""
+    while isinstance(t, Value) and (t._level.keeps_history or t._level.hidden):
+        if t._level.keeps_history and not t._level.is_constant(t):
+            return True
+        t = t._inner
+    return False
+
+
+def has_gradient(t: Any) -> bool:
+    """Whether ``t`` requires grad at an outer level."""
+    while isinstance(t, Value):
+        if isinstance(t, GradValue) and edge_of(t) is not None:
+            return True
+        t = t._inner
+    return False

@@ -1,0 +1,82 @@
+"""The functional form of an op that writes: ``aten.add`` for ``aten.add_``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from .ops import FUNCTIONAL, OUT, Op, op_of
+
+_overloads: dict[Any, Any] = {}
+_FACTORY = frozenset(("dtype", "layout", "device", "pin_memory"))
+
+
+def functional_of(func: Any) -> Any:
+    """The overload with the arguments of ``func`` that returns what ``func`` writes, and writes
+    nothing. None if ATen has none."""
+    if func not in _overloads:
+        _overloads[func] = _find_functional(func)
+    return _overloads[func]
+
+
+def _find_functional(func: Any) -> Any:
+    namespace, name = func._schema.name.split("::")
+    base = (
+        f"__{name[3:]}"
+        if name.startswith("__i")
+        else name[:-1]
+        if name.endswith("_") and not name.endswith("__")
+        else name
+    )
+    makes = op_of(func).kind is OUT  # a factory with out= has no dtype and device of its own
+    wanted = _signature(
+        a
+        for a in func._schema.arguments
+        if not (a.kwarg_only and a.alias_info is not None and a.alias_info.is_write)
+    )
+    for candidate in (base, f"{base}_functional", f"{name}_functional"):
+        packet = getattr(getattr(torch.ops, namespace), candidate, None)
+        for which in packet.overloads() if packet is not None else ():
+            other = getattr(packet, which)
+            pure = op_of(other).kind is FUNCTIONAL and not op_of(other).fills_argument
+            if pure and _signature(other._schema.arguments) == wanted:
+                return other
+            if (
+                pure
+                and makes
+                and _signature(a for a in other._schema.arguments if a.name not in _FACTORY)
+                == wanted
+            ):
+                return other
+    return None
+
+
+def factory_options(func: Any, functional: Any, target: torch.Tensor) -> dict[str, Any]:
+    """The dtype and device with which ``functional``, a factory, makes what ``func`` writes to
+    ``target``. Nothing if it is no factory."""
+    named = {a.name for a in functional._schema.arguments} - {
+        a.name for a in func._schema.arguments
+    }
+    return {name: getattr(target, name) for name in ("dtype", "device") if name in named}
+
+
+def _signature(arguments: Iterable[Any]) -> list[tuple[str, str]]:
+    return [(a.name, str(a.type)) for a in arguments]
+
+
+def defaults_of(op: Op, functional: Any, args: Any) -> dict[str, Any]:
+    """Defaults that the in-place form has and the functional form lacks. Example:
+    ``bernoulli_(p=0.5)``."""
+    missing = functional._schema.arguments[len(args) :]
+    return {
+        a.name: op.defaults[op.positions[a.name]]
+        for a in missing
+        if not (a.has_default_value() or a.kwarg_only)
+    }
+
+
+def drops_nothing(input: torch.Tensor, p: float, train: bool) -> bool:
+    """Whether ``dropout`` returns its argument."""
+    return not train or p == 0 or any(type(n) is int and n == 0 for n in input.shape)

@@ -1,0 +1,51 @@
+"""Arguments that an op writes to although its schema does not say so: running statistics
+of a batch norm.
+
+hidden_writes(op_of(aten.native_batch_norm.default), args, {})  # ("running_mean", "running_var") in
+                                                                training, else ()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .ops import Op
+from .record import parameters
+
+aten = torch.ops.aten
+_STATISTICS: tuple[str, ...] = ("running_mean", "running_var")
+# Composite ops have no records. A trace before dispatch writes them down whole. By each the
+# argument that says whether it writes; None: it always does.
+_COMPOSITE = {
+    aten.batch_norm.default: "training",
+    aten._batch_norm_impl_index.default: "training",
+    aten.instance_norm.default: None,
+}
+
+
+def may_hide(op: Op) -> bool:
+    """Whether some call of ``op`` has hidden writes."""
+    return (op.record is not None and op.record.hidden_writes is not None) or op.func in _COMPOSITE
+
+
+def hidden_writes(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
+    """The names of the arguments that a call writes to and the schema of ``op``
+    does not mention."""
+
+    def given(name: str) -> Any:
+        return op.argument(op.positions[name], args, kwargs)
+
+    if op.func in _COMPOSITE:
+        asked = _COMPOSITE[op.func]
+        names = _STATISTICS if asked is None or given(asked) else ()
+    else:
+        hidden = None if op.record is None else op.record.hidden_writes
+        names = (
+            ()
+            if hidden is None or not hidden.when(*map(given, parameters(hidden.when)))
+            else hidden.arguments
+        )
+    return [name for name in names if given(name) is not None]

@@ -1,0 +1,134 @@
+"""Running a program at a trace level, and making a module of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from ..seam.levels import Value
+from . import checking_kernels as checking_kernels
+from . import composite_kernels as composite_kernels
+from . import provenance
+from . import python_kernels as python_kernels
+from .graph_edits import without_unused
+from .graph_module import GraphModule
+from .provenance import Provenance, line_in
+from .stack_room import with_room
+from .symbols import SYMBOLIC, Abstraction, Given
+from .trace_level import Trace
+
+
+def trace_flat(
+    f: Callable[..., Sequence[Any]],
+    tensors: Sequence[Any],
+    *,
+    dynamic: bool = False,
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    names: Sequence[str] | None = None,
+    fixed_sizes: bool = False,
+    abstraction: Abstraction | None = None,
+    unknown: Collection[int] = (),
+    provenance: Provenance | None = None,
+    reads: str = "refuse",
+    late: bool = False,
+) -> tuple[fx.Graph, dict[str, Any], Trace]:
+    """Call ``f(level, *given)`` with traced values for the tensors in ``tensors``. Others are
+    passed as they are, with a placeholder.
+
+    ``fixed_sizes``: refuse an op whose result has a size that depends on values. ``abstraction``:
+    what makes the abstract values, instead of a new one or of the mode of fake tensors among
+    ``tensors``. ``unknown``: see :func:`run_trace`. ``provenance``: what notes where nodes come
+    from. ``reads``, ``late``: see :class:`.Trace`. Returns the graph, whose output is the list that
+    ``f`` returned, its constants, and the closed level.
+    """
+    abstraction = abstraction or Abstraction.of(tensors, dynamic=dynamic)
+    given: dict[str, Any] = {
+        "abstraction": abstraction,
+        "decompositions": decompositions,
+        "fixed_sizes": fixed_sizes,
+    }
+    level = Trace(**given, provenance=provenance or Provenance(), reads=reads, late=late)
+    run_trace(
+        level,
+        f,
+        tensors,
+        names or [f"arg{i}_1" for i in range(len(tensors))],
+        unknown=unknown,
+        dispatcher=abstraction is not None,
+    )
+    return level.graph, level.attributes, level
+
+
+@with_room
+def run_trace(
+    level: Trace,
+    f: Callable[..., Sequence[Any]],
+    inputs: Sequence[Any],
+    names: Sequence[str],
+    *,
+    unknown: Collection[int] = (),
+    dispatcher: bool = False,
+) -> None:
+    """Trace ``f`` at ``level``, see :func:`trace_flat`. ``unknown``: the positions of the numbers
+    that become symbols. ``dispatcher``: whether torch's Python dispatcher is on, which has the
+    kernels for symbolic sizes."""
+    try:
+        given: list[Any] = []
+        for i, (t, name) in enumerate(zip(inputs, names, strict=True)):
+            if isinstance(t, torch.Tensor):
+                given.append(level.input(t, name))
+            elif i in unknown:
+                given.append(level.unknown(t, name))
+            else:
+                node = level.placeholder(name)
+                if isinstance(t, SYMBOLIC) and isinstance(level.abstraction, Given):
+                    level.abstraction.number(t, node)
+                given.append(t)
+        with enable_python_dispatcher() if dispatcher else nullcontext(), level.mode:
+            outs = _run(level, f, given)
+        level.finish()
+        level.graph.output([level.lower_output(o) for o in outs])
+    finally:
+        level.close()
+
+
+def _run(level: Trace, f: Callable[..., Sequence[Any]], given: Sequence[Any]) -> Sequence[Any]:
+    """The results of the program. An error of torch about a symbol gets a note with
+    the user's line."""
+    try:
+        outs: Sequence[Any] = provenance.run(f, level, *given)
+    except GuardOnDataDependentSymNode as e:
+        e.add_note(
+            "The program asks for a condition on a value that is not known while it "
+            f"is traced.{line_in(e)}"
+        )
+        raise
+    return outs
+
+
+def module_of(
+    graph: fx.Graph,
+    attributes: Mapping[str, Any],
+    name: str = "Traced",
+    kind: type[fx.GraphModule] = GraphModule,
+) -> fx.GraphModule:
+    """A graph with its constants as a module, of the class ``kind``. Unused calls without
+    effect are left out."""
+    root = torch.nn.Module()
+    for key, value in attributes.items():
+        if isinstance(value, torch.nn.Parameter):
+            root.register_parameter(key, value)
+        elif isinstance(value, torch.Tensor) and not isinstance(value, Value):
+            root.register_buffer(key, value)
+        elif isinstance(value, torch.nn.Module):
+            root.add_module(key, value)
+        else:
+            root.__dict__[key] = value
+    without_unused(graph)
+    return kind(root, graph, name)

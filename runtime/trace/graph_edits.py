@@ -1,0 +1,75 @@
+"""Edits of ``torch.fx`` graphs that are made for every call of a traced program.
+
+    node = add_call(graph, torch.ops.aten.add.Tensor, (x, y))
+
+``Graph.create_node`` searches nested arguments for raw symbols, which takes twice as long as
+everything else in it. No caller here has any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..rules.hidden_writes import hidden_writes, may_hide
+from ..rules.ops import op_of
+from .number_reads import on_side
+
+_EFFECTS: dict[int, bool] = {}  # by id of an overload of ATen, which lives as long as the process
+# The setters of `node.args` and `node.kwargs`. An assignment also moves the node in the graph's
+# table of nodes by op and target, which depends on neither, and takes three times as long.
+_set_args: Any = fx.Node.args.fset  # type: ignore[attr-defined]
+_set_kwargs: Any = fx.Node.kwargs.fset  # type: ignore[attr-defined]
+
+
+def add_call(
+    graph: fx.Graph,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    name: str | None = None,
+) -> fx.Node:
+    """A new call at the graph's place for insertions."""
+    node = graph.create_node("call_function", func, name=name)
+    _set_args(node, args)
+    if kwargs:
+        _set_kwargs(node, kwargs)
+    return node
+
+
+def copy_of(graph: fx.Graph) -> fx.Graph:
+    """Another graph of the same nodes, with the same names and values in ``meta``."""
+    copied = fx.Graph()
+    nodes: dict[fx.Node, fx.Node] = {}
+    for n in graph.nodes:
+        nodes[n] = new = copied.create_node(n.op, n.target, name=n.name, type_expr=n.type)
+        _set_args(new, fx.map_arg(n.args, nodes.__getitem__))
+        if n.kwargs:
+            _set_kwargs(new, fx.map_arg(n.kwargs, nodes.__getitem__))
+        new.meta.update(n.meta)
+    return copied
+
+
+def without_unused(graph: fx.Graph) -> None:
+    """Leave out unused calls without effect and unused constants."""
+    for n in reversed(graph.nodes):
+        if not n.users and (n.op == "get_attr" or (n.op == "call_function" and not has_effect(n))):
+            graph.erase_node(n)
+
+
+def has_effect(n: fx.Node) -> bool:
+    """Whether an unused call stays: it writes, draws, or returns nothing, so that it was
+    made for an effect."""
+    func = n.target
+    if type(func) is not torch._ops.OpOverload:
+        return n.is_impure() or func is on_side
+    known = _EFFECTS.get(id(func))
+    if known is None:
+        known = n.is_impure() or not func._schema.returns
+        if may_hide(op := op_of(func)):
+            return known or bool(hidden_writes(op, n.args, n.kwargs))
+        if func.namespace == "aten":  # what is known of an op of another library may change
+            _EFFECTS[id(func)] = known
+    return known

@@ -1,0 +1,205 @@
+"""``make_fx``: a program as a ``GraphModule`` of ATen calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import wraps
+from inspect import Parameter, signature, unwrap
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
+from torch.utils import _pytree as pytree
+
+from .graph_capture import module_of, run_trace
+from .pre_dispatch import PreDispatchTrace
+from .provenance import Provenance
+from .proxies import ModuleProxies
+from .symbols import Abstraction
+from .torch_functions import Functions
+from .trace_level import Trace
+
+_MODES = ("real", "fake", "symbolic")
+
+
+def make_fx(
+    f: Callable[..., Any],
+    decomposition_table: Mapping[Any, Callable[..., Any]] | None = None,
+    tracing_mode: str = "real",
+    _allow_non_fake_inputs: bool = False,
+    *,
+    pre_dispatch: bool = False,
+    record_module_stack: bool = False,
+    _allow_fake_constant: bool = False,
+    _error_on_data_dependent_ops: bool = True,
+    record_stack_traces: bool = False,
+    proxy_module_inputs: bool = False,
+    _disable_torch_fn_metadata_mode: bool = False,
+) -> Callable[..., fx.GraphModule]:
+    """``make_fx(f)(*args)`` runs ``f`` on ``args`` and returns the ATen calls that it made as a
+    ``GraphModule`` of the same signature.
+
+    >>> module = make_fx(lambda x: x.sin() + 1)(torch.zeros(2))
+    >>> [node.name for node in module.graph.nodes]
+    ['x_1', 'sin', 'add', 'output']
+    >>> module(torch.zeros(2))
+    tensor([1., 1.])
+
+    ``f`` is a function or a module. Arguments and results may be any pytree. Tensors that ``f``
+    closes over are attributes of the module. So are generators. Python numbers are constants.
+
+    - ``decomposition_table``: ``{ATen overload: function}``. A call of the overload is replaced by
+      the calls that the function makes.
+    - ``tracing_mode``: ``"real"`` runs ``f`` on copies of the arguments. ``"fake"`` runs it on fake
+      tensors, without memory or kernels. ``"symbolic"`` does so too, and the sizes of the arguments
+      and ``int`` arguments are symbols, which the graph computes. Fake tensors among the arguments
+      are used as they are, in every mode.
+    - ``pre_dispatch``: composite ops such as ``linear`` are recorded whole, and changes of grad
+      mode and autocast are calls.
+    - ``record_module_stack``: ``nn_module_stack`` and ``torch_fn`` in the ``meta`` of nodes, for a
+      module and its submodules.
+    - ``record_stack_traces``: ``stack_trace`` in the ``meta`` of nodes.
+    - ``_error_on_data_dependent_ops``: False makes a number that ``f`` reads from a tensor a
+      constant of the graph. It is for values that are the same in every call.
+    - ``proxy_module_inputs``: a module among the arguments is an input of the graph, and ``f``
+      gets a proxy of it.
+    - ``_allow_non_fake_inputs``: in the modes ``"fake"`` and ``"symbolic"`` real tensors that ``f``
+      closes over become constants. Without it they are refused.
+    - ``_allow_fake_constant``: it changes nothing. ``f`` may always close over fake tensors of the
+      mode of the trace.
+    - ``_disable_torch_fn_metadata_mode``: no ``torch_fn``.
+
+    ``node.meta["val"]`` is a fake tensor in every mode. The generator of random numbers advances as
+    by a call of ``f``, except on fake tensors. In the modes ``fake`` and ``symbolic`` a size or a
+    number that depends on values (``x.nonzero()``, ``x.sum().item()``) is a symbol of its own.
+    ``ValueError`` for another ``tracing_mode``. ``RuntimeError`` with the line of ``f`` if ``f``
+    reads a value in Python.
+    """
+    if tracing_mode not in _MODES:
+        raise ValueError(f"tracing_mode must be 'real', 'fake' or 'symbolic', got {tracing_mode!r}")
+
+    @wraps(f)
+    def traced(*args: Any) -> fx.GraphModule:
+        flat, spec = pytree.tree_flatten((args, {}))
+        out_spec: Any = None
+        inputs = [x for x in flat if isinstance(x, torch.Tensor)]
+        abstraction = Abstraction.of(
+            inputs, dynamic=tracing_mode == "symbolic", fake=tracing_mode == "fake"
+        )
+        if abstraction is not None and tracing_mode != "real":
+            abstraction.allows_real_constants = _allow_non_fake_inputs
+        root = _root(f) if record_module_stack else None
+        functions = None if root is None or _disable_torch_fn_metadata_mode else Functions()
+        provenance = Provenance(
+            stacks=record_stack_traces or record_module_stack, root=root, functions=functions
+        )
+        level = (PreDispatchTrace if pre_dispatch else Trace)(
+            abstraction=abstraction,
+            decompositions=decomposition_table,
+            reads="symbol"
+            if abstraction is not None
+            else "refuse"
+            if _error_on_data_dependent_ops
+            else "constant",
+            provenance=provenance,
+        )
+        proxies = ModuleProxies(level) if proxy_module_inputs else None
+
+        def run(_: Trace, *values: Any) -> list[Any]:
+            nonlocal out_spec
+            if proxies is not None:
+                values = proxies.instead_of_modules(values)
+            given, _kwargs = pytree.tree_unflatten(list(values), spec)
+            outs, out_spec = pytree.tree_flatten(f(*given))
+            return outs if proxies is None else proxies.lowered(outs)
+
+        symbolic = tracing_mode == "symbolic"
+        names = _names(f, args)
+        placeholders = [
+            f"{name}_{i + 1}"
+            for name, x in zip(names, args, strict=True)
+            for i in range(len(pytree.tree_leaves(x)))
+        ]
+        with ExitStack() as stack:
+            if functions is not None:
+                stack.enter_context(functions)
+            stack.enter_context(_uncached_autocast())
+            unknown = [i for i, x in enumerate(flat) if symbolic and type(x) is int]
+            run_trace(
+                level, run, flat, placeholders, unknown=unknown, dispatcher=symbolic or pre_dispatch
+            )
+        _structured(level.graph, names, spec, out_spec)
+        module = module_of(
+            level.graph,
+            level.attributes,
+            type(f).__name__ if isinstance(f, torch.nn.Module) else _name(f),
+        )
+        if abstraction is not None and symbolic:
+            module.shape_env = abstraction.shape_env
+        return module
+
+    return traced
+
+
+class _uncached_autocast:
+    """Autocast makes one copy of a parameter for all its uses. A trace must see each: the copy may
+    be older than the trace."""
+
+    def __enter__(self) -> None:
+        self.before = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)
+
+    def __exit__(self, *exc: object) -> None:
+        torch.set_autocast_cache_enabled(self.before)
+
+
+def _root(f: Any) -> torch.nn.Module | None:
+    """The module whose submodules a module stack names: ``f``, or the module that the function
+    ``f`` says it calls."""
+    root = f if isinstance(f, torch.nn.Module) else getattr(f, "_orig_mod", None)
+    return root if isinstance(root, torch.nn.Module) else None
+
+
+def _name(f: Any) -> str:
+    name = getattr(f, "__name__", "")
+    return name if name.isidentifier() else "Traced"
+
+
+def _structured(
+    graph: fx.Graph, names: list[str], in_spec: pytree.TreeSpec, out_spec: pytree.TreeSpec
+) -> None:
+    """Give the graph the signature of the program. Plain where that is possible, so that graph
+    passes can copy its nodes: flat arguments need no code generation of their own, nor do results
+    in tuples, lists and dicts."""
+    output = graph.output_node()
+    plain_out = _is_plain(out_spec)
+    if plain_out:
+        results: Any = output.args[0]
+        output.args = (pytree.tree_unflatten(list(results), out_spec),)
+    if not plain_out or not all(spec.is_leaf() for spec in in_spec.child(0).children()):
+        graph.set_codegen(
+            _PyTreeCodeGen(_PyTreeInfo(names, in_spec, None if plain_out else out_spec))
+        )
+
+
+def _is_plain(spec: pytree.TreeSpec) -> bool:
+    return spec.is_leaf() or (
+        spec.type in (tuple, list, dict) and all(map(_is_plain, spec.children()))
+    )
+
+
+def _names(f: Callable[..., Any], args: Sequence[Any]) -> list[str]:
+    """Names for the arguments: those of ``f`` where it says so, else ``arg0``,
+    ``arg1``, as torch's."""
+    known: list[str] = []
+    if not isinstance(f, torch.nn.Module) and hasattr(unwrap(f), "__code__"):
+        parameters = signature(f).parameters.values()
+        if not any(p.kind is Parameter.VAR_POSITIONAL for p in parameters):
+            known = [
+                p.name
+                for p in parameters
+                if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+            ]
+    return [known[i] if i < len(known) else f"arg{i}" for i in range(len(args))]

@@ -1,0 +1,214 @@
+"""Traces before dispatch: composite ops stay whole, and the grad mode and autocast that a program
+switches are calls of the graph.
+
+    with torch.no_grad():
+        y = torch.nn.functional.linear(x, w)
+
+becomes ``_set_grad_enabled(False)``, ``linear``, ``_set_grad_enabled(True)``. The calls reach
+the level at the dispatch key ``PreDispatch``, above autograd and autocast, where ATen has
+decomposed nothing yet.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import fx
+from torch._C import DispatchKey, _len_torch_dispatch_stack
+from torch._ops import (
+    _len_torch_dispatch_stack_pre_dispatch,
+    _pop_mode_from_pre_dispatch,
+    _set_mode_pre_dispatch,
+)
+from torch._subclasses.schema_check_mode import SchemaCheckMode
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
+
+from ..seam.level_mode import LevelMode
+from ..seam.levels import Level, Value, innermost
+from .composite_kernels import symbolic
+from .provenance import here
+from .trace_level import Trace
+
+Autocast = tuple[bool, torch.dtype]  # enabled, dtype
+_TURN = threading.RLock()
+_DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+
+
+@contextmanager
+def suspended() -> Iterator[Any]:
+    """No call inside is seen by a trace before dispatch, if there is one. The context gives its
+    mode, or another of torch's."""
+    around = _pop_mode_from_pre_dispatch() if _len_torch_dispatch_stack_pre_dispatch() else None
+    try:
+        yield around
+    finally:
+        if around is not None:
+            _set_mode_pre_dispatch(around)
+
+
+def note_modes() -> None:
+    """Before a call that no mode sees: a trace before dispatch, if there is one, writes down grad
+    mode and autocast."""
+    with suspended() as mode:
+        if isinstance(mode, PreDispatchMode):
+            mode.trace.switch_to_now()
+
+
+class PreDispatchMode(LevelMode, SchemaCheckMode):
+    """As :class:`LevelMode`, at the key ``PreDispatch``.
+
+    Torch takes three classes of modes there. This one says that it is a ``SchemaCheckMode``,
+    because nothing in torch asks for one. The slot for it belongs to the process, so threads take
+    turns, and an outer trace leaves the slot meanwhile.
+    """
+
+    def __init__(self, level: PreDispatchTrace) -> None:
+        LevelMode.__init__(self, level)
+        self.trace = level
+        self.__dict__["_dispatch_key"] = DispatchKey.PreDispatch
+        self.around: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """As :meth:`LevelMode.__torch_dispatch__`, with two differences for calls of an inner
+        level. They are decomposed as the dispatcher would do it before the inner level sees them:
+        it might draw in another way. And the mode of the inner level sees them first. It sees
+        ordinary calls only, so it would see this one after the trace."""
+        mode = _get_current_dispatch_mode() if _len_torch_dispatch_stack() else None
+        inner = (
+            mode if isinstance(mode, LevelMode) and mode.level.number > self.level.number else None
+        )
+        found = innermost(args, kwargs)
+        level = inner.level if inner is not None else found
+        decomposed = (
+            level is not None
+            and level.number > self.level.number
+            and func not in getattr(level, "whole", ())
+        )
+        if decomposed and _is_composite(func):
+            with self:
+                return _decomposed(func, args, kwargs or {})
+        if inner is not None:
+            with _pop_mode_temporarily() as mode, self:
+                return mode.__torch_dispatch__(func, types, args, kwargs)
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def handled_inside(self, level: Level, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        with self:
+            return Value.__torch_dispatch__(func, types, args, kwargs)
+
+    def __enter__(self) -> Any:
+        _TURN.acquire()
+        self.around.append(
+            _pop_mode_from_pre_dispatch() if _len_torch_dispatch_stack_pre_dispatch() else None
+        )
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)  # type: ignore[no-untyped-call]
+        around = self.around.pop()
+        if around is not None:
+            _set_mode_pre_dispatch(around)
+        _TURN.release()
+
+
+class PreDispatchTrace(Trace):
+    """A trace that sees calls before autograd does.
+
+    Before each call it compares grad mode and autocast with those of the call before, and writes
+    down what changed."""
+
+    __slots__ = ("autocast", "first", "grad_mode", "regions")
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.composites = True
+        self.mode = PreDispatchMode(self)
+        self.grad_mode = torch.is_grad_enabled()
+        self.first = self.grad_mode
+        self.autocast: dict[str, Autocast] = {device: _autocast(device) for device in _DEVICES}
+        self.regions: dict[str, list[tuple[fx.Node, Autocast]]] = {
+            device: [] for device in _DEVICES
+        }
+
+    def record(self, func: Any, args: Any, kwargs: Any) -> Any:
+        # A rule of an inner level may call this level itself, not through the mode. The mode is on
+        # then, and would see the call again.
+        with suspended():
+            self.switch_to_now()
+            return super().record(func, args, kwargs)
+
+    def switch_to_now(self) -> None:
+        self.switch(torch.is_grad_enabled(), {device: _autocast(device) for device in _DEVICES})
+
+    def switch(self, grad_mode: bool, autocast: dict[str, Autocast]) -> None:
+        """Write down the calls that lead to this grad mode and autocast."""
+        if grad_mode is not self.grad_mode:
+            self._node(torch._C._set_grad_enabled, grad_mode)
+            self.grad_mode = grad_mode
+        for device, now in autocast.items():
+            regions = self.regions[device]
+            while regions and now != self.autocast[device]:
+                if now != regions[-1][1] and len({around for _, around in regions} & {now}) == 0:
+                    break
+                node, self.autocast[device] = regions.pop()
+                self._node(_exit_autocast, node)
+            if now != self.autocast[device]:
+                enabled, dtype = now
+                regions.append(
+                    (
+                        self._node(_enter_autocast, device, dtype, enabled, False),
+                        self.autocast[device],
+                    )
+                )
+                self.autocast[device] = now
+
+    def finish(self) -> None:
+        """Leave the modes as they were at the start."""
+        start = {
+            device: regions[0][1] if regions else self.autocast[device]
+            for device, regions in self.regions.items()
+        }
+        self.switch(self.first, start)
+
+    def _node(self, func: Any, *args: Any) -> fx.Node:
+        node = self.graph.call_function(func, args)
+        node.meta["val"] = None
+        if self.provenance is not None:
+            self.provenance.note(node)
+        return node
+
+
+@cache
+def _is_composite(func: Any) -> bool:
+    """Whether the dispatcher decomposes ``func`` before a level sees it."""
+    return bool(
+        torch._C._dispatch_has_kernel_for_dispatch_key(
+            func.name(), DispatchKey.CompositeImplicitAutograd
+        )
+    )
+
+
+def _decomposed(func: Any, args: Any, kwargs: Any) -> Any:
+    """The call by ATen's kernel of a composite op. It takes no symbols for sizes, for which torch
+    has decompositions in Python. Those of recurrent layers leave out the dropout."""
+    if not any(map(symbolic, pytree.tree_leaves((args, kwargs)))):
+        return func._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False))
+    if given.get("num_layers", 1) > 1 and given["dropout"] and given["train"]:
+        raise RuntimeError(
+            f"{func} with dropout in a transform, in a trace before dispatch of any size: "
+            "torch's decomposition leaves out the dropout. Trace it for one size, "
+            f"or not before dispatch.{here()}"
+        )
+    return func.decompose(*args, **kwargs)
+
+
+def _autocast(device: str) -> Autocast:
+    return torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)

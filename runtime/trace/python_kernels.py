@@ -1,0 +1,99 @@
+"""Kernels for torch's Python dispatcher, which symbolic traces switch on, where its own differ from
+the C++ kernels.
+
+``dropout(x, 0.5, train=False)`` is ``x`` itself for the C++ kernel. Torch's decomposition in Python
+returns a copy, and a write to the copy would not reach ``x``. ``dropout(x, 1.0)`` draws in the
+decomposition alone. A level that takes ``dropout`` apart in inference mode runs that one, too.
+``native_batch_norm`` does not count its writes to running statistics, and torch's decomposition
+does. The decompositions of recurrent nets have no dropout between layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from ..rules.functional_forms import drops_nothing
+from ..seam.level_mode import LevelMode
+from ..seam.levels import Value, run_layer
+
+_DROPOUT = torch.ops.aten.dropout.default
+_BATCH_NORM = torch.ops.aten.native_batch_norm.default
+
+
+_drop: Callable[[torch.Tensor, float, bool], torch.Tensor] = _DROPOUT.py_kernels[
+    DispatchKey.CompositeImplicitAutograd
+]
+
+
+def _dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """As the C++ kernel where a level of ours sees the call. Other calls go on to
+    torch's decomposition."""
+    if sees_ours((input,)):
+        if drops_nothing(input, p, train):
+            return input
+        if p == 1:
+            return input * input.new_zeros(())
+    return _drop(input, p, train)
+
+
+for _key in (DispatchKey.PythonTLSSnapshot, DispatchKey.CompositeImplicitAutograd):
+    _DROPOUT.py_kernels[_key] = _dropout
+    _DROPOUT._uncache_dispatch(_key)
+
+
+@_BATCH_NORM.py_impl(DispatchKey.PythonTLSSnapshot)
+def _batch_norm(*args: Any, **kwargs: Any) -> Any:
+    """As without the Python dispatcher where a level of ours sees the call: torch's decomposition
+    counts writes to running statistics."""
+    if sees_ours(args):
+        with torch._C._DisablePythonDispatcher():
+            return _BATCH_NORM(*args, **kwargs)
+    return _BATCH_NORM.py_kernels[DispatchKey.Autograd](*args, **kwargs)
+
+
+def _layer_by_layer(overload: Any) -> None:
+    """Run a recurrent net with dropout as one net per layer: torch's decomposition has no
+    dropout between layers."""
+    theirs = overload.py_kernels[DispatchKey.Autograd]
+
+    @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]
+    def run(x: torch.Tensor, *rest: Any) -> Any:
+        result = run_layer(overload, (x, *rest))
+        if result is not NotImplemented:
+            return result
+        hx, params, has_biases, n, dropout, train, bidirectional, batch_first = rest
+        if not (sees_ours((x, *params)) and train and dropout and n > 1):
+            return theirs(x, *rest)
+        several = isinstance(hx, (list, tuple))
+        of_layers = list(zip(*(h.chunk(n) for h in hx), strict=True)) if several else hx.chunk(n)
+        size = len(params) // n
+        states = []
+        for i in range(n):
+            own = params[i * size : (i + 1) * size]
+            x, *state = overload(
+                x, of_layers[i], own, has_biases, 1, 0.0, train, bidirectional, batch_first
+            )
+            states.append(state)
+            if i < n - 1:
+                x = torch.dropout(x, dropout, train)
+        return (x, *(torch.cat(each) for each in zip(*states, strict=True)))
+
+
+def sees_ours(args: Sequence[Any]) -> bool:
+    return any(isinstance(a, Value) for a in args) or isinstance(
+        _get_current_dispatch_mode(), LevelMode
+    )
+
+
+for _net in (
+    torch.ops.aten.lstm,
+    torch.ops.aten.gru,
+    torch.ops.aten.rnn_tanh,
+    torch.ops.aten.rnn_relu,
+):
+    _layer_by_layer(_net.input)

@@ -1,0 +1,70 @@
+"""Regions of a traced program: the calls between two moments, marked in the graph of the trace.
+
+A checkpoint inside a compiled program is such a region. Its calls say in ``meta`` what the
+partition is to do with their results."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+from torch import fx
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from ..seam.level_mode import LevelMode
+from ..seam.levels import levels_of
+from .trace_level import Trace
+
+_KEY = "ac_graph_id"
+_numbers = itertools.count(1)
+
+
+def running_traces() -> list[Trace]:
+    """The traces that run on this thread, outermost first."""
+    levels = (
+        mode.level for mode in _get_current_dispatch_mode_stack() if isinstance(mode, LevelMode)
+    )
+    return [level for level in levels if isinstance(level, Trace)]
+
+
+def traced(args: Iterable[Any], kwargs: Mapping[str, Any] = MappingProxyType({})) -> bool:
+    """Whether a trace sees a call: its mode is active, or one of its values is
+    within an argument."""
+    if running_traces():
+        return True
+    return any(
+        isinstance(level, Trace)
+        for a in itertools.chain(args, kwargs.values())
+        for level in levels_of(a)
+    )
+
+
+@contextmanager
+def region(mark: Callable[[fx.Node], Any]) -> Generator[None]:
+    """Number the calls that running traces write down meanwhile, and set ``meta["recompute"]``
+    to ``mark(call)``.
+
+    A region inside another one belongs to the outer one.
+    """
+    traces = running_traces()
+    before = [next(iter(reversed(trace.graph.nodes)), None) for trace in traces]
+    yield
+    number = next(_numbers)
+    for trace, last in zip(traces, before, strict=True):
+        new = list(
+            itertools.takewhile(lambda n, last=last: n is not last, reversed(trace.graph.nodes))  # type: ignore[misc]
+        )
+        trace.abstract.complete()  # a policy asks for the results
+        for n in reversed(new):  # in the order of the program, which a policy may count on
+            if n.op == "call_function":
+                n.meta[_KEY] = number
+                n.meta["recompute"] = mark(n)
+
+
+def region_of(n: fx.Node) -> int | None:
+    """The number of the region in which the call was made."""
+    number: int | None = n.meta.get(_KEY)
+    return number

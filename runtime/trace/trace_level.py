@@ -1,0 +1,607 @@
+"""The trace level: runs a program and writes the ATen calls that it makes into a
+``torch.fx.Graph``.
+
+A :class:`TracedValue` stands for a node of the graph and holds the tensor that the call really
+gave, so the program runs while it is traced. That tensor is real by default: small kernels are many
+times faster than abstract ones, and a static graph needs no more. In the modes ``fake`` and
+``symbolic``, or if an argument is a ``FakeTensor``, it is a ``FakeTensor``.
+
+Transforms entered inside a trace are inner levels, so the ATen calls of their rules arrive here:
+tracing ``vjp(f)`` gives a joint graph."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from math import isfinite
+from typing import Any, NoReturn
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+)
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..rules.ops import VIEW, generator_of, op_of
+from ..seam import factories
+from ..seam.keys import VIEWS, set_excluded
+from ..seam.level_mode import LevelMode
+from ..seam.levels import Level, Value, constant_of, rewrapped
+from ..seam.shells import faithful_shell
+from ..seam.surgery import refit
+from .abstract_kernels import run_abstractly
+from .abstract_values import AbstractValues
+from .call_facts import CallFacts, facts_of
+from .graph_edits import add_call
+from .known_sizes import size_depends_on_values
+from .number_reads import TracedNumber, number_of, with_values
+from .other_forms import OTHERWISE
+from .outside import OutsideMemory, private_copy, refuse_made_of_values
+from .provenance import Provenance, here
+from .random_states import RandomStates
+from .symbols import SYMBOLIC, Abstraction
+from .torch_checks import complaint
+from .trace_value import TracedValue, escape
+
+aten = torch.ops.aten
+_READS = ("item", "_local_scalar_dense", "is_nonzero")
+LITERAL_KINDS = frozenset(
+    (
+        int,
+        float,
+        bool,
+        str,
+        type(None),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+    )
+)
+_IN_GRAPHS = (
+    int,
+    float,
+    complex,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    fx.Node,
+    slice,
+    range,
+)
+
+
+class Trace(Level):
+    """One running trace. ``graph`` grows with every call; ``attributes`` are the constants that it
+    refers to, by name.
+
+    ``abstraction``: the fake mode of a program that runs on fake tensors. ``fixed_sizes``: whether
+    an op whose result has a size that depends on values is refused. ``reads``: what becomes of
+    ``.item()``: ``"refuse"``, ``"symbol"`` (of an abstract value), ``"constant"``, ``"number"``
+    (see :mod:`.traced_numbers`).
+    ``composites``: whether composite ops are recorded whole. ``leaves_classes``: whether tensors of
+    a user's class that handles its own calls are taken apart, else they are constants.
+    ``provenance``: notes where nodes come from. ``late``: see :class:`.AbstractValues`."""
+
+    __slots__ = (
+        "abstract",
+        "abstraction",
+        "attributes",
+        "composites",
+        "constants",
+        "decompositions",
+        "fixed_sizes",
+        "graph",
+        "held",
+        "leaves_classes",
+        "mode",
+        "outside",
+        "provenance",
+        "random_states",
+        "reads",
+    )
+    what = "trace (make_fx, aot_function or export)"
+
+    def __init__(
+        self,
+        *,
+        abstraction: Abstraction | None = None,
+        decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+        fixed_sizes: bool = False,
+        reads: str = "refuse",
+        composites: bool = False,
+        provenance: Provenance | None = None,
+        late: bool = False,
+    ) -> None:
+        super().__init__()
+        self.fixed_sizes = fixed_sizes
+        self.reads = reads
+        self.composites = composites
+        self.leaves_classes = False
+        self.provenance = provenance
+        self.graph = fx.Graph()
+        self.attributes: dict[str, Any] = {}
+        self.constants: dict[int, Any] = {}
+        self.held: list[Any] = []  # keeps ids in `constants` valid
+        self.outside = OutsideMemory(abstraction is not None)
+        # if a program that sets such a state is refused
+        self.random_states: RandomStates | None = None
+        self.decompositions = decompositions or {}
+        self.abstraction = abstraction
+        self.abstract = AbstractValues(
+            None if abstraction is None else abstraction.mode, late and abstraction is None
+        )
+        self.mode: Any = LevelMode(self)
+
+    def wrap(self, inner: torch.Tensor, node: fx.Node | None = None, /) -> TracedValue:
+        """The tensor of ``node``; without one a constant of the program."""
+        if node is None:
+            return self.constant(inner)
+        self.abstract.describe(node, inner)
+        return self._value(inner, node)
+
+    def _value(self, inner: torch.Tensor, node: fx.Node) -> TracedValue:
+        v: TracedValue = faithful_shell(TracedValue, inner)
+        v._level = self
+        v._inner = inner
+        v._node = node
+        return v
+
+    def placeholder(self, name: str) -> fx.Node:
+        """Placeholders precede all calls, also when they are made late (cotangents, whose shapes
+        the forward tells)."""
+        last = None
+        for node in self.graph.nodes:
+            if node.op != "placeholder":
+                break
+            last = node
+        with (
+            self.graph.inserting_after(last)
+            if last is not None
+            else self.graph.inserting_before(next(iter(self.graph.nodes), None))
+        ):
+            return self.graph.placeholder(name)
+
+    def input(self, t: torch.Tensor, name: str, fixed: bool = False) -> TracedValue:
+        """A placeholder of the shape and dtype of ``t``. ``fixed``: its sizes are constants,
+        whatever those of other inputs are."""
+        node = self.placeholder(name)
+        if self.abstraction is None:
+            return self.wrap(private_copy(t), node)
+        fake = self.abstraction.abstract(t, fixed)
+        self.abstraction.bind(fake, node)
+        return self.wrap(fake, node)
+
+    def unknown(self, n: float, name: str) -> Any:
+        """A placeholder for a number whose value is a symbol."""
+        assert self.abstraction is not None
+        node = self.placeholder(name)
+        symbol = self.abstraction.unknown(n, node)
+        self.abstract.describe(node, symbol)
+        return symbol
+
+    def late_input(self, like: TracedValue, name: str) -> TracedValue:
+        """A placeholder of the shape and dtype of ``like``, whose sizes introduce no
+        symbols of their own."""
+        node = self.placeholder(name)
+        # else the transforms within would take the example for a value of theirs
+        with _disable_current_modes(), self.mode_of_inner():
+            inner = factories.ones_like(like._inner, memory_format=torch.contiguous_format)
+        return self.wrap(inner, node)
+
+    def mode_of_inner(self) -> Any:
+        return self.abstraction.mode if self.abstraction is not None else _NOTHING
+
+    def attribute(self, value: Any, prefix: str) -> fx.Node:
+        """A node that reads ``value`` from the module: what is no literal of Python is an
+        attribute of it."""
+        name = f"{prefix}{sum(key.startswith(prefix) for key in self.attributes)}"
+        self.attributes[name] = value
+        node = self.graph.get_attr(name)
+        if self.provenance is not None:
+            self.provenance.note(node)
+        return node
+
+    def constant(self, t: torch.Tensor, literal: bool = False) -> TracedValue:
+        """A tensor that the program closes over, or a literal of its text. It is an attribute of
+        the graph module and no copy, so later changes of it are seen."""
+        known: TracedValue | None = self.constants.get(id(t))
+        if known is None:
+            refuse_made_of_values(t)
+            if self.random_states is not None:
+                self.random_states.refuse_state(t)
+            if self.abstraction is None and isinstance(t, FakeTensor):
+                raise RuntimeError(
+                    "the program closes over a fake tensor, and its arguments are real. "
+                    f"Pass it as an argument, or give fake arguments of the same mode.{here()}"
+                )
+            node = self.attribute(
+                t, "_param_constant" if isinstance(t, torch.nn.Parameter) else "_tensor_constant"
+            )
+            inner = t
+            if type(t) in (torch.Tensor, torch.nn.Parameter):
+                inner = t.data  # with a version of its own: a write of the trace is undone
+            elif not isinstance(t, Value):
+                inner = t.detach() if t.requires_grad else t
+            elif not t._level.number:
+                # of the eager session: its tape has nothing to do with the trace
+                inner = constant_of(t.detach())
+            if self.abstraction is not None:
+                inner = self.abstraction.constant(inner, literal)
+            self.outside.hold(t)
+            known = self.constants[id(t)] = self.wrap(inner, node)
+            self.held.append(t)
+        return known
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        facts = facts_of(func)
+        if not facts.special and not self.decompositions:
+            return self.record(func, args, kwargs)
+        if facts.question is not None:
+            return facts.question(self.lowered(args[0]))
+        # a literal of the program's text, which the program may write to
+        if facts.special and func is aten.lift_fresh.default:
+            return self.call(
+                aten.lift_fresh_copy.default,
+                (self.constant(args[0].clone(), literal=True),),
+                kwargs,
+            )
+        if facts.sized_by_values and self.fixed_sizes and size_depends_on_values(func, args):
+            self._refuse_size(func)
+        if facts.tells_stored and (self.fixed_sizes or self.abstraction is not None):
+            self._refuse_size(func)
+        table = self.decompositions.get(func) or OTHERWISE.get(func)
+        if table is not None:
+            out = self._decomposed(func, table, args, kwargs)
+            if out is not NotImplemented:
+                return out
+        if not facts.special:
+            return self.record(func, args, kwargs)
+        if facts.composite and not self.composites:
+            with self.mode:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        if facts.reads:
+            return self._read(func, args, kwargs)
+        if facts.asks_size:
+            return func(*self.lowered_args(args))
+        return self.record(func, args, kwargs)
+
+    def record(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run the call on the inner tensors and write it into the graph."""
+        facts = facts_of(func)
+        args, given, inner = self._operands(args)
+        named, options = {}, {}
+        if kwargs:
+            values, in_graph, inside = self._operands(kwargs.values())
+            kwargs, named, options = (
+                dict(zip(kwargs, each, strict=True)) for each in (values, in_graph, inside)
+            )
+        if (
+            facts.may_write
+            and (self.outside.tensors or self.outside.literals)
+            and func is not aten.detach_.default
+        ):
+            self.outside.before(op_of(func), inner, options)
+        if facts.reshapes and isinstance(args[0], TracedValue):
+            if func is not aten.detach_.default and any(
+                args[0] is known for known in self.constants.values()
+            ):
+                raise RuntimeError(
+                    "Can't call metadata mutating ops on a tensor that the program closes over: "
+                    f"{func} changes its sizes or strides in place. "
+                    f"Pass it as an argument, or use the op that returns a view.{here()}"
+                )
+            if self.abstraction is not None:
+                self.abstraction.read_sizes_of(args[0]._node)
+            self.abstract.complete()
+            # of the sizes before the call
+            args[0]._node.meta["val"] = self.abstract.snapshot(args[0]._node.meta["val"])
+        with self.drawing((generator_of(inner, options),)) if facts.may_draw else _NOTHING:
+            if self.abstraction is None:
+                out = func(*inner, **options)
+            else:
+                try:
+                    with self.abstraction.running():
+                        out = run_abstractly(func, inner, options)
+                except DynamicOutputShapeException:
+                    self._refuse_size(func)
+                except DataDependentOutputException as e:
+                    raise escape(f"{e.func}") from None
+        return self._written(func, facts, given, named, out, args, kwargs)
+
+    def _written(
+        self,
+        func: Any,
+        facts: CallFacts,
+        given: Sequence[Any],
+        named: dict[str, Any],
+        out: Any,
+        args: Any,
+        kwargs: Any,
+    ) -> Any:
+        """Write a call that has run into the graph. ``given`` and ``named``: its arguments there.
+        ``out``: what it has returned."""
+        if self.random_states is not None:
+            for number in (a for a in given if type(a) is int):
+                self.random_states.refuse_seed(number)
+        node = add_call(self.graph, func, tuple(given), named, facts.node_name)
+        if self.provenance is not None:
+            self.provenance.note(node)
+        if self.abstraction is not None:
+            self.abstraction.bind_results(node, out)
+        return self._results(func, facts, node, out, args, kwargs)
+
+    def drawing(self, generators: Sequence[Any]) -> AbstractContextManager[None]:
+        """Around a call that may draw from ``generators``, see :meth:`.RandomStates.drawing`."""
+        return _NOTHING if self.random_states is None else self.random_states.drawing(generators)
+
+    def computed(self, func: Any, args: Sequence[Any]) -> Any:
+        """As :meth:`call`, for a call that only computes, of values of plain tensors and literals.
+        None for any other call. It needs no modes to be left, and takes half the time."""
+        facts = facts_of(func)
+        if (
+            facts.special
+            or facts.may_draw
+            or facts.may_write
+            or self.decompositions
+            or self.abstraction is not None
+        ):
+            return None
+        given: list[Any] = []
+        inner: list[Any] = []
+        for a in args:
+            if type(a) is not TracedValue:
+                given.append(a)
+                inner.append(a)
+            elif a._level is self and type(a._inner) is torch.Tensor:
+                given.append(a._node)
+                inner.append(a._inner)
+            else:
+                return None
+        with _without_dispatch():
+            out = func(*inner)
+        return self._written(func, facts, given, {}, out, args, {})
+
+    def noted(self, func: Any, given: tuple[Any, ...], out: Any) -> Any:
+        """A call of ``func`` on ``given``, nodes and values of the graph, whose results
+        ``out`` are known."""
+        node = add_call(self.graph, func, given)
+        if self.provenance is not None:
+            self.provenance.note(node)
+        abstract = self.abstract.describe(node, out)
+        return rewrapped(out, lambda t, i: self._value(t, self._item(node, i, abstract)))
+
+    def _decomposed(self, func: Any, table: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The call by ``table``, its decomposition. The dispatcher marks the result of a view op as
+        a view when the call returns to it. The ops of the decomposition must not have marked it
+        before, and it must not be an argument itself."""
+        if op_of(func).kind is not VIEW:
+            with self.mode:
+                return table(*args, **kwargs)
+        set_excluded(VIEWS, True)
+        with self.mode:
+            out = table(*args, **kwargs)
+
+        def another(t: Any, _: int | None) -> Any:
+            return self._value(t._inner, t._node) if any(t is a for a in args) else t
+
+        return rewrapped(out, another)
+
+    def _refuse_size(self, func: Any) -> NoReturn:
+        raise RuntimeError(
+            f"the size of what {func} returns depends on values. "
+            "The graph would keep the size that it has for these arguments. Use an op whose "
+            "result has one size (torch.where for a choice, a product with the mask for a sum), "
+            f"or leave this part out of what is traced.{here()}"
+        )
+
+    def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """An answer in Python about elements is possible for constants of the program's text. Else
+        it is a symbol or refused."""
+        if any(isinstance(a, TracedValue) and a._literal is None for a in args):
+            if args[0].dtype is torch.bool and (wrong := complaint()) is not None:
+                with self.mode:
+                    torch._assert_async(args[0].logical_not(), wrong)
+                return False
+            if self.reads == "symbol" and func is aten._local_scalar_dense.default:
+                return self.record(func, args, kwargs)
+            if (
+                self.reads == "number"
+                and func is aten._local_scalar_dense.default
+                and args[0].is_floating_point()
+            ):
+                node = add_call(self.graph, func, (self._own(args[0])._node,))
+                return TracedNumber.read(
+                    node, None if self.abstraction is not None else args[0]._inner.item()
+                )
+            if self.reads == "constant" and self.abstraction is None:
+                return func(*self.lowered_args(args), **kwargs)
+            name = op_of(func).base_name
+            raise escape("item(), bool(), int() or float()" if name in _READS else f"{name}()")
+        with _disable_current_modes() if self.abstraction is not None else _NOTHING:
+            return func(*[_literal(a) for a in args], **kwargs)
+
+    def _results(
+        self, func: Any, facts: CallFacts, node: fx.Node, out: Any, args: Any, kwargs: Any
+    ) -> Any:
+        if facts.written:
+            return self._mutated(func, node, out, facts, args, kwargs)
+        if isinstance(out, torch.Tensor):
+            v: Any = self._value(out, node)
+            self.abstract.describe(node, out, v._geometry)
+            if facts.literal or (facts.follows and not v.dim()):
+                v._literal = self._literal_of(func, facts, args, kwargs, v)
+                if v._literal is not None:
+                    self.outside.literal(v)
+            return v
+        abstract = self.abstract.describe(node, out)
+        return rewrapped(out, lambda t, i: self._value(t, self._item(node, i, abstract)))
+
+    def _item(self, node: fx.Node, i: Any, abstract: Any) -> fx.Node:
+        """The node of result ``i`` of the call at ``node``, see :func:`.rewrapped`; of its only
+        result, ``node`` itself."""
+        if i is None:
+            return node
+        if isinstance(i, tuple):
+            return self._item(self._item(node, i[0], abstract), i[1], abstract[i[0]])
+        got = add_call(node.graph, operator.getitem, (node, i))
+        got.meta.update(
+            (key, value)
+            for key, value in node.meta.items()
+            if key not in ("val", "tensor_meta", "unbacked_bindings")
+        )
+        self.abstract.describe(got, abstract[i])
+        return got
+
+    def _literal_of(
+        self, func: Any, facts: CallFacts, args: Any, kwargs: Any, v: TracedValue
+    ) -> torch.Tensor | None:
+        """The value of ``v`` if it is a number that follows from the text of the program alone."""
+        if facts.literal and args[0]._node.op == "get_attr":
+            literal: torch.Tensor = self.attributes[str(args[0]._node.target)]
+            return literal
+        if v.dim() or not facts.follows:
+            return None
+        given = [
+            b
+            for a in (*args, *kwargs.values())
+            for b in (a if isinstance(a, (list, tuple)) else (a,))
+        ]
+        if any(
+            isinstance(a, SYMBOLIC) or (isinstance(a, TracedValue) and a._literal is None)
+            for a in given
+        ):
+            return None
+        with _disable_current_modes() if self.abstraction is not None else _NOTHING:
+            out: torch.Tensor = func(
+                *_literals(args), **dict(zip(kwargs, _literals(kwargs.values()), strict=True))
+            )
+        return out
+
+    def _mutated(
+        self, func: Any, node: fx.Node, out: Any, facts: CallFacts, args: Any, kwargs: Any
+    ) -> Any:
+        """The call changed arguments. Their values stay; where the call returns one, its node
+        becomes the newest name of it."""
+        targets = [_argument(func, i, args, kwargs) for i in facts.written]
+        flat = [
+            t
+            for x in targets
+            for t in (x if isinstance(x, (list, tuple)) else (x,))
+            if isinstance(t, TracedValue)
+        ]
+        for t in flat:
+            t._literal = t._literal if func is aten.detach_.default else None
+            if t.shape != t._inner.shape or (
+                t.layout is torch.strided and t.stride() != t._inner.stride()
+            ):
+                refit(t, self._value(t._inner, t._node))
+        abstract = self.abstract.describe(node, out)
+        returned = None if facts.returned is None else _argument(func, facts.returned, args, kwargs)
+        if isinstance(out, torch.Tensor) and isinstance(returned, TracedValue):
+            returned._node = node
+            return returned
+        same = {id(t._inner): t for t in flat}
+        return rewrapped(
+            out,
+            lambda t, i: (
+                same[id(t)] if id(t) in same else self._value(t, self._item(node, i, abstract))
+            ),
+        )
+
+    def _operands(self, args: Iterable[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """The arguments of a call three times: of this level, as in the graph, and on the tensors
+        that it runs on."""
+        own: list[Any] = []
+        given: list[Any] = []
+        inner: list[Any] = []
+        for a in args:
+            kind = type(a)
+            if kind is TracedValue and a._level is self:
+                own.append(a)
+                given.append(a._node)
+                inner.append(a._inner)
+            elif kind in LITERAL_KINDS:
+                own.append(a)
+                given.append(a)
+                inner.append(a)
+            else:
+                several = isinstance(a, (list, tuple))
+                mine = [self._own(b) for b in a] if several else self._own(a)
+                own.append(mine)
+                given.append([self._in_graph(b) for b in mine] if several else self._in_graph(mine))
+                below = self.lowered_args((mine,))[0]
+                inner.append(with_values(below) if self.reads == "number" else below)
+        return own, given, inner
+
+    def _own(self, a: Any) -> Any:
+        """Any tensor that is not of this level becomes a constant of the graph."""
+        return (
+            self.constant(a)
+            if isinstance(a, torch.Tensor) and not (isinstance(a, TracedValue) and a._level is self)
+            else a
+        )
+
+    def _in_graph(self, a: Any) -> Any:
+        if isinstance(a, TracedValue):
+            return a._node
+        if type(a) is complex and not isfinite(a.imag):
+            return self.other_constant(a)  # its text, "(1+infj)", is no Python
+        if isinstance(a, _IN_GRAPHS):
+            return a
+        if (number := number_of(a)) is not None:
+            return number.node
+        if isinstance(a, SYMBOLIC) and self.abstraction is not None and self.abstraction.knows(a):
+            return self.abstraction.lower(a)
+        return self.other_constant(a)
+
+    def other_constant(self, a: Any) -> Any:
+        """A constant that is neither a tensor nor a literal of Python: a generator, a script
+        object, an outer size, ``1 + infj``."""
+        known = self.constants.get(id(a))
+        if known is None:
+            known = self.constants[id(a)] = self.attribute(
+                a, "_symbolic_constant" if isinstance(a, SYMBOLIC) else "_opaque_obj"
+            )
+            self.held.append(a)
+        return known
+
+    def finish(self) -> None:
+        """Called when the program has returned, before its results are written into the graph."""
+
+    def close(self) -> None:
+        """End the trace. What it has written to closed-over tensors is undone: the replay of
+        the graph writes."""
+        self.outside.restore()
+        if self.provenance is not None:
+            self.provenance.close()
+        super().close()
+
+    def lower_output(self, v: Any) -> Any:
+        """What a result of the program is in the graph: a node, or a Python value as it is."""
+        return self._in_graph(self._own(v))
+
+
+_NOTHING = nullcontext()
+_without_dispatch = torch._C._DisableTorchDispatch
+
+
+def _literal(a: Any) -> Any:
+    return a._literal if isinstance(a, TracedValue) else a
+
+
+def _literals(args: Iterable[Any]) -> list[Any]:
+    return [[_literal(b) for b in a] if isinstance(a, (list, tuple)) else _literal(a) for a in args]
+
+
+def _argument(func: Any, i: int, args: Any, kwargs: Any) -> Any:
+    return args[i] if i < len(args) else kwargs.get(func._schema.arguments[i].name)
