@@ -11,11 +11,11 @@ package imports ``trace``, ``functionalize``, ``tape``, ``rules`` and ``seam``. 
 
 from ..functionalize.functional_level import functionalize
 from . import grid_sampler_backward as grid_sampler_backward
-from .debug import debug_unwrap
 from .functional_call import functional_call, replace_all_batch_norm_modules_, stack_module_state
 from .grad import grad, grad_and_value, vjp
 from .jacobians import hessian, jacfwd, jacrev
 from .jvp import jvp
+from .level_transform import debug_unwrap
 from .linearize import linearize
 from .rearrange import rearrange
 from .vmap import chunk_vmap, vmap

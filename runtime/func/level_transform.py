@@ -6,8 +6,11 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+import torch
+
+from ..functionalize.functional_level import FunctionalValue
 from ..seam.level_mode import entered
-from ..seam.levels import Level
+from ..seam.levels import Level, Value
 from .trees import map_tensors
 
 Function = Callable[..., Any]
@@ -38,3 +41,19 @@ def transform(make_level: Callable[[], Level]) -> Callable[[Function], Function]
         return transformed
 
     return of
+
+
+def debug_unwrap(tensor: torch.Tensor, *, recurse: bool = True) -> torch.Tensor:
+    """The tensor that a value of a running transform holds, as ``torch.func.debug_unwrap``.
+
+    ``recurse=True`` removes the values of all transforms, ``recurse=False`` only the innermost one.
+    A tensor of the eager session belongs to no transform and is returned as it is. Use this for
+    debugging only: the transforms do not see what a function computes from the result.
+    """
+    while isinstance(tensor, Value) and tensor._home is None:
+        tensor = (
+            tensor._level.read(tensor) if isinstance(tensor, FunctionalValue) else tensor._inner
+        )
+        if not recurse:
+            break
+    return tensor

@@ -31,10 +31,8 @@ from ..seam.surgery import GEOMETRY, change_geometry, refit
 from ..tape.inplace import METADATA
 from ..trace.provenance import here
 from .memory_order import draws_in_turn, in_order_of_memory, laid_out_as
-from .out_arguments import grow, refuse_shared_by, write_out
 from .overlap import overlaps, refuse_gaps, same_strides, through_copy
 from .pure_calls import is_pure
-from .scatter import copying_form, put_back
 from .stores import (
     UNSAFE,
     Chain,
@@ -47,8 +45,15 @@ from .stores import (
     refuse_overlapping_piece,
     refuse_restrided,
 )
-from .writes import refuse_unfit
-from .written_back import WrittenBack
+from .writes import (
+    WrittenBack,
+    copying_form,
+    grow,
+    put_back,
+    refuse_shared_by,
+    refuse_unfit,
+    write_out,
+)
 
 aten = torch.ops.aten
 

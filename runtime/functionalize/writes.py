@@ -13,12 +13,18 @@ to one of its terms, a concatenation not. So the op itself is asked, on zeros.""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.utils import _pytree as pytree
 
+from ..errors import InplaceError
+from ..rules.functional_forms import factory_options, functional_of
+from ..rules.ops import Op, op_of
+from ..rules.record import parameters
+from ..seam.surgery import refit
+from .memory_order import filled
 from .overlap import shows_twice
 
 _OF_MEMORY = ("unsupported operation",)
@@ -108,3 +114,211 @@ def _reach(t: torch.Tensor) -> int:
     return offset + (
         1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True)) if all(sizes) else 0
     )
+
+
+# --- writes through a view ----------------------------------------------------------------------
+#
+# Writes through a view, out of place: a base in which the part under the view is replaced. For
+# :mod:`runtime.func.functionalize`.
+
+aten = torch.ops.aten
+
+
+class _Copying:
+    """``torch.ops.aten`` with the copying form in place of each view: ``t`` is ``t_copy``. Other
+    ops are themselves: ``add`` is ``add``."""
+
+    def __getattr__(self, name: str) -> Any:
+        copying = "_reshape_copy" if name == "reshape" else f"{name}_copy"
+        found = getattr(aten, copying, None) or getattr(aten, name)
+        setattr(self, name, found)
+        return found
+
+
+_copying = _Copying()
+
+
+def copying_form(func: Any) -> Any:
+    """The op that copies where ``func`` makes a view (``t_copy`` for ``t``). ``func`` itself
+    if ATen has none."""
+    name, overload = func._schema.name.split("::")[1], func._overloadname
+    copying = getattr(getattr(aten, f"{name}_copy", None), overload, None)
+    return func if copying is None else copying
+
+
+def put_back(
+    func: Any,
+    base: Any,
+    part: Any,
+    which: int | None,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    copying: bool = False,
+) -> Any:
+    """``base`` with ``part`` in the place that ``func(base, *args, **kwargs)`` shows. ``which``:
+    its output number, if it has several.
+
+    ``copying``: use no view ops.
+    """
+    op = op_of(func)
+    inverse = op.record.inverse if op.record is not None else None
+    ops = _copying if copying else aten
+    if inverse is not None:
+        return _applied(
+            inverse,
+            op,
+            {"base": base, "part": part, "which": which, "ops": ops},
+            (base, *args),
+            kwargs,
+        )
+    # Right for any view that only selects or moves elements: a view of the element numbers tells
+    # where each comes from.
+    view = copying_form(func) if copying else func
+    places = view(
+        ops.reshape(torch.arange(base.numel(), device=base.device), base.shape), *args, **kwargs
+    )
+    places = places if which is None else places[which]
+    flat = ops.reshape(base, [-1]).scatter(0, ops.reshape(places, [-1]), ops.reshape(part, [-1]))
+    return ops.reshape(flat, base.shape)
+
+
+def _applied(
+    inverse: Callable[..., Any],
+    op: Op,
+    given: dict[str, Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
+    """The result of the formula, called with the values that its parameters name.
+    See :class:`runtime.rules.record.Record`."""
+    return inverse(
+        *(
+            given[p] if p in given else op.argument(op.positions[p], args, kwargs)
+            for p in parameters(inverse)
+        )
+    )
+
+
+# --- writes to tensors from outside -------------------------------------------------------------
+#
+# What a functional program writes back to tensors from outside.
+
+
+class WrittenBack(NamedTuple):
+    """The final value of a tensor from outside that the program wrote to. ``recorded``: whether
+    a write to it was made with grad mode. ``counted``: whether a write was made other than
+    through ``.data``."""
+
+    value: torch.Tensor
+    recorded: bool
+    counted: bool
+
+    def into(self, t: torch.Tensor) -> None:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.recorded):
+            (t if self.counted else t.data).copy_(self.value)
+
+
+# --- out= ---------------------------------------------------------------------------------------
+#
+# ``out=`` at the functionalize level: the result of the functional form is written to the tensors
+# that are given.
+
+
+class FunctionalLevel(Protocol):
+    """What a functionalize level does for these functions."""
+
+    def lowered_args(self, args: Iterable[Any]) -> list[Any]: ...
+
+    def lowered_kwargs(self, kwargs: dict[str, Any]) -> dict[str, Any]: ...
+
+    def valued(self, result: Any) -> Any: ...
+
+    def present(self, store: Any) -> Any: ...
+
+    def write_each(self, target: Any, new: Any) -> None: ...
+
+
+def write_out(level: FunctionalLevel, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Run ``op``, an op with ``out=``. Returns what it writes to."""
+    names = [
+        a.name
+        for a in op.func._schema.arguments
+        if a.alias_info is not None and a.alias_info.is_write
+    ]
+    if any(n not in kwargs for n in names):  # such as the running statistics of batch norm
+        raise InplaceError(
+            f"{op.func} writes to more than its out= arguments; "
+            "use the form of the op that returns its result"
+        )
+    targets = [
+        t
+        for n in names
+        for t in (kwargs[n] if isinstance(kwargs[n], (list, tuple)) else (kwargs[n],))
+    ]
+    functional = functional_of(op.func)
+    if functional is None:
+        raise InplaceError(
+            f"{op.func} has no functional form; use the form of the op that returns its result"
+        )
+    refuse_shared_by(level, op.func, args, kwargs, targets)
+    given = level.lowered_args(args)
+    options = level.lowered_kwargs(
+        {k: v for k, v in kwargs.items() if k not in names}
+    ) | factory_options(op.func, functional, targets[0])
+    results = filled(op.func, level.lowered_args(targets), given, options) or functional(
+        *given, **options
+    )
+    results = [results] if isinstance(results, torch.Tensor) else list(results)
+    if len(results) != len(targets):  # one out= argument may be a list
+        raise InplaceError(
+            f"{op.func}: out= has {len(targets)} tensors, "
+            f"the result has {len(results)}; give as many"
+        )
+    refuse_unfit(op.func, args, kwargs, targets, results)
+    for target, new in zip(targets, results, strict=True):
+        if target.shape != new.shape:
+            if grow(level, target, new):
+                continue
+            raise InplaceError(
+                f"{op.func}: out= has shape {list(target.shape)}, "
+                f"the result {list(new.shape)}; give it that shape"
+            )
+        level.write_each(target, new)
+    if not op.func._schema.returns:
+        return None
+    return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def refuse_shared_by(
+    level: FunctionalLevel,
+    func: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    targets: Sequence[Any],
+) -> None:
+    """:func:`.refuse_shared` of values of ``level``."""
+    refuse_shared(
+        func,
+        args,
+        kwargs,
+        targets,
+        lambda t: t._store.memory.whole if getattr(t, "_level", None) is level else None,
+    )
+
+
+def grow(level: FunctionalLevel, target: Any, new: torch.Tensor) -> bool:
+    """Make ``new`` the value of ``target``, as ``out=torch.empty(0)`` asks for. False unless
+    ``target`` is of memory without elements that the program has made. Views of that memory have no
+    elements to show, so that they need not follow.
+    """
+    if getattr(target, "_level", None) is not level:
+        return False
+    old = target._store
+    if not old.memory.made_inside or level.present(old).numel():
+        return False
+    fresh = level.valued(new.to(target.dtype))
+    fresh._store.counter = [old.counter[0] + 1]
+    refit(target, fresh)
+    target._inner, target._store, target._chain = fresh._inner, fresh._store, ()
+    target._seen, target._unrecorded = fresh._seen, False
+    return True

@@ -10,14 +10,17 @@ does without the abstract values, which take a tenth of the time of its capture.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException
 from torch.fx.passes.shape_prop import TensorMetadata
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..rules.ops import op_of
+from ..rules.record import parameters
 from ..seam import factories
 from ..seam.ambient import Ambient
 from ..seam.shells import Geometry, faithful_geometry
@@ -157,3 +160,48 @@ def _shifted(t: torch.Tensor, offset: Any) -> torch.Tensor:
     shape, stride = t.shape, t.stride()
     size = offset + 1 + sum(n * s for n, s in zip(shape, stride, strict=True))
     return factories.empty((size,), dtype=t.dtype, device=_META).as_strided(shape, stride, offset)
+
+
+# --- calls on fake tensors ----------------------------------------------------------------------
+#
+# Calls on fake tensors, also of ops for which torch has no abstract kernel, such as
+# ``fractional_max_pool3d_backward``.
+
+aten = torch.ops.aten
+# draws from a generator, whose kernels take no sizes that are symbols, with the same ones from the
+# default generator
+_UNGIVEN = {
+    aten.rand.generator: aten.rand.default,
+    aten.randn.generator: aten.randn.default,
+    aten.randint.generator: aten.randint.default,
+    aten.randint.low_generator: aten.randint.low,
+    aten.randperm.generator: aten.randperm.default,
+}
+
+
+def run_abstractly(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """``func(*args, **kwargs)`` on fake tensors, in their mode: by ``abstract`` of the record, by
+    torch, or by the decomposition in it.
+
+    Raises ``UnsupportedOperatorException`` if there is none of these.
+    """
+    if "generator" in kwargs:  # nothing is drawn, and torch's decompositions refuse one
+        others = {name: x for name, x in kwargs.items() if name != "generator"}
+        func, kwargs = (
+            (_UNGIVEN[func], others) if func in _UNGIVEN else (func, {**others, "generator": None})
+        )
+    op = op_of(func)
+    record = op.record
+    if record is not None and record.abstract is not None:
+        return record.abstract(
+            *(
+                op.argument(op.arg_names.index(name), args, dict(kwargs))
+                for name in parameters(record.abstract)
+            )
+        )
+    try:
+        return func(*args, **kwargs)
+    except UnsupportedOperatorException:
+        if record is None or record.decomposition is None:
+            raise
+        return record.decomposition(*args, **kwargs)

@@ -33,13 +33,10 @@ from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value, constant_of, rewrapped
 from ..seam.shells import faithful_shell
 from ..seam.surgery import refit
-from .abstract_kernels import run_abstractly
-from .abstract_values import AbstractValues
-from .call_facts import CallFacts, facts_of
+from .abstract_values import AbstractValues, run_abstractly
+from .call_facts import OTHERWISE, CallFacts, facts_of, size_depends_on_values
 from .graph_edits import add_call
-from .known_sizes import size_depends_on_values
 from .number_reads import TracedNumber, number_of, with_values
-from .other_forms import OTHERWISE
 from .outside import OutsideMemory, private_copy, refuse_made_of_values
 from .provenance import Provenance, here
 from .random_states import RandomStates

@@ -12,7 +12,7 @@ import torch
 from runtime.func import grad, jvp, vmap
 from runtime.functionalize.functional_level import FunctionalLevel
 from runtime.functionalize.stores import Memory, Replaced, Store, has_gradient, has_history
-from runtime.functionalize.written_back import WrittenBack
+from runtime.functionalize.writes import WrittenBack
 from runtime.rules.functional_forms import (
     defaults_of,
     drops_nothing,
