@@ -10,7 +10,7 @@ from . import autograd, func  # isort: skip
 from .dropin.intercept import intercept_torch_autograd  # isort: skip
 
 if TYPE_CHECKING:
-    from .aot.jit import jit
+    from .jit import jit
 
 intercept_torch_autograd()
 
@@ -21,7 +21,7 @@ def __getattr__(name: str) -> object:
     if name != "jit":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # when somebody asks for it: capture needs modules that take as long to import as all of this
-    from .aot.jit import jit
+    from .jit import jit
 
     globals()["jit"] = jit
     return jit

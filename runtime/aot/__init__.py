@@ -1,9 +1,23 @@
-"""Ahead-of-time: programs captured as graphs, differentiated, cut in two, replayed and exported.
-See ``docs/aot.md``."""
+"""Capture programs ahead of time as graphs, differentiate them, cut them in two and replay them.
 
+    aot_function(f, nop)(x)
+
+``python_state`` finds what a program reads of Python's objects; ``capture`` runs it with its
+backward pass and gets one joint graph; ``partition`` cuts the joint graph, so that little is saved
+between forward and backward; ``compilers`` makes a function of each half; ``calls`` runs them,
+behind guards, as one node of the tape; ``cache`` keeps cuts on disk; ``control_flow`` has ``cond``,
+``while_loop`` and ``scan``. The package imports ``autograd`` and what lies below. Start with
+``calls/compiled_function.py`` and ``capture/joint.py``. See ``docs/aot.md``.
+
+``export`` and ``aot_export_*`` are public names here too. They come from :mod:`runtime.export`, a
+floor that imports this one, so they are imported when somebody asks for them.
+"""
+
+from ..export.exported_program import export
+from ..export.flat_export import aot_export_joint_simple, aot_export_module
 from ..trace.make_fx import make_fx
 from .cache.cuts import Cache, CacheInfo, cache_clear, cache_info
-from .calls.function import aot_function
+from .calls.compiled_function import aot_function
 from .calls.module import aot_module
 from .calls.simplified import aot_module_simplified
 from .compilers.boxed import make_boxed_compiler, make_boxed_func, nop
@@ -15,8 +29,6 @@ from .compilers.graph_names import (
 from .compilers.inductor import inductor
 from .control_flow.operators import associative_scan, cond, map, scan, while_loop
 from .explain import Explanation, explain
-from .exporting.flat_export import aot_export_joint_simple, aot_export_module
-from .exporting.program import export
 from .partition.partitions import default_partition, min_cut_rematerialization_partition
 
 compiled_function, compiled_module = aot_function, aot_module

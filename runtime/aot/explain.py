@@ -19,14 +19,14 @@ from torch.utils import _pytree as pytree
 
 from ..trace.provenance import line_of
 from .calls.arguments import enter, flatten
-from .calls.function import Recipe, aot_function
+from .calls.compiled_function import Recipe, aot_function
 from .calls.module import AOTModule
-from .capture.subclasses import names_of_parts
+from .capture.subclass_parts import names_of_parts
 from .compilers.boxed import nop
 from .partition.drawing import drawn
+from .partition.halves import Parts
 from .partition.memory import Memory, in_units
 from .partition.partitions import min_cut_rematerialization_partition
-from .partition.parts import Parts
 from .partition.reasons import SavedValue, saved_values
 from .partition.recompute import is_item, work
 

@@ -27,7 +27,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..aot.calls import simplified
 from ..aot.compilers import graph_names
-from ..aot.jit import jit
+from ..jit import jit
 from ..seam.ambient import Ambient
 from ..session.tensor import Tensor, wrap
 from .patches import Patches

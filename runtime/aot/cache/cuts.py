@@ -21,9 +21,9 @@ import torch
 from torch import fx
 
 from ..capture.joint import Joint
+from ..partition.halves import Parts
 from ..partition.network import kept_in_forward
 from ..partition.partitions import Partition
-from ..partition.parts import Parts
 from ..partition.recompute import is_size
 from .key import NoKey, differing, file_name, parts_of_key
 from .store import Damaged, Folder

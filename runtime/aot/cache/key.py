@@ -24,8 +24,8 @@ from torch import fx
 
 from ...trace.regions import region_of
 from ...trace.symbols import SYMBOLIC
+from ..capture.global_state import autocast_enabled, surroundings
 from ..capture.joint import Joint
-from ..capture.surroundings import autocast_enabled, surroundings
 from ..capture.tangents import marked
 from ..partition.partitions import Partition, default_partition, min_cut_rematerialization_partition
 from ..partition.recompute import Again, again, flops, hint, policy_of

@@ -18,7 +18,7 @@ from ...session.tensor import SESSION, Tensor
 from ...tape.nodes import Edge
 from ...tape.values import edge_of
 from ..capture import opened
-from ..capture.subclasses import Layout, flattened, layout_of
+from ..capture.subclass_parts import Layout, flattened, layout_of
 
 # by one look-up each
 _Tensor, _STRIDED, _grad_enabled = torch.Tensor, torch.strided, torch.is_grad_enabled

@@ -21,15 +21,15 @@ from ...trace.random_states import seeded
 from ..capture.aliasing import Group, memory_of, place_of, sharing
 from ..capture.boundary import refuse_hooked_view, write
 from ..capture.joint import Joint
-from ..capture.reads import Read
-from ..capture.subclasses import flattened
+from ..capture.subclass_parts import flattened
 from ..compilers.boxed import Boxed
 from ..compilers.staged import Staged
+from ..python_state.reads import Read
 from .arguments import Call, Kind, Target, enter
-from .backward import Backward, CompiledBackward
+from .backward_calls import Backward, CompiledBackward
 from .guards import Sizes, Take, guard
 from .shared_arguments import with_bases
-from .subclasses import of_whole_tensors, parts_of
+from .subclass_calls import of_whole_tensors, parts_of
 
 
 def count(placed: Mapping[int, int], leaves: Sequence[Any]) -> None:

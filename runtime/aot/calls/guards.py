@@ -31,7 +31,7 @@ from ...session.tensor import SESSION, Tensor, unwrap
 from ...tape.values import edge_of
 from ...trace.generated_code import function
 from ..capture.aliasing import Group, sharing
-from ..capture.reads import FACTS, Read
+from ..python_state.reads import FACTS, Read
 from .arguments import Call, Kind, kind_of
 from .numbers import in_range
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .function import aot_function
+from .compiled_function import aot_function
 
 
 class AOTModule(torch.nn.Module):

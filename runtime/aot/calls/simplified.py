@@ -24,14 +24,14 @@ from ...session.tensor import unwrap
 from ...trace.symbols import SYMBOLIC, Given
 from ..cache.cuts import Cache
 from ..capture.aliasing import Group, sharing
-from ..capture.closed_over import modules_of
-from ..capture.subclasses import flattened, layout_of
-from ..capture.surroundings import autocast_enabled, surroundings, without_autocast
+from ..capture.global_state import autocast_enabled, surroundings, without_autocast
+from ..capture.subclass_parts import flattened, layout_of
 from ..compilers.boxed import Compiler
 from ..compilers.graph_names import named_compilers
 from ..partition.partitions import Partition, default_partition
+from ..python_state.closed_over import modules_of
 from .arguments import Call, Kind, enter
-from .function import Recipe
+from .compiled_function import Recipe
 
 
 def state_of(mod: torch.nn.Module) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.Tensor]]:

@@ -15,7 +15,7 @@ from torch import fx
 from ...functionalize.functional_level import FunctionalValue
 from ...functionalize.overlap import shows_twice
 from ...rules.ops import op_of
-from .subclasses import composed, flattened
+from .subclass_parts import composed, flattened
 
 aten = torch.ops.aten
 LINEAR = torch._C._nn.linear  # stands in graphs that are about to run, see :mod:`.peephole`

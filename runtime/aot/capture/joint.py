@@ -18,12 +18,12 @@ from ...trace.graph_capture import module_of, trace_flat
 from ...trace.graph_module import GraphModule, LateGraphModule, with_values
 from ...trace.symbols import Abstraction
 from ...trace.trace_level import Trace
+from ..python_state.closed_over import generators_of
 from .aliasing import Group
 from .boundary import Boundary
-from .closed_over import generators_of
 from .origins import Origins
 from .program import Program
-from .subclasses import Layouts, count, flattened, layout_of, numbers, refuse_opaque
+from .subclass_parts import Layouts, count, flattened, layout_of, numbers, refuse_opaque
 
 
 @dataclass(frozen=True)

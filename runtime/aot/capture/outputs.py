@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 from ...functionalize.functional_level import FunctionalValue
 from ...tape.values import GradValue
 from ...trace.symbols import SYMBOLIC
+from ..python_state.closed_over import holds_values
 from .boundary import Made, Output, Size, ViewStep
-from .closed_over import holds_values
 from .primals import Primals
 
 

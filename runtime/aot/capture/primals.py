@@ -18,12 +18,12 @@ from ...tape.nodes import Input as Leaf
 from ...tape.values import edge_of
 from ...trace.provenance import here
 from ...trace.trace_level import Trace
+from ..python_state.closed_over import holds_values
 from .aliasing import Group
 from .boundary import Input, ViewStep
-from .closed_over import holds_values
 from .joint_level import JointLevel
 from .shown import WholeTensorsLevel, registered
-from .subclasses import Layout, composed, count, flattened, layout_of, refuse_opaque
+from .subclass_parts import Layout, composed, count, flattened, layout_of, refuse_opaque
 
 
 class Primals:

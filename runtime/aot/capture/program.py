@@ -17,17 +17,17 @@ from ...tape.nodes import Input as Leaf
 from ...trace.random_states import RandomStates, Seeding
 from ...trace.trace_level import Trace
 from ...trace.trace_value import TracedValue
+from ..python_state.closed_over import ClosedOver
 from . import opened
 from .aliasing import Group, refuse_written_pieces
 from .boundary import Boundary
-from .closed_over import ClosedOver
+from .global_state import own_casts, without_autocast
 from .origins import Origins
 from .outputs import Computed, leaf_of, released, repeated
 from .primals import Primals
 from .pullback import DERIVATIVE, UNSEEN, WRITTEN
 from .reach import Reach
-from .subclasses import Layout, Layouts, composed, count, flattened, layout_of, rebuilt
-from .surroundings import own_casts, without_autocast
+from .subclass_parts import Layout, Layouts, composed, count, flattened, layout_of, rebuilt
 from .tangents import mark
 
 

@@ -30,7 +30,7 @@ from ...seam.shells import VALUES
 from ...tape import hooks
 from ...tape.values import GradValue
 from ...trace.provenance import here
-from .subclasses import composed
+from .subclass_parts import composed
 
 _set_class = object.__dict__["__class__"].__set__
 

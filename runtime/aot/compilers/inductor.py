@@ -18,14 +18,14 @@ from torch import fx
 from ...trace.graph_capture import module_of, trace_flat
 from ...trace.provenance import line_of
 from ...trace.symbols import SYMBOLIC
-from ..control_flow.registered import transformable
+from ..control_flow.torch_operators import transformable
 from ..partition.recompute import call_of
-from . import trial
+from . import inductor_trial
 from .boxed import Boxed, examples
 from .epilogue import write_at_the_end
-from .number_tensors import NumberTensors, numbers_of
+from .inductor_graphs import NumberTensors, numbers_of
+from .inductor_trial import TrialFailed
 from .placing import DESTINATIONS
-from .trial import TrialFailed
 from .trial_process import cause, with_key
 
 ISOLATED = os.name == "posix"
@@ -106,7 +106,7 @@ def _compiled(
     if not isinstance(module.graph.output_node().args[0], (list, tuple)):
         raise ValueError("it returns no list")
     if limit is not None:
-        trial.start()
+        inductor_trial.start()
     compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
     config: Any = importlib.import_module("torch._inductor.config")
     with config.patch(fallback_random=True):
@@ -126,7 +126,7 @@ def _compiled(
         ]
         values = [_with_known_sizes(inputs[i]) for i in given]
         if limit is not None:
-            trial.tried(lowered, values, limit)
+            inductor_trial.tried(lowered, values, limit)
         with with_key(values):
             run: Callable[[list[Any]], Any] = compile_fx.compile_fx_inner(lowered, values)
     numbers = numbers_of(module)

@@ -18,7 +18,7 @@ from typing import Any
 from torch import fx
 
 from ...trace.stack_room import with_room
-from ..capture.surroundings import without_autocast, without_collection
+from ..capture.global_state import without_autocast, without_collection
 from .replay import as_python, below_autograd
 
 Run = Callable[[list[Any]], Any]

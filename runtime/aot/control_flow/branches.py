@@ -34,9 +34,9 @@ from ...trace.provenance import Provenance, here, line_of
 from ...trace.random_states import RandomStates
 from ...trace.symbols import SYMBOLIC, Given
 from ...trace.trace_level import Trace
-from ..capture.closed_over import at_hand, generators_of
-from ..capture.reader import reads_of
-from ..capture.reads import generators_in
+from ..python_state.closed_over import at_hand, generators_of
+from ..python_state.reader import reads_of
+from ..python_state.reads import generators_in
 
 
 class Piece(NamedTuple):

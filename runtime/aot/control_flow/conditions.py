@@ -19,7 +19,7 @@ from ...trace.provenance import here, line_of
 from ...trace.trace_level import Trace
 from .branches import Branch, ControlFlow, Piece, captured, drawing, refuse_draws
 from .lanes import batched, chosen_lanes, of_active_lanes
-from .registered import (
+from .torch_operators import (
     Tensors,
     abstract_results,
     run,

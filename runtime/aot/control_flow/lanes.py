@@ -18,7 +18,7 @@ import torch
 from ...autograd.function_rules import VmapInfo
 from ...func.vmap import vmap
 from .branches import Branch, draws
-from .registered import Tensors, run, transformable
+from .torch_operators import Tensors, run, transformable
 
 
 def batched(

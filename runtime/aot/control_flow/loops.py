@@ -28,7 +28,7 @@ from ...trace.trace_level import Trace
 from .branches import Branch, ControlFlow, Piece, captured, drawing, draws, refuse_draws
 from .conditions import replaced
 from .lanes import batched, chosen_lanes, of_active_lanes
-from .registered import (
+from .torch_operators import (
     Tensors,
     abstract_results,
     run,

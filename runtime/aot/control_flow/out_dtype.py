@@ -28,7 +28,7 @@ from ...session.tensor import unwrap
 from ...trace.trace_level import Trace
 from .branches import ControlFlow
 from .conditions import replaced
-from .registered import stands_for, through_levels
+from .torch_operators import stands_for, through_levels
 
 _OPERATOR = torch.ops.higher_order.out_dtype
 

@@ -25,7 +25,14 @@ from .branches import Branch, ControlFlow, Piece, captured, drawing, refuse_draw
 from .conditions import replaced
 from .lanes import batched
 from .loops import check_carry, entered
-from .registered import Tensors, abstract_results, run, stands_for, through_levels, transformable
+from .torch_operators import (
+    Tensors,
+    abstract_results,
+    run,
+    stands_for,
+    through_levels,
+    transformable,
+)
 
 _OPERATOR = torch.ops.higher_order.scan
 

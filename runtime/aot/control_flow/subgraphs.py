@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from ...trace.provenance import here
 from ...trace.regions import traced
-from .registered import OURS, refuse, stands_for
+from .torch_operators import OURS, refuse, stands_for
 
 _HIGHER = torch.ops.higher_order
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from .halves import Parts
 from .layout import Edge, Layout, layout
 from .memory import in_units
-from .parts import Parts
 from .reasons import SavedValue
 from .recompute import call_of, is_item, is_size, is_view
 

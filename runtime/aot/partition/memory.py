@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .parts import Parts
+from .halves import Parts
 from .recompute import is_item, n_bytes
 
 

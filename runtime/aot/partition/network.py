@@ -17,8 +17,8 @@ import torch
 from torch import fx
 
 from ...checkpoint.selective import CheckpointPolicy
+from .halves import Parts
 from .min_cut import INFINITE, min_cut
-from .parts import Parts
 from .recompute import Again, again, call_of, is_item, is_size, n_bytes, policy_of, viewed, work
 
 AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)

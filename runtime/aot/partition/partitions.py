@@ -13,8 +13,8 @@ import torch
 from torch import fx
 
 from .budget import within
+from .halves import Parts
 from .network import AGAIN, Network
-from .parts import Parts
 from .recompute import again, call_of, policy_of, recomputable
 
 Partition = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]

@@ -13,8 +13,8 @@ from torch import fx
 from ...checkpoint.selective import CheckpointPolicy
 from ...trace.provenance import line_of
 from ...trace.regions import region_of
+from .halves import Parts
 from .memory import Memory
-from .parts import Parts
 from .recompute import Again, again, call_of, is_size, n_bytes, policy_of, viewed
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import runtime
 from runtime import dropin
-from runtime.aot.jit import explain
+from runtime.jit import explain
 
 
 def test_functions_modules_and_decorators() -> None:

@@ -12,7 +12,7 @@ from torch import fx
 
 import runtime
 from runtime.aot import aot_function, nop
-from runtime.aot.calls.backward import CompiledBackward, _as_traced, _with_history
+from runtime.aot.calls.backward_calls import CompiledBackward, _as_traced, _with_history
 from runtime.autograd.graph import saved_tensors_hooks
 
 

@@ -14,8 +14,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 import runtime
 from runtime.aot import aot_function, nop
 from runtime.aot.calls.arguments import enter, flatten
+from runtime.aot.calls.compiled_function import Programs, function_of
 from runtime.aot.calls.compiled_program import CompiledProgram, _told, count
-from runtime.aot.calls.function import Programs, function_of
 from runtime.aot.capture.boundary import Input, write
 from runtime.aot.capture.joint import joint_graph
 from runtime.aot.compilers import boxed

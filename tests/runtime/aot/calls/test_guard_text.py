@@ -14,7 +14,7 @@ import runtime
 from runtime.aot.calls.arguments import enter
 from runtime.aot.calls.guards import Sizes, Take, guard
 from runtime.aot.capture.aliasing import sharing
-from runtime.aot.capture.reads import FACTS, Read, facts
+from runtime.aot.python_state.reads import FACTS, Read, facts
 
 
 def taking(

@@ -24,7 +24,7 @@ from runtime.aot.capture.boundary import (
     write,
 )
 from runtime.aot.capture.joint import Joint, joint_graph
-from runtime.aot.capture.paths import paths_of
+from runtime.aot.python_state.paths import paths_of
 from runtime.session.leaf import as_leaf
 from tests.runtime.aot.capture.boundary_helpers import both, compiled, equal
 

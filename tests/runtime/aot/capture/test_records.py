@@ -13,16 +13,16 @@ import torch
 
 from runtime import jit
 from runtime.aot.capture.pullback import Pullback
-from runtime.aot.capture.python_state import Place
 from runtime.aot.capture.reach import Reach
-from runtime.aot.capture.reader import _Referent
-from runtime.aot.capture.reads import Read, Slots
-from runtime.aot.capture.subclasses import Layouts, layout_of
-from runtime.aot.jit import explain
-from runtime.aot.jit.groups import Cell
-from runtime.aot.jit.optimizers import Assigned, StatePlace
-from runtime.aot.jit.report import Report
-from runtime.aot.jit.steps import Outcome, _Entry
+from runtime.aot.capture.subclass_parts import Layouts, layout_of
+from runtime.aot.python_state.known_state import Place
+from runtime.aot.python_state.reader import _Referent
+from runtime.aot.python_state.reads import Read, Slots
+from runtime.jit import explain
+from runtime.jit.groups import Cell
+from runtime.jit.optimizers import Assigned, StatePlace
+from runtime.jit.report import Report
+from runtime.jit.steps import Outcome, _Entry
 from tests.runtime.aot.subclass_helpers import two
 
 OWNER: dict[str, Any] = {}

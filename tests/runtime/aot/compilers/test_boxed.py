@@ -19,7 +19,7 @@ from runtime.aot.compilers.boxed import (
     make_boxed_func,
     nop,
 )
-from runtime.aot.compilers.number_tensors import _FUNCTIONS, _OF_TENSORS
+from runtime.aot.compilers.inductor_graphs import _FUNCTIONS, _OF_TENSORS
 from runtime.aot.compilers.placing import DESTINATIONS, Destination
 from runtime.aot.compilers.recurrent_layers import _contiguous, _schema, for_inductor
 from runtime.aot.compilers.replay import replayable

@@ -12,7 +12,7 @@ from torch import Tensor, fx
 
 from runtime.aot.compilers.epilogue import write_at_the_end
 from runtime.aot.compilers.placing import DESTINATIONS, Destination
-from runtime.aot.jit import jit
+from runtime.jit import jit
 
 from .by_hand import node_of
 

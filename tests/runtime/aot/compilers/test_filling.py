@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from runtime import jit
-from runtime.aot.compilers.filling import fill
+from runtime.aot.compilers.memory_rewrites import fill
 from runtime.huge_pages import LARGE
 
 from .by_hand import aten, node_of

@@ -22,10 +22,10 @@ from torch.nn import functional as F
 import runtime
 from runtime import jit
 from runtime.aot import aot_function, aot_module, cond, inductor, make_fx
-from runtime.aot.compilers import trial
+from runtime.aot.compilers import inductor_trial
 from runtime.aot.compilers.boxed import examples
 from runtime.aot.compilers.inductor import _refuse_other_layouts, _with_known_sizes, decomposed
-from runtime.aot.compilers.trial import TrialFailed
+from runtime.aot.compilers.inductor_trial import TrialFailed
 
 from .by_hand import symbolic
 
@@ -200,8 +200,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     monkeypatch.setattr(
         importlib.import_module("torch._inductor.compile_fx"), "compile_fx_inner", found.compile
     )
-    monkeypatch.setattr(trial, "start", lambda: found.events.append("started"))
-    monkeypatch.setattr(trial, "tried", found.trial)
+    monkeypatch.setattr(inductor_trial, "start", lambda: found.events.append("started"))
+    monkeypatch.setattr(inductor_trial, "tried", found.trial)
     return found
 
 
@@ -256,7 +256,7 @@ def test_a_trial_that_fails_is_an_error_that_says_what_to_do(
     def failing(*_: object) -> None:
         raise TrialFailed("no way", what)
 
-    monkeypatch.setattr(trial, "tried", failing)
+    monkeypatch.setattr(inductor_trial, "tried", failing)
     with pytest.raises(RuntimeError, match=said) as caught:
         aot_function(lambda x: x.sin(), inductor)(torch.ones(2))
     assert isinstance(caught.value.__cause__, TrialFailed) and not stand_in.graphs

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from runtime.aot.compilers.number_tensors import NumberTensors, numbers_of
-from runtime.aot.jit import jit
+from runtime.aot.compilers.inductor_graphs import NumberTensors, numbers_of
+from runtime.jit import jit
 
 PROGRAMS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "a factor": lambda x, t: x * t.item() / (1 + t.item()),

@@ -15,7 +15,7 @@ from torch._inductor import config
 
 from runtime import jit
 from runtime.aot import inductor
-from runtime.aot.compilers import trial
+from runtime.aot.compilers import inductor_trial
 from tests.runtime.aot.compilers.failing_pass import WAYS, Failing
 
 X = torch.tensor([0.5, 1.0, 2.0])
@@ -30,7 +30,7 @@ def outcome(f: Any) -> str:
 
 
 def process() -> int:
-    found = trial._TRIALS._process
+    found = inductor_trial._TRIALS._process
     return found._process.pid if found is not None else 0
 
 
@@ -41,7 +41,7 @@ def in_a_fork() -> int:
         warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
         child = os.fork()
     if not child:
-        trial._TRIALS.end()
+        inductor_trial._TRIALS.end()
         os.write(write, str(process()).encode())
         os._exit(0)
     os.waitpid(child, 0)

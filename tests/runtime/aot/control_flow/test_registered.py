@@ -9,7 +9,7 @@ import torch
 from torch._C import DispatchKey
 
 import runtime
-from runtime.aot.control_flow import registered
+from runtime.aot.control_flow import torch_operators
 from runtime.extend import Level, Value, transform
 
 COND = torch.ops.higher_order.cond
@@ -27,20 +27,20 @@ def tables() -> Any:
         dict(COND.python_key_table),
         dict(COND.py_kernels),
         COND.non_fallthrough_keys,
-        dict(registered.OURS),
+        dict(torch_operators.OURS),
     )
     yield
     COND.python_key_table, COND.py_kernels, COND.non_fallthrough_keys = before[:3]
-    registered.OURS.clear()
-    registered.OURS.update(before[3])
-    registered._enter(COND, registered.OURS[COND])
+    torch_operators.OURS.clear()
+    torch_operators.OURS.update(before[3])
+    torch_operators._enter(COND, torch_operators.OURS[COND])
 
 
 def test_to_declare_an_operator_twice_replaces_the_first_declaration(tables: Any) -> None:
     kernels: Any = COND.py_kernels
     theirs = kernels[DispatchKey.Autograd].theirs
     for number in (1, 2):
-        registered.stands_for(COND)(lambda *_, number=number: (torch.full((), float(number)),))
+        torch_operators.stands_for(COND)(lambda *_, number=number: (torch.full((), float(number)),))
         assert branches(runtime.wrap(X)).item() == number
     assert kernels[DispatchKey.Autograd].theirs is theirs
     assert not hasattr(theirs, "theirs")
@@ -50,7 +50,7 @@ def test_tensors_of_torch_have_torchs_rule(tables: Any) -> None:
     def ours(*_: Any) -> Any:
         raise AssertionError("called without a value of ours")
 
-    registered.stands_for(COND)(ours)
+    torch_operators.stands_for(COND)(ours)
     x = X.clone().requires_grad_()
     y = branches(x)
     y.sum().backward()

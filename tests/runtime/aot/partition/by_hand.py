@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from runtime.aot.partition.parts import Parts
+from runtime.aot.partition.halves import Parts
 from runtime.checkpoint import CheckpointPolicy
 
 aten: Any = torch.ops.aten

@@ -20,9 +20,9 @@ from torch.nn import functional as F
 
 from runtime import aot
 from runtime.aot.partition.budget import choices
+from runtime.aot.partition.halves import Parts
 from runtime.aot.partition.memory import Memory
 from runtime.aot.partition.network import Network
-from runtime.aot.partition.parts import Parts
 from runtime.aot.partition.recompute import again, recomputable, work
 from runtime.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 

@@ -18,8 +18,8 @@ import runtime
 from runtime import aot
 from runtime.aot.partition import partitions
 from runtime.aot.partition.budget import choices
+from runtime.aot.partition.halves import Parts
 from runtime.aot.partition.network import Network
-from runtime.aot.partition.parts import Parts
 from runtime.aot.partition.recompute import Again, again, is_view, recomputable
 
 from .by_hand import Joint, X

@@ -11,8 +11,8 @@ from torch import fx
 from torch.nn import functional as F
 
 from runtime import aot
+from runtime.aot.partition.halves import Parts
 from runtime.aot.partition.memory import Memory, in_units
-from runtime.aot.partition.parts import Parts
 
 K = 1024
 aten: Any = torch.ops.aten

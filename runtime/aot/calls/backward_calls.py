@@ -1,0 +1,461 @@
+"""The backward of a compiled program: a node of the tape that runs the backward graph.
+
+With ``create_graph`` it runs the gradients of the joint graph as a compiled function of arguments
+and cotangents instead. So the result has a history of its own, to any order.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from ...seam import factories
+from ...session.tensor import SESSION, Tensor
+from ...tape.nodes import Edge, Node
+from ...tape.running import RUNNING
+from ...tape.saved import FREED, HOOKS, Pack, Packed, Unpack, modified, pack, restore
+from ...tape.values import accumulator_of, edge_of
+from ..capture.aliasing import saved_of, within_reach
+from ..capture.global_state import autocast_enabled, without_autocast
+from ..capture.joint import Joint
+from ..capture.pullback import Pullback, pullback_of
+from ..capture.subclass_parts import count
+from ..compilers.boxed import Boxed, Compiler, as_boxed, examples, nop
+from ..compilers.staged import Staged
+from ..control_flow.torch_operators import transformable
+from ..partition.absent import without
+from .arguments import Target
+from .subclass_calls import Part, Watch, backward_of_whole_tensors, zeros_of
+
+Meta = tuple[torch.Size, torch.dtype]  # of a cotangent
+Compile = Callable[[fx.GraphModule], Callable[..., Any]]
+
+
+class Backward:
+    """The backward of one program. It is compiled when it first runs.
+
+    ``reread``: the numbers of the primals that only a second derivative needs; a call stores them
+    after what the forward graph saves. That are ``n_saved`` values for the backward graph, and
+    ``n_kept`` with random numbers that only a second derivative needs. ``exposed``: which of what
+    is stored the caller can write to. ``watch``: the tensors with parts that are stored.
+    ``at_risk``: which of what is stored the program itself may write over. ``devices`` and
+    ``metas``: of the cotangents.
+    """
+
+    def __init__(
+        self,
+        joint: Joint,
+        forward: fx.GraphModule,
+        backward: fx.GraphModule,
+        compiler: Compiler,
+        again: Compile,
+        keep_primals: bool,
+    ) -> None:
+        self.joint = joint
+        self.module: fx.GraphModule | None = backward
+        self.compiler = compiler
+        self.again = again
+        placeholders = [n for n in joint.module.graph.nodes if n.op == "placeholder"]
+        cotangents = [n.meta["val"] for n in placeholders[joint.n_primals :]]
+        self.devices = [t.device for t in cotangents]
+        fixed = joint.abstraction is None and joint.layouts is None
+        self.metas = tuple([(t.shape, t.dtype) for t in cotangents]) if fixed else None
+        saved = _in_joint(joint.module, forward, joint.n_forward)
+        of_node = {placeholders[j]: i for i, j in joint.whole_primals()}
+        self.saved_primals = {of_node[n]: i for i, n in enumerate(saved) if n in of_node}
+        self.n_saved = len(saved)
+        self.pullback = pullback_of(joint.module, joint.boundary, saved, keep_primals)
+        self.saved_nodes = [*saved, *self.pullback.drawn]
+        self.n_kept = len(self.saved_nodes)
+        if (
+            not keep_primals
+            and not self.pullback.refused
+            and not self.saved_primals.keys() >= set(self.pullback.primals)
+        ):
+            self.pullback = Pullback(refused="it was compiled with keep_primals=False")
+        self.reread = tuple(i for i in self.pullback.primals if i not in self.saved_primals)
+        _give(forward, self.pullback.drawn)
+        kept = range(self.n_kept, self.n_kept + len(self.reread))
+        exposed = within_reach(forward.graph, joint.n_forward)
+        self.first_exposed = exposed  # of what the first derivative needs
+        written = [i for i, x in enumerate(joint.boundary.inputs) if x.written or x.overwritten]
+        risky = saved_of(forward.graph, joint.n_forward, joint.in_graph(written))
+        self.at_risk = (
+            *risky,
+            *(at for at, i in zip(kept, self.reread, strict=True) if i in written),
+        )
+        is_tensor = [
+            isinstance(placeholders[joint.in_graph([i])[0]].meta["val"], torch.Tensor)
+            for i in self.reread
+        ]
+        self.exposed = (*exposed, *(at for at, shows in zip(kept, is_tensor, strict=True) if shows))
+        self.watch = None if joint.layouts is None else Watch(joint, forward.graph)
+        tangents = [None] * len(cotangents) if joint.layouts is None else joint.layouts.tangents
+        # of each cotangent in the graph
+        self.roots = [i for i, layout in enumerate(tangents) for _ in range(count([layout]))]
+        self._run: Boxed | None = None
+        self._partial: dict[int, Boxed] = {}
+        # by which cotangents are there
+        self._differentiable: dict[int | None, Callable[..., Any]] = {}
+        self._lock = threading.Lock()
+
+    def run(self, values: list[Any], present: int | None) -> Sequence[Any]:
+        """The gradients. ``present``: bit ``i`` says whether there is a cotangent ``i``, else zeros
+        stand for it; None: all are there."""
+        run = (
+            (self._run or self.compiled())
+            if present is None
+            else (self._partial.get(present) or self.partial(present))
+        )
+        results: Sequence[Any] = run(values)
+        return results
+
+    def compiled(self) -> Boxed:
+        """The function of the backward graph, compiled now if it is not yet."""
+        with self._lock:
+            if self._run is None:
+                module = self.module
+                assert module is not None
+                if len(self.roots) == 1:
+                    self.module = None
+                elif inspect.unwrap(self.compiler) is not nop:  # another one may change it
+                    module = without(module, self.roots, -1, False)
+                self._run = self._made(module, self.compiler)
+                if isinstance(self._run, Staged):
+                    self._run.settled = self._runs
+            return self._run
+
+    def _runs(self, generated: Boxed) -> None:
+        self._run = generated
+
+    def partial(self, present: int) -> Boxed:
+        """The function of the part of the backward graph that the cotangents in
+        ``present`` lead to."""
+        with self._lock:
+            if present not in self._partial:
+                assert self.module is not None, "there are several cotangents"
+                self._refuse_partial(present)
+                # it is too late for a guard of sizes
+                compiler = self.compiler if self.joint.abstraction is None else nop
+                self._partial[present] = self._made(
+                    without(self.module, self.roots, present, self.joint.layouts is not None),
+                    compiler,
+                )
+            return self._partial[present]
+
+    def _refuse_partial(self, present: int) -> None:
+        """Refuse a backward graph that shows which cotangents are there to a
+        program of the user's."""
+        boundary = self.joint.boundary
+        why = "writes to an argument in its backward" if boundary.backward_written else ""
+        for name, asked in boundary.asking.items():
+            if any(
+                any(bits & present for bits in numbers)
+                and not all(bits & present for bits in numbers)
+                for numbers in asked
+            ):
+                why = (
+                    f"has a hook or a Function behind {name}, "
+                    "which is given some of its cotangents and None for others"
+                )
+        if why:
+            raise RuntimeError(
+                f"the backward pass starts from some results of a compiled program, which {why}. "
+                "It was captured with cotangents for all results. Start from all of them, "
+                "or compile a function that returns what is differentiated."
+            )
+
+    def _made(self, module: fx.GraphModule, compiler: Compiler) -> Boxed:
+        with without_autocast():
+            made = as_boxed(compiler(module, examples(module)))
+        layouts = self.joint.layouts
+        return made if layouts is None else backward_of_whole_tensors(made, layouts, self.n_saved)
+
+    def differentiable(self, present: int | None) -> Callable[..., Any]:
+        """The pullback as a compiled function. ``present`` as for :meth:`run`."""
+        if self.pullback.refused:
+            raise RuntimeError(
+                f"a compiled program has no second derivative here: {self.pullback.refused}. "
+                "Differentiate inside the compiled function instead, e.g. "
+                "aot_function(runtime.func.grad(f), …), "
+                "or leave that part out of what is compiled."
+            )
+        with self._lock:
+            if present not in self._differentiable:
+                graph = self.joint.module.graph
+                placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+                n_primals, n_forward = len(self.joint.boundary.inputs), self.joint.n_forward
+                saved: list[Any] = [self.saved_nodes[i] for i in self.pullback.saved]
+                inputs = [
+                    *(placeholders[i] for i in self.pullback.primals),
+                    *saved,
+                    *placeholders[n_primals:],
+                ]
+                results: Any = graph.output_node().args[0]
+                gradients = results[n_forward : n_forward + len(self.joint.boundary.differentiated)]
+                module = self.pullback.module(self.joint.module, inputs, gradients)
+                if present is not None:
+                    self._refuse_partial(present)
+                    module = without(module, self.roots, present, False)
+                self._differentiable[present] = self.again(transformable(module))
+            return self._differentiable[present]
+
+
+def _in_joint(
+    joint: fx.GraphModule, forward: fx.GraphModule, n_forward: int
+) -> list[fx.Node | None]:
+    """The nodes of the joint graph that ``forward`` gives after its results. A partition keeps the
+    names of nodes; if one did not, None."""
+    by_name = {n.name: n for n in joint.graph.nodes}
+    results: Any = forward.graph.output_node().args[0]
+    found = []
+    for n in results[n_forward:]:
+        same = by_name.get(n.name)
+        found.append(
+            same
+            if same is not None
+            and same.op == n.op
+            and (n.op == "placeholder" or same.target is n.target)
+            else None
+        )
+    return found
+
+
+def _give(forward: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
+    """Let ``forward`` give the values of ``nodes`` of the joint graph as its last results."""
+    if not nodes:
+        return
+    by_name = {n.name: n for n in forward.graph.nodes}
+    output = forward.graph.output_node()
+    results: Any = output.args[0]
+    output.args = ((*results, *(by_name[n.name] for n in nodes)),)
+    forward.recompile()
+
+
+class CompiledBackward(Node):
+    """The tape's record of one call of a compiled program.
+
+    ``targets``: per gradient where it goes, an edge or a leaf, or None if it is not wanted. The
+    ``AccumulateGrad`` nodes of leaves are made when somebody asks for ``edges``. A backward pass
+    that starts here and has no hooks does not ask. ``written``: the arguments that the backward
+    writes to. ``parts``: what each result consists of, if one is no plain tensor. ``watched``:
+    tensors that consist of what is saved, with their versions.
+    """
+
+    __slots__ = (
+        "backward",
+        "known_edges",
+        "parts",
+        "saved",
+        "targets",
+        "versions",
+        "watched",
+        "written",
+    )
+    known_edges: tuple[Edge | None, ...] | None
+    several = True
+
+    def __init__(
+        self,
+        targets: Sequence[Target | None],
+        metas: Sequence[Meta],
+        backward: Backward,
+        saved: list[Any],
+        versions: list[int],
+        written: Sequence[Any],
+    ) -> None:
+        self.targets = targets
+        Node.__init__(self, SESSION, None, metas)  # type: ignore[arg-type]
+        self.backward = backward
+        self.saved: list[Any] | None = saved
+        # of those that the caller can write to; None if hooks have packed what is saved
+        self.versions: list[int] | None = versions
+        self.written = written
+        self.parts: dict[int, list[Part]] = {}
+        self.watched: list[tuple[torch.Tensor, int]] = []
+        if hooks := HOOKS.innermost():
+            self._pack(hooks)
+
+    @property
+    def edges(self) -> tuple[Edge | None, ...]:
+        if self.known_edges is None:
+            self.known_edges = tuple(
+                [
+                    e if e is None or type(e) is tuple else (accumulator_of(e), 0)
+                    for e in self.targets
+                ]
+            )
+        return self.known_edges
+
+    @edges.setter
+    def edges(self, edges: tuple[Edge | None, ...] | None) -> None:
+        self.known_edges = edges
+
+    def leaves(self) -> Sequence[Tensor] | None:
+        if (
+            self.known_edges is not None
+            or self.pre_hooks
+            or self.tensor_hooks
+            or self.post_hooks
+            or self.retained
+        ):
+            return None
+        found: list[Tensor] = []
+        for target in self.targets:
+            if target is None:
+                return None
+            if (
+                isinstance(target, tuple)
+                or target._edge is not None
+                or not target._req
+                or target._hooks
+                or target._post_accumulate
+            ):
+                return None  # no leaf, or not as in the forward, or a hook sees its gradient arrive
+            node = target._accumulator() if target._accumulator is not None else None
+            if node is not None and not node.unwatched():
+                return None
+            found.append(target)
+        return found
+
+    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
+        saved, backward = self._checked(create_graph), self.backward
+        present = None
+        for g in grads:
+            if g is None:  # `None in grads` would compare tensors
+                present = sum(1 << i for i, g in enumerate(grads) if g is not None)
+                break
+        if create_graph:
+            return self._reached(self._differentiably(saved, grads, present), present)
+        n = backward.n_saved
+        values = [*saved[:n], *grads]
+        task = RUNNING.task
+        if task is not None and not task.keep_graph:
+            del saved
+            self.saved = None  # so that each tensor is freed after its last use
+            self.watched = []
+        for i, g in enumerate(grads, n):
+            if g is None:
+                values[i] = self._zeros(i - n)
+            else:
+                values[i] = _as_traced(g)
+        if not autocast_enabled():
+            results = backward.run(values, present)
+        else:
+            with without_autocast():
+                results = backward.run(values, present)
+        if self.written:
+            self._write(results[-len(self.written) :])
+            results = results[: -len(self.written)]
+        return self._reached(results, present)
+
+    def _reached(self, gradients: Sequence[Any], present: int | None) -> Sequence[Any]:
+        """``gradients``, with None for those that no given cotangent reaches."""
+        if present is None:
+            return gradients
+        return [
+            g if bits & present else None
+            for g, bits in zip(gradients, self.backward.joint.boundary.reach, strict=True)
+        ]
+
+    def _checked(self, create_graph: bool) -> list[Any]:
+        """What was saved. Raise if it was freed, or if a part that is needed was written to since.
+        A backward that needs nothing of it can run again, as a node that saves nothing."""
+        saved = self.saved
+        if saved is None:
+            if self.backward.n_saved or create_graph:
+                raise RuntimeError(FREED)
+            return []
+        if self.versions is None:  # hooks have packed it
+            return [restore(SESSION, s, None) if type(s) is Packed else s for s in saved]
+        backward = self.backward
+        exposed = backward.exposed if create_graph else backward.first_exposed
+        for i, version in zip(exposed, self.versions, strict=False):
+            if saved[i]._version != version:
+                raise modified(saved[i], version)
+        for t, version in self.watched:
+            if t._version != version:
+                raise modified(t, version)
+        return saved
+
+    def _zeros(self, i: int) -> torch.Tensor:
+        layouts = self.backward.joint.layouts
+        layout = layouts.tangents[i] if layouts is not None else None
+        if layout is not None:
+            return zeros_of(layout, self.parts[i])
+        shape, dtype = self.metas[i]
+        return factories.zeros(shape, dtype=dtype, device=self.backward.devices[i])
+
+    def _write(self, news: Sequence[torch.Tensor]) -> None:
+        # in no_grad mode, as there is no second derivative
+        for t, new in zip(self.written, news, strict=True):
+            t.copy_(new)
+
+    def _differentiably(
+        self, saved: list[Any], grads: list[Any], present: int | None
+    ) -> Sequence[Any]:
+        backward = self.backward
+        if self.written:
+            raise RuntimeError(
+                "a compiled program whose backward writes to an argument has no second derivative"
+            )
+        again = backward.differentiable(present)
+        held = dict(zip(backward.reread, saved[backward.n_kept :], strict=True))
+        held.update({i: saved[at] for i, at in backward.saved_primals.items()})
+        targets = dict(zip(backward.joint.boundary.differentiated, self.targets, strict=True))
+        primals = [_with_history(held[i], targets.get(i)) for i in backward.pullback.primals]
+        with torch.enable_grad(), without_autocast():
+            given = [self._zeros(i) if g is None else _as_traced(g) for i, g in enumerate(grads)]
+            results: Sequence[Any] = again(
+                *primals, *(saved[i] for i in backward.pullback.saved), *given
+            )
+        return results
+
+    def _pack(self, hooks: tuple[Pack, Unpack]) -> None:
+        """Give what is saved to the pack hooks of this thread."""
+        assert self.saved is not None
+        targets = dict(zip(self.backward.joint.boundary.differentiated, self.targets, strict=True))
+        of_saved: dict[int, Target | None] = {
+            at: targets.get(i) for i, at in self.backward.saved_primals.items()
+        }
+        of_saved |= {
+            at: targets.get(i) for at, i in enumerate(self.backward.reread, self.backward.n_kept)
+        }
+        self.saved = [
+            pack(SESSION, t, _edge(of_saved.get(i)), *hooks) if isinstance(t, torch.Tensor) else t
+            for i, t in enumerate(self.saved)
+        ]
+        self.versions = None
+
+    def release(self) -> None:
+        self.saved = None
+        self.watched = []
+
+
+def _as_traced(g: torch.Tensor) -> torch.Tensor:
+    """Cotangent ``g`` as the trace took it: its strides decide what is a view, and what is
+    conjugated or negated lazily no view shows."""
+    if not g.is_contiguous():
+        g = g.contiguous()
+    if g.is_conj():
+        g = g.resolve_conj()
+    return g.resolve_neg() if g.is_neg() else g
+
+
+def _edge(target: Target | None) -> Edge | None:
+    return edge_of(target) if isinstance(target, Tensor) else target
+
+
+def _with_history(t: torch.Tensor, target: Target | None) -> torch.Tensor:
+    """Plain argument ``t`` as the tensor of the session that it was at the call."""
+    if target is None:
+        return t
+    if isinstance(target, Tensor) and target._inner is t:
+        return target
+    made: torch.Tensor = SESSION.wrap(t, _edge(target))
+    return made

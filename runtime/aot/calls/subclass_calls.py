@@ -1,0 +1,133 @@
+"""Compiled graphs as functions of tensors that consist of others: taken apart before the graph, put
+together after it.
+
+forward(TwoTensor(a, b))      # the graph is called with a and b
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from ...seam import factories
+from ...session.tensor import unwrap
+from ..capture.aliasing import saved_of, saved_of_results
+from ..capture.joint import Joint
+from ..capture.subclass_parts import (
+    Layout,
+    Layouts,
+    composed,
+    count,
+    flattened,
+    layout_of,
+    numbers,
+    rebuilt,
+)
+from ..compilers.boxed import Boxed
+
+Part = tuple[torch.Size, torch.dtype, torch.device]
+
+
+def of_whole_tensors(forward: Boxed, layouts: Layouts) -> Boxed:
+    """``forward`` as a function of the primals of a program. It gives the results of the program,
+    then what is saved, which is plain."""
+    n = count(layouts.results)
+
+    def boxed(primals: list[Any]) -> list[Any]:
+        plain = [part for t in primals for part in flattened(t)]
+        primals.clear()
+        results = forward(plain)
+        return [*rebuilt(layouts.results, results[:n]), *results[n:]]
+
+    return boxed
+
+
+def backward_of_whole_tensors(backward: Boxed, layouts: Layouts, n_saved: int) -> Boxed:
+    """``backward`` as a function of what is saved and of the cotangents of a program. It
+    gives the gradients."""
+
+    def boxed(values: list[Any]) -> list[Any]:
+        plain, cotangents = values[:n_saved], values[n_saved:]
+        values.clear()
+        for t, layout in zip(cotangents, layouts.tangents, strict=True):
+            parts = flattened(_as_traced(t, layout))
+            # as in the trace
+            plain += [part if part.is_contiguous() else part.contiguous() for part in parts]
+        del cotangents
+        return rebuilt(layouts.gradients, backward(plain))
+
+    return boxed
+
+
+def parts_of(t: torch.Tensor) -> list[Part]:
+    """What :func:`zeros_of` must know of a tensor that has the layout."""
+    return [(p.shape, p.dtype, p.device) for p in flattened(t)]
+
+
+def zeros_of(layout: Layout, parts: Sequence[Part]) -> torch.Tensor:
+    """Zeros, for a cotangent that is missing. Whether their parts are zeros is for
+    the class to say."""
+    made: Any = layout.rebuilt(
+        iter([factories.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in parts])
+    )
+    return torch.zeros_like(made)
+
+
+def _as_traced(t: torch.Tensor, layout: Layout | None) -> torch.Tensor:
+    """Cotangent ``t`` as a tensor of the class and context that the trace had."""
+    if (layout and layout.key) == _key(t):
+        return t
+    coerce: Any = getattr(t, "__coerce_same_metadata_as_tangent__", None)
+    if coerce is not None:
+        kind = torch.Tensor if layout is None else layout.kind
+        context = None if layout is None else layout.context.value
+        made: Any = coerce(context) if type(t) is kind else coerce(context, kind)
+        if made is not None and (layout and layout.key) == _key(made):
+            return made  # type: ignore[no-any-return]
+    raise RuntimeError(
+        "During the backward, we encountered a tensor subclass where we guessed its metadata "
+        f"incorrectly. The graph takes a cotangent that is a {layout or 'plain tensor'}, "
+        f"as the result is, and got a {layout_of(t) or 'plain tensor'}. "
+        "Convert the result before it is mixed with tensors of another kind, "
+        "or give the class __coerce_same_metadata_as_tangent__."
+    )
+
+
+def _key(t: torch.Tensor) -> object:
+    if not composed(t):
+        return None
+    layout = layout_of(t)
+    return layout and layout.key
+
+
+class Watch:
+    """The composed tensors of a program with parts that it saves. A write to one of them counts on
+    the whole tensor, not on its parts.
+
+    ``primals`` and ``results``: their numbers.
+    """
+
+    def __init__(self, joint: Joint, forward: fx.Graph) -> None:
+        assert joint.layouts is not None
+        written, n = joint.boundary.written, joint.n_forward
+        parts = [
+            (i, joint.in_graph([i]))
+            for i, layout in enumerate(joint.layouts.primals)
+            if layout is not None and i not in written
+        ]
+        self.primals = tuple(i for i, js in parts if saved_of(forward, n, js))
+        made = [
+            numbers(joint.layouts.results, [i]) if layout is not None else []
+            for i, layout in enumerate(joint.layouts.results)
+        ]
+        self.results = tuple(i for i in saved_of_results(forward, made, n) if i >= len(written))
+
+    def of(self, leaves: Sequence[Any], results: Sequence[Any]) -> list[tuple[torch.Tensor, int]]:
+        """Those tensors of one call, with their versions."""
+        found = [unwrap(leaves[i]) for i in self.primals] + [
+            unwrap(results[i]) for i in self.results
+        ]
+        return [(t, t._version) for t in found if not t.is_inference()]

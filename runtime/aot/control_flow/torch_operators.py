@@ -1,0 +1,171 @@
+"""Torch's operators of higher order on values of any level: in a trace a call of the operator
+itself, under a transform its rule.
+
+Torch finds the implementation of such an operator in tables of the operator, by the class of a
+tensor, by the class of a dispatch mode or by a dispatch key. The entries that are made here lead to
+ours for our classes of values and modes alone:
+
+- Entries by class are new. A class of values that is made later, such as one of a third party's
+  level, gets its entries when it is made.
+- The entry of the key ``Autograd`` is torch's for every tensor that has torch's history. It
+  is replaced by one that asks first whether an argument or the innermost mode is ours, and
+  else calls torch's.
+- The key of torch's old vmap is passed over, for which no operator has an implementation. It is on
+  while our vmap refuses draws.
+
+So a call without anything of ours does what torch does. The entries last as long as the process. To
+declare an operator twice replaces the first declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import fx
+from torch._C import DispatchKey
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
+
+from ...func.draws import DrawPerElement
+from ...functionalize.functional_level import FunctionalLevel
+from ...seam.level_mode import LevelMode
+from ...seam.levels import Value, innermost, levels_of
+from ...seam.shells import ON_NEW_VALUES, VALUES
+from ...trace.graph_module import GraphModule
+from ...trace.pre_dispatch import PreDispatchMode
+from ...trace.provenance import here
+from ...trace.trace_level import Trace
+from ..python_state.closed_over import ClosedOver
+from .branches import Branch, Entering, example
+
+Tensors = tuple[torch.Tensor, ...]
+OURS: dict[Any, Callable[..., Any]] = {}
+"""Ours for each operator of torch."""
+_ENTERED: dict[Any, Callable[..., Any]] = {}
+"""What each operator calls for our values, those included that refuse."""
+
+
+def _key_of_batches() -> Any:
+    """The set of the key by which torch refuses draws under vmap. It has no name in Python."""
+    before = torch._C._dispatch_tls_local_include_set()
+    torch._C._vmapmode_increment_nesting()
+    try:
+        return torch._C._dispatch_tls_local_include_set() - before
+    finally:
+        torch._C._vmapmode_decrement_nesting()
+
+
+_VMAP_MODE = _key_of_batches()
+_MODES = (LevelMode, PreDispatchMode, DrawPerElement, ClosedOver, Entering)
+
+
+def stands_for(operator: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare what torch's ``operator`` does on values of ours, and inside of our levels: in a
+    graph that is called with them."""
+
+    def declare(f: Callable[..., Any]) -> Callable[..., Any]:
+        OURS[operator] = f
+        _enter(operator, f)
+        return f
+
+    return declare
+
+
+def refuse(operator: Any, advice: str) -> None:
+    """Declare that ``operator`` is refused on values of ours and inside of our levels. ``advice``:
+    what to do instead."""
+
+    def refused(*args: Any, **kwargs: Any) -> NoReturn:
+        name = f"torch.ops.higher_order.{operator.name()}"
+        raise NotImplementedError(
+            f"{name} is no part of what this package differentiates, "
+            f"batches or captures. {advice}{here()}"
+        )
+
+    _enter(operator, refused)
+
+
+def _enter(operator: Any, f: Callable[..., Any]) -> None:
+    """Let ``operator`` call ``f`` for our values and modes."""
+
+    def inside(mode: Any, *args: Any, **kwargs: Any) -> Any:
+        with mode:
+            return f(*args, **kwargs)
+
+    table = operator.python_key_table
+    table.update(dict.fromkeys((c for c in VALUES if issubclass(c, Value)), f))
+    table.update(dict.fromkeys(_MODES, inside))
+    _ENTERED[operator] = f
+    theirs = operator.py_kernels.get(DispatchKey.Autograd)
+    if theirs is not None:
+        theirs = getattr(theirs, "theirs", theirs)
+
+        def differentiated(*args: Any, **kwargs: Any) -> Any:
+            """Torch's rule is for tensors of torch's engine. Values have a tape of their own."""
+            mode = _get_current_dispatch_mode()
+            of_ours = isinstance(mode, _MODES) or any(
+                isinstance(x, Value) for x in pytree.tree_leaves((args, kwargs))
+            )
+            return f(*args, **kwargs) if of_ours else theirs(*args, **kwargs)
+
+        differentiated.theirs = theirs  # type: ignore[attr-defined]
+        operator.py_kernels[DispatchKey.Autograd] = differentiated
+    operator.non_fallthrough_keys = operator.non_fallthrough_keys - _VMAP_MODE
+    operator._dispatch_cache.clear()
+
+
+def _enter_class(values: type) -> None:
+    for operator, f in _ENTERED.items():
+        operator.python_key_table[values] = f
+        operator._dispatch_cache.clear()
+
+
+ON_NEW_VALUES.append(_enter_class)
+
+
+def transformable(module: fx.GraphModule) -> fx.GraphModule:
+    """``module`` with ours for each call of torch's operators, which know no levels of ours."""
+    if not any(n.target in OURS for n in module.graph.nodes):
+        return module
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    for n in graph.nodes:
+        n.target = OURS.get(n.target, n.target)
+    return GraphModule(module, graph)
+
+
+def run(branch: Branch, args: Sequence[Any]) -> Any:
+    return transformable(branch.module)(*args)
+
+
+def unreadable(t: Any) -> bool:
+    """Whether the element of ``t`` is traced or differs within a batch."""
+    return any(isinstance(level, Trace) or level.hidden for level in levels_of(t))
+
+
+def through_levels(
+    tensors: Sequence[torch.Tensor],
+    again: Callable[[Sequence[Any]], Tensors],
+    record: Callable[[Trace], Tensors],
+    compute: Callable[[], Tensors],
+) -> Tensors:
+    """The results of an operator on ``tensors``: at a functionalize level ``again`` on what they
+    hold, in a trace what ``record`` writes down, else what ``compute`` gives."""
+    level = innermost(tensors, None)
+    if isinstance(level, FunctionalLevel):
+        # else the level would see the calls that bring its values up to date
+        with _disable_current_modes():
+            results = again(level.lowered_args(tensors))
+        return tuple(level.wrap(r) for r in results)
+    return record(level) if isinstance(level, Trace) else compute()
+
+
+def abstract_results(trace: Trace, branch: Branch, operands: Sequence[Any]) -> Tensors:
+    """Abstract values of what ``branch`` returns for ``operands``, of the mode of ``trace``."""
+    assert trace.abstraction is not None
+    if branch.spec is not None:
+        return tuple(example(n.meta["val"], trace.abstraction.mode) for n in branch.results())
+    with trace.abstraction.running():  # a graph from elsewhere, whose notes are of another mode
+        return tuple(branch.module(*trace.lowered_args(operands)))

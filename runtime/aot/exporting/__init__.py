@@ -1,1 +1,0 @@
-"""Graphs for others: flat ones with a signature, and torch's ``ExportedProgram``."""

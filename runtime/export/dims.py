@@ -1,0 +1,422 @@
+"""Sizes of exported programs: ``torch.export.Dim`` in, symbols with ranges and conditions out.
+
+export(f, (x, y), dynamic_shapes={"x": {0: Dim("n", min=4)}, "y": None})
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch import fx
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import Dim
+from torch.export.dynamic_shapes import _DerivedDim, _DimHint, _DimHintType
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    StatelessSymbolicContext,
+    free_unbacked_symbols,
+)
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from ..trace.symbols import Abstraction
+
+Spec = Mapping[int, Any]  # per dimension of a tensor: a Dim, a hint, or a number
+
+
+_aten = torch.ops.aten
+_OF_SIZES = frozenset(
+    (
+        _aten.sym_size.int,
+        _aten.sym_stride.int,
+        _aten.sym_storage_offset.default,
+        _aten._assert_scalar.default,
+    )
+)
+
+
+@dataclass(frozen=True)
+class _Named:
+    """One place of a named ``Dim``, or of a hint: dimension ``at`` of argument ``where``."""
+
+    dim: Any
+    where: str
+    at: int
+    size: Any
+
+    def __str__(self) -> str:
+        name = (
+            f"Dim {self.dim.__name__!r}"
+            if isinstance(self.dim, Dim)
+            else f"the dimension marked {self.dim}"
+        )
+        return f"{name}, dimension {self.at} of {self.where}"
+
+    @property
+    def range(self) -> tuple[Any, Any]:
+        dim = self.dim.root if self.derived else self.dim
+        low, high = (0 if dim.min is None else dim.min), (int_oo if dim.max is None else dim.max)
+        if self.derived:
+            low, high = max(self.dim.fn(low), 0), high if high is int_oo else self.dim.fn(high)
+        return low, high
+
+    @property
+    def derived(self) -> bool:
+        """Whether it is computed from another ``Dim``, as ``2 * Dim("n") + 1``."""
+        return isinstance(self.dim, _DerivedDim)
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the program may not narrow it."""
+        return isinstance(self.dim, Dim)
+
+    @property
+    def automatic(self) -> bool:
+        return isinstance(self.dim, _DimHint) and self.dim.type is _DimHintType.AUTO
+
+
+class ExportedSizes(Abstraction):
+    """Makes fake tensors whose sizes are symbols where ``specs`` say so. ``names`` are those of the
+    inputs, for errors."""
+
+    def __init__(self, specs: Sequence[Spec], names: Sequence[str]) -> None:
+        super().__init__()
+        self.specs = dict(zip(names, specs, strict=True))
+        self.names = [n for n in names if self.specs[n] is not None]
+        self.places: list[_Named] = []
+        self.known: dict[str, Any] = {}  # sizes by name of a Dim
+        # placeholders with their fake tensors and names
+        self.bound: list[tuple[fx.Node, Any, str]] = []
+        self.last = ""  # the input that was made last
+        # by id of a place of a Dim that is computed from another one: what it must be
+        self.derived: dict[int, Any] = {}
+
+    def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
+        if fixed:
+            return super().abstract(t, fixed=True)
+        name = self.last = self.names.pop(0)
+        spec = self.specs.get(name) or {}
+        for dim in spec:
+            if not 0 <= dim < t.dim():
+                raise ValueError(
+                    f"dynamic_shapes has dimension {dim} of {name}, which has {t.dim()} dimensions"
+                )
+        dims = {i: spec[i] for i in spec if _is_dynamic(spec[i])}
+        _check_numbers(t, spec, name)
+        kinds = [DimDynamic.DYNAMIC if i in dims else DimDynamic.STATIC for i in range(t.dim())]
+        context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
+        source = ConstantSource(f"input_{len(self.inputs)}")
+        fake: Any = self.mode.from_tensor(t, symbolic_context=context, source=source)
+        self.inputs.append(fake)
+        for i, dim in dims.items():
+            self._constrain(_Named(dim, name, i, fake.shape[i]), int(t.shape[i]))
+        if not self.names:
+            for place in self.places:
+                if place.derived:
+                    self._relate(place)
+        return fake  # type: ignore[no-any-return]
+
+    def bind(self, fake: Any, node: fx.Node) -> None:
+        self.bound.append((node, fake, self.last))
+        super().bind(fake, node)
+
+    def _constrain(self, place: _Named, example: int) -> None:
+        low, high = place.range
+        if not isinstance(place.size, torch.SymInt):
+            if place.automatic:
+                return  # of size 0 or 1
+            raise ValueError(
+                f"{place} has size {example} in the example. Sizes 0 and 1 are constants, "
+                "so take a larger example."
+            )
+        if not low <= example <= high:
+            raise ValueError(
+                f"{place} has size {example} in the example, which is not between {low} and {high}"
+            )
+        self.places.append(place)
+        if place.derived:
+            return
+        if isinstance(place.dim, Dim):
+            first = self.known.setdefault(place.dim.__name__, place.size)
+            if first is not place.size and not bool(first == place.size):
+                raise ValueError(
+                    f"{place} has size {example} in the example, and elsewhere another one"
+                )
+        self._bound(place)
+
+    def _bound(self, place: _Named) -> None:
+        low, high = place.range
+        if high is not int_oo:
+            bool(place.size <= high)
+        if low > 2:
+            bool(place.size >= low)
+
+    def _relate(self, place: _Named) -> None:
+        """Tell the sizes that ``place`` is ``a * n + b``, where n is the size of its root. A root
+        that is no dimension itself is computed from the first dimension that depends on it."""
+        fn, root = place.dim.fn, place.dim.root.__name__
+        offset, factor = fn(0), fn(1) - fn(0)
+        example = self._example(place.size)
+        if root not in self.known:
+            if (example - offset) % factor:
+                raise ValueError(
+                    f"{place} has size {example} in the example, "
+                    f"which is not {place.dim.__name__} for any {root}"
+                )
+            bool((place.size - offset) % factor == 0)
+            self._bound(place)
+            self.known[root] = (place.size - offset) // factor
+            return
+        expected = fn(self.known[root])
+        if self._example(expected) != example:
+            raise ValueError(
+                f"{place} has size {example} in the example, "
+                f"where {place.dim.__name__} is {self._example(expected)}"
+            )
+        bool(place.size == expected)
+        self.derived[id(place)] = expected
+
+    @staticmethod
+    def _example(size: Any) -> int:
+        return int(size if isinstance(size, int) else size.node.hint)
+
+    def ranges(self) -> dict[sympy.Symbol, ValueRanges[Any]]:
+        """The range of each symbol. Raise if the program needs more than its Dim says."""
+        env = self.shape_env
+        by_symbol: dict[Any, _Named] = {}
+        for place in self.places:
+            expression = env.replace(place.size.node.expr)
+            expected = self.derived.get(id(place))
+            if (
+                expected is not None
+                and expression == env.replace(expected.node.expr)
+                and not expression.is_number
+            ):
+                continue  # its root says all of it
+            if expression.is_number and not place.automatic:
+                raise ValueError(
+                    f"{place}: the program is right for size {expression} alone. "
+                    "Leave the Dim out, or change the program."
+                )
+            if not expression.is_symbol:
+                if not place.automatic:
+                    raise ValueError(
+                        f"{place}: the program needs it to be {expression}. Give it Dim.AUTO."
+                    )
+                continue
+            other = by_symbol.setdefault(expression, place)
+            if place.fixed and other.fixed and place.dim.__name__ != other.dim.__name__:
+                raise ValueError(
+                    f"{place}, and {other}: "
+                    "the program needs them to be equal. Use one Dim for both."
+                )
+            found = env.var_to_range[expression]
+            low, high = place.range
+            if place.fixed and (found.lower > max(low, 2) or found.upper < high):
+                bound = f"min={found.lower}" if found.lower > max(low, 2) else f"max={found.upper}"
+                raise ValueError(
+                    f"{place}: the program needs {found.lower} <= size <= {found.upper}. "
+                    f"Say Dim({place.dim.__name__!r}, {bound})."
+                )
+        numbers = [
+            n
+            for fake in self.inputs
+            for n in (*fake.shape, *(fake.stride() if fake.layout is torch.strided else ()))
+        ]
+        symbols = {
+            s for n in numbers if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols
+        }
+        return {s: env.var_to_range[s] for s in sorted(symbols, key=str)}
+
+    def ranges_of_values(self, graph: fx.Graph) -> dict[sympy.Symbol, ValueRanges[Any]]:
+        """The range of each size that depends on values, as that of ``torch.nonzero(x)``. Without
+        it torch cannot load the program."""
+        found = {s for node in graph.nodes for s in free_unbacked_symbols(node.meta.get("val"))}
+        return {s: self.shape_env.var_to_range[s] for s in sorted(found, key=str)}
+
+    def write_conditions(self, graph: fx.Graph) -> None:
+        """Check in the graph what the range of a symbol does not say, and that a size is none of
+        those that are constants."""
+        env = self.shape_env
+        # some symbols turned out to be numbers after the guard
+        found = [env.replace(guard.expr) for guard in env.guards]
+        conditions = [c for c in found if env._maybe_evaluate_static(c, axioms=()) is None]
+        conditions += [sympy.Ge(s, r.lower) for s, r in self.ranges().items() if r.lower >= 2]
+        with graph.inserting_before(graph.output_node()):
+            self._write_relations(graph)
+            for condition in dict.fromkeys(conditions):
+                holds = self.lower(env.create_symboolnode(condition))
+                if isinstance(holds, fx.Node):
+                    message = (
+                        f"the exported program is right for {condition} alone; "
+                        f"{self._told(condition)}"
+                    )
+                    graph.call_function(torch.ops.aten._assert_scalar.default, (holds, message))
+        _move_checks(graph)
+
+    def _write_relations(self, graph: fx.Graph) -> None:
+        """Check each size that is computed from others, such as ``2 * n``, or that turned
+        out to be a number. Torch checks sizes that were numbers from the start, and those
+        that are symbols."""
+        for node, fake, name in self.bound:
+            for at, size in enumerate(fake.shape):
+                expression = (
+                    self.shape_env.replace(size.node.expr)
+                    if isinstance(size, torch.SymInt)
+                    else None
+                )
+                if expression is None or expression.is_symbol:
+                    continue
+                actual = graph.call_function(torch.ops.aten.sym_size.int, (node, at))
+                actual.meta["val"] = size
+                told = "" if expression.is_number else f"; {self._told(expression)}"
+                env = self.shape_env
+                number = expression.is_number
+                wanted = (
+                    int(expression)
+                    if number
+                    else self.lower(env.create_symintnode(expression, hint=self._example(size)))
+                )
+                holds = graph.call_function(operator.eq, (actual, wanted))
+                message = (
+                    f"the exported program is right if dimension {at} of {name} "
+                    f"is {expression} alone{told}"
+                )
+                graph.call_function(torch.ops.aten._assert_scalar.default, (holds, message))
+
+    def _told(self, expression: Any) -> str:
+        """What the symbols of ``expression`` are."""
+        symbols = sorted(expression.free_symbols, key=str)
+        return ", ".join(
+            f"{s} is dimension {p.at} of {p.where}"
+            for p in self.places
+            for s in symbols
+            if self._is(p, s)
+        )
+
+    def _is(self, place: _Named, symbol: Any) -> bool:
+        return bool(self.shape_env.replace(place.size.node.expr) == symbol)
+
+
+def _move_checks(graph: fx.Graph) -> None:
+    """Let what sizes of inputs alone decide be checked before the calls of the program. These may
+    fail where a check does not hold, as an item of ``chunk`` that is not there."""
+    known = {n for n in graph.nodes if n.op in ("placeholder", "get_attr")}
+    for n in graph.nodes:
+        of_sizes = n.target in _OF_SIZES or not isinstance(n.target, torch._ops.OpOverload)
+        if n.op == "call_function" and of_sizes and known.issuperset(n.all_input_nodes):
+            known.add(n)
+    needed: set[fx.Node] = set()
+    stack = [
+        n for n in graph.nodes if n.target is torch.ops.aten._assert_scalar.default and n in known
+    ]
+    while stack:
+        n = stack.pop()
+        if n not in needed:
+            needed.add(n)
+            stack += n.all_input_nodes
+    before = ("placeholder", "get_attr")
+    rest = (n for n in graph.nodes if n not in needed and n.op not in before)
+    first = next(n for n in rest if n.target is not torch.ops.aten._assert_tensor_metadata.default)
+    for n in [n for n in graph.nodes if n in needed and n.op not in before]:
+        first.prepend(n)
+
+
+def _is_dynamic(dim: Any) -> bool:
+    if isinstance(dim, _DimHint):
+        return dim.type is not _DimHintType.STATIC
+    return isinstance(dim, Dim)
+
+
+def _check_numbers(t: torch.Tensor, spec: Spec, name: str) -> None:
+    for i, n in spec.items():
+        if type(n) is int and n != t.shape[i]:
+            raise ValueError(
+                f"dynamic_shapes says {n} for dimension {i} of {name}, whose size is {t.shape[i]}"
+            )
+
+
+def specs_of(
+    f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], dynamic_shapes: Any
+) -> list[Any]:
+    """For each leaf of the arguments what ``dynamic_shapes`` says of it, as
+    ``torch.export.export`` takes it."""
+    arguments = [*args, *kwargs.values()]
+    if dynamic_shapes is None:
+        given: list[Any] = [None] * len(arguments)
+    elif isinstance(dynamic_shapes, Mapping):
+        given = _by_name(f, args, kwargs, dynamic_shapes)
+    elif isinstance(dynamic_shapes, (tuple, list)):
+        if len(dynamic_shapes) != len(arguments):
+            raise ValueError(
+                f"dynamic_shapes has {len(dynamic_shapes)} items for {len(arguments)} arguments"
+            )
+        given = list(dynamic_shapes)
+    else:
+        raise TypeError(
+            "dynamic_shapes is a dict by name of argument, or a tuple with an item per argument, "
+            f"not {type(dynamic_shapes)}"
+        )
+    return [
+        leaf for value, spec in zip(arguments, given, strict=True) for leaf in _leaves(value, spec)
+    ]
+
+
+def _by_name(
+    f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Mapping[str, Any]
+) -> list[Any]:
+    called = f.forward if isinstance(f, torch.nn.Module) else f
+    found: dict[Any, Any] = {}
+    names: list[Any] = []
+    for p in inspect.signature(called).parameters.values():
+        if p.kind is p.VAR_POSITIONAL:
+            rest = range(len(names), len(args))
+            given = shapes.get(p.name)
+            found |= {i: None if given is None else given[i - rest.start] for i in rest}
+            names += rest
+        elif p.kind is p.VAR_KEYWORD:
+            found |= shapes.get(p.name) or {}
+        else:
+            names.append(p.name)
+    unknown = shapes.keys() - inspect.signature(called).parameters.keys()
+    if unknown:
+        raise ValueError(
+            f"dynamic_shapes has {sorted(unknown)}, which are no parameters of the program"
+        )
+    found |= {name: shapes[name] for name in shapes if name not in found}
+    return [found.get(name) for name in [*names[: len(args)], *kwargs]]
+
+
+def _leaves(value: Any, spec: Any) -> Iterator[Any]:
+    """``spec`` of each leaf of ``value``: None, or what it says by dimension."""
+    if spec is None:
+        yield from ({} if isinstance(x, torch.Tensor) else None for x in pytree.tree_leaves(value))
+    elif isinstance(value, torch.Tensor) and isinstance(spec, (Mapping, list, tuple)):
+        yield (
+            dict(spec)
+            if isinstance(spec, Mapping)
+            else {i: s for i, s in enumerate(spec) if s is not None}
+        )
+    elif isinstance(value, Mapping) and isinstance(spec, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, spec.get(key))
+    elif (
+        isinstance(value, (list, tuple))
+        and isinstance(spec, (list, tuple))
+        and len(value) == len(spec)
+    ):
+        for item, s in zip(value, spec, strict=True):
+            yield from _leaves(item, s)
+    else:
+        raise ValueError(
+            f"dynamic_shapes says {spec!r} of an argument of type {type(value).__name__}, "
+            "which does not have that structure"
+        )

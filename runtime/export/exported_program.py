@@ -1,0 +1,441 @@
+"""Export: a program as a ``torch.export.ExportedProgram``, which torch saves, loads and runs
+without this package."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ArgumentSpec,
+    ConstantArgument,
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    SymIntArgument,
+    TensorArgument,
+)
+from torch.utils import _pytree as pytree
+
+from ..aot.calls.simplified import plain
+from ..aot.capture.joint import Joint
+from ..aot.capture.outputs import leaf_of
+from ..aot.python_state.reader import reads_of
+from ..aot.python_state.reads import generators_in
+from ..func.functional_call import functional_call
+from ..seam.shells import make_subclass
+from ..trace.provenance import line_of
+from ..trace.symbols import SYMBOLIC
+from .dims import ExportedSizes, specs_of
+from .flat_export import Loss, captured, refuse_missing_gradients
+
+aten = torch.ops.aten
+
+
+class Exported(ExportedProgram):
+    """An exported program. Its ``module()`` also refuses ``1.0`` and ``True`` for the constant 1. A
+    loaded program does not."""
+
+    def module(self, check_guards: bool = True) -> fx.GraphModule:
+        """The program as a module with its parameters and buffers."""
+        module = super().module(check_guards)
+        assert self.example_inputs is not None
+        examples = pytree.tree_leaves(self.example_inputs)
+        structure = self.call_spec.in_spec
+
+        def check(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            leaves, spec = pytree.tree_flatten((args, kwargs))
+            if spec != structure:
+                return  # torch refuses it
+            for i, (x, example) in enumerate(zip(leaves, examples, strict=True)):
+                if not isinstance(example, torch.Tensor) and type(x) is not type(example):
+                    raise RuntimeError(
+                        f"argument {i} was {example!r} at export and is a constant "
+                        f"of the program; got {x!r}"
+                    )
+
+        module.register_forward_pre_hook(check, with_kwargs=True)
+        return module
+
+
+def export(
+    f: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    dynamic: bool = False,
+    decompositions: Mapping[torch._ops.OpOverload, Callable[..., Any]] | None = None,
+    output_loss_index: int | None = None,
+) -> ExportedProgram:
+    """``f``, a module or a function, on ``args`` as a ``torch.export.ExportedProgram``.
+
+    >>> program = export(torch.nn.Linear(2, 1), (torch.ones(3, 2),))
+    >>> program.graph_signature.parameters
+    ('weight', 'bias')
+    >>> program.module()(torch.zeros(3, 2)).shape
+    torch.Size([3, 1])
+
+    Sizes are constants. ``dynamic_shapes`` makes them free, by ``torch.export.Dim`` as in
+    ``torch.export.export``; ``dynamic`` stands for ``Dim.AUTO`` everywhere. Parameters and buffers
+    of a module are those of the program, and ``f`` itself stays as it is. A write to a buffer or an
+    argument is an output of the graph, which ``module()`` carries out. Tensors that a function
+    closes over are constants.
+
+    ``output_loss_index``: the program is one of training. It gives the gradients of this result
+    too: ``module()`` returns (results, gradients by name of a parameter or input). A parameter with
+    two names has one gradient.
+
+    ``ValueError`` if the program needs more of a size than its Dim says. ``RuntimeError`` for what
+    a graph cannot do, such as a change of an argument's sizes in place.
+    """
+    kwargs = dict(kwargs or {})
+    given = _Given(f, [*args], kwargs)
+    if output_loss_index is not None and not isinstance(f, torch.nn.Module):
+        raise TypeError(
+            "a program of training is exported from a module, whose parameters have the gradients"
+        )
+    if dynamic:
+        dynamic_shapes = [_all_automatic(x) for x in (*args, *kwargs.values())]
+    loss = None if output_loss_index is None else Loss(output_loss_index)
+    wanted = [
+        loss is not None and isinstance(x, torch.Tensor) and x.requires_grad for x in given.leaves
+    ]
+    sizes = None
+    if dynamic_shapes is not None:
+        specs = [*({} for _ in given.state), *specs_of(f, args, kwargs, dynamic_shapes)]
+        sizes = ExportedSizes(specs, given.described)
+    options: dict[str, Any] = {"decompositions": decompositions, "abstraction": sizes}
+    found = generators_in(reads_of(f, args, kwargs, ()))
+    joint = captured(
+        given.call,
+        given.leaves,
+        given.described,
+        wanted=wanted,
+        loss=loss,
+        generators=found,
+        **options,
+    )
+    refuse_missing_gradients(joint, given.described)
+    return _Container(joint, given, loss).program(sizes)
+
+
+def _all_automatic(x: Any) -> Any:
+    """``Dim.AUTO`` for each dimension of the tensors in a tree of lists, tuples and dicts."""
+    if isinstance(x, torch.Tensor):
+        return dict.fromkeys(range(x.dim()), torch.export.Dim.AUTO)
+    if isinstance(x, Mapping):
+        return {key: _all_automatic(value) for key, value in x.items()}
+    return [_all_automatic(value) for value in x] if isinstance(x, (list, tuple)) else None
+
+
+class _Given:
+    """A program and its arguments as one list of leaves: parameters, buffers, then the leaves
+    of the arguments.
+
+    ``state``: name and tensor of each parameter and buffer, a shared one under its first name.
+    ``described``: the leaves in words."""
+
+    def __init__(self, f: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> None:
+        self.f = f
+        self.params: dict[str, Any] = (
+            dict(f.named_parameters()) if isinstance(f, torch.nn.Module) else {}
+        )
+        self.buffers: dict[str, Any] = (
+            dict(f.named_buffers()) if isinstance(f, torch.nn.Module) else {}
+        )
+        self.state = {**self.params, **self.buffers}
+        paths, self.in_spec = pytree.tree_flatten_with_path((tuple(args), kwargs))
+        self.user = [x for _, x in paths]
+        self.leaves = [*self.state.values(), *self.user]
+        self.names = _names(f, [path for path, _ in paths])
+        self.described = [
+            *(f"parameter or buffer {n!r}" for n in self.state),
+            *(f"argument {pytree.keystr(p[1:])}" for p, _ in paths),
+        ]
+        self.args = pytree.tree_map(plain, (tuple(args), kwargs))
+
+    def call(self, *values: Any) -> Any:
+        n = len(self.state)
+        args, kwargs = pytree.tree_unflatten(list(values[n:]), self.in_spec)
+        if not isinstance(self.f, torch.nn.Module):
+            return self.f(*args, **kwargs)
+        return functional_call(self.f, dict(zip(self.state, values[:n], strict=True)), args, kwargs)
+
+    def other_names(self) -> dict[str, Any]:
+        """Parameters and buffers under each name but the first."""
+        if not isinstance(self.f, torch.nn.Module):
+            return {}
+        named = (
+            *self.f.named_parameters(remove_duplicate=False),
+            *self.f.named_buffers(remove_duplicate=False),
+        )
+        return {name: t for name, t in named if name not in self.state}
+
+    def persistent(self, buffer: str) -> bool:
+        assert isinstance(self.f, torch.nn.Module)
+        path, _, name = buffer.rpartition(".")
+        return name not in self.f.get_submodule(path)._non_persistent_buffers_set
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the program keeps: parameters and persistent buffers, plain ones, a shared one under
+        each of its names."""
+        if not isinstance(self.f, torch.nn.Module):
+            return {}
+        found: dict[int, Any] = {}
+        return {
+            name: found.setdefault(id(t), _plain_parameter(t))
+            for name, t in self.f.state_dict(keep_vars=True).items()
+        }
+
+
+def _plain_parameter(t: Any) -> Any:
+    if isinstance(t, torch.nn.Parameter) and plain(t) is not t:
+        # torch's own constructor may make one of the session
+        return make_subclass(torch.nn.Parameter, plain(t).detach(), t.requires_grad)
+    return plain(t)
+
+
+def _names(f: Callable[..., Any], paths: Sequence[pytree.KeyPath]) -> list[str]:
+    """Names for the placeholders of the arguments: ``x``, and ``x_0`` for an item of ``x``."""
+    called = f.forward if isinstance(f, torch.nn.Module) else f
+    try:
+        known = [
+            p.name
+            for p in inspect.signature(called).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+    except (TypeError, ValueError):
+        known = []
+    names = []
+    for path in paths:
+        parts: list[Any] = [getattr(key, "idx", getattr(key, "key", key)) for key in path]
+        _, first, *rest = parts
+        head = (
+            first
+            if isinstance(first, str)
+            else known[first]
+            if first < len(known)
+            else f"args_{first}"
+        )
+        names.append("_".join([head, *map(str, rest)]))
+    return names
+
+
+class _Container:
+    """Puts a captured graph into the form of an ``ExportedProgram``."""
+
+    def __init__(self, joint: Joint, given: _Given, loss: Loss | None) -> None:
+        self.joint, self.given, self.loss = joint, given, loss
+        self.module = joint.module
+        self.graph = joint.module.graph
+        self.constants: dict[str, Any] = {}
+
+    def program(self, sizes: ExportedSizes | None) -> Exported:
+        ranges = {} if sizes is None else sizes.ranges()
+        if sizes is not None:
+            sizes.write_conditions(self.graph)
+            ranges |= sizes.ranges_of_values(self.graph)
+        _describe_sizes(self.graph)
+        inputs, placeholders = self._inputs()
+        self._check_layouts(placeholders)
+        outputs = self._outputs(placeholders)
+        call = ModuleCallSignature([], [], self.given.in_spec, self._out_spec())
+        made = Exported(
+            root=self.module,
+            graph=self.graph,
+            graph_signature=ExportGraphSignature(inputs, outputs),
+            state_dict=self.given.state_dict(),
+            range_constraints=ranges,
+            module_call_graph=[ModuleCallEntry("", call)],
+            example_inputs=self.given.args,
+            constants=self.constants,
+        )
+        made._guards_code = []  # the graph has these conditions
+        return made
+
+    def _inputs(self) -> tuple[list[InputSpec], list[fx.Node]]:
+        """The records of the inputs, and the placeholders of parameters, buffers and arguments.
+        Constants become inputs before these."""
+        given = self.given
+        placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
+        n_state = len(given.state)
+        specs = []
+        for node, (name, t) in zip(placeholders, given.state.items(), strict=False):
+            parameter = name in given.params
+            self._rename(node, ("p_" if parameter else "b_") + name.replace(".", "_"))
+            persistent = None if parameter else given.persistent(name)
+            if persistent is False:
+                self.constants[name] = plain(t)
+            specs.append(
+                InputSpec(
+                    InputKind.PARAMETER if parameter else InputKind.BUFFER,
+                    TensorArgument(node.name),
+                    name,
+                    persistent,
+                )
+            )
+        first = next(n for n in self.graph.nodes if n not in placeholders[:n_state])
+        specs += self._other_names(dict(zip(given.state, placeholders, strict=False)), first)
+        specs += self._lift_constants(first)
+        for node, name, x in zip(placeholders[n_state:], given.names, given.user, strict=True):
+            self._rename(node, name)
+            if not isinstance(x, torch.Tensor):
+                node.meta["val"] = x
+            specs.append(InputSpec(InputKind.USER_INPUT, _argument(node), None))
+        return specs, placeholders
+
+    def _other_names(self, known: Mapping[str, fx.Node], before: fx.Node) -> list[InputSpec]:
+        """Inputs that the graph does not use: other names of shared parameters and buffers. A
+        program has a state dict by its inputs."""
+        specs = []
+        for name, t in self.given.other_names().items():
+            parameter = isinstance(t, torch.nn.Parameter)
+            owner = next(first for first, shared in self.given.state.items() if shared is t)
+            with self.graph.inserting_before(before):
+                node = self.graph.placeholder(
+                    ("p_" if parameter else "b_") + name.replace(".", "_")
+                )
+            node.meta = dict(known[owner].meta)
+            persistent = None if parameter else self.given.persistent(name)
+            if persistent is False:
+                self.constants[name] = plain(t)
+            specs.append(
+                InputSpec(
+                    InputKind.PARAMETER if parameter else InputKind.BUFFER,
+                    TensorArgument(node.name),
+                    name,
+                    persistent,
+                )
+            )
+        return specs
+
+    def _rename(self, node: fx.Node, name: str) -> None:
+        node._rename(name)
+        node.target = node.name
+
+    def _lift_constants(self, before: fx.Node) -> list[InputSpec]:
+        specs, lifted_from = [], []
+        for node in [n for n in self.graph.nodes if n.op == "get_attr"]:
+            name = str(node.target)
+            value = getattr(self.module, name)
+            if isinstance(value, fx.GraphModule):
+                continue
+            if not isinstance(value, torch.Tensor):
+                line = next(filter(None, map(line_of, node.users)), None)
+                raise RuntimeError(
+                    f"the program has a constant of type {type(value).__name__}, "
+                    f"which a saved program cannot hold: {value!r}. Leave it out, or compute it "
+                    f"from tensors.{'' if line is None else f' It happened at {line}'}"
+                )
+            with self.graph.inserting_before(before):
+                lifted = self.graph.placeholder(f"c{name}")
+            lifted.meta = node.meta
+            node.replace_all_uses_with(lifted)
+            lifted_from.append(node)
+            self.constants[name] = plain(value).detach()
+            specs.append(InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(lifted.name), name))
+        for node in lifted_from:  # now, as one of them may be what the inputs are inserted before
+            self.graph.erase_node(node)
+        return specs
+
+    def _check_layouts(self, placeholders: Sequence[fx.Node]) -> None:
+        """Check dtype and device of each argument in the graph, and strides where the graph
+        depends on them."""
+        first = next(n for n in self.graph.nodes if n.op != "placeholder")
+        for node, x in zip(placeholders[len(self.given.state) :], self.given.user, strict=True):
+            if isinstance(x, torch.Tensor) and x.layout is torch.strided:
+                strides = list(x.stride()) if _takes_memory_as_it_lies(node) else None
+                with self.graph.inserting_before(first):
+                    options: dict[str, Any] = {"device": x.device, "layout": x.layout}
+                    self.graph.call_function(
+                        aten._assert_tensor_metadata.default,
+                        (node, None, strides, x.dtype),
+                        options,
+                    )
+
+    def _outputs(self, placeholders: Sequence[fx.Node]) -> list[OutputSpec]:
+        joint, given = self.joint, self.given
+        output = self.graph.output_node()
+        results: Any = output.args[0]
+        output.args = (tuple(results),)
+        owners = [*given.state, *(p.name for p in placeholders[len(given.state) :])]
+        n_params, n_state = len(given.params), len(given.state)
+        specs = []
+        for r, i in zip(results, joint.boundary.written, strict=False):
+            kind = OutputKind.PARAMETER_MUTATION if i < n_params else OutputKind.BUFFER_MUTATION
+            specs.append(
+                OutputSpec(
+                    kind if i < n_state else OutputKind.USER_INPUT_MUTATION, _argument(r), owners[i]
+                )
+            )
+        loss = None if self.loss is None else leaf_of(joint.out_spec, self.loss.number)
+        for number, r in enumerate(results[len(specs) : joint.n_forward]):
+            specs.append(
+                OutputSpec(
+                    OutputKind.LOSS_OUTPUT if number == loss else OutputKind.USER_OUTPUT,
+                    _argument(r),
+                    None,
+                )
+            )
+        for r, i in zip(results[joint.n_forward :], joint.boundary.differentiated, strict=True):
+            kind = (
+                OutputKind.GRADIENT_TO_PARAMETER
+                if i < n_params
+                else OutputKind.GRADIENT_TO_USER_INPUT
+            )
+            specs.append(OutputSpec(kind, _argument(r), owners[i]))
+        return specs
+
+    def _out_spec(self) -> pytree.TreeSpec:
+        if self.loss is None:
+            return self.joint.out_spec
+        names = [*self.given.state, *self.given.names]
+        gradients = dict.fromkeys((names[i] for i in self.joint.boundary.differentiated), 0)
+        results = pytree.tree_unflatten([0] * self.joint.out_spec.num_leaves, self.joint.out_spec)
+        return pytree.tree_structure((results, gradients))
+
+
+def _argument(r: Any) -> ArgumentSpec:
+    if not isinstance(r, fx.Node):
+        return ConstantArgument("", r)
+    value = r.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return TensorArgument(r.name)
+    return (
+        SymIntArgument(r.name) if isinstance(value, SYMBOLIC) else ConstantArgument(r.name, value)
+    )
+
+
+def _describe_sizes(graph: fx.Graph) -> None:
+    """Note the value of each step of a computation of sizes, as torch's verifier demands."""
+    for node in graph.nodes:
+        if node.op == "call_function" and "val" not in node.meta:
+            values = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+            node.meta["val"] = (
+                node.target(*values[0], **values[1])
+                if not isinstance(node.target, torch._ops.OpOverload)
+                else None
+            )
+
+
+def _takes_memory_as_it_lies(node: fx.Node) -> bool:
+    """Whether the graph reads the memory of an argument by strides that are
+    constants of the program."""
+    for user in node.users:
+        func: Any = user.target
+        if func in (aten.as_strided.default, aten.as_strided_scatter.default):
+            return True
+        is_view = isinstance(func, torch._ops.OpOverload) and any(
+            a.alias_info is not None for a in func._schema.arguments
+        )
+        if is_view and _takes_memory_as_it_lies(user):
+            return True
+    return False

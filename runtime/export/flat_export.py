@@ -1,0 +1,447 @@
+"""Graphs without a program around them: ``aot_export_module`` and ``aot_export_joint_simple``.
+
+Whoever takes such a graph calls it himself, so what a compiled program does around its graph is
+given as further results, or refused."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
+from torch.utils import _pytree as pytree
+
+from ..aot.calls.simplified import fake_mode_of, of_state, plain, refuse_fake_state, state_of
+from ..aot.capture.aliasing import sharing
+from ..aot.capture.joint import Joint, joint_graph
+from ..aot.capture.outputs import leaf_of
+from ..aot.python_state.reader import reads_of
+from ..aot.python_state.reads import generators_in
+from ..trace.symbols import Abstraction, Given
+from .before_dispatch import traced_before_dispatch
+from .signature import BackwardSignature, GraphSignature
+
+Table = Mapping[Any, Callable[..., Any]]
+
+# Without grad mode ATen calls forms of ops that have no derivative. Whoever runs the graph may
+# have grad mode on.
+_DIFFERENTIABLE: Table = {
+    torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default
+}
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Which result of a program is differentiated. The others have no history, or it is an
+    error."""
+
+    number: int
+
+    def check(self, out: Any) -> None:
+        """Refuse results of which no joint graph can be made."""
+        outs = (out,) if isinstance(out, torch.Tensor) else out
+        if not isinstance(outs, (tuple, list)):
+            raise RuntimeError(
+                "a joint graph is made of a program that returns a tensor, a tuple or a list, "
+                f"not {type(out).__name__}"
+            )
+        if not -len(outs) <= self.number < len(outs):
+            raise RuntimeError(
+                f"output_loss_index is {self.number}, and the program returns {len(outs)} results"
+            )
+        for i, o in enumerate(outs):
+            if i != self.number % len(outs) and any(
+                t.requires_grad for t in pytree.tree_leaves(o) if isinstance(t, torch.Tensor)
+            ):
+                raise RuntimeError(
+                    "Found an output of the forward that requires gradients, that was not "
+                    f"the loss. The graph has the gradients of result {self.number} alone. "
+                    f"Return {i} as .detach()."
+                )
+        loss = outs[self.number]
+        if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
+            raise RuntimeError(
+                f"result {self.number} was marked as the loss, and it does not require grad"
+            )
+        if loss.numel() != 1:
+            raise RuntimeError(
+                f"result {self.number} was marked as the loss, so it must have one element. "
+                f"Its shape is {list(loss.shape)}"
+            )
+
+
+def captured(
+    f: Callable[..., Any],
+    leaves: Sequence[Any],
+    names: Sequence[str],
+    *,
+    wanted: Sequence[bool],
+    loss: Loss | None = None,
+    decompositions: Table | None = None,
+    dynamic: bool = False,
+    abstraction: Abstraction | None = None,
+    generators: Sequence[torch.Generator] = (),
+) -> Joint:
+    """The joint graph of ``f`` on ``leaves``, free of writes. What the graph cannot say is refused;
+    ``names`` are those of the leaves. ``generators``: the random generators that ``f`` finds."""
+
+    def checked(*values: Any) -> Any:
+        out = f(*values)
+        if loss is not None:
+            loss.check(out)
+        return out
+
+    recording = contextlib.nullcontext() if any(wanted) else torch.no_grad()
+    given = [plain(x) for x in leaves]
+    with recording:
+        joint = joint_graph(
+            checked,
+            given,
+            wanted,
+            dynamic=dynamic,
+            decompositions={**_DIFFERENTIABLE, **(decompositions or {})},
+            lift=False,
+            whole=True,
+            abstraction=abstraction,
+            loss=None if loss is None else loss.number,
+            generators=generators,
+        )
+    _refuse_writes(joint, given, names)
+    return joint
+
+
+def _refuse_writes(joint: Joint, given: Sequence[Any], names: Sequence[str]) -> None:
+    """Refuse writes that no result of the graph can stand for."""
+    boundary = joint.boundary
+    for name, record, x in zip(names, boundary.inputs, given, strict=True):
+        if not record.keeps_geometry(x):
+            raise RuntimeError(
+                f"Found an input that received a metadata mutation: {name} has other sizes "
+                f"or strides after the call ({record.reshaped[0].func._schema.name}_). "
+                "An exported graph cannot change them. Use the op that returns a view."
+            )
+        if record.written and record.differentiated:
+            raise RuntimeError(
+                f"Found a graph input that requires gradients, and received a mutation: {name}. "
+                "Write to a copy of it, or export without gradients."
+            )
+        if record.begins:
+            raise RuntimeError(
+                f"the program calls requires_grad_() on {name}. An exported graph cannot. "
+                "Do that before the export."
+            )
+        if record.hooks:
+            raise RuntimeError(
+                f"the program registers a hook on {name}. An exported graph cannot. "
+                "Register it on the caller's tensor."
+            )
+    if boundary.seedings:
+        raise RuntimeError(
+            "the program sets the state of a random generator, and an exported graph cannot. "
+            "Do that before the call."
+        )
+    if boundary.backward_written:
+        raise RuntimeError(
+            f"the backward pass writes to {names[boundary.backward_written[0]]}. "
+            "An exported graph cannot."
+        )
+    for group in sharing(given):
+        if any(boundary.inputs[i].written for i in group.members):
+            what = (
+                "duplicated inputs that are mutated in the graph"
+                if group.identical
+                else "aliased inputs that are mutated in the graph"
+            )
+            raise RuntimeError(
+                f"Encountered {what}: {' and '.join(names[i] for i in group.members)} share "
+                "memory, and the program writes to it. Pass one of them, or a copy."
+            )
+
+
+def named(joint: Joint, n_inputs: int, prefix: str = "arg{}_1") -> list[fx.Node]:
+    """The placeholders of the inputs, with the names that torch gives them."""
+    placeholders = [n for n in joint.module.graph.nodes if n.op == "placeholder"][:n_inputs]
+    for i, n in enumerate(placeholders):
+        n._rename(prefix.format(i))
+        n.target = n.name
+    joint.module.recompile()
+    return placeholders
+
+
+def output_names(joint: Joint) -> list[str | None]:
+    """The name of each result of the graph; None for a constant."""
+    results: Any = joint.module.graph.output_node().args[0]
+    return [r.name if isinstance(r, fx.Node) else None for r in results]
+
+
+def _abstraction_of(
+    mod: torch.nn.Module, leaves: Sequence[Any], dynamic: bool | None
+) -> tuple[bool, Abstraction | None]:
+    """Whether sizes are symbols, and what makes abstract values."""
+    mode = fake_mode_of(leaves)
+    if mode is None and isinstance(mod, fx.GraphModule):
+        mode = fake_mode_of([n.meta.get("val") for n in mod.graph.nodes])
+    return (False, Given(mode)) if mode is not None else (bool(dynamic), None)
+
+
+def aot_export_module(
+    mod: torch.nn.Module,
+    args: Sequence[Any],
+    *,
+    decompositions: Table | None = None,
+    trace_joint: bool,
+    output_loss_index: int | None = None,
+    pre_dispatch: bool = False,
+    dynamic_shapes: bool | None = None,
+    kwargs: dict[str, Any] | None = None,
+) -> tuple[fx.GraphModule, GraphSignature]:
+    """The graph of ``mod`` on ``args`` and what its inputs and outputs are, as
+    ``torch._functorch.aot_autograd.aot_export_module``.
+
+    >>> model = torch.nn.BatchNorm1d(2)
+    >>> graph, signature = aot_export_module(model, (torch.ones(3, 2),), trace_joint=False)
+    >>> list(signature.buffers_to_mutate.values())
+    ['running_mean', 'running_var', 'num_batches_tracked']
+
+    The graph takes parameters, buffers and the leaves of the arguments. It writes to nothing: the
+    new values of what ``mod`` writes to are its first results. With ``trace_joint`` the gradients
+    of result ``output_loss_index`` come last: of every parameter and argument that requires grad. A
+    shared parameter is an input under each of its names, and each has the gradient of its own uses.
+    ``pre_dispatch``: a graph to differentiate later, with switches of the grad mode as calls, and
+    with convolutions, ``linear``, ``matmul``, normalizations and attention whole.
+    ``dynamic_shapes``: whether sizes are symbols. ``mod`` itself stays as it is.
+
+    ``RuntimeError`` for changes of sizes or strides of an input, for a write to an input that
+    requires grad or that shares memory with another, for results other than the loss that require
+    grad, and for a parameter that the loss does not depend on."""
+    if pre_dispatch and trace_joint:
+        raise RuntimeError("pre_dispatch is not supported when trace_joint is True.")
+    if trace_joint and output_loss_index is None:
+        raise RuntimeError(
+            "trace_joint=True needs output_loss_index, the number of the result that is the loss"
+        )
+    params, buffers = state_of(mod)
+    state = {**params, **buffers}
+    refuse_fake_state(state, args)
+    user, in_spec = pytree.tree_flatten((tuple(args), kwargs or {}))
+    leaves = [*state.values(), *user]
+    lifted, n = of_state(mod, list(state)), len(state)
+
+    def call(*values: Any) -> Any:
+        positional, keywords = pytree.tree_unflatten(list(values[n:]), in_spec)
+        return lifted(*values[:n], *positional, **keywords)
+
+    whole_spec = pytree.tree_structure(((*[0] * n, *args), kwargs or {}))
+    names = [
+        *(f"parameter or buffer {name!r}" for name in state),
+        *(f"argument {i}" for i in range(len(user))),
+    ]
+    wanted = [trace_joint and isinstance(x, torch.Tensor) and x.requires_grad for x in leaves]
+    dynamic, abstraction = _abstraction_of(mod, leaves, dynamic_shapes)
+    if pre_dispatch:
+        return _before_dispatch(
+            call, leaves, names, (list(params), list(buffers)), whole_spec, decompositions, dynamic
+        )
+    loss = Loss(output_loss_index) if trace_joint and output_loss_index is not None else None
+    options: dict[str, Any] = {
+        "decompositions": decompositions,
+        "dynamic": dynamic,
+        "abstraction": abstraction,
+    }
+    found = generators_in(reads_of(mod, args, kwargs or {}, ()))
+    joint = captured(call, leaves, names, wanted=wanted, loss=loss, generators=found, **options)
+    refuse_missing_gradients(joint, names)
+    placeholders = named(joint, len(leaves))
+    _as_tuple(joint)
+    return joint.module, _signature(
+        joint, placeholders, list(params), list(buffers), whole_spec, loss
+    )
+
+
+def _before_dispatch(
+    call: Callable[..., Any],
+    leaves: Sequence[Any],
+    names: Sequence[str],
+    state: tuple[list[str], list[str]],
+    in_spec: pytree.TreeSpec,
+    decompositions: Table | None,
+    dynamic: bool,
+) -> tuple[fx.GraphModule, GraphSignature]:
+    joint = traced_before_dispatch(call, [plain(x) for x in leaves], decompositions, dynamic)
+    _refuse_writes(joint, [plain(x) for x in leaves], names)
+    placeholders = named(joint, len(leaves))
+    return joint.module, _signature(joint, placeholders, *state, in_spec, None)
+
+
+def _as_tuple(joint: Joint) -> None:
+    output = joint.module.graph.output_node()
+    results: Any = output.args[0]
+    output.args = (tuple(results),)
+    joint.module.recompile()
+
+
+def refuse_missing_gradients(joint: Joint, names: Sequence[str]) -> None:
+    results: Any = joint.module.graph.output_node().args[0]
+    for i, g in zip(joint.boundary.differentiated, results[joint.n_forward :], strict=True):
+        if g is None:
+            raise RuntimeError(
+                f"the loss does not depend on {names[i]}, which requires grad. "
+                "Use it, or call requires_grad_(False) on it."
+            )
+
+
+def _signature(
+    joint: Joint,
+    placeholders: Sequence[fx.Node],
+    params: list[str],
+    buffers: list[str],
+    in_spec: pytree.TreeSpec,
+    loss: Loss | None,
+) -> GraphSignature:
+    inputs = [p.name for p in placeholders]
+    outputs = output_names(joint)
+    n_params, n_state = len(params), len(params) + len(buffers)
+    owners = [*params, *buffers, *inputs[n_state:]]
+    written = joint.boundary.written
+    changed = {str(o): i for o, i in zip(outputs, written, strict=False)}
+    user = outputs[len(written) : joint.n_forward]
+    backward = None
+    if loss is not None:
+        gradients = {
+            str(o): i
+            for o, i in zip(outputs[joint.n_forward :], joint.boundary.differentiated, strict=True)
+        }
+        backward = BackwardSignature(
+            {o: owners[i] for o, i in gradients.items() if i < n_params},
+            {o: owners[i] for o, i in gradients.items() if i >= n_params},
+            str(user[leaf_of(joint.out_spec, loss.number)]),
+        )
+    return GraphSignature(
+        parameters=params,
+        buffers=buffers,
+        user_inputs=inputs[n_state:],
+        user_outputs=user,
+        inputs_to_parameters=dict(zip(inputs, params, strict=False)),
+        inputs_to_buffers=dict(zip(inputs[n_params:], buffers, strict=False)),
+        buffers_to_mutate={o: owners[i] for o, i in changed.items() if n_params <= i < n_state},
+        parameters_to_mutate={o: owners[i] for o, i in changed.items() if i < n_params},
+        user_inputs_to_mutate={o: owners[i] for o, i in changed.items() if i >= n_state},
+        in_spec=in_spec,
+        out_spec=joint.out_spec,
+        backward_signature=backward,
+    )
+
+
+def aot_export_joint_simple(
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    *,
+    trace_joint: bool,
+    num_params_buffers: int = 0,
+    decompositions: Table | None = None,
+) -> fx.GraphModule:
+    """The graph of ``func`` on ``args``, with its backward if ``trace_joint``, in the calling
+    convention of ``func``.
+
+    >>> graph = aot_export_joint_simple(lambda x: (x * 2,), (torch.ones(2),), trace_joint=False)
+    >>> graph(torch.tensor([1.0, 2.0]))
+    (tensor([2., 4.]),)
+
+    With ``trace_joint`` and an argument that requires grad, the module maps ``(primals, tangents)``
+    to ``(outputs, gradients)``. The gradient of an argument that does not require grad, or that no
+    result depends on, is None. ``num_params_buffers`` says how many leading arguments are
+    parameters; it changes nothing in the graph.
+
+    ``args`` are tensors and constants, and ``func`` returns a tuple or a list of such.
+    ``RuntimeError`` for anything else, for a write to an argument, and for a result that shares
+    memory with an argument.
+    """
+    if not isinstance(args, (tuple, list)) or not all(
+        pytree.tree_structure(a).is_leaf() for a in args
+    ):
+        raise RuntimeError(
+            "aot_export_joint_simple requires a flat tuple of inputs; take pytrees apart in func"
+        )
+    names = [f"input {i}" for i in range(len(args))]
+    wanted = [trace_joint and isinstance(t, torch.Tensor) and t.requires_grad for t in args]
+    mode = fake_mode_of(args)
+    abstraction = None if mode is None else Given(mode)
+    options: dict[str, Any] = {"decompositions": decompositions, "abstraction": abstraction}
+    joint = captured(
+        func,
+        args,
+        names,
+        wanted=wanted,
+        generators=generators_in(reads_of(func, args, {}, ())),
+        **options,
+    )
+    if joint.boundary.written:
+        changed = ", ".join(names[i] for i in joint.boundary.written)
+        raise RuntimeError(
+            "aot_export_joint_simple does not support input mutations. "
+            f"func writes to {changed}; write to a copy."
+        )
+    spec = joint.out_spec
+    if (
+        spec.is_leaf()
+        or spec.type not in (tuple, list)
+        or not all(child.is_leaf() for child in spec.children())
+    ):
+        raise RuntimeError(
+            "aot_export_joint_simple requires outputs to be a single list or tuple "
+            f"of tensors. func returns {spec}"
+        )
+    _refuse_results_that_alias(joint, names)
+    if any(wanted):
+        return _restructured(joint, len(args))
+    named(joint, len(args))
+    _as_tuple(joint)
+    return joint.module
+
+
+def _refuse_results_that_alias(joint: Joint, names: Sequence[str]) -> None:
+    inputs = {
+        n: i for i, n in enumerate(n for n in joint.module.graph.nodes if n.op == "placeholder")
+    }
+    results: Any = joint.module.graph.output_node().args[0]
+    for number, r in enumerate(results[: joint.n_forward]):
+        n = r
+        while (
+            isinstance(n, fx.Node) and n.op == "call_function" and n.all_input_nodes and _is_view(n)
+        ):
+            n = n.all_input_nodes[0]
+        if n in inputs:
+            raise RuntimeError(
+                "aot_export_joint_simple does not support outputs that alias inputs. "
+                f"Result {number} is {names[inputs[n]]} or a view of it; return a copy."
+            )
+
+
+def _is_view(n: fx.Node) -> bool:
+    """Whether the result shares memory with the first argument. An item of a list of views does."""
+    func: Any = n.target
+    if not isinstance(func, torch._ops.OpOverload):
+        source = n.all_input_nodes[0]
+        return isinstance(source.target, torch._ops.OpOverload) and _is_view(source)
+    return func._schema.arguments[0].alias_info is not None  # of an op that writes to nothing
+
+
+def _restructured(joint: Joint, n_inputs: int) -> fx.GraphModule:
+    """The joint module with nested arguments and results and a slot for every input's gradient."""
+    graph = joint.module.graph
+    output = graph.output_node()
+    results: Any = output.args[0]
+    outs, grads = list(results[: joint.n_forward]), results[joint.n_forward :]
+    full: list[Any] = [None] * n_inputs
+    for i, g in zip(joint.boundary.differentiated, grads, strict=True):
+        full[i] = g
+    output.args = ([*outs, *full],)
+    in_spec = pytree.tree_structure((([0] * n_inputs, [0] * joint.boundary.n_tangents), {}))
+    out_spec = pytree.tree_structure(([0] * len(outs), [0] * n_inputs))
+    graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(["primals", "tangents"], in_spec, out_spec)))
+    joint.module.recompile()
+    return joint.module

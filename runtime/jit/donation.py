@@ -1,0 +1,115 @@
+"""Arguments whose memory a call takes.
+
+    step = jit(step, donate="state")
+    state = step(state, batch)          # the old state is empty from now on
+
+The graph frees such a tensor after its last use, although the caller still has it. So a step that
+returns a new state needs no memory for two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..aot.calls.arguments import Call
+from ..aot.capture import opened
+from ..aot.capture.boundary import Made
+from ..aot.capture.joint import Joint
+from ..seam.ambient import Ambient
+from ..seam.levels import Value
+from ..session.tensor import unwrap
+
+
+class _Donated(Ambient):
+    """``tensors``: those that the caller of this thread donates."""
+
+    tensors: Sequence[torch.Tensor] = ()
+
+
+_DONATED = _Donated()
+_TAKEN = "_memory_is_taken"  # an attribute of tensors
+
+
+def donating(
+    run: Callable[..., Any], names: Sequence[str], donated: Sequence[int | str]
+) -> Callable[..., Any]:
+    """``run``, to whose calls the arguments ``donated``, names or positions, are donated.
+    ``names``: of its positional parameters."""
+    wanted = {
+        names[x] if isinstance(x, int) and -len(names) <= x < len(names) else x for x in donated
+    }
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        known: Mapping[Any, Any] = {
+            **dict(enumerate(args)),
+            **dict(zip(names, args, strict=False)),
+            **kwargs,
+        }
+        tensors = [
+            t
+            for x in wanted
+            if x in known
+            for t in opened.flatten(known[x])[0]
+            if isinstance(t, torch.Tensor)
+        ]
+        if any(isinstance(t, Value) and t._level.number for t in tensors):
+            # in a transform, or in another program, which keeps what it needs
+            return run(*args, **kwargs)
+        for t in tensors:
+            if getattr(t, _TAKEN, False) and not t.numel():
+                raise ValueError(
+                    "a donated argument has been donated before, and is empty. "
+                    "Donate what the last call has returned."
+                )
+            if (
+                type(t) is not torch.Tensor
+                or t.requires_grad
+                or t._is_view()
+                or t.layout is not torch.strided
+            ):
+                raise ValueError(
+                    f"a donated argument has a {_kind(t)}. "
+                    "Donate plain tensors without history that own their memory."
+                )
+        before, _DONATED.tensors = _DONATED.tensors, tensors
+        try:
+            return run(*args, **kwargs)
+        finally:
+            _DONATED.tensors = before
+
+    return call
+
+
+def _kind(t: torch.Tensor) -> str:
+    if type(t) is not torch.Tensor or t.layout is not torch.strided:
+        return type(t).__name__ if type(t) is not torch.Tensor else f"tensor of layout {t.layout}"
+    return "tensor that requires grad" if t.requires_grad else "view of another tensor"
+
+
+def take(call: Call, joint: Joint) -> None:
+    """Take the memory of the tensors that are donated to this call. The caller's have no
+    elements from now on."""
+    donated = set(map(id, _DONATED.tensors))
+    ours = [(i, t) for i, t in enumerate(call.plain) if id(t) in donated]
+    numbers = {i for i, _ in ours}
+    if any(id(unwrap(t)) in donated for t in joint.closed_over):
+        raise RuntimeError(
+            "the program also closes over a tensor that is donated. "
+            "Let it use the argument, or donate a clone."
+        )
+    boundary = joint.boundary
+    if any(boundary.inputs[i].written for i in numbers) or any(
+        o.made is Made.INPUT and o.number in numbers for o in boundary.outputs
+    ):
+        raise RuntimeError(
+            "the program writes to an argument that is donated, or returns it or a view of it. "
+            "Donate what it only reads."
+        )
+    for i, t in ours:
+        call.plain[i] = t.detach()
+    for _, t in ours:  # after the loop before: one tensor may be given twice
+        t.data = t.new_empty(0)
+        setattr(t, _TAKEN, True)

@@ -1,0 +1,93 @@
+"""``jit``, ``jit.explain`` and ``jit.source``: how users come in."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict, Unpack, overload
+
+import torch
+
+from ..aot.compilers.boxed import Compiler
+from .jitted import Jitted, JittedModule, Options
+from .report import explain, source
+
+
+class _Keywords(TypedDict, total=False):
+    dynamic: bool | None
+    compiler: str | Compiler
+    static_argnums: int | Sequence[int]
+    static_argnames: str | Sequence[str]
+    on_break: str
+    donate: int | str | Sequence[int | str]
+
+
+class Jit:
+    """``f`` captured as a program at its first call, and replayed by the next ones. Also a
+    decorator, of methods too.
+
+    >>> from runtime.func import grad, vmap
+    >>> slopes = jit(vmap(grad(lambda x: x.sin())))
+    >>> slopes(torch.zeros(3))
+    tensor([1., 1., 1.])
+
+    A call asks whether its arguments, and what the program finds in Python's state, are of a kind
+    that is known. Else another program is captured; ``jit.explain`` says why. A call computes what
+    ``f`` computes, with gradients, writes, views and random numbers; ``docs/aot.md`` says how.
+    Inside a transform ``f`` itself runs, so ``grad(jit(f))`` is ``grad(f)``.
+
+    ``dynamic``: None captures the first sizes as constants, and at the second ones a program for
+    any sizes. True does that at once, False never. ``compiler``: ``"replay"`` runs the graph call
+    by call, ``"inductor"`` gives it to torch's Inductor; or a function of a ``GraphModule`` and
+    example inputs that returns a function. ``static_argnums``, ``static_argnames``: arguments that
+    are constants of the program; they must be hashable. ``on_break``: what a call does that cannot
+    be captured (a branch on the elements of a tensor, ``.item()``): ``"error"`` raises with the
+    user's line, ``"eager"`` warns once and runs ``f``. ``donate``: names or positions of arguments
+    whose memory the call takes. They have no elements afterwards. They must be plain tensors that
+    own their memory.
+
+    ``jit.explain(slopes)`` is a :class:`.report.Report` of what was captured and why,
+    ``jit.source(slopes)`` the programs as text.
+
+    ``RuntimeError`` for what cannot be captured. ``TypeError`` for what is not callable,
+    ``ValueError`` for an option that is none."""
+
+    explain = staticmethod(explain)
+    source = staticmethod(source)
+
+    @overload
+    # it is callable
+    def __call__(self, f: torch.nn.Module, **options: Unpack[_Keywords]) -> JittedModule: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, f: Callable[..., Any], **options: Unpack[_Keywords]) -> Jitted: ...
+    @overload
+    def __call__(
+        self, f: None = None, **options: Unpack[_Keywords]
+    ) -> Callable[[Callable[..., Any]], Jitted]: ...
+
+    def __call__(
+        self,
+        f: Callable[..., Any] | None = None,
+        *,
+        dynamic: bool | None = None,
+        compiler: str | Compiler = "replay",
+        static_argnums: int | Sequence[int] = (),
+        static_argnames: str | Sequence[str] = (),
+        on_break: str = "error",
+        donate: int | str | Sequence[int | str] = (),
+    ) -> Any:
+        """``f`` jitted, or without ``f`` a decorator."""
+        options = Options(dynamic, compiler, static_argnums, static_argnames, on_break, donate)
+        return functools.partial(_jitted, options=options) if f is None else _jitted(f, options)
+
+    def __repr__(self) -> str:
+        return "<function jit>"
+
+
+jit = Jit()
+
+
+def _jitted(f: Callable[..., Any], options: Options) -> Jitted | JittedModule:
+    if not callable(f):
+        raise TypeError(f"jit takes a function or a module, not {type(f).__name__}")
+    return JittedModule(f, options) if isinstance(f, torch.nn.Module) else Jitted(f, options)

@@ -1,0 +1,255 @@
+"""A function or module that is captured once for each kind of call, and replayed."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from types import MethodType
+from typing import Any, NoReturn
+
+import torch
+
+from ..aot.calls.compiled_function import Recipe, function_of
+from ..aot.compilers.boxed import Compiler, nop
+from ..aot.compilers.graph_names import named_compilers
+from ..aot.compilers.inductor import inductor
+from ..aot.partition.partitions import default_partition
+from ..aot.python_state.closed_over import modules_of
+from .donation import donating
+from .programs import Break, Captured, Captures
+from .steps import Steps
+
+_COMPILERS: dict[str, Compiler] = {"replay": nop, "inductor": inductor}
+_ON_BREAK = ("error", "eager")
+
+
+class Options:
+    """The keywords of ``jit``, checked."""
+
+    def __init__(
+        self,
+        dynamic: bool | None,
+        compiler: str | Compiler,
+        static_argnums: int | Sequence[int],
+        static_argnames: str | Sequence[str],
+        on_break: str,
+        donate: int | str | Sequence[int | str],
+    ) -> None:
+        if dynamic not in (None, True, False):
+            raise ValueError(f"dynamic={dynamic!r}; it is None, True or False")
+        if not callable(compiler) and compiler not in _COMPILERS:
+            raise ValueError(
+                f"compiler={compiler!r}; it is {', '.join(map(repr, _COMPILERS))}, "
+                "or a function of a GraphModule and inputs"
+            )
+        if on_break not in _ON_BREAK:
+            raise ValueError(
+                f"on_break={on_break!r}; it is one of {', '.join(map(repr, _ON_BREAK))}"
+            )
+        self.dynamic = dynamic
+        self.compiler: Compiler = compiler if callable(compiler) else _COMPILERS[compiler]
+        self.static_argnums = (
+            (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+        )
+        self.static_argnames = (
+            (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+        )
+        self.on_break = on_break
+        self.donate: tuple[int | str, ...] = (
+            (donate,) if isinstance(donate, (int, str)) else tuple(donate)
+        )
+
+    def captures(self, f: Callable[..., Any]) -> tuple[Captures, Callable[..., Any]]:
+        """What finds the programs of ``f``, and the function that runs them."""
+        compilers = named_compilers(self.compiler, self.compiler, self.compiler)
+        steps = Steps(f, bool(self.donate))
+        recipe = Recipe(
+            steps.program,
+            *compilers,
+            default_partition,
+            None,
+            0,
+            bool(self.dynamic),
+            modules_of(f),
+            True,
+            reads="number",
+            beside=steps.beside,
+            starting=steps.starting,
+        )
+        captures = Captures(recipe, sizes=self.dynamic is None, breaks=self.on_break == "eager")
+        return captures, steps.around(function_of(recipe, captures))
+
+
+class Jitted:
+    """What ``jit`` makes of a function. ``__wrapped__``: that function."""
+
+    def __init__(self, f: Callable[..., Any], options: Options) -> None:
+        functools.update_wrapper(self, f, updated=())
+        # a module has none, nor has a partial function
+        self.__name__ = getattr(f, "__name__", type(f).__name__)
+        self.options = options
+        self._run: Callable[..., Any]
+        self._captures: dict[Any, Captures] = {}  # by the static arguments
+        self._runs: dict[Any, Callable[..., Any]] = {}
+        self._lock = threading.Lock()
+        names = _parameters(f)
+        numbers = {names[i] for i in options.static_argnums if -len(names) <= i < len(names)}
+        for keyword, positions in (
+            ("static_argnums", options.static_argnums),
+            ("donate", options.donate),
+        ):
+            outside = [
+                i for i in positions if isinstance(i, int) and not -len(names) <= i < len(names)
+            ]
+            if names and outside:
+                raise ValueError(
+                    f"{keyword}={outside[0]}, "
+                    f"but {self.__name__} takes {len(names)} positional arguments"
+                )
+        for keyword, given in (
+            ("static_argnames", options.static_argnames),
+            ("donate", options.donate),
+        ):
+            unknown = [name for name in given if isinstance(name, str) and not _takes(f, name)]
+            if unknown:
+                raise ValueError(
+                    f"{keyword}={unknown[0]!r}, but {self.__name__} takes no such argument"
+                )
+        self._static_names = {*numbers, *options.static_argnames}
+        self._names = names
+        if not self._static_names:
+            captures, self._run = options.captures(f)
+            self._captures[None] = captures
+        else:
+            self._run = self._with_static
+        if options.donate:
+            self._run = donating(self._run, names, options.donate)
+        if options.on_break == "eager":
+            self._run = _or_eager(f, self._run)
+
+    __name__: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(*args, **kwargs)
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        return self if owner is None else MethodType(self, owner)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{self.__name__} is jitted, and its programs are of this process. "
+            "Pickle the function itself, and jit it again"
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<jitted {self.__name__}, "
+            f"{sum(len(c.captured) for c in self._captures.values())} programs>"
+        )
+
+    @property
+    def captured(self) -> list[Captured]:
+        """The programs, in the order of their captures."""
+        return [c for captures in self._captures.values() for c in captures.captured]
+
+    @property
+    def refused(self) -> list[str]:
+        """The arguments for which nothing was captured, each with the reason."""
+        return [text for captures in self._captures.values() for text in captures.refused]
+
+    def _with_static(self, *args: Any, **kwargs: Any) -> Any:
+        """A call of the function for these static arguments."""
+        named = self._static_names
+        static = {name: args[i] for i, name in enumerate(self._names[: len(args)]) if name in named}
+        static |= {name: x for name, x in kwargs.items() if name in named}
+        try:
+            key = tuple((name, type(x), x) for name, x in sorted(static.items()))
+            run = self._runs.get(key)
+        except TypeError as e:
+            raise TypeError(
+                f"a static argument of {self.__name__} is compared and so must be hashable: {e}"
+            ) from e
+        if run is None:
+            with self._lock:
+                if key not in self._runs:
+                    self._captures[key], self._runs[key] = self.options.captures(
+                        _partial(self.__wrapped__, self._names, static)
+                    )
+                run = self._runs[key]
+        rest = [
+            x for i, x in enumerate(args) if i >= len(self._names) or self._names[i] not in named
+        ]
+        return run(*rest, **{name: x for name, x in kwargs.items() if name not in named})
+
+    __wrapped__: Callable[..., Any]
+
+
+class JittedModule(torch.nn.Module):
+    """What ``jit`` makes of a module. Parameters, buffers and modes are those of ``module``."""
+
+    def __init__(self, module: torch.nn.Module, options: Options) -> None:
+        super().__init__()
+        self.module = module
+        self.jitted = Jitted(module, options)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.jitted(*args, **kwargs)
+
+
+def _parameters(f: Callable[..., Any]) -> list[str]:
+    """The names of the positional parameters of ``f``; none if they are not known."""
+    try:
+        parameters = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def _takes(f: Callable[..., Any], name: str) -> bool:
+    """Whether ``f`` has a parameter ``name``, or any name, as far as that is known."""
+    try:
+        parameters = inspect.signature(f).parameters
+    except (TypeError, ValueError):
+        return True
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def _partial(
+    f: Callable[..., Any], names: Sequence[str], static: dict[str, Any]
+) -> Callable[..., Any]:
+    """``f`` without the parameters in ``static``, which have these values. ``names``: of its
+    positional parameters."""
+    free = [name for name in names if name not in static]
+
+    @functools.wraps(f)
+    def without_static(*args: Any, **kwargs: Any) -> Any:
+        known = {**static, **dict(zip(free, args, strict=False))}
+        positional = list(itertools.takewhile(known.__contains__, names))
+        named = {name: x for name, x in known.items() if name not in positional}
+        return f(*(known[name] for name in positional), *args[len(free) :], **named, **kwargs)
+
+    return without_static
+
+
+def _or_eager(f: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
+    """``run``, or ``f`` where it cannot be captured."""
+    told: list[str] = []
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return run(*args, **kwargs)
+        except Break as broken:
+            if not told:
+                told.append(str(broken))
+                warnings.warn(
+                    f"a call cannot be captured, so that it runs eagerly: {broken}",
+                    UserWarning,
+                    stacklevel=3,
+                )
+        return f(*args, **kwargs)
+
+    return call

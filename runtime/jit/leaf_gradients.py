@@ -1,0 +1,451 @@
+"""``backward()`` and ``.grad`` in a program that is captured.
+
+    @jit
+    def step(x):
+        p.grad = None
+        model(x).sum().backward()
+        p.data.sub_(p.grad)
+
+The program runs on values that stand for its tensors, and a gradient is one of them. So it is not
+written to ``p.grad`` but kept here. A call writes it when the graph has run. ``asked``: the leaves
+whose gradients from before the call the program has read. They are arguments of the graph. If the
+program reads another one, it is captured once more.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from ..aot.capture.global_state import without_autocast
+from ..aot.capture.joint_level import Argument, JointLevel, refuse_data
+from ..functionalize.functional_level import FunctionalValue
+from ..seam.level_mode import EnteringMode, entering_mode
+from ..seam.levels import Value
+from ..session import backward as session
+from ..session.captures import CAPTURE
+from ..session.tensor import Tensor
+from ..tape import hooks
+from ..tape.accumulate import has_required_layout, laid_out
+from ..tape.gradient_edges import GradientEdge
+from ..tape.nodes import Input, Node
+from ..tape.values import GradValue, edge_of
+from ..trace.provenance import here
+
+_grad: Any = torch.Tensor.grad  # what gives the attribute: torch's stubs take it for a tensor
+_data_of: Any = torch.Tensor.data
+_plain_grad = _grad.__get__
+_requires_grad: Any = torch.Tensor.requires_grad
+HOOKS = (
+    "which a graph would not call. Do in the program what the hooks do, or call backward() outside."
+)
+_BETWEEN = (__file__, inspect.getfile(Tensor))  # of the frames that read a gradient for a program
+_ZEROING = tuple(
+    inspect.unwrap(f).__code__ for f in (torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad)
+)
+
+
+@dataclass
+class _Kept:
+    """The gradient of one leaf. ``leaf``: the tensor from outside, or the number of an argument;
+    None for one that the program has made. ``like``: what stands for it. ``known``: whether
+    ``value`` is it, else nobody has read it yet. ``changed``: whether a call is to assign it.
+    ``added``: whether a backward pass has added to it."""
+
+    leaf: Any
+    like: Any = None
+    value: Any = None
+    known: bool = False
+    changed: bool = False
+    added: bool = False
+
+
+class LeafGradients:
+    """The gradients that one run of a program sees. ``given``: those that are arguments, by id of
+    the leaf or by number of an argument. ``arguments``: what the program sees of its arguments."""
+
+    def __init__(self, given: Mapping[int, Any], arguments: Sequence[Any]) -> None:
+        self.given = given
+        self.arguments = arguments
+        self.asked: list[Any] = []  # leaves, or numbers of arguments
+        self.spent: set[Node] = set()  # which a pass has freed
+        self.used = False
+        self.entering = False
+        self._kept: dict[Any, _Kept] = {}
+        # by id, a tensor from outside, and its value with a history
+        self._frozen: dict[int, tuple[Any, Any]] = {}
+        # by id, a tensor from outside, and whether it required grad before the program
+        self._flags: dict[int, tuple[Any, bool]] = {}
+        self._mode: Any = _GradFunctions(self)
+
+    def __enter__(self) -> LeafGradients:
+        self._before, CAPTURE.gradients = CAPTURE.gradients, self
+        self._mode.__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._mode.__exit__(*exc)
+        for t, flag in self._flags.values():
+            _flagged(t, flag)
+        CAPTURE.gradients = self._before
+
+    @property
+    def changed(self) -> list[tuple[Any, Any]]:
+        """(leaf or number of an argument, gradient) for each that a call is to assign."""
+        return [(k.leaf, k.value) for k in self._kept.values() if k.changed and k.leaf is not None]
+
+    @property
+    def added(self) -> list[Any]:
+        """The leaves, or numbers of arguments, to whose gradients a backward pass has added."""
+        return [k.leaf for k in self._kept.values() if k.added and k.leaf is not None]
+
+    def is_spent(self, v: Any) -> bool:
+        """Whether the history of ``v`` has been freed by a backward pass."""
+        edge = edge_of(v) if isinstance(v, GradValue) and isinstance(v._level, JointLevel) else None
+        return (
+            edge is not None and bool(self.spent) and not self.spent.isdisjoint(_behind([edge[0]]))
+        )
+
+    # what the program asks for
+
+    def inside(self, tree: Any) -> Any:
+        """``tree`` with the values of the program in place of tensors from outside. What makes a
+        fake tensor of one reads its ``.grad``, and means what torch keeps."""
+        before, self.entering = self.entering, True
+        try:
+            return pytree.tree_map(_mode().value, tree)
+        finally:
+            self.entering = before
+
+    def gradient(self, t: Any) -> Any:
+        """``t.grad``."""
+        kept = self._of(t)
+        if kept is None:
+            return t.__dict__.get("_grad") if isinstance(t, Value) else _plain_grad(t)
+        if not kept.known:
+            self._read(kept, _zeroing())
+        return kept.value
+
+    def _read(self, kept: _Kept, dropped: bool) -> None:
+        """Find the gradient from before the call. ``dropped``: the program only asks for
+        it to assign None."""
+        kept.known = True
+        if dropped:
+            kept.changed = True
+        elif kept.leaf is not None and id(kept.leaf) in self.given:
+            kept.value = self.given[id(kept.leaf)]
+        elif isinstance(kept.leaf, int) and kept.leaf in self.given:
+            kept.value = self.given[kept.leaf]
+        elif kept.leaf is not None:
+            self.asked.append(kept.leaf)
+            grad = (
+                None
+                if isinstance(kept.leaf, int)
+                else kept.leaf._grad
+                if isinstance(kept.leaf, Tensor)
+                else _plain_grad(kept.leaf)
+            )
+            kept.value = None if grad is None else self.inside(grad)
+
+    def assign(self, t: Any, g: Any) -> None:
+        """``t.grad = g``."""
+        if g is not None and (
+            not isinstance(g, torch.Tensor) or g.shape != t.shape or g.dtype is not t.dtype
+        ):
+            what = f"{g.dtype}{list(g.shape)}" if isinstance(g, torch.Tensor) else type(g).__name__
+            raise RuntimeError(
+                f"the program assigns a gradient to a tensor {t.dtype}{list(t.shape)} "
+                f"that is a {what}.{here()}"
+            )
+        kept = self._of(t)
+        if kept is None:
+            raise RuntimeError(
+                f"the program assigns a gradient to a tensor that it has computed.{here()}"
+            )
+        kept.value, kept.known, kept.changed = None if g is None else self.inside(g), True, True
+
+    def retain(self, t: Any) -> None:
+        """``t.retain_grad()``."""
+        v = self.inside(t)
+        edge = edge_of(v)
+        if edge is None:
+            raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
+        if not v.is_leaf and not isinstance(edge[0], Argument) and not v._retains:
+            hooks.retain(v, *edge)
+            v._retains, v._grad = True, None
+
+    def require(self, t: Any, flag: bool = True) -> Any:
+        """``t.requires_grad_(flag)``, where ``t`` is from outside."""
+        if t.requires_grad == flag or not t.is_leaf:
+            return _flagged(t, flag)
+        mode = _mode()
+        self._flags.setdefault(id(t), (t, not flag))
+        v = mode.value(t)
+        if not flag:
+            mode.exchange(t, v.detach())
+            self._frozen[id(t)] = t, v
+        elif id(t) in self._frozen:
+            mode.exchange(*self._frozen.pop(id(t)))
+        else:
+            v.requires_grad_()  # each call does that
+            kept, node = self._kept.pop(id(t), None), _end(v)
+            # the program has read or assigned its gradient before
+            if kept is not None and node is not None:
+                kept.like, self._kept[node] = v, kept
+        return _flagged(t, flag)
+
+    @property
+    def frozen(self) -> list[Any]:
+        """The tensors that the program leaves frozen, and has not found so."""
+        return [t for t, _ in self._frozen.values() if id(t) in self._flags]
+
+    def backward(
+        self,
+        tensors: Any,
+        grad_tensors: Any,
+        retain_graph: bool | None,
+        create_graph: bool,
+        inputs: Any,
+    ) -> None:
+        """As ``torch.autograd.backward``."""
+        self.used = True
+        outputs, given = session.listed(self.inside(tensors)), self.inside(grad_tensors)
+        edges = [edge_of(t) if isinstance(t, GradValue) else None for t in outputs]
+        if any(e is not None and not isinstance(e[0].level, JointLevel) for e in edges):
+            raise RuntimeError(
+                "the program calls backward() on a value of a transform. "
+                f"Return it, and differentiate outside.{here()}"
+            )
+        cotangents = session.cotangents_of(outputs, edges, given)
+        reached = _behind([e[0] for e in edges if e is not None])
+        # leaves get no gradient that do not require grad now
+        frozen = {_end(v) for _, v in self._frozen.values()}
+        leaves = [n for n in reached if isinstance(n, (Argument, Input)) and n not in frozen]
+        if inputs is not None:
+            wanted = [edge_of(t) for t in self.inside(session.listed(inputs))]
+            leaves = [n for n in leaves if any(e is not None and e[0] is n for e in wanted)]
+        ends = [GradientEdge(n, 0) for n in leaves]
+        with without_autocast():
+            _, grads = session.run_pass(edges, cotangents, ends, retain_graph, create_graph, False)
+        if not (create_graph if retain_graph is None else retain_graph):
+            self.spent |= reached.keys() - set(leaves)
+        mode = _mode()
+        shown = [
+            *self.arguments,
+            *map(mode.value, mode.found),
+            *(k.value for k in self._kept.values()),
+            *session.listed(() if given is None else given),
+        ]
+        others = {_memory(v) for v in shown}
+        for node, g in zip(leaves, grads, strict=True):
+            if g is not None:
+                self._add(node, hooks.for_users(node.level, g), create_graph, others)
+
+    def grad(self, outputs: Any, inputs: Any, **options: Any) -> Any:
+        """As ``torch.autograd.grad``, which names all its options."""
+        outputs, inputs = self.inside(outputs), self.inside(inputs)
+        edges = [edge_of(t) for t in session.listed(outputs) if isinstance(t, GradValue)]
+        reached = _behind([e[0] for e in edges if e is not None])
+        with without_autocast():
+            found = session.grad(outputs, inputs, **options)
+        retain = options["retain_graph"]
+        if not (options["create_graph"] if retain is None else retain):
+            self.spent |= {n for n in reached if not isinstance(n, (Argument, Input))}
+        return found
+
+    # leaves
+
+    def _of(self, t: Any) -> _Kept | None:
+        """What is kept of leaf ``t``; None if it is none. One that does not require grad may have a
+        gradient from before."""
+        if id(t) in self._frozen:
+            # it has a history
+            return self._of_node(edge_of(self._frozen[id(t)][1])[0])  # type: ignore[index]
+        if not t.requires_grad:
+            inside = isinstance(t, Value) and t._level.number
+            return None if inside else self._kept.setdefault(id(t), _Kept(t, t))
+        node = _end(self.inside(t))
+        return None if node is None else self._of_node(node)
+
+    def _of_node(self, node: Node) -> _Kept:
+        kept = self._kept.get(node)
+        if kept is None:
+            kept = self._kept[node] = self._leaf(node)
+            kept.known = kept.leaf is None
+        return kept
+
+    def _leaf(self, node: Node) -> _Kept:
+        """What ``node`` stands for."""
+        for i, v in enumerate(self.arguments):
+            if _end(v) is node:
+                return _Kept(i, v)
+        mode = _mode()
+        for t in mode.found:
+            v = self._frozen[id(t)][1] if id(t) in self._frozen else mode.value(t)
+            if _end(v) is node:
+                if not t.is_leaf:
+                    raise RuntimeError(
+                        "backward() in the program reaches a tensor that has a history from "
+                        f"before the call. Detach it, or pass what it was computed from.{here()}"
+                    )
+                return _Kept(t, v)
+        return _Kept(None)
+
+    def _add(self, node: Node, g: Any, create_graph: bool, others: set[int]) -> None:
+        """Add ``g`` to the gradient of the leaf at ``node``. ``others``: ids of memories that other
+        tensors of the program show."""
+        kept = self._of_node(node)
+        kept.added = True
+        if hooked(kept.leaf) or node.pre_hooks or node.post_hooks:
+            raise RuntimeError(
+                "backward() in the program adds to the gradient of a tensor with "
+                f"hooks, {HOOKS}{here()}"
+            )
+        if not kept.known:
+            self._read(kept, False)
+        if kept.value is None:
+            kept.value, kept.changed = (
+                g if create_graph else _as_gradient(g.detach(), kept.like, others),
+                True,
+            )
+        elif create_graph:
+            kept.value, kept.changed = kept.value + g, True
+        else:
+            with torch.no_grad():
+                kept.value.add_(g)
+
+
+def _flagged(t: Any, flag: bool) -> Any:
+    """``t.requires_grad_(flag)``, of which no capture hears."""
+    return t.set_requires_grad(flag) if isinstance(t, Tensor) else t.requires_grad_(flag)
+
+
+def hooked(leaf: Any) -> bool:
+    """Whether hooks are to be called with the gradient of ``leaf``."""
+    names = ("_backward_hooks", "_post_accumulate_grad_hooks", "_post_accumulate")
+    return isinstance(leaf, torch.Tensor) and any(getattr(leaf, name, None) for name in names)
+
+
+def _mode() -> EnteringMode:
+    mode = entering_mode()
+    assert mode is not None, "a program that is captured has such a mode"
+    return mode
+
+
+def _behind(nodes: Iterable[Node]) -> dict[Node, None]:
+    """The nodes that ``nodes`` lead to, in the same order at every capture of a program. A graph
+    that is another text each time is found in no cache on disk."""
+    found: dict[Node, None] = {}
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found[node] = None
+            stack.extend(edge[0] for edge in node.edges if edge is not None)
+    return found
+
+
+def _end(v: Any) -> Node | None:
+    """The node at which the path of a leaf ends; None if ``v`` is none, or does not require
+    grad."""
+    edge = v._edge if isinstance(v, GradValue) and isinstance(v._level, JointLevel) else None
+    return edge[0] if edge is not None and isinstance(edge[0], (Argument, Input)) else None
+
+
+def _memory(v: Any) -> int:
+    while isinstance(v, Value) and not isinstance(v, FunctionalValue):
+        v = v._inner
+    return id(v._store.memory) if isinstance(v, FunctionalValue) else 0
+
+
+def _as_gradient(g: Any, like: Any, others: set[int]) -> Any:
+    """``g`` in memory of its own, with the strides that the gradient of a leaf
+    ``like`` this has."""
+    like = g if like is None else like
+    mine = has_required_layout(g, like) and _memory(g) not in others
+    g = g if mine else laid_out(g, like)
+    others.add(_memory(g))
+    return g
+
+
+def _zeroing() -> bool:
+    """Whether the frame that reads a gradient is torch's ``zero_grad``, which only asks whether
+    there is one before it assigns None."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename in _BETWEEN:
+        frame = frame.f_back
+    return (
+        frame is not None and frame.f_code in _ZEROING and frame.f_locals.get("set_to_none") is True
+    )
+
+
+class _GradFunctions(TorchFunctionMode):
+    """Sees the functions of torch's that read or write gradients of leaves."""
+
+    def __init__(self, gradients: LeafGradients) -> None:
+        super().__init__()
+        self.gradients = gradients
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        handler = _HANDLERS.get(func) if not self.gradients.entering else None
+        if handler is None and type(func) is FunctionType and func.__module__ == "torch.autograd":
+            handler = _OF_AUTOGRAD.get(func.__name__)
+        if handler is None or _is_of_functorch(args):
+            return (
+                func(*args, **kwargs or {})
+                if not kwargs or not kwargs.get("requires_grad")
+                else _leaf_of(func, args, kwargs)
+            )
+        return handler(self.gradients, *args, **kwargs or {})
+
+
+def _is_of_functorch(args: Any) -> bool:
+    """Whether the first argument of a call is a tensor of a transform of torch.func, or a list of
+    them. Torch keeps its gradients."""
+    first = args[0] if args else None
+    several = first if isinstance(first, (list, tuple)) else (first,)
+    return any(
+        isinstance(t, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(t)
+        for t in several
+    )
+
+
+def _leaf_of(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """What a factory such as ``torch.zeros(…, requires_grad=True)`` gives. Torch would set its own
+    flag, on a value of the program."""
+    return _mode().value(func(*args, **{**kwargs, "requires_grad": False})).requires_grad_()
+
+
+def _backward_of(gradients: LeafGradients, tensor: Any, gradient: Any, **options: Any) -> None:
+    gradients.backward(tensor, gradient, **options)
+
+
+def _data(gradients: LeafGradients, t: Any) -> Any:
+    v = gradients.inside(t)
+    return _data_of.__get__(t) if v is t else v.data
+
+
+_HANDLERS: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.backward: _backward_of,
+    _plain_grad: LeafGradients.gradient,
+    _grad.__set__: LeafGradients.assign,
+    _grad.__delete__: lambda gradients, t: gradients.assign(t, None),
+    torch.Tensor.retain_grad: LeafGradients.retain,
+    torch.Tensor.requires_grad_: LeafGradients.require,
+    _requires_grad.__set__: LeafGradients.require,
+    _data_of.__get__: _data,
+    _data_of.__set__: lambda gradients, t, new: refuse_data(),
+}
+# of torch's engine
+_OF_AUTOGRAD: dict[str, Callable[..., Any]] = {
+    "backward": LeafGradients.backward,
+    "grad": LeafGradients.grad,
+}

@@ -1,0 +1,159 @@
+"""The programs of a jitted function: one for the first sizes, one for any sizes from the second on,
+and why each was captured."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..aot.calls.arguments import Call, Kind, kind_of
+from ..aot.calls.compiled_function import Programs, Recipe
+from ..aot.calls.compiled_program import CompiledProgram
+from ..aot.python_state.reads import MISSING, Facts, Read
+
+
+class Break(Exception):
+    """A call cannot be captured."""
+
+
+@dataclass
+class Captured:
+    """One program. ``dynamic``: whether it is for any sizes. ``arguments``: of the call that it was
+    captured for. ``why``: what that call has that no call before it had."""
+
+    program: CompiledProgram
+    dynamic: bool
+    arguments: tuple[str, ...]
+    why: str
+    reads: Sequence[Read] = field(repr=False)
+    around: Kind = field(repr=False)
+
+
+class Captures:
+    """Finds the programs of one function, and captures them. ``sizes``: the first sizes of each
+    kind of call are constants, and another program is for any others. ``breaks``: what cannot be
+    captured raises :class:`Break`, and is not tried again."""
+
+    def __init__(self, recipe: Recipe, sizes: bool, breaks: bool) -> None:
+        self.fixed = Programs(recipe)
+        self.any = Programs(dataclasses.replace(recipe, dynamic=True)) if sizes else None
+        self.recent = self.fixed.recent
+        if self.any is not None:
+            self.any.recent = self.recent
+        self.breaks = breaks
+        # as many as there are programs: what is told holds no others
+        self.captured: deque[Captured] = deque(maxlen=Programs.LIMIT)
+        self.refused: deque[str] = deque(maxlen=Programs.LIMIT)
+        # the kinds of calls, without sizes, that have a program: the first one's kind with sizes
+        self._seen: dict[Kind, Kind] = {}
+        self._bound: set[Kind] = set()  # those whose programs have no graph for any sizes
+        # texts: an exception would hold the arguments of its call
+        self._broken: dict[Kind, str] = {}
+        self._lock = threading.RLock()
+
+    def find(
+        self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call
+    ) -> tuple[CompiledProgram, Call]:
+        """As :meth:`Programs.find`."""
+        with self._lock:
+            known = self.fixed.known(around, given, entered)
+            if known is not None or self.any is None:
+                return known or self._captured(self.fixed, around, spec, given, entered)
+            of_any_size = dataclasses.replace(
+                entered,
+                kinds=[
+                    _without_sizes(x, kind)
+                    for x, kind in zip(entered.plain, entered.kinds, strict=True)
+                ],
+            )
+            kind = (*around, *of_any_size.kinds)
+            first = self._seen.get(kind)
+            # no size has changed
+            if first is None or kind in self._bound or first == (*around, *entered.kinds):
+                found = self._captured(self.fixed, around, spec, given, entered)
+                self._seen.setdefault(kind, (*around, *entered.kinds))
+                return found
+            try:
+                return self._captured(self.any, around, spec, given, of_any_size)
+            except Exception:  # a program of these sizes alone says what is wrong, if anything is
+                self.refused.pop()
+                self._bound.add(kind)
+                return self._captured(self.fixed, around, spec, given, entered)
+
+    def _captured(
+        self,
+        programs: Programs,
+        around: Kind,
+        spec: pytree.TreeSpec | None,
+        given: Sequence[object],
+        entered: Call,
+    ) -> tuple[CompiledProgram, Call]:
+        arguments = tuple(map(described, entered.plain))
+        why = self._why(around, arguments)
+        kind = (*around, *entered.kinds)
+        if kind in self._broken:
+            raise Break(self._broken[kind])
+        try:
+            program, call = programs.find(around, spec, given, entered)
+        except Exception as e:
+            self.refused.append(f"({', '.join(arguments)}): {e}")
+            if not self.breaks:
+                raise
+            self._broken[kind] = str(e)
+            raise Break(str(e)) from e
+        if all(c.program is not program for c in self.captured):
+            dynamic = programs.recipe.dynamic
+            self.captured.append(Captured(program, dynamic, arguments, why, program.reads, around))
+        return program, call
+
+    def _why(self, around: Kind, arguments: tuple[str, ...]) -> str:
+        if not self.captured:
+            return "the first call"
+        last = self.captured[-1]
+        moved = [read for read in last.reads if not read.holds()]
+        changed = [
+            f"{read} is {described(read.current())}, was {described(read.value)}"
+            for read in moved[:_TOLD]
+        ]
+        changed += [f"{len(moved) - _TOLD} more"] * (len(moved) > _TOLD)
+        if len(arguments) != len(last.arguments):
+            changed.append(f"{len(arguments)} arguments, were {len(last.arguments)}")
+        else:
+            pairs = enumerate(zip(arguments, last.arguments, strict=True))
+            changed += [
+                f"argument {i} is {now}, was {before}"
+                for i, (now, before) in pairs
+                if now != before
+            ]
+        if around != last.around:
+            changed.append(
+                "other modes: of grad, of autocast, of a module, "
+                "or another structure of the arguments"
+            )
+        return "; ".join(changed) or "none of the programs before takes the call"
+
+
+_TOLD = 4  # changes of Python's state that a reason lists
+
+
+def described(x: object) -> str:
+    """An object in a few words: ``float32[2, 3]`` for a tensor."""
+    if x is MISSING:
+        return "not there"
+    if isinstance(x, Facts):
+        return str(x)
+    if isinstance(x, torch.Tensor):
+        return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+    return (
+        repr(x) if isinstance(x, (bool, int, float, complex, str, type(None))) else type(x).__name__
+    )
+
+
+def _without_sizes(x: object, kind: Kind) -> Kind:
+    return kind_of(x, bool(kind[0]), True) if isinstance(x, torch.Tensor) else kind

@@ -1,0 +1,116 @@
+"""What a jitted function has captured, and why: a table for people, and the programs as text.
+
+print(explain(f))       # programs, their arguments, why each was captured, what was refused
+print(source(f))        # the calls of the programs, with the user's lines
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from ..trace.provenance import line_of
+from .jitted import Jitted, JittedModule
+from .programs import Captured
+
+
+@dataclass(frozen=True)
+class Report:
+    """``programs``: in the order of their captures. ``refused``: the arguments for which nothing
+    was captured, each with the reason. ``str()`` is a table."""
+
+    name: str
+    programs: tuple[Captured, ...]
+    refused: tuple[str, ...]
+
+    def __str__(self) -> str:
+        rows = [("program", "sizes", "ops", "arguments", "captured because of")]
+        for i, c in enumerate(self.programs):
+            number = sum(n.op == "call_function" for n in c.program.joint.traced.graph.nodes)
+            rows.append(
+                (
+                    str(i),
+                    "any" if c.dynamic else "fixed",
+                    str(number),
+                    ", ".join(c.arguments),
+                    c.why,
+                )
+            )
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        lines += [f"refused {text}" for text in self.refused]
+        return "\n".join(
+            [f"{self.name}: {len(self.programs)} program{'s' * (len(self.programs) != 1)}", *lines]
+        )
+
+
+def explain(f: Any) -> Report:
+    """What ``f`` has captured. ``TypeError`` if it is not jitted.
+
+    >>> from runtime.jit import jit
+    >>> f = jit(lambda x: x * 2)
+    >>> f(torch.ones(3)).shape, f(torch.ones(4)).shape
+    (torch.Size([3]), torch.Size([4]))
+    >>> [(c.dynamic, c.why) for c in explain(f).programs]
+    [(False, 'the first call'), (True, 'argument 0 is float32[4], was float32[3]')]
+    """
+    jitted = _jitted(f)
+    return Report(
+        getattr(jitted, "__name__", type(jitted.__wrapped__).__name__),
+        tuple(jitted.captured),
+        tuple(jitted.refused),
+    )
+
+
+def source(f: Any) -> str:
+    """The programs of ``f`` as Python functions, in the order of their captures. A comment above
+    the calls names the user's line that makes them. A program with gradients is shown as one
+    function: the results, then the gradients. ``TypeError`` if ``f`` is not jitted."""
+    return "\n\n".join(
+        _text(f"program_{i}", c.program.joint.traced.graph)
+        for i, c in enumerate(_jitted(f).captured)
+    )
+
+
+def _jitted(f: Any) -> Jitted:
+    found = f.jitted if isinstance(f, JittedModule) else getattr(f, "__func__", f)
+    if not isinstance(found, Jitted):
+        raise TypeError(f"{type(f).__name__} is not jitted: give what jit returned")
+    return found
+
+
+def _text(name: str, graph: fx.Graph) -> str:
+    lines = [f"def {name}({', '.join(n.name for n in graph.nodes if n.op == 'placeholder')}):"]
+    before = None
+    for n in graph.nodes:
+        line = line_of(n)
+        if n.op not in ("placeholder", "output") and line is not None and line != before:
+            lines.append(f"    # {line}")
+            before = line
+        if n.op == "get_attr":
+            lines.append(f"    {n.name} = self.{n.target}")
+        elif n.op == "call_function":
+            given = [_spelled(a) for a in n.args] + [
+                f"{k}={_spelled(a)}" for k, a in n.kwargs.items()
+            ]
+            func = (
+                f"torch.ops.{n.target}"
+                if hasattr(n.target, "overloadpacket")
+                else getattr(n.target, "__name__", str(n.target))
+            )
+            lines.append(f"    {n.name} = {func}({', '.join(given)})")
+        elif n.op == "output":
+            lines.append(f"    return {_spelled(n.args[0])}")
+    return "\n".join(lines)
+
+
+def _spelled(a: Any) -> str:
+    if isinstance(a, (list, tuple)):
+        inner = ", ".join(map(_spelled, a))
+        return f"[{inner}]" if isinstance(a, list) else f"({inner}{',' * (len(a) == 1)})"
+    return repr(a)  # of a node its name
