@@ -17,13 +17,134 @@ from torch.utils import _pytree as pytree
 
 from ..aot.calls.simplified import fake_mode_of, of_state, plain, refuse_fake_state, state_of
 from ..aot.capture.aliasing import sharing
+from ..aot.capture.boundary import Boundary, Input, Made, Output, ViewStep
 from ..aot.capture.joint import Joint, joint_graph
 from ..aot.capture.outputs import leaf_of
 from ..aot.python_state.reader import reads_of
 from ..aot.python_state.reads import generators_in
+from ..functionalize.functional_level import FunctionalLevel, FunctionalValue
+from ..trace.make_fx import make_fx
 from ..trace.symbols import Abstraction, Given
-from .before_dispatch import traced_before_dispatch
-from .signature import BackwardSignature, GraphSignature
+
+# --- traces before dispatch ---------------------------------------------------------------------
+#
+# Graphs to differentiate later: free of writes, with switches of the grad mode as calls and some
+# composite ops whole.
+
+# Composite ops that never write to an argument or return one. FunctionalLevel sees to a dropout
+# that drops nothing. The others are decomposed.
+_NAMES = (
+    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear matmul "
+    "layer_norm group_norm scaled_dot_product_attention dropout"
+)
+WHOLE = frozenset(
+    getattr(getattr(torch.ops.aten, name), overload)
+    for name in _NAMES.split()
+    for overload in getattr(torch.ops.aten, name).overloads()
+)
+
+
+def traced_before_dispatch(
+    f: Callable[..., Any],
+    leaves: Sequence[Any],
+    decompositions: Mapping[Any, Callable[..., Any]] | None,
+    dynamic: bool,
+) -> Joint:
+    """The graph of ``f`` on ``leaves``, without gradients, in the grad mode of the caller."""
+    boundary: Boundary | None = None
+    out_spec: Any = None
+
+    def run(*traced: Any) -> list[Any]:
+        nonlocal boundary, out_spec
+        level = FunctionalLevel(whole=WHOLE)
+        values = [level.wrap(t) if isinstance(t, torch.Tensor) else t for t in traced]
+        try:
+            with level.mode:
+                outs, out_spec = pytree.tree_flatten(level.run_inside(f, values, {}))
+            if any(v._store.memory.generation for v in level.closed_over.values()):
+                raise RuntimeError(
+                    "the program writes to a tensor that it closes over. "
+                    "Pass it as an argument, or make it a buffer."
+                )
+            inputs = tuple(_record(v) for v in values)
+            written = [
+                level.read(v) for v, record in zip(values, inputs, strict=True) if record.written
+            ]
+            boundary = Boundary(
+                inputs, tuple(Output(Made.RESULT, i) for i in range(len(outs))), (None,) * len(outs)
+            )
+            return [*written, *(level.lowered(o) for o in outs)]
+        finally:
+            level.close()
+
+    mode = "symbolic" if dynamic else "real"
+    with torch.random.fork_rng(devices=()):  # the draws of the trace are not those of a call
+        module = make_fx(run, decompositions, tracing_mode=mode, pre_dispatch=True)(*leaves)
+    assert boundary is not None
+    results: Any = module.graph.output_node().args[0]
+    module.graph.output_node().args = (tuple(results),)
+    module.recompile()
+    return Joint(module, boundary, out_spec, None)
+
+
+def _record(v: Any) -> Input:
+    if not isinstance(v, FunctionalValue):
+        return Input(False)
+    store = v._store
+    return Input(
+        False,
+        bool(store.memory.generation),
+        None,
+        store.counter[0],
+        tuple(ViewStep(*step) for step in v._chain),
+    )
+
+
+# --- signatures ---------------------------------------------------------------------------------
+#
+# What the inputs and outputs of an exported graph are: the records that ``aot_export_module``
+# returns beside the graph.
+
+
+@dataclass(frozen=True)
+class BackwardSignature:
+    """The gradients that a joint graph returns after the results of the module.
+
+    ``gradients_to_parameters``: name of the parameter by name of the output.
+    ``gradients_to_user_inputs``: name of the input by name of the output. ``loss_output``: the
+    output whose gradients these are.
+    """
+
+    gradients_to_parameters: dict[str, str]
+    gradients_to_user_inputs: dict[str, str]
+    loss_output: str
+
+
+@dataclass(frozen=True)
+class GraphSignature:
+    """An exported graph takes parameters, buffers, then the leaves of the arguments. It returns new
+    values of what the module writes to, the leaves of its results, then gradients.
+
+    ``parameters`` and ``buffers``: their names in the module. ``user_inputs`` and ``user_outputs``:
+    names of nodes; None for a result that is a constant. ``inputs_to_parameters`` and
+    ``inputs_to_buffers``: name in the module by name of the placeholder. ``buffers_to_mutate``,
+    ``parameters_to_mutate`` and ``user_inputs_to_mutate``: for each output that is a new value,
+    whose it is. ``in_spec``: the tree of (everything that the graph takes by position, keyword
+    arguments). ``out_spec``: the tree of the module's results."""
+
+    parameters: list[str]
+    buffers: list[str]
+    user_inputs: list[str]
+    user_outputs: list[str | None]
+    inputs_to_parameters: dict[str, str]
+    inputs_to_buffers: dict[str, str]
+    buffers_to_mutate: dict[str, str]
+    parameters_to_mutate: dict[str, str]
+    user_inputs_to_mutate: dict[str, str]
+    in_spec: pytree.TreeSpec
+    out_spec: pytree.TreeSpec
+    backward_signature: BackwardSignature | None = None
+
 
 Table = Mapping[Any, Callable[..., Any]]
 

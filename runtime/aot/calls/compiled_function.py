@@ -37,8 +37,7 @@ from ..capture.subclass_parts import refuse_functions
 from ..compilers.boxed import Boxed, Compiler, as_boxed, examples, nop
 from ..compilers.graph_names import named_compilers
 from ..compilers.placing import DESTINATIONS, destinations
-from ..partition.partitions import Partition, default_partition
-from ..partition.simplify import without_round_trips
+from ..partition.partitions import Partition, default_partition, without_round_trips
 from ..python_state.closed_over import modules_of
 from ..python_state.known_state import PythonState
 from ..python_state.reader import reads_of, tensors_read

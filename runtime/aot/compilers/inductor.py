@@ -22,8 +22,7 @@ from ..control_flow.torch_operators import transformable
 from ..partition.recompute import call_of
 from . import inductor_trial
 from .boxed import Boxed, examples
-from .epilogue import write_at_the_end
-from .inductor_graphs import NumberTensors, numbers_of
+from .inductor_graphs import NumberTensors, numbers_of, write_at_the_end
 from .inductor_trial import TrialFailed
 from .placing import DESTINATIONS
 from .trial_process import cause, with_key

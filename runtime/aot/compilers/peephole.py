@@ -20,11 +20,9 @@ from ...trace.graph_edits import add_call, copy_of, without_unused
 from ..capture.aliasing import LINEAR, fresh, may_alias
 from .batching import batch, gather
 from .constants import fold, without_neutral
-from .large_results import use_huge_pages
-from .memory_rewrites import fill
+from .memory_rewrites import fill, poolings, use_huge_pages
 from .overloads import calls_of, in_place, kind, same_layout, static, with_out
 from .placing import Destination, place
-from .pooling import poolings
 from .replacing import without_copies, without_repetitions
 from .sums import sums
 from .view_calls import shorter_views

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from runtime.export.before_dispatch import traced_before_dispatch
+from runtime.export.flat_export import traced_before_dispatch
 from tests.runtime.aot.capture.boundary_text import text
 
 aten: Any = torch.ops.aten

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import runtime
-from runtime.aot.capture.reach import Reach
+from runtime.aot.capture.program import Reach
 from runtime.aot.control_flow.branches import ControlFlow
 from runtime.session.tensor import SESSION
 from runtime.tape.nodes import Node

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from runtime import jit
+from runtime.aot.capture.program import Reach
 from runtime.aot.capture.pullback import Pullback
-from runtime.aot.capture.reach import Reach
 from runtime.aot.capture.subclass_parts import Layouts, layout_of
 from runtime.aot.python_state.known_state import Place
 from runtime.aot.python_state.reader import _Referent

@@ -19,9 +19,14 @@ from runtime.aot.compilers.boxed import (
     make_boxed_func,
     nop,
 )
-from runtime.aot.compilers.inductor_graphs import _FUNCTIONS, _OF_TENSORS
+from runtime.aot.compilers.inductor_graphs import (
+    _FUNCTIONS,
+    _OF_TENSORS,
+    _contiguous,
+    _schema,
+    for_inductor,
+)
 from runtime.aot.compilers.placing import DESTINATIONS, Destination
-from runtime.aot.compilers.recurrent_layers import _contiguous, _schema, for_inductor
 from runtime.aot.compilers.replay import replayable
 from runtime.aot.compilers.staged import Staged, run_graph
 

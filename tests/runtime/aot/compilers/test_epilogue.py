@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from runtime.aot.compilers.epilogue import write_at_the_end
+from runtime.aot.compilers.inductor_graphs import write_at_the_end
 from runtime.aot.compilers.placing import DESTINATIONS, Destination
 from runtime.jit import jit
 

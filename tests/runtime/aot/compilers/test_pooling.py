@@ -11,7 +11,7 @@ from torch import nn
 
 import runtime
 from runtime import aot
-from runtime.aot.compilers import pooling
+from runtime.aot.compilers import memory_rewrites
 from runtime.aot.compilers.peephole import rewritten
 
 aten = torch.ops.aten
@@ -30,7 +30,7 @@ def _special(shape: tuple[int, ...], seed: int) -> Images:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_both_formats_choose_the_same_elements(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pooling, "_COMPARED", 0)
+    monkeypatch.setattr(memory_rewrites, "_COMPARED", 0)
     draw = random.Random(seed)
     shape = (
         draw.randint(1, 3),
@@ -46,9 +46,9 @@ def test_both_formats_choose_the_same_elements(seed: int, monkeypatch: pytest.Mo
         draw.random() < 0.5,
     ]
     x = torch.full(shape, -math.inf) if seed == 0 else _special(shape, seed)
-    assert pooling.pays(x, window, rest[0])
+    assert memory_rewrites.pays(x, window, rest[0])
     for mine, theirs in zip(
-        pooling.max_pool2d(x, window, *rest),
+        memory_rewrites.max_pool2d(x, window, *rest),
         aten.max_pool2d_with_indices(x, window, *rest),
         strict=True,
     ):
@@ -84,7 +84,7 @@ def _pooled(x: Images) -> Any:
 
 
 def test_contiguous_images_of_many_channels_are_pooled_so() -> None:
-    assert pooling.max_pool2d in _targets(_pooled, WORTH_IT)
+    assert memory_rewrites.max_pool2d in _targets(_pooled, WORTH_IT)
     for mine, theirs in zip(
         aot.aot_function(_pooled, aot.nop)(WORTH_IT), _pooled(WORTH_IT), strict=True
     ):
@@ -93,7 +93,7 @@ def test_contiguous_images_of_many_channels_are_pooled_so() -> None:
 
 def test_a_single_element_of_each_channel_has_the_strides_of_contiguous_images() -> None:
     for mine, theirs in zip(
-        pooling.max_pool2d(WORTH_IT, [32]),
+        memory_rewrites.max_pool2d(WORTH_IT, [32]),
         aten.max_pool2d_with_indices(WORTH_IT, [32]),
         strict=True,
     ):
@@ -102,7 +102,9 @@ def test_a_single_element_of_each_channel_has_the_strides_of_contiguous_images()
 
 @pytest.mark.parametrize("x", OTHERS.values(), ids=OTHERS)
 def test_other_images_are_pooled_as_they_are(x: Images) -> None:
-    assert pooling.max_pool2d not in _targets(_pooled, x.contiguous() if 0 in x.stride() else x)
+    assert memory_rewrites.max_pool2d not in _targets(
+        _pooled, x.contiguous() if 0 in x.stride() else x
+    )
 
 
 def test_a_program_for_any_size_decides_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,8 +114,8 @@ def test_a_program_for_any_size_decides_at_each_call(monkeypatch: pytest.MonkeyP
         asked.append(original(x, *window))
         return asked[-1]
 
-    original = pooling.pays
-    monkeypatch.setattr(pooling, "pays", pays)
+    original = memory_rewrites.pays
+    monkeypatch.setattr(memory_rewrites, "pays", pays)
     pooled = aot.aot_function(_pooled, aot.nop, dynamic=True)
     for x in (WORTH_IT, WORTH_IT[:2, :, :8, :8].contiguous(), WORTH_IT[:4]):
         assert all(map(torch.equal, pooled(x), _pooled(x)))
@@ -153,5 +155,5 @@ def test_images_are_transposed_where_that_saves_enough(
     shape: tuple[int, ...], window: list[int], stride: list[int], pays: bool
 ) -> None:
     x = torch.empty(shape, device="meta")
-    assert pooling.pays(x, window, stride) is pays
-    assert not pooling.pays(x.contiguous(memory_format=torch.channels_last), window, stride)
+    assert memory_rewrites.pays(x, window, stride) is pays
+    assert not memory_rewrites.pays(x.contiguous(memory_format=torch.channels_last), window, stride)

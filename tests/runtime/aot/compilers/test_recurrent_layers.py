@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import fx
 
-from runtime.aot.compilers.recurrent_layers import for_inductor
+from runtime.aot.compilers.inductor_graphs import for_inductor
 
 from .by_hand import aten, symbolic
 

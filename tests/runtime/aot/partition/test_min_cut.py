@@ -5,7 +5,7 @@ import random
 import networkx as nx
 import pytest
 
-from runtime.aot.partition.min_cut import INFINITE, min_cut
+from runtime.aot.partition.network import INFINITE, min_cut
 
 
 def drawn(seed: int, largest: int) -> tuple[int, list[tuple[int, int, int]]]:

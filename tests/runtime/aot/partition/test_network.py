@@ -12,8 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from runtime import aot
-from runtime.aot.partition.min_cut import INFINITE
-from runtime.aot.partition.network import Network
+from runtime.aot.partition.network import INFINITE, Network
 from runtime.aot.partition.recompute import recomputable
 
 from .by_hand import Joint, X, region

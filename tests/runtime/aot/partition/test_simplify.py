@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import runtime
 from runtime import aot
-from runtime.aot.partition.simplify import without_round_trips
+from runtime.aot.partition.partitions import without_round_trips
 
 aten: Any = torch.ops.aten
 
