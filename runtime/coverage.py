@@ -123,7 +123,7 @@ def markdown() -> str:
         "",
         (
             "What has a vjp of its own for a call with a nested tensor among its arguments "
-            "(`runtime/rules/nested.py`):"
+            "(`runtime/rules/tensors/nested.py`):"
         ),
         "",
         ", ".join(sorted(f"`{str(func).removeprefix('aten.')}`" for func in NESTED)),

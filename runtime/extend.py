@@ -20,9 +20,9 @@ from .aot.partition.partitions import Partition
 from .errors import BatchingError, EscapedValue, MissingRule
 from .func.batch import fallback_policy
 from .func.level_transform import transform
-from .rules import Record, place_rules, register
-from .rules import derive_batch as batch_rules
-from .rules.derive import (
+from .rules import Record, register
+from .rules.derive import batch_rules as batch_rules
+from .rules.derive.families import (
     conj,
     diagonal,
     elementwise,
@@ -34,8 +34,9 @@ from .rules.derive import (
     random,
     view,
 )
-from .rules.per_sample import Dense, Outer
 from .rules.record import asking
+from .rules.samples import place_rules
+from .rules.samples.factors import Dense, Outer
 from .seam.level_mode import LevelMode
 from .seam.levels import Level, Value
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .rules.derive_batch import elementwise
+from .rules.derive.batch_rules import elementwise
 from .rules.ops import op_of
 from .rules.record import RECORDS, Formula, Record, parameters
 

@@ -19,8 +19,8 @@ from runtime.func.batch import BatchedValue, BatchLevel
 from runtime.func.dual_level import DualValue
 from runtime.func.tangent_rules import TangentRule, fit, tangent_rule
 from runtime.rules.ops import INPLACE, Op, op_of
-from runtime.rules.per_sample import Dense, Term
 from runtime.rules.record import RECORDS, Record, asking, listeners, parameters
+from runtime.rules.samples.factors import Dense, Term
 from runtime.seam.levels import innermost
 from runtime.session.tensor import SESSION
 from runtime.tape.conform import conform

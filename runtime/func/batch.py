@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from ..errors import OWN_ERRORS, BatchingError, MissingRule, called_from, users_frame
-from ..rules import foreach
-from ..rules.derive_batch import elementwise
+from ..rules.derive.batch_rules import elementwise
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
-from ..rules.reading import CONTROL_FLOW, ITEM, agreed_number
+from ..rules.tensors import foreach
+from ..rules.tensors.reading import CONTROL_FLOW, ITEM, agreed_number
 from ..seam.ambient import Ambient
 from ..seam.keys import set_excluded
 from ..seam.levels import Level, Value, run_elementwise

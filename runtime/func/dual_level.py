@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from ..errors import InplaceError, MissingRule
-from ..rules import foreach
 from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
+from ..rules.tensors import foreach
 from ..seam.keys import uncounted
 from ..seam.levels import Level, Value, rewrapped
 from ..seam.shells import same_shape

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from ..rules.derive_fold import fold
+from ..rules.derive.fixed_layouts import fold
+from ..rules.layers.resampling import GRID_SAMPLERS
 from ..rules.record import register
-from ..rules.resampling import GRID_SAMPLERS
 from .grad import vjp
 
 

@@ -20,10 +20,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import InplaceError
-from ..rules import foreach
 from ..rules.functional_forms import defaults_of, drops_nothing, functional_of
 from ..rules.ops import INPLACE, OUT, VIEW, Op, op_of
 from ..rules.record import HiddenWrites, overload, parameters
+from ..rules.tensors import foreach
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value, rewrapped
 from ..seam.shells import faithful_shell

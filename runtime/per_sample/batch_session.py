@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import torch
 
 from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, Op, op_of
-from ..rules.per_sample import Dense
-from ..rules.place_rules import rule_of
-from ..rules.places import ALONE, Mixed, Place, Placed, Pooled, Tensor, listed
+from ..rules.samples.factors import Dense
+from ..rules.samples.place_rules import rule_of
+from ..rules.samples.places import ALONE, Mixed, Place, Placed, Pooled, Tensor, listed
 from ..seam.levels import Value
 from ..seam.surgery import GEOMETRY
 from ..session.stand_in import StandIn

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..rules.places import Tensor
+from ..rules.samples.places import Tensor
 from ..session.tensor import SESSION
 from ..tape.nodes import Edge, Input, Node
 

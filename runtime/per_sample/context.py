@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..func import trees
-from ..rules.per_sample import Tensor, wide
+from ..rules.samples.factors import Tensor, wide
 from ..seam.ambient import Ambient
 from ..seam.levels import Value
 from ..session.captures import CAPTURE

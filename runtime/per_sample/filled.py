@@ -9,8 +9,8 @@ import torch
 
 from ..errors import InplaceError
 from ..rules.ops import Op
-from ..rules.places import ALONE, Mixed, Place, Tensor
 from ..rules.record import parameters
+from ..rules.samples.places import ALONE, Mixed, Place, Tensor
 from ..seam.levels import Value
 
 

@@ -13,7 +13,7 @@ from ..func import trees
 from ..func.batch import BatchLevel
 from ..func.grad import outside_inference
 from ..func.vmap import MappedFunction
-from ..rules.per_sample import Tensor
+from ..rules.samples.factors import Tensor
 from ..seam.levels import Value
 from ..tape.engine import execute
 from ..tape.grad_level import GradLevel

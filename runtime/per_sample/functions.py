@@ -17,7 +17,7 @@ import torch
 from ..autograd.function import FunctionClass, definition_of, record, rule, run_forward
 from ..autograd.function_node import FunctionNode, backward_of, defines
 from ..checkpoint import CheckpointFunction, checkpoint
-from ..rules.places import Place
+from ..rules.samples.places import Place
 from ..seam.levels import Value
 from ..session.tensor import SESSION
 from ..tape.running import current_stand_in, stand_in, step_down

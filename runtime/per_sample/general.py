@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..func import jvp, vjp, vmap
-from ..rules.per_sample import Scale, Tensor, Term, flat, real, scaled_by
+from ..rules.samples.factors import Scale, Tensor, Term, flat, real, scaled_by
 
 
 class General(Term):

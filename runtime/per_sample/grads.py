@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..func import trees
-from ..rules.per_sample import Grams, Tensor, Term, flat, real
+from ..rules.samples.factors import Grams, Tensor, Term, flat, real
 from .projections import Projection, TwoSided, checked
 from .uses import refuse_written, versions
 

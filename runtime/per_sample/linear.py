@@ -11,7 +11,7 @@ import torch
 
 from ..func.draws import without_draws
 from ..rules.ops import DIFFERENTIABLE
-from ..rules.per_sample import Outer, Tensor, of_bias
+from ..rules.samples.factors import Outer, Tensor, of_bias
 from ..seam.levels import Value, scope_outside
 from ..tape.metas import meta_of
 from ..tape.nodes import Edge, Node

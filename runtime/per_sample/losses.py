@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..rules.places import Mixed, Tensor
+from ..rules.samples.places import Mixed, Tensor
 
 
 def refuse_number_of_samples(name: str, given: Sequence[Any], is_sum: bool, size: int) -> None:

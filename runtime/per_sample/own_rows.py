@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ..rules.per_sample import Scale, Tensor, Term
-from ..rules.places import Place
+from ..rules.samples.factors import Scale, Tensor, Term
+from ..rules.samples.places import Place
 
 
 class OwnRows(Term):

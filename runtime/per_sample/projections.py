@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from ..rules.per_sample import Dense, Outer, Rows, Tensor, Term, flat
+from ..rules.samples.factors import Dense, Outer, Rows, Tensor, Term, flat
 
 _ENTRIES = 1 << 21  # of the gradient of a sample, at a time
 _COPIES = 4  # of these that exist at once: as they are, with signs, padded and transformed

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 
 from ..func.draws import without_draws
-from ..rules.packing import packed_again, padded
-from ..rules.per_sample import Dense, Outer, Tensor, Term
-from ..rules.unrolled import GATES, Cotangents, Unrolled, Weights
+from ..rules.layers.unrolled import GATES, Cotangents, Unrolled, Weights
+from ..rules.samples.factors import Dense, Outer, Tensor, Term
+from ..rules.shape.packing import packed_again, padded
 from ..seam.levels import Value, scope_outside
 from ..tape.metas import meta_of
 from ..tape.nodes import Node

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..rules.places import ALONE, Place, listed
+from ..rules.samples.places import ALONE, Place, listed
 from ..seam.levels import Value
 from ..session.tensor import SESSION
 from .batch_session import BatchSession

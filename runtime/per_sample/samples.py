@@ -18,7 +18,7 @@ import torch
 from ..func.batch import BatchLevel
 from ..func.draws import is_random
 from ..rules.ops import DIFFERENTIABLE, INPLACE, Op, op_of
-from ..rules.per_sample import Dense, Tensor
+from ..rules.samples.factors import Dense, Tensor
 from ..seam.levels import Value
 from ..seam.shells import VALUES
 from ..tape.grad_level import GradLevel

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..rules.per_sample import Tensor, Term, joined
+from ..rules.samples.factors import Tensor, Term, joined
 from ..seam.levels import Level
 from ..tape.engine import execute
 from ..tape.nodes import Edge, Node, OpNode

@@ -11,8 +11,8 @@ from torch.utils import _pytree as pytree
 
 from ..func import vmap
 from ..rules.ops import Op
-from ..rules.per_sample import Dense, Tensor, Term, reduced
 from ..rules.record import parameters
+from ..rules.samples.factors import Dense, Tensor, Term, reduced
 from ..seam.levels import Level
 from ..tape.nodes import Edge, Node
 from ..tape.saved import FREED

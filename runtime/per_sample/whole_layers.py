@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from ..rules.layers.unrolled import Unrolled, Weights
 from ..rules.ops import DIFFERENTIABLE
-from ..rules.packing import packed_again, padded
-from ..rules.per_sample import Outer, Tensor, of_bias
-from ..rules.places import Place
-from ..rules.unrolled import Unrolled, Weights
+from ..rules.samples.factors import Outer, Tensor, of_bias
+from ..rules.samples.places import Place
+from ..rules.shape.packing import packed_again, padded
 from ..seam.levels import Value
 from ..session.tensor import SESSION
 from ..tape.metas import meta_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..rules.places import Place, Tensor, place_of
+from ..rules.samples.places import Place, Tensor, place_of
 
 
 def owners(place: Place, shape: Sequence[int], size: int, device: Any) -> Tensor:

@@ -63,7 +63,7 @@ class Record:
                     formula that returns the tangent(s). Left out: derived from ``vjp`` by
                     transposing it twice.
     batch:          ``rule(func, size, batched, args, kwargs) -> result(s)``, see
-                    ``runtime/rules/derive_batch.py``.
+                    ``runtime/rules/derive/batch_rules.py``.
     decomposition:  the op written with other ops; used by every transform that finds no
                     rule of its own.
     elementwise:    every formula consists of broadcasting elementwise ops, so it may run on a
@@ -95,9 +95,9 @@ class Record:
     hidden_writes:  writes that the schema does not mention.
     per_sample:     ``{argument: formula}``; a formula of ``g`` and arguments, all with a batch in
                     front, returns the gradients of that argument for each sample in factors, see
-                    ``runtime/rules/per_sample.py``, or None where there are no factors.
+                    ``runtime/rules/samples/factors.py``, or None where there are no factors.
     places:         where the samples of a batch lie in the results, as a rule of
-                    ``runtime/rules/place_rules.py``. Left out: known from the tables there, or none
+                    ``runtime/rules/samples/place_rules.py``. Left out: known from the tables there, or none
                     for an elementwise op.
     workspace:      the kernel reads memory that only another kernel fills, so it cannot be tried on
                     one element of a batch.

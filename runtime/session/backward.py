@@ -11,7 +11,7 @@ import torch
 
 from ..func.vmap import vmap
 from ..rules.record import NestedMeta, extent
-from ..rules.sparse import in_layout
+from ..rules.tensors.sparse import in_layout
 from ..seam.levels import Value, constant_of
 from ..seam.shells import VALUES
 from ..tape.engine import execute

@@ -22,8 +22,8 @@ import torch
 
 from ..errors import InplaceError, MissingRule
 from ..func.tangent_rules import fit, tangent_rule
-from ..rules import foreach
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
+from ..rules.tensors import foreach
 from ..seam.levels import Value
 from ..seam.surgery import GEOMETRY
 from ..tape import inplace

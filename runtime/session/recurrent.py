@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..rules.ops import Op, op_of
-from ..rules.packing import padded
+from ..rules.shape.packing import padded
 from ..seam.level_mode import entering
 from ..seam.levels import SCOPE, Value, innermost, levels_of, lifted, run_layer
 from ..tape import view_history

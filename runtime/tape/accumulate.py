@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..rules.sparse import in_layout
+from ..rules.tensors.sparse import in_layout
 from ..seam.levels import Level, run_elementwise
 from ..seam.shells import VALUES
 from . import hooks

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ..rules.nested import values
 from ..rules.record import NestedMeta, extent
+from ..rules.tensors.nested import values
 from ..seam.levels import run_batchwise
 from .node_protocol import TapeNode
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from ..errors import InplaceError
-from ..rules import foreach
 from ..rules.ops import DIFFERENTIABLE, Op
+from ..rules.tensors import foreach
 from ..seam.keys import uncounted
 from ..seam.levels import Value
 from ..seam.shells import VALUES

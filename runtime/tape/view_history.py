@@ -16,7 +16,7 @@ import torch
 
 from ..errors import InplaceError
 from ..rules.ops import Op
-from ..rules.views import without_overlap
+from ..rules.shape.views import without_overlap
 from ..seam.levels import Level, Value
 from ..seam.shells import VALUES
 from . import hooks

@@ -10,10 +10,10 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from ..rules.core import QUESTIONS
 from ..rules.hidden_writes import may_hide
 from ..rules.ops import is_composite, op_of
 from ..rules.record import listeners
+from ..rules.tensors.core import QUESTIONS
 from .provenance import here
 
 aten = torch.ops.aten

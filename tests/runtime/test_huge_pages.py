@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from runtime.dropin import installed
 from runtime.huge_pages import LARGE, empty_in_huge_pages
-from runtime.rules.per_sample import Outer, Term, Windows
+from runtime.rules.samples.factors import Outer, Term, Windows
 from runtime.session.tensor import unwrap
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ import torch
 
 from runtime.errors import BatchingError, MissingRule
 from runtime.func import functionalize, grad, jvp, vmap
-from runtime.rules.derive import random
+from runtime.rules.derive.families import random
 from runtime.rules.record import RECORDS
 
 runtime_batch = importlib.import_module("runtime.func.batch")

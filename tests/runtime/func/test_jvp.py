@@ -14,7 +14,7 @@ import runtime.func
 from runtime.autograd import forward_ad as fw
 from runtime.errors import InplaceError, MissingRule
 from runtime.func import jacfwd, jvp, linearize, vmap
-from runtime.rules.derive import linear
+from runtime.rules.derive.families import linear
 from runtime.rules.record import RECORDS, register
 
 aten = torch.ops.aten

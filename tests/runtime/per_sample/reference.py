@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from runtime.func import functional_call, trees
 from runtime.per_sample import PerSampleGrads, per_sample
 from runtime.per_sample.grads import Parameter
-from runtime.rules.per_sample import Dense
+from runtime.rules.samples.factors import Dense
 
 Params = dict[str, Tensor]
 

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from runtime import jit
 from runtime.func import grad, hessian, jvp, vmap
 from runtime.per_sample import PerSampleGrads, per_sample_grads
-from runtime.rules.per_sample import Term
+from runtime.rules.samples.factors import Term
 
 W, X = (
     torch.linspace(0.5, 1.5, 6, dtype=torch.float64),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from runtime.per_sample import per_sample_grads
 from runtime.per_sample.general import General, Pulled
-from runtime.rules.per_sample import Dense
+from runtime.rules.samples.factors import Dense
 
 B, N = 4, 3
 

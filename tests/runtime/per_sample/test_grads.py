@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads, projections
 from runtime.per_sample.grads import Parameter
-from runtime.rules.per_sample import Dense, Outer
+from runtime.rules.samples.factors import Dense, Outer
 from runtime.session.tensor import unwrap
 
 from .models import MODELS, build

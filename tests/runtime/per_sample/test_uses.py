@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from runtime.per_sample import per_sample
 from runtime.per_sample.own_rows import OwnRows
 from runtime.per_sample.uses import Layout, Uses, flattened, unflattened
-from runtime.rules.per_sample import Dense, Outer, Term
-from runtime.rules.places import Place
+from runtime.rules.samples.factors import Dense, Outer, Term
+from runtime.rules.samples.places import Place
 
 B = 3
 

@@ -1,5 +1,5 @@
 """Nested tensors on the tape of the session. The derivatives themselves:
-``tests/runtime/rules/test_nested.py``."""
+``tests/runtime/rules/tensors/test_nested.py``."""
 
 from __future__ import annotations
 

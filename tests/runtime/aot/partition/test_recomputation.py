@@ -22,7 +22,7 @@ from runtime.aot import (
 )
 from runtime.aot.partition.recompute import Again, n_bytes, recomputable, work
 from runtime.aot.partition.recompute import again as again_of
-from runtime.rules.derive import pointwise, random
+from runtime.rules.derive.families import pointwise, random
 from runtime.rules.record import RECORDS, register
 
 aten: Any = torch.ops.aten

@@ -1,0 +1,183 @@
+"""Helpers that make a whole record from one line, one helper per family of ops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..record import Formula, Record, asking, declare, made_of, parameters, register
+from . import batch_rules
+
+
+def conj(x: Any) -> Any:
+    """The conjugate of a tensor or number. A real one is returned as it is."""
+    if isinstance(x, torch.Tensor):
+        return x.conj() if x.is_complex() else x
+    return x.conjugate() if isinstance(x, complex) else x
+
+
+def scaled(t: Any, partial: Any) -> Any:
+    """``t``, a tangent or cotangent, times a partial derivative. ``(where, p)``: times p where
+    ``where`` is true, elsewhere zero.
+
+    Zero times an infinite or undefined ``t`` would be NaN. Elements that a maximum leaves out have
+    a gradient of zero all the same."""
+    if not isinstance(partial, tuple):
+        return t * partial
+    where, p = partial
+    if where is False:  # everywhere zero, of the shape of the product
+        return (
+            torch.zeros_like(t) * torch.zeros_like(p)
+            if isinstance(p, torch.Tensor)
+            else torch.zeros_like(t)
+        )
+    return torch.where(where, t * p, 0)
+
+
+def conj_of(partial: Any) -> Any:
+    """The conjugate of a partial derivative, which may be a pair, as in :func:`scaled`."""
+    return (partial[0], conj(partial[1])) if isinstance(partial, tuple) else conj(partial)
+
+
+# The fields of every elementwise op: each element of the result depends on the elements at the
+# same place only.
+_ELEMENTWISE: dict[str, Any] = {
+    "batch": batch_rules.elementwise,
+    "in_place": True,
+    "cost": "low",
+    "family": "pointwise",
+}
+
+
+def pointwise(
+    names: str, *, nondiff: Any = (), commutes: bool = False, **partials: Formula
+) -> Record:
+    """Register elementwise ops that are holomorphic (or real):
+    ``NAME=partial derivative of the result by NAME``, a tensor or a number. It may be a pair
+    ``(where, p)``: :func:`scaled`.
+
+    Example: ``pointwise("sin", self=lambda self: self.cos())``. From the partial derivative p
+    follow the vjp ``g·conj(p)``, the jvp ``t·p``, and a batch rule by broadcasting.
+    """
+    vjp: dict[str, Formula] = {}
+    jvp: dict[str, Formula] = {}
+    for name, partial in partials.items():
+        asks = parameters(partial)
+
+        def backward(g: Any, *values: Any, partial: Formula = partial) -> Any:
+            return scaled(g, conj_of(partial(*values)))
+
+        def forward(t: Any, *values: Any, partial: Formula = partial) -> Any:
+            return scaled(t, partial(*values))
+
+        vjp[name] = made_of("g * conj({})", partial, declare(backward, "g", *asks))
+        jvp[name] = made_of(f"{name}_t * {{}}", partial, declare(forward, f"{name}_t", *asks))
+    return register(
+        names,
+        vjp=vjp,
+        jvp=jvp,
+        elementwise=True,
+        nondiff=nondiff,
+        commutes=commutes,
+        **_ELEMENTWISE,
+    )
+
+
+def diagonal(names: str, elementwise: bool = True, **maps: Formula) -> Record:
+    """Register elementwise real ops by the derivative applied to ``g``:
+    ``NAME=lambda g, …: scaled g``. It serves as vjp and as jvp.
+
+    The first parameter is the cotangent or the tangent. Right for real dtypes, and for
+    complex dtypes if the scale is real. ``elementwise=False``: a formula runs a kernel that
+    does not broadcast.
+    """
+    jvp = {name: asking(f"{name}_t", *parameters(f)[1:])(f) for name, f in maps.items()}
+    vjp = {name: asking("g", *parameters(f)[1:])(f) for name, f in maps.items()}
+    return register(names, vjp=vjp, jvp=jvp, elementwise=elementwise, **_ELEMENTWISE)
+
+
+def elementwise(
+    names: str, vjp: Mapping[Any, Formula], jvp: Any = None, *, commutes: bool = False
+) -> Record:
+    """Register elementwise ops with a vjp and a jvp written out, for ops that are not holomorphic
+    and for joint formulas."""
+    return register(names, vjp=vjp, jvp=jvp, elementwise=True, commutes=commutes, **_ELEMENTWISE)
+
+
+def nondifferentiable(names: str, batch: Any = batch_rules.elementwise, **facts: Any) -> None:
+    """Register ops whose results have no gradient: comparisons, roundings to
+    integers, bit operations."""
+    facts.setdefault("in_place", batch is batch_rules.elementwise)
+    for name in names.split():
+        register(name, nondiff=True, batch=batch, family="nondifferentiable", **facts)
+
+
+def flat(names: str, *args: str, batch: Any = batch_rules.elementwise, **facts: Any) -> None:
+    """Register ops that are constant wherever they are differentiable (``floor``, ``sign``).
+    Gradients are zeros, not None."""
+    for name in names.split():
+        vjp = {a: asking("g")(lambda g: torch.zeros_like(g)) for a in args}
+        jvp = {a: asking(f"{a}_t")(lambda t: torch.zeros_like(t)) for a in args}
+        register(
+            name,
+            vjp=vjp,
+            jvp=jvp,
+            **{
+                **_ELEMENTWISE,
+                "batch": batch,
+                "in_place": batch is batch_rules.elementwise,
+                **facts,
+            },
+        )
+
+
+def linear(names: str, vjp: Mapping[Any, Formula], batch: Any = None, **more: Any) -> Record:
+    """Register ops that are linear in all differentiable arguments together. ``vjp`` is the
+    transpose; the jvp is the op itself."""
+    return register(
+        names, vjp=vjp, jvp="linear", batch=batch, family=more.pop("family", "linear"), **more
+    )
+
+
+def multilinear(names: str, vjp: Mapping[Any, Formula], batch: Any = None, **more: Any) -> Record:
+    """Register ops that are linear in each differentiable argument. The jvp sums the calls with one
+    argument replaced by its tangent."""
+    return register(
+        names,
+        vjp=vjp,
+        jvp="multilinear",
+        batch=batch,
+        family=more.pop("family", "multilinear"),
+        **more,
+    )
+
+
+def view(
+    names: str,
+    transpose: Formula,
+    batch: Any = None,
+    *,
+    arg: str = "self",
+    inverse: Formula | None = None,
+) -> Record:
+    """Register view ops. ``transpose`` puts a cotangent of the view into zeros of the base's shape.
+    The schema tells the rest."""
+    return register(
+        names, vjp={arg: transpose}, jvp="linear", batch=batch, inverse=inverse, family="view"
+    )
+
+
+def random(
+    names: str, batch: Any = batch_rules.trailing, *, shape_only: bool = False, **rules: Any
+) -> Record:
+    """Register random ops. Under ``randomness="different"`` vmap runs the batch rule, which draws
+    once per element.
+
+    ``shape_only``: the draw depends only on the shape of an argument (``rand_like``), so one draw
+    can serve all elements."""
+    rules.setdefault("nondiff", not rules.get("vjp"))
+    return register(
+        names, batch=batch, draws="shape" if shape_only else "values", family="random", **rules
+    )

@@ -1,0 +1,250 @@
+"""Batch rules for indexing. A batch of indices becomes one more index, or indices into the rows of
+all elements together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...errors import BatchingError
+from ...seam.shells import is_batched_number
+from .batch_rules import expand, shift
+from .fixed_layouts import broadcast_shape
+
+
+def gather_or_scatter(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """Batch rule of ``gather`` and ``scatter*``: ``(self, dim, index, …)``, all tensors of one
+    rank. A 0-d tensor counts as a vector."""
+    actual = list(args)
+    scalar = args[0].dim() - (batched[0] is True) == 0
+    result_scalar = (args[2] if func._schema.name == "aten::gather" else args[0]).dim() - (
+        batched[2] if func._schema.name == "aten::gather" else batched[0]
+    ) == 0
+    rank = 1 if scalar else args[0].dim() - (batched[0] is True)
+    for i, (a, b) in enumerate(zip(args, batched, strict=True)):
+        if isinstance(a, torch.Tensor):
+            a = expand(a, b, size)
+            actual[i] = a.unsqueeze(1) if a.dim() == 1 else a
+    actual[1] = shift(args[1], rank)
+    out = func(*actual, **kwargs)
+    return out.squeeze(1) if result_scalar else out
+
+
+def _wrap(index: torch.Tensor, n: int) -> torch.Tensor:
+    return torch.where(index < 0, index + n, index)
+
+
+def folded(index: torch.Tensor, n: int, size: int) -> torch.Tensor:
+    """Indices (B, …) into ``n`` rows of each element, as indices into the rows of all
+    elements together.
+
+    An index that is out of range for its element gets a number that is out of range for all, so
+    that the kernel refuses it."""
+    start = (
+        torch.arange(size, device=index.device, dtype=index.dtype).reshape(
+            size, *[1] * (index.dim() - 1)
+        )
+        * n
+    )
+    return torch.where((index >= 0) & (index < n), index + start, size * n)
+
+
+def rows(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """Batch rule of ``index_add``, ``index_copy``, ``index_fill``, ``index_reduce``:
+    ``(self, dim, index, source or value, …)``.
+
+    For a batch of indices, the batch dimension is folded into the indexed one.
+    """
+    x, dim, index, *rest = args
+    scalar = x.dim() - batched[0] == 0
+    x = expand(x, batched[0], size)
+    if scalar:
+        x = x.unsqueeze(1)
+    dim = shift(dim, x.dim() - 1)
+    source = rest[0] if isinstance(rest[0], torch.Tensor) and "source" in _names(func) else None
+    if source is not None:
+        source = expand(source, batched[3], size)
+        source = source.unsqueeze(1) if source.dim() == 1 else source
+    if not batched[2]:
+        out = func(x, dim, index, *(rest if source is None else (source, *rest[1:])), **kwargs)
+    else:
+        n = x.shape[dim]
+        flat = x.movedim(dim, 1)
+        index = index.reshape(size, -1)
+        index = folded(_wrap(index, n) if "fill" in func._schema.name else index, n, size).reshape(
+            -1
+        )
+        tail = rest if source is None else (source.movedim(dim, 1).flatten(0, 1), *rest[1:])
+        out = (
+            func(flat.flatten(0, 1), 0, index, *tail, **kwargs).reshape(flat.shape).movedim(1, dim)
+        )
+    return out.squeeze(1) if scalar else out
+
+
+def _names(func: Any) -> set[str]:
+    return {a.name for a in func._schema.arguments}
+
+
+def selected(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """Batch rule of ``index_select``: one selection for all elements, or one for each."""
+    x, dim, index = args
+    scalar = x.dim() - batched[0] == 0
+    if scalar:
+        x = x.unsqueeze(-1)
+    if not batched[0]:
+        dim = shift(dim, x.dim()) - 1
+        out = func(x, dim, index.reshape(-1)).unflatten(dim, (size, -1)).movedim(dim, 0)
+    elif not batched[1 + 1]:
+        out = func(x, shift(dim, x.dim() - 1), index)
+    else:
+        dim = shift(dim, x.dim() - 1)
+        index = index.reshape(size, *[1] * (dim - 1), -1, *[1] * (x.dim() - 1 - dim))
+        shape = list(x.shape)
+        shape[dim] = index.shape[dim]
+        out = x.gather(dim, index.expand(shape))
+    return out.squeeze(1) if scalar else out
+
+
+def _listed(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
+    """Integer indices, their flags, and the rank of the selection. An unbatched mask becomes one
+    index per dimension of the mask."""
+    out: list[Any] = []
+    which: list[bool] = []
+    flags = flags or (False,) * len(indices)
+    for t, b in zip(indices, flags, strict=True):
+        if t is not None and t.dtype in (torch.bool, torch.uint8):
+            if b:
+                raise BatchingError(
+                    "vmap: indexing with a mask gives a result whose shape depends on the data, "
+                    "which differs between the elements of a batch; use torch.where or masked_fill"
+                )
+            parts = t.nonzero(as_tuple=True)
+            out.extend(parts)
+            which.extend([False] * len(parts))
+        else:
+            out.append(t)
+            which.append(b)
+    rank = max((t.dim() - b for t, b in zip(out, which, strict=True) if t is not None), default=0)
+    return out, which, rank
+
+
+def _leading(indices: list[Any], flags: list[bool], rank: int, size: int) -> list[Any]:
+    """The indices, with each batched one reshaped to the batch dimension followed by
+    ``rank`` others."""
+    return [
+        t.reshape(size, *[1] * (rank - t.dim() + 1), *t.shape[1:]) if b else t
+        for t, b in zip(indices, flags, strict=True)
+        if t is not None
+    ]
+
+
+def _places(indices: list[Any], flags: list[bool]) -> tuple[list[int], int, bool]:
+    """The indexed dimensions, the position of the selected dimensions in the result, and whether
+    the indexed dimensions lie apart.
+
+    Adjacent indexed dimensions are replaced in place by the selected ones. Otherwise the selected
+    ones come first. A batched 0-d index counts as a number: ``x[i, :, [0, 1]]`` is
+    ``x[i][:, [0, 1]]``, in which the indexed dimensions are adjacent.
+    """
+    at = [i for i, t in enumerate(indices) if t is not None]
+    proper = [
+        i
+        for i in at
+        if not (flags[i] and indices[i].dim() == 1) and not is_batched_number(indices[i])
+    ]
+    if not proper:
+        return at, 0, False
+    between = range(proper[0], proper[-1])
+    apart = any(indices[i] is None for i in between)
+    return at, 0 if apart else sum(t is None for t in indices[: proper[0]]), apart
+
+
+def index(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """Batch rule of ``index``. If the other indices have a batch, the batch dimension is indexed
+    too, by the positions in the batch."""
+    x = args[0]
+    indices, flags, rank = _listed(args[1], batched[1])
+    at, place, apart = _places(indices, flags)
+    if not any(flags):
+        out = func(x, [None, *indices])
+        return out.movedim(rank, 0) if apart else out
+    chosen = _leading(indices, flags, rank, size)
+    if not batched[0]:
+        order = [*at, *(d for d in range(x.dim()) if d not in at)]
+        out = func(x.permute(order), chosen)
+    else:
+        order = [0, *(d + 1 for d in at), *(d + 1 for d in range(x.dim() - 1) if d not in at)]
+        out = func(
+            x.permute(order),
+            [torch.arange(size, device=x.device).reshape(size, *[1] * rank), *chosen],
+        )
+    return (
+        out
+        if not place
+        else out.movedim(list(range(1, rank + 1)), list(range(1 + place, 1 + place + rank)))
+        if rank
+        else out
+    )
+
+
+def _masked_put(x: Any, mask: Any, values: Any, flags: Any, size: int, accumulate: bool) -> Any:
+    """``x[mask] = values`` by ``where``, for a mask over the first dimensions and values that are
+    the same at every true element."""
+    rest = x.dim() - mask.dim()
+    mask = mask.reshape(*mask.shape, *[1] * rest)
+    if flags:
+        values = values.reshape(size, *[1] * (x.dim() - values.dim()), *values.shape[1:])
+    values = values.to(x.dtype)
+    return torch.where(mask, x + values if accumulate else values, x)
+
+
+def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """Batch rule of ``index_put``. Indexed dimensions move to the front, and the batch before them.
+    The positions in the batch index it."""
+    x, _, values, *rest = args
+    x = expand(x, batched[0], size)
+    given = args[1]
+    if (
+        len(given) == 1
+        and batched[1]
+        and given[0].dtype is torch.bool
+        and values.dim() - batched[2] <= x.dim() - given[0].dim()
+    ):
+        return _masked_put(x, given[0], values, batched[2], size, bool(rest and rest[0]))
+    indices, flags, rank = _listed(args[1], batched[1])
+    at, place, _ = _places(indices, flags)
+    chosen = _leading(indices, flags, rank, size)
+    others = [d for d in range(x.dim() - 1) if d not in at]
+    order = [0, *(d + 1 for d in at), *(d + 1 for d in others)]
+    lines = torch.arange(size, device=x.device).reshape(size, *[1] * rank)
+    picked = broadcast_shape(lines.shape, *(t.shape for t in chosen))[1:]
+    kept = [x.shape[d + 1] for d in others]
+    shape = [*kept[:place], *picked, *kept[place:]]
+    own = list(values.shape[int(batched[2]) :])
+    # the batch below would take its first dimension for the batch dimension
+    if len(own) > len(shape):
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {own} cannot be broadcast to indexing "
+            f"result of shape {shape}"
+        )
+    if batched[2]:
+        values = values.reshape(size, *[1] * (len(shape) - values.dim() + 1), *values.shape[1:])
+    values = values.expand(size, *shape)
+    if place and rank:
+        values = values.movedim(list(range(1 + place, 1 + place + rank)), list(range(1, rank + 1)))
+    out = func(x.permute(order), [lines, *chosen], values, *rest, **kwargs)
+    inverse = [0] * len(order)
+    for i, d in enumerate(order):
+        inverse[d] = i
+    return out.permute(inverse)
+
+
+def _indexed_by_batched_numbers(args: Any) -> bool:
+    """Whether an index is a batched 0-d tensor. One element alone would select by it (``x[i]``), so
+    the op has another shape there."""
+    return any(i is not None and is_batched_number(i) for i in args[1])
+
+
+# see `runtime.func.element_check`
+index_put.differs = _indexed_by_batched_numbers  # type: ignore[attr-defined]

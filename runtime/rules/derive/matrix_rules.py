@@ -1,0 +1,131 @@
+"""Linear algebra: batch rules for ops on stacks of matrices, and the small matrix helpers that
+their formulas share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .batch_rules import BatchRule, expand, trailing
+
+
+def leading(*cores: int) -> BatchRule:
+    """Batch rule of ops that broadcast the leading dimensions of several stacks. ``cores[i]``: the
+    rank of one item of argument ``i``."""
+
+    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+        return func(*lined_up(cores, size, batched, args), *args[len(cores) :], **kwargs)
+
+    return rule
+
+
+def lined_up(cores: Sequence[int], size: int, batched: Any, args: Any) -> list[torch.Tensor]:
+    """The first ``len(cores)`` arguments, reshaped so that the batch stands before all leading
+    dimensions and they broadcast."""
+    extra = [a.dim() - (b is True) - core for a, b, core in zip(args, batched, cores, strict=False)]
+    widest = max(extra)
+    return [
+        a.reshape(size, *[1] * (widest - n), *a.shape[1:]) if b is True else a
+        for a, b, n, _ in zip(args, batched, extra, cores, strict=False)
+    ]
+
+
+def contiguous_stacks(matrices: torch.Tensor) -> torch.Tensor:
+    """``matrices`` with the strides of a contiguous tensor, if a leading dimension has size 1.
+
+    If such a dimension has another stride, ``linalg.lu_solve`` of torch 2.13 reads factors in
+    column order wrongly (docs/findings.md, F23)."""
+    return (
+        matrices.clone(memory_format=torch.contiguous_format)
+        if 1 in matrices.shape[:-2]
+        else matrices
+    )
+
+
+def trailing_or_empty(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """As ``trailing``, for ops that return an empty vector in place of a matrix that
+    was not asked for."""
+    outs = trailing(func, size, batched, args, kwargs)
+    return tuple(o.new_empty((size, 0)) if o.dim() == 1 else o for o in outs)
+
+
+def is_vector_rhs(matrix_shape: Sequence[int], rhs_shape: Sequence[int]) -> bool:
+    """Whether ``linalg.solve`` and ``lstsq`` treat a right-hand side of this shape as vectors: one
+    vector, or one per matrix."""
+    return len(rhs_shape) == 1 or tuple(rhs_shape) == tuple(matrix_shape[:-1])
+
+
+def one_rhs_per_matrix(
+    size: int, batched: Any, args: Any
+) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """The physical matrix, the physical right-hand side as a matrix, and whether it was a vector.
+    Both have the batch and broadcast.
+
+    The right-hand side becomes a matrix because its physical shape alone does not tell
+    vectors from matrices.
+    """
+    a, b = expand(args[0], batched[0], size), expand(args[1], batched[1], size)
+    vector = is_vector_rhs(a.shape[1:], b.shape[1:])
+    if vector:
+        b = b.unsqueeze(-1)
+    a, b = lined_up((2, 2), size, (True, True), (a, b))
+    return a, b, vector
+
+
+def columns(t: torch.Tensor, vector: bool) -> torch.Tensor:
+    """``t``, or with ``vector`` each vector as a matrix of one column."""
+    return t.unsqueeze(-1) if vector else t
+
+
+def uncolumned(t: torch.Tensor, vector: bool) -> torch.Tensor:
+    return t.squeeze(-1) if vector else t
+
+
+def triangle(t: torch.Tensor, upper: bool, unit: bool = False) -> torch.Tensor:
+    """The triangle of a matrix that a triangular op reads, with zeros elsewhere. ``unit``:
+    without the diagonal."""
+    return t.triu(int(unit)) if upper else t.tril(-int(unit))
+
+
+def eye_like(t: torch.Tensor, n: int, m: int | None = None) -> torch.Tensor:
+    """An identity matrix with the dtype and device of ``t``, without leading dimensions."""
+    return torch.eye(n, n if m is None else m, dtype=t.dtype, device=t.device)
+
+
+def differences(x: torch.Tensor) -> torch.Tensor:
+    """``F[i, j] = 1 / (x[j] - x[i])``, zero on the diagonal."""
+    one = eye_like(x, x.shape[-1])
+    return (1 - one) / (x.unsqueeze(-2) - x.unsqueeze(-1) + one)
+
+
+def diagonal(t: torch.Tensor) -> torch.Tensor:
+    return t.diagonal(0, -2, -1)
+
+
+def matrix_of(d: torch.Tensor) -> torch.Tensor:
+    return torch.diag_embed(d)
+
+
+def hermitian_part(t: torch.Tensor) -> torch.Tensor:
+    return (t + t.mH) / 2
+
+
+def added(*terms: torch.Tensor | None) -> torch.Tensor | None:
+    """The sum of the terms that are not None. None if all are."""
+    total = None
+    for t in terms:
+        if t is not None:
+            total = t if total is None else total + t
+    return total
+
+
+def solve_triangular(
+    a: torch.Tensor, b: torch.Tensor, upper: bool, left: bool = True, unit: bool = False
+) -> torch.Tensor:
+    """The solution of a triangular system. The right-hand sides are matrices."""
+    solution: torch.Tensor = torch.linalg.solve_triangular(
+        a, b, upper=upper, left=left, unitriangular=unit
+    )
+    return solution

@@ -1,0 +1,169 @@
+"""Reductions: shapes with and without the reduced dimensions, and helpers that make a record from a
+partial derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..record import Formula, Record, asking, made_of, parameters, register
+from . import batch_rules
+from .batch_rules import BatchRule
+from .families import conj_of, scaled
+
+Dims = int | Sequence[int] | None
+
+
+def dims_of(dim: Dims, rank: int) -> list[int]:
+    """The reduced dimensions as non-negative numbers. ``None`` and ``[]`` mean all; a 0-d
+    tensor has none."""
+    if rank == 0:
+        return []
+    if dim is None:
+        return list(range(rank))
+    each = [dim] if isinstance(dim, int) else list(dim)
+    return sorted({d % rank for d in each}) if each else list(range(rank))
+
+
+def restored(t: torch.Tensor, rank: int, dim: Dims, keepdim: bool = False) -> torch.Tensor:
+    """A result (or its cotangent) with each reduced dimension as a dimension of length one."""
+    if not keepdim:
+        for d in dims_of(dim, rank):
+            t = t.unsqueeze(d)
+    return t
+
+
+def count_of(shape: Sequence[int], dim: Dims) -> int:
+    """The number of elements that are reduced to each element of the result."""
+    n = 1
+    for d in dims_of(dim, len(shape)):
+        n *= shape[d]
+    return n
+
+
+def summed(t: torch.Tensor, dim: Dims, keepdim: bool = False) -> torch.Tensor:
+    """The sum over ``dim``. A 0-d tensor is returned as it is."""
+    dims = dims_of(dim, t.dim())
+    return t.sum(dims, keepdim=keepdim) if dims else t
+
+
+def reduction(
+    names: str,
+    partial: Formula,
+    batch: BatchRule,
+    *,
+    dim: bool = True,
+    cost: str = "low",
+    product: Callable[[Any, Any], Any] = scaled,
+) -> Record:
+    """Register reductions by their partial derivative ``p = d result/d element``, a tensor that
+    broadcasts against ``self``, or a pair ``(where, p)``: :func:`.derive.scaled`.
+
+    The vjp is ``g·conj(p)``, the jvp ``sum(t·p)``. If ``partial`` asks for ``result``, it gets it
+    with the reduced dimensions as dimensions of length one. Some reductions of complex arguments
+    have a real result (norms, variances). For these ``p`` is the conjugate of torch's gradient, and
+    the jvp is the real part of the sum, which the dual level takes. ``dim=False``: the op has no
+    dimension arguments and reduces everything. ``product``: what multiplies with ``p``.
+    """
+    asks = parameters(partial)
+    at = asks.index("result") if "result" in asks else -1
+    geometry = ("self_shape", "dim", "keepdim") if dim else ("self_shape",)
+
+    def field(shape: Any, dims: Dims, keepdim: bool, values: Sequence[Any]) -> Any:
+        values = list(values)
+        if at >= 0:
+            values[at] = restored(values[at], len(shape), dims, keepdim)
+        return partial(*values)
+
+    def split(rest: Sequence[Any]) -> tuple[Dims, bool, Sequence[Any]]:
+        return (rest[0], rest[1], rest[2:]) if dim else (None, False, rest)
+
+    def backward(g: torch.Tensor, shape: Any, *rest: Any) -> Any:
+        dims, keepdim, values = split(rest)
+        return product(
+            restored(g, len(shape), dims, keepdim), conj_of(field(shape, dims, keepdim, values))
+        ).expand(shape)
+
+    def forward(t: torch.Tensor, shape: Any, *rest: Any) -> Any:
+        dims, keepdim, values = split(rest)
+        return summed(product(t, field(shape, dims, keepdim, values)), dims, keepdim)
+
+    return register(
+        names,
+        vjp={"self": asking("g", *geometry, *asks)(made_of("g * conj({})", partial, backward))},
+        jvp={
+            "self": asking("self_t", *geometry, *asks)(
+                made_of("sum(self_t * {})", partial, forward)
+            )
+        },
+        batch=batch,
+        cost=cost,
+        family="reduction",
+    )
+
+
+def selecting(
+    names: str, batch: BatchRule, dim: str = "dim", keepdim: bool = True, cost: str = "low"
+) -> None:
+    """Register ops that pick elements along a dimension and return (values, indices), such as
+    ``max`` and ``kthvalue``.
+
+    ``keepdim=False``: the op has no argument ``keepdim`` and its results always keep the dimension,
+    as those of ``sort``."""
+
+    def pick(d: int, kept: bool, rank: int) -> list[int]:
+        return [] if kept or rank == 0 else [d]
+
+    def backward(
+        g: torch.Tensor, shape: Any, indices: torch.Tensor, d: int, kept: bool = True
+    ) -> torch.Tensor:
+        for k in pick(d, kept, len(shape)):
+            g, indices = g.unsqueeze(k), indices.unsqueeze(k)
+        return g.new_zeros(shape).scatter(d, indices, g)
+
+    def forward(
+        t: torch.Tensor, indices: torch.Tensor, d: int, kept: bool = True
+    ) -> tuple[Any, Any]:
+        for k in pick(d, kept, t.dim()):
+            return t.gather(k, indices.unsqueeze(k)).squeeze(k), None
+        return t.gather(d, indices), None
+
+    extra = ("keepdim",) if keepdim else ()
+    for name in names.split():
+        register(
+            name,
+            vjp={"self": asking("g", "self_shape", "result1", dim, *extra)(backward)},
+            jvp=asking("self_t", "result1", dim, *extra)(forward),
+            batch=batch,
+            cost=cost,
+            family="selection",
+        )
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    """A physical batch with the shape (batch, elements)."""
+    return x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
+
+
+def whole(per_row: Callable[..., Any]) -> BatchRule:
+    """Batch rule of ops that reduce everything. ``per_row`` reduces dimension 1 of
+    (batch, elements)."""
+
+    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+        return per_row(rows(args[0]), *args[1:], **kwargs)
+
+    return rule
+
+
+def along_default(position: int, default: int = -1) -> BatchRule:
+    """``derive_batch.along`` for an int dimension argument that the caller may leave out."""
+    along = batch_rules.along(position)
+
+    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+        return along(
+            func, size, batched, args if len(args) > position else [*args, default], kwargs
+        )
+
+    return rule

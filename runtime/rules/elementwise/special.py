@@ -1,0 +1,197 @@
+"""Special functions. Derivatives as in the Digital Library of Mathematical Functions (chapters 5,
+6, 7, 8, 10, 25)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ..derive.families import diagonal, nondifferentiable, pointwise
+from .series import ERFCX_SLOPE_FAR, I0E_SLOPE_FAR, I1_OVER_X, I1E_SLOPE_FAR, polynomial
+
+special = torch.special
+SQRT_PI = math.sqrt(math.pi)
+
+pointwise("erf", self=lambda self: 2 / SQRT_PI * (-self * self).exp())
+pointwise("erfc", self=lambda self: -2 / SQRT_PI * (-self * self).exp())
+
+
+def _erfcx_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """``2x·erfcx(x) - 2/√π``. Far out the two terms cancel, and it is computed from its
+    asymptotic series."""
+    far = self > 10
+    inverse = torch.where(far, self, 1.0).reciprocal()
+    square = inverse * inverse
+    series = -square * polynomial(square, ERFCX_SLOPE_FAR) / SQRT_PI
+    return torch.where(
+        far, series, 2 * torch.where(far, 0.0, self) * torch.where(far, 0.0, result) - 2 / SQRT_PI
+    )
+
+
+pointwise("special_erfcx", self=_erfcx_slope)
+pointwise("erfinv", self=lambda result: 0.5 * SQRT_PI * result.square().exp())
+pointwise("lgamma", self=lambda self: self.digamma())
+pointwise("digamma", self=lambda self: torch.polygamma(1, self))
+# polygamma_ takes its arguments in the reverse order
+pointwise("polygamma polygamma_", self=lambda n, self: torch.polygamma(n + 1, self))
+
+
+def _mvlgamma_slope(self: torch.Tensor, p: int) -> torch.Tensor:
+    shifts = torch.arange((1 - p) / 2, 0.5, 0.5, dtype=self.dtype, device=self.device)
+    return (self.unsqueeze(-1) + shifts).digamma().sum(-1)
+
+
+pointwise("mvlgamma", self=_mvlgamma_slope)
+pointwise("i0", self=lambda self: special.i1(self))
+
+
+def _near_part(
+    self: torch.Tensor, result: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A mask of large x, at which the terms of a closed form cancel, and x and the result with
+    zeros at these places."""
+    far = self.abs() > 60
+    return far, torch.where(far, 0.0, self), torch.where(far, 0.0, result)
+
+
+def _far_slope(x: torch.Tensor, far: torch.Tensor, coefficients: list[float]) -> torch.Tensor:
+    """The derivative of a scaled Bessel function, from its asymptotic series in 1/|x|. Its
+    coefficients overflow in half precision."""
+    inverse = (
+        torch.where(far, x.abs(), 1.0).to(torch.promote_types(x.dtype, torch.float32)).reciprocal()
+    )
+    return -inverse * inverse.sqrt() * polynomial(inverse, coefficients) / math.sqrt(2 * math.pi)
+
+
+def _i0e_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """``i1e(x) - sgn(x)·i0e(x)``."""
+    far, x, result = _near_part(self, result)
+    return torch.where(
+        far, self.sgn() * _far_slope(self, far, I0E_SLOPE_FAR), special.i1e(x) - x.sgn() * result
+    )
+
+
+pointwise("special_i0e", self=_i0e_slope)
+
+
+def _over_argument(i1: torch.Tensor, x: torch.Tensor, scale: Any = 1) -> torch.Tensor:
+    """``i1 / x`` for ``i1 = I1(x)·scale``. Near 0 the quotient has no derivatives, so it is
+    computed from its series."""
+    near = x.abs() < 1
+    small = torch.where(near, x, 0.0)
+    return torch.where(
+        near, polynomial(small * small, I1_OVER_X) * scale, i1 / torch.where(near, 1.0, x)
+    )
+
+
+def _i1_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """I1' = I0 - I1/x. It is I0 if both terms overflow."""
+    return torch.i0(self) - _over_argument(torch.where(result.isinf(), 0.0, result), self)
+
+
+def _i1e_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    far, x, result = _near_part(self, result)
+    near = special.i0e(x) - result * x.sgn() - _over_argument(result, x, (-x.abs()).exp())
+    return torch.where(far, _far_slope(self, far, I1E_SLOPE_FAR), near)
+
+
+pointwise("special_i1", self=_i1_slope)
+pointwise("special_i1e", self=_i1e_slope)
+
+
+def _gamma_density(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return torch.exp(torch.xlogy(self - 1, other) - other - self.lgamma())
+
+
+pointwise("igamma", other=_gamma_density)
+pointwise("igammac", other=lambda self, other: -_gamma_density(self, other))
+pointwise("special_entr", self=lambda self: -(1 + self.log()))
+pointwise("special_ndtri", self=lambda result: math.sqrt(2 * math.pi) * (result.square() / 2).exp())
+
+
+def _log_ndtr_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """φ(x)/Φ(x). For negative x, where both vanish, it is computed from the scaled error
+    function."""
+    below = self < 0
+    low, high = torch.where(below, self, 0.0), torch.where(below, 0.0, self)
+    tail = math.sqrt(2 / math.pi) / special.erfcx(low * -math.sqrt(0.5))
+    return torch.where(
+        below,
+        tail,
+        (-(torch.where(below, 0.0, result) + high * high / 2)).exp() / math.sqrt(2 * math.pi),
+    )
+
+
+pointwise("special_log_ndtr", self=_log_ndtr_slope)
+
+
+def _logit_slope(self: torch.Tensor, eps: float | None) -> Any:
+    if eps is None:
+        return torch.where((self < 0) | (self > 1), math.nan, 1 / self + 1 / (1 - self))
+    clamped = (self < eps) | (self > 1 - eps)
+    # derivatives of the slope are finite where it is not used
+    inside = torch.where(clamped, 0.5, self)
+    return ~clamped, 1 / inside + 1 / (1 - inside)
+
+
+pointwise("logit", self=_logit_slope)
+
+
+def _by_factor(log: Any, pole: float) -> Any:
+    """``t·log(other)``. Zero where the function itself is defined as zero."""
+
+    def scaled(t: Any, self: Any, other: Any) -> Any:
+        zero = (
+            (self == 0) & (other <= pole)
+            if isinstance(other, torch.Tensor)
+            else (self == 0)
+            if other <= pole
+            else None
+        )
+        return log(t, other) if zero is None else torch.where(zero, 0.0, log(t, other))
+
+    return scaled
+
+
+def _by_log(shift: float) -> Any:
+    """``t·self/(other + shift)``. Zero if ``self`` and the denominator are zero."""
+
+    def scaled(t: Any, self: Any, other: Any) -> Any:
+        argument = other + shift if shift else other
+        zero = (argument == 0) & (self == 0)
+        return torch.where(zero, 0.0, t * self / torch.where(zero, 1.0, argument))
+
+    return scaled
+
+
+diagonal("xlogy.Tensor", self=_by_factor(torch.xlogy, 0.0), other=_by_log(0.0))
+diagonal("xlogy.Scalar_Self", other=_by_log(0.0))
+diagonal("xlogy.Scalar_Other", self=_by_factor(torch.xlogy, 0.0))
+diagonal("special_xlog1py", self=_by_factor(special.xlog1py, -1.0), other=_by_log(1.0))
+diagonal("special_xlog1py.self_scalar", other=_by_log(1.0))
+diagonal("special_xlog1py.other_scalar", self=_by_factor(special.xlog1py, -1.0))
+pointwise("special_zeta", other=lambda self, other: -self * special.zeta(self + 1, other))
+pointwise(
+    "special_zeta.self_scalar", other=lambda self, other: -self * special.zeta(self + 1.0, other)
+)
+
+# Functions for which torch declares no derivative
+nondifferentiable(
+    "special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 "
+    "special_spherical_bessel_j0"
+)
+nondifferentiable(
+    "special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 "
+    "special_modified_bessel_k1"
+)
+nondifferentiable("special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1")
+for _family in (
+    "chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v",
+    "chebyshev_polynomial_w", "shifted_chebyshev_polynomial_t", "shifted_chebyshev_polynomial_u",
+    "shifted_chebyshev_polynomial_v", "shifted_chebyshev_polynomial_w",
+    "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l",
+    "legendre_polynomial_p",
+):  # fmt: skip
+    nondifferentiable(f"special_{_family} special_{_family}.x_scalar special_{_family}.n_scalar")

@@ -1,0 +1,199 @@
+"""Fused attention. First derivatives and batches run on ATen's fused kernels. Tangents run
+attention in plain ops.
+
+The kernel does not save the probabilities p = softmax(s) of the scores s = scale·q·kᵀ + mask, only
+the logarithms of their denominators. The mask is a keyword argument. If it requires grad, levels
+run the decomposition.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ..derive.batch_rules import expand, with_flags_of_keywords
+from ..derive.fixed_layouts import each
+from ..record import kernels, register
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+def _factor(query: Tensor, scale: float | None) -> float:
+    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+
+
+def _wide(*tensors: Any) -> list[Any]:
+    """The tensors in single precision if they have half precision. The kernels, too, round only
+    their results to half precision."""
+    return [
+        t.float() if t is not None and t.dtype in (torch.bfloat16, torch.float16) else t
+        for t in tensors
+    ]
+
+
+def _repeat_for_query_heads(query: Tensor, *shared: Tensor | None) -> list[Any]:
+    """The heads of keys and values (B, H, …), repeated so that there is one per head of the query.
+
+    With n query heads per shared head, query head h reads shared head h // n.
+    """
+    return [
+        t
+        if t is None or t.shape[-3] == query.shape[-3]
+        else t.repeat_interleave(query.shape[-3] // t.shape[-3], -3)
+        for t in shared
+    ]
+
+
+def _sum_over_query_heads(g: Tensor, like: Tensor) -> Tensor:
+    """The transpose of :func:`_repeat_for_query_heads`."""
+    return g if g.shape[-3] == like.shape[-3] else g.unflatten(-3, (like.shape[-3], -1)).sum(-3)
+
+
+def _scores(
+    query: Tensor, key: Tensor, is_causal: bool, attn_mask: Any, scale: float | None
+) -> Tensor:
+    scores = torch.matmul(query * _factor(query, scale), key.transpose(-2, -1))
+    if is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).triu(1)
+        scores = scores.masked_fill(later, -math.inf)
+    if attn_mask is None:
+        return scores
+    return (
+        scores.masked_fill(~attn_mask, -math.inf)
+        if attn_mask.dtype is torch.bool
+        else scores + attn_mask
+    )
+
+
+def _written_out(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Any = None,
+    scale: Any = None,
+) -> tuple[Tensor, Tensor]:
+    dtype = query.dtype
+    query, key, value, attn_mask = _wide(query, key, value, attn_mask)
+    key, value = _repeat_for_query_heads(query, key, value)
+    scores = _scores(query, key, is_causal, attn_mask, scale)
+    return torch.matmul(aten._safe_softmax(scores, -1), value).to(dtype), scores.logsumexp(-1)
+
+
+def _backward_written_out(
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Any, logsumexp: Any,
+    dropout_p: float, is_causal: bool, *, attn_mask: Any = None, scale: Any = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The backward in plain ops. It recomputes ``out`` and ``logsumexp`` from the other arguments,
+    so that derivatives go through them."""
+    dtype = query.dtype
+    grad_out, query, shared_key, shared_value, attn_mask = _wide(
+        grad_out, query, key, value, attn_mask
+    )
+    key, value = _repeat_for_query_heads(query, shared_key, shared_value)
+    p = aten._safe_softmax(_scores(query, key, is_causal, attn_mask, scale), -1)
+    by_p = torch.matmul(grad_out, value.transpose(-2, -1))
+    by_scores = p * (by_p - (p * by_p).sum(-1, keepdim=True)) * _factor(query, scale)
+    by_query = torch.matmul(by_scores, key)
+    by_key = _sum_over_query_heads(torch.matmul(by_scores.transpose(-2, -1), query), shared_key)
+    by_value = _sum_over_query_heads(torch.matmul(p.transpose(-2, -1), grad_out), shared_value)
+    return by_query.to(dtype), by_key.to(dtype), by_value.to(dtype)
+
+
+def _vjp(
+    g: Tensor, query: Tensor, key: Tensor, value: Tensor, result0: Tensor, result1: Tensor,
+    dropout_p: float, is_causal: bool, attn_mask: Any, scale: Any,
+) -> Any:  # fmt: skip
+    backward = kernels._scaled_dot_product_flash_attention_for_cpu_backward
+    return backward(
+        g,
+        query,
+        key,
+        value,
+        result0,
+        result1,
+        dropout_p,
+        is_causal,
+        attn_mask=attn_mask,
+        scale=scale,
+    )
+
+
+def _jvp(
+    query_t: Any,
+    key_t: Any,
+    value_t: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    is_causal: bool,
+    attn_mask: Any,
+    scale: Any,
+) -> tuple[Any, None]:
+    dtype = query.dtype
+    query_t, key_t, value_t, query, key, value, attn_mask = _wide(
+        query_t, key_t, value_t, query, key, value, attn_mask
+    )
+    key_t, value_t, key, value = _repeat_for_query_heads(query, key_t, value_t, key, value)
+    p = aten._safe_softmax(_scores(query, key, is_causal, attn_mask, scale), -1)
+    total = None if value_t is None else torch.matmul(p, value_t)
+    for q, k in ((query_t, key), (query, key_t)):
+        if q is not None and k is not None:
+            change = torch.matmul(q * _factor(query, scale), k.transpose(-2, -1))
+            part = torch.matmul(p * (change - (p * change).sum(-1, keepdim=True)), value)
+            total = part if total is None else total + part
+    return None if total is None else total.to(dtype), None
+
+
+@with_flags_of_keywords
+def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any, named: Any = None) -> Any:
+    """The kernel takes any number of samples, so a batch of calls is one call on more samples.
+
+    It reads rows as if their elements lay side by side. A batch along the last dimension lies
+    between them, so such rows are copied."""
+    inner = next(
+        a.shape[int(b)] for a, b in zip(args, batched, strict=True) if isinstance(a, torch.Tensor)
+    )
+
+    def folded(t: Tensor, b: bool) -> Any:
+        whole = expand(t, b, size).reshape(size * inner, *t.shape[1 + b :])
+        return whole.contiguous() if whole.dim() == 4 and whole.stride(-1) != 1 else whole
+
+    actual = [
+        folded(a, b) if isinstance(a, torch.Tensor) else a
+        for a, b in zip(args, batched, strict=True)
+    ]
+    mask = kwargs.get("attn_mask")
+    if mask is not None and (named or {}).get("attn_mask"):
+        if mask.dim() == 3:  # (size, T, S)
+            mask = mask.unsqueeze(1).unsqueeze(1)
+        mask = folded(mask.expand(size, inner, *mask.shape[2:]), True)
+    elif mask is not None and mask.dim() == 4 and mask.shape[0] > 1:
+        mask = folded(mask, False)
+    out = func(*actual, **(kwargs if mask is None else kwargs | {"attn_mask": mask}))
+    return each(out, lambda o: o.reshape(size, inner, *o.shape[1:]))
+
+
+register(
+    "_scaled_dot_product_flash_attention_for_cpu",
+    batch=_batch,
+    vjp={("query", "key", "value"): _vjp},
+    jvp=_jvp,
+    decomposition=_written_out,
+    nondiff=(1,),
+    cost="high",
+    flops=lambda query_shape, key_shape: 4 * math.prod(query_shape) * key_shape[-2],
+    family="attention",
+)
+register(
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+    batch=_batch,
+    decomposition=_backward_written_out,
+    cost="high",
+    family="attention",
+)

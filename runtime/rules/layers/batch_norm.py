@@ -1,0 +1,302 @@
+"""Batch normalization. Its derivatives recompute the statistics from the input, so that higher
+derivatives go through them.
+
+The forward op updates the running statistics in place. They have no history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...errors import BatchingError, MissingRule
+from ...seam.keys import uncounted
+from ..derive import batch_rules as batch
+from ..record import HiddenWrites, kernels, register
+from .normalization import projected, scaled
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+def _channels(t: Any, rank: int) -> Any:
+    """A per-channel vector (C), reshaped to broadcast with (N, C, …)."""
+    return None if t is None else t.reshape(1, -1, *(1,) * (rank - 2))
+
+
+def _others(rank: int) -> list[int]:
+    """All dimensions but the channel dimension."""
+    return [0, *range(2, rank)]
+
+
+def _unit(
+    input: Tensor, running_mean: Any, running_var: Any, training: bool, eps: float
+) -> tuple[Tensor, Tensor]:
+    """x̂ and the reciprocal standard deviation, from the statistics of the batch (in training) or
+    the running ones."""
+    rank = input.dim()
+    if training:
+        centred = input - input.mean(_others(rank), keepdim=True)
+        rstd = ((centred * centred).mean(_others(rank), keepdim=True) + eps).rsqrt()
+        return centred * rstd, rstd
+    rstd = (_channels(running_var, rank) + eps).rsqrt()
+    return (input - _channels(running_mean, rank)) * rstd, rstd
+
+
+def _vjp(
+    g: Tensor,
+    input: Tensor,
+    weight: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    eps: float,
+    result1: Tensor,
+    result2: Tensor,
+    needs: Any,
+) -> Any:
+    mask = [name in needs for name in ("input", "weight", "bias")]
+    # not read in training, so a graph need not save them
+    running = (None, None) if training else (running_mean, running_var)
+    return kernels.native_batch_norm_backward(
+        g, input, weight, *running, result1, result2, training, eps, mask
+    )
+
+
+def _jvp(
+    input_t: Any,
+    weight_t: Any,
+    bias_t: Any,
+    input: Tensor,
+    weight: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    eps: float,
+    running_mean_t: Any,
+    running_var_t: Any,
+) -> tuple[Any, None, None]:
+    moving = [
+        name
+        for name, t in (("running_mean", running_mean_t), ("running_var", running_var_t))
+        if t is not None
+    ]
+    if moving and not training:  # in training the result does not depend on the running statistics
+        raise MissingRule(
+            "aten.native_batch_norm.default", "jvp", moving, ("input", "weight", "bias")
+        )
+    rank = input.dim()
+    unit, rstd = _unit(input, running_mean, running_var, training, eps)
+    unit_t = (
+        None
+        if input_t is None
+        else projected(input_t, unit, rstd, _others(rank))
+        if training
+        else input_t * rstd
+    )
+    return (
+        scaled(unit_t, unit, *(_channels(t, rank) for t in (weight, weight_t, bias_t))),
+        None,
+        None,
+    )
+
+
+def _backward(
+    grad_out: Tensor,
+    input: Tensor,
+    weight: Any,
+    running_mean: Any,
+    running_var: Any,
+    save_mean: Any,
+    save_invstd: Any,
+    train: bool,
+    eps: float,
+    output_mask: Any,
+) -> tuple[Any, ...]:
+    rank = input.dim()
+    unit, rstd = _unit(input, running_mean, running_var, train, eps)
+    gx = gw = gb = None
+    if output_mask[0]:
+        g = grad_out if weight is None else grad_out * _channels(weight, rank)
+        gx = (projected(g, unit, rstd, _others(rank)) if train else g * rstd).to(input.dtype)
+    if output_mask[1]:
+        gw = (
+            (grad_out * unit)
+            .sum(_others(rank))
+            .to(grad_out.dtype if weight is None else weight.dtype)
+        )
+    if output_mask[2]:
+        gb = grad_out.sum(_others(rank)).to(grad_out.dtype if weight is None else weight.dtype)
+    return gx, gw, gb
+
+
+def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """Fold the batch into the channels. Weight and bias are applied afterwards."""
+    x, weight, bias, running_mean, running_var, training, momentum, eps = args
+    rank = x.dim() - batched[0]
+    C = x.shape[1 + batched[0]]
+    if not (batched[0] or batched[3] or batched[4]):
+        results = func(x, None, None, running_mean, running_var, training, momentum, eps)
+        out, mean, invstd = (t.unsqueeze(0).expand(size, *t.shape) for t in results)
+        return _affine(out, weight, bias, C, rank), mean, invstd
+    stats = ((running_mean, batched[3]), (running_var, batched[4]))
+    if training and batched[0] and any(t is not None and not flag for t, flag in stats):
+        raise BatchingError(
+            "vmap: batch norm got a batched input, but the running_mean or running_var that it "
+            "updates in place is not batched. Pass running statistics that are batched as well, "
+            "or none (track_running_stats=False), or use group norm."
+        )
+    x = batch.expand(x, batched[0], size)
+    flat = [None if t is None else t.reshape(-1) if flag else t.repeat(size) for t, flag in stats]
+    out, mean, invstd = func(
+        x.transpose(0, 1).flatten(1, 2), None, None, *flat, training, momentum, eps
+    )
+    for (t, flag), new in zip(stats, flat, strict=True):
+        if training and t is not None and new is not None and not (flag and t.is_contiguous()):
+            # If they are batched and contiguous, the kernel has already written to a view of them,
+            # uncounted as in ATen.
+            uncounted(t.copy_, new.reshape(t.shape) if flag else new[:C])
+    out = out.reshape(x.shape[1], size, *x.shape[2:]).transpose(0, 1)
+    return _affine(out, weight, bias, C, rank), mean.reshape(size, -1), invstd.reshape(size, -1)
+
+
+def _affine(out: Tensor, weight: Any, bias: Any, C: int, rank: int) -> Tensor:
+    """``out·weight + bias`` for a physical ``out`` (B, N, C, …) and vectors (C) or (B, C)."""
+    for apply, t in ((torch.mul, weight), (torch.add, bias)):
+        if t is not None:
+            out = apply(out, t.reshape(-1, 1, C, *(1,) * (rank - 2)))
+    return out
+
+
+def _as_kernel_lays_out(input: Tensor, results: tuple[Any, ...]) -> tuple[Any, ...]:
+    """``results`` of torch's abstract kernel, the first with the strides of the kernel on the CPU:
+    those of a memory format. The abstract kernel keeps the strides of ``input``, and views of the
+    result depend on them."""
+    first, *rest = results
+    if first is None or input.device.type != "cpu":
+        return results
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(input.dim())
+    dense = (
+        last
+        if last is not None and input.is_contiguous(memory_format=last)
+        else torch.contiguous_format
+    )
+    return first.contiguous(memory_format=dense), *rest
+
+
+def _abstract(op: Any) -> Callable[..., tuple[Any, ...]]:
+    def abstract(
+        input: Tensor,
+        weight: Any,
+        bias: Any,
+        running_mean: Any,
+        running_var: Any,
+        training: bool,
+        momentum: float,
+        eps: float,
+    ) -> tuple[Any, ...]:
+        results = op(input, weight, bias, running_mean, running_var, training, momentum, eps)
+        return _as_kernel_lays_out(input, tuple(results))
+
+    return abstract
+
+
+register(
+    "native_batch_norm",
+    abstract=_abstract(aten.native_batch_norm.default),
+    vjp={("input", "weight", "bias"): _vjp},
+    jvp=_jvp,
+    batch=_batch,
+    nondiff=(1, 2),
+    fresh=True,
+    hidden_writes=HiddenWrites(
+        ("running_mean", "running_var"),
+        "_native_batch_norm_legit_functional",
+        lambda running_mean, training: training and running_mean is not None,
+    ),
+    cost="high",
+    family="normalization",
+)
+register(
+    "native_batch_norm_backward",
+    decomposition=_backward,
+    fresh=True,
+    cost="high",
+    family="normalization",
+)
+
+
+def _with_update(
+    input: Tensor,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    momentum: float,
+    eps: float,
+) -> Any:
+    out = aten.native_batch_norm(
+        input, weight, bias, running_mean, running_var, True, momentum, eps
+    )
+    return (*out, input.new_empty(0, dtype=torch.uint8))
+
+
+def _no_update(
+    input: Tensor,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    momentum: float,
+    eps: float,
+) -> Any:
+    out = aten.native_batch_norm(
+        input, weight, bias, running_mean, running_var, False, momentum, eps
+    )
+    return (*out, input.new_empty(0, dtype=torch.uint8))
+
+
+def _no_training(
+    input: Tensor,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    momentum: float,
+    eps: float,
+) -> Any:
+    return aten.native_batch_norm(
+        input, weight, bias, running_mean, running_var, False, momentum, eps
+    )
+
+
+def _no_stats(
+    input: Tensor, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    return aten.native_batch_norm(input, weight, bias, None, None, training, momentum, eps)
+
+
+register(
+    "_native_batch_norm_legit_functional",
+    abstract=_abstract(aten._native_batch_norm_legit_functional.default),
+    fresh=True,
+    cost="high",
+    family="normalization",
+)
+register(
+    "_native_batch_norm_legit",
+    decomposition=lambda *args: aten.native_batch_norm(*args),
+    cost="high",
+    family="normalization",
+)
+register(
+    "_native_batch_norm_legit.no_stats",
+    decomposition=_no_stats,
+    cost="high",
+    family="normalization",
+)
+register("_native_batch_norm_legit_no_training", decomposition=_no_training, family="normalization")
+register("_batch_norm_with_update", decomposition=_with_update, cost="high", family="normalization")
+register("_batch_norm_no_update", decomposition=_no_update, cost="high", family="normalization")

@@ -1,0 +1,136 @@
+"""Connectionist temporal classification. As in torch, first derivatives only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..derive import batch_rules as batch
+from ..record import asking, overload, register
+
+_ARGUMENTS = (
+    "targets",
+    "input_lengths",
+    "target_lengths",
+    "result0",
+    "result1",
+    "blank",
+    "zero_infinity",
+)
+
+
+def _contracted(t: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
+    """The sum over time and classes of (T, N, C) or (T, C)."""
+    return (t * local).sum((0, 2) if t.dim() == 3 else (0, 1))
+
+
+def _log_probs(t: torch.Tensor, batched: Any, size: int) -> torch.Tensor:
+    """(T, N, C) or (T, C) -> (T, B·N, C)."""
+    t = batch.expand(t, batched, size).movedim(0, 1)
+    return t.flatten(1, 2) if t.dim() == 4 else t
+
+
+def _targets(t: torch.Tensor, batched: Any, size: int, alone: bool) -> torch.Tensor:
+    """(N, S) -> (B·N, S). Concatenated targets stay as they are, unless they belong to a
+    single sequence."""
+    t = batch.expand(t, batched, size)
+    return t if alone else t.flatten(0, 1)
+
+
+def _lengths(t: Any, batched: Any, size: int) -> Any:
+    return (
+        list(t) * size
+        if isinstance(t, (list, tuple))
+        else batch.expand(t, batched, size).reshape(-1)
+    )
+
+
+def _forward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    x, targets, inputs, lengths, *rest = args
+    alone = x.dim() - batched[0] == 2
+    loss, alpha = func(
+        _log_probs(x, batched[0], size),
+        _targets(targets, batched[1], size, alone),
+        _lengths(inputs, batched[2], size),
+        _lengths(lengths, batched[3], size),
+        *rest,
+    )
+    return (
+        (loss, alpha) if alone else (loss.unflatten(0, (size, -1)), alpha.unflatten(0, (size, -1)))
+    )
+
+
+def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    _, x, targets, inputs, lengths, _, _, *rest = args
+    alone = x.dim() - batched[1] == 2
+
+    def sequences(i: int) -> Any:
+        t = batch.expand(args[i], batched[i], size)
+        return t if alone else t.flatten(0, 1)
+
+    out = func(
+        sequences(0),
+        _log_probs(x, batched[1], size),
+        _targets(targets, batched[2], size, alone),
+        _lengths(inputs, batched[3], size),
+        _lengths(lengths, batched[4], size),
+        sequences(5),
+        sequences(6),
+        *rest,
+    )
+    return (out if alone else out.unflatten(1, (size, -1))).movedim(1, 0)
+
+
+def _abstract(log_probs: torch.Tensor, target_lengths: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The losses (batch) and the logarithms of alpha (batch, time, labels with a
+    blank around each)."""
+    time, batch, _ = log_probs.shape
+    return log_probs.new_empty(batch), log_probs.new_empty(
+        (batch, time, 2 * max(target_lengths, default=0) + 1)
+    )
+
+
+for _suffix in ("", ".Tensor"):
+    _op = overload(f"_ctc_loss_backward{_suffix}")
+
+    def _vjp(g: Any, log_probs: Any, *rest: Any, op: Any = _op) -> Any:
+        return op(g, log_probs, *rest)
+
+    def _jvp(t: Any, log_probs: Any, *rest: Any, op: Any = _op) -> Any:
+        return _contracted(t, op(torch.ones_like(rest[3]), log_probs, *rest)), None
+
+    def _transposed(g: Any, grad: Any, *rest: Any, op: Any = _op) -> Any:
+        return _contracted(g, op(torch.ones_like(grad), *rest))
+
+    register(
+        f"_ctc_loss{_suffix}",
+        vjp={"log_probs": asking("g", "log_probs", *_ARGUMENTS)(_vjp)},
+        jvp=asking("log_probs_t", "log_probs", *_ARGUMENTS)(_jvp),
+        batch=_forward_batch,
+        nondiff=(1,),
+        abstract=None if _suffix else _abstract,
+        cost="high",
+        family="loss",
+    )
+    _names = (
+        "targets",
+        "input_lengths",
+        "target_lengths",
+        "neg_log_likelihood",
+        "log_alpha",
+        "blank",
+        "zero_infinity",
+    )
+    register(
+        f"_ctc_loss_backward{_suffix}",
+        # the loss and log_alpha get no gradient, as both are functions of the log-probabilities
+        vjp={
+            "grad": asking("g", "grad", "log_probs", *_names)(_transposed),
+            ("neg_log_likelihood", "log_alpha"): lambda: (None, None),
+        },
+        batch=_backward_batch,
+        abstract=lambda log_probs: torch.empty_like(log_probs),
+        cost="high",
+        family="loss",
+    )

@@ -1,0 +1,328 @@
+"""Losses that are ATen ops of their own."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+import torch
+
+from ..derive import batch_rules as batch
+from ..derive.loss_records import MEAN, NONE, elementwise_loss, reduced, reduced_rows
+from ..record import asking, kernels, register
+
+aten = torch.ops.aten
+
+# ---- elementwise losses
+
+
+def _minus(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``a - b``. Losses take a mask as their target, which ``-`` refuses."""
+    return torch.add(a, b, alpha=-1) if torch.bool in (a.dtype, b.dtype) else a - b
+
+
+def _slope(self: torch.Tensor, target: torch.Tensor, beta: float) -> torch.Tensor:
+    """The derivative of the smooth l1 loss: linear within ``beta`` of zero, the sign beyond."""
+    z = _minus(self, target)
+    # z.sign() would turn NaN into 0
+    return torch.where(z.abs() >= beta, z.sign(), z / beta) if beta else z.sign()
+
+
+def _bce(self: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    """The derivative by ``self``. The denominator is at least 1e-12, as in ATen."""
+    p = (self - target) / ((1 - self) * self).clamp_min(1e-12)
+    return p if weight is None else p * weight
+
+
+def _bce_target(self: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    """The derivative by ``target``. Logarithms are at least -100, as in ATen."""
+    p = (1 - self).log().clamp_min(-100) - self.log().clamp_min(-100)
+    return p if weight is None else p * weight
+
+
+def _logits(
+    self: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    pos_weight: torch.Tensor | None,
+) -> torch.Tensor:
+    s = self.sigmoid()  # the order is ATen's, so that the result has the same bits
+    if pos_weight is None:
+        p = s - target
+    else:
+        positive = pos_weight * target
+        p = (positive + 1 - target) * s - positive
+    return p if weight is None else p * weight
+
+
+def _logits_target(
+    self: torch.Tensor, weight: torch.Tensor | None, pos_weight: torch.Tensor | None
+) -> torch.Tensor:
+    log_sigmoid = torch.nn.functional.logsigmoid
+    p = -self if pos_weight is None else log_sigmoid(-self) - pos_weight * log_sigmoid(self)
+    return p if weight is None else p * weight
+
+
+elementwise_loss(
+    "mse_loss",
+    self=lambda self, target: 2 * _minus(self, target),
+    target=lambda self, target: 2 * _minus(target, self),
+)
+elementwise_loss(
+    "smooth_l1_loss", self=_slope, target=lambda self, target, beta: -_slope(self, target, beta)
+)
+elementwise_loss(
+    "huber_loss",
+    self=lambda self, target, delta: _slope(self, target, delta) * delta,
+    target=lambda self, target, delta: _slope(target, self, delta) * delta,
+)
+elementwise_loss(
+    "soft_margin_loss",
+    self=lambda self, target: -target * (-target * self).sigmoid(),
+    target=lambda self, target: -self * (-target * self).sigmoid(),
+)
+elementwise_loss(
+    "binary_cross_entropy",
+    self=_bce,
+    target=_bce_target,
+    # of symbolic sizes torch's abstract kernel has the order in memory of the target, and a view of
+    # the result may not exist
+    abstract=lambda self, reduction: self.new_empty(()) if reduction else torch.empty_like(self),
+)
+elementwise_loss(
+    "binary_cross_entropy_with_logits", divided_last=True, self=_logits, target=_logits_target
+)
+
+
+# ---- negative log-likelihood: classes are dimension 1 of (N, C, …), or 0 of (C,). The loss is
+# linear in the log-probabilities, and its backward op is linear in the cotangent. Each is the
+# transpose of the other.
+
+
+def _class_weights(
+    target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """The class weight of each target. Zero for ignored targets."""
+    kept = target != ignore_index
+    if weight is None:
+        return kept.to(dtype)
+    return torch.where(
+        kept,
+        weight.gather(-1, torch.where(kept, target, 0).reshape(*weight.shape[:-1], -1)).reshape(
+            target.shape
+        ),
+        0,
+    )
+
+
+def _folded(
+    size: int, batched: Any, self: torch.Tensor, target: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    """The log-probabilities (B, [N,] C, …) and targets ([B,] [N,] …) with B and N folded, and the
+    physical shape of the targets."""
+    x = batch.expand(self, batched[0], size)
+    t = batch.expand(target, batched[1], size)
+    shape = list(t.shape)
+    return (x, t, shape) if x.dim() == 2 else (x.flatten(0, 1), t.flatten(0, 1), shape)
+
+
+def _nll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    self, target, weight, reduction, ignore_index = args
+    x, t, shape = _folded(size, batched, self, target)
+    shared = None if batched[2] else weight
+    each = func(x, t, shared, NONE, ignore_index)[0].reshape(shape)
+    w = _class_weights(
+        t.reshape(shape),
+        weight if shared is None else weight.expand(size, -1),
+        ignore_index,
+        x.dtype,
+    )
+    if batched[2]:
+        each = each * w
+    total = reduced_rows(w, 2) if reduction != NONE else x.new_zeros(size)
+    each = reduced_rows(each, 2) if reduction != NONE else each
+    return (each / total if reduction == MEAN else each), total
+
+
+def _nll_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    g, self, target, weight, reduction, ignore_index, total = args
+    x, t, shape = _folded(size, batched[1:], self, target)
+    g = batch.expand(g, batched[0], size)
+    if reduction == MEAN:
+        g = g / batch.expand(total, batched[6], size)
+    if reduction != NONE:
+        g = g.reshape(size, *(1,) * (len(shape) - 1)).expand(shape)
+    if batched[2 + 1]:
+        g = g * _class_weights(t.reshape(shape), weight, ignore_index, x.dtype)
+        weight = None
+    out = func(g.reshape(t.shape).contiguous(), x, t, weight, NONE, ignore_index, x.new_zeros(()))
+    return out.reshape(size, *(self.shape[1:] if batched[1] else self.shape))
+
+
+for _name in ("nll_loss", "nll_loss2d"):
+    _forward, _backward = (getattr(kernels, f"{_name}_{way}") for way in ("forward", "backward"))
+
+    def _nll_vjp(
+        g: Any,
+        self: Any,
+        target: Any,
+        weight: Any,
+        reduction: Any,
+        ignore_index: Any,
+        result1: Any,
+        op: Any = _backward,
+    ) -> Any:
+        # the result has its strides
+        return op(g, self.contiguous(), target, weight, reduction, ignore_index, result1)
+
+    def _nll_jvp(
+        self_t: Any, target: Any, weight: Any, reduction: Any, ignore_index: Any, op: Any = _forward
+    ) -> Any:
+        return op(self_t, target, weight, reduction, ignore_index)[0], None
+
+    register(
+        f"{_name}_forward",
+        vjp={
+            "self": asking("g", "self", "target", "weight", "reduction", "ignore_index", "result1")(
+                _nll_vjp
+            )
+        },
+        jvp=asking("self_t", "target", "weight", "reduction", "ignore_index")(_nll_jvp),
+        batch=_nll_batch,
+        nondiff=(1,),
+        family="loss",
+    )
+    register(
+        f"{_name}_backward",
+        vjp={
+            "grad_output": asking("g", "target", "weight", "reduction", "ignore_index")(
+                lambda g, target, weight, reduction, ignore_index, op=_forward: op(
+                    g, target, weight, reduction, ignore_index
+                )[0]
+            ),
+            "self": lambda g: torch.zeros_like(g),
+        },
+        jvp="linear",
+        batch=_nll_backward_batch,
+        family="loss",
+    )
+
+
+# ---- margins over classes
+
+
+def _multi_margin(
+    self: torch.Tensor,
+    target: torch.Tensor,
+    p: int = 1,
+    margin: float = 1,
+    weight: torch.Tensor | None = None,
+    reduction: int = MEAN,
+) -> torch.Tensor:
+    """``mean over i != t of max(0, margin - x[t] + x[i])^p``, times the weight of class t."""
+    x, t = (
+        self.reshape(-1, self.shape[-1]) if self.dim() else self.reshape(1, 1),
+        target.reshape(-1, 1),
+    )
+    z = margin - x.gather(1, t) + x
+    z = torch.where(z > 0, z, 0)  # not relu: where it is NaN, ATen adds nothing
+    z = z if p == 1 else z * z
+    if weight is not None:
+        z = z * weight.index_select(0, t.flatten()).unsqueeze(1)
+    others = torch.arange(x.shape[1], device=x.device) != t
+    each = torch.where(others, z, 0).sum(1) / x.shape[1]
+    return reduced(each.reshape(target.shape) if reduction == NONE else each, reduction)
+
+
+def _multilabel_margin(
+    self: torch.Tensor, target: torch.Tensor, reduction: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``sum over targets j and other classes i of max(0, 1 - x[j] + x[i]) / C``. The targets of a
+    row end at the first -1.
+
+    The second result tells which classes are targets.
+    """
+    n = self.shape[-1] if self.dim() else 1
+    x, t = self.reshape(-1, n), target.reshape(-1, n)
+    valid = (t < 0).cumsum(1) == 0
+    at = torch.where(valid, t, 0)
+    is_target = torch.zeros_like(at).scatter_add(1, at, valid.to(at.dtype)) > 0
+    z = 1 - x.gather(1, at).unsqueeze(2) + x.unsqueeze(1)
+    z = torch.where(z > 0, z, 0)  # not relu: where it is NaN, ATen adds nothing
+    each = torch.where(valid.unsqueeze(2) & ~is_target.unsqueeze(1), z, 0).sum((1, 2)) / n
+    each = each.reshape(self.shape[:-1]) if reduction == NONE else each
+    return reduced(each, reduction), is_target.to(self.dtype).reshape(target.shape)
+
+
+register("multi_margin_loss", decomposition=_multi_margin, family="loss")
+register("multilabel_margin_loss_forward", decomposition=_multilabel_margin, family="loss")
+
+
+# ---- linear_cross_entropy in chunks: ops that torch registers when a module of its own is
+# imported. They never hold all logits at once. The reduced op also returns its gradients.
+# Derivatives and batches do not use these: they run the plain loss.
+
+
+def _linear_cross_entropy(
+    input: torch.Tensor,
+    linear_weight: torch.Tensor,
+    target: torch.Tensor,
+    linear_bias: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    dtype: torch.dtype,
+    **options: Any,
+) -> torch.Tensor:
+    """The loss, computed in ``dtype``, the dtype in which the kernels add up the chunks."""
+    bias = None if linear_bias is None else linear_bias.to(dtype)
+    logits = torch.nn.functional.linear(input.to(dtype), linear_weight.to(dtype), bias)
+    weight = None if weight is None else weight.to(dtype)
+    return torch.nn.functional.cross_entropy(logits, target, weight, **options).to(input.dtype)
+
+
+def _linear_cross_entropy_reduced(
+    input: Any, linear_weight: Any, target: Any, linear_bias: Any, weight: Any, reduction: str,
+    ignore_index: int, label_smoothing: float, batch_chunk_size: int, acc_policy: str,
+    acc_dtype: torch.dtype, *switches: bool,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    options = {
+        "reduction": reduction,
+        "ignore_index": ignore_index,
+        "label_smoothing": label_smoothing,
+    }
+    loss = _linear_cross_entropy(
+        input, linear_weight, target, linear_bias, weight, acc_dtype, **options
+    )
+    return (loss, *(loss.new_empty(0, 0).detach() for _ in range(3)))
+
+
+def _linear_cross_entropy_none(
+    input: Any, linear_weight: Any, target: Any, linear_bias: Any, weight: Any, ignore_index: int,
+    batch_chunk_size: int, acc_policy: str, acc_dtype: torch.dtype,
+) -> torch.Tensor:  # fmt: skip
+    return _linear_cross_entropy(
+        input,
+        linear_weight,
+        target,
+        linear_bias,
+        weight,
+        acc_dtype,
+        reduction="none",
+        ignore_index=ignore_index,
+    )
+
+
+_CHUNKED = "torch.nn.modules.linear_cross_entropy"
+
+if importlib.util.find_spec(_CHUNKED) is not None:  # torch 2.11 has no such ops
+    importlib.import_module(_CHUNKED)
+    register(
+        "torch_nn::_linear_cross_entropy_batch_chunked",
+        decomposition=_linear_cross_entropy_reduced,
+        family="loss",
+    )
+    register(
+        "torch_nn::_linear_cross_entropy_batch_chunked_no_reduction",
+        decomposition=_linear_cross_entropy_none,
+        family="loss",
+    )

@@ -1,0 +1,243 @@
+"""Interpolation, sampling on a grid, patches and shuffled channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._decomp.decompositions import grid_sampler_2d as _sampled_2d
+
+from ..derive.batch_rules import shaped_by_one
+from ..derive.families import linear
+from ..derive.fixed_layouts import fold, same
+from ..record import asking, overload, register
+
+aten = torch.ops.aten
+
+# Interpolation is linear; ``name_backward(g, output_size, input_size, …)`` is its transpose.
+
+
+def _upsample(name: str, spatial: int) -> None:
+    forward, backward = overload(name), overload(f"{name}_backward")
+    options = [a.name for a in forward._schema.arguments[2:]]
+
+    def transposed(
+        g: torch.Tensor, shape: Sequence[int], size: Sequence[int], *rest: Any
+    ) -> torch.Tensor:
+        if _takes_another_way(name, shape[2:], size, rest[len(rest) - spatial :]):
+            return _by_matrices(forward, g, shape[2:], size, rest)
+        gradient: torch.Tensor = backward(g, size, shape, *rest)
+        return gradient
+
+    linear(
+        name,
+        {"self": asking("g", "self_shape", "output_size", *options)(transposed)},
+        fold(spatial + 2),
+        cost="high" if "bicubic" in name else "low",
+    )
+    linear(
+        f"{name}_backward",
+        {
+            "grad_output": asking("g", "output_size", *options)(
+                lambda g, size, *rest: forward(g, size, *rest)
+            )
+        },
+        fold(spatial + 2, size_at=2),
+    )
+
+
+def _takes_another_way(
+    name: str, old: Sequence[int], new: Sequence[int], scales: Sequence[float | None]
+) -> bool:
+    """Whether the kernel of the gradient looks at the sizes alone, where that of the result takes a
+    scale that does not fit them.
+
+    3 elements by a scale of 1.3 are 3 elements. They are no copy of the old ones, but their
+    gradient is that of a copy."""
+    factors = [(n, m, s) for n, m, s in zip(old, new, scales, strict=True) if s is not None]
+    if name.startswith("upsample_nearest"):
+        return any((m == n and s != 1) or (m == 2 * n and s != 2) for n, m, s in factors)
+    if "bicubic" in name or name.endswith("_aa"):
+        return list(old) == list(new) and any(s != 1 for _, _, s in factors)
+    return False
+
+
+def _by_matrices(
+    forward: Any, g: torch.Tensor, old: Sequence[int], new: Sequence[int], rest: Sequence[Any]
+) -> torch.Tensor:
+    """The transpose by a matrix for each dimension: what ``forward`` makes of
+    images of one element."""
+    spatial = len(old)
+    options, scales = rest[: len(rest) - spatial], rest[len(rest) - spatial :]
+    for d in range(spatial):
+        n, m = old[d], new[d]
+        # some kernels ask for the whole size, so the images have it
+        if forward is overload(f"upsample_nearest{spatial}d"):
+            ramp = (
+                torch.arange(n, dtype=torch.float64, device=g.device)
+                .reshape(n, *[1] * (spatial - 1 - d))
+                .expand(*old)
+            )
+            taken = (
+                forward(ramp.expand(1, 1, *old).contiguous(), list(new), *scales)[0, 0]
+                .movedim(d, 0)
+                .reshape(m, -1)[:, 0]
+            )
+            matrix = (taken == torch.arange(n, device=g.device)[:, None]).to(g.dtype)
+        else:
+            units = torch.eye(n, dtype=g.dtype, device=g.device).reshape(
+                1, n, *[n if e == d else 1 for e in range(spatial)]
+            )
+            size, kept = (
+                [m if e == d else 1 for e in range(spatial)],
+                [scales[e] if e == d else None for e in range(spatial)],
+            )
+            matrix = forward(units, size, *options, *kept).reshape(n, m)
+        g = (g.movedim(2 + d, -1) @ matrix.t()).movedim(-1, 2 + d)
+    return g
+
+
+for _name, _spatial in {
+    "upsample_nearest1d": 1,
+    "upsample_nearest2d": 2,
+    "upsample_nearest3d": 3,
+    "_upsample_nearest_exact1d": 1,
+    "_upsample_nearest_exact2d": 2,
+    "_upsample_nearest_exact3d": 3,
+    "upsample_linear1d": 1,
+    "upsample_bilinear2d": 2,
+    "upsample_trilinear3d": 3,
+    "upsample_bicubic2d": 2,
+    "_upsample_bilinear2d_aa": 2,
+    "_upsample_bicubic2d_aa": 2,
+}.items():
+    _upsample(_name, _spatial)
+
+# Sampling on a grid. First derivatives have kernels.
+
+
+def _sampled_3d(
+    a: torch.Tensor,
+    grid: torch.Tensor,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+) -> torch.Tensor:
+    """Sample (N, C, D, H, W) at (N, …, 3) points, trilinear (0) or nearest (1). The coordinates of
+    a point are x, y, z in [-1, 1]."""
+    sizes = a.shape[:1:-1]
+    points = [_source(grid[..., d], sizes[d], padding_mode, align_corners) for d in range(3)]
+    lines = torch.arange(a.shape[0], device=a.device).reshape(-1, 1, 1, 1)
+    channels_last = a.permute(0, 2, 3, 4, 1)
+
+    def corner(at: list[torch.Tensor], weight: torch.Tensor | None) -> torch.Tensor:
+        inside = torch.ones_like(at[0], dtype=torch.bool)
+        for p, n in zip(at, sizes, strict=True):
+            inside = inside & (p >= 0) & (p < n)
+        x, y, z = (torch.where(inside, p, 0).long() for p in at)
+        scale = inside.to(a.dtype) if weight is None else torch.where(inside, weight, 0)
+        return channels_last[lines, z, y, x] * scale.unsqueeze(-1)
+
+    if interpolation_mode == 1:
+        out = corner([p.detach().round() for p in points], None)
+    else:
+        low = [p.detach().floor() for p in points]
+        part = [p - f for p, f in zip(points, low, strict=True)]
+        terms = []
+        for bits in range(8):
+            up = [bool(bits >> d & 1) for d in range(3)]
+            weight = torch.ones_like(part[0])
+            for d in range(3):
+                weight = weight * (part[d] if up[d] else 1 - part[d])
+            terms.append(corner([f + 1 if u else f for f, u in zip(low, up, strict=True)], weight))
+        out = sum(terms[1:], terms[0])
+    return out.permute(0, 4, 1, 2, 3)
+
+
+def _source(x: torch.Tensor, n: int, padding_mode: int, align_corners: bool) -> torch.Tensor:
+    """The position among ``n`` elements for a coordinate in [-1, 1], after padding: zeros (0),
+    border (1) or reflection (2)."""
+    x = (x + 1) / 2 * (n - 1) if align_corners else ((x + 1) * n - 1) / 2
+    if padding_mode == 2:
+        low, span = (0.0, n - 1.0) if align_corners else (-0.5, float(n))
+        if span == 0:
+            x = torch.zeros_like(x)
+        else:
+            past = (x - low).abs()
+            flips = (past / span).detach().floor()
+            x = torch.where(flips % 2 == 0, past - flips * span, span - (past - flips * span)) + low
+    return x.clamp(0, n - 1) if padding_mode else x
+
+
+def _grid_sampler(name: str, rank: int) -> None:
+    backward = overload(f"{name}_backward")
+
+    def vjp(
+        g: Any,
+        input: Any,
+        grid: Any,
+        interpolation_mode: Any,
+        padding_mode: Any,
+        align_corners: Any,
+        needs: Any,
+    ) -> Any:
+        mask = ["input" in needs, "grid" in needs]
+        return backward(g, input, grid, interpolation_mode, padding_mode, align_corners, mask)
+
+    register(name, vjp={("input", "grid"): vjp}, batch=fold(rank), cost="high", family="resampling")
+
+
+# By name: the number of dimensions, and the sampling in plain ops.
+# `runtime.func.grid_sampler_backward` derives the backward from it.
+GRID_SAMPLERS: dict[str, tuple[int, Callable[..., torch.Tensor]]] = {
+    "grid_sampler_2d": (4, _sampled_2d),
+    "grid_sampler_3d": (5, _sampled_3d),
+}
+for _name, (_rank, _) in GRID_SAMPLERS.items():
+    _grid_sampler(_name, _rank)
+
+# Patches
+
+linear(
+    "im2col",
+    {
+        "self": lambda g, self_shape, kernel_size, dilation, padding, stride: aten.col2im(
+            g, self_shape[-2:], kernel_size, dilation, padding, stride
+        )
+    },
+    fold(4),
+)
+linear(
+    "col2im",
+    {
+        "self": lambda g, kernel_size, dilation, padding, stride: aten.im2col(
+            g, kernel_size, dilation, padding, stride
+        )
+    },
+    fold(3),
+)
+
+# Channels
+
+linear(
+    "pixel_shuffle",
+    {"self": lambda g, upscale_factor: torch.pixel_unshuffle(g, upscale_factor)},
+    shaped_by_one(same),
+)
+linear(
+    "pixel_unshuffle",
+    {"self": lambda g, downscale_factor: torch.pixel_shuffle(g, downscale_factor)},
+    shaped_by_one(same),
+)
+
+
+def _channel_shuffle_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    return func(args[0].flatten(0, 1), *args[1:]).unflatten(0, args[0].shape[:2])
+
+
+linear(
+    "channel_shuffle",
+    {"self": lambda g, groups: torch.channel_shuffle(g, g.shape[1] // groups)},
+    _channel_shuffle_batch,
+)

@@ -1,0 +1,374 @@
+"""Matrix and vector products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ...seam.levels import run_batchwise
+from ..derive import batch_rules as batch
+from ..derive.families import conj, multilinear
+from ..record import register
+from ..samples import factors
+
+aten = torch.ops.aten
+
+
+def scaled(t: torch.Tensor, factor: Any) -> torch.Tensor:
+    """``t·factor``. A factor of one costs nothing."""
+    return t if factor == 1 else t * factor
+
+
+def scaled_back(g: torch.Tensor, factor: Any) -> torch.Tensor:
+    """The gradient of ``t·factor`` by ``t``."""
+    return g if factor == 1 else g * conj(factor)
+
+
+def adjoint(t: torch.Tensor) -> torch.Tensor:
+    """The conjugate transpose of each matrix."""
+    return t.mH if t.is_complex() else t.transpose(-2, -1)
+
+
+def product(
+    x: torch.Tensor, y: torch.Tensor, x_batched: Any = True, y_batched: Any = True
+) -> torch.Tensor:
+    """The product of two matrices, or of batches of matrices. A batch is dimension 0.
+
+    If only one factor is batched, its batch becomes more rows or columns of one large product. Two
+    batches are many small products."""
+    if not y_batched and x.dim() == 3:
+        return torch.mm(x.flatten(0, 1), y).view(*x.shape[:2], y.shape[1])
+    # with more columns, the result would be stored by columns
+    if not x_batched and y.dim() == 3 and y.shape[2] == 1:
+        return torch.mm(y.squeeze(2), x.t()).unsqueeze(2)
+    if x.dim() == y.dim() == 3:
+        return torch.bmm(x, y)
+    return torch.mm(x, y) if x.dim() == y.dim() == 2 else torch.matmul(x, y)
+
+
+def _matvec(
+    x: torch.Tensor, y: torch.Tensor, x_batched: Any = True, y_batched: Any = True
+) -> torch.Tensor:
+    if not y_batched:
+        return torch.mv(x.flatten(0, 1), y).view(x.shape[:2])
+    if not x_batched:
+        return torch.mm(y, x.t())
+    return torch.mv(x, y) if y.dim() == 1 else torch.bmm(x, y.unsqueeze(2)).squeeze(2)
+
+
+def _matmul_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    return product(args[0], args[1], *batched)
+
+
+def _mv_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    return _matvec(args[0], args[1], *batched)
+
+
+def _dot_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    left = args[0].conj() if func._schema.name == "aten::vdot" else args[0]
+    # without dtype, a sum of integers would be int64
+    return (left * args[1]).sum(-1, dtype=left.dtype)
+
+
+def _by_left(g: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    # the line below without its Python frames, since every linear layer runs it
+    if type(g) is type(right) is torch.Tensor:
+        return torch.mm(g, adjoint(right))
+    return run_batchwise(lambda g, right, batched: product(g, adjoint(right), *batched), g, right)  # type: ignore[no-any-return]
+
+
+def _by_right(g: torch.Tensor, left: torch.Tensor, geometry: Any) -> torch.Tensor:
+    """The gradient by the right factor, in the memory format of that factor.
+
+    The right factor is often the transpose of a weight. Then the weight's gradient needs no copy.
+    """
+    (rows, _), strides, _ = geometry
+
+    def multiplied(g: torch.Tensor, left: torch.Tensor, batched: Any) -> torch.Tensor:
+        if strides == (1, rows) and not any(batched):
+            return torch.mm(g.t(), conj(left)).t()
+        return product(adjoint(left), g, batched[1], batched[0])
+
+    if type(g) is type(left) is torch.Tensor:  # as in `_by_left`
+        return multiplied(g, left, (False, False))
+    return run_batchwise(multiplied, g, left)  # type: ignore[no-any-return]
+
+
+_CONTRACTION: dict[str, Any] = {"fresh": True, "cost": "high"}
+
+
+def _flops(result_shape: Any, self_shape: Any) -> Any:
+    return 2 * math.prod(result_shape) * self_shape[-1]
+
+
+multilinear(
+    "mm",
+    {
+        "self": lambda g, mat2: _by_left(g, mat2),
+        "mat2": lambda g, self, mat2_geometry: _by_right(g, self, mat2_geometry),
+    },
+    _matmul_batch,
+    flops=_flops,
+    per_sample={
+        "self": lambda g, mat2: factors.by_left(g, mat2),
+        "mat2": lambda g, self: factors.by_right(g, self),
+    },
+    **_CONTRACTION,
+)
+
+
+def _stacks(x: torch.Tensor, y: torch.Tensor, batched: Any) -> torch.Tensor:
+    return torch.matmul(x, y) if any(batched) else torch.bmm(x, y)
+
+
+def _by_left_stack(g: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return run_batchwise(lambda g, right, batched: _stacks(g, adjoint(right), batched), g, right)  # type: ignore[no-any-return]
+
+
+def _by_right_stack(g: torch.Tensor, left: torch.Tensor, _: Any = None) -> torch.Tensor:
+    return run_batchwise(lambda g, left, batched: _stacks(adjoint(left), g, batched), g, left)  # type: ignore[no-any-return]
+
+
+multilinear(
+    "bmm",
+    {
+        "self": lambda g, mat2: _by_left_stack(g, mat2),
+        "mat2": lambda g, self: _by_right_stack(g, self),
+    },
+    _matmul_batch,
+    flops=_flops,
+    **_CONTRACTION,
+)
+multilinear(
+    "mv",
+    {"self": lambda g, vec: g.outer(conj(vec)), "vec": lambda g, self: adjoint(self).mv(g)},
+    _mv_batch,
+    fresh=True,
+    cost="high",
+    per_sample={"self": lambda g, vec: factors.by_left(g.unsqueeze(2), vec.unsqueeze(2))},
+)
+multilinear(
+    "dot",
+    {"self": lambda g, tensor: g * tensor.conj(), "tensor": lambda g, self: g * self.conj()},
+    _dot_batch,
+    fresh=True,
+    cost="high",
+)
+multilinear(
+    "vdot",
+    {"self": lambda g, other: g.conj() * other, "other": lambda g, self: g * self},
+    _dot_batch,
+    **_CONTRACTION,
+)
+
+
+def _in_one_dtype(args: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """The operands of ``addr``, which alone takes several dtypes, in that of the result. The kernel
+    gives numbers no less weight."""
+    x, left, right = args
+    if x.dtype is left.dtype is right.dtype:
+        return args
+    dtype = torch.promote_types(torch.promote_types(x.dtype, left.dtype), right.dtype)
+    return [a.to(dtype) for a in args]
+
+
+def _plus(
+    names: str,
+    left: str,
+    right: str,
+    multiply: Callable[..., Any],
+    by_left: Any,
+    by_right: Any,
+    **facts: Any,
+) -> None:
+    """Register ``beta·self + alpha·left·right``. ``multiply`` computes the product, of batches
+    if flags say so.
+
+    ``by_left`` and ``by_right`` compute its gradients. ``by_right`` also gets the geometry of the
+    right factor. ``facts``: further parts of the record.
+    """
+
+    def combined(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+        beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
+        args = _in_one_dtype(args)
+        if not (args[1].is_floating_point() or args[1].is_complex()):
+            whole = bool if args[1].dtype is torch.bool else int
+            # as in the kernels; a float factor would promote integers
+            beta, alpha = whole(beta), whole(alpha)
+        if batched[1] or batched[2]:
+            both = scaled(multiply(args[1], args[2], batched[1], batched[2]), alpha)
+        else:
+            both = scaled(multiply(args[1], args[2]), alpha).unsqueeze(0)
+        if beta == 0:  # self is ignored, also infinities in it
+            return both if both.shape[0] == size else both.expand(size, *both.shape[1:])
+        x = args[0]
+        return both + scaled(
+            x.reshape(size, *[1] * (both.dim() - x.dim()), *x.shape[1:]) if batched[0] else x, beta
+        )
+
+    def asks(f: Callable[..., Any], *names: str) -> Callable[..., Any]:
+        f.asks = names  # type: ignore[attr-defined]
+        return f
+
+    register(
+        names,
+        vjp={
+            "self": lambda g, beta: scaled_back(g, beta),
+            left: asks(lambda g, r, alpha: scaled_back(by_left(g, r), alpha), "g", right, "alpha"),
+            right: asks(
+                lambda g, x, geometry, alpha: scaled_back(by_right(g, x, geometry), alpha),
+                "g",
+                left,
+                f"{right}_geometry",
+                "alpha",
+            ),
+        },
+        jvp={
+            "self": lambda self_t, beta: scaled(self_t, beta),
+            left: asks(
+                lambda t, r, alpha: scaled(multiply(t, r), alpha), f"{left}_t", right, "alpha"
+            ),
+            right: asks(
+                lambda x, t, alpha: scaled(multiply(x, t), alpha), left, f"{right}_t", "alpha"
+            ),
+        },
+        batch=combined,
+        fresh=True,
+        flops=asks(
+            lambda x, result: 2 * math.prod(x) * (result[-1] if len(result) > 1 else 1),
+            f"{left}_shape",
+            "result_shape",
+        ),
+        family="multilinear",
+        **facts,
+    )
+
+
+def _outer(x: torch.Tensor, y: torch.Tensor, *batched: Any) -> torch.Tensor:
+    return x.unsqueeze(-1) * y.unsqueeze(-2)
+
+
+def _summed_product(x: torch.Tensor, y: torch.Tensor, *batched: Any) -> torch.Tensor:
+    return torch.matmul(x, y).sum(-3, dtype=x.dtype)
+
+
+_plus(
+    "addmm",
+    "mat1",
+    "mat2",
+    product,
+    _by_left,
+    _by_right,
+    cost="high",
+    per_sample={
+        "self": lambda g, self_shape, beta: factors.reduced(scaled_back(g, beta), self_shape),
+        "mat1": lambda g, mat2, alpha: factors.by_left(g, mat2, alpha),
+        "mat2": lambda g, mat1, alpha: factors.by_right(g, mat1, alpha),
+    },
+)
+_plus("baddbmm", "batch1", "batch2", product, _by_left_stack, _by_right_stack, cost="high")
+_plus(
+    "addmv",
+    "mat",
+    "vec",
+    _matvec,
+    lambda g, r: g.outer(conj(r)),
+    lambda g, x, _: adjoint(x).mv(g),
+    cost="high",
+    per_sample={
+        "self": lambda g, self_shape, beta: factors.reduced(scaled_back(g, beta), self_shape),
+        "mat": lambda g, vec, alpha: factors.by_left(g.unsqueeze(2), vec.unsqueeze(2), alpha),
+    },
+)
+_plus(
+    "addr",
+    "vec1",
+    "vec2",
+    _outer,
+    lambda g, r: g.mv(conj(r).to(g.dtype)),
+    lambda g, x, _: g.t().mv(conj(x).to(g.dtype)),
+)
+_plus(
+    "addbmm",
+    "batch1",
+    "batch2",
+    _summed_product,
+    lambda g, r: torch.matmul(g, adjoint(r)),
+    lambda g, x, _: torch.matmul(adjoint(x), g),
+    cost="high",
+)
+
+
+def _trilinear(
+    i1: Any,
+    i2: Any,
+    i3: Any,
+    expand1: Any,
+    expand2: Any,
+    expand3: Any,
+    sumdim: Any,
+    unroll_dim: int = 1,
+) -> torch.Tensor:
+    """The sum over ``sumdim`` of the product of three tensors. Each first gets dimensions of size
+    one at its ``expand``."""
+    rank = i1.dim() + len(expand1)
+    letters = "abcdefghijklmnopqrstuvwxyz"[:rank]
+    parts = [
+        "".join(c for d, c in enumerate(letters) if d not in missing)
+        for missing in (expand1, expand2, expand3)
+    ]
+    result = "".join(c for d, c in enumerate(letters) if d not in sumdim)
+    return torch.einsum(f"{parts[0]},{parts[1]},{parts[2]}->{result}", i1, i2, i3)
+
+
+def _trilinear_abstract(
+    i1: Any, i2: Any, i3: Any, expand1: Any, expand2: Any, expand3: Any, sumdim: Any
+) -> torch.Tensor:
+    """Torch's kernel has no abstract form for symbolic sizes, and would fix them."""
+    wide = []
+    for x, missing in ((i1, expand1), (i2, expand2), (i3, expand3)):
+        sizes = iter(x.shape)
+        wide.append([1 if d in missing else next(sizes) for d in range(x.dim() + len(missing))])
+    return i1.new_empty([n for d, n in enumerate(torch.broadcast_shapes(*wide)) if d not in sumdim])  # type: ignore[no-any-return]
+
+
+def _third(a: Any, b: Any, c: Any, *dims: Any) -> Any:
+    return aten._trilinear(conj(a), conj(b), conj(c), *dims)
+
+
+multilinear(
+    "_trilinear",
+    {
+        "i1": lambda g, i2, i3, expand1, expand2, expand3, sumdim: _third(
+            conj(g), i2, i3, sumdim, expand2, expand3, expand1
+        ),
+        "i2": lambda g, i1, i3, expand1, expand2, expand3, sumdim: _third(
+            i1, conj(g), i3, expand1, sumdim, expand3, expand2
+        ),
+        "i3": lambda g, i1, i2, expand1, expand2, expand3, sumdim: _third(
+            i1, i2, conj(g), expand1, expand2, sumdim, expand3
+        ),
+    },
+    decomposition=_trilinear,
+    abstract=_trilinear_abstract,
+    cost="high",
+)
+multilinear(
+    "linalg_cross",
+    {
+        "self": lambda g, other, dim: torch.linalg.cross(conj(other), g, dim=dim),
+        "other": lambda g, self, dim: torch.linalg.cross(g, conj(self), dim=dim),
+    },
+    lambda f, n, b, a, k: f(
+        batch.expand(a[0], b[0], n),
+        batch.expand(a[1], b[1], n),
+        dim=_cross_dim(k.get("dim", -1), a[0].dim() - b[0]),
+    ),
+)
+
+
+def _cross_dim(dim: int, rank: int) -> int:
+    return batch.shift(dim, rank)

@@ -1,0 +1,397 @@
+"""Inverses, solutions of linear systems and least squares.
+
+Formulas after M. Giles, "An extended collection of matrix derivative results for forward and
+reverse mode algorithmic differentiation" (2008). Formulas use the matrix itself, not the
+factorization that an op also returns, so that higher derivatives by the matrix are right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..derive.batch_rules import expand, trailing, with_flags_of_keywords
+from ..derive.matrix_rules import (
+    added,
+    columns,
+    contiguous_stacks,
+    eye_like,
+    is_vector_rhs,
+    leading,
+    lined_up,
+    one_rhs_per_matrix,
+    solve_triangular,
+    triangle,
+    uncolumned,
+)
+from ..record import register
+from .factored import join_columns, solve_factored, split_columns
+
+Pair = tuple[Any, Any]
+aten = torch.ops.aten
+
+# ---- raising the errors that the _ex ops report
+
+
+def _check_errors(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> None:
+    func(*args, **(kwargs | {"is_matrix": False}))
+
+
+register("_linalg_check_errors", nondiff=True, batch=_check_errors, family="linalg")
+
+
+# ---- inverse
+
+register(
+    "linalg_inv_ex",
+    vjp={"A": lambda g, result: -(result.mH @ g @ result.mH)},
+    jvp=lambda A_t, result: (-(result @ A_t @ result), None),
+    batch=trailing,
+    nondiff=(1,),
+    cost="high",
+    family="linalg",
+)
+
+
+# ---- general systems
+
+
+def _solve_vjp(
+    g: torch.Tensor, A: torch.Tensor, result: torch.Tensor, result1: torch.Tensor,
+    result2: torch.Tensor, B_shape: Any, left: bool, needs: Any,
+) -> Pair:  # fmt: skip
+    vector = is_vector_rhs(A.shape, B_shape)
+    x, by_b = (
+        columns(result, vector),
+        solve_factored(A, result1, result2, columns(g, vector), left, True),
+    )
+    by_a = (-(by_b @ x.mH) if left else -(x.mH @ by_b)) if "A" in needs else None
+    return by_a, uncolumned(by_b, vector)
+
+
+def _solve_jvp(
+    A: torch.Tensor,
+    A_t: Any,
+    B_t: Any,
+    B_shape: Any,
+    result: torch.Tensor,
+    result1: torch.Tensor,
+    result2: torch.Tensor,
+    left: bool,
+) -> Any:
+    vector = is_vector_rhs(A.shape, B_shape)
+    x = columns(result, vector)
+    change = None if A_t is None else (-(A_t @ x) if left else -(x @ A_t))
+    rhs = added(change, None if B_t is None else columns(B_t, vector))
+    assert rhs is not None
+    return (
+        uncolumned(solve_factored(A, result1, result2, rhs, left, False), vector),
+        None,
+        None,
+        None,
+    )
+
+
+def _solve_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """If one matrix has a batch of right-hand sides, they become more columns of one right-hand
+    side. The matrix is factored once."""
+    a, b = args[:2]
+    if not batched[0]:
+        vector = is_vector_rhs(a.shape, b.shape[1:])
+        rhs = columns(b, vector)
+        if rhs.dim() - 1 >= a.dim():
+            left = kwargs.get("left", True)
+            x, lu, pivots, info = func(a, join_columns(rhs, left), **kwargs)
+            lu, pivots, info = (expand(t, False, size) for t in (lu, pivots, info))
+            return (
+                uncolumned(split_columns(x, size, rhs.shape[-1 if left else -2], left), vector),
+                lu,
+                pivots,
+                info.contiguous(),
+            )
+    a, b, vector = one_rhs_per_matrix(size, batched, args)
+    x, lu, pivots, info = func(a, b, **kwargs)
+    shape = (size, *args[0].shape[1:]) if batched[0] else (size, *args[0].shape)
+    return (
+        uncolumned(x, vector),
+        lu.reshape(shape),
+        pivots.reshape(shape[:-1]),
+        info.reshape(shape[:-2]),
+    )
+
+
+register(
+    "_linalg_solve_ex",
+    vjp={("A", "B"): _solve_vjp},
+    jvp=_solve_jvp,
+    batch=_solve_batch,
+    nondiff=(1, 2, 3),
+    cost="high",
+    family="linalg",
+)
+
+
+# ---- triangular systems
+
+
+def _triangular_vjp(
+    g: torch.Tensor,
+    self: torch.Tensor,
+    result: torch.Tensor,
+    upper: bool,
+    left: bool,
+    unitriangular: bool,
+    needs: Any,
+) -> Pair:
+    by_b = solve_triangular(self.mH, g, upper=not upper, left=left, unit=unitriangular)
+    if "self" not in needs:
+        return None, by_b
+    return triangle(
+        -(by_b @ result.mH) if left else -(result.mH @ by_b), upper, unitriangular
+    ), by_b
+
+
+def _triangular_jvp(
+    self: torch.Tensor,
+    self_t: Any,
+    B_t: Any,
+    result: torch.Tensor,
+    upper: bool,
+    left: bool,
+    unitriangular: bool,
+) -> torch.Tensor:
+    change = None
+    if self_t is not None:
+        t = triangle(self_t, upper, unitriangular)
+        change = -(t @ result) if left else -(result @ t)
+    rhs = added(change, B_t)
+    assert rhs is not None
+    return solve_triangular(self, rhs, upper=upper, left=left, unit=unitriangular)
+
+
+register(
+    "linalg_solve_triangular",
+    vjp={("self", "B"): _triangular_vjp},
+    jvp=_triangular_jvp,
+    batch=leading(2, 2),
+    cost="high",
+    family="linalg",
+)
+
+
+def _triangular_solve(
+    self: torch.Tensor,
+    A: torch.Tensor,
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    a = A.mT if transpose else A
+    x = solve_triangular(a, self, upper=upper != transpose, unit=unitriangular)
+    return x, A.expand(*x.shape[:-2], *A.shape[-2:]).clone()
+
+
+register(
+    "triangular_solve",
+    decomposition=_triangular_solve,
+    batch=leading(2, 2),
+    cost="high",
+    family="linalg",
+)
+
+
+# ---- systems whose matrix is given by its factors: products of triangular solves
+
+
+def _by_pivots_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    physical = [expand(a, b, size) for a, b in zip(args, batched, strict=True)]
+    factors, pivots, rhs = lined_up((2, 1, 2), size, (True,) * 3, physical)
+    return func(contiguous_stacks(factors), pivots, rhs, **kwargs)
+
+
+def _by_cholesky_factor(by_a: torch.Tensor, factor: torch.Tensor, upper: bool) -> torch.Tensor:
+    """The gradient by the factor, from the gradient by A = L·Lᴴ (or Uᴴ·U)."""
+    both, factor = by_a + by_a.mH, triangle(factor, upper)
+    return triangle(factor @ both if upper else both @ factor, upper)
+
+
+def _cholesky_solve_vjp(
+    g: torch.Tensor, input2: torch.Tensor, upper: bool, result: torch.Tensor, needs: Any
+) -> Pair:
+    by_b = torch.cholesky_solve(g, input2, upper)
+    return by_b, _by_cholesky_factor(
+        -(by_b @ result.mH), input2, upper
+    ) if "input2" in needs else None
+
+
+def _cholesky_inverse_vjp(
+    g: torch.Tensor, self: torch.Tensor, upper: bool, result: torch.Tensor
+) -> torch.Tensor:
+    return _by_cholesky_factor(-(result @ g @ result), self, upper)
+
+
+def _lu_solve_vjp(
+    g: torch.Tensor,
+    LU: torch.Tensor,
+    pivots: torch.Tensor,
+    left: bool,
+    adjoint: bool,
+    result: torch.Tensor,
+    needs: Any,
+) -> tuple[Any, Any, Any]:
+    by_b = aten.linalg_lu_solve(LU, pivots, g, left=left, adjoint=not adjoint)
+    if "LU" not in needs:
+        return None, None, by_b
+    factors = (by_b, result.mH) if left else (result.mH, by_b)
+    by_a = -(factors[0] @ factors[1])
+    by_permuted = aten.lu_unpack(LU, pivots, False, True)[0].mT @ (by_a.mH if adjoint else by_a)
+    lower = LU.tril(-1) + eye_like(LU, LU.shape[-1])
+    return (by_permuted @ LU.triu().mH).tril(-1) + (lower.mH @ by_permuted).triu(), None, by_b
+
+
+register(
+    "cholesky_solve",
+    vjp={("self", "input2"): _cholesky_solve_vjp},
+    batch=leading(2, 2),
+    cost="high",
+    family="linalg",
+)
+register(
+    "cholesky_inverse",
+    vjp={"self": _cholesky_inverse_vjp},
+    batch=trailing,
+    cost="high",
+    family="linalg",
+)
+register(
+    "linalg_lu_solve",
+    vjp={("LU", "pivots", "B"): _lu_solve_vjp},
+    batch=_by_pivots_batch,
+    cost="high",
+    family="linalg",
+)
+# torch has no derivative for these either; a gradient raises MissingRule
+register("linalg_ldl_factor_ex", batch=trailing, cost="high", family="linalg")
+register("linalg_ldl_solve", batch=_by_pivots_batch, cost="high", family="linalg")
+
+
+# ---- pseudoinverse and least squares: derivatives of G. Golub and V. Pereyra (1973), valid if the
+# rank is locally constant
+
+
+def _pinv_vjp(g: torch.Tensor, self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    a, p = self, result
+    outside_range = g.mH - a @ (p @ g.mH)
+    outside_kernel = g.mH - (g.mH @ p) @ a
+    return -(p.mH @ g @ p.mH) + outside_range @ p @ p.mH + p.mH @ p @ outside_kernel
+
+
+def _pinv_jvp(self_t: torch.Tensor, self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    a, p, t = self, result, self_t
+    outside_range = t.mH - (t.mH @ a) @ p
+    outside_kernel = t.mH - p @ (a @ t.mH)
+    return -(p @ t @ p) + p @ (p.mH @ outside_range) + (outside_kernel @ p.mH) @ p
+
+
+@with_flags_of_keywords
+def _pinv_batch(
+    func: Any, size: int, batched: Any, args: Any, kwargs: Any, named: Any = None
+) -> Any:
+    """Tolerances broadcast with the leading dimensions of the matrices. They may have more of
+    these dimensions."""
+    a = expand(args[0], batched[0], size)
+    given = {
+        k: expand(kwargs[k], named[k], size) for k in ("atol", "rtol") if kwargs.get(k) is not None
+    }
+    widest = max([a.dim() - 2, *(t.dim() for t in given.values())])
+    a = a.reshape(size, *[1] * (widest - (a.dim() - 2)), *a.shape[1:])
+    return func(
+        a,
+        **{
+            **kwargs,
+            **{
+                k: t.reshape(size, *[1] * (widest - t.dim()), *t.shape[1:])
+                for k, t in given.items()
+            },
+        },
+    )
+
+
+register(
+    "linalg_pinv.atol_rtol_tensor",
+    vjp={"self": _pinv_vjp},
+    jvp={"self": _pinv_jvp},
+    batch=_pinv_batch,
+    cost="high",
+    family="linalg",
+)
+
+
+def _residual(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a @ x - b
+
+
+def _lstsq_vjp(
+    gs: Any, self: torch.Tensor, b: torch.Tensor, result0: torch.Tensor, needs: Any
+) -> Pair:
+    """The solution is ``pinv(self)·b``. It minimizes the residuals, so their first derivative by
+    the solution is zero."""
+    vector = is_vector_rhs(self.shape, b.shape)
+    x, rhs = columns(result0, vector), columns(b, vector)
+    by_a = by_b = None
+    if gs[0] is not None:
+        p = torch.linalg.pinv(self)
+        g = columns(gs[0], vector)
+        by_b = p.mH @ g
+        by_a = _pinv_vjp(g @ rhs.mH, self, p) if "self" in needs else None
+    if gs[1] is not None and gs[1].numel():
+        r = 2 * _residual(self, x, rhs) * gs[1].unsqueeze(-2)
+        by_a, by_b = added(by_a, r @ x.mH), added(by_b, -r)
+    return by_a, by_b if by_b is None else uncolumned(by_b, vector)
+
+
+def _lstsq_jvp(
+    self: torch.Tensor,
+    b: torch.Tensor,
+    self_t: Any,
+    b_t: Any,
+    result0: torch.Tensor,
+    result1: torch.Tensor,
+) -> Any:
+    vector = is_vector_rhs(self.shape, b.shape)
+    x, rhs = columns(result0, vector), columns(b, vector)
+    p = torch.linalg.pinv(self)
+    rhs_t = None if b_t is None else columns(b_t, vector)
+    x_t = added(
+        None if self_t is None else _pinv_jvp(self_t, self, p) @ rhs,
+        None if rhs_t is None else p @ rhs_t,
+    )
+    assert x_t is not None
+    residuals_t = None
+    if result1.numel():
+        r = _residual(self, x, rhs)
+        r_t = added(None if self_t is None else self_t @ x, None if rhs_t is None else -rhs_t)
+        assert r_t is not None
+        residuals_t = 2 * torch.real(r.conj() * r_t).sum(-2)
+    return uncolumned(x_t, vector), residuals_t, None, None
+
+
+def _lstsq_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    a, b, vector = one_rhs_per_matrix(size, batched, args)
+    lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = a.expand(*lead, *a.shape[-2:]), b.expand(*lead, *b.shape[-2:])
+    x, *others = func(a, b, *args[2:], **kwargs)
+    # some drivers return empty results
+    present = [t.new_empty((size, 0)) if t.shape == (0,) and lead != (0,) else t for t in others]
+    return uncolumned(x, vector), *present
+
+
+register(
+    "linalg_lstsq",
+    vjp={("self", "b"): _lstsq_vjp},
+    jvp=_lstsq_jvp,
+    batch=_lstsq_batch,
+    nondiff=(2, 3),
+    cost="high",
+    family="linalg",
+)

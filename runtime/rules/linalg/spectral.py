@@ -1,0 +1,296 @@
+"""Eigenvalues, singular values, determinants and the matrix exponential.
+
+Eigenvectors and singular vectors are unique only up to a phase. The formulas are right for
+functions that do not depend on the phase."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..derive.batch_rules import trailing
+from ..derive.matrix_rules import (
+    added,
+    diagonal,
+    differences,
+    eye_like,
+    hermitian_part,
+    matrix_of,
+    trailing_or_empty,
+)
+from ..record import register
+
+aten = torch.ops.aten
+
+# ---- eigenvalues (J. Magnus, "On differentiating eigenvalues and eigenvectors", 1985)
+
+
+def _need_vectors(computed: bool, op: str, instead: str) -> None:
+    if not computed:
+        raise RuntimeError(
+            f"The derivative of {op} depends on the vectors, "
+            f"which were not computed. Use {instead}."
+        )
+
+
+def _real_diagonal(t: torch.Tensor) -> torch.Tensor:
+    d = diagonal(t)
+    return torch.real(d) if d.is_complex() else d
+
+
+def _eigh_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, compute_v: bool) -> Any:
+    _need_vectors(compute_v, "_linalg_eigh", "compute_v=True")
+    w, v = result0, result1
+    inside = added(
+        None if gs[0] is None else matrix_of(gs[0]).to(v.dtype),
+        None if gs[1] is None else differences(w) * (v.mH @ gs[1]),
+    )
+    return None if inside is None else hermitian_part(v @ inside @ v.mH)
+
+
+def _eigh_jvp(
+    A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, compute_v: bool
+) -> tuple[Any, Any]:
+    _need_vectors(compute_v, "_linalg_eigh", "compute_v=True")
+    w, v = result0, result1
+    inside = v.mH @ hermitian_part(A_t) @ v
+    return _real_diagonal(inside), v @ (differences(w) * inside)
+
+
+def _unit_length(t: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """``t`` minus its component along the unit vectors ``v``, which would change their length. This
+    map is its own adjoint."""
+    return t - v * torch.real((v.conj() * t).sum(-2, keepdim=True))
+
+
+def _eig_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor) -> Any:
+    w, v = result0, result1
+    inside = None if gs[0] is None else matrix_of(gs[0])
+    if gs[1] is not None:
+        inside = added(inside, differences(w).conj() * (v.mH @ _unit_length(gs[1], v)))
+    return None if inside is None else torch.linalg.solve_ex(v.mH, inside @ v.mH)[0]
+
+
+def _eig_jvp(self_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor) -> tuple[Any, Any]:
+    w, v = result0, result1
+    inside = torch.linalg.solve_ex(v, self_t.to(v.dtype) @ v)[0]
+    return diagonal(inside), _unit_length(v @ (differences(w) * inside), v)
+
+
+register(
+    "_linalg_eigh",
+    vjp={"A": _eigh_vjp},
+    jvp=_eigh_jvp,
+    batch=trailing_or_empty,
+    cost="high",
+    family="linalg",
+)
+register(
+    "linalg_eig", vjp={"self": _eig_vjp}, jvp=_eig_jvp, batch=trailing, cost="high", family="linalg"
+)
+register(
+    "_linalg_eigvals",
+    decomposition=lambda self: aten.linalg_eig(self)[0],
+    batch=trailing,
+    cost="high",
+    family="linalg",
+)
+
+
+# ---- singular values. From U^H dA V = W S + dS - S Z with W = U^H dU and Z = V^H dV
+# skew-Hermitian (J. Townsend, 2016). Only the difference of their imaginary diagonals is
+# determined; each gets half of it.
+
+
+def _skew(t: torch.Tensor) -> torch.Tensor:
+    return t - t.mH
+
+
+def _imaginary(t: torch.Tensor) -> torch.Tensor:
+    return 1j * torch.imag(diagonal(t))
+
+
+def _thin(u: torch.Tensor, s: torch.Tensor, vh: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    k = s.shape[-1]
+    return u[..., :k], vh[..., :k, :].mH
+
+
+def _gaps(s: torch.Tensor) -> torch.Tensor:
+    """``s[j] / (s[j]² - s[i]²)`` at (i, j), without squares that overflow."""
+    size = s.detach().amax(-1, keepdim=True) if s.shape[-1] else s
+    size = torch.where(size == 0, 1.0, size)
+    relative = s / size
+    return differences(relative * relative) * relative.unsqueeze(-2) / size.unsqueeze(-1)
+
+
+def _svd_vjp(
+    gs: Any, result0: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, compute_uv: bool
+) -> Any:
+    """The gradient of A. With ``full_matrices`` the columns beyond the thin ones are arbitrary
+    and are ignored."""
+    _need_vectors(compute_uv, "_linalg_svd", "compute_uv=True")
+    s = result1
+    u, v = _thin(result0, s, result2)
+    k = s.shape[-1]
+    gu = None if gs[0] is None else gs[0][..., :k]
+    gv = None if gs[2] is None else gs[2][..., :k, :].mH
+    if gu is None and gv is None:
+        return None if gs[1] is None else (u * gs[1].unsqueeze(-2)) @ v.mH
+    row = s.unsqueeze(-2)
+    inside = None if gs[1] is None else matrix_of(gs[1]).to(u.dtype)
+    gaps = _gaps(s)
+    phases = outside = None
+    if gu is not None:
+        m = u.mH @ gu
+        inside = added(inside, gaps * _skew(m))
+        phases = _imaginary(m) if m.is_complex() else None
+        if u.shape[-2] > k:
+            outside = ((gu - u @ m) / row) @ v.mH
+    if gv is not None:
+        m = v.mH @ gv
+        inside = added(inside, -gaps.mT * _skew(m))
+        phases = added(phases, -_imaginary(m)) if m.is_complex() else None
+        if v.shape[-2] > k:
+            outside = added(outside, u @ ((gv - v @ m) / row).mH)
+    if phases is not None:
+        inside = added(inside, matrix_of(phases / (2 * s)))
+    assert inside is not None
+    return added(u @ inside @ v.mH, outside)
+
+
+def _svd_jvp(
+    A_t: torch.Tensor,
+    result0: torch.Tensor,
+    result1: torch.Tensor,
+    result2: torch.Tensor,
+    compute_uv: bool,
+) -> Any:
+    _need_vectors(compute_uv, "_linalg_svd", "compute_uv=True")
+    s = result1
+    u, v = _thin(result0, s, result2)
+    row, gaps = s.unsqueeze(-2), _gaps(s)
+    uh_t, t_v = u.mH @ A_t, A_t @ v
+    p = uh_t @ v
+    left, right = gaps * p - gaps.mT * p.mH, gaps * p.mH - gaps.mT * p
+    if p.is_complex():
+        phases = matrix_of(_imaginary(p) / (2 * s))
+        left, right = left + phases, right - phases
+    ut, vt = u @ left, v @ right
+    if u.shape[-2] > s.shape[-1]:
+        ut = ut + (t_v - u @ p) / row
+    if v.shape[-2] > s.shape[-1]:
+        vt = vt + (uh_t.mH - v @ p.mH) / row
+    return _widened(ut, result0), _real_diagonal(p), _widened(vt, result2.mH).mH
+
+
+def _widened(t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """``t`` padded with zero columns to the width of ``like``."""
+    return (
+        torch.nn.functional.pad(t, (0, like.shape[-1] - t.shape[-1]))
+        if t.shape[-1] < like.shape[-1]
+        else t
+    )
+
+
+register(
+    "_linalg_svd",
+    vjp={"A": _svd_vjp},
+    jvp=_svd_jvp,
+    batch=trailing_or_empty,
+    cost="high",
+    family="linalg",
+)
+
+
+# ---- determinants: d det(A) = tr(adj(A) dA), d log det(A) = tr(A^-1 dA)
+
+
+def _cofactors(a: torch.Tensor, det: torch.Tensor) -> torch.Tensor:
+    """``adj(A)^H``, computed as ``conj(det A)·A^-H``.
+
+    A singular matrix is first shifted by a small multiple of the identity. Then about half of the
+    digits of a first derivative are right."""
+    if a.shape[-1] == 0:
+        return a
+    size = torch.linalg.vector_norm(a, dim=(-2, -1))
+    shift = torch.where(
+        det == 0, torch.where(size == 0, 1.0, size) * torch.finfo(a.dtype).eps ** 0.5, 0.0
+    )
+    regular = a + shift[..., None, None] * eye_like(a, a.shape[-1])
+    # The kernel of det factors a complex matrix itself, and a real one that is contiguous
+    # transposed. A factorization of the other one may meet a pivot of zero where det is not zero.
+    inverse = (
+        torch.linalg.inv_ex(regular)[0].mH if a.is_complex() else torch.linalg.inv_ex(regular.mH)[0]
+    )
+    cofactors: torch.Tensor = inverse * torch.linalg.det(regular).conj()[..., None, None]
+    return cofactors
+
+
+def _trace_of_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """``tr(x^H y)``."""
+    return (x.conj() * y).sum((-2, -1))
+
+
+register(
+    "_linalg_det",
+    vjp={"A": lambda g, A, result: g[..., None, None] * _cofactors(A, result)},
+    jvp=lambda A_t, A, result: (_trace_of_product(_cofactors(A, result), A_t), None, None),
+    batch=trailing,
+    nondiff=(1, 2),
+    cost="high",
+    family="linalg",
+)
+
+
+def _slogdet_vjp(gs: Any, A: torch.Tensor, result0: torch.Tensor) -> Any:
+    """The sign of a complex determinant is its phase. The phase changes by the imaginary
+    part of the trace."""
+    phase = (
+        1j * torch.imag(gs[0] * result0.conj()) if gs[0] is not None and A.is_complex() else None
+    )
+    g = added(gs[1], phase)
+    return None if g is None else g[..., None, None] * torch.linalg.inv_ex(A.mH)[0]
+
+
+def _slogdet_jvp(A_t: torch.Tensor, A: torch.Tensor, result0: torch.Tensor) -> Any:
+    trace = _trace_of_product(torch.linalg.inv_ex(A.mH)[0], A_t)
+    if not A.is_complex():
+        return torch.zeros_like(result0), trace, None, None
+    return 1j * result0 * torch.imag(trace), torch.real(trace), None, None
+
+
+register(
+    "_linalg_slogdet",
+    vjp={"A": _slogdet_vjp},
+    jvp=_slogdet_jvp,
+    batch=trailing,
+    nondiff=(2, 3),
+    cost="high",
+    family="linalg",
+)
+
+
+# ---- matrix exponential (I. Najfeld and T. Havel, 1995): the upper right block of exp([[A, T], [0,
+# A]]) is the derivative along T
+
+
+def _exp_along(a: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    n = a.shape[-1]
+    lower = torch.cat([torch.zeros_like(a), a], -1)
+    whole: torch.Tensor = torch.linalg.matrix_exp(torch.cat([torch.cat([a, t], -1), lower], -2))
+    return whole[..., :n, n:]
+
+
+def _exp_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    return func(args[0].contiguous())  # the kernel views all leading dimensions as one
+
+
+register(
+    "linalg_matrix_exp",
+    vjp={"self": lambda g, self: _exp_along(self.mH, g)},
+    jvp={"self": lambda self_t, self: _exp_along(self, self_t)},
+    batch=_exp_batch,
+    cost="high",
+    family="linalg",
+)

@@ -1,0 +1,278 @@
+"""Histograms, counts, positions of elements, and evenly spaced numbers between tensors. Most
+records are decompositions, for vmap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...errors import BatchingError, MissingRule
+from ..derive.batch_rules import expand
+from ..record import asking, overload, register
+
+aten = torch.ops.aten
+
+# Counts of integers
+
+
+def _bincount_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """One ``bincount`` for the whole batch. The integers of each element are first shifted to
+    their own range."""
+    x = expand(args[0], batched[0], size)
+    weights = args[1] if len(args) > 1 else None
+    minlength: int = args[2] if len(args) > 2 else 0
+    width = torch.bincount(x.reshape(-1), None, minlength).shape[0]  # raises for negative numbers
+    if x.shape[1]:
+        widths = (x.amax(1) + 1).clamp(min=minlength)
+        if not torch.equal(widths, torch.full_like(widths, width)):
+            raise BatchingError(
+                "vmap: torch.bincount returns results whose lengths differ between the elements "
+                "of the batch; pass a minlength that is larger than every integer."
+            )
+    if weights is not None:
+        weights = expand(weights, batched[1], size).reshape(-1)
+    moved = x.long() + width * torch.arange(size, device=x.device).unsqueeze(1)
+    return func(moved.reshape(-1), weights, size * width).reshape(size, width)
+
+
+register("bincount", batch=_bincount_batch, cost="high", family="counting")
+
+
+def _nonzero_static(self: torch.Tensor, *, size: int, fill_value: int = -1) -> torch.Tensor:
+    """Write the position of the i-th true element to row i. Further ones go to row ``size``,
+    which is cut off."""
+    mask = (self != 0).reshape(-1)
+    rank = mask.cumsum(0) - 1
+    row = torch.where(mask & (rank < size), rank, size)
+    flat = row.new_zeros(size + 1).scatter(0, row, torch.arange(row.shape[0], device=row.device))
+    found = torch.arange(size, device=row.device) < mask.sum()
+    columns: list[torch.Tensor] = []
+    rest = flat[:size]
+    for n in reversed(self.shape):
+        columns.insert(0, torch.where(found, rest % max(n, 1), fill_value))
+        rest = rest // max(n, 1)
+    return torch.stack(columns, 1) if columns else row.new_zeros(size, 0)
+
+
+register("nonzero_static", decomposition=_nonzero_static, family="counting")
+
+# Histograms
+
+
+def _spaced(start: torch.Tensor, end: torch.Tensor, steps: int) -> torch.Tensor:
+    """``steps`` numbers from start to end. As in ATen, the first half is counted from the start and
+    the second half from the end."""
+    step = (end - start) / max(steps - 1, 1)
+    i = torch.arange(steps, device=step.device)
+    if steps == 1:
+        return start.reshape(1)
+    return torch.where(i < steps // 2, start + step * i, end - step * (steps - 1 - i))
+
+
+def _ends(
+    x: torch.Tensor, given: Sequence[float] | None, margin: float
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The first and last bin edge for each dimension of (points, dimensions), as given or else the
+    extrema. Equal ones get a margin."""
+    if given is not None:
+        low, high = torch.tensor(given, dtype=x.dtype, device=x.device).reshape(-1, 2).unbind(1)
+    elif x.shape[0]:
+        low, high = x.amin(0), x.amax(0)
+    else:
+        low, high = x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])
+    same = low == high
+    return list(
+        zip(
+            torch.where(same, low - margin, low).unbind(),
+            torch.where(same, high + margin, high).unbind(),
+            strict=True,
+        )
+    )
+
+
+def _tally(
+    places: Sequence[torch.Tensor],
+    lengths: Sequence[int],
+    inside: torch.Tensor,
+    weight: torch.Tensor,
+) -> torch.Tensor:
+    """The sum of weights per bin. ``places``: the bin numbers of the points in each dimension."""
+    flat, total = torch.zeros_like(places[0]), 1
+    for place, n in zip(places, lengths, strict=True):
+        flat = flat * n + place.clamp(0, n - 1)
+        total *= n
+    return (
+        weight.new_zeros(total)
+        .scatter_add(0, flat, torch.where(inside, weight, 0))
+        .reshape(list(lengths))
+    )
+
+
+def _histogram(
+    x: torch.Tensor, edges: Sequence[torch.Tensor], weight: torch.Tensor | None, density: bool
+) -> torch.Tensor:
+    """The histogram of points (points, dimensions) in the bins between edges. The last bin
+    includes its upper edge."""
+    places, inside = [], torch.ones_like(x[:, 0], dtype=torch.bool)
+    for value, edge in zip(x.unbind(1), edges, strict=True):
+        places.append(torch.searchsorted(edge, value.contiguous(), right=True) - 1)
+        inside = inside & (value >= edge[0]) & (value <= edge[-1])
+    weight = torch.ones_like(x[:, 0]) if weight is None else weight.reshape(-1)
+    counts = _tally(places, [e.shape[0] - 1 for e in edges], inside, weight)
+    if density:
+        counts = counts / counts.sum()
+        for d, edge in enumerate(edges):
+            counts = counts / edge.diff().reshape([-1 if k == d else 1 for k in range(len(edges))])
+    return counts
+
+
+def _edges(
+    self: torch.Tensor,
+    bins: Sequence[int],
+    *,
+    range: Any = None,
+    weight: Any = None,
+    density: bool = False,
+) -> list[torch.Tensor]:
+    x = self.reshape(-1, self.shape[-1])
+    return [
+        _spaced(low, high, n + 1) for (low, high), n in zip(_ends(x, range, 0.5), bins, strict=True)
+    ]
+
+
+def _from_counts(
+    self: torch.Tensor,
+    bins: Sequence[int],
+    *,
+    range: Any = None,
+    weight: Any = None,
+    density: bool = False,
+) -> torch.Tensor:
+    return _histogram(
+        self.reshape(-1, self.shape[-1]), _edges(self, bins, range=range), weight, density
+    )
+
+
+def _from_edges(
+    self: torch.Tensor, bins: Sequence[torch.Tensor], *, weight: Any = None, density: bool = False
+) -> torch.Tensor:
+    return _histogram(self.reshape(-1, self.shape[-1]), bins, weight, density)
+
+
+def _by_count(
+    self: torch.Tensor,
+    bins: int = 100,
+    *,
+    range: Any = None,
+    weight: Any = None,
+    density: bool = False,
+) -> Any:
+    points = self.reshape(-1, 1)
+    return _from_counts(points, [bins], range=range, weight=weight, density=density), _edges(
+        points, [bins], range=range
+    )[0]
+
+
+def _by_edges(
+    self: torch.Tensor, bins: torch.Tensor, *, weight: Any = None, density: bool = False
+) -> Any:
+    return _histogram(self.reshape(-1, 1), [bins], weight, density), bins.clone()
+
+
+def _histc(self: torch.Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> torch.Tensor:
+    x = self.reshape(-1)
+    ((low, high),) = _ends(x.unsqueeze(1), None if min == max else (min, max), 1)
+    place = ((x - low) * bins / (high - low)).long()
+    inside = (x >= low) & (x <= high)
+    return _tally([place], [bins], inside, torch.ones_like(x))
+
+
+def _without(name: str, rule: str) -> Any:
+    """Refuse the derivative, because torch declares none. The decomposition serves batches only."""
+
+    def formula(*_: Any) -> Any:
+        raise MissingRule(str(overload(name)), rule)
+
+    formula.refuses = True  # type: ignore[attr-defined]  # no rule to be tested
+    return formula
+
+
+for _name, _decomposition in (
+    ("histc", _histc),
+    ("histogram.bin_ct", _by_count),
+    ("histogram.bins_tensor", _by_edges),
+    ("_histogramdd_bin_edges", _edges),
+    ("_histogramdd_from_bin_cts", _from_counts),
+    ("_histogramdd_from_bin_tensors", _from_edges),
+):
+    register(
+        _name,
+        vjp={"self": asking("gs")(_without(_name, "vjp"))},
+        jvp=asking("self_t")(_without(_name, "jvp")),
+        decomposition=_decomposition,
+        cost="high",
+        family="counting",
+    )
+
+# Evenly spaced numbers
+
+
+def _ramp(
+    start: Any, end: Any, steps: int, dtype: torch.dtype | None, device: Any
+) -> tuple[torch.Tensor, torch.dtype]:
+    """The numbers in order, in double precision for an integer dtype, and the dtype of the
+    result."""
+    if dtype is None:
+        dtype = torch.get_default_dtype()
+        if any(
+            isinstance(a, complex) or (isinstance(a, torch.Tensor) and a.is_complex())
+            for a in (start, end)
+        ):
+            dtype = dtype.to_complex()
+    if any(isinstance(a, torch.Tensor) and a.dim() for a in (start, end)):
+        raise RuntimeError("linspace and logspace only support 0-dimensional start and end tensors")
+    known = next(a for a in (start, end) if isinstance(a, torch.Tensor))
+    wide = dtype if dtype.is_floating_point or dtype.is_complex else torch.float64
+    first, last = (
+        (a if isinstance(a, torch.Tensor) else known.new_tensor(a, dtype=wide))
+        .to(device or known.device, dtype)
+        .to(wide)
+        for a in (start, end)
+    )
+    return _spaced(first, last, steps), dtype
+
+
+def _linspace(
+    start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, **memory: Any
+) -> Any:
+    values, dtype = _ramp(start, end, steps, dtype, device)
+    return values.to(dtype)
+
+
+def _logspace(
+    start: Any,
+    end: Any,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    **memory: Any,
+) -> Any:
+    values, dtype = _ramp(start, end, steps, dtype, device)
+    if steps == 1:  # with more than one number, ATen rounds the exponents
+        values = (
+            start.to(values.device).reshape(1)
+            if isinstance(start, torch.Tensor)
+            else torch.full_like(values, start)
+        )
+    elif not (dtype.is_floating_point or dtype.is_complex):
+        base = int(base)
+    return torch.pow(base, values).to(dtype)
+
+
+for _overload in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor"):
+    register(f"linspace.{_overload}", decomposition=_linspace, family="counting")
+    register(f"logspace.{_overload}", decomposition=_logspace, family="counting")

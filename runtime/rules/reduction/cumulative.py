@@ -1,0 +1,121 @@
+"""Cumulative sums, products, extrema and logsumexp."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ..derive import batch_rules as batch
+from ..derive.families import conj, linear
+from ..elementwise.overflow_safe import (
+    recurrence,
+    reversed_recurrence,
+    running_product_jvp,
+    running_product_vjp,
+)
+from ..record import register
+
+
+def _lifted(rule: Any) -> Any:
+    """``rule(t, x, dim, …)``, which also takes 0-d tensors. They are treated as
+    vectors of one element."""
+
+    def lifted(t: torch.Tensor, *rest: Any) -> Any:
+        if t.dim():
+            return rule(t, *rest)
+        return rule(
+            *(v.unsqueeze(0) if isinstance(v, torch.Tensor) else v for v in (t, *rest))
+        ).squeeze(0)
+
+    return lifted
+
+
+def _cumprod_jvp(t: torch.Tensor, x: torch.Tensor, dim: int, dtype: Any) -> torch.Tensor:
+    if dtype is not None:
+        x, t = x.to(dtype), t.to(dtype)
+    tangent: torch.Tensor = running_product_jvp(t, x, dim)
+    return tangent
+
+
+def _weights(
+    self: torch.Tensor, result: torch.Tensor, dim: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """For ``y = logcumsumexp(x)`` the decay ``exp(y[i-1] - y[i])`` of earlier elements, and the
+    share ``exp(x[i] - y[i])`` of element i.
+
+    For real ``y`` neither is larger than one. Elements of +inf get equal shares, elements
+    of -inf get none.
+    """
+    n = result.shape[dim]
+    if n == 0:
+        return result, result
+    before, after = result.narrow(dim, 0, n - 1), result.narrow(dim, 1, n - 1)
+    first = torch.ones_like(result.narrow(dim, 0, 1))
+    if self.is_complex():
+        return torch.cat([first, (before - after).exp()], dim), (self - result).exp()
+    infinite = result.isinf()
+    top = self == math.inf
+    part = top.to(result.dtype) / top.cumsum(dim).clamp(min=1)
+    finite = torch.where(infinite, 0.0, result)
+    share = torch.where(infinite, part, (torch.where(infinite, 0.0, self) - finite).exp())
+    unchanged, changed = (before == math.inf) & (after == math.inf), before.isinf() | after.isinf()
+    ratio = (finite.narrow(dim, 0, n - 1) - finite.narrow(dim, 1, n - 1)).exp()
+    decay = torch.where(unchanged, 1 - part.narrow(dim, 1, n - 1), torch.where(changed, 0.0, ratio))
+    return torch.cat([first, decay], dim), share
+
+
+def _logcumsumexp_vjp(
+    g: torch.Tensor, self: torch.Tensor, result: torch.Tensor, dim: int
+) -> torch.Tensor:
+    """``grad[i] = exp(x[i] - y[i]) · sum over k >= i of g[k]·exp(y[i] - y[k])``. No exponent is
+    positive, so nothing overflows."""
+    decay, share = _weights(self, result, dim)
+    grad: torch.Tensor = conj(share) * reversed_recurrence(conj(decay), g, dim)
+    return grad
+
+
+def _logcumsumexp_jvp(
+    t: torch.Tensor, self: torch.Tensor, result: torch.Tensor, dim: int
+) -> torch.Tensor:
+    decay, share = _weights(self, result, dim)
+    return recurrence(decay, t * share, dim)
+
+
+linear(
+    "cumsum",
+    {"self": lambda g, dim: g.flip(dim).cumsum(dim).flip(dim) if g.dim() else g},
+    batch.along(1),
+    cost="high",
+    family="scan",
+)
+register(
+    "cumprod",
+    vjp={"self": lambda g, self, dim: _lifted(running_product_vjp)(g, self, dim)},
+    jvp={"self": lambda self_t, self, dim, dtype: _lifted(_cumprod_jvp)(self_t, self, dim, dtype)},
+    batch=batch.along(1),
+    cost="high",
+    family="scan",
+)
+register(
+    "logcumsumexp",
+    vjp={"self": lambda g, self, result, dim: _lifted(_logcumsumexp_vjp)(g, self, result, dim)},
+    jvp={
+        "self": lambda self_t, self, result, dim: _lifted(_logcumsumexp_jvp)(
+            self_t, self, result, dim
+        )
+    },
+    batch=batch.along(1),
+    cost="high",
+    family="scan",
+)
+for _name in ("cummax", "cummin"):
+    register(
+        _name,
+        vjp={"self": lambda g, result1, dim: torch.zeros_like(g).scatter_add(dim, result1, g)},
+        jvp=lambda self_t, result1, dim: (self_t.gather(dim, result1), None),
+        batch=batch.along(1),
+        cost="high",
+        family="scan",
+    )

@@ -1,0 +1,529 @@
+"""Sums, means, products, extrema, norms, variances, order statistics, counts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ..derive import batch_rules as batch
+from ..derive.families import conj, conj_of, linear, nondifferentiable, scaled
+from ..derive.matrix_rules import leading
+from ..derive.reduction_records import (
+    along_default,
+    count_of,
+    dims_of,
+    reduction,
+    restored,
+    rows,
+    selecting,
+    summed,
+    whole,
+)
+from ..elementwise.overflow_safe import product_of_others, times
+from ..record import asking, parameters, register
+
+aten = torch.ops.aten
+
+# ---- sums and means (sum itself is in core)
+
+
+def _mean_vjp(g: torch.Tensor, shape: Any, dim: Any = None, keepdim: bool = False) -> torch.Tensor:
+    each = g / max(count_of(shape, dim), 1)
+    return (restored(each, len(shape), dim, keepdim) if each.dim() else each).expand(shape)
+
+
+def _mean_abstract(
+    self: torch.Tensor, dim: Any = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """Torch's abstract kernel makes a complex number of the count of elements, so it would fix the
+    sizes of a complex tensor."""
+    if (dtype or self.dtype).is_complex:
+        return self.sum(dim=dim, keepdim=keepdim, dtype=dtype)
+    found: torch.Tensor = aten.mean.dim(self, dim, keepdim, dtype=dtype)
+    return found
+
+
+linear(
+    "mean",
+    {"self": lambda g, self_shape: _mean_vjp(g, self_shape)},
+    whole(lambda r, **kw: r.mean(1, **kw)),
+    abstract=asking("self", "dtype")(lambda self, dtype: _mean_abstract(self, dtype=dtype)),
+    family="reduction",
+)
+linear(
+    "mean.dim",
+    {"self": lambda g, self_shape, dim, keepdim: _mean_vjp(g, self_shape, dim, keepdim)},
+    batch.along(1),
+    abstract=_mean_abstract,
+    family="reduction",
+)
+reduction("nansum", lambda self, result_dtype: (~self.isnan()).to(result_dtype), batch.along(1))
+
+
+# ---- products. A factor beside a zero has a gradient of zero, whatever the cotangent is
+
+
+def _times(t: torch.Tensor, partial: Any) -> Any:
+    return times(t, partial) if isinstance(partial, torch.Tensor) else t * partial
+
+
+reduction(
+    "prod",
+    lambda self, result_dtype: product_of_others(self.to(result_dtype).reshape(-1), 0).reshape(
+        self.shape
+    ),
+    whole(lambda r, **kw: r.prod(1, **kw)),
+    dim=False,
+    product=_times,
+)
+reduction(
+    "prod.dim_int",
+    lambda self, dim, result_dtype: (
+        product_of_others(self.to(result_dtype), dim) if self.dim() else 1
+    ),
+    batch.along(1),
+    product=_times,
+)
+
+
+# ---- extrema: ops without indices share the gradient equally between ties, as in torch
+
+
+def _shared(self: torch.Tensor, result: torch.Tensor, dim: Any) -> torch.Tensor:
+    mask = self == result
+    return mask.to(self.dtype) / summed(mask, dim, True)
+
+
+def _shared_by_all(self: torch.Tensor, result: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    mask = (self == result) | (self.isnan() & result.isnan())
+    return mask, 1 / mask.sum().to(self.dtype)
+
+
+def _aminmax(
+    self: torch.Tensor, *, dim: int | None = None, keepdim: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    dims = [] if dim is None else [dim]
+    return self.amin(dims, keepdim), self.amax(dims, keepdim)
+
+
+reduction("amax amin", _shared, batch.along(1))
+reduction("max", _shared_by_all, whole(lambda r: r.amax(1)), dim=False)
+reduction("min", _shared_by_all, whole(lambda r: r.amin(1)), dim=False)
+reduction("median", _shared_by_all, whole(lambda r: r.median(1).values), dim=False, cost="high")
+reduction(
+    "nanmedian", _shared_by_all, whole(lambda r: r.nanmedian(1).values), dim=False, cost="high"
+)
+
+
+def _aminmax_vjp(
+    gs: Any,
+    self: torch.Tensor,
+    dim: int | None,
+    keepdim: bool,
+    result0: torch.Tensor,
+    result1: torch.Tensor,
+) -> Any:
+    parts = [
+        restored(g, self.dim(), dim, keepdim)
+        * _shared(self, restored(extreme, self.dim(), dim, keepdim), dim)
+        for g, extreme in zip(gs, (result0, result1), strict=True)
+        if g is not None
+    ]
+    return sum(parts[1:], parts[0]) if parts else None
+
+
+register("aminmax", vjp={"self": _aminmax_vjp}, decomposition=_aminmax, family="reduction")
+selecting("max.dim min.dim", batch.along(1))
+selecting("median.dim nanmedian.dim", batch.along(1), cost="high")
+selecting("mode", along_default(1), cost="high")
+selecting("kthvalue", along_default(2), cost="high")
+
+
+# ---- logsumexp and norms
+
+
+def _share_of_sum(self: torch.Tensor, result: torch.Tensor, dim: Any) -> torch.Tensor:
+    """``exp(x - logsumexp(x))``. Elements of +inf get equal shares. If all are -inf, shares are
+    zero. torch gives NaN in both cases."""
+    infinite = result.isinf()
+    ties = (self == result) & (result.real == math.inf)
+    equal = ties.to(self.dtype) / summed(ties, dim, True).clamp(min=1)
+    return torch.where(
+        infinite,
+        equal,
+        (torch.where(infinite, 0.0, self) - torch.where(infinite, 0.0, result)).exp(),
+    )
+
+
+reduction("logsumexp", _share_of_sum, batch.along(1))
+
+
+def _over_root(a: Any, root: torch.Tensor) -> Any:
+    """``a / root``, and zero where the root is zero. Its derivatives are zero there, too: they must
+    not divide by it."""
+    zero = root == 0
+    return (a / root.masked_fill(zero, 1)).masked_fill(zero, 0)
+
+
+def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) -> Any:
+    """The conjugate of the gradient of a p-norm. Zero where the norm is not differentiable. Ties of
+    the maximum share it."""
+    p = float(ord)
+    if p == 0:
+        return torch.zeros_like(self)
+    sgn = conj(self.sgn())
+    if p == 1:
+        return sgn
+    if p == 2:
+        return _over_root(conj(self), result)
+    magnitude = self.abs()
+    if p in (float("inf"), float("-inf")):
+        mask = (magnitude == result) | (magnitude.isnan() & result.isnan())
+        return sgn * (mask.to(result.dtype) / summed(mask, dim, True))
+    # Powers of the quotient, because powers of its parts overflow. At zero |x|^(p-1) or its
+    # derivative may be infinite; zero is used.
+    zero = self == 0
+    size = torch.where(result == 0, 1.0, result)
+    ratio = torch.where(zero, 1.0, magnitude) / size
+    if p < 2:
+        return sgn * torch.where(zero, 0.0, ratio.pow(p - 1))
+    if p < 4:  # not sgn·|x|^(p-1), whose derivative at zero would be infinite times zero
+        return conj(self) / size * torch.where(zero, 0.0, ratio.pow(p - 2))
+    return conj(self) / size * (magnitude / size).pow(p - 2)
+
+
+def _norm_slope(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) -> tuple[Any, Any]:
+    """:func:`_norm_partial` where the norm can be differentiated. The derivative is zero
+    elsewhere."""
+    return float(ord) != 0 and result != 0, _norm_partial(self, result, ord, dim)
+
+
+def _norm(
+    self: torch.Tensor, p: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    return aten.linalg_vector_norm(self, 2 if p is None else p, dim, keepdim, dtype=dtype)
+
+
+reduction(
+    "linalg_vector_norm",
+    # a wider ``dtype=`` is also the dtype of the computation
+    lambda self, result, ord, dim: _norm_slope(
+        self.to(torch.promote_types(self.dtype, result.dtype)), result, ord, dim
+    ),
+    lambda f, n, b, a, k: batch.along(2)(f, n, b, [*a, 2][: max(2, len(a))], k),
+)
+for _name in ("norm.Scalar", "norm.ScalarOpt_dim"):
+    register(_name, decomposition=_norm, family="reduction")
+register(
+    "norm.ScalarOpt_dtype",
+    decomposition=lambda self, p, *, dtype: _norm(self, p, dtype=dtype),
+    family="reduction",
+)
+register("norm.ScalarOpt_dim_dtype", decomposition=_norm, family="reduction")
+
+
+def _dist(self: torch.Tensor, other: torch.Tensor, p: Any = 2) -> Any:
+    return aten.linalg_vector_norm(self - other, p)
+
+
+def _dist_vjp(
+    g: torch.Tensor, self: torch.Tensor, other: torch.Tensor, p: Any, result: torch.Tensor
+) -> Any:
+    part = scaled(g, conj_of(_norm_slope(self - other, result, p, None)))
+    return part, -part
+
+
+register("dist", vjp={("self", "other"): _dist_vjp}, decomposition=_dist, family="reduction")
+
+
+def _renorm(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
+    return self * _renorm_scale(self, p, dim, maxnorm)[0]
+
+
+def _renorm_scale(
+    self: torch.Tensor, p: Any, dim: int, maxnorm: Any
+) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    """The scale of each slice along ``dim`` that limits its norm to ``maxnorm``, its derivative,
+    and the dimensions of a slice.
+
+    The derivative is by each element, conjugated. ATen, too, adds 1e-7 to the norm.
+    """
+    dims = [d for d in range(self.dim()) if d != dim % self.dim()]
+    norm = aten.linalg_vector_norm(self, p, dims, True)
+    over = norm > maxnorm
+    slope = torch.where(over, -maxnorm / (norm + 1e-7).square(), 0) * _norm_partial(
+        self, norm, p, dims
+    )
+    return torch.where(over, maxnorm / (norm + 1e-7), 1), slope, dims
+
+
+def _renorm_vjp(g: torch.Tensor, self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
+    scale, slope, dims = _renorm_scale(self, p, dim, maxnorm)
+    through = conj(slope) * _real(g * conj(self)).sum(dims, keepdim=True)
+    return g * scale + torch.where(scale == 1, 0, through)
+
+
+def _renorm_jvp(self_t: torch.Tensor, self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
+    scale, slope, dims = _renorm_scale(self, p, dim, maxnorm)
+    return self_t * scale + self * _real(self_t * slope).sum(dims, keepdim=True)
+
+
+def _real(t: torch.Tensor) -> Any:
+    return t.real if t.is_complex() else t
+
+
+register(
+    "renorm",
+    vjp={"self": _renorm_vjp},
+    jvp={"self": _renorm_jvp},
+    decomposition=_renorm,
+    cost="high",
+    family="reduction",
+)
+
+
+# ---- distances between rows. ATen's backward kernels take the rows and the distances, so the
+# differences of all pairs are never saved
+
+
+def _cdist_backward(
+    grad: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, cdist: torch.Tensor
+) -> Any:
+    """The backward in plain ops. It recomputes the distances from the rows, so that derivatives
+    go through them."""
+    apart = x1.unsqueeze(-2) - x2.unsqueeze(-3)
+    distance = aten.linalg_vector_norm(apart, p, [-1], True)
+    return (grad.unsqueeze(-1) * _norm_partial(apart, distance, p, [-1])).sum(-2)
+
+
+def _cdist_vjp(
+    g: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, result: torch.Tensor, needs: Any
+) -> Any:
+    first = second = None
+    if "x1" in needs:
+        first = aten._cdist_backward(g.contiguous(), x1, x2, p, result)
+    if "x2" in needs:
+        second = aten._cdist_backward(g.mT.contiguous(), x2, x1, p, result.mT.contiguous())
+    return first, second
+
+
+def _euclidean_vjp(
+    g: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, result: torch.Tensor
+) -> Any:
+    ratio = _over_root(g, result)
+    turned = ratio.mT
+    return x1 * ratio.sum(-1, keepdim=True) - ratio @ x2, x2 * turned.sum(
+        -1, keepdim=True
+    ) - turned @ x1
+
+
+def _pairs(self: torch.Tensor) -> Any:
+    return torch.triu_indices(self.shape[0], self.shape[0], 1, device=self.device)
+
+
+def _pdist(self: torch.Tensor, p: float = 2.0) -> Any:
+    i, j = _pairs(self)
+    return aten.linalg_vector_norm(self.index_select(0, i) - self.index_select(0, j), p, [-1])
+
+
+def _pdist_backward(grad: torch.Tensor, self: torch.Tensor, p: float, pdist: torch.Tensor) -> Any:
+    i, j = _pairs(self)
+    apart = self.index_select(0, i) - self.index_select(0, j)
+    part = grad.unsqueeze(-1) * _norm_partial(
+        apart, aten.linalg_vector_norm(apart, p, [-1], True), p, [-1]
+    )
+    return torch.zeros_like(self).index_add(0, i, part).index_add(0, j, -part)
+
+
+register(
+    "_cdist_forward",
+    vjp={("x1", "x2"): _cdist_vjp},
+    batch=leading(2, 2),
+    cost="high",
+    family="reduction",
+)
+register("_cdist_backward", decomposition=_cdist_backward, cost="high", family="reduction")
+register(
+    "_euclidean_dist",
+    cost="high",
+    vjp={("x1", "x2"): _euclidean_vjp},
+    batch=leading(2, 2),
+    family="reduction",
+)
+register(
+    "_pdist_forward",
+    vjp={"self": lambda g, self, p, result: aten._pdist_backward(g.contiguous(), self, p, result)},
+    decomposition=_pdist,
+    cost="high",
+    family="reduction",
+)
+register("_pdist_backward", decomposition=_pdist_backward, cost="high", family="reduction")
+
+
+# ---- variances: the correction defaults to one
+
+
+def _deviation(self: torch.Tensor, dim: Any, correction: Any) -> torch.Tensor:
+    """The conjugate of the gradient of the variance."""
+    n = count_of(self.shape, dim)
+    c = 1 if correction is None else correction
+    dims = dims_of(dim, self.dim())
+    off = self - (self.mean(dims, keepdim=True) if dims else self)
+    off = off.conj() if off.is_complex() else off
+    return off * (2 / (n - c) if n != c else float("inf"))
+
+
+def _std_partial(
+    self: torch.Tensor, result: torch.Tensor, dim: Any, correction: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return result != 0, _deviation(self, dim, correction) * _over_root(0.5, result)
+
+
+def _with_mean(spread: Any) -> Any:
+    def decomposed(
+        self: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+    ) -> Any:
+        value = spread(self, dim, correction=correction, keepdim=keepdim)
+        dims = dims_of(dim, self.dim())
+        return value, self.mean(dims, keepdim) if dims else self.clone()
+
+    return decomposed
+
+
+def _with_mean_abstract(spread: Any) -> Any:
+    """As of the mean: torch's abstract kernel would fix the sizes of a complex tensor."""
+
+    def abstract(self: torch.Tensor, dim: Any, correction: Any, keepdim: bool) -> Any:
+        return spread(self, dim, correction=correction, keepdim=keepdim), _mean_abstract(
+            self, dim, keepdim
+        )
+
+    return abstract
+
+
+def _with_mean_vjp(partial: Any) -> Any:
+    """The vjp of (spread, mean). ``partial`` is the conjugate of the spread's gradient. Either
+    cotangent may be None."""
+
+    def back(
+        gs: Any, self: torch.Tensor, dim: Any, correction: Any, keepdim: bool, *result: torch.Tensor
+    ) -> Any:
+        g_spread, g_mean = gs
+        parts = []
+        if g_spread is not None:
+            spread = [restored(r, self.dim(), dim, keepdim) for r in result]
+            parts.append(
+                scaled(
+                    restored(g_spread, self.dim(), dim, keepdim),
+                    conj_of(partial(self, *spread, dim, correction)),
+                )
+            )
+        if g_mean is not None:
+            parts.append(_mean_vjp(g_mean, self.shape, dim, keepdim))
+        return sum(parts[1:], parts[0]) if parts else None
+
+    asked = ["result0"] if "result" in parameters(partial) else []
+    return asking("gs", "self", "dim", "correction", "keepdim", *asked)(back)
+
+
+reduction(
+    "var.correction",
+    lambda self, dim, correction: _deviation(self, dim, correction),
+    batch.along(1),
+)
+reduction("std.correction", _std_partial, batch.along(1))
+for _name, _spread, _partial in (
+    ("var_mean.correction", aten.var.correction, _deviation),
+    ("std_mean.correction", aten.std.correction, _std_partial),
+):
+    register(
+        _name,
+        vjp={"self": _with_mean_vjp(_partial)},
+        decomposition=_with_mean(_spread),
+        abstract=_with_mean_abstract(_spread),
+        family="reduction",
+    )
+
+
+# ---- no derivative
+
+
+def _arg(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    x, dim, keepdim = [*args, None, False][:3] if len(args) < 3 else args
+    if dim is not None:
+        return batch.along(1)(func, size, batched, args, kwargs)
+    found = func(rows(x), 1)
+    return (
+        restored(found, x.dim(), list(range(1, x.dim())), False)
+        if keepdim and x.dim() > 1
+        else found
+    )
+
+
+def _any_or_all(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """Unlike in other reductions, an empty list of dimensions means none."""
+    if len(args) > 1 and args[1] is not None and len(args[1]) == 0:
+        return func(*args, **kwargs)
+    return batch.along(1)(func, size, batched, args, kwargs)
+
+
+nondifferentiable("any", whole(lambda r: r.any(1)))
+nondifferentiable("all", whole(lambda r: r.all(1)))
+nondifferentiable("any.dim all.dim", batch.along(1))
+nondifferentiable("any.dims all.dims", _any_or_all)
+nondifferentiable("argmax argmin", _arg)
+nondifferentiable("count_nonzero.dim_IntList", batch.along(1))
+nondifferentiable(
+    "hash_tensor",
+    batch.along(1),
+    abstract=lambda self, dim, keepdim: torch.empty_like(
+        self.sum(dim, keepdim), dtype=torch.uint64
+    ),
+)
+nondifferentiable(
+    "count_nonzero",
+    lambda f, n, b, a, k: (
+        aten.count_nonzero.dim_IntList(rows(a[0]), [1])
+        if len(a) < 2 or a[1] is None
+        else batch.along(1)(f, n, b, a, k)
+    ),
+)
+
+
+def _segments_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """The kernels treat leading dimensions of ``lengths`` (or ``offsets``) as batches. Its last
+    dimension is that of the reduction."""
+    tensors = [
+        batch.expand(a, b, size) if isinstance(a, torch.Tensor) else a
+        for a, b in zip(args, batched, strict=True)
+    ]
+    data = next(t for t in reversed(tensors) if isinstance(t, torch.Tensor))
+    axis = kwargs.get("axis", 0) % (data.dim() - 1)
+    bounds = {}
+    for name in ("lengths", "offsets"):
+        t = kwargs.get(name)
+        if t is not None:  # that of one element has axis + 1 dimensions
+            bounds[name] = batch.expand(t, t.dim() == axis + 2, size).contiguous()
+    contiguous = [t.contiguous() if isinstance(t, torch.Tensor) else t for t in tensors]
+    return func(*contiguous, **{**kwargs, **bounds, "axis": axis + 1})
+
+
+def _segments_back(
+    g: Any, result: Any, data: Any, reduce: str, lengths: Any, offsets: Any, axis: int, initial: Any
+) -> Any:
+    return torch.ops.aten._segment_reduce_backward(
+        g.contiguous(),
+        result,
+        data,
+        reduce,
+        lengths=lengths,
+        offsets=offsets,
+        axis=axis,
+        initial=initial,
+    )
+
+
+register("segment_reduce", vjp={"data": _segments_back}, batch=_segments_batch, family="reduction")
+register("_segment_reduce_backward", batch=_segments_batch, family="reduction")

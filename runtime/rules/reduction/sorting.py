@@ -1,0 +1,65 @@
+"""Sorting and searching."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..derive import batch_rules as batch
+from ..derive.families import nondifferentiable
+from ..derive.reduction_records import along_default, selecting
+
+
+def _sort_stable(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """As for ``sort``, but the dimension is a keyword argument."""
+    x = args[0]
+    rest = {k: v for k, v in kwargs.items() if k != "dim"}
+    return along_default(1)(
+        lambda t, dim: func(t, dim=dim, **rest), size, batched, [x, kwargs.get("dim", -1)], {}
+    )
+
+
+selecting("sort", along_default(1), keepdim=False, cost="high")
+selecting("sort.stable", _sort_stable, keepdim=False, cost="high")
+selecting("topk", along_default(2), keepdim=False, cost="high")
+
+
+def _searchsorted(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """The kernel takes rows with the leading dimensions of the values, or a single row that
+    all values search."""
+    rows, values = args
+    sorter = kwargs.get("sorter")
+    single = rows.dim() == 1 + batched[0]
+    if not batched[0] and single:
+        return func(rows, values.contiguous(), **kwargs)
+    rows, sorter = (
+        batch.expand(rows, batched[0], size),
+        batch.expand(sorter, sorter is None or sorter.dim() == rows.dim(), size),
+    )
+    if isinstance(values, torch.Tensor):
+        values = batch.expand(values, batched[1], size)
+        shape = values.shape
+        if single:
+            values = values.reshape(size, -1)
+    else:
+        shape = rows.shape[:-1]
+        values = torch.full((*shape, 1), values, dtype=rows.dtype, device=rows.device)
+    found = torch.searchsorted(
+        rows.contiguous(), values.contiguous(), **{**kwargs, "sorter": sorter}
+    )
+    return found.reshape(shape)
+
+
+def _bucketize(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    values, boundaries = args
+    if not batched[1]:
+        # torch warns of values that are not contiguous
+        return func(values.contiguous(), boundaries, **kwargs)
+    return _searchsorted(
+        torch.ops.aten.searchsorted.Tensor, size, (True, batched[0]), [boundaries, values], kwargs
+    )
+
+
+nondifferentiable("searchsorted.Tensor searchsorted.Scalar", _searchsorted)
+nondifferentiable("bucketize.Tensor", _bucketize)

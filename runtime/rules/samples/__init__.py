@@ -1,0 +1,7 @@
+"""The parts of records for per-sample gradients.
+
+``factors`` has the gradient of a parameter for each sample, in factors that are not multiplied.
+``places`` says where the samples of a batch lie in a tensor, ``place_rules`` and ``place_views``
+where they lie in the results of an op. They import ``record`` and ``ops``. The package
+:mod:`runtime.per_sample` uses them. Start with ``factors``.
+"""

@@ -1,0 +1,552 @@
+"""Gradients of a parameter for each sample, in factors: what a layer knows before it multiplies.
+
+    Outer(g, x)        # of y = x @ w.t(): the gradient of sample b is g[b].T @ x[b], and nobody has
+                       # computed it yet
+
+Most uses need no gradient of a single sample. Their norms, a weighted sum of them and their
+products with a vector follow from the factors in less time and memory. A record gives the factors
+by ``per_sample``; an op without such a part gets the general form of ``runtime/per_sample``.
+
+Gradients have torch's convention for complex numbers. A product of two is ``Re sum(conj(a) * b)``.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from ...huge_pages import LARGE, empty_in_huge_pages
+
+Tensor = torch.Tensor
+Scale = Callable[[Tensor], Tensor]
+_CACHED = 1 << 21
+"""Bytes of operands that stay in a cache, with their copies."""
+
+
+class Grams:
+    """Gram matrices of the vectors of each sample: ``t @ t.mH`` of shape (B, T, T) for ``t`` of
+    shape (B, T, n).
+
+    The weights of a recurrent layer share a factor, as those of queries, keys and values do. Its
+    matrix is computed once. ``asked``: all factors, as often as they will be asked for, so that
+    nothing is kept longer than that.
+    """
+
+    def __init__(self, asked: Iterable[Tensor]) -> None:
+        self._asked = collections.Counter(map(_place, asked))
+        self._found: dict[Hashable, Tensor] = {}
+
+    def of(self, t: Tensor) -> Tensor:
+        place = _place(t)
+        found = self._found.pop(place, None)
+        if found is None:
+            found = wide(t).conj() @ wide(t).mT
+        self._asked[place] -= 1
+        if self._asked[place] > 0:
+            self._found[place] = found
+        return found
+
+
+def _place(t: Tensor) -> Hashable:
+    """The same for two views of the same elements of memory, while they live."""
+    if type(t) is not torch.Tensor or t.is_conj() or t.is_neg():
+        return id(t)
+    return t.data_ptr(), t.shape, t.stride(), t.dtype
+
+
+class Term:
+    """The gradients of one parameter for B samples. ``shape``: of the parameter.
+
+    A subclass has ``dense``, ``part``, ``scaled`` and ``weighted_sum``. The other methods work on
+    the dense gradients, so a caller takes parts of the samples that fit into memory;
+    :meth:`needs_dense` tells.
+    """
+
+    size: int
+    shape: torch.Size
+    dtype: torch.dtype
+    way = "direct"
+    """How the norms are computed: ``direct`` from dense gradients, ``ghost`` from factors."""
+
+    def dense(self) -> Tensor:
+        """The gradients, of shape (B, *shape)."""
+        raise NotImplementedError
+
+    def write(self, out: Tensor) -> None:
+        """Write the gradients into ``out``, of shape (B, *shape)."""
+        out.copy_(self.dense())
+
+    def part(self, start: int, stop: int) -> Term:
+        """The gradients of these samples."""
+        raise NotImplementedError
+
+    def scaled(self, scale: Scale) -> Term:
+        """The gradients times a number for each sample. ``scale`` multiplies a tensor that has the
+        batch in front by it."""
+        raise NotImplementedError
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """The sum of ``weights[b]`` times gradient ``b``, of the parameter's shape.
+        ``weights``: (B,)."""
+        raise NotImplementedError
+
+    def squared_norms(self, grams: Grams) -> Tensor:
+        """The squared 2-norm of each gradient, of shape (B,). ``grams``: what computes products
+        of :meth:`vectors`."""
+        return _squares(flat(self.dense()))
+
+    def vectors(self) -> Sequence[Tensor]:
+        """The factors of which :meth:`squared_norms` asks for the Gram matrices."""
+        return ()
+
+    def dot(self, v: Tensor) -> Tensor:
+        """The product of each gradient with ``v``, of the parameter's shape. Shape (B,)."""
+        return real((wide(flat(self.dense())).conj() * v.reshape(-1)).sum(1))
+
+    def products(self, other: Term) -> Tensor:
+        """The product of each gradient with that of the same sample in ``other``, of shape (B,)."""
+        return real((wide(flat(self.dense())).conj() * flat(other.dense())).sum(1))
+
+    def gram(self, other: Term) -> Tensor:
+        """The product of each gradient with each in ``other``, of shape (B, B of ``other``)."""
+        return real(wide(flat(self.dense())).conj() @ wide(flat(other.dense())).mT)
+
+    def gram_by_factors(self, other: Term) -> bool:
+        """Whether :meth:`gram` takes no dense gradients."""
+        return False
+
+    def held(self) -> Sequence[Tensor]:
+        """The tensors that the gradients are computed of. They must stay as they are."""
+        raise NotImplementedError
+
+    def needs_dense(self) -> bool:
+        """Whether the norms take the dense gradients."""
+        return self.way == "direct"
+
+    def smaller(self) -> Term:
+        """The dense gradients, if they are needed for the norms and take no more memory than what
+        they are computed of. Else this term."""
+        return (
+            Dense(self.dense())
+            if self.needs_dense() and self.dense_bytes <= sum(t.nbytes for t in self.held())
+            else self
+        )
+
+    @property
+    def dense_bytes(self) -> int:
+        """The memory of the dense gradients."""
+        return self.size * self.shape.numel() * self.dtype.itemsize
+
+    @property
+    def transposed(self) -> Term | None:
+        """The gradients of the transpose of a matrix; None if they have no factors that say so."""
+        return None
+
+
+class Outer(Term):
+    """Gradient ``b`` is ``left[b].T @ right[b]``: a sum of T outer products, as in a layer on a
+    sequence of T vectors.
+
+    ``left``: (B, T, m). ``right``: (B, T, n). The parameter has shape (m, n).
+    """
+
+    def __init__(self, left: Tensor, right: Tensor) -> None:
+        self.left, self.right = left, right
+        self.size = left.shape[0]
+        self.shape = torch.Size((left.shape[2], right.shape[2]))
+        self.dtype = torch.promote_types(left.dtype, right.dtype)
+        _, t, m = left.shape
+        self.way = "ghost" if t * (m + self.shape[1]) <= m * self.shape[1] or t == 1 else "direct"
+
+    def dense(self) -> Tensor:
+        if self._takes(self.left) and self.dense_bytes >= LARGE:
+            out = empty_in_huge_pages((self.size, *self.shape), self.dtype, self.left.device)
+            self._write(out)
+            return out
+        left, right = self.left.mT, self.right
+        # of one vector: a product writes its result once
+        return left * right if right.shape[1] == 1 else left @ right
+
+    def write(self, out: Tensor) -> None:
+        if self._takes(out):
+            self._write(out)
+        else:
+            super().write(out)
+
+    def _takes(self, out: Tensor) -> bool:
+        """Whether a kernel may write to a tensor such as ``out``: nothing is recorded or
+        converted on the way."""
+        tensors = (out, self.left, self.right)
+        return are_plain(*tensors) and not any(
+            t.requires_grad or t.dtype is not self.dtype for t in tensors
+        )
+
+    def _write(self, out: Tensor) -> None:
+        left, right = self.left.mT, self.right
+        if right.shape[1] == 1:
+            torch.mul(left, right, out=out)
+        else:
+            torch.bmm(left, right, out=out)
+
+    def held(self) -> Sequence[Tensor]:
+        return self.left, self.right
+
+    def part(self, start: int, stop: int) -> Outer:
+        return Outer(self.left[start:stop], self.right[start:stop])
+
+    def scaled(self, scale: Scale) -> Outer:
+        return Outer(*_with_one_scaled(scale, self.left, self.right))
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        left, right = self.left, self.right
+        if self.shape[0] <= self.shape[1]:
+            left = scaled_by(weights, left)
+        else:
+            right = scaled_by(weights, right)
+        return wide(left).flatten(0, 1).mT @ wide(right).flatten(0, 1)
+
+    def squared_norms(self, grams: Grams) -> Tensor:
+        if self.needs_dense():
+            return super().squared_norms(grams)
+        if self.left.shape[1] == 1:
+            return _squares(self.left.flatten(1)) * _squares(self.right.flatten(1))
+        return real((grams.of(self.left) * grams.of(self.right)).sum((1, 2)))
+
+    def vectors(self) -> Sequence[Tensor]:
+        return () if self.needs_dense() or self.left.shape[1] == 1 else (self.left, self.right)
+
+    def dot(self, v: Tensor) -> Tensor:
+        return real(((wide(self.left).conj() @ wide(v)) * wide(self.right).conj()).sum((1, 2)))
+
+    def products(self, other: Term) -> Tensor:
+        if isinstance(other, Outer) and not (self.needs_dense() or other.needs_dense()):
+            return self._by_pairs(other)
+        return super().products(other)
+
+    def gram_by_factors(self, other: Term) -> bool:
+        return isinstance(other, Outer) and self.left.shape[1] == other.left.shape[1] == 1
+
+    def gram(self, other: Term) -> Tensor:
+        if isinstance(other, Outer) and self.gram_by_factors(other):
+            left = wide(self.left[:, 0]).conj() @ wide(other.left[:, 0]).mT
+            return real(left * (wide(self.right[:, 0]).conj() @ wide(other.right[:, 0]).mT))
+        return super().gram(other)
+
+    def _by_pairs(self, other: Outer) -> Tensor:
+        """The products from those of the vectors, T × T of them for each sample."""
+        left = wide(self.left).conj() @ wide(other.left).mT
+        return real((left * (wide(self.right).conj() @ wide(other.right).mT)).sum((1, 2)))
+
+    @property
+    def transposed(self) -> Outer:
+        return Outer(self.right, self.left)
+
+
+class Dense(Term):
+    """Gradients that are at hand, of shape (B, *shape). For parameters that are added or multiplied
+    element by element: their gradients have at most as many elements as the cotangent."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+        self.size, self.shape, self.dtype = values.shape[0], values.shape[1:], values.dtype
+
+    def dense(self) -> Tensor:
+        return self.values
+
+    def held(self) -> Sequence[Tensor]:
+        return (self.values,)
+
+    def part(self, start: int, stop: int) -> Dense:
+        return Dense(self.values[start:stop])
+
+    def scaled(self, scale: Scale) -> Dense:
+        return Dense(scale(self.values))
+
+    @property
+    def transposed(self) -> Dense:
+        return Dense(self.values.mT)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        values = wide(flat(self.values))
+        return (weights.to(values.dtype) @ values).reshape(self.shape)
+
+
+class Windows(Term):
+    """The gradients of the weight of a convolution: outer products of the cotangent with the
+    windows of the input.
+
+    ``x``: (B, N, C, *sizes). ``g``: (B, N, O, *places). The parameter has shape (O, C /
+    groups, *kernel).
+    """
+
+    def __init__(self, g: Tensor, x: Tensor, shape: Sequence[int], stride: Sequence[int],
+        padding: Sequence[int], dilation: Sequence[int],
+                 groups: int) -> None:  # fmt: skip
+        self.g, self.x, self.size, self.shape, self.dtype = (
+            g,
+            x,
+            g.shape[0],
+            torch.Size(shape),
+            g.dtype,
+        )
+        rank = len(shape) - 2
+        self.stride, self.padding, self.dilation = (
+            list(a) * (rank if len(a) == 1 else 1) for a in (stride, padding, dilation)
+        )
+        self.groups = groups
+        places = g.shape[1] * math.prod(g.shape[3:])
+        rows, columns = shape[0] // groups, math.prod(shape[1:])
+        self.way = "ghost" if places * (rows + columns) <= rows * columns else "direct"
+
+    def held(self) -> Sequence[Tensor]:
+        return self.g, self.x
+
+    def part(self, start: int, stop: int) -> Windows:
+        return self._of(self.g[start:stop], self.x[start:stop])
+
+    def scaled(self, scale: Scale) -> Windows:
+        return self._of(*_with_one_scaled(scale, self.g, self.x))
+
+    def _of(self, g: Tensor, x: Tensor) -> Windows:
+        """The gradients by another cotangent and input, in the same geometry."""
+        return Windows(g, x, self.shape, self.stride, self.padding, self.dilation, self.groups)
+
+    def _factors(self) -> tuple[Tensor, Tensor]:
+        """The cotangent and the windows, of shapes (B, groups, places, O / groups) and (B, groups,
+        places, C / groups * kernel)."""
+        rank = len(self.shape) - 2
+        windows = torch.nn.functional.pad(
+            self.x, [p for n in reversed(self.padding) for p in (n, n)]
+        )
+        for d, (n, stride, dilation) in enumerate(
+            zip(self.shape[2:], self.stride, self.dilation, strict=True)
+        ):
+            windows = windows.unfold(3 + d, (n - 1) * dilation + 1, stride)[..., ::dilation]
+        # B, N, groups, C / groups, *places, *kernel
+        windows = windows.unflatten(2, (self.groups, -1))
+        places, kernel = range(4, 4 + rank), range(4 + rank, 4 + 2 * rank)
+        columns = math.prod(self.shape[1:])
+        right = (
+            windows.permute(0, 2, 1, *places, 3, *kernel)
+            .reshape(self.size, self.groups, -1, columns)
+            .conj()
+        )
+        left = self.g.unflatten(2, (self.groups, -1)).permute(0, 2, 1, *places, 3)
+        return left.reshape(self.size, self.groups, right.shape[2], -1), right
+
+    def dense(self) -> Tensor:
+        """By backward passes of a convolution whose groups are those of some samples. It copies its
+        operands, so these fit into a cache."""
+        step = max(1, _CACHED * max(1, self.size) // max(1, self.x.nbytes + self.g.nbytes))
+        if step >= self.size:
+            return self._dense()
+        parts = (self.part(i, min(i + step, self.size))._dense() for i in range(0, self.size, step))
+        if not are_plain(self.x, self.g):
+            return torch.cat(list(parts))
+        found = empty_in_huge_pages((self.size, *self.shape), self.dtype, self.g.device)
+        for place, part in zip(found.split(step), parts, strict=True):
+            # at once, as `part` is still in the cache; the replay of a captured program
+            # does so as well
+            place.copy_(part)
+        return found
+
+    def _dense(self) -> Tensor:
+        x, g = (t.transpose(0, 1).flatten(1, 2) for t in (self.x, self.g))
+        return self._backward(g, x, self.size).reshape(self.size, *self.shape)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        return self._backward(
+            scaled_by(weights, self.g).flatten(0, 1), wide(self.x).flatten(0, 1), 1
+        )
+
+    def _backward(self, g: Tensor, x: Tensor, times: int) -> Tensor:
+        """The gradient of the weight of a convolution with so many ``times`` the groups."""
+        shape = (times * self.shape[0], *self.shape[1:])
+        like = g.new_empty(1).expand(shape)  # of the weight its shape alone matters
+        geometry = (
+            self.stride,
+            self.padding,
+            self.dilation,
+            False,
+            [0] * len(self.stride),
+            times * self.groups,
+        )
+        found: Tensor = torch.ops.aten.convolution_backward(
+            g, x, like, None, *geometry, [False, True, False]
+        )[1]
+        return found
+
+    def squared_norms(self, grams: Grams) -> Tensor:
+        if self.needs_dense():
+            return super().squared_norms(grams)
+        left, right = map(wide, self._factors())
+        return real(((left.conj() @ left.mT) * (right.conj() @ right.mT)).sum((1, 2, 3)))
+
+    def dot(self, v: Tensor) -> Tensor:
+        nothing = [0] * len(self.stride)
+        moved = torch.ops.aten.convolution(
+            self.x.flatten(0, 1),
+            v,
+            None,
+            self.stride,
+            self.padding,
+            self.dilation,
+            False,
+            nothing,
+            self.groups,
+        )
+        return real((self.g.conj() * moved.reshape(self.g.shape)).flatten(1).sum(1))
+
+
+class Rows(Term):
+    """Gradient ``b`` has ``g[b, i]`` in row ``indices[b, i]`` of a table, added up
+    where rows repeat.
+
+    ``indices``: (B, T). ``g``: (B, T, n). The parameter has shape (rows, n). ``padding``: the row
+    that has no gradient, or -1."""
+
+    way = "ghost"
+
+    def __init__(self, indices: Tensor, g: Tensor, rows: int, padding: int = -1) -> None:
+        self.indices = indices.flatten(1)
+        self.g = g.reshape(*self.indices.shape, g.shape[-1])
+        if padding >= 0:
+            self.g = self.g.masked_fill((self.indices == padding).unsqueeze(-1), 0)
+        self.size, self.shape, self.dtype = g.shape[0], torch.Size((rows, g.shape[-1])), g.dtype
+
+    def dense(self) -> Tensor:
+        rows, n = self.shape
+        first = torch.arange(self.size, device=self.indices.device).unsqueeze(1) * rows
+        table = self.g.new_zeros(self.size * rows, n)
+        return table.index_add(0, (self.indices + first).flatten(), self.g.flatten(0, 1)).reshape(
+            self.size, rows, n
+        )
+
+    def held(self) -> Sequence[Tensor]:
+        return self.indices, self.g
+
+    def part(self, start: int, stop: int) -> Rows:
+        return Rows(self.indices[start:stop], self.g[start:stop], self.shape[0])
+
+    def scaled(self, scale: Scale) -> Rows:
+        return Rows(self.indices, scale(self.g), self.shape[0])
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        scaled = scaled_by(weights, self.g)
+        return scaled.new_zeros(self.shape).index_add(
+            0, self.indices.flatten(), scaled.flatten(0, 1)
+        )
+
+    def squared_norms(self, grams: Grams) -> Tensor:
+        return self._by_pairs(self)
+
+    def dot(self, v: Tensor) -> Tensor:
+        return real((wide(self.g).conj() * v[self.indices]).sum((1, 2)))
+
+    def products(self, other: Term) -> Tensor:
+        return self._by_pairs(other) if isinstance(other, Rows) else super().products(other)
+
+    def _by_pairs(self, other: Rows) -> Tensor:
+        same = self.indices.unsqueeze(2) == other.indices.unsqueeze(1)
+        return real(((wide(self.g).conj() @ wide(other.g).mT) * same).sum((1, 2)))
+
+
+def joined(terms: Sequence[Term]) -> list[Term]:
+    """Fewer terms of the same sum: those of one form become one, as the steps of a
+    recurrent layer do."""
+    outers = [t for t in terms if isinstance(t, Outer)]
+    tables = [t for t in terms if isinstance(t, Rows)]
+    ready = [t for t in terms if isinstance(t, Dense)]
+    found = [t for t in terms if not isinstance(t, (Outer, Rows, Dense))]
+    if outers:
+        found.append(
+            Outer(torch.cat([t.left for t in outers], 1), torch.cat([t.right for t in outers], 1))
+            if outers[1:]
+            else outers[0]
+        )
+    if len(tables) == 1:
+        found += tables
+    elif tables:
+        indices, g = torch.cat([t.indices for t in tables], 1), torch.cat([t.g for t in tables], 1)
+        found.append(Rows(indices, g, tables[0].shape[0]))
+    if ready:
+        found.append(
+            Dense(functools.reduce(torch.add, [t.values for t in ready])) if ready[1:] else ready[0]
+        )
+    return found
+
+
+def are_plain(*tensors: Tensor) -> bool:
+    """Whether what is computed of ``tensors`` may be written to plain memory: none is a value, or
+    wrapped by a transform of torch's own."""
+    return all(
+        type(t) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(t)
+        for t in tensors
+    )
+
+
+def flat(t: Tensor) -> Tensor:
+    """``t`` of shape (B, …) as a matrix of B rows."""
+    return t.reshape(t.shape[0], -1)
+
+
+def wide(t: Tensor) -> Tensor:
+    """``t`` in float32 if its dtype is narrower, for sums and products of many numbers."""
+    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
+
+
+def scaled_by(weights: Tensor, t: Tensor) -> Tensor:
+    """``t`` with row b times ``weights[b]``."""
+    t = wide(t)
+    return t * weights.to(t.dtype).reshape(-1, *[1] * (t.dim() - 1))
+
+
+def _with_one_scaled(scale: Scale, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Two factors of a product, the smaller one scaled."""
+    return (scale(a), b) if a.numel() <= b.numel() else (a, scale(b))
+
+
+def real(t: Tensor) -> Tensor:
+    """The real part of ``t``."""
+    return t.real if t.is_complex() else t
+
+
+def _squares(t: Tensor) -> Tensor:
+    """The sum of the squares of each row."""
+    t = wide(t)
+    return real((t.conj() * t).sum(1))
+
+
+def by_left(g: Tensor, right: Tensor, alpha: Any = 1) -> Outer:
+    """The gradients of ``left`` in ``alpha * left @ right``, all with the batch in front."""
+    return Outer(_scaled(g, alpha).mT, right.mH)
+
+
+def by_right(g: Tensor, left: Tensor, alpha: Any = 1) -> Outer:
+    """The gradients of ``right`` in ``alpha * left @ right``, all with the batch in front."""
+    return Outer(left.conj(), _scaled(g, alpha))
+
+
+def of_bias(g: Tensor) -> Dense:
+    """The gradients of a bias by the cotangent (B, T, m) of a layer. Those of one vector for each
+    sample are the cotangent itself."""
+    return Dense(g.sum(1) if g.shape[1] != 1 else g[:, 0])
+
+
+def reduced(g: Tensor, shape: Sequence[int]) -> Dense:
+    """The gradients of what was broadcast from ``shape`` to the shape of ``g``
+    without its batch."""
+    extra = g.dim() - 1 - len(shape)
+    if extra:
+        g = g.sum(list(range(1, 1 + extra)))
+    wide = [d for d, n in enumerate(shape, 1) if n == 1 and g.shape[d] != 1]
+    return Dense(g.sum(wide, keepdim=True) if wide else g)
+
+
+def _scaled(g: Tensor, alpha: Any) -> Tensor:
+    return g if alpha == 1 else g * (alpha.conjugate() if isinstance(alpha, complex) else alpha)

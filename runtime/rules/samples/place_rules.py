@@ -1,0 +1,571 @@
+"""Where the samples lie in the results of each op, by families: see :mod:`.places`.
+
+A rule takes a :class:`.places.Placed` call and returns the places in its results: one for all of
+them, or a list. ``None`` in the list: the result has no samples. An op without a rule, and without
+parts that have one, mixes the samples as far as anyone knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..ops import Op
+from ..record import overload
+from .place_views import VIEWS
+from .places import Listed, Mixed, Place, Placed, Pooled, Tensor, is_packed, listed, one_place
+
+Rule = Callable[[Placed], Any]
+_rules: dict[Any, Rule] = {}
+
+
+def rule_of(op: Op) -> Rule | None:
+    """The rule of an op, or None. That of a write is that of its functional form."""
+    found = (
+        op.record.places
+        if op.record is not None and op.record.places is not None
+        else _rules.get(op.func)
+    )
+    if found is None and op.functional is not None:
+        return rule_of(op.functional)
+    if found is None and (
+        torch.Tag.pointwise in op.func.tags or (op.record is not None and op.record.elementwise)
+    ):
+        return aligned
+    return found
+
+
+def _give(names: str, rule: Rule) -> None:
+    for name in names.split():
+        _rules[overload(name)] = rule
+
+
+def leading(**cores: int) -> Rule:
+    """Ops that broadcast the leading dimensions of their arguments. ``cores``: the number of
+    trailing dimensions that an argument has besides, by its name; of any other argument 0."""
+
+    def rule(call: Placed) -> Place:
+        return _by_leading(call, {name: cores.get(name, 0) for name in call.names})
+
+    return rule
+
+
+def trailing(core: int) -> Rule:
+    """Ops on the last ``core`` dimensions of each argument."""
+    return lambda call: _by_leading(call, dict.fromkeys(call.names, core))
+
+
+def _by_leading(call: Placed, cores: dict[str, int]) -> Place:
+    known = list(call.tensors())
+    cores = dict.fromkeys(call.names, 0) | cores
+    lead = max(t.dim() - cores[name] for name, t, _ in known)
+    found = []
+    for name, t, place in known:
+        if place is not None:
+            if place.dim >= t.dim() - cores[name]:
+                raise Mixed(
+                    f"it computes along dimension {place.dim} of {name}, "
+                    "which runs over the samples"
+                )
+            found.append(place.moved(place.dim + lead - (t.dim() - cores[name])))
+    place = one_place(found)
+    n = place.length(call.size)
+    for name, t, own in known:
+        dim = place.dim - lead + t.dim() - cores[name]
+        if own is None and dim >= 0 and t.shape[dim] == n:
+            call.places[name] = place.moved(dim)
+        elif (own is not None and t.shape[own.dim] != n) or (
+            own is None and dim >= 0 and t.shape[dim] not in (1, n)
+        ):
+            raise Mixed("its arguments do not have the same number of samples")
+    return place
+
+
+aligned = leading()
+
+
+def _product(left: str, right: str, bias: str | None = None) -> Rule:
+    """Products of matrices and vectors: rows of the left and columns of the right argument may be
+    samples, and so may stacks of both."""
+
+    def rule(call: Placed) -> Place:
+        a, b, out = call.args[left], call.args[right], call.outs[0]
+        of_a, of_b = call.place(left), call.place(right)
+        of_bias = call.place(bias) if bias else None
+        if of_a is None and of_b is None:
+            assert of_bias is not None and bias is not None
+            place = of_bias.moved(of_bias.dim + out.dim() - call.args[bias].dim())
+        elif of_b is None and of_a is not None and a.dim() >= 2 and of_a.dim == a.dim() - 2:
+            place = of_a.moved(out.dim() - (2 if b.dim() > 1 else 1))
+        elif of_a is None and of_b is not None and b.dim() >= 2 and of_b.dim == b.dim() - 1:
+            place = of_b.moved(out.dim() - 1)
+        else:
+            plain = Placed(call.op, {left: a, right: b}, call.places, call.outs, call.size)
+            place = _by_leading(plain, {left: min(2, a.dim()), right: min(2, b.dim())})
+        if bias is not None:
+            _align(call, bias, place)
+        return place
+
+    return rule
+
+
+def _distances(call: Placed) -> Place:
+    """Distances of the rows of two matrices: the rows of one of them may be samples, and so
+    may stacks of both."""
+    for name, dim in (("x1", -2), ("x2", -1)):
+        place, t = call.place(name), call.args[name]
+        if (
+            place is not None
+            and place.dim == t.dim() - 2
+            and call.place("x2" if name == "x1" else "x1") is None
+        ):
+            return place.moved(call.outs[0].dim() + dim)
+    return _by_leading(call, {"x1": 2, "x2": 2})
+
+
+def _dot(call: Placed) -> Pooled:
+    """The sum of products."""
+    _by_leading(call, {})
+    return Pooled()
+
+
+def _align(call: Placed, name: str, place: Place) -> None:
+    """Place the argument ``name``, which is broadcast to the result. ``place``: in the result."""
+    t = call.args[name]
+    if t is None:
+        return
+    dim = place.dim - call.outs[0].dim() + t.dim()
+    own = call.place(name)
+    meets = dim >= 0 and t.shape[dim] == call.outs[0].shape[place.dim]
+    if own is not None:
+        one_place([place, own.moved(own.dim + call.outs[0].dim() - t.dim())])
+    elif meets:
+        call.places[name] = place.moved(dim)
+
+
+def along(name: str = "dim", argument: str = "self") -> Rule:
+    """Ops that compute along dimensions, and keep them."""
+
+    def rule(call: Placed) -> Place:
+        place, x = call.place(argument), call.args[argument]
+        assert place is not None
+        if place.dim in call.dims(name, x.dim()):
+            raise Mixed(f"it computes along dimension {place.dim}, which runs over the samples")
+        return place
+
+    return rule
+
+
+def reduced(call: Placed) -> Any:
+    """Reductions over dimensions. A sum or mean over the samples is the end of them."""
+    place, rank = call.place("self"), call.args["self"].dim()
+    if place is None:
+        raise Mixed("its first argument has no samples, and another one has")
+    dims = call.dims("dim", rank)
+    if place.dim in dims:
+        kind = call.op.base_name
+        if kind not in ("sum", "mean"):
+            raise Mixed(f"it computes over dimension {place.dim}, which runs over the samples")
+        return _pooled(place, call.size, kind == "mean")
+    if call.args.get("keepdim"):
+        return place
+    return place.moved(place.dim - sum(d < place.dim for d in dims))
+
+
+def _pooled(place: Place, size: int, mean: bool) -> Pooled:
+    if not mean:
+        return Pooled()
+    if not isinstance(place, Listed):
+        return Pooled(size)
+    return _by_counts(torch.bincount(place.owners(size, None), minlength=size))
+
+
+def _by_counts(counts: Tensor) -> Pooled:
+    """A mean over elements of which sample b has ``counts[b]``. The mean of a sample without
+    elements has no gradient."""
+    return Pooled(torch.where(counts > 0, counts.sum() / counts, 0.0))
+
+
+def _only(call: Placed, *names: str) -> None:
+    """Raise unless all other arguments are the same for all samples."""
+    if other := [
+        name for name, p in call.places.items() if isinstance(p, Place) and name not in names
+    ]:
+        raise Mixed(
+            f"its argument {other[0]} must be the same for all samples, and differs between them"
+        )
+
+
+def front(*names: str, dim: int = 0) -> Rule:
+    """Layers that have the batch in dimension ``dim`` of the named arguments and of all results."""
+
+    def rule(call: Placed) -> Place:
+        _only(call, *names)
+        place = one_place([p for p in map(call.place, names) if p is not None])
+        if place.dim != dim:
+            raise Mixed(
+                f"it has the batch in dimension {dim}, and the samples lie in dimension {place.dim}"
+            )
+        for name in names:
+            if call.args.get(name) is not None:
+                call.places[name] = place
+        return place
+
+    return rule
+
+
+def _normalized(call: Placed) -> Place:
+    n = len(call.args["normalized_shape"])
+    return _by_leading(call, dict.fromkeys(call.names, n))
+
+
+def _batch_norm(call: Placed) -> Any:
+    place, channels = call.place("input"), call.args["input"].dim() > 1
+    rows = ("weight", "bias", "running_mean", "running_var")
+    if place is None:
+        raise Mixed("its weights depend on the sample")
+    if channels and place.dim == 1:  # instance norm: the channels of all samples side by side
+        for name in rows:
+            if call.args.get(name) is not None:
+                call.places[name] = one_place([place.moved(0), call.place(name) or place.moved(0)])
+        return [
+            place,
+            *[place.moved(0) if o.dim() == 1 and o.numel() else None for o in call.outs[1:]],
+        ]
+    _only(call, "input")
+    if call.args.get(
+        "training",
+        call.op.base_name not in ("_native_batch_norm_legit_no_training", "_batch_norm_no_update"),
+    ):
+        raise Mixed("batch norm computes its statistics over the batch. Use group norm, or eval()")
+    return [place, *[None] * (len(call.outs) - 1)]
+
+
+def _loss(*others: str, cores: int = 0) -> Rule:
+    """Losses with ``reduction``: 0 for none, 1 for the mean, 2 for the sum."""
+
+    def rule(call: Placed) -> Any:
+        names = [name for name in ("self", *others) if call.args.get(name) is not None]
+        part = Placed(
+            call.op, {name: call.args[name] for name in names}, call.places, call.outs, call.size
+        )
+        place = _by_leading(part, dict.fromkeys(names, cores))
+        how = call.args["reduction"]
+        return place if how == 0 else _pooled(place, call.size, how == 1)
+
+    return rule
+
+
+def _nll_loss(call: Placed) -> Any:
+    x, target = call.args["self"], call.args["target"]
+    place = call.place("self")
+    _only(call, "self", "target")
+    if place is None or place.dim == 1 or x.dim() < 2:
+        raise Mixed("the classes lie in dimension 1, and so do the samples")
+    if call.place("target") not in (None, shifted := place.moved(place.dim - (place.dim > 1))):
+        raise Mixed("the targets have the samples in another place than the scores")
+    call.places["target"] = shifted
+    if call.args["reduction"] == 0:
+        return [shifted, None]
+    if call.args["reduction"] == 2:
+        return [Pooled(), None]
+    counts = (target != call.args["ignore_index"]).to(x.dtype)
+    if call.args["weight"] is not None:
+        counts = counts * call.args["weight"][target.clamp_min(0)]
+    own = shifted.split_gradient(counts, call.size).flatten(1).sum(1)
+    return [
+        Pooled(call.size) if bool((own == own[0]).all()) and own[0] > 0 else _by_counts(own),
+        None,
+    ]
+
+
+def _margin_loss(call: Placed) -> Any:
+    """Losses of scores (B, C) or (C,) and one target for each row."""
+    cores = {"self": 1, "target": 1 if call.op.base_name == "multilabel_margin_loss_forward" else 0}
+    _only(call, *cores)
+    place = _by_leading(
+        Placed(
+            call.op, {name: call.args[name] for name in cores}, call.places, call.outs, call.size
+        ),
+        cores,
+    )
+    how = call.args["reduction"]
+    found = place if how == 0 else _pooled(place, call.size, how == 1)
+    return [found, *([place] * (len(call.outs) - 1))]
+
+
+def _trilinear(call: Placed) -> Place:
+    """The product of three tensors, each with more dimensions of size 1, summed over
+    some dimensions."""
+    rank = call.args["i1"].dim() + len(call.args["expand1"])
+    summed = [d % rank for d in call.args["sumdim"]]
+    kept = {
+        n: [d for d in range(rank) if d not in [e % rank for e in call.args[f"expand{n}"]]]
+        for n in (1, 2, 3)
+    }
+    place = one_place(
+        [p.moved(kept[n][p.dim]) for n in kept if (p := call.place(f"i{n}")) is not None]
+    )
+    if place.dim in summed:
+        raise Mixed("it sums over the samples")
+    for n in kept:
+        t = call.args[f"i{n}"]
+        if (
+            call.place(f"i{n}") is None
+            and place.dim in kept[n]
+            and t.shape[kept[n].index(place.dim)] == place.length(call.size)
+        ):
+            call.places[f"i{n}"] = place.moved(kept[n].index(place.dim))
+    return place.moved(place.dim - sum(d < place.dim for d in summed))
+
+
+def _sorted(call: Placed) -> Any:
+    """Sorting along the samples puts them in another order, if each has one number."""
+    place, x = call.place("self"), call.args["self"]
+    assert place is not None
+    if place.dim not in call.dims("dim", x.dim()):
+        return place
+    if x.numel() != x.shape[place.dim]:
+        raise Mixed(f"it sorts along dimension {place.dim}, which runs over the samples")
+    return listed(place.dim, call.owners("self")[call.outs[1].flatten()], call.size)
+
+
+def _embedding_bag(call: Placed) -> Any:
+    place, offsets = call.place("indices"), call.args["offsets"]
+    bags = call.outs[0].shape[0]
+    _only(call, "indices", "per_sample_weights")
+    if call.args.get("per_sample_weights") is not None and place is not None:
+        call.places["per_sample_weights"] = one_place(
+            [place, call.place("per_sample_weights") or place]
+        )
+    if place is None or isinstance(place, Listed) or place.outer != 1 or bags % call.size:
+        raise Mixed(
+            "the bags of a sample are not known. Give the indices as a matrix with one row per bag"
+        )
+    starts = offsets[:bags].reshape(call.size, -1)[:, 0]
+    if not torch.equal(starts, torch.arange(0, call.size, device=starts.device) * place.inner):
+        raise Mixed("a bag has the indices of several samples")
+    return [Place(0, 1, bags // call.size), *[None] * (len(call.outs) - 1)]
+
+
+def _recurrent(call: Placed) -> Any:
+    place = call.place("input")
+    _only(call, "input", "hx_", "cx_")
+    if place is None or place.dim != 1:
+        raise Mixed("a recurrent layer has the batch in dimension 1 of its input")
+    for name in ("hx_", "cx_"):
+        if call.args.get(name) is not None:
+            own = place.moved(call.args[name].dim() - 2)
+            call.places[name] = one_place([own, call.place(name) or own])
+    return [place, *[place.moved(o.dim() - 2) if o.dim() > 1 else None for o in call.outs[1:]]]
+
+
+def _padded(call: Placed) -> Place:
+    return _by_leading(call, {"self": len(call.args["pad"]) // 2})
+
+
+def _solved(right: str, **cores: int) -> Rule:
+    """``solve(A, B)``, where B is a matrix or a vector: stacks of both may be samples, and so may
+    columns of B, or its rows if ``left`` is False. ``right``: the name of B. ``cores``: the
+    dimensions of A and of what comes with it."""
+
+    def rule(call: Placed) -> Any:
+        t, place = call.args[right], call.place(right)
+        vector = t.dim() == call.args[next(iter(cores))].dim() - 1
+        alone = all(p is None for name, p in call.places.items() if name != right)
+        if (
+            place is not None
+            and alone
+            and not vector
+            and place.dim == t.dim() - (1 if call.args.get("left", True) else 2)
+        ):
+            return [
+                place.moved(place.dim + call.outs[0].dim() - t.dim()),
+                *[None] * (len(call.outs) - 1),
+            ]
+        return _by_leading(call, {right: 1 if vector else 2, **cores})
+
+    return rule
+
+
+def _cross(call: Placed) -> Place:
+    place = aligned(call)
+    if call.args["dim"] % call.outs[0].dim() == place.dim:
+        raise Mixed(f"it computes along dimension {place.dim}, which runs over the samples")
+    return place  # type: ignore[no-any-return]
+
+
+def _convolution(call: Placed) -> Place:
+    """The samples are the batch, the weights of output channels, or groups of channels, each with
+    weights of its own."""
+    of_x, of_weight, groups = call.place("input"), call.place("weight"), call.args["groups"]
+    if of_weight is None or of_weight.dim != 0 or (of_x is not None and of_x.dim != 1):
+        return front("input")(call)  # type: ignore[no-any-return]
+    if of_x is None and groups == 1 and not call.args["transposed"]:
+        place = of_weight.moved(1)
+    elif groups % call.size or any(
+        p is None or isinstance(p, Listed) or p.outer != 1 for p in (of_x, of_weight)
+    ):
+        raise Mixed("groups of channels are not the samples")
+    else:
+        place = Place(1, 1, call.outs[0].shape[1] // call.size)
+    if call.args["bias"] is not None:
+        own = call.place("bias") or place.moved(0)
+        call.places["bias"] = one_place([place.moved(0), own])
+    return place
+
+
+def _cat(call: Placed) -> Place:
+    parts: Sequence[Tensor] = call.args["tensors"]
+    places: list[Place | None] = list(call.places["tensors"])
+    # an empty vector is no part
+    kept = [i for i, t in enumerate(parts) if t.dim() != 1 or t.numel()]
+    rank = call.outs[0].dim()
+    place = next(p for p in places if p is not None)
+    if call.args["dim"] % rank != place.dim:
+        one_place([p for p in places if p is not None])
+        call.places["tensors"] = [place if i in kept else None for i in range(len(parts))]
+        return place
+    mine = [places[i] for i in kept]
+    if any(p is None or p.dim != place.dim for p in mine):
+        raise Mixed("it joins samples with what belongs to none")
+    owners = torch.cat([p.owners(call.size, parts[0].device) for p in mine if p is not None])
+    return listed(place.dim, owners, call.size, any(map(is_packed, mine)))
+
+
+def _stack(call: Placed) -> Place:
+    place = one_place([p for p in call.places["tensors"] if p is not None])
+    call.places["tensors"] = [place] * len(call.args["tensors"])
+    dim = call.args["dim"] % call.outs[0].dim()
+    return place.moved(place.dim + (place.dim >= dim))
+
+
+def _repeat(call: Placed) -> Place:
+    place, x, repeats = call.place("self"), call.args["self"], call.args["repeats"]
+    assert place is not None
+    dim = place.dim + len(repeats) - x.dim()
+    return listed(dim, call.owners("self").repeat(repeats[dim]), call.size)
+
+
+def _diag_embedded(call: Placed) -> Place:
+    if sorted(d % call.outs[0].dim() for d in (call.args["dim1"], call.args["dim2"])) != [
+        call.outs[0].dim() - 2,
+        call.outs[0].dim() - 1,
+    ]:
+        raise Mixed("its dimensions are not the last ones")
+    return _by_leading(call, {"self": 1})
+
+
+def _log_probs(call: Placed) -> Any:
+    """``ctc_loss``: (T, B, C)."""
+    place = call.place("log_probs")
+    _only(call, "log_probs", "targets")
+    if place != Place(1) or call.args["targets"].dim() != 2:
+        raise Mixed(
+            "ctc_loss has the batch in dimension 1 of the scores, and needs the targets as a matrix"
+        )
+    return Place(0)
+
+
+for _name, _args in {
+    "bmm": ("self", "mat2"), "mm": ("self", "mat2"), "mv": ("self", "vec"),
+    "baddbmm": ("batch1", "batch2", "self"), "addmm": ("mat1", "mat2", "self"),
+    "addmv": ("mat", "vec", "self"), }.items():  # fmt: skip
+    _give(_name, _product(*_args))
+_give(
+    """sum sum.dim_IntList mean mean.dim nansum prod prod.dim_int amax amin max min aminmax median
+    median.dim nanmedian nanmedian.dim logsumexp linalg_vector_norm norm.Scalar norm.ScalarOpt_dim
+    norm.ScalarOpt_dtype norm.ScalarOpt_dim_dtype max.dim min.dim var.correction std.correction
+    var_mean.correction std_mean.correction mode kthvalue any any.dim any.dims all all.dim all.dims
+    argmax argmin count_nonzero count_nonzero.dim_IntList""",
+    reduced,
+)
+_give(
+    "_softmax _safe_softmax _log_softmax cumsum cumprod logcumsumexp cummax cummin topk glu",
+    along(),
+)
+_give("sort sort.stable", _sorted)
+_give("_trilinear", _trilinear)
+_give("multi_margin_loss multilabel_margin_loss_forward", _margin_loss)
+_give("_fft_c2c _fft_r2c _fft_c2r", along())
+_give("native_layer_norm _fused_rms_norm", _normalized)
+_give("native_group_norm", front("input"))
+_give("convolution", _convolution)
+_give("dot vdot", _dot)
+_give("grid_sampler_2d grid_sampler_3d", front("input", "grid"))
+_give(
+    (
+        "native_batch_norm _native_batch_norm_legit_functional _native_batch_norm_legit "
+        "_native_batch_norm_legit.no_stats"
+    ),
+    _batch_norm,
+)
+_give(
+    "_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update",
+    _batch_norm,
+)
+_give("mse_loss smooth_l1_loss huber_loss soft_margin_loss", _loss("target"))
+_give("binary_cross_entropy", _loss("target", "weight"))
+_give("binary_cross_entropy_with_logits", _loss("target", "weight", "pos_weight"))
+_give("nll_loss_forward nll_loss2d_forward", _nll_loss)
+_give("_ctc_loss _ctc_loss.Tensor", _log_probs)
+_give("_embedding_bag _embedding_bag_forward_only", _embedding_bag)
+_give("mkldnn_rnn_layer", _recurrent)
+_give("_scaled_dot_product_flash_attention_for_cpu", trailing(2))
+_give("constant_pad_nd", _padded)
+_give("cat", _cat)
+_give("stack", _stack)
+_give("repeat", _repeat)
+_give("diag_embed", _diag_embedded)
+_give("_linalg_solve_ex", _solved("B", A=2))
+_give("linalg_solve_triangular", _solved("B", self=2))
+_give("cholesky_solve", _solved("self", input2=2))
+_give("triangular_solve", _solved("self", A=2))
+_give("linalg_lu_solve", _solved("B", LU=2, pivots=1))
+_give("linalg_ldl_solve", _solved("B", LD=2, pivots=1))
+_give("ormqr", _solved("input3", self=2, input2=1))
+_give("lu_unpack", leading(LU_data=2, LU_pivots=1))
+_give("linalg_householder_product", leading(input=2, tau=1))
+_give("linalg_cross", _cross)
+_give("_cdist_forward", _distances)
+for _names, _core in {
+    (
+        "reflection_pad1d replication_pad1d upsample_nearest1d "
+        "_upsample_nearest_exact1d upsample_linear1d"
+    ): 1,
+    """reflection_pad2d replication_pad2d avg_pool2d _adaptive_avg_pool2d max_pool2d_with_indices
+    adaptive_max_pool2d max_unpool2d tril triu upsample_nearest2d _upsample_nearest_exact2d
+    upsample_bilinear2d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa cholesky
+    linalg_cholesky_ex linalg_lu linalg_lu_factor_ex linalg_qr linalg_inv_ex _linalg_eigh linalg_eig
+    _linalg_svd _linalg_det _linalg_slogdet linalg_matrix_exp linalg_ldl_factor_ex cholesky_inverse
+    _linalg_eigvals geqrf""": 2,
+    """reflection_pad3d replication_pad3d avg_pool3d _adaptive_avg_pool3d max_pool3d_with_indices
+    adaptive_max_pool3d upsample_nearest3d _upsample_nearest_exact3d upsample_trilinear3d
+    pixel_shuffle pixel_unshuffle channel_shuffle im2col""": 3,
+    "col2im": 2,
+}.items():  # fmt: skip
+    _give(_names, trailing(_core))
+_give(
+    (
+        "clone _to_copy copy fill.Scalar fill.Tensor masked_fill.Tensor native_dropout bernoulli "
+        "bernoulli.p rrelu_with_noise"
+    ),
+    aligned,
+)
+_give(
+    (
+        "ones_like zeros_like full_like empty_like rand_like randn_like randint_like "
+        "randint_like.low_dtype zero"
+    ),
+    aligned,
+)
+_give(
+    (
+        "normal_functional uniform exponential hardswish log_sigmoid_forward poisson "
+        "complex normal.Tensor_float"
+    ),
+    aligned,
+)
+_give("new_empty new_zeros new_ones new_full new_empty_strided", lambda call: [None])
+_rules.update(VIEWS)

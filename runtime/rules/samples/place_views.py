@@ -1,0 +1,516 @@
+"""Where the samples lie in views of a tensor, and in what is picked from it by indices:
+see :mod:`.places`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from ..record import overload
+from .places import (
+    Mixed,
+    Place,
+    Placed,
+    Tensor,
+    is_packed,
+    listed,
+    one_place,
+    picked,
+    place_of,
+    reshaped,
+)
+
+VIEWS: dict[Any, Callable[[Placed], Any]] = {}
+
+
+def _rule(names: str) -> Callable[[Callable[[Placed, Place], Any]], Any]:
+    """Register a rule of ops on one tensor, ``self``. It takes the place in that tensor."""
+
+    def decorate(rule: Callable[[Placed, Place], Any]) -> Any:
+        def placed(call: Placed) -> Any:
+            place = call.place("self")
+            assert place is not None
+            return rule(call, place)
+
+        for name in names.split():
+            VIEWS[overload(name)] = placed
+        return rule
+
+    return decorate
+
+
+def _dim(call: Placed, name: str = "dim", more: int = 0) -> int:
+    rank = call.args["self"].dim() + more
+    number: int = call.args[name]
+    return number % rank if rank else 0
+
+
+@_rule("view_as_complex")
+def _as_complex(call: Placed, place: Place) -> Place:
+    if place.dim == call.args["self"].dim() - 1:
+        raise Mixed("it joins pairs of samples to complex numbers")
+    return place
+
+
+@_rule(
+    "detach alias lift_fresh _conj _neg_view view_as_real detach_copy alias_copy "
+    "_conj_copy view_as_real_copy"
+)
+def _same(call: Placed, place: Place) -> Place:
+    return place
+
+
+@_rule("view.dtype view_copy.dtype")
+def _as_dtype(call: Placed, place: Place) -> Place:
+    if place.dim == call.args["self"].dim() - 1 and call.outs[0].shape != call.args["self"].shape:
+        raise Mixed(
+            "it joins or splits elements of the last dimension, which runs over the samples"
+        )
+    return place
+
+
+@_rule("view _unsafe_view _reshape_alias _reshape_copy view_copy squeeze squeeze_copy")
+def _reshaped(call: Placed, place: Place) -> Place:
+    return reshaped(place, call.args["self"].shape, call.outs[0].shape, call.size)
+
+
+@_rule("squeeze.dim squeeze.dims squeeze_copy.dim squeeze_copy.dims")
+def _squeezed(call: Placed, place: Place) -> Place:
+    shape = call.args["self"].shape
+    gone = [d for d in call.dims("dim", len(shape)) if shape[d] == 1]
+    if place.dim in gone:  # all of it belongs to one sample
+        return reshaped(place, shape, call.outs[0].shape, call.size)
+    return place.moved(place.dim - sum(d < place.dim for d in gone))
+
+
+@_rule("expand expand_copy")
+def _expanded(call: Placed, place: Place) -> Place:
+    dim = place.dim + call.outs[0].dim() - call.args["self"].dim()
+    n = call.outs[0].shape[dim]
+    return (
+        place.moved(dim)
+        if n == place.length(call.size)
+        else listed(dim, call.owners("self").expand(n), call.size)
+    )
+
+
+@_rule("unsqueeze unsqueeze_copy")
+def _unsqueezed(call: Placed, place: Place) -> Place:
+    return place.moved(place.dim + (place.dim >= _dim(call, more=1)))
+
+
+@_rule("t t_copy")
+def _t(call: Placed, place: Place) -> Place:
+    return place.moved(call.args["self"].dim() - 1 - place.dim)
+
+
+@_rule("transpose.int transpose_copy.int")
+def _transposed(call: Placed, place: Place) -> Place:
+    first, second = _dim(call, "dim0"), _dim(call, "dim1")
+    return place.moved({first: second, second: first}.get(place.dim, place.dim))
+
+
+@_rule("permute permute_copy")
+def _permuted(call: Placed, place: Place) -> Place:
+    return place.moved(call.dims("dims", call.args["self"].dim()).index(place.dim))
+
+
+@_rule("select.int select_copy.int unbind.int unbind_copy.int")
+def _without(call: Placed, place: Place) -> Place:
+    dim = _dim(call)
+    if dim == place.dim:
+        raise Mixed(f"it picks single samples, which lie in dimension {dim}")
+    return place.moved(place.dim - (dim < place.dim))
+
+
+@_rule(
+    "slice.Tensor slice_copy.Tensor split.Tensor split_with_sizes split_copy.Tensor "
+    "split_with_sizes_copy narrow_copy"
+)
+def _parts(call: Placed, place: Place) -> Any:
+    if _dim(call) != place.dim:
+        return place
+    n, first, step = (
+        call.args["self"].shape[place.dim],
+        call.args.get("start") or 0,
+        call.args.get("step", 1),
+    )
+    owners, found = call.owners("self"), []
+    splits = call.op.base_name.startswith("split")
+    first = max(0, first + n) if first < 0 else first
+    for o in call.outs:
+        length = o.shape[place.dim]
+        own = owners[first : first + length * step : step]
+        # all parts of a split are likely to be treated alike, and then joined
+        found.append(
+            listed(place.dim, own, call.size, is_packed(place))
+            if splits
+            else picked(place, place.dim, own, call.size)
+        )
+        first += length
+    return found
+
+
+VIEWS[overload("unsafe_split.Tensor")] = VIEWS[overload("split.Tensor")]
+VIEWS[overload("unsafe_split_with_sizes")] = VIEWS[overload("split_with_sizes")]
+
+
+@_rule("diagonal diagonal_copy")
+def _diagonal(call: Placed, place: Place) -> Place:
+    dims = (_dim(call, "dim1"), _dim(call, "dim2"))
+    if place.dim in dims:
+        raise Mixed(
+            f"it takes the diagonal along dimension {place.dim}, which runs over the samples"
+        )
+    return place.moved(place.dim - sum(d < place.dim for d in dims))
+
+
+@_rule("unfold unfold_copy")
+def _unfolded(call: Placed, place: Place) -> Place:
+    if _dim(call, "dimension") == place.dim:
+        raise Mixed(f"its windows run along dimension {place.dim}, which runs over the samples")
+    return place
+
+
+@_rule("as_strided as_strided_copy")
+def _strided(call: Placed, place: Place) -> Place:
+    x, out = call.args["self"], call.outs[0]
+    if (
+        x.shape == out.shape
+        and x.stride() == out.stride()
+        and x.storage_offset() == out.storage_offset()
+    ):
+        return place
+    # for each number in it its sample
+    memory = torch.full([x.untyped_storage().nbytes() // x.itemsize], -1, device=x.device)
+    memory.as_strided(x.shape, x.stride(), x.storage_offset()).copy_(
+        place.owners_in(x.shape, call.size, x.device)
+    )
+    owners = memory.as_strided(out.shape, out.stride(), out.storage_offset())
+    found = place_of(owners, call.size)
+    if found is None or bool((owners < 0).any()):
+        raise Mixed(
+            "it describes memory by strides, and shows elements of several samples. "
+            "Use views that name dimensions"
+        )
+    return found
+
+
+@_rule("flip")
+def _flipped(call: Placed, place: Place) -> Place:
+    if place.dim not in call.dims("dims", call.args["self"].dim()):
+        return place
+    return listed(place.dim, call.owners("self").flip(0), call.size)
+
+
+@_rule("nonzero")
+def _nonzero(call: Placed, place: Place) -> Place:
+    return listed(0, call.owners("self")[call.outs[0][:, place.dim]], call.size)
+
+
+@_rule("roll")
+def _rolled(call: Placed, place: Place) -> Place:
+    shifts = call.args["shifts"]
+    if not call.args["dims"]:
+        raise Mixed("it rolls the elements of all samples in one row. Name a dimension")
+    owners = call.owners("self")
+    for shift, dim in zip(
+        [shifts] if isinstance(shifts, int) else shifts,
+        call.dims("dims", call.args["self"].dim()),
+        strict=True,
+    ):
+        owners = owners.roll(shift) if dim == place.dim else owners
+    return listed(place.dim, owners, call.size)
+
+
+# Indices
+
+
+def _embedding(call: Placed) -> Place:
+    place = call.place("indices")
+    if call.place("weight") is not None or place is None:
+        raise Mixed("its table depends on the sample")
+    return place
+
+
+def _index_select(call: Placed) -> Place:
+    own, of_index = call.place("self"), call.place("index")
+    dim = _dim(call)
+    if own is None:
+        assert of_index is not None
+        return of_index.moved(dim)
+    if own.dim != dim:
+        if of_index is not None:
+            raise Mixed(
+                "its indices depend on the sample and would pick from all samples. "
+                "Use gather or take_along_dim"
+            )
+        return own
+    return _picked(own, dim, call.owners("self")[call.args["index"].reshape(-1)], call, of_index)
+
+
+def _picked(own: Place, dim: int, owners: Tensor, call: Placed, of_index: Place | None) -> Place:
+    """The place of what was picked by indices along the samples. ``owners``: the sample
+    of each element."""
+    if of_index is None:
+        return picked(own, dim, owners, call.size)
+    if not torch.equal(owners, of_index.owners(call.size, owners.device)):
+        raise Mixed("its indices pick from other samples than their own")
+    return listed(dim, owners, call.size, is_packed(own))
+
+
+def _gather(call: Placed) -> Place:
+    """``gather`` and ``scatter``: their tensors have the samples in one dimension, and
+    indices along another."""
+    dim = _dim(call)
+    tensors = [(name, t) for name, t, _ in call.tensors() if t.dim()]
+    known = {name: p for name, p in call.places.items() if p is not None}
+    place = one_place(list(known.values()))
+    picks = call.op.base_name == "gather"
+    if (
+        place.dim == dim
+        and call.op.func is overload("scatter.src")
+        and all(t.dim() == 1 for _, t in tensors)
+    ):
+        return _scattered_numbers(call)
+    if place.dim == dim and not (picks and "self" not in known):
+        raise Mixed(f"its indices run along dimension {dim}, which runs over the samples")
+    n = place.length(call.size)
+    for name, t in tensors:
+        if place.dim == dim:
+            continue
+        if t.shape[place.dim] == n:
+            call.places[name] = place
+        elif name in known or name != "self" or not picks:
+            raise Mixed("its arguments do not have the same number of samples")
+    return place
+
+
+def _scattered_numbers(call: Placed) -> Place:
+    """``scatter`` of one number for each sample. Example: the inverse of a permutation of them."""
+    own, index, source = (call.place(name) for name in ("self", "index", "src"))
+    rows = call.args["index"]
+    by_rows = (index or source).owners(call.size, rows.device)  # type: ignore[union-attr]
+    if (
+        (index and source and index != source)
+        or len(by_rows) != len(rows)
+        or (own is None and len(rows) != call.outs[0].numel())
+    ):
+        raise Mixed("it writes to several samples by indices")
+    owners = (
+        rows.new_zeros(call.outs[0].numel())
+        if own is None
+        else own.owners(call.size, rows.device).clone()
+    )
+    owners[rows] = by_rows
+    return listed(0, owners, call.size)
+
+
+def _along_index(call: Placed) -> Place:
+    """``index_add`` and others: ``(self, dim, index, source)``."""
+    own, source, dim = call.place("self"), call.place("source"), _dim(call)
+    runs = (own is not None and own.dim == dim) or (
+        own is None and source is not None and source.dim == dim
+    )
+    if call.place("value") is not None or (call.place("index") is not None and not runs):
+        raise Mixed("it writes to several samples by indices")
+    if (own or source).dim != dim:  # type: ignore[union-attr]  # one of them has samples
+        place = one_place([p for p in (own, source) if p is not None])
+        for name in ("self", "source"):
+            if isinstance(call.args.get(name), torch.Tensor):
+                call.places[name] = place
+        return place
+    index = call.args["index"].reshape(-1)
+    if own is None:
+        own = _taken_over(call, index, dim)
+        call.places["self"] = own
+    if source is not None:
+        _same_owners(own.owners(call.size, index.device)[index], call.owners("source"))
+    elif isinstance(call.args.get("source"), torch.Tensor):
+        call.places["source"] = listed(dim, own.owners(call.size, index.device)[index], call.size)
+    return own
+
+
+def _taken_over(call: Placed, index: Tensor, dim: int) -> Place:
+    """The place in ``self``, of no sample so far, after rows of ``source`` were written to it. Rows
+    that get nothing are the same for all samples; they count as those of the first."""
+    regular = _filled(call, dim, index, call.owners("source"))
+    if regular is not None:
+        return regular
+    owners = index.new_zeros(call.args["self"].shape[dim])
+    owners[index] = call.owners("source")
+    return listed(dim, owners, call.size)
+
+
+def _same_owners(a: Tensor, b: Tensor) -> None:
+    if not torch.equal(a, b):
+        raise Mixed("it writes samples to places of other samples")
+
+
+class _Indices:
+    """Of ``x[indices]``: ``by_dim``, the index of each dimension of x that has one; ``places``,
+    where the samples lie in these; ``first``, where the dimensions of the indices stand in the
+    result; ``rank``, their number."""
+
+    def __init__(self, call: Placed) -> None:
+        self.by_dim: dict[int, Tensor] = {}
+        self.places: dict[int, Place] = {}
+        dim = 0
+        given = call.args["indices"]
+        for index, place in zip(
+            given, call.places.get("indices") or [None] * len(given), strict=True
+        ):
+            if index is None:
+                dim += 1
+            elif index.dtype in (torch.bool, torch.uint8):
+                each = index.nonzero(as_tuple=True)
+                for i, rows in enumerate(each):
+                    self.by_dim[dim + i] = rows
+                    # which elements a mask picks is told by the mask of each sample
+                    if place is not None:
+                        owners = place.owners(call.size, rows.device)[each[place.dim]]
+                        self.places[dim + i] = listed(0, owners, call.size)
+                dim += index.dim()
+            else:
+                self.by_dim[dim] = index
+                if place is not None:
+                    self.places[dim] = place
+                dim += 1
+        used = list(self.by_dim)
+        self.rank = max((i.dim() for i in self.by_dim.values()), default=0)
+        self.first = used[0] if used and all(b - a == 1 for a, b in pairwise(used)) else 0
+
+    def place(self) -> Place | None:
+        """Where the samples lie in the result by the indices, or None."""
+        found = [
+            p.moved(self.first + p.dim + self.rank - self.by_dim[d].dim())
+            for d, p in self.places.items()
+        ]
+        return one_place(found) if found else None
+
+    def of_rows(self, call: Placed, own: Place) -> Place:
+        """Where the samples lie in ``x[arange(B), last]``: an index along the samples picks
+        elements of one sample for each place of the result."""
+        rows, by_index = self.by_dim[own.dim], self.place()
+        n = call.args["self"].shape[own.dim]
+        owners = call.owners("self")[rows.where(rows >= 0, rows + n)]
+        for dim in range(rows.dim()):
+            along = (
+                owners.movedim(dim, 0).reshape(rows.shape[dim], -1)
+                if owners.numel()
+                else owners.new_zeros(rows.shape[dim], 1)
+            )
+            if not bool((along == along[:, :1]).all()) or (rows.shape[dim] and not owners.numel()):
+                continue
+            at = self.first + self.rank - rows.dim() + dim
+            if by_index is None or by_index.dim == at:
+                return _picked(own, at, along[:, 0], call, by_index)
+        raise Mixed("its indices pick from several samples")
+
+    def kept(self, dim: int) -> int:
+        """Where a dimension of x without an index stands in the result."""
+        at = dim - sum(d < dim for d in self.by_dim)
+        return at + (self.rank if at >= self.first else 0)
+
+
+def _index(call: Placed) -> Place:
+    own, indices = call.place("self"), _Indices(call)
+    if own is None:
+        found = indices.place()
+        assert found is not None
+        return found
+    if own.dim in indices.by_dim:
+        return indices.of_rows(call, own)
+    if indices.place() is not None:
+        raise Mixed(
+            "its indices depend on the sample and would pick from all samples. "
+            "Use gather or take_along_dim"
+        )
+    return own.moved(indices.kept(own.dim))
+
+
+def _index_put(call: Placed) -> Place:
+    own, values, indices = call.place("self"), call.place("values"), _Indices(call)
+    t = call.args["values"]
+    if own is None:
+        if (
+            values is not None
+            and len(indices.by_dim) == indices.rank == 1
+            and values.dim == t.dim() - call.args["self"].dim() + indices.first
+        ):
+            own = _filled(call, *next(iter(indices.by_dim.items())), call.owners("values"))
+        if own is None:
+            raise Mixed(
+                "it writes samples to a tensor that belongs to none. "
+                "Make it by zeros_like or new_zeros of a batch, or use index_add"
+            )
+        call.places["self"] = own
+    if own.dim in indices.by_dim:
+        target = indices.of_rows(call, own)
+    elif indices.place() is None:
+        target = own.moved(indices.kept(own.dim))
+    else:
+        raise Mixed("it writes to several samples by indices. Use scatter or torch.where")
+    at = target.dim - (indices.rank + call.args["self"].dim() - len(indices.by_dim)) + t.dim()
+    if (
+        values is not None
+        and values != target.moved(at)
+        and not _same_elements(call, indices, values, target)
+    ):
+        raise Mixed("it writes samples to places of other samples")
+    if values is None and at >= 0 and t.shape[at] != 1:
+        call.places["values"] = target.moved(at)
+    return own
+
+
+def _same_elements(call: Placed, indices: _Indices, values: Place, target: Place) -> bool:
+    """Whether the values, which are broadcast, meet elements of their own samples. ``target``: the
+    place in what the indices pick."""
+    t, x, n = call.args["values"], call.args["self"], target.length(call.size)
+    lead = x.dim() - len(indices.by_dim) + indices.rank - t.dim()
+    if lead < 0 or (target.dim >= lead and t.shape[target.dim - lead] not in (1, n)):
+        return False
+    shape = [*[1] * lead, *t.shape]
+    shape[target.dim] = n
+    theirs = values.owners_in(t.shape, call.size, t.device).expand(shape)
+    return torch.equal(theirs, target.owners_in(shape, call.size, t.device))
+
+
+def _filled(call: Placed, dim: int, rows: Tensor, owners: Tensor) -> Place | None:
+    """The place in ``self``, of no sample so far, after rows of the samples ``owners`` were written
+    to it. Example: ``o[w] = x[w]``."""
+    n = call.args["self"].shape[dim]
+    for inner in [k for k in range(1, n // call.size + 1) if n % (k * call.size) == 0]:
+        place = Place(dim, n // (call.size * inner), inner)
+        if torch.equal(place.owners(call.size, rows.device)[rows], owners):
+            return place
+    return None
+
+
+def _packed(call: Placed) -> Any:
+    """``pack_padded_sequence``: row i of the data is a time step of one sequence, all
+    first steps first."""
+    place, batch_first = call.place("input"), call.args["batch_first"]
+    if place is None or place.dim != (0 if batch_first else 1):
+        raise Mixed("the sequences do not lie where batch_first says")
+    owners, sizes = call.owners("input"), call.outs[1].tolist()
+    return [listed(0, torch.cat([owners[:n] for n in sizes]), call.size, packed=True), None]
+
+
+for _names, _placed in {
+    "embedding": _embedding,
+    "index_select": _index_select,
+    (
+        "gather scatter.src scatter.value scatter_add scatter_reduce.two "
+        "scatter.reduce scatter.value_reduce"
+    ): _gather,
+    "index_add index_copy index_fill.int_Scalar index_fill.int_Tensor": _along_index,
+    "index.Tensor _unsafe_index.Tensor": _index,
+    "index_put _unsafe_index_put _index_put_impl": _index_put,
+    "_pack_padded_sequence": _packed,
+}.items():
+    for _name in _names.split():
+        VIEWS[overload(_name)] = _placed

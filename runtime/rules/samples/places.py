@@ -1,0 +1,309 @@
+"""Where the samples of a batch lie in a tensor.
+
+    x                      # (B, T, n)    Place(dim=0): dimension 0 is the batch
+    x.flatten(0, 1)        # (B * T, n) Place(dim=0, inner=T): each sample has T rows, one
+                           # after the other
+    torch.cat([x, y])      # (2 * B, …)   Place(dim=0, outer=2): two batches, one after the other
+
+A place is known by construction, never by a size that happens to be B. ``place_rules`` says for
+each op where the samples lie in its results. :class:`Mixed` is raised where they lie nowhere,
+because the op computes with several samples at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from ..ops import Op
+
+Tensor = torch.Tensor
+
+
+class Mixed(Exception):
+    """An op computes with several samples at once. The text says how, and what to do instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Dimension ``dim`` runs over ``outer`` × B × ``inner``: element ``i`` of it belongs to sample
+    ``i // inner % B``."""
+
+    dim: int
+    outer: int = 1
+    inner: int = 1
+
+    def moved(self, dim: int) -> Place:
+        """The same along another dimension."""
+        return replace(self, dim=dim)
+
+    def length(self, size: int) -> int:
+        """The number of elements along the dimension."""
+        return self.outer * size * self.inner
+
+    def owners(self, size: int, device: Any) -> Tensor:
+        """For each element along the dimension the number of its sample."""
+        return torch.arange(self.length(size), device=device) // self.inner % size
+
+    def owners_in(self, shape: Sequence[int], size: int, device: Any) -> Tensor:
+        """For each element of a tensor of that shape the number of its sample."""
+        return (
+            self.owners(size, device)
+            .reshape([-1 if d == self.dim else 1 for d in range(len(shape))])
+            .expand(list(shape))
+        )
+
+    def split(self, t: Tensor, size: int) -> Tensor:
+        """``t`` with the batch in front, as (B, *shape of one sample). The dimension stays, with
+        the elements of one sample."""
+        if self.outer == self.inner == 1:
+            whole: Tensor = t.movedim(self.dim, 0).unsqueeze(self.dim + 1)
+            return whole
+        parts: Tensor = t.unflatten(self.dim, (self.outer, size, self.inner)).movedim(
+            self.dim + 1, 0
+        )
+        return parts.flatten(self.dim + 1, self.dim + 2)
+
+    def split_gradient(self, g: Tensor, size: int) -> Tensor:
+        """As :meth:`split`. What fills a sample up is zero."""
+        return self.split(g, size)
+
+    def merged(self, t: Tensor) -> Tensor:
+        """The inverse of :meth:`split`."""
+        parts: Tensor = t.unflatten(self.dim + 1, (self.outer, self.inner)).movedim(0, self.dim + 1)
+        return parts.flatten(self.dim, self.dim + 2)
+
+
+class Alone(Place):
+    """The place in any tensor of a batch of one sample: all of it."""
+
+    __slots__ = ()
+
+    def split(self, t: Tensor, size: int) -> Tensor:
+        return t.unsqueeze(0)
+
+    def merged(self, t: Tensor) -> Tensor:
+        return t.squeeze(0)
+
+
+class _Rows:
+    """Which elements each sample has. ``owners``: the sample of each element. A sample may have
+    any number of them: ``positions``, of shape (B, most), are those of each sample, filled up
+    with 0 where ``filled``. ``slots``: for each element its place in ``positions``, flat.
+    ``packed``: whether they are time steps of a packed sequence, so that slices tell steps apart,
+    and not samples."""
+
+    def __init__(self, owners: Tensor, size: int, packed: bool) -> None:
+        self.packed = packed
+        counts = torch.bincount(owners, minlength=size)
+        most = int(counts.max()) if owners.numel() else 0
+        each = torch.arange(owners.numel(), device=owners.device)
+        order = owners.argsort(stable=True)
+        self.owners = owners
+        self.slots = torch.empty_like(order)
+        self.slots[order] = owners[order] * most + each - (counts.cumsum(0) - counts)[owners[order]]
+        self.positions = torch.zeros(size * most, dtype=torch.long, device=owners.device)
+        self.positions[self.slots] = each
+        self.filled = torch.ones(size * most, dtype=torch.bool, device=owners.device)
+        self.filled[self.slots] = False
+        self.positions, self.filled = (
+            self.positions.reshape(size, most),
+            self.filled.reshape(size, most),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listed(Place):
+    """Element ``i`` of dimension ``dim`` belongs to sample ``rows.owners[i]``, as of elements that
+    were picked by an index.
+
+    :meth:`split` fills each sample up to the largest number of elements with element 0.
+    """
+
+    rows: _Rows = field(kw_only=True)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Place) or self.dim != other.dim:
+            return False
+        return torch.equal(
+            self.rows.owners, other.owners(self.rows.positions.shape[0], self.rows.owners.device)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.dim)
+
+    def length(self, size: int) -> int:
+        return self.rows.owners.numel()
+
+    def owners(self, size: int, device: Any) -> Tensor:
+        return self.rows.owners
+
+    def split(self, t: Tensor, size: int) -> Tensor:
+        positions = self.rows.positions
+        parts: Tensor = t.index_select(self.dim, positions.flatten()).unflatten(
+            self.dim, positions.shape
+        )
+        return parts.movedim(self.dim, 0)
+
+    def split_gradient(self, g: Tensor, size: int) -> Tensor:
+        filled = self.rows.filled
+        return self.split(g, size).masked_fill(
+            filled.reshape(
+                [size, *(filled.shape[1] if d == self.dim else 1 for d in range(g.dim()))]
+            ),
+            0,
+        )
+
+    def merged(self, t: Tensor) -> Tensor:
+        return (
+            t.movedim(0, self.dim)
+            .flatten(self.dim, self.dim + 1)
+            .index_select(self.dim, self.rows.slots)
+        )
+
+
+ALONE = Alone(0)
+
+
+def listed(dim: int, owners: Tensor, size: int, packed: bool = False) -> Place:
+    """The place in which element ``i`` belongs to sample ``owners[i]``. ``packed``:
+    see :class:`_Rows`."""
+    n = owners.numel()
+    if n and n % size == 0 and not packed:
+        first = int((owners != 0).to(torch.int8).argmax()) if size > 1 else n
+        regular = (
+            Place(dim, n // (size * first), first) if first and n % (size * first) == 0 else None
+        )
+        if regular is not None and torch.equal(regular.owners(size, owners.device), owners):
+            return regular
+    return Listed(dim, rows=_Rows(owners, size, packed))
+
+
+def is_packed(place: Place | None) -> bool:
+    """Whether elements are time steps of a packed sequence."""
+    return isinstance(place, Listed) and place.rows.packed
+
+
+def picked(place: Place, dim: int, owners: Tensor, size: int) -> Place:
+    """The place of elements that were picked from those of ``place`` by their position. ``Mixed``
+    if some samples are picked and others are not: what happens to a sample would depend on where it
+    lies in the batch."""
+    if not is_packed(place):
+        counts = torch.bincount(owners, minlength=size)
+        if not bool((counts == counts[:1]).all()):
+            raise Mixed(
+                "it picks samples by their position in the batch, so a sample alone "
+                "would be treated in another way. If the positions follow from the batch, "
+                "as a mask or labels do, mark where they come from: y = grads.batch(y)"
+            )
+    return listed(dim, owners, size, is_packed(place))
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """The result has no samples: it is their sum or mean. ``factor``: what a gradient of it is to
+    be multiplied with, so that it becomes that of the sample's own sum or mean; a number, or one
+    for each sample, of shape (B,)."""
+
+    factor: Any = 1
+
+
+@dataclass(slots=True)
+class Placed:
+    """A call of ``op`` for a batch of ``size`` samples. ``args``: all arguments by name.
+    ``places``: where the samples lie in them; for a list of tensors a list. ``outs``: the results.
+
+    A rule returns the places in the results. It also sets ``places`` of arguments without samples
+    whose elements meet those of single samples. Example: ``x * mask`` with both of shape (B, n):
+    row b of the mask meets sample b.
+    """
+
+    op: Op
+    args: dict[str, Any]
+    places: dict[str, Any]
+    outs: Sequence[Any]
+    size: int
+    names: Sequence[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.names = [name for name, a in self.args.items() if isinstance(a, torch.Tensor)]
+
+    def place(self, name: str) -> Place | None:
+        found: Place | None = self.places.get(name)
+        return found
+
+    def owners(self, name: str) -> Tensor:
+        """For each element of the dimension of an argument that has the samples: the
+        number of its sample."""
+        return self.places[name].owners(self.size, self.args[name].device)  # type: ignore[no-any-return]
+
+    def dims(self, name: str, rank: int) -> list[int]:
+        """The dimensions that an argument names, as non-negative numbers. None and ``[]``: all."""
+        given = self.args.get(name)
+        if given is None or (isinstance(given, (list, tuple)) and not given):
+            return list(range(rank))
+        each = [given] if isinstance(given, int) else given
+        return [d % rank for d in each] if rank else []
+
+    def tensors(self) -> Iterator[tuple[str, Tensor, Place | None]]:
+        """Each argument that is a tensor, with its place."""
+        for name in self.names:
+            yield name, self.args[name], self.places.get(name)
+
+
+def place_of(owners: Tensor, size: int) -> Place | None:
+    """The place in a tensor whose elements belong to the samples ``owners``, of the same shape.
+    None if there is none."""
+    for dim, n in enumerate(owners.shape):
+        by_dim = owners.movedim(dim, 0).reshape(n, -1) if owners.numel() else owners.new_zeros(n, 1)
+        if bool((by_dim == by_dim[:, :1]).all()) and (owners.numel() or not n):
+            return listed(dim, by_dim[:, 0], size)
+    return None
+
+
+def one_place(found: Sequence[Place]) -> Place:
+    """The place on which all agree. ``Mixed`` if they do not."""
+    first, *others = found
+    for other in others:
+        if other != first:
+            raise Mixed(
+                f"its arguments have the samples in different places (dimension {first.dim} "
+                f"and {other.dim} of the result), so each sample meets the others. "
+                "If one argument is no batch, such as a mask, say so by shared(mask)"
+            )
+    return first
+
+
+def reshaped(place: Place, old: Sequence[int], new: Sequence[int], size: int) -> Place:
+    """The place in a tensor of shape ``new`` that has the elements of one of shape ``old``
+    in the same order."""
+    if isinstance(place, Listed):
+        return _reshaped_list(place, old, new, size)
+    # where there are no elements, any place is right
+    old, new = [n or 1 for n in old], [n or 1 for n in new]
+    after = place.inner * math.prod(old[place.dim + 1 :])  # elements until the next sample
+    rest = math.prod(new)
+    for dim, n in enumerate(new):
+        rest //= n
+        if after % rest == 0 and n % (after // rest * size) == 0:
+            inner = after // rest
+            return Place(dim, n // (size * inner), inner)
+    raise Mixed(f"a view of {list(old)} as {list(new)} has no dimension that runs over the samples")
+
+
+def _reshaped_list(place: Listed, old: Sequence[int], new: Sequence[int], size: int) -> Place:
+    before, after = math.prod(old[: place.dim]), math.prod(old[place.dim + 1 :])
+    for dim, n in enumerate(new):
+        inner = math.prod(new[dim + 1 :])
+        unit = math.gcd(after, inner) or 1
+        each = place.rows.owners.repeat_interleave(after // unit).repeat(before)
+        if each.numel() != math.prod(new[:dim]) * n * (inner // unit) or not each.numel():
+            continue
+        by_dim = each.reshape(-1, n, inner // unit).movedim(1, 0).flatten(1)
+        if bool((by_dim == by_dim[:, :1]).all()):
+            return listed(dim, by_dim[:, 0], size)
+    raise Mixed(f"a view of {list(old)} as {list(new)} has no dimension that runs over the samples")

@@ -1,0 +1,178 @@
+"""Ops that join, repeat, reorder, pad or copy. Every element of the result is an element of an
+argument or a constant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...errors import BatchingError
+from ..derive import batch_rules as batch
+from ..derive.families import linear
+from ..derive.fixed_layouts import dims, fold, same
+from ..record import overload, register
+
+# Copies
+
+
+def _copy_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """A memory format describes the logical tensor. The physical one has one dimension more, so it
+    preserves its strides instead."""
+    if kwargs.get("memory_format") in (torch.channels_last, torch.channels_last_3d):
+        kwargs = {**kwargs, "memory_format": torch.preserve_format}
+    return func(*args, **kwargs)
+
+
+@batch.exact
+def _overwritten(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """Batch rule of ``copy``. The result has the shape of the first argument, which does not
+    broadcast, and a batch if either has one."""
+    whole = batch.expand(args[0], batched[0], size)
+    return batch.elementwise(func, size, (True, *batched[1:]), [whole, *args[1:]], kwargs)
+
+
+linear("clone", {"self": lambda g: g}, _copy_batch)
+linear("_to_copy", {"self": lambda g: g}, _copy_batch)
+linear(
+    "copy",
+    {"src": lambda g: g, "self": lambda g: torch.zeros_like(g)},
+    _overwritten,
+    in_place=True,
+    family="inplace",
+)
+
+# Joins
+
+
+def _cat_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    tensors, dim = args[0], args[1] if len(args) > 1 else 0
+    full = [batch.expand(t, b, size) for t, b in zip(tensors, batched[0], strict=True)]
+    rank = max(t.dim() for t in full) - 1
+    return func([t for t in full if t.dim() == rank + 1 or t.numel()], batch.shift(dim, rank))
+
+
+def _cat_back(g: torch.Tensor, tensors_shape: Any, dim: int) -> list[Any]:
+    """Cut the cotangent into pieces. ATen accepts empty vectors among the tensors; each of them
+    gets an empty one."""
+    out, start = [], 0
+    for shape in tensors_shape:
+        if len(shape) == 1 and shape[0] == 0:
+            out.append(g.new_zeros(0))
+            continue
+        out.append(g.narrow(dim, start, shape[dim]))
+        start += shape[dim]
+    return out
+
+
+def _stack_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    tensors, dim = args[0], args[1] if len(args) > 1 else 0
+    full = [batch.expand(t, b, size) for t, b in zip(tensors, batched[0], strict=True)]
+    return func(full, batch.shift(dim, full[0].dim()))
+
+
+def _block_diag(tensors: Any) -> torch.Tensor:
+    blocks = [t.reshape(1, -1) if t.dim() < 2 else t for t in tensors]
+    width = sum(b.shape[1] for b in blocks)
+    dtype = blocks[0].dtype
+    for b in blocks:
+        dtype = torch.promote_types(dtype, b.dtype)
+    rows, left = [], 0
+    for b in blocks:
+        rows.append(torch.constant_pad_nd(b.to(dtype), [left, width - left - b.shape[1]]))
+        left += b.shape[1]
+    return torch.cat(rows)
+
+
+linear("cat", {"tensors": _cat_back}, _cat_batch, family="joining")
+linear("stack", {"tensors": lambda g, dim: list(g.unbind(dim))}, _stack_batch, family="joining")
+register("block_diag", decomposition=_block_diag, family="joining")
+
+# Repeats and reorderings
+
+
+def _repeat_back(g: torch.Tensor, self_shape: Any, repeats: Any) -> torch.Tensor:
+    lead = len(repeats) - len(self_shape)
+    split: list[int] = []
+    for r, n in zip(repeats, [1] * lead + list(self_shape), strict=True):
+        split += [r, n]
+    out = g.reshape(split).sum(list(range(0, len(split), 2))) if split else g
+    return out.reshape(self_shape)
+
+
+def _repeat_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    x, repeats = args
+    return func(x.reshape(size, *[1] * (len(repeats) - x.dim() + 1), *x.shape[1:]), [1, *repeats])
+
+
+def _roll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    x, shifts, *where = args
+    if not x.numel():  # ATen does not check the dimensions then
+        return x.clone()
+    if not where or not where[0]:  # rolls the flattened tensor
+        return func(x.reshape(size, -1), shifts, [1]).reshape(x.shape)
+    return func(x, shifts, [batch.shift(d, x.dim() - 1) for d in where[0]])
+
+
+def _interleave_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """The index of the repeated element at each place of the result, found by bisection. The number
+    of places must be known."""
+    total = kwargs.get("output_size")
+    if total is None:
+        raise BatchingError(
+            "vmap: repeat_interleave with a batch of repeats returns results whose shapes differ "
+            "between the elements of the batch; pass output_size if they do not"
+        )
+    (repeats,) = args
+    torch._assert_async((repeats >= 0).all(), "repeats can not be negative")
+    torch._assert_async(
+        (repeats.sum(1) == total).all(), "allocated size does not match required size"
+    )
+    places = torch.arange(total, device=repeats.device).repeat(size, 1)
+    return torch.searchsorted(repeats.cumsum(1), places, right=True)
+
+
+register("repeat_interleave.Tensor", nondiff=True, batch=_interleave_batch, family="joining")
+linear("repeat", {"self": _repeat_back}, _repeat_batch)
+linear("flip", {"self": lambda g, dims: g.flip(dims)}, dims(1))
+linear("roll", {"self": lambda g, shifts, dims: g.roll([-s for s in shifts], dims)}, _roll_batch)
+linear("rot90", {"self": lambda g, k, dims: g.rot90(-k, dims)}, dims(2))
+
+# Triangles and diagonals
+
+linear("tril", {"self": lambda g, diagonal: g.tril(diagonal)}, same)
+linear("triu", {"self": lambda g, diagonal: g.triu(diagonal)}, same)
+linear(
+    "diag_embed",
+    {"self": lambda g, offset, dim1, dim2: g.diagonal(offset, dim1, dim2)},
+    dims(2, 3, extra=1),
+)
+register("trace", decomposition=lambda self: self.diagonal().sum(), family="joining")
+
+# Padding
+
+register(
+    "constant_pad_nd",
+    vjp={"self": lambda g, pad: torch.constant_pad_nd(g, [-p for p in pad])},
+    jvp={"self": lambda self_t, pad: torch.constant_pad_nd(self_t, pad)},
+    batch=same,
+    family="linear",
+)
+
+
+def _padding(name: str, rank: int) -> None:
+    forward, backward = overload(name), overload(f"{name}_backward")
+    linear(name, {"self": lambda g, self, padding: backward(g, self, padding)}, fold(rank))
+    linear(
+        f"{name}_backward",
+        {
+            "grad_output": lambda g, padding: forward(g, padding),
+            "self": lambda g: torch.zeros_like(g),
+        },
+        fold(rank),
+    )
+
+
+for _n in (1, 2, 3):
+    _padding(f"reflection_pad{_n}d", _n + 2)
+    _padding(f"replication_pad{_n}d", _n + 2)

@@ -1,0 +1,82 @@
+"""Packing of padded sequences: the steps that exist, as rows of one tensor."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...errors import BatchingError
+from ...seam.levels import levels_of
+from ..record import register
+
+_pack = torch.ops.aten._pack_padded_sequence.default
+
+
+def _rows(sizes: Any, lengths: torch.Tensor, batch_first: bool) -> Any:
+    """The steps that exist, as row numbers of the first two dimensions flattened, in the order of
+    packing; and how many each time has."""
+    steps = torch.arange(sizes[0] * sizes[1]).view(*sizes[:2], 1)
+    rows, of_times = _pack(steps, lengths, batch_first)
+    return rows.view(-1), of_times
+
+
+def _packed(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+    if any(level.hidden for level in levels_of(lengths)):
+        raise BatchingError(
+            "vmap: pack_padded_sequence with lengths for each element. Its result has "
+            "as many rows as the lengths say, so they must be one list for all elements. "
+            "Leave the sequences padded, and mask what comes after the end of each."
+        )
+    rows, sizes = _rows(input.shape, lengths, batch_first)
+    return input.flatten(0, 1).index_select(0, rows.to(input.device)), sizes
+
+
+def padded(
+    data: torch.Tensor, sizes: Sequence[int], length: int, value: float = 0.0
+) -> torch.Tensor:
+    """A packed sequence, (total, …), as (N, ``length``, …), with ``value`` after the end of a
+    sequence. ``sizes``: how many sequences have each time."""
+    n = sizes[0]
+    if min(sizes) == n and len(sizes) == length:
+        return data.reshape(length, n, *data.shape[1:]).transpose(0, 1)
+    starts = [*itertools.accumulate(sizes, initial=0)]
+    missing = [t >= len(sizes) or i >= sizes[t] for i in range(n) for t in range(length)]
+    # a step that is missing is filled from the first one of its own sequence, so that
+    # sequences stay apart
+    at = [
+        i if gone else starts[t] + i
+        for (i, t), gone in zip(itertools.product(range(n), range(length)), missing, strict=True)
+    ]
+    rows = data.index_select(0, torch.tensor(at, device=data.device))
+    mask = torch.tensor(missing, device=data.device).view(-1, *[1] * (data.dim() - 1))
+    return rows.masked_fill(mask, value).reshape(n, length, *data.shape[1:])
+
+
+def packed_again(out: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """The inverse of :func:`padded`."""
+    if min(sizes) == sizes[0]:
+        return out.transpose(0, 1).flatten(0, 1)
+    at = [i * len(sizes) + t for t, k in enumerate(sizes) for i in range(k)]
+    return out.flatten(0, 1).index_select(0, torch.tensor(at, device=out.device))
+
+
+def _unpack(
+    g: torch.Tensor, input_shape: Any, lengths: torch.Tensor, batch_first: bool
+) -> torch.Tensor:
+    """The gradient of the padded input. Each packed row goes back to its step and sequence, which
+    are found by packing the step numbers."""
+    rows, _ = _rows(input_shape, lengths, batch_first)
+    padded = g.new_zeros(input_shape).flatten(0, 1)
+    return padded.index_add(0, rows.to(g.device), g).view(input_shape)
+
+
+register(
+    "_pack_padded_sequence",
+    vjp={"input": _unpack},
+    decomposition=_packed,
+    nondiff=(1,),
+    family="packing",
+)

@@ -1,0 +1,518 @@
+"""Views, ops that write through a view out of place (``*_scatter``), and ops that put a cotangent
+back (``*_backward``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...errors import InplaceError
+from ...seam.levels import run_batchwise
+from ..derive import batch_rules as batch
+from ..derive.families import linear, view
+from ..derive.fixed_layouts import dims, filled
+from ..record import kernels, overload, register
+
+aten = torch.ops.aten
+
+register("detach", nondiff=True, batch=batch.elementwise, inverse=lambda part: part, family="view")
+register(
+    "view.dtype",
+    nondiff=True,
+    batch=lambda f, n, b, a, k: f(a[0], a[1]),
+    inverse=lambda ops, base, part: ops.view(part, base.dtype),
+    family="view",
+)
+view("alias", lambda g: g, lambda f, n, b, a, k: f(a[0]), inverse=lambda part: part)
+view("lift_fresh", lambda g: g, lambda f, n, b, a, k: f(a[0]), inverse=lambda part: part)
+view(
+    "_conj",
+    lambda g: g.conj(),
+    lambda f, n, b, a, k: f(a[0]),
+    inverse=lambda ops, part: ops._conj(part),
+)
+view("_neg_view", lambda g: -g, lambda f, n, b, a, k: f(a[0]), inverse=lambda part: -part)
+register(
+    "view_as_real",
+    vjp={"self": lambda g: torch.view_as_complex(g.contiguous())},
+    # the tangent has a conjugate bit of its own
+    jvp={"self": lambda self_t: torch.view_as_real(self_t.resolve_conj())},
+    batch=lambda f, n, b, a, k: f(a[0]),
+    inverse=lambda ops, part: ops.view_as_complex(part.contiguous()),
+    family="view",
+)
+register(
+    "view_as_complex",
+    vjp={"self": lambda g: torch.view_as_real(g.contiguous().resolve_conj())},
+    jvp={
+        "self": lambda self_t: torch.view_as_complex(
+            self_t if self_t.stride(-1) == 1 else self_t.contiguous()
+        )
+    },
+    batch=lambda f, n, b, a, k: f(a[0]),
+    inverse=lambda ops, part: ops.view_as_real(part.resolve_conj()),
+    family="view",
+)
+
+
+# Shapes
+
+
+def _expand_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    x, shape, *rest = args
+    missing = len(shape) - (x.dim() - 1)
+    return func(
+        x.reshape(size, *(1,) * missing, *x.shape[1:]) if missing else x,
+        [size, *shape],
+        *rest,
+        **kwargs,
+    )
+
+
+def _unexpanded(ops: Any, base: Any, part: Any) -> Any:
+    """``part`` in the shape of ``base``. Raise if several elements of the expanded tensor share a
+    place in ``base``."""
+    if part.numel() != base.numel():
+        raise InplaceError(
+            "unsupported operation: more than one element of the written-to tensor refers "
+            "to a single memory location. Write to a clone of it."
+        )
+    return ops.reshape(part, base.shape)
+
+
+def _same_elements(ops: Any, base: Any, part: Any) -> Any:
+    return ops.reshape(part, base.shape)
+
+
+# the engine sums the cotangent to the shape of the input
+view("expand", lambda g: g, _expand_batch, inverse=_unexpanded)
+
+
+def _reshaped(g: torch.Tensor, self_shape: Any) -> Any:
+    if type(g) is torch.Tensor:
+        return g.reshape(self_shape)
+    return run_batchwise(
+        lambda t, batched: t.reshape((t.shape[0], *self_shape) if batched[0] else self_shape), g
+    )
+
+
+register(
+    "view",
+    vjp={"self": _reshaped},
+    # a tangent may have other strides than its primal
+    jvp={"self": lambda self_t, size: self_t.reshape(size)},
+    batch=batch.sizes(1),
+    inverse=_same_elements,
+    family="view",
+)
+
+
+@batch.exact
+def _reshape_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    return args[0].reshape([size, *args[1]])
+
+
+linear(  # reshape, because the strides of a physical tensor may not allow a view
+    "_unsafe_view", {"self": _reshaped}, _reshape_batch
+)
+linear("_reshape_alias", {"self": _reshaped}, _reshape_batch, inverse=_same_elements)
+linear("_reshape_copy", {"self": _reshaped}, batch.sizes(1))
+view(
+    "unsqueeze",
+    lambda g, dim: g.squeeze(dim),
+    lambda f, n, b, a, k: f(a[0], a[1] + 1 if a[1] >= 0 else a[1]),
+    inverse=_same_elements,
+)
+
+
+def _squeeze_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """Squeeze the given dimensions, or all of size one, but never the batch dimension."""
+    x = args[0]
+    rank = x.dim() - 1
+    named = args[1] if len(args) > 1 else list(range(rank))
+    named = [named] if isinstance(named, int) else named
+    return aten.squeeze.dims(x, [batch.shift(d, rank) for d in named] if rank else [])
+
+
+view("squeeze squeeze.dim squeeze.dims", _reshaped, _squeeze_batch, inverse=_same_elements)
+
+# Permutations
+
+
+def _inverse(order: Any) -> list[int]:
+    rank = len(order)
+    out = [0] * rank
+    for i, d in enumerate(order):
+        out[d % rank] = i
+    return out
+
+
+view(
+    "t",
+    lambda g: g.t(),
+    lambda f, n, b, a, k: a[0].transpose(1, 2) if a[0].dim() == 3 else a[0].view_as(a[0]),
+    inverse=lambda ops, part: ops.t(part),
+)
+view(
+    "transpose.int",
+    lambda g, dim0, dim1: g.transpose(dim0, dim1),
+    batch.along(1, 2),
+    inverse=lambda ops, part, dim0, dim1: ops.transpose(part, dim0, dim1),
+)
+view(
+    "permute",
+    lambda g, dims: g.permute(_inverse(dims)),
+    lambda f, n, b, a, k: f(a[0], [0, *(batch.shift(d, a[0].dim() - 1) for d in a[1])]),
+    inverse=lambda ops, part, dims: ops.permute(part, _inverse(dims)),
+)
+
+# Parts
+
+
+def _slice_back(
+    g: torch.Tensor, self_shape: Any, dim: int, start: int | None, end: int | None, step: int
+) -> Any:
+    return kernels.slice_backward(
+        g,
+        self_shape,
+        dim,
+        0 if start is None else start,
+        self_shape[dim] if end is None else end,
+        step,
+    )
+
+
+def _sized(*positions: int) -> batch.BatchRule:
+    """Batch rule of ``X_backward(g, input_sizes, …)``. The dimension arguments at ``positions``
+    count the dimensions of the input."""
+
+    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+        actual = [*args]
+        for p in positions:
+            actual[p] = batch.shift(args[p], len(args[1]))
+        actual[1] = [size, *args[1]]
+        return func(*actual, **kwargs)
+
+    return rule
+
+
+view(
+    "select.int",
+    lambda g, self_shape, dim, index: kernels.select_backward(g, self_shape, dim, index),
+    dims(1),
+    inverse=lambda base, part, dim, index: aten.select_scatter(base, part, dim, index),
+)
+view(
+    "slice.Tensor",
+    _slice_back,
+    dims(1),
+    inverse=lambda base, part, dim, start, end, step: aten.slice_scatter(
+        base, part, dim, start, end, step
+    ),
+)
+view(
+    "diagonal",
+    lambda g, self_shape, offset, dim1, dim2: kernels.diagonal_backward(
+        g, self_shape, offset, dim1, dim2
+    ),
+    dims(2, 3),
+    inverse=lambda base, part, offset, dim1, dim2: aten.diagonal_scatter(
+        base, part, offset, dim1, dim2
+    ),
+)
+linear("select_backward", {"grad_output": lambda g, dim, index: g.select(dim, index)}, _sized(2))
+linear(
+    "slice_backward",
+    {"grad_output": lambda g, dim, start, end, step: aten.slice(g, dim, start, end, step)},
+    _sized(2),
+)
+linear(
+    "diagonal_backward",
+    {"grad_output": lambda g, offset, dim1, dim2: g.diagonal(offset, dim1, dim2)},
+    _sized(3, 4),
+)
+
+
+def _unfold_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    x, dim, *rest = args
+    if x.dim() == 1:  # a 0-d tensor unfolds to a vector of one element
+        return func(x.unsqueeze(1), 1, *rest).squeeze(1)
+    return func(x, batch.shift(dim, x.dim() - 1), *rest)
+
+
+def _unfold_back(g: torch.Tensor, self_shape: Any, dimension: int, size: int, step: int) -> Any:
+    if not self_shape:
+        return g.reshape(())
+    return kernels.unfold_backward(g, self_shape, dimension, size, step)
+
+
+view("unfold", _unfold_back, _unfold_batch)
+linear(
+    "unfold_backward", {"grad_in": lambda g, dim, size, step: g.unfold(dim, size, step)}, _sized(2)
+)
+
+
+def _joined(
+    gs: list[Any], like: Any, shapes: Any, join: Callable[[list[torch.Tensor]], torch.Tensor]
+) -> torch.Tensor:
+    """One tensor of the cotangents of all parts. Parts without a cotangent get zeros."""
+    known = next(g for g in gs if g is not None)
+    return join(
+        [
+            known.new_zeros(s, dtype=like) if g is None else g
+            for g, s in zip(gs, shapes, strict=True)
+        ]
+    )
+
+
+def _cat_sizes(gs: list[Any], shape: Any, dtype: Any, sizes: Any, dim: int) -> torch.Tensor:
+    dim %= len(shape)
+    return _joined(
+        gs,
+        dtype,
+        [[*shape[:dim], n, *shape[dim + 1 :]] for n in sizes],
+        lambda parts: torch.cat(parts, dim),
+    )
+
+
+def _split_sizes(shape: Any, size: int, dim: int) -> list[int]:
+    n = shape[dim]
+    return [min(size, n - i) for i in range(0, n, size)] if n and size else [n]
+
+
+def _split_back(
+    gs: Any, self_shape: Any, self_dtype: Any, split_size: int, dim: int
+) -> torch.Tensor:
+    return _cat_sizes(gs, self_shape, self_dtype, _split_sizes(self_shape, split_size, dim), dim)
+
+
+def _split_with_sizes_back(
+    gs: Any, self_shape: Any, self_dtype: Any, split_sizes: Any, dim: int
+) -> torch.Tensor:
+    return _cat_sizes(gs, self_shape, self_dtype, split_sizes, dim)
+
+
+def _unbind_back(gs: Any, self_shape: Any, self_dtype: Any, dim: int) -> torch.Tensor:
+    dim %= len(self_shape)
+    piece = [*self_shape[:dim], *self_shape[dim + 1 :]]
+    return _joined(gs, self_dtype, [piece] * len(gs), lambda parts: torch.stack(parts, dim))
+
+
+def _piece(base: Any, part: Any, start: Any, dim: int) -> Any:
+    return aten.slice_scatter(base, part, dim, start, start + part.shape[dim])
+
+
+view(
+    "split.Tensor",
+    _split_back,
+    dims(2),
+    inverse=lambda base, part, which, split_size, dim: _piece(base, part, split_size * which, dim),
+)
+view(
+    "split_with_sizes",
+    _split_with_sizes_back,
+    dims(2),
+    inverse=lambda base, part, which, split_sizes, dim: _piece(
+        base, part, sum(split_sizes[:which]), dim
+    ),
+)
+view(
+    "unbind.int",
+    _unbind_back,
+    dims(1),
+    inverse=lambda base, part, which, dim: aten.select_scatter(base, part, dim, which),
+)
+linear("unsafe_split.Tensor", {"self": _split_back}, dims(2))
+linear("unsafe_split_with_sizes", {"self": _split_with_sizes_back}, dims(2))
+
+# Arbitrary strides. Positions in storage are a tensor of indices. Reading is a gather at these
+# indices and writing is a scatter.
+
+
+def _positions(size: Any, stride: Any, offset: int, like: torch.Tensor) -> torch.Tensor:
+    """The position in storage of each element of a strided tensor, flat."""
+    at = torch.full([1] * len(size), offset, dtype=torch.long, device=like.device)
+    for d, (n, s) in enumerate(zip(size, stride, strict=True)):
+        at = at + (torch.arange(n, device=like.device) * s).reshape([n, *[1] * (len(size) - 1 - d)])
+    return at.reshape(-1)
+
+
+def _extent(size: Any, stride: Any) -> int:
+    return 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+
+
+def without_overlap(size: Any, stride: Any) -> bool:
+    """Whether every element certainly has its own place in memory. False if this is not known."""
+    reach = 0
+    for step, n in sorted((step, n) for n, step in zip(size, stride, strict=True) if n != 1):
+        if step <= reach:
+            return False
+        reach += (n - 1) * step
+    return True
+
+
+def _as_strided_back(
+    g: torch.Tensor, self_geometry: Any, size: Any, stride: Any, storage_offset: int | None
+) -> torch.Tensor:
+    """Scatter the cotangent into a storage and read that with the geometry of the input.
+
+    If several elements of the input share a place, they share its sum equally.
+    """
+    shape, own_stride, own_offset = self_geometry
+    offset = own_offset if storage_offset is None else storage_offset
+    base = min(offset, own_offset)
+    total = max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride)) - base
+    if without_overlap(size, stride) and without_overlap(shape, own_stride):
+        storage = torch.as_strided_scatter(g.new_zeros(total), g, size, stride, offset - base)
+        return storage.as_strided(shape, own_stride, own_offset - base)
+    storage = g.new_zeros(total).index_add(
+        0, _positions(size, stride, offset - base, g), g.reshape(-1)
+    )
+    mine = _positions(shape, own_stride, own_offset - base, g)
+    if not without_overlap(shape, own_stride):
+        real = g.dtype.to_real()
+        times = g.new_zeros(total, dtype=real).index_add(
+            0, mine, g.new_ones(mine.shape, dtype=real)
+        )
+        storage = storage / times.clamp(min=1)
+    return storage.index_select(0, mine).reshape(shape)
+
+
+def _as_strided_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    x, shape, stride, offset = filled(func, args)
+    start = x.storage_offset()
+    first = start if offset is None else offset
+    last = first + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+    if 0 not in shape and (
+        first < start
+        or last > start + sum((n - 1) * s for n, s in zip(x.shape[1:], x.stride()[1:], strict=True))
+    ):
+        # the memory there belongs to other elements of the batch
+        raise RuntimeError(
+            f"vmap: as_strided(size={list(shape)}, stride={list(stride)}, storage_offset={first}) "
+            "can access memory outside of `tensor`, an element of the batch with sizes "
+            f"{list(x.shape[1:])}, strides {list(x.stride()[1:])} and storage offset {start}"
+        )
+    return func(x, [size, *shape], [x.stride(0), *stride], first)
+
+
+def _as_strided_scatter(
+    self: Any, src: Any, size: Any, stride: Any, storage_offset: int | None = None
+) -> Any:
+    """Scatter ``src`` by position in storage. ``self`` must fill its storage without gaps, in any
+    order of its dimensions."""
+    order = sorted(range(self.dim()), key=lambda d: (-self.stride(d), -self.shape[d]))
+    flat = self.permute(order)
+    if not flat.is_contiguous():
+        flat = self
+        order = list(range(self.dim()))
+    offset = 0 if storage_offset is None else storage_offset - self.storage_offset()
+    new = flat.reshape(-1).index_copy(0, _positions(size, stride, offset, self), src.reshape(-1))
+    return new.reshape(flat.shape).permute(_inverse(order))
+
+
+def _as_strided_tangent(
+    self_t: torch.Tensor, self_geometry: Any, size: Any, stride: Any, storage_offset: int | None
+) -> Any:
+    """The tangent of the view. The arguments describe the memory of the primal, so other tangents
+    are first copied to such memory."""
+    shape, own_stride, own_offset = self_geometry
+    if self_t.stride() == own_stride and self_t.storage_offset() == own_offset:
+        return self_t.as_strided(size, stride, storage_offset)
+    offset = own_offset if storage_offset is None else storage_offset
+    base, end = (
+        min(offset, own_offset),
+        max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride)),
+    )
+    storage = self_t.new_zeros(end - base)  # memory outside of the primal has a tangent of zero
+    storage.as_strided(shape, own_stride, own_offset - base).copy_(self_t)
+    return storage.as_strided(size, stride, offset - base)
+
+
+register(
+    "as_strided",
+    vjp={"self": _as_strided_back},
+    jvp={"self": _as_strided_tangent},
+    batch=_as_strided_batch,
+    inverse=lambda base, part, size, stride, storage_offset: aten.as_strided_scatter(
+        base, part, size, stride, storage_offset
+    ),
+    family="view",
+)
+register("as_strided_scatter", decomposition=_as_strided_scatter, family="view")
+
+# Writing through a view, out of place
+
+
+def _zeros(g: torch.Tensor, shape: Any) -> torch.Tensor:
+    return g.new_zeros(shape)
+
+
+linear(
+    "select_scatter",
+    {
+        "self": lambda g, src_shape, dim, index: g.select_scatter(_zeros(g, src_shape), dim, index),
+        "src": lambda g, dim, index: g.select(dim, index),
+    },
+    dims(2),
+)
+linear(
+    "slice_scatter",
+    {
+        "self": lambda g, src_shape, dim, start, end, step: aten.slice_scatter(
+            g, _zeros(g, src_shape), dim, start, end, step
+        ),
+        "src": lambda g, dim, start, end, step: aten.slice(g, dim, start, end, step),
+    },
+    dims(2),
+)
+linear(
+    "diagonal_scatter",
+    {
+        "self": lambda g, src_shape, offset, dim1, dim2: g.diagonal_scatter(
+            _zeros(g, src_shape), offset, dim1, dim2
+        ),
+        "src": lambda g, offset, dim1, dim2: g.diagonal(offset, dim1, dim2),
+    },
+    dims(3, 4),
+)
+
+# Copies of views
+
+
+def copy_of(name: str) -> Callable[..., Any]:
+    func = overload(name)
+
+    def copied(*args: Any, **kwargs: Any) -> Any:
+        out = func(*args, **kwargs)
+        return [o.clone() for o in out] if isinstance(out, (tuple, list)) else out.clone()
+
+    return copied
+
+
+_COPIED = """
+    alias as_strided detach diagonal expand permute select.int slice.Tensor split.Tensor
+    split_with_sizes squeeze squeeze.dim squeeze.dims t transpose.int unbind.int unfold unsqueeze
+    view.dtype view_as_complex view_as_real _conj _neg_view _reshape_alias
+"""
+for _name in _COPIED.split():
+    _packet, _, _overload = _name.partition(".")
+    register(
+        f"{_packet}_copy{'.' if _overload else ''}{_overload}",
+        decomposition=copy_of(_name),
+        family="view",
+    )
+# The kernel copies a tensor whose strides allow no view.
+register(
+    "view_copy",
+    decomposition=lambda self, size: aten.reshape.default(self, size).clone(),
+    family="view",
+)
+register(
+    "narrow_copy",
+    decomposition=lambda self, dim, start, length: aten.slice(
+        self, dim, start, start + length
+    ).clone(),
+)

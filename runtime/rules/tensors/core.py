@@ -1,0 +1,199 @@
+"""Sums, factories and fills, the ops that the transforms themselves use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..derive import batch_rules as batch
+from ..derive.families import flat, linear, random
+from ..record import asking, register
+
+
+def _sum_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    x = args[0]
+    return x.flatten(1).sum(1, **kwargs) if x.dim() > 1 else x.unsqueeze(1).sum(1, **kwargs)
+
+
+def spread(g: torch.Tensor, shape: Any, dim: Any, keepdim: bool) -> torch.Tensor:
+    """The cotangent of a sum, expanded over the dimensions that were summed."""
+    rank = len(shape)
+    if not keepdim and rank:
+        for d in sorted(
+            {
+                d % rank
+                for d in (
+                    dim
+                    if isinstance(dim, (list, tuple)) and dim
+                    else [dim]
+                    if isinstance(dim, int)
+                    else range(rank)
+                )
+            }
+        ):
+            g = g.unsqueeze(d)
+    return g.expand(shape)
+
+
+linear(
+    "sum",
+    {"self": lambda g, self_shape: g.expand(self_shape)},
+    _sum_batch,
+    fresh=True,
+    family="reduction",
+)
+linear(
+    "sum.dim_IntList",
+    {"self": lambda g, self_shape, dim, keepdim: spread(g, self_shape, dim, keepdim)},
+    batch.along(1),
+    family="reduction",
+)
+
+
+def _same_size(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    return func(*args, **kwargs)
+
+
+_FACTORY: dict[str, Any] = {"nondiff": True, "family": "factory"}
+register("ones_like zeros_like full_like", batch=_same_size, **_FACTORY)
+register("empty_like", batch=_same_size, unfilled=True, **_FACTORY)
+register("new_zeros new_ones", batch=batch.sizes(1), **_FACTORY)
+register("new_full", batch=batch.sizes(1), **_FACTORY)
+register("new_empty", batch=batch.sizes(1), unfilled=True, **_FACTORY)
+register(
+    "new_empty_strided",
+    unfilled=True,
+    batch=lambda f, n, b, a, k: f(
+        a[0],
+        [n, *a[1]],
+        [max(1, sum((s - 1) * t for s, t in zip(a[1], a[2], strict=True)) + 1), *a[2]],
+    ),
+    **_FACTORY,
+)
+register("empty.memory_format", batch=batch.sizes(0), unfilled=True, **_FACTORY)
+register(
+    "zeros ones full arange arange.start arange.start_step linspace scalar_tensor eye eye.m",
+    **_FACTORY,
+)
+_OVERWRITTEN: dict[str, Any] = {
+    "vjp": {"self": lambda g: torch.zeros_like(g)},
+    "jvp": {"self": lambda self_t: None},
+}
+for _name in ("zero", "fill.Scalar"):
+    register(_name, batch=batch.elementwise, in_place=True, family="inplace", **_OVERWRITTEN)
+
+
+def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    x, value = batch.expand(args[0], batched[0], size), args[1]
+    return (
+        torch.empty_like(x).copy_(value.reshape(size, *(1,) * (x.dim() - 1)))
+        if batched[1]
+        else func(x, value)
+    )
+
+
+register(
+    "fill.Tensor",
+    vjp={"self": lambda g: torch.zeros_like(g), "value": lambda g: g.sum()},
+    jvp={"self": lambda self_t: None, "value": lambda value_t: value_t},
+    batch=_fill_batch,
+    family="op",
+)
+random("rand rand.generator randn randn.generator", batch.sizes(0), shape_only=True)
+random("randint randint.generator", batch.sizes(1), shape_only=True)
+random("randint.low randint.low_generator", batch.sizes(2), shape_only=True)
+random("rand_like randn_like", shape_only=True)
+random("randint_like randint_like.low_dtype", shape_only=True)
+random(
+    (
+        "uniform exponential geometric cauchy log_normal random random.to random.from "
+        "normal_functional bernoulli.p"
+    ),
+    shape_only=True,
+    **_OVERWRITTEN,
+)
+random(
+    "bernoulli.Tensor",
+    shape_only=True,
+    vjp={**_OVERWRITTEN["vjp"], "p": lambda g: torch.zeros_like(g)},
+    jvp={**_OVERWRITTEN["jvp"], "p": lambda p_t: None},
+)
+# Abstract kernels of torch keep the strides of an argument where these draws give a
+# contiguous result.
+flat(
+    "poisson", "self", batch=None, draws="values", abstract=lambda self: self.new_empty(self.shape)
+)
+register("multinomial", nondiff=True, draws="values", family="random")
+register(
+    "_standard_gamma",
+    vjp={"self": lambda g, self, result: g * torch.ops.aten._standard_gamma_grad(self, result)},
+    draws="values",
+    abstract=lambda self: self.new_empty(self.shape),
+)
+register(
+    "_standard_gamma_grad",
+    abstract=lambda self, output: torch.empty_like(self + output),
+    family="random",
+)
+register("_dirichlet_grad", abstract=lambda x: x.new_empty(x.shape), family="random")
+register(
+    "_sample_dirichlet",
+    draws="values",
+    abstract=lambda self: self.new_empty(self.shape),
+    family="random",
+)
+register(
+    "binomial", draws="values", abstract=lambda count: count.new_empty(count.shape), family="random"
+)
+register("rrelu_with_noise_functional", nondiff=(1,), draws="values", family="random")
+
+
+def _dropout_and_mask(
+    input: torch.Tensor, p: float, train: bool | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As the kernel draws. Torch's decomposition compares with a uniform draw, which is another
+    mask under the same seed."""
+    if train is False:
+        return input.clone(), torch.ones_like(input, dtype=torch.bool)
+    mask = torch.empty_like(input, dtype=torch.bool).bernoulli_(1 - p)
+    return input * mask * (0.0 if p == 1 else 1 / (1 - p)), mask
+
+
+register("native_dropout", decomposition=_dropout_and_mask, draws="values", family="random")
+
+
+def _zero_derivatives(*names: str) -> dict[str, Any]:
+    """The gradient of a draw by the parameters of its distribution: zero, as torch documents."""
+    return {
+        "vjp": {a: asking("g")(lambda g: torch.zeros_like(g)) for a in names},
+        "jvp": {a: asking(f"{a}_t")(lambda t: torch.zeros_like(t)) for a in names},
+    }
+
+
+random("bernoulli", **_zero_derivatives("self"))
+_OF_NORMAL = {
+    "Tensor_float": None,
+    "float_Tensor": lambda std: std.new_empty(std.shape),
+    "Tensor_Tensor": lambda mean, std: mean.new_empty(
+        torch.broadcast_shapes(mean.shape, std.shape)
+    ),
+}
+for _name, _abstract in _OF_NORMAL.items():
+    random(
+        f"normal.{_name}", batch.elementwise, abstract=_abstract, **_zero_derivatives("mean", "std")
+    )
+
+# ATen kernels that do not support symbolic sizes ask a tensor for plain ones, by names that are no
+# operators. The answer becomes a guard.
+QUESTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "size": lambda self: tuple(int(n) for n in self.shape),
+    "stride": lambda self: tuple(int(n) for n in self.stride()),
+    "numel": lambda self: int(self.numel()),
+    "storage_offset": lambda self: int(self.storage_offset()),
+}
+for _name, _answer in QUESTIONS.items():
+    register(_name, decomposition=_answer, family="geometry")
+QUESTIONS["layout"] = lambda self: self.layout  # of a compressed sparse tensor
+register("prim::layout", nondiff=True, family="geometry")

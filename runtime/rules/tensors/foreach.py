@@ -1,0 +1,74 @@
+"""``torch._foreach_add(list, …)``, ``_foreach_add_`` and similar ops, run as one
+single op per tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ..ops import FUNCTIONAL, PROVIDERS, Op
+
+
+def run(op: Op, args: Any, kwargs: dict[str, Any]) -> None:
+    """Run the in-place op on each tensor of the list, one after the other."""
+    name = op.base_name.removeprefix("_foreach_")
+    single = getattr(torch.ops.aten, name, None) or _BY_COPY[name]
+    for each, options in _calls(op, args, kwargs):
+        single(*each, **options)
+
+
+def _decomposition(op: Op, rule: str) -> Callable[..., list[torch.Tensor]] | None:
+    """For an op that returns a list: a function that calls the single op for each tensor."""
+    if op.kind is not FUNCTIONAL or not op.base_name.startswith("_foreach_"):
+        return None
+    name = op.base_name.removeprefix("_foreach_")
+    single = _SINGLE.get(name) or getattr(torch.ops.aten, name)
+    return lambda *args, **kwargs: [
+        single(*each, **options) for each, options in _calls(op, args, kwargs)
+    ]
+
+
+def _calls(op: Op, args: Any, kwargs: dict[str, Any]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """The arguments of each single call. An argument that is a list gives one entry to each call.
+    All others are the same for all calls."""
+    number = next(len(a) for a in args if isinstance(a, (list, tuple)))
+    scaled = op.base_name.removeprefix("_foreach_").removesuffix("_") in ("addcmul", "addcdiv")
+    for i in range(number):
+        each = [a[i] if isinstance(a, (list, tuple)) and len(a) == number else a for a in args]
+        options = dict(kwargs)
+        if scaled and len(each) == 4:
+            value = each.pop()
+            options["value"] = (
+                value[i].item()
+                if isinstance(value, torch.Tensor) and op.arg_names[3] == "scalars"
+                else value
+            )
+        yield each, options
+
+
+def _maximum(self: torch.Tensor, other: Any) -> torch.Tensor:
+    return torch.maximum(self, torch.as_tensor(other, dtype=self.dtype))
+
+
+def _minimum(self: torch.Tensor, other: Any) -> torch.Tensor:
+    return torch.minimum(self, torch.as_tensor(other, dtype=self.dtype))
+
+
+def _norm(self: torch.Tensor, ord: Any = 2, dtype: torch.dtype | None = None) -> torch.Tensor:
+    found: torch.Tensor = torch.linalg.vector_norm(self, ord, dtype=dtype)
+    return found
+
+
+_SINGLE: dict[str, Callable[..., torch.Tensor]] = {
+    "maximum": _maximum,
+    "minimum": _minimum,
+    "norm": _norm,
+}
+_BY_COPY = {
+    "maximum_": lambda target, other: target.copy_(_maximum(target.clone(), other)),
+    "minimum_": lambda target, other: target.copy_(_minimum(target.clone(), other)),
+}
+
+PROVIDERS.append(_decomposition)

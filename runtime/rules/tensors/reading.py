@@ -1,0 +1,106 @@
+"""Ops that return a Python number or bool. For a batch they return the answer if all elements
+agree, and raise otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...errors import BatchingError, called_from
+from ..derive.batch_rules import BatchRule, exact, expand
+from ..record import register
+
+ITEM = (
+    "vmap: It looks like you're calling .item() on a Tensor. The elements of the batch have "
+    "different values there: keep it a tensor, or take the number before vmap."
+)
+CONTROL_FLOW = (
+    "vmap: It looks like you're attempting to use a Tensor in some data-dependent control flow. "
+    "The elements of the batch may need different branches: use torch.where or a mask."
+)
+
+
+def agreed_number(batch: torch.Tensor, size: int, refusal: str) -> Any:
+    """The number that all elements of a physical ``batch`` hold. Raise if they differ. 0.0 and -0.0
+    differ, and NaN differs from NaN."""
+    numbers = batch.reshape(size)
+    parts = torch.view_as_real(numbers.resolve_conj()) if numbers.is_complex() else numbers
+    if (
+        size > 0
+        and (parts == parts[0]).all()
+        and (not parts.is_floating_point() or (parts.signbit() == parts[0].signbit()).all())
+    ):
+        return numbers[0].item()
+    raise BatchingError(f"{refusal}{called_from()}")
+
+
+@exact
+def _number(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    return agreed_number(args[0], size, f"{ITEM} The op is {func}")
+
+
+@exact
+def _equal(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> bool:
+    """``torch.equal`` of each element, if all agree. ATen's own checks of values call it
+    (``cov``, ``istft``)."""
+    shapes = [a.shape[1:] if flag else a.shape for a, flag in zip(args, batched, strict=True)]
+    if shapes[0] != shapes[1]:
+        return False
+    x, y = (expand(a, flag, size) for a, flag in zip(args, batched, strict=True))
+    same = (x == y).reshape(size, -1).all(1)
+    for answer in (True, False):
+        if torch.equal(same, torch.full_like(same, answer)):
+            return answer
+    raise BatchingError(
+        "vmap: torch.equal answers differently for the elements of the batch; "
+        "use (a == b).all() instead."
+    )
+
+
+def refused(why: str) -> BatchRule:
+    """A batch rule that raises. For ops that cannot answer for a batch; ``why`` is
+    part of the message."""
+
+    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+        raise BatchingError(f"vmap: {why} The op is {func}{called_from()}")
+
+    rule.refuses = True  # type: ignore[attr-defined]  # no rule to be tested
+    return exact(rule)
+
+
+@exact
+def _assertion(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> None:
+    """Holds for a batch if it holds for every element."""
+    func(args[0].reshape(-1).all(), *args[1:], **kwargs)
+
+
+register("_assert_async _assert_async.msg", batch=_assertion, nondiff=True, family="reading")
+register("_local_scalar_dense", batch=_number, nondiff=True, family="reading")
+register("equal", batch=_equal, nondiff=True, family="reading")
+register(
+    "allclose",
+    batch=refused(
+        "torch.allclose answers for each element of a batch; use torch.isclose(a, b).all() instead."
+    ),
+    nondiff=True,
+    family="reading",
+)
+register(
+    "is_coalesced",
+    batch=refused(
+        "one sparse tensor holds the whole batch, "
+        "so whether one element is coalesced is not known; call coalesce()."
+    ),
+    nondiff=True,
+    family="reading",
+)
+register(
+    "nonzero",
+    batch=refused(
+        "aten::nonzero returns a result whose shape depends on the data, "
+        "which differs between the elements of a batch."
+    ),
+    nondiff=True,
+    family="reading",
+)
