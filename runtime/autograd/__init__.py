@@ -1,4 +1,9 @@
-"""The public names of ``torch.autograd``."""
+"""The names of ``torch.autograd``, for tensors of the session.
+
+``function`` has custom Functions, ``function_rules`` what the transforms do with them,
+``forward_ad``, ``functional``, ``graph`` and ``gradcheck`` the modules of these names. The package
+imports ``session`` and what lies below. Start with ``function.py``.
+"""
 
 from __future__ import annotations
 

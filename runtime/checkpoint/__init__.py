@@ -1,5 +1,8 @@
-"""As ``torch.utils.checkpoint``: to save memory, the backward pass computes intermediate tensors
-again instead of saving them."""
+"""Compute tensors again instead of saving them, as ``torch.utils.checkpoint``.
+
+``checkpoint`` has the public functions, ``frame`` the runs of one call, ``selective`` the policies
+op by op. The package imports ``autograd`` and what lies below. Start with ``checkpoint.py``.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ import torch
 
 from ..seam.ambient import Ambient
 from ..trace.regions import running_traces
-from .debug import OpLog
 from .frame import CheckpointError, Frame, GraphExecGroup
+from .op_log import OpLog
 from .reentrant import CheckpointFunction, check_backward_validity, detach_variable
 from .selective import (
     SAC_IGNORED_OPS,

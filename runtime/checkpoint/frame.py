@@ -26,7 +26,7 @@ from ..seam.levels import Value
 from ..tape.running import RUNNING
 from ..tape.saved import HOOKS, Saved, present, restore, save
 from ..tape.values import edge_of
-from .debug import OpLog
+from .op_log import OpLog
 from .state import Surroundings
 
 Metadata = dict[str, Any]

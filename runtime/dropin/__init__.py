@@ -54,9 +54,9 @@ def install(*, compile: str = "dynamo") -> None:
     from .classes import patch_classes
     from .compiling import compiler, patch_fake_tensors
     from .distributed import patch_distributed
-    from .factories import forget_tables, wrapped_factories
     from .modules import patch_modules
     from .routes import replacements, switches
+    from .tensor_factories import forget_tables, wrapped_factories
 
     patches, lasting = Patches(), Patches()
     forget_tables()
@@ -85,7 +85,7 @@ def uninstall() -> None:
     if _patches is None:
         raise RuntimeError("the drop-in is not installed")
     patches, _patches = _patches, None
-    from .factories import forget_tables
+    from .tensor_factories import forget_tables
 
     patches.undo()
     forget_tables()

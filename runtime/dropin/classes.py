@@ -11,8 +11,8 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from ..autograd import function
 from ..seam.levels import constant_of
 from ..session.tensor import Tensor, as_kind, dispatches, unwrap, wrap
-from .factories import as_runtime, inside_dispatch
 from .patches import Patches
+from .tensor_factories import as_runtime, inside_dispatch
 
 _requires_grad: Any = torch._C.TensorBase.requires_grad
 _native_requires_grad_: Any = torch._C.TensorBase.requires_grad_

@@ -22,7 +22,18 @@ import torch
 from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, Op, op_of
 from ..rules.samples.factors import Dense
 from ..rules.samples.place_rules import rule_of
-from ..rules.samples.places import ALONE, Mixed, Place, Placed, Pooled, Tensor, listed
+from ..rules.samples.places import (
+    ALONE,
+    Mixed,
+    Place,
+    Placed,
+    Pooled,
+    Tensor,
+    fits,
+    listed,
+    place_in_base,
+    place_in_view,
+)
 from ..seam.levels import Value
 from ..seam.surgery import GEOMETRY
 from ..session.stand_in import StandIn
@@ -32,12 +43,11 @@ from ..tape.metas import meta_of
 from ..tape.running import current_graph_task_id
 from ..tape.values import edge_of
 from . import whole_layers
-from .boundary import WRITTEN_ELSEWHERE, Pool, Refusal
+from .batch_means import equal, refuse_number_of_samples
+from .boundary_nodes import WRITTEN_ELSEWHERE, Pool, Refusal
 from .filled import Filled, fills
-from .losses import equal, refuse_number_of_samples
-from .own_rows import OwnRows
+from .general import OwnRows
 from .uses import Layout, ParameterCall, Tap, Use, Uses, adapt, flattened, unflattened
-from .written_places import fits, place_in_base, place_in_view
 
 aten = torch.ops.aten
 _grad_enabled = torch.is_grad_enabled

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ..func import trees
 from ..rules.samples.factors import Tensor, wide
+from ..rules.samples.places import ALONE, Place, listed
 from ..seam.ambient import Ambient
 from ..seam.levels import Value
 from ..session.captures import CAPTURE
@@ -24,13 +25,12 @@ from ..session.tensor import SESSION
 from ..tape.running import current_stand_in, stand_in, step_down
 from ..tape.values import edge_of
 from ..trace.provenance import here
-from . import functions as _functions  # noqa: F401  # it declares the rule of custom Functions
+from . import custom_functions as _functions  # noqa: F401  # it declares the rule of custom Functions
+from .batch_means import REPLACED
 from .batch_session import PARAMETERS, BatchSession
-from .boundary import ParameterInput
+from .boundary_nodes import ParameterInput
 from .distributed import refuse_part, refuse_wrapper
 from .grads import LIMIT, Parameter, PerSampleGrads
-from .losses import REPLACED
-from .recurrent_states import LAYERS, with_placed_states
 from .terms import by_source, terms_of
 
 _READS = frozenset(
@@ -360,3 +360,45 @@ def _intercept(change: int) -> None:
     with _lock:
         _entered += change
         torch.nn.Module.__call__ = _called if _entered else _native_call  # type: ignore[method-assign]
+
+
+# --- first states of recurrent layers -----------------------------------------------------------
+#
+# Where the samples lie in the first states of a recurrent layer: always in dimension 1, whatever
+# ``batch_first`` says of its input.
+#
+# A state that is learned, such as ``h.expand(1, batch, -1)`` of a parameter, becomes one of the
+# samples.
+
+LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+"""Functions of torch: ``(input, hx, params, …, batch_first)``, and
+``(data, batch_sizes, hx, params, …)`` for packed sequences."""
+
+
+def with_placed_states(session: BatchSession, args: Sequence[Any]) -> list[Any]:
+    """The arguments of such a function, with the samples placed in the first states. They are
+    tensors of zeros or what the user gives."""
+    at = 2 if isinstance(args[3], (list, tuple)) else 1
+    packed, x, hx = at == 2, args[0], args[at]
+    place = session.state(x) if isinstance(x, Value) and x._level is SESSION else None
+    if not isinstance(place, Place):
+        return list(args)
+    states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
+    size = session.size
+    assert size is not None
+    owners = place.owners(size, x.device)[: states[0].shape[1]]
+    if place is not ALONE:
+        if owners.numel() != states[0].shape[1] or place.dim != (0 if packed or args[-1] else 1):
+            return list(args)  # the ops of the layer say what is wrong
+        place = listed(1, owners, size, packed)
+    for i, h in enumerate(states):
+        if session.is_parameter(h):
+            ones = SESSION.wrap(torch.ones_like(SESSION.lowered(h)))
+            session.put(ones, place)
+            states[i] = h * ones  # each sample uses its part of the parameter
+        elif not isinstance(h, Value) or session.state(h) is None or id(h) in session.supposed:
+            states[i] = h if isinstance(h, Value) else SESSION.wrap(h)
+            session.put(states[i], place)
+    found = list(args)
+    found[at] = states if isinstance(hx, (list, tuple)) else states[0]
+    return found

@@ -21,7 +21,7 @@ from ..tape.running import current_graph_is_retained, unfollowed
 from ..tape.saved import FREED
 from ..tape.values import edge_of
 from . import linear as linear_layer
-from . import recurrent as recurrent_layer
+from . import recurrent_nodes as recurrent_layer
 from .uses import NO_SECOND, Use, refuse_written, versions
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -15,12 +15,33 @@ import torch
 from ..seam.ambient import continued
 from ..seam.levels import Level, scope_outside
 from . import accumulate as adding
-from . import anomaly, hooks, profiling
+from . import anomaly, hooks
 from .conform import conform
 from .leaf_protocol import Leaf
+from .node_protocol import TapeNode
 from .nodes import AccumulateGrad, Edge, Input, Node, OpNode
 from .running import RUNNING
 from .saved import Packed
+
+# --- events for torch's profiler ----------------------------------------------------------------
+#
+# Events of a backward pass for torch's profiler: two per node, one inside the other, with the
+# names that torch's engine gives.
+#
+# Their sequence numbers are -1, because torch has no Python function that starts an event with
+# another number.
+
+enabled = torch._C._autograd._profiler_enabled
+_Event: Any = torch._C._profiler._RecordFunctionFast
+
+
+@contextmanager
+def reported(node: TapeNode) -> Generator[None]:
+    """Report the body of the ``with`` block as the events of one node."""
+    name = node.name()
+    with _Event(f"autograd::engine::evaluate_function: {name}"), _Event(name):
+        yield
+
 
 # backward passes inside one another on one thread; Python's stack allows about 1000 frames, a
 # pass takes ten
@@ -165,7 +186,7 @@ class GraphTask:
         would pay for more frames."""
         level, create_graph, keep_graph = self.level, self.create_graph, self.keep_graph
         check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
-        profiled = profiling.enabled()
+        profiled = enabled()
         surrounded = profiled or bool(_function_modes())
         # whether a leaf may get its gradient without its own turn
         at_once = self.captured is None and self.accumulate and not profiled
@@ -314,7 +335,7 @@ class GraphTask:
         watched = bool(node.post_hooks)
         seen = list(grads) if watched else ()
         if grads[0] is not None and self.accumulate:
-            with profiling.reported(node) if profiled else nullcontext():
+            with reported(node) if profiled else nullcontext():
                 adding.into_leaf(self.level, node.variable, grads, 0, self.create_graph, watched)
         if watched:
             hooks.run_posthooks(self.level, node, (), seen, self.create_graph)
@@ -334,7 +355,7 @@ class GraphTask:
         if is_op and all(g is None for g in grads):
             return (None,) * len(node.edges)
         with (
-            profiling.reported(node) if profiling.enabled() else _NOTHING,
+            reported(node) if enabled() else _NOTHING,
             _unseen()
             if node.unseen and _function_modes() and not (is_op and _unpacks(node))
             else _NOTHING,

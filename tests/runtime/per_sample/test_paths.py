@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from runtime.func import functional_call
-from runtime.per_sample import linear, per_sample, per_sample_grads, recurrent, whole_layers
+from runtime.per_sample import linear, per_sample, per_sample_grads, recurrent_nodes, whole_layers
 from tests.runtime.per_sample.reference import parameters_of
 
 B, T = 3, 4
@@ -46,9 +46,9 @@ def _spied(monkeypatch: pytest.MonkeyPatch) -> tuple[list[bool], list[str]]:
 
         return run
 
-    for module, name in ((linear, "run"), (recurrent, "run"), (whole_layers, "run")):
+    for module, name in ((linear, "run"), (recurrent_nodes, "run"), (whole_layers, "run")):
         monkeypatch.setattr(module, name, asked(getattr(module, name)))
-    for module, name in ((recurrent, "_layer"), (whole_layers, "_direction")):
+    for module, name in ((recurrent_nodes, "_layer"), (whole_layers, "_direction")):
         monkeypatch.setattr(module, name, counted(getattr(module, name)))
     return whole, directions
 
@@ -269,7 +269,9 @@ def _call(
             *([numbers(6), numbers(6)] if biases else []),
         ]
     other.get("change", lambda params: None)(params)
-    return recurrent.call_of(func, (x, h, params, biases, layers, 0.0, True, both_ways, False))
+    return recurrent_nodes.call_of(
+        func, (x, h, params, biases, layers, 0.0, True, both_ways, False)
+    )
 
 
 @pytest.mark.parametrize("biases", [False, True])

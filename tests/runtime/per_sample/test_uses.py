@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from runtime.per_sample import per_sample
-from runtime.per_sample.own_rows import OwnRows
+from runtime.per_sample.general import OwnRows
 from runtime.per_sample.uses import Layout, Uses, flattened, unflattened
 from runtime.rules.samples.factors import Dense, Outer, Term
 from runtime.rules.samples.places import Place

@@ -10,7 +10,7 @@ import torch
 from torch.autograd.profiler import profile
 
 from runtime import func
-from runtime.tape import profiling
+from runtime.tape import engine
 
 from ..scenarios import OURS, TORCH
 
@@ -69,6 +69,6 @@ def test_an_event_ends_where_its_node_fails() -> None:
 
 def test_nothing_is_reported_while_nobody_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
     reported: list[Any] = []
-    monkeypatch.setattr(profiling, "reported", reported.append)
+    monkeypatch.setattr(engine, "reported", reported.append)
     OURS.tensor([1.0], requires_grad=True).sin().backward()
     assert not reported

@@ -25,7 +25,7 @@ from ..tape.grad_level import GradLevel
 from ..tape.metas import meta_of
 from ..tape.nodes import Edge
 from ..tape.values import edge_of
-from . import linear, recurrent
+from . import linear, recurrent_nodes
 from .uses import Layout, ParameterCall, Tap, Uses, flattened, unflattened
 
 
@@ -67,7 +67,11 @@ class Samples(BatchLevel):
         return self._tapped(self._call(op, flat, constants, layout, used), outs)
 
     def layer(self, func: Any, args: Sequence[Any]) -> Any:
-        return linear.run(self, *args) if func is linear.LINEAR else recurrent.run(self, func, args)
+        return (
+            linear.run(self, *args)
+            if func is linear.LINEAR
+            else recurrent_nodes.run(self, func, args)
+        )
 
     def is_shared(self, a: Any) -> bool:
         """Whether all samples have one ``a``."""

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 import runtime
 from runtime import func
-from runtime.session import composite, recurrent
+from runtime.session import composite, recurrent_layers
 
 from ..view_scenarios import OURS, Scenario, gradients, outcome, same
 from ..view_scenarios import TORCH as THEIRS
@@ -111,14 +111,14 @@ def in_one(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Grows by one with each layer or cell: whether it was recorded in one go."""
     seen: list[bool] = []
     for name in ("_layer", "_single"):
-        real = getattr(recurrent, name)
+        real = getattr(recurrent_layers, name)
 
         def watched(*args: Any, real: Callable[..., Any] = real) -> Any:
             result = real(*args)
             seen.append(result is not None)
             return result
 
-        monkeypatch.setattr(recurrent, name, watched)
+        monkeypatch.setattr(recurrent_layers, name, watched)
     return seen
 
 

@@ -21,7 +21,7 @@ from ..tape.nodes import Input
 from ..tape.values import edge_of
 from ..trace.stack_room import with_room
 from .grads import LIMIT, Parameter, PerSampleGrads
-from .samples import Samples
+from .sample_level import Samples
 from .terms import Sources, by_source, terms_of
 
 
