@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 import runtime
 from benchmarks.programs import Training, leaves, programs, trainings
-from gen.checks.opinfo import drawn
+from gen.samples.opinfo import drawn
 from runtime.seam.levels import Value
 from runtime.tape.nodes import AccumulateGrad, Node
 

@@ -30,13 +30,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.scaling_chart import Row, chart
-from gen.checks.durations import Durations
-from gen.checks.inventory import find, imported
-from gen.checks.results import CellResult, line_of
+from gen.cluster.cell_groups import Selection, groups
 from gen.cluster.coordinator import Coordinator, Lost
-from gen.cluster.groups import Selection, groups
 from gen.cluster.job import Answer, Group
 from gen.cluster.output import Output
+from gen.run.cell_durations import Durations
+from gen.run.inventory import find, imported
+from gen.run.results import CellResult, line_of
 
 ROOT = Path(__file__).parent.parent
 OPS, CHECKS = 100, 25  # ops of a family, checks; with 4 dtypes and 2 layouts 20,000 cells
@@ -109,7 +109,7 @@ def collect(folder: Path, shard: str) -> None:
         "--collect-only",
         "-qq",
         "-p",
-        "gen.checks.plugin",
+        "gen.run.plugin",
         "-p",
         "no:cacheprovider",
     ]

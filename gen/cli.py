@@ -12,51 +12,61 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gen.errors import MatrixError, OverwriteError
-from gen.plan import PLACES, add_matrix_arguments, cache_of, load_plan, write_coverage, write_places
+from gen.plan.matrix_plan import (
+    PLACES,
+    add_matrix_arguments,
+    cache_of,
+    load_plan,
+    write_coverage,
+    write_places,
+)
 
 # Sub-commands with their own module, imported when used. Each module has
 # add_arguments(parser) and run(args).
 ELSEWHERE = {
-    "init": ("gen.init", "a new project with a matrix of one op, for a package of your own"),
-    "list": ("gen.listing", "the cases, filtered by any axis, with counts; runs nothing"),
+    "init": (
+        "gen.commands.init",
+        "a new project with a matrix of one op, for a package of your own",
+    ),
+    "list": ("gen.commands.listing", "the cases, filtered by any axis, with counts; runs nothing"),
     "explain": (
-        "gen.explain",
+        "gen.commands.explain",
         "why a case exists, is excluded, is expected to fail, or was dropped by reduction",
     ),
     "probe": (
-        "gen.probe",
+        "gen.commands.probe",
         "run an op over dtypes, layouts and transforms; print the YAML entry that it would need",
     ),
     "script": (
-        "gen.script",
+        "gen.commands.script",
         (
             "a stand-alone program of what a cell does to one sample: "
             "actual, expected and why that is right"
         ),
     ),
     "soak": (
-        "gen.soak",
+        "gen.commands.soak",
         (
             "draw cells beyond the list until the time is over; "
             "shrink what fails and group it by cause"
         ),
     ),
     "run": (
-        "gen.cluster.command",
+        "gen.commands.run",
         (
             "run cells on many machines, or on this one, with Dask; "
             "a stopped run goes on with --resume"
         ),
     ),
     "merge": (
-        "gen.merge",
+        "gen.commands.merge",
         (
             "the results of all shards of a run as one file; "
             "refuses gaps, duplicates and mixtures by name"
         ),
     ),
     "durations": (
-        "gen.durations",
+        "gen.commands.durations",
         "write matrix/durations.json, by which shards and groups are balanced, from results",
     ),
     "report": ("gen.report", "draw the HTML page of a results file"),
@@ -150,7 +160,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 def generate(args: argparse.Namespace) -> int:
     """Write the changed modules, and print which ones changed."""
-    from gen import render, writer
+    from gen.write import render, writer
 
     if args.every and args.out is None:
         print(
@@ -196,7 +206,7 @@ def generate(args: argparse.Namespace) -> int:
 
 def check(args: argparse.Namespace) -> int:
     """Show how the directory differs from the matrix, without writing."""
-    from gen import render, writer
+    from gen.write import render, writer
 
     folder = _folder(args)
     files = render.modules(load_plan(args.matrix))
@@ -226,7 +236,7 @@ def schema(args: argparse.Namespace) -> int:
     import json
 
     from gen.files import replace
-    from gen.spec import json_schemas
+    from gen.language.spec import json_schemas
 
     for name, content in json_schemas().items():
         path = args.matrix.resolve().parent / name

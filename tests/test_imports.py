@@ -25,15 +25,15 @@ FORBIDDEN_IN_RUNTIME = (
 GRAD_MODE_SWITCHES = {"torch.autograd.grad_mode"}
 MAY_IMPORT = {
     "runtime": set[str](),
-    "gen/reference": {"gen.reference", "gen.pipeline"},
-    "gen/targets": {"gen.targets", "gen.pipeline", "runtime"},
+    "gen/reference": {"gen.reference", "gen.language.pipeline"},
+    "gen/targets": {"gen.targets", "gen.language.pipeline", "runtime"},
     "gen/checks": {
         "gen.checks",
         "gen.reference",
         "gen.targets",
-        "gen.pipeline",
-        "gen.words",
-        "gen.catalog",
+        "gen.language.pipeline",
+        "gen.language.words",
+        "gen.plan.catalog",
         "gen.files",
     },
     "generated_tests": {"gen.checks"},

@@ -1,14 +1,16 @@
-"""`gen audit`: plant faults in a target, one at a time, and count those that the matrix catches.
+"""Plant faults in a target, one at a time, and count those that the matrix catches.
 
 A matrix that always passes may test nothing. There are two sorts of faults.
 
-Faults of transforms (the default) corrupt what a target's vjp, jvp, … return. `kinds` corrupts a
-tuple of tensors, `planted` does so at one place of a target, and `campaign` draws the faults and
+Faults of transforms corrupt what a target's vjp, jvp, … return. ``kinds`` corrupts a tuple of
+tensors, ``planted`` does so at one place of a target, and ``campaign`` draws the faults and
 collects what became of them.
 
-Faults of rules (``--rules``) are inside the target, in the rule of one op. `rules` draws them from
-the rules that a target offers by `gen.targets.faults`, `reach` finds which cells run which rule,
-and `workers` run the cells.
+Faults of rules are inside the target, in the rule of one op. ``rule_faults`` draws them from the
+rules that a target offers by :mod:`gen.targets.faults`, ``reach`` finds which cells run which rule,
+and ``workers`` run the cells.
+
+The package imports ``run``, ``checks`` and ``targets``. Start with ``campaign.py``.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ import yaml
 
 from gen.audit import reach
 from gen.audit.campaign import AnyFault, Campaign, Fault, Finding, Survivors
-from gen.audit.modules import Check, eligible, load_modules
-from gen.audit.rules import RuleFault, Rules
+from gen.audit.generated_modules import Check, eligible, load_modules
+from gen.audit.rule_faults import RuleFault, Rules
 from gen.audit.workers import Workers
 from gen.checks.tables import TIERS, TableError
-from gen.plan import above
+from gen.plan.matrix_plan import above
 from gen.targets import load
 from gen.targets.faults import Auditable, Rule
 from gen.targets.protocol import Target

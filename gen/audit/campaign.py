@@ -12,8 +12,8 @@ from typing import Generic, Protocol, TypeVar
 
 import yaml
 
+from gen.audit.generated_modules import Check, run_cell
 from gen.audit.kinds import KINDS
-from gen.audit.modules import Check, run_cell
 from gen.audit.planted import ANSWERS, WHERE, Planted
 from gen.checks.tables import Cell
 from gen.targets.protocol import Target
@@ -34,7 +34,7 @@ class Fault:
 
 
 class AnyFault(Protocol):
-    """A :class:`Fault` or a :class:`gen.audit.rules.RuleFault`."""
+    """A :class:`Fault` or a :class:`gen.audit.rule_faults.RuleFault`."""
 
     @property
     def where(self) -> str: ...

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import gen.checks
-from gen.audit.modules import Check
+from gen.audit.generated_modules import Check
 from gen.audit.workers import Job, Workers
 from gen.checks.tables import Cell
-from gen.pipeline import CAPTURES, PARTS
+from gen.language.pipeline import CAPTURES, PARTS
+from gen.language.words import RUN
 from gen.targets.faults import KINDS, REFUSED
-from gen.words import RUN
 
 __all__ = ["Map", "Reach", "content", "op_of", "telling"]
 

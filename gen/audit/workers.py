@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from gen.audit.modules import Check, eligible, load_modules, run_cell
+from gen.audit.generated_modules import Check, eligible, load_modules, run_cell
 from gen.checks.tables import Cell
 from gen.targets import load
 from gen.targets.faults import REFUSED, Auditable, Watch

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from gen.checks.outcomes import Unsuitable
-from gen.checks.samples import Sample
+from gen.outcomes import Unsuitable
+from gen.samples.samples import Sample
 from gen.targets.protocol import Values
 
 Tensor = torch.Tensor

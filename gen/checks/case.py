@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from gen.checks import batches, forms, illformed, opinfo, points, ranges
+from gen.checks import batch_axis, forms, illformed, ranges
 from gen.checks.compare import Rule, Tally
 from gen.checks.entries import Known
 from gen.checks.evaluate import OF_ITSELF, Comparison, run_target
 from gen.checks.instances import instances
-from gen.checks.outcomes import Lacking, Mismatch, Unsuitable, Vacuous
 from gen.checks.pipelines import Program
-from gen.checks.samples import STORE, Op, Sample, candidates, choose, from_call, make_op, resolve
-from gen.checks.seeds import stable_seed
 from gen.checks.tables import Cell, Family
-from gen.pipeline import CAPTURES, FUNCTIONAL, TRAINING, Pipeline, parse
+from gen.language.pipeline import CAPTURES, FUNCTIONAL, TRAINING, Pipeline, parse
+from gen.outcomes import Lacking, Mismatch, Unsuitable, Vacuous
+from gen.samples import opinfo, points
+from gen.samples.samples import STORE, Op, Sample, candidates, choose, from_call, make_op, resolve
+from gen.samples.seeds import stable_seed
 from gen.targets.protocol import Jitting, Target, Values
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Case:
     `all_samples` lifts the limits.
 
     `compared` counts the samples that were compared. `entries` are the known deviations that apply
-    to this run. The case itself uses the kinds `vanishes` and `tolerance`. :mod:`gen.checks.ledger`
+    to this run. The case itself uses the kinds `vanishes` and `tolerance`. :mod:`gen.run.verdict`
     uses the others.
     """
 
@@ -305,7 +306,7 @@ class Case:
             illformed.assert_refused(self.target, sample, axes["form"], tally)
             return
         if axes.get("batch") == "mistaken":
-            batches.assert_mistakes(self.target, sample, tally)
+            batch_axis.assert_mistakes(self.target, sample, tally)
             return
         if axes["values"] in ("out_of_range", "no_index"):
             ranges.assert_in_range(

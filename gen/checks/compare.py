@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gen.checks.outcomes import Mismatch
+from gen.outcomes import Mismatch
 
 Tensor = torch.Tensor
 Outputs = Sequence[Tensor]

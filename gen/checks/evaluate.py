@@ -15,15 +15,15 @@ from torch._subclasses import FakeTensorMode
 
 from gen.checks import forms, repeating
 from gen.checks.compare import Rule, Tally, compare, compare_kinds
-from gen.checks.definitely import compare_with_definition
-from gen.checks.exactly import compare_with_exact
-from gen.checks.outcomes import Mismatch, Unsuitable
+from gen.checks.compare_definitions import compare_with_definition
+from gen.checks.compare_exact import compare_with_exact
 from gen.checks.pipelines import Program, nudged, widened
-from gen.checks.samples import Sample, flat_tensors
-from gen.checks.seeds import seeded
 from gen.checks.surroundings import entered
-from gen.pipeline import DERIVING
+from gen.language.pipeline import DERIVING
+from gen.outcomes import Mismatch, Unsuitable
 from gen.reference import Numeric
+from gen.samples.samples import Sample, flat_tensors
+from gen.samples.seeds import seeded
 from gen.targets.protocol import Target, Values
 
 Tensor = torch.Tensor

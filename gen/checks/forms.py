@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
-from gen.checks import autocasting, points
-from gen.checks.declarative import arrange
-from gen.checks.outcomes import Mismatch, Unsuitable
+from gen.checks import autocasting
 from gen.checks.pipelines import Program
-from gen.checks.samples import Sample
+from gen.outcomes import Mismatch, Unsuitable
 from gen.reference.arrays import Definite
 from gen.reference.exact import Exact
+from gen.samples import points
+from gen.samples.descriptions import arrange
+from gen.samples.samples import Sample
 from gen.targets.protocol import Flat, Target, Values
 
 Tensor = torch.Tensor

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from gen.checks.batching import vary
+from gen.checks.batched_inputs import vary
 from gen.checks.compare import Rule, Tally, compare
-from gen.checks.outcomes import Mismatch, Unsuitable
-from gen.checks.samples import Sample
-from gen.checks.seeds import seeded
+from gen.outcomes import Mismatch, Unsuitable
+from gen.samples.samples import Sample
+from gen.samples.seeds import seeded
 from gen.targets.protocol import Flat, Target, Values
 
 Tensor = torch.Tensor

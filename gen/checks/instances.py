@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gen.checks import batches, batching, forms, parts, programs
+from gen.checks import batch_axis, batched_inputs, compiled_parts, forms, program_stages
 from gen.checks.jitting import jitted
-from gen.checks.outcomes import Unsuitable
 from gen.checks.pipelines import Program, extend
-from gen.checks.samples import Sample
-from gen.pipeline import COMPILED, INNERMOST, WHOLE
+from gen.language.pipeline import COMPILED, INNERMOST, WHOLE
+from gen.outcomes import Unsuitable
+from gen.samples.samples import Sample
 
 CAPTURED = frozenset(("trace", "aot.export", "aot.saved"))  # a graph, which is jitted itself
 # a larger size costs much, or is a matter of the stage
@@ -86,18 +86,18 @@ def _grown(
     outer = [stage for stage in stages if stage in WHOLE]
     if "vmap" not in nesting:
         program = _plain(sample, root, nesting)
-        yield programs.whole(outer[0], program, axes) if outer else program
+        yield program_stages.whole(outer[0], program, axes) if outer else program
         return
     written = (
         [0]
         if axes["form"] in ("inplace", "view_inplace")
         else [place for place, flag in enumerate(sample.facts.mutated) if flag]
     )
-    for choice in batching.choices(nesting, first, turn, written, fewest):
+    for choice in batched_inputs.choices(nesting, first, turn, written, fewest):
         for program in _branches(
             sample, root, nesting, choice, reasons, axes.get("batch", "ordinary")
         ):
-            yield programs.whole(outer[0], program, axes) if outer else program
+            yield program_stages.whole(outer[0], program, axes) if outer else program
 
 
 def _compiled(sample: Sample, root: Program, stage: str, axes: Mapping[str, str]) -> Program:
@@ -108,7 +108,9 @@ def _compiled(sample: Sample, root: Program, stage: str, axes: Mapping[str, str]
     )
     if key not in sample.memory:
         sample.memory[key] = (
-            programs.compiled(root, axes) if stage == COMPILED else parts.of(root, axes)
+            program_stages.compiled(root, axes)
+            if stage == COMPILED
+            else compiled_parts.of(root, axes)
         )
     made: Program = sample.memory[key]
     return made
@@ -129,7 +131,7 @@ def _branches(
     sample: Sample,
     program: Program,
     stages: Sequence[str],
-    choice: batching.Choice,
+    choice: batched_inputs.Choice,
     reasons: dict[str, None],
     batch: str,
 ) -> Iterator[Program]:
@@ -146,13 +148,13 @@ def _branches(
     size = 3 if outermost and "vmap" not in program.label else 2
     for in_dims in choice(program.inputs):
         try:
-            inner, dims = batches.around(program, in_dims, batch)
-            mapped = batching.grow(
+            inner, dims = batch_axis.around(program, in_dims, batch)
+            mapped = batched_inputs.grow(
                 inner, dims, size, _reference_outputs if outermost else _observed_outputs
             )
             yield from _branches(
                 sample,
-                batches.changed(inner, mapped, dims, batch),
+                batch_axis.changed(inner, mapped, dims, batch),
                 stages[cut + 1 :],
                 choice,
                 reasons,

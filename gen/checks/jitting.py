@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from gen.checks.pipelines import Program
-from gen.checks.programs import doubled_again, other_sizes, other_values
-from gen.checks.seeds import Replay
+from gen.checks.program_stages import doubled_again, other_sizes, other_values
+from gen.samples.seeds import Replay
 from gen.targets.protocol import Flat, Jitting, Target, Values
 
 

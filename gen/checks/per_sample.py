@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import torch
 
-from gen.checks.outcomes import Unsuitable
 from gen.checks.pipelines import Program, restricted
+from gen.outcomes import Unsuitable
 from gen.reference import Loop
 from gen.targets.protocol import Answering, Flat, Target, Values
 

@@ -17,10 +17,10 @@ from typing import Any, cast
 
 import torch
 
-from gen.checks.outcomes import Unsuitable
-from gen.checks.seeds import generator, seeded
+from gen.outcomes import Unsuitable
 from gen.reference import Loop
 from gen.reference.loop import sum_of_squares
+from gen.samples.seeds import generator, seeded
 from gen.targets.protocol import Flat, Linearizing, Placing, Target, Values
 
 Tensor = torch.Tensor

@@ -14,8 +14,8 @@ import torch
 
 from gen.checks.compare import Rule, Tally, compare
 from gen.checks.illformed import attempt, said
-from gen.checks.outcomes import Lacking, Mismatch, Unsuitable
-from gen.checks.samples import Sample
+from gen.outcomes import Lacking, Mismatch, Unsuitable
+from gen.samples.samples import Sample
 from gen.targets.protocol import Target
 
 __all__ = ["assert_in_range"]

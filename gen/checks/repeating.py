@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from gen.checks.compare import Rule, Tally, compare
-from gen.checks.outcomes import Mismatch, Unsuitable
+from gen.outcomes import Mismatch, Unsuitable
 
 Tensor = torch.Tensor
 Outputs = tuple[Tensor, ...]

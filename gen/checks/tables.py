@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from gen.checks.entries import Known, TableError, known
-from gen.words import complete, said
+from gen.language.words import complete, said
 
 __all__ = [
     "DTYPES",

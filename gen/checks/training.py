@@ -15,12 +15,12 @@ from typing import Any, cast
 
 import torch
 
-from gen.checks.batching import VARIATIONS, vary
-from gen.checks.outcomes import Mismatch, Unsuitable
+from gen.checks.batched_inputs import VARIATIONS, vary
 from gen.checks.pipelines import Program
-from gen.checks.seeds import seeded
-from gen.checks.steps import OPTIMIZERS, STEPS, Model, Trainer
+from gen.checks.training_steps import OPTIMIZERS, STEPS, Model, Trainer
+from gen.outcomes import Mismatch, Unsuitable
 from gen.reference import Loop
+from gen.samples.seeds import seeded
 from gen.targets.protocol import Flat, Target, Training, Values
 
 Tensor = torch.Tensor

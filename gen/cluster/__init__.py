@@ -1,7 +1,8 @@
-"""`gen run --cluster`: a run on many machines.
+"""A run on many machines: `gen run --cluster`.
 
-A coordinator hands out groups of cells (`groups`), hears what came of them (`coordinator`) and
-writes one results file (`output`). It knows of a pool only that groups go in and answers come out;
-`dask_pool` is such a pool. A Dask worker gives a group to a process that runs cells (`serving`),
-and each cell runs in a fork of that process, as under pytest.
+A ``coordinator`` hands out groups of cells (``cell_groups``), hears what came of them and writes
+one results file (``output``). It knows of a pool only that groups go in and answers come out;
+``dask_pool`` is such a pool. A Dask worker gives a group to a process that runs cells
+(``serving``), and each cell runs in a fork of that process, as under pytest. The package imports
+``run``. Start with ``coordinator.py``.
 """

@@ -12,8 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from gen.checks.entries import Settings
-from gen.checks.inventory import Module
 from gen.checks.tables import Cell
+from gen.run.inventory import Module
 
 __all__ = ["Answer", "Group", "Job", "WrongVersion", "differences", "resource_of", "versions"]
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gen.checks.results import CellResult, ResultsError, Writer, records, trait
 from gen.cluster.job import Answer
+from gen.run.results import CellResult, ResultsError, Writer, records, trait
 
 __all__ = ["Output"]
 

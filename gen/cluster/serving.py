@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gen.checks import running
-from gen.checks.execution import Ran
-from gen.checks.inventory import find, imported
-from gen.checks.isolation import Worker
-from gen.checks.outcomes import Crashed
-from gen.checks.results import CellResult, line_of
-from gen.checks.rules_run import RulesRun
 from gen.checks.tables import Cell, Family, cells_of
 from gen.cluster.job import Group, Job, differences, versions
+from gen.outcomes import Crashed
+from gen.run import run_cell
+from gen.run.execution import Ran
+from gen.run.inventory import find, imported
+from gen.run.isolation import Worker
+from gen.run.results import CellResult, line_of
+from gen.run.rules_run import RulesRun
 from gen.targets import built_in, load
 
 if TYPE_CHECKING:  # which imports torch
@@ -65,7 +65,8 @@ class Server:
             return
         import torch
 
-        from gen.checks import case, ledger  # noqa: F401  # what running a cell needs
+        from gen.checks import case  # noqa: F401  # what running a cell needs
+        from gen.run import verdict  # noqa: F401  # what running a cell needs
 
         torch.set_num_threads(1)
         if built_in(self._job.target):
@@ -91,24 +92,24 @@ class Server:
             _family_of(loaded, module),
             function.removeprefix("test_"),
         )
-        entries = running.active_entries(family, cell, self._settings)
-        facts = running.facts(family, cell, check, entries)
+        entries = run_cell.active_entries(family, cell, self._settings)
+        facts = run_cell.facts(family, cell, check, entries)
         cells = cells_of(test)
         assert cells is not None
         if self._job.device in ("cpu", "meta"):
-            from gen.checks import opinfo
+            from gen.samples import opinfo
 
             opinfo.preload([(cell.op, family.ops.get(cell.op, {}))])
         begin = time.perf_counter()
         try:
             came = self._worker.ask(
-                (module, function, cell), running.limit_of(family, cell, cells, self._job.limit)
+                (module, function, cell), run_cell.limit_of(family, cell, cells, self._job.limit)
             )
         except Crashed as error:
             sample, _, description = self._worker.noted().partition(" ")
-            came = running.lost(entries, int(sample) if sample else None, description, error)
+            came = run_cell.lost(entries, int(sample) if sample else None, description, error)
         facts |= (
-            running.outcome_facts(came, family.name)
+            run_cell.outcome_facts(came, family.name)
             if isinstance(came, Ran)
             else dict(zip(("outcome", "why"), came, strict=True))
         )
@@ -138,13 +139,13 @@ class Server:
             _limit_memory(self._job.memory)
         loaded = self._module(module)
         family = _family_of(loaded, module)
-        entries = running.active_entries(family, cell, self._settings)
+        entries = run_cell.active_entries(family, cell, self._settings)
         note = self._worker.note
         with warnings.catch_warnings(record=True):
             for add in self._filters:
                 add()
             try:
-                ran = running.run_cell(
+                ran = run_cell.run_cell(
                     getattr(loaded, function),
                     cell,
                     function.removeprefix("test_"),

@@ -15,9 +15,9 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import IO, Any
 
-from gen.checks.results import CellResult, line_of
 from gen.checks.tables import Cell
 from gen.cluster.job import Answer, Group, Job, WrongVersion
+from gen.run.results import CellResult, line_of
 
 __all__ = ["died", "release", "run_group"]
 

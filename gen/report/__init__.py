@@ -1,5 +1,9 @@
-"""`gen report`: results files -> an HTML page, and JUnit XML and JSON for other programs."""
+"""Draw results: an HTML page, JUnit XML and JSON.
 
-from gen.report.command import add_arguments, run
+``view`` makes the page, ``runs`` sets several runs beside and after one another, ``exports`` writes
+for other programs. The package imports ``run.results``. Start with ``view.py``.
+"""
+
+from gen.commands.report import add_arguments, run
 
 __all__ = ["add_arguments", "run"]

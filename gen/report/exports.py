@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree as Xml
 
-from gen.checks.results import OUTCOMES, CellResult, Results
-from gen.report.compare import FAILURES, History, title
+from gen.report.runs import FAILURES, History, title
+from gen.run.results import OUTCOMES, CellResult, Results
 
 __all__ = ["as_json", "as_junit", "command"]
 

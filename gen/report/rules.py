@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gen.checks.results import Results
-from gen.report.compare import title
+from gen.report.runs import title
+from gen.run.results import Results
 
 __all__ = ["RulesTable", "rules_table"]
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import jinja2
 
-from gen.checks.results import OUTCOMES, CellResult, Results
-from gen.report.compare import FAILURES, LISTED, History, side_by_side, title
 from gen.report.rules import rules_table
+from gen.report.runs import FAILURES, LISTED, History, side_by_side, title
+from gen.run.results import OUTCOMES, CellResult, Results
 
 __all__ = ["GLYPHS", "MEANINGS", "View", "page"]
 

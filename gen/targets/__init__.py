@@ -1,7 +1,10 @@
 """Implementations that a matrix can exercise, by name.
 
 ``torch``, ``runtime``, ``aot_eager`` and ``inductor`` are built in; any other name is an entry
-point of the group ``matrix.targets``."""
+point of the group ``matrix.targets``. ``protocol`` has the methods that a target needs, ``faults``
+what the audit asks of it. The package imports ``language.pipeline``, and ``runtime_*`` import the
+runtime. Start with ``protocol.py``.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from gen.pipeline import COMPILED
+from gen.language.pipeline import COMPILED
 from gen.targets.torch_target import gradients
 
 Tensor = torch.Tensor

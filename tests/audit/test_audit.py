@@ -10,8 +10,8 @@ import torch
 
 from gen import audit
 from gen.audit.campaign import Campaign, Fault, Finding, Survivors
+from gen.audit.generated_modules import Check, load_modules
 from gen.audit.kinds import KINDS, differs
-from gen.audit.modules import Check, load_modules
 from gen.audit.planted import ANSWERS, WHERE, Planted
 from gen.targets import load
 

@@ -13,9 +13,9 @@ import torch
 
 from gen import audit
 from gen.audit.campaign import Finding, Survivors
-from gen.audit.modules import eligible, load_modules
+from gen.audit.generated_modules import eligible, load_modules
 from gen.audit.reach import Map, Reach, telling
-from gen.audit.rules import RuleFault, Rules
+from gen.audit.rule_faults import RuleFault, Rules
 from gen.audit.workers import Job, Tried, Workers
 from gen.targets import load
 from gen.targets.faults import KINDS, Auditable, Call, Rule, change, differs

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from gen import cli, report  # noqa: F401
+from gen.commands import probe, script, soak  # noqa: F401
+
 # imported once, before the processes of the trials
-from gen import catalog, cli, probe, report, script, soak  # noqa: F401
-from gen.catalog import SCHEMA, Catalog, Facts
-from gen.checks import ledger  # noqa: F401
+from gen.plan import catalog  # noqa: F401
+from gen.plan.catalog import SCHEMA, Catalog, Facts
+from gen.run import verdict  # noqa: F401
 from gen.targets import runtime_target, torch_target  # noqa: F401
 from tests.bad_inputs.trial import HERE, MATRIX
 
@@ -54,4 +57,4 @@ def command(text: str) -> int:
     if program == "gen":
         return cli.main(arguments)
     assert program == "pytest", text
-    return int(pytest.main(["-p", "gen.checks.plugin", "-p", "no:cacheprovider", *arguments]))
+    return int(pytest.main(["-p", "gen.run.plugin", "-p", "no:cacheprovider", *arguments]))

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from gen.checks.batching import choices, grow, patterns, vary
-from gen.checks.outcomes import Unsuitable
+from gen.checks.batched_inputs import choices, grow, patterns, vary
 from gen.checks.pipelines import Program
+from gen.outcomes import Unsuitable
 
 X = torch.linspace(0.1, 0.9, 6, dtype=torch.float64).reshape(2, 3)
 

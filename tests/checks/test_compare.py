@@ -7,7 +7,7 @@ import torch
 from torch import tensor
 
 from gen.checks.compare import Rule, Tally, compare
-from gen.checks.outcomes import Mismatch
+from gen.outcomes import Mismatch
 
 D = torch.float64
 

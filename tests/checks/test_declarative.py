@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from gen.checks.declarative import arrange, build, called, tensor
-from gen.checks.seeds import seeded
+from gen.samples.descriptions import arrange, build, called, tensor
+from gen.samples.seeds import seeded
 
 D = torch.float64
 

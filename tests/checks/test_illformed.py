@@ -9,9 +9,9 @@ import torch
 
 from gen.checks import illformed
 from gen.checks.compare import Tally
-from gen.checks.outcomes import Mismatch, Unsuitable
-from gen.checks.samples import Op, Sample, from_call
+from gen.outcomes import Mismatch, Unsuitable
 from gen.reference import Loop
+from gen.samples.samples import Op, Sample, from_call
 
 
 class Sloppy(Loop):

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gen.checks.isolation import Worker
-from gen.checks.outcomes import Crashed, TimedOut
+from gen.outcomes import Crashed, TimedOut
+from gen.run.isolation import Worker
 
 
 def serve(question: Any) -> Any:
@@ -112,7 +112,7 @@ def test_a_closed_worker_leaves_no_process(worker: Worker) -> None:
 def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
-        "import os, time\nfrom gen.checks.isolation import Worker\nworker = Worker(lambda "
+        "import os, time\nfrom gen.run.isolation import Worker\nworker = Worker(lambda "
         "question: (print(os.getpid(), flush=True), time.sleep(60)))\nworker.ask(0, None)\n"
     )
     root = Path(__file__).parents[2]

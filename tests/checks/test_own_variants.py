@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from gen.checks.case import Case
-from gen.checks.samples import candidates, make_op
 from gen.checks.tables import Cell, Family
+from gen.samples.samples import candidates, make_op
 from gen.targets import load
 
 NAME = "tests.checks.test_own_variants.double"

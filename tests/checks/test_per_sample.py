@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from gen.audit.modules import load_modules
+from gen.audit.generated_modules import load_modules
 from gen.audit.planted import ANSWERS
 from gen.checks.case import Case
 from gen.checks.instances import instances
-from gen.checks.outcomes import Lacking, Mismatch, Unsuitable
 from gen.checks.tables import Cell, Family
-from gen.pipeline import parse
+from gen.language.pipeline import parse
+from gen.outcomes import Lacking, Mismatch, Unsuitable
 from gen.reference import Loop
 from gen.targets import load
 from gen.targets.runtime_target import RuntimeTarget

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from gen.checks import points
 from gen.checks.case import Lacking, Mismatch
-from gen.checks.samples import Sample, from_call, make_op
+from gen.language.spec import DEGENERATE
+from gen.language.validate import load
 from gen.reference.scalars import SCALARS
-from gen.spec import DEGENERATE
+from gen.samples import points
+from gen.samples.samples import Sample, from_call, make_op
 from gen.targets.torch_target import TorchTarget
-from gen.validate import load
 from tests.checks.test_case import case
 
 D = torch.float64

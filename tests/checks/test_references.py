@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from gen.checks import opinfo
 from gen.checks.compare import Rule, Tally, compare
-from gen.checks.outcomes import Mismatch
-from gen.checks.samples import from_call, make_op
+from gen.outcomes import Mismatch
+from gen.samples import opinfo
+from gen.samples.samples import from_call, make_op
 from tests.checks.test_case import case
 
 

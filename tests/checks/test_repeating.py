@@ -125,7 +125,7 @@ def writes_beside(x: Any, *, out: Any = None) -> Any:
 
 def test_a_write_beside_a_view_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     case("torch.sin").assert_same("forward", against="eager", form="out_view")
-    from gen.checks import samples
+    from gen.samples import samples
 
     made = samples.make_op
     monkeypatch.setattr(

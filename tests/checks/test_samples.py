@@ -12,10 +12,10 @@ import pytest
 import torch
 import yaml
 
-from gen.checks import opinfo
 from gen.checks.evaluate import run_target
 from gen.checks.pipelines import Program
-from gen.checks.samples import (
+from gen.samples import opinfo
+from gen.samples.samples import (
     STORE,
     Op,
     Store,

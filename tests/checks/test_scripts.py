@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gen.checks.case import Case
-from gen.checks.scripts.failures import first, of_failure
-from gen.checks.scripts.literals import NoScript, tensor, value
-from gen.checks.scripts.program import Script
 from gen.checks.tables import Cell, Family
+from gen.scripts.failures import first, of_failure
+from gen.scripts.python_values import NoScript, tensor, value
+from gen.scripts.standalone import Script
 from gen.targets.protocol import Target
 from gen.targets.runtime_target import RuntimeTarget
 from gen.targets.torch_target import TorchTarget

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from gen.checks.entries import known
-from gen.checks.soak import trial
-from gen.checks.soak.draws import Draw, Entry, Subject, derivatives
-from gen.checks.soak.search import Search
-from gen.checks.soak.trial import Failure, Rejected
 from gen.cli import main
-from gen.soak import Finding, row, write
+from gen.commands.soak import Finding, row, write
+from gen.soak import trial
+from gen.soak.search import Search
+from gen.soak.space import Draw, Entry, Subject, derivatives
+from gen.soak.trial import Failure, Rejected
 from gen.targets.protocol import Target
 from gen.targets.runtime_target import RuntimeTarget
 from gen.targets.torch_target import TorchTarget

@@ -11,12 +11,12 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gen.checks.case import Case
-from gen.checks.outcomes import Lacking, Mismatch, Vacuous
 from gen.checks.pipelines import Program
-from gen.checks.steps import OPTIMIZERS, STEPS
 from gen.checks.tables import Cell, Family
+from gen.checks.training_steps import OPTIMIZERS, STEPS
+from gen.language.spec import AXES
+from gen.outcomes import Lacking, Mismatch, Vacuous
 from gen.reference import Loop
-from gen.spec import AXES
 from gen.targets import load
 from gen.targets.runtime_target import RuntimeTarget
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from gen.checks.results import read
 from gen.cli import main
-from gen.cluster import command
 from gen.cluster.job import Answer, Group, Job, resource_of, versions
 from gen.cluster.serving import _parsed
 from gen.cluster.work import release, run_group
+from gen.commands import run
 from gen.report.rules import rules_table
+from gen.run.results import read
 
 ROOT = Path(__file__).parents[2]
 MODULE = (
@@ -106,7 +106,7 @@ def test_a_group_is_split_into_about_equal_parts() -> None:
 def test_the_coordinator_and_the_workers_of_dask_need_no_torch() -> None:
     """Which takes seconds and some 200 MB; the processes that run cells load it."""
     program = (
-        "import sys, gen.cluster.command, gen.cluster.work, gen.cluster.serving; "
+        "import sys, gen.commands.run, gen.cluster.work, gen.cluster.serving; "
         "print('torch' in sys.modules)"
     )
     done = subprocess.run(
@@ -161,8 +161,8 @@ def test_the_rules_that_each_cell_runs_are_in_the_results_when_asked_for(
 ) -> None:
     (folder / "test_demo.py").write_text(DERIVATIVES)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setattr(command, "connected", nowhere)
-    monkeypatch.setattr(command, "DaskPool", Here)
+    monkeypatch.setattr(run, "connected", nowhere)
+    monkeypatch.setattr(run, "DaskPool", Here)
     assert main(["run", "test_demo.py", "--results", "r.jsonl", "--rules"]) == 0
     found = read(folder / "r.jsonl")
     ran = {cell.op: set(cell.rules) & {"sin vjp self", "cos vjp self"} for cell in found.cells}

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from gen.checks.durations import Durations
-from gen.checks.inventory import find
-from gen.checks.results import CellResult, ResultsError, line_of, read
 from gen.checks.tables import Cell
+from gen.cluster.cell_groups import Selection, groups
 from gen.cluster.coordinator import Coordinator, Lost
-from gen.cluster.groups import Selection, groups
 from gen.cluster.job import Answer, Group, Job, differences
 from gen.cluster.output import Output
+from gen.run.cell_durations import Durations
+from gen.run.inventory import find
+from gen.run.results import CellResult, ResultsError, line_of, read
 
 HEADER = {
     "matrix": "m",

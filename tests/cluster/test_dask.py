@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gen.checks.results import CellResult, read
+from gen.run.results import CellResult, read
 
 ROOT = Path(__file__).parents[2]
 needs_distributed = pytest.mark.skipif(

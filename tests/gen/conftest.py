@@ -9,10 +9,11 @@ from textwrap import dedent
 
 import pytest
 
-from gen import catalog, expand, validate
-from gen.catalog import Catalog, Facts
 from gen.errors import MatrixError
-from gen.expand import Plan
+from gen.language import validate
+from gen.plan import catalog, expand
+from gen.plan.catalog import Catalog, Facts
+from gen.plan.expand import Plan
 
 DATA = Path(__file__).parent / "data"
 TODAY = date(2026, 6, 1)

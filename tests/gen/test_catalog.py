@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gen import catalog
-from gen.catalog import SCHEMA, Catalog, torch_version
+from gen.plan import catalog
+from gen.plan.catalog import SCHEMA, Catalog, torch_version
 
 load = catalog.load  # before the fixture of conftest puts the small one in its place
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gen.catalog import SCHEMA, Catalog, _written, torch_version
 from gen.cli import main
+from gen.plan.catalog import SCHEMA, Catalog, _written, torch_version
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parent / "data"

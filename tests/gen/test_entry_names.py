@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gen.entry_names import WIDTH, UniqueNames, words_of
+from gen.plan.entry_names import WIDTH, UniqueNames, words_of
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gen.expand import Plan
-from gen.reduce import bits
+from gen.plan.expand import Plan
+from gen.plan.reduce import bits
 
 Expand = Callable[[str], Plan]
 

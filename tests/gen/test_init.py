@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gen import init
 from gen.cli import main
+from gen.commands import init
 
 ROOT = Path(__file__).parents[2]
 FAULT = """
@@ -185,7 +185,7 @@ def test_the_requirement_says_where_this_package_came_from(
         def read_text(self, name: str) -> Any:
             return origin if name == "direct_url.json" else None
 
-    monkeypatch.setattr("gen.init.metadata.distribution", lambda name: Installed())
+    monkeypatch.setattr("gen.commands.init.metadata.distribution", lambda name: Installed())
     assert init.requirement() == line
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gen import validate
+from gen.language import validate
 
 # no number, alternatives, inf or pattern of digits behind it
 SIZELESS = re.compile(r"largest error(?! [\d(i\\])")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gen.pipeline import NESTING, WHOLE, PipelineError, parse
+from gen.language.pipeline import NESTING, WHOLE, PipelineError, parse
 
 
 @given(

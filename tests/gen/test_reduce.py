@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gen.reduce import Column, bits, cover, coverage, sample
+from gen.plan.reduce import Column, bits, cover, coverage, sample
 
 CHECKS = {"a": ("x", "y"), "b": ("x", "y", "z"), "c": ("x", "z")}
 AXES = {"a": (), "b": ("m=1", "m=2"), "c": ("m=1", "n=1", "n=2")}

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gen.checks.tables import cells_of
-from gen.expand import Plan
-from gen.literals import WIDTH, call, docstring, literal, quoted
-from gen.render import is_edited, is_generated, modules
+from gen.plan.expand import Plan
+from gen.write.literals import WIDTH, call, docstring, literal, quoted
+from gen.write.render import is_edited, is_generated, modules
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -11,9 +11,9 @@ import pytest
 from jsonschema import Draft202012Validator, FormatChecker
 from referencing import Registry, Resource
 
-from gen import pipeline, source
 from gen.errors import MatrixError
-from gen.spec import json_schemas
+from gen.language import pipeline, source
+from gen.language.spec import json_schemas
 from tests.bad_inputs.trial import BadInput, bad_inputs, prepare
 
 ROOT = Path(__file__).parents[2]

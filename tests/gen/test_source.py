@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gen import source
 from gen.errors import MatrixError
+from gen.language import source
 
 
 def read(tmp_path: Path, text: str | bytes) -> dict[str, Any]:

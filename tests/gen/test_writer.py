@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gen import writer
 from gen.errors import OverwriteError
+from gen.write import writer
 
 OURS = "# ours\n"
 FILES = {"test_a.py": OURS + "a = 1\n", "test_b.py": OURS + "b = 1\n"}

@@ -2,14 +2,15 @@
 
 import pytest
 
-from gen.checks import ledger, opinfo
+from gen.run import verdict
+from gen.samples import opinfo
 
 
 @pytest.fixture(scope="session", autouse=True)
 def loaded() -> None:
     """pytester forgets the modules that a run imported, but torch cannot be imported twice: have it
     all before the first run."""
-    assert ledger.Verdict("passed") and opinfo.database()
+    assert verdict.Verdict("passed") and opinfo.database()
 
 
 @pytest.fixture(autouse=True)

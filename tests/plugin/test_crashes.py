@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gen.checks.results import read
+from gen.run.results import read
 
 pytest_plugins = "pytester"
 
@@ -56,7 +56,7 @@ class Runner:
     def __call__(self, body: str, *args: str) -> pytest.RunResult:
         self.pytester.makepyfile(test_demo=body)
         return self.pytester.runpytest_inprocess(
-            "-p", "gen.checks.plugin", "-p", "no:cacheprovider", "--target", "torch", *args
+            "-p", "gen.run.plugin", "-p", "no:cacheprovider", "--target", "torch", *args
         )
 
     def cells(self) -> dict[str, Any]:

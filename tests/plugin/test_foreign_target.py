@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gen.checks.results import read
+from gen.run.results import read
 
 ROOT = Path(__file__).parents[2]
 TARGETS = '''
@@ -86,7 +86,7 @@ def run(target: str, folder: Path, *path: Path | str) -> tuple[Any, dict[str, st
         "PYTHONPATH": os.pathsep.join(map(str, (*path, ROOT))),
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-m", "pytest", "-p", "gen.checks.plugin", "--target", target, "-q"]
+    command = [sys.executable, "-m", "pytest", "-p", "gen.run.plugin", "--target", target, "-q"]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
     )

@@ -7,9 +7,9 @@ import pytest
 from gen.checks import known
 from gen.checks.case import Case, SampleFailure
 from gen.checks.entries import Known
-from gen.checks.ledger import Verdict, attempt, settle
-from gen.checks.outcomes import Lacking, Mismatch, Vacuous
 from gen.checks.tables import Cell, Family
+from gen.outcomes import Lacking, Mismatch, Vacuous
+from gen.run.verdict import Verdict, attempt, settle
 from gen.targets import load
 
 TODAY = datetime.date(2026, 5, 1)

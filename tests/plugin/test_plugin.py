@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from gen.checks.results import read
+from gen.run.results import read
 
 pytest_plugins = "pytester"
 
 HEAD = """
 from gen.checks import cases, family, known, op
 from gen.checks.case import SampleFailure
-from gen.checks.outcomes import Lacking, Mismatch, Vacuous
+from gen.outcomes import Lacking, Mismatch, Vacuous
 """
 THREE_TIERS = (
     HEAD
@@ -44,7 +44,7 @@ class Runner:
     def __call__(self, *args: str) -> pytest.RunResult:
         target = () if "--target" in args else ("--target", "torch")
         return self.pytester.runpytest_inprocess(
-            "-p", "gen.checks.plugin", "-p", "no:cacheprovider", *target, *args
+            "-p", "gen.run.plugin", "-p", "no:cacheprovider", *target, *args
         )
 
     def cells(self, name: str = "results-torch-cpu.jsonl") -> dict[str, Any]:

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from gen import catalog, probe, validate
-from gen.catalog import Catalog, Facts
-from gen.checks.outcomes import Mismatch
+from gen.commands import probe
 from gen.errors import MatrixError
-from gen.expand import expand
+from gen.language import validate
+from gen.outcomes import Mismatch
+from gen.plan import catalog
+from gen.plan.catalog import Catalog, Facts
+from gen.plan.expand import expand
 
 MATRIX = """
 version: 1

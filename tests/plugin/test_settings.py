@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from gen.checks.declared import declared
-from gen.checks.results import LAST, read
+from gen.run.project_defaults import declared
+from gen.run.results import LAST, read
 
 pytest_plugins = "pytester"
 
 MODULE = """
 from gen.checks import cases, family, known, op
-from gen.checks.outcomes import Mismatch
+from gen.outcomes import Mismatch
 
 FAMILY = family("demo", known={"narrow": known("xfail", raises="Mismatch", match="largest error", \
 reason="it is known of exp")})
@@ -36,7 +36,7 @@ devices:
 
 
 def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    return pytester.runpytest_inprocess("-p", "gen.checks.plugin", "-p", "no:cacheprovider", *args)
+    return pytester.runpytest_inprocess("-p", "gen.run.plugin", "-p", "no:cacheprovider", *args)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_vjp(case):
 def test_the_rules_that_cells_run_are_noted_when_asked_for(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_demo=DERIVATIVE)
     out = pytester.runpytest_subprocess(
-        "-p", "gen.checks.plugin", "-p", "no:cacheprovider", "--target", "runtime", "--rules"
+        "-p", "gen.run.plugin", "-p", "no:cacheprovider", "--target", "runtime", "--rules"
     )
     out.assert_outcomes(passed=1)
     found = read(pytester.path / ".cache/matrix/results-runtime-cpu.jsonl")

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gen.checks.durations import Durations, extended, fit, read_durations, write_durations
-from gen.checks.inventory import Module, count_line, find, matrix_fingerprint
-from gen.checks.results import CellResult, ResultsError, Writer, read
-from gen.checks.shard import Partition, parse_shard
 from gen.checks.tables import Cell
-from gen.merge import merge
+from gen.commands.merge import merge
+from gen.run.cell_durations import Durations, extended, fit, read_durations, write_durations
+from gen.run.inventory import Module, count_line, find, matrix_fingerprint
+from gen.run.results import CellResult, ResultsError, Writer, read
+from gen.run.shard import Partition, parse_shard
 
 pytest_plugins = "pytester"
 
@@ -199,7 +199,7 @@ def folder(pytester: pytest.Pytester) -> Path:
 def sharded(pytester: pytest.Pytester, count: int, *args: str) -> list[pytest.RunResult]:
     base = (
         "-p",
-        "gen.checks.plugin",
+        "gen.run.plugin",
         "-p",
         "no:cacheprovider",
         "--target",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gen.checks.results import read
+from gen.run.results import read
 
 ROOT = Path(__file__).parents[2]
 MODULE = """
@@ -81,7 +81,7 @@ def test_the_matrix_runs_on_it_and_names_what_it_lacks(installed: Path, tmp_path
         "-m",
         "pytest",
         "-p",
-        "gen.checks.plugin",
+        "gen.run.plugin",
         "--target",
         "plain",
         "-q",
@@ -102,7 +102,7 @@ def test_the_matrix_runs_on_it_and_names_what_it_lacks(installed: Path, tmp_path
 def test_without_the_package_the_name_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "test_demo.py").write_text(MODULE)
     done = python(
-        "-m", "pytest", "-p", "gen.checks.plugin", "--target", "plain", path=tmp_path, cwd=tmp_path
+        "-m", "pytest", "-p", "gen.run.plugin", "--target", "plain", path=tmp_path, cwd=tmp_path
     )
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "no target 'plain'" in done.stderr

@@ -10,9 +10,9 @@ import pytest
 import torch
 from mpmath import mp, mpf
 
+from gen.language.validate import load
 from gen.reference.arrays import Definite, bits, exactly
 from gen.reference.definitions import DEFINITIONS
-from gen.validate import load
 
 D = torch.float64
 X, Y = (

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from gen.checks.results import CellResult, Results
+from gen.run.results import CellResult, Results
 
 HEADER = {
     "target": "runtime",

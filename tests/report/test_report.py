@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gen import report
-from gen.checks.results import OUTCOMES, CellResult, Writer
-from gen.report.compare import side_by_side
+from gen.report.runs import side_by_side
 from gen.report.view import _loops, _view, page
+from gen.run.results import OUTCOMES, CellResult, Writer
 from tests.report.made import HEADER, cell, results
 
 

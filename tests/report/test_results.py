@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gen.checks.results import CellResult, ResultsError, Writer, default_path, read
+from gen.run.results import CellResult, ResultsError, Writer, default_path, read
 
 HEADER = {
     "target": "torch",

@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 import pytest
 
 from gen import cli
-from gen.checks.results import LAST, Results, Writer
-from gen.report.compare import history, side_by_side
 from gen.report.exports import as_json, as_junit
+from gen.report.runs import history, side_by_side
 from gen.report.view import _view, page
+from gen.run.results import LAST, Results, Writer
 from tests.report.made import cell, results
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gen import cli
-from gen.plan import load_plan
+from gen.plan.matrix_plan import load_plan
 from tests.reports.cells import Cell, noticed, unnoticed
 from tests.reports.page import page
 from tests.reports.report import LONGEST, Report, program, reports, same

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
 
-from gen.checks.opinfo import drawn
+from gen.samples.opinfo import drawn
 from runtime.func.batch import fallback_policy
 from runtime.per_sample import per_sample_grads
 

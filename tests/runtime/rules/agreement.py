@@ -18,7 +18,7 @@ import torch.autograd.forward_ad
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
-from gen.checks.opinfo import drawn
+from gen.samples.opinfo import drawn
 from runtime import func
 from runtime.func.batch import fallback_policy
 

@@ -9,7 +9,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gen.checks.opinfo import drawn
+from gen.samples.opinfo import drawn
 from runtime.rules.ops import op_of
 from runtime.rules.record import RECORDS
 

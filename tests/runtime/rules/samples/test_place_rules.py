@@ -12,7 +12,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
-from gen.checks.opinfo import drawn
+from gen.samples.opinfo import drawn
 from runtime.per_sample import per_sample
 from runtime.per_sample.batch_session import BatchSession
 from runtime.rules.samples.places import Place, listed, reshaped

@@ -1,0 +1,99 @@
+"""Generated modules without pytest: each check with its table and its family."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from gen.checks.case import Case
+from gen.checks.entries import Settings
+from gen.checks.tables import Cell, Cells, Family, cells_of
+from gen.language.pipeline import PipelineError, parse
+from gen.run.plugin import family_of
+from gen.run.verdict import Verdict, attempt
+from gen.targets.protocol import Target
+
+__all__ = ["Check", "load_modules", "run_cell"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of one generated module."""
+
+    name: str
+    file: str
+    run: Callable[[Any], object]
+    cells: Cells
+    family: Family
+
+    @cached_property
+    def stages(self) -> frozenset[str]:
+        """The stages of all pipelines in the check's body."""
+        body = self.run.__code__
+        found: set[str] = set()
+        for text in body.co_consts:
+            if isinstance(text, str) and text != inspect.getdoc(self.run):
+                try:
+                    found.update(parse(text).stages)
+                except PipelineError:
+                    continue
+        return frozenset(found)
+
+
+def load_modules(folder: Path) -> list[Check]:
+    """Every check of every `test_*.py` in `folder`, in the order of files and lines."""
+    files = sorted(folder.glob("test_*.py"))
+    if not files:
+        raise FileNotFoundError(f"{folder}: no generated modules; run `python -m gen generate`")
+    return [check for file in files for check in _checks(file)]
+
+
+def _checks(file: Path) -> list[Check]:
+    name = f"_matrix_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    family = family_of(module)
+    return [
+        Check(name.removeprefix("test_"), file.as_posix(), function, cells, family)
+        for name, function in vars(module).items()
+        if name.startswith("test_") and (cells := cells_of(function)) is not None
+    ]
+
+
+def run_cell(target: Target, check: Check, cell: Cell, device: str) -> Verdict:
+    """The verdict that a run of the matrix would give for the cell."""
+    settings = _settings(target.name, device)
+    entries = {
+        name: entry for name, entry in check.family.entries(cell).items() if entry.active(settings)
+    }
+    case = Case(cell, check.name, check.family, target, device, entries)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return attempt(check.run, case, entries, settings.today)
+
+
+@cache
+def _settings(target: str, device: str) -> Settings:
+    return Settings(target, device, version("torch"), datetime.date.today())
+
+
+def eligible(checks: Iterable[Check], tier: str) -> dict[str, tuple[Check, Cell]]:
+    """The cells of a tier that can run a rule, by key: those whose pipeline has a stage."""
+    return {
+        f"{check.file}::{check.name}[{cell.id}]": (check, cell)
+        for check in checks
+        if check.stages
+        for cell in check.cells.at(tier)
+    }

@@ -1,0 +1,172 @@
+"""What axis ``batch`` asks of vmap beside an ordinary batch: dimensions of outputs, negative
+dimensions, no entries, and mistakes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+
+from gen.checks.compare import Rule, Tally, compare
+from gen.checks.pipelines import Dims, Program, batched
+from gen.outcomes import Mismatch, Unsuitable
+from gen.reference import Loop
+from gen.samples.samples import Sample
+from gen.samples.seeds import seeded
+from gen.targets.protocol import Flat, Placing, Target, Values
+
+Tensor = torch.Tensor
+ERRORS = (ValueError, IndexError, RuntimeError, TypeError)
+"""What vmap may raise for dimensions that do not fit."""
+
+
+def around(program: Program, in_dims: Dims, batch: str) -> tuple[Program, Dims]:
+    """The function to map, and where its inputs are batched.
+
+    ``out_dims``: it also returns its unbatched inputs, which are the same for every entry.
+    ``negative``: dimensions count from the end."""
+    if batch == "negative":
+        ranks = [x.ndim + 1 for x in program.inputs]
+        return program, tuple(
+            dim if dim is None or dim < 0 else dim - rank
+            for dim, rank in zip(in_dims, ranks, strict=True)
+        )
+    fixed = [place for place, dim in enumerate(in_dims) if dim is None]
+    if batch != "out_dims" or not fixed:
+        return program, in_dims
+
+    def over(target: Target) -> Flat:
+        f = program.over(target)
+        return lambda *values: (*f(*values), *(values[place] for place in fixed))
+
+    return replace(program, over=over, _results={}), in_dims
+
+
+def changed(inner: Program, mapped: Program, in_dims: Dims, batch: str) -> Program:
+    """`mapped`, which is vmap of `inner`, with other dimensions of its outputs or
+    without entries."""
+    if batch == "out_dims":
+        ranks = [x.ndim for x in inner.observed[0]]
+        unbatched = sum(dim is None for dim in in_dims)
+        own = ranks[: len(ranks) - unbatched]
+        return batched(
+            inner,
+            mapped.inputs,
+            in_dims,
+            (*(_out_dim(k, rank) for k, rank in enumerate(own)), *(None,) * unbatched),
+        )
+    return _emptied(inner, mapped, in_dims) if batch == "empty" else mapped
+
+
+def _out_dim(place: int, rank: int) -> int:
+    """A place for the batch in an output of this rank: the end, the middle and the front in turn,
+    counted from either side."""
+    return (-1, min(1, rank), -rank - 1, rank)[place % 4]
+
+
+def _emptied(inner: Program, mapped: Program, in_dims: Dims) -> Program:
+    """vmap of a batch of no entries. A loop has nothing to run, so the reference runs one
+    entry and drops it."""
+    examples = [
+        x if dim is None else x.narrow(dim, 0, 1)
+        for x, dim in zip(mapped.inputs, in_dims, strict=True)
+    ]
+    inputs = tuple(
+        x if dim is None else x.narrow(dim, 0, 0).clone()
+        for x, dim in zip(mapped.inputs, in_dims, strict=True)
+    )
+
+    def over(target: Target) -> Flat:
+        f = target.vmap(inner.over(target), in_dims)
+        if not isinstance(target, Loop):
+            return f
+
+        def g(*values: Any) -> Values:
+            full = [
+                v if d is None else torch.cat([v, e.to(v)], d)
+                for v, e, d in zip(values, examples, in_dims, strict=True)
+            ]
+            return tuple(y[:0] for y in f(*full))
+
+        return g
+
+    return Program(
+        over, inputs, mapped.differentiable, mapped.seed, f"{mapped.label} without entries"
+    )
+
+
+# --- mistakes -------------------------------------------------------------------------------------
+
+
+def assert_mistakes(target: Target, sample: Sample, tally: Tally) -> None:
+    """Raise Mismatch unless vmap raises an error of :data:`ERRORS` for each mistake, and works as
+    before after each.
+
+    Raises Unsuitable if the sample has no tensor to batch.
+    """
+    if not sample.inputs:
+        raise Unsuitable(f"{sample.description} has no tensor input to batch")
+    right = tuple(0 for _ in sample.inputs)
+    batch = tuple(torch.stack([x, x, x]) for x in sample.inputs)
+    expected = _called(Loop(), sample, right, 0, batch)
+    answered = []
+    for label, in_dims, out_dims, inputs in _mistakes(sample, batch, expected):
+        tally.entries += 1
+        tally.nonzero += 1
+        try:
+            found = _called(target, sample, in_dims, out_dims, inputs)
+        except ERRORS:
+            compare(_called(target, sample, right, 0, batch), expected, Rule(), tally)
+        else:
+            answered.append(
+                f"{label}: in_dims {in_dims}, "
+                f"out_dims {out_dims} give {[list(x.shape) for x in found]}"
+            )
+    if answered:
+        raise Mismatch("vmap answers a mistake; " + "; ".join(answered))
+
+
+def _called(
+    target: Target, sample: Sample, in_dims: Any, out_dims: Any, inputs: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    with seeded(sample.seed), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return tuple(cast(Placing, target).vmap(sample, in_dims, out_dims)(*inputs))
+
+
+Mistake = tuple[str, Dims, int | Dims, tuple[Tensor, ...]]
+
+
+def _mistakes(
+    sample: Sample, batch: tuple[Tensor, ...], expected: Sequence[Tensor]
+) -> Iterator[Mistake]:
+    count, right = len(batch), tuple(0 for _ in batch)
+    for place, x in enumerate(batch):
+        for label, dim in (
+            ("beyond the last dimension", x.ndim),
+            ("before the first dimension", -x.ndim - 1),
+        ):
+            yield label, _with(right, place, dim), 0, batch
+        yield (
+            "a number has no dimension to batch",
+            right,
+            0,
+            _with(batch, place, x.flatten()[0] if x.numel() else x.new_zeros(())),
+        )
+        for size in (1, 2) if count > 1 else ():
+            yield "batches of other sizes", right, 0, _with(batch, place, x[:size])
+    yield "no input is batched", tuple(None for _ in batch), 0, batch
+    yield "a dimension too many", (*right, 0), 0, batch
+    if count > 1:
+        yield "a dimension too few", right[1:], 0, batch
+    yield "an output beyond its last dimension", right, tuple(y.ndim for y in expected), batch
+    yield "an output before its first dimension", right, tuple(-y.ndim - 1 for y in expected), batch
+    yield "a dimension of an output too many", right, (0, *(0 for _ in expected)), batch
+    yield "a batched output without a dimension", right, tuple(None for _ in expected), batch
+
+
+def _with(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:
+    return (*items[:place], item, *items[place + 1 :])

@@ -1,0 +1,174 @@
+"""Batches for vmap: which inputs are batched, at which dimension, and with which entries.
+
+Patterns of in_dims are tried in turn. With one vmap, the first sample takes every pattern of
+:func:`patterns` and each later sample takes two. With several vmaps, the first sample takes three
+combinations and each later sample takes one.
+
+Entries of a batch differ. Floating entries differ by exact factors, which preserve signs,
+definiteness, triangles, order and |x| < 1. Integer and boolean entries are reversed if the op
+accepts that, and repeat otherwise. A sample does not allow a pattern if the reference fails on it
+or returns entries of different shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from itertools import product
+
+import torch
+
+from gen.checks.pipelines import Program, batched
+from gen.outcomes import Unsuitable
+
+Tensor = torch.Tensor
+InDims = tuple[int | None, ...]
+
+# (factors of floating entries, whether integer entries are reversed): tried in order until the
+# reference accepts the batch.
+_VARIATIONS = (
+    ((1.0, 0.9375, 0.875), True),
+    ((1.0, 0.9375, 0.875), False),
+    ((1.0, 1.0625, 1.125), False),
+)
+
+
+def patterns(inputs: Sequence[Tensor], turn: int = 0) -> list[InDims]:
+    """Every in_dims pattern to try for `inputs`, those with all inputs batched first.
+
+    - Up to two inputs: each is unbatched, batched at 0, or batched at the end.
+    - Three inputs: every choice of batched inputs.
+    - More: all of them, each alone, all but each.
+
+    With three or more inputs, dims alternate between front and end so that every input gets
+    both. Odd turns use 1 instead of the end where the rank allows, so that middle
+    dimensions occur as well.
+    """
+    count = len(inputs)
+    if count <= 2:
+        found = [
+            dims
+            for dims in product((0, -1, None), repeat=count)
+            if any(dim is not None for dim in dims)
+        ]
+    else:
+        if count == 3:
+            masks = [mask for mask in product((True, False), repeat=3) if any(mask)]
+        else:
+            lone = [tuple(place == k for place in range(count)) for k in range(count)]
+            masks = [(True,) * count, *lone, *(tuple(not flag for flag in mask) for mask in lone)]
+        found = _alternating(masks)
+    return list(dict.fromkeys(_placed(dims, inputs, turn) for dims in found))
+
+
+def _alternating(masks: Sequence[tuple[bool, ...]]) -> list[InDims]:
+    """Front and end in turn for each input; neighbours start differently."""
+    turns = list(range(len(masks[0])))
+    found: list[InDims] = []
+    for mask in masks:
+        found.append(
+            tuple((0, -1)[turns[place] % 2] if flag else None for place, flag in enumerate(mask))
+        )
+        turns = [turn + flag for turn, flag in zip(turns, mask, strict=True)]
+    return found
+
+
+def _placed(dims: InDims, inputs: Sequence[Tensor], turn: int) -> InDims:
+    end = [0 if not x.ndim else 1 if turn % 2 and x.ndim >= 2 else -1 for x in inputs]
+    return tuple(last if dim == -1 else dim for dim, last in zip(dims, end, strict=True))
+
+
+def vary(x: Tensor, entry: int, variation: int = 0) -> Tensor:
+    """Entry number `entry` of a batch made of `x`; entry 0 is `x` itself."""
+    factors, reverse = _VARIATIONS[variation]
+    if not entry:
+        return x
+    if x.is_floating_point() or x.is_complex():
+        return x * factors[entry]
+    return x.flip(tuple(range(x.ndim))) if reverse and entry % 2 else x
+
+
+VARIATIONS = range(len(_VARIATIONS))
+# by which ops refuse entries; any other error is a mistake of ours
+REFUSALS = (RuntimeError, ValueError, IndexError)
+
+
+def grow(
+    program: Program, in_dims: InDims, size: int, evaluate: Callable[[Program], Sequence[Tensor]]
+) -> Program:
+    """vmap of `program` on a batch of `size` entries. `evaluate` runs a program on the reference.
+
+    Returns the first variation of the batch that the reference accepts without a new NaN, or else
+    the first that it accepts. Raises Unsuitable if it accepts none.
+    """
+    # an op that fails on its own sample raises here: the pattern is not the cause
+    base = evaluate(program)
+    had_nan = any(_has_nan(output) for output in base)
+    fallback: Program | None = None
+    why = ""
+    for variation in VARIATIONS:
+        inputs = tuple(
+            x
+            if dim is None
+            else torch.stack([vary(x, entry, variation) for entry in range(size)], dim=dim)
+            for x, dim in zip(program.inputs, in_dims, strict=True)
+        )
+        candidate = batched(program, inputs, in_dims)
+        try:
+            outputs = evaluate(candidate)
+        except REFUSALS as error:
+            why = f"{type(error).__name__}: {error}"
+            continue
+        if had_nan or not any(_has_nan(output) for output in outputs):
+            return candidate
+        fallback = fallback or candidate
+    if fallback is None:
+        raise Unsuitable(
+            f"in_dims {in_dims}: the loop itself fails on a batch ({why.splitlines()[0][:120]})"
+        )
+    return fallback
+
+
+def _has_nan(x: Tensor) -> bool:
+    return (x.is_floating_point() or x.is_complex()) and bool(x.isnan().any())
+
+
+Choice = Callable[[Sequence[Tensor]], list[InDims]]
+
+
+def choices(
+    stages: Sequence[str], first: bool, turn: int, written: Collection[int], fewest: bool = False
+) -> list[Choice]:
+    """The patterns of a sample: each item maps the inputs of a vmap stage to the
+    patterns to try there.
+
+    `written`: places of the inputs that the op writes to. They must be batched if another input is.
+    `fewest`: one pattern, for programs that cost more than a call.
+    """
+
+    def allowed(inputs: Sequence[Tensor], k: int) -> list[InDims]:
+        return [
+            dims
+            for dims in patterns(inputs, k)
+            if all(dims[place] is not None for place in written)
+        ]
+
+    if fewest:
+        return [partial(_one, allowed, turn)]
+    if stages.count("vmap") == 1:
+        return [
+            lambda inputs: allowed(inputs, turn) if first else _some(allowed(inputs, turn), turn, 2)
+        ]
+    return [partial(_one, allowed, turn + combination) for combination in range(3 if first else 1)]
+
+
+def _one(
+    allowed: Callable[[Sequence[Tensor], int], list[InDims]], k: int, inputs: Sequence[Tensor]
+) -> list[InDims]:
+    return _some(allowed(inputs, k), k, 1)
+
+
+def _some(found: list[InDims], turn: int, count: int) -> list[InDims]:
+    """`count` of `found`, in turn. Turn 0 includes the first one, in which all
+    inputs are batched."""
+    return [found[(turn * count + k) % len(found)] for k in range(min(count, len(found)))]

@@ -1,0 +1,295 @@
+"""Stages that take a whole program: captured graphs, compiled functions, joint graphs, exports,
+per-sample gradients and training.
+
+Each becomes a :class:`~gen.checks.pipelines.Program`. A graph is captured on one set of values and
+run on another, so that a value that is constant in the graph shows. With dynamic shapes it also
+runs at another size, if the sample has one. A program may write to its arguments. Then each run
+gets copies of them, and the copies are further results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+
+from gen.checks import eager_programs, per_sample, training
+from gen.checks.batched_inputs import VARIATIONS, vary
+from gen.checks.forms import laid_out
+from gen.checks.pipelines import Program, extend, on_copies, restricted
+from gen.language.pipeline import CHECKPOINT, FUNCTIONAL, SESSION, TRAINING
+from gen.outcomes import Mismatch, Unsuitable
+from gen.reference import Loop
+from gen.samples.seeds import seeded
+from gen.targets.protocol import Flat, Jitting, Target, Values
+
+Tensor = torch.Tensor
+
+
+def whole(stage: str, program: Program, axes: Mapping[str, str]) -> Program:
+    """`stage` of `program`. `axes` may have ``layout``, ``shapes``, ``partition``, those
+    of per-sample gradients and those of training. A captured graph with ``run: jitted``
+    is jitted itself."""
+    if stage == "per_sample":
+        return (
+            per_sample.answers(program, axes)
+            if "of" in axes
+            else per_sample.gradients(program, axes)
+        )
+    if stage == TRAINING:
+        return training.trained(program, axes)
+    dynamic = axes.get("shapes") == "dynamic"
+    if stage == CHECKPOINT:
+        return eager_programs.checkpointed(program, axes.get("reentrant") == "reentrant")
+    if stage == SESSION:
+        return eager_programs.session(program)
+    if stage in FUNCTIONAL:
+        return eager_programs.functional(stage.removeprefix("functional."), program)
+    if stage == "aot.joint":
+        return _joint(program, axes, dynamic)
+    return _captured(
+        stage, program, dynamic, axes.get("layout", "contiguous"), axes.get("run") == "jitted"
+    )
+
+
+def compiled(program: Program, axes: Mapping[str, str]) -> Program:
+    """`program` as a compiled function. `axes` may have ``layout``, ``shapes`` and ``partition``.
+
+    Each call is preceded by one on other values, and of another size if shapes are dynamic. So the
+    call that is compared may not compile, and constants of the graph show. A jitted program is
+    called on other values as a whole instead.
+    """
+    dynamic, layout = axes.get("shapes") == "dynamic", axes.get("layout", "contiguous")
+    apart = _apart(program)
+    variation, size = _variation(apart), _doubling(apart) if dynamic else None
+
+    def over(target: Target) -> Flat:
+        f = target.compiled(
+            program.over(target), partition=axes.get("partition", "default"), dynamic=dynamic
+        )
+        f = on_copies(f, program.written)
+
+        def g(*values: Any) -> Values:
+            if target.name not in ("loop", "numeric") and axes.get("run") != "jitted":
+                others = (
+                    values if variation is None else tuple(vary(x, 1, variation) for x in values)
+                )
+                f(
+                    *laid_out(
+                        others if size is None else tuple(_doubled(x, size) for x in values), layout
+                    )
+                )
+            # no program that is captured may set the state of a generator
+            if axes.get("run") == "jitted":
+                return f(*values)
+            with seeded(program.seed):  # the first call may have drawn too
+                return f(*values)
+
+        return g
+
+    return Program(
+        over, program.inputs, program.differentiable, program.seed, f"aot.function({program.label})"
+    )
+
+
+def _apart(program: Program) -> Program:
+    """`program` without effect on its arguments, for the reference."""
+    return replace(
+        program,
+        over=lambda target: on_copies(program.over(target), program.written),
+        written=(),
+        _results={},
+    )
+
+
+def _captured(stage: str, program: Program, dynamic: bool, layout: str, jitted: bool) -> Program:
+    capture = {"trace": "trace", "aot.export": "export", "aot.saved": "saved"}[stage]
+    apart = _apart(program)
+    # half of 2 or 3 is 1, which is a constant of a graph
+    groups = [other_values(apart), *other_sizes(apart, dynamic, least=4)]
+    count = len(program.inputs)
+
+    def over(target: Target) -> Flat:
+        def g(*values: Any) -> Values:
+            examples = laid_out(_beside(values, program.inputs), layout)
+            replay = getattr(target, capture)(program.over(target), examples, dynamic=dynamic)
+            if (
+                capture == "trace"
+                and target.name not in ("loop", "numeric")
+                and getattr(replay, "graph", None) is None
+            ):
+                raise Mismatch("the traced function has no attribute `graph`")
+            run = on_copies(
+                cast(Jitting, target).jit(replay) if jitted else replay, program.written
+            )
+            found: list[Any] = []
+            for k in range(len(groups)):
+                given = values[k * count : (k + 1) * count]
+                if k and not _guards_hold(replay, given):
+                    raise Unsuitable(
+                        "by its guards the graph is not for another size: "
+                        "the program takes a size as a number"
+                    )
+                with seeded(program.seed):  # the capture may have drawn too
+                    found += run(*given)
+            return tuple(found)
+
+        return g
+
+    inputs = tuple(x for group in groups for x in group)
+    return Program(
+        over,
+        inputs,
+        program.differentiable * len(groups),
+        program.seed,
+        f"{stage}({program.label})",
+    )
+
+
+def _guards_hold(replay: Any, values: Sequence[Tensor]) -> bool:
+    """Whether a graph is for these values. make_fx notes conditions on sizes in ``shape_env``, and
+    leaves it to its caller to ask."""
+    shape_env = getattr(replay, "shape_env", None)
+    if shape_env is None:
+        return True
+    placeholders = [node.meta["val"] for node in replay.graph.nodes if node.op == "placeholder"]
+    guards = shape_env.produce_guards_expression(placeholders, ignore_static=False)
+    return guards is None or bool(shape_env.evaluate_guards_expression(guards, values))
+
+
+def _joint(program: Program, axes: Mapping[str, str], dynamic: bool) -> Program:
+    kept, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
+    _ = program.active_inputs  # raises if nothing is differentiable
+    groups = [other_values(program), *other_sizes(program, dynamic)]
+    everywhere = [
+        extend(Program(program.over, group, flags, program.seed, program.label), "vjp").inputs
+        for group in groups
+    ]
+
+    def recorded(values: Sequence[Tensor]) -> list[Tensor]:
+        return [
+            x.detach().clone().requires_grad_() if flag else x
+            for x, flag in zip(values, flags, strict=True)
+        ]
+
+    def over(target: Target) -> Flat:
+        inner = program.over(target)
+
+        def g(*values: Any) -> Values:
+            examples = recorded(_beside(values, program.inputs))
+            replay = target.joint(
+                lambda *xs: restricted(inner, xs, range(count), kept)(*xs),
+                examples,
+                partition=axes.get("partition", "default"),
+                dynamic=dynamic,
+            )
+            found: list[Any] = []
+            for start in range(0, len(values), count + len(kept)):
+                with nullcontext() if axes.get("run") == "jitted" else seeded(program.seed):
+                    outputs, gradients = replay(
+                        recorded(values[start : start + count]),
+                        values[start + count : start + count + len(kept)],
+                    )
+                found += [*outputs, *gradients]
+            return tuple(found)
+
+        return g
+
+    inputs = tuple(x for group in everywhere for x in group)
+    every = (*flags, *(True for _ in kept)) * len(groups)
+    return Program(over, inputs, every, program.seed, f"aot.joint({program.label})")
+
+
+def _beside(values: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """`inputs`, each on the device of its value."""
+    return tuple(x.to(value.device) for x, value in zip(inputs, values, strict=False))
+
+
+def other_values(program: Program) -> tuple[Tensor, ...]:
+    """Inputs of the same shapes with other values. The reference accepts them."""
+    variation = _variation(program)
+    return (
+        program.inputs
+        if variation is None
+        else tuple(vary(x, 1, variation) for x in program.inputs)
+    )
+
+
+def _variation(program: Program) -> int | None:
+    """The number of a variation of the inputs that the reference accepts."""
+    for variation in VARIATIONS:
+        outputs = _accepted(program, tuple(vary(x, 1, variation) for x in program.inputs))
+        if outputs is not None and all(
+            o.shape == p.shape for o, p in zip(outputs, program.observed[0], strict=True)
+        ):
+            return variation
+    return None
+
+
+def other_sizes(program: Program, dynamic: bool, least: int = 2) -> list[tuple[Tensor, ...]]:
+    """Inputs in which every dimension of one size n >= `least` has become 2n: one set, or none. The
+    number of results does not change."""
+    size = _doubling(program, least) if dynamic else None
+    return [] if size is None else [tuple(_doubled(x, size) for x in program.inputs)]
+
+
+def doubled_again(program: Program, inputs: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+    """`inputs` of :func:`other_sizes` at twice their size once more: one set, or none."""
+    pairs = (
+        (n, m)
+        for x, y in zip(program.inputs, inputs, strict=True)
+        for n, m in zip(x.shape, y.shape, strict=True)
+    )
+    size = next(m for n, m in pairs if n != m)
+    larger = tuple(_doubled(x, size) for x in inputs)
+    outputs = _accepted(program, larger)
+    return [larger] if outputs is not None and len(outputs) == len(program.observed[0]) else []
+
+
+def _doubling(program: Program, least: int = 2) -> int | None:
+    """A size n >= `least` such that the reference accepts 2n in its place."""
+    sizes = sorted(
+        {size for x in program.inputs for size in x.shape if size >= least}, reverse=True
+    )
+    for size in sizes:
+        outputs = _accepted(program, tuple(_doubled(x, size) for x in program.inputs))
+        if outputs is not None and len(outputs) == len(program.observed[0]):
+            return size
+    return None
+
+
+def _doubled(x: Tensor, size: int) -> Tensor:
+    """`x` with 2n for each dimension of size n. Its order in memory stays, because a graph may have
+    a condition on strides.
+
+    Indices of which none occurs twice stay so: those of the second half are larger by n.
+    """
+    if _distinct_indices(x, size):
+        return torch.cat([x, x + size])
+    y = x
+    for dim in range(x.ndim):
+        if x.shape[dim] == size:
+            y = torch.cat([y, vary(y, 1, 1)], dim)
+    if y is x or x.is_contiguous():
+        return y
+    order = sorted(range(x.ndim), key=lambda dim: x.stride(dim), reverse=True)
+    return y.permute(order).contiguous().permute([order.index(dim) for dim in range(x.ndim)])
+
+
+def _distinct_indices(x: Tensor, size: int) -> bool:
+    integers = x.shape == (size,) and not (
+        x.is_floating_point() or x.is_complex() or x.dtype is torch.bool
+    )
+    return integers and int(x.min()) >= 0 and int(x.max()) < size and len(x.unique()) == size
+
+
+def _accepted(program: Program, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+    reference = Loop()
+    try:
+        with seeded(program.seed):
+            return reference.observe(program.over(reference), inputs, program.differentiable)[0]
+    except Exception:  # the op refuses these inputs, with any error
+        return None

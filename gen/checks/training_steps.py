@@ -1,0 +1,482 @@
+"""Steps of training, as users write them: plain torch code that closes over a model
+and its optimizer.
+
+Each function of :data:`STEPS` gets a :class:`Trainer` and returns the step, a function of a batch.
+What surrounds a step stands there too: hooks, further groups, and what happens between two calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
+
+from gen.outcomes import Unsuitable
+
+Tensor = torch.Tensor
+Step = Callable[..., tuple[Any, ...]]
+"""A batch to the results of the step, of which the first is the loss."""
+
+_OPTIM = torch.optim
+OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
+    "sgd": partial(_OPTIM.SGD, lr=0.1, weight_decay=0.01),
+    "momentum": partial(_OPTIM.SGD, lr=0.1, momentum=0.9, dampening=0.25),
+    "nesterov": partial(_OPTIM.SGD, lr=0.1, momentum=0.9, nesterov=True),
+    "momentum_foreach": partial(_OPTIM.SGD, lr=0.1, momentum=0.9, maximize=True, foreach=True),
+    "adam": partial(_OPTIM.Adam, lr=0.1),
+    "adam_foreach": partial(_OPTIM.Adam, lr=0.1, weight_decay=0.01, foreach=True),
+    "adam_fused": partial(_OPTIM.Adam, lr=0.1, fused=True),
+    "adamw": partial(_OPTIM.AdamW, lr=0.1, weight_decay=0.1),
+    "amsgrad": partial(_OPTIM.Adam, lr=0.1, amsgrad=True, maximize=True),
+    "adamax": partial(_OPTIM.Adamax, lr=0.1),
+    "nadam": partial(_OPTIM.NAdam, lr=0.1),
+    "radam": partial(_OPTIM.RAdam, lr=0.1, betas=(0.9, 0.99)),
+    "adagrad": partial(_OPTIM.Adagrad, lr=0.1, lr_decay=0.1),
+    "adadelta": partial(_OPTIM.Adadelta, lr=0.5),
+    "rmsprop": partial(_OPTIM.RMSprop, lr=0.1, momentum=0.5, centered=True),
+    "rprop": partial(_OPTIM.Rprop, lr=0.1),
+    "asgd": partial(_OPTIM.ASGD, lr=0.1, t0=1),
+}
+
+
+class Model(nn.Module):
+    """The op as a module. Its input is a batch of data; `f` takes the data and the weights."""
+
+    def __init__(
+        self, f: Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]], weights: Sequence[Any]
+    ) -> None:
+        super().__init__()
+        self.f = f
+        self.weights = nn.ParameterList(weights)
+
+    def forward(self, *data: Any) -> tuple[Any, ...]:
+        return self.f(data, list(self.weights))
+
+
+class _Averaging(Model):
+    """Keeps a mean of its outputs: a buffer that is written in place, and one that is assigned."""
+
+    written: Tensor
+    assigned: Tensor
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model.f, list(model.weights))
+        like = model.weights[0].detach().new_zeros(())
+        self.register_buffer("written", like.clone())
+        self.register_buffer("assigned", like.clone())
+
+    def forward(self, *data: Any) -> tuple[Any, ...]:
+        outputs = super().forward(*data)
+        if self.training:
+            seen = sum(y.detach().mean() for y in outputs)
+            self.written.mul_(0.75).add_(seen, alpha=0.25)
+            self.assigned = self.assigned + seen
+        return outputs
+
+
+class Trainer:
+    """What a step closes over. `data`: how many arguments of a step are data; the others are
+    labels. ``between(k)`` follows step k."""
+
+    def __init__(self, model: Model, make: Callable[[Any], Optimizer], data: int) -> None:
+        self.model, self.make, self.data = model, make, data
+        self.parameters: list[Any] = list(model.parameters())
+        self.optimizer = make(self.parameters)
+        self.further: list[Optimizer] = []
+        self.scaler: torch.amp.GradScaler | None = None
+        self.mean: Any = None  # of losses, and their sum, if the step keeps them
+        self.total: Any = None
+        # arguments of the step before the batch; their memory is donated if `donates`
+        self.state: list[Any] = []
+        self.donates = False
+        self.between: Callable[[int], None] = lambda k: None
+
+    def loss(self, *batch: Any, sign: float = 1.0) -> Any:
+        """The mean of the squared distances between outputs and labels, which are
+        multiplied by `sign`."""
+        return distance(self.model(*batch[: self.data]), batch[self.data :], sign)
+
+    def split(self) -> tuple[list[Any], list[Any]]:
+        """The parameters in two parts."""
+        if len(self.parameters) < 2:
+            raise Unsuitable("one parameter makes no two groups")
+        return self.parameters[::2], self.parameters[1::2]
+
+
+def distance(outputs: Sequence[Any], labels: Sequence[Any], sign: float = 1.0) -> Any:
+    """The sum of the mean squared distances, a real number."""
+    apart = [y - sign * label for y, label in zip(outputs, labels, strict=True)]
+    return sum((torch.view_as_real(d) if d.is_complex() else d).square().mean() for d in apart)
+
+
+def _plain(t: Trainer) -> Step:
+    def step(*batch: Any) -> tuple[Any, ...]:
+        t.optimizer.zero_grad()
+        loss = t.loss(*batch)
+        loss.backward()
+        t.optimizer.step()
+        return (loss,)
+
+    return step
+
+
+def _clipped(t: Trainer) -> Step:
+    def step(*batch: Any) -> tuple[Any, ...]:
+        t.optimizer.zero_grad()
+        loss = t.loss(*batch)
+        loss.backward()
+        norm = clip_grad_norm_(t.parameters, 0.25)
+        t.optimizer.step()
+        return loss.detach(), norm
+
+    return step
+
+
+def _accumulated(t: Trainer) -> Step:
+    """Two backward passes before the optimizer's step."""
+
+    def step(*batch: Any) -> tuple[Any, ...]:
+        t.optimizer.zero_grad()
+        first, second = t.loss(*batch) / 2, t.loss(*batch, sign=-0.5) / 2
+        first.backward()
+        second.backward()
+        t.optimizer.step()
+        return (first.detach() + second.detach(),)
+
+    return step
+
+
+def _carried(t: Trainer) -> Step:
+    """The gradients of two calls add up. They are dropped after each second one."""
+
+    def between(k: int) -> None:
+        if k % 2:
+            t.optimizer.zero_grad()
+
+    def step(*batch: Any) -> tuple[Any, ...]:
+        loss = t.loss(*batch)
+        loss.backward()
+        t.optimizer.step()
+        return (loss.detach(),)
+
+    t.between = between
+    return step
+
+
+def _zeroed(t: Trainer) -> Step:
+    def step(*batch: Any) -> tuple[Any, ...]:
+        t.optimizer.zero_grad(set_to_none=False)
+        loss = t.loss(*batch)
+        loss.backward()
+        t.optimizer.step()
+        return (loss.detach(),)
+
+    return step
+
+
+def _scheduled(t: Trainer) -> Step:
+    """A scheduler between the steps, and another number of the optimizer that changes."""
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(t.optimizer, 0.5)
+
+    def between(k: int) -> None:
+        scheduler.step()
+        for group in t.optimizer.param_groups:
+            group["weight_decay"] = 0.125 * (k + 1)
+
+    t.between = between
+    return _plain(t)
+
+
+def _assigned(t: Trainer) -> Step:
+    """The step itself sets the learning rate."""
+    plain = _plain(t)
+
+    def step(*batch: Any) -> tuple[Any, ...]:
+        for group in t.optimizer.param_groups:
+            group["lr"] = 0.75 * group["lr"]
+        return plain(*batch)
+
+    return step
+
+
+def _scaled(t: Trainer) -> Step:
+    """A gradient scaler, which leaves out the third step, as its labels are infinite."""
+    scaler = t.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+
+    def step(*batch: Any) -> tuple[Any, ...]:
+        t.optimizer.zero_grad()
+        loss = t.loss(*batch)
+        scaler.scale(loss).backward()
+        scaler.unscale_(t.optimizer)
+        norm = clip_grad_norm_(t.parameters, 0.5)
+        scaler.step(t.optimizer)
+        scaler.update()
+        return loss.detach(), norm
+
+    return step
+
+
+def _groups(t: Trainer) -> Step:
+    first, second = t.split()
+    t.optimizer = t.make([{"params": first}, {"params": second, "lr": 0.025, "weight_decay": 0.25}])
+    return _plain(t)
+
+
+def _grown(t: Trainer) -> Step:
+    """A group is added after the second step."""
+    first, second = t.split()
+    t.optimizer = t.make(first)
+
+    def between(k: int) -> None:
+        if k == 1:
+            t.optimizer.add_param_group({"params": second})
+
+    t.between = between
+    return _plain(t)
+
+
+def _two_optimizers(t: Trainer) -> Step:
+    first, second = t.split()
+    t.optimizer, other = t.make(first), torch.optim.SGD(second, lr=0.05, momentum=0.5)
+    t.further = [other]
+    plain = _plain(t)
+
+    def step(*batch: Any) -> tuple[Any, ...]:
+        other.zero_grad()
+        found = plain(*batch)
+        other.step()
+        return found
+
+    return step
+
+
+def _loaded(t: Trainer) -> Step:
+    """Other weights and the optimizer's state are loaded after the second step."""
+
+    def between(k: int) -> None:
+        if k == 1:
+            state = deepcopy(t.optimizer.state_dict())
+            for of_parameter in state["state"].values():
+                of_parameter.update(
+                    {
+                        name: 0.5 * x
+                        for name, x in of_parameter.items()
+                        if isinstance(x, Tensor) and x.ndim
+                    }
+                )
+            t.optimizer.load_state_dict(state)
+            t.model.load_state_dict(
+                {name: 0.5 * x.detach() for name, x in t.model.state_dict().items()}
+            )
+
+    t.between = between
+    return _plain(t)
+
+
+def _frozen(t: Trainer) -> Step:
+    """The first of two backward passes leaves out some parameters."""
+    some, _ = t.split()
+
+    def step(*batch: Any) -> tuple[Any, ...]:
+        t.optimizer.zero_grad()
+        for p in some:
+            p.requires_grad_(False)
+        first = t.loss(*batch)
+        first.backward()
+        for p in some:
+            p.requires_grad_(True)
+        t.loss(*batch, sign=-1.0).backward()
+        t.optimizer.step()
+        return (first.detach(),)
+
+    return step
+
+
+def _thawed(t: Trainer) -> Step:
+    """Some parameters learn only within the step. Their gradients are dropped while
+    they are frozen."""
+    some, _ = t.split()
+    for p in some:
+        p.requires_grad_(False)
+
+    def step(*batch: Any) -> tuple[Any, ...]:
+        t.optimizer.zero_grad()
+        for p in some:
+            p.requires_grad_(True)
+        loss = t.loss(*batch)
+        loss.backward()
+        t.optimizer.step()
+        for p in some:
+            p.requires_grad_(False)
+        return (loss.detach(),)
+
+    return step
+
+
+def _hooked(t: Trainer) -> Step:
+    """Hooks of the module, of its outputs and of the loss."""
+
+    def hook(module: nn.Module, args: Any, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        for y in outputs:
+            y.register_hook(lambda g: 0.5 * g)
+        return tuple(1.5 * y for y in outputs)
+
+    t.model.register_forward_hook(hook)
+
+    def step(*batch: Any) -> tuple[Any, ...]:
+        t.optimizer.zero_grad()
+        loss = t.loss(*batch)
+        loss.register_hook(lambda g: 3.0 * g)
+        loss.backward()
+        t.optimizer.step()
+        return (loss.detach(),)
+
+    return step
+
+
+def _penalized(t: Trainer) -> Step:
+    """The loss has the square of its own gradient."""
+
+    def step(*batch: Any) -> tuple[Any, ...]:
+        t.optimizer.zero_grad()
+        loss = t.loss(*batch)
+        gradients = torch.autograd.grad(loss, t.parameters, create_graph=True)
+        penalty: Any = sum(
+            (torch.view_as_real(g) if g.is_complex() else g).square().sum() for g in gradients
+        )
+        (loss + 0.125 * penalty).backward()
+        t.optimizer.step()
+        return loss.detach(), penalty.detach()
+
+    return step
+
+
+def _closure(t: Trainer) -> Step:
+    """The optimizer calls a closure for the loss."""
+
+    def step(*batch: Any) -> tuple[Any, ...]:
+        def closure() -> Any:
+            t.optimizer.zero_grad()
+            loss = t.loss(*batch)
+            loss.backward()
+            return loss
+
+        loss: Any = t.optimizer.step(closure)
+        return (loss.detach(),)
+
+    return step
+
+
+def _stateful(t: Trainer) -> Step:
+    """Buffers, an attribute and the module's mode change in the step."""
+    t.model = _Averaging(t.model)
+    t.mean = t.parameters[0].detach().real.new_zeros(())
+
+    def step(*batch: Any) -> tuple[Any, ...]:
+        t.optimizer.zero_grad()
+        loss = t.loss(*batch)
+        loss.backward()
+        t.optimizer.step()
+        t.model.eval()
+        with torch.no_grad():
+            after = t.loss(*batch)
+        t.model.train()
+        t.mean = 0.5 * t.mean + 0.5 * after
+        return loss.detach(), after
+
+    return step
+
+
+def _totalled(t: Trainer) -> Step:
+    """The step adds its loss to a number."""
+    t.total = 0.0
+    plain = _plain(t)
+
+    def step(*batch: Any) -> tuple[Any, ...]:
+        (loss,) = plain(*batch)
+        t.total += loss.item()
+        return (loss,)
+
+    return step
+
+
+def _drawn(t: Trainer) -> Step:
+    """Random factors of the outputs."""
+
+    def step(*batch: Any) -> tuple[Any, ...]:
+        t.optimizer.zero_grad()
+        outputs = t.model(*batch[: t.data])
+        loss = distance([y * (0.5 + torch.rand_like(y)) for y in outputs], batch[t.data :])
+        loss.backward()
+        t.optimizer.step()
+        return (loss.detach(),)
+
+    return step
+
+
+def _by_hand(t: Trainer) -> Step:
+    """The parameters are arguments of the step, which changes them in place without an
+    optimizer."""
+    t.state = t.parameters
+
+    def step(parameters: Sequence[Any], *batch: Any) -> tuple[Any, ...]:
+        for p in parameters:
+            p.grad = None
+        loss = distance(t.model.f(batch[: t.data], parameters), batch[t.data :])
+        loss.backward()
+        with torch.no_grad():
+            for p in parameters:
+                p -= 0.1 * p.grad
+        return (loss.detach(),)
+
+    return step
+
+
+def _donated(t: Trainer) -> Step:
+    """Parameters are donated to the step, which returns new ones."""
+    t.donates = True
+    t.state = [p.detach().clone() for p in t.parameters]
+
+    def step(state: Sequence[Any], *batch: Any) -> tuple[Any, ...]:
+        def loss(parameters: Sequence[Any]) -> Any:
+            return distance(t.model.f(batch[: t.data], parameters), batch[t.data :])
+
+        leaves = [p.detach().requires_grad_() for p in state]
+        found = loss(leaves)
+        gradients = torch.autograd.grad(found, leaves)
+        return found.detach(), [p - 0.1 * g for p, g in zip(state, gradients, strict=True)]
+
+    return step
+
+
+STEPS: dict[str, Callable[[Trainer], Step]] = {
+    "plain": _plain,
+    "clipped": _clipped,
+    "accumulated": _accumulated,
+    "carried": _carried,
+    "zeroed": _zeroed,
+    "scheduled": _scheduled,
+    "assigned": _assigned,
+    "scaled": _scaled,
+    "groups": _groups,
+    "grown": _grown,
+    "two_optimizers": _two_optimizers,
+    "loaded": _loaded,
+    "frozen": _frozen,
+    "thawed": _thawed,
+    "hooked": _hooked,
+    "penalized": _penalized,
+    "closure": _closure,
+    "stateful": _stateful,
+    "totalled": _totalled,
+    "drawn": _drawn,
+    "resized": _plain,
+    "by_hand": _by_hand,
+    "donated": _donated,
+}

@@ -1,0 +1,98 @@
+"""The cells of a run, as groups that take a few seconds each. Modules are imported one after
+another, and none stays."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from gen.checks.tables import Cell
+from gen.cluster.job import Group
+from gen.run.cell_durations import Durations
+from gen.run.inventory import Module, imported, tables
+
+__all__ = ["Selection", "groups"]
+
+LARGEST = 1000  # cells of a group
+_SHOWN = 3  # ids
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The cells of a tier that a run takes: those that match one glob of each kind that has
+    globs."""
+
+    tier: str
+    op: tuple[str, ...] = ()
+    check: tuple[str, ...] = ()
+    dtype: tuple[str, ...] = ()
+    ids: frozenset[str] = frozenset()
+
+    def narrowed(self) -> str:
+        """What narrows the run, in words; empty if it takes every cell of its tier."""
+        kinds = {
+            "--op": self.op,
+            "--check": self.check,
+            "--dtype": self.dtype,
+            "ids": self._few_ids(),
+        }
+        return " ".join(f"{name} {' '.join(globs)}" for name, globs in kinds.items() if globs)
+
+    def _few_ids(self) -> list[str]:
+        """The ids, or their number and a digest, which tells them from others as well."""
+        ids = sorted(self.ids)
+        if len(ids) <= _SHOWN:
+            return ids
+        return [
+            f"{len(ids)} with digest {hashlib.sha256(chr(10).join(ids).encode()).hexdigest()[:12]}"
+        ]
+
+    def takes(self, node: str, check: str, cell: Cell) -> bool:
+        return (
+            _matches(self.op, cell.op)
+            and _matches(self.check, check)
+            and _matches(self.dtype, cell.dtype)
+            and (not self.ids or node in self.ids or node.partition("[")[0] in self.ids)
+        )
+
+
+def _matches(globs: Sequence[str], name: str) -> bool:
+    return not globs or any(fnmatchcase(name, glob) for glob in globs)
+
+
+def groups(
+    modules: Sequence[Module],
+    selection: Selection,
+    durations: Durations,
+    seconds: float,
+    done: Callable[[str], bool],
+) -> Iterator[Group]:
+    """The groups of all modules. `done(id)` says which cells need no run. Cells of one op are
+    neighbours, since they share samples."""
+    for module in modules:
+        if not module.counts.get(selection.tier):
+            continue
+        chosen: list[tuple[str, Cell]] = []
+        length = 0.0
+        for function, cell in _line(tables(imported(module.path), selection.tier)):
+            node = f"{module.name}::{function}[{cell.id}]"
+            check = function.removeprefix("test_")
+            if not selection.takes(node, check, cell) or done(node):
+                continue
+            chosen.append((function, cell))
+            length += durations.cell(check, cell.op)
+            if length >= seconds or len(chosen) == LARGEST:
+                yield Group(module.name, tuple(chosen))
+                chosen, length = [], 0.0
+        if chosen:
+            yield Group(module.name, tuple(chosen))
+
+
+def _line(cells: Mapping[str, Sequence[Cell]]) -> list[tuple[str, Cell]]:
+    """The cells of a module, op after op."""
+    return sorted(
+        ((name, cell) for name, of_check in cells.items() for cell in of_check),
+        key=lambda one: one[1].op,
+    )

@@ -1,0 +1,290 @@
+"""`gen explain CASE`: why a case exists, is excluded, is expected to fail, or was
+dropped by reduction."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from itertools import combinations
+
+from gen.errors import Mark, MatrixError, Problem, nearest, one_of
+from gen.language import pipeline
+from gen.language.globs import Names
+from gen.language.spec import DTYPES, Known, ToleranceEntry, Xfail
+from gen.language.words import complete, said
+from gen.plan.expand import Column, Entry, Plan, factors, facts_needed
+from gen.plan.matrix_plan import add_matrix_arguments, load_plan, node_id
+from gen.plan.reduce import bits
+
+_NODE = re.compile(r"(?:.*::)?test_(?P<check>\w+)\[(?P<id>[^\]]+)\]")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The case, by its pytest id or by its own id and a check."""
+    add_matrix_arguments(parser)
+    parser.add_argument(
+        "case",
+        metavar="CASE",
+        help="a pytest id, as test_unary.py::test_vjp[torch.sin-float64], or op-dtype[-value…]",
+    )
+    parser.add_argument(
+        "--check", help="the check, if CASE does not name it (default: a line for every check)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the explanation; 0 if a tier runs the case, 1 if none does."""
+    plan = load_plan(args.matrix)
+    case, check = _read(args.case, args.check)
+    if check is None:
+        return _overview(plan, _op(plan, case.split("-")[0]), case)
+    op, column = case_of(plan, case, check)
+    for line in explain(plan, op, column):
+        print(line)
+    return 0 if any(plan.columns[c] == column for c in bits(plan.tiers["full"].chosen[op])) else 1
+
+
+def _read(case: str, check: str | None) -> tuple[str, str | None]:
+    found = _NODE.fullmatch(case)
+    return (found["id"], found["check"]) if found else (case, check)
+
+
+def case_of(plan: Plan, case: str, check: str | None) -> tuple[int, Column]:
+    """The op and the column of a case, by its pytest id, or by its own id and a check. The error
+    says what is unknown."""
+    case, check = _read(case, check)
+    op = _op(plan, case.split("-")[0])
+    if check is None:
+        raise MatrixError(
+            [Problem(Mark("CASE"), "", f'"{case}" names no check', "a pytest id, or --check", "")]
+        )
+    return op, _column(plan, check, case)
+
+
+def explain(plan: Plan, op: int, column: Column) -> Iterator[str]:
+    """Everything that the matrix says about one case, each statement with its line."""
+    row, check = plan.ops[op], plan.loaded.matrix.checks[column.check]
+    yield node_id(plan, op, column)
+    yield f"  op: {row.name}, family {row.family} ({_at(plan, row.path)})"
+    words = ", ".join(check.against)
+    yield (
+        f"  check: {column.check}: {check.claim} Pipeline `{check.pipeline}` against {words} "
+        f"({_at(plan, ('checks', column.check))})"
+    )
+    position = plan.columns.index(column) if column in plan.columns else None
+    if position is None or not plan.possible[op] >> position & 1:
+        yield "  there is no such case:"
+        yield from (f"    {reason}" for reason in _reasons(plan, op, column))
+        return
+    excluded = [
+        entry for entry in plan.entries if entry.kind == "exclude" and _holds(entry, op, position)
+    ]
+    for entry in excluded:
+        yield f"  excluded ({_at(plan, entry.path)}): {_why(entry)}"
+    if excluded:
+        return
+    yield f"  valid: the op takes {column.dtype}" + (
+        "" if not check.requires else f" and offers {', '.join(check.requires)}"
+    )
+    for entry in plan.entries_of(op):
+        if _holds(entry, op, position):
+            yield f"  {_expectation(entry)} ({_at(plan, entry.path)}): {_why(entry)}"
+    for name in plan.tiers:
+        yield f"  tier {name}: {_in_tier(plan, name, op, position)}"
+
+
+def _overview(plan: Plan, op: int, case: str) -> int:
+    """One line for each check that has the case, or could have it."""
+    found = False
+    for check in plan.loaded.matrix.checks:
+        values = tuple(case.split("-")[1:])
+        start, count = plan.spans[check]
+        for position in range(start, start + count):
+            column = plan.columns[position]
+            if (column.dtype, *column.values)[: len(values)] != values:
+                continue
+            found |= bool(plan.possible[op] >> position & 1)
+            if plan.valid[op] >> position & 1:
+                tier = plan.tier_of(op, position)
+                print(
+                    f"{node_id(plan, op, column)}: "
+                    f"{f'tier {tier}' if tier else 'dropped by reduction'}"
+                )
+            elif plan.possible[op] >> position & 1:
+                print(f"{node_id(plan, op, column)}: excluded")
+    if not found:
+        words = case.split("-")[1:]
+        dtypes = sorted(plan.ops[op].dtypes)
+        what = (
+            f"{plan.ops[op].name} has no case {'-'.join(words)}"
+            if words
+            else f"no check fits {plan.ops[op].name}"
+        )
+        raise _unknown(what, dtypes, words[0] if words else "")
+    return 0
+
+
+def _op(plan: Plan, name: str) -> int:
+    names = [op.name for op in plan.ops]
+    if name not in names:
+        raise _unknown(f'no op "{name}" in the matrix', names, name)
+    return names.index(name)
+
+
+def _column(plan: Plan, check: str, case: str) -> Column:
+    checks = plan.loaded.matrix.checks
+    if check not in checks:
+        raise _unknown(f'unknown check "{check}"', list(checks), check)
+    words = case.split("-")[1:]
+    over = checks[check].over
+    if not words or words[0] not in DTYPES:
+        raise _unknown(f'"{case}" names no dtype', list(DTYPES), words[0] if words else "")
+    words = [*words[:1], *complete(words[1:], list(over))]
+    if len(words) != len(over) + 1:
+        example = "-".join(
+            (case.split("-")[0], words[0], *said(tuple(values[0] for values in over.values())))
+        )
+        raise _unknown(
+            f'"{case}" has {len(words) - 1} axis values; the check {check} has {len(over)}',
+            [f"an id such as {example}"],
+            "",
+        )
+    for word, (axis, values) in zip(words[1:], over.items(), strict=True):
+        if word not in values:
+            raise _unknown(f'"{word}" is not a value of {axis} in the check {check}', values, word)
+    return Column(check, words[0], tuple(words[1:]))
+
+
+def _unknown(what: str, names: list[str], word: str) -> MatrixError:
+    return MatrixError(
+        [Problem(Mark("CASE"), "", what, one_of(names), nearest(word, names) if word else "")]
+    )
+
+
+def _reasons(plan: Plan, index: int, column: Column) -> Iterator[str]:
+    """The reasons why there is no such case."""
+    op, check = plan.ops[index], plan.loaded.matrix.checks[column.check]
+    source = "torch's OpInfo database" if "opinfo" in op.facts else "its row"
+    there = _at(plan, ("checks", column.check))
+    dtypes = {other.dtype for other in plan.columns if other.check == column.check}
+    if column.dtype not in dtypes:
+        yield (
+            f"the check is for {', '.join(sorted(dtypes))}, "
+            f"not {column.dtype} ({_at(plan, ('checks', column.check, 'dtypes'))})"
+        )
+    if column.dtype not in op.dtypes:
+        yield f"the op does not take {column.dtype} on the CPU, says {source}"
+    elif pipeline.parse(check.pipeline).differentiates and column.dtype not in op.differentiable:
+        yield f"the op has no derivative in {column.dtype}, says {source}"
+    if op.asked is not None and column.dtype not in op.asked:
+        path = (
+            (*op.path, "dtypes")
+            if op.spec.dtypes is not None
+            else ("families", op.family, "dtypes")
+        )
+        yield f"only {', '.join(sorted(op.asked))} are asked for ({_at(plan, path)})"
+    lacking = facts_needed(check, dict(zip(check.over, column.values, strict=True))) - op.facts
+    if lacking:
+        yield (
+            f"the check needs {', '.join(sorted(lacking))}, which the op lacks, "
+            f"says {source} ({there})"
+        )
+    names = Names(dict.fromkeys(plan.loaded.matrix.checks, 0), "check")
+    if not any(column.check in names.named(glob) for glob in op.checks):
+        path = (
+            (*op.path, "checks")
+            if op.spec.checks is not None
+            else ("families", op.family, "checks")
+        )
+        yield f"the check is not among those asked for: {', '.join(op.checks)} ({_at(plan, path)})"
+    for glob in op.not_checks:
+        if column.check in names.named(glob):
+            yield f"not_checks: {glob} ({_at(plan, ('families', op.family))})"
+    yield from _filters(plan, index, column.check)
+
+
+def _filters(plan: Plan, index: int, name: str) -> Iterator[str]:
+    check, op = plan.loaded.matrix.checks[name], plan.ops[index]
+    for key, value, positive in (
+        ("ops", op.name, True), ("not_ops", op.name, False), ("families", op.family, True),
+        ("not_families", op.family, False),
+    ):  # fmt: skip
+        globs: list[str] = getattr(check, key)
+        matched = any(Names({value: 0}, "").named(glob) for glob in globs)
+        if matched != positive:
+            yield (
+                f"{key}: {', '.join(globs)} of the check "
+                f"{'leave it out' if positive else 'name it'} ({_at(plan, ('checks', name, key))})"
+            )
+
+
+def _in_tier(plan: Plan, name: str, op: int, position: int) -> str:
+    tier = plan.tiers[name]
+    if tier.chosen[op] >> position & 1:
+        smaller = plan.tier_of(op, position)
+        return "runs it" if smaller == name else f"runs it, as {smaller} does"
+    part = next((part for part in tier.parts if part.has(op, position)), None)
+    if part is None:
+        return f"is not for this op or check ({_at(plan, ('tiers', name))})"
+    spec_at = _at(plan, part.path)
+    for index, (limit, columns) in enumerate(part.limits):
+        if columns >> position & 1:
+            where = _at(plan, (*part.path, "limit", index))
+            return (
+                f"may leave it out: {', '.join(limit.checks)} are limited to {limit.cells} cells, "
+                f"drawn by seed {limit.seed} ({where})"
+            )
+    if part.spec.reduce.sample is not None:
+        return (
+            f"was not drawn: a sample of {part.spec.reduce.sample} cells by seed "
+            f"{part.spec.reduce.seed} ({spec_at})"
+        )
+    return f"dropped it by reduction ({spec_at}): {_covered_by(plan, name, op, position)}"
+
+
+def _covered_by(plan: Plan, name: str, op: int, position: int) -> str:
+    """Cells of the tier that together cover every t-tuple of the dropped cell."""
+    tier = plan.tiers[name]
+    size = tier.coverage.t
+    own = (f"op={plan.ops[op].name}", *factors(plan, position))
+    found: dict[str, None] = {}
+    for wanted in combinations(own, size):
+        for index in (op, *range(len(plan.ops))) if own[0] not in wanted else (op,):
+            cells = (
+                c
+                for c in bits(tier.chosen[index])
+                if set(wanted) <= {f"op={plan.ops[index].name}", *factors(plan, c)}
+            )
+            if (cell := next(cells, None)) is not None:
+                found[
+                    f"{plan.columns[cell].check}[{plan.columns[cell].case(plan.ops[index].name)}]"
+                ] = None
+                break
+    return f"its {size}-tuples are covered by {', '.join(found)}"
+
+
+def _expectation(entry: Entry) -> str:
+    spec = entry.spec
+    keys = ("target", "device", "torch", "cpu") if isinstance(spec, Known) else ()
+    conditions = [f"{key} {getattr(spec, key)}" for key in keys if getattr(spec, key)]
+    when = f" where {' and '.join(conditions)}" if conditions else ""
+    if isinstance(spec, Xfail):
+        return f"expected to fail with {spec.raises} matching {spec.match!r}{when}"
+    if isinstance(spec, ToleranceEntry):
+        return f"tolerance rtol {spec.rtol:g} atol {spec.atol:g}{when}"
+    return {"skip": "skipped", "vanishes": "expected to be zero"}[entry.kind] + when
+
+
+def _why(entry: Entry) -> str:
+    until = f" (until {entry.spec.until})" if entry.spec.until else ""
+    link = f" {entry.spec.link}" if entry.spec.link else ""
+    return f"{entry.spec.reason}{link}{until}"
+
+
+def _holds(entry: Entry, op: int, position: int) -> bool:
+    return bool(entry.ops >> op & 1 and entry.columns >> position & 1)
+
+
+def _at(plan: Plan, path: tuple[str | int, ...]) -> str:
+    return plan.loaded.source.where(path, key=True).short

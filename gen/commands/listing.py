@@ -1,0 +1,195 @@
+"""`gen list`: print the cases without running anything."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from gen.errors import Mark, MatrixError, Problem, nearest, one_of
+from gen.language.globs import Names
+from gen.language.spec import AXES, TIERS
+from gen.plan.expand import Plan
+from gen.plan.matrix_plan import add_matrix_arguments, coverage, load_plan, node_id
+from gen.plan.reduce import bits
+
+FILTERS = ("op", "family", "check", "dtype")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add filters on every axis, and options for the output."""
+    add_matrix_arguments(parser)
+    for name in FILTERS:
+        parser.add_argument(
+            f"--{name}", action="append", metavar="GLOB", help=f"only this {name}; repeat for more"
+        )
+    parser.add_argument(
+        "--axis",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="only this value, e.g. layout=expanded",
+    )
+    parser.add_argument(
+        "--tier",
+        choices=TIERS,
+        default="full",
+        help="cases that this tier runs (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="all valid cases, including those that reduction dropped from every tier",
+    )
+    parser.add_argument(
+        "--known",
+        action="store_true",
+        help="only cases with an entry of skip, xfail, vanishes or tolerance",
+    )
+    parser.add_argument("--counts", action="store_true", help="only the counts per axis")
+    parser.add_argument(
+        "--coverage", action="store_true", help="only the coverage proof of each tier"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the cases that pass the filters."""
+    plan = load_plan(args.matrix)
+    if args.coverage:
+        _print_coverage(plan, args.json)
+        return 0
+    cases = list(_cases(plan, args))
+    counts = _counts(cases)
+    if args.json:
+        rows = [] if args.counts else cases
+        print(
+            json.dumps({"total": len(cases), "counts": counts, "cases": rows}, ensure_ascii=False)
+        )
+        return 0
+    if not args.counts:
+        for case in cases:
+            known = f"  {' '.join(case['known'])}" if case["known"] else ""
+            print(f"{case['id']}  {case['tier'] or 'dropped'}{known}")
+    _print_counts(len(cases), counts)
+    return 0
+
+
+def _cases(plan: Plan, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    wanted = {name: _accepted(plan, name, getattr(args, name)) for name in FILTERS}
+    axes = [_axis(text) for text in args.axis]
+    tier = plan.valid if args.all else plan.tiers[args.tier].chosen
+    checks = plan.loaded.matrix.checks
+    suits = [
+        column.check in wanted["check"]
+        and column.dtype in wanted["dtype"]
+        and all(
+            dict(zip(checks[column.check].over, column.values, strict=True)).get(axis) == value
+            for axis, value in axes
+        )
+        for column in plan.columns
+    ]
+    for index, op in enumerate(plan.ops):
+        if op.name not in wanted["op"] or op.family not in wanted["family"]:
+            continue
+        entries = list(plan.entries_of(index))
+        for position in bits(tier[index]):
+            column = plan.columns[position]
+            if not suits[position]:
+                continue
+            known = [
+                f"{entry.kind}:{entry.name}" for entry in entries if entry.columns >> position & 1
+            ]
+            if args.known and not known:
+                continue
+            yield {
+                "id": node_id(plan, index, column),
+                "op": op.name,
+                "family": op.family,
+                "check": column.check,
+                "dtype": column.dtype,
+                "axes": dict(zip(checks[column.check].over, column.values, strict=True)),
+                "tier": plan.tier_of(index, position),
+                "known": known,
+            }
+
+
+def _accepted(plan: Plan, kind: str, globs: list[str] | None) -> set[str]:
+    """The names that a filter matches. A filter without a match is a mistake, reported with
+    the nearest name."""
+    everything = {
+        "op": [op.name for op in plan.ops],
+        "family": list(plan.loaded.matrix.families),
+        "check": list(plan.loaded.matrix.checks),
+        "dtype": list(dict.fromkeys(column.dtype for column in plan.columns)),
+    }[kind]
+    names = Names(dict.fromkeys(everything, 0), kind)
+    found: set[str] = set()
+    for glob in globs or ["*"]:
+        matched = names.named(glob)
+        if not matched and globs:
+            what = f'no {kind} matches "{glob}"'
+            raise MatrixError(
+                [
+                    Problem(
+                        Mark(f"--{kind}"), "", what, one_of(everything), nearest(glob, everything)
+                    )
+                ]
+            )
+        found.update(matched)
+    return found
+
+
+def _axis(text: str) -> tuple[str, str]:
+    axis, _, value = text.partition("=")
+    if value not in AXES.get(axis, ()):
+        pairs = [f"{name}={word}" for name, words in AXES.items() for word in words]
+        raise MatrixError(
+            [
+                Problem(
+                    Mark("--axis"),
+                    "",
+                    f'unknown axis value "{text}"',
+                    one_of(pairs),
+                    nearest(text, pairs),
+                )
+            ]
+        )
+    return axis, value
+
+
+def _counts(cases: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    counters: dict[str, Counter[str]] = {
+        name: Counter() for name in ("tier", "family", "check", "dtype")
+    }
+    for case in cases:
+        for name, counter in list(counters.items())[:4]:
+            counter[case[name] or "dropped"] += 1
+        for axis, value in case["axes"].items():
+            counters.setdefault(axis, Counter())[value] += 1
+    return {name: dict(counter.most_common()) for name, counter in counters.items() if counter}
+
+
+def _print_counts(total: int, counts: dict[str, dict[str, int]]) -> None:
+    for name, counter in counts.items():
+        print(f"{name}: {', '.join(f'{value} {count:,}' for value, count in counter.items())}")
+    print(f"{total:,} cases")
+
+
+def _print_coverage(plan: Plan, as_json: bool) -> None:
+    proof = coverage(plan)
+    if as_json:
+        print(json.dumps(proof))
+        return
+    for name, tier in proof.items():
+        tuples = f"{tier['covered']:,} of {tier['tuples']:,} valid {tier['t']}-tuples"
+        limits = "".join(
+            f"; at most {limit['cells']} of {', '.join(limit['checks'])}"
+            for limit in tier["limits"]
+        )
+        print(
+            f"{name}: {tier['cases']:,} cases of {tier['valid_cells']:,} valid cells; "
+            f"{tuples} covered{limits}"
+        )

@@ -1,0 +1,161 @@
+"""`gen merge`: the results of all shards of a run as one file. It refuses gaps, cells that stand
+twice and mixtures of runs by name."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gen.run.inventory import find, imported, matrix_fingerprint, tables
+from gen.run.results import OF_A_RUN, CellResult, ResultsError, Writer, records, trait
+from gen.run.shard import parse_shard
+
+__all__ = ["add_arguments", "merge", "run"]
+
+_NAMED = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "results", type=Path, nargs="+", metavar="RESULTS", help="the results file of each shard"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the results file of the whole run"
+    )
+    parser.add_argument(
+        "--modules",
+        default="generated_tests",
+        metavar="FOLDER",
+        help="where missing cells are looked up (default %(default)s)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        counted = merge(args.results, args.out, args.modules)
+    except ResultsError as error:
+        print(f"gen merge: {error}\n{args.out} was not written", file=sys.stderr)
+        return 2
+    print(f"{args.out}: {counted:,} cells of {len(args.results)} shards")
+    return 0
+
+
+def merge(paths: Sequence[Path], out: Path, modules: str = "generated_tests") -> int:
+    """Write the cells of all shards to `out`, and return how many there are. Raises ResultsError if
+    they are not one whole run."""
+    headers = {path: _header(path) for path in paths}
+    _refuse_mixture(headers)
+    _refuse_missing_shards(headers)
+    aside = out.with_name(out.name + ".tmp")
+    first = {key: value for key, value in next(iter(headers.values())).items() if key != "event"}
+    writer = Writer(aside, {**first, "shard": "1/1"})
+    try:
+        counted = _copy(paths, headers, writer, modules)
+    except BaseException:
+        writer.abandon()
+        raise
+    os.replace(aside, out)
+    return counted
+
+
+def _copy(
+    paths: Sequence[Path], headers: Mapping[Path, Mapping[str, Any]], writer: Writer, modules: str
+) -> int:
+    # digest of a cell's id -> place of its file: ids themselves would take several times the memory
+    seen: dict[bytes, int] = {}
+    wall, met, active = 0.0, set[str](), dict[str, str]()
+    for place, path in enumerate(paths):
+        end: dict[str, Any] = {}
+        for record in records(path):
+            if isinstance(record, CellResult):
+                before = seen.setdefault(digest(record.node), place)
+                if len(seen) == writer.cells:
+                    where = (
+                        f"in {paths[before]} and {path}" if before != place else f"twice in {path}"
+                    )
+                    raise ResultsError(f"{record.node} is {where}; give each shard once")
+                writer.cell(record)
+                met.update(record.entries)
+            elif record["event"] == "end":
+                end = record
+        if not end.get("complete"):
+            raise ResultsError(
+                f"{path}: shard {headers[path]['shard']} was cut short; run it again"
+            )
+        wall += end.get("wall_seconds", 0.0)
+        active.update(end.get("active", {}))
+    expected = next(iter(headers.values()))
+    whole = expected["narrowed"] == "no"
+    never = [
+        f"{name}: {where}" for name, where in sorted(active.items()) if whole and name not in met
+    ]
+    if whole and writer.cells != expected["cells"]:
+        missing = _missing(seen.keys(), expected, modules)
+        raise ResultsError(
+            f"{expected['cells'] - writer.cells} of {expected['cells']} cells "
+            f"have no result{missing}"
+        )
+    writer.close({"complete": True, "wall_seconds": round(wall, 2), "never_happened": never})
+    return writer.cells
+
+
+def digest(node: str) -> bytes:
+    """16 bytes that stand for a cell's pytest id."""
+    return hashlib.blake2b(node.encode(), digest_size=16).digest()
+
+
+def _header(path: Path) -> dict[str, Any]:
+    first = next(records(path), None)
+    if not isinstance(first, dict) or first["event"] != "run":
+        raise ResultsError(f"{path}: no header line; is it a results file?")
+    if "partition" not in first:
+        raise ResultsError(f"{path}: not of a shard; `pytest --shard I/N` writes one")
+    return first
+
+
+def _refuse_mixture(headers: Mapping[Path, Mapping[str, Any]]) -> None:
+    (first, expected), *others = headers.items()
+    for path, header in others:
+        pairs = [(key, trait(expected, key), trait(header, key)) for key in OF_A_RUN]
+        if what := "; ".join(
+            f"{key} {one} and {other}" for key, one, other in pairs if one != other
+        ):
+            raise ResultsError(f"{first} and {path} are of different runs: {what}")
+
+
+def _refuse_missing_shards(headers: Mapping[Path, Mapping[str, Any]]) -> None:
+    found: dict[int, Path] = {}
+    count = 1
+    for path, header in headers.items():
+        number, count = parse_shard(header["shard"])
+        if number in found:
+            raise ResultsError(
+                f"shard {header['shard']} is in {found[number]} and {path}; give each shard once"
+            )
+        found[number] = path
+    if missing := [f"{number}/{count}" for number in range(1, count + 1) if number not in found]:
+        raise ResultsError(f"no results of shard{'s' * (len(missing) > 1)} {', '.join(missing)}")
+
+
+def _missing(seen: Any, header: Mapping[str, Any], modules: str) -> str:
+    """The first cells without a result, if the matrix is at hand."""
+    found = find([modules], Path.cwd())
+    if matrix_fingerprint(found) != header["matrix"]:
+        return f"; {modules} is another matrix, so they cannot be named"
+    names = (
+        node
+        for module in found
+        for node in _nodes(module.name, tables(imported(module.path), header["tier"]))
+        if digest(node) not in seen
+    )  # fmt: skip
+    return ": " + ", ".join(node for node, _ in zip(names, range(_NAMED), strict=False)) + ", …"
+
+
+def _nodes(name: str, cells: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    for function, of_check in cells.items():
+        yield from (f"{name}::{function}[{cell.id}]" for cell in of_check)

@@ -1,0 +1,293 @@
+"""`gen probe`: run an op over dtypes and checks, and print a proposal of YAML for matrix.yaml.
+
+The proposal has the checks that pass, and an xfail with exception and message for each that fails.
+It has no reasons. An entry without a reason does not validate, so a person must understand a
+finding before it can be used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import re
+import sys
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from gen.checks.case import Case
+from gen.checks.tables import Cell, Family
+from gen.errors import Mark, MatrixError, Problem, nearest, one_of
+from gen.language import validate
+from gen.language.globs import Names
+from gen.language.spec import Matrix
+from gen.outcomes import stable_part
+from gen.plan import catalog
+from gen.plan.expand import Column, Plan, expand
+from gen.plan.reduce import bits
+from gen.run.project_defaults import declared
+from gen.run.verdict import attempt
+from gen.targets import load
+from gen.targets.protocol import Target
+
+__all__ = ["Probe", "Seen", "add_arguments", "proposal", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "op",
+        help="a name of the OpInfo database, or of a row in matrix.yaml, as examples.ops.rms_norm",
+    )
+    parser.add_argument(
+        "--target", help="implementation to run (default: the matrix's targets.default)"
+    )
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--checks",
+        action="extend",
+        nargs="+",
+        metavar="GLOB",
+        help="only these checks; repeat for more",
+    )
+    parser.add_argument(
+        "--matrix",
+        type=Path,
+        default=Path("matrix.yaml"),
+        help="where checks, dtype groups and rows are read",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        plan = _plan(args.op, args.matrix)
+        checks = _checks(plan, args.checks)
+        _require_device(args.device)
+        target = load(args.target or declared(args.matrix.parent).target)
+    except (MatrixError, LookupError) as error:
+        print(error.args[0] if isinstance(error, LookupError) else error, file=sys.stderr)
+        return 2
+    probe = Probe(args.op, plan, target, args.device, checks)
+    seen = []
+    for one in probe.seen():
+        print(f"  {one.outcome:8} {one.check} {one.word}", file=sys.stderr, flush=True)
+        seen.append(one)
+    print(proposal(probe, seen), end="")
+    return 0 if any(one.outcome == "passed" for one in seen) else 1
+
+
+def _checks(plan: Plan, globs: Sequence[str] | None) -> frozenset[str] | None:
+    """The checks that any of `globs` matches; None if there are no globs. Each glob matches one."""
+    checks = Names(dict.fromkeys(plan.loaded.matrix.checks, 0), "check")
+    if idle := [glob for glob in globs or () if not checks.named(glob)]:
+        wanted = one_of(checks.sets)
+        raise MatrixError(
+            [
+                Problem(
+                    Mark("--checks"),
+                    "",
+                    f'no check matches "{glob}"',
+                    wanted,
+                    nearest(glob, checks.sets),
+                )
+                for glob in idle
+            ]
+        )
+    return (
+        None if globs is None else frozenset(name for glob in globs for name in checks.named(glob))
+    )
+
+
+def _require_device(device: str) -> None:
+    try:
+        torch.zeros((), device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise LookupError(
+            f"--device {device}: not present here ({str(error).strip().splitlines()[0]})"
+        ) from error
+
+
+def _plan(op: str, matrix: Path) -> Plan:
+    """The expanded matrix. If it does not name the op of the database yet, the op is added to
+    a family `mine`."""
+    known = catalog.load(Path(".cache/gen"))
+    plan = expand(validate.load(matrix), known)
+    if any(one.name == op for one in plan.ops):
+        return plan
+    if op not in known.ops:
+        near = nearest(op, known.ops)
+        hint = f" (nearest: {near})" if near else ""
+        raise LookupError(
+            f"{op!r} is no op of the OpInfo database and no row of {matrix}{hint}; "
+            "write its row with samples first"
+        )
+    loaded = validate.load(matrix)
+    loaded.source.data["families"].setdefault("mine", {"ops": []})["ops"].append(op)
+    return expand(validate.Loaded(Matrix.model_validate(loaded.source.data), loaded.source), known)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The result of one cell. `errors` are its distinct exceptions, as (class, pattern)."""
+
+    check: str
+    word: str
+    outcome: str
+    why: str = ""
+    errors: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def dtype(self) -> str:
+        return self.word.partition(":")[0]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """An op, and the cells that fit it, before exclusion and reduction."""
+
+    op: str
+    plan: Plan
+    target: Target
+    device: str
+    wanted: frozenset[str] | None = None  # checks; None: every one
+    today: datetime.date = field(default_factory=datetime.date.today)
+
+    @property
+    def family(self) -> Family:
+        """The family table that a generated module of the op would have."""
+        op = self.plan.ops[self._index]
+        return Family(op.family, {op.name: op.row} if op.row else {})
+
+    @property
+    def _index(self) -> int:
+        return next(index for index, op in enumerate(self.plan.ops) if op.name == self.op)
+
+    def seen(self) -> Iterator[Seen]:
+        """Run every check that fits the op, on every dtype that fits it."""
+        for place in bits(self.plan.possible[self._index]):
+            if self.wanted is None or self.plan.columns[place].check in self.wanted:
+                yield self._cell(self.plan.columns[place])
+
+    def _cell(self, column: Column) -> Seen:
+        check = self.plan.loaded.matrix.checks[column.check]
+        axes = tuple(zip(check.over, column.values, strict=True))
+        case = Case(
+            Cell(self.op, column.dtype, axes, "full", ()),
+            column.check,
+            self.family,
+            self.target,
+            self.device,
+        )
+
+        def body(case: Case) -> None:
+            case.assert_same(
+                check.pipeline,
+                against=tuple(check.against),
+                form=check.form,
+                layout=check.layout,
+                values=check.values,
+            )
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            verdict = attempt(body, case, {}, self.today)
+        errors = dict.fromkeys(
+            (type(failure.error).__name__, pattern(failure.error)) for failure in verdict.failures
+        )
+        return Seen(column.check, column.word, verdict.outcome, verdict.why, tuple(errors))
+
+
+def pattern(error: BaseException) -> str:
+    """A regular expression for the part of a message that is the same in every sample. The whole
+    message if there is no such part."""
+    part = stable_part(error)
+    return (re.escape(part) if part else f"^{re.escape(str(error))}$").replace("\\ ", " ")
+
+
+def proposal(probe: Probe, seen: Sequence[Seen]) -> str:
+    """The entries, as text to paste. Comments say what the author must add."""
+    by_check: defaultdict[str, list[Seen]] = defaultdict(list)
+    for one in seen:
+        by_check[one.check].append(one)
+    good = [
+        check
+        for check, cells in by_check.items()
+        if any(one.outcome in ("passed", "failed") for one in cells)
+    ]
+    dtypes = dict.fromkeys(one.dtype for one in seen)
+    lines = [f"# {probe.op} on target {probe.target.name}: {_counts(seen)}"]
+    if not good:
+        return "\n".join(
+            [*lines, "# nothing could be compared, so there is nothing to propose", ""]
+        )
+    lines += [
+        "families:",
+        f"  {probe.family.name}:",
+        "    ops:",
+        f"      - op: {probe.op}",
+        f"        dtypes: {_flow(dtypes)}",
+    ]
+    lines += [f"        checks: {_flow(good)}"]
+    if probe.op in probe.family.ops:
+        lines.append("        # samples, reference and errors: as the row has them")
+    lines += _xfails(probe, seen)
+    lines += [
+        f"# compared nothing: {check} {word} ({why})"
+        for check, word, why in _notes(seen, "vacuous")
+    ]
+    lines += [f"# lacking: {check} {word} ({why})" for check, word, why in _notes(seen, "lacking")]
+    return "\n".join([*lines, ""])
+
+
+def _counts(seen: Sequence[Seen]) -> str:
+    outcomes = [one.outcome for one in seen]
+    return (
+        ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes))
+        or "no check concerns it"
+    )
+
+
+def _xfails(probe: Probe, seen: Sequence[Seen]) -> list[str]:
+    """One entry for each cause. It needs no dtypes for a check if all cells of the check
+    fail for this cause."""
+    causes: defaultdict[tuple[str, str], list[Seen]] = defaultdict(list)
+    for one in seen:
+        for cause in one.errors if one.outcome == "failed" else ():
+            causes[cause].append(one)
+    if not causes:
+        return []
+    lines = [
+        "xfail:",
+        "  # Write why under `reason:`; an entry without a reason does not validate.",
+    ]
+    for (raises, match), cells in causes.items():
+        lines += [
+            f"  - op: {probe.op}",
+            f"    check: {_flow(dict.fromkeys(one.check for one in cells))}",
+        ]
+        checks = {one.check for one in cells}
+        if {one.dtype for one in cells} != {one.dtype for one in seen if one.check in checks}:
+            lines.append(f"    dtype: {_flow(dict.fromkeys(one.dtype for one in cells))}")
+        lines += [
+            f"    target: {probe.target.name}",
+            f"    raises: {raises}",
+            f"    match: {json.dumps(match, ensure_ascii=False)}",
+        ]
+        lines += ["    reason:", f"    # seen: {cells[0].why}"]
+    return lines
+
+
+def _notes(seen: Sequence[Seen], outcome: str) -> Iterator[tuple[str, str, str]]:
+    grouped: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for one in seen:
+        if one.outcome == outcome:
+            grouped[one.check, one.why].append(one.word)
+    return ((check, " ".join(words), why) for (check, why), words in grouped.items())
+
+
+def _flow(words: Sequence[str] | Mapping[str, None]) -> str:
+    return f"[{', '.join(words)}]"

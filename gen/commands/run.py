@@ -1,0 +1,344 @@
+"""`gen run`: its arguments, its mistakes, and what it prints."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gen.checks.tables import TIERS
+from gen.cluster.cell_groups import Selection, groups
+from gen.cluster.coordinator import Coordinator
+from gen.cluster.dask_pool import ClusterError, DaskPool, connected
+from gen.cluster.job import Group, Job, versions
+from gen.cluster.output import Output
+from gen.cluster.progress import Display
+from gen.plan.matrix_plan import above
+from gen.run.cell_durations import PLACE, read_durations
+from gen.run.inventory import Module, find, matrix_fingerprint
+from gen.run.isolation import Worker
+from gen.run.project_defaults import declared
+from gen.run.requirements import require_place
+from gen.run.results import OUTCOMES, ResultsError, default_path
+from gen.run.rules_run import RulesRun
+from gen.run.shard import lacks_the_largest_tier
+from gen.targets import load, names
+
+__all__ = ["add_arguments", "run"]
+
+_UNITS = {"K": 10, "M": 20, "G": 30}
+_STOPPED = 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "modules",
+        nargs="*",
+        default=["generated_tests"],
+        metavar="PATH",
+        help="modules, folders, or pytest ids (default: generated_tests)",
+    )
+    add(
+        "--cluster",
+        default="local:2",
+        metavar="WHERE",
+        help="local:N workers here, or a Dask scheduler, as tcp://host:8786 (default local:2)",
+    )
+    add(
+        "--target",
+        help=(
+            "as of pytest: runtime, torch, or an entry point of matrix.targets (default: "
+            "the matrix's targets.default)"
+        ),
+    )
+    add(
+        "--device",
+        default="cpu",
+        help=(
+            "device of the samples (default cpu); "
+            "its cells go to workers with the resource CPU or GPU"
+        ),
+    )
+    add(
+        "--tier",
+        choices=TIERS,
+        default="default",
+        help="which cells to take: smoke < default < full < all",
+    )
+    for name in ("op", "check", "dtype"):
+        add(
+            f"--{name}",
+            action="append",
+            default=[],
+            metavar="GLOB",
+            help=f"only this {name}; repeat for more",
+        )
+    add(
+        "--cell-timeout",
+        type=above(0, or_equal=True),
+        metavar="SECONDS",
+        help="limit of every cell (default: the matrix's, or 120; 0: none)",
+    )
+    add(
+        "--cell-memory",
+        type=_bytes,
+        metavar="SIZE",
+        help="memory that the process of a cell may have, as 4G (default: no limit)",
+    )
+    add(
+        "--group-seconds",
+        type=above(0),
+        default=3.0,
+        metavar="SECONDS",
+        help="how long a group of cells should take (default %(default)s)",
+    )
+    add(
+        "--rules",
+        action="store_true",
+        help="note the target's rules that each cell runs, for the report; cells take longer",
+    )
+    add(
+        "--results",
+        type=Path,
+        metavar="FILE",
+        help="results file (default .cache/matrix/results-TARGET-DEVICE.jsonl)",
+    )
+    add(
+        "--resume",
+        action="store_true",
+        help="go on with the results file: run the cells that have no outcome in it",
+    )
+
+
+def _bytes(text: str) -> int:
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].upper() in _UNITS else (text, "")
+    if not (number.isdecimal() and int(number)):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a size, as 500M or 4G")
+    return int(number) << _UNITS.get(unit, 0)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the cells and print what came of them. 0: all is well, 1: a cell failed, 2: it could not
+    begin or go on, 130: it was stopped."""
+    try:
+        return _run(args)
+    except (ClusterError, ResultsError, ValueError, pytest.UsageError) as error:
+        print(f"gen run: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("gen run: stopped before the first cell", file=sys.stderr)
+        return _STOPPED
+
+
+def _run(args: argparse.Namespace) -> int:
+    root = Path.cwd()
+    args.target = args.target or declared(root).target
+    modules = _modules(args, root)
+    selection = _selection(args)
+    durations = read_durations(root / PLACE)
+    if next(groups(modules, selection, durations, 0.0, lambda node: False), None) is None:
+        raise ClusterError(
+            f"no cell of {' '.join(args.modules)} at tier {args.tier} matches "
+            f"{selection.narrowed() or 'the tier'}"
+        )
+    path = args.results or default_path(
+        args.target, args.device, "part" if selection.narrowed() else ""
+    )
+    require_place(root / path, args.results)
+    job = _job(args, modules)
+    header = _header(args, job, modules, selection)
+    with _stoppable() as stop_if_asked, connected(args.cluster, args.device) as client:
+        pool = DaskPool(client, job)
+        pool.require_resource()
+        print(f"results {path} · dashboard {pool.dashboard}", file=sys.stderr)
+        output = Output(path, header, resume=args.resume)
+        offered = _Counted(groups(modules, selection, durations, args.group_seconds, output.has))
+        stopped = ""
+        try:
+            with Display(output, None if selection.narrowed() else header["cells"]) as display:
+
+                def tick(coordinator: Coordinator) -> None:
+                    stop_if_asked()
+                    display.show(pool.workers, coordinator.lost)
+
+                Coordinator(iter(offered), pool, output, tick).run()
+        except KeyboardInterrupt:
+            stopped = "stopped"
+        except ClusterError as error:
+            stopped = str(error)
+        pool.close()
+        never = output.close(complete=not stopped, whole=not selection.narrowed())
+    return _summary(output, offered.cells + output.resumed, never, stopped)
+
+
+def _modules(args: argparse.Namespace, root: Path) -> list[Module]:
+    for argument in args.modules:
+        if not (root / argument.partition("::")[0]).exists():
+            raise ClusterError(f"{argument}: no such file or folder here, in {root}")
+    modules = [module for module in find(args.modules, root) if module.counts]
+    if not modules:
+        raise ClusterError(
+            f"{' '.join(args.modules)}: no modules of a matrix; "
+            "`python -m gen generate` writes them"
+        )
+    if args.tier == TIERS[-1] and lacks_the_largest_tier(modules):
+        raise ClusterError(
+            "these modules have no cells beyond the tier full; "
+            "`gen generate --every --out FOLDER` writes all valid cells"
+        )
+    if args.target not in names():
+        raise ClusterError(f"no target {args.target!r}; known: {', '.join(names())}")
+    return modules
+
+
+def _selection(args: argparse.Namespace) -> Selection:
+    ids = frozenset(argument for argument in args.modules if "::" in argument)
+    return Selection(args.tier, tuple(args.op), tuple(args.check), tuple(args.dtype), ids)
+
+
+def _job(args: argparse.Namespace, modules: Sequence[Module]) -> Job:
+    return Job(
+        name=secrets.token_hex(4),
+        target=args.target,
+        device=args.device,
+        date=datetime.date.today().isoformat(),
+        filters=_filters(),
+        digests=tuple((module.name, module.digest) for module in modules),
+        versions=tuple(versions().items()),
+        limit=args.cell_timeout,
+        memory=args.cell_memory,
+        rules=args.rules,
+    )
+
+
+def _rules(target: str) -> list[str]:
+    """The names of a target's rules. Another process loads the target, so that the
+    coordinator holds no torch."""
+    worker = Worker(lambda name: RulesRun.of(name, load(name)))
+    try:
+        found: list[str] = worker.ask(target, None)
+    except LookupError as error:
+        raise ClusterError(str(error.args[0])) from error
+    finally:
+        worker.close()
+    return found
+
+
+class _Ini:
+    """Reads pytest's settings, and ends pytest before it collects anything."""
+
+    filters: tuple[str, ...] = ()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_cmdline_main(self, config: pytest.Config) -> int:
+        self.filters = tuple(config.getini("filterwarnings"))
+        return 0
+
+
+def _filters() -> tuple[str, ...]:
+    """The filters of warnings under which pytest runs the modules: there a warning
+    may be an error."""
+    found = _Ini()
+    pytest.main([], plugins=[found])
+    return found.filters
+
+
+def _header(
+    args: argparse.Namespace, job: Job, modules: Sequence[Module], selection: Selection
+) -> dict[str, Any]:
+    return {
+        "target": job.target,
+        "device": job.device,
+        "tier": args.tier,
+        "torch": job.settings().torch,
+        "seed": "of the case's id",
+        "sample": "usual",
+        "shard": "1/1",
+        "narrowed": selection.narrowed() or "no",
+        "date": job.date,
+        "matrix": matrix_fingerprint(modules),
+        "cells": sum(module.counts.get(args.tier, 0) for module in modules),
+        "cluster": args.cluster,
+    } | ({"rules": _rules(job.target)} if job.rules else {})
+
+
+class _Counted:
+    """Counts the cells of the groups that pass through it."""
+
+    def __init__(self, of: Iterator[Group]) -> None:
+        self.cells = 0
+        self._of = of
+
+    def __iter__(self) -> Iterator[Group]:
+        for group in self._of:
+            self.cells += len(group.cells)
+            yield group
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[Callable[[], None]]:
+    """Ctrl-C, and SIGTERM, which batch systems send, stop the run. The result does it again
+    if it was asked: Python drops an exception that a signal raises in a destructor, such as
+    that of a future."""
+    asked = False
+
+    def stop(*_: object) -> None:
+        nonlocal asked
+        asked = True
+        raise KeyboardInterrupt
+
+    def stop_if_asked() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    # A background job of a shell ignores Ctrl-C.
+    heard = [
+        s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is not signal.SIG_IGN
+    ]
+    before = [(s, signal.signal(s, stop)) for s in heard]
+    try:
+        yield stop_if_asked
+    finally:
+        for s, handler in before:
+            signal.signal(s, handler)
+
+
+def _summary(output: Output, expected: int, never: Sequence[str], stopped: str) -> int:
+    print(
+        " · ".join(
+            f"{output.counts[outcome]} {outcome}" for outcome in OUTCOMES if output.counts[outcome]
+        )
+        or "no cell has run"
+    )
+    print(f"{output.cells:,} cells, {output.seconds:.1f} s of workers; {output.path}")
+    for line in output.failures:
+        print(f"  {line}")
+    if output.failing > len(output.failures):
+        print(f"  … and {output.failing - len(output.failures)} more, in the results file")
+    if never:
+        print("entries that never happened:", *never, sep="\n  ")
+    if stopped:
+        print(
+            f"{stopped}; {output.cells:,} cells have an outcome, and --resume runs the others",
+            file=sys.stderr,
+        )
+        return _STOPPED if stopped == "stopped" else 2
+    if output.cells != expected:
+        print(
+            (
+                f"{expected:,} cells were to run, and {output.cells:,} have an outcome: "
+                "this is a mistake of gen.cluster"
+            ),
+            file=sys.stderr,
+        )
+        return 2
+    return 1 if output.failed() else 0

@@ -1,0 +1,372 @@
+"""`gen soak`: cells beyond the list of the matrix, drawn until the time is over.
+
+The draws run in a process of their own. If a draw kills it or takes too long, that is its outcome,
+and another process goes on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import queue
+import random
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from gen.checks.entries import Known
+from gen.errors import MatrixError
+from gen.language import pipeline
+from gen.language.spec import ToleranceEntry, Xfail
+from gen.plan.expand import Plan
+from gen.plan.matrix_plan import above, load_plan
+from gen.plan.reduce import bits
+from gen.run.project_defaults import declared
+from gen.soak.search import Search
+from gen.soak.space import Draw, Entry, Subject, subject_dtypes
+from gen.soak.trial import Failure, text
+from gen.targets import load
+
+_TOO_LONG = 60.0  # seconds of one draw
+_ENDED = "ended"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--minutes", type=above(0), default=10.0, help="how long to draw (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--target", help="implementation to run (default: the matrix's targets.default)"
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        help="the same seed draws the same cells (default: another one each time)",
+    )
+    parser.add_argument(
+        "--most", type=above(0, kind=int), metavar="N", help="stop when N causes are found"
+    )
+    parser.add_argument("--op", default="*", metavar="GLOB", help="only these ops")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="folder for what was found (default: .cache/soak beside the matrix)",
+    )
+    parser.add_argument(
+        "--matrix",
+        type=Path,
+        default=Path("matrix.yaml"),
+        metavar="FILE",
+        help="the matrix (default: %(default)s)",
+    )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One cause, by its simplest draw."""
+
+    op: str
+    dtype: str
+    pipeline: str
+    layout: str
+    values: str
+    against: str
+    kind: str
+    message: str
+    draw: str
+    script: str | None = None
+    why_no_script: str = ""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw, and write each cause as a row and as a program. 0 if nothing was found, 1 if something
+    was, 2 if the input is wrong."""
+    args.target = args.target or declared(args.matrix.parent).target
+    try:
+        subjects = list(subjects_of(load_plan(args.matrix), args.target, args.op))
+        if not subjects:
+            raise LookupError(f"no op of {args.matrix} matches {args.op!r}")
+        load(args.target)
+    except (MatrixError, LookupError) as error:
+        print(error.args[0] if isinstance(error, LookupError) else error, file=sys.stderr)
+        return 2
+    number = random.SystemRandom().randrange(1 << 30) if args.seed is None else args.seed
+    out = args.out or args.matrix.resolve().parent / ".cache" / "soak" / f"{args.target}-{number}"
+    print(f"seed {number}, {len(subjects)} ops, target {args.target}, {args.minutes:g} minutes")
+    soak = _Soak(
+        args.target, subjects, number, time.monotonic() + 60 * args.minutes, out, args.most
+    )
+    soak.run(60 * args.minutes)
+    print(
+        f"{soak.run_count} draws, {soak.rejected} of them no cells; "
+        f"{len(soak.findings)} causes{f' in {out}' if soak.findings else ''}"
+    )
+    return 1 if soak.findings else 0
+
+
+def subjects_of(plan: Plan, target: str, glob: str = "*") -> Iterator[Subject]:
+    """The ops of a matrix that match `glob`, with what the matrix knows of them on `target`."""
+    for index, op in enumerate(plan.ops):
+        dtypes = subject_dtypes(op.dtypes)
+        if not dtypes or "deterministic" not in op.facts or not fnmatchcase(op.name, glob):
+            continue
+        excluded: list[Entry] = []
+        known: list[Entry] = []
+        tolerances: list[Entry] = []
+        for entry in plan.entries:
+            if not entry.ops >> index & 1 or not fnmatchcase(
+                target, getattr(entry.spec, "target", None) or "*"
+            ):
+                continue
+            cells, spec = _cells(plan, entry.columns), entry.spec
+            if isinstance(spec, ToleranceEntry):
+                tolerances += [replace(one, tolerance=(spec.rtol, spec.atol)) for one in cells]
+            elif isinstance(spec, Xfail):
+                error = Known("xfail", spec.reason, raises=spec.raises, match=spec.match)
+                known += [replace(one, error=error) for one in cells]
+            elif entry.kind in ("exclude", "skip"):
+                excluded += cells
+        yield Subject(
+            op.name,
+            op.family,
+            op.row,
+            dtypes,
+            op.differentiable,
+            tuple(excluded),
+            tuple(known),
+            tuple(tolerances),
+        )
+
+
+def _cells(plan: Plan, columns: int) -> list[Entry]:
+    """The cells of an entry by their stages and layouts. Those of forms that a draw does not
+    have stand for any."""
+    found: dict[tuple[tuple[str, ...], str], set[str]] = {}
+    for position in bits(columns):
+        column = plan.columns[position]
+        check = plan.loaded.matrix.checks[column.check]
+        layout = dict(zip(check.over, column.values, strict=True)).get("layout", check.layout)
+        found.setdefault((pipeline.parse(check.pipeline).stages, layout), set()).add(column.dtype)
+    return [Entry(stages, frozenset(dtypes), layout) for (stages, layout), dtypes in found.items()]
+
+
+@dataclass
+class _Soak:
+    """The process that runs the draws, and what came of it."""
+
+    target: str
+    subjects: Sequence[Subject]
+    number: int
+    end: float
+    out: Path
+    most: int | None = None
+    findings: list[Finding] = field(default_factory=list)
+    run_count: int = 0
+    rejected: int = 0
+    _known: set[tuple[str, ...]] = field(default_factory=set)
+
+    def run(self, seconds: float) -> None:
+        with Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        ) as progress:
+            task = progress.add_task("soaking", total=seconds)
+            start = time.monotonic()
+
+            def show() -> None:
+                progress.update(
+                    task,
+                    completed=time.monotonic() - start,
+                    description=f"{self.run_count} draws, {len(self.findings)} causes",
+                )
+
+            turn = 0
+            while time.monotonic() < self.end and not self._enough:
+                self._process(self.number + turn, show)
+                turn += 1
+
+    @property
+    def _enough(self) -> bool:
+        return self.most is not None and len(self.findings) >= self.most
+
+    def _process(self, number: int, show: Any) -> None:
+        """Run one process to its end or death."""
+        context = multiprocessing.get_context("spawn")
+        messages: Any = context.Queue()
+        arguments = (
+            self.target,
+            self.subjects,
+            number,
+            self.end - time.monotonic(),
+            self._known,
+            messages,
+        )
+        process = context.Process(target=_work, args=arguments, daemon=True)
+        process.start()
+        trying: Finding | None = None
+        since = time.monotonic()
+        counts, by_target = (0, 0), False
+        while True:
+            try:
+                kind, content = messages.get(timeout=0.5)
+            except queue.Empty:
+                show()
+                if not process.is_alive():
+                    self._died(
+                        trying,
+                        f"the process ended with exit code {process.exitcode}",
+                        "crashed",
+                        by_target,
+                    )
+                    break
+                if trying is not None and time.monotonic() - since > _TOO_LONG:
+                    process.kill()
+                    self._died(
+                        trying, f"it ran for more than {_TOO_LONG:g} s", "timed out", by_target
+                    )
+                    break
+                continue
+            if kind == _ENDED:
+                break
+            if kind == "trying":
+                trying, by_target, counts = content
+                since = time.monotonic()
+            else:
+                self._add(*content)
+                if self._enough:
+                    process.kill()
+                    break
+        process.join(5)
+        self.run_count += counts[0]
+        self.rejected += counts[1]
+
+    def _died(self, trying: Finding | None, why: str, kind: str, by_target: bool) -> None:
+        """The process is gone. An op or a reference that kills it is left out from now on,
+        and is no finding."""
+        if trying is None:
+            raise RuntimeError(f"the process that draws could not start: {why}")
+        self.subjects = [subject for subject in self.subjects if subject.name != trying.op]
+        if not by_target:
+            print(
+                f"\n{trying.draw}\n  left out, since the op itself or its reference {kind}: {why}"
+            )
+            return
+        self._add(Finding(**{**asdict(trying), "kind": kind, "message": why}), (trying.op, kind))
+
+    def _add(self, finding: Finding, cause: tuple[str, ...]) -> None:
+        self._known.add(cause)
+        self.findings.append(finding)
+        write(self.out, self.findings, self.target)
+        print(
+            f"\n{finding.draw}\n"
+            f"  {finding.kind}: {finding.message.splitlines()[0][:200] if finding.message else ''}"
+        )
+
+
+def write(out: Path, findings: Sequence[Finding], target: str) -> None:
+    """`findings.json`, `rows.yaml`, and a program for each finding that has one."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "findings.json").write_text(
+        json.dumps([asdict(one) for one in findings], indent=1), encoding="utf-8"
+    )
+    (out / "rows.yaml").write_text(
+        "\n".join(row(one, target, number) for number, one in enumerate(findings, 1)),
+        encoding="utf-8",
+    )
+    for number, one in enumerate(findings, 1):
+        if one.script is not None:
+            name = re.sub(r"\W+", "_", one.op)
+            (out / f"{number:03}_{name}.py").write_text(one.script, encoding="utf-8")
+
+
+def row(finding: Finding, target: str, number: int) -> str:
+    """The YAML of a check that has the finding as a cell. A person writes the reason."""
+    axes = [
+        f"    {name}: {value}"
+        for name, value in (("layout", finding.layout), ("values", finding.values))
+        if value not in _USUAL
+    ]
+    return "\n".join(
+        [
+            f"# {finding.draw}",
+            (
+                f"# target {target}: {finding.kind}: "
+                f"{finding.message.splitlines()[0] if finding.message else ''}"
+            ),
+            "checks:",
+            f"  soaked_{number}:",
+            f"    claim: {finding.pipeline} of {finding.op} agrees with its reference.",
+            f"    pipeline: {finding.pipeline}",
+            f"    against: {finding.against}",
+            f"    dtypes: [{finding.dtype}]",
+            f"    ops: [{finding.op}]",
+            *axes,
+            "",
+        ]
+    )
+
+
+_USUAL = ("contiguous", "ordinary")
+
+
+def _finding(
+    draw: Draw,
+    against: str = "loop",
+    kind: str = "",
+    message: str = "",
+    program: tuple[str | None, str] = (None, ""),
+) -> Finding:
+    values, stages = "extreme" if draw.extreme else "ordinary", str(pipeline.Pipeline(draw.stages))
+    return Finding(
+        draw.subject.name,
+        draw.dtype,
+        stages,
+        draw.layout,
+        values,
+        against,
+        kind,
+        message,
+        str(draw),
+        *program,
+    )
+
+
+def _work(
+    target: str,
+    subjects: Sequence[Subject],
+    number: int,
+    seconds: float,
+    known: set[tuple[str, ...]],
+    messages: Any,
+) -> None:  # in its own process
+    import torch
+
+    torch.set_num_threads(1)
+    loaded = load(target)
+    loop: Search
+
+    def trying(draw: Draw, by_target: bool) -> None:
+        messages.put(
+            ("trying", (_finding(draw), by_target, (loop.counts.run, loop.counts.rejected)))
+        )
+
+    def found(failure: Failure) -> None:
+        finding = _finding(
+            failure.draw, failure.word, failure.kind, str(failure.error), text(failure, loaded)
+        )
+        messages.put(("found", (finding, failure.cause)))
+
+    loop = Search(loaded, subjects, trying, found, set(known))
+    loop.until(time.monotonic() + seconds, number)
+    messages.put((_ENDED, None))

@@ -1,0 +1,594 @@
+"""The language of matrix.yaml, as pydantic models. `matrix.schema.json` is written from them.
+
+Short forms are widened before validation: a word to a list of one word, an op's name to a mapping.
+So each model has one shape, and a mistake has one place. `gen.plan.expand` resolves names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
+
+from gen.errors import nearest, one_of
+from gen.language import pipeline
+from gen.language.texts import (
+    Callable_,
+    Day,
+    Exception_,
+    Finite,
+    Glob,
+    Identifier,
+    NotNegative,
+    OneOf,
+    PipelineText,
+    Positive,
+    Regex,
+    Seconds,
+    Specifier,
+    Telling,
+    Text,
+    Word,
+    fault,
+)
+from gen.language.words import PLAIN, RUN
+
+SECTIONS_OF_CASES = ("include", "dtypes", "checks", "over", "families", "exclude")
+TIERS = ("smoke", "default", "full")
+FLOATS = ("bfloat16", "float16", "float32", "float64")
+COMPLEX = ("complex32", "complex64", "complex128")
+DTYPES = (
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", *FLOATS,
+    *COMPLEX, "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+)  # fmt: skip
+DEGENERATE = (
+    "tails", "huge", "tiny", "subnormal", "mixed", "edges", "verge", "offset", "dominant",
+    "largest", "impossible", "ties", "zero_factor", "one_nan", "one_inf", "masked_row",
+    "equal_singular_values", "unit_triangular", "far_from_identity", "smaller_index",
+    "repeated_index", "empty_index",
+)  # fmt: skip
+AXES: dict[str, tuple[str, ...]] = {
+    "form": (
+        "functional", "out", "out_view", "out_small", "out_overlapping", "out_of_input", "inplace",
+        "view_inplace", "argument_inplace", "data_write", "reloaded", "autocast", "autocast_half",
+    ),
+    "layout": ("contiguous", "transposed", "channels_last", "noncontiguous", "expanded",
+        "conjugated", "negated"),
+    "values": ("ordinary", "extreme", "ill_formed", "out_of_range", "no_index", *DEGENERATE),
+    "shapes": ("static", "dynamic"),
+    "partition": ("default", "min_cut", "budget"),
+    "by": ("aot", "jit"),
+    "cuts": ("searched", "loaded"),
+    "loss_reduction": ("sum", "mean"),
+    "input_grad": ("with_input_grad", "without_input_grad"),
+    "of": ("norms", "clipped_sum", "dot", "gram", "project"),
+    "cotangents": ("contiguous", "transposed", "noncontiguous", "expanded"),
+    "run_on": ("batch", "sample"),
+    "reentrant": ("reentrant", "not_reentrant"),
+    "batch": ("ordinary", "out_dims", "negative", "empty", "mistaken"),
+    "under": ("dispatch_mode", "function_mode", "inference_mode"),
+    "optimizer": (
+        "sgd", "momentum", "nesterov", "momentum_foreach", "adam", "adam_foreach", "adam_fused",
+        "adamw", "amsgrad", "adamax", "nadam", "radam", "adagrad", "adadelta", "rmsprop", "rprop",
+        "asgd",
+    ),
+    "step": (
+        "plain", "clipped", "accumulated", "carried", "zeroed", "scheduled", "assigned", "scaled",
+        "groups", "grown", "two_optimizers", "loaded", "frozen", "thawed", "hooked", "penalized",
+        "closure", "stateful", "totalled", "drawn", "resized", "by_hand", "donated",
+    ),
+    "trains": ("eagerly", "jitted", "jitted_in_session"),
+    RUN: (PLAIN, "jitted"),
+}  # fmt: skip
+REFERENCES = (
+    "loop", "upstream", "numeric", "eager", "float64", "reference", "exact", "definition", "again",
+    "threads", "strides", "fake", "raises",
+)  # fmt: skip
+FACTS = (
+    "autograd", "forward_ad", "gradgrad", "out", "inplace", "reference", "errors", "deterministic",
+    "opinfo", "own", "unary", "binary", "reduction", "spectral", "shape", "other",
+)  # fmt: skip
+KINDS = ("unary", "binary", "reduction", "spectral", "shape", "other", "own")
+LARGEST_SIZE = 2**63 - 1
+# of a described tensor: samples of more than 20,000 show no more than smaller ones
+MOST_ELEMENTS = 2**24
+MOST_DIMENSIONS = 64
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _op_row(value: object) -> object:
+    return {"op": value} if isinstance(value, str) else value
+
+
+def _samples(value: object) -> object:
+    if isinstance(value, str):
+        return {} if value == "opinfo" else {"callable": value}
+    if not isinstance(value, list):
+        raise fault(
+            "not a source of samples",
+            "opinfo, package.module:callable, or a list of {args, kwargs}",
+        )
+    return {"rows": value}
+
+
+def _reduce(value: object) -> object:
+    strengths: dict[str, dict[str, int]] = {"smoke": {"t": 1}, "pairwise": {"t": 2}, "full": {}}
+    if isinstance(value, str):
+        if value not in strengths:
+            expected = f"one of {', '.join(strengths)}, {{t: N}}, {{sample: N, seed: S}}"
+            raise fault(f'unknown reduction "{value}"', expected, nearest(value, strengths))
+        return strengths[value]
+    return value
+
+
+def _kind_of_argument(value: object) -> str:
+    """The tag of the form of an argument. Tags occur in pydantic's paths, and are
+    removed from messages."""
+    if isinstance(value, dict):
+        return "<tensor>"
+    return "<list>" if isinstance(value, list) else "<plain>"
+
+
+DtypeName = Annotated[str, OneOf(DTYPES, "dtype")]
+Globs = Annotated[
+    list[Glob],
+    Field(min_length=1),
+    BeforeValidator(
+        _as_list, json_schema_input_type=Glob | Annotated[list[Glob], Field(min_length=1)]
+    ),
+]
+Words = Annotated[
+    list[Word],
+    Field(min_length=1),
+    BeforeValidator(
+        _as_list, json_schema_input_type=Word | Annotated[list[Word], Field(min_length=1)]
+    ),
+]
+Reference = Annotated[str, OneOf(REFERENCES, "reference")]
+SomeReferences = Annotated[list[Reference], Field(min_length=1)]
+Against = Annotated[
+    SomeReferences, BeforeValidator(_as_list, json_schema_input_type=Reference | SomeReferences)
+]
+
+
+class Strict(BaseModel):
+    """A model in which unknown keys are mistakes and nothing is coerced: `"4"` is not a number."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Tensor(Strict):
+    """A tensor by description: its shape, the range of its values, and its memory layout."""
+
+    shape: Annotated[
+        list[Annotated[int, Field(ge=0, le=LARGEST_SIZE)]], Field(max_length=MOST_DIMENSIONS)
+    ]
+    dtype: DtypeName | None = None
+    low: Finite | None = None
+    high: Finite | None = None
+    domain: Literal[
+        "any",
+        "positive",
+        "unit",
+        "nonzero",
+        "spd",
+        "symmetric",
+        "permutation",
+        "index",
+        "bool",
+        "distinct",
+    ] = "any"
+    size: Annotated[
+        Annotated[int, Field(ge=1, le=LARGEST_SIZE)] | None,
+        Field(description="indices are drawn from 0 … size − 1"),
+    ] = None
+    layout: Literal["contiguous", "transposed", "noncontiguous", "strided", "expanded"] = (
+        "contiguous"
+    )
+    requires_grad: bool | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Tensor:
+        if math.prod(self.shape) > MOST_ELEMENTS:
+            what = f"shape {self.shape} has {math.prod(self.shape):,} elements"
+            raise fault(what, f"at most {MOST_ELEMENTS:,}", at=("shape",))
+        if self.domain == "index" and self.size is None:
+            raise fault(
+                "domain index without a size", "`size: N`, so that indices are drawn from 0 … N − 1"
+            )
+        if self.domain in ("spd", "symmetric") and (
+            len(self.shape) < 2 or self.shape[-1] != self.shape[-2]
+        ):
+            raise fault(
+                f"domain {self.domain} with shape {self.shape}",
+                "a shape whose last two sizes are equal",
+            )
+        if self.domain == "permutation" and not self.shape:
+            raise fault("domain permutation with shape []", "a shape with at least one dimension")
+        if self.low is not None and self.high is not None and not self.low < self.high:
+            raise fault(f"low {self.low} is not below high {self.high}", "low < high")
+        return self
+
+
+Plain = bool | int | float | str | None
+Item = Annotated[Annotated[Tensor, Tag("<tensor>")] | Annotated[list[Any],
+    Tag("<list>")] | Annotated[Plain, Tag("<plain>")],
+                 Discriminator(_kind_of_argument)]  # fmt: skip
+Argument = Annotated[Annotated[Tensor, Tag("<tensor>")] | Annotated[list[Item],
+    Tag("<list>")] | Annotated[Plain, Tag("<plain>")],
+                     Discriminator(_kind_of_argument)]  # fmt: skip
+
+
+class Sample(Strict):
+    """The arguments of one call."""
+
+    args: list[Argument] = []
+    kwargs: dict[Word, Argument] = {}
+
+
+class ErrorSample(Sample):
+    """A call that must fail, with its exception."""
+
+    raises: Exception_
+    match: Regex = ""
+
+
+class Samples(Strict):
+    """The source of samples: `opinfo`, a callable, or a list of calls."""
+
+    callable: Callable_ | None = None
+    rows: Annotated[list[Sample] | None, Field(min_length=1)] = None
+
+    @property
+    def from_opinfo(self) -> bool:
+        return self.callable is None and self.rows is None
+
+
+SamplesOf = Annotated[
+    Samples,
+    BeforeValidator(
+        _samples, json_schema_input_type=Callable_ | Annotated[list[Sample], Field(min_length=1)]
+    ),
+]
+
+
+class Tolerance(Strict):
+    """The allowed error of results, if the dtype's own tolerance does not fit."""
+
+    rtol: NotNegative = 0.0
+    atol: NotNegative = 0.0
+    reason: Text = ""
+
+
+class OpRow(Strict):
+    """One op. A name or glob alone stands for rows of torch's OpInfo database."""
+
+    op: Glob
+    call: Callable_ | None = None
+    dtypes: Words | None = None
+    samples: SamplesOf | None = None
+    settings: Annotated[
+        list[Sample], Field(description="further calls, for checks against exact values alone")
+    ] = []
+    reference: Callable_ | None = None
+    errors: list[ErrorSample] = []
+    differentiable: bool | None = None
+    forward_ad: Annotated[bool | None, Field(description="whether the op has tangents")] = None
+    gradgrad: Annotated[
+        bool | None, Field(description="whether the op's gradient has a derivative")
+    ] = None
+    deterministic: Annotated[bool | None, Field(description="whether two calls give the same")] = (
+        None
+    )
+    inplace: Callable_ | None = None
+    out: Callable_ | None = None
+    checks: Globs | None = None
+    not_checks: Globs = []
+    tolerance: Tolerance | None = None
+    timeout: Seconds | None = None
+    notes: Text = ""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> OpRow:
+        for fact in ("forward_ad", "gradgrad"):
+            if self.differentiable is False and getattr(self, fact):
+                raise fault(
+                    f"{fact}: true with differentiable: false", "one of them left out", at=(fact,)
+                )
+        return self
+
+
+class Family(Strict):
+    """Ops that share a generated module."""
+
+    title: Text = ""
+    ops: Annotated[
+        list[Annotated[OpRow, BeforeValidator(_op_row, json_schema_input_type=Glob | OpRow)]],
+        Field(min_length=1),
+    ]
+    not_ops: Globs = []
+    kinds: list[Annotated[str, OneOf(KINDS, "kind")]] = []
+    samples: SamplesOf | None = None
+    dtypes: Words | None = None
+    checks: Globs = ["all"]
+    not_checks: Globs = []
+    timeout: Seconds | None = None
+
+
+def _axes_schema() -> dict[str, Any]:
+    """Axes with their values, which the type of the field only checks together."""
+    several = {"type": "array", "minItems": 1, "uniqueItems": True}
+    words = {axis: {"type": "string", "enum": list(values)} for axis, values in AXES.items()}
+    properties = {
+        axis: {"anyOf": [word, {**several, "items": word}]} for axis, word in words.items()
+    }
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+class Check(Strict):
+    """A column: a pipeline, and what it is compared with."""
+
+    claim: Text
+    pipeline: PipelineText = "forward"
+    against: Against
+    form: Annotated[str, OneOf(AXES["form"], "form")] = "functional"
+    layout: Annotated[str, OneOf(AXES["layout"], "layout")] = "contiguous"
+    values: Annotated[str, OneOf(AXES["values"], "values")] = "ordinary"
+    over: Annotated[
+        dict[Annotated[str, OneOf(AXES, "axis")], Words], WithJsonSchema(_axes_schema())
+    ] = {}
+    dtypes: Words | None = None
+    ops: Globs = ["*"]
+    not_ops: Globs = []
+    families: Globs = ["*"]
+    not_families: Globs = []
+    requires: list[Annotated[str, OneOf(FACTS, "fact")]] = []
+    tolerance: Tolerance | None = None
+    timeout: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Check:
+        _check_axes(self.over, "over")
+        if "argument_inplace" in self.over.get(
+            "form", [self.form]
+        ) and not pipeline.WRITABLE.intersection(self._innermost()):
+            raise fault(
+                f'pipeline "{self.pipeline}" with form argument_inplace',
+                f"one of {', '.join(sorted(pipeline.WRITABLE))} innermost",
+            )
+        return self
+
+    def _innermost(self) -> tuple[str, ...]:
+        return pipeline.parse(self.pipeline).stages[-1:]
+
+
+class Spread(Strict):
+    """An axis that many checks have."""
+
+    values: Words
+    checks: Globs = ["*"]
+    not_checks: Globs = []
+
+
+def _check_axes(over: Mapping[str, list[str]], *within: str, below: tuple[str, ...] = ()) -> None:
+    """Refuse values that an axis lacks. `within` and `below` are the steps to a value before
+    and after its axis."""
+    for axis, values in over.items():
+        for index, value in enumerate(values):
+            if value not in AXES[axis]:
+                at: tuple[str | int, ...] = (*within, axis, *below, index)
+                what = f'unknown value "{value}" of axis {axis}'
+                raise fault(what, one_of(AXES[axis]), nearest(value, AXES[axis]), at=at)
+        if len(set(values)) < len(values):
+            raise fault(
+                f"axis {axis} has a value twice", "each value once", at=(*within, axis, *below)
+            )
+
+
+def _spread_axes(over: dict[str, Spread]) -> dict[str, Spread]:
+    _check_axes({axis: spread.values for axis, spread in over.items()}, below=("values",))
+    return over
+
+
+AxisName = Annotated[str, OneOf(AXES, "axis")]
+
+
+class Where(Strict):
+    """The cases of an entry: globs over every axis. A key that is left out matches everything."""
+
+    op: Globs = ["*"]
+    family: Globs = ["*"]
+    check: Globs = ["*"]
+    dtype: Globs = ["*"]
+    axes: dict[Annotated[str, OneOf(AXES, "axis")], Globs] = {}
+    reason: Text
+    link: Text = ""
+    until: Day | None = None
+    name: Identifier | None = None
+
+
+class Exclude(Where):
+    """Cases that are not generated."""
+
+
+class Known(Where):
+    """Cases that are generated, with a known fact about them. The conditions are
+    evaluated at run time."""
+
+    target: Glob | None = None
+    device: Glob | None = None
+    torch: Specifier | None = None
+    cpu: Glob | None = None
+
+
+class Xfail(Known):
+    """Cases that must fail with exactly this exception and message."""
+
+    raises: Exception_
+    match: Telling
+
+
+class ToleranceEntry(Known):
+    """Cases with their own tolerance."""
+
+    rtol: NotNegative = 0.0
+    atol: NotNegative = 0.0
+
+
+class Reduce(Strict):
+    """How many of the valid cells a tier takes: all, a cover of every t-tuple, or a seeded
+    sample."""
+
+    t: Annotated[int, Field(ge=1, le=4)] | None = None
+    sample: Positive | None = None
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _one(self) -> Reduce:
+        if self.t is not None and self.sample is not None:
+            raise fault("both t and sample", "one of them")
+        return self
+
+
+class Limit(Strict):
+    """At most `cells` cells of some checks, drawn by seed."""
+
+    checks: Globs
+    cells: Positive
+    seed: int = 0
+
+
+class Part(Strict):
+    """Cells of some checks, ops, dtypes and axis values, with their own reduction."""
+
+    reduce: Annotated[
+        Reduce,
+        BeforeValidator(
+            _reduce, json_schema_input_type=Literal["smoke", "pairwise", "full"] | Reduce
+        ),
+    ] = Reduce()
+    checks: Globs = ["*"]
+    not_checks: Globs = []
+    ops: Globs = ["*"]
+    families: Globs = ["*"]
+    dtypes: Words | None = None
+    axes: Annotated[dict[AxisName, Globs], Field(description="only columns with these values")] = {}
+    not_axes: Annotated[
+        dict[AxisName, Globs], Field(description="no columns with these values")
+    ] = {}
+    limit: list[Limit] = []
+
+
+class Tier(Part):
+    """The cells that a run takes. A tier contains the cells of the smaller tiers, and of the parts
+    that are named under `also`."""
+
+    also: list[Part] = []
+
+
+class Targets(Strict):
+    """Implementations that the matrix exercises."""
+
+    default: Annotated[Word | None, Field(description="what runs without --target")] = None
+    names: Annotated[list[Word], Field(min_length=1)] = ["runtime", "torch"]
+
+    @model_validator(mode="after")
+    def _listed(self) -> Targets:
+        if self.default is not None and self.default not in self.names:
+            what = f'"{self.default}" is not in targets.names'
+            raise fault(
+                what, one_of(self.names), nearest(self.default, self.names), at=("default",)
+            )
+        return self
+
+
+class Device(Strict):
+    """How to find out whether a device is present."""
+
+    available: Callable_ | None = None
+    reason: Text = ""
+
+
+class Matrix(Strict):
+    """matrix.yaml, its includes merged."""
+
+    version: Literal[1]
+    include: Annotated[
+        list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str])
+    ] = []
+    targets: Targets = Targets()
+    dtypes: dict[Word, Words] = {}
+    devices: dict[Word, Device] = {}
+    checks: dict[Identifier, Check] = {}
+    over: Annotated[
+        dict[AxisName, Spread],
+        AfterValidator(_spread_axes),
+        Field(description="axes that many checks have"),
+    ] = {}
+    families: dict[Identifier, Family]
+    exclude: list[Exclude] = []
+    skip: list[Known] = []
+    xfail: list[Xfail] = []
+    vanishes: list[Known] = []
+    tolerance: list[ToleranceEntry] = []
+    tiers: dict[Annotated[str, OneOf(TIERS, "tier")], Tier] = {}
+
+
+SCHEMA = "matrix.schema.json"
+INCLUDED_SCHEMA = "included.schema.json"
+
+
+def json_schemas() -> dict[str, dict[str, Any]]:
+    """File name -> JSON Schema, for editors: of matrix.yaml, and of a file that it includes, which
+    need not have every section."""
+    schema = _closed(Matrix.model_json_schema())
+    draft = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    whole = {
+        **draft,
+        "title": "matrix.yaml",
+        **{key: value for key, value in schema.items() if key != "title"},
+    }
+    included = {
+        "title": "a file that matrix.yaml includes",
+        "additionalProperties": False,
+        "type": "object",
+    }
+    properties = {name: _elsewhere(value) for name, value in schema["properties"].items()}
+    return {SCHEMA: whole, INCLUDED_SCHEMA: {**draft, **included, "properties": properties}}
+
+
+def _closed(schema: Any) -> Any:
+    """`schema`, in which a mapping whose keys have a pattern takes no other keys."""
+    if isinstance(schema, list):
+        return [_closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {"additionalProperties": False} if "patternProperties" in schema else {}
+    return {key: _closed(value) for key, value in schema.items()} | closed
+
+
+def _elsewhere(schema: Any) -> Any:
+    """`schema` with its references to the other file."""
+    if isinstance(schema, list):
+        return [_elsewhere(item) for item in schema]
+    if isinstance(schema, dict):
+        return {
+            key: f"{SCHEMA}{value}" if key == "$ref" else _elsewhere(value)
+            for key, value in schema.items()
+        }
+    return schema

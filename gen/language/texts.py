@@ -1,0 +1,229 @@
+"""Values of the language of matrix.yaml: names, patterns, pipelines, days, versions. Each says what
+is wrong with a bad one.
+
+Each type states in the JSON Schema what a schema can say of it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import difflib
+import keyword
+import re
+from collections.abc import Iterable
+from datetime import date
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from gen.errors import nearest, one_of
+from gen.language import patterns, pipeline
+
+LONGEST_NAME = 100  # letters: file systems take 255 bytes
+
+
+def fault(
+    what: str,
+    expected: str = "",
+    nearest: str = "",
+    offset: int = -1,
+    at: tuple[str | int, ...] = (),
+) -> PydanticCustomError:
+    """A mistake with the fields of `gen.errors.Problem`. `offset` is the place in the string, `at`
+    a place below the present one."""
+    context = {"what": what, "expected": expected, "nearest": nearest, "offset": offset, "at": at}
+    return PydanticCustomError("matrix", "{what}", context)
+
+
+class _Matching:
+    """A string that a pattern matches as a whole. The JSON Schema has the pattern."""
+
+    def __init__(self, pattern: str, expected: str) -> None:
+        self.pattern, self.expected = f"^(?:{pattern})$", expected
+        self.compiled = re.compile(pattern, re.ASCII)
+
+    def check(self, text: str) -> str:
+        if not self.compiled.fullmatch(text):
+            raise fault(f"{text!r} is not a name that Python source may hold", self.expected)
+        return text
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {**handler(schema), "pattern": self.pattern}
+
+
+class OneOf:
+    """A string out of a fixed set, with the nearest name in its message and an `enum` in
+    the JSON Schema."""
+
+    def __init__(self, names: Iterable[str], what: str) -> None:
+        self.names, self.what = tuple(names), what
+
+    def check(self, text: str) -> str:
+        if text not in self.names:
+            raise fault(
+                f'unknown {self.what} "{text}"', one_of(self.names), nearest(text, self.names)
+            )
+        return text
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {**handler(schema), "enum": list(self.names)}
+
+
+def _identifier(text: str) -> str:
+    if not text.isidentifier() or not text.isascii() or keyword.iskeyword(text):
+        raise fault(
+            f"{text!r} cannot name a test", "a Python identifier: letters, digits and underscores"
+        )
+    if len(text) > LONGEST_NAME:
+        raise fault(
+            f"{text[:20]}… is too long for the name of a test or a file",
+            f"at most {LONGEST_NAME} letters",
+        )
+    return text
+
+
+def _pipeline(text: str) -> str:
+    try:
+        return str(pipeline.parse(text))
+    except pipeline.PipelineError as error:
+        raise fault(
+            error.what, error.expected, nearest(error.word, pipeline.STAGES), error.offset
+        ) from None
+
+
+def _regex(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise fault(
+            f"{text!r} is not a regular expression: {error}",
+            "a pattern for re.search",
+            offset=error.pos or -1,
+        ) from None
+    except (OverflowError, RecursionError):
+        raise fault(
+            f"{text[:40]!r} is not a regular expression that Python takes",
+            "a pattern for re.search",
+        ) from None
+    if patterns.may_run_away(text):
+        what = f"{text!r} repeats what has a repetition or a choice in it, and may take for ever"
+        raise fault(what, "a pattern without +, *, ? or | inside of a + or *")
+    return text
+
+
+def _telling(text: str) -> str:
+    if patterns.matches_anything(text):
+        raise fault(
+            f"{text!r} matches every message", "a part of the message (`^$` for an empty one)"
+        )
+    return text
+
+
+def _exception(name: str) -> str:
+    """A dotted name passes; so does a plain name that is no slip for an exception of Python
+    or of the checks."""
+    known = [*_EXCEPTIONS, "Mismatch", "Vacuous", "Crashed", "TimedOut"]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=_SLIP)
+    if "." in name or name in known or (not near and not hasattr(builtins, name)):
+        return name
+    raise fault(
+        f'there is no exception "{name}"',
+        "the class of an exception, or module.Class",
+        "".join(near),
+    )
+
+
+# of the letters: TorchRuntimeError is another name than RuntimeError, RuntimeErorr is a slip
+_SLIP = 0.88
+_EXCEPTIONS = tuple(
+    name
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type) and issubclass(kind, BaseException)
+)
+
+
+def _specifier(text: str) -> str:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        raise fault(
+            f"{text!r} is not a version specifier", 'such as "<2.14" or ">=2.11,!=2.12.0"'
+        ) from None
+    return text
+
+
+def _one_line(text: str) -> str:
+    joined = " ".join(text.split())
+    if not joined:
+        raise fault("an empty text", "a sentence")
+    return joined
+
+
+def _day(value: object) -> object:
+    if not isinstance(value, str) or not re.fullmatch(r"\d{4}-\d\d-\d\d", value):
+        raise fault(f"{value!r} is not a date", "YYYY-MM-DD")
+    try:
+        return date.fromisoformat(value)
+    except ValueError as error:
+        raise fault(f"{value!r} is not a date: {error}", "YYYY-MM-DD") from None
+
+
+def _said(**keywords: Any) -> WithJsonSchema:
+    """What the JSON Schema says of a text."""
+    return WithJsonSchema({"type": "string", **keywords})
+
+
+Identifier = Annotated[
+    str, AfterValidator(_identifier), _said(pattern=r"^[A-Za-z_]\w*$", maxLength=LONGEST_NAME)
+]
+PipelineText = Annotated[str, AfterValidator(_pipeline), _said(pattern=pipeline.PATTERN)]
+Dotted = Annotated[
+    str, _Matching(r"[A-Za-z_]\w*(\.\w+)*", "a dotted name such as torch.nn.functional.conv2d")
+]
+Callable_ = Annotated[
+    str,
+    _Matching(
+        r"[A-Za-z_]\w*(\.\w+)*(:[A-Za-z_]\w*(\.\w+)*)?", "package.module:function, or a dotted name"
+    ),
+]
+Glob = Annotated[str, _Matching(r"[\w.*?\[\]!-]+", "a name, or a glob such as torch.linalg.*")]
+Word = Annotated[str, _Matching(r"\w+", "a word of letters, digits and underscores")]
+Text = Annotated[str, AfterValidator(_one_line), _said(pattern=r"\S")]
+Regex = Annotated[str, AfterValidator(_regex), _said(format="regex")]
+Telling = Annotated[Regex, AfterValidator(_telling), _said(format="regex", minLength=1)]
+Exception_ = Annotated[Dotted, AfterValidator(_exception)]
+Specifier = Annotated[str, AfterValidator(_specifier)]
+Day = Annotated[
+    date,
+    BeforeValidator(_day, json_schema_input_type=str),
+    _said(pattern=r"^\d{4}-\d\d-\d\d$", format="date"),
+]
+Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False, description="how long a cell may take")]

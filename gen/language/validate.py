@@ -1,0 +1,248 @@
+"""Plain data -> `spec.Matrix`, with the place of every mistake of form.
+
+Wrong parts are cut out, and the rest is validated again. So mistakes of meaning elsewhere are
+found in the same run. `Loaded.problems` has all mistakes. Only `gen.plan.expand` raises them,
+together with its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from gen.errors import Mark, MatrixError, Problem, nearest, one_of
+from gen.language import source
+from gen.language.globs import Names
+from gen.language.spec import SECTIONS_OF_CASES, Matrix
+from gen.language.words import RUN
+
+Loc = tuple[str | int, ...]
+
+# The keys that a matrix needs, used if they were cut out.
+MINIMUM: dict[str, Any] = {"version": 1, "families": {}}
+
+
+@dataclass
+class Loaded:
+    """A matrix and its source. Its form is right, except for `problems`."""
+
+    matrix: Matrix
+    source: source.Source
+    problems: list[Problem] = field(default_factory=list)
+    cut: set[str] = field(default_factory=set)
+    """Names of checks, families and ops that were cut out or misspelt. Other references to them
+    are no mistakes."""
+
+    @property
+    def cases_are_known(self) -> bool:
+        """Whether the cut-out parts leave the set of cases unchanged. If not, «matches no
+        case» would mislead."""
+        return not any(problem.path.split(".")[0] in SECTIONS_OF_CASES for problem in self.problems)
+
+    def problem(
+        self,
+        path: Sequence[str | int],
+        what: str,
+        expected: str = "",
+        nearest: str = "",
+        mark: Mark | None = None,
+    ) -> None:
+        """Note a mistake at `path`."""
+        self.problems.append(
+            Problem(mark or self.source.where(path), shown(path), what, expected, nearest)
+        )
+
+
+def load(path: str | Path, name: str | None = None) -> Loaded:
+    """Read and validate a matrix file. Raises `MatrixError` only if nothing usable is left of
+    it."""
+    read = source.load(path, name)
+    problems: list[Problem] = []
+    cut: set[str] = set()
+    for _ in range(8):  # each round cuts out the mistakes of the round before
+        try:
+            return Loaded(_spread(Matrix.model_validate(read.data)), read, problems, cut)
+        except ValidationError as error:
+            details = error.errors(include_url=False)
+        problems += [_problem(detail, read) for detail in details]
+        paths = _with_emptied_families({_whole(detail, read.data) for detail in details}, read.data)
+        cut.update(_name(path, read.data) for path in paths)
+        read = read.without(paths, MINIMUM)
+    raise MatrixError(problems)
+
+
+def _spread(matrix: Matrix) -> Matrix:
+    """`matrix` with the axes of its section ``over`` on the checks that have no such axis of their
+    own. `run` comes last."""
+    names = Names(dict.fromkeys(matrix.checks, 0), "check")
+    checks = dict(matrix.checks)
+    for axis, spread in sorted(matrix.over.items(), key=lambda item: item[0] == RUN):
+        left_out = {name for glob in spread.not_checks for name in names.named(glob)}
+        for name in dict.fromkeys(name for glob in spread.checks for name in names.named(glob)):
+            if name not in left_out and axis not in checks[name].over:
+                checks[name] = checks[name].model_copy(
+                    update={"over": {**checks[name].over, axis: spread.values}}
+                )
+    return matrix.model_copy(update={"checks": checks})
+
+
+def shown(path: Sequence[str | int]) -> str:
+    """The path as text: `families.mine.ops[0]`."""
+    text = ""
+    for step in path:
+        if isinstance(step, str) and not step.isprintable():
+            step = repr(step)
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
+
+
+def _problem(detail: ErrorDetails, read: source.Source) -> Problem:
+    loc, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
+    path = _data_path(loc, read.data)
+    value = detail["input"]
+    mark = read.where(path)
+    if kind == "matrix":
+        path = (*path, *context["at"])
+        mark = read.within(path, context["offset"]) if context["offset"] >= 0 else read.where(path)
+        return Problem(mark, shown(path), context["what"], context["expected"], context["nearest"])
+    if kind == "missing":
+        return Problem(
+            read.where(path, key=True), shown(path), f'"{loc[-1]}" is missing', _wanted(loc)
+        )
+    if kind == "extra_forbidden":
+        names = _keys(loc[:-1])
+        return Problem(
+            read.where(path, key=True),
+            shown(path),
+            f'unknown key "{loc[-1]}"',
+            one_of(names),
+            nearest(loc[-1], names),
+        )
+    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    return Problem(mark, shown(path), f"{_brief(value)} does not fit", _in_words(kind, message))
+
+
+def _in_words(kind: str, message: str) -> str:
+    """What pydantic expected, in terms of YAML."""
+    return {
+        "string_type": "a text (quote it if it looks like a number)",
+        "list_type": "a list",
+        "dict_type": "a mapping",
+        "model_type": "a mapping",
+        "model_attributes_type": "a mapping",
+        "int_type": "a whole number",
+        "float_type": "a number",
+        "bool_type": "true or false",
+        "too_short": "at least one item",
+        "too_long": message.removeprefix("List should have ").partition(" after")[0],
+    }.get(kind, message.replace("Input should be ", ""))
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    return "an empty value" if value is None else f"{value!r}"[:60]
+
+
+def _data_path(loc: Sequence[str | int], data: Any) -> Loc:
+    """`loc` without the steps that pydantic adds for tags of unions and for widened short forms."""
+    path: list[str | int] = []
+    for position, step in enumerate(loc):
+        if step == "[key]":
+            continue
+        if isinstance(data, dict) and str(step) in data:
+            data = data[str(step)]
+            path.append(str(step))
+        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+            data = data[step]
+            path.append(step)
+        elif isinstance(data, dict) and position == len(loc) - 1:
+            path.append(step)  # a missing key
+    return tuple(path)
+
+
+def _whole(detail: ErrorDetails, data: dict[str, Any]) -> Loc:
+    """The path of the smallest unit with the mistake: an unknown key, an entry, an op, a
+    check or a family."""
+    path = _data_path(detail["loc"], data)
+    if detail["type"] == "extra_forbidden":
+        return path
+    if len(path) >= 4 and path[0] == "families" and path[2] == "ops":
+        return path[:4]
+    return path[:2]
+
+
+def _with_emptied_families(paths: set[Loc], data: Any) -> set[Loc]:
+    """`paths`, and the families of which they name every op: an empty one would be
+    a second mistake."""
+    gone = Counter(path[:2] for path in paths if len(path) == 4)
+    return paths | {
+        family for family, count in gone.items() if count == len(data[family[0]][family[1]]["ops"])
+    }
+
+
+def _name(path: Loc, data: Any) -> str:
+    """The name by which other parts refer to the value at `path`: an op's name, or else the key."""
+    for step in path:
+        data = data[step] if isinstance(data, list) or step in data else None  # type: ignore[index]
+    named = data.get("op") if isinstance(data, dict) else None
+    return str(named or path[-1])
+
+
+def _model_at(loc: Sequence[str | int]) -> Any:
+    """The type of the language at `loc`, found by walking its models."""
+    kind: Any = Matrix
+    for step in loc:
+        kind = _inner_type(kind, str(step))
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            if str(step) in kind.model_fields:
+                field_ = kind.model_fields[str(step)]
+                kind = field_.annotation
+        elif get_origin(kind) is list and isinstance(step, int):
+            kind = get_args(kind)[0]
+        elif get_origin(kind) is dict:
+            kind = get_args(kind)[1]
+    return _inner_type(kind, "")
+
+
+def _inner_type(kind: Any, tag: str) -> Any:
+    """`kind` without `Annotated` and `None`. For a tagged union, the member with `tag`,
+    or else the first."""
+    while True:
+        if get_origin(kind) is Annotated:
+            kind = get_args(kind)[0]
+        elif get_origin(kind) in (Union, UnionType):
+            members = [member for member in get_args(kind) if member is not type(None)]
+            kind = next((member for member in members if tag and tag in str(member)), members[0])
+        else:
+            return kind
+
+
+def _keys(loc: Sequence[str | int]) -> list[str]:
+    model = _model_at(loc)
+    return (
+        list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+    )
+
+
+def _wanted(loc: Sequence[str | int]) -> str:
+    return {
+        "reason": "`reason: …`, a sentence that says why",
+        "raises": "`raises: …`, the exception's class",
+        "match": "`match: …`, a pattern that its message matches",
+        "claim": "`claim: …`, a sentence that says what the check holds",
+        "against": "`against: …`, what the pipeline is compared with",
+        "version": "`version: 1`",
+        "families": "`families: …`, the ops by module",
+        "shape": "`shape: [...]`",
+        "op": "`op: …`, a dotted name",
+    }.get(str(loc[-1]), "")

@@ -1,0 +1,569 @@
+"""Ops × checks × dtypes × axes -> cells, with the known entries and the tier of each.
+
+The cells of an op are the bits of one integer over the *columns*. A column is a check with a dtype
+and axis values. Excluding, expecting failures and reducing then take a few wide bit operations for
+each op. So a warm `generate` of some 150,000 cells is fast without a cache of results.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from itertools import product
+
+from gen.errors import MatrixError, nearest, one_of
+from gen.language import pipeline
+from gen.language.globs import Names, is_glob
+from gen.language.spec import (
+    AXES,
+    TIERS,
+    Check,
+    Known,
+    Limit,
+    Part,
+    Reduce,
+    Tier,
+    ToleranceEntry,
+    Where,
+)
+from gen.language.validate import Loaded, shown
+from gen.language.words import PLAIN, said
+from gen.plan import entry_names, reduce
+from gen.plan import matrix_ops as ops_
+from gen.plan.catalog import Catalog
+from gen.plan.matrix_ops import Dtypes, Op
+
+KNOWN_KINDS = ("skip", "xfail", "vanishes", "tolerance")
+DEFAULT_TIERS = {
+    "smoke": Tier(reduce=Reduce(t=1)),
+    "default": Tier(reduce=Reduce(t=2)),
+    "full": Tier(),
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A cell without its op: a check, a dtype and axis values."""
+
+    check: str
+    dtype: str
+    values: tuple[str, ...]
+
+    @property
+    def word(self) -> str:
+        """The column in a generated module: `dtype[:value…]`."""
+        return ":".join((self.dtype, *said(self.values)))
+
+    def case(self, op: str) -> str:
+        """The id of the case."""
+        return "-".join((op, self.dtype, *said(self.values)))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of exclude, skip, xfail, vanishes or tolerance. Its `columns` and `ops` are bits."""
+
+    kind: str
+    name: str
+    spec: Where
+    path: ops_.Path
+    columns: int
+    ops: int
+
+
+@dataclass
+class TierCells:
+    """The cells of a tier, which include those of the smaller tiers. `universe` has the cells that
+    its reduction had to cover."""
+
+    spec: Tier
+    parts: list[Choice]
+    universe: list[int]
+    chosen: list[int]
+    coverage: reduce.Coverage
+
+    @property
+    def cells(self) -> int:
+        """How many cases a run of the tier has."""
+        return sum(mask.bit_count() for mask in self.chosen)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A tier, or a part of one, with its columns and ops as bits, and its limits with their
+    columns. `path` is its place in the matrix."""
+
+    spec: Part
+    path: ops_.Path
+    columns: int
+    ops: int
+    limits: list[tuple[Limit, int]]
+
+    def has(self, op: int, column: int) -> bool:
+        return bool(self.ops >> op & 1 and self.columns >> column & 1)
+
+
+@dataclass
+class Plan:
+    """The expanded matrix. Lists of integers have one integer per op, whose bits
+    stand for `columns`."""
+
+    loaded: Loaded
+    catalog: Catalog
+    dtypes: Dtypes
+    ops: list[Op]
+    columns: list[Column]
+    spans: dict[str, tuple[int, int]]
+    """First column and number of columns of each check."""
+    possible: list[int]
+    valid: list[int]
+    entries: list[Entry]
+    tiers: dict[str, TierCells] = field(default_factory=dict)
+
+    def of_check(self, mask: int, check: str) -> int:
+        """The bits of `mask` for the columns of `check`, moved to bit 0."""
+        start, count = self.spans[check]
+        return mask >> start & ((1 << count) - 1)
+
+    def entries_of(self, op: int) -> Iterator[Entry]:
+        """The known entries of an op. Those of the matrix come before those of a row or check."""
+        return (
+            entry for entry in self.entries if entry.kind in KNOWN_KINDS and entry.ops >> op & 1
+        )
+
+    def tier_of(self, op: int, column: int) -> str | None:
+        """The smallest tier that takes the cell."""
+        return next(
+            (name for name, tier in self.tiers.items() if tier.chosen[op] >> column & 1), None
+        )
+
+
+def expand(loaded: Loaded, catalog: Catalog, today: date | None = None) -> Plan:
+    """The whole matrix as cells. Raises `MatrixError` with every mistake, including
+    mistakes of form."""
+    dtypes = Dtypes(loaded)
+    found = ops_.resolve(loaded, catalog, dtypes)
+    columns, spans = _columns(loaded, dtypes)
+    maker = _Maker(loaded, dtypes, found, columns, spans, today or date.today())
+    possible = maker.possible()
+    entries = maker.entries(possible)
+    tiers = maker.tier_specs()
+    if loaded.problems:
+        raise MatrixError(loaded.problems)
+    valid = list(possible)
+    for entry in entries:
+        if entry.kind == "exclude":
+            for index in reduce.bits(entry.ops):
+                valid[index] &= ~entry.columns
+    if any(possible) and not any(valid):
+        first = next(entry for entry in entries if entry.kind == "exclude")
+        loaded.problem(first.path, "no case is left of any family", "exclusions that leave some")
+        raise MatrixError(loaded.problems)
+    plan = Plan(loaded, catalog, dtypes, found, columns, spans, possible, valid, entries)
+    fill_tiers(plan, tiers)
+    return plan
+
+
+def _columns(loaded: Loaded, dtypes: Dtypes) -> tuple[list[Column], dict[str, tuple[int, int]]]:
+    columns: list[Column] = []
+    spans: dict[str, tuple[int, int]] = {}
+    for name, check in loaded.matrix.checks.items():
+        wanted = (
+            dtypes.all
+            if check.dtypes is None
+            else dtypes.resolve(check.dtypes, ("checks", name, "dtypes"))
+        )
+        start = len(columns)
+        columns += [
+            Column(name, dtype, values)
+            for dtype in wanted
+            for values in product(*check.over.values())
+        ]
+        spans[name] = (start, len(columns) - start)
+    return columns, spans
+
+
+def facts_needed(check: Check, axes: Mapping[str, str]) -> frozenset[str]:
+    """The facts that an op must have, because the check requires them or its form or
+    reference implies them."""
+    form = axes.get("form", check.form)
+    needed = set(check.requires)
+    if form.startswith("out"):
+        needed.add("out")
+    if form.endswith("inplace"):
+        needed.add("inplace")
+    if check.against == ["reference"]:
+        needed.add("reference")
+    if check.against == ["raises"] and form == "functional":
+        needed.add("errors")
+    return frozenset(needed)
+
+
+class _Maker:
+    """Makes cells, entries and tiers from the sets behind each name, which are made once."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        dtypes: Dtypes,
+        found: Sequence[Op],
+        columns: list[Column],
+        spans: dict[str, tuple[int, int]],
+        today: date,
+    ) -> None:
+        self._loaded, self._ops, self._columns, self._spans, self._today = (
+            loaded,
+            found,
+            columns,
+            spans,
+            today,
+        )
+        self._all_dtypes = dtypes
+        matrix = loaded.matrix
+        families, by_dtype, axes = (
+            dict.fromkeys(matrix.families, 0),
+            Counter[str](),
+            {axis: Counter[str]() for axis in AXES},
+        )
+        for index, op in enumerate(found):
+            families[op.family] |= 1 << index
+        for index, column in enumerate(columns):
+            by_dtype[column.dtype] |= 1 << index
+            for axis, value in zip(matrix.checks[column.check].over, column.values, strict=True):
+                axes[axis][value] |= 1 << index
+        self._op_names = Names({op.name: 1 << index for index, op in enumerate(found)}, "op")
+        self._families = Names(families, "family")
+        self._checks = Names(
+            {name: ((1 << count) - 1) << start for name, (start, count) in spans.items()}, "check"
+        )
+        self._dtypes = Names(by_dtype, "dtype")
+        self._axes = {axis: Names(values, f"value of axis {axis}") for axis, values in axes.items()}
+
+    def _select(self, names: Names, globs: Sequence[str], path: ops_.Path) -> int:
+        """The union of the sets that `globs` match. A glob without a match is a mistake, unless its
+        target was itself a mistake."""
+        for index, glob in enumerate(globs):
+            if names.match(glob) is None and not self._was_cut_out(glob, names):
+                matches = "matches nothing" if is_glob(glob) else "is unknown"
+                self._loaded.problem(
+                    (*path, index),
+                    f'{names.what} "{glob}" {matches}',
+                    one_of(names.sets),
+                    nearest(glob, names.sets),
+                )
+        return names.match_any(globs)
+
+    def _was_cut_out(self, glob: str, names: Names) -> bool:
+        # only the columns show dtypes and axis values
+        derived = names.what not in ("op", "family", "check")
+        return glob in self._loaded.cut or (
+            not self._loaded.cases_are_known and (derived or is_glob(glob))
+        )
+
+    # --- which cells there are --------------------------------------------------------------------
+
+    def possible(self) -> list[int]:
+        """For each op the columns that fit it, by its facts, its dtypes, and the filters of
+        checks and families."""
+        columns_of = self._columns_by_need()
+        allowed = self._ops_of_checks()
+        masks = []
+        suited: dict[tuple[frozenset[str], ...], int] = {}
+        asked_for: dict[tuple[tuple[str, ...], tuple[str, ...], str, bool], int] = {}
+        for index, op in enumerate(self._ops):
+            dtypes = op.dtypes if op.asked is None else op.dtypes & op.asked
+            signature = (op.facts, dtypes, op.differentiable)
+            if signature not in suited:
+                suited[signature] = self._suited(columns_of, *signature)
+            own = op.spec.checks is not None or bool(op.spec.not_checks)
+            asked = (op.checks, op.not_checks, str(op.path) if own else op.family, own)
+            if asked not in asked_for:
+                asked_for[asked] = self._asked(op, own)
+            mask = suited[signature] & asked_for[asked]
+            for check, ops in allowed.items():
+                if not ops >> index & 1:
+                    mask &= ~self._checks.sets[check]
+            masks.append(mask)
+        return masks
+
+    def _columns_by_need(self) -> dict[tuple[frozenset[str], str, bool], int]:
+        """Columns by what they need of an op: facts, a dtype, and whether the op must be
+        differentiable in it."""
+        found: dict[tuple[frozenset[str], str, bool], int] = {}
+        checks = self._loaded.matrix.checks
+        differentiates = {
+            name: pipeline.parse(check.pipeline).differentiates for name, check in checks.items()
+        }
+        for index, column in enumerate(self._columns):
+            check = checks[column.check]
+            needed = facts_needed(check, dict(zip(check.over, column.values, strict=True)))
+            key = (needed, column.dtype, differentiates[column.check])
+            found[key] = found.get(key, 0) | 1 << index
+        return found
+
+    @staticmethod
+    def _suited(
+        columns_of: Mapping[tuple[frozenset[str], str, bool], int],
+        facts: frozenset[str],
+        dtypes: frozenset[str],
+        differentiable: frozenset[str],
+    ) -> int:
+        mask = 0
+        for (needed, dtype, derivative), columns in columns_of.items():
+            if needed <= facts and dtype in dtypes and (not derivative or dtype in differentiable):
+                mask |= columns
+        return mask
+
+    def _asked(self, op: Op, own: bool) -> int:
+        """The columns of the checks that the op's row or family selects."""
+        family = ("families", op.family)
+        checks_path = (*op.path, "checks") if op.spec.checks is not None else (*family, "checks")
+        mask = self._select(self._checks, op.checks, checks_path)
+        self._select(
+            self._checks,
+            self._loaded.matrix.families[op.family].not_checks,
+            (*family, "not_checks"),
+        )
+        if own:
+            self._select(self._checks, op.spec.not_checks, (*op.path, "not_checks"))
+        return mask & ~self._checks.match_any(op.not_checks)
+
+    def _ops_of_checks(self) -> dict[str, int]:
+        """For each check that names ops or families, its ops."""
+        for axis, spread in self._loaded.matrix.over.items():
+            for key in ("checks", "not_checks"):
+                self._select(self._checks, getattr(spread, key), ("over", axis, key))
+        found = {}
+        for name, check in self._loaded.matrix.checks.items():
+            path = ("checks", name)
+            ops = self._select(self._op_names, check.ops, (*path, "ops"))
+            ops &= ~self._select(self._op_names, check.not_ops, (*path, "not_ops"))
+            ops &= self._select(self._families, check.families, (*path, "families"))
+            ops &= ~self._select(self._families, check.not_families, (*path, "not_families"))
+            if ops != (1 << len(self._ops)) - 1:
+                found[name] = ops
+        return found
+
+    # --- what is known of them --------------------------------------------------------------------
+
+    def entries(self, possible: Sequence[int]) -> list[Entry]:
+        """The entries of the matrix, then the tolerances of rows and checks."""
+        matrix = self._loaded.matrix
+        written: list[tuple[str, Where, ops_.Path]] = [
+            (kind, spec, (kind, index))
+            for kind, specs in (
+                ("exclude", matrix.exclude),
+                *((kind, getattr(matrix, kind)) for kind in KNOWN_KINDS),
+            )
+            for index, spec in enumerate(specs)
+        ]
+        names = entry_names.UniqueNames(spec.name for _, spec, _ in written if spec.name)
+        named = self._named(written, names)
+        found = [self._entry(kind, named[path], spec, path) for kind, spec, path in written]
+        valid = list(possible)
+        for entry in found:
+            for index in reduce.bits(entry.ops if entry.kind == "exclude" else 0):
+                valid[index] &= ~entry.columns
+        for entry in found:
+            self._refuse_idle(entry, possible if entry.kind == "exclude" else valid)
+        return [*found, *self._tolerances(names)]
+
+    def _entry(self, kind: str, name: str, spec: Where, path: ops_.Path) -> Entry:
+        columns = self._select(self._checks, spec.check, (*path, "check"))
+        columns &= self._select(self._dtypes, spec.dtype, (*path, "dtype"))
+        for axis, globs in spec.axes.items():
+            columns &= self._select(self._axes[axis], globs, (*path, "axes", axis))
+        ops = self._select(self._op_names, spec.op, (*path, "op"))
+        ops &= self._select(self._families, spec.family, (*path, "family"))
+        if spec.until is not None and spec.until < self._today:
+            what = f"expired on {spec.until}: {spec.reason}"
+            self._loaded.problem(
+                (*path, "until"),
+                what,
+                "the cause to be gone and the entry removed, or a later date with a reason",
+            )
+        if isinstance(spec, Known):
+            self._refuse_unknown_run(spec, path)
+        return Entry(kind, name, spec, path, columns, ops)
+
+    def _refuse_unknown_run(self, spec: Known, path: ops_.Path) -> None:
+        targets = Names(dict.fromkeys(self._loaded.matrix.targets.names, 0), "target")
+        devices = Names(dict.fromkeys(self._loaded.matrix.devices, 0), "device")
+        for key, names, glob in (
+            ("target", targets, spec.target),
+            ("device", devices, spec.device),
+        ):
+            if glob is not None and names.match(glob) is None:
+                self._loaded.problem(
+                    (*path, key),
+                    f'{key} "{glob}" is unknown',
+                    one_of(names.sets),
+                    nearest(glob, names.sets),
+                )
+        if isinstance(spec, ToleranceEntry) and not (spec.rtol or spec.atol):
+            self._loaded.problem(path, "a tolerance of nothing", "`rtol:` or `atol:`")
+
+    def _refuse_idle(self, entry: Entry, cells: Sequence[int]) -> None:
+        if (
+            any(cells[index] & entry.columns for index in reduce.bits(entry.ops))
+            or not self._loaded.cases_are_known
+        ):
+            return
+        if any(problem.path.startswith(shown(entry.path)) for problem in self._loaded.problems):
+            return  # its names are wrong, which is already reported
+        what = f"{entry.kind} matches no case: {entry.spec.reason}"
+        self._loaded.problem(
+            entry.path,
+            what,
+            "an entry that is about something (`gen list` with the same filters shows cases)",
+        )
+
+    def _named(
+        self, written: Sequence[tuple[str, Where, ops_.Path]], names: entry_names.UniqueNames
+    ) -> dict[ops_.Path, str]:
+        """Each entry with its own name, or one from its reason. Exclusions come last, as no
+        generated module names them."""
+        own = Counter(spec.name for _, spec, _ in written if spec.name)
+        found: dict[ops_.Path, str] = {}
+        for kind, spec, path in sorted(written, key=lambda entry: entry[0] == "exclude"):
+            if spec.name and own[spec.name] > 1:
+                self._loaded.problem(
+                    (*path, "name"), f'the name "{spec.name}" is taken', "a name of its own"
+                )
+            found[path] = spec.name or names.give(entry_names.words_of(spec.reason, kind))
+        return found
+
+    def _tolerances(self, names: entry_names.UniqueNames) -> Iterator[Entry]:
+        everywhere = (1 << len(self._ops)) - 1
+        for index, op in enumerate(self._ops):
+            if (given := op.spec.tolerance) is not None:
+                reason = given.reason or f"{op.name} asks for it"
+                spec = ToleranceEntry(reason=reason, rtol=given.rtol, atol=given.atol)
+                yield Entry(
+                    "tolerance",
+                    names.give(f"of_{op.name.replace('.', '_')}"),
+                    spec,
+                    op.path,
+                    -1,
+                    1 << index,
+                )
+        for name, check in self._loaded.matrix.checks.items():
+            if check.tolerance is not None:
+                reason = check.tolerance.reason or f"the check {name} asks for it"
+                spec = ToleranceEntry(
+                    reason=reason, rtol=check.tolerance.rtol, atol=check.tolerance.atol
+                )
+                yield Entry(
+                    "tolerance",
+                    names.give(f"of_{name}"),
+                    spec,
+                    ("checks", name),
+                    self._checks.sets[name],
+                    everywhere,
+                )
+
+    # --- which tier takes them --------------------------------------------------------------------
+
+    def tier_specs(self) -> dict[str, tuple[Tier, list[Choice]]]:
+        """For each tier its spec, and what it chooses from: itself, and the parts under
+        ``also``."""
+        found = {}
+        for name in TIERS:
+            tier = self._loaded.matrix.tiers.get(name, DEFAULT_TIERS[name])
+            path = ("tiers", name)
+            parts = [self._choice(tier, path)]
+            parts += [
+                self._choice(part, (*path, "also", index)) for index, part in enumerate(tier.also)
+            ]
+            found[name] = (tier, parts)
+        return found
+
+    def _choice(self, part: Part, path: ops_.Path) -> Choice:
+        columns = self._select(self._checks, part.checks, (*path, "checks"))
+        columns &= ~self._select(self._checks, part.not_checks, (*path, "not_checks"))
+        if part.dtypes is not None:
+            columns &= self._dtypes.match_any(
+                self._all_dtypes.resolve(part.dtypes, (*path, "dtypes"))
+            )
+        for axis, globs in part.axes.items():
+            columns &= self._select(self._axes[axis], globs, (*path, "axes", axis))
+        for axis, globs in part.not_axes.items():
+            columns &= ~self._select(self._axes[axis], globs, (*path, "not_axes", axis))
+        # `run: plain` of a check that has no other form, for example
+        if not columns and "also" in path and self._loaded.cases_are_known:
+            self._loaded.problem(
+                path, "chooses no column", "a check that has these dtypes and axes"
+            )
+        ops = self._select(self._op_names, part.ops, (*path, "ops"))
+        ops &= self._select(self._families, part.families, (*path, "families"))
+        limits = []
+        for index, limit in enumerate(part.limit):
+            limits.append(
+                (
+                    limit,
+                    columns
+                    & self._select(self._checks, limit.checks, (*path, "limit", index, "checks")),
+                )
+            )
+        return Choice(part, path, columns, ops, limits)
+
+
+def fill_tiers(plan: Plan, specs: Mapping[str, tuple[Tier, list[Choice]]]) -> None:
+    """Choose the cells of each tier. Smaller tiers come first, since the larger ones
+    contain their cells."""
+    columns = [factors(plan, position) for position in range(len(plan.columns))]
+    chosen = [0] * len(plan.ops)
+    for name, (tier, parts) in specs.items():
+        whole = [0] * len(plan.ops)
+        for part in parts:
+            universe = [
+                mask & part.columns if part.ops >> index & 1 else 0
+                for index, mask in enumerate(plan.valid)
+            ]
+            chosen = _reduced(plan, part, universe, columns, chosen)
+            whole = _joined(whole, universe)
+        plan.tiers[name] = TierCells(
+            tier, parts, whole, chosen, reduce.coverage(whole, chosen, columns, tier.reduce.t or 2)
+        )
+
+
+def _reduced(
+    plan: Plan,
+    part: Choice,
+    universe: list[int],
+    columns: Sequence[reduce.Column],
+    given: list[int],
+) -> list[int]:
+    """The `given` cells, and those that the part chooses from `universe`."""
+    rows = [op.name for op in plan.ops]
+    wanted = part.spec.reduce
+    if wanted.t is not None:
+        chosen = reduce.cover(rows, universe, columns, wanted.t, given)
+    elif wanted.sample is not None:
+        chosen = _joined(given, reduce.sample(rows, universe, columns, wanted.sample, wanted.seed))
+    else:
+        chosen = _joined(given, universe)
+    for limit, limited in part.limits:
+        free = [mask & limited & ~kept for mask, kept in zip(chosen, given, strict=True)]
+        room = max(0, limit.cells - sum((mask & limited).bit_count() for mask in given))
+        drawn = reduce.sample(rows, free, columns, room, limit.seed)
+        chosen = [
+            mask & ~spare | taken for mask, spare, taken in zip(chosen, free, drawn, strict=True)
+        ]
+    return chosen
+
+
+def factors(plan: Plan, position: int) -> reduce.Column:
+    """The values of a column that a reduction distinguishes."""
+    column = plan.columns[position]
+    over = plan.loaded.matrix.checks[column.check].over
+    values = [
+        f"{axis}={value}" for axis, value in zip(over, column.values, strict=True) if value != PLAIN
+    ]
+    return (f"check={column.check}", f"dtype={column.dtype}", *values)
+
+
+def _joined(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    return [a | b for a, b in zip(first, second, strict=True)]

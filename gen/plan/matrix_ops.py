@@ -1,0 +1,306 @@
+"""Families and rows -> the ops of the matrix, each with its facts and its family.
+
+An exact name takes precedence over a glob. Among globs, the first family in the file takes the op.
+So a last family can collect «all the rest» by `torch.*`.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from gen.errors import nearest, one_of
+from gen.language.globs import Names, is_glob
+from gen.language.spec import COMPLEX, DTYPES, FLOATS, Family, OpRow, Samples
+from gen.language.validate import Loaded
+from gen.plan.callables import missing
+from gen.plan.catalog import Catalog, Facts
+
+OWN_DTYPES = ("float32", "float64")  # of an op that matrix.yaml describes without dtypes
+DIFFERENTIABLE = frozenset((*FLOATS, *COMPLEX))
+DERIVATIVES = frozenset(("autograd", "forward_ad", "gradgrad"))
+SINGLE_FACTS = ("forward_ad", "gradgrad", "deterministic")  # that a row may state one by one
+# keys of a row that run time does not need
+OF_THE_EXPANSION = ("op", "dtypes", "checks", "not_checks", "tolerance", *SINGLE_FACTS)
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Op:
+    """One row of the matrix. `row` has the facts that run time needs beyond OpInfo. `path` is the
+    place that names the op."""
+
+    name: str
+    family: str
+    path: Path
+    facts: frozenset[str]
+    dtypes: frozenset[str]
+    differentiable: frozenset[str]
+    asked: frozenset[str] | None
+    checks: tuple[str, ...]
+    not_checks: tuple[str, ...]
+    row: dict[str, Any]
+    spec: OpRow
+
+
+class Dtypes:
+    """The dtype groups of a matrix."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        self._groups: dict[str, list[str]] = {}
+        for group in loaded.matrix.dtypes:
+            self._groups[group] = self._members(group, ())
+
+    def _members(self, group: str, within: tuple[str, ...]) -> list[str]:
+        found: list[str] = []
+        for index, word in enumerate(self._loaded.matrix.dtypes[group]):
+            path = ("dtypes", group, index)
+            if word in (*within, group):
+                self._loaded.problem(
+                    path,
+                    f'the dtype group "{word}" contains itself',
+                    "dtypes, and groups that end in dtypes",
+                )
+            elif word in self._loaded.matrix.dtypes:
+                found += self._members(word, (*within, group))
+            else:
+                found += self._single(word, path)
+        return list(dict.fromkeys(found))
+
+    def _single(self, word: str, path: Sequence[str | int]) -> list[str]:
+        if word in DTYPES:
+            return [word]
+        groups = list(self._loaded.matrix.dtypes)
+        names = [*groups, *DTYPES]
+        self._loaded.problem(
+            path, f'unknown dtype or dtype group "{word}"', one_of(names), nearest(word, names)
+        )
+        return []
+
+    @property
+    def all(self) -> list[str]:
+        """Every dtype of a group, or every common dtype if there are no groups."""
+        return list(dict.fromkeys(dtype for group in self._groups.values() for dtype in group)) or [
+            *FLOATS[2:],
+            *COMPLEX[1:],
+        ]
+
+    def resolve(self, words: Iterable[str], path: Path) -> list[str]:
+        """The dtypes of words (groups or dtypes), in their order. Unknown words are
+        noted as mistakes."""
+        found: list[str] = []
+        for index, word in enumerate(words):
+            found += (
+                self._groups[word] if word in self._groups else self._single(word, (*path, index))
+            )
+        return list(dict.fromkeys(found))
+
+
+def resolve(loaded: Loaded, catalog: Catalog, dtypes: Dtypes) -> list[Op]:
+    """Every op of the matrix, sorted by name."""
+    _refuse_names_that_share_a_file(loaded)
+    refuse_missing_devices(loaded)
+    resolver = _Resolver(loaded, catalog, dtypes)
+    for exact in (True, False):
+        for name, family in loaded.matrix.families.items():
+            for index, row in enumerate(family.ops):
+                if is_glob(row.op) != exact:
+                    resolver.claim(name, family, row, ("families", name, "ops", index))
+    return sorted(resolver.found.values(), key=lambda op: op.name)
+
+
+def _refuse_names_that_share_a_file(loaded: Loaded) -> None:
+    """Each family is a file, and some disks do not tell A from a."""
+    seen: dict[str, str] = {}
+    for name in loaded.matrix.families:
+        first = seen.setdefault(name.lower(), name)
+        if first != name:
+            what = f'the families "{first}" and "{name}" differ in case only'
+            loaded.problem(("families", name), what, "names that some disks can tell apart")
+
+
+class _Resolver:
+    def __init__(self, loaded: Loaded, catalog: Catalog, dtypes: Dtypes) -> None:
+        self.found: dict[str, Op] = {}
+        self._loaded, self._catalog, self._dtypes = loaded, catalog, dtypes
+
+    @cached_property
+    def _names(self) -> Names:
+        return Names(dict.fromkeys(self._catalog.ops, 0), "op")
+
+    def claim(self, family_name: str, family: Family, row: OpRow, path: Path) -> None:
+        """Add the ops that `row` names to the family, unless another family has them."""
+        if not is_glob(row.op):
+            if row.op in self.found:
+                first = self._loaded.source.where(self.found[row.op].path).short
+                self._loaded.problem(
+                    path,
+                    f'the op "{row.op}" stands in the matrix twice (first at {first})',
+                    "each op in one family",
+                )
+            elif self._is_known(family, row, path):
+                self.found[row.op] = self._op(row.op, family_name, family, row, path)
+            return
+        matched = [
+            name
+            for name in self._names.named(row.op)
+            if not family.kinds or self._catalog.ops[name].kind in family.kinds
+        ]
+        if not matched:
+            self._loaded.problem(
+                path,
+                f'no op of torch\'s OpInfo database matches "{row.op}"',
+                "a glob such as torch.linalg.*",
+            )
+        dropped = {name for glob in family.not_ops for name in self._names.named(glob)}
+        for name in matched:
+            if name not in self.found and name not in dropped:
+                self.found[name] = self._op(name, family_name, family, row, path)
+
+    def _is_known(self, family: Family, row: OpRow, path: Path) -> bool:
+        samples = row.samples or family.samples
+        if row.op in self._catalog.ops or (samples and not samples.from_opinfo):
+            return self._has_modules(row, samples, path)
+        expected = "an op of torch's OpInfo database, or a row with `samples:` of its own"
+        where = (*path, "op") if isinstance(_at(self._loaded.source.data, path), dict) else path
+        meant = nearest(row.op, self._catalog.ops)
+        self._loaded.problem(where, f'unknown op "{row.op}"', expected, meant)
+        self._loaded.cut.update({row.op, meant})
+        return False
+
+    def _has_modules(self, row: OpRow, samples: Samples | None, path: Path) -> bool:
+        """Whether what the row names can be found. Nothing is imported."""
+        named = {
+            "call": row.call,
+            "reference": row.reference,
+            "inplace": row.inplace,
+            "out": row.out,
+        }
+        if row.call is None and row.op not in self._catalog.ops:
+            named["op"] = row.op
+        if samples is not None:
+            named["samples"] = samples.callable
+        found = [
+            _is_missing(self._loaded, path, key, value) for key, value in named.items() if value
+        ]
+        if any(found):
+            self._loaded.cut.add(row.op)
+        return not any(found)
+
+    def _op(self, name: str, family_name: str, family: Family, row: OpRow, path: Path) -> Op:
+        known = self._catalog.ops.get(name) if row.call is None else None
+        asked = self._asked(name, family_name, family, row, path, known)
+        supported = (
+            frozenset(known.dtypes)
+            if known
+            else asked
+            if asked is not None
+            else frozenset(OWN_DTYPES)
+        )
+        differentiable = frozenset(known.differentiable) if known else supported & DIFFERENTIABLE
+        return Op(
+            name=name,
+            family=family_name,
+            path=path,
+            facts=_facts(known, row),
+            dtypes=supported,
+            differentiable=differentiable if row.differentiable is not False else frozenset(),
+            asked=asked,
+            checks=tuple(family.checks if row.checks is None else row.checks),
+            not_checks=(*family.not_checks, *row.not_checks),
+            row=self._row(family_name, family, row, path),
+            spec=row,
+        )
+
+    def _asked(
+        self,
+        name: str,
+        family_name: str,
+        family: Family,
+        row: OpRow,
+        path: Path,
+        known: Facts | None,
+    ) -> frozenset[str] | None:
+        """The dtypes of the row, or of its family if the row has none."""
+        if row.dtypes is None:
+            return (
+                None
+                if family.dtypes is None
+                else frozenset(
+                    self._dtypes.resolve(family.dtypes, ("families", family_name, "dtypes"))
+                )
+            )
+        asked = frozenset(self._dtypes.resolve(row.dtypes, (*path, "dtypes")))
+        for index, word in enumerate(row.dtypes):
+            if known and word in DTYPES and word not in known.dtypes:
+                what = f"{name} does not take {word} on the CPU"
+                self._loaded.problem(
+                    (*path, "dtypes", index),
+                    what,
+                    one_of(known.dtypes),
+                    nearest(word, known.dtypes),
+                )
+        return asked
+
+    def _row(self, family_name: str, family: Family, row: OpRow, path: Path) -> dict[str, Any]:
+        data = self._loaded.source.data
+        written = _at(data, path)
+        kept = (
+            {key: value for key, value in written.items() if key not in OF_THE_EXPANSION}
+            if isinstance(written, dict)
+            else {}
+        )
+        if row.samples is None and family.samples is not None:
+            kept["samples"] = _at(data, ("families", family_name, "samples"))
+        if kept.get("samples") == "opinfo":
+            del kept["samples"]
+        return kept
+
+
+def _is_missing(loaded: Loaded, path: Path, key: str, name: str) -> bool:
+    """Whether nothing has the name that stands under `key`. It is noted as a mistake."""
+    found = missing(name, pathlib.Path(loaded.source.name).parent)
+    if found is not None:
+        written = _at(loaded.source.data, path)
+        where = (*path, key) if isinstance(written, dict) and key in written else path
+        loaded.problem(
+            where,
+            found.what,
+            found.expected,
+            nearest(name.replace(":", ".").rpartition(".")[2], found.names),
+        )
+    return found is not None
+
+
+def refuse_missing_devices(loaded: Loaded) -> None:
+    """Note the devices whose `available` names nothing."""
+    for name, device in loaded.matrix.devices.items():
+        if device.available is not None:
+            _is_missing(loaded, ("devices", name), "available", device.available)
+
+
+def _facts(known: Facts | None, row: OpRow) -> frozenset[str]:
+    facts = {*known.facts, known.kind} if known else {"own", "deterministic", *DERIVATIVES}
+    if row.differentiable is False:
+        facts -= DERIVATIVES
+    for fact in SINGLE_FACTS:
+        if getattr(row, fact) is not None:
+            facts = facts | {fact} if getattr(row, fact) else facts - {fact}
+    given = {
+        "reference": row.reference,
+        "errors": row.errors,
+        "inplace": row.inplace,
+        "out": row.out,
+    }
+    return frozenset(facts | {fact for fact, value in given.items() if value})
+
+
+def _at(data: Any, path: Path) -> Any:
+    for step in path:
+        data = data[step]
+    return data

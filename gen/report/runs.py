@@ -1,0 +1,167 @@
+"""Several runs: beside one another, and one after another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+
+from gen.run.results import OUTCOMES, CellResult, Results
+
+__all__ = ["FAILURES", "Differences", "History", "history", "side_by_side", "title"]
+
+FAILURES = ("vacuous", "xpassed", "failed", "error", "timed out", "crashed")
+LISTED = 400
+_SLOWER = 2.0  # times the median of the earlier runs
+_NOTICEABLE = 0.05  # seconds: below, times are noise
+
+Key = tuple[str, str]
+
+
+def title(result: Results) -> str:
+    """What a run was of, as its heading."""
+    return f"{result.header['target']} on {result.header['device']}, tier {result.header['tier']}"
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Runs side by side. `cells` has the common cells whose outcomes differ, `table` how often each
+    combination of outcomes occurs."""
+
+    names: tuple[str, ...]
+    table: Sequence[tuple[tuple[str, ...], int]]
+    cells: Sequence[tuple[CellResult, ...]]
+    differing: int
+    only: tuple[int, ...]
+    seconds: tuple[float, ...]
+    common: int
+
+
+def side_by_side(runs: Sequence[Results]) -> Differences:
+    """Two or more runs, cell by cell."""
+    tables = [_by_key(run) for run in runs]
+    both = sorted(set.intersection(*(set(table) for table in tables)))
+    rows = [tuple(table[key] for table in tables) for key in both]
+    differing = [row for row in rows if len({cell.outcome for cell in row}) > 1]
+    counts = Counter(tuple(cell.outcome for cell in row) for row in differing)
+    return Differences(
+        names=_names(runs),
+        table=counts.most_common(40),
+        cells=[tuple(map(_short, row)) for row in differing[:LISTED]],
+        differing=len(differing),
+        only=tuple(len(table) - len(both) for table in tables),
+        seconds=tuple(sum(table[key].seconds for key in both) for table in tables),
+        common=len(both),
+    )
+
+
+def _names(runs: Sequence[Results]) -> tuple[str, ...]:
+    """The target of each run; with its number if two are alike."""
+    targets = [str(run.header["target"]) for run in runs]
+    return tuple(
+        f"{target} ({number})" if targets.count(target) > 1 else target
+        for number, target in enumerate(targets, 1)
+    )
+
+
+@dataclass(frozen=True)
+class Step:
+    """One run of a history."""
+
+    began: str
+    counts: Sequence[tuple[str, int]]
+    failing: int
+    cells: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class History:
+    """The runs of one target, device and tier, oldest first, and what the last one changed.
+
+    `slower` has (cell, usual seconds). `flaky` has (cell, outcomes), of cells that failed, did not,
+    and failed again, or the reverse."""
+
+    name: str
+    steps: Sequence[Step]
+    newly_failing: Sequence[CellResult]
+    newly_passing: Sequence[CellResult]
+    slower: Sequence[tuple[CellResult, float]]
+    flaky: Sequence[tuple[CellResult, Sequence[str]]]
+
+
+def history(runs: Sequence[Results], earlier: Sequence[Results]) -> list[History]:
+    """For each of `runs`, what happened since the `earlier` runs of the same target,
+    device and tier."""
+    return [
+        _history(
+            [*(old for old in earlier if title(old) == title(run) and not _same(old, run)), run]
+        )
+        for run in runs
+    ]
+
+
+def _same(one: Results, other: Results) -> bool:
+    return one.header.get("began") == other.header.get("began") and one.cells == other.cells
+
+
+def _history(runs: Sequence[Results]) -> History:
+    tables = [_by_key(run) for run in runs]
+    last = tables[-1]
+    before: dict[Key, list[CellResult]] = {}
+    for table in tables[:-1]:
+        for key, cell in table.items():
+            before.setdefault(key, []).append(cell)
+    changed = [
+        (last[key], old[-1])
+        for key, old in before.items()
+        if key in last and _fails(last[key]) != _fails(old[-1])
+    ]
+    lines = {key: [*before[key], last[key]] for key in last if key in before}
+    usual = {key: median(cell.seconds for cell in line[:-1]) for key, line in lines.items()}
+    slower = [
+        (last[key], seconds)
+        for key, seconds in usual.items()
+        if last[key].seconds > max(_SLOWER * seconds, seconds + _NOTICEABLE)
+    ]
+    flaky = [
+        (line[-1], [cell.outcome for cell in line]) for line in lines.values() if _changes(line) > 1
+    ]
+    return History(
+        title(runs[-1]),
+        [_step(run) for run in runs],
+        [_short(now) for now, _ in changed if _fails(now)][:LISTED],
+        [_short(now) for now, _ in changed if not _fails(now)][:LISTED],
+        sorted(slower, key=lambda pair: pair[1] - pair[0].seconds)[:LISTED],
+        flaky[:LISTED],
+    )
+
+
+def _fails(cell: CellResult) -> bool:
+    return cell.outcome in FAILURES
+
+
+def _changes(line: Sequence[CellResult]) -> int:
+    """How often a cell began to fail or ceased to."""
+    return sum(_fails(one) != _fails(other) for one, other in pairwise(line))
+
+
+def _step(run: Results) -> Step:
+    counts = run.counts()
+    return Step(
+        began=str(run.header.get("began", run.header.get("date", ""))),
+        counts=[(outcome, counts[outcome]) for outcome in OUTCOMES if counts[outcome]],
+        failing=sum(counts[outcome] for outcome in FAILURES),
+        cells=len(run.cells),
+        seconds=sum(cell.seconds for cell in run.cells),
+    )
+
+
+def _by_key(run: Results) -> dict[Key, CellResult]:
+    return {(cell.check, cell.id): cell for cell in run.cells}
+
+
+def _short(cell: CellResult) -> CellResult:
+    return replace(cell, why=cell.why if len(cell.why) <= 160 else cell.why[:159] + "…")

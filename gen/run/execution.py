@@ -1,0 +1,186 @@
+"""Runs the cells of a session, each in a process that may die of it.
+
+A :class:`Runner` forks a worker at the first cell, when every module is loaded. The worker runs one
+cell after another and sends back what came of it. If it dies or takes too long, that is the outcome
+of the cell, and the next cell gets a new worker."""
+
+from __future__ import annotations
+
+import os
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gen.outcomes import Crashed, Mismatch, SamplesError, Vacuous
+from gen.run.isolation import POSSIBLE, Worker
+
+if TYPE_CHECKING:
+    from gen.run.verdict import Verdict
+
+__all__ = ["DEFAULT_LIMIT", "Begin", "Ran", "Runner", "Told", "told"]
+
+DEFAULT_LIMIT = 120.0  # seconds of a cell for which the matrix names no limit
+_FRAMES = 12
+_HARNESS = str(Path(__file__).parents[1]) + os.sep
+_OUTCOMES: dict[str, Any] = {
+    "skip": pytest.skip.Exception,
+    "xfail": pytest.xfail.Exception,
+    "fail": pytest.fail.Exception,
+}
+_Warned = tuple[str, type[Warning], str, int]
+Begin = Callable[[int, str], None]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a cell came to: its verdict, how many samples it compared, and how often the target's
+    vmap ran each op in a loop.
+
+    `program` is a stand-alone program that shows the first failure, if there is one. `elsewhere`
+    has the entries of other cells that expect an error like it. `rules` are those of the target
+    that ran, if they were noted.
+    """
+
+    verdict: Verdict
+    compared: int
+    loops: Mapping[str, int]
+    program: str = ""
+    elsewhere: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+
+
+class Told(Exception):
+    """An error of another process. Its text is the whole report of it."""
+
+
+def told(error: BaseException) -> str:
+    """The report of an error: the message of a comparison, where a process died, or a traceback.
+
+    The traceback is Python's. pytest's quotes whole functions, for which it parses torch's files of
+    20,000 lines. It begins behind the last frame of the harness, so it is the same for every sample
+    that fails alike.
+    """
+    if isinstance(error, Crashed):
+        lines = [line.strip() for line in error.stack.splitlines() if line.startswith("  File ")]
+        frames = list(takewhile(lambda line: f'"{_HARNESS}' not in line, lines))[:_FRAMES]
+        return "\n".join(
+            [
+                str(error),
+                *(["it was here, innermost call first:"] if frames else []),
+                *(f"  {frame}" for frame in frames),
+            ]
+        )
+    if isinstance(error, Mismatch | Vacuous | Told):
+        return str(error)
+    shown = traceback.TracebackException.from_exception(error)
+    for one in _chained(shown):
+        ours = [
+            place for place, frame in enumerate(one.stack) if frame.filename.startswith(_HARNESS)
+        ]
+        one.stack[:] = one.stack[max(ours, default=-1) + 1 :] or one.stack[-1:]
+    if isinstance(error, SamplesError):
+        shown.stack.clear()
+    return (
+        "".join(shown.format())
+        .rstrip()
+        .removeprefix(
+            "Traceback (most recent call last):\n" if isinstance(error, SamplesError) else ""
+        )
+    )
+
+
+def _chained(error: traceback.TracebackException | None) -> Iterator[traceback.TracebackException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+class Runner:
+    """`run(item, begin)` runs the cell of an item and calls `begin` before each sample. The Runner
+    decides in which process."""
+
+    def __init__(
+        self,
+        items: Sequence[pytest.Item],
+        run: Callable[[pytest.Function, Begin | None], Ran],
+        *,
+        here: bool,
+    ) -> None:
+        self._items = items
+        self._places = {item: place for place, item in enumerate(items)}
+        self._run = run
+        self._worker = None if here or not POSSIBLE else Worker(self._serve)
+        self._filters: list[Any] | None = None  # the filters of warnings that the worker has
+
+    def run(
+        self, item: pytest.Function, limit: float | None
+    ) -> Ran | tuple[int | None, str, Crashed]:
+        """What the cell came to. If its process was lost: the sample that ran, its description, and
+        how it was lost."""
+        if self._worker is None:
+            return self._run(item, None)
+        filters = list(warnings.filters)
+        changed = None if filters == self._filters else filters
+        try:
+            ran, caught, raised = self._worker.ask((self._places[item], changed), limit)
+        except Crashed as lost:
+            self._filters = None
+            sample, _, description = self._worker.noted().partition(" ")
+            return int(sample) if sample else None, description, lost
+        self._filters = filters
+        for warning in caught:
+            warnings.warn_explicit(*warning)
+        if raised is not None:
+            raise _OUTCOMES[raised[0]](raised[1])
+        return ran  # type: ignore[no-any-return]  # what `_serve` returned
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._worker is not None:
+            self._worker.close()
+
+    def _serve(
+        self, question: tuple[int, list[Any] | None]
+    ) -> tuple[Ran | None, list[_Warned], tuple[str, str] | None]:
+        """In the worker: run the cell at a place of the session, with the parent's
+        filters of warnings.
+
+        Returns what it came to, the warnings, and the outcome of pytest that it raised: these
+        exceptions cannot be pickled."""
+        place, filters = question
+        item = self._items[place]
+        assert isinstance(item, pytest.Function) and self._worker is not None
+        note = self._worker.note
+        if filters is not None:
+            warnings.resetwarnings()
+            # a list, which typeshed does not say
+            warnings.filters.extend(filters)  # type: ignore[attr-defined]
+        with warnings.catch_warnings(record=True) as caught:
+            try:
+                ran = self._run(item, lambda sample, description: note(f"{sample} {description}"))
+            except (SystemExit, KeyboardInterrupt) as error:
+                # of the op or its samples: the user's Ctrl-C does not reach this process
+                raise Crashed(f"{error!r} was raised") from None
+            except tuple(_OUTCOMES.values()) as outcome:
+                return (
+                    None,
+                    _warned(caught),
+                    (
+                        next(name for name, kind in _OUTCOMES.items() if type(outcome) is kind),
+                        str(outcome.msg),
+                    ),
+                )
+        failures = tuple(
+            replace(failure, error=Told(told(failure.error))) for failure in ran.verdict.failures
+        )
+        return replace(ran, verdict=replace(ran.verdict, failures=failures)), _warned(caught), None
+
+
+def _warned(caught: Sequence[warnings.WarningMessage]) -> list[_Warned]:
+    return [(str(one.message), one.category, one.filename, one.lineno) for one in caught]

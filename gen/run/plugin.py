@@ -1,0 +1,583 @@
+"""The pytest plug-in of the matrix: its options, the choice of cells, and how a cell runs
+and is reported.
+
+It is loaded with `-p gen.run.plugin`, for tests outside of the matrix too. So torch and the
+target are imported only when the first cell needs them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import re
+import shlex
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from gen.checks.entries import Known, Settings
+from gen.checks.tables import TIERS, Cell, Cells, Family, TableError, cells_of
+from gen.run.execution import Begin, Ran, Runner, told
+from gen.run.project_defaults import declared
+from gen.run.recorder import FACTS, Recorder
+from gen.run.requirements import require_device, require_place, require_target, why_absent
+from gen.run.results import LAST, default_path
+from gen.run.rules_run import RulesRun
+from gen.run.run_cell import active_entries, facts, limit_of, lost, outcome_facts, run_cell
+from gen.run.shard import Shard, parse_shard
+from gen.run.shard_plugin import NO_LARGEST_TIER, Sharding
+from gen.targets import built_in
+
+if TYPE_CHECKING:
+    from gen.checks.case import SampleFailure
+    from gen.run.verdict import Verdict
+    from gen.targets.protocol import Target
+
+__all__ = ["Run", "family_of"]
+
+
+@dataclass
+class Run:
+    """The settings of this run, and the target once a cell has asked for it."""
+
+    settings: Settings
+    tier: str
+    sample: int | None
+    all_samples: bool
+    shard: Shard
+    results: Path
+    narrowed: str
+    timeout: float | None
+    sharding: Sharding | None = None
+    runner: Runner | None = None
+    absent: str = ""
+    """Why the device is not available: every cell is then skipped."""
+    rules: RulesRun | None = None
+    """What notes the rules that cells run, if the run is asked to."""
+    _target: Target | None = None
+
+    def target(self) -> Target:
+        if self._target is None:
+            from gen.targets import load
+
+            try:
+                self._target = load(self.settings.target)
+            except LookupError as error:
+                raise pytest.UsageError(f"--target: {error.args[0]}") from error
+            if self.rules is not None:
+                self.rules.watch(self.settings.target, self._target)
+        return self._target
+
+    def limit(self, item: pytest.Function, cell: Cell) -> float | None:
+        """The seconds that a cell may take; None if there is no limit."""
+        cells = cells_of(item.function)
+        assert cells is not None
+        return limit_of(family_of(item.module), cell, cells, self.timeout)
+
+    def header(self) -> dict[str, Any]:
+        """The description of the run, for the results file and the terminal."""
+        return {
+            "target": self.settings.target,
+            "device": self.settings.device,
+            "tier": self.tier,
+            "torch": self.settings.torch,
+            "seed": "of the case's id",
+            "sample": "all"
+            if self.all_samples
+            else "usual"
+            if self.sample is None
+            else self.sample,
+            "shard": "{}/{}".format(*self.shard),
+            "narrowed": self.narrowed or "no",
+            "date": self.settings.today.isoformat(),
+        }
+
+
+_run = pytest.StashKey[Run]()
+_active = pytest.StashKey[Mapping[str, Known]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("matrix", "the matrix of generated tests")
+    group.addoption(
+        "--target",
+        help=(
+            "what is tested: runtime, torch, or an entry point (default: "
+            "the matrix's targets.default)"
+        ),
+    )
+    group.addoption("--device", default="cpu", help="device of the samples (default cpu)")
+    group.addoption(
+        "--tier",
+        choices=TIERS,
+        default="default",
+        help="which cells to take: smoke < default < full < all",
+    )
+    group.addoption(
+        "--sample", type=int, metavar="N", help="run only sample N of each case (counted from 0)"
+    )
+    group.addoption(
+        "--all-samples",
+        action="store_true",
+        help="run every sample of a case, including those beyond its usual limit",
+    )
+    group.addoption(
+        "--cell-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="limit of every cell (default: the matrix's, or 120; 0: none)",
+    )
+    group.addoption(
+        "--in-process",
+        action="store_true",
+        help="run cells in pytest's own process: for debuggers; no limit, no crash survived",
+    )
+    group.addoption(
+        "--rules",
+        action="store_true",
+        help="note the target's rules that each cell runs, for the report; cells take longer",
+    )
+    group.addoption(
+        "--shard",
+        default="1/1",
+        metavar="I/N",
+        help="run part I of N, balanced by matrix/durations.json",
+    )
+    group.addoption(
+        "--results",
+        type=Path,
+        metavar="PATH",
+        help="results file (default .cache/matrix/results-TARGET-DEVICE.jsonl)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    option = config.option
+    try:
+        shard = parse_shard(option.shard)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+    if option.sample is not None and (option.sample < 0 or option.all_samples):
+        raise pytest.UsageError(
+            "--sample takes one number from 0 up, and not together with --all-samples"
+        )
+    if option.cell_timeout is not None and not 0 <= option.cell_timeout < float("inf"):
+        raise pytest.UsageError("--cell-timeout takes seconds, or 0 for no limit")
+    root = config.rootpath
+    project = declared(root)
+    settings = Settings(
+        option.target or project.target, option.device, version("torch"), datetime.date.today()
+    )
+    narrowed = _narrowed(config)
+    part = "{}of{}".format(*shard) if shard[1] > 1 else "part" if narrowed else ""
+    run = Run(
+        settings=settings,
+        tier=option.tier,
+        sample=option.sample,
+        all_samples=option.all_samples,
+        shard=shard,
+        results=root / (option.results or default_path(settings.target, settings.device, part)),
+        narrowed=narrowed,
+        timeout=option.cell_timeout,
+        rules=RulesRun() if option.rules else None,
+    )
+    config.stash[_run] = run
+    require_place(run.results, option.results)
+    if shard[1] > 1:
+        run.sharding = Sharding(shard, option.tier, _selection(config))
+        config.pluginmanager.register(run.sharding, "matrix-sharding")
+    if settings.device != "cpu":
+        run.absent = why_absent(project, settings.device, here=_in_process(config))
+        if not run.absent:
+            require_device(settings.device, here=_in_process(config))
+    if not hasattr(config, "workerinput"):
+        if not built_in(settings.target) or run.rules is not None:
+            # what does not load stops the run here, whether or not workers are to run it
+            require_target(run.target, settings.target, here=_in_process(config))
+        header = run.header() | (
+            {} if run.rules is None else {"rules": RulesRun.of(settings.target, run.target())}
+        )
+        recorder = Recorder(
+            run.results,
+            header,
+            run.sharding,
+            last=root / LAST,
+            whole=not narrowed and shard[1] == 1,
+        )
+        config.pluginmanager.register(recorder, "matrix-recorder")
+
+
+def _in_process(config: pytest.Config) -> bool:
+    """Whether cells run in pytest's own process, as a debugger needs it."""
+    return bool(config.option.in_process or config.option.usepdb or config.option.trace)
+
+
+def _narrowed(config: pytest.Config) -> str:
+    """Why this run does not take every cell of its tier, in words; empty if it does."""
+    option = config.option
+    asked = {
+        "-k": option.keyword,
+        "-m": option.markexpr,
+        "--deselect": option.deselect,
+        "--sample": option.sample is not None,
+        "--lf": getattr(option, "lf", False),
+        "-x": option.maxfail,
+        "--ignore": option.ignore or option.ignore_glob,
+        "ids": any("::" in str(arg) for arg in config.args),
+        "files": any(str(arg).endswith(".py") for arg in config.args),
+    }
+    return " ".join(name for name, given in asked.items() if given)
+
+
+def _selection(config: pytest.Config) -> str:
+    """What narrows the run, in full: shards of one run have the same."""
+    option = config.option
+    given = (
+        option.keyword,
+        option.markexpr,
+        option.deselect,
+        option.sample,
+        option.all_samples,
+        [a for a in config.args if "::" in str(a)],
+    )
+    return repr(given)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    run = config.stash.get(_run, None)
+    if run is not None and run.runner is not None:
+        run.runner.close()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    run = config.stash[_run]
+    shown = run.header() | {"results": _relative(run.results, config.rootpath)}
+    return "matrix: " + " · ".join(f"{key} {value}" for key, value in shown.items())
+
+
+def _relative(path: Path, root: Path) -> Path:
+    return path.relative_to(root) if path.is_relative_to(root) else path
+
+
+def family_of(module: Any) -> Family:
+    """The table of a generated module. A module without a table is a family with
+    its file's name."""
+    found = getattr(module, "FAMILY", None)
+    return (
+        found
+        if isinstance(found, Family)
+        else Family(module.__name__.rpartition(".")[2].removeprefix("test_"))
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    cells = cells_of(metafunc.function)
+    if cells is None:
+        return
+    run = metafunc.config.stash[_run]
+    family = family_of(metafunc.module)
+    try:
+        chosen = (
+            list(cells.at(run.tier))
+            if run.sharding is None
+            else run.sharding.cells(metafunc.module, metafunc.function.__name__)
+        )
+        if run.shard[0] == 1:
+            chosen = [
+                *chosen,
+                *_asked_by_id(metafunc, cells, {cell.id for cell in cells.at(run.tier)}),
+            ]
+        for cell in chosen:
+            family.entries(cell)
+    except TableError as error:
+        pytest.fail(str(error), pytrace=False)
+    # A function without a cell at this tier is left out. Otherwise pytest would
+    # report a skipped test.
+    metafunc.parametrize("case", chosen, ids=[cell.id for cell in chosen], indirect=True)
+
+
+def _asked_by_id(metafunc: pytest.Metafunc, cells: Cells, chosen: set[str]) -> list[Cell]:
+    """Cells that the command line names and the tier does not have, such as those that
+    reduction drops."""
+    found = []
+    for argument in map(str, metafunc.config.args):
+        path, _, node = argument.partition("::")
+        name, _, case = node.partition("[")
+        here = (
+            name == metafunc.function.__name__
+            and Path(path).name == Path(metafunc.module.__file__ or "").name
+        )
+        if (
+            here
+            and case.endswith("]")
+            and case[:-1] not in chosen
+            and (cell := cells.named(case[:-1]))
+        ):
+            found.append(cell)
+    return found
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if not _empty(item)]
+    run = config.stash[_run]
+    if run.sharding is not None:
+        items[:] = [
+            item for item in items if _cell(item) is not None or run.sharding.has_others(item)
+        ]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Load before the first cell what cells need. The collector need not look at any of it again:
+    it stays until the end."""
+    run = session.config.stash[_run]
+    tiers = {cell.tier for item in session.items if (cell := _cell(item)) is not None}
+    if run.sharding is None and run.tier == TIERS[-1] and tiers and tiers.isdisjoint(TIERS[-1:]):
+        raise pytest.UsageError(NO_LARGEST_TIER)
+    if session.config.option.collectonly:
+        return
+    here = _in_process(session.config)
+    run.runner = Runner(session.items, _run_here, here=here)
+    if here or run.settings.device in ("cpu", "meta"):
+        _load(session.items, run, here)
+    gc.collect()
+    gc.freeze()
+
+
+def _load(items: Sequence[pytest.Item], run: Run, here: bool) -> None:
+    """Load torch, the target and OpInfo's database, so that no cell's time includes the loading.
+
+    On other devices than the CPU, the workers load them: a process may not be forked once
+    it has used a GPU.
+    """
+    cells = [(item, cell) for item in items if (cell := _cell(item)) is not None]
+    if cells:
+        import torch
+
+        # the ledger imports what running a cell needs
+        from gen.run import verdict as ledger  # noqa: F401
+        from gen.samples import opinfo  # noqa: F401
+
+        torch.set_num_threads(1)
+        if here or built_in(run.settings.target):
+            run.target()
+        opinfo.preload(
+            (cell.op, family_of(_module(item)).ops.get(cell.op, {})) for item, cell in cells
+        )
+
+
+def _module(item: pytest.Item) -> Any:
+    found = item.getparent(pytest.Module)
+    assert found is not None
+    return found.obj
+
+
+def _empty(item: pytest.Item) -> bool:
+    """Whether pytest made this item for a check without a cell at the tier."""
+    spec = getattr(item, "callspec", None)
+    return (
+        spec is not None
+        and cells_of(getattr(item, "function", None)) is not None
+        and not isinstance(spec.params.get("case"), Cell)
+    )
+
+
+def _cell(item: pytest.Item) -> Cell | None:
+    spec = getattr(item, "callspec", None)
+    found = spec.params.get("case") if spec is not None else None
+    return found if isinstance(found, Cell) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Attach the facts of the cell before anything can fail. The outcome is filled in later."""
+    cell = _cell(item)
+    if cell is None:
+        return
+    assert isinstance(item, pytest.Function)
+    family = family_of(item.module)
+    entries = item.stash[_active] = _entries(item, cell)
+    described = facts(family, cell, item.originalname.removeprefix("test_"), entries)
+    item.user_properties.append((FACTS, described))
+
+
+def _entries(item: pytest.Function, cell: Cell) -> dict[str, Known]:
+    """The known entries of a cell that are active in this run. With --runxfail no
+    failure is expected."""
+    settings, shown = item.config.stash[_run].settings, item.config.option.runxfail
+    entries = active_entries(family_of(item.module), cell, settings)
+    return {name: entry for name, entry in entries.items() if not (shown and entry.kind == "xfail")}
+
+
+@pytest.fixture
+def case(request: pytest.FixtureRequest) -> Cell:
+    """The cell. The check gets a Case of it, which is made where the cell runs."""
+    cell: Cell = request.param
+    return cell
+
+
+def _run_here(item: pytest.Function, begin: Begin | None) -> Ran:
+    """Run one cell in this process."""
+    run, cell = item.config.stash[_run], _cell(item)
+    assert cell is not None
+    ran = run_cell(
+        item.obj,
+        cell,
+        item.originalname.removeprefix("test_"),
+        family_of(item.module),
+        run.target(),
+        _entries(item, cell),
+        run.settings,
+        sample=run.sample,
+        all_samples=run.all_samples,
+        begin=begin,
+        rules=run.rules,
+    )
+    return replace(ran, elsewhere=_elsewhere(item, ran.verdict)) if ran.verdict.failed else ran
+
+
+def _elsewhere(item: pytest.Function, verdict: Verdict) -> tuple[str, ...]:
+    """Entries of other cells of this session that expect the first error: perhaps the same cause,
+    perhaps an entry that is too narrow."""
+    errors = [failure.error for failure in verdict.failures[:1]]
+    modules = {
+        id(module): module
+        for other in item.session.items
+        if (module := getattr(other, "module", None)) is not None
+    }
+    found: dict[Known, str] = {}
+    for family in map(family_of, modules.values()):
+        for name, entry in family.known.items():
+            if entry.kind == "xfail" and any(entry.expects(error) for error in errors):
+                found.setdefault(entry, name)
+    return tuple(dict.fromkeys(found.values()))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run one cell and report its verdict to pytest. pytest runs other tests itself."""
+    __tracebackhide__ = True
+    cell = _cell(pyfuncitem)
+    if cell is None:
+        return None
+    run = pyfuncitem.config.stash[_run]
+    if run.absent:
+        pytest.skip(run.absent)
+    assert run.runner is not None
+    ran = run.runner.run(pyfuncitem, run.limit(pyfuncitem, cell))
+    if not isinstance(ran, Ran):
+        ran = lost(pyfuncitem.stash[_active], *ran)
+    verdict = ran.verdict
+    described: dict[str, Any] = dict(pyfuncitem.user_properties)[FACTS]  # type: ignore[assignment]
+    described.update(outcome_facts(ran, described["family"]))
+    match verdict.outcome:
+        case "skipped" | "lacking":
+            pytest.skip(f"lacking: {verdict.why}" if verdict.outcome == "lacking" else verdict.why)
+        case "xfailed":
+            pytest.xfail(verdict.why)
+        case "crashed" | "timed out" | "failed" | "vacuous" | "xpassed":
+            _show(pyfuncitem, ran)
+    return True
+
+
+class CellFailed(Exception):
+    """An error whose text is the report. Its traceback is not shown."""
+
+
+def _show(item: pytest.Function, ran: Ran) -> NoReturn:
+    """Fail the cell, with one report for each distinct error."""
+    __tracebackhide__ = True
+    verdict = ran.verdict
+    alike: dict[str, list[SampleFailure]] = {}
+    for failure in verdict.failures:
+        alike.setdefault(_without_numbers(told(failure.error)), []).append(failure)
+    if not alike:
+        raise CellFailed(f"{_title(item)}: {verdict.why}\nreproduce: {_command(item, None)}")
+    groups = list(alike.values())
+    parts = [
+        _told(item, group, verdict, None if place else ran)
+        for place, group in enumerate(groups[:_SHOWN])
+    ]
+    if len(groups) > _SHOWN:
+        parts.append(f"and {len(groups) - _SHOWN} more errors of other kinds")
+    raise CellFailed("\n\n".join(parts)) from groups[0][0].error
+
+
+_SHOWN = 4  # distinct errors of a cell
+_LISTED = 3  # entries of other cells
+
+
+def _without_numbers(text: str) -> str:
+    return re.sub(r"-?\d[\d.e+-]*|\[[^\]]*\]|\b(?:nan|inf)\b", "#", text)
+
+
+def _told(
+    item: pytest.Function,
+    alike: Sequence[SampleFailure],
+    verdict: Verdict,
+    first: Ran | None = None,
+) -> str:
+    """The report of samples that fail alike. `first`: what the cell came to, of whose first
+    error more is known."""
+    failure, others = alike[0], [str(other.sample) for other in alike[1:]]
+    sample = (
+        ""
+        if failure.sample is None
+        else f", sample {failure.sample}"
+        + (f" {failure.description}" if failure.description else "")
+    )
+    lines = [_title(item) + sample]
+    if verdict.why.startswith("expected "):
+        lines.append(verdict.why)
+    lines.append(told(failure.error))
+    if others:
+        lines.append(f"fails alike: sample{'s' * (len(others) > 1)} {', '.join(others)}")
+    if first is not None and first.elsewhere:
+        names = ", ".join(first.elsewhere[:_LISTED]) + (
+            ", …" if len(first.elsewhere) > _LISTED else ""
+        )
+        several = len(first.elsewhere) > 1
+        lines.append(
+            f"known elsewhere: {len(first.elsewhere)} "
+            f"entr{'ies match' if several else 'y matches'} this message ({names})"
+        )
+    lines.append(f"reproduce: {_command(item, failure.sample)}")
+    return "\n".join(
+        [*lines, *(["as a program:", first.program] if first is not None and first.program else [])]
+    )
+
+
+def _title(item: pytest.Function) -> str:
+    run = item.config.stash[_run]
+    cell = _cell(item)
+    assert cell is not None
+    return (
+        f"{cell.id} under {item.originalname.removeprefix('test_')}, "
+        f"target {run.settings.target} on {run.settings.device}"
+    )
+
+
+def _command(item: pytest.Function, sample: int | None) -> str:
+    """The command that reruns this cell or sample."""
+    run = item.config.stash[_run]
+    words = ["pytest", shlex.quote(item.nodeid), "--target", shlex.quote(run.settings.target)]
+    if run.settings.device != "cpu":
+        words += ["--device", shlex.quote(run.settings.device)]
+    words += ["--tier", "full"]
+    if sample is not None:
+        words += ["--sample", str(sample)]
+    return " ".join(words)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.excinfo is not None and isinstance(call.excinfo.value, CellFailed):
+        report.longrepr = str(call.excinfo.value)
+    return report

@@ -1,0 +1,223 @@
+"""What a run writes: the results file and the summary on the terminal.
+
+Cells may have run in worker processes. Their facts arrive in the controlling process as user
+properties of the reports."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gen.checks.tables import DTYPES
+from gen.files import replace
+from gen.run.results import OUTCOMES, CellResult, Writer
+from gen.run.shard_plugin import Sharding
+
+__all__ = ["FACTS", "Recorder"]
+
+FACTS = "matrix-cell"
+_LISTED = 40
+
+
+class Recorder:
+    """Collects cells from test reports; inactive until the first one comes."""
+
+    def __init__(
+        self,
+        path: Path,
+        header: Mapping[str, Any],
+        sharding: Sharding | None,
+        *,
+        last: Path,
+        whole: bool,
+    ) -> None:
+        self.path = path
+        self.last = last
+        self.header = {**header, "began": datetime.datetime.now().isoformat(timespec="seconds")}
+        self.sharding = sharding
+        self.whole = whole  # whether the run takes every cell of its tier
+        self.cells: list[CellResult] = []
+        self.entries: dict[str, str] = {}
+        self.unwritten = ""  # why the results file could not be written
+        self._writer: Writer | None = None
+        self._pending: dict[str, dict[str, Any]] = {}
+        self._seconds: dict[str, float] = {}
+        self._start = time.perf_counter()
+        self._complete = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        facts = dict(report.user_properties).get(FACTS)
+        if not isinstance(facts, dict):
+            facts = self._pending.get(report.nodeid) or _crashed(report)
+            if facts is None:
+                return
+        pending = self._pending.setdefault(report.nodeid, facts)
+        pending.update(
+            {
+                key: value
+                for key, value in facts.items()
+                if key not in ("outcome", "why") or report.when == "call"
+            }
+        )
+        self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
+        # pytest-xdist's report of a worker process that died
+        if report.when not in ("setup", "call", "teardown"):
+            pending.update(outcome="crashed", why=report.longreprtext.strip().splitlines()[-1])
+        elif report.failed and (report.when != "call" or pending["outcome"] == "error"):
+            pending.update(outcome="error", why=_last_line(report))
+        elif report.skipped and pending["outcome"] == "error":
+            pending.update(outcome="skipped", why=_last_line(report))
+        if report.when not in ("setup", "call"):
+            self._finish(report.nodeid)
+
+    def _finish(self, node: str) -> None:
+        facts = self._pending.pop(node)
+        self.entries.update(facts.pop("ledger", {}))
+        cell = CellResult(
+            **facts | {"entries": tuple(facts["entries"])},
+            seconds=round(self._seconds[node], 5),
+            node=node,
+        )
+        self.cells.append(cell)
+        self._write(lambda writer: writer.cell(cell))
+
+    def _write(self, what: Callable[[Writer], None]) -> None:
+        """Write to the results file. If the disk takes no more, the run goes on without it, and
+        fails at its end."""
+        if self.unwritten:
+            return
+        try:
+            what(self._open())
+        except OSError as error:
+            self.unwritten = f"{self.path}: {error.strerror}; the results of this run are not in it"
+
+    def _open(self) -> Writer:
+        if self._writer is None:
+            self._writer = Writer(
+                self.path,
+                {**self.header, **(self.sharding.facts() if self.sharding is not None else {})},
+            )
+        return self._writer
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        # a shard without cells has results all the same
+        if self.sharding is not None and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+            session.exitstatus = exitstatus = pytest.ExitCode.OK
+            self._write(lambda writer: None)
+        if self._writer is None and not self.unwritten:
+            return
+        ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        self._complete = ended and not session.shouldstop and not session.shouldfail
+        wall = round(time.perf_counter() - self._start, 2)
+        # for `gen merge`, which knows what happened in all shards
+        active = {"active": self.entries} if self.sharding is not None else {}
+        end = {
+            "complete": self._complete,
+            "wall_seconds": wall,
+            "never_happened": self.never(),
+            **active,
+        }
+        self._write(lambda writer: writer.close(end))
+        with contextlib.suppress(OSError):  # without it, a page is of the newest whole run
+            replace(self.last, str(self.path))
+        if (self.nothing_passed() or self.unwritten) and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def nothing_passed(self) -> bool:
+        """Whether no cell passed or failed as expected. Such a run proves nothing."""
+        return bool(self.cells) and not any(
+            cell.outcome in ("passed", "xfailed") for cell in self.cells
+        )
+
+    def never(self) -> list[str]:
+        """Active entries that no cell of a whole run needed. Strict xfails do not reveal one that
+        shares its cases with another entry."""
+        if not (self.whole and self._complete):
+            return []
+        met = {name for cell in self.cells for name in cell.entries}
+        return [
+            f"{name}: {where}" for name, where in sorted(self.entries.items()) if name not in met
+        ]
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.cells:
+            return
+        out = terminalreporter
+        counts = Counter(cell.outcome for cell in self.cells)
+        out.section("matrix")
+        out.line(
+            " · ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
+        )
+        seconds = sum(cell.seconds for cell in self.cells)
+        mean = 1000 * seconds / len(self.cells)
+        out.line(
+            f"{len(self.cells)} cells, {mean:.1f} ms a cell on average, "
+            f"{seconds:.1f} s in all; {self.path}"
+        )
+        _list(
+            out,
+            "vacuous (nothing was proved)",
+            [f"{cell.node}: {cell.why}" for cell in self.cells if cell.outcome == "vacuous"],
+        )
+        lacking = Counter(
+            (cell.why, cell.check) for cell in self.cells if cell.outcome == "lacking"
+        )
+        lines = [
+            f"{count} cells of {check}: {why}" for (why, check), count in sorted(lacking.items())
+        ]
+        _list(out, "lacking (the target does not offer it)", lines)
+        _list(out, f"entries that never happened at tier {self.header['tier']}", self.never())
+        slowest = sorted(self.cells, key=lambda cell: -cell.seconds)[:10]
+        _list(out, "slowest", [f"{1000 * cell.seconds:8.0f} ms  {cell.node}" for cell in slowest])
+        if self.unwritten:
+            out.line(self.unwritten, red=True)
+        if self.nothing_passed():
+            left_out = all(cell.outcome in ("skipped", "lacking") for cell in self.cells)
+            why = ": a run of which every cell was left out counts as failed" if left_out else ""
+            out.line(f"nothing passed{why}", red=True)
+
+
+def _list(out: pytest.TerminalReporter, title: str, lines: Sequence[str]) -> None:
+    if lines:
+        out.line(f"{title}:")
+        for line in lines[:_LISTED]:
+            out.line(f"  {line}")
+        if len(lines) > _LISTED:
+            out.line(f"  … and {len(lines) - _LISTED} more, in the results file")
+
+
+def _last_line(report: pytest.TestReport) -> str:
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2]
+    crash = getattr(report.longrepr, "reprcrash", None)
+    lines = (crash.message if crash is not None else report.longreprtext).strip().splitlines()
+    return lines[0][:300] if lines else ""
+
+
+def _crashed(report: pytest.TestReport) -> dict[str, Any] | None:
+    """The facts of a cell whose worker died, from the node id."""
+    module, _, rest = report.nodeid.partition("::")
+    check, _, case = rest.rstrip("]").partition("[")
+    op, *words = case.split("-")
+    if not report.failed or not check.startswith("test_") or not words or words[0] not in DTYPES:
+        return None
+    return {
+        "id": case,
+        "family": Path(module).stem.removeprefix("test_"),
+        "op": op,
+        "dtype": words[0],
+        "check": check.removeprefix("test_"),
+        "axes": {},
+        "outcome": "crashed",
+        "why": "",
+        "samples": 0,
+        "entries": [],
+    }

@@ -1,0 +1,75 @@
+"""What must be there before a run begins: a place for its results, its device and its target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gen.run.isolation import POSSIBLE, Worker
+from gen.run.project_defaults import Declared
+
+
+def require_place(path: Path, given: Path | None) -> None:
+    """The results file can be written: it is a file or absent, in a folder or where
+    one can be made."""
+    shown = f"--results {given}" if given else str(path)
+    if path.exists() and not path.is_file():
+        raise pytest.UsageError(
+            f"{shown}: is {'a folder' if path.is_dir() else 'a device, a pipe or a socket'}"
+        )
+    above = next(folder for folder in path.parents if folder.exists())
+    if not above.is_dir():
+        raise pytest.UsageError(f"{shown}: {above.name} is not a folder")
+
+
+def why_absent(project: Declared, device: str, *, here: bool) -> str:
+    """Why the matrix says that a device is not available. It is asked in a process of its own,
+    which may load a driver."""
+
+    def ask(name: str) -> str:
+        from gen.samples.samples import resolve
+
+        return project.why_absent(name, resolve)
+
+    if device.partition(":")[0] not in project.devices:
+        return ""
+    worker = Worker(ask)
+    try:
+        return ask(device) if here or not POSSIBLE else str(worker.ask(device, None))
+    finally:
+        worker.close()
+
+
+def require_device(device: str, *, here: bool) -> None:
+    worker = Worker(_allocate)
+    try:
+        _allocate(device) if here or device == "meta" or not POSSIBLE else worker.ask(device, None)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise pytest.UsageError(
+            f"--device {device}: not present here, "
+            f"nothing was run ({str(error).strip().splitlines()[0]})"
+        ) from error
+    finally:
+        worker.close()
+
+
+def require_target(load: Callable[[], object], name: str, *, here: bool) -> None:
+    """The target `name`, which `load` loads, can be loaded.
+
+    One of another package is tried in a process of its own: its library may not bear a fork once it
+    is loaded, as jax does not."""
+    from gen.targets import built_in
+
+    worker = Worker(lambda _: load() and None)
+    try:
+        load() if here or not POSSIBLE or built_in(name) else worker.ask(name, None)
+    finally:
+        worker.close()
+
+
+def _allocate(device: str) -> None:
+    import torch
+
+    torch.zeros((), device=device)

@@ -1,0 +1,130 @@
+"""What running one cell means, whoever runs it: pytest's plug-in in a session, or a
+worker of a cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gen.checks.entries import Known, Settings
+from gen.checks.tables import Cell, Cells, Family
+from gen.outcomes import Crashed
+from gen.run.execution import DEFAULT_LIMIT, Begin, Ran
+
+if TYPE_CHECKING:
+    from gen.run.rules_run import RulesRun
+    from gen.targets.protocol import Target
+
+__all__ = ["active_entries", "facts", "limit_of", "lost", "outcome_facts", "run_cell"]
+
+
+def active_entries(family: Family, cell: Cell, settings: Settings) -> dict[str, Known]:
+    """The known entries of a cell that are active in this run."""
+    return {name: entry for name, entry in family.entries(cell).items() if entry.active(settings)}
+
+
+def limit_of(family: Family, cell: Cell, cells: Cells, asked: float | None) -> float | None:
+    """The seconds that a cell may take; None if there is no limit. `asked`: what the command line
+    says, where 0 is no limit."""
+    if asked is not None:
+        return asked or None
+    return family.limit(cell.op, cells) or DEFAULT_LIMIT
+
+
+def facts(family: Family, cell: Cell, check: str, entries: Mapping[str, Known]) -> dict[str, Any]:
+    """The facts of a cell before it has run. Its outcome is an error until another one is known."""
+    return {
+        "id": cell.id,
+        "family": family.name,
+        "op": cell.op,
+        "dtype": cell.dtype,
+        "check": check,
+        "axes": dict(cell.axes),
+        "outcome": "error",
+        "why": "",
+        "samples": 0,
+        "ledger": {
+            f"{family.name}:{name}": entry.where()
+            for name, entry in entries.items()
+            if entry.kind in ("xfail", "skip")
+        },
+        "entries": [],
+    }
+
+
+def outcome_facts(ran: Ran, family: str) -> dict[str, Any]:
+    """The facts that a cell has once it has run."""
+    verdict = ran.verdict
+    return {
+        "outcome": verdict.outcome,
+        "why": verdict.why,
+        "samples": ran.compared,
+        "entries": [f"{family}:{name}" for name in verdict.happened],
+        "loops": dict(ran.loops),
+        "rules": ran.rules,
+        "failing": next(
+            (failure.sample for failure in verdict.failures if failure.sample is not None), None
+        ),
+    }
+
+
+def run_cell(
+    test: Callable[..., object],
+    cell: Cell,
+    check: str,
+    family: Family,
+    target: Target,
+    entries: Mapping[str, Known],
+    settings: Settings,
+    *,
+    sample: int | None = None,
+    all_samples: bool = False,
+    begin: Begin | None = None,
+    explain: bool = True,
+    rules: RulesRun | None = None,
+) -> Ran:
+    """Run one cell in this process. `explain`: write the stand-alone program of a failure. `rules`:
+    what notes the rules that run."""
+    import torch
+
+    from gen.checks.case import Case
+    from gen.run.verdict import attempt
+    from gen.scripts.failures import of_failure
+
+    torch.set_num_threads(1)
+    case = Case(
+        cell,
+        check=check,
+        family=family,
+        target=target,
+        device=settings.device,
+        entries=entries,
+        only=sample,
+        all_samples=all_samples,
+    )
+    if begin is not None:
+        case.begin = begin  # type: ignore[method-assign]  # the hook that Case offers for this
+    loops: Any = getattr(case.target, "loops", {})
+    before = Counter(loops)
+    if rules is not None:
+        rules.taken()  # what ran between cells
+    verdict = attempt(test, case, entries, settings.today)
+    ran = () if rules is None else rules.taken()
+    failing = next(
+        (failure.sample for failure in verdict.failures if failure.sample is not None), None
+    )
+    program = (
+        of_failure(case, failing) if explain and verdict.failed and failing is not None else None
+    )
+    return Ran(verdict, case.compared, dict(Counter(loops) - before), program or "", rules=ran)
+
+
+def lost(entries: Mapping[str, Known], sample: int | None, description: str, error: Crashed) -> Ran:
+    """What a cell came to whose process was lost."""
+    from gen.checks.case import SampleFailure
+    from gen.run.verdict import settle
+
+    where = "" if sample is None else f" in sample {sample}"
+    placed = type(error)(f"{error}{where}", error.stack)
+    return Ran(settle(entries, [SampleFailure(sample, description, placed)]), 0, {})

@@ -1,0 +1,131 @@
+"""The outcome of a case, from its failures and its entries.
+
+An xfail is strict. The case must fail, and every failing sample must raise the exception and
+message of one of the case's entries. So an entry cannot hide a second mistake, and cannot remain
+after the first is fixed.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gen.checks.case import Case, SampleFailure
+from gen.checks.entries import Known
+from gen.outcomes import Crashed, Lacking, Mismatch, Vacuous
+
+__all__ = ["Verdict", "attempt", "brief", "settle"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of one case: a word, a line that says why, the failures to show, and the
+    entries that happened."""
+
+    outcome: str
+    why: str = ""
+    failures: tuple[SampleFailure, ...] = ()
+    happened: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        return self.outcome in ("failed", "xpassed", "vacuous", "crashed", "timed out")
+
+
+def attempt(
+    check: Callable[[Case], object], case: Case, entries: Mapping[str, Known], today: datetime.date
+) -> Verdict:
+    """Run one check on one case and return its verdict. `entries` are those active under the run's
+    settings, by name."""
+    early = _before(entries, today)
+    if early is not None:
+        return early
+    failures: list[SampleFailure] = []
+    # the hook that Case offers for this
+    case.finish = failures.extend  # type: ignore[method-assign]
+    try:
+        check(case)
+    except Lacking as lacking:
+        return Verdict("lacking", str(lacking))
+    except Exception as error:
+        failures.append(SampleFailure(None, "", error))
+    return settle(entries, failures, partial=case.only is not None, values=case.device != "meta")
+
+
+def _before(entries: Mapping[str, Known], today: datetime.date) -> Verdict | None:
+    for name, entry in entries.items():
+        if entry.expired(today):
+            return Verdict(
+                "failed",
+                (
+                    f"entry {name!r} held until {entry.until}, which has passed; "
+                    f"renew or remove it: {entry.where()}"
+                ),
+            )
+    for name, entry in entries.items():
+        if entry.kind == "skip":
+            return Verdict("skipped", entry.reason, happened=(name,))
+    return None
+
+
+def settle(
+    entries: Mapping[str, Known],
+    failures: Sequence[SampleFailure],
+    *,
+    partial: bool = False,
+    values: bool = True,
+) -> Verdict:
+    """The verdict, after matching every failure with an xfail.
+
+    An entry need not happen if only some samples ran (`partial`). Nor need it if tensors have no
+    `values`, unless the entry names a device.
+    """
+    xfails = {name: entry for name, entry in entries.items() if entry.kind == "xfail"}
+    happened: dict[str, None] = {}
+    unexpected: list[SampleFailure] = []
+    for failure in failures:
+        name = next((name for name, entry in xfails.items() if entry.expects(failure.error)), None)
+        if name is None:
+            unexpected.append(failure)
+        else:
+            happened[name] = None
+    if unexpected:
+        vacuous = all(isinstance(failure.error, Vacuous) for failure in unexpected)
+        why = brief(unexpected[0].error)
+        if xfails:
+            expected = " or ".join(
+                f"{entry.expectation()} [{name}]" for name, entry in xfails.items()
+            )
+            why = f"expected {expected}, got {why}"
+        lost = next(
+            (failure.error.outcome for failure in unexpected if isinstance(failure.error, Crashed)),
+            None,
+        )
+        return Verdict(
+            lost or ("vacuous" if vacuous else "failed"), why, tuple(unexpected), tuple(happened)
+        )
+    if happened:
+        return Verdict(
+            "xfailed", "; ".join(xfails[name].reason for name in happened), happened=tuple(happened)
+        )
+    due = (
+        []
+        if partial
+        else [(name, entry) for name, entry in xfails.items() if values or entry.device is not None]
+    )
+    if due:
+        stale = ", ".join(f"{name!r} {entry.where()}" for name, entry in due)
+        return Verdict("xpassed", f"passed, so remove the entry or narrow it: {stale}")
+    return Verdict("passed")
+
+
+def brief(error: BaseException) -> str:
+    """The exception in one line."""
+    lines = str(error).strip().splitlines() or [""]
+    first = (
+        lines[0]
+        if isinstance(error, Mismatch | Vacuous | Crashed)
+        else f"{type(error).__name__}: {lines[0]}"
+    )
+    return first if len(first) <= 300 else first[:299] + "…"

@@ -1,0 +1,222 @@
+"""Tensors from descriptions: ``{shape: [4, 8], domain: positive}``.
+
+A sample is ``{args: [...], kwargs: {...}}``. An argument is a description of a tensor, a list of
+arguments, or a plain value. A source of samples is a list of these, or a callable that takes
+``(dtype, device)`` and returns one. Its leaves may be tensors already."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from gen.outcomes import SamplesError
+
+Tensor = torch.Tensor
+KEYS = frozenset({"shape", "low", "high", "domain", "size", "dtype", "layout", "requires_grad"})
+_BOUNDS = {"any": (-2.0, 2.0), "positive": (0.1, 2.0), "unit": (0.05, 0.95)}
+_INTEGER_BOUNDS = {"any": (-9, 10), "positive": (1, 10), "unit": (0, 2)}
+
+
+MOST_SAMPLES = 10_000
+
+
+def called(name: str, function: Any, dtype: torch.dtype, device: str) -> list[Mapping[str, Any]]:
+    """The samples that the callable `name` gives. Raises SamplesError for anything that is
+    no list of calls."""
+    if not callable(function):
+        raise SamplesError(f"{name} is {function!r:.60}, no callable")
+    try:
+        inspect.signature(function).bind(dtype, device)
+    except TypeError as error:
+        raise SamplesError(
+            f"{name} is called with a dtype and a device: TypeError: {error}"
+        ) from None
+    except ValueError:  # a builtin without a signature
+        pass
+    given = function(dtype, device)
+    wanted = "expected [{args: [...], kwargs: {...}}, ...]"
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise SamplesError(f"{name} returned {given!r:.60}, no list of samples: {wanted}")
+    found = list(itertools.islice(given, MOST_SAMPLES + 1))
+    if not found:
+        raise SamplesError(f"{name} returned no samples: {wanted}")
+    if len(found) > MOST_SAMPLES:
+        raise SamplesError(f"{name} gives more than {MOST_SAMPLES:,} samples")
+    for index, sample in enumerate(found):
+        _refuse(f"{name}: sample {index}", sample)
+    return found
+
+
+def _refuse(what: str, sample: Any) -> None:
+    if not isinstance(sample, Mapping):
+        raise SamplesError(f"{what} is {sample!r:.60}, not {{args: [...], kwargs: {{...}}}}")
+    if other := [str(key) for key in sample if key not in ("args", "kwargs")]:
+        raise SamplesError(f"{what} has the key {', '.join(other)}; expected args and kwargs")
+    if not isinstance(sample.get("args", ()), list | tuple):
+        raise SamplesError(f"{what} has args {sample['args']!r:.60}, which are no list")
+    kwargs = sample.get("kwargs", {})
+    if not isinstance(kwargs, Mapping) or not all(isinstance(key, str) for key in kwargs):
+        raise SamplesError(f"{what} has kwargs {kwargs!r:.60}, which are no mapping of names")
+
+
+def build(
+    source: Any, dtype: torch.dtype, device: str
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], Any], None]]:
+    """``(args, kwargs, output processing, no wrapper)`` for each sample of `source`, drawn from the
+    global generator."""
+    for sample in source:
+        args = tuple(_value(arg, dtype, device) for arg in sample.get("args", ()))
+        kwargs = {key: _value(arg, dtype, device) for key, arg in sample.get("kwargs", {}).items()}
+        yield args, kwargs, _identity, None
+
+
+def _identity(result: Any) -> Any:
+    return result
+
+
+def _value(described: Any, dtype: torch.dtype, device: str) -> Any:
+    if isinstance(described, Mapping):
+        return tensor(described, dtype, device)
+    if isinstance(described, (list, tuple)) and any(
+        isinstance(item, (Mapping, torch.Tensor)) for item in described
+    ):
+        return [_value(item, dtype, device) for item in described]
+    if isinstance(described, Tensor):
+        wanted = described.detach().to(device)
+        return wanted.requires_grad_(described.requires_grad or _inexact(wanted.dtype))
+    if isinstance(described, str) and described.startswith("torch."):
+        named = getattr(torch, described.removeprefix("torch."), None)
+        return named if isinstance(named, torch.dtype) else described
+    return described
+
+
+def tensor(described: Mapping[str, Any], dtype: torch.dtype, device: str) -> Tensor:
+    """The tensor of a description. Its dtype is `dtype` unless it names another. Floating tensors
+    require grad unless it says otherwise.
+
+    Raises ValueError for an unknown key or domain, and for a domain that does not fit
+    the shape or dtype.
+    """
+    unknown = set(described) - KEYS
+    if unknown:
+        raise ValueError(
+            f"a tensor's description has no key {', '.join(sorted(unknown))}; "
+            f"it may have {', '.join(sorted(KEYS))}"
+        )
+    domain = described.get("domain", "any")
+    own = (
+        getattr(torch, described["dtype"])
+        if "dtype" in described
+        else _default_dtype(domain, dtype)
+    )
+    shape = tuple(described.get("shape", ()))
+    made = _fill(domain, shape, own, described)
+    made = arrange(made.to(device), described.get("layout", "contiguous"))
+    return made.requires_grad_(_inexact(own) and bool(described.get("requires_grad", True)))
+
+
+def _default_dtype(domain: str, dtype: torch.dtype) -> torch.dtype:
+    if domain == "bool":
+        return torch.bool
+    return torch.int64 if domain in ("index", "permutation") else dtype
+
+
+def _inexact(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _fill(
+    domain: str, shape: tuple[int, ...], dtype: torch.dtype, described: Mapping[str, Any]
+) -> Tensor:
+    if domain == "bool" or dtype is torch.bool:
+        return torch.rand(shape) < 0.5
+    if domain == "index":
+        if "size" not in described:
+            raise ValueError("domain index needs `size`: indices are drawn from 0 … size − 1")
+        return torch.randint(0, described["size"], shape).to(dtype)
+    if domain == "permutation":
+        rows = math.prod(shape[:-1])
+        return (
+            torch.stack([torch.randperm(shape[-1]) for _ in range(rows)]).reshape(shape).to(dtype)
+        )
+    if domain in ("spd", "symmetric"):
+        return _matrix(domain, shape, dtype)
+    if domain == "distinct":
+        count = math.prod(shape)
+        values = torch.randperm(count).to(torch.float64)
+        return (
+            (values if not _inexact(dtype) else values * (4.0 / max(count, 1)) - 2.0)
+            .reshape(shape)
+            .to(dtype)
+        )
+    if domain not in ("any", "positive", "unit", "nonzero"):
+        known = "any, positive, unit, nonzero, spd, symmetric, permutation, index, bool, distinct"
+        raise ValueError(f"no domain {domain!r}; known: {known}")
+    return _uniform(domain, shape, dtype, described)
+
+
+def _uniform(
+    domain: str, shape: tuple[int, ...], dtype: torch.dtype, described: Mapping[str, Any]
+) -> Tensor:
+    bounds = "any" if domain == "nonzero" else domain
+    if not _inexact(dtype):
+        lowest, highest = _INTEGER_BOUNDS[bounds]
+        low, high = (
+            int(described.get("low", lowest if dtype.is_signed else max(lowest, 0))),
+            int(described.get("high", highest)),
+        )
+        drawn = torch.randint(low, high, shape, dtype=dtype)
+        return (
+            torch.where(drawn == 0, torch.ones_like(drawn), drawn) if domain == "nonzero" else drawn
+        )
+    low, high = described.get("low", _BOUNDS[bounds][0]), described.get("high", _BOUNDS[bounds][1])
+    real = _real(shape, low, high)
+    if dtype.is_complex:
+        real = torch.complex(real, _real(shape, low, high))
+    if domain == "nonzero":
+        real = torch.where(real.abs() < 0.1, real + 0.25, real)
+    return real.to(dtype)
+
+
+def _real(shape: tuple[int, ...], low: float, high: float) -> Tensor:
+    return torch.rand(shape, dtype=torch.float64) * (high - low) + low
+
+
+def _matrix(domain: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    if len(shape) < 2 or shape[-1] != shape[-2] or not _inexact(dtype):
+        raise ValueError(
+            f"domain {domain} needs square matrices of a floating or complex dtype, "
+            f"not {list(shape)} of {dtype}"
+        )
+    a = torch.randn(shape, dtype=torch.complex128 if dtype.is_complex else torch.float64)
+    if domain == "symmetric":
+        return ((a + a.mH) / 2).to(dtype)
+    return (a @ a.mH / max(shape[-1], 1) + torch.eye(shape[-1], dtype=a.dtype)).to(dtype)
+
+
+def arrange(x: Tensor, layout: str) -> Tensor:
+    """`x` in a layout, with the same values. Only ``expanded`` changes them: it repeats the first
+    slice along the first dimension.
+
+    ``transposed``: the last two dimensions swapped in memory. ``noncontiguous`` or ``strided``:
+    every second element of a larger storage. ``expanded``: stride 0 in the first dimension.
+    ``contiguous``: as it says.
+    """
+    if layout == "contiguous":
+        return x.contiguous()
+    if layout == "transposed":
+        return x.mT.contiguous().mT if x.ndim >= 2 else x.contiguous()
+    if layout in ("noncontiguous", "strided"):
+        if not x.ndim:
+            return x
+        return torch.stack([x, torch.zeros_like(x)], dim=-1).select(-1, 0)
+    if layout == "expanded":
+        return x[:1].clone().expand(x.shape) if x.ndim and x.shape[0] else x
+    raise ValueError(
+        f"no layout {layout!r}; known: contiguous, transposed, noncontiguous, strided, expanded"
+    )

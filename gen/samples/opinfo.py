@@ -1,0 +1,203 @@
+"""torch's OpInfo database as a source of ops and samples, under the dotted names of matrix.yaml.
+
+The database is private to torch and takes seconds to import. So it is imported only here, once,
+when it is first needed."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from gen.samples.seeds import has_accelerator, seeded_with_numpy
+
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
+
+CANDIDATES = 64  # samples of one op that are stored; a check chooses among them
+READ = 512  # samples read from one generator
+
+
+def dotted_name(info: OpInfo) -> str:
+    """``torch.`` + name, ``torch.Tensor.`` + name where only the method exists, + ``.`` + variant;
+    dashes become underscores."""
+    name: str = info.name
+    if name.startswith("torch."):
+        base = name
+    else:
+        base = f"torch.{name}"
+        if not _resolves(torch, name) and _resolves(torch.Tensor, name):
+            base = f"torch.Tensor.{name}"
+    variant = f".{info.variant_test_name}" if info.variant_test_name else ""
+    return (base + variant).replace("-", "_")
+
+
+def _resolves(root: object, path: str) -> bool:
+    for part in path.split("."):
+        if not hasattr(root, part):
+            return False
+        root = getattr(root, part)
+    return True
+
+
+@cache
+def database() -> dict[str, OpInfo]:
+    """Every OpInfo by dotted name. Warnings during the import are ignored, as they concern
+    torch's test helpers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_methods_invocations import op_db
+    return {dotted_name(info): info for info in op_db}
+
+
+def lookup(name: str) -> OpInfo | None:
+    """The OpInfo called `name`, or None. A name that is not torch's needs no database."""
+    return database().get(name) if name.startswith("torch.") else None
+
+
+def may_have(name: str, row: Mapping[str, Any]) -> bool:
+    """Whether the database may have the op of a row of the matrix."""
+    return "call" not in row and name.startswith("torch.")
+
+
+def preload(ops: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """Import the database if it may have one of `ops`, given as ``(name, row)``. Processes that are
+    forked later then have it."""
+    if any(may_have(name, row) for name, row in ops):
+        database()
+
+
+def differentiates(info: OpInfo, dtype: torch.dtype, device: str) -> bool:
+    """Whether torch claims reverse-mode derivatives of the op for `dtype`."""
+    if not (dtype.is_floating_point or dtype.is_complex) or not info.supports_autograd:
+        return False
+    return dtype in info.supported_backward_dtypes(torch.device(device).type)
+
+
+def samples(
+    info: OpInfo, device: str, dtype: torch.dtype, seed_parts: tuple[object, ...]
+) -> Iterator[SampleInput]:
+    """At most about :data:`CANDIDATES` SampleInputs. OpInfo marks inputs that torch would
+    differentiate by ``requires_grad``."""
+    with seeded_with_numpy(*seed_parts), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # sampling itself is not under test
+        found = drawn(info, device, dtype, READ, requires_grad=differentiates(info, dtype, device))
+    return iter([*_thinned(found), *_small(info, found)])
+
+
+def drawn(
+    info: OpInfo,
+    device: str,
+    dtype: torch.dtype,
+    count: int | None = None,
+    *,
+    requires_grad: bool = False,
+) -> list[SampleInput]:
+    """The first `count` samples that OpInfo itself draws, or all of them."""
+    with _without_its_test():
+        return list(islice(info.sample_inputs(device, dtype, requires_grad=requires_grad), count))
+
+
+def _thinned(found: list[SampleInput]) -> list[SampleInput]:
+    """As many samples as the limit allows: the first ones, then others spread evenly, because
+    neighbours are alike."""
+    half = CANDIDATES // 2
+    rest = found[half:]
+    return found if len(found) <= CANDIDATES else found[:half] + rest[:: -(-len(rest) // half)]
+
+
+def _small(info: OpInfo, found: list[SampleInput]) -> Iterator[SampleInput]:
+    """Parts of the first sample of an elementwise op of one tensor. OpInfo's own samples of these
+    are too large for a Jacobian."""
+    from torch.testing._internal.opinfo import core
+
+    if not isinstance(info, core.UnaryUfuncInfo) or not found or found[0].input.numel() < 6:
+        return
+    flat = found[0].input.detach().reshape(-1)
+    for piece in (flat[:6].reshape(2, 3), flat[:4], flat[0]):
+        given = piece.clone().requires_grad_(found[0].input.requires_grad)
+        yield core.SampleInput(given, args=found[0].args, kwargs=found[0].kwargs)
+
+
+def errors(info: OpInfo, device: str) -> list[ErrorInput]:
+    """The ErrorInputs of the op, which may be none."""
+    written: object = info.error_inputs_func
+    if written is None:
+        return []
+    with seeded_with_numpy("errors", info.name), _without_its_test(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return list(info.error_inputs(device))
+
+
+@contextmanager
+def _without_its_test() -> Iterator[None]:
+    """Inside, OpInfo does not look through the stack for the test that asks, which takes longer
+    than a check, and seeds without a trace."""
+    from torch.testing._internal import common_utils
+    from torch.testing._internal.opinfo import core
+
+    seeding: dict[str, Any] = {} if has_accelerator() else {"set_rng_seed": _set_seed}
+    with (
+        patch.multiple(common_utils, extract_test_fn=_no_test, **seeding),
+        patch.object(core, "extract_test_fn", _no_test),
+    ):
+        yield
+
+
+def _no_test() -> None:
+    """What asks for samples is no test of OpInfo's own."""
+
+
+def _set_seed(seed: int | None = None) -> None:
+    """As OpInfo's own on a machine without accelerators."""
+    from torch.testing._internal import common_utils
+
+    chosen: int = common_utils.SEED if seed is None else seed
+    torch.default_generator.manual_seed(chosen)
+    random.seed(chosen)
+    np.random.seed(chosen)
+
+
+@contextmanager
+def drawing_from_outside() -> Iterator[None]:
+    """Inside, random ops of OpInfo draw from the state of the generator.
+
+    OpInfo calls such an op with a seed of its own, and restores the state afterwards. A graph
+    repeats only the draw."""
+    from torch.testing._internal import common_methods_invocations
+
+    with patch.object(common_methods_invocations, "wrapper_set_seed", _as_it_is):
+        yield
+
+
+def _as_it_is(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return op(*args, **kwargs)
+
+
+def gradcheck_wrapper(info: OpInfo) -> Callable[..., Any]:
+    """OpInfo's wrapper for derivatives. It is looked up at each call, so that
+    :func:`drawing_from_outside` has effect."""
+    wrapper: Callable[..., Any] = info.gradcheck_wrapper
+    if wrapper.__name__ != "wrapper_set_seed":
+        return wrapper
+    module: Any = importlib.import_module("torch.testing._internal.common_methods_invocations")
+    return lambda op, *args, **kwargs: module.wrapper_set_seed(op, *args, **kwargs)
+
+
+def has_own_wrapper(info: OpInfo) -> bool:
+    """Whether OpInfo differentiates a wrapped op, such as ``cholesky(x + xᴴ)``, because the op
+    reads only part of its input."""
+    from torch.testing._internal.opinfo import core
+
+    return (
+        info.gradcheck_wrapper is not core.OpInfo.__dataclass_fields__["gradcheck_wrapper"].default
+    )

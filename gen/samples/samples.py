@@ -1,0 +1,443 @@
+"""Samples as flat functions from tensors to a tuple of tensors. They close over all
+other arguments.
+
+A sample records which inputs are differentiable. One run of the op on plain tensors shows its
+facts: whether it draws random numbers, whether it writes to its inputs, which warnings its kernels
+give. Samples of one op and dtype are built once per generated module. Its checks share them, and
+the results computed for them (:attr:`Sample.memory`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gen.samples import descriptions, opinfo
+from gen.samples.seeds import seeded, seeded_with_numpy, stable_seed
+from gen.targets.protocol import Values
+
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import OpInfo
+
+Tensor = torch.Tensor
+Apply = Callable[..., Any]
+LARGEST = 20_000  # elements of all inputs together; larger samples show no more than smaller ones
+
+
+@dataclass(frozen=True)
+class Op:
+    """An op with its variants and references."""
+
+    name: str
+    call: Apply
+    inplace: Apply | None = None
+    out: Apply | None = None  # takes out=
+    reference: Apply | None = None  # on tensors
+    numpy_reference: Callable[[Any], Any] | None = None  # on an OpInfo SampleInput
+    info: OpInfo | None = None
+
+
+@dataclass(repr=False)  # torch.func.vmap takes the repr of what it maps
+class Sample:
+    """One call of an op.
+
+    `inputs` are plain tensors that do not require grad; `rebuild` puts tensors in their places and
+    returns ``(args, kwargs)``."""
+
+    index: int
+    description: str
+    op: Op
+    inputs: tuple[Tensor, ...]
+    differentiable: tuple[bool, ...]
+    rebuild: Callable[[Sequence[Any]], tuple[list[Any], dict[str, Any]]]
+    process: Callable[[Any], Any]
+    wrap: Callable[..., Any] | None
+    signature: tuple[Any, ...]
+    seed: int
+    memory: dict[Any, Any] = field(default_factory=dict)
+    _facts: Facts | None = None
+
+    def __call__(self, *tensors: Any) -> Values:
+        """The flat function. It first clones the inputs that the op writes to, so that it
+        has no side effect."""
+        if self.facts.mutates:
+            tensors = tuple(
+                t.clone() if written else t
+                for t, written in zip(tensors, self.facts.mutated, strict=True)
+            )
+        return self.outputs(self.raw(self.op.call, tensors))
+
+    def raw(self, call: Apply, tensors: Sequence[Any], **extra: Any) -> Any:
+        """`call` on the sample's arguments with `tensors` in their places. Returns the
+        unchanged result."""
+        args, kwargs = self.rebuild(tensors)
+        if self.wrap is not None:
+            return self.wrap(call, *args, **kwargs, **extra)
+        return call(*args, **kwargs, **extra)
+
+    def outputs(self, raw: Any) -> Values:
+        """A raw result as a tuple of dense tensors."""
+        return flat_tensors(self.process(raw))
+
+    @property
+    def facts(self) -> Facts:
+        """The facts from one run on plain tensors. If the op failed there, its error is raised
+        here, each time."""
+        if self.error is not None:
+            raise self.error
+        assert self._facts is not None
+        return self._facts
+
+    @property
+    def error(self) -> Exception | None:
+        """What the op itself raised on plain tensors, if it did."""
+        if self._facts is None:
+            self._facts = _observe(self)
+        return self._facts.error
+
+    @property
+    def draws(self) -> bool:
+        """Whether the op is only a draw: an ATen op with the tag of draws that drew random numbers,
+        which are its result."""
+        return self.facts.random and torch.Tag.nondeterministic_seeded in getattr(
+            self.op.call, "tags", ()
+        )
+
+    @property
+    def numel(self) -> int:
+        return sum(t.numel() for t in self.inputs)
+
+    @property
+    def numbers(self) -> list[Any]:
+        """The arguments that are no tensors."""
+        return [
+            leaf
+            for leaf in pytree.tree_leaves(self.rebuild(self.inputs))
+            if not isinstance(leaf, Tensor)
+        ]
+
+
+@dataclass(frozen=True)
+class Facts:
+    outputs: tuple[Tensor, ...] = ()
+    mutated: tuple[bool, ...] = ()
+    random: bool = False
+    warnings: tuple[tuple[str, type[Warning]], ...] = ()
+    error: Exception | None = None
+
+    @property
+    def mutates(self) -> bool:
+        return any(self.mutated)
+
+
+def flat_tensors(result: Any) -> Values:
+    """The tensors of `result`, in order. Numbers become tensors, and sparse tensors dense ones.
+    Arrays of other libraries are refused. Anything else is left out."""
+    leaves = []
+    for leaf in pytree.tree_leaves(result):
+        if isinstance(leaf, Tensor):
+            leaves.append(leaf if leaf.layout is torch.strided else leaf.to_dense())
+        elif isinstance(leaf, (bool, int, float, complex)):
+            leaves.append(
+                torch.tensor(leaf, dtype=torch.complex128 if isinstance(leaf, complex) else None)
+            )
+        elif hasattr(leaf, "__array__"):
+            kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+            raise TypeError(
+                f"the op returned a {kind}, no torch.Tensor: "
+                "a target with values of its own offers `op` and `flat`"
+            )
+    return tuple(leaves)
+
+
+class _RandomSpy(TorchDispatchMode):
+    """Notes whether any kernel drew from the global generator, even if a wrapper restores the
+    generator's state afterwards."""
+
+    supports_higher_order_operators = True
+    drew = False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        # a branch or a loop has no tags
+        if isinstance(func, OpOverload) and torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        before = torch.get_rng_state()
+        result = func(*args, **(kwargs or {}))
+        self.drew |= not torch.equal(before, torch.get_rng_state())
+        return result
+
+
+def _observe(sample: Sample) -> Facts:
+    inputs = tuple(t.clone() for t in sample.inputs)
+    versions = [t._version for t in inputs]
+    try:
+        with seeded(sample.seed), warnings.catch_warnings(record=True) as seen, _RandomSpy() as spy:  # type: ignore[no-untyped-call]
+            warnings.simplefilter("always")
+            outputs = sample.outputs(sample.raw(sample.op.call, inputs))
+    except Exception as error:
+        return Facts(error=error)
+    mutated = tuple(
+        t._version != version or not _identical(t, given)
+        for t, given, version in zip(inputs, sample.inputs, versions, strict=True)
+    )
+    return Facts(
+        outputs, mutated, spy.drew, tuple({(str(w.message), w.category): None for w in seen})
+    )
+
+
+def _identical(a: Tensor, b: Tensor) -> bool:
+    """Whether values are equal. Versions are not enough: kernels of batch norm write running
+    statistics without incrementing them."""
+    return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+# --- building -------------------------------------------------------------------------------------
+
+
+def resolve(path: str) -> Any:
+    """The object at ``module:attribute`` or at a dotted name."""
+    module, attributes = located(path)
+    found: Any = importlib.import_module(module)
+    for part in attributes:
+        found = getattr(found, part)
+    return found
+
+
+def located(path: str) -> tuple[str, list[str]]:
+    """The module of a path of :func:`resolve`, which is imported, and the attributes that
+    lead on from it."""
+    if ":" in path:
+        module, attribute = path.split(":", 1)
+        importlib.import_module(module)
+        return module, attribute.split(".")
+    parts = path.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:cut])
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError:
+            continue
+        return module, parts[cut:]
+    raise ModuleNotFoundError(f"{path!r} names nothing that can be imported")
+
+
+def make_op(name: str, row: Mapping[str, Any]) -> Op:
+    """The op of a matrix row. `row` takes precedence over OpInfo. An op without OpInfo needs an
+    importable dotted name."""
+    info = None if "call" in row else opinfo.lookup(name)
+    reference = resolve(row["reference"]) if row.get("reference") else None
+    inplace, out = (resolve(row[key]) if row.get(key) else None for key in ("inplace", "out"))
+    if info is None:
+        return Op(name, resolve(row.get("call") or name), inplace, out, reference)
+    numpy_reference = None
+    if info.ref is not None and reference is None:
+        numpy_reference = info.ref
+    out = out or (info.op if info.supports_out else None)
+    return Op(name, info.op, inplace or info.get_inplace(), out, reference, numpy_reference, info)
+
+
+def candidates(
+    op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str, wrapped: bool
+) -> list[Sample]:
+    """Every sample of the op for `dtype`, in the order of its source. Nothing is run."""
+    seed = ("samples", op.name, dtype)
+    source = row.get("samples", "opinfo")
+    if source == "opinfo":
+        if op.info is None:
+            raise LookupError(f"{op.name}: no `samples` in its row and no OpInfo of that name")
+        calls = _from_opinfo(op.info, dtype, device, seed, wrapped)
+    else:
+        with seeded_with_numpy(*seed):
+            rows = (
+                descriptions.called(source, resolve(source), dtype, device)
+                if isinstance(source, str)
+                else source
+            )
+            calls = list(descriptions.build(rows, dtype, device))
+    found = [
+        _normalise(op, index, args, kwargs, process, wrap, stable_seed(*seed, index))
+        for index, (args, kwargs, process, wrap) in enumerate(calls)
+    ]
+    if row.get("differentiable", True) is False:
+        found = [replace(sample, differentiable=(False,) * len(sample.inputs)) for sample in found]
+    return found
+
+
+def from_call(op: Op, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sample:
+    """The sample of one explicit call. Its outputs are not processed."""
+    return _normalise(
+        op, index, args, kwargs, lambda result: result, None, stable_seed(op.name, index)
+    )
+
+
+Call = tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], Any], Callable[..., Any] | None]
+
+
+def _from_opinfo(
+    info: OpInfo, dtype: torch.dtype, device: str, seed: tuple[object, ...], wrapped: bool
+) -> list[Call]:
+    wrap = opinfo.gradcheck_wrapper(info) if wrapped and opinfo.has_own_wrapper(info) else None
+    return [
+        ((sample.input, *sample.args), dict(sample.kwargs), sample.output_process_fn_grad, wrap)
+        for sample in opinfo.samples(info, device, dtype, seed)
+    ]
+
+
+def _normalise(
+    op: Op,
+    index: int,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    process: Callable[[Any], Any],
+    wrap: Callable[..., Any] | None,
+    seed: int,
+) -> Sample:
+    leaves, spec = pytree.tree_flatten((list(args), kwargs))
+    places = [
+        place
+        for place, leaf in enumerate(leaves)
+        if isinstance(leaf, Tensor) and leaf.layout is torch.strided
+    ]
+    detached = {id(leaves[place]): leaves[place].detach() for place in places}
+    # a tensor that occurs twice stays one, as an op may refuse that
+    inputs = tuple(detached[id(leaves[place])] for place in places)
+    differentiable = tuple(leaves[place].requires_grad for place in places)
+    fixed = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+
+    def rebuild(tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        values = list(fixed)
+        for place, tensor in zip(places, tensors, strict=True):
+            values[place] = tensor
+        rebuilt_args, rebuilt_kwargs = pytree.tree_unflatten(values, spec)
+        return rebuilt_args, rebuilt_kwargs
+
+    held = set(places)
+    shown = [_show(leaf) for leaf in leaves]
+    described = pytree.tree_unflatten(shown, spec)
+    others = tuple(text for place, text in enumerate(shown) if place not in held)
+    description = ", ".join(
+        [*map(str, described[0]), *(f"{key}={value}" for key, value in described[1].items())]
+    )
+    signature = (
+        tuple((t.ndim, tuple(min(size, 2) for size in t.shape), t.dtype) for t in inputs),
+        str(spec),
+        others,
+    )
+    return Sample(
+        index,
+        description.replace("'", ""),
+        op,
+        inputs,
+        differentiable,
+        rebuild,
+        process,
+        wrap,
+        signature,
+        seed,
+    )
+
+
+def _show(leaf: Any) -> str:
+    if isinstance(leaf, Tensor):
+        return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"
+    return str(leaf.__name__) if callable(leaf) and hasattr(leaf, "__name__") else repr(leaf)
+
+
+# --- choosing and caching -------------------------------------------------------------------------
+
+
+def choose(pool: Sequence[Sample], count: int | None, *, largest: int = LARGEST) -> list[Sample]:
+    """At most `count` samples (None: all), chosen for diversity. The choice is the
+    same on every run.
+
+    The signature of a sample is its layout (ranks, and which sizes are 0, 1 or more) and its other
+    arguments. The choice takes turns through the groups of equal ranks. It repeats no signature
+    while others remain. The first sample is the smallest informative one."""
+    fit = [sample for sample in pool if sample.numel <= largest]
+    if not any(map(_informative, fit)):
+        fit = sorted(filter(_informative, pool), key=lambda s: s.numel)[:1] + fit
+    if count is None or len(fit) <= count:
+        return fit
+    groups: dict[Any, list[Sample]] = {}
+    for sample in fit:
+        groups.setdefault(tuple(ranks for ranks, *_ in sample.signature[0]), []).append(sample)
+    turns = [_fresh_first(group) for group in groups.values()]
+    turns.sort(key=lambda group: (not _informative(group[0]), group[0].index))
+    chosen: list[Sample] = []
+    for turn in range(len(fit)):
+        for group in turns:
+            if turn < len(group):
+                chosen.append(group[turn])
+        if len(chosen) >= count:
+            break
+    return sorted(chosen[:count], key=lambda sample: not _informative(sample))
+
+
+def _informative(sample: Sample) -> bool:
+    """Whether results can differ: no input is empty, and one has more than one element."""
+    return all(t.numel() for t in sample.inputs) and any(t.numel() > 1 for t in sample.inputs)
+
+
+def _fresh_first(group: list[Sample]) -> list[Sample]:
+    """New signatures before repeated ones. Among the new ones, informative samples come first,
+    spread over the group."""
+    seen: set[Any] = set()
+    fresh: list[Sample] = []
+    again: list[Sample] = []
+    for sample in sorted(group, key=lambda s: not _informative(s)):
+        (again if sample.signature in seen else fresh).append(sample)
+        seen.add(sample.signature)
+    return _spread(fresh) + again
+
+
+def _spread(items: list[Sample]) -> list[Sample]:
+    """First, last, middle, then the rest in order, because neighbours in a source are alike."""
+    if len(items) < 4:
+        return items
+    ends = [items[0], items[-1], items[len(items) // 2]]
+    return ends + [item for item in items if all(item is not end for end in ends)]
+
+
+class Store:
+    """Samples of the current family of ops. Another family evicts them."""
+
+    def __init__(self) -> None:
+        self.family: str | None = None
+        self._pools: dict[Any, list[Sample]] = {}
+
+    def pool(
+        self,
+        family: str,
+        name: str,
+        row: Mapping[str, Any],
+        dtype: torch.dtype,
+        device: str,
+        wrapped: bool,
+    ) -> list[Sample]:
+        """All candidates. `wrapped` selects OpInfo's wrapper for derivatives if the op has one."""
+        if family != self.family:
+            self._pools.clear()
+            self.family = family
+        op = make_op(name, row)
+        wrapped = wrapped and op.info is not None and opinfo.has_own_wrapper(op.info)
+        key = (name, dtype, device, wrapped)
+        if key not in self._pools:
+            self._pools[key] = candidates(op, row, dtype, device, wrapped)
+        return self._pools[key]
+
+
+STORE = Store()

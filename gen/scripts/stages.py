@@ -1,0 +1,350 @@
+"""Transforms as text: what a target calls, and in its place a loop, the plain engine or
+central differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from gen.scripts.python_values import NoScript, arguments, value
+from gen.scripts.tracer import Tracer, text_of
+
+Tensor = torch.Tensor
+Values = tuple[Any, ...]
+
+
+class Written:
+    """A target (:class:`gen.targets.protocol.Target`) that writes down what it is asked to do, with
+    transforms named as in torch.func."""
+
+    lacks: frozenset[str] = frozenset()
+
+    def __init__(self, tracer: Tracer, name: str = "script") -> None:
+        self.tracer, self.name = tracer, name
+        self.used: set[str] = set()  # transforms and helpers that the text names
+
+    def word(self, transform: str) -> str:
+        """The name of `transform` in the text."""
+        self.used.add(transform)
+        return transform
+
+    def forward(self, f: Callable[..., Values]) -> Callable[..., Values]:
+        return f
+
+    def vjp(self, f: Callable[..., Values], *primals: Any) -> Any:
+        return self._reverse("vjp", f, primals)
+
+    def backward(self, f: Callable[..., Values], *primals: Any) -> Any:
+        return self._reverse("engine_vjp", f, primals)
+
+    def _reverse(self, transform: str, f: Callable[..., Values], primals: Values) -> Any:
+        name, outputs = self.tracer.function(f, primals)
+        pair = self.tracer.assign(
+            f"{self.word(transform)}({', '.join([name, *map(text_of, primals)])})", "r"
+        )
+        shown = self._outputs(f"{pair}[0]", outputs)
+
+        def pullback(cotangents: Sequence[Any]) -> Values:
+            given = (
+                text_of(cotangents[0])
+                if len(outputs) == 1
+                else arguments([text_of(c) for c in cotangents])
+            )
+            found: Values = self.tracer.results(f"{pair}[1]({given})", tuple(primals))
+            return found
+
+        return shown, pullback
+
+    def _outputs(self, text: str, outputs: Values) -> Values:
+        if len(outputs) == 1:
+            return (self.tracer.named(text, outputs[0]),)
+        return tuple(self.tracer.named(f"{text}[{k}]", o) for k, o in enumerate(outputs))
+
+    def jvp(self, f: Callable[..., Values], primals: Values, tangents: Values) -> Any:
+        return self._forward_mode("jvp", f, primals, tangents)
+
+    def dual(self, f: Callable[..., Values], primals: Values, tangents: Values) -> Any:
+        return self._forward_mode("dual_jvp", f, primals, tangents)
+
+    def _forward_mode(
+        self, transform: str, f: Callable[..., Values], primals: Values, tangents: Values
+    ) -> Any:
+        name, outputs = self.tracer.function(f, primals)
+        both = ", ".join(
+            [name, *(arguments([text_of(x) for x in xs]) for xs in (primals, tangents))]
+        )
+        pair = self.tracer.assign(f"{self.word(transform)}({both})", "r")
+        return self._outputs(f"{pair}[0]", outputs), self._outputs(f"{pair}[1]", outputs)
+
+    def linearize(self, f: Callable[..., Values], *primals: Any) -> Any:
+        name, outputs = self.tracer.function(f, primals)
+        pair = self.tracer.assign(
+            f"{self.word('linearize')}({', '.join([name, *map(text_of, primals)])})", "r"
+        )
+
+        def push(tangents: Sequence[Any]) -> Values:
+            return self._outputs(
+                self.tracer.assign(f"{pair}[1]({', '.join(map(text_of, tangents))})"), outputs
+            )
+
+        return self._outputs(f"{pair}[0]", outputs), push
+
+    def vmap(
+        self, f: Callable[..., Values], in_dims: tuple[int | None, ...]
+    ) -> Callable[..., Values]:
+        def g(*args: Any) -> Values:
+            first = [
+                a if d is None else a.detach().as_subclass(Tensor).select(d, 0)
+                for a, d in zip(args, in_dims, strict=True)
+            ]
+            size = next(a.shape[d] for a, d in zip(args, in_dims, strict=True) if d is not None)
+            name, outputs = self.tracer.function(f, [a.as_subclass(Tensor) for a in first])
+            call = (
+                f"{self.word('vmap')}({name}, "
+                f"in_dims={value(in_dims)})({', '.join(map(text_of, args))})"
+            )
+            batch = tuple(_plain(o).expand(size, *o.shape) for o in outputs)
+            return self._outputs(self.tracer.assign(call), batch)
+
+        return g
+
+    def grad(self, f: Callable[..., Any]) -> Callable[..., Values]:
+        def g(*args: Any) -> Values:
+            name, _ = self.tracer.function(f, args, scalar=True)
+            call = (
+                f"{self.word('grad')}({name}, "
+                f"argnums={value(tuple(range(len(args))))})({', '.join(map(text_of, args))})"
+            )
+            found: Values = self.tracer.results(call, tuple(args))
+            return found
+
+        return g
+
+    def _jacobian(
+        self, transform: str, f: Callable[..., Values], argnums: tuple[int, ...]
+    ) -> Callable[..., Any]:
+        def g(*args: Any) -> Any:
+            name, outputs = self.tracer.function(f, args)
+            if transform == "hessian" and self.name == "loop" and len(outputs) > 1:
+                raise NoScript("the Hessian of several results has no text in plain calls")
+            call = (
+                f"{self.word(transform)}({name}, "
+                f"argnums={value(argnums)})({', '.join(map(text_of, args))})"
+            )
+            made, one = self.tracer.assign(call), len(outputs) == 1
+
+            def block(k: int, o: Any, more: Sequence[int]) -> Any:
+                text = (made if one else f"{made}[{k}]") + "".join(f"[{i}]" for i in more)
+                shape = [*o.shape, *(n for i in more for n in args[argnums[i]].shape)]
+                return self.tracer.named(text, _plain(o).new_zeros(shape))
+
+            places = range(len(argnums))
+            if transform == "hessian":
+                return tuple(
+                    tuple(tuple(block(k, o, (i, j)) for j in places) for i in places)
+                    for k, o in enumerate(outputs)
+                )
+            return tuple(tuple(block(k, o, (i,)) for i in places) for k, o in enumerate(outputs))
+
+        return g
+
+    def jacrev(self, f: Callable[..., Values], argnums: tuple[int, ...]) -> Callable[..., Any]:
+        return self._jacobian("jacrev", f, argnums)
+
+    def jacfwd(self, f: Callable[..., Values], argnums: tuple[int, ...]) -> Callable[..., Any]:
+        return self._jacobian("jacfwd", f, argnums)
+
+    def hessian(self, f: Callable[..., Values], argnums: tuple[int, ...]) -> Callable[..., Any]:
+        return self._jacobian("hessian", f, argnums)
+
+    def _around(
+        self, make: Callable[[str, Sequence[Any]], str], f: Callable[..., Values]
+    ) -> Callable[..., Values]:
+        """A transform whose result is called as `f` is. `make`: its text, from that of `f`
+        and the arguments."""
+
+        def g(*args: Any) -> Values:
+            name, outputs = self.tracer.function(f, args)
+            return self._outputs(
+                self.tracer.assign(
+                    f"{make(name, args)}({', '.join(map(text_of, args))})", pure=False
+                ),
+                outputs,
+            )
+
+        return g
+
+    def functionalize(self, f: Callable[..., Values]) -> Callable[..., Values]:
+        return self._around(lambda name, _: f"{self.word('functionalize')}({name})", f)
+
+    def trace(
+        self, f: Callable[..., Values], args: Sequence[Any], *, dynamic: bool
+    ) -> Callable[..., Values]:
+        mode = "symbolic" if dynamic else "real"
+        examples = ", ".join(map(text_of, args))
+        run = self._around(
+            lambda name, _: f'{self.word("make_fx")}({name}, tracing_mode="{mode}")({examples})', f
+        )
+        run.graph = True  # type: ignore[attr-defined]  # a harness asks whether there is one
+        return run
+
+    def compiled(
+        self, f: Callable[..., Values], *, partition: str, dynamic: bool
+    ) -> Callable[..., Values]:
+        cut = {"default": "default_partition", "min_cut": "min_cut_rematerialization_partition"}[
+            partition
+        ]
+        self.used |= {"aot_function", cut, "nop"}
+        return self._around(
+            lambda name, _: (
+                f"aot_function({name}, nop, nop, partition_fn={cut}, dynamic={dynamic})"
+            ),
+            f,
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _WITHOUT_TEXT:
+            raise NoScript(f"the stage {name} has no text")
+        raise AttributeError(name)
+
+
+_WITHOUT_TEXT = (
+    "joint",
+    "export",
+    "saved",
+    "per_sample",
+    "per_sample_answer",
+    "jit",
+    "part",
+    "session",
+    "training",
+)
+
+
+class Plain(Written):
+    """The same program without transforms: vmap as a loop, derivatives by the plain engine; the
+    outermost one by differences if asked."""
+
+    def __init__(self, tracer: Tracer, differences: bool) -> None:
+        super().__init__(tracer, "loop")
+        self.differences = differences
+
+    def word(self, transform: str) -> str:
+        if transform in ("jacrev", "jacfwd"):
+            transform = "jacobian"
+        by_differences = (
+            self.differences
+            and transform in ("vjp", "engine_vjp", "jvp")
+            and len(self.tracer.scopes) == 1
+        )
+        found = (
+            "one_by_one" if transform == "vmap" else f"engine_{transform.removeprefix('engine_')}"
+        )
+        if by_differences:
+            found = "jvp_by_differences" if transform == "jvp" else "vjp_by_differences"
+        self.used.add(found)
+        return found
+
+    def dual(self, f: Callable[..., Values], primals: Values, tangents: Values) -> Any:
+        return self.jvp(f, primals, tangents)
+
+    def linearize(self, f: Callable[..., Values], *primals: Any) -> Any:
+        return f(*primals), lambda tangents: self.jvp(f, primals, tangents)[1]
+
+    def functionalize(self, f: Callable[..., Values]) -> Callable[..., Values]:
+        return f
+
+    def trace(
+        self, f: Callable[..., Values], args: Sequence[Any], *, dynamic: bool
+    ) -> Callable[..., Values]:
+        return f
+
+    def compiled(
+        self, f: Callable[..., Values], *, partition: str, dynamic: bool
+    ) -> Callable[..., Values]:
+        return f
+
+
+def _plain(o: Any) -> Tensor:
+    found: Tensor = o.detach().as_subclass(Tensor)
+    return found
+
+
+HELPERS = {
+    "dual_jvp": """
+def dual_jvp(f, xs, tangents):
+    with torch.autograd.forward_ad.dual_level():
+        y = f(*map(torch.autograd.forward_ad.make_dual, xs, tangents))
+        ys = y if isinstance(y, tuple) else (y,)
+        pairs = [torch.autograd.forward_ad.unpack_dual(o) for o in ys]
+        found = [(p, torch.zeros_like(p) if t is None else t) for p, t in pairs]
+    return tuple(zip(*found)) if isinstance(y, tuple) else found[0]
+""",
+    "one_by_one": """
+def one_by_one(f, in_dims):  # what vmap means: f of each entry, stacked
+    def g(*xs):
+        size = next(x.shape[d] for x, d in zip(xs, in_dims) if d is not None)
+        rows = [f(*(x if d is None else x.select(d, b) for x, d in zip(xs, \
+in_dims))) for b in range(size)]
+        return torch.stack(rows) if isinstance(rows[0], torch.Tensor) else tuple(map(torch.stack, \
+zip(*rows)))
+    return g
+""",
+    "engine_vjp": """
+def engine_vjp(f, *xs):  # torch's plain engine
+    xs = [x.detach().requires_grad_() if not x.requires_grad else x for x in xs]
+    y = f(*xs)
+    return y, lambda c: torch.autograd.grad(y, xs, c, create_graph=True, materialize_grads=True)
+""",
+    "engine_jvp": """
+def engine_jvp(f, xs, tangents):  # torch's plain engine, twice: the pullback is linear in its \
+cotangents
+    xs = [x.detach().requires_grad_() if not x.requires_grad else x for x in xs]
+    y = f(*xs)
+    ys = y if isinstance(y, tuple) else (y,)
+    probes = [torch.ones_like(o, requires_grad=True) for o in ys]
+    gs = torch.autograd.grad(ys, xs, probes, create_graph=True, materialize_grads=True)
+    ts = torch.autograd.grad(gs, probes, tangents, create_graph=True, materialize_grads=True)
+    return y, ts if isinstance(y, tuple) else ts[0]
+""",
+    "engine_grad": """
+def engine_grad(f, argnums):  # torch's plain engine
+    def g(*xs):
+        xs = [x.detach().requires_grad_() if not x.requires_grad else x for x in xs]
+        return torch.autograd.grad(f(*xs), xs, create_graph=True, materialize_grads=True)
+    return g
+""",
+    "engine_jacobian": """
+def engine_jacobian(f, argnums):  # torch's plain engine, row by row
+    return lambda *xs: torch.autograd.functional.jacobian(f, xs, create_graph=True)
+""",
+    "engine_hessian": """
+def engine_hessian(f, argnums):  # torch's plain engine, row by row, twice
+    once = lambda *xs: torch.autograd.functional.jacobian(f, xs, create_graph=True)
+    return lambda *xs: torch.autograd.functional.jacobian(once, xs, create_graph=True)
+""",
+    "jvp_by_differences": """
+def jvp_by_differences(f, xs, tangents, h=1e-6):  # (f(x + hv) - f(x - hv)) / 2h
+    up, down = (f(*(x + s * h * t for x, t in zip(xs, tangents))) for s in (1, -1))
+    return f(*xs), tuple((u - d) / (2 * h) for u, d in zip(up, down)) if isinstance(up, \
+tuple) else (up - down) / (2 * h)
+""",
+    "vjp_by_differences": """
+def vjp_by_differences(f, *xs, h=1e-6):  # real: <c, (f(x + he) - f(x - he)) / 2h> for each \
+element e
+    def slope(k, e, c):
+        up, down = (f(*(x + s * h * e if k == j else x for j, x in enumerate(xs))) for s in (1, -1))
+        pairs = zip(up, down, c) if isinstance(up, tuple) else [(up, down, c)]
+        return sum((w * (u - d)).sum() for u, d, w in pairs) / (2 * h)
+    def unit(x, i):
+        return torch.zeros(x.numel(), dtype=x.dtype).index_fill(0, torch.tensor(i), \
+1).reshape(x.shape)
+    def pull(c):
+        return tuple(torch.stack([slope(k, unit(x, i), \
+c) for i in range(x.numel())]).reshape(x.shape) for k, x in enumerate(xs))
+    return f(*xs), pull
+""",
+}
+"""What the plain text may call, by name."""

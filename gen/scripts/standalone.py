@@ -1,0 +1,317 @@
+"""A whole program: inputs, what the target computes, what is right and why. It is run once, to see
+that it shows the difference."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gen.checks import forms
+from gen.checks.case import Case
+from gen.checks.evaluate import Comparison
+from gen.samples.seeds import stable_seed
+from gen.scripts import python_values
+from gen.scripts.python_values import NoScript
+from gen.scripts.stages import HELPERS, Plain, Written
+from gen.scripts.tracer import Tracer, text_of, whole_functions
+
+Tensor = torch.Tensor
+_SOURCES = {
+    "torch": {
+        "torch.func": (
+            "functionalize",
+            "grad",
+            "hessian",
+            "jacfwd",
+            "jacrev",
+            "jvp",
+            "linearize",
+            "vjp",
+            "vmap",
+        ),
+        "torch.fx.experimental.proxy_tensor": ("make_fx",),
+        "functorch.compile": (
+            "aot_function",
+            "default_partition",
+            "min_cut_rematerialization_partition",
+            "nop",
+        ),
+    },
+    "runtime": {
+        "runtime.func": (
+            "functionalize",
+            "grad",
+            "hessian",
+            "jacfwd",
+            "jacrev",
+            "jvp",
+            "linearize",
+            "vjp",
+            "vmap",
+        ),
+        "runtime.aot": (
+            "aot_function",
+            "default_partition",
+            "make_fx",
+            "min_cut_rematerialization_partition",
+            "nop",
+        ),
+    },
+}
+# helpers that call the engine of torch, by the stages that they stand for
+_EAGER = {"engine_vjp": "backward", "dual_jvp": "dual"}
+_COMPILED = ("aot_eager", "inductor")  # torch.compile of the whole program
+_WHY = {
+    "loop": (
+        "transforms one by one: a loop of single calls for vmap, "
+        "torch's plain engine for derivatives"
+    ),
+    "upstream": "the same derivative by torch's plain engine",
+    "eager": "the op, called directly",
+    "numeric": "central differences in double precision",
+    "float64": "the same in double precision, rounded at the end",
+}
+
+
+@dataclass(frozen=True)
+class Script:
+    """The text of a program. `differs`: whether it printed two different values when it was
+    run, or an error."""
+
+    text: str
+    differs: bool
+
+
+def script(case: Case, comparison: Comparison, word: str) -> Script:
+    """The program of one comparison of `case` with the reference `word`. Raises
+    NoScript if it has none.
+
+    Its numbers have two digits where the difference then still shows.
+    """
+    inputs = forms.laid_out(comparison.program.inputs, comparison.axes["layout"])
+    try:
+        made = _with(case, comparison, word, inputs)
+    except NoScript:
+        return _with(case, comparison, word, inputs, in_full=True)
+    short = tuple(_rounded(x, comparison.axes["layout"] == "contiguous") for x in inputs)
+    if made.differs and not all(map(_same, short, inputs)):
+        with contextlib.suppress(NoScript):
+            simpler = _with(case, comparison, word, short)
+            return simpler if simpler.differs else made
+    return made
+
+
+def _rounded(x: Tensor, laid_out_simply: bool) -> Tensor:
+    short = x.round(decimals=2) if x.dtype is torch.float64 else x
+    return short.contiguous() if laid_out_simply else torch.empty_like(x).copy_(short)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a, b) and a.stride() == b.stride()
+
+
+def _with(
+    case: Case, comparison: Comparison, word: str, inputs: Sequence[Tensor], in_full: bool = False
+) -> Script:
+    """The program on `inputs`. `in_full`: what is right stands there as values, which must be
+    those for `inputs`."""
+    target = case.target.name
+    if target not in _SOURCES and target not in _COMPILED:
+        raise NoScript(
+            "there are programs for the targets "
+            f"{', '.join([*_SOURCES, *_COMPILED])}, not for {target}"
+        )
+    tracer = Tracer()
+    names = [f"x{k}" for k in range(len(inputs))]
+    tracer.skip("x", len(names) - 1)
+    used: set[str] = set()
+    shown = _shown(comparison)
+    with _as_no_script(), whole_functions():
+        actual = _actual(tracer, comparison, names, inputs, used, shown, target)
+        expected = (
+            _literal(comparison, shown, word)
+            if in_full
+            else _expected(tracer, comparison, word, names, inputs, used, shown)
+        )
+    lines = [heading(case), "import torch"]
+    lines += [f"import {module}" for module in sorted(tracer.modules)]
+    for module, offered in _SOURCES["torch" if target in _COMPILED else target].items():
+        if some := sorted(used.intersection(offered)):
+            lines.append(f"from {module} import {', '.join(some)}")
+    lines += [HELPERS[name].rstrip() for name in HELPERS if name in used]
+    lines += [""] + [
+        f"{name} = {python_values.tensor(x)}" for name, x in zip(names, inputs, strict=True)
+    ]
+    seed = f"torch.manual_seed({stable_seed(comparison.program.seed)})"
+    both = [
+        [seed, *part] if comparison.sample.facts.random else part for part in (expected, actual)
+    ]
+    lines += [
+        f"# right: {_WHY.get(word, f'the reference {word} of the matrix')}",
+        *both[0],
+        'print("expected", expected)',
+    ]
+    lines += [f"# {_asked(comparison, target)}", *both[1], 'print("actual  ", actual)']
+    text = "\n".join(lines) + "\n"
+    return Script(text, _differs(text))
+
+
+def heading(case: Case) -> str:
+    """The first line of a program."""
+    return f"# {case.cell.id} under {case.check}, on torch {torch.__version__.split('+')[0]}"
+
+
+@contextlib.contextmanager
+def _as_no_script() -> Iterator[None]:
+    """Any error of a program that is written down means that it has no text."""
+    try:
+        yield
+    except NoScript:
+        raise
+    except Exception as error:
+        raise NoScript(
+            f"the program fails while it is written down: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _asked(comparison: Comparison, target: str) -> str:
+    stages = " of ".join(reversed(comparison.stages)) or "the op"
+    return f"{stages}, by {target}"
+
+
+def _shown(comparison: Comparison) -> int | None:
+    """The number of the result that is furthest off, None for all of them."""
+    expected, actual = comparison.expected, comparison.found
+    if expected is None or actual is None or len(expected) != len(actual) or len(expected) == 1:
+        return None
+
+    def off(pair: tuple[Tensor, Tensor]) -> float:
+        a, e = pair
+        if a.shape != e.shape or a.dtype is not e.dtype:
+            return float("inf")
+        if not a.numel():
+            return 0.0
+        wide = [t.to(torch.complex128) for t in (a, e)]
+        error = ((wide[0] - wide[1]).abs() / (1e-12 + wide[1].abs())).max().item()
+        return error if error == error else float("inf") * (not torch.equal(a.isnan(), e.isnan()))
+
+    errors = list(map(off, zip(actual, expected, strict=True)))
+    errors = [e if e == e else 0.0 for e in errors]
+    return max(range(len(errors)), key=errors.__getitem__)
+
+
+def _written(tracer: Tracer, found: Sequence[Any], shown: int | None, name: str) -> list[str]:
+    """Lines that end in an assignment of the results to `name`."""
+    texts = [text_of(o) for o in (found if shown is None else [found[shown]])]
+    lines, results = tracer.scopes[0].written(texts)
+    tracer.scopes[0].lines.clear()
+    parts = [part for line in lines for part in line.splitlines()]
+    return [
+        *parts,
+        f"{name} = {results[0] if len(results) == 1 else python_values.arguments(results)}",
+    ]
+
+
+def _actual(
+    tracer: Tracer,
+    comparison: Comparison,
+    names: Sequence[str],
+    inputs: Sequence[Tensor],
+    used: set[str],
+    shown: int | None,
+    target: str,
+) -> list[str]:
+    stages = Written(tracer)
+    f = comparison.program.over(stages)
+    given = [tracer.named(name, x) for name, x in zip(names, inputs, strict=True)]
+    if target in _COMPILED:
+        name, outputs = tracer.function(f, given)
+        text = tracer.assign(f'torch.compile({name}, backend="{target}")({", ".join(names)})')
+        one = len(outputs) == 1
+        found: Sequence[Any] = [
+            tracer.named(text if one else f"{text}[{k}]", o) for k, o in enumerate(outputs)
+        ]
+    else:
+        found = f(*given)
+    lines = _written(tracer, found, shown, "actual")
+    if target == "runtime" and (eager := _EAGER.keys() & stages.used):
+        raise NoScript(
+            f"the stage {_EAGER[min(eager)]} on the runtime needs its drop-in; "
+            "run the cell on target torch"
+        )
+    used |= stages.used
+    return lines
+
+
+def _expected(
+    tracer: Tracer,
+    comparison: Comparison,
+    word: str,
+    names: Sequence[str],
+    inputs: Sequence[Tensor],
+    used: set[str],
+    shown: int | None,
+) -> list[str]:
+    if word not in _WHY:
+        raise NoScript(f"the reference {word} has no text")
+    wide = word in ("numeric", "float64")
+    stages = Plain(tracer, word == "numeric")
+    given = []
+    for name, x in zip(names, inputs, strict=True):
+        double = torch.complex128 if x.is_complex() else torch.float64
+        narrow = wide and (x.is_floating_point() or x.is_complex()) and x.dtype is not double
+        given.append(
+            tracer.named(f"{name}.to({double})" if narrow else name, x.to(double) if narrow else x)
+        )
+    found = comparison.program.over(stages)(*given)
+    if wide and comparison.expected is not None and len(comparison.expected) == len(found):
+        pairs = zip(found, comparison.expected, strict=True)
+        found = tuple(f if f.dtype is e.dtype else f.to(e.dtype) for f, e in pairs)
+    lines = _written(tracer, found, shown, "expected")
+    used |= stages.used
+    return lines
+
+
+def _literal(comparison: Comparison, shown: int | None, word: str) -> list[str]:
+    """What the matrix found, in full."""
+    if comparison.expected is None:
+        raise NoScript(f"the reference {word} gave no values")
+    every = comparison.expected if shown is None else (comparison.expected[shown],)
+    texts = list(map(python_values.tensor, every))
+    return [f"expected = {texts[0] if len(texts) == 1 else python_values.arguments(texts)}"]
+
+
+def _differs(text: str) -> bool:
+    """Whether the program, when it is run, raises or has two values that are not close."""
+    names = run(text)
+    if "actual" not in names:
+        return True
+    try:
+        torch.testing.assert_close(names["actual"], names["expected"], equal_nan=True)
+    except AssertionError:
+        return True
+    return False
+
+
+def run(text: str) -> dict[str, Any]:
+    """The names of a program after it has run, without `actual` if it raised there. Raises NoScript
+    if it raised before."""
+    names: dict[str, Any] = {}
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            exec(compile(re.sub(r"^#.*$", "", text, flags=re.MULTILINE), "<script>", "exec"), names)
+    except Exception as error:
+        if "expected" not in names:
+            raise NoScript(
+                f"the text that was written does not run: {type(error).__name__}: {error}"
+            ) from error
+        names.pop("actual", None)
+    return names

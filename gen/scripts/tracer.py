@@ -1,0 +1,293 @@
+"""Record the calls of a function as lines of Python. The values are computed along, so that
+programs may ask for shapes and dtypes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.overrides import resolve_name
+from torch.utils import _pytree as pytree
+
+from gen.scripts import python_values
+
+Tensor = torch.Tensor
+_ASKING = {
+    "size",
+    "dim",
+    "numel",
+    "stride",
+    "is_contiguous",
+    "is_complex",
+    "is_floating_point",
+    "item",
+    "tolist",
+}
+
+
+@dataclass
+class Line:
+    """``name = expression``, or the definition of a function. `pure`: whether the expression may
+    stand at a later place."""
+
+    name: str
+    expression: str
+    pure: bool = True
+    defines: bool = False
+
+    def __str__(self) -> str:
+        return (
+            f"def {self.name}{self.expression}"
+            if self.defines
+            else f"{self.name} = {self.expression}"
+        )
+
+    def uses(self, name: str) -> int:
+        return len(re.findall(rf"\b{name}\b", self.expression))
+
+
+class Scope:
+    """The body of a function, or the program itself."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+
+    def written(self, results: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The lines that `results` need, and `results`. A name that is used once is replaced
+        by its expression."""
+        lines = [replace(line) for line in self.lines]
+        last = Line("results", "\0".join(results))
+        for place in reversed(range(len(lines))):
+            line, later = lines[place], [*lines[place + 1 :], last]
+            users = [other for other in later if other.uses(line.name)]
+            if not users and line.pure:
+                del lines[place]
+            elif (
+                len(users) == 1
+                and users[0].uses(line.name) == 1
+                and _may_move(line, later, users[0])
+            ):
+                text = line.expression if _is_primary(line.expression) else f"({line.expression})"
+                users[0].expression = re.sub(
+                    rf"\b{line.name}\b",
+                    lambda _, text=text: text,  # type: ignore[misc]
+                    users[0].expression,
+                )
+                del lines[place]
+        return list(map(str, lines)), last.expression.split("\0")
+
+
+_LONGEST = 110
+
+
+def _is_primary(text: str) -> bool:
+    """Whether calls and indices may follow `text` without parentheses around it."""
+    return isinstance(
+        ast.parse(text, mode="eval").body,
+        ast.Call | ast.Attribute | ast.Name | ast.Subscript | ast.List | ast.Tuple,
+    )
+
+
+def _may_move(line: Line, later: Sequence[Line], user: Line) -> bool:
+    between = later[: next(k for k, other in enumerate(later) if other is user)]
+    short = len(line.expression) + len(user.expression) < _LONGEST
+    return (
+        line.pure
+        and not line.defines
+        and not user.defines
+        and short
+        and all(other.pure for other in between)
+    )
+
+
+class Tracer:
+    """What has been written so far: the bodies of the functions that are being
+    written, innermost last."""
+
+    def __init__(self) -> None:
+        self.scopes = [Scope()]
+        self.modules: set[str] = set()  # of people's own autograd.Functions, which the text calls
+        self._numbers: dict[str, int] = {}
+
+    def name(self, letter: str) -> str:
+        self._numbers[letter] = self._numbers.get(letter, 0) + 1
+        return f"{letter}{self._numbers[letter]}"
+
+    def skip(self, letter: str, count: int) -> None:
+        """Leave the first `count` names of `letter` to the caller: x0, x1, …"""
+        self._numbers[letter] = count
+
+    def assign(self, expression: str, letter: str = "y", pure: bool = True) -> str:
+        """A line that gives a new name to `expression`. Returns the name."""
+        name = self.name(letter)
+        self.scopes[-1].lines.append(Line(name, expression, pure))
+        return name
+
+    def named(self, name: str, of: Tensor) -> Any:
+        """A value that stands for `name`, with the shape, dtype and numbers of `of`."""
+        v = of.detach().as_subclass(Traced)
+        v.tracer, v.text = self, name
+        return v
+
+    def results(self, expression: str, like: Any, pure: bool = True) -> Any:
+        """Values that stand for what `expression` returns. `like`: a result of that structure."""
+        name = self.assign(expression, pure=pure)
+        if isinstance(like, Tensor):
+            return self.named(name, like)
+        return type(like)(self.named(f"{name}[{k}]", t) for k, t in enumerate(like))
+
+    def function(
+        self, f: Callable[..., Any], values: Sequence[Tensor], scalar: bool = False
+    ) -> tuple[str, tuple[Any, ...]]:
+        """Write `f` as a function of one parameter for each of `values`. Returns its name
+        and its results.
+
+        A function with one result returns that, not a tuple. `scalar`: `f` itself does so.
+        """
+        parameters = [self.name("x") for _ in values]
+        self.scopes.append(Scope())
+        try:
+            found = f(*(self.named(p, v) for p, v in zip(parameters, values, strict=True)))
+            outputs = (found,) if scalar else tuple(found)
+        finally:
+            scope = self.scopes.pop()
+        lines, texts = scope.written([text_of(o) for o in outputs])
+        returned = texts[0] if len(texts) == 1 else python_values.arguments(texts)
+        if not lines:
+            called = returned.removesuffix(f"({', '.join(parameters)})")
+            if called != returned and re.fullmatch(r"[\w.]+", called):
+                return called, outputs
+            return f"lambda {', '.join(parameters)}: {returned}", outputs
+        name = self.name("f")
+        inner = "".join(f"\n    {part}" for line in lines for part in line.splitlines())
+        self.scopes[-1].lines.append(
+            Line(name, f"({', '.join(parameters)}):{inner}\n    return {returned}", defines=True)
+        )
+        return name, outputs
+
+
+def text_of(x: Any) -> str:
+    """The expression of a traced value, or the literal of any other."""
+    if isinstance(x, Traced):
+        return x.text
+    if isinstance(x, Tensor):
+        return python_values.tensor(x)
+    if isinstance(x, (list, tuple)) and not isinstance(x, torch.Size):
+        inner = [text_of(i) for i in x]
+        return f"[{', '.join(inner)}]" if isinstance(x, list) else python_values.arguments(inner)
+    return python_values.value(x)
+
+
+class Traced(torch.Tensor):
+    """A tensor whose every use is written down by a tracer."""
+
+    tracer: Tracer
+    text: str
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Any,
+        types: Iterable[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        traced = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, Traced)]
+        with torch._C.DisableTorchFunctionSubclass():
+            plain_args, plain_kwargs = pytree.tree_map(_plain, (tuple(args), kwargs))
+            found = func(*plain_args, **plain_kwargs)
+        name = getattr(func, "__name__", "")
+        if (
+            not any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(found))
+            or name in _ASKING
+        ):
+            return found
+        tracer = traced[0].tracer
+        return _shown(
+            tracer,
+            _call(func, args, kwargs),
+            found,
+            "out" not in kwargs and not re.fullmatch(r"\w*[^_]_", name),
+        )
+
+
+@contextmanager
+def whole_functions() -> Iterator[None]:
+    """While it is entered, the call of a person's autograd.Function is one line. Its forward alone
+    would lose its backward."""
+    base: Any = torch.autograd.Function
+    native = base.__dict__["apply"]
+
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        call = native.__get__(None, cls)
+        traced = [a for a in args if isinstance(a, Traced)]
+        if not traced:
+            return call(*args, **kwargs)
+        if "<" in cls.__qualname__:
+            raise python_values.NoScript(
+                f"the op calls {cls.__qualname__}, an autograd.Function that no module has by name"
+            )
+        with torch._C.DisableTorchFunctionSubclass():
+            found = call(*map(_plain, args), **kwargs)
+        tracer = traced[0].tracer
+        tracer.modules.add(cls.__module__)
+        return _shown(
+            tracer,
+            f"{cls.__module__}.{cls.__qualname__}.apply({', '.join(map(text_of, args))})",
+            found,
+            True,
+        )
+
+    base.apply = classmethod(apply)
+    try:
+        yield
+    finally:
+        base.apply = native
+
+
+def _shown(tracer: Tracer, expression: str, found: Any, pure: bool) -> Any:
+    name = tracer.assign(expression, pure=pure)
+    if isinstance(found, Tensor):
+        return tracer.named(name, found)
+    parts = [
+        tracer.named(f"{name}[{k}]", t) if isinstance(t, Tensor) else t for k, t in enumerate(found)
+    ]
+    return parts if type(found) is list else tuple(parts)
+
+
+def _plain(a: Any) -> Any:
+    return a.as_subclass(Tensor) if isinstance(a, Traced) else a
+
+
+def _call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+    """The text of a call."""
+    given = [text_of(a) for a in args]
+    named = [f"{k}={text_of(v)}" for k, v in kwargs.items()]
+    if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return f"torch.ops.{func}({', '.join(given + named)})"
+    if getattr(func, "__name__", "") == "__get__":
+        return f"{given[0]}.{func.__self__.__name__}"
+    path = resolve_name(func) or f"{func.__module__}.{func.__qualname__}"
+    if path.startswith("torch.Tensor."):
+        method = path.removeprefix("torch.Tensor.")
+        if method == "__getitem__":
+            return f"{given[0]}[{_index(args[1])}]"
+        return f"{given[0]}.{method}({', '.join(given[1:] + named)})"
+    if not path.startswith("torch.") or "<" in path:
+        raise python_values.NoScript(f"the op calls {path}, which is no function of torch")
+    return f"{path}({', '.join(given + named)})"
+
+
+def _index(at: Any) -> str:
+    if isinstance(at, tuple):
+        return ", ".join(map(_index, at)) or "()"
+    if isinstance(at, slice):
+        parts = ["" if p is None else str(p) for p in (at.start, at.stop)]
+        return ":".join(parts) + ("" if at.step is None else f":{at.step}")
+    return text_of(at)

@@ -1,0 +1,137 @@
+"""What a soak can draw. Simpler choices stand first, because hypothesis shrinks towards them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+
+from gen.checks.entries import Known
+from gen.language.pipeline import DERIVATIVES, Pipeline
+
+MOST_STAGES = 4
+LAYOUTS = ("contiguous", "transposed", "noncontiguous", "expanded")
+NUMBERS = ("whole", "halves", "as given")
+_DTYPES = ("float64", "float32", "complex128", "complex64", "int64", "bool", "bfloat16", "float16")
+_STAGES = ("vmap", "vjp", "jvp", "grad", "functionalize", "jacrev", "jacfwd", "hessian")
+# their loops cost a call for each element, so one of them is enough
+_WIDE = frozenset(("jacrev", "jacfwd", "hessian"))
+_SIZES = (1, 2, 3, *(0,) * 6)  # mostly as given
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the matrix says of some cells of an op: that they are left out, or the error or the
+    tolerance that it expects. `stages`: those of their pipelines, outermost first; `layout`: that
+    of their inputs."""
+
+    stages: tuple[str, ...]
+    dtypes: frozenset[str]
+    layout: str = "contiguous"
+    error: Known | None = None
+    tolerance: tuple[float, float] = (0.0, 0.0)
+
+    def covers(self, dtype: str, stages: Sequence[str]) -> bool:
+        """Whether a pipeline has these stages, perhaps with others around, between or inside
+        them."""
+        rest = iter(stages)
+        return dtype in self.dtypes and all(stage in rest for stage in self.stages)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An op that can be drawn, with what the matrix says of it."""
+
+    name: str
+    family: str
+    row: Mapping[str, Any]
+    dtypes: tuple[str, ...]
+    differentiable: frozenset[str]
+    excluded: tuple[Entry, ...] = ()
+    known: tuple[Entry, ...] = ()
+    tolerances: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One cell. `stages`: outermost first. `sample`: its place among those of the op by size.
+    `size`: the largest dimension, 0: any."""
+
+    subject: Subject = field(repr=False)
+    dtype: str
+    stages: tuple[str, ...]
+    layout: str = "contiguous"
+    extreme: bool = False
+    numbers: str = "as given"
+    sample: int = 0
+    size: int = 0
+
+    @property
+    def excluded(self) -> bool:
+        """Whether the matrix leaves out such cells. What it says of the op alone holds for the op
+        alone; of a layout, for all stages."""
+        return any(
+            self.dtype in one.dtypes and one.layout == self.layout
+            if one.layout != "contiguous"
+            else one.covers(self.dtype, self.stages) and bool(one.stages) == bool(self.stages)
+            for one in self.subject.excluded
+        )
+
+    @property
+    def tolerance(self) -> tuple[float, float] | None:
+        """The largest tolerance that the matrix allows the op in this dtype, if it has one."""
+        found = [one.tolerance for one in self.subject.tolerances if self.dtype in one.dtypes]
+        return (max(r for r, _ in found), max(a for _, a in found)) if found else None
+
+    def __str__(self) -> str:
+        parts = [self.subject.name, self.dtype, str(Pipeline(self.stages)), f"sample {self.sample}"]
+        parts += [self.layout] * (self.layout != "contiguous") + ["extreme values"] * self.extreme
+        parts += [f"{self.numbers} numbers"] * (self.numbers != "as given") + [
+            f"sizes up to {self.size}"
+        ] * bool(self.size)
+        return ", ".join(parts)
+
+
+def subject_dtypes(names: frozenset[str]) -> tuple[str, ...]:
+    """The dtypes that can be drawn, simplest first."""
+    return tuple(name for name in _DTYPES if name in names)
+
+
+@st.composite
+def draws(draw: st.DrawFn, subjects: Sequence[Subject]) -> Draw:
+    """Any cell of one of `subjects`."""
+    subject = draw(st.sampled_from(subjects))
+    dtype = draw(st.sampled_from(subject.dtypes))
+    allowed = [
+        s
+        for s in _STAGES
+        if s in ("vmap", "functionalize")
+        or (dtype in subject.differentiable and not _is_for_reals(s, dtype))
+    ]
+    stages = draw(st.lists(st.sampled_from(allowed), max_size=MOST_STAGES).filter(_affordable))
+    extreme = draw(st.booleans()) and len(stages) <= 1
+    return Draw(
+        subject,
+        dtype,
+        tuple(stages),
+        draw(st.sampled_from(LAYOUTS)),
+        extreme,
+        draw(st.sampled_from(NUMBERS)),
+        draw(st.integers(0, 60)),
+        draw(st.sampled_from(_SIZES)),
+    )
+
+
+def _is_for_reals(stage: str, dtype: str) -> bool:
+    return stage in _WIDE and dtype.startswith("complex")
+
+
+def _affordable(stages: Sequence[str]) -> bool:
+    return sum(stage in _WIDE for stage in stages) <= 1 and stages.count("vmap") <= 2
+
+
+def derivatives(stages: Sequence[str]) -> int:
+    """How many derivatives a pipeline takes."""
+    return sum(2 if stage == "hessian" else stage in DERIVATIVES for stage in stages)

@@ -1,0 +1,211 @@
+"""Run one draw over a target and its references."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from gen.checks.case import Case
+from gen.checks.compare import Rule, Tally
+from gen.checks.evaluate import Comparison
+from gen.checks.instances import instances
+from gen.checks.tables import Cell, Family
+from gen.outcomes import Mismatch, stable_part
+from gen.samples.samples import Sample, candidates, make_op
+from gen.soak.space import Draw, derivatives
+from gen.targets.protocol import Target
+
+Tensor = torch.Tensor
+_POOLS = 32  # ops whose samples are kept
+_ELEMENTS = {0: 5_000, 1: 1_000, 2: 200, 3: 60, 4: 30}  # of all inputs, by number of stages
+_NUMERIC = 48
+_PROGRAMS = 2  # in_dims patterns of a draw
+
+
+class Rejected(Exception):
+    """The draw is no cell: the op or the reference does not take it."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a target did wrong. `cause` is the same for draws that fail alike."""
+
+    draw: Draw
+    word: str
+    error: Exception
+    comparison: Comparison
+
+    @property
+    def kind(self) -> str:
+        return type(self.error).__name__
+
+    @property
+    def cause(self) -> tuple[str, str, str]:
+        return self.draw.subject.name, self.kind, stable_part(self.error)
+
+
+_pools: OrderedDict[tuple[str, str, bool], list[Sample]] = OrderedDict()
+
+
+def _pool(draw: Draw) -> list[Sample]:
+    """The samples of the op, smallest first."""
+    subject, wrapped = draw.subject, derivatives(draw.stages) > 0
+    key = (subject.name, draw.dtype, wrapped)
+    if key not in _pools:
+        made = candidates(
+            make_op(subject.name, subject.row),
+            subject.row,
+            getattr(torch, draw.dtype),
+            "cpu",
+            wrapped,
+        )
+        _pools[key] = sorted(made, key=lambda sample: sample.numel)
+        if len(_pools) > _POOLS:
+            _pools.popitem(last=False)
+    _pools.move_to_end(key)
+    return _pools[key]
+
+
+def _sample(draw: Draw) -> Sample:
+    """The sample of the draw, cut and simplified. Raises Rejected if the op does not take it."""
+    fit = [sample for sample in _pool(draw) if sample.numel <= _ELEMENTS[len(draw.stages)]]
+    if not fit:
+        raise Rejected("no sample is small enough")
+    sample = fit[draw.sample % len(fit)]
+    if draw.size or draw.numbers != "as given":
+        inputs = tuple(
+            _simplified(x[tuple(slice(draw.size or None) for _ in x.shape)], draw.numbers)
+            for x in sample.inputs
+        )
+        sample = replace(sample, inputs=inputs, memory={}, _facts=None)
+    try:
+        _ = sample.facts
+    except Exception as error:  # the op refuses the sample, with any error
+        raise Rejected(str(error)) from None
+    if sample.facts.random:
+        raise Rejected("the op draws random numbers")
+    return sample
+
+
+def _simplified(x: Tensor, numbers: str) -> Tensor:
+    if numbers == "as given" or not (x.is_floating_point() or x.is_complex()):
+        return x.contiguous()
+    per_unit = 1 if numbers == "whole" else 2
+    if x.is_complex():
+        return torch.complex(_simplified(x.real, numbers), _simplified(x.imag, numbers))
+    return ((x.contiguous() * per_unit).round() / per_unit).to(x.dtype)
+
+
+def case_of(draw: Draw, target: Target) -> Case:
+    """The cell under which the draw is reported."""
+    subject = draw.subject
+    cell = Cell(subject.name, draw.dtype, (), "full", ())
+    return Case(
+        cell,
+        "soak",
+        Family(subject.family, {subject.name: subject.row} if subject.row else {}),
+        target,
+    )
+
+
+def run(draw: Draw, target: Target, running: Callable[[bool], None]) -> Failure | None:
+    """Compare the draw with its references. None: all agree, or the matrix knows the error. Raises
+    Rejected if nothing can be compared.
+
+    `running` is called with True before the target runs, and with False after.
+    """
+    if draw.excluded:
+        raise Rejected("the matrix excludes it")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compared = False
+        for comparison, word in _comparisons(draw, _sample(draw), target):
+            try:
+                running(True)
+                _ = comparison.actual
+                running(False)
+            except Exception as error:
+                return _unless_known(Failure(draw, word, error, comparison))
+            try:
+                comparison.against(word, Tally())
+            except Mismatch as error:
+                return _unless_known(Failure(draw, word, error, comparison))
+            except Exception:  # the reference does not take the program, with any error
+                continue
+            compared = True
+    if not compared:
+        raise Rejected("no reference compares anything")
+    return None
+
+
+def _comparisons(draw: Draw, sample: Sample, target: Target) -> Iterator[tuple[Comparison, str]]:
+    axes = {
+        "form": "functional",
+        "layout": draw.layout,
+        "values": "extreme" if draw.extreme else "ordinary",
+    }
+    stages = draw.stages[::-1]
+    rule = Rule() if draw.tolerance is None else Rule(*draw.tolerance)
+    try:
+        made = []
+        for program, label in instances(sample, stages, axes, False, draw.sample, {}, True):
+            program.on_reference()
+            made.append((program, label))
+            if len(made) == _PROGRAMS:
+                break
+    except Exception as error:  # the reference refuses the program, with any error
+        raise Rejected(str(error)) from None
+    for program, label in made:
+        comparison = Comparison(
+            target,
+            sample.op.name,
+            sample,
+            program,
+            stages,
+            axes,
+            rule,
+            f"{program.label} {label}".strip(),
+        )
+        for word in _words(draw, sum(x.numel() for x in program.inputs)):
+            yield comparison, word
+
+
+def _words(draw: Draw, numel: int) -> list[str]:
+    if not draw.stages:
+        return ["float64"] if draw.extreme else ["float64", "reference"]
+    precise = draw.dtype in ("float64", "complex128") and not draw.extreme
+    return (
+        ["loop", "numeric"]
+        if precise and numel <= _NUMERIC and 1 <= derivatives(draw.stages) <= 2
+        else ["loop"]
+    )
+
+
+def _unless_known(failure: Failure) -> Failure | None:
+    """The failure, unless the matrix expects it."""
+    draw, error = failure.draw, failure.error
+    known = (one for one in draw.subject.known if one.covers(draw.dtype, draw.stages))
+    return (
+        None
+        if any(one.error is not None and one.error.expects(error) for one in known)
+        else failure
+    )
+
+
+def text(failure: Failure, target: Target) -> Any:
+    """The failure as a stand-alone program, or None and why there is none."""
+    from gen.scripts.python_values import NoScript
+    from gen.scripts.standalone import script
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = script(case_of(failure.draw, target), failure.comparison, failure.word)
+    except NoScript as error:
+        return None, str(error)
+    return (made.text, "") if made.differs else (None, "the program shows no difference")
