@@ -5,26 +5,65 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch._subclasses import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gen.checks import forms, repeating
 from gen.checks.compare import Rule, Tally, compare, compare_kinds
 from gen.checks.compare_definitions import compare_with_definition
 from gen.checks.compare_exact import compare_with_exact
 from gen.checks.pipelines import Program, nudged, widened
-from gen.checks.surroundings import entered
 from gen.language.pipeline import DERIVING
 from gen.outcomes import Mismatch, Unsuitable
 from gen.reference import Numeric
 from gen.samples.samples import Sample, flat_tensors
 from gen.samples.seeds import seeded
 from gen.targets.protocol import Target, Values
+
+# --- modes around a program ---------------------------------------------------------------------
+#
+# Modes that a program runs inside of, and that change nothing about its results.
+
+
+class _Dispatching(TorchDispatchMode):
+    """Sees each ATen call, and each branch and loop as a whole, and passes it on."""
+
+    supports_higher_order_operators = True
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class _Overriding(TorchFunctionMode):
+    """Sees each call of a function of torch and passes it on."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+_MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "": nullcontext,
+    "dispatch_mode": _Dispatching,
+    "function_mode": _Overriding,
+    "inference_mode": torch.inference_mode,
+}
+
+
+def entered(name: str) -> AbstractContextManager[Any]:
+    """The mode of a value of axis ``under``; none for an empty name."""
+    return _MODES[name]()
+
 
 Tensor = torch.Tensor
 Outputs = tuple[Tensor, ...]

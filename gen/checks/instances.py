@@ -3,14 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-from gen.checks import batch_axis, batched_inputs, compiled_parts, forms, program_stages
-from gen.checks.jitting import jitted
+from gen.checks import batch_axis, batched_inputs, forms, program_stages
 from gen.checks.pipelines import Program, extend
+from gen.checks.program_stages import doubled_again, other_sizes, other_values
 from gen.language.pipeline import COMPILED, INNERMOST, WHOLE
 from gen.outcomes import Unsuitable
 from gen.samples.samples import Sample
+from gen.samples.seeds import Replay
+from gen.targets.protocol import Flat, Jitting, Target, Values
+
+# --- pipelines under jit ------------------------------------------------------------------------
+#
+# Pipelines under jit: calls of one jitted function, each of which is compared.
+
+
+def jitted(program: Program, others: bool, sizes: bool) -> Program:
+    """`program` jitted, and called twice, so that the second call replays what the first has
+    captured. With `others` the first call is on other values.
+
+    With `sizes` it is also called at two other sizes, if the reference accepts those. The first of
+    these may capture a program for any size, and the second replays it. A reference runs the same
+    calls without jit.
+    """
+    groups = [other_values(program) if others else program.inputs, program.inputs]
+    if sizes and (larger := other_sizes(program, True)):
+        groups += [*larger, *doubled_again(program, larger[0])]
+    count = len(program.inputs)
+
+    def over(target: Target) -> Flat:
+        f = cast(Jitting, target).jit(program.over(target))
+
+        def g(*values: Any) -> Values:
+            found: list[Any] = []
+            draws = Replay()
+            for start in range(0, len(groups) * count, count) if count else range(len(groups)):
+                draws.rewind()  # a capture draws too
+                found += f(*values[start : start + count])
+            return tuple(found)
+
+        return g
+
+    inputs = tuple(x for group in groups for x in group)
+    # The label is that of the plain form, so that an entry that names it holds for both.
+    return Program(
+        over,
+        inputs,
+        program.differentiable * len(groups),
+        program.seed,
+        program.label,
+        calls=len(groups),
+    )
+
 
 CAPTURED = frozenset(("trace", "aot.export", "aot.saved"))  # a graph, which is jitted itself
 # a larger size costs much, or is a matter of the stage
@@ -110,7 +155,7 @@ def _compiled(sample: Sample, root: Program, stage: str, axes: Mapping[str, str]
         sample.memory[key] = (
             program_stages.compiled(root, axes)
             if stage == COMPILED
-            else compiled_parts.of(root, axes)
+            else program_stages.of(root, axes)
         )
     made: Program = sample.memory[key]
     return made

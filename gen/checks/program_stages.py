@@ -12,21 +12,124 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
 
-from gen.checks import eager_programs, per_sample, training
+from gen.checks import per_sample, training
 from gen.checks.batched_inputs import VARIATIONS, vary
 from gen.checks.forms import laid_out
-from gen.checks.pipelines import Program, extend, on_copies, restricted
+from gen.checks.pipelines import Program, cornered, extend, on_copies, restricted
 from gen.language.pipeline import CHECKPOINT, FUNCTIONAL, SESSION, TRAINING
 from gen.outcomes import Mismatch, Unsuitable
 from gen.reference import Loop
-from gen.samples.seeds import seeded
-from gen.targets.protocol import Flat, Jitting, Target, Values
+from gen.reference.loop import sum_of_squares
+from gen.samples.seeds import Replay, seeded
+from gen.targets.parts import Compile, Part, parts_compiled
+from gen.targets.protocol import Compiling, Eager, Flat, Jitting, Target, Values
+
+# --- programs of the eager session --------------------------------------------------------------
+#
+# Whole programs of the eager session: checkpoints, and torch.autograd.functional.
 
 Tensor = torch.Tensor
+
+
+def checkpointed(program: Program, reentrant: bool) -> Program:
+    """Outputs and gradients of `program` with random factors on its outputs, computed again in
+    the backward pass.
+
+    The reference computes once. So the gradients differ if the second run draws other
+    factors than the first.
+    """
+    kept, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
+    inputs = extend(program, "vjp").inputs
+
+    def over(target: Target) -> Flat:
+        inner = restricted(program.over(target), [None] * count, range(count), kept)
+
+        def drawn(*values: Any) -> Values:
+            return tuple(
+                y * torch.rand(y.shape, dtype=torch.float64).to(y.dtype) for y in inner(*values)
+            )
+
+        def g(*values: Any) -> Values:
+            outputs, gradients = cast(Eager, target).checkpoint(
+                drawn, _recorded(values[:count], flags), values[count:], reentrant=reentrant
+            )
+            return (*outputs, *gradients)
+
+        return g
+
+    return Program(
+        over, inputs, (*flags, *(True for _ in kept)), program.seed, f"checkpoint({program.label})"
+    )
+
+
+def session(program: Program) -> Program:
+    """Outputs and gradients of `program`. Outputs that have no gradient on the reference
+    are compared too."""
+    kept, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
+    inputs = extend(program, "vjp").inputs
+
+    def over(target: Target) -> Flat:
+        f = program.over(target)
+
+        def g(*values: Any) -> Values:
+            outputs, gradients = cast(Eager, target).session(
+                f, _recorded(values[:count], flags), values[count:], kept
+            )
+            return (*outputs, *gradients)
+
+        return g
+
+    return Program(
+        over, inputs, (*flags, *(True for _ in kept)), program.seed, f"session({program.label})"
+    )
+
+
+def _recorded(values: Sequence[Tensor], flags: Sequence[bool]) -> list[Tensor]:
+    return [
+        x.detach().clone().requires_grad_() if flag else x
+        for x, flag in zip(values, flags, strict=True)
+    ]
+
+
+def functional(name: str, program: Program) -> Program:
+    """``torch.autograd.functional``'s function of this name. ``hessian``, ``vhp`` and ``hvp`` get
+    the sum of |output|²."""
+    if name in ("jacobian", "hessian"):
+        program = cornered(program, {"jacobian": "jacrev"}.get(name, name))
+    active, kept, count = program.active_inputs, program.active_outputs, len(program.inputs)
+    along: tuple[Tensor, ...] = ()
+    if name == "vjp":
+        along = program.drawn_like([program.observed[0][place] for place in kept], "cotangents")
+    elif name not in ("jacobian", "hessian"):
+        along = program.drawn_like([program.inputs[place] for place in active], "tangents")
+
+    def over(target: Target) -> Flat:
+        f = program.over(target)
+
+        def g(*values: Any) -> Values:
+            inner = restricted(f, values[:count], active, kept)
+            flat: Flat = (
+                (lambda *some: (sum_of_squares(inner(*some)),))
+                if name in ("hessian", "vhp", "hvp")
+                else inner
+            )
+            return tuple(
+                cast(Eager, target).functional(
+                    name, flat, tuple(values[place] for place in active), tuple(values[count:])
+                )
+            )
+
+        return g
+
+    flags = (*program.differentiable, *(True for _ in along))
+    return Program(
+        over, (*program.inputs, *along), flags, program.seed, f"functional.{name}({program.label})"
+    )
 
 
 def whole(stage: str, program: Program, axes: Mapping[str, str]) -> Program:
@@ -43,11 +146,11 @@ def whole(stage: str, program: Program, axes: Mapping[str, str]) -> Program:
         return training.trained(program, axes)
     dynamic = axes.get("shapes") == "dynamic"
     if stage == CHECKPOINT:
-        return eager_programs.checkpointed(program, axes.get("reentrant") == "reentrant")
+        return checkpointed(program, axes.get("reentrant") == "reentrant")
     if stage == SESSION:
-        return eager_programs.session(program)
+        return session(program)
     if stage in FUNCTIONAL:
-        return eager_programs.functional(stage.removeprefix("functional."), program)
+        return functional(stage.removeprefix("functional."), program)
     if stage == "aot.joint":
         return _joint(program, axes, dynamic)
     return _captured(
@@ -293,3 +396,69 @@ def _accepted(program: Program, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...
             return reference.observe(program.over(reference), inputs, program.differentiable)[0]
     except Exception:  # the op refuses these inputs, with any error
         return None
+
+
+# --- programs in a row that are compiled --------------------------------------------------------
+#
+# The stage ``aot.parts``: an op runs as it is, and the target gives what the op asks for by
+# :mod:`gen.targets.parts`: programs in it, compiled, and functions of the target's own.
+
+
+def of(program: Program, axes: Mapping[str, str]) -> Program:
+    """`program` with its parts compiled. `axes` may have ``shapes``, ``partition``, ``by`` and
+    ``cuts``. A reference compiles nothing.
+
+    With ``cuts: loaded`` it runs twice. The first run leaves its partitions in a folder, and the
+    second one has to find them all there."""
+
+    def over(target: Target) -> Flat:
+        f = program.over(target)
+        if target.name in ("loop", "numeric"):
+            return f
+        compiling = cast(Compiling, target)
+
+        def g(*values: Any) -> Values:
+            if axes.get("cuts") != "loaded":
+                with parts_compiled(_compile(compiling, axes, None), compiling.offered):
+                    return f(*values)
+            draws = Replay()
+            with TemporaryDirectory() as folder:
+                with parts_compiled(
+                    _compile(compiling, axes, compiling.cache(folder)), compiling.offered
+                ):
+                    f(*values)
+                draws.rewind()
+                cache = compiling.cache(folder)
+                with parts_compiled(_compile(compiling, axes, cache), compiling.offered):
+                    found = f(*values)
+            _require_loaded(cache.info())
+            return found
+
+        return g
+
+    return Program(
+        over, program.inputs, program.differentiable, program.seed, f"aot.parts({program.label})"
+    )
+
+
+def _compile(target: Compiling, axes: Mapping[str, str], cache: Any) -> Compile:
+    options: dict[str, Any] = {
+        "partition": axes.get("partition", "default"),
+        "dynamic": axes.get("shapes") == "dynamic",
+    }
+
+    def make(f: Part, examples: tuple[Any, ...]) -> Part:
+        return target.part(f, examples, jits=axes.get("by") == "jit", cache=cache, **options)
+
+    return make
+
+
+def _require_loaded(info: Any) -> None:
+    """Every partition came from the folder."""
+    if info.misses:
+        raise Mismatch(
+            "a partition of the first run was not found by the second one: "
+            f"{', '.join(info.misses)}"
+        )
+    if not info.hits:
+        raise Unsuitable("no part is differentiated, so there is nothing to keep")

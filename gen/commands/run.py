@@ -19,8 +19,7 @@ from gen.cluster.cell_groups import Selection, groups
 from gen.cluster.coordinator import Coordinator
 from gen.cluster.dask_pool import ClusterError, DaskPool, connected
 from gen.cluster.job import Group, Job, versions
-from gen.cluster.output import Output
-from gen.cluster.progress import Display
+from gen.cluster.output import Display, Output
 from gen.plan.matrix_plan import above
 from gen.run.cell_durations import PLACE, read_durations
 from gen.run.inventory import Module, find, matrix_fingerprint

@@ -10,8 +10,10 @@ import builtins
 import difflib
 import keyword
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import date
+from re import _constants as codes  # type: ignore[attr-defined]
+from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Annotated, Any
 
 from pydantic import (
@@ -26,7 +28,53 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from gen.errors import nearest, one_of
-from gen.language import patterns, pipeline
+from gen.language import pipeline
+
+# --- regular expressions ------------------------------------------------------------------------
+#
+# Regular expressions of a matrix: which may run away, and which say nothing.
+
+_REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT)
+_MANY = 10  # repetitions from which on backtracking may not end
+
+
+def matches_anything(pattern: str) -> bool:
+    """Whether a message need not have any text for `pattern` to be found in it."""
+    compiled = re.compile(pattern)
+    return all(compiled.search(text) for text in ("", "\x00", "no such message"))
+
+
+def may_run_away(pattern: str) -> bool:
+    """Whether a repetition has another repetition of varying length or a choice inside, so that
+    backtracking is exponential."""
+    return any(_varies(body) for repeat, body in _repeats(parser.parse(pattern)) if repeat >= _MANY)
+
+
+def _repeats(tree: Any) -> Iterator[tuple[int, Any]]:
+    """How often each repetition below `tree` may repeat, and what."""
+    for code, argument in _nodes(tree):
+        if code in _REPEATS:
+            yield int(argument[1]), argument[2]
+
+
+def _varies(tree: Any) -> bool:
+    return any(
+        code is codes.BRANCH or (code in _REPEATS and argument[0] != argument[1])
+        for code, argument in _nodes(tree)
+    )
+
+
+def _nodes(tree: Any) -> Iterator[tuple[Any, Any]]:
+    for code, argument in tree:
+        yield code, argument
+        for inner in argument if isinstance(argument, tuple | list) else (argument,):
+            if isinstance(inner, parser.SubPattern):
+                yield from _nodes(inner)
+            elif isinstance(inner, list):
+                for one in inner:
+                    if isinstance(one, parser.SubPattern):
+                        yield from _nodes(one)
+
 
 LONGEST_NAME = 100  # letters: file systems take 255 bytes
 
@@ -128,14 +176,14 @@ def _regex(text: str) -> str:
             f"{text[:40]!r} is not a regular expression that Python takes",
             "a pattern for re.search",
         ) from None
-    if patterns.may_run_away(text):
+    if may_run_away(text):
         what = f"{text!r} repeats what has a repetition or a choice in it, and may take for ever"
         raise fault(what, "a pattern without +, *, ? or | inside of a + or *")
     return text
 
 
 def _telling(text: str) -> str:
-    if patterns.matches_anything(text):
+    if matches_anything(text):
         raise fault(
             f"{text!r} matches every message", "a part of the message (`^$` for an empty one)"
         )

@@ -14,11 +14,61 @@ from typing import Any
 
 import jinja2
 
-from gen.report.rules import rules_table
 from gen.report.runs import FAILURES, LISTED, History, side_by_side, title
 from gen.run.results import OUTCOMES, CellResult, Results
 
-__all__ = ["GLYPHS", "MEANINGS", "View", "page"]
+# --- rules that the cells have run --------------------------------------------------------------
+#
+# Which of a target's rules the cells of a run have run, for the report.
+
+
+@dataclass(frozen=True)
+class RulesTable:
+    """The rules of the target of one run, which noted them (``--rules``).
+
+    `parts` has (part, rules, rules that a cell ran) for each part of a record. `unrun` has (part,
+    rules) that no cell ran, and `cells` (rule, cells that ran it), fewest first.
+    """
+
+    title: str
+    parts: Sequence[tuple[str, int, int]]
+    unrun: Sequence[tuple[str, Sequence[str]]]
+    cells: Sequence[tuple[str, int]]
+
+
+def rules_table(run: Results) -> RulesTable | None:
+    """The rules of `run`; None if it has not noted them."""
+    names = run.header.get("rules")
+    if not isinstance(names, list):
+        return None
+    counts = Counter(rule for cell in run.cells for rule in cell.rules)
+    parts: dict[str, list[str]] = {}
+    for name in names:
+        parts.setdefault(_part(name), []).append(name)
+    unrun = {
+        part: [name for name in members if not counts[name]]
+        for part, members in sorted(parts.items())
+    }
+    return RulesTable(
+        title(run),
+        [
+            (part, len(parts[part]), len(parts[part]) - len(missed))
+            for part, missed in unrun.items()
+        ],
+        [(part, missed) for part, missed in unrun.items() if missed],
+        sorted(
+            ((name, counts[name]) for name in names if counts[name]),
+            key=lambda pair: (pair[1], pair[0]),
+        ),
+    )
+
+
+def _part(name: str) -> str:
+    """The part of a rule's name, such as vjp: its second word."""
+    return name.split()[1] if " " in name else name
+
+
+__all__ = ["GLYPHS", "MEANINGS", "RulesTable", "View", "page", "rules_table"]
 
 GLYPHS = dict(zip(OUTCOMES, ("", "s", "–", "x", "v", "!", "✗", "E", "T", "C"), strict=True))
 MEANINGS = {

@@ -18,7 +18,7 @@ from gen.cluster.job import Answer, Group, Job, resource_of, versions
 from gen.cluster.serving import _parsed
 from gen.cluster.work import release, run_group
 from gen.commands import run
-from gen.report.rules import rules_table
+from gen.report.view import rules_table
 from gen.run.results import read
 
 ROOT = Path(__file__).parents[2]
