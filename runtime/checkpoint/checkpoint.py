@@ -1,0 +1,305 @@
+"""Checkpoint a function, in one of three ways: by frames, as a region of a trace, or reentrant."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import fx
+
+from .. import autograd
+from ..autograd.function import Function
+from ..seam.ambient import Ambient
+from ..tape.running import RUNNING
+from ..trace.regions import region, running_traces
+from .frame import Frame
+from .op_log import OpLog
+from .selective import (
+    OFFLOADED,
+    SAC_IGNORED_OPS,
+    CheckpointPolicy,
+    Policy,
+    SelectiveCheckpointContext,
+    policy_of_context,
+    runs_again,
+)
+from .state import Surroundings
+
+# --- reentrant ----------------------------------------------------------------------------------
+#
+# Checkpointing as a custom Function. The first run records no graph. The second has a backward
+# pass of its own inside the outer one.
+
+
+def detach_variable(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """As ``torch.utils.checkpoint.detach_variable``: leaves that share the data of the tensors
+    among ``inputs``."""
+    if not isinstance(inputs, tuple):
+        raise RuntimeError(
+            "Only tuple of tensors is supported. Got Unsupported input type: "
+            f"{type(inputs).__name__}"
+        )
+    return tuple(
+        x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
+        for x in inputs
+    )
+
+
+def check_backward_validity(inputs: Iterable[Any]) -> None:
+    """Warn if no tensor among ``inputs`` requires grad."""
+    if not any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
+        warnings.warn(
+            "None of the inputs have requires_grad=True. Gradients will be None", stacklevel=2
+        )
+
+
+class CheckpointFunction(Function):
+    """``apply(function, preserve_rng_state, *args)``: the outputs of ``function(*args)``. The
+    backward pass runs the function again."""
+
+    @staticmethod
+    def forward(ctx: Any, run_function: Any, preserve_rng_state: bool, *args: Any) -> Any:
+        check_backward_validity(args)
+        ctx.run_function = run_function
+        ctx.surroundings = Surroundings(args, preserve_rng_state)
+        ctx.inputs = tuple(None if isinstance(a, torch.Tensor) else a for a in args)
+        ctx.tensor_positions = tuple(i for i, a in enumerate(args) if isinstance(a, torch.Tensor))
+        ctx.save_for_backward(*(args[i] for i in ctx.tensor_positions))
+        return run_function(*args)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        if RUNNING.task is None or RUNNING.task.captured is not None:
+            raise RuntimeError(
+                "When use_reentrant=True, torch.utils.checkpoint is incompatible "
+                "with .grad() or passing an `inputs` parameter to .backward(). "
+                "use_reentrant=False has no such limit."
+            )
+        inputs = list(ctx.inputs)
+        for i, t in zip(ctx.tensor_positions, ctx.saved_tensors, strict=True):
+            inputs[i] = t
+        leaves = detach_variable(tuple(inputs))
+        with ctx.surroundings.restored(), torch.enable_grad():
+            outputs = ctx.run_function(*leaves)
+        if isinstance(outputs, torch.Tensor):
+            outputs = (outputs,)
+        pairs = [
+            (o, g)
+            for o, g in zip(outputs, grads, strict=True)
+            if isinstance(o, torch.Tensor) and o.requires_grad
+        ]
+        if not pairs:
+            raise RuntimeError(
+                "none of output has requires_grad=True, this checkpoint() is not necessary"
+            )
+        autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
+        return (None, None, *(x.grad if isinstance(x, torch.Tensor) else None for x in leaves))
+
+
+# --- a region of a trace ------------------------------------------------------------------------
+#
+# Checkpoints in a program that is being traced: a region of the graph, whose calls say whether
+# the partition is to save their results.
+
+
+def traced(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    first: AbstractContextManager[Any],
+) -> Any:
+    """``function(*args, **kwargs)`` as a region. ``first``: the context of the first run; that of a
+    policy is asked for each call."""
+    policy = policy_of_context(first)
+    with region(lambda n: _wish(policy, n)), nullcontext() if policy is not None else first:
+        return function(*args, **kwargs)
+
+
+def _wish(policy: Policy | None, n: fx.Node) -> CheckpointPolicy:
+    func: Any = n.target
+    if policy is None:
+        return CheckpointPolicy.MUST_RECOMPUTE
+    if not isinstance(func, torch._ops.OpOverload) or func in SAC_IGNORED_OPS or runs_again(func):
+        return CheckpointPolicy.PREFER_RECOMPUTE
+    args, kwargs = fx.map_arg((n.args, n.kwargs), lambda a: a.meta.get("val"))
+    wish = policy(
+        SelectiveCheckpointContext(is_recompute=False, op_output=n.meta.get("val")),
+        func,
+        *args,
+        **kwargs,
+    )
+    if wish in OFFLOADED:
+        raise RuntimeError(
+            f"a checkpoint policy asks for {wish} of {func}. "
+            "A compiled function has no offloading; use MUST_SAVE."
+        )
+    if isinstance(wish, CheckpointPolicy):
+        return wish
+    return CheckpointPolicy.MUST_SAVE if wish else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+class _Policy(Ambient):
+    """Settings of this thread that override the arguments of :func:`checkpoint`. None
+    overrides nothing."""
+
+    early_stop: bool | None = None
+    debug: bool | None = None
+
+
+POLICY = _Policy()
+
+
+@contextmanager
+def set_checkpoint_early_stop(enable: bool) -> Generator[None]:
+    """As ``torch.utils.checkpoint.set_checkpoint_early_stop``: overrides ``early_stop`` of the
+    calls inside the block."""
+    before, POLICY.early_stop = POLICY.early_stop, enable
+    try:
+        yield
+    finally:
+        POLICY.early_stop = before
+
+
+@contextmanager
+def set_checkpoint_debug_enabled(enabled: bool | None) -> Generator[None]:
+    """As ``torch.utils.checkpoint.set_checkpoint_debug_enabled``: overrides ``debug`` of the calls
+    inside the block. None: does not."""
+    before, POLICY.debug = POLICY.debug, enabled
+    try:
+        yield
+    finally:
+        POLICY.debug = before
+
+
+def noop_context_fn() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    return nullcontext(), nullcontext()
+
+
+def _warn(name: str) -> None:
+    """Warn a caller that did not pass ``use_reentrant``."""
+    warnings.warn(
+        (
+            f"{name}: the use_reentrant parameter should be passed explicitly. True, which "
+            "is taken now, runs a backward pass within the backward pass; False has fewer limits."
+        ),
+        stacklevel=3,
+    )
+
+
+def checkpoint(
+    function: Callable[..., Any],
+    *args: Any,
+    use_reentrant: bool | None = None,
+    context_fn: Callable[
+        [], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+    ] = noop_context_fn,
+    determinism_check: str = "default",
+    debug: bool = False,
+    early_stop: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """``function(*args, **kwargs)``, without saving its intermediate tensors: the backward pass
+    runs the function again. As ``torch.utils.checkpoint.checkpoint``.
+
+    ``use_reentrant=False`` records the graph, and the second run computes the tensors that it
+    saved. ``True`` records nothing in the first run. The second run has a backward pass of its own
+    inside the outer one, so ``grad()`` and ``backward(inputs=...)`` are errors.
+    ``preserve_rng_state=True``: both runs draw the same random numbers. ``context_fn()`` returns a
+    context for each run. ``determinism_check``: ``"default"`` compares shape, dtype and device of
+    the tensors that both runs save, ``"none"`` does not. ``debug`` logs both runs for the error
+    message. ``early_stop`` stops the second run after the last tensor that is needed. Raises
+    :class:`CheckpointError` if the runs differ.
+
+    Inside a function that is compiled (``runtime.aot``) the call marks its part of the graph. The
+    compiled backward computes the values of this part again. Random numbers are drawn once.
+    """
+    if use_reentrant is None:
+        _warn("torch.utils.checkpoint")
+        use_reentrant = True
+    preserve_rng_state = kwargs.pop("preserve_rng_state", True)
+    if use_reentrant:
+        if kwargs:
+            raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
+        if context_fn is not noop_context_fn or debug:
+            raise ValueError(
+                "Passing `context_fn` or `debug` is only supported when use_reentrant=False."
+            )
+        if running_traces():
+            return traced(function, args, {}, nullcontext())
+        return CheckpointFunction.apply(function, preserve_rng_state, *args)
+    if determinism_check not in ("default", "none"):
+        raise ValueError(
+            f"determinism_check should be one of ['default', 'none'], but got {determinism_check}"
+        )
+    debug = debug if POLICY.debug is None else POLICY.debug
+    if debug and context_fn is not noop_context_fn:
+        raise ValueError("debug=True is incompatible with non-default context_fn")
+    first, again = context_fn()
+    if running_traces():
+        return traced(function, args, kwargs, first)
+    if not torch.is_grad_enabled():
+        with first:
+            return function(*args, **kwargs)
+    log = OpLog() if debug else None
+    frame = Frame(
+        function,
+        args,
+        kwargs,
+        Surroundings((*args, *kwargs.values()), preserve_rng_state),
+        again,
+        check=determinism_check == "default",
+        early_stop=early_stop if POLICY.early_stop is None else POLICY.early_stop,
+        log=log,
+    )
+    with frame.recording(), first, log or nullcontext():
+        return function(*args, **kwargs)
+
+
+def checkpoint_sequential(
+    functions: torch.nn.Sequential | Sequence[Callable[[Any], Any]],
+    segments: int,
+    input: Any,
+    use_reentrant: bool | None = None,
+    **kwargs: Any,
+) -> Any:
+    """As ``torch.utils.checkpoint.checkpoint_sequential``: run ``functions`` one after the other,
+    in ``segments`` of equal length. All segments but the last are checkpointed.
+    ``preserve_rng_state``: as for :func:`checkpoint`."""
+    if use_reentrant is None:
+        _warn("torch.utils.checkpoint.checkpoint_sequential")
+        use_reentrant = True
+    preserve = kwargs.pop("preserve_rng_state", True)
+    if kwargs:
+        raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
+    layers: list[Callable[[Any], Any]] = (
+        list(functions.children())
+        if isinstance(functions, torch.nn.Sequential)
+        else list(functions)
+    )
+    if not 1 <= segments <= len(layers):
+        raise ValueError(
+            "segments must be between 1 and the number of functions, "
+            f"{len(layers)}, but got {segments}"
+        )
+
+    def run(some: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+        def segment(x: Any) -> Any:
+            for layer in some:
+                x = layer(x)
+            return x
+
+        return segment
+
+    length = len(layers) // segments
+    last = length * (segments - 1)
+    for start in range(0, last, length):
+        input = checkpoint(
+            run(layers[start : start + length]),
+            input,
+            use_reentrant=use_reentrant,
+            preserve_rng_state=preserve,
+        )
+    return run(layers[last:])(input)
