@@ -1,27 +1,23 @@
-"""Autograd and composable function transforms over torch's kernels, in Python that one can
-read and change."""
+"""Run autograd and composable function transforms over torch's kernels, in Python that one can
+read.
 
-from typing import TYPE_CHECKING
+    from runtime.func import grad, vmap
+    vmap(grad(lambda x: x.sin()))(torch.zeros(3))       # tensor([1., 1., 1.])
+
+This is the top floor. It has the public names and may import everything below. The folders are
+floors, and a module imports from its own floor and from lower ones: seam, rules, tape, trace,
+functionalize, func, session, autograd, checkpoint, aot and export, jit, per_sample,
+expanded_weights, dropin. Start with ``seam/levels.py``, which every call of ATen passes, or with
+``docs/levels.md``, the core in one page.
+"""
 
 from . import rules as rules
+from .jit import jit
 from .session import Tensor, tensor, unwrap, wrap
 
 from . import autograd, func  # isort: skip
 from .dropin.intercept import intercept_torch_autograd  # isort: skip
 
-if TYPE_CHECKING:
-    from .jit import jit
-
 intercept_torch_autograd()
 
 __all__ = ["Tensor", "autograd", "func", "jit", "tensor", "unwrap", "wrap"]
-
-
-def __getattr__(name: str) -> object:
-    if name != "jit":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # when somebody asks for it: capture needs modules that take as long to import as all of this
-    from .jit import jit
-
-    globals()["jit"] = jit
-    return jit

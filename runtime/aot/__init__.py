@@ -13,8 +13,9 @@ behind guards, as one node of the tape; ``cache`` keeps cuts on disk; ``control_
 floor that imports this one, so they are imported when somebody asks for them.
 """
 
-from ..export.exported_program import export
-from ..export.flat_export import aot_export_joint_simple, aot_export_module
+import importlib
+from typing import TYPE_CHECKING
+
 from ..trace.make_fx import make_fx
 from .cache.cuts import Cache, CacheInfo, cache_clear, cache_info
 from .calls.compiled_function import aot_function
@@ -31,7 +32,16 @@ from .control_flow.operators import associative_scan, cond, map, scan, while_loo
 from .explain import Explanation, explain
 from .partition.partitions import default_partition, min_cut_rematerialization_partition
 
+if TYPE_CHECKING:
+    from ..export.exported_program import export
+    from ..export.flat_export import aot_export_joint_simple, aot_export_module
+
 compiled_function, compiled_module = aot_function, aot_module
+_OF_EXPORT = {
+    "aot_export_joint_simple": "flat_export",
+    "aot_export_module": "flat_export",
+    "export": "exported_program",
+}
 
 __all__ = [
     "Cache",
@@ -64,3 +74,10 @@ __all__ = [
     "scan",
     "while_loop",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name of :mod:`runtime.export`, whose modules import this package."""
+    if name not in _OF_EXPORT:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"runtime.export.{_OF_EXPORT[name]}"), name)

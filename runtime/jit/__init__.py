@@ -6,8 +6,28 @@ gradients of leaves, optimizers, scalers. ``report`` has ``jit.explain``. The pa
 function itself; this package is behind ``from runtime.jit import …``.
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 from .entry import jit
-from .jitted import Jitted, JittedModule
-from .report import Report, explain, source
+
+if TYPE_CHECKING:
+    from .jitted import Jitted, JittedModule
+    from .report import Report, explain, source
 
 __all__ = ["Jitted", "JittedModule", "Report", "explain", "jit", "source"]
+
+_MODULES = {
+    "Jitted": "jitted",
+    "JittedModule": "jitted",
+    "Report": "report",
+    "explain": "report",
+    "source": "report",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when somebody asks for it, so that ``import runtime`` is quick."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

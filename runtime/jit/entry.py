@@ -1,16 +1,20 @@
-"""``jit``, ``jit.explain`` and ``jit.source``: how users come in."""
+"""``jit``, ``jit.explain`` and ``jit.source``: how users come in.
+
+What captures programs is imported by the first call: it takes as long as all of ``import runtime``.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import torch
 
-from ..aot.compilers.boxed import Compiler
-from .jitted import Jitted, JittedModule, Options
-from .report import explain, source
+if TYPE_CHECKING:
+    from ..aot.compilers.boxed import Compiler
+    from .jitted import Jitted, JittedModule, Options
+    from .report import Report
 
 
 class _Keywords(TypedDict, total=False):
@@ -52,9 +56,6 @@ class Jit:
     ``RuntimeError`` for what cannot be captured. ``TypeError`` for what is not callable,
     ``ValueError`` for an option that is none."""
 
-    explain = staticmethod(explain)
-    source = staticmethod(source)
-
     @overload
     # it is callable
     def __call__(self, f: torch.nn.Module, **options: Unpack[_Keywords]) -> JittedModule: ...  # type: ignore[overload-overlap]
@@ -77,8 +78,24 @@ class Jit:
         donate: int | str | Sequence[int | str] = (),
     ) -> Any:
         """``f`` jitted, or without ``f`` a decorator."""
+        from .jitted import Options
+
         options = Options(dynamic, compiler, static_argnums, static_argnames, on_break, donate)
         return functools.partial(_jitted, options=options) if f is None else _jitted(f, options)
+
+    @staticmethod
+    def explain(f: Any) -> Report:
+        """Return what ``f`` has captured and why, see :func:`.report.explain`."""
+        from .report import explain
+
+        return explain(f)
+
+    @staticmethod
+    def source(f: Any) -> str:
+        """Return the programs of ``f`` as text, see :func:`.report.source`."""
+        from .report import source
+
+        return source(f)
 
     def __repr__(self) -> str:
         return "<function jit>"
@@ -88,6 +105,8 @@ jit = Jit()
 
 
 def _jitted(f: Callable[..., Any], options: Options) -> Jitted | JittedModule:
+    from .jitted import Jitted, JittedModule
+
     if not callable(f):
         raise TypeError(f"jit takes a function or a module, not {type(f).__name__}")
     return JittedModule(f, options) if isinstance(f, torch.nn.Module) else Jitted(f, options)
