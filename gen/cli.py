@@ -69,8 +69,11 @@ ELSEWHERE = {
         "gen.commands.durations",
         "write matrix/durations.json, by which shards and groups are balanced, from results",
     ),
-    "report": ("gen.report", "draw the HTML page of a results file"),
-    "audit": ("gen.audit", "plant faults in the target and count those that the matrix catches"),
+    "report": ("gen.commands.report", "draw the HTML page of a results file"),
+    "audit": (
+        "gen.commands.audit",
+        "plant faults in the target and count those that the matrix catches",
+    ),
 }
 
 

@@ -3,7 +3,3 @@
 ``view`` makes the page, ``runs`` sets several runs beside and after one another, ``exports`` writes
 for other programs. The package imports ``run.results``. Start with ``view.py``.
 """
-
-from gen.commands.report import add_arguments, run
-
-__all__ = ["add_arguments", "run"]

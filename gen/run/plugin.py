@@ -358,9 +358,9 @@ def _load(items: Sequence[pytest.Item], run: Run, here: bool) -> None:
     if cells:
         import torch
 
-        # the ledger imports what running a cell needs
-        from gen.run import verdict as ledger  # noqa: F401
-        from gen.samples import opinfo  # noqa: F401
+        # it imports what running a cell needs
+        from gen.run import verdict  # noqa: F401
+        from gen.samples import opinfo
 
         torch.set_num_threads(1)
         if here or built_in(run.settings.target):

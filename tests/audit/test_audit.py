@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from gen import audit
 from gen.audit.campaign import Campaign, Fault, Finding, Survivors
 from gen.audit.generated_modules import Check, load_modules
 from gen.audit.kinds import KINDS, differs
 from gen.audit.planted import ANSWERS, WHERE, Planted
+from gen.commands import audit
 from gen.targets import load
 
 A = torch.arange(1.0, 5.0, dtype=torch.float64).reshape(2, 2)

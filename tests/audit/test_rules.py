@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from gen import audit
 from gen.audit.campaign import Finding, Survivors
 from gen.audit.generated_modules import eligible, load_modules
 from gen.audit.reach import Map, Reach, telling
 from gen.audit.rule_faults import RuleFault, Rules
 from gen.audit.workers import Job, Tried, Workers
+from gen.commands import audit
 from gen.targets import load
 from gen.targets.faults import KINDS, Auditable, Call, Rule, change, differs
 

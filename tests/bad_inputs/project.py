@@ -12,7 +12,7 @@ from gen import cli, report  # noqa: F401
 from gen.commands import probe, script, soak  # noqa: F401
 
 # imported once, before the processes of the trials
-from gen.plan import catalog  # noqa: F401
+from gen.plan import catalog
 from gen.plan.catalog import SCHEMA, Catalog, Facts
 from gen.run import verdict  # noqa: F401
 from gen.targets import runtime_target, torch_target  # noqa: F401

@@ -1,7 +1,7 @@
 """Inductor as a compiler: a graph of ATen calls becomes C++ or Triton kernels.
 
-Inductor lowers few ops itself. So a graph is traced once more by :mod:`~runtime.trace.trace_level`, on
-abstract values, with the table of decompositions that Inductor selects. Derivatives, cuts and
+Inductor lowers few ops itself. So a graph is traced once more by :mod:`~runtime.trace.trace_level`,
+on abstract values, with the table of decompositions that Inductor selects. Derivatives, cuts and
 wrappers are those of any other compiler.
 """
 

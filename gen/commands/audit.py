@@ -1,0 +1,226 @@
+"""`gen audit`: plant faults in a target, one at a time, and count those that the matrix catches."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from itertools import islice
+from pathlib import Path
+
+import yaml
+
+from gen.audit import reach
+from gen.audit.campaign import AnyFault, Campaign, Fault, Finding, Survivors
+from gen.audit.generated_modules import Check, eligible, load_modules
+from gen.audit.rule_faults import RuleFault, Rules
+from gen.audit.workers import Workers
+from gen.checks.tables import TIERS, TableError
+from gen.plan.matrix_plan import above
+from gen.targets import load
+from gen.targets.faults import Auditable, Rule
+from gen.targets.protocol import Target
+
+CACHE = Path(".cache/audit")
+WIDE = ("float64", "complex128")  # in which a fault of one part in a thousand shows
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--target", default="torch", help="the target that gets the faults (default torch)"
+    )
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--rules",
+        action="store_true",
+        help="plant faults in the target's own rules, such as the runtime's records",
+    )
+    parser.add_argument(
+        "--faults",
+        type=above(0, kind=int),
+        default=200,
+        metavar="N",
+        help="how many faults that change a value (default 200)",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="with --rules: every kind of fault that fits in every rule",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="GLOB",
+        help='with --rules: all faults that match this, such as "sin vjp *"',
+    )
+    parser.add_argument("--seed", type=int, default=0, help="which faults are drawn (default 0)")
+    parser.add_argument(
+        "--tier", choices=TIERS, default="full", help="which cells may catch them (default full)"
+    )
+    parser.add_argument(
+        "--at-least",
+        type=above(0, or_equal=True),
+        default=95.0,
+        metavar="PERCENT",
+        help="exit 1 when fewer are caught (default 95)",
+    )
+    parser.add_argument(
+        "--workers", type=above(0, kind=int), default=2, help="processes, with --rules (default 2)"
+    )
+    parser.add_argument(
+        "--modules", type=Path, default=Path("generated_tests"), help="folder of generated modules"
+    )
+    parser.add_argument(
+        "--survivors",
+        type=Path,
+        default=Path("tests/audit/survivors.yaml"),
+        help="reasons of survivors",
+    )
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="PATH",
+        help="write every fault and its result to this file, as JSON",
+    )
+    parser.epilog = (
+        "Exit codes: 0 enough faults were caught and every survivor has its reason "
+        "in the survivors file; 1 not so; 2 the input is wrong. With --rules the cells "
+        "of the default tier are run once to learn which rules they run, and those of the full "
+        f"tier that may catch what survives these; that is kept in {CACHE} until a source changes."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        target = load(args.target)
+        checks = load_modules(args.modules)
+        survivors = Survivors.read(args.survivors)
+        if args.rules and not isinstance(target, Auditable):
+            raise ValueError(
+                f"target {args.target} does not show its rules; "
+                "--rules needs the methods of gen.targets.faults.Auditable"
+            )
+        if (args.all or args.only) and not args.rules:
+            raise ValueError("--all and --only go with --rules")
+    except (LookupError, FileNotFoundError, TableError, yaml.YAMLError, ValueError) as error:
+        print(f"gen audit: {error}", file=sys.stderr)
+        return 2
+    found = (
+        _of_rules(args, target, checks)
+        if isinstance(target, Auditable) and args.rules
+        else _of_transforms(args, target, checks)
+    )
+    applied = [finding for finding in found if finding.applied]
+    caught = sum(finding.caught is not None for finding in applied)
+    share = 100 * caught / len(applied) if applied else 0.0
+    unexplained = _summarise(found, survivors)
+    print(
+        f"{caught} of {len(applied)} faults caught ({share:.1f}%), seed {args.seed}, "
+        f"tier {args.tier}, target {args.target}"
+    )
+    if unexplained:
+        print(f"{unexplained} survivors have no reason in {args.survivors}")
+    if args.report:
+        args.report.parent.mkdir(parents=True, exist_ok=True)
+        summary = {
+            "target": args.target,
+            "tier": args.tier,
+            "seed": args.seed,
+            "applied": len(applied),
+            "caught": caught,
+        }
+        rows = [asdict(finding) | {"reason": survivors.reason(finding)} for finding in found]
+        args.report.write_text(
+            json.dumps(summary | {"faults": rows}, indent=1, ensure_ascii=False) + "\n", "utf-8"
+        )
+    return 0 if applied and share >= args.at_least and not unexplained else 1
+
+
+def _of_transforms(
+    args: argparse.Namespace, target: Target, checks: Sequence[Check]
+) -> list[Finding[Fault]]:
+    campaign = Campaign(target, list(checks), args.device, args.tier, args.seed)
+    found: list[Finding[Fault]] = []
+    for finding in campaign.findings(args.faults):
+        found.append(finding)
+        counted = sum(one.applied for one in found)
+        print(f"[{counted:4d}/{args.faults}] {finding.line()}", flush=True)
+    counted = sum(one.applied for one in found)
+    if counted < args.faults:
+        print(f"only {counted} faults could be planted: the cells of the tier offer no more")
+    return found
+
+
+def _of_rules(
+    args: argparse.Namespace, target: Auditable, checks: Sequence[Check]
+) -> list[Finding[RuleFault]]:
+    cells = eligible(checks, args.tier)
+    workers = Workers(args.workers, args.target, args.device, args.modules)
+    known = reach.Map(
+        CACHE / f"reach-{args.target}-{args.device}.json",
+        reach.content(target.fingerprint(), args.modules),
+    )
+    known.learn(reach.telling(cells), workers, _progress)
+    rules = Rules(target.rules(), known.reached(), args.seed)
+
+    def further(some: set[Rule]) -> None:
+        ops = {cell.op for _, cell in cells.values()}
+        asked = {op for rule in some for op in rules.related(rule, ops)}
+        known.learn(
+            (key for key, (_, cell) in cells.items() if cell.op in asked and cell.dtype in WIDE),
+            workers,
+            _progress,
+        )
+        rules.learn(known.reached())
+
+    # before the draw: which faults would show is unknown for a rule that no cell runs
+    further(set(rules.unrun))
+    if rules.inert:
+        print(
+            f"{len(rules.inert)} of {len(rules.rules)} rules run, "
+            "but no kind of fault changes what they give: not counted"
+        )
+    faults = list(rules.drawn() if args.all or args.only else islice(rules.drawn(), args.faults))
+    if args.only:
+        faults = [fault for fault in faults if fnmatchcase(str(fault), args.only)]
+    found: list[Finding[RuleFault]] = []
+    for finding in rules.findings(faults, workers, further):
+        found.append(finding)
+        print(f"[{len(found):4d}/{len(faults)}] {finding.line()}", flush=True)
+    return sorted(found, key=lambda finding: str(finding.fault))
+
+
+def _progress(done: int, count: int) -> None:
+    print(f"which cells run which rules: {done} of {count}", flush=True)
+
+
+def _summarise(found: Sequence[Finding[AnyFault]], survivors: Survivors) -> int:
+    """Print the tables and the survivors. Return how many survivors have no reason yet."""
+    planted: Counter[tuple[str, str]] = Counter()
+    caught: Counter[tuple[str, str]] = Counter()
+    for finding in found:
+        fault = finding.fault
+        for group in (
+            ("in", fault.where),
+            ("kind", fault.kind),
+            *([("of", fault.family)] if hasattr(fault, "family") else []),
+        ):
+            planted[group] += finding.applied
+            caught[group] += finding.caught is not None
+    print()
+    for (axis, word), count in sorted(planted.items()):
+        print(f"  {axis:4} {word:16} {caught[axis, word]:5d} of {count:5d} caught")
+    redrawn = Counter(finding.why for finding in found if not finding.applied)
+    for why, count in redrawn.most_common():
+        print(f"  {count} redrawn: {why}")
+    alive = [finding for finding in found if finding.applied and finding.caught is None]
+    for finding in alive:
+        print(
+            f"  survived: {finding.fault}: "
+            f"{survivors.reason(finding) or 'no reason given yet in the survivors file'}"
+        )
+    print()
+    return sum(survivors.reason(finding) is None for finding in alive)
