@@ -3,6 +3,7 @@ take from torch."""
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,69 +23,83 @@ FORBIDDEN_IN_RUNTIME = (
     "torch.fx.experimental.proxy_tensor",
     "torch._subclasses.functional_tensor",
 )
+TOP_LEVEL = ("benchmarks", "examples", "gen", "programs", "runtime", "tools")
 GRAD_MODE_SWITCHES = {"torch.autograd.grad_mode"}
+PROJECT = (*TOP_LEVEL, "generated_tests", "tests")
 MAY_IMPORT = {
     "runtime": set[str](),
-    "gen/reference": {"gen.reference", "gen.language.pipeline"},
-    "gen/targets": {"gen.targets", "gen.language.pipeline", "runtime"},
+    "gen/language": {"gen.errors"},
+    "gen/reference": {"gen.language.pipeline"},
+    "gen/targets": {"gen.language.pipeline", "runtime"},
+    "gen/samples": {
+        "gen.language.pipeline",
+        "gen.outcomes",
+        "gen.reference",
+        "gen.targets.protocol",
+    },
     "gen/checks": {
-        "gen.checks",
+        "gen.samples",
         "gen.reference",
         "gen.targets",
         "gen.language.pipeline",
         "gen.language.words",
-        "gen.plan.catalog",
-        "gen.files",
+        "gen.outcomes",
     },
+    "programs": {"gen.targets.parts", "runtime.extend"},
     "generated_tests": {"gen.checks"},
+    "benchmarks": {"runtime", "gen", "examples"},
+    "examples": {"runtime", "gen"},
+    "tools": set[str](),
 }
 # From the ground up. A module imports from its own floor and from lower ones, inside functions and
-# for types as well.
+# for types as well. The rooms of a large folder are floors too.
 FLOORS = {
     "runtime": (
         ("errors", "huge_pages"),
         ("seam",),
         ("rules",),
         ("tape",),
+        ("trace",),
+        ("functionalize",),
         ("func",),
         ("session",),
         ("autograd",),
-        ("aot", "checkpoint", "expanded_weights", "per_sample"),
+        ("checkpoint",),
+        ("aot", "export"),  # the public names of `export` are names of `aot` too
+        ("jit", "per_sample"),
+        ("expanded_weights",),
         ("dropin",),
         ("__init__", "__main__", "coverage", "extend", "records_page"),
     ),
+    "runtime/rules": (
+        ("record",),
+        ("ops", "functional_forms", "hidden_writes"),
+        ("derive", "samples"),
+        ("elementwise", "shape"),
+        ("reduction", "linalg", "layers"),
+        ("tensors",),
+        ("__init__",),
+    ),
+    "runtime/aot": (
+        ("python_state",),
+        ("control_flow",),
+        ("capture",),
+        ("partition",),
+        ("compilers",),
+        ("cache",),
+        ("calls",),
+        ("explain", "__init__"),
+    ),
     "gen": (
-        (
-            "__init__",
-            "callables",
-            "entry_names",
-            "errors",
-            "files",
-            "globs",
-            "literals",
-            "patterns",
-            "pipeline",
-            "reduce",
-            "words",
-        ),
+        ("__init__", "errors", "files", "outcomes"),
+        ("language",),
         ("reference", "targets"),
+        ("samples",),
         ("checks",),
-        ("catalog", "ops", "source", "spec", "texts", "validate"),
-        ("expand",),
-        ("plan", "render", "writer"),
-        (
-            "audit",
-            "cluster",
-            "durations",
-            "explain",
-            "init",
-            "listing",
-            "merge",
-            "probe",
-            "report",
-            "script",
-            "soak",
-        ),
+        ("scripts",),
+        ("plan", "run", "soak"),
+        ("audit", "cluster", "report", "write"),
+        ("commands",),
         ("cli", "__main__"),
     ),
 }
@@ -139,10 +154,9 @@ def within(name: str, package: str) -> bool:
 
 
 def violations_of_layers(path: Path, allowed: set[str]) -> list[str]:
-    project = ("gen", "runtime", "generated_tests", "tests", "benchmarks", "examples")
     found = []
-    for line, name in dotted_names(path):
-        inside = any(within(name, package) for package in project)
+    for line, name in imported_names(path):
+        inside = any(within(name, package) for package in PROJECT)
         if inside and not any(within(name, package) for package in allowed):
             found.append(f"{path.relative_to(ROOT)}:{line}: {name}")
     return found
@@ -170,12 +184,13 @@ def imports_within(package: str) -> dict[str, set[str]]:
         targets = {n if n in paths else n.rpartition(".")[0] for n in mentioned} & paths.keys() - {
             name
         }
-        found[short(name)] = {short(target) for target in targets}
+        found[short(name, package)] = {short(target, package) for target in targets}
     return found
 
 
-def short(module: str) -> str:
-    return module.partition(".")[2] or "__init__"
+def short(module: str, package: str) -> str:
+    """The name of a module as it is written within its package."""
+    return module.removeprefix(package.replace("/", ".")).removeprefix(".") or "__init__"
 
 
 def floor_of(module: str, floors: tuple[tuple[str, ...], ...]) -> int:
@@ -226,6 +241,17 @@ def test_dependencies_point_one_way(folder: str) -> None:
         for path in modules(folder)
         for v in violations_of_layers(path, MAY_IMPORT[folder] | {own})
     ]
+
+
+def test_nothing_of_the_product_imports_from_its_tests() -> None:
+    paths = [path for folder in (*TOP_LEVEL, "generated_tests") for path in modules(folder)]
+    allowed = set(PROJECT) - {"tests"}
+    assert not [v for path in paths for v in violations_of_layers(path, allowed)]
+
+
+def test_the_matrix_names_nothing_in_tests() -> None:
+    files = [ROOT / "matrix.yaml", *(ROOT / "matrix").iterdir()]
+    assert not [file.name for file in files if re.search(r"\btests\.[a-z]", file.read_text())]
 
 
 def test_the_runtime_takes_no_transform_or_engine_from_torch() -> None:

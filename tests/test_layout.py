@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -22,8 +24,8 @@ LONGEST_FUNCTION = 80  # statements, with those of the functions inside it
 FULLEST_FOLDER = 25  # modules
 MOST_FRAGMENTS = 10
 MOST_REPEATED_NAMES = 8
-FOLDERS = ("benchmarks", "examples", "gen", "runtime", "tests", "tools")
-PACKAGES = ("runtime", "gen")
+FOLDERS = ("benchmarks", "examples", "gen", "programs", "runtime", "tests", "tools")
+PACKAGES = ("runtime", "gen", "programs")
 
 
 @cache  # several claims read the same modules
@@ -77,13 +79,30 @@ def test_a_folder_has_few_enough_modules_to_know_them_all(package: str) -> None:
 
 
 def test_few_short_modules_serve_one_module_alone() -> None:
-    listed = fragments(sources_of(*PACKAGES), ROOT)
+    listed = fragments(sources_of("runtime", "gen"), ROOT)
     assert len(listed) <= MOST_FRAGMENTS, "\n".join(map(str, listed))
 
 
 def test_few_files_share_their_name_with_another() -> None:
-    names = repeated_file_names(sources_of(*PACKAGES))
+    names = repeated_file_names(sources_of("runtime", "gen"))
     assert len(names) <= MOST_REPEATED_NAMES, list(names)
+
+
+_WHERE_TO_START = re.compile(r"import.*Start\s+with", re.S)
+
+
+def silent_packages(sources: list[Source]) -> list[str]:
+    """List the packages whose docstring does not say what they import and where to start."""
+    packages = [source for source in sources if source.path.name == "__init__.py"]
+    texts = {str(one.path): ast.get_docstring(one.tree) or "" for one in packages}
+    return [
+        path for path, text in texts.items() if not re.search(r"import.*Start\s+with", text, re.S)
+    ]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_says_what_it_imports_and_where_to_start_reading(package: str) -> None:
+    assert silent_packages(sources_of(package)) == []
 
 
 # ------------------------------------------------------------------- the claims above can fail
@@ -149,3 +168,12 @@ def test_fragments_and_repeated_names_are_seen(tmp_path: Path) -> None:
     sources = sources_in(tmp_path, price="import tax\n", tax="a = 1\n")
     assert [each.module for each in fragments(sources, tmp_path)] == ["tax"]
     assert list(repeated_file_names(sources)) == ["tax.py"]
+
+
+def test_a_package_that_says_nothing_is_found(tmp_path: Path) -> None:
+    sources = sources_in(tmp_path, __init__='"""Prices."""\n', price="a = 1\n")
+    assert silent_packages(sources) == [str(tmp_path / "__init__.py")]
+    sources = sources_in(
+        tmp_path, __init__='"""Prices. It imports nothing. Start with ``price``."""\n'
+    )
+    assert silent_packages(sources) == []

@@ -1,7 +1,7 @@
 """One cell of the matrix. Its only action is `assert_same`.
 
-This module decides on which samples a pipeline runs. Other modules build the pipeline, evaluate it
-and compare results."""
+:mod:`gen.samples.choice` says on which samples it runs. Other modules build its pipeline, evaluate
+it and compare results."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from gen.checks.evaluate import OF_ITSELF, Comparison, run_target
 from gen.checks.instances import instances
 from gen.checks.pipelines import Program
 from gen.checks.tables import Cell, Family
-from gen.language.pipeline import CAPTURES, FUNCTIONAL, TRAINING, Pipeline, parse
+from gen.language.pipeline import CAPTURES, FUNCTIONAL, Pipeline, parse
 from gen.outcomes import Lacking, Mismatch, Unsuitable, Vacuous
-from gen.samples import opinfo, points
-from gen.samples.samples import STORE, Op, Sample, candidates, choose, from_call, make_op, resolve
+from gen.samples import choice, opinfo, points
+from gen.samples.samples import STORE, Op, Sample, candidates, from_call, make_op, resolve
 from gen.samples.seeds import stable_seed
 from gen.targets.protocol import Jitting, Target, Values
 
@@ -260,16 +260,12 @@ class Case:
         more = self._settings(dtype, device) if settled else []
         if axes["values"] in points.NUMBERS and pool and points.is_scalar(pool[0]):
             return points.chosen([*pool, *more]), []
-        count, largest = _ILL_FORMED if axes["values"] in _REFUSED else _budget(pipeline, words)
-        reserve = count + _RESERVE
+        limit = choice.budget(pipeline, words, refused=axes["values"] in _REFUSED)
         if _asks_beside_values(axes, words):
-            count, largest = min(count, _BESIDE[0]), min(largest, _BESIDE[1])
+            limit = limit.at_most(*choice.BESIDE_VALUES)
         if self._few:
-            count, largest = min(count, _JITTED[0]), min(largest, _JITTED[1])
-        chosen = [*choose(pool, None if self.all_samples else count, largest=largest), *more]
-        held = set(map(id, chosen))
-        others = [] if self.all_samples else choose(pool, reserve, largest=largest)
-        return chosen, [sample for sample in others if id(sample) not in held]
+            limit = limit.at_most(*choice.JITTED)
+        return choice.pick(pool, more, limit, every=self.all_samples)
 
     def _settings(self, dtype: torch.dtype, device: str) -> list[Sample]:
         """The further calls that the row names for checks at degenerate points."""
@@ -566,11 +562,7 @@ def _place(program: str, label: str) -> str:
     return f"{program}, {label}" if label else program
 
 
-_RESERVE = 12  # samples for a case whose first ones compare nothing, or only zeros
-_JITTED = 2, 1_000
 _REFUSED = ("ill_formed", "out_of_range", "no_index")
-_BESIDE = 4, 1_000  # for what another check compares with more samples
-_ILL_FORMED = 2, 1_000  # samples and elements: each sample is run in a dozen variants
 
 
 def _asks_beside_values(axes: Mapping[str, str], words: Sequence[str]) -> bool:
@@ -581,24 +573,3 @@ def _asks_beside_values(axes: Mapping[str, str], words: Sequence[str]) -> bool:
         or axes["form"] in forms.BESIDE
         or not {"under", "batch"}.isdisjoint(axes)
     )
-
-
-def _budget(pipeline: Pipeline, words: Sequence[str]) -> tuple[int, int]:
-    """``(samples, elements)``: how many samples a pipeline gets, and how large. A pipeline that
-    costs more gets fewer and smaller ones."""
-    stages = pipeline.stages
-    if "numeric" in words:
-        return 3, 48
-    if "definition" in words:
-        return 4, 30
-    if TRAINING in pipeline.stages:
-        return 1, 1_000
-    if not stages:
-        return 12, 20_000
-    if {"jacrev", "jacfwd", "hessian", "functional.jacobian", "functional.hessian"} & set(stages):
-        return 3, 32
-    if any(stage.startswith("aot.") for stage in stages):
-        return 2, 1_000
-    if len(stages) == 1:
-        return 5, 4_000
-    return 3, 1_000

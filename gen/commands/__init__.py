@@ -1,5 +1,6 @@
 """One module per sub-command of `python -m gen`.
 
 Each has ``add_arguments(parser)`` and ``run(args)``, and is imported when it is called: see
-``cli.py``. The commands import everything else and are imported by nobody.
+``cli.py``. The commands import everything else and are imported by nobody. Start with
+``listing.py``, a short one.
 """

@@ -357,61 +357,6 @@ def _show(leaf: Any) -> str:
     return str(leaf.__name__) if callable(leaf) and hasattr(leaf, "__name__") else repr(leaf)
 
 
-# --- choosing and caching -------------------------------------------------------------------------
-
-
-def choose(pool: Sequence[Sample], count: int | None, *, largest: int = LARGEST) -> list[Sample]:
-    """At most `count` samples (None: all), chosen for diversity. The choice is the
-    same on every run.
-
-    The signature of a sample is its layout (ranks, and which sizes are 0, 1 or more) and its other
-    arguments. The choice takes turns through the groups of equal ranks. It repeats no signature
-    while others remain. The first sample is the smallest informative one."""
-    fit = [sample for sample in pool if sample.numel <= largest]
-    if not any(map(_informative, fit)):
-        fit = sorted(filter(_informative, pool), key=lambda s: s.numel)[:1] + fit
-    if count is None or len(fit) <= count:
-        return fit
-    groups: dict[Any, list[Sample]] = {}
-    for sample in fit:
-        groups.setdefault(tuple(ranks for ranks, *_ in sample.signature[0]), []).append(sample)
-    turns = [_fresh_first(group) for group in groups.values()]
-    turns.sort(key=lambda group: (not _informative(group[0]), group[0].index))
-    chosen: list[Sample] = []
-    for turn in range(len(fit)):
-        for group in turns:
-            if turn < len(group):
-                chosen.append(group[turn])
-        if len(chosen) >= count:
-            break
-    return sorted(chosen[:count], key=lambda sample: not _informative(sample))
-
-
-def _informative(sample: Sample) -> bool:
-    """Whether results can differ: no input is empty, and one has more than one element."""
-    return all(t.numel() for t in sample.inputs) and any(t.numel() > 1 for t in sample.inputs)
-
-
-def _fresh_first(group: list[Sample]) -> list[Sample]:
-    """New signatures before repeated ones. Among the new ones, informative samples come first,
-    spread over the group."""
-    seen: set[Any] = set()
-    fresh: list[Sample] = []
-    again: list[Sample] = []
-    for sample in sorted(group, key=lambda s: not _informative(s)):
-        (again if sample.signature in seen else fresh).append(sample)
-        seen.add(sample.signature)
-    return _spread(fresh) + again
-
-
-def _spread(items: list[Sample]) -> list[Sample]:
-    """First, last, middle, then the rest in order, because neighbours in a source are alike."""
-    if len(items) < 4:
-        return items
-    ends = [items[0], items[-1], items[len(items) // 2]]
-    return ends + [item for item in items if all(item is not end for end in ends)]
-
-
 class Store:
     """Samples of the current family of ops. Another family evicts them."""
 

@@ -1,4 +1,4 @@
-"""Runs unmodified torch programs on this package.
+"""Run unmodified torch programs on this package.
 
 While the drop-in is installed, torch's factories return runtime tensors. The names of torch's
 API for derivatives (``torch.autograd``, ``torch.func``, ``functorch``, ``Tensor.backward``,
@@ -12,6 +12,11 @@ torch's objects.
 
 Make tensors and modules after :func:`install`. A tensor from before it stays plain until the
 program sets ``requires_grad``. Then it becomes a runtime tensor in place.
+
+``routes`` says which name of torch leads where, ``patches`` replaces and restores, ``classes`` and
+``tensor_factories`` change torch's classes and factories, ``compiling`` and ``capturing`` serve
+``torch.compile`` and torch's exporters. The package imports everything below, and it alone may name
+torch's own transforms. Start with ``routes.py``.
 """
 
 from __future__ import annotations

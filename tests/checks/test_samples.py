@@ -15,12 +15,12 @@ import yaml
 from gen.checks.evaluate import run_target
 from gen.checks.pipelines import Program
 from gen.samples import opinfo
+from gen.samples.choice import choose
 from gen.samples.samples import (
     STORE,
     Op,
     Store,
     candidates,
-    choose,
     flat_tensors,
     from_call,
     make_op,

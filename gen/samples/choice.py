@@ -1,0 +1,132 @@
+"""Which samples a cell gets: how many, how large, and which of its row.
+
+    budget(parse("vmap . vjp"), ("loop",))     # Budget(count=3, largest=1000, reserve=15)
+
+A pipeline that costs more gets fewer and smaller samples. Among those that fit, the choice is for
+diversity, and the same on every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gen.language.pipeline import TRAINING, Pipeline
+from gen.samples.samples import LARGEST, Sample
+
+__all__ = ["BESIDE_VALUES", "JITTED", "Budget", "budget", "choose", "pick"]
+
+_RESERVE = 12  # samples for a cell whose first ones compare nothing, or only zeros
+_ILL_FORMED = 2, 1_000  # samples and elements: each sample is run in a dozen variants
+BESIDE_VALUES = 4, 1_000  # for what another check compares with more samples
+JITTED = 2, 1_000  # each sample is captured anew
+_JACOBIANS = {"jacrev", "jacfwd", "hessian", "functional.jacobian", "functional.hessian"}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many samples a cell gets, and how large they may be."""
+
+    count: int  # samples to run
+    largest: int  # elements of all inputs of one sample
+    reserve: int  # samples to look at for one that compares something, if those do not
+
+    def at_most(self, count: int, largest: int) -> Budget:
+        """Return the smaller one of this budget and another, with the same reserve."""
+        return replace(self, count=min(self.count, count), largest=min(self.largest, largest))
+
+
+def budget(pipeline: Pipeline, words: Sequence[str], *, refused: bool = False) -> Budget:
+    """Return the budget of a pipeline that is compared with the references `words`.
+
+    `refused`: its calls are to be refused.
+    """
+    count, largest = _ILL_FORMED if refused else _limits(pipeline.stages, words)
+    return Budget(count, largest, count + _RESERVE)
+
+
+def _limits(stages: Sequence[str], words: Sequence[str]) -> tuple[int, int]:
+    """Return ``(samples, elements)``."""
+    if "numeric" in words:
+        return 3, 48
+    if "definition" in words:
+        return 4, 30
+    if TRAINING in stages:
+        return 1, 1_000
+    if not stages:
+        return 12, 20_000
+    if not _JACOBIANS.isdisjoint(stages):
+        return 3, 32
+    if any(stage.startswith("aot.") for stage in stages):
+        return 2, 1_000
+    if len(stages) == 1:
+        return 5, 4_000
+    return 3, 1_000
+
+
+def pick(
+    pool: Sequence[Sample], more: Sequence[Sample], limit: Budget, *, every: bool
+) -> tuple[list[Sample], list[Sample]]:
+    """Return the samples to run, and a few more in case these compare nothing.
+
+    `more` are run beside those of the pool. `every`: the pool has no limit, and no reserve.
+    """
+    if every:
+        return [*choose(pool, None, largest=limit.largest), *more], []
+    chosen = [*choose(pool, limit.count, largest=limit.largest), *more]
+    taken = set(map(id, chosen))
+    others = choose(pool, limit.reserve, largest=limit.largest)
+    return chosen, [sample for sample in others if id(sample) not in taken]
+
+
+def choose(pool: Sequence[Sample], count: int | None, *, largest: int = LARGEST) -> list[Sample]:
+    """At most `count` samples (None: all), chosen for diversity. The choice is the
+    same on every run.
+
+    The signature of a sample is its layout (ranks, and which sizes are 0, 1 or more) and its other
+    arguments. The choice takes turns through the groups of equal ranks. It repeats no signature
+    while others remain. The first sample is the smallest informative one."""
+    fit = [sample for sample in pool if sample.numel <= largest]
+    if not any(map(_informative, fit)):
+        fit = sorted(filter(_informative, pool), key=lambda s: s.numel)[:1] + fit
+    if count is None or len(fit) <= count:
+        return fit
+    groups: dict[Any, list[Sample]] = {}
+    for sample in fit:
+        groups.setdefault(tuple(ranks for ranks, *_ in sample.signature[0]), []).append(sample)
+    turns = [_fresh_first(group) for group in groups.values()]
+    turns.sort(key=lambda group: (not _informative(group[0]), group[0].index))
+    chosen: list[Sample] = []
+    for turn in range(len(fit)):
+        for group in turns:
+            if turn < len(group):
+                chosen.append(group[turn])
+        if len(chosen) >= count:
+            break
+    return sorted(chosen[:count], key=lambda sample: not _informative(sample))
+
+
+def _informative(sample: Sample) -> bool:
+    """Whether results can differ: no input is empty, and one has more than one element."""
+    return all(t.numel() for t in sample.inputs) and any(t.numel() > 1 for t in sample.inputs)
+
+
+def _fresh_first(group: list[Sample]) -> list[Sample]:
+    """New signatures before repeated ones. Among the new ones, informative samples come first,
+    spread over the group."""
+    seen: set[Any] = set()
+    fresh: list[Sample] = []
+    again: list[Sample] = []
+    for sample in sorted(group, key=lambda s: not _informative(s)):
+        (again if sample.signature in seen else fresh).append(sample)
+        seen.add(sample.signature)
+    return _spread(fresh) + again
+
+
+def _spread(items: list[Sample]) -> list[Sample]:
+    """First, last, middle, then the rest in order, because neighbours in a source are alike."""
+    if len(items) < 4:
+        return items
+    ends = [items[0], items[-1], items[len(items) // 2]]
+    return ends + [item for item in items if all(item is not end for end in ends)]
