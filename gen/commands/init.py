@@ -16,7 +16,7 @@ from gen.plan.matrix_plan import load_plan
 from gen.write import render, writer
 
 DISTRIBUTION = "torch-transform-matrix"
-TEMPLATES = Path(__file__).parents[1] / "templates/project"
+TEMPLATES = Path(__file__).parents[1] / "templates" / "project"
 _PLACES = {"gitignore": ".gitignore", "workflow.yml": ".github/workflows/matrix.yml"}
 """The places of files whose template has another name."""
 

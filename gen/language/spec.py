@@ -427,8 +427,7 @@ class Exclude(Where):
 
 
 class Known(Where):
-    """Cases that are generated, with a known fact about them. The conditions are
-    evaluated at run time."""
+    """Generated cases with a known fact about them. Its conditions are evaluated at run time."""
 
     target: Glob | None = None
     device: Glob | None = None
@@ -451,8 +450,7 @@ class ToleranceEntry(Known):
 
 
 class Reduce(Strict):
-    """How many of the valid cells a tier takes: all, a cover of every t-tuple, or a seeded
-    sample."""
+    """Which valid cells a tier takes: all, a cover of every t-tuple, or a seeded sample."""
 
     t: Annotated[int, Field(ge=1, le=4)] | None = None
     sample: Positive | None = None
@@ -495,8 +493,7 @@ class Part(Strict):
 
 
 class Tier(Part):
-    """The cells that a run takes. A tier contains the cells of the smaller tiers, and of the parts
-    that are named under `also`."""
+    """The cells of a run. A tier contains the smaller ones, and the parts that `also` names."""
 
     also: list[Part] = []
 

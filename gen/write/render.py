@@ -109,7 +109,7 @@ def _template() -> Template:
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
     )
     return environment.from_string(
-        (Path(__file__).parents[1] / "templates/module.py.j2").read_text()
+        (Path(__file__).parents[1] / "templates" / "module.py.j2").read_text()
     )
 
 

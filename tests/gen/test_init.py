@@ -191,7 +191,7 @@ def test_the_requirement_says_where_this_package_came_from(
 
 def test_the_wheel_has_two_packages_and_the_templates(tmp_path: Path) -> None:
     source = tmp_path / "source"
-    for name in ("gen", "runtime", "tests/third_party_ops"):
+    for name in ("gen", "runtime", "programs/third_party"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)

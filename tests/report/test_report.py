@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gen import report
+from gen.commands import report
 from gen.report.runs import side_by_side
 from gen.report.view import _loops, _view, page
 from gen.run.results import OUTCOMES, CellResult, Writer

@@ -24,6 +24,7 @@ from runtime.checkpoint import (
     set_checkpoint_debug_enabled,
     set_checkpoint_early_stop,
 )
+from runtime.checkpoint.checkpoint import POLICY
 from runtime.checkpoint.state import Surroundings
 
 aten = torch.ops.aten
@@ -90,7 +91,7 @@ class TestDeterminism:
         with pytest.raises(CheckpointError) as caught:
             y.sum().backward()
         assert ("Operations executed during recomputation" in str(caught.value)) is logged
-        assert ckpt.POLICY.debug is None
+        assert POLICY.debug is None
 
     def test_the_log_numbers_the_ops_of_both_runs_and_shows_results_and_lines(self) -> None:
         y = differing(lambda x: x.mul(2).sin().exp(), lambda x: x.cos(), debug=True)
@@ -146,10 +147,10 @@ class TestEarlyStop:
         assert runs is None or found == runs
 
     def test_is_what_it_was_after_an_error(self) -> None:
-        before = ckpt.POLICY.early_stop
+        before = POLICY.early_stop
         with pytest.raises(KeyError), set_checkpoint_early_stop(False):
             raise KeyError
-        assert ckpt.POLICY.early_stop is before
+        assert POLICY.early_stop is before
 
 
 def test_groups_do_not_nest_and_end_with_an_error_too() -> None:

@@ -13,6 +13,7 @@ import runtime
 from runtime import checkpoint as ckpt
 from runtime.autograd import forward_ad as fw
 from runtime.autograd import graph
+from runtime.checkpoint.checkpoint import POLICY
 from runtime.func.batch import current_fallback_policy, fallback_policy
 from runtime.tape.running import FORWARD, STAND_INS
 
@@ -426,14 +427,14 @@ def test_the_innermost_wish_about_early_stop_wins_over_the_argument() -> None:
     "policy", [ckpt.set_checkpoint_early_stop, ckpt.set_checkpoint_debug_enabled]
 )
 def test_policies_come_back_after_an_error_and_from_nesting(policy: Any) -> None:
-    before = ckpt.POLICY.early_stop, ckpt.POLICY.debug
+    before = POLICY.early_stop, POLICY.debug
     with policy(True):
-        within = ckpt.POLICY.early_stop, ckpt.POLICY.debug
+        within = POLICY.early_stop, POLICY.debug
         assert within != before
         with pytest.raises(ZeroDivisionError), policy(False):
             raise ZeroDivisionError
-        assert (ckpt.POLICY.early_stop, ckpt.POLICY.debug) == within
-    assert (ckpt.POLICY.early_stop, ckpt.POLICY.debug) == before == (None, None)
+        assert (POLICY.early_stop, POLICY.debug) == within
+    assert (POLICY.early_stop, POLICY.debug) == before == (None, None)
 
 
 def test_a_group_ends_with_an_error() -> None:
