@@ -69,7 +69,8 @@ def content(fingerprint: str, modules: Path) -> str:
     torch's version."""
     digest = hashlib.sha256(f"{fingerprint} {version('torch')}".encode())
     package = Path(gen.checks.__file__).parents[1]
-    for folder in (modules, package / "checks", package / "reference", package / "targets"):
+    rooms = ("checks", "reference", "run", "samples", "scripts", "targets")
+    for folder in (modules, *(package / room for room in rooms)):
         for path in sorted(folder.rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()
