@@ -40,9 +40,7 @@ def test_an_op_that_needs_values_has_nothing_to_compare() -> None:
         run("torch.nonzero", "forward", TorchTarget())
 
 
-def test_a_transform_that_needs_values_where_the_reference_does_not_fails_with_its_own_error() -> (
-    None
-):
+def test_where_a_transform_alone_needs_values_it_fails_with_its_own_error() -> None:
     class Reading(TorchTarget):
         def vmap(
             self, f: Callable[..., Any], in_dims: Sequence[int | None], out_dims: Any = 0

@@ -21,9 +21,7 @@ def test_integers_of_8_bits_are_compared_with_a_reference_in_double_not_in_float
     case(op, dtype).assert_same("forward", against="reference")
 
 
-def test_a_reference_may_give_a_numpy_number_of_a_dtype_that_torch_converts_only_as_an_array() -> (
-    None
-):
+def test_a_reference_may_give_a_numpy_number_that_torch_converts_only_as_an_array() -> None:
     case("torch.hash_tensor", "uint8").assert_same("forward", against="reference")
 
 

@@ -79,9 +79,7 @@ def test_an_entry_need_not_happen_in_the_one_sample_of_a_rerun() -> None:
     assert settle({"boom": BOOM}, [], partial=True).outcome == "passed"
 
 
-def test_an_entry_that_does_not_name_the_device_need_not_happen_where_tensors_have_no_values() -> (
-    None
-):
+def test_an_entry_that_names_no_device_need_not_happen_where_tensors_have_no_values() -> None:
     assert settle({"wrong": WRONG}, [], values=False).outcome == "passed"
     assert settle({"wrong": WRONG}, failing(RuntimeError("boom")), values=False).outcome == "failed"
     here = known(

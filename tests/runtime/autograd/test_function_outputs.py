@@ -69,9 +69,7 @@ def test_a_dirty_input_has_the_version_and_identity_that_torch_gives_it(
     of_both(program)
 
 
-def test_a_tensor_that_is_no_input_and_marked_dirty_is_warned_of_only_where_a_node_is_made() -> (
-    None
-):
+def test_a_tensor_marked_dirty_that_is_no_input_is_warned_of_only_where_a_node_is_made() -> None:
     def marks_its_own(ctx: Any, x: Any) -> Any:
         return dirty(ctx, x + 1)
 

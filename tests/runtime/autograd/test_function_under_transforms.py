@@ -308,9 +308,7 @@ def test_a_vmap_staticmethod_says_where_the_batch_is_or_that_there_is_none() -> 
     runtime.func.vmap(program)(torch.ones(5, 2))
 
 
-def test_a_write_to_an_input_cannot_be_taken_back_where_an_outer_transform_has_its_derivative() -> (
-    None
-):
+def test_a_write_to_an_input_cannot_be_taken_back_where_an_outer_transform_differentiates() -> None:
     fn = made(
         forward=lambda x: x.mul_(2),
         setup_context=lambda ctx, inputs, output: ctx.mark_dirty(output),

@@ -88,9 +88,7 @@ def test_jacobians_in_forward_mode(f: Callable[..., Any], inputs: Any) -> None:
     close(plain(got), plain(want))
 
 
-def test_a_column_of_a_real_function_of_complex_numbers_is_its_derivative_along_the_real_axis() -> (
-    None
-):
+def test_a_column_of_a_real_function_of_complex_numbers_is_along_the_real_axis() -> None:
     """Here torch fails with an internal assertion."""
     z = torch.tensor([1 + 2j, 3.0], dtype=torch.complex128)
     got = functional.jacobian(

@@ -247,9 +247,7 @@ def test_sequences_from_before_are_padded_too() -> None:
         )
 
 
-def test_a_tensor_without_a_shape_takes_one_with_the_device_and_dtype_that_it_has_or_is_given() -> (
-    None
-):
+def test_a_tensor_without_a_shape_takes_one_with_its_own_or_a_given_device_and_dtype() -> None:
     def program() -> Any:
         parameter, buffer = _nn.UninitializedParameter, _nn.UninitializedBuffer
         made: list[Any] = [

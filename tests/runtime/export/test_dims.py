@@ -248,9 +248,7 @@ def test_dynamic_shapes_of_another_structure_are_refused(
         specs_of(f_of_all, args, {}, shapes)
 
 
-def test_a_size_of_one_is_a_constant_of_an_automatic_dimension_and_refused_for_a_named_one() -> (
-    None
-):
+def test_a_size_of_one_is_constant_in_an_automatic_dimension_and_refused_in_a_named_one() -> None:
     program = export(lambda x: x * 2, (ones(1, 3),), dynamic_shapes=({0: AUTO, 1: AUTO},))
     assert program.module()(ones(1, 5)).equal(ones(1, 5) * 2)
     with pytest.raises((RuntimeError, AssertionError)):

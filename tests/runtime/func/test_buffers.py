@@ -238,9 +238,7 @@ def test_a_batch_has_no_place_in_a_buffer_for_one() -> None:
         vmap(grad(scalar(whole)))(torch.stack([X, X]))
 
 
-def test_a_tensor_of_the_session_that_is_older_than_the_transform_is_captured_and_not_written() -> (
-    None
-):
+def test_a_tensor_of_the_session_older_than_the_transform_is_captured_and_not_written() -> None:
     captured = runtime.wrap(zeros(4))
     runs: list[Callable[[Any], Any]] = [lambda f: grad(f)(X), lambda f: jvp(f, (X,), (X,))]
     for run in runs:

@@ -67,9 +67,7 @@ def test_a_derivative_in_inference_mode_is_that_of_normal_mode(
         torch.testing.assert_close(transform(f, x * 1), expected)  # an inference tensor
 
 
-def test_a_tensor_that_is_made_in_inference_mode_takes_the_history_of_what_is_written_to_it() -> (
-    None
-):
+def test_a_tensor_made_in_inference_mode_takes_the_history_of_what_is_written_to_it() -> None:
     def f(x: Any) -> Any:
         y = torch.zeros(3)
         y[0] = x[1]

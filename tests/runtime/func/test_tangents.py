@@ -160,9 +160,7 @@ def test_every_element_of_a_tangent_has_memory_of_its_own(tangent: Any) -> None:
     assert torch.equal(result[1], T[0])
 
 
-def test_a_value_that_is_computed_from_another_keeps_its_tangent_when_that_one_is_written_to() -> (
-    None
-):
+def test_a_value_computed_from_another_keeps_its_tangent_when_that_one_is_written_to() -> None:
     def f(x: Any) -> Any:
         y = x + 0
         z = y + 0

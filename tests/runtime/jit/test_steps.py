@@ -148,9 +148,7 @@ def test_leaves_with_one_gradient_get_a_tensor_each() -> None:
     assert b.grad.tolist() == [1.0, 1.0, 1.0]
 
 
-def test_a_loss_that_the_program_has_differentiated_says_so_when_it_is_differentiated_again() -> (
-    None
-):
+def test_a_loss_that_the_program_has_differentiated_says_so_when_differentiated_again() -> None:
     model = linear()
 
     @jit

@@ -39,9 +39,7 @@ def uses_of(term: Term, factor: Any = 1) -> Uses:
     return found
 
 
-def test_a_use_stays_in_factors_until_the_next_one_comes_and_is_dense_then_if_that_is_smaller() -> (
-    None
-):
+def test_a_use_stays_in_factors_until_the_next_one_and_is_dense_then_if_that_is_smaller() -> None:
     for term, kept in ((long(), Dense), (short(), Outer)):
         uses = uses_of(term)
         expected = term.dense()

@@ -261,9 +261,7 @@ def test_a_transform_turns_forward_mode_on_for_itself_alone() -> None:
     assert fw._is_fwd_grad_enabled()
 
 
-def test_the_session_has_no_tangents_while_a_transform_runs_that_began_with_forward_mode_off() -> (
-    None
-):
+def test_the_session_has_no_tangents_in_a_transform_that_began_with_forward_mode_off() -> None:
     with fw.dual_level():
         x = fw.make_dual(runtime.tensor(3.0), runtime.tensor(1.0))
         with off():

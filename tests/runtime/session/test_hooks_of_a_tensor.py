@@ -51,9 +51,7 @@ def test_a_leaf_that_was_frozen_in_between_keeps_its_node() -> None:
     assert same(scenario) == [True, ["tensor", "node"] * 2, [50.0, 50.0]]
 
 
-def test_a_dtype_of_the_gradient_that_is_set_while_a_leaf_is_frozen_counts_for_uses_before() -> (
-    None
-):
+def test_a_dtype_of_the_gradient_set_while_a_leaf_is_frozen_counts_for_uses_before() -> None:
     def scenario(lib: Any) -> Any:
         x = _leaf(lib)
         y = (x * 2).sum()

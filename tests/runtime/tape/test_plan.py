@@ -133,9 +133,7 @@ def test_a_complex_cotangent_of_another_precision_keeps_its_imaginary_part(
     assert same(scenario) == [4 - 3j]
 
 
-def test_a_function_may_let_go_of_what_it_saved_while_it_runs_unless_the_graph_is_retained() -> (
-    None
-):
+def test_a_function_may_free_what_it_saved_while_it_runs_unless_the_graph_is_retained() -> None:
     def scenario(lib: Any) -> Any:
         found = []
 

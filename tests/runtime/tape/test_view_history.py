@@ -37,9 +37,7 @@ def test_a_view_of_a_plain_buffer_may_be_written_after_the_buffer(mode: Any, vie
     same(scenario)
 
 
-def test_a_view_of_what_requires_grad_later_requires_grad_as_a_leaf_without_a_place_for_it() -> (
-    None
-):
+def test_a_view_of_what_requires_grad_later_does_so_as_a_leaf_without_a_place_for_it() -> None:
     def scenario(lib: Any) -> Any:
         x = lib.tensor([1.0, 2.0])
         v, whole = x.view(2, 1), x.view(2).view(torch.int32)
@@ -137,9 +135,7 @@ def test_a_write_through_as_strided_is_undone_at_the_place_it_went_to(base: str)
     same(scenario)
 
 
-def test_a_write_by_as_strided_beside_the_view_that_it_is_taken_of_has_a_second_derivative() -> (
-    None
-):
+def test_a_write_by_as_strided_beside_the_view_it_is_taken_of_has_a_second_derivative() -> None:
     def scenario(lib: Any) -> Any:
         c = _leaf(lib, 3)
         h = lib.tensor([0.5, 1.5, 2.5]).to(c.dtype)

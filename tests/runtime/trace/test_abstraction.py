@@ -48,9 +48,7 @@ def _expression(size: Any) -> Any:
     return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
-def test_a_fixed_input_has_plain_sizes_also_if_it_was_met_before_and_is_not_among_the_inputs() -> (
-    None
-):
+def test_a_fixed_input_has_plain_sizes_even_if_met_before_and_is_not_among_the_inputs() -> None:
     abstraction, x = Abstraction(), torch.ones(3, requires_grad=True)
     met, fixed = abstraction.abstract(x), abstraction.abstract(x, fixed=True)
     assert (

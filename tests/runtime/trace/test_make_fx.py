@@ -548,9 +548,7 @@ def test_jacobians_of_several_arguments_are_right_for_other_sizes() -> None:
             torch.testing.assert_close(graph(x, w), jacobian(x, w))
 
 
-def test_the_metadata_of_a_tensor_of_any_size_tells_no_gradient_quantization_or_memory_format() -> (
-    None
-):
+def test_metadata_of_a_tensor_of_any_size_tells_no_gradient_quantization_or_memory_format() -> None:
     found = node(make_fx(lambda x: x.sin(), tracing_mode="symbolic")(torch.ones(4, 3)), "sin").meta[
         "tensor_meta"
     ]

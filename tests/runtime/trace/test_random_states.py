@@ -403,9 +403,7 @@ class Depths:
         self.held = [[torch.Generator().manual_seed(3)]]
 
 
-def test_a_generator_that_no_path_leads_to_is_refused_if_it_was_just_seeded_and_else_goes_on() -> (
-    None
-):
+def test_a_generator_that_no_path_leads_to_is_refused_if_just_seeded_and_else_goes_on() -> None:
     depths, name = Depths(), "".join(["he", "ld"])
 
     def program(x: Any) -> Any:

@@ -414,9 +414,7 @@ def test_random_numbers_that_only_a_second_derivative_needs_are_saved(partition:
         second(aot_function(f, nop, partition_fn=partition, keep_primals=False))
 
 
-def test_hooks_on_saved_tensors_inside_that_change_nothing_leave_the_second_derivative_alone() -> (
-    None
-):
+def test_hooks_inside_that_pack_the_same_elements_leave_the_second_derivative_alone() -> None:
     def f(x: Any) -> Any:
         with runtime.autograd.graph.saved_tensors_hooks(lambda t: [t], lambda packed: packed[0]):
             y = x.sin()

@@ -210,9 +210,7 @@ def test_why_a_program_is_differentiated_once(name: str) -> None:
     assert joint_graph(f, [torch.ones(2)], [True]).boundary.once == expected
 
 
-def test_a_program_with_a_subclass_is_differentiated_once_and_has_a_cotangent_for_each_part() -> (
-    None
-):
+def test_a_program_with_a_subclass_is_differentiated_once_with_a_cotangent_per_part() -> None:
     given = TwoTensor(torch.ones(2, 3), torch.ones(2, 3))
     joint = joint_graph(lambda x, t: (x * t).t(), [torch.ones(2, 3), given], [True, False])
     assert joint.boundary.once == "a tensor subclass is among its arguments or results"

@@ -259,9 +259,7 @@ def test_a_view_stands_for_what_it_shows_if_both_have_the_sizes_in_question() ->
     assert _reshaped(rows, (6, 8), (8, 6), {rows: x}) is None
 
 
-def test_a_sum_of_a_view_and_a_bias_which_is_a_view_too_is_computed_in_the_shape_of_the_first() -> (
-    None
-):
+def test_a_view_and_a_bias_which_is_a_view_too_are_added_in_the_shape_of_the_first() -> None:
     def f(x: Tensor, bias: Tensor) -> Tensor:
         return ((x * 2).view(2, 4, 6) + (bias * 2).view(6)).view(8, 6).sum(0)
 

@@ -48,9 +48,7 @@ def test_an_argument_that_lives_anyway_costs_nothing() -> None:
     assert saved(f, (50, 4), (4,), static_lifetime_input_indices=[1]) == ["1", "sum"]
 
 
-def test_of_two_that_take_the_same_an_argument_is_saved_rather_than_what_is_computed_from_it() -> (
-    None
-):
+def test_of_two_of_one_size_an_argument_is_saved_rather_than_what_is_computed_from_it() -> None:
     assert saved(lambda x: x.t().sin().sum(), (4, 4)) == ["0"]
     assert saved(lambda x: x.view(-1).sin().sum(), (4, 4)) == ["0"]
 

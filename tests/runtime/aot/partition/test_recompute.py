@@ -208,9 +208,7 @@ def test_a_call_costs_the_bytes_that_it_moves_and_its_operations(
         assert work(n) == 96 + 96 + flops(n) // 8
 
 
-def test_an_expensive_op_without_a_formula_has_32_operations_for_each_element_of_four_bytes() -> (
-    None
-):
+def test_an_expensive_op_without_a_formula_has_32_operations_per_element_of_four_bytes() -> None:
     n = _called(aten.sort.default, X, val=(X, X.long()))
     assert flops(n) == 32 * (96 + 192) // 4
     assert work(n) == 96 + 96 + 192 + flops(n) // 8

@@ -107,9 +107,7 @@ def test_a_result_that_is_transposed_twice_is_a_tensor_of_its_own() -> None:
     assert calls(once.graph) == ["mul"] and torch.equal(once(x), x * 2)
 
 
-def test_a_compiled_program_returns_another_tensor_for_an_argument_that_it_transposes_twice() -> (
-    None
-):
+def test_a_compiled_program_returns_another_tensor_for_an_argument_transposed_twice() -> None:
     w = runtime.tensor([[1.0, 2.0]], requires_grad=True)
     seen, loss = aot.aot_function(lambda w: (w.t().t(), (w * w).sum()), aot.nop)(w)
     assert seen is not w
