@@ -35,7 +35,7 @@ families:
   own:
     title: Own ops.
     ops:
-      - {op: own.dies, call: "tests.checks.test_soak:dies", reference: "torch:sin", samples: \
+      - {op: own.dies, call: "tests.soak.test_soak:dies", reference: "torch:sin", samples: \
 [{args: [{shape: [3]}]}], dtypes: [float64]}
       - {op: own.wrong, call: "torch:sin", reference: "torch:cos", samples: [{args: [{shape: \
 [3]}]}], dtypes: [float64]}
