@@ -17,6 +17,7 @@ from torch.fx.passes.shape_prop import TensorMetadata
 
 from runtime.aot import aot_function, make_fx, nop
 from runtime.func import grad, hessian, jacfwd, jacrev, linearize
+from tests.runtime.aot.conftest import generated_at_once  # noqa: F401  programs are called once
 from tests.runtime.trace.graphs import Net, close, names, node, targets
 
 aten = torch.ops.aten

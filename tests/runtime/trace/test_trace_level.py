@@ -10,6 +10,7 @@ from torch.fx.experimental import proxy_tensor
 
 from runtime.aot import aot_function, export, make_fx, nop
 from runtime.func import jvp, vjp, vmap
+from tests.runtime.aot.conftest import generated_at_once  # noqa: F401  programs are called once
 
 aten = torch.ops.aten
 
@@ -226,7 +227,7 @@ def test_a_draw_between_two_numbers_has_a_name_that_python_takes(
             (generator or torch.default_generator).manual_seed(5)
             both.append([t.detach() for t in program(x)])
         torch.testing.assert_close(*both, rtol=0, atol=0)
-    with pytest.raises(RuntimeError, match=r"has no upper end.*test_trace\.py"):
+    with pytest.raises(RuntimeError, match=r"has no upper end.*test_trace_level\.py"):
         make_fx(lambda x: x.clone().random_(2, None))(x)
 
 
@@ -262,7 +263,7 @@ def test_what_a_saved_program_cannot_hold_is_refused_with_its_line() -> None:
         lambda x: torch.full((2,), complex(0, math.inf)) * x,
     ):
         with pytest.raises(
-            RuntimeError, match=r"which a saved program cannot hold.*test_trace\.py"
+            RuntimeError, match=r"which a saved program cannot hold.*test_trace_level\.py"
         ):
             export(f, (torch.ones(2),))
 
