@@ -13,7 +13,8 @@ from tests.bad_inputs.trial import BadInput, Outcome, attempt, bad_inputs, prepa
 
 INPUTS = bad_inputs()
 ROOT = Path(__file__).parents[2]
-FRAMES = ("gen/checks/", "gen/cli.py", "_pytest/")  # of the harness, which tell a user nothing
+# of the harness, which tell a user nothing
+FRAMES = ("gen/checks/", "gen/run/", "gen/samples/", "gen/commands/", "gen/cli.py", "_pytest/")
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,8 @@ _LEFT_OUT = {
     "sparse.sampled_addmm": "vmap has no batches of sparse results",
     **dict.fromkeys(
         ("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"),
-        "all samples would update the running statistics, which is refused (test_function.py)",
+        "all samples would update the running statistics, which is refused "
+        "(test_per_sample_grads.py)",
     ),
 }
 Place = tuple[str, Any]

@@ -14,7 +14,7 @@ from torch.autograd.graph import get_gradient_edge as torch_edge_of
 
 import runtime
 from runtime.autograd.graph import get_gradient_edge
-from runtime.session import backward as source
+from runtime.session import backward
 
 
 def close(found: Any, expected: Any) -> None:
@@ -303,7 +303,7 @@ def test_names_that_are_deprecated_warn_and_do_what_they_did(ours: bool) -> None
 
 def test_a_recorded_pass_into_leaves_warns_of_the_cycle_once() -> None:
     x = Library(True).leaf(3)
-    source._warned.clear()
+    backward._warned.clear()
     with pytest.warns(
         UserWarning, match="create a reference cycle between the parameter and its gradient"
     ):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import runtime
-from runtime.session import leaf as leaves
+from runtime.session import leaf
 from runtime.session.leaf import as_leaf
 
 
@@ -70,7 +70,7 @@ def test_the_leaf_goes_with_the_plain_tensor() -> None:
     out = Square.apply(t).sum()
     del t
     gc.collect()
-    assert number not in leaves._known
+    assert number not in leaf._known
     out.backward()
     del out
     gc.collect()

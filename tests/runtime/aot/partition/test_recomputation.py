@@ -20,8 +20,7 @@ from runtime.aot import (
     min_cut_rematerialization_partition,
     nop,
 )
-from runtime.aot.partition.recompute import Again, n_bytes, recomputable, work
-from runtime.aot.partition.recompute import again as again_of
+from runtime.aot.partition.recompute import Again, again, n_bytes, recomputable, work
 from runtime.rules.derive.families import pointwise, random
 from runtime.rules.record import RECORDS, register
 
@@ -56,7 +55,7 @@ def library() -> Iterator[Any]:
     made._destroy()
 
 
-def again(func: Any) -> bool:
+def may_run_again(func: Any) -> bool:
     graph = fx.Graph()
     return recomputable(graph.call_function(func, (graph.placeholder("x"),)))
 
@@ -75,7 +74,7 @@ def again(func: Any) -> bool:
 def test_an_op_of_a_library_runs_again_only_if_its_record_calls_it_cheap(
     library: Any, name: str, expected: bool
 ) -> None:
-    assert again(getattr(library, name).default) is expected
+    assert may_run_again(getattr(library, name).default) is expected
 
 
 @pytest.mark.parametrize(
@@ -89,7 +88,7 @@ def test_an_op_of_a_library_runs_again_only_if_its_record_calls_it_cheap(
     ],
 )
 def test_atens_ops_are_cheap_where_nothing_else_is_said(func: Any) -> None:
-    assert again(func)
+    assert may_run_again(func)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +103,7 @@ def test_atens_ops_are_cheap_where_nothing_else_is_said(func: Any) -> None:
     ],
 )
 def test_contractions_sorts_factorizations_draws_and_writes_are_not_run_again(func: Any) -> None:
-    assert not again(func)
+    assert not may_run_again(func)
 
 
 @pytest.mark.parametrize(("name", "times"), [("low", 2), ("high", 1), ("unsaid", 1)])
@@ -134,7 +133,7 @@ def test_a_recurrent_layer_is_expensive_and_its_gradients_are_eager_s(budget: fl
     cut = partial(min_cut_rematerialization_partition, memory_budget=budget)
     aot_function(lambda x: layer(x)[0].square().sum(), nop, partition_fn=cut)(x).backward()
     torch.testing.assert_close([p.grad for p in layer.parameters()], expected)
-    assert not again(aten.mkldnn_rnn_layer.default)
+    assert not may_run_again(aten.mkldnn_rnn_layer.default)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -255,21 +254,19 @@ def test_what_records_say_of_running_a_call_again() -> None:
     constant = torch.ones(3)
 
     def of(g: Any, name: str, **options: Any) -> Again:
-        return again_of(traced(g, torch.ones(3), **options)[name])
+        return again(traced(g, torch.ones(3), **options)[name])
 
     assert of(lambda x: x + constant, "add") is Again.LOW
     assert {
-        again_of(n)
+        again(n)
         for n in traced(lambda x: x + constant, torch.ones(3)).values()
         if n.op == "get_attr"
     } == {Again.CONSTANT}
     assert {
-        again_of(n)
-        for n in traced(lambda x: x.sin(), torch.ones(3)).values()
-        if n.op == "placeholder"
+        again(n) for n in traced(lambda x: x.sin(), torch.ones(3)).values() if n.op == "placeholder"
     } == {Again.INPUT}
     assert {
-        again_of(n) for n in traced(lambda x: x.sin(), torch.ones(3)).values() if n.op == "output"
+        again(n) for n in traced(lambda x: x.sin(), torch.ones(3)).values() if n.op == "output"
     } == {Again.UNKNOWN}
     assert of(lambda x: torch.rand_like(x), "rand_like") is Again.DRAW
     assert of(lambda x: x.nonzero(), "nonzero") is Again.UNKNOWN, "its size depends on values"
