@@ -1,4 +1,4 @@
-"""Loops that compositions are compared with."""
+"""Loops that rows of functions are compared with."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from ..trace.provenance import here
 
 aten = torch.ops.aten
 _MAY_OVERLAP = frozenset((aten.expand.default, aten.unfold.default, aten.as_strided.default))
-# see ``Chain`` of :mod:`.functionalize`
+# see ``Chain`` of :mod:`.functional_level`
 Step = tuple[Any, tuple[Any, ...], dict[str, Any], int | None]
 
 

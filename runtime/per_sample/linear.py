@@ -1,5 +1,5 @@
-"""Linear layers under :mod:`.samples`, as one node of the tape instead of one for each part that
-ATen makes of them."""
+"""Linear layers under :mod:`.sample_level`, as one node of the tape instead of one for each part
+that ATen makes of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(level: Any, x: Any, weight: Any, bias: Any) -> Any:
     """``linear`` of a batch and of parameters that all samples share. NotImplemented: ATen is to
     take it apart, or to refuse it.
 
-    ``level``: a :class:`.samples.Samples`.
+    ``level``: a :class:`.sample_level.Samples`.
     """
     tape, given = level.tape, (x, weight, bias)
     shared = level.is_shared(weight) and (bias is None or level.is_shared(bias))

@@ -1,5 +1,5 @@
-"""Recurrent layers under :mod:`.samples`: one node of the tape for each layer and direction, whose
-pass through time gives the factors."""
+"""Recurrent layers under :mod:`.sample_level`: one node of the tape for each layer and direction,
+whose pass through time gives the factors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def call_of(func: Any, args: Sequence[Any]) -> Call | None:
 
 def run(level: Any, func: Any, args: Sequence[Any]) -> Any:
     """The results of a call of a recurrent layer. NotImplemented if it is another call, or one that
-    ATen is to take apart or to refuse. ``level``: a :class:`.samples.Samples`."""
+    ATen is to take apart or to refuse. ``level``: a :class:`.sample_level.Samples`."""
     call = call_of(func, args)
     if (
         call is None

@@ -4,7 +4,7 @@
 A dual tensor is an ordinary :class:`runtime.Tensor`. So is its tangent, which is stored *on the
 inner tensor* of the dual tensor. The tape saves inner tensors, so a saved tensor brings its tangent
 along. Inside a dual level a backward pass runs on values, so its gradients get tangents: forward
-over reverse. Tangents are computed by the rules of ``func.pushforward``, on values of level zero
+over reverse. Tangents are computed by the rules of ``func.dual_level``, on values of level zero
 with their histories. So a tangent can be differentiated: reverse over forward. A level for forward
 mode would do neither. At an inner level the tape would save primals without tangents. At an outer
 level it would not record tangents.

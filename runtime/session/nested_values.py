@@ -2,8 +2,8 @@
 
 Their layout is ``torch.strided``. They have one size, that of their first dimension, and no shape.
 ATen stores the sizes of the components as a matrix, which is
-:class:`runtime.rules.record.NestedMeta` here. ``rules/nested.py`` has the records of their ops.
-Only the tape of the session takes them. :class:`Nested` sees every call before the levels do.
+:class:`runtime.rules.record.NestedMeta` here. ``rules/tensors/nested.py`` has the records of their
+ops. Only the tape of the session takes them. :class:`Nested` sees every call before the levels do.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ def trace_flat(
     ``fixed_sizes``: refuse an op whose result has a size that depends on values. ``abstraction``:
     what makes the abstract values, instead of a new one or of the mode of fake tensors among
     ``tensors``. ``unknown``: see :func:`run_trace`. ``provenance``: what notes where nodes come
-    from. ``reads``, ``late``: see :class:`.Trace`. Returns the graph, whose output is the list that
-    ``f`` returned, its constants, and the closed level.
+    from. ``reads``, ``late``: see :class:`.trace_level.Trace`. Returns the graph, whose output is
+    the list that ``f`` returned, its constants, and the closed level.
     """
     abstraction = abstraction or Abstraction.of(tensors, dynamic=dynamic)
     given: dict[str, Any] = {

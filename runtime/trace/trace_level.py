@@ -82,10 +82,11 @@ class Trace(Level):
     ``abstraction``: the fake mode of a program that runs on fake tensors. ``fixed_sizes``: whether
     an op whose result has a size that depends on values is refused. ``reads``: what becomes of
     ``.item()``: ``"refuse"``, ``"symbol"`` (of an abstract value), ``"constant"``, ``"number"``
-    (see :mod:`.traced_numbers`).
+    (see :mod:`.number_reads`).
     ``composites``: whether composite ops are recorded whole. ``leaves_classes``: whether tensors of
     a user's class that handles its own calls are taken apart, else they are constants.
-    ``provenance``: notes where nodes come from. ``late``: see :class:`.AbstractValues`."""
+    ``provenance``: notes where nodes come from. ``late``: see
+    :class:`.abstract_values.AbstractValues`."""
 
     __slots__ = (
         "abstract",
@@ -338,7 +339,8 @@ class Trace(Level):
         return self._results(func, facts, node, out, args, kwargs)
 
     def drawing(self, generators: Sequence[Any]) -> AbstractContextManager[None]:
-        """Around a call that may draw from ``generators``, see :meth:`.RandomStates.drawing`."""
+        """Around a call that may draw from ``generators``, see
+        :meth:`.random_states.RandomStates.drawing`."""
         return _NOTHING if self.random_states is None else self.random_states.drawing(generators)
 
     def computed(self, func: Any, args: Sequence[Any]) -> Any:
@@ -444,7 +446,7 @@ class Trace(Level):
         return rewrapped(out, lambda t, i: self._value(t, self._item(node, i, abstract)))
 
     def _item(self, node: fx.Node, i: Any, abstract: Any) -> fx.Node:
-        """The node of result ``i`` of the call at ``node``, see :func:`.rewrapped`; of its only
+        """The node of result ``i`` of the call at ``node``, see :func:`rewrapped`; of its only
         result, ``node`` itself."""
         if i is None:
             return node

@@ -142,8 +142,9 @@ class Recipe:
     of :func:`aot_function`.
 
     ``modules``: those that it calls. ``reads``: what becomes of ``item()``, see
-    :class:`...func.trace.Trace`. ``beside``: gives what belongs to the program that was captured
-    last. ``starting``: is told before a capture what the program finds in Python's state."""
+    :class:`...trace.trace_level.Trace`. ``beside``: gives what belongs to the program that was
+    captured last. ``starting``: is told before a capture what the program finds in Python's
+    state."""
 
     fn: Callable[..., object]
     forward_compiler: Compiler

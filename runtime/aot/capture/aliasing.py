@@ -18,7 +18,7 @@ from ...rules.ops import op_of
 from .subclass_parts import composed, flattened
 
 aten = torch.ops.aten
-LINEAR = torch._C._nn.linear  # stands in graphs that are about to run, see :mod:`.peephole`
+LINEAR = torch._C._nn.linear  # in graphs that are about to run, see :mod:`..compilers.peephole`
 
 
 # ops whose results share memory with their argument although the schema does not say so

@@ -303,7 +303,8 @@ class Boundary:
     views of. ``placed``: the computed results that lie in the memory of an argument or of another
     result, and do not have its history, with how that memory is viewed.
     ``once``: why the program has no second derivative, or empty. ``reach``: for each gradient which
-    cotangents it depends on, as the bits of a number. ``asking``: see :meth:`.reach.Reach.asking`.
+    cotangents it depends on, as the bits of a number. ``asking``: see
+    :meth:`.program.Reach.asking`.
     ``seedings``: what a call does with the states of random generators, beside the draws of the
     graph. ``ordinary``: numbers of the graph's results that are no inference tensors although the
     program is called in inference mode. ``grad`` and its like leave it.

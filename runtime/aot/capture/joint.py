@@ -107,8 +107,8 @@ def joint_graph(
     whose gradients the graph gives. Then it takes no cotangents. ``unknown``: the inputs that are
     numbers whose values are symbols. ``tracked``: ``f`` runs in the present grad mode, and sees
     under ``no_grad``, too, what requires grad. ``kind``: the class of the module. ``reads``: what
-    becomes of ``item()``, see :class:`.Trace`. ``generators``: random generators that ``f`` may
-    find outside of it and of ``inputs``.
+    becomes of ``item()``, see :class:`...trace.trace_level.Trace`. ``generators``: random
+    generators that ``f`` may find outside of it and of ``inputs``.
     """
     for t in inputs:
         refuse_opaque(t)

@@ -63,8 +63,8 @@ def inductor(
     see ``TORCHINDUCTOR_CACHE_DIR``.
 
     ``isolated``: whether another process compiles the graph and runs its code first
-    (:mod:`.trial`). So a crash of Inductor is an error, and so is what takes it longer than
-    ``limit`` seconds. ``RuntimeError`` names what it cannot compile.
+    (:mod:`.inductor_trial`). So a crash of Inductor is an error, and so is what takes it longer
+    than ``limit`` seconds. ``RuntimeError`` names what it cannot compile.
     """
     given = [i for i, x in enumerate(inputs) if isinstance(x, (torch.Tensor, *SYMBOLIC))]
     try:
@@ -100,8 +100,9 @@ def inductor(
 def _compiled(
     module: fx.GraphModule, inputs: list[Any], given: Sequence[int], limit: float | None
 ) -> tuple[Callable[[list[Any]], Any], dict[int, int]]:
-    """The code, and to which arguments it writes, see :mod:`.epilogue`. ``limit``: seconds for a
-    trial in another process, or None."""
+    """The code, and to which arguments it writes, see
+    :func:`.inductor_graphs.write_at_the_end`. ``limit``: seconds for a trial in another process, or
+    None."""
     if not isinstance(module.graph.output_node().args[0], (list, tuple)):
         raise ValueError("it returns no list")
     if limit is not None:

@@ -1,12 +1,13 @@
 """The process in which Inductor is tried: it compiles a graph and runs the code once, on zeros.
 
-:mod:`.trial` starts this file as a program. It imports torch alone, so that it is ready soon. A
-request is two messages: what is needed in order to read the graph, and the graph. The answers are
-pairs of a word and a text:
+:mod:`.inductor_trial` starts this file as a program. It imports torch alone, so that it is ready
+soon. A request is two messages: what is needed in order to read the graph, and the graph. The
+answers are pairs of a word and a text:
 
+| word | when |
+|---|---|
 | ``ready`` | at the start: requests are read from now on |
 | ``compiled`` | the graph is compiled, and its code runs next |
-|---|---|
 | ``done`` | the code has run, or has raised an error, as kernels do for some elements |
 | ``unread`` | the graph cannot be read here, as its operators are known in the other one alone |
 | ``error`` | Inductor raised an error, or its code found another layout than it expects |

@@ -1,4 +1,4 @@
-"""Batch rules for ops with a fixed layout, and small helpers that they share. ``derive_batch.py``
+"""Batch rules for ops with a fixed layout, and small helpers that they share. ``batch_rules.py``
 explains what a rule is."""
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def reduction(
     product: Callable[[Any, Any], Any] = scaled,
 ) -> Record:
     """Register reductions by their partial derivative ``p = d result/d element``, a tensor that
-    broadcasts against ``self``, or a pair ``(where, p)``: :func:`.derive.scaled`.
+    broadcasts against ``self``, or a pair ``(where, p)``: :func:`.families.scaled`.
 
     The vjp is ``g·conj(p)``, the jvp ``sum(t·p)``. If ``partial`` asks for ``result``, it gets it
     with the reduced dimensions as dimensions of length one. Some reductions of complex arguments
@@ -158,7 +158,7 @@ def whole(per_row: Callable[..., Any]) -> BatchRule:
 
 
 def along_default(position: int, default: int = -1) -> BatchRule:
-    """``derive_batch.along`` for an int dimension argument that the caller may leave out."""
+    """``batch_rules.along`` for an int dimension argument that the caller may leave out."""
     along = batch_rules.along(position)
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
