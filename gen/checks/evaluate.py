@@ -1,4 +1,7 @@
-"""Run a program over the target and over each reference, and compare the results."""
+"""Run a program over the target and over each reference, and compare the results.
+
+A program may run inside a mode of torch, which changes none of its results.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,9 @@ from gen.samples.samples import Sample, flat_tensors
 from gen.samples.seeds import seeded
 from gen.targets.protocol import Target, Values
 
-# --- modes around a program ---------------------------------------------------------------------
+# --- modes around a program -----------------------------------------------------------------------
 #
-# Modes that a program runs inside of, and that change nothing about its results.
+# Axis ``under``: a program runs inside of a mode, which changes nothing about its results.
 
 
 class _Dispatching(TorchDispatchMode):
@@ -64,6 +67,8 @@ def entered(name: str) -> AbstractContextManager[Any]:
     """The mode of a value of axis ``under``; none for an empty name."""
     return _MODES[name]()
 
+
+# --- target and references ------------------------------------------------------------------------
 
 Tensor = torch.Tensor
 Outputs = tuple[Tensor, ...]

@@ -1,4 +1,7 @@
-"""The programs that one sample runs as: one for each form, filling and in_dims pattern."""
+"""The programs that one sample runs as: one for each form, filling and in_dims pattern.
+
+With ``run: jitted`` each of them becomes calls of one jitted function.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from gen.samples.samples import Sample
 from gen.samples.seeds import Replay
 from gen.targets.protocol import Flat, Jitting, Target, Values
 
-# --- pipelines under jit ------------------------------------------------------------------------
+# --- pipelines under jit --------------------------------------------------------------------------
 #
-# Pipelines under jit: calls of one jitted function, each of which is compared.
+# A jitted function is called several times, and each call is compared.
 
 
 def jitted(program: Program, others: bool, sizes: bool) -> Program:
@@ -56,6 +59,8 @@ def jitted(program: Program, others: bool, sizes: bool) -> Program:
         calls=len(groups),
     )
 
+
+# --- the programs of a sample ---------------------------------------------------------------------
 
 CAPTURED = frozenset(("trace", "aot.export", "aot.saved"))  # a graph, which is jitted itself
 # a larger size costs much, or is a matter of the stage

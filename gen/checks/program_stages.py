@@ -1,5 +1,5 @@
 """Stages that take a whole program: captured graphs, compiled functions, joint graphs, exports,
-per-sample gradients and training.
+per-sample gradients, training and programs of the eager session.
 
 Each becomes a :class:`~gen.checks.pipelines.Program`. A graph is captured on one set of values and
 run on another, so that a value that is constant in the graph shows. With dynamic shapes it also
@@ -29,11 +29,12 @@ from gen.samples.seeds import Replay, seeded
 from gen.targets.parts import Compile, Part, parts_compiled
 from gen.targets.protocol import Compiling, Eager, Flat, Jitting, Target, Values
 
-# --- programs of the eager session --------------------------------------------------------------
-#
-# Whole programs of the eager session: checkpoints, and torch.autograd.functional.
-
 Tensor = torch.Tensor
+
+
+# --- programs of the eager session ----------------------------------------------------------------
+#
+# Checkpoints, ``backward`` in a session, and ``torch.autograd.functional``.
 
 
 def checkpointed(program: Program, reentrant: bool) -> Program:
@@ -130,6 +131,9 @@ def functional(name: str, program: Program) -> Program:
     return Program(
         over, (*program.inputs, *along), flags, program.seed, f"functional.{name}({program.label})"
     )
+
+
+# --- captured, compiled and exported programs -----------------------------------------------------
 
 
 def whole(stage: str, program: Program, axes: Mapping[str, str]) -> Program:
@@ -398,10 +402,10 @@ def _accepted(program: Program, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...
         return None
 
 
-# --- programs in a row that are compiled --------------------------------------------------------
+# --- the stage aot.parts --------------------------------------------------------------------------
 #
-# The stage ``aot.parts``: an op runs as it is, and the target gives what the op asks for by
-# :mod:`gen.targets.parts`: programs in it, compiled, and functions of the target's own.
+# An op runs as it is. The target gives it what it asks for by :mod:`gen.targets.parts`: compiled
+# programs, and functions of the target's own.
 
 
 def of(program: Program, axes: Mapping[str, str]) -> Program:

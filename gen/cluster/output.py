@@ -1,5 +1,7 @@
-"""The results file of a cluster's run. Answers are appended as they come; a run that was stopped
-goes on in the same file."""
+"""The results file of a cluster's run, and what the run shows while it goes on.
+
+Answers are appended to the file as they come. A run that was stopped goes on in the same file.
+"""
 
 from __future__ import annotations
 
@@ -136,9 +138,9 @@ def _number(node: str) -> int:
     return int.from_bytes(hashlib.blake2b(node.encode(), digest_size=8).digest(), "little")
 
 
-# --- what a run shows ---------------------------------------------------------------------------
+# --- what a run shows -----------------------------------------------------------------------------
 #
-# What a run shows while it goes on: a live line on a terminal, and a line a minute in a log.
+# A live line on a terminal, and a line a minute in a log.
 
 _EVERY = 60.0  # seconds between lines of a log
 

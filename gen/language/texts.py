@@ -30,9 +30,9 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from gen.errors import nearest, one_of
 from gen.language import pipeline
 
-# --- regular expressions ------------------------------------------------------------------------
+# --- regular expressions --------------------------------------------------------------------------
 #
-# Regular expressions of a matrix: which may run away, and which say nothing.
+# Which patterns of a matrix may run away, and which say nothing.
 
 _REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT)
 _MANY = 10  # repetitions from which on backtracking may not end

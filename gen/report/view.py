@@ -1,6 +1,7 @@
 """Results -> one HTML page, which works from disk without a network.
 
-The page is a table that is readable without scripts. A compact JSON block has the details of each
+The page is a table that is readable without scripts. Below it another table shows which rules of
+the target the cells have run, if the run noted them. A compact JSON block has the details of each
 cell, for the panel that opens when a cell is selected.
 """
 
@@ -17,9 +18,9 @@ import jinja2
 from gen.report.runs import FAILURES, LISTED, History, side_by_side, title
 from gen.run.results import OUTCOMES, CellResult, Results
 
-# --- rules that the cells have run --------------------------------------------------------------
+# --- rules that the cells have run ----------------------------------------------------------------
 #
-# Which of a target's rules the cells of a run have run, for the report.
+# A run notes them with ``--rules``.
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ def _part(name: str) -> str:
     """The part of a rule's name, such as vjp: its second word."""
     return name.split()[1] if " " in name else name
 
+
+# --- the page -------------------------------------------------------------------------------------
 
 __all__ = ["GLYPHS", "MEANINGS", "RulesTable", "View", "page", "rules_table"]
 

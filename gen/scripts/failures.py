@@ -1,4 +1,4 @@
-"""Which program shows what a case found."""
+"""Which program shows what a case found: a wrong value, or a call that raises or does not."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from gen.scripts.python_values import NoScript
 from gen.scripts.standalone import Script, heading, run, script
 from gen.scripts.tracer import Tracer, text_of
 
-# --- calls that raise ---------------------------------------------------------------------------
+# --- calls that raise -----------------------------------------------------------------------------
 #
-# The program of a call that raises where the matrix asks for a value, or that does not raise what
-# the matrix asks for.
+# A call raises where the matrix asks for a value, or does not raise what the matrix asks for.
 
 _TRIED_CALLS = """
 def tried(f, *args, **kwargs):  # what f returns, or the error that it raises
@@ -102,6 +101,8 @@ def _at(path: str) -> tuple[str, set[str]]:
     module, attributes = located(path)
     return ".".join([module, *attributes]), {module}
 
+
+# --- any failure ----------------------------------------------------------------------------------
 
 Found = tuple[Comparison, str, Exception | None]
 """A comparison, its reference and its error, as :meth:`Case.failing` gives them."""

@@ -2,7 +2,7 @@
 
 Inside a dual level, :func:`make_dual` gives a tensor a tangent. Every op computes the tangents of
 its results. :func:`unpack_dual` returns them. At the end of the level all tangents are dropped, and
-every tensor is its primal.
+every tensor is its primal. A custom Function inside a level runs by its ``jvp``.
 """
 
 from __future__ import annotations
@@ -176,9 +176,9 @@ def unpack_dual(tensor: torch.Tensor, *, level: int | None = None) -> UnpackedDu
     return UnpackedDualTensor(primal, tangent)
 
 
-# --- custom Functions ---------------------------------------------------------------------------
+# --- custom Functions -----------------------------------------------------------------------------
 #
-# Custom Functions under ``forward_ad``: the rule of the session while a dual level is active.
+# The rule of the session for a custom Function, while a dual level is active.
 
 _enabled = torch._C._is_fwd_grad_enabled
 _set_enabled = torch._C._set_fwd_grad_enabled

@@ -1,4 +1,7 @@
-"""Checkpoint a function, in one of three ways: by frames, as a region of a trace, or reentrant."""
+"""Checkpoint a function, in one of three ways: by frames, as a region of a trace, or reentrant.
+
+The frames, which are the default, are in :mod:`.frame`.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,10 @@ from .selective import (
 )
 from .state import Surroundings
 
-# --- reentrant ----------------------------------------------------------------------------------
+# --- reentrant ------------------------------------------------------------------------------------
 #
-# Checkpointing as a custom Function. The first run records no graph. The second has a backward
-# pass of its own inside the outer one.
+# A custom Function. The first run records no graph. The second has a backward pass of its own
+# inside the outer one.
 
 
 def detach_variable(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -99,10 +102,10 @@ class CheckpointFunction(Function):
         return (None, None, *(x.grad if isinstance(x, torch.Tensor) else None for x in leaves))
 
 
-# --- a region of a trace ------------------------------------------------------------------------
+# --- a region of a trace --------------------------------------------------------------------------
 #
-# Checkpoints in a program that is being traced: a region of the graph, whose calls say whether
-# the partition is to save their results.
+# In a program that is being traced a checkpoint is a region of the graph. Its calls say whether the
+# partition is to save their results.
 
 
 def traced(
@@ -139,6 +142,9 @@ def _wish(policy: Policy | None, n: fx.Node) -> CheckpointPolicy:
     if isinstance(wish, CheckpointPolicy):
         return wish
     return CheckpointPolicy.MUST_SAVE if wish else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+# --- the public functions -------------------------------------------------------------------------
 
 
 class _Policy(Ambient):

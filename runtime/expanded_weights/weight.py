@@ -1,5 +1,8 @@
 """``ExpandedWeight``: a parameter that stands for one copy of itself per sample, without
-copies in memory."""
+copies in memory.
+
+The helpers of users' rules are here as well, because they take such parameters.
+"""
 
 from __future__ import annotations
 
@@ -225,10 +228,10 @@ def check_batch_size(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
                 )
 
 
-# --- helpers of users' rules --------------------------------------------------------------------
+# --- helpers of users' rules ----------------------------------------------------------------------
 #
-# Helpers of users' rules, by the names of torch: the calling convention, checks of arguments,
-# where gradients are stored.
+# They have the names of torch. They know the calling convention, check arguments, and store
+# gradients.
 
 
 def standard_kwargs(

@@ -1,7 +1,8 @@
 """Graphs without a program around them: ``aot_export_module`` and ``aot_export_joint_simple``.
 
 Whoever takes such a graph calls it himself, so what a compiled program does around its graph is
-given as further results, or refused."""
+given as further results, or refused. A :class:`GraphSignature` says what each input and output is.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +27,10 @@ from ..functionalize.functional_level import FunctionalLevel, FunctionalValue
 from ..trace.make_fx import make_fx
 from ..trace.symbols import Abstraction, Given
 
-# --- traces before dispatch ---------------------------------------------------------------------
+# --- traces before dispatch -----------------------------------------------------------------------
 #
-# Graphs to differentiate later: free of writes, with switches of the grad mode as calls and some
-# composite ops whole.
+# Graphs to differentiate later are free of writes. They have switches of the grad mode as calls,
+# and some composite ops whole.
 
 # Composite ops that never write to an argument or return one. FunctionalLevel sees to a dropout
 # that drops nothing. The others are decomposed.
@@ -100,10 +101,10 @@ def _record(v: Any) -> Input:
     )
 
 
-# --- signatures ---------------------------------------------------------------------------------
+# --- signatures -----------------------------------------------------------------------------------
 #
-# What the inputs and outputs of an exported graph are: the records that ``aot_export_module``
-# returns beside the graph.
+# ``aot_export_module`` returns these records beside the graph. They say what its inputs and outputs
+# are.
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,8 @@ class GraphSignature:
     out_spec: pytree.TreeSpec
     backward_signature: BackwardSignature | None = None
 
+
+# --- graphs ---------------------------------------------------------------------------------------
 
 Table = Mapping[Any, Callable[..., Any]]
 

@@ -1,14 +1,12 @@
-"""A write refuses a result whose dtype does not fit, and memory that it shares with an argument, as
-the kernel does.
+"""Writes at the functionalize level: what is refused, and where the result of the functional form
+goes.
 
-    torch.zeros(3, dtype=torch.int64).add_(1.5)        # result type Float can't be cast to the
-                                                       # desired output type Long
-    torch.cat([x, y], out=y)                           # some elements of the input and the output
-                                                       # are at one place of memory
+    x[0].add_(1)               # through a view: a base in which x[0] is replaced
+    torch.add(x, 1, out=y)     # to y, the tensor of ``out=``
 
-The functional form of the op has no tensor to write to, so that it cannot ask. Ops have different
-rules: a pointwise op converts float64 to float32, a matrix product does not; a sum may be written
-to one of its terms, a concatenation not. So the op itself is asked, on zeros."""
+A result goes through a view into a base, to the tensors of ``out=``, or, when the program has
+returned, to a tensor from outside.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +24,21 @@ from ..rules.record import parameters
 from ..seam.surgery import refit
 from .memory_order import filled
 from .overlap import shows_twice
+
+# --- writes that are refused ----------------------------------------------------------------------
+#
+# A write refuses a result whose dtype does not fit, and memory that it shares with an argument, as
+# the kernel does.
+#
+#     torch.zeros(3, dtype=torch.int64).add_(1.5)
+#     # result type Float can't be cast to the desired output type Long
+#
+#     torch.cat([x, y], out=y)
+#     # some elements of the input and the output are at one place of memory
+#
+# The functional form of the op has no tensor to write to, so it cannot ask. Ops have different
+# rules: a pointwise op converts float64 to float32, a matrix product does not; a sum may be written
+# to one of its terms, a concatenation not. So the op itself is asked, on zeros.
 
 _OF_MEMORY = ("unsupported operation",)
 _OF_DTYPES = ("dtype", "scalar type", "out type", "can't be cast", "tensor out")
@@ -116,10 +129,9 @@ def _reach(t: torch.Tensor) -> int:
     )
 
 
-# --- writes through a view ----------------------------------------------------------------------
+# --- writes through a view ------------------------------------------------------------------------
 #
-# Writes through a view, out of place: a base in which the part under the view is replaced. For
-# :mod:`runtime.func.functionalize`.
+# Out of place: the result is a base in which the part under the view is replaced.
 
 aten = torch.ops.aten
 
@@ -199,9 +211,7 @@ def _applied(
     )
 
 
-# --- writes to tensors from outside -------------------------------------------------------------
-#
-# What a functional program writes back to tensors from outside.
+# --- writes to tensors from outside ---------------------------------------------------------------
 
 
 class WrittenBack(NamedTuple):
@@ -218,10 +228,9 @@ class WrittenBack(NamedTuple):
             (t if self.counted else t.data).copy_(self.value)
 
 
-# --- out= ---------------------------------------------------------------------------------------
+# --- out= -----------------------------------------------------------------------------------------
 #
-# ``out=`` at the functionalize level: the result of the functional form is written to the tensors
-# that are given.
+# The result of the functional form is written to the tensors that the call names.
 
 
 class FunctionalLevel(Protocol):
@@ -296,7 +305,7 @@ def refuse_shared_by(
     kwargs: dict[str, Any],
     targets: Sequence[Any],
 ) -> None:
-    """:func:`.refuse_shared` of values of ``level``."""
+    """:func:`refuse_shared` of values of ``level``."""
     refuse_shared(
         func,
         args,

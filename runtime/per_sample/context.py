@@ -1,4 +1,8 @@
-"""``per_sample``: a context in which ordinary code also gives the gradients of each sample."""
+"""``per_sample``: a context in which ordinary code also gives the gradients of each sample.
+
+It marks parameters and inputs, sees the calls of modules and of functions of torch, and places the
+samples in the first states of recurrent layers.
+"""
 
 from __future__ import annotations
 
@@ -362,10 +366,10 @@ def _intercept(change: int) -> None:
         torch.nn.Module.__call__ = _called if _entered else _native_call  # type: ignore[method-assign]
 
 
-# --- first states of recurrent layers -----------------------------------------------------------
+# --- first states of recurrent layers -------------------------------------------------------------
 #
-# Where the samples lie in the first states of a recurrent layer: always in dimension 1, whatever
-# ``batch_first`` says of its input.
+# In the first states of a recurrent layer the samples lie in dimension 1, whatever ``batch_first``
+# says of its input.
 #
 # A state that is learned, such as ``h.expand(1, batch, -1)`` of a parameter, becomes one of the
 # samples.

@@ -1,5 +1,8 @@
-"""Gradients of a parameter for each sample, for ops without factors, and for tensors that are
-computed of parameters."""
+"""Gradients of a parameter for each sample, where there are no factors.
+
+This is so for some ops, for tensors that are computed of parameters, and for tensors of which each
+sample uses a part of its own.
+"""
 
 from __future__ import annotations
 
@@ -130,9 +133,7 @@ class Pulled(Term):
         return self.pull(self.term.weighted_sum(weights))
 
 
-# --- parameters of which each sample uses a part ------------------------------------------------
-#
-# Gradients of a tensor of parameters of which each sample uses a part of its own.
+# --- parameters of which each sample uses a part --------------------------------------------------
 
 
 class OwnRows(Term):

@@ -1,5 +1,8 @@
 """The backward pass: iterative, newest node first, each node once and only when all its
-cotangents have arrived."""
+cotangents have arrived.
+
+Torch's profiler gets an event for each node that runs.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,9 @@ from .nodes import AccumulateGrad, Edge, Input, Node, OpNode
 from .running import RUNNING
 from .saved import Packed
 
-# --- events for torch's profiler ----------------------------------------------------------------
+# --- events for torch's profiler ------------------------------------------------------------------
 #
-# Events of a backward pass for torch's profiler: two per node, one inside the other, with the
-# names that torch's engine gives.
-#
+# There are two events per node, one inside the other, with the names that torch's engine gives.
 # Their sequence numbers are -1, because torch has no Python function that starts an event with
 # another number.
 
@@ -42,6 +43,8 @@ def reported(node: TapeNode) -> Generator[None]:
     with _Event(f"autograd::engine::evaluate_function: {name}"), _Event(name):
         yield
 
+
+# --- the pass -------------------------------------------------------------------------------------
 
 # backward passes inside one another on one thread; Python's stack allows about 1000 frames, a
 # pass takes ten

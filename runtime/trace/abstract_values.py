@@ -5,6 +5,8 @@ A graph outlives its trace, so it must not hold the tensors that the trace compu
 tensor of the trace is freed when the program drops it. Of a trace that is ``late`` only the
 geometry is noted at once. A program that is called once, by :mod:`runtime.aot.compilers.staged`,
 does without the abstract values, which take a tenth of the time of its capture.
+
+:func:`run_abstractly` computes with such tensors, for a program that runs on them.
 """
 
 from __future__ import annotations
@@ -162,9 +164,9 @@ def _shifted(t: torch.Tensor, offset: Any) -> torch.Tensor:
     return factories.empty((size,), dtype=t.dtype, device=_META).as_strided(shape, stride, offset)
 
 
-# --- calls on fake tensors ----------------------------------------------------------------------
+# --- calls on fake tensors ------------------------------------------------------------------------
 #
-# Calls on fake tensors, also of ops for which torch has no abstract kernel, such as
+# These may be calls of ops without an abstract kernel of torch's:
 # ``fractional_max_pool3d_backward``.
 
 aten = torch.ops.aten

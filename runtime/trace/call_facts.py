@@ -1,4 +1,8 @@
-"""What a trace asks about every call of one overload."""
+"""What a trace asks about every call of one overload.
+
+Two of the answers are of some ops alone: the form that a graph has in place of the call, and
+whether the size of a result depends on values.
+"""
 
 from __future__ import annotations
 
@@ -120,9 +124,7 @@ def _same_alias(argument: Any, result: Any) -> bool:
     )
 
 
-# --- calls that a graph has in another form -----------------------------------------------------
-#
-# Calls that a graph has in another form.
+# --- calls that a graph has in another form -------------------------------------------------------
 
 
 def _drawn_between(
@@ -157,16 +159,15 @@ OTHERWISE: dict[Any, Callable[..., Any]] = {
 }
 
 
-# --- sizes that depend on values ----------------------------------------------------------------
+# --- sizes that depend on values ------------------------------------------------------------------
 #
-# Ops whose results have a size that depends on values, and when the values are the same at each
-# run of the graph.
+# Some ops have results whose size depends on values. The size is a constant if the values are the
+# same at each run of the graph.
 #
-#     pairs = torch.combinations(x)        # x.index_select(0, ...) with masked_select of a
+#     pairs = torch.combinations(x)        # x.index_select(0, …), with masked_select of a
 #                                          # triangular mask of ones
 #
-# The mask is made of nothing but sizes, so that its number of elements is a constant of the
-# graph.
+# The mask is made of nothing but sizes, so its number of elements is a constant of the graph.
 
 
 def size_depends_on_values(func: Any, args: Sequence[Any]) -> bool:

@@ -1,4 +1,7 @@
-"""``make_fx``: a program as a ``GraphModule`` of ATen calls."""
+"""``make_fx``: a program as a ``GraphModule`` of ATen calls.
+
+A module among the inputs is a proxy in the graph.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,9 @@ from .provenance import Functions, Provenance
 from .symbols import Abstraction
 from .trace_level import Trace
 
-# --- modules as inputs --------------------------------------------------------------------------
+# --- modules as inputs ----------------------------------------------------------------------------
 #
-# Modules as inputs of a traced graph: the program gets a proxy, and what it does with it is in
-# the graph.
+# The program gets a proxy for a module. What it does with the proxy is in the graph.
 
 
 class _Tracer(GraphAppendingTracer):
@@ -56,6 +58,8 @@ class ModuleProxies:
         """Results that are proxies, as nodes."""
         return [o.node if isinstance(o, fx.Proxy) else o for o in outs]
 
+
+# --- the front door -------------------------------------------------------------------------------
 
 _MODES = ("real", "fake", "symbolic")
 

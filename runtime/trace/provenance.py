@@ -10,6 +10,7 @@ of a backward pass the forward call.
 | ``seq_nr`` | a number that a forward call shares with the calls of its backward |
 | ``stack_trace`` | if asked for, as torch's: frames of the user and ``torch.nn``, outermost first |
 | ``nn_module_stack`` | if asked for, as torch's: paths and classes of the running modules |
+| ``torch_fn`` | as torch's: the function of torch that the program called last |
 
 A line is noted as three numbers and names, and made a text only when somebody asks. That costs some
 two microseconds per node."""
@@ -37,9 +38,7 @@ from ..tape import engine
 from ..tape.nodes import LAST, next_number
 from ..tape.running import current_node
 
-# --- the function of torch that was called last -------------------------------------------------
-#
-# Which function of torch a traced program called last.
+# --- the function of torch that was called last ---------------------------------------------------
 
 
 class Functions(TorchFunctionMode):
@@ -60,6 +59,8 @@ class Functions(TorchFunctionMode):
             self.last = f"{name}_{self.counts[func]}", f"{type(func).__name__}.{name}"
         return func(*args, **kwargs or {})
 
+
+# --- lines, modules and backward calls ------------------------------------------------------------
 
 Line = tuple[str, int, str]  # file, line, function
 

@@ -1,4 +1,7 @@
-"""One run of a program under trace, functionalize and grad, which writes its joint graph."""
+"""One run of a program under trace, functionalize and grad, which writes its joint graph.
+
+:class:`Reach` says which gradients each result of the program reaches.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,15 @@ from .pullback import DERIVATIVE, UNSEEN, WRITTEN
 from .subclass_parts import Layout, Layouts, composed, count, flattened, layout_of, rebuilt
 from .tangents import mark
 
-# --- what a backward pass reaches ---------------------------------------------------------------
+# --- what a backward pass reaches -----------------------------------------------------------------
 #
-# Which gradients of a program a cotangent reaches, and which nodes of its tape.
+# A cotangent reaches some of a program's gradients, and some nodes of its tape.
 #
-# def f(x, y):
-#     return x * 2, y * 3
-# grad(f(x, y)[0].sum(), y, allow_unused=True)        # None, as there is no path from the
-#                                                     first result to y
+#     def f(x, y):
+#         return x * 2, y * 3
+#
+#     # None, as no path leads from the first result to y
+#     grad(f(x, y)[0].sum(), y, allow_unused=True)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,8 @@
-"""Numbers that a graph reads of tensors, as tensors: for compilers that know no
-arithmetic of Python.
+"""What a graph becomes before Inductor compiles it.
 
-    n = item(step); x - 0.1 * n        # becomes x - 0.1 * step.double(), in tensors
-                                       # without dimensions
-
-They are of double precision, as Python's numbers. So results agree with those of :mod:`.replay` as
-far as rounding goes."""
+Layers of an LSTM get ops that know the sizes of their results. Numbers that the graph reads of
+tensors become tensors. Arguments that the program writes to are written to at the end.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +17,14 @@ from ...trace.number_reads import number_of
 from .placing import Destination
 from .replacing import shown
 
-# --- layers of an LSTM --------------------------------------------------------------------------
+# --- layers of an LSTM ----------------------------------------------------------------------------
 #
-# A layer of an LSTM for Inductor, which must know how much memory each result takes, and may lay
-# out arguments in other ways.
+# Inductor must know how much memory each result takes, and may lay out arguments in other ways.
 #
-# The kernel of ``aten.mkldnn_rnn_layer`` chooses the size of its workspace, which the backward
-# pass reads. Torch's abstract kernel says that it has no elements. Both kernels read their
-# arguments as if these were contiguous. The ops of this module say the size that the trace has
-# seen, and make arguments contiguous.
+# The kernel of ``aten.mkldnn_rnn_layer`` chooses the size of its workspace, which the backward pass
+# reads. Torch's abstract kernel says that it has no elements. Both kernels read their arguments as
+# if these were contiguous. The ops of this section say the size that the trace has seen, and make
+# arguments contiguous.
 
 aten = torch.ops.aten
 _LAYER: Any = aten.mkldnn_rnn_layer.default
@@ -96,6 +92,15 @@ def for_inductor(n: fx.Node, target: Any, args: tuple[Any, ...]) -> tuple[Any, t
         values[3].numel() if len(values) > 3 else 0,
     )
 
+
+# --- numbers that a graph reads of tensors --------------------------------------------------------
+#
+# Inductor knows no arithmetic of Python.
+#
+#     n = item(step); x - 0.1 * n        # becomes x - 0.1 * step.double()
+#
+# The new tensors have no dimensions and double precision, as Python's numbers. So results agree
+# with those of :mod:`.replay` as far as rounding goes.
 
 _FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     min: torch.minimum,
@@ -168,10 +173,9 @@ class NumberTensors(fx.Interpreter):
         return super().run_node(n)
 
 
-# --- writes at the end of a graph ---------------------------------------------------------------
+# --- writes at the end of a graph -----------------------------------------------------------------
 #
-# Writes at the end of a graph, for a compiler that computes the new value of an argument in the
-# argument itself.
+# A graph computes the new value of an argument in the argument itself.
 #
 #     x1 = x + 1; return [x1]        # becomes x1 = x + 1; x.copy_(x1); return [None]
 #

@@ -1,10 +1,8 @@
-"""Concatenations whose pieces are put in their places as soon as they are computed.
+"""Rewrites of a graph that choose the memory of results: the same bits, sooner.
 
-    cat([f(x1), f(x2), …])      # becomes y = empty(…); y[:n].copy_(f(x1)); y[n:m].copy_(f(x2)); …
-
-The gradients of the samples of a convolution are computed some samples at a time and then
-concatenated. A piece that is copied at once is still in the cache, and its memory is free for the
-next one. Otherwise all pieces live until the last one is done, beside their copy."""
+The pieces of a concatenation are put in their places as soon as they are computed. Large results
+lie in huge pages. Images are pooled with channels last.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +21,15 @@ from ..capture.aliasing import may_alias
 from .overloads import calls_of, on_cpu, static, with_out
 
 aten = torch.ops.aten
+
+# --- concatenations -------------------------------------------------------------------------------
+#
+#     cat([f(x1), f(x2), …])      # becomes y = empty(…); y[:n].copy_(f(x1)); y[n:m].copy_(f(x2)); …
+#
+# The gradients of the samples of a convolution are computed some samples at a time and then
+# concatenated. A piece that is copied at once is still in the cache, and its memory is free for the
+# next one. Otherwise all pieces live until the last one is done, beside their copy.
+
 _BYTES = 1 << 16  # of a piece on average, below which a call takes longer than it saves
 
 
@@ -111,14 +118,12 @@ def _starts(pieces: Sequence[fx.Node], dim: int) -> Iterator[int]:
         start += piece.meta["val"].shape[dim]
 
 
-# --- large results ------------------------------------------------------------------------------
-#
-# Large results that are new in memory, in huge pages.
+# --- large results --------------------------------------------------------------------------------
 #
 #     y = relu(x)      # of 16 MB becomes y = empty_in_huge_pages(…); relu(x, out=y)
 #
-# See :mod:`runtime.huge_pages`. The kernel is the same, as it writes to a tensor that its caller
-# made.
+# Memory that is new comes in huge pages, see :mod:`runtime.huge_pages`. The kernel is the same, as
+# it writes to a tensor that its caller made.
 
 _PRODUCTS: dict[Any, tuple[Callable[..., Any], str]] = {
     aten.mm.default: (aten.mm.out, "out"),
@@ -149,15 +154,15 @@ def _with_out(func: Any) -> tuple[Callable[..., Any], str] | None:
     return with_out(func) if isinstance(func, torch._ops.OpOverload) else None
 
 
-# --- maximum pooling ----------------------------------------------------------------------------
+# --- maximum pooling ------------------------------------------------------------------------------
 #
-# Maximum pooling in the memory format in which its kernel is fast.
+# Each image gets the memory format in which the kernel is fast.
 #
 # ATen has two kernels for it on the CPU. The one for contiguous images compares one element after
 # the other, with branches that a processor cannot predict. The one for images whose channels lie
 # side by side compares vectors of channels. Both choose the same elements, also among equal ones
-# and NaNs, so the bits are the same. For 8 images of 16 channels, 32 × 32, the second takes 40 %
-# of the time of the first, transpositions included.
+# and NaNs, so the bits are the same. For 8 images of 16 channels, 32 × 32, the second takes 40 % of
+# the time of the first, transpositions included.
 
 _with_indices: Any = torch.ops.aten.max_pool2d_with_indices.default
 _kernel: Any = torch._C._nn.max_pool2d_with_indices

@@ -6,7 +6,7 @@ stands behind everything that the backward uses, and the source before everythin
 computed again. A call of a price has an edge from the source that weighs it: the cut passes there
 if the call is computed again. If the price of every call rises together, fewer calls are computed
 again, and these are among those of before: the cuts are nested, because only the edges at the
-source change (Gallo, Grigoriadis and Tarjan 1989).
+source change (Gallo, Grigoriadis and Tarjan 1989). :func:`min_cut` finds the cheapest cut.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ from ...checkpoint.selective import CheckpointPolicy
 from .halves import Parts
 from .recompute import Again, again, call_of, is_item, is_size, n_bytes, policy_of, viewed, work
 
-# --- minimum cuts -------------------------------------------------------------------------------
+# --- minimum cuts ---------------------------------------------------------------------------------
 #
-# Minimum cuts of directed graphs with integer capacities.
-#
-# scipy's maximum flow takes 32-bit capacities, so larger ones are scaled down; the cut is then
-# found by a search of the residual graph.
+# Graphs are directed, and capacities are integers. scipy's maximum flow takes capacities of 32
+# bits, so larger ones are scaled down. A search of the residual graph then finds the cut.
 
 INFINITE = -1
 _LARGEST = 2**31 - 1
@@ -68,6 +66,8 @@ def min_cut(
         raise ValueError("source and sink are joined by edges of infinite capacity")
     return int(capacity[cut].sum()), reaches_sink
 
+
+# --- networks of joint graphs ---------------------------------------------------------------------
 
 AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 

@@ -2,7 +2,7 @@
 two, and which are computed again.
 
 A forward module maps primals to (forward results, saved values); a backward module maps (saved
-values, tangents) to gradients."""
+values, tangents) to gradients. Before the cut, calls that undo each other leave the joint graph."""
 
 from __future__ import annotations
 
@@ -117,10 +117,9 @@ def _one_of(ops: Collection[Op]) -> Callable[[fx.Node], bool]:
     return allowed
 
 
-# --- before the cut: calls that undo each other -------------------------------------------------
+# --- before the cut: calls that undo each other ---------------------------------------------------
 #
-# Calls of a joint graph that undo each other, such as the two transpositions on a weight's way
-# through ``linear`` and back.
+# Example: the two transpositions on a weight's way through ``linear`` and back.
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@
 A program may have to be run several times until its graph is known. What a run has changed of
 what the program finds in Python's state is put back before the next one, and after an error.
 And ``self.mean`` is a value of the trace when the program has returned, which nothing may
-find afterwards.
+find afterwards. The states of Python's random generators are put back, too.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from ...seam.levels import Value
 from ...trace.symbols import SYMBOLIC
 from .reads import MISSING, WHOLE, Read, Slots, look_up, same
 
-# --- random numbers of Python -------------------------------------------------------------------
+# --- random numbers of Python ---------------------------------------------------------------------
 #
-# Random numbers that a program draws in Python, by ``random`` or by NumPy.
+# A program draws by ``random`` or by NumPy.
 #
 #     x * random.random()         # a graph keeps the number
 #
-# They are numbers of the capture. So a warning tells of them.
+# Such numbers are those of the capture. So a warning names the generator.
 
 
 class PythonDraws:
@@ -90,6 +90,8 @@ def _state_of(x: Any) -> Any:
         return x.get_state()
     return None
 
+
+# --- objects and containers -----------------------------------------------------------------------
 
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict)
 _MANY = 1024  # items of a container that are put back

@@ -13,10 +13,10 @@ import torch
 from ..derive import batch_rules as batch
 from ..record import Formula, Record, asking, kernels, made_of, overload, parameters, register
 
-# --- records of elementwise losses --------------------------------------------------------------
+# --- records of elementwise losses ----------------------------------------------------------------
 #
-# Elementwise losses: a record from their partial derivatives, for each reduction (none, mean,
-# sum).
+# A record follows from the partial derivatives of one element's loss, for each reduction: none,
+# mean, sum.
 
 NONE, MEAN, SUM = range(3)  # ATen's numbers
 _broadcast_shapes: Any = torch.broadcast_shapes
@@ -112,6 +112,8 @@ def elementwise_loss(
 
     return register(name, vjp=vjp, jvp=jvp, batch=batch, abstract=abstract, family="loss")
 
+
+# --- the losses -----------------------------------------------------------------------------------
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Inverses, solutions of linear systems and least squares.
+"""Inverses, solutions of linear systems, also from factors of the matrix, and least squares.
 
 Formulas after M. Giles, "An extended collection of matrix derivative results for forward and
 reverse mode algorithmic differentiation" (2008). Formulas use the matrix itself, not the
@@ -26,13 +26,12 @@ from ..derive.matrix_rules import (
 )
 from ..record import register
 
-# --- solutions from factors ---------------------------------------------------------------------
+# --- solutions from factors -----------------------------------------------------------------------
 #
-# Solves a system from the factors of its matrix, with derivatives by the matrix itself.
-#
-# ATen's solve takes only the factors. A derivative by them would have to go back through the
-# factorization. The op here takes the matrix and its factors. Its kernel reads the factors, its
-# derivatives are by the matrix, and each derivative is one more solve with the same factors.
+# ATen's solve takes only the factors of a matrix. A derivative by them would have to go back
+# through the factorization. The op here takes the matrix and its factors. Its kernel reads the
+# factors, its derivatives are by the matrix, and each derivative is one more solve with the same
+# factors.
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -146,6 +145,8 @@ register(
     "runtime::solve_factored", vjp={("A", "LU", "B"): _vjp}, jvp=_jvp, batch=_batch, family="linalg"
 )
 
+
+# --- inverses, solutions and least squares --------------------------------------------------------
 
 Pair = tuple[Any, Any]
 

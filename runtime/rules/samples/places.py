@@ -7,7 +7,8 @@
 
 A place is known by construction, never by a size that happens to be B. ``place_rules`` says for
 each op where the samples lie in its results. :class:`Mixed` is raised where they lie nowhere,
-because the op computes with several samples at once.
+because the op computes with several samples at once. The last section is about views that were
+written to.
 """
 
 from __future__ import annotations
@@ -309,7 +310,7 @@ def _reshaped_list(place: Listed, old: Sequence[int], new: Sequence[int], size: 
     raise Mixed(f"a view of {list(old)} as {list(new)} has no dimension that runs over the samples")
 
 
-# --- views that were written to -----------------------------------------------------------------
+# --- views that were written to -------------------------------------------------------------------
 #
 # Where the samples lie in a view of a tensor to which samples were written, and in the base of a
 # view that got them.
