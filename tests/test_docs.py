@@ -1,38 +1,48 @@
-"""What the pages, comments and docstrings name is there: files, folders, links, and dotted
-names of the runtime."""
+"""What the pages, comments and docstrings name is there: files, folders, links, modules, and dotted
+names of the packages."""
 
 from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-SOURCES = [
-    path
-    for folder in ("runtime", "gen", "benchmarks")
-    for path in sorted((ROOT / folder).rglob("*.py"))
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
 ]
-ROOTS = (ROOT, ROOT / "runtime", ROOT / "gen")  # a page may leave out the folder that it is about
-FILE_NAMES = {
-    path.name
-    for folder in ("runtime", "gen", "tests", "benchmarks")
-    for path in (ROOT / folder).rglob("*.py")
+PACKAGES = ("runtime", "gen", "programs", "benchmarks", "examples", "tools")
+SOURCES = [path for folder in PACKAGES for path in sorted((ROOT / folder).rglob("*.py"))]
+ROOTS = (ROOT, ROOT / "runtime", ROOT / "gen")  # `seam/levels.py` is runtime/seam/levels.py
+SPEAKS_OF = {
+    "aot": ("runtime/aot", "runtime/aot/compilers", "runtime/trace"),
+    "autograd": ("runtime/autograd", "runtime/tape"),
+    "dropin": ("runtime/dropin",),
+    "per_sample": ("runtime/per_sample",),
+    "rules": ("runtime/rules", "runtime/rules/samples"),
 }
-WRITTEN_BY_COMMANDS = (".cache", "report")
-OF_THE_READER = {"mypackage", "test_mine.py"}  # the README's example of an op of one's own
+"""The folders that a page may leave out before a file, beside :data:`ROOTS`."""
+WRITTEN_BY_COMMANDS = {".cache", "report", "findings.json", "rows.yaml"}
+OF_READERS = {
+    "sketch": "the package that tutorial.md writes",
+    "test_mine.py": "the tests of an op of the reader's own",
+}
+"""Files and packages that are examples of what a reader may have."""
 OF_TORCH = {"derivatives.yaml"}
 
-_CODE_BLOCK = re.compile(r"^(?: {4}.*|```.*?^```)$", re.MULTILINE | re.DOTALL)
+_CODE_BLOCK = re.compile(r"^(?: {4}[^\n]*|```.*?^```)$", re.MULTILINE | re.DOTALL)
 _QUOTED = re.compile(r"`([^`\s]+)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
-_PATH = re.compile(r"(?<![\w./-])((?:[\w-]+/)+[\w-]+\.(?:py|md|yaml))\b")
-_DOTTED = re.compile(r"(?<![\w./-])(runtime(?:\.[A-Za-z_]\w*)+)(?![\w./-]*/)")
+_PATH = re.compile(r"(?<![\w./-])((?:[\w-]+/)+[\w-]+\.(?:py|md|yaml))(?!\w|\.\w)")
+_QUOTED_FILE = re.compile(r"``([\w-]+\.py)``")
+_DOTTED = re.compile(r"(?<![\w./-])((?:runtime|gen)(?:\.[A-Za-z_]\w*)+)(?![\w./-]*/)")
+_RELATIVE = re.compile(r":(?:mod|class|func|meth|data|exc):`~?(\.+)([a-z_]\w*)[\w.]*`")
 
 
 def test_the_site_leads_to_every_page() -> None:
@@ -61,15 +71,52 @@ def named_files(page: str) -> Iterator[str]:
             yield name
 
 
-def is_there(name: str) -> bool:
-    first = name.partition("/")[0]
-    if (
-        first in WRITTEN_BY_COMMANDS
-        or first in OF_THE_READER
-        or name.rpartition("/")[2] in OF_TORCH
-    ):
-        return True
-    return name in FILE_NAMES or any((root / name).exists() for root in ROOTS)
+def missing_files(page: str, folders: Sequence[Path] = ()) -> list[str]:
+    """List the files and folders that a page names and that are not there.
+
+    `folders`: those that the page speaks of. A name without a folder may also stand beside a file
+    of the same line, or beside the one that was named last: `jit/entry.py`, `jitted.py`.
+    """
+    missing = []
+    beside: list[Path] = []
+    for line in _CODE_BLOCK.sub("", page).splitlines():
+        beside = beside[-1:]
+        for name in named_files(line):
+            found = place_of(name, (*ROOTS, *folders, *beside))
+            if found is not None:
+                beside.append(found if found.is_dir() else found.parent)
+            elif not is_elsewhere(name):
+                missing.append(name)
+    return missing
+
+
+def place_of(name: str, folders: Iterable[Path]) -> Path | None:
+    return next((folder / name for folder in folders if (folder / name).exists()), None)
+
+
+def is_elsewhere(name: str) -> bool:
+    """Whether a file is none of this project's: a command writes it, a reader has it, or torch."""
+    parts = name.split("/")
+    ends = {parts[0], parts[-1]}
+    return not ends.isdisjoint(WRITTEN_BY_COMMANDS | OF_READERS.keys() | OF_TORCH)
+
+
+def names_of_source(text: str) -> list[str]:
+    """The files that the comments and docstrings of a module name."""
+    return [*_PATH.findall(text), *_QUOTED_FILE.findall(text)]
+
+
+def missing_modules(text: str, path: Path) -> list[str]:
+    """List the modules that roles such as ``:mod:`.levels``` in `path` name and that are not there.
+
+    A role of a class or a function names a module, too, if a dot and more follow.
+    """
+    missing = []
+    for dots, name in _RELATIVE.findall(text):
+        folder = path.parents[len(dots) - 1]
+        if not (folder / name).is_dir() and not (folder / f"{name}.py").exists():
+            missing.append(f"{dots}{name}")
+    return missing
 
 
 def resolves(name: str) -> bool:
@@ -97,24 +144,72 @@ def _is_op(parts: list[str]) -> bool:
 
 
 def test_a_missing_file_is_noticed() -> None:
-    page = "see `seam/levels.py`, `x.y`, `rules/FAMILY.py` and `gone.py`\n\n    `no/prose.py`\n"
-    assert list(named_files(page)) == ["seam/levels.py", "gone.py"]
-    assert (
-        is_there("seam/levels.py")
-        and is_there("levels.py")
-        and not is_there("gone.py")
-        and not is_there("seam/gone.py")
-    )
-    assert (
-        resolves("runtime.seam.levels.Level.call")
-        and not resolves("runtime.seam.levels.Level.gone")
-        and not resolves("runtime.gone")
-    )
+    page = """\
+see `seam/levels.py`, `x.y`, `rules/FAMILY.py` and `gone.py`
+
+    `no/prose.py`
+
+and after the code `lost.py`
+
+```python
+`no/prose.py`
+```
+
+and `gone/`
+"""
+    assert list(named_files(page)) == ["seam/levels.py", "gone.py", "lost.py", "gone/"]
+    assert missing_files(page) == ["gone.py", "lost.py", "gone/"]
+    assert missing_files("`seam/gone.py`, `seam/`, `runtime/gone/`") == [
+        "seam/gone.py",
+        "runtime/gone/",
+    ]
+
+
+def test_a_file_without_its_folder_is_looked_for_where_the_page_speaks_of() -> None:
+    tape = [ROOT / "runtime/tape"]
+    assert missing_files("`hooks.py`") == ["hooks.py"]  # there is one, but not here
+    assert missing_files("`hooks.py`", tape) == []
+    assert missing_files("| `seam/`, `tape/` | `shells.py`, `hooks.py` |") == []
+    assert missing_files("`seam/levels.py`,\n`shells.py`") == []
+    assert missing_files("`seam/levels.py`, `func/vmap.py`,\n`shells.py`") == ["shells.py"]
+
+
+def test_files_of_others_are_not_looked_for() -> None:
+    page = "`sketch/ops.py`, `test_mine.py`, `.cache/all`, `out/rows.yaml`, `derivatives.yaml`"
+    assert missing_files(page) == []
+    assert missing_files("`ops/sketch/gone.py`") == ["ops/sketch/gone.py"]
+
+
+def test_each_example_of_a_reader_is_on_a_page() -> None:
+    named = {
+        part
+        for page in PAGES
+        for name in named_files(page.read_text("utf-8"))
+        for part in name.split("/")
+    }
+    assert OF_READERS.keys() <= named
+
+
+def test_a_missing_file_of_a_comment_is_noticed() -> None:
+    text = "# see seam/gone.py, templates/module.py.j2 and ``gone.py``, not gone.py"
+    assert names_of_source(text) == ["seam/gone.py", "gone.py"]
+
+
+def test_a_missing_module_of_a_role_is_noticed() -> None:
+    text = ":mod:`.levels`, :mod:`..tape.nodes`, :class:`.gone.Level`, :func:`here`"
+    assert missing_modules(text, ROOT / "runtime/seam/shells.py") == [".gone"]
+
+
+def test_a_missing_dotted_name_is_noticed() -> None:
+    assert resolves("runtime.seam.levels.Level.call") and resolves("gen.checks.case")
+    assert not resolves("runtime.seam.levels.Level.gone")
+    assert not resolves("runtime.gone") and not resolves("gen.gone")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_a_page_names_files_that_are_there(page: Path) -> None:
-    assert [name for name in named_files(page.read_text("utf-8")) if not is_there(name)] == []
+    folders = [page.parent, *(ROOT / folder for folder in SPEAKS_OF.get(page.stem, ()))]
+    assert missing_files(page.read_text("utf-8"), folders) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
@@ -125,24 +220,35 @@ def test_a_page_links_to_pages_that_are_there(page: Path) -> None:
     ] == []
 
 
-@pytest.mark.parametrize("folder", ["runtime", "gen", "benchmarks"])
+@pytest.mark.parametrize("folder", PACKAGES)
 def test_comments_name_files_that_are_there(folder: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in SOURCES
         if path.is_relative_to(ROOT / folder)
-        for name in _PATH.findall(path.read_text("utf-8"))
-        if not is_there(name)
+        for name in names_of_source(path.read_text("utf-8"))
+        if place_of(name, (*ROOTS, path.parent)) is None and not is_elsewhere(name)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("folder", PACKAGES)
+def test_roles_name_modules_that_are_there(folder: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in SOURCES
+        if path.is_relative_to(ROOT / folder)
+        for name in missing_modules(path.read_text("utf-8"), path)
     ]
     assert found == []
 
 
 @pytest.mark.parametrize(
     "path",
-    [*PAGES, *(ROOT / name for name in ("runtime", "gen", "benchmarks"))],
+    [*PAGES, *(ROOT / name for name in PACKAGES)],
     ids=lambda p: p.stem,
 )
-def test_dotted_names_of_the_runtime_resolve(path: Path) -> None:
+def test_dotted_names_of_the_packages_resolve(path: Path) -> None:
     texts = [path] if path.is_file() else [p for p in SOURCES if p.is_relative_to(path)]
     found = {
         (str(p.relative_to(ROOT)), name)
