@@ -3,11 +3,21 @@ ops of torch.
 
     - op: programs.boundaries.shown_twice
 
-A module is a family of rows, such as ``writes``, ``exports`` or ``engines``. A row is a function of
-tensors. What is right is beside it: a row that states its truth returns it with its results
-(:func:`programs.tools.beside`), and ``reference`` has slow definitions of the others.
-``third_party`` has ops and modules as another package would bring them, with references of their
-own.
+``ops``                                     compositions of ops, for rules that no op reaches
+``layers``, ``parameters``                  uses of weights that no function of torch has
+``control_flow``, ``flows``                 branches, loops and scans, by torch or by the target
+``boundaries``, ``calls``, ``parts``        what compiled parts share with their caller
+``graphs``, ``exports``, ``partitions``     programs that capture, export and cut graphs
+``jits``                                    jitted functions, modules and training steps with state
+``eager``, ``engines``, ``sessions``        hooks, flags, accumulation and the engine, in eager code
+``functions``                               custom autograd Functions
+``transforms``, ``writes``, ``draws``       nested transforms, writes, random draws
+``per_sample_*``, ``sample_gradients``      gradients of each sample
+
+A row is a function of tensors, and what is right is beside it: a row that states its truth returns
+it with its results (:func:`programs.tools.beside`), and ``reference`` has slow loops for the
+others. ``third_party`` has ops and modules as another package would bring them, with references of
+their own.
 
 The rows import torch, and from the generator only what every target offers
 (:mod:`gen.targets.parts`). Start with ``tools.py``.

@@ -19,7 +19,7 @@ from tools.house import (
 )
 
 ROOT = Path(__file__).parent.parent
-LONGEST_FILE = 400  # statements
+LONGEST_FILE = 380  # statements
 LONGEST_FUNCTION = 80  # statements, with those of the functions inside it
 FULLEST_FOLDER = 25  # modules
 MOST_FRAGMENTS = 10

@@ -2,6 +2,6 @@
 
 ``ops`` and ``library`` have functions and ops of ``torch.library``, ``functions`` custom autograd
 Functions, ``modules`` whole layers. ``reference`` and ``module_references`` have slow loops of the
-same. They import torch, and ``library`` imports :mod:`runtime.extend` for a record. Start with
+same. They import torch, and ``ops`` imports :mod:`runtime.extend` for a record. Start with
 ``ops.py``.
 """
