@@ -19,8 +19,9 @@ from torch.utils import _pytree as pytree
 
 from .graph_capture import module_of, run_trace
 from .pre_dispatch import PreDispatchTrace
-from .provenance import Functions, Provenance
+from .provenance import Provenance
 from .symbols import Abstraction
+from .torch_functions import Functions
 from .trace_level import Trace
 
 # --- modules as inputs ----------------------------------------------------------------------------

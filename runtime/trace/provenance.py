@@ -23,7 +23,7 @@ import re
 import sys
 import sysconfig
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -31,36 +31,12 @@ from typing import Any
 import torch
 from torch import fx
 from torch.fx import traceback as fx_traceback
-from torch.overrides import TorchFunctionMode
 
 from ..seam.ambient import Ambient
 from ..tape import engine
 from ..tape.nodes import LAST, next_number
 from ..tape.running import current_node
-
-# --- the function of torch that was called last ---------------------------------------------------
-
-
-class Functions(TorchFunctionMode):
-    """Knows the last function of torch's that the program called, as torch's ``torch_fn``: (name
-    with its number, class and name)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: dict[Any, int] = {}
-        self.last: tuple[str, str] | None = None
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        name = getattr(func, "__name__", None)
-        if name is not None:
-            self.counts[func] = self.counts.get(func, 0) + 1
-            self.last = f"{name}_{self.counts[func]}", f"{type(func).__name__}.{name}"
-        return func(*args, **kwargs or {})
-
-
-# --- lines, modules and backward calls ------------------------------------------------------------
+from .torch_functions import Functions
 
 Line = tuple[str, int, str]  # file, line, function
 
