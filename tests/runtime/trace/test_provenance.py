@@ -101,6 +101,18 @@ def test_module_stacks_name_the_modules_that_run() -> None:
     assert not any("torch_fn" in n.meta for n in without.graph.nodes)
 
 
+def test_a_call_knows_its_line_while_the_functions_of_torch_are_noted() -> None:
+    """The mode that notes them has a frame between the call and the program."""
+
+    class Wave(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sin(x)
+
+    module = make_fx(Wave(), record_module_stack=True)(torch.ones(2))
+    assert "torch_fn" in node(module, "sin").meta
+    assert str(line_of(node(module, "sin"))).endswith(": return torch.sin(x)")
+
+
 def test_the_root_of_a_module_stack_may_be_named_by_the_function() -> None:
     net = Net().eval()
 
