@@ -83,19 +83,19 @@ class Jit:
         options = Options(dynamic, compiler, static_argnums, static_argnames, on_break, donate)
         return functools.partial(_jitted, options=options) if f is None else _jitted(f, options)
 
-    @staticmethod
-    def explain(f: Any) -> Report:
-        """Return what ``f`` has captured and why, see :func:`.report.explain`."""
+    @property
+    def explain(self) -> Callable[[Any], Report]:
+        """Return :func:`.report.explain`, which tells what was captured and why."""
         from .report import explain
 
-        return explain(f)
+        return explain
 
-    @staticmethod
-    def source(f: Any) -> str:
-        """Return the programs of ``f`` as text, see :func:`.report.source`."""
+    @property
+    def source(self) -> Callable[[Any], str]:
+        """Return :func:`.report.source`, which gives the programs as text."""
         from .report import source
 
-        return source(f)
+        return source
 
     def __repr__(self) -> str:
         return "<function jit>"

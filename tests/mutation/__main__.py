@@ -30,10 +30,13 @@ R = TypeVar("R")
 ROOT = Path.cwd()
 CACHE = Path(".cache/mutation")
 EQUIVALENT = Path("tests/mutation/equivalent")  # a file for each folder of the runtime
-SOURCES = [  # all but the rules, in which `gen audit --rules` plants faults
+# all but the records of ops, in which `gen audit --rules` plants faults
+SOURCES = [
     f"runtime/{folder}"
     for folder in (
         "seam",
+        "rules/functional_forms.py",
+        "rules/hidden_writes.py",
         "tape",
         "trace",
         "functionalize",

@@ -253,7 +253,8 @@ def test_a_branch_is_a_part_of_the_program() -> None:
 def test_a_constant_that_no_file_holds_is_refused_with_the_line() -> None:
     generator = torch.Generator()
     with pytest.raises(
-        RuntimeError, match=r"a constant of type Generator, .* It happened at .*test_program"
+        RuntimeError,
+        match=r"a constant of type Generator, .* It happened at .*test_exported_program",
     ):
         export(lambda x: x * torch.rand(2, generator=generator), (torch.ones(2),))
 

@@ -126,7 +126,7 @@ def test_the_process_ends_with_the_program(seen: dict[str, Any]) -> None:
 
 def test_the_process_ends_when_the_program_is_killed(tmp_path: Path) -> None:
     code = (
-        "import os; from runtime.aot.compilers import trial; trial.start(); "
+        "import os; from runtime.aot.compilers import inductor_trial as trial; trial.start(); "
         "print(trial._TRIALS._process._process.pid, flush=True)"
     )
     done = ran(f"{code}; os.kill(os.getpid(), 9)", tmp_path)
