@@ -95,9 +95,11 @@ class Case:
     @property
     def seed(self) -> int:
         """The seed of the choices that a case makes, from its id. Samples are seeded by op and
-        dtype, so that cases share them. A jitted case makes the choices of its plain form.
+        dtype, so that cases share them. A jitted case makes the choices of its plain form, and a
+        row that moved those of its former name.
         """
-        return stable_seed(self.family.name, self.check, self.cell.id.removesuffix("-jitted"))
+        name = self.row.get("former_name", self.op) + self.cell.id.removeprefix(self.op)
+        return stable_seed(self.family.name, self.check, name.removesuffix("-jitted"))
 
     @property
     def vanishes(self) -> bool:

@@ -20,6 +20,7 @@ import torch
 from gen.outcomes import Unsuitable
 from gen.reference import Loop
 from gen.reference.loop import sum_of_squares
+from gen.samples.samples import by_former_names
 from gen.samples.seeds import generator, seeded
 from gen.targets.protocol import Flat, Linearizing, Placing, Target, Values
 
@@ -99,7 +100,7 @@ class Program:
 
     def drawn_like(self, tensors: Sequence[Tensor], what: str) -> tuple[Tensor, ...]:
         """Seeded normal tensors: cotangents or tangents."""
-        source = generator(self.seed, self.label, what)
+        source = generator(self.seed, by_former_names(self.label), what)
         return tuple(
             torch.randn(
                 t.shape,

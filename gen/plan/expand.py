@@ -537,7 +537,8 @@ def _reduced(
     given: list[int],
 ) -> list[int]:
     """The `given` cells, and those that the part chooses from `universe`."""
-    rows = [op.name for op in plan.ops]
+    # a row that moved keeps the cells that were drawn for it
+    rows = [op.row.get("former_name", op.name) for op in plan.ops]
     wanted = part.spec.reduce
     if wanted.t is not None:
         chosen = reduce.cover(rows, universe, columns, wanted.t, given)

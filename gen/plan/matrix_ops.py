@@ -7,7 +7,7 @@ So a last family can collect «all the rest» by `torch.*`.
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -213,7 +213,7 @@ class _Resolver:
             asked=asked,
             checks=tuple(family.checks if row.checks is None else row.checks),
             not_checks=(*family.not_checks, *row.not_checks),
-            row=self._row(family_name, family, row, path),
+            row=self._row(name, family_name, family, row, path),
             spec=row,
         )
 
@@ -247,7 +247,9 @@ class _Resolver:
                 )
         return asked
 
-    def _row(self, family_name: str, family: Family, row: OpRow, path: Path) -> dict[str, Any]:
+    def _row(
+        self, name: str, family_name: str, family: Family, row: OpRow, path: Path
+    ) -> dict[str, Any]:
         data = self._loaded.source.data
         written = _at(data, path)
         kept = (
@@ -259,6 +261,8 @@ class _Resolver:
             kept["samples"] = _at(data, ("families", family_name, "samples"))
         if kept.get("samples") == "opinfo":
             del kept["samples"]
+        if former := former_name(name, self._loaded.matrix.former_names):
+            kept["former_name"] = former
         return kept
 
 
@@ -298,6 +302,19 @@ def _facts(known: Facts | None, row: OpRow) -> frozenset[str]:
         "out": row.out,
     }
     return frozenset(facts | {fact for fact, value in given.items() if value})
+
+
+def former_name(name: str, former_names: Mapping[str, str]) -> str | None:
+    """Return the name that a row had before it moved, by the longest beginning that fits.
+
+    >>> former_name("mine.relu.leaky", {"mine.": "ours.", "mine.relu.": "ours.old."})
+    'ours.old.leaky'
+    """
+    fitting = [start for start in former_names if name.startswith(start)]
+    if not fitting:
+        return None
+    longest = max(fitting, key=len)
+    return former_names[longest] + name.removeprefix(longest)
 
 
 def _at(data: Any, path: Path) -> Any:

@@ -10,6 +10,7 @@ the results computed for them (:attr:`Sample.memory`).
 from __future__ import annotations
 
 import importlib
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,6 +44,12 @@ class Op:
     reference: Apply | None = None  # on tensors
     numpy_reference: Callable[[Any], Any] | None = None  # on an OpInfo SampleInput
     info: OpInfo | None = None
+    former_name: str | None = None  # its samples are those that it had under this name
+
+    @property
+    def seed(self) -> str:
+        """The name by which its samples are drawn."""
+        return self.former_name or self.name
 
 
 @dataclass(repr=False)  # torch.func.vmap takes the repr of what it maps
@@ -241,20 +248,36 @@ def make_op(name: str, row: Mapping[str, Any]) -> Op:
     info = None if "call" in row else opinfo.lookup(name)
     reference = resolve(row["reference"]) if row.get("reference") else None
     inplace, out = (resolve(row[key]) if row.get(key) else None for key in ("inplace", "out"))
+    former = row.get("former_name")
+    if former is not None:
+        _FORMER_NAMES[name] = former
     if info is None:
-        return Op(name, resolve(row.get("call") or name), inplace, out, reference)
+        call = resolve(row.get("call") or name)
+        return Op(name, call, inplace, out, reference, former_name=former)
     numpy_reference = None
     if info.ref is not None and reference is None:
         numpy_reference = info.ref
     out = out or (info.op if info.supports_out else None)
-    return Op(name, info.op, inplace or info.get_inplace(), out, reference, numpy_reference, info)
+    inplace = inplace or info.get_inplace()
+    return Op(name, info.op, inplace, out, reference, numpy_reference, info, former)
+
+
+_FORMER_NAMES: dict[str, str] = {}  # of the rows of this process that moved
+
+
+def by_former_names(label: str) -> str:
+    """Return the label of a program as it was before its rows moved: what is drawn by it is then
+    what it was."""
+    for name in _FORMER_NAMES.keys() & set(re.findall(r"[\w.]+", label)):
+        label = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", _FORMER_NAMES[name], label)
+    return label
 
 
 def candidates(
     op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str, wrapped: bool
 ) -> list[Sample]:
     """Every sample of the op for `dtype`, in the order of its source. Nothing is run."""
-    seed = ("samples", op.name, dtype)
+    seed = ("samples", op.seed, dtype)
     source = row.get("samples", "opinfo")
     if source == "opinfo":
         if op.info is None:
@@ -280,7 +303,7 @@ def candidates(
 def from_call(op: Op, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sample:
     """The sample of one explicit call. Its outputs are not processed."""
     return _normalise(
-        op, index, args, kwargs, lambda result: result, None, stable_seed(op.name, index)
+        op, index, args, kwargs, lambda result: result, None, stable_seed(op.seed, index)
     )
 
 

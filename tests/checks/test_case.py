@@ -345,3 +345,9 @@ def test_bfloat16_is_judged_by_float64() -> None:
 def test_the_seed_depends_on_the_case_alone() -> None:
     assert case().seed == case().seed
     assert case().seed != case(dtype="float32").seed
+
+
+def test_a_row_that_moved_makes_the_choices_of_its_former_name() -> None:
+    moved = case("math.floor")
+    moved.family = Family("tests", {"math.floor": {"former_name": "torch.mul"}})
+    assert moved.seed == case("torch.mul").seed != case("math.floor").seed

@@ -220,3 +220,18 @@ def test_samples_are_those_that_opinfo_gives_to_its_own_tests(
     theirs = [s.input for s in opinfo.samples(info, "cpu", D, ("seed",))]
     assert len(ours) > 2
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_a_row_that_moved_has_the_samples_of_its_former_name() -> None:
+    row = {"samples": [{"args": [{"shape": [3]}]}]}
+    (old,), (new,), (moved,) = (
+        pool(name, row=row | more)
+        for name, more in (
+            ("operator.neg", {}),
+            ("math.floor", {}),
+            ("math.floor", {"former_name": "operator.neg"}),
+        )
+    )
+    assert moved.seed == old.seed != new.seed
+    assert torch.equal(moved.inputs[0], old.inputs[0])
+    assert not torch.equal(new.inputs[0], old.inputs[0])

@@ -304,3 +304,31 @@ gradgrad]}}
     )
     assert {plan.columns[position].check for position in bits(plan.valid[0])} == kept
     assert not {"forward_ad", "gradgrad", "deterministic"} & plan.ops[0].row.keys()
+
+
+MOVED = """\
+    version: 1
+    checks:
+      vjp: {{claim: It holds., pipeline: vjp, against: upstream}}
+      forward: {{claim: It holds., against: eager}}
+    tiers: {{smoke: {{reduce: {{sample: 2, seed: 1}}}}}}
+    families:
+      mine:
+        ops: [{{op: {name}, call: "operator:neg", samples: [{{args: [{{shape: [3]}}]}}]}}]
+    {more}
+    """
+
+
+def cells_after_a_move(expanded: Expand, name: str, more: str = "") -> set[str]:
+    """The cells of the drawn tier, without the name of their op."""
+    plan = expanded(MOVED.format(name=name, more=more))
+    return {cell.replace(name, "op") for cell in cells(plan, plan.tiers["smoke"].chosen)}
+
+
+def test_a_row_that_moves_keeps_the_cells_drawn_for_its_former_name(expanded: Expand) -> None:
+    before = {name: cells_after_a_move(expanded, name) for name in ("old.neg", "old.part.neg")}
+    former = "former_names: {new.: old., new.part.: old.part.}"
+    assert cells_after_a_move(expanded, "new.neg", former) == before["old.neg"]
+    assert cells_after_a_move(expanded, "new.part.neg", former) == before["old.part.neg"]
+    names = [f"name{i}.neg" for i in range(8)]
+    assert len({frozenset(cells_after_a_move(expanded, name)) for name in names}) > 1
