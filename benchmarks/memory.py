@@ -88,7 +88,14 @@ def saved_by_torch(f: Callable[..., Any], *args: Any) -> Held:
 
 
 # the modules of nodes and of the objects in them
-_HOMES = ("runtime.tape", "runtime.session", "runtime.autograd", "runtime.aot")
+_HOMES = (
+    "runtime.tape",
+    "runtime.session",
+    "runtime.autograd",
+    "runtime.aot",
+    "runtime.export",
+    "runtime.jit",
+)
 
 
 def saved_by_runtime(f: Callable[..., Any], *args: Any) -> Held:

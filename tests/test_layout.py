@@ -95,9 +95,7 @@ def silent_packages(sources: list[Source]) -> list[str]:
     """List the packages whose docstring does not say what they import and where to start."""
     packages = [source for source in sources if source.path.name == "__init__.py"]
     texts = {str(one.path): ast.get_docstring(one.tree) or "" for one in packages}
-    return [
-        path for path, text in texts.items() if not re.search(r"import.*Start\s+with", text, re.S)
-    ]
+    return [path for path, text in texts.items() if not _WHERE_TO_START.search(text)]
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -70,6 +70,7 @@ def content(fingerprint: str, modules: Path) -> str:
     digest = hashlib.sha256(f"{fingerprint} {version('torch')}".encode())
     package = Path(gen.checks.__file__).parents[1]
     rooms = ("checks", "reference", "run", "samples", "scripts", "targets")
+    digest.update((package / "outcomes.py").read_bytes())
     for folder in (modules, *(package / room for room in rooms)):
         for path in sorted(folder.rglob("*.py")):
             digest.update(path.read_bytes())

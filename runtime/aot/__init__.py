@@ -81,3 +81,7 @@ def __getattr__(name: str) -> object:
     if name not in _OF_EXPORT:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"runtime.export.{_OF_EXPORT[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
