@@ -537,11 +537,11 @@ class Matrix(Strict):
         AfterValidator(_spread_axes),
         Field(description="axes that many checks have"),
     ] = {}
+    families: dict[Identifier, Family]
     former_names: Annotated[
         dict[str, str],
         Field(description="rows that moved: the beginning of their names, and what it was before"),
     ] = {}
-    families: dict[Identifier, Family]
     exclude: list[Exclude] = []
     skip: list[Known] = []
     xfail: list[Xfail] = []
