@@ -111,7 +111,16 @@ def resolve(loaded: Loaded, catalog: Catalog, dtypes: Dtypes) -> list[Op]:
             for index, row in enumerate(family.ops):
                 if is_glob(row.op) != exact:
                     resolver.claim(name, family, row, ("families", name, "ops", index))
+    _refuse_former_names_of_no_row(loaded, resolver.found)
     return sorted(resolver.found.values(), key=lambda op: op.name)
+
+
+def _refuse_former_names_of_no_row(loaded: Loaded, names: Iterable[str]) -> None:
+    """A slip here would change the draws of the rows that it means, without a word."""
+    for start in loaded.matrix.former_names:
+        if not any(name.startswith(start) for name in names):
+            what = f'no row has a name that begins with "{start}"'
+            loaded.problem(("former_names", start), what, "what rows are called now")
 
 
 def _refuse_names_that_share_a_file(loaded: Loaded) -> None:

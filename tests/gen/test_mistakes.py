@@ -87,6 +87,11 @@ def test_the_base_of_these_cases_is_right(mistakes: Mistakes) -> None:
             id="samples of a package that is not there",
         ),
         pytest.param(
+            BASE + "former_names: {torch.s: mine., torhc.: mine.}\n",
+            r'former_names.torhc.: no row has a name that begins with "torhc."',
+            id="former name of no row",
+        ),
+        pytest.param(
             BASE.replace("  pointwise:", "  Pointwise: {ops: [torch.cos]}\n  pointwise:"),
             'the families "Pointwise" and "pointwise" differ in case only',
             id="families that share a file",
