@@ -163,7 +163,7 @@ def test_a_missing_include_points_at_the_line_that_names_it(tmp_path: Path) -> N
 def test_deep_nesting_does_not_crash_the_interpreter(tmp_path: Path) -> None:
     """libyaml's node builder recurses in C; a crash there would take the whole process with it."""
     (tmp_path / "m.yaml").write_text("a:\n" + "- " * 1_000_000)
-    code = "import sys; from gen import source; source.load(sys.argv[1])"
+    code = "import sys; from gen.language import source; source.load(sys.argv[1])"
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "m.yaml")],
         capture_output=True,
