@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from ..errors import InplaceError
+from ..errors import InplaceError, called_from
 from ..rules.functional_forms import defaults_of, drops_nothing, functional_of
 from ..rules.ops import INPLACE, OUT, VIEW, Op, op_of
 from ..rules.record import HiddenWrites, overload, parameters
 from ..rules.tensors import foreach
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value, rewrapped
+from ..seam.memory_gate import address_of, memory_gate
 from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry, refit
 from ..tape.inplace import METADATA
@@ -96,6 +97,13 @@ class FunctionalValue(Value):
         raise RuntimeError(
             "mutating directly with `.data` inside functorch transform is not allowed."
         )
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """As ``torch.Tensor.numpy``. The array has the memory of the present value, so no later
+        write of the program may change that."""
+        array = super().numpy(force=force)
+        self._store.memory.taken = called_from()
+        return array
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"FunctionalValue(level={self._level.number}, {self._level.read(self)!r})"
@@ -206,6 +214,12 @@ class FunctionalLevel(Level):
     def _replace(self, v: FunctionalValue, new: torch.Tensor, counted: bool) -> None:
         """Make ``new`` the value of the base of ``v``."""
         store = v._store
+        if store.memory.taken is not None:
+            raise InplaceError(
+                "the program writes to a tensor whose memory it has taken as an array, which "
+                "would not show the write. Let it read the elements by tolist(). "
+                f"The array was taken{store.memory.taken}"
+            )
         refuse_overlapping_piece(store.memory)
         old = self.present(store)
         recorded = torch.is_grad_enabled()
@@ -248,6 +262,12 @@ class FunctionalLevel(Level):
         ):
             new = put_back(func, base, new, which, rest, kwargs, self.views)
         return laid_out_as(old, new)
+
+    def overtakes(self, address: int) -> bool:
+        return any(s.memory.generation and address_of(t) == address for t, s in self.held)
+
+    def has_written(self, v: Any) -> bool:
+        return bool(v._store.memory.generation)
 
     def settle(self, stores: Iterable[Store]) -> None:
         """Bring the memories of ``stores`` to what was written to pieces of them, when the
@@ -371,7 +391,7 @@ class FunctionalLevel(Level):
         if name in METADATA:
             raise InplaceError(
                 f"{op.func} changes the storage or geometry of a tensor, "
-                "which functionalize cannot follow; make a new tensor"
+                f"which functionalize cannot follow; make a new tensor.{here()}"
             )
         if name.startswith("_foreach_") and self._meet(args[0], args[1:]):
             with self.mode:
@@ -554,7 +574,7 @@ def run_functional(
             v._store if isinstance(x, torch.Tensor) else None
             for v, x in zip(given, inputs, strict=True)
         ]
-        with level.mode:
+        with memory_gate() as gate, level.mode:
             outs = f(*given)
         results = [level.lowered(o) for o in outs]
         level.settle((*(s for s in roots if s is not None), *(s for _, s in level.held)))
@@ -566,6 +586,8 @@ def run_functional(
         outside = [
             (t, level.written_back(store)) for t, store in level.held if store.memory.generation
         ]
+        for t, _ in outside:
+            gate.refuse_written(t)
     finally:
         level.close()
     return results, changed, outside

@@ -40,7 +40,7 @@ class Memory:
     are. ``made_inside``: whether an op of the program made it. ``writes``: for arguments with
     histories of their own, how often one of them was written to; what is saved of the others is
     then no more what it was. Else None. ``inference``: whether the tensor is one of inference mode,
-    which writes do not change."""
+    which writes do not change. ``taken``: where the program took its memory as an array."""
 
     __slots__ = (
         "generation",
@@ -49,6 +49,7 @@ class Memory:
         "part_of",
         "pieces",
         "restrided",
+        "taken",
         "value",
         "writes",
     )
@@ -58,6 +59,7 @@ class Memory:
         self.inference = torch.is_inference_mode_enabled() and _is_inference(value)
         self.restrided = False
         self.made_inside = False
+        self.taken: str | None = None
         self.value = value
         self.pieces: list[Pieces] = []
         self.part_of: Pieces | None = None

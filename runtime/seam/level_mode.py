@@ -31,6 +31,13 @@ class EnteringMode(TorchDispatchMode):
         """``t``, or its value if it is a tensor from outside."""
         raise NotImplementedError
 
+    def overtakes(self, address: int) -> bool:
+        """As :meth:`.levels.Level.overtakes`."""
+        return False
+
+    def note_elements(self, t: torch.Tensor) -> None:
+        """As :meth:`.levels.Level.note_elements`."""
+
     def exchange(self, t: torch.Tensor, v: Any) -> None:
         """Let ``v`` stand for ``t`` from now on, which has been met."""
         raise RuntimeError(

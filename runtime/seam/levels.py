@@ -19,12 +19,13 @@ from typing import Any, NoReturn
 import torch
 from torch._C import _disabled_torch_function_impl
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _pop_mode_temporarily
+from torch.utils._python_dispatch import _disable_current_modes, _pop_mode_temporarily
 
 from ..errors import EscapedValue, InplaceError
 from .ambient import Ambient
 from .keys import CHUNK, CONJUGATE, NARROW, NEGATIVE, VIEWS, set_excluded, uncounted
-from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape, share_memory_
+from .memory import guard_methods, refuse_access
+from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape
 from .surgery import GEOMETRY, change_geometry
 
 _no_dispatch = torch.Tensor.__torch_dispatch__
@@ -176,6 +177,19 @@ class Level:
         stands in for it."""
         return self
 
+    def overtakes(self, address: int) -> bool:
+        """Whether the program has written to the storage at ``address``, from outside, and the
+        storage does not have the new elements."""
+        return False
+
+    def has_written(self, v: Any) -> bool:
+        """Whether the program has written to ``v``, a value of this level, by which the level
+        has only replaced what it holds."""
+        return False
+
+    def note_elements(self, t: torch.Tensor) -> None:
+        """Note that the program has read the elements of ``t``, a tensor from outside."""
+
     def on_close(self, finalize: Callable[[], None]) -> None:
         """Call ``finalize`` when the transform returns."""
         self.finalizers.append(finalize)
@@ -237,7 +251,6 @@ class Value(torch.Tensor):
     _faithful = False
 
     __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]
-    share_memory_ = share_memory_
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -297,17 +310,21 @@ class Value(torch.Tensor):
     def tolist(self) -> Any:
         """As ``torch.Tensor.tolist``. A value of a trace has no elements, and says so with
         the user's line."""
-        inner = None if self._level.hidden else self._level.lowered(self)
-        return inner.tolist() if isinstance(inner, Value) else torch.Tensor.tolist(self)
+        return self._below("tolist()", lambda t: t.tolist())
 
     def numpy(self, *, force: bool = False) -> Any:
         """As ``torch.Tensor.numpy``, see :meth:`tolist`."""
-        inner = None if self._level.hidden else self._level.lowered(self)
-        return (
-            inner.numpy(force=force)
-            if isinstance(inner, Value)
-            else torch.Tensor.numpy(self, force=force)
-        )
+        return self._below("numpy()", lambda t: t.numpy(force=force))
+
+    def _below(self, how: str, read: Callable[[torch.Tensor], Any]) -> Any:
+        """What ``read`` gives of the inner tensor, which has the elements of this value."""
+        if self._level.hidden:  # each element of the batch has others
+            refuse_access(how, self)
+        inner = self._level.lowered(self)
+        if isinstance(inner, Value):
+            return read(inner)
+        with _disable_current_modes():
+            return read(inner)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if _is_outlived(self):
@@ -449,6 +466,7 @@ def _is_fresh(func: torch._ops.OpOverload) -> bool:
 
 
 VALUES.add(Value)
+guard_methods(Value)
 
 
 def _is_outlived(v: Value) -> bool:
@@ -466,11 +484,16 @@ def bottom(t: Any) -> Any:
     return t
 
 
+def values_of(t: Any) -> Iterator[Value]:
+    """The values that ``t`` consists of, that of the innermost level first."""
+    while isinstance(t, Value):
+        yield t
+        t = t._inner
+
+
 def levels_of(t: Any) -> Iterator[Level]:
     """The levels of the values that ``t`` consists of, the innermost first."""
-    while isinstance(t, Value):
-        yield t._level
-        t = t._inner
+    return (v._level for v in values_of(t))
 
 
 def constant_of(t: Any) -> Any:

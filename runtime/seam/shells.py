@@ -25,6 +25,8 @@ VALUES: set[type] = set()
 ON_NEW_VALUES: list[Callable[[type], None]] = []
 make_subclass = torch.Tensor._make_subclass
 _make_wrapper = torch.Tensor._make_wrapper_subclass
+# after it a kernel or NumPy that asks for the data pointer gets an error of torch's
+_close_memory = torch._C._set_throw_on_mutable_data_ptr
 _inference = torch.is_inference_mode_enabled
 # ATen's indexing calls `.item()` on a 0-d integer among the indices. If the integer has functorch's
 # key for batches, it calls `aten::index`, for which there is a batch rule. So a 0-d integer of our
@@ -86,6 +88,7 @@ def _lazy_bits(t: torch.Tensor) -> tuple[bool, bool] | None:
 
 def _made(cls: type[torch.Tensor], geometry: Any) -> Any:
     v: Any = _make_wrapper(cls, *geometry[0])
+    _close_memory(v)
     v._geometry = geometry
     if geometry[1] is not None:
         torch._C._set_conj(v, geometry[1][0])
@@ -143,14 +146,3 @@ def same_shape(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
         v = shell(cls, inner)
     v._inner = inner
     return v
-
-
-def share_memory_(v: Any) -> Any:
-    """As ``torch.Tensor.share_memory_``, a method of values. A shell is refused: torch would copy
-    from memory that it does not have."""
-    if v._geometry is not None:
-        raise RuntimeError(
-            f"share_memory_() of a tensor inside {v._level.what}, which has no memory of its own. "
-            "Call it on the result."
-        )
-    return torch.Tensor.share_memory_(v)  # type: ignore[no-untyped-call]

@@ -17,14 +17,30 @@ three ways, all of them here:
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 _set_data: Any = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
-_LAZY = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate) | torch._C.DispatchKeySet(
-    torch._C.DispatchKey.Negative
+_KEYS = torch._C.DispatchKey
+# What an assignment to `.data` here must not pass through. ATen asks an op whether the two are
+# compatible. It must not make memory of a lazy conjugate, since a shell has none. And the gate to
+# memory (`.memory`), which answers with the keys of autograd, refuses this to users.
+_UNASKED = functools.reduce(
+    operator.or_,
+    map(
+        torch._C.DispatchKeySet,
+        (
+            _KEYS.Conjugate,
+            _KEYS.Negative,
+            _KEYS.AutogradFunctionality,
+            _KEYS.AutogradNestedTensor,
+            _KEYS.AutogradOther,
+        ),
+    ),
 )
 
 # In-place ops that change only sizes and strides. Each is its view op plus a change of the value's
@@ -38,9 +54,7 @@ GEOMETRY = frozenset(
 def refit(v: Any, fresh: Any) -> None:
     """Give the value ``v`` the sizes, strides and storage of ``fresh``, a value of the same class.
     ``v`` keeps its version counter."""
-    # ATen calls an op to check that the two are compatible. No level need see it, and it must not
-    # make memory of a lazy conjugate: a shell has none.
-    with torch._C._DisableTorchDispatch(), torch._C._ExcludeDispatchKeyGuard(_LAZY):
+    with torch._C._DisableTorchDispatch(), torch._C._ExcludeDispatchKeyGuard(_UNASKED):
         _set_data(v, fresh)
     v._geometry = fresh._geometry
 

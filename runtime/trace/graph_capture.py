@@ -12,6 +12,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..seam.levels import Value
+from ..seam.memory_gate import memory_gate
 from . import checking_kernels as checking_kernels
 from . import composite_kernels as composite_kernels
 from . import provenance
@@ -90,7 +91,8 @@ def run_trace(
                 if isinstance(t, SYMBOLIC) and isinstance(level.abstraction, Given):
                     level.abstraction.number(t, node)
                 given.append(t)
-        with enable_python_dispatcher() if dispatcher else nullcontext(), level.mode:
+        dispatching = enable_python_dispatcher() if dispatcher else nullcontext()
+        with dispatching, memory_gate(), level.mode:
             outs = _run(level, f, given)
         level.finish()
         level.graph.output([level.lower_output(o) for o in outs])

@@ -41,7 +41,7 @@ from ..partition.partitions import Partition, default_partition, without_round_t
 from ..python_state.closed_over import modules_of
 from ..python_state.known_state import PythonState
 from ..python_state.reader import reads_of, tensors_read
-from ..python_state.reads import Read, asked_for, generators_in, once, unchanged
+from ..python_state.reads import ELEMENTS, Read, asked_for, generators_in, once, unchanged
 from .arguments import Call, Kind, enter, flags_of, flatten, of_leaves
 from .backward_calls import Backward
 from .compiled_program import CompiledProgram
@@ -251,13 +251,16 @@ class Recipe:
             )
         state.leave_assigned()
         state.draws.tell()
-        reads += tensors_read(joint.closed_over, self.fn, self.modules)
+        known = [t for t, _ in joint.elements]
+        reads += tensors_read([*joint.closed_over, *known], self.fn, self.modules)
         beside = self.beside()
         begin = None if beside.begin is None else beside.begin(joint)
         compared = [t for t in call.leaves if isinstance(t, torch.Tensor)]
         # in inference mode a call does not ask which of them require grad
         compared += joint.closed_over if tracked else ()
-        reads = once([*unchanged(asked_for(reads, compared, beside.carried)), *beside.reads])
+        found = [*unchanged(asked_for(reads, compared, beside.carried)), *beside.reads]
+        # these stay although the program may have changed them: then it is captured once more
+        reads = once([*found, *(Read(t, ELEMENTS, old) for t, old in joint.elements)])
         return CompiledProgram(
             joint, forward, backward, outside.kinds, shared, reads, unknown, begin, state.flags
         )
@@ -457,7 +460,8 @@ class Programs:
             return None
         self._by_key.setdefault(key, []).append(program)
         self._by_key.move_to_end(key)
-        call = program.takes(entered, tracked)
+        # the program may have changed what it has read, when it was captured just now
+        call = program.completed(entered, tracked)
         assert call is not None, "a program takes the call that it was made for"
         self._make_room()
         return program, call

@@ -194,9 +194,13 @@ class CompiledProgram:
     def takes(self, call: Call, tracked: bool) -> Call | None:
         """``call`` with the tensors that the program closes over as further arguments; None if it
         is of another kind."""
-        joint = self.joint
         if not all(read.holds() for read in self.reads):
             return None
+        return self.completed(call, tracked)
+
+    def completed(self, call: Call, tracked: bool) -> Call | None:
+        """As :meth:`takes`, for a call that finds in Python's state what the program has found."""
+        joint = self.joint
         outside = enter(joint.closed_over, tracked, False) if joint.closed_over else None
         if outside is not None and outside.kinds != self.outside:
             return None

@@ -33,9 +33,11 @@ class Joint:
 
     ``traced``: the module, whose nodes may have no abstract values yet; those of ``module`` have.
     ``closed_over``: the tensors from outside, the last primals. ``groups``: the arguments that
-    share memory; those that are not one tensor have a common base. ``layouts``: of what the values
-    of the program consist; None if they are plain tensors. A value that consists of others is one
-    primal, result or gradient for ``boundary``, and as many in the graph as it has parts.
+    share memory; those that are not one tensor have a common base. ``elements``: tensors from
+    outside of which the program has read the elements in Python, each with what they were.
+    ``layouts``: of what the values of the program consist; None if they are plain tensors. A value
+    that consists of others is one primal, result or gradient for ``boundary``, and as many in the
+    graph as it has parts.
     """
 
     traced: fx.GraphModule
@@ -46,6 +48,7 @@ class Joint:
     groups: tuple[Group, ...] = ()
 
     layouts: Layouts | None = None
+    elements: tuple[tuple[torch.Tensor, bytes], ...] = ()
 
     @property
     def module(self) -> fx.GraphModule:
@@ -170,4 +173,5 @@ def joint_graph(
         closed_over,
         tuple(groups),
         program.layouts,
+        tuple(program.elements),
     )

@@ -141,6 +141,8 @@ class Program:
         self.reach: tuple[int, ...] = ()
         self.asking: dict[str, set[frozenset[int]]] = {}
         self.seedings: tuple[Seeding, ...] = ()
+        # the tensors from outside whose elements the program has read in Python
+        self.elements: Sequence[tuple[torch.Tensor, bytes]] = ()
         self.bases = bases
         self.lift = lift
         self.whole = whole
@@ -210,6 +212,8 @@ class Program:
         self.trace.random_states = None  # a checkpoint sets states while the backward runs
         if closed_over is None:
             return outs, spec
+        closed_over.refuse_shared_writes()
+        self.elements = closed_over.elements
         with self.functional.mode:
             return [closed_over.value(o) for o in outs], spec
 

@@ -19,7 +19,8 @@ import torch
 
 from ...rules.ops import VIEW, op_of
 from ...seam.level_mode import EnteringMode, call_below
-from ...seam.levels import Value
+from ...seam.levels import Value, values_of
+from ...seam.memory_gate import address_of, elements_of, memory_gate
 from ...seam.shells import VALUES
 from ...session.tensor import SESSION
 from ...trace.provenance import CALL, here
@@ -37,6 +38,8 @@ class ClosedOver(EnteringMode):
         self.enter = enter
         self.found = []
         self._values: dict[int, Any] = {}  # by id of a tensor in `found`
+        # tensors from outside whose elements the program has read, with the elements
+        self.elements: list[tuple[torch.Tensor, bytes]] = []
         self._dtype = _default_dtype()
 
     def value(self, t: Any) -> Any:
@@ -61,6 +64,23 @@ class ClosedOver(EnteringMode):
             else:
                 entered.append(self.value(a))
         return entered if type(args) is list else tuple(entered)
+
+    def _written(self) -> list[torch.Tensor]:
+        """The tensors from outside that the program has written to."""
+        return [t for t in self.found if _is_written(self._values[id(t)])]
+
+    def overtakes(self, address: int) -> bool:
+        return any(address_of(t) == address for t in self._written())
+
+    def refuse_shared_writes(self) -> None:
+        """Raise if the program has written to a tensor whose memory it has as an array."""
+        with memory_gate() as gate:
+            for t in self._written() if gate.shared else ():
+                gate.refuse_written(t)
+
+    def note_elements(self, t: torch.Tensor) -> None:
+        if all(t is not known for known, _ in self.elements):
+            self.elements.append((t, elements_of(t)))
 
     def exchange(self, t: torch.Tensor, v: Any) -> None:
         self._values[id(t)] = v
@@ -96,6 +116,10 @@ class ClosedOver(EnteringMode):
             ):  # the dispatcher makes the result a view of a normal tensor
                 return func(*args, **kwargs)
         return call_below(func, types, args, kwargs)
+
+
+def _is_written(v: Any) -> bool:
+    return any(part._level.has_written(part) for part in values_of(v))
 
 
 def modules_of(f: Any) -> tuple[torch.nn.Module, ...]:

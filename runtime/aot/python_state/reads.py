@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ...seam.memory_gate import elements_of
 from ...session.tensor import unwrap
 
 MISSING: Any = object()
 WHOLE: Any = object()
 FACTS: Any = object()
+ELEMENTS: Any = object()
 _EMPTY = CellType()
 SIMPLE = (
     bool,
@@ -53,8 +55,8 @@ class Read:
     cell. With the name ``WHOLE`` it is the list or dictionary with all its items. ``value``:
     what it has found.
 
-    With the name ``FACTS`` the owner is a tensor, and ``value`` is what it says of itself; with a
-    name of ``OF_MEMORY`` where it is."""
+    With the name ``FACTS`` the owner is a tensor, and ``value`` is what it says of itself; with
+    ``ELEMENTS`` its elements; with a name of ``OF_MEMORY`` where it is."""
 
     owner: Any
     name: Any
@@ -72,6 +74,8 @@ class Read:
         name for an object."""
         if self.name is FACTS:
             return f"{constant(facts)}({constant(self.owner)}) == {constant(self.value)}"
+        if self.name is ELEMENTS:
+            return f"{constant(_elements)}({constant(self.owner)}) == {constant(self.value)}"
         if self.name is WHOLE and not isinstance(self.value, np.ndarray) and not self.value:
             return f"not {constant(self.owner)}"
         if self.name is WHOLE and not isinstance(self.value, np.ndarray) and len(self.value) > MANY:
@@ -112,6 +116,8 @@ class Read:
     def __str__(self) -> str:
         if self.name is FACTS:
             return f"what a {type(self.owner).__name__} says of itself"
+        if self.name is ELEMENTS:
+            return f"the elements of a {type(self.owner).__name__}"
         name = (
             " items"
             if self.name is WHOLE
@@ -159,6 +165,13 @@ OF_MEMORY: dict[str, Callable[[Any], Any]] = {
 """What the elements or the place of a tensor change, by the name that a program asks for."""
 
 
+def _elements(t: torch.Tensor) -> bytes:
+    return elements_of(unwrap(t))
+
+
+_OF_TENSORS: dict[Any, Callable[[Any], Any]] = {FACTS: facts, ELEMENTS: _elements}
+
+
 def same(a: Any, b: Any) -> bool:
     """Whether two objects are the same for a graph: one object, or numbers of one
     type that are equal."""
@@ -199,7 +212,7 @@ def look_up(owner: Any, name: Any) -> Any:
     if name is WHOLE:
         return owner
     if isinstance(owner, torch.Tensor):
-        return facts(owner) if name is FACTS else OF_MEMORY[name](owner)
+        return _OF_TENSORS[name](owner) if name in _OF_TENSORS else OF_MEMORY[name](owner)
     if isinstance(owner, CellType):
         try:
             return owner.cell_contents

@@ -1,0 +1,137 @@
+"""The one gate to the memory of tensors.
+
+    vmap(lambda x: x.untyped_storage())             # refused: the value of a vmap has no memory
+
+A *shell* shows the sizes of a tensor and has no memory. While a program is captured, ATen gives a
+shell also for what it computes of a tensor from outside. Most functions of torch call ATen, and a
+level sees them. The others reach for the memory itself. Each of them passes here:
+
+- A data pointer: torch raises when a kernel or NumPy asks a storage for it that :mod:`.shells`
+  has closed.
+- A storage, or a loop of Python over the elements: methods of a value refuse it, see
+  :func:`guard_methods`.
+- An exchange of memory, ``a.data = b``: torch asks ATen first whether the two are compatible.
+  :func:`_are_compatible` answers, and refuses a shell.
+- A tensor from outside, while a program is captured: see :mod:`.memory_gate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from ..errors import called_from
+from .shells import VALUES
+
+
+def is_shell(t: object) -> bool:
+    """Whether ``t`` is a value without memory of its own."""
+    return type(t) in VALUES and t._geometry is not None  # type: ignore[attr-defined]
+
+
+def refuse_access(how: str, v: Any) -> NoReturn:
+    """Raise: the program reaches for the memory of ``v`` by ``how``."""
+    raise RuntimeError(
+        f"{how} of a tensor inside {v._level.what} would reach for its memory, of which the "
+        "transform knows nothing. Compute with tensor operations, or call it on the result or on "
+        "what is outside."
+        f"{place()}"
+    )
+
+
+def place() -> str:
+    """The user's line, as the end of an error message."""
+    return f" It happened{called_from()}"
+
+
+# --- the methods of values ------------------------------------------------------------------------
+
+# What reaches for the memory without a call of ATen. The values of some levels have better answers
+# for others: `numpy`, `tolist`, `__dlpack__`, `copy.deepcopy` and pickle.
+_OF_MEMORY = ("_typed_storage", "data_ptr", "share_memory_", "storage", "untyped_storage")
+# What writes to the memory by a function of Python, which no level sees.
+_LOOPS = ("apply_", "map2_", "map_")
+
+
+def _of_memory(name: str) -> Callable[..., Any]:
+    """The method ``name`` of torch's tensors, for values: a shell is refused."""
+    of_torch = getattr(torch.Tensor, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._geometry is not None:
+            refuse_access(f"{name}()", self)
+        return of_torch(self, *args, **kwargs)
+
+    method.__name__ = name
+    method.__doc__ = f"As ``torch.Tensor.{name}``. A value without memory is refused."
+    return method
+
+
+def _loop(name: str) -> Callable[..., Any]:
+    """The method ``name`` of torch's tensors, for values: those of a transform are refused."""
+    of_torch = getattr(torch.Tensor, name)
+
+    def method(self: Any, *args: Any) -> Any:
+        if self._level.number:
+            refuse_access(f"{name}()", self)
+        if self.requires_grad:
+            raise RuntimeError(
+                f"Can't call {name}() on Variable that requires grad. "
+                f"Use var.detach().{name}() instead."
+            )
+        return of_torch(self, *args)
+
+    method.__name__ = name
+    method.__doc__ = f"As ``torch.Tensor.{name}``. A value of a transform is refused."
+    return method
+
+
+def guard_methods(cls: Any) -> None:
+    """Give the class of values the methods that refuse to reach memory past a level."""
+    for name in _OF_MEMORY:
+        setattr(cls, name, _of_memory(name))
+    for name in _LOOPS:
+        setattr(cls, name, _loop(name))
+
+
+# --- an exchange of memory ------------------------------------------------------------------------
+
+_LIBRARY = torch.library.Library("aten", "IMPL")
+_QUESTION = torch.ops.aten._has_compatible_shallow_copy_type.default
+_KERNEL = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # one for all devices
+# The keys with which torch may ask, outside of inference mode and in it.
+_KEYS = (
+    "AutogradCPU",
+    "AutogradCUDA",
+    "AutogradMPS",
+    "AutogradXPU",
+    "AutogradXLA",
+    "AutogradHPU",
+    "AutogradLazy",
+    "AutogradMeta",
+    "AutogradNestedTensor",
+    "AutogradOther",
+    "AutogradPrivateUse1",
+    "AutogradPrivateUse2",
+    "AutogradPrivateUse3",
+    "Python",
+)
+
+
+def _are_compatible(t: torch.Tensor, new: torch.Tensor) -> bool:
+    """Whether ``t`` may take the memory of ``new``: torch's question before ``t.data = new``."""
+    for one in (new, t):
+        if is_shell(one):
+            raise RuntimeError(
+                "the program assigns to .data of a tensor, and the value is one of "
+                f"{one._level.what}, or the tensor is. "  # type: ignore[attr-defined]
+                f"Let it use copy_(), which keeps the memory.{place()}"
+            )
+    answer: bool = _QUESTION.redispatch(_KERNEL, t, new)
+    return answer
+
+
+for _key in _KEYS:
+    _LIBRARY.impl(_QUESTION._schema.name.partition("::")[2], _are_compatible, _key)

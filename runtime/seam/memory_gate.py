@@ -1,0 +1,166 @@
+"""The gate to the memory of tensors from outside, while a program is captured.
+
+    jit(lambda x: x * float(b.numpy().sum()))       # the elements of b, a tensor from outside
+
+``numpy()`` calls ``detach`` of ATen and takes the memory of the result. The capture would give it a
+shell, which has none, see :mod:`.memory`. So the gate sees the method before, and turns the capture
+off for it.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._python_dispatch import (
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
+
+from ..errors import InplaceError, called_from
+from .level_mode import EnteringMode, LevelMode
+from .levels import Level, bottom
+from .memory import place
+from .shells import VALUES
+
+
+class MemoryGate(TorchFunctionMode):
+    """While entered, methods that reach for the memory of a tensor from outside find it.
+
+    ``shared``: by address of a storage, where the program got an array or a storage that shares
+    it. A later write of the program to the tensor would not show in the array."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared: dict[int, str] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        access = _ACCESSES.get(func)
+        if access is None or not args or not _is_outside(args[0]):
+            return func(*args, **kwargs or {})
+        return access(self, func, args, kwargs or {})
+
+    def refuse_written(self, t: torch.Tensor) -> None:
+        """Raise if the program, which has written to ``t``, has an array that shares its memory."""
+        place = self.shared.get(address_of(t)) if self.shared else None
+        if place is not None:
+            raise InplaceError(
+                "the program writes to a tensor whose memory it has taken as an array or a "
+                "storage, which would not show the write. Let it read the elements by tolist(), "
+                f"or write before or after the transformed function. It was taken{place}"
+            )
+
+
+def memory_gate() -> AbstractContextManager[MemoryGate]:
+    """The gate of this thread, which a program enters that is captured."""
+    for mode in reversed(_get_current_function_mode_stack()):
+        if isinstance(mode, MemoryGate):
+            return nullcontext(mode)
+    return MemoryGate()
+
+
+def _is_outside(t: Any) -> bool:
+    """Whether ``t`` is a tensor that belongs to no transform."""
+    while type(t) in VALUES:
+        if t._level.number:
+            return False
+        t = t._inner
+    return isinstance(t, torch.Tensor)
+
+
+def address_of(t: Any) -> int:
+    """Where the storage of ``t`` is. 0: it has none, or several."""
+    t = bottom(t)
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        return t.untyped_storage()._cdata if t.layout is torch.strided else 0
+
+
+def _around() -> Iterator[Level | EnteringMode]:
+    """What captures the program."""
+    for mode in _get_current_dispatch_mode_stack():
+        if isinstance(mode, LevelMode):
+            yield mode.level
+        elif isinstance(mode, EnteringMode):
+            yield mode
+
+
+def _read(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
+    """The elements of a tensor from outside. The modes around note that the program knows them."""
+    t = args[0]
+    address = address_of(t)
+    for each in _around():
+        if address and each.overtakes(address):
+            raise InplaceError(
+                f"{func.__name__}() of a tensor that the program has written to: the write is in "
+                "the graph, and the memory has the elements from before. Read the elements before "
+                f"the write, or outside.{place()}"
+            )
+        each.note_elements(t)
+    with _disable_current_modes():
+        return func(*args, **kwargs)
+
+
+def _share(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
+    found = _read(gate, func, args, kwargs)
+    gate.shared.setdefault(address_of(args[0]), called_from())
+    return found
+
+
+def _copy(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
+    """``copy.deepcopy(t)`` as a call that a capture sees."""
+    t, memo = args
+    if t.requires_grad or vars(t) or t.layout is not torch.strided:
+        raise RuntimeError(
+            "copy.deepcopy() of a tensor that requires grad or has attributes, in a program that "
+            f"is captured. Use clone(), or copy it outside.{place()}"
+        )
+    memo[id(t)] = copied = t.clone()
+    return copied
+
+
+def _refuse(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
+    raise RuntimeError(
+        f"{func.__name__}() writes to the memory of a tensor by a function of Python, and a graph "
+        f"has calls of ATen alone. Compute with tensor operations, or call it outside.{place()}"
+    )
+
+
+def _refuse_data(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
+    raise RuntimeError(
+        "the program assigns to .data of a tensor. Let it use copy_(), which keeps the memory. "
+        f"In place of p.grad.data = new it may assign p.grad = new.{place()}"
+    )
+
+
+def _move(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
+    with _disable_current_modes():
+        return func(*args, **kwargs)
+
+
+_Access = Callable[[MemoryGate, Any, Any, Any], Any]
+_BY_NAME: dict[_Access, tuple[str, ...]] = {
+    _read: ("tolist", "__reduce_ex__", "__repr__", "__format__"),
+    _share: ("numpy", "__array__", "__dlpack__", "storage", "untyped_storage", "_typed_storage"),
+    _copy: ("__deepcopy__",),
+    _move: ("share_memory_", "data_ptr"),
+    _refuse: ("apply_", "map_", "map2_"),
+}
+_ACCESSES: dict[Any, _Access] = {
+    getattr(torch.Tensor, name): access for access, names in _BY_NAME.items() for name in names
+} | {torch._C.TensorBase.data.__set__: _refuse_data}  # type: ignore[attr-defined]
+
+
+def elements_of(t: torch.Tensor) -> bytes:
+    """What the elements of ``t``, which is no value, are now: to be compared later."""
+    with _disable_current_modes(), torch.no_grad(), torch._C.DisableTorchFunction():
+        if type(t) in (torch.Tensor, torch.nn.Parameter) and t.layout is torch.strided:
+            flat = t.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+            return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+        file = io.BytesIO()
+        torch.save(t, file, pickle_protocol=pickle.HIGHEST_PROTOCOL)
+        return file.getvalue()
