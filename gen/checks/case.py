@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from gen.checks import batch_axis, forms, illformed, ranges
+from gen.checks import batch_axis, forms, illformed, memory_access, ranges
 from gen.checks.compare import Rule, Tally
 from gen.checks.entries import Known
 from gen.checks.evaluate import OF_ITSELF, Comparison, run_target
@@ -300,6 +300,9 @@ class Case:
                 "channels_last is a format of whole tensors of one rank, "
                 "and a batch has another; values do not show it"
             )
+        if "reach" in axes:
+            memory_access.assert_kept(self.target, sample, stages, axes, tally)
+            return
         if axes["values"] == "ill_formed":
             illformed.assert_refused(self.target, sample, axes["form"], tally)
             return

@@ -56,6 +56,11 @@ class Cell:
     known: tuple[str, ...]
 
     @property
+    def alone(self) -> bool:
+        """Whether the cell runs in a process of its own: it may spoil the memory of others."""
+        return any(axis == "reach" for axis, _ in self.axes)
+
+    @property
     def id(self) -> str:
         return "-".join((self.op, self.dtype, *said(tuple(value for _, value in self.axes))))
 

@@ -103,7 +103,9 @@ class Server:
         begin = time.perf_counter()
         try:
             came = self._worker.ask(
-                (module, function, cell), run_cell.limit_of(family, cell, cells, self._job.limit)
+                (module, function, cell),
+                run_cell.limit_of(family, cell, cells, self._job.limit),
+                alone=cell.alone,
             )
         except Crashed as error:
             sample, _, description = self._worker.noted().partition(" ")

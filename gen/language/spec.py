@@ -79,6 +79,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "reentrant": ("reentrant", "not_reentrant"),
     "batch": ("ordinary", "out_dims", "negative", "empty", "mistaken"),
     "under": ("dispatch_mode", "function_mode", "inference_mode"),
+    "reach": ("value", "outside", "view", "parameter"),
     "optimizer": (
         "sgd", "momentum", "nesterov", "momentum_foreach", "adam", "adam_foreach", "adam_fused",
         "adamw", "amsgrad", "adamax", "nadam", "radam", "adagrad", "adadelta", "rmsprop", "rprop",

@@ -119,21 +119,24 @@ class Runner:
         self._filters: list[Any] | None = None  # the filters of warnings that the worker has
 
     def run(
-        self, item: pytest.Function, limit: float | None
+        self, item: pytest.Function, limit: float | None, *, alone: bool = False
     ) -> Ran | tuple[int | None, str, Crashed]:
         """What the cell came to. If its process was lost: the sample that ran, its description, and
-        how it was lost."""
+        how it was lost. `alone`: it gets a process of its own."""
         if self._worker is None:
             return self._run(item, None)
+        if alone:
+            self._filters = None  # each new process needs them
         filters = list(warnings.filters)
         changed = None if filters == self._filters else filters
+        question = self._places[item], changed
         try:
-            ran, caught, raised = self._worker.ask((self._places[item], changed), limit)
+            ran, caught, raised = self._worker.ask(question, limit, alone=alone)
         except Crashed as lost:
             self._filters = None
             sample, _, description = self._worker.noted().partition(" ")
             return int(sample) if sample else None, description, lost
-        self._filters = filters
+        self._filters = None if alone else filters
         for warning in caught:
             warnings.warn_explicit(*warning)
         if raised is not None:

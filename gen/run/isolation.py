@@ -43,9 +43,15 @@ class Worker:
         self._connection: Connection
         self._stack: IO[bytes]
 
-    def ask(self, question: Any, limit: float | None) -> Any:
+    def ask(self, question: Any, limit: float | None, *, alone: bool = False) -> Any:
         """The answer, or the exception that `serve` raised. Raises TimedOut after `limit` seconds,
-        Crashed if the process ends."""
+        Crashed if the process ends. `alone`: the process answers no other question."""
+        if alone:
+            self.close()
+            try:
+                return self.ask(question, limit)
+            finally:
+                self.close()
         if self._pid is None:
             self._start()
         self.note("")

@@ -468,7 +468,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if run.absent:
         pytest.skip(run.absent)
     assert run.runner is not None
-    ran = run.runner.run(pyfuncitem, run.limit(pyfuncitem, cell))
+    ran = run.runner.run(pyfuncitem, run.limit(pyfuncitem, cell), alone=cell.alone)
     if not isinstance(ran, Ran):
         ran = lost(pyfuncitem.stash[_active], *ran)
     verdict = ran.verdict

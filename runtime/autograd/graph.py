@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..errors import NestedTensor
 from ..seam.ambient import Ambient
 from ..seam.levels import bottom
+from ..seam.memory import storage_of
 from ..tape.gradient_edges import GradientEdge, get_gradient_edge, register_multi_grad_hook
 from ..tape.nodes import Node
 from ..tape.saved import HOOKS
@@ -127,7 +128,7 @@ class _AllowMutationOnSavedContext:
 
     def pack(self, t: torch.Tensor) -> _Handle:
         t = bottom(t)
-        sid = t.untyped_storage()._cdata
+        sid = storage_of(t)._cdata
         if t.is_nested:
             raise NestedTensor
         tid = (
@@ -159,7 +160,7 @@ class _AllowMutationOnSavedContext:
 
     def before_write(self, t: torch.Tensor) -> None:
         """Copy the tensors in the storage of ``t`` that graphs still need."""
-        for tid in self.sid_to_tid.pop(bottom(t).untyped_storage()._cdata, ()):
+        for tid in self.sid_to_tid.pop(storage_of(bottom(t))._cdata, ()):
             handle = self.tid_to_weakhandle.pop(tid, None)
             if handle is not None:
                 self.cloned[handle] = self.original.pop(handle).clone()

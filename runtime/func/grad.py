@@ -13,6 +13,7 @@ from ..errors import NestedTensor
 from ..seam.keys import set_excluded
 from ..seam.level_mode import entered
 from ..seam.levels import Value
+from ..seam.memory import storage_of
 from ..seam.shells import VALUES
 from ..tape.engine import execute
 from ..tape.foreign import pass_mark_on
@@ -42,7 +43,7 @@ def versioned(x: Any) -> Any:
     if not x.is_inference():
         return entered(x)
     alias = torch.empty(0, dtype=x.dtype, device=x.device).set_(
-        x.untyped_storage(), x.storage_offset(), x.shape, x.stride()
+        storage_of(x), x.storage_offset(), x.shape, x.stride()
     )
     torch._C._set_conj(alias, x.is_conj())
     torch._C._set_neg(alias, x.is_neg())

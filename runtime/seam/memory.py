@@ -25,6 +25,8 @@ import torch
 from ..errors import called_from
 from .shells import VALUES
 
+_storage = torch._C.TensorBase.untyped_storage
+
 
 def is_shell(t: object) -> bool:
     """Whether ``t`` is a value without memory of its own."""
@@ -33,12 +35,17 @@ def is_shell(t: object) -> bool:
 
 def refuse_access(how: str, v: Any) -> NoReturn:
     """Raise: the program reaches for the memory of ``v`` by ``how``."""
+    why = "has no memory of its own" if is_shell(v) else "does not see a loop of Python"
     raise RuntimeError(
-        f"{how} of a tensor inside {v._level.what} would reach for its memory, of which the "
-        "transform knows nothing. Compute with tensor operations, or call it on the result or on "
-        "what is outside."
-        f"{place()}"
+        f"{how} of a tensor inside {v._level.what}, which {why}. Compute with tensor operations, "
+        f"or call it on the result or on what is outside.{place()}"
     )
+
+
+def storage_of(t: torch.Tensor) -> Any:
+    """The storage of ``t``, also of a shell, for this package: past the gate."""
+    with torch._C.DisableTorchFunction():
+        return _storage(t)
 
 
 def place() -> str:
@@ -53,6 +60,9 @@ def place() -> str:
 _OF_MEMORY = ("_typed_storage", "data_ptr", "share_memory_", "storage", "untyped_storage")
 # What writes to the memory by a function of Python, which no level sees.
 _LOOPS = ("apply_", "map2_", "map_")
+# What `torch.utils.swap_tensors` asks of both before it exchanges them. A tensor from outside would
+# be a value when the transform has returned.
+_BEFORE_SWAP = "_use_count"
 
 
 def _of_memory(name: str) -> Callable[..., Any]:
@@ -88,12 +98,23 @@ def _loop(name: str) -> Callable[..., Any]:
     return method
 
 
+def _use_count(v: Any) -> Any:
+    """As ``torch.Tensor._use_count``. A value of a transform is refused."""
+    if v._level.number:
+        raise RuntimeError(
+            f"torch.utils.swap_tensors() of a tensor inside {v._level.what}, which would live on "
+            f"after it. Write the numbers by copy_(), or swap outside.{place()}"
+        )
+    return torch._C.TensorBase._use_count(v)  # type: ignore[attr-defined]
+
+
 def guard_methods(cls: Any) -> None:
     """Give the class of values the methods that refuse to reach memory past a level."""
     for name in _OF_MEMORY:
         setattr(cls, name, _of_memory(name))
     for name in _LOOPS:
         setattr(cls, name, _loop(name))
+    setattr(cls, _BEFORE_SWAP, _use_count)
 
 
 # --- an exchange of memory ------------------------------------------------------------------------

@@ -10,7 +10,6 @@ off for it.
 from __future__ import annotations
 
 import io
-import pickle
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -25,7 +24,7 @@ from torch.utils._python_dispatch import (
 from ..errors import InplaceError, called_from
 from .level_mode import EnteringMode, LevelMode
 from .levels import Level, bottom
-from .memory import place
+from .memory import place, storage_of
 from .shells import VALUES
 
 
@@ -76,8 +75,8 @@ def _is_outside(t: Any) -> bool:
 def address_of(t: Any) -> int:
     """Where the storage of ``t`` is. 0: it has none, or several."""
     t = bottom(t)
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        return t.untyped_storage()._cdata if t.layout is torch.strided else 0
+    with torch._C._DisableTorchDispatch():
+        return int(storage_of(t)._cdata) if t.layout is torch.strided else 0
 
 
 def _around() -> Iterator[Level | EnteringMode]:
@@ -156,11 +155,19 @@ _ACCESSES: dict[Any, _Access] = {
 
 
 def elements_of(t: torch.Tensor) -> bytes:
-    """What the elements of ``t``, which is no value, are now: to be compared later."""
+    """What the elements of ``t``, which is of no transform, are now: to be compared later.
+    ``RuntimeError`` with the user's line for a tensor of a class that cannot be saved."""
+    t = bottom(t)
     with _disable_current_modes(), torch.no_grad(), torch._C.DisableTorchFunction():
         if type(t) in (torch.Tensor, torch.nn.Parameter) and t.layout is torch.strided:
             flat = t.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
             return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
         file = io.BytesIO()
-        torch.save(t, file, pickle_protocol=pickle.HIGHEST_PROTOCOL)
+        try:
+            torch.save(t.detach(), file)
+        except Exception as error:  # whatever the class raises
+            raise RuntimeError(
+                f"the program reads the elements of a {type(t).__name__} that it closes over, "
+                f"which cannot be saved to compare them in later calls.{place()}"
+            ) from error
         return file.getvalue()

@@ -25,6 +25,7 @@ from ..func.tangent_rules import fit, tangent_rule
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
 from ..rules.tensors import foreach
 from ..seam.levels import Value
+from ..seam.memory import storage_of
 from ..seam.surgery import GEOMETRY
 from ..tape import inplace
 from ..tape.running import computes_tangents
@@ -293,11 +294,7 @@ class DualSession(StandIn):
 
 
 def _storage_of(t: Any) -> Any:
-    return (
-        t.untyped_storage()._cdata
-        if type(t) is torch.Tensor and t.layout is torch.strided
-        else None
-    )
+    return storage_of(t)._cdata if type(t) is torch.Tensor and t.layout is torch.strided else None
 
 
 def _apart(a: Any, written: Any) -> Any:
@@ -344,7 +341,7 @@ def _same_layout(t: torch.Tensor, p: torch.Tensor) -> bool:
         return False
     same_place = (
         t.storage_offset() == p.storage_offset()
-        and t.untyped_storage().nbytes() == p.untyped_storage().nbytes()
+        and storage_of(t).nbytes() == storage_of(p).nbytes()
     )
     return same_place or p.numel() == 0
 
@@ -355,7 +352,7 @@ def empty_like_laid_out(t: Any, p: torch.Tensor) -> Any:
     base: ``z.real``."""
     if p.layout is not torch.strided:
         return t.new_zeros(p.shape, dtype=p.dtype)
-    cells = p.untyped_storage().nbytes() // p.itemsize
+    cells = storage_of(p).nbytes() // p.itemsize
     made = t.new_zeros(cells, dtype=p.dtype).as_strided(p.shape, p.stride(), p.storage_offset())
     if p.is_conj():
         made = made.conj()

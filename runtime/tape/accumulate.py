@@ -13,6 +13,7 @@ import torch
 
 from ..rules.tensors.sparse import in_layout
 from ..seam.levels import Level, run_elementwise
+from ..seam.memory import storage_of
 from ..seam.shells import VALUES
 from . import hooks
 from .leaf_protocol import Leaf
@@ -73,7 +74,7 @@ def _own(t: torch.Tensor) -> bool:
     ):
         return False
     # from the tensor and from the storage object made here
-    return bool(_use_count(t.untyped_storage()._cdata) <= 2)
+    return bool(_use_count(storage_of(t)._cdata) <= 2)
 
 
 def _references_to_base(view: torch.Tensor) -> int:
@@ -88,7 +89,7 @@ _UNHELD = _references_to_base(torch.ones(1).view(1))
 def _alone(view: torch.Tensor) -> bool:
     """Whether ``view`` shows all of its memory, and only ``view`` refers to its base. Example: a
     weight's gradient, computed transposed."""
-    storage = view.untyped_storage()
+    storage = storage_of(view)
     # three references to the memory: from the two tensors and from the storage object
     if storage.nbytes() != view.numel() * view.element_size() or _use_count(storage._cdata) > 3:
         return False

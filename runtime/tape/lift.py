@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ..seam.levels import SCOPE, Level, Value
+from ..seam.memory import storage_of
 from ..seam.surgery import exchange
 from .view_history import View, replay
 
@@ -72,7 +73,7 @@ def _is_simple(t: Any, base: Any) -> bool:
 
 def users(t: torch.Tensor) -> int:
     """How many tensors share the storage of ``t``, itself included."""
-    storage: Any = t.untyped_storage()
+    storage: Any = storage_of(t)
     # `storage`, made here, is a user itself
     return int(torch._C._storage_Use_Count(storage._cdata)) - 1
 

@@ -18,6 +18,7 @@ from ..errors import InplaceError
 from ..rules.ops import Op
 from ..rules.shape.views import without_overlap
 from ..seam.levels import Level, Value
+from ..seam.memory import storage_of
 from ..seam.shells import VALUES
 from . import hooks
 from .accumulate import dense
@@ -268,13 +269,11 @@ def aliases(a: Any, b: Any) -> bool:
     if a.layout is not torch.strided or b.layout is not torch.strided or a.device != b.device:
         return a is b
     try:
-        return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+        return bool(storage_of(a)._cdata == storage_of(b)._cdata)
     except NotImplementedError:
         # a transform of torch's own is running: its tensors show the storage of those that
         # they wrap alone
-        return bool(
-            _unwrapped(a).untyped_storage()._cdata == _unwrapped(b).untyped_storage()._cdata
-        )
+        return bool(storage_of(_unwrapped(a))._cdata == storage_of(_unwrapped(b))._cdata)
 
 
 def _unwrapped(t: torch.Tensor) -> torch.Tensor:

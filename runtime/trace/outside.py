@@ -15,6 +15,7 @@ from ..rules.hidden_writes import hidden_writes
 from ..rules.ops import Op
 from ..seam import factories
 from ..seam.levels import Value, bottom, constant_of
+from ..seam.memory import storage_of
 from .provenance import here
 
 
@@ -112,7 +113,7 @@ def _written(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[to
 
 
 def _address(t: torch.Tensor) -> int:
-    return int(bottom(t).untyped_storage()._cdata)
+    return int(storage_of(bottom(t))._cdata)
 
 
 def _parts(t: Any) -> Iterator[torch.Tensor]:
@@ -132,8 +133,7 @@ def _storages(t: torch.Tensor) -> list[Any]:
     """The storages of a plain tensor; of a sparse one those of its indices and values."""
     with torch._C._DisableTorchDispatch():
         return [
-            part.untyped_storage()
-            for part in (getattr(t, name)() for name in _PARTS.get(t.layout, ()))
+            storage_of(part) for part in (getattr(t, name)() for name in _PARTS.get(t.layout, ()))
         ]
 
 
@@ -175,7 +175,7 @@ def private_copy(t: torch.Tensor) -> torch.Tensor:
         or t._is_zerotensor()
     ):
         return t.clone()
-    storage: Any = t.untyped_storage()
+    storage: Any = storage_of(t)
     # an enclosing vmap would draw what `empty` leaves unset, for each of its elements
     with torch._C._DisableTorchDispatch():
         fresh = factories.empty(0, dtype=t.dtype, device=t.device)

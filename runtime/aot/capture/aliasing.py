@@ -15,6 +15,7 @@ from torch import fx
 from ...functionalize.functional_level import FunctionalValue
 from ...functionalize.overlap import shows_twice
 from ...rules.ops import op_of
+from ...seam.memory import storage_of
 from .subclass_parts import composed, flattened
 
 aten = torch.ops.aten
@@ -215,7 +216,7 @@ def place_of(t: torch.Tensor) -> Place:
 
 def memory_of(t: torch.Tensor) -> int | None:
     """What tells the memory of ``t`` from other memory. None for a tensor that is not strided."""
-    return t.untyped_storage()._cdata if t.layout is torch.strided else None
+    return storage_of(t)._cdata if t.layout is torch.strided else None
 
 
 def sharing(tensors: Sequence[object]) -> tuple[Group, ...]:
@@ -225,7 +226,7 @@ def sharing(tensors: Sequence[object]) -> tuple[Group, ...]:
         if isinstance(t, torch.Tensor) and t.layout is torch.strided:
             if composed(t):
                 return _sharing_of_parts(tensors)
-            by_storage.setdefault(t.untyped_storage()._cdata, []).append(i)
+            by_storage.setdefault(storage_of(t)._cdata, []).append(i)
     if len(by_storage) == len(tensors):
         return ()
     found: list[Group] = []

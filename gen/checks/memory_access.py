@@ -1,0 +1,137 @@
+"""A way to the elements of a tensor, inside a transform: the right elements, or a refusal with the
+user's line.
+
+A program is a function of `x` and of a tensor `t` that it reaches for. Axis ``reach`` says what
+`t` is:
+
+| ``reach`` | `t` |
+|---|---|
+| ``value`` | computed of `x`, inside the transform |
+| ``outside`` | a tensor that the program closes over |
+| ``view`` | a view of such a tensor, taken inside |
+| ``parameter`` | a parameter that the program closes over |
+
+The reference is the program on plain tensors. What the closed-over tensor holds afterwards is
+compared, too. A program that the plain op refuses is left out.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+
+from gen.checks.compare import Tally
+from gen.outcomes import Mismatch, Unsuitable
+from gen.samples.samples import Sample
+from gen.targets.protocol import Flat, Jitting, Target
+
+Tensor = torch.Tensor
+_CALLS = 2  # of a compiled program: the second is a replay
+
+
+class _Run:
+    """One run of a program: a function of `x` alone, and the tensor that it closes over."""
+
+    def __init__(self, sample: Sample, reach: str) -> None:
+        self.sample = sample
+        self.reach = reach
+        self.held = sample.inputs[1].detach().clone()
+        if reach == "parameter":
+            self.held = torch.nn.Parameter(self.held)
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
+        reached = {"value": lambda: x * 2, "view": lambda: self.held[:]}
+        t = reached.get(self.reach, lambda: self.held)()
+        return (self.sample.op.call(x, t),)
+
+
+def _vjp(target: Target, f: Flat, x: Tensor, dynamic: bool) -> Any:
+    return target.vjp(f, x)[0]
+
+
+def _vmap(target: Target, f: Flat, x: Tensor, dynamic: bool) -> Any:
+    return [y[0] for y in target.vmap(f, (0,))(x[None])]
+
+
+_THROUGH: Mapping[tuple[str, ...], Callable[[Target, Flat, Tensor, bool], Any]] = {
+    ("vjp",): _vjp,
+    ("jvp",): lambda target, f, x, dynamic: target.jvp(f, (x,), (torch.ones_like(x),))[0],
+    ("vmap",): _vmap,
+    ("functionalize",): lambda target, f, x, dynamic: target.functionalize(f)(x),
+    ("trace",): lambda target, f, x, dynamic: target.trace(f, (x,), dynamic=dynamic)(x),
+    ("aot.export",): lambda target, f, x, dynamic: target.export(f, (x,), dynamic=dynamic)(x),
+}
+"""By stages of a pipeline, how one run goes through them."""
+
+
+def assert_kept(
+    target: Target,
+    sample: Sample,
+    stages: Sequence[str],
+    axes: Mapping[str, str],
+    tally: Tally,
+) -> None:
+    """Raise Mismatch if the pipeline gives other elements than the plain program, or an error that
+    does not name a line of it. Raise Unsuitable if the plain program raises."""
+    reach, dynamic = axes["reach"], axes.get("shapes") == "dynamic"
+    x = sample.inputs[0].detach()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of storages, which torch deprecates
+        expected = _expected(_Run(sample, reach), x)
+        run = _Run(sample, reach)
+        before = _bytes(run.held)
+        through = _THROUGH.get(tuple(stages))
+        compiled: Flat | None = None
+        if through is None:
+            compiled = (
+                cast(Jitting, target).jit(run)
+                if not stages
+                else target.compiled(run, partition="default", dynamic=dynamic)
+            )
+        for call, (result, held) in enumerate(expected[: 1 if compiled is None else _CALLS]):
+            try:
+                found = (
+                    through(target, run, x.clone(), dynamic)
+                    if through is not None
+                    else cast(Flat, compiled)(x.clone())
+                )
+            except Exception as error:
+                _assert_named(sample, error)
+                if not call and _bytes(run.held) not in (before, held):
+                    raise Mismatch("refused, but the tensor from outside has changed") from error
+                break
+            _assert_equal(found[0], result, f"call {call}")
+            if _bytes(run.held) != held:
+                raise Mismatch(f"call {call} leaves other elements in the tensor from outside")
+    tally.entries += 1
+    tally.nonzero += 1
+
+
+def _expected(run: _Run, x: Tensor) -> list[tuple[Tensor, bytes]]:
+    """Results of calls of the plain program, each with what the closed-over tensor holds then."""
+    try:
+        return [(run(x.clone())[0].detach(), _bytes(run.held)) for _ in range(_CALLS)]
+    except Exception as error:
+        raise Unsuitable(f"the plain program raises {type(error).__name__}") from None
+
+
+def _assert_named(sample: Sample, error: Exception) -> None:
+    """Raise Mismatch unless the error shows a line of the program."""
+    file = inspect.getsourcefile(sample.op.call) or ""
+    shown = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    if file not in shown and file not in str(error):
+        raise Mismatch(f"an error without a line of the program: {error!r}") from error
+
+
+def _assert_equal(found: Tensor, expected: Tensor, where: str) -> None:
+    if found.shape != expected.shape or not torch.allclose(found.detach(), expected):
+        raise Mismatch(f"{where} gives {found.detach()}, the plain program {expected}")
+
+
+def _bytes(t: Tensor) -> bytes:
+    return t.detach().numpy().tobytes()
