@@ -80,7 +80,7 @@ def address_of(t: Any) -> int:
 
 
 def _around() -> Iterator[Level | EnteringMode]:
-    """What captures the program."""
+    """What captures the program. Nothing, if this package or torch works for the capture."""
     for mode in _get_current_dispatch_mode_stack():
         if isinstance(mode, LevelMode):
             yield mode.level
@@ -106,7 +106,8 @@ def _read(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _share(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
     found = _read(gate, func, args, kwargs)
-    gate.shared.setdefault(address_of(args[0]), called_from())
+    if any(_around()):
+        gate.shared.setdefault(address_of(args[0]), called_from())
     return found
 
 
