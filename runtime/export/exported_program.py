@@ -31,6 +31,7 @@ from ..aot.python_state.reader import reads_of
 from ..aot.python_state.reads import generators_in
 from ..func.functional_call import functional_call
 from ..seam.shells import make_subclass
+from ..trace.error_lines import naming_line
 from ..trace.provenance import line_of
 from ..trace.symbols import SYMBOLIC
 from .dims import ExportedSizes, specs_of
@@ -65,6 +66,7 @@ class Exported(ExportedProgram):
         return module
 
 
+@naming_line()
 def export(
     f: Callable[..., Any],
     args: Sequence[Any],

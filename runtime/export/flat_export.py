@@ -24,6 +24,7 @@ from ..aot.capture.outputs import leaf_of
 from ..aot.python_state.reader import reads_of
 from ..aot.python_state.reads import generators_in
 from ..functionalize.functional_level import FunctionalLevel, FunctionalValue
+from ..trace.error_lines import naming_line
 from ..trace.make_fx import make_fx
 from ..trace.symbols import Abstraction, Given
 
@@ -312,6 +313,7 @@ def _abstraction_of(
     return (False, Given(mode)) if mode is not None else (bool(dynamic), None)
 
 
+@naming_line()
 def aot_export_module(
     mod: torch.nn.Module,
     args: Sequence[Any],
@@ -460,6 +462,7 @@ def _signature(
     )
 
 
+@naming_line()
 def aot_export_joint_simple(
     func: Callable[..., Any],
     args: Sequence[Any],

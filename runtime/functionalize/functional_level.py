@@ -30,6 +30,7 @@ from ..seam.memory_gate import address_of, memory_gate
 from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry, refit
 from ..tape.inplace import METADATA
+from ..trace.error_lines import naming_line
 from ..trace.provenance import here
 from .memory_order import draws_in_turn, in_order_of_memory, laid_out_as
 from .overlap import overlaps, refuse_gaps, same_strides, through_copy
@@ -622,11 +623,12 @@ def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Cal
             outs, out_spec = pytree.tree_flatten(func(*a, **k))
             return outs
 
-        results, changed, outside = run_functional(run, flat, remove)
-        for i, new in changed:
-            new.into(flat[i])
-        for t, new in outside:
-            new.into(t)
+        with naming_line():
+            results, changed, outside = run_functional(run, flat, remove)
+            for i, new in changed:
+                new.into(flat[i])
+            for t, new in outside:
+                new.into(t)
         return pytree.tree_unflatten(results, out_spec)
 
     return transformed

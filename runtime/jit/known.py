@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 from weakref import WeakSet
 
@@ -11,6 +11,8 @@ import torch
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+
+from ..aot.python_state.closed_over import attributes_of
 
 _CONTAINERS = (list, tuple, set, frozenset)
 _MANY = 256  # items of a list that are looked at
@@ -61,5 +63,5 @@ def _held(x: Any) -> Iterator[Any]:
             yield from x.values() if isinstance(x, dict) else x
     elif isinstance(x, Optimizer):
         yield vars(x).get("optimizer")  # of a wrapper
-    elif hasattr(x, "__dict__") and not hasattr(x, "__code__"):
-        yield from vars(x).values()
+    elif not isinstance(x, FunctionType) and (own := attributes_of(x)) is not None:
+        yield from own.values()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from ..errors import called_from
 from ..rules.record import extent
 from ..seam.levels import Level, Value
 from .conform import conform
@@ -24,6 +25,12 @@ from .node_protocol import TapeNode
 
 
 def register(hooks: Hooks, hook: Hook) -> RemovableHandle:
+    if getattr(hook, "__module__", None) == "torch.autograd.graph":
+        raise RuntimeError(
+            "a hook of torch.autograd.graph counts the calls of torch's own engine, which does not "
+            "run the backward pass of this tensor. Use the function of the same name of "
+            f"runtime.autograd.graph, or run the program by python -m runtime.{called_from()}"
+        )
     handle = RemovableHandle(hooks)
     hooks[handle.id] = hook
     return handle

@@ -17,9 +17,10 @@ from . import checking_kernels as checking_kernels
 from . import composite_kernels as composite_kernels
 from . import provenance
 from . import python_kernels as python_kernels
+from .error_lines import name_line
 from .graph_edits import without_unused
 from .graph_module import GraphModule
-from .provenance import Provenance, line_in
+from .provenance import Provenance
 from .stack_room import with_room
 from .symbols import SYMBOLIC, Abstraction, Given
 from .trace_level import Trace
@@ -101,17 +102,26 @@ def run_trace(
 
 
 def _run(level: Trace, f: Callable[..., Sequence[Any]], given: Sequence[Any]) -> Sequence[Any]:
-    """The results of the program. An error of torch about a symbol gets a note with
-    the user's line."""
+    """The results of the program. Its errors get the user's line."""
     try:
         outs: Sequence[Any] = provenance.run(f, level, *given)
-    except GuardOnDataDependentSymNode as e:
-        e.add_note(
-            "The program asks for a condition on a value that is not known while it "
-            f"is traced.{line_in(e)}"
-        )
+    except Exception as e:
+        name_line(e, e.__traceback__, _advice(level, e))
         raise
     return outs
+
+
+def _advice(level: Trace, error: Exception) -> str:
+    """What to say of an error of a program whose sizes or numbers are symbols."""
+    if isinstance(error, GuardOnDataDependentSymNode):
+        return "The program asks for a condition on a value that is not known while it is traced."
+    symbols = level.abstraction is not None and level.abstraction.symbols
+    if symbols and isinstance(error, (RuntimeError, TypeError, AttributeError)):
+        return (
+            "Sizes and numbers of the program may be symbols here. "
+            "If that is the cause, int(size) makes one a constant."
+        )
+    return ""
 
 
 def module_of(

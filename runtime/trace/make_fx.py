@@ -17,6 +17,7 @@ from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.fx.proxy import GraphAppendingTracer
 from torch.utils import _pytree as pytree
 
+from .error_lines import naming_line
 from .graph_capture import module_of, run_trace
 from .pre_dispatch import PreDispatchTrace
 from .provenance import Provenance
@@ -122,6 +123,7 @@ def make_fx(
         raise ValueError(f"tracing_mode must be 'real', 'fake' or 'symbolic', got {tracing_mode!r}")
 
     @wraps(f)
+    @naming_line()
     def traced(*args: Any) -> fx.GraphModule:
         flat, spec = pytree.tree_flatten((args, {}))
         out_spec: Any = None

@@ -87,6 +87,11 @@ def is_of_user(file: str) -> bool:
     return (_kind(file) if kind is None else kind) is _USER
 
 
+def is_of_package(file: str) -> bool:
+    """Whether functions of this file are those of this package."""
+    return file.startswith(_OURS)
+
+
 class _Call(Ambient):
     """The call of an op that a thread runs. ``made_by``: the frame that made it, if what dispatches
     calls has said so. The frames between it and a rule of ours are many, and none is the user's."""

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from ...seam.levels import SCOPE
 from ...session.tensor import unwrap
+from ...trace.error_lines import naming_line
 from ...trace.graph_module import LateGraphModule
 from ...trace.number_reads import on_side
 from ...trace.stack_room import with_room
@@ -52,6 +53,7 @@ from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
 # by one look-up each
 _grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
+_transform_of_torch = torch._C._functorch.peek_interpreter_stack
 
 _WAYS = 4  # how many generated guards a call tries before it looks its program up
 # how many programs there are for numbers under conditions, such as the sides of a branch, before
@@ -161,6 +163,7 @@ class Recipe:
     beside: Callable[[], Beside] = Beside
     starting: Callable[[Sequence[Read], PythonState], None] | None = None
 
+    @naming_line()
     @with_room
     def program(
         self,
@@ -499,7 +502,7 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
     def compiled(*args: Any, **kwargs: Any) -> Any:
         given, spec = flatten(args, kwargs)
         recording, autocast = _grad_enabled(), autocast_enabled()
-        if SCOPE.levels or _dispatch_modes():
+        if SCOPE.levels or _dispatch_modes() or _transform_of_torch():
             return fn(*args, **kwargs)  # a transform, or a mode, sees the calls of the program
         flags = () if recording else flags_of(given)
         around = (
@@ -514,11 +517,13 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
                 program = known
                 break
         else:
-            entered = enter(given, recording or not _inference(), dynamic)
+            with naming_line():
+                entered = enter(given, recording or not _inference(), dynamic)
+                if entered is not None:
+                    entered.flags = flags
+                    program, call = programs.find(around, spec, given, entered)
             if entered is None:
                 return fn(*args, **kwargs)
-            entered.flags = flags
-            program, call = programs.find(around, spec, given, entered)
         if not autocast:
             return program(call)
         with without_autocast():

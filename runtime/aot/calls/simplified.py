@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from ...func.functional_call import functional_call
 from ...seam.levels import SCOPE
 from ...session.tensor import unwrap
+from ...trace.error_lines import naming_line
 from ...trace.symbols import SYMBOLIC, Given
 from ..cache.cuts import Cache
 from ..capture.aliasing import Group, sharing
@@ -81,6 +82,7 @@ def refuse_fake_state(state: Mapping[str, torch.Tensor], arguments: Sequence[obj
             )
 
 
+@naming_line()
 def aot_module_simplified(
     mod: torch.nn.Module,
     args: Sequence[Any],
@@ -207,7 +209,9 @@ class OneProgram:
         leaves = [*self.state, *given]
         entered = (
             None
-            if SCOPE.levels or torch._C._len_torch_dispatch_stack()
+            if SCOPE.levels
+            or torch._C._len_torch_dispatch_stack()
+            or torch._C._functorch.peek_interpreter_stack()
             else enter(leaves, recording, self.dynamic)
         )
         if entered is None:

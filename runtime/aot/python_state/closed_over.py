@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -149,11 +149,20 @@ def generators_of(f: Any) -> list[Any]:
     return list(found.values())
 
 
+def attributes_of(x: Any) -> Mapping[str, Any] | None:
+    """``vars(x)``, or None. No ``__getattr__`` of the user's is run, which may raise anything."""
+    try:
+        own: Mapping[str, Any] = object.__getattribute__(x, "__dict__")
+    except AttributeError:
+        return None
+    return own
+
+
 def holds_values(f: Any) -> bool:
     """Whether ``f``, a function or an object, holds values of a trace or of another level, or sizes
     that are symbols, as far as they are at hand."""
-    own = () if isinstance(f, (torch.nn.Module, type)) else getattr(f, "__dict__", {}).values()
-    held = (x for y in (*own, f) for x in at_hand(y, 5))
+    own = None if isinstance(f, (torch.nn.Module, type)) else attributes_of(f)
+    held = (x for y in (*(own or {}).values(), f) for x in at_hand(y, 5))
     return any(
         isinstance(x, SYMBOLIC) or (isinstance(x, Value) and x._level.number > 0)
         for x in held

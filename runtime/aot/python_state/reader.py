@@ -34,7 +34,7 @@ from torch import fx
 from ...seam.levels import Value
 from ...session.tensor import unwrap
 from ...trace.provenance import is_of_user
-from .closed_over import at_hand
+from .closed_over import at_hand, attributes_of
 from .paths import Root, Step, paths_of
 from .reads import FACTS, MANY, MISSING, OF_MEMORY, SIMPLE, WHOLE, Read, Slots, facts, look_up
 
@@ -295,7 +295,7 @@ class _Reader:
             if isinstance(x, _MAPPINGS):
                 self.handed[id(x)] = x
             return
-        if not (hasattr(x, "__dict__") or hasattr(type(x), "__slots__")):
+        if attributes_of(x) is None and not hasattr(type(x), "__slots__"):
             return
         self.handed[id(x)] = x
         for kind in type(x).__mro__:
@@ -385,7 +385,7 @@ class _Reader:
         if isinstance(owner, ModuleType):  # of Python: its functions are not the program's state
             users = is_of_user(getattr(owner, "__file__", None) or "<built in>")
             return self._read(vars(owner), name) if users else vars(owner).get(name)
-        own = getattr(owner, "__dict__", {})
+        own = attributes_of(owner) or {}
         places = (
             (own, own.get("_parameters"), own.get("_buffers"), own.get("_modules"))
             if isinstance(owner, torch.nn.Module)
@@ -464,23 +464,24 @@ class _Reader:
         if (
             is_of_user(f.__code__.co_filename)
             or isinstance(owner, (torch.nn.Module, torch.optim.Optimizer, type))
-            or not hasattr(owner, "__dict__")
+            or (own := attributes_of(owner)) is None
         ):
             return
-        for name, value in vars(owner).items():
+        for name, value in own.items():
             flat = (
                 all(isinstance(x, SIMPLE) for x in value) if type(value) in (list, tuple) else False
             )
             if flat or isinstance(value, (*SIMPLE, torch.Tensor)):
-                self._note(vars(owner), name, value)
+                self._note(own, name, value)
             if flat and type(value) is list:
                 self._read_whole(value)
 
     def _overridden(self, owner: Any, name: str) -> None:
         """Note that ``owner`` has no attribute ``name`` of its own, which would come before
         that of its class."""
-        if hasattr(owner, "__dict__"):
-            self._note(vars(owner), name, MISSING)
+        own = attributes_of(owner)
+        if own is not None:
+            self._note(own, name, MISSING)
 
     def _read(self, owner: Any, name: Any) -> Any:
         value = look_up(owner, name)

@@ -1,0 +1,110 @@
+"""The user's line in the errors that leave a capture.
+
+    RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5).
+    It happened at model.py:12: return x @ self.weight
+
+A capture runs a program under several levels. What fails there is often a call inside torch or
+inside this package, and its error speaks of neither the program nor the capture. So every way out
+of a capture is a block of :class:`naming_line`. The class of an error stays, and so does the
+beginning of its message.
+
+An error that the program raises itself gets a note (:pep:`678`) in place of a longer message: the
+program, or its caller, may compare the message. Nobody can tell ``raise RuntimeError`` of the
+program from a call of C that fails in the same line. So for the classes of :data:`_OF_CALLS` the
+message gets the line in both cases."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ContextDecorator
+from types import FrameType, TracebackType
+
+from .provenance import Line, is_of_package, is_of_user, text_of
+
+# What calls of torch and of Python raise for an operand that they do not take.
+_OF_CALLS = (RuntimeError, TypeError, AttributeError)
+# Classes of other packages may give their arguments a meaning of their own.
+_PACKAGES = frozenset(("builtins", "torch", __name__.partition(".")[0]))
+_PLAIN_TEXTS = (BaseException.__str__, KeyError.__str__)
+
+
+class naming_line(ContextDecorator):
+    """A block, or a function, whose errors get the user's line."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception):
+            name_line(error, at)
+
+
+def name_line(error: Exception, at: TracebackType | None, advice: str = "") -> None:
+    """Add the user's line to ``error``, unless its message names one. ``at``: the traceback, from
+    the frame on that catches the error. ``advice``: a sentence before the line. If no function of the user's ran, it is the line that has
+    called the package."""
+    line, raised_in = _innermost(at)
+    where = "It happened at"
+    if line is None:
+        line, where = _caller(), "The call is at"
+    if line is None or any(f"{line[0]}:" in text for text in _texts(error)):
+        return
+    addition = f"{advice and advice + ' '}{where} {text_of(line)}"
+    if _takes_more(error, raised_in):
+        error.args = (_joined(_message(error), addition),)
+    else:
+        error.add_note(addition)
+
+
+def _innermost(at: TracebackType | None) -> tuple[Line | None, str]:
+    """The innermost line of the user, and the file of the innermost frame."""
+    line, file = None, ""
+    while at is not None:
+        code = at.tb_frame.f_code
+        file = code.co_filename
+        if is_of_user(file):
+            line = file, at.tb_lineno, code.co_name
+        at = at.tb_next
+    return line, file
+
+
+def _caller() -> Line | None:
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        if is_of_user(code.co_filename):
+            return code.co_filename, frame.f_lineno, code.co_name
+        frame = frame.f_back
+    return None
+
+
+def _texts(error: Exception) -> list[str]:
+    return [str(error), *getattr(error, "__notes__", ())]
+
+
+def _takes_more(error: Exception, raised_in: str) -> bool:
+    """Whether the message of ``error`` may become longer."""
+    kind = type(error)
+    if kind.__module__.partition(".")[0] not in _PACKAGES or kind.__str__ not in _PLAIN_TEXTS:
+        return False
+    if is_of_user(raised_in):
+        return isinstance(error, _OF_CALLS)
+    # a container of torch tells by the argument of a KeyError which key is not there
+    return not isinstance(error, KeyError) or is_of_package(raised_in)
+
+
+def _message(error: Exception) -> str:
+    """What ``error`` says, in words where it says only a key or nothing."""
+    text = str(error).rstrip()
+    if isinstance(error, KeyError) or not text:
+        return f"{type(error).__name__} {text}".rstrip() + " inside the capture"
+    return text
+
+
+def _joined(text: str, addition: str) -> str:
+    return f"{text} {addition}" if text.endswith((".", "!", "?", ":")) else f"{text}. {addition}"
