@@ -308,7 +308,7 @@ def _record(level: GradLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tupl
     was = _grad_enabled()
     torch._C._set_grad_enabled(was and level.outer_mode)
     try:
-        with level.shown_to_forward(args, given):
+        with level.shown_to_forward(ctx, args, given):
             if old_style:
                 output, _ = run_forward(cls, given, ctx)
             else:

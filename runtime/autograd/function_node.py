@@ -287,7 +287,14 @@ class FunctionNode(Node, FunctionCtx):
             if g is None and zeros is not None:
                 g = zeros.zeros() if type(zeros) is NestedMeta else torch.zeros(**zeros)
             shown.append(for_users(level, g) if values else g)
-        before, self._outward = self._outward, not values
+        if level.notes_backward:
+            return level.noted_backward(self, shown, create_graph)
+        return self.run_backward(shown, create_graph)
+
+    def run_backward(self, shown: list[Any], create_graph: bool) -> tuple[Any, ...]:
+        """Run the user's ``backward`` on the cotangents ``shown``. Returns a gradient per edge."""
+        before = self._outward
+        self._outward = not (self.level.shows_values or create_graph)
         try:
             backward = backward_of(self._forward_cls)
             result = backward(self, shown) if self._boxed_grads else backward(self, *shown)

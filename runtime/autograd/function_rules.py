@@ -222,7 +222,7 @@ def _rebatched(
 
 
 @rule(FunctionalLevel)
-def _functional(
+def run_functional(
     level: FunctionalLevel, cls: FunctionClass, args: tuple[Any, ...]
 ) -> tuple[Any, Any]:
     """Run ``forward`` on functional values if no outer level differentiates or batches, else at the

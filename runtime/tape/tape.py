@@ -37,6 +37,8 @@ class Tape(Level):
     releases_written = False
     # whether a custom Function may be written in the old style, ``forward(ctx, …)``
     runs_ctx_forward = False
+    # whether the level notes the backward of custom Functions, see `noted_backward`
+    notes_backward = False
     # whether a view of a written base takes its history by ``as_strided`` instead of
     # by the view ops
     restrides_views = False
@@ -60,12 +62,17 @@ class Tape(Level):
         return v
 
     def shown_to_forward(
-        self, args: Sequence[Any], given: Sequence[Any]
+        self, node: Any, args: Sequence[Any], given: Sequence[Any]
     ) -> AbstractContextManager[None]:
-        """While entered, the ``forward`` of a custom Function runs. ``given``: what it gets in
-        place of ``args``, whose values are of this level. In a transform these are tensors of the
-        outer levels, as they are."""
+        """While entered, the ``forward`` of a custom Function runs. ``node``: what is put on the
+        tape for it. ``given``: what it gets in place of ``args``, whose values are of this level.
+        In a transform these are tensors of the outer levels, as they are."""
         return nullcontext()
+
+    def noted_backward(self, node: Any, shown: list[Any], create_graph: bool) -> tuple[Any, ...]:
+        """What ``node``, of a custom Function, gives for the cotangents ``shown``, at a level that
+        notes it (``notes_backward``)."""
+        raise NotImplementedError
 
     def retain_grad_of(self, v: Any) -> None:
         """``v.retain_grad()``, where ``v`` is a value of this level."""

@@ -129,9 +129,10 @@ def module_of(
     attributes: Mapping[str, Any],
     name: str = "Traced",
     kind: type[fx.GraphModule] = GraphModule,
+    kept: Collection[fx.Node] = (),
 ) -> fx.GraphModule:
     """A graph with its constants as a module, of the class ``kind``. Unused calls without
-    effect are left out."""
+    effect are left out, except those in ``kept``."""
     root = torch.nn.Module()
     for key, value in attributes.items():
         if isinstance(value, torch.nn.Parameter):
@@ -142,5 +143,5 @@ def module_of(
             root.add_module(key, value)
         else:
             root.__dict__[key] = value
-    without_unused(graph)
+    without_unused(graph, kept)
     return kind(root, graph, name)

@@ -7,7 +7,7 @@ everything else in it. No caller here has any."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -52,10 +52,12 @@ def copy_of(graph: fx.Graph) -> fx.Graph:
     return copied
 
 
-def without_unused(graph: fx.Graph) -> None:
-    """Leave out unused calls without effect and unused constants."""
+def without_unused(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None:
+    """Leave out unused calls without effect and unused constants, except those in ``kept``."""
     for n in reversed(graph.nodes):
-        if not n.users and (n.op == "get_attr" or (n.op == "call_function" and not has_effect(n))):
+        if n.users or n in kept:
+            continue
+        if n.op == "get_attr" or (n.op == "call_function" and not has_effect(n)):
             graph.erase_node(n)
 
 

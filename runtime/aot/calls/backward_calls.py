@@ -69,7 +69,9 @@ class Backward:
         of_node = {placeholders[j]: i for i, j in joint.whole_primals()}
         self.saved_primals = {of_node[n]: i for i, n in enumerate(saved) if n in of_node}
         self.n_saved = len(saved)
-        self.pullback = pullback_of(joint.module, joint.boundary, saved, keep_primals)
+        self.pullback = pullback_of(
+            joint.module, joint.boundary, saved, keep_primals, joint.applications
+        )
         self.saved_nodes = [*saved, *self.pullback.drawn]
         self.n_kept = len(self.saved_nodes)
         if (

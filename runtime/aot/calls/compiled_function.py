@@ -33,6 +33,7 @@ from ..capture.global_state import (
     without_collection,
 )
 from ..capture.joint import Joint, joint_graph
+from ..capture.own_derivatives import ends_of_used
 from ..capture.shown import with_flags
 from ..capture.subclass_parts import refuse_functions
 from ..compilers.boxed import Boxed, Compiler, as_boxed, examples, nop
@@ -327,7 +328,8 @@ class Recipe:
         return as_boxed(self.inference_compiler(joint.traced, examples(joint.traced))), None
 
     def _cut(self, joint: Joint) -> tuple[Boxed, Backward]:
-        without_round_trips(joint.module.graph)  # its code is not made yet
+        graph = joint.module.graph  # whose code is not made yet
+        without_round_trips(graph, ends_of_used(joint.applications, graph))
         options: dict[str, object] = {"num_fwd_outputs": joint.n_forward}
         n = len(joint.boundary.inputs)
         static = joint.in_graph(

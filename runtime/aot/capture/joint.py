@@ -22,6 +22,7 @@ from ..python_state.closed_over import generators_of
 from .aliasing import Group
 from .boundary import Boundary
 from .origins import Origins
+from .own_derivatives import Application, ends_of_used
 from .program import Program
 from .subclass_parts import Layouts, count, flattened, layout_of, numbers, refuse_opaque
 
@@ -35,9 +36,9 @@ class Joint:
     ``closed_over``: the tensors from outside, the last primals. ``groups``: the arguments that
     share memory; those that are not one tensor have a common base. ``elements``: tensors from
     outside of which the program has read the elements in Python, each with what they were.
-    ``layouts``: of what the values of the program consist; None if they are plain tensors. A value
-    that consists of others is one primal, result or gradient for ``boundary``, and as many in the
-    graph as it has parts.
+    ``applications``: the calls of custom Functions. ``layouts``: of what the values of the program
+    consist; None if they are plain tensors. A value that consists of others is one primal, result
+    or gradient for ``boundary``, and as many in the graph as it has parts.
     """
 
     traced: fx.GraphModule
@@ -49,6 +50,7 @@ class Joint:
 
     layouts: Layouts | None = None
     elements: tuple[tuple[torch.Tensor, bytes], ...] = ()
+    applications: tuple[Application, ...] = ()
 
     @property
     def module(self) -> fx.GraphModule:
@@ -161,7 +163,9 @@ def joint_graph(
         if getattr(n.target, "namespace", "") == "profiler":
             graph.erase_node(n)
     (program,) = programs
-    module = module_of(graph, attributes, "Joint", kind)
+    applications = () if whole else tuple(program.tape.applications.values())
+    kept = ends_of_used(applications, graph)
+    module = module_of(graph, attributes, "Joint", kind, kept)
     if isinstance(module, LateGraphModule):
         module.values = level.abstract.complete
     closed_over = tuple(program.primals.outside)
@@ -174,4 +178,5 @@ def joint_graph(
         tuple(groups),
         program.layouts,
         tuple(program.elements),
+        applications,
     )

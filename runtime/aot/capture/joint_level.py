@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any, NoReturn
 
 import torch
@@ -12,7 +13,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...autograd.function_node import FunctionNode
-from ...functionalize.functional_level import FunctionalLevel, FunctionalValue
+from ...functionalize.functional_level import FunctionalValue
 from ...functionalize.pure_calls import is_pure
 from ...functionalize.stores import Memory
 from ...rules.ops import DIFFERENTIABLE, INPLACE, VIEW, op_of
@@ -23,13 +24,17 @@ from ...session.captures import CAPTURE
 from ...tape.grad_level import GradLevel
 from ...tape.metas import meta_of
 from ...tape.nodes import Input, Node
+from ...tape.running import RUNNING
 from ...tape.values import GradValue, edge_of
 from ...tape.view_history import base_edge
-from ...trace.provenance import here
+from ...trace.provenance import here, user_line
 from ...trace.trace_level import LITERAL_KINDS, Trace
 from ..control_flow.branches import ControlFlow
+from .origins import PASS
+from .own_derivatives import APPLIES, CONSTANT, NO_GRAD, Application, NoGradWatch
 from .pullback import NONE, OF_THE_OP, OWN, PACKED, WRITTEN
-from .shown import refuse_recording, requiring_grad, shown
+from .shown import WholeTensorsLevel, refuse_recording, requiring_grad, shown
+from .tangents import is_marked
 
 _grad_enabled = torch.is_grad_enabled
 
@@ -56,8 +61,11 @@ class JointLevel(GradLevel):
     values, so their work is in the graph."""
 
     __slots__ = (
+        "applications",
+        "cotangents",
         "derivatives",
         "functional",
+        "made",
         "refuses_recording",
         "reshaped",
         "trace",
@@ -65,12 +73,18 @@ class JointLevel(GradLevel):
         "unrecorded",
         "unseen",
     )
-    runs_ctx_forward = packs = releases_written = follows_bases = True
+    runs_ctx_forward = packs = releases_written = follows_bases = notes_backward = True
 
-    def __init__(self, trace: Trace, functional: FunctionalLevel) -> None:
+    def __init__(self, trace: Trace, functional: WholeTensorsLevel) -> None:
         super().__init__()
         self.trace = trace
         self.functional = functional
+        # by the node of the tape, the calls of custom Functions
+        self.applications: dict[FunctionNode, Application] = {}
+        # what their backward has got
+        self.cotangents: set[fx.Node] = set()
+        # the calls that the forward of the last one has made
+        self.made: set[fx.Node] = set()
         # how the result of each call is differentiated, see `.pullback`
         self.derivatives: dict[fx.Node, str] = {}
         # by id, the steps of chains of views that were taken under no_grad
@@ -84,6 +98,9 @@ class JointLevel(GradLevel):
         self.unseen: dict[fx.Node, str] = {}
 
     def wrap(self, inner: Any, edge: Any = None, /) -> Any:
+        application = None if edge is None else self.applications.get(edge[0])
+        if application is not None:
+            inner = self._output_of(application, edge[1], inner)
         v = shown(super().wrap(inner, edge), inner)
         node = getattr(getattr(inner, "_inner", None), "_node", None)
         if node is None:  # a constant of the program
@@ -91,11 +108,38 @@ class JointLevel(GradLevel):
         if edge is None:
             self.derivatives.setdefault(node, NONE)
         else:
-            own = isinstance(edge[0], FunctionNode) and not issubclass(
-                edge[0]._forward_cls, ControlFlow
-            )
-            self.derivatives[node] = OWN if own else OF_THE_OP
+            self.derivatives[node] = OF_THE_OP if application is None else OWN
         return v
+
+    def _output_of(self, application: Application, number: int, inner: Any) -> Any:
+        """``inner``, an output with a gradient, as a value that has no other history."""
+        if number in application.outputs:  # a saved tensor that is read
+            return inner
+        node = self._node_of(inner)
+        if node not in self.made or node in application.outputs.values():
+            with torch.no_grad():
+                inner = torch.ops.aten.alias.default(inner)
+            node = self._node_of(inner)
+        if node is not None:
+            application.outputs[number] = node
+        return inner
+
+    def _node_of(self, v: Any) -> fx.Node | None:
+        """The node of the present value of ``v``, None for a constant of the program."""
+        if isinstance(v, Value) and v._level is self:
+            v = v._inner
+        if not isinstance(v, FunctionalValue):
+            return None
+        with _disable_current_modes():
+            found: fx.Node | None = getattr(v._level.read(v), "_node", None)
+        return found
+
+    def _since(self, last: fx.Node | None) -> set[fx.Node]:
+        """The calls of the graph after ``last``."""
+        return set(takewhile(lambda n: n is not last, reversed(self.trace.graph.nodes)))
+
+    def _last(self) -> fx.Node | None:
+        return next(iter(reversed(self.trace.graph.nodes)), None)
 
     def written_by_function(self, v: Any) -> None:
         written = v._inner
@@ -223,14 +267,73 @@ class JointLevel(GradLevel):
         refuse_data()
 
     @contextmanager
-    def shown_to_forward(self, args: Sequence[Any], given: Sequence[Any]) -> Iterator[None]:
+    def shown_to_forward(
+        self, node: FunctionNode, args: Sequence[Any], given: Sequence[Any]
+    ) -> Iterator[None]:
         recorded = [
             v
             for a, v in zip(args, given, strict=True)
             if isinstance(v, Value) and a is not v and edge_of(a) is not None
         ]
+        noted = bool(node.edges) and not issubclass(node._forward_cls, ControlFlow)
+        if noted:
+            tensors = [x for x in given if isinstance(x, torch.Tensor)]
+            inputs = [
+                None if edge is None else self._node_of(x)
+                for edge, x in zip(node.edges, tensors, strict=True)
+            ]
+            cls = node._forward_cls.__name__
+            self.applications[node] = Application(cls, user_line(), inputs)
+        last = self._last()
         with requiring_grad(recorded):
             yield
+        if noted:
+            self.made = self._since(last)
+            for n in self.made:  # an intermediate value has no history
+                self.derivatives.setdefault(n, NONE)
+
+    def noted_backward(
+        self, node: FunctionNode, shown: list[Any], create_graph: bool
+    ) -> tuple[Any, ...]:
+        application = self.applications.get(node)
+        if application is None or not application.why:
+            return node.run_backward(shown, create_graph)
+        given = [g if g is None else self._as_cotangent(g) for g in shown]
+        nodes = {i: self._node_of(g) for i, g in enumerate(given) if i in application.outputs}
+        last, applied = self._last(), self.functional.applied
+        with NoGradWatch() as watch:
+            gradients = node.run_backward(given, create_graph)
+        application.calls = frozenset(self._since(last))
+        application.cotangents = {i: n for i, n in nodes.items() if n is not None}
+        application.gradients = [None if g is None else self._node_of(g) for g in gradients]
+        application.why = ""
+        if watch.seen and not create_graph:
+            application.why = NO_GRAD
+        if self.functional.applied != applied and not create_graph:
+            application.why = APPLIES
+        if any(
+            g is not None and n is None and edge is not None
+            for g, n, edge in zip(gradients, application.gradients, node.edges, strict=True)
+        ):
+            application.why = CONSTANT
+        if application.why in (NO_GRAD, APPLIES):
+            why = application.refusal(application.why)
+            self.unseen.update(dict.fromkeys(application.calls, why))
+        return gradients
+
+    def _as_cotangent(self, g: Any) -> Any:
+        """``g`` as a value that the program cannot have beside its cotangent."""
+        node = self._node_of(g)
+        if node is None:
+            return g
+        task = RUNNING.task
+        while task.outer is not None:
+            task = task.outer
+        of_pass = is_marked(node) or node.meta.get(PASS, -1) >= task.id
+        if of_pass and node not in self.cotangents:
+            self.cotangents.add(node)
+            return g
+        return torch.ops.aten.alias.default(g)
 
     @contextmanager
     def packing(self) -> Iterator[None]:

@@ -23,6 +23,8 @@ from ...tape.tape import Tape
 from ...trace.provenance import Provenance
 from ..control_flow.branches import ControlFlow
 
+PASS = "pass"
+"""The key under which a call that a backward pass made has the number of the pass."""
 ORIGIN = "origin"
 """The key under which a call of a backward graph has its :class:`Origin`."""
 
@@ -60,6 +62,8 @@ class Origins(Provenance):
     def note(self, node: fx.Node) -> None:
         super().note(node)
         task = RUNNING.task
+        if task is not None:
+            node.meta[PASS] = task.id
         if self.tape is None or task is None:
             return
         if task.sums and task.level is self.tape:

@@ -10,7 +10,7 @@ from a value that was saved and that they alone decide, such as the mask of a dr
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,10 @@ from torch import fx
 
 from ...rules.ops import DIFFERENTIABLE, op_of
 from ...trace.graph_module import GraphModule
+from ...trace.provenance import line_of
 from .boundary import Boundary
 from .origins import ORIGIN
+from .own_derivatives import APPLIES, Application, OwnDerivative, Part, apply, part_of
 
 DERIVATIVE = "derivative"
 """The key under which a call of a joint graph says how its result is differentiated: the next
@@ -42,8 +44,8 @@ _BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
 class Pullback:
     """``primals``: numbers of the primals that it takes. ``saved``: numbers of the saved
     values that it takes, after the primals. Cotangents come last. ``drawn``: random numbers
-    that the forward pass must save, too; their numbers come after the others. ``refused``: why
-    there is none, or empty.
+    that the forward pass must save, too; their numbers come after the others. ``parts``: the
+    derivatives of custom Functions that it needs. ``refused``: why there is none, or empty.
     """
 
     primals: tuple[int, ...] = ()
@@ -51,6 +53,7 @@ class Pullback:
     nodes: frozenset[fx.Node] = frozenset()  # the calls that it makes
     refused: str = ""
     drawn: tuple[fx.Node, ...] = ()
+    parts: tuple[Part, ...] = ()
 
     def module(
         self, joint: fx.GraphModule, inputs: Sequence[fx.Node], gradients: Sequence[Any]
@@ -58,21 +61,144 @@ class Pullback:
         """The graph that computes ``gradients`` from ``inputs``."""
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
+        rules: dict[str, Any] = {}
+        last = {part.last: part for part in self.parts}
         for n in inputs:
             env[n] = graph.placeholder(n.name)
         for n in joint.graph.nodes:
             if n in self.nodes and n not in env:
-                env[n] = graph.node_copy(n, env.get if n.target is _BATCH_NORM else env.__getitem__)
-                if n.target is _BATCH_NORM and env[n].args[3] is None:
-                    env[n].target, env[n].meta["val"] = (
-                        torch.ops.aten.native_batch_norm.default,
-                        n.meta["val"][:3],
-                    )
-                # made under no_grad
-                if n.meta.get(DERIVATIVE) == NONE and isinstance(n.meta.get("val"), torch.Tensor):
-                    env[n] = graph.call_function(torch.ops.aten.detach.default, (env[n],))
+                env[n] = _copied(graph, n, env)
+            part = last.get(n)
+            if part is not None:
+                rules[name := f"derivative_{len(rules)}"] = OwnDerivative.of(part, _copied, joint)
+                _apply(graph, part, env, name)
         graph.output([env[g] if isinstance(g, fx.Node) else g for g in gradients])
-        return GraphModule(joint, graph, "Pullback")
+        return GraphModule({**_attributes(joint, graph), **rules}, graph, "Pullback")
+
+
+def _copied(graph: fx.Graph, n: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node:
+    """Call ``n`` of a joint graph, written to ``graph``."""
+    made = graph.node_copy(n, env.get if n.target is _BATCH_NORM else env.__getitem__)
+    if n.target is _BATCH_NORM and made.args[3] is None:
+        made.target, made.meta["val"] = torch.ops.aten.native_batch_norm.default, n.meta["val"][:3]
+    # made under no_grad
+    if n.meta.get(DERIVATIVE) == NONE and isinstance(n.meta.get("val"), torch.Tensor):
+        return graph.call_function(torch.ops.aten.detach.default, (made,))
+    return made
+
+
+def _apply(graph: fx.Graph, part: Part, env: dict[fx.Node, fx.Node], name: str) -> None:
+    """Give the outputs of a custom Function in ``env`` its derivative, the attribute ``name``."""
+    outputs = list(part.application.outputs.values())
+    detach = torch.ops.aten.detach.default
+    values = [env[n] for n in part.application.inputs if n is not None]
+    values += [graph.call_function(detach, (env[n],)) for n in outputs]
+    values += [env[n] for n in part.rest]
+    results = graph.call_function(apply, (graph.get_attr(name), *values))
+    for i, n in enumerate(outputs):
+        env[n] = graph.call_function(operator.getitem, (results, i))
+        env[n].meta = dict(n.meta)
+
+
+def _attributes(joint: fx.GraphModule, graph: fx.Graph) -> dict[str, Any]:
+    """What ``graph`` reads of the module of the joint graph."""
+    names = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
+    return {name: getattr(joint, name) for name in names if hasattr(joint, name)}
+
+
+class _Search:
+    """Finds what a pullback computes. ``given``: what it takes, with the numbers of saved values.
+    ``applications``: by output, the calls of custom Functions."""
+
+    def __init__(
+        self,
+        joint: fx.GraphModule,
+        primals: dict[fx.Node, int],
+        saved: Sequence[fx.Node | None],
+        saves_draws: bool,
+        applications: Iterable[Application],
+    ) -> None:
+        self.varying = _varying(joint.graph, primals)
+        self.changed = _changed_unseen(joint.graph)
+        self.given = {
+            n: i
+            for i, n in enumerate(saved)
+            if n is not None and n not in primals and n not in self.varying
+        }
+        self.n_saved = len(saved)
+        self.saves_draws = saves_draws
+        self.places = {n: i for i, n in enumerate(joint.graph.nodes)}
+        self.applications = {n: a for a in applications for n in a.outputs.values()}
+        self.parts: dict[Application, Part] = {}
+        self.found: set[fx.Node] = set()
+        self.drawn: list[fx.Node] = []
+
+    def run(self, stack: list[fx.Node]) -> str:
+        """Find what leads to the nodes in ``stack``. Returns why there is no pullback, or
+        nothing."""
+        while stack:
+            n = stack.pop()
+            if n in self.found:
+                continue
+            self.found.add(n)
+            if n in self.changed:
+                return self.changed[n]
+            if n in self.given:
+                continue
+            if n.meta.get(DERIVATIVE) == OWN and n in self.varying and (why := self._own(n, stack)):
+                return why
+            if _draws(n):
+                if why := self._draw(n):
+                    return why
+                continue
+            stack.extend(_read(n))
+        return self._without_cotangents()
+
+    def _own(self, n: fx.Node, stack: list[fx.Node]) -> str:
+        """Find the derivative of a custom Function with the output ``n``."""
+        application = self.applications.get(n)
+        if application is None:
+            return f"its derivative uses what a custom Function returned{_at(n)}"
+        if application not in self.parts:
+            part = part_of(application, self.places)
+            if isinstance(part, str):
+                return part
+            if any(call.meta.get(DERIVATIVE) == OWN for call in part.nodes):
+                return application.refusal(APPLIES)
+            self.parts[application] = part
+            stack.extend((*part.reads(), *part.nodes))
+        return ""
+
+    def _without_cotangents(self) -> str:
+        """Why an output of a custom Function has no derivative, or nothing."""
+        for application in self.parts:
+            for i, n in application.outputs.items():
+                if n in self.found and i not in application.cotangents and self._used(n):
+                    return application.refusal(
+                        f"its backward got no cotangent of output {i} in the first backward pass"
+                    )
+        return ""
+
+    def _used(self, n: fx.Node) -> bool:
+        """Whether a call of the pullback takes ``n``."""
+        return any(u in self.found for u in n.users)
+
+    def _draw(self, n: fx.Node) -> str:
+        if ORIGIN in n.meta:
+            return f"its derivative draws random numbers ({n.target}){_at(n)}"
+        is_tensor = isinstance(n.meta.get("val"), torch.Tensor)
+        if self.saves_draws and n not in self.varying and is_tensor:
+            self.given[n] = self.n_saved + len(self.drawn)
+            self.drawn.append(n)
+            return ""
+        return (
+            f"it draws random numbers ({n.target}), and what was saved does not tell them{_at(n)}"
+        )
+
+
+def _at(n: fx.Node) -> str:
+    line = line_of(n)
+    return "" if line is None else f", at {line}"
 
 
 def pullback_of(
@@ -80,62 +206,27 @@ def pullback_of(
     boundary: Boundary,
     saved: Sequence[fx.Node | None],
     saves_draws: bool = True,
+    applications: Iterable[Application] = (),
 ) -> Pullback:
     """``saved``: the nodes of the joint graph that the forward pass saves, None for one that
     is not in it. ``saves_draws``: whether it may save random numbers that only a second
-    derivative needs."""
+    derivative needs. ``applications``: the calls of custom Functions."""
     if boundary.once:
         return Pullback(refused=boundary.once)
     placeholders = [n for n in joint.graph.nodes if n.op == "placeholder"]
     primals = {n: i for i, n in enumerate(placeholders[: len(boundary.inputs)])}
-    varying = _varying(joint.graph, primals)
-    changed = _changed_unseen(joint.graph)
-    given = {
-        n: i for i, n in enumerate(saved) if n is not None and n not in primals and n not in varying
-    }
+    search = _Search(joint, primals, saved, saves_draws, applications)
     results: Any = joint.graph.output_node().args[0]
-    found: set[fx.Node] = set()
-    drawn: list[fx.Node] = []
-    stack = [
-        g
-        for g in results[boundary.n_forward : boundary.n_forward + len(boundary.differentiated)]
-        if isinstance(g, fx.Node)
-    ]
-    while stack:
-        n = stack.pop()
-        if n in found:
-            continue
-        found.add(n)
-        if n in changed:
-            return Pullback(refused=changed[n])
-        if n in given:
-            continue
-        if n.meta.get(DERIVATIVE) == OWN and n in varying:
-            return Pullback(refused="its derivative uses what a custom Function returned")
-        if _draws(n) and ORIGIN in n.meta:
-            return Pullback(refused=f"its derivative draws random numbers ({n.target})")
-        if (
-            _draws(n)
-            and saves_draws
-            and n not in varying
-            and isinstance(n.meta.get("val"), torch.Tensor)
-        ):
-            given[n] = len(saved) + len(drawn)
-            drawn.append(n)
-            continue
-        if _draws(n):
-            return Pullback(
-                refused=(
-                    f"it draws random numbers ({n.target}), and what was saved does not tell them"
-                )
-            )
-        stack.extend(_read(n))
-    numbers = tuple(i for n, i in primals.items() if n in found)
+    gradients = results[boundary.n_forward : boundary.n_forward + len(boundary.differentiated)]
+    if why := search.run([g for g in gradients if isinstance(g, fx.Node)]):
+        return Pullback(refused=why)
+    found = search.found
     return Pullback(
-        numbers,
-        tuple(i for n, i in given.items() if n in found),
+        tuple(i for n, i in primals.items() if n in found),
+        tuple(i for n, i in search.given.items() if n in found),
         frozenset(found - primals.keys()),
-        drawn=tuple(drawn),
+        drawn=tuple(search.drawn),
+        parts=tuple(search.parts.values()),
     )
 
 
@@ -163,6 +254,7 @@ def _varying(graph: fx.Graph, primals: dict[fx.Node, int]) -> set[fx.Node]:
         if (
             n in primals
             or n.op == "placeholder"
+            or n.meta.get(DERIVATIVE) == OWN
             or (any(u in found for u in n.all_input_nodes) and not _without_derivative(n))
         ):
             found.add(n)

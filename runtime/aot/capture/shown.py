@@ -70,9 +70,14 @@ class ShownGradValue(_Shown, GradValue):
 
 
 class WholeTensorsLevel(FunctionalLevel):
-    """The functionalize level of a program, whose tensors may consist of others."""
+    """The functionalize level of a program, whose tensors may consist of others. ``applied``: how
+    many custom Functions have run at this level."""
 
-    __slots__ = ()
+    __slots__ = ("applied",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.applied = 0
 
     def wrap(self, inner: torch.Tensor, place: Any = None, /) -> FunctionalValue:
         v = super().wrap(inner, place)

@@ -17,9 +17,13 @@ def mark(n: fx.Node) -> None:
     n.meta[_MARK] = True
 
 
+def is_marked(n: fx.Node) -> bool:
+    return bool(n.meta.get(_MARK, False))
+
+
 def marked(graph: fx.Graph) -> list[fx.Node]:
     """The placeholders that are marked as tangents."""
-    return [n for n in graph.nodes if n.op == "placeholder" and n.meta.get(_MARK, False)]
+    return [n for n in graph.nodes if n.op == "placeholder" and is_marked(n)]
 
 
 def primals_and_tangents(

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from ...trace.graph_edits import without_unused
+from ..capture.pullback import DERIVATIVE, OF_THE_OP
 from .budget import within
 from .halves import Parts
 from .network import AGAIN, Network
@@ -124,8 +125,9 @@ def _one_of(ops: Collection[Op]) -> Callable[[fx.Node], bool]:
 aten = torch.ops.aten
 
 
-def without_round_trips(graph: fx.Graph) -> None:
-    """Replace a transposition of a transposition by what it started from, in place.
+def without_round_trips(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None:
+    """Replace a transposition of a transposition by what it started from, in place. Those in
+    ``kept`` stay, and those whose derivative is not that of the op.
 
     A forward result that is such a view stays one: a program's results are tensors of their own,
     not its arguments or one another."""
@@ -133,6 +135,8 @@ def without_round_trips(graph: fx.Graph) -> None:
         first = n.args[0] if n.op == "call_function" and n.args else None
         if isinstance(first, fx.Node) and first.op == "call_function" and first.args:
             swapped = _swapped(n)
+            if n in kept or not (_plain(n) and _plain(first)):
+                continue
             if swapped is not None and swapped == _swapped(first):
                 source: Any = first.args[0]
                 keep = source.op != "call_function" or any(
@@ -141,7 +145,13 @@ def without_round_trips(graph: fx.Graph) -> None:
                 n.replace_all_uses_with(
                     source, lambda user, keep=keep: not (keep and user.op == "output")
                 )
-    without_unused(graph)
+    without_unused(graph, kept)
+
+
+def _plain(n: fx.Node) -> bool:
+    """Whether the derivative of ``n`` is that of its op: one under ``no_grad`` has none."""
+    derivative: str = n.meta.get(DERIVATIVE, OF_THE_OP)
+    return derivative == OF_THE_OP
 
 
 def _swapped(n: fx.Node) -> tuple[int, int] | None:

@@ -159,21 +159,6 @@ def test_what_was_computed_without_grad_is_a_constant_of_every_derivative(
         torch.testing.assert_close(a, b)
 
 
-class Twice(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, g: Any) -> Any:
-        return g * 3
-
-
-def custom(x: Any) -> Any:
-    y: Any = Twice.apply(x)  # type: ignore[no-untyped-call]
-    return y.sin()
-
-
 class Tripled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -244,7 +229,6 @@ def older_view_written(x: Any) -> Any:
 @pytest.mark.parametrize(
     ("f", "why"),
     [
-        (custom, "custom Function"),
         (written_by_custom, "custom Function"),
         (part_written_by_custom, "custom Function"),
         (hooked, "hook"),

@@ -95,7 +95,7 @@ LABELS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a Function that writes": (lambda x: Doubles.apply(x * 1).sin(), "mul=op mul_1=own sin=op"),
     "a Function that writes to a row": (
         row_doubled,
-        "mul=op select=op mul_1=? select_scatter=own sin=op",
+        "mul=op select=op mul_1=- select_scatter=own sin=op",
     ),
     "a branch": (
         lambda x: cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)),

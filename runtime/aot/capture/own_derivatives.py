@@ -1,0 +1,225 @@
+"""The derivatives of custom Functions in a joint graph: what a second derivative needs of them.
+
+    class Step(Function):
+        forward:  x -> (x > 0).to(x.dtype)
+        backward: g -> 3 * g
+
+    f(x) = Step(x) * x     joint: x, t -> Step(x) * x, t * Step(x) + 3 * (t * x)
+
+The second derivative of ``f`` differentiates ``t * Step(x)``, where the derivative of ``Step(x)``
+is ``g -> 3 * g``. No call of ATen in ``forward`` shows that, but the joint graph has it: it is what
+leads from ``t * x``, the cotangent that ``backward`` got, to ``3 * (t * x)``, which it returned.
+:class:`Application` notes both ends for each call of a Function. :class:`OwnDerivative` is the part
+of the graph between them, as the backward of a Function of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.overrides import TorchFunctionMode
+
+from ...autograd.function import Function, FunctionClass, rule
+from ...autograd.function_rules import run_functional
+from ...trace.graph_module import GraphModule
+from ...trace.provenance import Line, text_of
+from .shown import WholeTensorsLevel
+
+NO_GRAD = "its backward computes under no_grad, as once_differentiable does"
+APPLIES = "its backward calls a custom Function"
+CONSTANT = "its backward returns a tensor that is no result of a call"
+NOT_RUN = "its backward did not run in the first backward pass"
+_SET_GRAD_ENABLED = torch._C._set_grad_enabled
+
+
+@dataclass(eq=False)
+class Application:
+    """A call of a custom Function in the program. All nodes are those of the joint graph.
+
+    ``inputs``: of each edge of the call the tensor, None for one without a gradient. ``outputs``:
+    by number, the outputs with a gradient. ``cotangents``: by number of the output, what
+    ``backward`` got. ``gradients``: of each edge what it returned. ``calls``: the calls that it
+    made. ``why``: why these do not tell the derivative, or empty.
+    """
+
+    name: str
+    line: Line | None
+    inputs: Sequence[fx.Node | None]
+    outputs: dict[int, fx.Node] = field(default_factory=dict)
+    cotangents: dict[int, fx.Node] = field(default_factory=dict)
+    gradients: Sequence[fx.Node | None] = ()
+    calls: frozenset[fx.Node] = frozenset()
+    why: str = NOT_RUN
+
+    def ends(self) -> list[fx.Node]:
+        """The nodes that the application is noted by."""
+        known = (n for n in (*self.inputs, *self.gradients) if n is not None)
+        return [*known, *self.outputs.values(), *self.cotangents.values()]
+
+    def refusal(self, why: str) -> str:
+        """The reason why there is no second derivative, with the line of the call."""
+        where = "" if self.line is None else f", called at {text_of(self.line)}"
+        return f"its derivative uses what the custom Function {self.name} returned{where}; {why}"
+
+
+@rule(WholeTensorsLevel)
+def _apply(level: WholeTensorsLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Run a Function whose derivative nobody records: inside another one."""
+    level.applied += 1
+    return run_functional(level, cls, args)
+
+
+def ends_of_used(applications: Sequence[Application], graph: fx.Graph) -> set[fx.Node]:
+    """The ends of the ``applications`` that a result of ``graph`` depends on."""
+    if not applications:
+        return set()
+    found: set[fx.Node] = set()
+    stack = [graph.output_node()]
+    while stack:
+        n = stack.pop()
+        if n not in found:
+            found.add(n)
+            stack.extend(n.all_input_nodes)
+    used = [a for a in applications if not found.isdisjoint(a.outputs.values())]
+    return {n for a in used for n in a.ends()}
+
+
+class NoGradWatch(TorchFunctionMode):
+    """While entered: whether the program turns grad mode off, although it is off. ``seen`` says
+    so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        if func is _SET_GRAD_ENABLED and not args[0] and not torch.is_grad_enabled():
+            self.seen = True
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of a joint graph that is the backward of one application. ``last``: the last one of
+    its outputs. ``rest``: what it reads beside the cotangents and outputs. ``nodes``: its calls, in
+    program order."""
+
+    application: Application
+    last: fx.Node
+    rest: tuple[fx.Node, ...]
+    nodes: tuple[fx.Node, ...]
+
+    def reads(self) -> list[fx.Node]:
+        """What a pullback computes before it applies the part."""
+        inputs = [n for n in self.application.inputs if n is not None]
+        return [*inputs, *self.application.outputs.values(), *self.rest]
+
+
+def part_of(application: Application, places: Mapping[fx.Node, int]) -> Part | str:
+    """The backward of ``application`` as a part of the graph, or why there is none. ``places``: the
+    number of each node."""
+    if application.why:
+        return application.refusal(application.why)
+    last = max(application.outputs.values(), key=places.__getitem__)
+    ends = {*application.cotangents.values(), *application.outputs.values()}
+    found: set[fx.Node] = set()
+    rest: set[fx.Node] = set()
+    stack = [n for n in application.gradients if n is not None]
+    while stack:
+        n = stack.pop()
+        if n in found or n in ends or n in rest:
+            continue
+        if places[n] <= places[last]:
+            rest.add(n)
+        elif n not in application.calls:
+            return application.refusal("its backward uses what the program computed after it")
+        else:
+            found.add(n)
+            stack.extend(n.all_input_nodes)
+    order = places.__getitem__
+    return Part(application, last, tuple(sorted(rest, key=order)), tuple(sorted(found, key=order)))
+
+
+def apply(own: OwnDerivative, *values: Any) -> tuple[Any, ...]:
+    """The outputs of a custom Function among ``values``, with its derivative."""
+    outputs: tuple[Any, ...] = _Own.apply(own, *values)
+    return outputs
+
+
+class OwnDerivative(torch.nn.Module):
+    """The outputs of a custom Function with its derivative, for a pullback.
+
+    :func:`apply` takes the ``n_inputs`` tensors whose gradients the Function gives, its
+    outputs, and ``rest``. ``numbers``: for each cotangent that the graph takes the number of its
+    output, counted among the outputs with a gradient. The graph takes these, the outputs and
+    ``rest``.
+    """
+
+    def __init__(self, graph: fx.GraphModule, n_inputs: int, n_outputs: int, numbers: Any) -> None:
+        super().__init__()
+        self.graph = graph
+        self.n_inputs = n_inputs
+        self.n_outputs = n_outputs
+        self.numbers: tuple[int, ...] = tuple(numbers)
+
+    @classmethod
+    def of(
+        cls, part: Part, copied: Callable[[fx.Graph, fx.Node, Any], fx.Node], root: fx.GraphModule
+    ) -> OwnDerivative:
+        """The derivative that ``part`` computes. ``copied(graph, n, values)`` writes a call of the
+        joint graph to another graph. ``root``: the module of the joint graph."""
+        application = part.application
+        graph = fx.Graph()
+        env: dict[fx.Node, fx.Node] = {}
+        order = list(application.outputs)
+        taken = [i for i in order if i in application.cotangents]
+        cotangents = [application.cotangents[i] for i in taken]
+        for n in (*cotangents, *application.outputs.values(), *part.rest):
+            env[n] = graph.placeholder(n.name)
+            env[n].meta = dict(n.meta)
+        for n in part.nodes:
+            env[n] = copied(graph, n, env)
+        gradients = [
+            None if g is None else env[g]
+            for n, g in zip(application.inputs, application.gradients, strict=True)
+            if n is not None
+        ]
+        graph.output(gradients)
+        module = GraphModule(root, graph, f"BackwardOf{application.name}")
+        return cls(module, len(gradients), len(order), [order.index(i) for i in taken])
+
+
+class _Own(Function):
+    """Returns the outputs among ``values``, with the derivative that the first argument has."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(own: OwnDerivative, *values: Any) -> tuple[Any, ...]:
+        outputs = values[own.n_inputs : own.n_inputs + own.n_outputs]
+        return tuple(o.view_as(o) for o in outputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        own, *values = inputs
+        ctx.own, ctx.n_values = own, len(values)
+        rest = values[own.n_inputs + own.n_outputs :]
+        tensors = [r if isinstance(r, torch.Tensor) else None for r in rest]
+        ctx.numbers = [None if isinstance(r, torch.Tensor) else r for r in rest]
+        ctx.save_for_backward(*output, *tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+        own: OwnDerivative = ctx.own
+        saved = ctx.saved_tensors
+        tensors = saved[own.n_outputs :]
+        rest = [n if t is None else t for t, n in zip(tensors, ctx.numbers, strict=True)]
+        taken = [cotangents[i] for i in own.numbers]
+        gradients = own.graph(*taken, *saved[: own.n_outputs], *rest)
+        return (None, *gradients, *[None] * (ctx.n_values - own.n_inputs))
