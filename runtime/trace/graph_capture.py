@@ -22,6 +22,7 @@ from .graph_edits import without_unused
 from .graph_module import GraphModule
 from .provenance import Provenance
 from .stack_room import with_room
+from .symbol_values import running
 from .symbols import SYMBOLIC, Abstraction, Given
 from .trace_level import Trace
 
@@ -103,8 +104,10 @@ def run_trace(
 
 def _run(level: Trace, f: Callable[..., Sequence[Any]], given: Sequence[Any]) -> Sequence[Any]:
     """The results of the program. Its errors get the user's line."""
+    environment = None if level.abstraction is None else level.abstraction.shape_env
     try:
-        outs: Sequence[Any] = provenance.run(f, level, *given)
+        with running(environment):
+            outs: Sequence[Any] = provenance.run(f, level, *given)
     except Exception as e:
         name_line(e, e.__traceback__, _advice(level, e))
         raise

@@ -385,6 +385,27 @@ class Abstraction:
             return False
 
 
+class Fixed(Abstraction):
+    """The abstract values of a program that fails on symbols. Its sizes are numbers, and the graph
+    is for these alone."""
+
+    def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
+        fake = super().abstract(t, fixed=True)
+        if not fixed:
+            self.inputs.append(fake)
+        return fake
+
+    def guards(self) -> str:
+        if self._guards is None:
+            sizes = [
+                f"tuple(t{i}.size()) == {tuple(x.shape)}"
+                for i, x in enumerate(self.inputs)
+                if isinstance(x, torch.Tensor)
+            ]
+            self._guards = " and ".join([part for part in (super().guards(),) if part] + sizes)
+        return self._guards
+
+
 class Given(Abstraction):
     """The fake mode of a caller who brings fake tensors. Conditions on sizes become guards of his
     shape environment, which he checks."""

@@ -23,7 +23,7 @@ from ...trace.error_lines import naming_line
 from ...trace.graph_module import LateGraphModule
 from ...trace.number_reads import on_side
 from ...trace.stack_room import with_room
-from ...trace.symbols import Abstraction
+from ...trace.symbols import Abstraction, Fixed
 from ..cache.cuts import Cache, default_cache
 from ..capture.aliasing import Group, overlapping, sharing
 from ..capture.global_state import (
@@ -187,7 +187,14 @@ class Recipe:
         if self.starting is not None:
             self.starting(reads, state)
         try:
-            return self._captured(spec, call, tracked, abstraction, unknown, reads, state)
+            try:
+                return self._captured(spec, call, tracked, abstraction, unknown, reads, state)
+            except Exception as error:
+                if not self.dynamic or isinstance(error, Pinned):
+                    raise
+            # It may fail on symbols. With numbers it gives what eager mode gives, or its error.
+            state.restore()
+            return self._captured(spec, call, tracked, Fixed(), unknown, reads, state)
         except BaseException:  # some say that the program is to be run once more
             state.restore()
             raise

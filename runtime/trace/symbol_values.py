@@ -1,0 +1,189 @@
+"""Symbols as the numbers that they stand for, while a program is traced.
+
+    scale = getattr(self, f"scale_{x.shape[0]}")
+
+``x.shape[0]`` is a ``torch.SymInt`` in a trace for any sizes. Torch has arithmetic and comparisons
+for it. A text of it would be the name of a symbol, and it has no hash, no ``divmod`` and no
+``numerator``. What torch does not have, or has otherwise than a number, asks for the value here.
+That fixes the size: the graph gets a guard, and another size is traced again. What still fails on a
+symbol, such as ``json.dumps``, is traced again with numbers (:class:`.symbols.Fixed`).
+
+``isinstance(n, int)`` is true where the program asks. ``type(n)`` is the class of the symbol.
+
+The methods are put into torch's classes once. They act on symbols of the trace that this thread
+runs (:func:`running`), and while its program runs: the graph shows symbols by their names. For any
+other symbol each does what torch's method does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..seam.ambient import Ambient
+from .number_reads import TracedNumber
+from .provenance import is_of_user
+
+Number = int | float | bool
+KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+"""Of each class of symbols the class of the numbers that they stand for."""
+
+
+class _Programs(Ambient):
+    """``environments``: those of the traces whose programs run, the innermost last."""
+
+    environments: tuple[Any, ...] = ()
+
+
+_PROGRAMS = _Programs()
+
+
+@contextmanager
+def running(environment: Any) -> Iterator[None]:
+    """While entered, the program of the trace with this shape environment runs."""
+    before = _PROGRAMS.environments
+    _PROGRAMS.environments = (*before, environment)
+    try:
+        yield
+    finally:
+        _PROGRAMS.environments = before
+
+
+def _is_ours(symbol: Any) -> bool:
+    """Whether ``symbol`` is one of a program that runs."""
+    node = symbol.node
+    if isinstance(node, TracedNumber):
+        return bool(_PROGRAMS.environments)
+    environment = getattr(node, "shape_env", None)
+    return any(environment is e for e in _PROGRAMS.environments)
+
+
+def _value(symbol: Any) -> Number:
+    """The number that ``symbol`` stands for. From now on the graph is for it alone."""
+    kind = KINDS[type(symbol)]
+    found: Number = kind(symbol)
+    return found
+
+
+def _plain(x: Any) -> Any:
+    return _value(x) if type(x) in KINDS else x
+
+
+# --- methods that torch's symbols lack, or have otherwise -----------------------------------------
+
+
+def _define(cls: type, name: str) -> None:
+    """Let ``cls`` have the method ``name`` of a number. For a symbol of another trace it does what
+    it did before."""
+    theirs = getattr(cls, name, None)
+    ours: Callable[..., Any] = getattr(KINDS[cls], name)
+
+    def method(self: Any, *args: Any) -> Any:
+        if _is_ours(self):
+            return ours(_value(self), *map(_plain, args))
+        if theirs is not None:
+            return theirs(self, *args)
+        if args:
+            return NotImplemented
+        raise TypeError(f"bad operand type for {name}: '{cls.__name__}'")
+
+    method.__name__, method.__qualname__ = name, f"{cls.__name__}.{name}"
+    setattr(cls, name, method)
+
+
+_OF_OBJECTS = frozenset(
+    ["__class__", "__delattr__", "__dir__", "__doc__", "__getattribute__", "__init__", "__init_subclass__", "__new__", "__reduce__", "__setattr__", "__sizeof__", "__subclasshook__", "__getnewargs__", "__getformat__"]
+)
+"""What makes a class an object, and is nothing of a number."""
+
+
+def _lacking(cls: type) -> list[str]:
+    """The special methods of numbers that ``cls`` lacks, or has as every object does."""
+    kind = KINDS[cls]
+    special = (n for n in dir(kind) if n.startswith("__") and n not in _OF_OBJECTS)
+    return [
+        n
+        for n in special
+        if getattr(cls, n, None) in (None, getattr(object, n, None)) and callable(getattr(kind, n))
+    ]
+
+
+def _define_round() -> None:
+    """Torch rounds an integer to itself, whatever the digits."""
+    theirs = torch.SymInt.__round__
+
+    def rounded(self: Any, ndigits: Any = None) -> Any:
+        if ndigits is not None and _is_ours(self):
+            return round(_value(self), _plain(ndigits))
+        return theirs(self, ndigits)
+
+    torch.SymInt.__round__ = rounded  # type: ignore[method-assign]
+
+
+def _define_mod(cls: type, name: str) -> None:
+    """Torch takes the remainder of a real number for one of integers: ``k % 2.5`` is at most
+    1.5."""
+    theirs: Callable[..., Any] = getattr(cls, name)
+    real = (float, torch.SymFloat)
+
+    def remainder(self: Any, other: Any) -> Any:
+        if not (isinstance(self, real) or isinstance(other, real)) or not _is_ours(self):
+            return theirs(self, other)
+        if isinstance(self.node, TracedNumber) or isinstance(
+            getattr(other, "node", None), TracedNumber
+        ):
+            return theirs(self, other)
+        a, b = _value(self), _plain(other)
+        return a % b if name == "__mod__" else b % a
+
+    setattr(cls, name, remainder)
+
+
+def _define_attributes(cls: type) -> None:
+    """The attributes of numbers that torch's class lacks: ``numerator``, ``bit_count``."""
+    kind = KINDS[cls]
+    names = frozenset(n for n in dir(kind) if not n.startswith("_") and not hasattr(cls, n))
+
+    def attribute(self: Any, name: str) -> Any:
+        if name in names and _is_ours(self):
+            return getattr(_value(self), name)
+        raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'")
+
+    cls.__getattr__ = attribute  # type: ignore[attr-defined]
+
+
+def _define_class(cls: type) -> None:
+    """Let ``isinstance(n, int)`` be true where the program asks. Torch's own code is to see its
+    symbols."""
+    kind, attribute = KINDS[cls], object.__getattribute__
+
+    def shown(self: Any, name: str) -> Any:
+        if name != "__class__" or not _PROGRAMS.environments:
+            return attribute(self, name)
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_globals.get("__name__") == "abc":
+            frame = frame.f_back
+        return kind if is_of_user(frame.f_code.co_filename) and _is_ours(self) else cls
+
+    # a property of this name cannot be put into a class that there is
+    cls.__getattribute__ = shown  # type: ignore[method-assign, assignment]
+
+
+def _install() -> None:
+    for cls in KINDS:
+        for name in (*_lacking(cls), "__repr__", "__hash__"):
+            _define(cls, name)
+        _define_attributes(cls)
+        _define_class(cls)
+    _define_round()
+    for cls in (torch.SymInt, torch.SymFloat):
+        for name in ("__mod__", "__rmod__"):
+            if hasattr(cls, name):
+                _define_mod(cls, name)
+
+
+_install()
