@@ -61,6 +61,7 @@ def install(*, compile: str = "dynamo") -> None:
     from .distributed import patch_distributed
     from .modules import patch_modules
     from .routes import replacements, switches
+    from .scripting import patch_scripts
     from .tensor_factories import forget_tables, wrapped_factories
 
     patches, lasting = Patches(), Patches()
@@ -74,6 +75,7 @@ def install(*, compile: str = "dynamo") -> None:
         patch_classes(patches)
         patch_modules(patches)
         patch_distributed(patches)
+        patch_scripts(patches)
         # a program may set it by torch's function
         patches.enter(fallback_policy(current_fallback_policy()))
         patches.callback(lasting.undo)

@@ -21,9 +21,22 @@ from torch.utils import _pytree as pytree
 
 from ..session.tensor import Tensor, unwrap, wrap
 from .patches import Patches
-from .stepping_aside import Exchange, RefuseSession, aside, ours_unless_aside
+from .stepping_aside import (
+    Exchange,
+    RefuseSession,
+    ScriptAttributes,
+    aside,
+    ours_unless_aside,
+)
 
 _export, _load = torch.export.export, torch.export.load
+_SCRIPT_MODULES = (torch.jit._script.ScriptModule, torch.jit._script.RecursiveScriptModule)
+_WRITERS = {
+    "save",
+    "save_to_buffer",
+    "_save_for_lite_interpreter",
+    "_save_to_buffer_for_lite_interpreter",
+}
 _ExportedProgram: Any = torch.export.ExportedProgram
 
 
@@ -43,13 +56,50 @@ def _jit(capture: Callable[..., Any], patches: Patches, name: str) -> Callable[.
 
 
 def _give_parameters(scripted: Any, exchange: Exchange) -> None:
-    """Give a traced module the parameters of the original one, so that computations with
-    them are recorded."""
+    """Give a module of TorchScript the parameters of the original one, so that computations with
+    them are recorded. One that was loaded gets parameters of the session."""
     for module in scripted.modules():
-        for names in (module._parameters, module._buffers):
-            for name, value in list(names.items()):
-                if isinstance(value, torch.Tensor):
-                    module._c.setattr(name, exchange.session(value))
+        attributes = ScriptAttributes(module)
+        for name, value in attributes.items():
+            attributes[name] = exchange.session(value)
+
+
+def _frozen(freeze: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
+    """``torch.jit.freeze`` or ``torch.jit.optimize_for_inference``, which make constants of the
+    parameters. A constant is a plain tensor, and requires no grad."""
+
+    def frozen(module: Any, *args: Any, **kwargs: Any) -> Any:
+        exchange = Exchange()
+        with aside(patches), exchange.lent(module):
+            made = freeze(module, *args, **kwargs)
+        _give_parameters(made, exchange)
+        return made
+
+    return frozen
+
+
+def _loaded(load: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
+    """``torch.jit.load``."""
+
+    def loaded(*args: Any, **kwargs: Any) -> Any:
+        with aside(patches):
+            made = load(*args, **kwargs)
+        _give_parameters(made, Exchange())
+        return made
+
+    return loaded
+
+
+def _saved(save: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
+    """A method of a module of TorchScript that writes it. Torch writes below Python which
+    tensors require grad, and finds that on plain ones only."""
+
+    @functools.wraps(save)
+    def saved(module: Any, *args: Any, **kwargs: Any) -> Any:
+        with aside(patches), Exchange().lent(module):
+            return save(module, *args, **kwargs)
+
+    return saved
 
 
 def _onnx(capture: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
@@ -172,9 +222,15 @@ def captures(patches: Patches, lasting: Patches) -> dict[int, tuple[Any, Any]]:
     """
     programs = Programs(patches)
     programs.patch(lasting)
+    for kind in _SCRIPT_MODULES:
+        for name in vars(kind).keys() & _WRITERS:
+            lasting.set(kind, name, _saved(getattr(kind, name), patches))
     pairs: list[tuple[Any, Callable[..., Any]]] = [
         (torch.jit.trace, _jit(torch.jit.trace, patches, "torch.jit.trace")),
         (torch.jit.trace_module, _jit(torch.jit.trace_module, patches, "torch.jit.trace_module")),
+        (torch.jit.freeze, _frozen(torch.jit.freeze, patches)),
+        (torch.jit.optimize_for_inference, _frozen(torch.jit.optimize_for_inference, patches)),
+        (torch.jit.load, _loaded(torch.jit.load, patches)),
         (torch.onnx.export, _onnx(torch.onnx.export, patches)),
         (_export, programs.exporter(_export)),
         (torch.export.draft_export, programs.exporter(torch.export.draft_export)),

@@ -53,6 +53,12 @@ class Patches:
         for module, name, replacement in self._bound_to(table):
             self.set(module, name, replacement)
 
+    def replaced(self) -> Iterator[tuple[Any, Any]]:
+        """Each object that is replaced, and what is in its place now."""
+        for owner, name, old in self._done:
+            if old is not _ABSENT:
+                yield old, _current(owner, name)
+
     def replaces(self, value: Any) -> bool:
         """Whether names bound to ``value`` are replaced everywhere."""
         found = self._table.get(id(value))

@@ -27,6 +27,8 @@ from ..seam.levels import Value
 from ..session.tensor import Tensor, wrap
 from .patches import Patches
 
+_script_tables: Any = torch._C._jit_debug_module_iterators  # type: ignore[attr-defined]
+
 
 class _Captures(Ambient):
     depth = 0  # how many captures of torch's this thread is inside of
@@ -143,7 +145,7 @@ class Exchange:
             return t
         found = self._session.get(id(t))
         if found is None:
-            found = wrap(t.detach())
+            found = wrap(t.detach(), t.requires_grad and t.is_leaf)
             if isinstance(t, torch.nn.Parameter):
                 found = torch.nn.Parameter(found, t.requires_grad)  # type: ignore[assignment]
             self._session[id(t)] = found
@@ -202,6 +204,24 @@ class _Cell:
         self._cell.cell_contents = value
 
 
+class ScriptAttributes:
+    """The tensors of a module of TorchScript, which has them below Python: parameters, buffers
+    and others."""
+
+    def __init__(self, module: torch.jit.ScriptModule) -> None:
+        self._module: Any = module._c
+
+    def items(self) -> list[tuple[str, torch.Tensor]]:
+        attributes = _script_tables(self._module)["named_attributes"]
+        return [(name, value) for name, value in attributes if isinstance(value, torch.Tensor)]
+
+    def get(self, name: str) -> Any:
+        return self._module.getattr(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._module.setattr(name, value)
+
+
 class _Items(list[Any]):
     """A list as a mapping of its positions."""
 
@@ -221,11 +241,14 @@ class _Items(list[Any]):
 
 def _places(program: Any, seen: set[int]) -> Iterator[Any]:
     """The mappings of names to objects in which a program finds its tensors."""
-    if id(program) in seen or isinstance(program, torch.jit.ScriptModule):
+    if id(program) in seen:
         return
     seen.add(id(program))
     below: list[Any] = []
-    if isinstance(program, torch.nn.Module):
+    if isinstance(program, torch.jit.ScriptModule):
+        yield ScriptAttributes(program)
+        below = list(program.children())
+    elif isinstance(program, torch.nn.Module):
         yield from (program._parameters, program._buffers, vars(program))
         below = [*vars(program).values(), *program._modules.values()]
     elif isinstance(program, MethodType):
