@@ -98,7 +98,10 @@ def fill(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> A
 
 def with_one_draw(op: Op, calls: list[tuple[list[Any], dict[str, Any]]]) -> list[Any]:
     """Run the op once per element, each time from the same state of the generator. ``calls``:
-    (arguments, options) of each element."""
+    (arguments, options) of each element. ``BatchingError`` for an op that is known to draw
+    from what its arguments say."""
+    if op.record is not None and op.record.draws == "values":
+        _refuse_same(op)
     from ..trace.regions import traced  # here, since traces import sympy
 
     if traced(*calls[0]):

@@ -12,14 +12,14 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..errors import NestedTensor
-from ..rules.ops import VIEW, Op
+from ..rules.ops import VIEW, Op, generator_of
 from ..seam.shells import VALUES
 
 # signatures per op; the set is cleared when it is full, since a program may pass a new
@@ -96,8 +96,9 @@ def run(
     with ExitStack() as stack:
         stack.enter_context(_disable_current_modes())
         stack.enter_context(torch.no_grad())
-        if _random in op.func.tags:
+        if _random in op.func.tags or (op.record is not None and op.record.draws):
             stack.enter_context(torch.random.fork_rng(devices=_accelerators(args)))
+            stack.enter_context(_rewound(generator_of(args, kwargs)))
         try:
             arguments, options = (
                 element(list(args)),
@@ -111,6 +112,16 @@ def run(
         except NotImplementedError:
             if not empty:
                 raise
+
+
+@contextmanager
+def _rewound(generator: torch.Generator) -> Iterator[None]:
+    """Run the body of a ``with`` block, then put ``generator`` back to where it was."""
+    state = generator.get_state()
+    try:
+        yield
+    finally:
+        generator.set_state(state)
 
 
 def _element(a: Any, at: dict[int, int], empty: bool, copied: bool) -> Any:

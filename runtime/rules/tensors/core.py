@@ -104,6 +104,7 @@ register(
 random("rand rand.generator randn randn.generator", batch.sizes(0), shape_only=True)
 random("randint randint.generator", batch.sizes(1), shape_only=True)
 random("randint.low randint.low_generator", batch.sizes(2), shape_only=True)
+random("normal.float_float", batch.sizes(2), shape_only=True)
 random("rand_like randn_like", shape_only=True)
 random("randint_like randint_like.low_dtype", shape_only=True)
 random(
@@ -123,12 +124,26 @@ random(
 # Abstract kernels of torch keep the strides of an argument where these draws give a
 # contiguous result.
 flat(
-    "poisson", "self", batch=None, draws="values", abstract=lambda self: self.new_empty(self.shape)
+    "poisson",
+    "self",
+    batch=batch.trailing,
+    draws="values",
+    abstract=lambda self: self.new_empty(self.shape),
 )
-register("multinomial", nondiff=True, draws="values", family="random")
+
+
+def _multinomial_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """The kernel takes rows of weights, so the batch becomes more rows."""
+    weights = batch.expand(args[0], batched[0], size)
+    drawn = func(weights.flatten(0, -2), *args[1:], **kwargs)
+    return drawn.unflatten(0, weights.shape[:-1])
+
+
+register("multinomial", nondiff=True, batch=_multinomial_batch, draws="values", family="random")
 register(
     "_standard_gamma",
     vjp={"self": lambda g, self, result: g * torch.ops.aten._standard_gamma_grad(self, result)},
+    batch=batch.trailing,
     draws="values",
     abstract=lambda self: self.new_empty(self.shape),
 )
@@ -140,12 +155,17 @@ register(
 register("_dirichlet_grad", abstract=lambda x: x.new_empty(x.shape), family="random")
 register(
     "_sample_dirichlet",
+    batch=batch.trailing,
     draws="values",
     abstract=lambda self: self.new_empty(self.shape),
     family="random",
 )
 register(
-    "binomial", draws="values", abstract=lambda count: count.new_empty(count.shape), family="random"
+    "binomial",
+    batch=batch.trailing,
+    draws="values",
+    abstract=lambda count: count.new_empty(count.shape),
+    family="random",
 )
 register("rrelu_with_noise_functional", nondiff=(1,), draws="values", family="random")
 

@@ -12,6 +12,7 @@ import runtime
 from runtime.aot import make_fx
 from runtime.errors import BatchingError
 from runtime.func import functionalize, grad, jvp, vjp, vmap
+from runtime.rules.ops import _OPS
 
 X = torch.ones(2, 200)
 SHARED = torch.full((200,), 0.5)
@@ -83,13 +84,13 @@ def test_randomness_is_what_was_asked_for(name: str) -> None:
     "draw",
     [lambda x: F.rrelu(-x, training=True), torch.poisson, lambda x: torch.multinomial(x, 50)],
 )
-def test_an_op_that_is_looped_over_draws_as_asked_too(draw: Any) -> None:
+def test_a_draw_by_the_values_of_an_element_is_its_own_or_refused(draw: Any) -> None:
     with pytest.raises(
         RuntimeError, match="called random operation while in randomness error mode"
     ):
         vmap(draw)(X)
-    first, second = vmap(draw, randomness="same")(X)
-    assert torch.equal(first, second)
+    with pytest.raises(BatchingError, match="distributions that differ between the elements"):
+        vmap(draw, randomness="same")(X)
     first, second = vmap(draw, randomness="different")(X)
     assert not torch.equal(first, second)
     torch.testing.assert_close(vmap(F.rrelu)(-X), F.rrelu(-X))  # draws nothing, so it is no error
@@ -248,9 +249,8 @@ def test_a_factory_draws_for_all_elements_at_once() -> None:
 
 ALONE: dict[str, Callable[[Any], Any]] = {
     "rand_like": torch.rand_like,
-    "multinomial": lambda x: torch.multinomial(x, 9),
-    "poisson": torch.poisson,
-    "rrelu": lambda x: F.rrelu(-x, training=True),
+    "dropout": F.dropout,
+    "bernoulli of a number": lambda x: torch.bernoulli(x, 0.3),
     "uniform_": lambda x: x.clone().uniform_(),
 }
 
@@ -266,25 +266,100 @@ def test_all_elements_draw_what_one_alone_draws_if_they_share_a_draw(name: str) 
         assert torch.equal(found, expected.expand(n, *expected.shape))
 
 
-FROM_GIVEN: dict[str, Callable[[Any, torch.Generator], Any]] = {
-    "multinomial": lambda x, generator: torch.multinomial(x, 9, generator=generator),
-    "poisson, which takes it by position": lambda x, generator: torch.poisson(
-        x * 9, generator=generator
+G = torch.Generator()
+P = torch.tensor([[0.2, 0.5, 0.8], [0.3, 0.6, 0.9]])
+# Each draws from the generator that it is given. torch draws the whole batch by one call.
+FROM_GIVEN: dict[str, Callable[[Any], Any]] = {
+    "rand": lambda x: torch.rand(3, generator=G),
+    "randn": lambda x: torch.randn(3, generator=G),
+    "randint": lambda x: torch.randint(100, (3,), generator=G),
+    "randint between numbers": lambda x: torch.randint(5, 100, (3,), generator=G),
+    "randperm": lambda x: torch.randperm(5, generator=G),
+    "normal of numbers": lambda x: torch.normal(0.0, 1.0, (3,), generator=G),
+    "normal": lambda x: torch.normal(x, x, generator=G),
+    "normal with one mean": lambda x: torch.normal(0.5, x, generator=G),
+    "bernoulli": lambda x: torch.bernoulli(x, generator=G),
+    "bernoulli of a number": lambda x: torch.bernoulli(x, 0.3, generator=G),
+    "poisson, which takes it by position": lambda x: torch.poisson(x * 9, generator=G),
+    "multinomial": lambda x: torch.multinomial(x, 2, generator=G),
+    "multinomial with replacement": lambda x: torch.multinomial(x, 9, True, generator=G),
+    "binomial": lambda x: torch.binomial(torch.full_like(x, 99), x, generator=G),
+    "gamma": lambda x: torch._standard_gamma(x, generator=G),
+    "Dirichlet": lambda x: torch._sample_dirichlet(x, generator=G),
+    "uniform_": lambda x: x.clone().uniform_(2, 3, generator=G),
+    "normal_": lambda x: x.clone().normal_(generator=G),
+    "exponential_": lambda x: x.clone().exponential_(generator=G),
+    "random_": lambda x: x.clone().random_(9, generator=G),
+}
+# from the default generator
+FROM_DEFAULT: dict[str, Callable[[Any], Any]] = {
+    "rand_like": torch.rand_like,
+    "dropout": F.dropout,
+    "categorical": lambda x: torch.distributions.Categorical(x, validate_args=False).sample(),
+    "multinomial, default": lambda x: torch.multinomial(x, 2),
+    "poisson, default": lambda x: torch.poisson(x * 9),
+    "normal of numbers, default": lambda x: torch.normal(0.0, 1.0, (3,)),
+}
+
+
+def twice(f: Callable[[Any], Any], transform: Any, x: Any) -> list[Any]:
+    """Results of a transform at its first and second call, and where the generators stand then."""
+    out: list[Any] = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        G.manual_seed(3)
+        made = runtime.unwrap(transform(f)(x))
+        out += [made.tolist(), torch.get_rng_state().tolist(), G.get_state().tolist()]
+    return out
+
+
+NESTED: dict[str, Any] = {
+    "one vmap": lambda vmap: lambda f: vmap(f, randomness="different"),
+    "one of another dimension": lambda vmap: lambda f: vmap(
+        lambda x: f(x[0]), randomness="different", in_dims=1
     ),
-    "rrelu, which takes it by position": lambda x, generator: torch.rrelu(
-        -x, training=True, generator=generator
+    "two": lambda vmap: lambda f: vmap(
+        vmap(lambda x: f(x) + 0 * x[0], randomness="different"), randomness="different"
     ),
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*has no batch rule")
+@pytest.mark.parametrize("nested", NESTED)
+@pytest.mark.parametrize("name", [*FROM_GIVEN, *FROM_DEFAULT])
+def test_a_batch_draws_torchs_numbers_from_the_first_call_on(name: str, nested: str) -> None:
+    f = (FROM_GIVEN | FROM_DEFAULT)[name]
+    for op in _OPS.values():  # as in a fresh process
+        if op.accepted:
+            op.accepted.clear()
+    x = torch.stack([P, P])
+    x = P if nested == "one vmap" else x
+    assert twice(f, NESTED[nested](vmap), x) == twice(f, NESTED[nested](torch.func.vmap), x)
+
+
 @pytest.mark.parametrize("name", FROM_GIVEN)
-def test_elements_share_a_draw_of_the_generator_that_is_given(name: str) -> None:
-    draw = FROM_GIVEN[name]
-    generator, before = torch.Generator().manual_seed(3), torch.get_rng_state()
-    first, second = vmap(lambda x: draw(x, generator), randomness="same")(X)
-    assert torch.equal(first, second) and torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(first, draw(X[0], torch.Generator().manual_seed(3)))
+def test_a_draw_from_a_generator_leaves_the_default_one(name: str) -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    vmap(FROM_GIVEN[name], randomness="different")(P)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def noise(x: torch.Tensor) -> torch.Tensor:
+    """An operator of somebody else's that draws. The runtime has no record of it."""
+    return x + torch.rand(x.shape)
+
+
+_library = torch.library.Library("draws_of_a_test", "DEF")
+_library.define("noise(Tensor x) -> Tensor", tags=torch.Tag.nondeterministic_seeded)
+_library.impl("noise", noise, "CompositeExplicitAutograd")
+
+
+@pytest.mark.filterwarnings("ignore:.*has no batch rule")
+def test_elements_share_the_draw_of_an_operator_that_has_no_record() -> None:
+    torch.manual_seed(0)
+    first, second = vmap(torch.ops.draws_of_a_test.noise, randomness="same")(X)
+    torch.manual_seed(0)
+    assert torch.equal(first, noise(X[0])) and torch.equal(first, second)
 
 
 INNER: dict[str, Callable[[Any], Any]] = {
@@ -315,19 +390,16 @@ def test_a_draw_for_each_element_inside_of_a_derivative_is_of_the_batch_under_an
 
 
 @pytest.mark.filterwarnings("ignore:.*has no batch rule")
-@pytest.mark.parametrize(
-    "draw", [lambda x: F.rrelu(-x, training=True), lambda x: torch.multinomial(x, 2)]
-)
 @pytest.mark.parametrize("way", [lambda f: make_fx(f)(X), lambda f: runtime.jit(f)(X)])
 def test_a_graph_does_not_draw_again_from_the_same_state(
-    way: Callable[..., Any], draw: Callable[[Any], Any]
+    way: Callable[..., Any],
 ) -> None:
     with pytest.raises(
         BatchingError,
         match="runs for each element from the same state of the generator, "
         "and a graph sets no state",
     ):
-        way(vmap(draw, randomness="same"))
+        way(vmap(torch.ops.draws_of_a_test.noise, randomness="same"))
 
 
 @pytest.mark.parametrize("randomness", ["error", "same", "different"])
