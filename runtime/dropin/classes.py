@@ -10,6 +10,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ..autograd import function
 from ..seam.levels import constant_of
+from ..seam.literals import readable
 from ..session.tensor import Tensor, as_kind, dispatches, unwrap, wrap
 from .patches import Patches
 from .tensor_factories import as_runtime, inside_dispatch
@@ -69,6 +70,7 @@ def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
     match args:
         case [Tensor() as t] if not kwargs:
             return t.as_subclass(cls)
+    args = tuple(readable(a) if isinstance(a, (list, tuple)) else a for a in args)
     made = as_runtime(_new_tensor(torch.Tensor, *args, **kwargs))
     return made if cls is torch.Tensor else as_kind(made, cls)
 

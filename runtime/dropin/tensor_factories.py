@@ -16,9 +16,10 @@ import torch.nested
 import torch.signal.windows
 import torch.utils._device
 from torch._C import DispatchKey
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from ..seam.levels import SCOPE, Value, lifted
+from ..seam.literals import has_values, readable, stacked
 from ..seam.shells import VALUES
 from ..session.tensor import Tensor, unwrap, wrap
 from ..tape.values import GradValue
@@ -78,22 +79,29 @@ def _with_one_counter(t: Any) -> Any:
     return t._level.wrap(t._inner, None) if kind is Tensor or kind is GradValue else t
 
 
-def _without_values(data: Any) -> Any:
-    """``data`` for ``torch.tensor``, which reads memory. Nested lists with values of a transform
-    become one constant tensor."""
-    if isinstance(data, Value):
-        return data.detach()
-    if isinstance(data, (list, tuple)) and any(isinstance(t, Value) for t in tree_leaves(data)):
-        return torch.stack([torch.as_tensor(_without_values(d)) for d in data])
-    return data
-
-
 def _tensor(data: Any, **kwargs: Any) -> Any:
     """``torch.tensor``."""
-    plain = _without_values(data)
-    if isinstance(plain, Value):
-        return plain.clone().to(kwargs.get("device"), kwargs.get("dtype"))
-    return _torch_tensor(data, **kwargs)
+    if isinstance(data, Value):
+        return data.detach().clone().to(kwargs.get("device"), kwargs.get("dtype"))
+    return _of_lists(_torch_tensor)(data, **kwargs)
+
+
+def _of_lists(read: Callable[..., Any]) -> Callable[..., Any]:
+    """``read``, a factory that reads nested lists, for lists with tensors in them."""
+
+    @wraps(read)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        given = kwargs.get("data", kwargs.get("obj", args[0] if args else None))
+        if not isinstance(given, (list, tuple)):
+            return read(*args, **kwargs)
+        data = readable(given)
+        options = dict(zip(("dtype", "device"), args[1:], strict=False)) | kwargs
+        options.pop("data", options.pop("obj", None))
+        if has_values(data):
+            return stacked(data, options.get("dtype"), options.get("device"))
+        return read(data, **options)
+
+    return made
 
 
 def _nested_tensor(data: Any, **kwargs: Any) -> Any:
@@ -101,7 +109,12 @@ def _nested_tensor(data: Any, **kwargs: Any) -> Any:
     return _torch_nested_tensor(tree_map_only(Tensor, unwrap, data), **kwargs)
 
 
-_READERS = {_torch_tensor: _tensor, _torch_nested_tensor: _nested_tensor}
+_READERS = {
+    _torch_tensor: _tensor,
+    _torch_nested_tensor: _nested_tensor,
+    torch.as_tensor: _of_lists(torch.as_tensor),
+    torch.asarray: _of_lists(torch.asarray),
+}
 
 
 def _wrapped(factory: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _pop_mode_tempo
 from ..errors import EscapedValue, InplaceError
 from .ambient import Ambient
 from .keys import CHUNK, CONJUGATE, NARROW, NEGATIVE, VIEWS, set_excluded, uncounted
+from .literals import has_values, readable, stacked
 from .memory import guard_methods, refuse_access
 from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape
 from .surgery import GEOMETRY, change_geometry
@@ -286,7 +287,12 @@ class Value(torch.Tensor):
     def new_tensor(self, data: Any, **options: Any) -> Any:  # type: ignore[override]
         """As ``torch.Tensor.new_tensor``. Torch's own dispatches nothing, so no level would
         see the new tensor."""
-        made: Any = _new_tensor(self, data, **options)
+        data = readable(data) if isinstance(data, (list, tuple)) else data
+        made: Any = (
+            stacked(data, options.get("dtype") or self.dtype, options.get("device") or self.device)
+            if has_values(data)
+            else _new_tensor(self, data, **options)
+        )
         return lifted(made, made._level.number if type(made) in VALUES else -1)
 
     def detach_(self) -> Any:

@@ -436,7 +436,7 @@ class Tensor(GradValue):
 def _new(name: str) -> Callable[..., Any]:
     """``Tensor.new_zeros`` and its like. As torch's, but ``requires_grad`` applies to our
     engine."""
-    native = getattr(torch.Tensor, name)
+    native: Any = Value.new_tensor if name == "new_tensor" else getattr(torch.Tensor, name)
 
     @functools.wraps(native)
     def method(self: Tensor, *args: Any, requires_grad: bool = False, **kwargs: Any) -> Any:

@@ -315,11 +315,13 @@ def twice(f: Callable[[Any], Any], transform: Any, x: Any) -> list[Any]:
 
 NESTED: dict[str, Any] = {
     "one vmap": lambda vmap: lambda f: vmap(f, randomness="different"),
-    "one of another dimension": lambda vmap: lambda f: vmap(
-        lambda x: f(x[0]), randomness="different", in_dims=1
+    "one of another dimension": lambda vmap: (
+        lambda f: vmap(lambda x: f(x[0]), randomness="different", in_dims=1)
     ),
-    "two": lambda vmap: lambda f: vmap(
-        vmap(lambda x: f(x) + 0 * x[0], randomness="different"), randomness="different"
+    "two": lambda vmap: (
+        lambda f: vmap(
+            vmap(lambda x: f(x) + 0 * x[0], randomness="different"), randomness="different"
+        )
     ),
 }
 

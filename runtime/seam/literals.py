@@ -1,0 +1,48 @@
+"""Nested lists of numbers with tensors among them, as in ``x.new_tensor([a, 2.0])``.
+
+Torch reads the numbers below Python, and a value has no memory there. So a value that is a number
+is replaced by the plain tensor under it. A value that differs between the elements of a batch, or
+stands for an input of a graph, is no number. Then the list is stacked of tensors.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from . import factories
+from .shells import VALUES
+
+
+def readable(data: Any) -> Any:
+    """``data`` with plain tensors in place of the values that torch may read."""
+    if isinstance(data, (list, tuple)):
+        return [readable(d) for d in data]
+    number = data
+    while type(number) in VALUES and number._level.keeps_history:
+        number = number._inner
+    return data if type(number) in VALUES else number
+
+
+def has_values(data: Any) -> bool:
+    """Whether ``data``, which is :func:`readable`, is a list with values in it."""
+    return isinstance(data, (list, tuple)) and any(type(d) in VALUES for d in tree_leaves(data))
+
+
+def stacked(data: Any, dtype: torch.dtype | None, device: Any) -> Any:
+    """A tensor of nested lists with values in them, without a history. Without ``dtype``, it has
+    the type that holds all of them."""
+    if dtype is None:
+        dtype = functools.reduce(torch.promote_types, map(_dtype, tree_leaves(data)))
+    if type(data) in VALUES:
+        return data.detach().to(device, dtype)
+    if isinstance(data, list) and has_values(data):
+        return torch.stack([stacked(d, dtype, device) for d in data])
+    return factories.tensor(data, dtype=dtype, device=device)
+
+
+def _dtype(leaf: Any) -> torch.dtype:
+    return leaf.dtype if isinstance(leaf, torch.Tensor) else factories.tensor(leaf).dtype
