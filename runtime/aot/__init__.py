@@ -16,11 +16,11 @@ floor that imports this one, so they are imported when somebody asks for them.
 import importlib
 from typing import TYPE_CHECKING
 
-from ..trace.make_fx import make_fx
 from .cache.cuts import Cache, CacheInfo, cache_clear, cache_info
 from .calls.compiled_function import aot_function
 from .calls.module import aot_module
 from .calls.simplified import aot_module_simplified
+from .capture.make_fx import make_fx
 from .compilers.boxed import make_boxed_compiler, make_boxed_func, nop
 from .compilers.graph_names import (
     get_aot_compilation_context,

@@ -20,12 +20,12 @@ from ..aot.calls.simplified import fake_mode_of, of_state, plain, refuse_fake_st
 from ..aot.capture.aliasing import sharing
 from ..aot.capture.boundary import Boundary, Input, Made, Output, ViewStep
 from ..aot.capture.joint import Joint, joint_graph
+from ..aot.capture.make_fx import make_fx
 from ..aot.capture.outputs import leaf_of
 from ..aot.python_state.reader import reads_of
 from ..aot.python_state.reads import generators_in
 from ..functionalize.functional_level import FunctionalLevel, FunctionalValue
 from ..trace.error_lines import naming_line
-from ..trace.make_fx import make_fx
 from ..trace.symbols import Abstraction, Given
 
 # --- traces before dispatch -----------------------------------------------------------------------

@@ -31,6 +31,7 @@ from ..aot.calls.compiled_function import Beside
 from ..aot.capture import opened
 from ..aot.capture.global_state import autocast_enabled, surroundings
 from ..aot.capture.joint import Joint
+from ..aot.capture.leaf_gradients import HOOKS, LeafGradients, hooked
 from ..aot.python_state.known_state import Held, Place, PythonState
 from ..aot.python_state.reads import Read, Slots
 from ..seam.ambient import Ambient
@@ -46,7 +47,6 @@ from ..trace.provenance import line_in
 from .donation import take
 from .groups import Cell, Number, Numbers
 from .known import Known
-from .leaf_gradients import HOOKS, LeafGradients, hooked
 from .optimizers import Assigned, Optimizers, StatePlace, Unknown, Watched, put
 from .scalers import Scalers, make_again
 

@@ -294,7 +294,31 @@ def grad(
             FutureWarning,
             stacklevel=2,
         )
-    allow_unused = materialize_grads if allow_unused is None else allow_unused
+    find = gradients_of if CAPTURE.gradients is None else CAPTURE.gradients.grad
+    return find(
+        outputs,
+        inputs,
+        grad_outputs,
+        retain_graph,
+        create_graph,
+        allow_unused=materialize_grads if allow_unused is None else allow_unused,
+        is_grads_batched=is_grads_batched,
+        materialize_grads=materialize_grads,
+    )
+
+
+def gradients_of(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any,
+    retain_graph: bool | None,
+    create_graph: bool,
+    *,
+    allow_unused: bool,
+    is_grads_batched: bool,
+    materialize_grads: bool,
+) -> Any:
+    """:func:`grad` of values that stand for the tensors of the user."""
     outputs, wanted = listed(outputs), _inputs(inputs, "grad")
     edges = [_edge(t) for t in outputs]
     cotangents = cotangents_of(outputs, edges, grad_outputs, is_grads_batched)

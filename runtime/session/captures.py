@@ -25,6 +25,16 @@ class CapturedGradients(Protocol):
         inputs: Any,
     ) -> None: ...
 
+    def grad(
+        self,
+        outputs: Any,
+        inputs: Any,
+        grad_outputs: Any,
+        retain_graph: bool | None,
+        create_graph: bool,
+        **options: Any,
+    ) -> Any: ...
+
     def gradient(self, t: Any) -> Any: ...
 
     def assign(self, t: Any, g: Any) -> None: ...

@@ -51,4 +51,5 @@ def pass_mark_on(args: Iterable[Any], output: Any) -> None:
                 and (o.is_floating_point() or o.is_complex())
                 and not recorded_by_torch(o)
             ):
-                _mark(o, True)
+                with torch._C.DisableTorchFunction():  # a capture would take it for the program's
+                    _mark(o, True)

@@ -52,7 +52,7 @@ class OutsideMemory:
     def literal(self, value: Any) -> None:
         """Note a literal of the program's text, whose memory is its own."""
         if value.layout is torch.strided:
-            self.literals[_address(value)] = value
+            self.literals[address(value)] = value
 
     def before(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Before a call of ``op`` that writes: copy the memory that it writes to, if it comes from
@@ -70,7 +70,7 @@ class OutsideMemory:
             if (
                 self.literals
                 and t.layout is torch.strided
-                and (value := self.literals.pop(_address(t), None)) is not None
+                and (value := self.literals.pop(address(t), None)) is not None
             ):
                 value._literal = None
 
@@ -112,7 +112,8 @@ def _written(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[to
                 yield t
 
 
-def _address(t: torch.Tensor) -> int:
+def address(t: torch.Tensor) -> int:
+    """A number for the storage of a strided tensor."""
     return int(storage_of(bottom(t))._cdata)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import fx
@@ -20,9 +20,6 @@ from ...rules.ops import DIFFERENTIABLE, INPLACE, VIEW, op_of
 from ...seam.level_mode import mode_at, n_modes
 from ...seam.levels import Value
 from ...seam.surgery import GEOMETRY
-from ...session.captures import CAPTURE
-from ...tape.grad_level import GradLevel
-from ...tape.metas import meta_of
 from ...tape.nodes import Input, Node
 from ...tape.running import RUNNING
 from ...tape.values import GradValue, edge_of
@@ -32,6 +29,7 @@ from ...trace.trace_level import LITERAL_KINDS, Trace
 from ..control_flow.branches import ControlFlow
 from .origins import PASS
 from .own_derivatives import APPLIES, CONSTANT, NO_GRAD, Application, NoGradWatch
+from .program_tape import ProgramTape
 from .pullback import NONE, OF_THE_OP, OWN, PACKED, WRITTEN
 from .shown import WholeTensorsLevel, refuse_recording, requiring_grad, shown
 from .tangents import is_marked
@@ -39,24 +37,7 @@ from .tangents import is_marked
 _grad_enabled = torch.is_grad_enabled
 
 
-def refuse_data() -> NoReturn:
-    raise RuntimeError(
-        "the program assigns to .data of a tensor. Let it use copy_(), which keeps the memory. "
-        f"In place of p.grad.data = new it may assign p.grad = new.{here()}"
-    )
-
-
-class Argument(Node):
-    """The end of a path: an argument of the program. Unlike an input of a transform it is no leaf,
-    so that the program may write to it."""
-
-    __slots__ = ()
-
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
-        return ()
-
-
-class JointLevel(GradLevel):
+class JointLevel(ProgramTape):
     """The tape of a joint graph. Hooks on saved tensors that the program itself sets see traced
     values, so their work is in the graph."""
 
@@ -73,7 +54,7 @@ class JointLevel(GradLevel):
         "unrecorded",
         "unseen",
     )
-    runs_ctx_forward = packs = releases_written = follows_bases = notes_backward = True
+    notes_backward = True
 
     def __init__(self, trace: Trace, functional: WholeTensorsLevel) -> None:
         super().__init__()
@@ -257,15 +238,6 @@ class JointLevel(GradLevel):
                 with _disable_current_modes():
                     v._level.read(v)
 
-    def retain_grad_of(self, v: Any) -> None:
-        if CAPTURE.gradients is None:
-            super().retain_grad_of(v)
-        else:
-            CAPTURE.gradients.retain(v)
-
-    def refuse_data(self) -> NoReturn:
-        refuse_data()
-
     @contextmanager
     def shown_to_forward(
         self, node: FunctionNode, args: Sequence[Any], given: Sequence[Any]
@@ -343,6 +315,3 @@ class JointLevel(GradLevel):
             if n is last:
                 break
             self.unseen[n] = PACKED
-
-    def input(self, outer: torch.Tensor) -> Any:
-        return self.wrap(outer, (Argument(self, (), (meta_of(outer, outer.dtype),)), 0))

@@ -10,7 +10,7 @@ import torch
 
 from runtime import jit
 from runtime.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
-from runtime.trace.make_fx import make_fx
+from runtime.aot.capture.make_fx import make_fx
 
 X = torch.tensor([[0.5, 1.5], [2.5, 3.5]])
 

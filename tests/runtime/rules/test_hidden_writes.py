@@ -13,7 +13,7 @@ from torch.nn import functional
 from runtime import jit
 from runtime.rules.hidden_writes import hidden_writes
 from runtime.rules.ops import op_of
-from runtime.trace.make_fx import make_fx
+from runtime.aot.capture.make_fx import make_fx
 
 aten = torch.ops.aten
 X = torch.arange(24.0).view(4, 3, 2).sin()

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from runtime.aot import aot_function, nop
-from runtime.trace.make_fx import make_fx
+from runtime.aot.capture.make_fx import make_fx
 from runtime.trace.number_reads import (
     AskedForNumber,
     OtherSide,

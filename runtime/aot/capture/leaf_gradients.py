@@ -25,20 +25,22 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ..aot.capture.global_state import without_autocast
-from ..aot.capture.joint_level import Argument, JointLevel, refuse_data
-from ..functionalize.functional_level import FunctionalValue
-from ..seam.level_mode import EnteringMode, entering_mode
-from ..seam.levels import Value
-from ..session import backward as session
-from ..session.captures import CAPTURE
-from ..session.tensor import Tensor
-from ..tape import hooks
-from ..tape.accumulate import has_required_layout, laid_out
-from ..tape.gradient_edges import GradientEdge
-from ..tape.nodes import Input, Node
-from ..tape.values import GradValue, edge_of
-from ..trace.provenance import here
+from ...functionalize.functional_level import FunctionalValue
+from ...seam.level_mode import EnteringMode, entering_mode
+from ...seam.levels import Value
+from ...session import backward as session
+from ...session.captures import CAPTURE
+from ...session.tensor import Tensor
+from ...tape import hooks
+from ...tape.accumulate import has_required_layout, laid_out
+from ...tape.gradient_edges import GradientEdge
+from ...tape.nodes import Input, Node
+from ...tape.values import GradValue, edge_of
+from ...trace.outside import address
+from ...trace.provenance import here
+from ...trace.trace_value import TracedValue
+from .global_state import without_autocast
+from .program_tape import Argument, ProgramTape, refuse_data
 
 _grad: Any = torch.Tensor.grad  # what gives the attribute: torch's stubs take it for a tensor
 _data_of: Any = torch.Tensor.data
@@ -54,7 +56,7 @@ _ZEROING = tuple(
 
 
 @dataclass
-class _Kept:
+class KeptGradient:
     """The gradient of one leaf. ``leaf``: the tensor from outside, or the number of an argument;
     None for one that the program has made. ``like``: what stands for it. ``known``: whether
     ``value`` is it, else nobody has read it yet. ``changed``: whether a call is to assign it.
@@ -79,7 +81,7 @@ class LeafGradients:
         self.spent: set[Node] = set()  # which a pass has freed
         self.used = False
         self.entering = False
-        self._kept: dict[Any, _Kept] = {}
+        self._kept: dict[Any, KeptGradient] = {}
         # by id, a tensor from outside, and its value with a history
         self._frozen: dict[int, tuple[Any, Any]] = {}
         # by id, a tensor from outside, and whether it required grad before the program
@@ -109,7 +111,9 @@ class LeafGradients:
 
     def is_spent(self, v: Any) -> bool:
         """Whether the history of ``v`` has been freed by a backward pass."""
-        edge = edge_of(v) if isinstance(v, GradValue) and isinstance(v._level, JointLevel) else None
+        edge = (
+            edge_of(v) if isinstance(v, GradValue) and isinstance(v._level, ProgramTape) else None
+        )
         return (
             edge is not None and bool(self.spent) and not self.spent.isdisjoint(_behind([edge[0]]))
         )
@@ -131,10 +135,10 @@ class LeafGradients:
         if kept is None:
             return t.__dict__.get("_grad") if isinstance(t, Value) else _plain_grad(t)
         if not kept.known:
-            self._read(kept, _zeroing())
+            self.read(kept, _zeroing())
         return kept.value
 
-    def _read(self, kept: _Kept, dropped: bool) -> None:
+    def read(self, kept: KeptGradient, dropped: bool) -> None:
         """Find the gradient from before the call. ``dropped``: the program only asks for
         it to assign None."""
         kept.known = True
@@ -219,7 +223,7 @@ class LeafGradients:
         self.used = True
         outputs, given = session.listed(self.inside(tensors)), self.inside(grad_tensors)
         edges = [edge_of(t) if isinstance(t, GradValue) else None for t in outputs]
-        if any(e is not None and not isinstance(e[0].level, JointLevel) for e in edges):
+        if any(e is not None and not isinstance(e[0].level, ProgramTape) for e in edges):
             raise RuntimeError(
                 "the program calls backward() on a value of a transform. "
                 f"Return it, and differentiate outside.{here()}"
@@ -249,21 +253,30 @@ class LeafGradients:
             if g is not None:
                 self._add(node, hooks.for_users(node.level, g), create_graph, others)
 
-    def grad(self, outputs: Any, inputs: Any, **options: Any) -> Any:
-        """As ``torch.autograd.grad``, which names all its options."""
+    def grad(
+        self,
+        outputs: Any,
+        inputs: Any,
+        grad_outputs: Any,
+        retain_graph: bool | None,
+        create_graph: bool,
+        **options: Any,
+    ) -> Any:
+        """As ``torch.autograd.grad``."""
         outputs, inputs = self.inside(outputs), self.inside(inputs)
         edges = [edge_of(t) for t in session.listed(outputs) if isinstance(t, GradValue)]
         reached = _behind([e[0] for e in edges if e is not None])
         with without_autocast():
-            found = session.grad(outputs, inputs, **options)
-        retain = options["retain_graph"]
-        if not (options["create_graph"] if retain is None else retain):
+            found = session.gradients_of(
+                outputs, inputs, self.inside(grad_outputs), retain_graph, create_graph, **options
+            )
+        if not (create_graph if retain_graph is None else retain_graph):
             self.spent |= {n for n in reached if not isinstance(n, (Argument, Input))}
         return found
 
     # leaves
 
-    def _of(self, t: Any) -> _Kept | None:
+    def _of(self, t: Any) -> KeptGradient | None:
         """What is kept of leaf ``t``; None if it is none. One that does not require grad may have a
         gradient from before."""
         if id(t) in self._frozen:
@@ -271,22 +284,22 @@ class LeafGradients:
             return self._of_node(edge_of(self._frozen[id(t)][1])[0])  # type: ignore[index]
         if not t.requires_grad:
             inside = isinstance(t, Value) and t._level.number
-            return None if inside else self._kept.setdefault(id(t), _Kept(t, t))
+            return None if inside else self._kept.setdefault(id(t), KeptGradient(t, t))
         node = _end(self.inside(t))
         return None if node is None else self._of_node(node)
 
-    def _of_node(self, node: Node) -> _Kept:
+    def _of_node(self, node: Node) -> KeptGradient:
         kept = self._kept.get(node)
         if kept is None:
             kept = self._kept[node] = self._leaf(node)
             kept.known = kept.leaf is None
         return kept
 
-    def _leaf(self, node: Node) -> _Kept:
+    def _leaf(self, node: Node) -> KeptGradient:
         """What ``node`` stands for."""
         for i, v in enumerate(self.arguments):
             if _end(v) is node:
-                return _Kept(i, v)
+                return KeptGradient(i, v)
         mode = _mode()
         for t in mode.found:
             v = self._frozen[id(t)][1] if id(t) in self._frozen else mode.value(t)
@@ -296,21 +309,17 @@ class LeafGradients:
                         "backward() in the program reaches a tensor that has a history from "
                         f"before the call. Detach it, or pass what it was computed from.{here()}"
                     )
-                return _Kept(t, v)
-        return _Kept(None)
+                return KeptGradient(t, v)
+        return KeptGradient(None)
 
     def _add(self, node: Node, g: Any, create_graph: bool, others: set[int]) -> None:
         """Add ``g`` to the gradient of the leaf at ``node``. ``others``: ids of memories that other
         tensors of the program show."""
         kept = self._of_node(node)
         kept.added = True
-        if hooked(kept.leaf) or node.pre_hooks or node.post_hooks:
-            raise RuntimeError(
-                "backward() in the program adds to the gradient of a tensor with "
-                f"hooks, {HOOKS}{here()}"
-            )
+        self.check_leaf(kept, node)
         if not kept.known:
-            self._read(kept, False)
+            self.read(kept, False)
         if kept.value is None:
             kept.value, kept.changed = (
                 g if create_graph else _as_gradient(g.detach(), kept.like, others),
@@ -321,6 +330,23 @@ class LeafGradients:
         else:
             with torch.no_grad():
                 kept.value.add_(g)
+        self.completed(kept)
+
+    def check_leaf(self, kept: KeptGradient, node: Node) -> None:
+        """Before a backward pass adds to ``kept``: raise if a graph would do something else."""
+        if hooked(kept.leaf) or node.pre_hooks or node.post_hooks:
+            raise RuntimeError(
+                "backward() in the program adds to the gradient of a tensor with "
+                f"hooks, {HOOKS}{here()}"
+            )
+
+    def completed(self, kept: KeptGradient) -> None:
+        """After a backward pass has added to ``kept``."""
+
+    @staticmethod
+    def plain_gradient(t: torch.Tensor) -> torch.Tensor | None:
+        """``t.grad``, of which no capture hears."""
+        return _plain_grad(t)  # type: ignore[no-any-return]
 
 
 def _flagged(t: Any, flag: bool) -> Any:
@@ -356,14 +382,17 @@ def _behind(nodes: Iterable[Node]) -> dict[Node, None]:
 def _end(v: Any) -> Node | None:
     """The node at which the path of a leaf ends; None if ``v`` is none, or does not require
     grad."""
-    edge = v._edge if isinstance(v, GradValue) and isinstance(v._level, JointLevel) else None
+    edge = v._edge if isinstance(v, GradValue) and isinstance(v._level, ProgramTape) else None
     return edge[0] if edge is not None and isinstance(edge[0], (Argument, Input)) else None
 
 
 def _memory(v: Any) -> int:
-    while isinstance(v, Value) and not isinstance(v, FunctionalValue):
+    """A number for the memory of ``v``, 0 if it is no value of a program."""
+    while isinstance(v, Value) and not isinstance(v, (FunctionalValue, TracedValue)):
         v = v._inner
-    return id(v._store.memory) if isinstance(v, FunctionalValue) else 0
+    if isinstance(v, FunctionalValue):
+        return id(v._store.memory)
+    return address(v) if isinstance(v, TracedValue) and v.layout is torch.strided else 0
 
 
 def _as_gradient(g: Any, like: Any, others: set[int]) -> Any:
@@ -428,6 +457,11 @@ def _backward_of(gradients: LeafGradients, tensor: Any, gradient: Any, **options
     gradients.backward(tensor, gradient, **options)
 
 
+def _gradients(_: LeafGradients, outputs: Any, inputs: Any, **options: Any) -> Any:
+    """``torch.autograd.grad``, which names all its options."""
+    return session.grad(outputs, inputs, **options)
+
+
 def _data(gradients: LeafGradients, t: Any) -> Any:
     v = gradients.inside(t)
     return _data_of.__get__(t) if v is t else v.data
@@ -447,5 +481,5 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
 # of torch's engine
 _OF_AUTOGRAD: dict[str, Callable[..., Any]] = {
     "backward": LeafGradients.backward,
-    "grad": LeafGradients.grad,
+    "grad": _gradients,
 }

@@ -17,13 +17,14 @@ from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.fx.proxy import GraphAppendingTracer
 from torch.utils import _pytree as pytree
 
-from .error_lines import naming_line
-from .graph_capture import module_of, run_trace
-from .pre_dispatch import PreDispatchTrace
-from .provenance import Provenance
-from .symbols import Abstraction
-from .torch_functions import Functions
-from .trace_level import Trace
+from ...trace.error_lines import naming_line
+from ...trace.graph_capture import module_of, run_trace
+from ...trace.pre_dispatch import PreDispatchTrace
+from ...trace.provenance import Provenance
+from ...trace.symbols import Abstraction
+from ...trace.torch_functions import Functions
+from ...trace.trace_level import Trace
+from .recording import Recording
 
 # --- modules as inputs ----------------------------------------------------------------------------
 #
@@ -31,22 +32,23 @@ from .trace_level import Trace
 
 
 class _Tracer(GraphAppendingTracer):
-    """Proxies of the graph of ``level``, whose tensors they may meet."""
+    """Proxies of a graph. ``lowered``: a tensor that they meet, as a node."""
 
-    def __init__(self, level: Trace) -> None:
-        super().__init__(level.graph)
-        self.level = level
+    def __init__(self, graph: fx.Graph, lowered: Callable[[Any], Any]) -> None:
+        super().__init__(graph)
+        self.lowered = lowered
 
     def create_arg(self, a: Any) -> Any:
-        return self.level.lower_output(a) if isinstance(a, torch.Tensor) else super().create_arg(a)
+        return self.lowered(a) if isinstance(a, torch.Tensor) else super().create_arg(a)
 
 
 class ModuleProxies:
-    """The proxies of the modules among the inputs of ``level``."""
+    """The proxies of the modules among the inputs of ``level``. ``lowered``: a tensor of the
+    program, as a node."""
 
-    def __init__(self, level: Trace) -> None:
+    def __init__(self, level: Trace, lowered: Callable[[Any], Any]) -> None:
         self.level = level
-        self.tracer = _Tracer(level)
+        self.tracer = _Tracer(level.graph, lowered)
 
     def instead_of_modules(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """``values``, the inputs of the program, with a proxy in place of each module."""
@@ -148,15 +150,25 @@ def make_fx(
             else "constant",
             provenance=provenance,
         )
-        proxies = ModuleProxies(level) if proxy_module_inputs else None
+        recording = Recording(level)
+        proxies = (
+            ModuleProxies(level, lambda t: level.lower_output(recording.lowered(t)))
+            if proxy_module_inputs
+            else None
+        )
 
-        def run(_: Trace, *values: Any) -> list[Any]:
+        def called(*values: Any) -> list[Any]:
             nonlocal out_spec
             if proxies is not None:
                 values = proxies.instead_of_modules(values)
             given, _kwargs = pytree.tree_unflatten(list(values), spec)
             outs, out_spec = pytree.tree_flatten(f(*given))
             return outs if proxies is None else proxies.lowered(outs)
+
+        def run(_: Trace, *values: Any) -> list[Any]:
+            if pre_dispatch:
+                return called(*values)
+            return [recording.lowered(o) for o in recording.run(called, flat, values)]
 
         symbolic = tracing_mode == "symbolic"
         names = _names(f, args)
@@ -169,6 +181,7 @@ def make_fx(
             if functions is not None:
                 stack.enter_context(functions)
             stack.enter_context(_uncached_autocast())
+            stack.callback(recording.close)
             unknown = [i for i, x in enumerate(flat) if symbolic and type(x) is int]
             run_trace(
                 level, run, flat, placeholders, unknown=unknown, dispatcher=symbolic or pre_dispatch
