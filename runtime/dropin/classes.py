@@ -78,10 +78,13 @@ def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
 def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
     if data is None:
         data = torch.empty(0)
-    # a parameter that is made in a transformed function is a leaf of the session
-    data = constant_of(data)
-    if type(data) in (torch.Tensor, torch.nn.Parameter):
-        data = wrap(data.detach())
+    # a parameter that is made in a transformed function is a leaf of the session; in a program
+    # that is captured it is a leaf of the program's tape
+    constant = constant_of(data)
+    if type(constant) in (torch.Tensor, torch.nn.Parameter):
+        data = wrap(constant.detach())
+    elif type(constant) is Tensor:
+        data = constant
     if cls is not torch.nn.Parameter and type(data) is Tensor:
         return torch.Tensor._make_subclass(cls, data, requires_grad)
     return _new_parameter(cls, data, requires_grad)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from ..rules.ops import DIFFERENTIABLE, Op
 from ..seam.levels import Level, Value
@@ -77,6 +78,14 @@ class Tape(Level):
     def retain_grad_of(self, v: Any) -> None:
         """``v.retain_grad()``, where ``v`` is a value of this level."""
         Value.retain_grad(v)  # which raises
+
+    def after_accumulating(self, v: Any, hook: Callable[[Any], Any]) -> RemovableHandle:
+        """``v.register_post_accumulate_grad_hook(hook)``, where ``v`` is a value of this level."""
+        raise RuntimeError(
+            f"register_post_accumulate_grad_hook() of a tensor inside {self.what}, "
+            "where no leaf is told that its gradient is complete. Do after the backward pass what "
+            "the hook does, or register_hook() for each gradient that arrives."
+        )
 
     def input(self, outer: torch.Tensor) -> Any:
         """An input of the transform: a value that requires grad, with an ``Input`` node."""

@@ -166,12 +166,10 @@ class GradValue(Value):
         )
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
-        """Refused: a hook for what is added to ``.grad`` would never be called."""
-        raise RuntimeError(
-            f"register_post_accumulate_grad_hook() of a tensor inside {self._level.what}, "
-            "where no leaf is told that its gradient is complete. Do after the backward pass what "
-            "the hook does, or register_hook() for each gradient that arrives."
-        )
+        """Call ``hook(tensor)`` after ``.grad`` of this leaf has changed, where the level keeps
+        ``.grad`` of its leaves. Else refused: the hook would never be called."""
+        level: Any = self._level
+        return level.after_accumulating(self, hook)  # type: ignore[no-any-return]
 
     def _own_hooks(self, node: Node, index: int) -> Hooks:
         return node.hooks_of(index)

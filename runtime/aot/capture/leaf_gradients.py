@@ -330,7 +330,7 @@ class LeafGradients:
         else:
             with torch.no_grad():
                 kept.value.add_(g)
-        self.completed(kept)
+        self.completed(kept, node)
 
     def check_leaf(self, kept: KeptGradient, node: Node) -> None:
         """Before a backward pass adds to ``kept``: raise if a graph would do something else."""
@@ -340,7 +340,7 @@ class LeafGradients:
                 f"hooks, {HOOKS}{here()}"
             )
 
-    def completed(self, kept: KeptGradient) -> None:
+    def completed(self, kept: KeptGradient, node: Node) -> None:
         """After a backward pass has added to ``kept``."""
 
     @staticmethod
@@ -433,7 +433,8 @@ class _GradFunctions(TorchFunctionMode):
                 if not kwargs or not kwargs.get("requires_grad")
                 else _leaf_of(func, args, kwargs)
             )
-        return handler(self.gradients, *args, **kwargs or {})
+        with self:  # for hooks and custom Functions of a backward pass
+            return handler(self.gradients, *args, **kwargs or {})
 
 
 def _is_of_functorch(args: Any) -> bool:

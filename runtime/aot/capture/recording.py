@@ -13,16 +13,20 @@ the program closes over. The caller's ``.grad`` stays as it is: a trace changes 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.hooks import RemovableHandle
 
 from ...rules.ops import DIFFERENTIABLE, INPLACE, op_of
 from ...seam.levels import Value
 from ...seam.surgery import GEOMETRY, refit
 from ...session.tensor import Tensor
+from ...tape.hooks import register
+from ...tape.node_protocol import Hooks
 from ...tape.nodes import Node
 from ...tape.values import edge_of
 from ...trace.provenance import here
@@ -35,8 +39,22 @@ from .program_tape import ProgramTape
 class TraceTape(ProgramTape):
     """The tape of a program that is traced and not functionalized."""
 
-    __slots__ = ()
+    __slots__ = ("accumulated",)
     what = Trace.what
+
+    def __init__(self) -> None:
+        super().__init__()
+        # by the node of a leaf, the leaf, and the hooks for its complete gradient
+        self.accumulated: dict[Node, tuple[Any, Hooks]] = {}
+
+    def after_accumulating(self, v: Any, hook: Callable[[Any], Any]) -> RemovableHandle:
+        edge = edge_of(v)
+        if edge is None or not v.is_leaf:
+            raise RuntimeError(
+                "post accumulate grad hooks are for leaves that require grad. "
+                f"Call register_hook() of another tensor.{here()}"
+            )
+        return register(self.accumulated.setdefault(edge[0], (v, OrderedDict()))[1], hook)
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         op = op_of(func)
@@ -75,13 +93,16 @@ class TracedGradients(LeafGradients):
                 f"before the trace. Pass its detach(), or what it was computed from.{here()}"
             )
 
-    def completed(self, kept: KeptGradient) -> None:
-        leaf = self.tensor_of(kept)
-        hooks = getattr(leaf, "_post_accumulate", None) or getattr(
-            leaf, "_post_accumulate_grad_hooks", None
-        )
-        for hook in list((hooks or {}).values()):
-            hook(kept.like)
+    def completed(self, kept: KeptGradient, node: Node) -> None:
+        leaf, level = self.tensor_of(kept), node.level
+        assert isinstance(level, TraceTape)
+        for v, hooks in (
+            (kept.like, getattr(leaf, "_post_accumulate", None)),
+            (kept.like, getattr(leaf, "_post_accumulate_grad_hooks", None)),
+            level.accumulated.get(node, (None, None)),
+        ):
+            for hook in list((hooks or {}).values()):
+                hook(v)
 
 
 class Recording:
@@ -115,10 +136,11 @@ class Recording:
             return v
         if not t.requires_grad:
             return self.tape.wrap(v)
-        entered = self.tape.input(v)
-        hooks = t._backward_hooks
-        if hooks and t.is_leaf:
-            entered._edge[0].hooks_of(0).update(hooks)
+        if not t.is_leaf:
+            return self.tape.input(v)
+        entered = self.tape.wrap(v).requires_grad_()
+        if t._backward_hooks:
+            entered._edge[0].hooks_of(0).update(t._backward_hooks)
         return entered
 
     def lowered(self, x: Any) -> Any:
