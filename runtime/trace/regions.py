@@ -12,10 +12,12 @@ from types import MappingProxyType
 from typing import Any
 
 from torch import fx
+from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..seam.level_mode import LevelMode
 from ..seam.levels import levels_of
+from .pre_dispatch import suspended
 from .trace_level import Trace
 
 _KEY = "ac_graph_id"
@@ -24,9 +26,11 @@ _numbers = itertools.count(1)
 
 def running_traces() -> list[Trace]:
     """The traces that run on this thread, outermost first."""
-    levels = (
-        mode.level for mode in _get_current_dispatch_mode_stack() if isinstance(mode, LevelMode)
-    )
+    modes: list[Any] = _get_current_dispatch_mode_stack()
+    if _len_torch_dispatch_stack_pre_dispatch():
+        with suspended() as before_dispatch:
+            modes = [before_dispatch, *modes]
+    levels = (mode.level for mode in modes if isinstance(mode, LevelMode))
     return [level for level in levels if isinstance(level, Trace)]
 
 

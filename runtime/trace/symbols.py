@@ -28,6 +28,8 @@ from torch.fx.experimental.symbolic_shapes import (
     StatelessSymbolicContext,
     _lru_cache,
     compute_unbacked_bindings,
+    statically_known_false,
+    statically_known_true,
 )
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
@@ -110,10 +112,11 @@ class _ByHint(ShapeEnv):
     ``k % 1.5`` is at most 0.5.
 
     Torch's caches of what follows from conditions are of the class, and keep environments alive.
-    Here each has its own."""
+    Here each has its own. ``checked``: whether calls of the graph check the conditions."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        self.checked = True
         for name in ("get_implications", "_maybe_guard_rel", "_inner_evaluate_expr"):
             self._cache(name, functools.lru_cache(None))
         for name in (
@@ -150,6 +153,25 @@ def _real(expression: Any) -> bool:
     return any(
         part.is_Float or (part.is_Symbol and not part.is_integer) for part in expression.atoms()
     )
+
+
+def unchecked(number: Any) -> bool:
+    """Whether ``number`` is a symbol of a graph whose calls check no conditions. A program that
+    went by its present value would be right for that alone, and no call would say so."""
+    return (
+        isinstance(number, SYMBOLIC)
+        and not getattr(number.node.shape_env, "checked", False)
+        and number.node.maybe_as_int() is None
+        and number.node.maybe_as_bool() is None
+    )
+
+
+def undecided(condition: Any) -> bool:
+    """Whether ``condition`` is :func:`unchecked`, and may hold or not, by what is known of its
+    symbols."""
+    if not (isinstance(condition, torch.SymBool) and unchecked(condition)):
+        return False
+    return not (statically_known_true(condition) or statically_known_false(condition))
 
 
 class Place:

@@ -133,7 +133,7 @@ class LeafGradients:
         """``t.grad``."""
         kept = self._of(t)
         if kept is None:
-            return t.__dict__.get("_grad") if isinstance(t, Value) else _plain_grad(t)
+            return t.__dict__.get("_grad") if isinstance(t, Value) else self.plain_gradient(t)
         if not kept.known:
             self.read(kept, _zeroing())
         return kept.value
@@ -155,7 +155,7 @@ class LeafGradients:
                 if isinstance(kept.leaf, int)
                 else kept.leaf._grad
                 if isinstance(kept.leaf, Tensor)
-                else _plain_grad(kept.leaf)
+                else self.plain_gradient(kept.leaf)
             )
             kept.value = None if grad is None else self.inside(grad)
 
@@ -346,12 +346,16 @@ class LeafGradients:
     @staticmethod
     def plain_gradient(t: torch.Tensor) -> torch.Tensor | None:
         """``t.grad``, of which no capture hears."""
-        return _plain_grad(t)  # type: ignore[no-any-return]
+        with torch._C.DisableTorchFunction():
+            return _plain_grad(t)  # type: ignore[no-any-return]
 
 
 def _flagged(t: Any, flag: bool) -> Any:
     """``t.requires_grad_(flag)``, of which no capture hears."""
-    return t.set_requires_grad(flag) if isinstance(t, Tensor) else t.requires_grad_(flag)
+    if isinstance(t, Tensor):
+        return t.set_requires_grad(flag)
+    with torch._C.DisableTorchFunction():
+        return t.requires_grad_(flag)
 
 
 def hooked(leaf: Any) -> bool:
@@ -465,7 +469,10 @@ def _gradients(_: LeafGradients, outputs: Any, inputs: Any, **options: Any) -> A
 
 def _data(gradients: LeafGradients, t: Any) -> Any:
     v = gradients.inside(t)
-    return _data_of.__get__(t) if v is t else v.data
+    if v is not t:
+        return v.data
+    with torch._C.DisableTorchFunction():
+        return _data_of.__get__(t)
 
 
 _HANDLERS: dict[Any, Callable[..., Any]] = {

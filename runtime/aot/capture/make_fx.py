@@ -21,7 +21,7 @@ from ...trace.error_lines import naming_line
 from ...trace.graph_capture import module_of, run_trace
 from ...trace.pre_dispatch import PreDispatchTrace
 from ...trace.provenance import Provenance
-from ...trace.symbols import Abstraction
+from ...trace.symbols import Abstraction, Given
 from ...trace.torch_functions import Functions
 from ...trace.trace_level import Trace
 from .recording import Recording
@@ -135,6 +135,8 @@ def make_fx(
         )
         if abstraction is not None and tracing_mode != "real":
             abstraction.allows_real_constants = _allow_non_fake_inputs
+        if abstraction is not None and not isinstance(abstraction, Given):
+            abstraction.shape_env.checked = False
         root = _root(f) if record_module_stack else None
         functions = None if root is None or _disable_torch_fn_metadata_mode else Functions()
         provenance = Provenance(

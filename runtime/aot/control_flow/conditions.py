@@ -15,7 +15,11 @@ from ...autograd.function_rules import VmapInfo
 from ...func.grad import vjp
 from ...func.jvp import jvp
 from ...rules.ops import DIFFERENTIABLE
+from ...seam.level_mode import entered
+from ...seam.levels import levels_of
 from ...trace.provenance import here, line_of
+from ...trace.regions import running_traces
+from ...trace.symbols import undecided
 from ...trace.trace_level import Trace
 from .branches import Branch, ControlFlow, Piece, captured, drawing, refuse_draws
 from .lanes import batched, chosen_lanes, of_active_lanes
@@ -70,6 +74,7 @@ def _chosen(
     copies: bool = False,
 ) -> Any:
     """``cond``. ``copies``: a result of a branch that shares memory with an operand is copied."""
+    pred = _entered(pred)
     if not isinstance(pred, torch.Tensor) or not unreadable(pred):
         return (true_fn if bool(pred) else false_fn)(*operands)
     leaves, spec = pytree.tree_flatten(tuple(operands))
@@ -85,6 +90,19 @@ def _chosen(
     return on_true.returned(
         _Cond.apply(pred.reshape(()) if pred.dim() else pred, on_true, on_false, *given, *outside)
     )
+
+
+def _entered(pred: Any) -> Any:
+    """``pred`` as a program that is traced has it: a tensor from outside is a value of the program.
+    A condition on sizes that no call would check is a tensor, by which the graph chooses."""
+    if isinstance(pred, torch.Tensor):
+        pred, traces = entered(pred), running_traces()
+        if traces and not any(level.number for level in levels_of(pred)):
+            return traces[-1].constant(pred)  # one before dispatch exchanges no tensors
+        return pred
+    if undecided(pred) and running_traces():
+        return torch.full((), torch.sym_ite(pred, 1, 0), dtype=torch.bool)
+    return pred
 
 
 def _make_alike(a: Branch, b: Branch) -> None:
@@ -139,6 +157,7 @@ def _copied(module: fx.GraphModule, result: fx.Node) -> None:
 @stands_for(_OPERATOR)
 def chosen(pred: Any, on_true: Any, on_false: Any, operands: Sequence[torch.Tensor]) -> Any:
     """``torch.ops.higher_order.cond`` for values of any level."""
+    pred = _entered(pred)
     if not isinstance(pred, torch.Tensor) or not unreadable(pred):
         return (on_true if bool(pred) else on_false)(*operands)
     if not all(isinstance(f, fx.GraphModule) for f in (on_true, on_false)):

@@ -24,6 +24,7 @@ from ...seam.levels import levels_of
 from ...trace.graph_module import GraphModule
 from ...trace.provenance import here, line_of
 from ...trace.regions import running_traces, traced
+from ...trace.symbols import undecided
 from ...trace.trace_level import Trace
 from .branches import Branch, ControlFlow, Piece, captured, drawing, draws, refuse_draws
 from .conditions import replaced
@@ -91,6 +92,12 @@ def _repeated(
                         f"Carry a number as a tensor, torch.tensor(0).{here()}"
                     )
                 return _captured(cond_fn, body_fn, pytree.tree_leaves(carry), spec, copies)
+        if undecided(go_on):
+            raise RuntimeError(
+                "while_loop: the condition depends on a size that is a symbol, and the carry has a "
+                "value that is no tensor. A graph would keep the steps for one size. "
+                f"Carry a number as a tensor, torch.tensor(0).{here()}"
+            )
         if not bool(go_on):
             return carry if ran else pytree.tree_map_only(torch.Tensor, torch.clone, carry)
         carry = _next(body_fn, carry, spec)

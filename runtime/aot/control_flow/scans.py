@@ -20,6 +20,7 @@ from ...func.vmap import vmap
 from ...rules.ops import DIFFERENTIABLE
 from ...trace.provenance import here
 from ...trace.regions import traced
+from ...trace.symbols import unchecked
 from ...trace.trace_level import Trace
 from .branches import Branch, ControlFlow, Piece, captured, drawing, refuse_draws
 from .conditions import replaced
@@ -119,10 +120,26 @@ def associative_scan(
 
         return f(*a, *b) if combine_mode == "pointwise" else list(vmap(f)(*a, *b))
 
-    found = _prefixes(combined, moved)
+    found = (
+        _one_by_one(combined, moved) if unchecked(moved[0].shape[0]) else _prefixes(combined, moved)
+    )
     return pytree.tree_unflatten(
         [(x.flip(0) if reverse else x).movedim(0, dim) for x in found], spec
     )
+
+
+def _one_by_one(
+    combined: Callable[..., list[torch.Tensor]], xs: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """As :func:`_prefixes`, for a graph that is to be right for any length."""
+
+    def step(carry: list[torch.Tensor], x: list[torch.Tensor]) -> Any:
+        both = ([t.unsqueeze(0) for t in each] for each in (carry, x))
+        new = [t.squeeze(0) for t in combined(*both)]
+        return new, [t.clone() for t in new]
+
+    _, rest = _scanned(step, [x[0] for x in xs], [x[1:] for x in xs], 0, False, None)
+    return [torch.cat([x[:1], r]) for x, r in zip(xs, rest, strict=True)]
 
 
 def _prefixes(
@@ -164,6 +181,13 @@ def _scanned(
         carry, ys = _captured(step, init, [x.flip(0) for x in moved] if reverse else moved, spec)
         ys = pytree.tree_map_only(torch.Tensor, lambda y: y.flip(0) if reverse else y, ys)
     else:
+        if unchecked(length):
+            raise RuntimeError(
+                "scan and map: the length is a symbol, and "
+                + ("unroll=True." if unroll else "the carry has a value that is no tensor.")
+                + " A graph would keep the steps for one length. "
+                f"Carry a number as a tensor, torch.tensor(0), and let unroll be None.{here()}"
+            )
         carry, each = init, []
         order = range(length)
         for i in reversed(order) if reverse else order:
