@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 import torch
 from torch import fx
 from torch._C import DispatchKey
+from torch._higher_order_ops import utils as torch_utils
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
@@ -36,6 +37,7 @@ from ...seam.shells import ON_NEW_VALUES, VALUES
 from ...trace.graph_module import GraphModule
 from ...trace.pre_dispatch import PreDispatchMode
 from ...trace.provenance import here
+from ...trace.regions import running_traces
 from ...trace.trace_level import Trace
 from ..python_state.closed_over import ClosedOver
 from .branches import Branch, Entering, example
@@ -123,6 +125,22 @@ def _enter_class(values: type) -> None:
 
 
 ON_NEW_VALUES.append(_enter_class)
+
+
+_compile_and_call: Any = torch_utils._hop_compile_and_call
+
+
+def _call_operator(fn: Callable[..., Any], args: Any, kwargs: Any = None) -> Any:
+    """What ``torch.cond`` and its like do with ``fn``, which calls their operator. Torch compiles
+    it, and its compiler does not know values of ours or a running capture. Then the operator is
+    called, which knows them."""
+    of_ours = running_traces() or any(
+        isinstance(x, Value) for x in pytree.tree_leaves((args, kwargs))
+    )
+    return fn(*args, **(kwargs or {})) if of_ours else _compile_and_call(fn, args, kwargs)
+
+
+torch_utils._hop_compile_and_call = _call_operator
 
 
 def transformable(module: fx.GraphModule) -> fx.GraphModule:
