@@ -179,33 +179,37 @@ def agree(memory: Memory, views: Views) -> None:
 
 
 def _fetch(memory: Memory, views: Views) -> None:
-    own = memory.part_of
-    if own is None:
-        return
-    whole = own.store.memory
-    _fetch(whole, views)
-    _collect(whole, views, own)
-    if whole.generation != own.whole_seen:
-        for i, piece in enumerate(own.memories):
-            piece.value = views.viewed(whole.value, own.place(i)).detach()
-            piece.generation += 1
-            own.seen[i] = piece.generation
-        own.whole_seen = whole.generation
+    """Bring ``memory`` to what it is a piece of, after that to what it is a piece of itself, and
+    so on. A loop, because a program may take pieces of pieces thousands of times."""
+    within: list[Pieces] = []
+    while memory.part_of is not None:
+        within.append(memory.part_of)
+        memory = memory.part_of.store.memory
+    for own in reversed(within):
+        whole = own.store.memory
+        _collect(whole, views, own)
+        if whole.generation != own.whole_seen:
+            for i, piece in enumerate(own.memories):
+                piece.value = views.viewed(whole.value, own.place(i)).detach()
+                piece.generation += 1
+                own.seen[i] = piece.generation
+            own.whole_seen = whole.generation
 
 
 def _collect(whole: Memory, views: Views, but: Pieces | None = None) -> None:
-    """Put what was written to pieces of ``whole`` into it, except to those of ``but``."""
-    for pieces in whole.pieces:
-        if pieces is but:
-            continue
+    """Put what was written to pieces of ``whole`` into it, except to those of ``but``. What was
+    written to pieces of a piece comes first."""
+    order = [(whole, pieces) for pieces in whole.pieces if pieces is not but]
+    for _, pieces in order:  # grows
+        order += [(piece, own) for piece in pieces.memories for own in piece.pieces]
+    for memory, pieces in reversed(order):
         for i, piece in enumerate(pieces.memories):
-            _collect(piece, views)
             if piece.generation != pieces.seen[i]:
-                whole.value = views.put_back(
-                    pieces.place(i), whole.value.detach(), piece.value.detach()
+                memory.value = views.put_back(
+                    pieces.place(i), memory.value.detach(), piece.value.detach()
                 )
-                whole.generation += 1
-                pieces.seen[i], pieces.whole_seen = piece.generation, whole.generation
+                memory.generation += 1
+                pieces.seen[i], pieces.whole_seen = piece.generation, memory.generation
 
 
 class Replaced:

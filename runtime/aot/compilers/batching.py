@@ -212,24 +212,37 @@ def _conflict(group: Sequence[fx.Node]) -> bool:
 
 
 def _memory(n: fx.Node, known: dict[fx.Node, frozenset[fx.Node]]) -> frozenset[fx.Node]:
-    """The values of whose memory ``n`` may be. ``known``: those of other nodes."""
-    found = known.get(n)
-    if found is not None:
-        return found
-    func: Any = n.target
+    """The values of whose memory ``n`` may be. ``known``: those of other nodes.
+
+    A loop, because a program may write to one tensor thousands of times in a row.
+    """
+    pending = [n]
+    while pending:
+        last = pending[-1]
+        aliased = _may_show(last)
+        missing = [a for a in aliased if a not in known]
+        if missing:
+            pending += missing
+            continue
+        pending.pop()
+        own = frozenset[fx.Node]() if aliased else frozenset((last,))
+        known[last] = own.union(*(known[a] for a in aliased))
+    return known[n]
+
+
+def _may_show(n: fx.Node) -> Sequence[fx.Node]:
+    """The arguments whose memory the result of ``n`` may show. Empty: it has memory of its own."""
     if n.op != "call_function" or not may_alias(n):
-        found = frozenset((n,))
-    elif type(func) is torch._ops.OpOverload and func._schema.is_mutable:
-        written = next(
-            i
-            for i, a in enumerate(func._schema.arguments)
-            if a.alias_info is not None and a.alias_info.is_write
-        )
-        found = _memory(_argument(n, written), known)
-    else:
-        found = frozenset[fx.Node]().union(*(_memory(a, known) for a in n.all_input_nodes))
-    known[n] = found
-    return found
+        return ()
+    func: Any = n.target
+    if type(func) is not torch._ops.OpOverload or not func._schema.is_mutable:
+        return n.all_input_nodes
+    written = next(
+        i
+        for i, a in enumerate(func._schema.arguments)
+        if a.alias_info is not None and a.alias_info.is_write
+    )
+    return (_argument(n, written),)
 
 
 def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> None:
