@@ -11,6 +11,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from ..autograd import function
 from ..seam.levels import constant_of
 from ..seam.literals import readable
+from ..session.subclasses import note_policy, wrapper_subclass
 from ..session.tensor import Tensor, as_kind, dispatches, unwrap, wrap
 from .patches import Patches
 from .tensor_factories import as_runtime, inside_dispatch
@@ -95,18 +96,19 @@ def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **option
     if inside_dispatch() or options or issubclass(cls, _UNINITIALIZED):
         return _make_subclass(cls, unwrap(data), require_grad, **options)
     kind = getattr(cls, "_kind", cls)
-    if dispatches(kind):
-        return wrap(_make_subclass(kind, unwrap(data)), require_grad)
-    return as_kind(wrap(data.detach()), kind).requires_grad_(require_grad)
+    with torch._C.DisableTorchFunctionSubclass():  # the attributes of the class are set later
+        if dispatches(kind):
+            return wrap(_make_subclass(kind, unwrap(data)), require_grad)
+        return as_kind(wrap(data.detach()), kind).requires_grad_(require_grad)
 
 
 def _wrapper_subclass(cls: Any, *args: Any, **kwargs: Any) -> Any:
     """``torch.Tensor._make_wrapper_subclass``: a tensor of the session that holds the instance,
     which is below the tape."""
+    options = note_policy(cls, args, kwargs)
     if inside_dispatch():
-        return _make_wrapper_subclass(cls, *args, **kwargs)
-    requires_grad = kwargs.pop("requires_grad", False)
-    return wrap(_make_wrapper_subclass(getattr(cls, "_kind", cls), *args, **kwargs), requires_grad)
+        return _make_wrapper_subclass(cls, **options)
+    return wrapper_subclass(_make_wrapper_subclass, cls, options)
 
 
 def _rebuild_from_type_v2(rebuild: Any, kind: Any, args: Any, state: Any) -> Any:

@@ -259,6 +259,11 @@ class Value(torch.Tensor):
         for f in ON_NEW_VALUES:
             f(cls)
 
+    @classmethod
+    def holding(cls, inner: torch.Tensor) -> Any:
+        """A new value of this class that shows the shape of ``inner`` and holds it."""
+        return same_shape(cls, inner)
+
     def count_write(self) -> None:
         """Count a write that the dispatcher has not seen."""
         torch._C._increment_version([self])

@@ -11,7 +11,7 @@ from ..errors import InplaceError
 from ..rules.ops import Op
 from ..seam.keys import VIEWS, set_excluded
 from ..seam.levels import Level, Value
-from ..seam.shells import VALUES, make_subclass, same_shape
+from ..seam.shells import VALUES, make_subclass
 from ..tape.grad_level import GradLevel
 from ..tape.nodes import Edge
 from ..tape.running import STAND_IN, STAND_INS, current_dual, current_stand_in
@@ -45,7 +45,7 @@ class Session(GradLevel):
             # a rule that runs in a backward pass made a constant of the session
             return self.wrap(inner._inner, edge)
         else:
-            v = same_shape(self.class_of(kind), inner)
+            v = self.class_of(kind).holding(inner)
         v._edge = edge
         return v
 

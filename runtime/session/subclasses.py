@@ -29,9 +29,10 @@ from ..seam.levels import SCOPE, Level, Value, composes, innermost
 from ..seam.shells import VALUES
 from ..tape.running import STAND_INS
 from . import pickling
-from .tensor import _STATE, SESSION, Tensor, dispatches
+from .tensor import _STATE, SESSION, Tensor, dispatches, wrap
 
 _handle: Any = handle_torch_function
+_make_wrapper: Any = torch.Tensor._make_wrapper_subclass
 
 
 class Subclassed(Tensor):
@@ -93,6 +94,41 @@ _data: Any = Tensor.data
 Subclassed.data = property(_asking(_data.fget), _data.fset, _data.fdel)  # type: ignore[method-assign, assignment]
 
 
+_aten, _prim = torch.ops.aten, torch.ops.prim
+# What torch asks an instance whose class answers for its sizes, its strides, its device or its
+# layout (the policies of ``_make_wrapper_subclass``), and how to ask the instance itself.
+_ANSWERS: dict[Any, Callable[..., Any]] = {
+    _aten.size.default: lambda t: t.size(),
+    _aten.sym_size.default: lambda t: t.size(),
+    _aten.stride.default: lambda t: t.stride(),
+    _aten.sym_stride.default: lambda t: t.stride(),
+    _aten.storage_offset.default: lambda t: t.storage_offset(),
+    _aten.sym_storage_offset.default: lambda t: t.storage_offset(),
+    _aten.numel.default: lambda t: t.numel(),
+    _aten.sym_numel.default: lambda t: t.numel(),
+    _aten.dim.default: lambda t: t.dim(),
+    _aten.is_contiguous.default: lambda t: t.is_contiguous(),
+    _aten.is_contiguous.memory_format: lambda t, memory_format: t.is_contiguous(
+        memory_format=memory_format
+    ),
+    _prim.device.default: lambda t: t.device,
+    _prim.layout.default: lambda t: t.layout,
+}
+# the names of the arguments of ``_make_wrapper_subclass`` behind the class, in order
+_OPTIONS = (
+    *("size", "strides", "storage_offset", "memory_format", "dtype", "layout", "device"),
+    *("pin_memory", "requires_grad", "dispatch_sizes_strides_policy", "dispatch_device"),
+    "dispatch_layout",
+)
+_POLICIES = ("dispatch_sizes_strides_policy", "dispatch_device", "dispatch_layout")
+# the policies by which a value asks the instance that it holds
+_ASK_ALL = {
+    "dispatch_sizes_strides_policy": "sizes",
+    "dispatch_device": True,
+    "dispatch_layout": True,
+}
+
+
 class _BelowTheTape(TorchDispatchMode):
     """While entered, calls on tensors of the session are recorded nowhere, as torch's tape
     records nothing inside ``__torch_dispatch__``. Their results are tensors of the session
@@ -103,6 +139,9 @@ class _BelowTheTape(TorchDispatchMode):
         return False  # else every call passes through a wrapper that costs more than the dispatch
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        answer = _ANSWERS.get(func)
+        if answer is not None and isinstance(args[0], _Wrapper):
+            return answer(args[0]._inner, *args[1:])
         of_session = innermost(args, kwargs) is SESSION
         if not composes(types):
             reopen_keys(func)
@@ -133,10 +172,35 @@ def _handled_below(func: torch._ops.OpOverload) -> Op:
 
 class _Wrapper(Subclassed):
     """A value that holds an instance of a class with its own ``__torch_dispatch__``. The two share
-    the attributes that users set."""
+    the attributes that users set.
+
+    ``_asks``: whether torch asks the instances for their sizes and the like, because one was made
+    with a policy. The values ask the instances then."""
+
+    _asks = False
+
+    @classmethod
+    def holding(cls, inner: torch.Tensor) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            if not cls._asks:
+                return super().holding(inner)
+            v = _make_wrapper(
+                cls,
+                inner.shape,
+                dtype=inner.dtype,
+                layout=inner.layout,
+                device=inner.device,
+                **_ASK_ALL,
+            )
+        v._inner = inner
+        return v
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        answer = _ANSWERS.get(func)
+        if answer is not None and isinstance(args[0], _Wrapper):
+            with torch._C.DisableTorchFunctionSubclass():
+                return answer(args[0]._inner, *args[1:])
         if SCOPE.levels or STAND_INS or innermost(args, kwargs) is not SESSION:
             return Value.__torch_dispatch__(func, types, args, kwargs)
         reopen_keys(func)
@@ -177,7 +241,7 @@ def session_class(kind: type[torch.Tensor]) -> type[Tensor]:
     base: type[Tensor] = Subclassed
     if dispatches(kind):
         base = _Wrapper
-        for name in ("__torch_dispatch__", "__getattr__", "__setattr__", "__getstate__"):
+        for name in ("__torch_dispatch__", "holding", "__getattr__", "__setattr__", "__getstate__"):
             body[name] = next(vars(c)[name] for c in base.__mro__ if name in vars(c))
     of_bases = (session_class(b) for b in kind.__bases__ if issubclass(b, torch.Tensor))
     bases = dict.fromkeys((kind, *(b for b in of_bases if issubclass(b, Subclassed)), base))
@@ -191,3 +255,28 @@ def session_class(kind: type[torch.Tensor]) -> type[Tensor]:
 
 
 SESSION.class_of = session_class
+
+
+def note_policy(kind: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """The arguments of a call of ``_make_wrapper_subclass`` by name. A class whose instances
+    answer for their sizes, their device or their layout is noted."""
+    options = {**dict(zip(_OPTIONS, args, strict=False)), **kwargs}
+    if any(options.get(name) for name in _POLICIES):
+        made: Any = session_class(getattr(kind, "_kind", kind))
+        made._asks = True
+    return options
+
+
+def wrapper_subclass(make: Callable[..., Any], cls: Any, options: dict[str, Any]) -> Any:
+    """``_make_wrapper_subclass``, which is ``make``: a tensor of the session that holds the
+    instance. No attribute of the instance is read: its ``__init__`` comes later."""
+    kind = getattr(cls, "_kind", cls)
+    requires_grad = options.pop("requires_grad", False)
+    held: Any = session_class(kind)
+    inner = make(kind, **options)
+    if not dispatches(kind):
+        with torch._C.DisableTorchFunctionSubclass():
+            return wrap(inner, requires_grad)
+    v = make(held, **{**options, **(_ASK_ALL if held._asks else {})})
+    v._inner, v._edge, v._req = inner, None, requires_grad
+    return v
