@@ -11,6 +11,8 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from ..autograd import function
 from ..seam.levels import constant_of
 from ..seam.literals import readable
+from ..seam.shells import VALUES
+from ..seam.surgery import set_class
 from ..session.subclasses import note_policy, wrapper_subclass
 from ..session.tensor import Tensor, as_kind, dispatches, unwrap, wrap
 from .patches import Patches
@@ -23,7 +25,9 @@ _new_tensor = torch.Tensor.__new__
 _new_parameter = torch.nn.Parameter.__new__
 _make_subclass: Any = torch.Tensor._make_subclass
 _make_wrapper_subclass: Any = torch.Tensor._make_wrapper_subclass
+_OWN = __name__.partition(".")[0]
 _UNINITIALIZED = (UninitializedParameter, UninitializedBuffer)
+_swap_tensors: Any = torch.utils.swap_tensors
 _set_tensor_metadata: Any = torch._utils.set_tensor_metadata
 
 
@@ -31,8 +35,17 @@ def become_runtime(t: torch.Tensor) -> torch.Tensor:
     """Turn a plain tensor into a runtime tensor of the same storage, in place. All references to it
     then refer to a runtime tensor."""
     value = wrap(t.detach())
-    torch.utils.swap_tensors(t, value)
+    swap(t, value)
     return t
+
+
+def swap(a: torch.Tensor, b: torch.Tensor) -> None:
+    """``torch.utils.swap_tensors``. It exchanges what the two say for ``__class__``. Their
+    types are exchanged here."""
+    of_a, of_b = type(a), type(b)
+    _swap_tensors(a, b)
+    set_class(a, of_b)
+    set_class(b, of_a)
 
 
 class _RequiresGrad:
@@ -68,6 +81,11 @@ def _require(t: torch.Tensor, requires_grad: bool = True) -> Any:
 def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
     if inside_dispatch():
         return _new_tensor(cls, *args, **kwargs)
+    if cls is Tensor:
+        # `type(x)(…)`. A parameter is one by an attribute, so `x` may be one. Only it has this
+        # keyword.
+        cls = torch.nn.Parameter if "requires_grad" in kwargs else torch.Tensor
+        return cls(*args, **kwargs)
     match args:
         case [Tensor() as t] if not kwargs:
             return t.as_subclass(cls)
@@ -88,7 +106,10 @@ def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True)
         data = constant
     if cls is not torch.nn.Parameter and type(data) is Tensor:
         return torch.Tensor._make_subclass(cls, data, requires_grad)
-    return _new_parameter(cls, data, requires_grad)
+    made = _new_parameter(cls, data, requires_grad)
+    if type(made) is Tensor:
+        made._shown = torch.nn.Parameter
+    return made
 
 
 def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **options: Any) -> Any:
@@ -138,7 +159,17 @@ def _backward(t: torch.Tensor, *args: Any, **kwargs: Any) -> None:
     backward(t, *args, **kwargs)
 
 
+def _name_values(patches: Patches) -> None:
+    """Let the classes of values say that they are of torch. Libraries look up the module of a
+    class."""
+    for cls in VALUES:
+        if cls.__module__.partition(".")[0] == _OWN:
+            patches.set(cls, "__module__", "torch")
+
+
 def patch_classes(patches: Patches) -> None:
+    _name_values(patches)
+    patches.set(torch.utils, "swap_tensors", swap)
     patches.set(torch.Tensor, "__new__", staticmethod(_construct))
     patches.set(torch.nn.Parameter, "__new__", staticmethod(_construct_parameter))
     patches.set(torch.Tensor, "_make_subclass", staticmethod(_subclass))

@@ -14,6 +14,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from operator import attrgetter
 from typing import Any, NoReturn
 
 import torch
@@ -27,7 +28,7 @@ from .keys import CHUNK, CONJUGATE, NARROW, NEGATIVE, VIEWS, set_excluded, uncou
 from .literals import has_values, readable, stacked
 from .memory import guard_methods, refuse_access
 from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape
-from .surgery import GEOMETRY, change_geometry
+from .surgery import GEOMETRY, change_geometry, set_class
 
 _no_dispatch = torch.Tensor.__torch_dispatch__
 _numbers = itertools.count(1)
@@ -238,10 +239,14 @@ class Value(torch.Tensor):
     strides have changed in place. ``_earlier``: by that number, the sizes, strides and offset that
     it had. ``_geometry``: from what :mod:`.shells` made it. ``_faithful``: whether they have the
     strides of the inner tensor. ``_home``: a class attribute, the one level of all values of the
-    class, which never closes.
+    class, which never closes. ``_shown``: the class that the value is for users.
     """
 
     _home: Level | None = None
+    _shown: type = torch.Tensor
+    # A value stands for a tensor of torch. Libraries choose what they do for an object by its
+    # class: by ``x.__class__``, or by the module of it.
+    __class__ = property(attrgetter("_shown"), set_class)  # type: ignore[assignment]
 
     _level: Level
     _inner: torch.Tensor

@@ -24,6 +24,8 @@ from typing import Any
 
 import torch
 
+# sets the type of an object, which may say another class when it is asked for ``__class__``
+set_class: Any = object.__dict__["__class__"].__set__
 _set_data: Any = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 _KEYS = torch._C.DispatchKey
 # What an assignment to `.data` here must not pass through. ATen asks an op whether the two are
@@ -91,5 +93,7 @@ def exchange(a: Any, b: Any) -> None:
     """Swap the contents of ``a`` and ``b``: tensor, class and attributes. Each object
     keeps its identity."""
     torch._C._swap_tensor_impl(a, b)
-    a.__class__, b.__class__ = type(b), type(a)
+    of_a, of_b = type(a), type(b)
+    set_class(a, of_b)
+    set_class(b, of_a)
     a.__dict__, b.__dict__ = b.__dict__, a.__dict__

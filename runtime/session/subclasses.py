@@ -234,6 +234,7 @@ def session_class(kind: type[torch.Tensor]) -> type[Tensor]:
         return Tensor
     body: dict[str, Any] = {
         "_kind": kind,
+        "_shown": kind,
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
         "__doc__": kind.__doc__,
