@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..rules.ops import Op
 from ..seam.keys import reopen_keys
 from ..seam.levels import SCOPE, Level, Value, composes, innermost
-from ..seam.shells import VALUES
+from ..seam.shells import VALUES, same_shape
 from ..tape.running import STAND_INS
 from . import pickling
 from .tensor import _STATE, SESSION, Tensor, dispatches, wrap
@@ -129,6 +129,11 @@ _ASK_ALL = {
 }
 
 
+# The attributes of every tensor. If a user's class stores something by the name of a method, such as
+# ``self.t``, both objects have it: else the value would find the method.
+_OF_TENSORS = {name: getattr(Tensor, name) for name in dir(Tensor)}
+
+
 class _BelowTheTape(TorchDispatchMode):
     """While entered, calls on tensors of the session are recorded nowhere, as torch's tape
     records nothing inside ``__torch_dispatch__``. Their results are tensors of the session
@@ -181,18 +186,22 @@ class _Wrapper(Subclassed):
 
     @classmethod
     def holding(cls, inner: torch.Tensor) -> Any:
+        v: Any
         with torch._C.DisableTorchFunctionSubclass():
-            if not cls._asks:
-                return super().holding(inner)
-            v = _make_wrapper(
-                cls,
-                inner.shape,
-                dtype=inner.dtype,
-                layout=inner.layout,
-                device=inner.device,
-                **_ASK_ALL,
-            )
-        v._inner = inner
+            if cls._asks:
+                v = _make_wrapper(
+                    cls,
+                    inner.shape,
+                    dtype=inner.dtype,
+                    layout=inner.layout,
+                    device=inner.device,
+                    **_ASK_ALL,
+                )
+                v._inner = inner
+            else:
+                v = same_shape(cls, inner)
+        shared = vars(inner)
+        v.__dict__.update({name: shared[name] for name in shared.keys() & _OF_TENSORS.keys()})
         return v
 
     @classmethod
@@ -212,10 +221,12 @@ class _Wrapper(Subclassed):
         return getattr(self._inner, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _STATE or name.startswith("__") or hasattr(Tensor, name):
+        if name in _STATE or name.startswith("__") or hasattr(_OF_TENSORS.get(name), "__set__"):
             object.__setattr__(self, name, value)
-        else:
-            setattr(self._inner, name, value)
+            return
+        setattr(self._inner, name, value)
+        if name in _OF_TENSORS:
+            self.__dict__[name] = value
 
     def __getstate__(self) -> Any:
         return self._inner.__getstate__()
