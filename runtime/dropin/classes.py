@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ..autograd import function
 from ..seam.levels import constant_of
@@ -16,6 +15,7 @@ from ..seam.surgery import set_class
 from ..session.subclasses import note_policy, wrapper_subclass
 from ..session.tensor import Tensor, as_kind, dispatches, unwrap, wrap
 from .patches import Patches
+from .tensor_attributes import UNINITIALIZED, patch_attributes
 from .tensor_factories import as_runtime, inside_dispatch
 
 _requires_grad: Any = torch._C.TensorBase.requires_grad
@@ -26,7 +26,6 @@ _new_parameter = torch.nn.Parameter.__new__
 _make_subclass: Any = torch.Tensor._make_subclass
 _make_wrapper_subclass: Any = torch.Tensor._make_wrapper_subclass
 _OWN = __name__.partition(".")[0]
-_UNINITIALIZED = (UninitializedParameter, UninitializedBuffer)
 _swap_tensors: Any = torch.utils.swap_tensors
 _set_tensor_metadata: Any = torch._utils.set_tensor_metadata
 
@@ -53,25 +52,18 @@ class _RequiresGrad:
     tensor a runtime tensor."""
 
     def __get__(self, t: Any, owner: Any = None) -> Any:
-        if t is None:
-            return self
-        if not isinstance(t, _UNINITIALIZED):
-            return _requires_grad.__get__(t)
-        # torch recognizes its own descriptors by their class
-        with torch._C.DisableTorchFunctionSubclass():
-            return _requires_grad.__get__(t)
+        return _requires_grad.__get__(t)
 
     def __set__(self, t: Any, value: bool) -> None:
-        if not isinstance(t, _UNINITIALIZED):
-            _require(t, value)
-            return
-        with torch._C.DisableTorchFunctionSubclass():
+        if isinstance(t, UNINITIALIZED):
             _requires_grad.__set__(t, value)
+        else:
+            _require(t, value)
 
 
 def _require(t: torch.Tensor, requires_grad: bool = True) -> Any:
     """``requires_grad_`` of a tensor that is not a value."""
-    if inside_dispatch() or isinstance(t, _UNINITIALIZED):
+    if inside_dispatch() or isinstance(t, UNINITIALIZED):
         return _native_requires_grad_(t, requires_grad)
     if not requires_grad and not t.requires_grad:
         return t
@@ -114,7 +106,7 @@ def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True)
 
 def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **options: Any) -> Any:
     """``torch.Tensor._make_subclass``: a leaf of that class that shares the memory of ``data``."""
-    if inside_dispatch() or options or issubclass(cls, _UNINITIALIZED):
+    if inside_dispatch() or options or issubclass(cls, UNINITIALIZED):
         return _make_subclass(cls, unwrap(data), require_grad, **options)
     kind = getattr(cls, "_kind", cls)
     with torch._C.DisableTorchFunctionSubclass():  # the attributes of the class are set later
@@ -176,9 +168,11 @@ def patch_classes(patches: Patches) -> None:
     patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(_wrapper_subclass))
     patches.set(torch._tensor, "_rebuild_from_type_v2", _rebuild_from_type_v2)
     patches.set(torch._utils, "set_tensor_metadata", _set_metadata)
-    patches.set(torch.Tensor, "requires_grad", _RequiresGrad())
-    patches.set(torch.Tensor, "requires_grad_", _require)
-    patches.set(torch.Tensor, "backward", _backward)
+    patch_attributes(
+        patches,
+        {"requires_grad_": _require, "backward": _backward},
+        {"requires_grad": _RequiresGrad()},
+    )
     patches.set(
         _Function,
         "apply",

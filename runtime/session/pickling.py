@@ -5,12 +5,15 @@ the session again."""
 from __future__ import annotations
 
 import copy
+import copyreg
 from collections import OrderedDict
 from typing import Any
 
 import torch
 from torch.utils.hooks import warn_if_has_hooks
 
+# the names by which torch caches sizes and strides that a user's class tells
+_CACHED = ("_sym_sizes_capsule", "_sym_strides_capsule")
 _requires_grad: Any = torch._C.TensorBase.requires_grad
 
 
@@ -18,7 +21,11 @@ def state_of(t: Any, own: frozenset[str]) -> Any:
     """As ``object.__getstate__``, without the attributes ``own``, which belong to the session."""
     state = object.__getstate__(t)
     found, slots = state if isinstance(state, tuple) else (state, None)
-    found = {name: value for name, value in (found or {}).items() if name not in own}
+    found = {
+        name: value
+        for name, value in (found or {}).items()
+        if name not in own and not name.startswith(_CACHED)
+    }
     return (found or None, slots) if slots else found or None
 
 
@@ -33,8 +40,14 @@ def reduced(t: Any, kind: type, protocol: Any) -> Any:
             torch._utils._rebuild_parameter_with_state if state else torch._utils._rebuild_parameter
         )
         return rebuild, (t.data, t.requires_grad, OrderedDict(), *rest)
+    made_by = copyreg.dispatch_table.get(kind)
+    if made_by is not None:
+        return made_by(t)
     plain = plain_leaf(t, t.requires_grad)
     made = plain._reduce_ex_internal(protocol)
+    if made[0] is torch._utils._rebuild_wrapper_subclass:
+        # as users see it: the instance below the tape requires no grad
+        made = made[0], (kind, *made[1][1:-1], t.requires_grad)
     return (
         made
         if kind is torch.Tensor and not state
@@ -64,3 +77,15 @@ def deep_copied(t: Any, memo: dict[int, Any]) -> Any:
     memo[id(t)] = new
     new._grad = copy.deepcopy(t._grad, memo)
     return new
+
+
+def _reduced_class(cls: type) -> Any:
+    """How a class of tensors is pickled: a class of the session as the class that it stands
+    for."""
+    kind = getattr(cls, "_shown", cls)
+    return cls.__qualname__ if kind is cls else (copy.copy, (kind,))
+
+
+# the metaclasses of tensors and of parameters
+for _meta in (type(torch.Tensor), type(torch.nn.Parameter)):
+    copyreg.pickle(_meta, _reduced_class)  # type: ignore[arg-type]

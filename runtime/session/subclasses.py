@@ -32,6 +32,7 @@ from . import pickling
 from .tensor import _STATE, SESSION, Tensor, dispatches, wrap
 
 _handle: Any = handle_torch_function
+_dispatched: Any = Value.__torch_dispatch__.__func__  # type: ignore[attr-defined]
 _make_wrapper: Any = torch.Tensor._make_wrapper_subclass
 
 
@@ -46,8 +47,15 @@ class Subclassed(Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         if has_torch_function_unary(self):
-            return _handle(Tensor.__repr__, (self,), self)  # type: ignore[no-any-return]
-        return super().__repr__()
+            public = PUBLIC.get("__repr__", Tensor.__repr__)
+            return _handle(public, (self,), self, tensor_contents=tensor_contents)  # type: ignore[no-any-return]
+        return super().__repr__(tensor_contents=tensor_contents)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        # the runtime reads sizes, and no function that a user's class handles
+        with torch._C.DisableTorchFunctionSubclass():
+            return _dispatched(cls, func, types, args, kwargs)
 
 
 # Set after the class is made: torch replaces its own ``__torch_function__`` by one that does
@@ -55,43 +63,49 @@ class Subclassed(Tensor):
 Subclassed.__torch_function__ = classmethod(torch.Tensor.__torch_function__.__func__)  # type: ignore[assignment, attr-defined]
 
 
-def _asking(method: Callable[..., Any]) -> Callable[..., Any]:
-    """``method``, a method of the session's tensors, that asks the ``__torch_function__`` of the
-    user's class first."""
+# Under the drop-in: the attributes of ``torch.Tensor`` that lead to the session, by their names. A
+# user's ``__torch_function__`` gets these.
+PUBLIC: dict[str, Any] = {}
+
+
+def asking(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """``method`` of the session's tensors, which is called ``name``. It asks modes and the
+    ``__torch_function__`` of the user's class first."""
 
     @functools.wraps(method)
     def asked(self: Any, *args: Any, **kwargs: Any) -> Any:
         if has_torch_function_unary(self):
-            return _handle(method, (self,), self, *args, **kwargs)
-        return method(self, *args, **kwargs)
+            return _handle(PUBLIC.get(name, method), (self,), self, *args, **kwargs)
+        with torch._C.DisableTorchFunctionSubclass():
+            return method(self, *args, **kwargs)
 
     return asked
 
 
+def _asking_property(name: str, own: Any) -> property:
+    """The property ``own`` of the session's tensors, which is called ``name``. It asks the
+    ``__torch_function__`` of the user's class first, as torch's."""
+
+    def get(self: Any) -> Any:
+        if name in PUBLIC and has_torch_function_unary(self):
+            return _handle(PUBLIC[name], (self,), self)
+        with torch._C.DisableTorchFunctionSubclass():
+            return own.fget(self)
+
+    return property(get, own.fset, own.fdel)
+
+
 for _name in (
-    *(
-        "backward",
-        "detach_",
-        "numpy",
-        "register_hook",
-        "register_post_accumulate_grad_hook",
-        "requires_grad_",
-        "retain_grad",
-        "tolist",
-    ),
-    *(
-        "new_empty",
-        "new_empty_strided",
-        "new_full",
-        "new_ones",
-        "new_tensor",
-        "new_zeros",
-        "__deepcopy__",
-    ),
+    *("backward", "detach_", "numpy", "register_hook", "register_post_accumulate_grad_hook"),
+    *("requires_grad_", "retain_grad", "tolist", "__deepcopy__", "__array__", "_is_view"),
+    *("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros"),
 ):
-    setattr(Subclassed, _name, _asking(getattr(Tensor, _name)))
-_data: Any = Tensor.data
-Subclassed.data = property(_asking(_data.fget), _data.fset, _data.fdel)  # type: ignore[method-assign, assignment]
+    setattr(Subclassed, _name, asking(_name, getattr(Tensor, _name)))
+for _name in (
+    *("_backward_hooks", "_base", "data", "grad", "grad_dtype", "grad_fn", "is_leaf"),
+    *("output_nr", "requires_grad", "retains_grad"),
+):
+    setattr(Subclassed, _name, _asking_property(_name, getattr(Tensor, _name)))
 
 
 _aten, _prim = torch.ops.aten, torch.ops.prim
@@ -211,7 +225,7 @@ class _Wrapper(Subclassed):
             with torch._C.DisableTorchFunctionSubclass():
                 return answer(args[0]._inner, *args[1:])
         if SCOPE.levels or STAND_INS or innermost(args, kwargs) is not SESSION:
-            return Value.__torch_dispatch__(func, types, args, kwargs)
+            return Subclassed.__torch_dispatch__(func, types, args, kwargs)
         reopen_keys(func)
         return SESSION.call(_handled_below(func), args, kwargs or {})
 
@@ -229,7 +243,7 @@ class _Wrapper(Subclassed):
             self.__dict__[name] = value
 
     def __getstate__(self) -> Any:
-        return self._inner.__getstate__()
+        return pickling.state_of(self._inner, _STATE)
 
 
 @functools.cache

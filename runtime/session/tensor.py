@@ -380,7 +380,7 @@ class Tensor(GradValue):
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
         # as in torch, the copy has neither gradient nor attributes
-        if isinstance(self, torch.nn.Parameter):
+        if type(self) is Tensor and isinstance(self, torch.nn.Parameter):
             memo[id(self)] = copied = torch.nn.Parameter(
                 wrap(self._inner.clone()), self.requires_grad
             )
@@ -413,12 +413,18 @@ class Tensor(GradValue):
         except RuntimeError:  # the history of a view is lost
             suffixes.append("grad_fn=<Invalid>")
         with torch._C.DisableTorchFunctionSubclass():
-            shown = pickling.plain_leaf(self, not suffixes and self.requires_grad)
+            required = not suffixes and self.requires_grad
+            shown = pickling.plain_leaf(self, required)
+            if required and not shown.requires_grad:  # a user's class, below the tape
+                suffixes.append("requires_grad=True")
             text = _str(
                 shown
                 if kind in (torch.Tensor, type(shown))
-                else make_subclass(kind, shown, shown.requires_grad)
+                else make_subclass(kind, shown, shown.requires_grad),
+                tensor_contents=tensor_contents,
             )
+        if text.startswith("Parameter("):  # the instance below the tape is marked as one, too
+            text = text[len("Parameter(") : -1]
         tangent = SESSION.tangent_of(self)
         if tangent is not None:
             suffixes.append(f"tangent={tangent!r}")
@@ -426,11 +432,9 @@ class Tensor(GradValue):
             text = _add_suffixes(
                 text[:-1], suffixes, text.index("(") + 1, force_newline=self._inner.is_sparse
             )
-        return (
-            f"Parameter containing:\n{text}"
-            if kind is torch.Tensor and isinstance(self, torch.nn.Parameter)
-            else text
-        )
+        if not isinstance(self, torch.nn.Parameter):
+            return text
+        return f"Parameter containing:\n{text}" if kind is torch.Tensor else f"Parameter({text})"
 
 
 def _new(name: str) -> Callable[..., Any]:

@@ -1,0 +1,121 @@
+"""Attributes of ``torch.Tensor`` that the session's tensors answer in their own way.
+
+    torch.Tensor.grad.__get__(x)      # as x.grad
+    torch.Tensor.numpy(x)             # as x.numpy()
+
+A program may take a method or a property from the class. Torch's own would read what torch stores
+for ``x``, such as a gradient that torch's engine has never set. A user's ``__torch_function__``
+gets these functions too, and compares them with the attributes of ``torch.Tensor``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from ..seam.levels import Value
+from ..seam.shells import VALUES
+from ..session.subclasses import PUBLIC, asking
+from ..session.tensor import Tensor
+from .patches import Patches
+
+UNINITIALIZED = (UninitializedParameter, UninitializedBuffer)
+METHODS = (
+    *("__array__", "__deepcopy__", "__dlpack__", "__format__", "__reduce_ex__", "__repr__"),
+    *("_is_view", "as_subclass", "detach_", "numpy", "register_hook", "retain_grad", "tolist"),
+    *("register_post_accumulate_grad_hook", "requires_grad_", "share_memory_", "backward"),
+    *("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros"),
+)
+PROPERTIES = (
+    *("_backward_hooks", "_base", "_grad", "data", "grad", "grad_dtype", "grad_fn", "is_leaf"),
+    *("output_nr", "requires_grad", "retains_grad"),
+)
+# the methods of plain tensors of the session that a mode for functions of torch sees
+_SEEN_BY_MODES = (
+    *("backward", "detach_", "numpy", "register_hook", "requires_grad_", "retain_grad", "tolist"),
+)
+
+
+def _own(t: Any, name: str) -> Any:
+    """The attribute ``name`` of the runtime's class of ``t``, whatever a user's class has."""
+    return next(
+        vars(c)[name] for c in type(t).__mro__ if issubclass(c, Value) and name in vars(c)
+    )
+
+
+class Property:
+    """A property of ``torch.Tensor``: the session's own for values, else torch's."""
+
+    def __init__(self, name: str, native: Any) -> None:
+        self.name = name
+        self.native = native
+
+    def __get__(self, t: Any, owner: Any = None) -> Any:
+        if t is None:
+            return self
+        if type(t) not in VALUES:
+            if not isinstance(t, UNINITIALIZED):
+                return self.native.__get__(t)
+            # the class of a lazy parameter recognizes torch's own descriptors alone
+            with torch._C.DisableTorchFunctionSubclass():
+                return self.native.__get__(t)
+        found = _own(t, self.name)
+        return found.__get__(t) if hasattr(found, "__get__") else getattr(t, self.name)
+
+    def __set__(self, t: Any, value: Any) -> None:
+        if type(t) not in VALUES:
+            if not isinstance(t, UNINITIALIZED):
+                self.native.__set__(t, value)
+                return
+            with torch._C.DisableTorchFunctionSubclass():
+                self.native.__set__(t, value)
+            return
+        found = _own(t, self.name)
+        if not hasattr(found, "__set__"):
+            raise AttributeError(f"attribute {self.name!r} of a tensor is not writable")
+        found.__set__(t, value)
+
+    def __delete__(self, t: Any) -> None:
+        (_own(t, self.name) if type(t) in VALUES else self.native).__delete__(t)
+
+
+def _method(name: str, native: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of ``torch.Tensor``: the session's own for values, else torch's."""
+
+    @functools.wraps(native)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(self) in VALUES:
+            return _own(self, name)(self, *args, **kwargs)
+        return native(self, *args, **kwargs)
+
+    return method
+
+
+def patch_attributes(
+    patches: Patches, methods: dict[str, Any], properties: dict[str, Any]
+) -> None:
+    """Replace the attributes. ``methods`` and ``properties``: what plain tensors do instead of
+    torch's own."""
+    for name in PROPERTIES:
+        native = properties.get(name) or getattr(torch.Tensor, name)
+        found = Property(name, native)
+        patches.set(torch.Tensor, name, found)
+        PUBLIC[name] = found.__get__
+    for name in METHODS:
+        made = _method(name, methods.get(name) or getattr(torch.Tensor, name))
+        patches.set(torch.Tensor, name, made)
+        PUBLIC[name] = made
+    for name in _SEEN_BY_MODES:
+        patches.set(Tensor, name, asking(name, getattr(Tensor, name)))
+    # torch's set of properties whose results stay as they are names the present ones
+    torch.overrides.get_default_nowrap_functions.cache_clear()
+    patches.callback(_forget)
+
+
+def _forget() -> None:
+    PUBLIC.clear()
+    torch.overrides.get_default_nowrap_functions.cache_clear()
