@@ -11,6 +11,7 @@ custom function. The derivative of that function is the compiled backward graph.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import os
@@ -22,6 +23,7 @@ import torch
 from torch._guards import TracingContext
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.meta_utils import MetaTensorDescriber
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -238,7 +240,16 @@ def patch_fake_tensors(patches: Patches, lasting: Patches) -> None:
         of_mode[t] = leaf if t.is_leaf else leaf.clone()  # type: ignore[assignment]
         return of_mode[t]
 
+    original_description = MetaTensorDescriber.describe_tensor
+
+    def describe(describer: Any, t: Any, **options: Any) -> Any:
+        found = original_description(describer, t, **options)
+        # a user's class makes its own instances, which are below the tape
+        kind = getattr(found.type, "_kind", None)
+        return found if kind is None else dataclasses.replace(found, type=kind)
+
     lasting.set(FakeTensorMode, "from_tensor", from_tensor)
+    lasting.set(MetaTensorDescriber, "describe_tensor", describe)
 
 
 def _aside_for(method: Callable[..., Any], patches: Patches) -> Callable[..., Any]:

@@ -29,7 +29,10 @@ def scaled_back(g: torch.Tensor, factor: Any) -> torch.Tensor:
 
 def adjoint(t: torch.Tensor) -> torch.Tensor:
     """The conjugate transpose of each matrix."""
-    return t.mH if t.is_complex() else t.transpose(-2, -1)
+    if t.is_complex():
+        return t.mH
+    # as torch's formulas: a class of weights knows the op of its layer, which is `t`
+    return t.t() if t.dim() == 2 else t.transpose(-2, -1)
 
 
 def product(
