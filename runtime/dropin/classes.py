@@ -12,7 +12,7 @@ from ..seam.levels import constant_of
 from ..seam.literals import readable
 from ..seam.shells import VALUES
 from ..seam.surgery import set_class
-from ..session.subclasses import note_policy, wrapper_subclass
+from ..session.subclasses import HOOKS, note_policy, wrapper_subclass
 from ..session.tensor import Tensor, as_kind, dispatches, unwrap, wrap
 from .patches import Patches
 from .tensor_attributes import UNINITIALIZED, patch_attributes
@@ -106,7 +106,7 @@ def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True)
 
 def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **options: Any) -> Any:
     """``torch.Tensor._make_subclass``: a leaf of that class that shares the memory of ``data``."""
-    if inside_dispatch() or options or issubclass(cls, UNINITIALIZED):
+    if options or issubclass(cls, UNINITIALIZED) or (inside_dispatch() and not _in_hook(cls)):
         return _make_subclass(cls, unwrap(data), require_grad, **options)
     kind = getattr(cls, "_kind", cls)
     with torch._C.DisableTorchFunctionSubclass():  # the attributes of the class are set later
@@ -115,11 +115,16 @@ def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **option
         return as_kind(wrap(data.detach()), kind).requires_grad_(require_grad)
 
 
+def _in_hook(cls: Any) -> bool:
+    """Whether a user's hook makes an instance of ``cls`` that handles its own calls."""
+    return HOOKS.depth > 0 and dispatches(getattr(cls, "_kind", cls))
+
+
 def _wrapper_subclass(cls: Any, *args: Any, **kwargs: Any) -> Any:
     """``torch.Tensor._make_wrapper_subclass``: a tensor of the session that holds the instance,
     which is below the tape."""
     options = note_policy(cls, args, kwargs)
-    if inside_dispatch():
+    if inside_dispatch() and not HOOKS.depth:
         return _make_wrapper_subclass(cls, **options)
     return wrapper_subclass(_make_wrapper_subclass, cls, options)
 

@@ -13,7 +13,7 @@ import torch
 from torch.utils.hooks import warn_if_has_hooks
 
 # the names by which torch caches sizes and strides that a user's class tells
-_CACHED = ("_sym_sizes_capsule", "_sym_strides_capsule")
+_CACHED = ("_sym_sizes_capsule", "_sym_strides_capsule", "_value")
 _requires_grad: Any = torch._C.TensorBase.requires_grad
 
 

@@ -15,15 +15,18 @@ from __future__ import annotations
 
 import functools
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..rules.ops import Op
+from ..seam.ambient import Ambient
 from ..seam.keys import reopen_keys
 from ..seam.levels import SCOPE, Level, Value, composes, innermost
 from ..seam.shells import VALUES, same_shape
@@ -148,6 +151,51 @@ _ASK_ALL = {
 _OF_TENSORS = {name: getattr(Tensor, name) for name in dir(Tensor)}
 
 
+class _Hooks(Ambient):
+    """``depth``: inside how many ``__torch_dispatch__`` of users' classes this thread is that see
+    values of the session. ``made``: by the ``id`` of an instance, the value that holds it and that
+    such a hook has returned."""
+
+    depth = 0
+    made: dict[int, Any] | None = None
+
+
+HOOKS = _Hooks()
+
+
+class _Hook:
+    """A block in which a user's class makes values."""
+
+    def __enter__(self) -> None:
+        HOOKS.depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        HOOKS.depth -= 1
+
+
+def _handles(kind: Any) -> bool:
+    return kind not in VALUES and dispatches(kind) and not issubclass(kind, FakeTensor)
+
+
+def _value_of(t: Any) -> Any:
+    """The value that holds ``t``, an instance of a user's class."""
+    if not _handles(type(t)):
+        return t
+    known = vars(t).get("_value")
+    value = None if known is None else known()
+    if value is None or value._inner is not t:
+        value = SESSION.wrap(t)
+    return value
+
+
+def _held_by(value: Any) -> Any:
+    """The instance that ``value`` holds. The value is the one that users get for it."""
+    inner = value._inner
+    if HOOKS.made is not None and value._edge is None and not value._req:
+        HOOKS.made[id(inner)] = value
+    return inner
+
+
 class _BelowTheTape(TorchDispatchMode):
     """While entered, calls on tensors of the session are recorded nowhere, as torch's tape
     records nothing inside ``__torch_dispatch__``. Their results are tensors of the session
@@ -170,9 +218,24 @@ class _BelowTheTape(TorchDispatchMode):
                 else func(*args, **(kwargs or {}))
             )
         if not of_session:
-            return NotImplemented  # torch asks the user's class
+            return self._asked(func, types, args, kwargs or {})
         with self:
             return func(*SESSION.lowered_args(args), **SESSION.lowered_kwargs(kwargs or {}))
+
+    def _asked(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """What the user's classes answer, which are asked in torch's order. They see the values of
+        the session, as their users do."""
+        known = [kind for kind in types if _handles(kind)]
+        if not all(kind in _SHOWN_KINDS for kind in known):
+            return NotImplemented  # torch asks them
+        shown = [session_class(kind) for kind in known]
+        with self, _Hook():
+            args, kwargs = pytree.tree_map_only(torch.Tensor, _value_of, (args, kwargs))
+            for kind, cls in zip(known, shown, strict=True):
+                answer = kind.__torch_dispatch__.__func__(cls, func, tuple(shown), args, kwargs)
+                if answer is not NotImplemented:
+                    return pytree.tree_map_only(_Wrapper, _held_by, answer)
+        return NotImplemented
 
 
 @functools.cache
@@ -200,7 +263,9 @@ class _Wrapper(Subclassed):
 
     @classmethod
     def holding(cls, inner: torch.Tensor) -> Any:
-        v: Any
+        v: Any = HOOKS.made.pop(id(inner), None) if HOOKS.made else None
+        if v is not None:
+            return v
         with torch._C.DisableTorchFunctionSubclass():
             if cls._asks:
                 v = _make_wrapper(
@@ -215,6 +280,7 @@ class _Wrapper(Subclassed):
             else:
                 v = same_shape(cls, inner)
         shared = vars(inner)
+        shared["_value"] = weakref.ref(v)
         v.__dict__.update({name: shared[name] for name in shared.keys() & _OF_TENSORS.keys()})
         return v
 
@@ -227,7 +293,11 @@ class _Wrapper(Subclassed):
         if SCOPE.levels or STAND_INS or innermost(args, kwargs) is not SESSION:
             return Subclassed.__torch_dispatch__(func, types, args, kwargs)
         reopen_keys(func)
-        return SESSION.call(_handled_below(func), args, kwargs or {})
+        around, HOOKS.made = HOOKS.made, {}
+        try:
+            return SESSION.call(_handled_below(func), args, kwargs or {})
+        finally:
+            HOOKS.made = around
 
     def __getattr__(self, name: str) -> Any:
         if name in _STATE:
@@ -244,6 +314,10 @@ class _Wrapper(Subclassed):
 
     def __getstate__(self) -> Any:
         return pickling.state_of(self._inner, _STATE)
+
+
+# the classes whose ``__torch_dispatch__`` is an ordinary class method
+_SHOWN_KINDS: set[type] = set()
 
 
 @functools.cache
@@ -276,6 +350,9 @@ def session_class(kind: type[torch.Tensor]) -> type[Tensor]:
     )
     if "__torch_function__" in vars(made):
         del made.__torch_function__
+    hook = kind.__torch_dispatch__
+    if base is _Wrapper and hasattr(hook, "__func__"):
+        _SHOWN_KINDS.add(kind)
     VALUES.add(made)  # ``Value.__init_subclass__`` does so, but a user's may not call it
     return made  # type: ignore[no-any-return]
 
@@ -305,4 +382,5 @@ def wrapper_subclass(make: Callable[..., Any], cls: Any, options: dict[str, Any]
             return wrap(inner, requires_grad)
     v = make(held, **{**options, **(_ASK_ALL if held._asks else {})})
     v._inner, v._edge, v._req = inner, None, requires_grad
+    vars(inner)["_value"] = weakref.ref(v)
     return v
