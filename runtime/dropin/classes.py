@@ -12,7 +12,7 @@ from ..seam.levels import constant_of
 from ..seam.literals import readable
 from ..seam.shells import VALUES
 from ..seam.surgery import set_class
-from ..session.subclasses import HOOKS, note_policy, wrapper_subclass
+from ..session.subclasses import HOOKS, note_policy, unnoted, wrapper_subclass
 from ..session.tensor import Tensor, as_kind, dispatches, unwrap, wrap
 from .patches import Patches
 from .tensor_attributes import UNINITIALIZED, patch_attributes
@@ -42,9 +42,10 @@ def swap(a: torch.Tensor, b: torch.Tensor) -> None:
     """``torch.utils.swap_tensors``. It exchanges what the two say for ``__class__``. Their
     types are exchanged here."""
     of_a, of_b = type(a), type(b)
-    _swap_tensors(a, b)
-    set_class(a, of_b)
-    set_class(b, of_a)
+    with unnoted(a, b):
+        _swap_tensors(a, b)
+        set_class(a, of_b)
+        set_class(b, of_a)
 
 
 class _RequiresGrad:

@@ -42,9 +42,7 @@ _SEEN_BY_MODES = (
 
 def _own(t: Any, name: str) -> Any:
     """The attribute ``name`` of the runtime's class of ``t``, whatever a user's class has."""
-    return next(
-        vars(c)[name] for c in type(t).__mro__ if issubclass(c, Value) and name in vars(c)
-    )
+    return next(vars(c)[name] for c in type(t).__mro__ if issubclass(c, Value) and name in vars(c))
 
 
 class Property:
@@ -84,9 +82,9 @@ class Property:
 
 
 def _method(name: str, native: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of ``torch.Tensor``: the session's own for values, else torch's."""
+    """A method of ``torch.Tensor``: the session's own for values, else ``native``."""
 
-    @functools.wraps(native)
+    @functools.wraps(getattr(torch.Tensor, name))
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if type(self) in VALUES:
             return _own(self, name)(self, *args, **kwargs)
@@ -95,9 +93,7 @@ def _method(name: str, native: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def patch_attributes(
-    patches: Patches, methods: dict[str, Any], properties: dict[str, Any]
-) -> None:
+def patch_attributes(patches: Patches, methods: dict[str, Any], properties: dict[str, Any]) -> None:
     """Replace the attributes. ``methods`` and ``properties``: what plain tensors do instead of
     torch's own."""
     for name in PROPERTIES:

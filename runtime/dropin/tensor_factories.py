@@ -25,6 +25,7 @@ from ..session.tensor import Tensor, unwrap, wrap
 from ..tape.values import GradValue
 
 _excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+_function_modes = torch._C._len_torch_function_stack
 _torch_tensor = torch.tensor
 _torch_nested_tensor = torch.nested.nested_tensor
 # not an autograd key: inference mode switches those off in user code too
@@ -127,7 +128,10 @@ def _wrapped(factory: Callable[..., Any]) -> Callable[..., Any]:
                 kwargs["requires_grad"] = True
             return factory(*args, **kwargs)
         result = factory(*args, **kwargs)
-        return as_runtime(_with_one_counter(result) if alike else result, requires_grad)
+        if not _function_modes():
+            return as_runtime(_with_one_counter(result) if alike else result, requires_grad)
+        with torch._C.DisableTorchFunction():  # a mode of the user's sees the factory alone
+            return as_runtime(_with_one_counter(result) if alike else result, requires_grad)
 
     del made.__wrapped__  # a built-in function has no source to show
     return made

@@ -16,10 +16,12 @@ from __future__ import annotations
 import functools
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._library.simple_registry import find_torch_dispatch_rule
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 from torch.utils import _pytree as pytree
@@ -29,11 +31,12 @@ from ..rules.ops import Op
 from ..seam.ambient import Ambient
 from ..seam.keys import reopen_keys
 from ..seam.levels import SCOPE, Level, Value, composes, innermost
-from ..seam.shells import VALUES, same_shape
+from ..seam.shells import ON_NEW_VALUES, VALUES, make_subclass, same_shape
 from ..tape.running import STAND_INS
 from . import pickling
 from .tensor import _STATE, SESSION, Tensor, dispatches, wrap
 
+_rule: Any = find_torch_dispatch_rule
 _handle: Any = handle_torch_function
 _dispatched: Any = Value.__torch_dispatch__.__func__  # type: ignore[attr-defined]
 _make_wrapper: Any = torch.Tensor._make_wrapper_subclass
@@ -177,6 +180,12 @@ def _handles(kind: Any) -> bool:
     return kind not in VALUES and dispatches(kind) and not issubclass(kind, FakeTensor)
 
 
+def _has_memory(t: torch.Tensor) -> bool:
+    """Whether ``t``, an instance of a user's class, has elements of its own. An instance of
+    ``_make_wrapper_subclass`` has none."""
+    return t.layout is torch.strided and t.data_ptr() != 0
+
+
 def _value_of(t: Any) -> Any:
     """The value that holds ``t``, an instance of a user's class."""
     if not _handles(type(t)):
@@ -225,14 +234,13 @@ class _BelowTheTape(TorchDispatchMode):
     def _asked(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """What the user's classes answer, which are asked in torch's order. They see the values of
         the session, as their users do."""
-        known = [kind for kind in types if _handles(kind)]
-        if not all(kind in _SHOWN_KINDS for kind in known):
-            return NotImplemented  # torch asks them
-        shown = [session_class(kind) for kind in known]
+        kinds = [kind for kind in types if _handles(kind)]
         with self, _Hook():
             args, kwargs = pytree.tree_map_only(torch.Tensor, _value_of, (args, kwargs))
-            for kind, cls in zip(known, shown, strict=True):
-                answer = kind.__torch_dispatch__.__func__(cls, func, tuple(shown), args, kwargs)
+            for kind in kinds:
+                rule = None if func.namespace in ("aten", "prims") else _rule(func, kind)
+                ask = functools.partial(rule, kind) if rule else kind.__torch_dispatch__
+                answer = ask(func, tuple(kinds), args, kwargs)
                 if answer is not NotImplemented:
                     return pytree.tree_map_only(_Wrapper, _held_by, answer)
         return NotImplemented
@@ -277,6 +285,10 @@ class _Wrapper(Subclassed):
                     **_ASK_ALL,
                 )
                 v._inner = inner
+            elif _has_memory(inner):
+                with torch._C._DisableTorchDispatch():
+                    v = make_subclass(cls, inner)
+                v._inner = inner
             else:
                 v = same_shape(cls, inner)
         shared = vars(inner)
@@ -316,8 +328,17 @@ class _Wrapper(Subclassed):
         return pickling.state_of(self._inner, _STATE)
 
 
-# the classes whose ``__torch_dispatch__`` is an ordinary class method
-_SHOWN_KINDS: set[type] = set()
+def _silent() -> type:
+    """A base class whose subclass is no news for the ``__init_subclass__`` of a user's class. Each
+    class has its own, so any order of bases is consistent."""
+
+    class Silent:
+        __slots__ = ()
+
+        def __init_subclass__(cls) -> None:
+            return
+
+    return Silent
 
 
 @functools.cache
@@ -346,14 +367,13 @@ def session_class(kind: type[torch.Tensor]) -> type[Tensor]:
     of_bases = (session_class(b) for b in kind.__bases__ if issubclass(b, torch.Tensor))
     bases = dict.fromkeys((kind, *(b for b in of_bases if issubclass(b, Subclassed)), base))
     made: Any = types.new_class(
-        kind.__name__, tuple(bases), {}, lambda namespace: namespace.update(body)
+        kind.__name__, (_silent(), *bases), {}, lambda namespace: namespace.update(body)
     )
     if "__torch_function__" in vars(made):
         del made.__torch_function__
-    hook = kind.__torch_dispatch__
-    if base is _Wrapper and hasattr(hook, "__func__"):
-        _SHOWN_KINDS.add(kind)
-    VALUES.add(made)  # ``Value.__init_subclass__`` does so, but a user's may not call it
+    VALUES.add(made)
+    for listener in ON_NEW_VALUES:
+        listener(made)
     return made  # type: ignore[no-any-return]
 
 
@@ -384,3 +404,17 @@ def wrapper_subclass(make: Callable[..., Any], cls: Any, options: dict[str, Any]
     v._inner, v._edge, v._req = inner, None, requires_grad
     vars(inner)["_value"] = weakref.ref(v)
     return v
+
+
+@contextmanager
+def unnoted(*tensors: Any) -> Iterator[None]:
+    """A block in which no instance of a user's class knows its value. Torch exchanges no tensors
+    with weak references."""
+    values = [t for t in tensors if isinstance(t, _Wrapper)]
+    for v in values:
+        vars(v._inner).pop("_value", None)
+    try:
+        yield
+    finally:
+        for v in values:
+            vars(v._inner)["_value"] = weakref.ref(v)

@@ -222,7 +222,7 @@ class Tensor(GradValue):
         inside: Any = self if value is None else value(self)
         if inside is not self:
             return inside.data
-        found, acting = SESSION.wrap(self._inner.data), SESSION.acting()
+        found, acting = SESSION.wrap(_data_of(self._inner)), SESSION.acting()
         if acting is not SESSION:
             acting.follow_data(found, self)
         return found
@@ -469,6 +469,11 @@ def wrap(t: torch.Tensor, requires_grad: bool = False) -> Tensor:
         if kind is not torch.Tensor:
             t = as_kind(t, kind)
     return t.requires_grad_() if requires_grad else t  # type: ignore[return-value]
+
+
+def _data_of(inner: torch.Tensor) -> torch.Tensor:
+    """``inner.data``. A user's class is asked for it by the dispatcher."""
+    return inner.detach() if dispatches(type(inner)) else inner.data
 
 
 def _without_history(t: torch.Tensor) -> torch.Tensor:
