@@ -19,7 +19,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ..seam.levels import Value
 from ..seam.shells import VALUES
-from ..session.subclasses import PUBLIC, asking
+from ..session.subclasses import NATIVE, PUBLIC, asking
 from ..session.tensor import Tensor
 from .patches import Patches
 
@@ -41,8 +41,11 @@ _SEEN_BY_MODES = (
 
 
 def _own(t: Any, name: str) -> Any:
-    """The attribute ``name`` of the runtime's class of ``t``, whatever a user's class has."""
-    return next(vars(c)[name] for c in type(t).__mro__ if issubclass(c, Value) and name in vars(c))
+    """The attribute ``name`` of the runtime's class of ``t``, whatever a user's class has. None:
+    it has torch's."""
+    return next(
+        (vars(c)[name] for c in type(t).__mro__ if issubclass(c, Value) and name in vars(c)), None
+    )
 
 
 class Property:
@@ -61,8 +64,9 @@ class Property:
             # the class of a lazy parameter recognizes torch's own descriptors alone
             with torch._C.DisableTorchFunctionSubclass():
                 return self.native.__get__(t)
-        found = _own(t, self.name)
-        return found.__get__(t) if hasattr(found, "__get__") else getattr(t, self.name)
+        # `_grad` is another name of `grad`, as in torch
+        found = _own(t, "grad" if self.name == "_grad" else self.name)
+        return self.native.__get__(t) if found is None else found.__get__(t)
 
     def __set__(self, t: Any, value: Any) -> None:
         if type(t) not in VALUES:
@@ -72,13 +76,12 @@ class Property:
             with torch._C.DisableTorchFunctionSubclass():
                 self.native.__set__(t, value)
             return
-        found = _own(t, self.name)
-        if not hasattr(found, "__set__"):
-            raise AttributeError(f"attribute {self.name!r} of a tensor is not writable")
-        found.__set__(t, value)
+        found = _own(t, "grad" if self.name == "_grad" else self.name)
+        (self.native if found is None else found).__set__(t, value)
 
     def __delete__(self, t: Any) -> None:
-        (_own(t, self.name) if type(t) in VALUES else self.native).__delete__(t)
+        found = _own(t, self.name) if type(t) in VALUES else None
+        (self.native if found is None else found).__delete__(t)
 
 
 def _method(name: str, native: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,9 +89,8 @@ def _method(name: str, native: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(getattr(torch.Tensor, name))
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(self) in VALUES:
-            return _own(self, name)(self, *args, **kwargs)
-        return native(self, *args, **kwargs)
+        own = _own(self, name) if type(self) in VALUES else None
+        return (own or native)(self, *args, **kwargs)
 
     return method
 
@@ -96,15 +98,19 @@ def _method(name: str, native: Callable[..., Any]) -> Callable[..., Any]:
 def patch_attributes(patches: Patches, methods: dict[str, Any], properties: dict[str, Any]) -> None:
     """Replace the attributes. ``methods`` and ``properties``: what plain tensors do instead of
     torch's own."""
+    natives = {name: getattr(torch.Tensor, name) for name in METHODS}
     for name in PROPERTIES:
         native = properties.get(name) or getattr(torch.Tensor, name)
         found = Property(name, native)
         patches.set(torch.Tensor, name, found)
         PUBLIC[name] = found.__get__
+        for accessor in ("__get__", "__set__", "__delete__"):
+            NATIVE[getattr(found, accessor)] = getattr(getattr(torch._C.TensorBase, name), accessor)
     for name in METHODS:
         made = _method(name, methods.get(name) or getattr(torch.Tensor, name))
         patches.set(torch.Tensor, name, made)
         PUBLIC[name] = made
+        NATIVE[made] = natives[name]
     for name in _SEEN_BY_MODES:
         patches.set(Tensor, name, asking(name, getattr(Tensor, name)))
     # torch's set of properties whose results stay as they are names the present ones
@@ -114,4 +120,5 @@ def patch_attributes(patches: Patches, methods: dict[str, Any], properties: dict
 
 def _forget() -> None:
     PUBLIC.clear()
+    NATIVE.clear()
     torch.overrides.get_default_nowrap_functions.cache_clear()

@@ -32,7 +32,9 @@ from .surgery import GEOMETRY, change_geometry, set_class
 
 _no_dispatch = torch.Tensor.__torch_dispatch__
 _numbers = itertools.count(1)
+# torch's own: under the drop-in the names of `torch.Tensor` lead here
 _new_tensor = torch.Tensor.new_tensor
+_tolist, _numpy, _dlpack = torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__dlpack__
 
 
 class Level:
@@ -363,7 +365,7 @@ class Value(torch.Tensor):
                 f"a tensor inside {t._level.what} cannot be exported by DLPack. "
                 "Export its detach(), or what is outside."
             )
-        return torch.Tensor.__dlpack__(t, **options)
+        return _dlpack(t, **options)
 
     def __format__(self, spec: str) -> str:
         """As ``torch.Tensor.__format__``: of a 0-d tensor the format of its number. Torch's own

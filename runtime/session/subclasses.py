@@ -72,6 +72,8 @@ Subclassed.__torch_function__ = classmethod(torch.Tensor.__torch_function__.__fu
 # Under the drop-in: the attributes of ``torch.Tensor`` that lead to the session, by their names. A
 # user's ``__torch_function__`` gets these.
 PUBLIC: dict[str, Any] = {}
+# torch's own function for each of these
+NATIVE: dict[Any, Any] = {}
 
 
 def asking(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -149,8 +151,8 @@ _ASK_ALL = {
 }
 
 
-# The attributes of every tensor. If a user's class stores something by the name of a method, such as
-# ``self.t``, both objects have it: else the value would find the method.
+# The attributes of every tensor. If a user's class stores something by the name of a method,
+# such as ``self.t``, both objects have it: else the value would find the method.
 _OF_TENSORS = {name: getattr(Tensor, name) for name in dir(Tensor)}
 
 
@@ -183,7 +185,7 @@ def _handles(kind: Any) -> bool:
 def _has_memory(t: torch.Tensor) -> bool:
     """Whether ``t``, an instance of a user's class, has elements of its own. An instance of
     ``_make_wrapper_subclass`` has none."""
-    return t.layout is torch.strided and t.data_ptr() != 0
+    return not t.is_nested and t.layout is torch.strided and t.data_ptr() != 0
 
 
 def _value_of(t: Any) -> Any:
@@ -234,6 +236,8 @@ class _BelowTheTape(TorchDispatchMode):
     def _asked(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """What the user's classes answer, which are asked in torch's order. They see the values of
         the session, as their users do."""
+        if torch.Tensor._make_wrapper_subclass is _make_wrapper:
+            return NotImplemented  # not under the drop-in: a class makes instances, torch asks it
         kinds = [kind for kind in types if _handles(kind)]
         with self, _Hook():
             args, kwargs = pytree.tree_map_only(torch.Tensor, _value_of, (args, kwargs))
