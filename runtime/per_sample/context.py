@@ -25,6 +25,7 @@ from ..seam.ambient import Ambient
 from ..seam.levels import Value
 from ..session.captures import CAPTURE
 from ..session.leaf import as_leaf
+from ..session.subclasses import NATIVE
 from ..session.tensor import SESSION
 from ..tape.running import current_stand_in, stand_in, step_down
 from ..tape.values import edge_of
@@ -38,10 +39,11 @@ from .grads import LIMIT, Parameter, PerSampleGrads
 from .terms import by_source, terms_of
 
 _READS = frozenset(
-    getattr(torch.Tensor, name).__get__ for name in ("T", "mT", "H", "mH", "real", "imag", "data")
+    getattr(torch._C.TensorBase, name).__get__
+    for name in ("T", "mT", "H", "mH", "real", "imag", "data")
 )
 """Attributes that compute. Any other only tells or stores something."""
-_SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+_SET_DATA = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 
 
 class per_sample(PerSampleGrads):
@@ -261,9 +263,10 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in ("__get__", "__set__", "__delete__") and func not in _READS:
+        native = NATIVE.get(func, func)
+        if name in ("__get__", "__set__", "__delete__") and native not in _READS:
             if (
-                func == _SET_DATA
+                native == _SET_DATA
                 and isinstance(args[1], Value)
                 and self.session.state(args[1]) is not None
             ):

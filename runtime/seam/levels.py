@@ -248,7 +248,9 @@ class Value(torch.Tensor):
     _shown: type = torch.Tensor
     # A value stands for a tensor of torch. Libraries choose what they do for an object by its
     # class: by ``x.__class__``, or by the module of it.
-    __class__ = property(attrgetter("_shown"), set_class)  # type: ignore[assignment]
+    __class__ = property(  # type: ignore[assignment]
+        attrgetter("_shown"), lambda self, kind: self._become(kind)
+    )
 
     _level: Level
     _inner: torch.Tensor
@@ -270,6 +272,16 @@ class Value(torch.Tensor):
     def holding(cls, inner: torch.Tensor) -> Any:
         """A new value of this class that shows the shape of ``inner`` and holds it."""
         return same_shape(cls, inner)
+
+    def _become(self, kind: type) -> None:
+        """What ``self.__class__ = kind`` does: ``kind`` is for users, as what is read."""
+        if kind in VALUES:
+            set_class(self, kind)
+        elif kind is not self._shown:
+            raise TypeError(
+                f"__class__ of a tensor inside {self._level.what} is assigned. "
+                "as_subclass() gives a tensor of another class."
+            )
 
     def count_write(self) -> None:
         """Count a write that the dispatcher has not seen."""

@@ -23,7 +23,7 @@ from ..rules.record import extent
 from ..seam.level_mode import entering
 from ..seam.levels import SCOPE, Value, constant_of, lifted
 from ..seam.shells import make_subclass
-from ..seam.surgery import refit
+from ..seam.surgery import refit, set_class
 from ..tape import hooks
 from ..tape.lift import users
 from ..tape.metas import meta_of
@@ -68,6 +68,10 @@ class Tensor(GradValue):
     # of a leaf that stands for a plain tensor of torch
     _deliver: Callable[[torch.Tensor], None] | None = None
     _stands_for: Callable[[], torch.Tensor | None] | None = None  # that tensor, as long as it lives
+
+    def _become(self, kind: type) -> None:
+        if kind is not self._shown:
+            set_class(self, SESSION.class_of(kind))
 
     def _follows_base(self) -> bool:
         """Whether this is a view without history that requires grad because its base does. It was

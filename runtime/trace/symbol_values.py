@@ -96,7 +96,22 @@ def _define(cls: type, name: str) -> None:
 
 
 _OF_OBJECTS = frozenset(
-    ["__class__", "__delattr__", "__dir__", "__doc__", "__getattribute__", "__init__", "__init_subclass__", "__new__", "__reduce__", "__setattr__", "__sizeof__", "__subclasshook__", "__getnewargs__", "__getformat__"]
+    [
+        "__class__",
+        "__delattr__",
+        "__dir__",
+        "__doc__",
+        "__getattribute__",
+        "__init__",
+        "__init_subclass__",
+        "__new__",
+        "__reduce__",
+        "__setattr__",
+        "__sizeof__",
+        "__subclasshook__",
+        "__getnewargs__",
+        "__getformat__",
+    ]
 )
 """What makes a class an object, and is nothing of a number."""
 

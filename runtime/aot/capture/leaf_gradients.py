@@ -30,6 +30,7 @@ from ...seam.level_mode import EnteringMode, entering_mode
 from ...seam.levels import Value
 from ...session import backward as session
 from ...session.captures import CAPTURE
+from ...session.subclasses import NATIVE
 from ...session.tensor import Tensor
 from ...tape import hooks
 from ...tape.accumulate import has_required_layout, laid_out
@@ -42,10 +43,12 @@ from ...trace.trace_value import TracedValue
 from .global_state import without_autocast
 from .program_tape import Argument, ProgramTape, refuse_data
 
-_grad: Any = torch.Tensor.grad  # what gives the attribute: torch's stubs take it for a tensor
-_data_of: Any = torch.Tensor.data
+_grad: Any = (
+    torch._C.TensorBase.grad
+)  # what gives the attribute: torch's stubs take it for a tensor
+_data_of: Any = torch._C.TensorBase.data
 _plain_grad = _grad.__get__
-_requires_grad: Any = torch.Tensor.requires_grad
+_requires_grad: Any = torch._C.TensorBase.requires_grad
 HOOKS = (
     "which a graph would not call. Do in the program what the hooks do, or call backward() outside."
 )
@@ -428,7 +431,8 @@ class _GradFunctions(TorchFunctionMode):
         self.gradients = gradients
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        handler = _HANDLERS.get(func) if not self.gradients.entering else None
+        known = _HANDLERS.get(func) or _HANDLERS.get(NATIVE.get(func))
+        handler = known if not self.gradients.entering else None
         if handler is None and type(func) is FunctionType and func.__module__ == "torch.autograd":
             handler = _OF_AUTOGRAD.get(func.__name__)
         if handler is None or _is_of_functorch(args):
@@ -480,8 +484,8 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     _plain_grad: LeafGradients.gradient,
     _grad.__set__: LeafGradients.assign,
     _grad.__delete__: lambda gradients, t: gradients.assign(t, None),
-    torch.Tensor.retain_grad: LeafGradients.retain,
-    torch.Tensor.requires_grad_: LeafGradients.require,
+    torch._C.TensorBase.retain_grad: LeafGradients.retain,
+    torch._C.TensorBase.requires_grad_: LeafGradients.require,
     _requires_grad.__set__: LeafGradients.require,
     _data_of.__get__: _data,
     _data_of.__set__: lambda gradients, t, new: refuse_data(),

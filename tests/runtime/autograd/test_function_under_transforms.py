@@ -10,10 +10,10 @@ import torch
 import runtime
 import runtime.autograd.forward_ad as fw
 from runtime import unwrap, wrap
+from runtime.aot.capture.make_fx import make_fx
 from runtime.autograd import Function
 from runtime.autograd.function import once_differentiable
 from runtime.errors import EscapedValue, InplaceError
-from runtime.aot.capture.make_fx import make_fx
 
 X, Y = (
     torch.linspace(0.3, 1.2, 4, dtype=torch.float64),

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from runtime import jit
-from runtime.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 from runtime.aot.capture.make_fx import make_fx
+from runtime.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 X = torch.tensor([[0.5, 1.5], [2.5, 3.5]])
 

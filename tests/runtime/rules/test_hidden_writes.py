@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from runtime import jit
+from runtime.aot.capture.make_fx import make_fx
 from runtime.rules.hidden_writes import hidden_writes
 from runtime.rules.ops import op_of
-from runtime.aot.capture.make_fx import make_fx
 
 aten = torch.ops.aten
 X = torch.arange(24.0).view(4, 3, 2).sin()

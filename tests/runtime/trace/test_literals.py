@@ -12,8 +12,8 @@ from torch.nn.functional import batch_norm
 
 from runtime import jit
 from runtime.aot import aot_function
-from runtime.func import grad
 from runtime.aot.capture.make_fx import make_fx
+from runtime.func import grad
 
 X = torch.tensor([1.0, 2.0, 3.0])
 READERS: dict[str, Callable[[Tensor], Any]] = {

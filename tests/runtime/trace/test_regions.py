@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from runtime.func import grad
 from runtime.aot.capture.make_fx import make_fx
+from runtime.func import grad
 from runtime.trace.regions import region, region_of, running_traces, traced
 
 X = torch.tensor([1.0, 2.0])
