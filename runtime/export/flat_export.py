@@ -26,6 +26,7 @@ from ..aot.python_state.reader import reads_of
 from ..aot.python_state.reads import generators_in
 from ..functionalize.functional_level import FunctionalLevel, FunctionalValue
 from ..trace.error_lines import naming_line
+from ..trace.provenance import happened_at
 from ..trace.symbols import Abstraction, Given
 
 # --- traces before dispatch -----------------------------------------------------------------------
@@ -63,11 +64,12 @@ def traced_before_dispatch(
         try:
             with level.mode:
                 outs, out_spec = pytree.tree_flatten(level.run_inside(f, values, {}))
-            if any(v._store.memory.generation for v in level.closed_over.values()):
-                raise RuntimeError(
-                    "the program writes to a tensor that it closes over. "
-                    "Pass it as an argument, or make it a buffer."
-                )
+            for v in level.closed_over.values():
+                if v._store.memory.generation:
+                    raise RuntimeError(
+                        "the program writes to a tensor that it closes over. Pass it as an "
+                        f"argument, or make it a buffer.{happened_at(v._store.memory.written_at)}"
+                    )
             inputs = tuple(_record(v) for v in values)
             written = [
                 level.read(v) for v, record in zip(values, inputs, strict=True) if record.written
@@ -99,6 +101,7 @@ def _record(v: Any) -> Input:
         None,
         store.counter[0],
         tuple(ViewStep(*step) for step in v._chain),
+        written_at=store.memory.written_at,
     )
 
 
@@ -253,6 +256,7 @@ def _refuse_writes(joint: Joint, given: Sequence[Any], names: Sequence[str]) -> 
             raise RuntimeError(
                 f"Found a graph input that requires gradients, and received a mutation: {name}. "
                 "Write to a copy of it, or export without gradients."
+                f"{happened_at(record.written_at)}"
             )
         if record.begins:
             raise RuntimeError(
@@ -275,7 +279,8 @@ def _refuse_writes(joint: Joint, given: Sequence[Any], names: Sequence[str]) -> 
             "An exported graph cannot."
         )
     for group in sharing(given):
-        if any(boundary.inputs[i].written for i in group.members):
+        lines = [boundary.inputs[i].written_at for i in group.members if boundary.inputs[i].written]
+        if lines:
             what = (
                 "duplicated inputs that are mutated in the graph"
                 if group.identical
@@ -284,6 +289,7 @@ def _refuse_writes(joint: Joint, given: Sequence[Any], names: Sequence[str]) -> 
             raise RuntimeError(
                 f"Encountered {what}: {' and '.join(names[i] for i in group.members)} share "
                 "memory, and the program writes to it. Pass one of them, or a copy."
+                f"{happened_at(lines[0])}"
             )
 
 
@@ -511,6 +517,7 @@ def aot_export_joint_simple(
         raise RuntimeError(
             "aot_export_joint_simple does not support input mutations. "
             f"func writes to {changed}; write to a copy."
+            f"{happened_at(joint.boundary.inputs[joint.boundary.written[0]].written_at)}"
         )
     spec = joint.out_spec
     if (

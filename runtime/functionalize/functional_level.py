@@ -31,7 +31,7 @@ from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry, refit
 from ..tape.inplace import METADATA
 from ..trace.error_lines import naming_line
-from ..trace.provenance import here
+from ..trace.provenance import here, user_line
 from .memory_order import draws_in_turn, in_order_of_memory, laid_out_as
 from .overlap import overlaps, refuse_gaps, same_strides, through_copy
 from .pure_calls import is_pure
@@ -239,6 +239,7 @@ class FunctionalLevel(Level):
         store.recorded = store.recorded or recorded
         store.count(counted)
         store.memory.value = new
+        store.memory.written_at = user_line()
         store.memory.generation += 1
         store.seen = store.memory.generation
 

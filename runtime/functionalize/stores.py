@@ -17,7 +17,7 @@ import torch
 from ..errors import InplaceError
 from ..seam.levels import Value
 from ..tape.values import GradValue, edge_of
-from ..trace.provenance import here
+from ..trace.provenance import Line, here
 from .overlap import has_gaps, shows_twice
 
 # Ops whose results share memory with the argument although their schemas do not say so, and the
@@ -40,7 +40,8 @@ class Memory:
     are. ``made_inside``: whether an op of the program made it. ``writes``: for arguments with
     histories of their own, how often one of them was written to; what is saved of the others is
     then no more what it was. Else None. ``inference``: whether the tensor is one of inference mode,
-    which writes do not change. ``taken``: where the program took its memory as an array."""
+    which writes do not change. ``taken``: where the program took its memory as an array.
+    ``written_at``: the user's line of the last write."""
 
     __slots__ = (
         "generation",
@@ -52,6 +53,7 @@ class Memory:
         "taken",
         "value",
         "writes",
+        "written_at",
     )
 
     def __init__(self, value: Any) -> None:
@@ -64,6 +66,7 @@ class Memory:
         self.pieces: list[Pieces] = []
         self.part_of: Pieces | None = None
         self.writes: int | None = None
+        self.written_at: Line | None = None
 
     def is_at(self, generation: int) -> bool:
         """Whether it was written to so often, and not by way of a piece or of a whole."""

@@ -28,9 +28,11 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from ..aot.python_state.closed_over import computed_at
 from ..aot.python_state.reads import MISSING, WHOLE, Read, Slots, same
 from ..seam.levels import Value
 from ..trace.number_reads import AskedForNumber, number_of
+from ..trace.provenance import here
 from .groups import Cell, Group, Kinds, Number, Numbers
 from .known import Known
 from .scalers import made_in_capture
@@ -68,6 +70,7 @@ class Watched:
     def __init__(self, optimizer: Optimizer, optimizers: Optimizers) -> None:
         self.optimizer = optimizer
         self.stepped = False
+        self.stepped_at = ""  # the user's line of the last step, as the end of an error message
         self.groups, self.own_groups = optimizer.param_groups, list(optimizer.param_groups)
         self.attributes = dict(vars(optimizer))
         self.groups_before = [dict(g) for g in self.groups]
@@ -144,14 +147,14 @@ class Watched:
         ):
             raise RuntimeError(
                 f"the program adds a group to its {self.name}, or loads its state. "
-                "Do that outside of the jitted function."
+                f"Do that outside of the jitted function.{self.stepped_at}"
             )
         for seen in self.seen:
             seen.changes()
         if not all(map(same, self.own_groups, self.groups_before)):
             raise RuntimeError(
                 f"the program changes a group of its {self.name} that it has from before "
-                "the call. Let it find the group in param_groups."
+                f"the call. Let it find the group in param_groups.{self.stepped_at}"
             )
 
     def assigned(self) -> list[tuple[Assigned, Any]]:
@@ -167,6 +170,7 @@ class Watched:
                     f"the program assigns a tensor to {place.name!r} "
                     f"of a group of its {self.name}. Assign a number, "
                     "or make the item a tensor outside and let the program write to it by copy_()."
+                    f"{computed_at(x) or self.stepped_at}"
                 )
         return found
 
@@ -180,16 +184,17 @@ class Watched:
             if not isinstance(s, dict):
                 raise RuntimeError(
                     f"the state of {self.name} has a {type(s).__name__} for "
-                    "a parameter, and no dictionary"
+                    f"a parameter, and no dictionary.{self.stepped_at}"
                 )
             for name, x in s.items():
                 if isinstance(x, Value) and x._level.number:
                     found.append((StatePlace(self.optimizer, p, name), x))
                 elif not same(x, old.get(name, MISSING)):
                     raise RuntimeError(
-                        f"the program, or its {self.name}, keeps {name!r}, a {type(x).__name__}, "
-                        "in the optimizer's state, and changes it. A graph would not do that. "
-                        "Keep it as a tensor, and change it in place."
+                        f"the program, or its {self.name}, keeps {name!r}, "
+                        f"of type {type(x).__name__}, in the optimizer's state, and changes it. "
+                        "A graph would not do that. "
+                        f"Keep it as a tensor, and change it in place.{self.stepped_at}"
                     )
         if any(
             p not in state or not set(old) <= set(state[p])
@@ -198,7 +203,7 @@ class Watched:
         ):
             raise RuntimeError(
                 f"the program drops state of its {self.name}. "
-                "Do that outside of the jitted function."
+                f"Do that outside of the jitted function.{self.stepped_at}"
             )
         return found
 
@@ -256,7 +261,7 @@ class Optimizers:
         self.scaler = self.scaler or made_in_capture()
         watched = self._watched.get(id(optimizer))
         if watched is not None:
-            watched.stepped = True
+            watched.stepped, watched.stepped_at = True, here()
         elif self.makes:
             self.unseen.append(ref(optimizer))
         else:

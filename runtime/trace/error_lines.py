@@ -1,12 +1,12 @@
 """The user's line in the errors that leave a capture.
 
-    RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5).
+    RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)
     It happened at model.py:12: return x @ self.weight
 
 A capture runs a program under several levels. What fails there is often a call inside torch or
 inside this package, and its error speaks of neither the program nor the capture. So every way out
-of a capture is a block of :class:`naming_line`. The class of an error stays, and so does the
-beginning of its message.
+of a capture is a block of :class:`naming_line`. The class of an error stays, and so do the lines
+of its message. One more line follows.
 
 An error that the program raises itself gets a note (:pep:`678`) in place of a longer message: the
 program, or its caller, may compare the message. Nobody can tell ``raise RuntimeError`` of the
@@ -19,13 +19,13 @@ import sys
 from contextlib import ContextDecorator
 from types import FrameType, TracebackType
 
+from .generated_code import origin
 from .provenance import Line, is_of_package, is_of_user, text_of
 
 # What calls of torch and of Python raise for an operand that they do not take.
-_OF_CALLS = (RuntimeError, TypeError, AttributeError)
+_OF_CALLS = (RuntimeError, TypeError, AttributeError, IndexError)
 # Classes of other packages may give their arguments a meaning of their own.
 _PACKAGES = frozenset(("builtins", "torch", __name__.partition(".")[0]))
-_PLAIN_TEXTS = (BaseException.__str__, KeyError.__str__)
 
 
 class naming_line(ContextDecorator):
@@ -45,19 +45,17 @@ class naming_line(ContextDecorator):
 
 
 def name_line(error: Exception, at: TracebackType | None, advice: str = "") -> None:
-    """Add the user's line to ``error``, unless its message names one. ``at``: the traceback, from
-    the frame on that catches the error. ``advice``: a sentence before the line. If no function of the user's ran, it is the line that has
-    called the package."""
+    """Add the user's line to ``error``, unless its message names one. If no function of the user's
+    ran, it is the line that has called the package. ``at``: the traceback, from the frame on that
+    catches the error. ``advice``: a sentence before the line."""
     line, raised_in = _innermost(at)
-    where = "It happened at"
+    where = f"{advice} It happened at".lstrip()
     if line is None:
         line, where = _caller(), "The call is at"
     if line is None or any(f"{line[0]}:" in text for text in _texts(error)):
         return
-    addition = f"{advice and advice + ' '}{where} {text_of(line)}"
-    if _takes_more(error, raised_in):
-        error.args = (_joined(_message(error), addition),)
-    else:
+    addition = f"{where} {text_of(line)}"
+    if not (_takes_more(error, raised_in) and _extended(error, addition)):
         error.add_note(addition)
 
 
@@ -69,6 +67,8 @@ def _innermost(at: TracebackType | None) -> tuple[Line | None, str]:
         file = code.co_filename
         if is_of_user(file):
             line = file, at.tb_lineno, code.co_name
+        else:
+            line = origin(at.tb_frame, at.tb_lineno) or line
         at = at.tb_next
     return line, file
 
@@ -90,12 +90,23 @@ def _texts(error: Exception) -> list[str]:
 def _takes_more(error: Exception, raised_in: str) -> bool:
     """Whether the message of ``error`` may become longer."""
     kind = type(error)
-    if kind.__module__.partition(".")[0] not in _PACKAGES or kind.__str__ not in _PLAIN_TEXTS:
+    if kind.__module__.partition(".")[0] not in _PACKAGES:
         return False
     if is_of_user(raised_in):
         return isinstance(error, _OF_CALLS)
     # a container of torch tells by the argument of a KeyError which key is not there
     return not isinstance(error, KeyError) or is_of_package(raised_in)
+
+
+def _extended(error: Exception, addition: str) -> bool:
+    """Add a line to the message of ``error``. False if its class makes its message of something
+    else than its argument, such as an ``OSError`` with a number."""
+    before = error.args
+    error.args = (f"{_message(error)}\n{addition}",)
+    if addition in str(error) or isinstance(error, KeyError):
+        return True
+    error.args = before
+    return False
 
 
 def _message(error: Exception) -> str:
@@ -104,7 +115,3 @@ def _message(error: Exception) -> str:
     if isinstance(error, KeyError) or not text:
         return f"{type(error).__name__} {text}".rstrip() + " inside the capture"
     return text
-
-
-def _joined(text: str, addition: str) -> str:
-    return f"{text} {addition}" if text.endswith((".", "!", "?", ":")) else f"{text}. {addition}"

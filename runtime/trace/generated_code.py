@@ -12,6 +12,7 @@ import itertools
 import linecache
 import weakref
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 from .provenance import Line, text_of
@@ -25,15 +26,22 @@ class _Loader:
 
     def __init__(self, lines: Sequence[str], origins: dict[int, Line]) -> None:
         self._lines = lines
-        self._origins = origins
+        self.origins = origins
 
     def get_source(self, name: str) -> str:
         """The text; ``name`` is that of the module, of which there is one."""
         shown = [
-            f"{line}  # {text_of(self._origins[i])}" if i in self._origins else line
+            f"{line}  # {text_of(self.origins[i])}" if i in self.origins else line
             for i, line in enumerate(self._lines)
         ]
         return "\n".join(shown) + "\n"
+
+
+def origin(frame: FrameType, number: int) -> Line | None:
+    """The user's line that line ``number`` of a function comes from, which :func:`function` has
+    made and ``frame`` runs. None if it is not known."""
+    loader = frame.f_globals.get("__loader__")
+    return loader.origins.get(number - 1) if isinstance(loader, _Loader) else None
 
 
 def function(

@@ -160,13 +160,13 @@ def line_in(error: BaseException) -> str:
     """The user's line at which ``error`` left the program, as the end of an error message. Empty
     if there is none."""
     found = None
-    at = error.__traceback__
-    while at is not None:
-        code = at.tb_frame.f_code
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
         if is_of_user(code.co_filename):
-            found = code.co_filename, at.tb_lineno, code.co_name
-        at = at.tb_next
-    return "" if found is None else f" It happened at {text_of(found)}"
+            found = code.co_filename, trace.tb_lineno, code.co_name
+        trace = trace.tb_next
+    return happened_at(found)
 
 
 def here() -> str:
@@ -174,6 +174,11 @@ def here() -> str:
     line = user_line()
     if line is None and (tape_node := current_node()) is not None:
         return f" It happened in {tape_node.name()} of a backward pass."
+    return happened_at(line)
+
+
+def happened_at(line: Line | None) -> str:
+    """``line`` as the end of an error message. Empty if there is none."""
     return "" if line is None else f" It happened at {text_of(line)}"
 
 

@@ -20,6 +20,7 @@ from ...tape.nodes import Edge, Node
 from ...tape.running import RUNNING
 from ...tape.saved import FREED, HOOKS, Pack, Packed, Unpack, modified, pack, restore
 from ...tape.values import accumulator_of, edge_of
+from ...trace.error_lines import name_line
 from ..capture.aliasing import saved_of, within_reach
 from ..capture.global_state import autocast_enabled, without_autocast
 from ..capture.joint import Joint
@@ -114,7 +115,11 @@ class Backward:
             if present is None
             else (self._partial.get(present) or self.partial(present))
         )
-        results: Sequence[Any] = run(values)
+        try:
+            results: Sequence[Any] = run(values)
+        except Exception as error:
+            name_line(error, error.__traceback__)
+            raise
         return results
 
     def compiled(self) -> Boxed:

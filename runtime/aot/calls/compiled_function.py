@@ -228,7 +228,10 @@ class Recipe:
         if groups:
             shared = sharing([*call.plain, *outside.plain])
             refuse_untangled(
-                [g for g in shared if g.members[-1] >= len(call.plain)], call, len(call.plain)
+                [g for g in shared if g.members[-1] >= len(call.plain)],
+                call,
+                len(call.plain),
+                joint.boundary.inputs,
             )
         elif joint.boundary.changes_inputs:
             every = call.followed_by(outside)
@@ -240,7 +243,7 @@ class Recipe:
                 if any(changed[i] for i in g.members)
             ]
             if groups:
-                refuse_untangled(groups, every, len(call.plain))
+                refuse_untangled(groups, every, len(call.plain), joint.boundary.inputs)
                 state.restore()
                 joint = self._joint(
                     spec,
@@ -526,13 +529,15 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
                 program = known
                 break
         else:
+            found = None
             with naming_line():
                 entered = enter(given, recording or not _inference(), dynamic)
                 if entered is not None:
                     entered.flags = flags
-                    program, call = programs.find(around, spec, given, entered)
-            if entered is None:
+                    found = programs.find(around, spec, given, entered)
+            if found is None:
                 return fn(*args, **kwargs)
+            program, call = found
         if not autocast:
             return program(call)
         with without_autocast():

@@ -20,16 +20,22 @@ import torch
 from ...functionalize.overlap import shows_twice
 from ...session.tensor import Tensor, unwrap
 from ...tape.values import edge_of
+from ...trace.provenance import happened_at
 from ..capture.aliasing import Group, place_of
+from ..capture.boundary import Input
 from .arguments import Call
 
 
-def refuse_untangled(groups: Sequence[Group], call: Call, n_arguments: int) -> None:
+def refuse_untangled(
+    groups: Sequence[Group], call: Call, n_arguments: int, inputs: Sequence[Input] = ()
+) -> None:
     """Refuse arguments that share memory where a write to one of them cannot be carried
-    over to the others."""
+    over to the others. ``inputs``: what the program does to the arguments, if that is known."""
     for group in groups:
+        lines = [inputs[i].written_at for i in group.members if i < len(inputs)]
+        where = happened_at(next(filter(None, lines), None))
         if len(group.members) == 1 and not group.parts_of:
-            _refuse_overlapping(group, call, n_arguments)
+            _refuse_overlapping(group, call, n_arguments, where)
             continue
         what = " and ".join(
             f"argument {i}" if i < n_arguments else "a tensor that the program closes over"
@@ -39,23 +45,24 @@ def refuse_untangled(groups: Sequence[Group], call: Call, n_arguments: int) -> N
             raise RuntimeError(
                 "Encountered aliased inputs that are mutated in the graph, but one of them "
                 f"is a tensor subclass. This is not supported today: parts of a {group.parts_of} "
-                f"share memory ({what}), and the program writes to it. Pass a clone."
+                f"share memory ({what}), and the program writes to it. Pass a clone.{where}"
             )
         if group.members[-1] >= n_arguments:
             raise RuntimeError(
-                f"{what} share memory, and the program writes to it. Pass them all as arguments."
+                f"{what} share memory, and the program writes to it. "
+                f"Pass them all as arguments.{where}"
             )
         if group.identical:
             continue
         if len({call.plain[i].dtype for i in group.members}) > 1:
             raise RuntimeError(
                 f"{what} share memory and have different dtypes, "
-                "and the program writes to it. Pass one of them."
+                f"and the program writes to it. Pass one of them.{where}"
             )
         if len({(call.plain[i].is_conj(), call.plain[i].is_neg()) for i in group.members}) > 1:
             raise RuntimeError(
                 f"{what} share memory, one is a lazy conjugate, and the program writes to it. "
-                "Pass its resolve_conj()."
+                f"Pass its resolve_conj().{where}"
             )
         if (
             any(call.wanted[i] for i in group.members)
@@ -65,25 +72,28 @@ def refuse_untangled(groups: Sequence[Group], call: Call, n_arguments: int) -> N
             raise RuntimeError(
                 f"{what} share memory, the program writes to it, and one of them requires grad. "
                 "Some are views of one tensor that were made with grad mode, others are not, so "
-                "the write cannot be a part of its history. Pass one tensor and take views inside."
+                "the write cannot be a part of its history. "
+                f"Pass one tensor and take views inside.{where}"
             )
 
 
-def _refuse_overlapping(group: Group, call: Call, n_arguments: int) -> None:
+def _refuse_overlapping(group: Group, call: Call, n_arguments: int, where: str) -> None:
     """Refuse a tensor that shows elements several times where a write to it cannot
-    be carried over."""
+    be carried over. ``where``: the end of the message."""
     (i,) = group.members
     if i >= n_arguments:
         raise RuntimeError(
             "the program writes to a tensor that it closes over, "
-            "and that shows an element of its memory several times. Pass it as an argument."
+            "and that shows an element of its memory several times. "
+            f"Pass it as an argument.{where}"
         )
     base = _autograd_base(group, call)
     if call.wanted[i] and (base is None or shows_twice(base._inner)):
         raise RuntimeError(
             f"argument {i} shows an element of its memory several times, the program writes "
             "to it, and it requires grad. It is no view of a tensor that was made with grad mode, "
-            "so the write cannot be a part of its history. Pass that tensor and view it inside."
+            "so the write cannot be a part of its history. "
+            f"Pass that tensor and view it inside.{where}"
         )
 
 

@@ -24,6 +24,7 @@ from ...seam.keys import uncounted
 from ...session.leaf import plain_of
 from ...session.tensor import SESSION, Tensor, unwrap, wrap
 from ...tape.values import edge_of
+from ...trace.provenance import Line
 from ...trace.random_states import Seeding
 
 
@@ -82,7 +83,8 @@ class Input:
     is made whose memory it has after the call, by ``set_``. ``overwritten``: writes to other
     arguments change its elements.
     ``hooks``: what the program has registered for its gradient. ``begins``: the program has called
-    ``requires_grad_()`` of it, and so its gradient is wanted.
+    ``requires_grad_()`` of it, and so its gradient is wanted. ``written_at``: the user's line of
+    the last write.
     """
 
     differentiated: bool
@@ -95,6 +97,7 @@ class Input:
     overwritten: bool = False
     hooks: tuple[Callable[[Any], Any], ...] = ()
     begins: bool = False
+    written_at: Line | None = field(default=None, compare=False)
 
     def write(self, target: Any, new: torch.Tensor, recorded: bool) -> None:
         """Carry the write out on the caller's tensor. ``recorded``: ``new`` has a history."""

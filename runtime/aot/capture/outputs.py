@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from ...functionalize.functional_level import FunctionalValue
 from ...tape.values import GradValue
 from ...trace.symbols import SYMBOLIC
-from ..python_state.closed_over import holds_values
+from ..python_state.closed_over import computed_at, holds_values
 from .boundary import Made, Output, Size, ViewStep
 from .primals import Primals
 
@@ -96,6 +96,7 @@ class Computed:
                     f"the program returns a {type(o).__name__} that holds tensors which it has "
                     "computed. Return the tensors in a tuple, a dictionary or a data class, "
                     "or register the class with torch.utils._pytree.register_pytree_node."
+                    f"{computed_at(o)}"
                 )
             return Output(Made.CONSTANT, constant=o)
         for i, v in enumerate(primals.values):

@@ -16,7 +16,7 @@ from ...seam.levels import Value
 from ...session.tensor import unwrap
 from ...tape.nodes import Input as Leaf
 from ...tape.values import edge_of
-from ...trace.provenance import here
+from ...trace.provenance import happened_at, here
 from ...trace.trace_level import Trace
 from ..python_state.closed_over import holds_values
 from .aliasing import Group
@@ -280,6 +280,7 @@ class Primals:
                 reshaped=reshaped,
                 reshaped_unseen=unseen,
                 overwritten=found._store.memory.generation > 0,
+                written_at=found._store.memory.written_at,
             )
         if i in self.bases_apart:  # the views are written
             return Input(flag, overwritten=True)
@@ -299,7 +300,7 @@ class Primals:
         if (layout and layout.key) != (new and new.key):
             raise RuntimeError(
                 f"the program writes a {new or 'plain tensor'} to a tensor that "
-                f"is a {layout or 'plain tensor'}"
+                f"is a {layout or 'plain tensor'}.{happened_at(store.memory.written_at)}"
             )
         entered = self.edges[i]
         node = None if edge is None else edge[0]
@@ -310,11 +311,19 @@ class Primals:
             raise RuntimeError(
                 f"the program writes to argument {i} what requires grad. It shares memory "
                 "with an argument that does, and is a view of the same tensor as a third one. "
-                "Pass one tensor and take views inside."
+                f"Pass one tensor and take views inside.{happened_at(store.memory.written_at)}"
             )
         tangent = add(v, edge if seen else None)
         return Input(
-            flag, True, tangent, store.counter[0], reshaped, unseen, hooks=hooks, begins=begins
+            flag,
+            True,
+            tangent,
+            store.counter[0],
+            reshaped,
+            unseen,
+            hooks=hooks,
+            begins=begins,
+            written_at=store.memory.written_at,
         )
 
     def _hooks_of(self, i: int) -> tuple[Callable[[Any], Any], ...]:

@@ -20,6 +20,7 @@ from ...seam import factories
 from ...tape.engine import execute
 from ...tape.nodes import Edge, Node
 from ...tape.nodes import Input as Leaf
+from ...trace.provenance import happened_at
 from ...trace.random_states import RandomStates, Seeding
 from ...trace.trace_level import Trace
 from ...trace.trace_value import TracedValue
@@ -298,10 +299,12 @@ class Program:
     # what must not be, or only once
 
     def _refuse_writes_outside(self) -> None:
-        if any(v._store.memory.generation for v in self.functional.closed_over.values()):
-            raise RuntimeError(
-                "the program writes to a tensor that it closes over. Pass it as an argument."
-            )
+        for v in self.functional.closed_over.values():
+            if v._store.memory.generation:
+                raise RuntimeError(
+                    "the program writes to a tensor that it closes over. "
+                    f"Pass it as an argument.{happened_at(v._store.memory.written_at)}"
+                )
 
     def _writes(self, returned: Sequence[FunctionalValue]) -> list[tuple[int, int]]:
         """Per primal, then per tensor in ``returned``: how often its memory was written to, and how

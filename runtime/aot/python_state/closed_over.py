@@ -16,6 +16,7 @@ from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
+from torch import fx
 
 from ...rules.ops import VIEW, op_of
 from ...seam.level_mode import EnteringMode, call_below
@@ -23,8 +24,10 @@ from ...seam.levels import Value, values_of
 from ...seam.memory_gate import address_of, elements_of, memory_gate
 from ...seam.shells import VALUES
 from ...session.tensor import SESSION
-from ...trace.provenance import CALL, here
+from ...trace.number_reads import number_of
+from ...trace.provenance import CALL, here, line_of
 from ...trace.symbols import SYMBOLIC
+from ...trace.trace_value import TracedValue
 
 _default_dtype = torch.get_default_dtype  # by one look-up
 
@@ -161,13 +164,35 @@ def attributes_of(x: Any) -> Mapping[str, Any] | None:
 def holds_values(f: Any) -> bool:
     """Whether ``f``, a function or an object, holds values of a trace or of another level, or sizes
     that are symbols, as far as they are at hand."""
+    return any(x is not f for x in _values_in(f))
+
+
+def computed_at(f: Any) -> str:
+    """The user's line that has computed the first value that ``f`` holds or is, as the end of an
+    error message. Empty if it is not known."""
+    for x in _values_in(f):
+        lines = map(line_of, _nodes_of(x))
+        if (line := next(filter(None, lines), None)) is not None:
+            return f" It was computed at {line}"
+    return ""
+
+
+def _nodes_of(x: Any) -> list[fx.Node]:
+    """The nodes of the graph that give ``x``, a value or a number that is read of one."""
+    if isinstance(x, SYMBOLIC):
+        known = number_of(x)
+        return [] if known is None else [m for n in known.sources for m in n.all_input_nodes]
+    while isinstance(x, Value) and not isinstance(x, TracedValue):
+        x = x._inner
+    return [x._node] if isinstance(x, TracedValue) else []
+
+
+def _values_in(f: Any) -> Iterator[Any]:
     own = None if isinstance(f, (torch.nn.Module, type)) else attributes_of(f)
-    held = (x for y in (*(own or {}).values(), f) for x in at_hand(y, 5))
-    return any(
-        isinstance(x, SYMBOLIC) or (isinstance(x, Value) and x._level.number > 0)
-        for x in held
-        if x is not f
-    )
+    for y in (*(own or {}).values(), f):
+        for x in at_hand(y, 5):
+            if isinstance(x, SYMBOLIC) or (isinstance(x, Value) and x._level.number > 0):
+                yield x
 
 
 def at_hand(f: Any, depth: int) -> Iterator[Any]:

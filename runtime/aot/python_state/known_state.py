@@ -27,6 +27,7 @@ import torch
 
 from ...seam.levels import Value
 from ...trace.symbols import SYMBOLIC
+from .closed_over import computed_at
 from .reads import MISSING, WHOLE, Read, Slots, look_up, same
 
 # --- random numbers of Python ---------------------------------------------------------------------
@@ -227,6 +228,7 @@ class PythonState:
                     f"the program adds a tensor that it computes to a {type(x).__name__} "
                     f"from outside, {self._names[key]}. A call would not do that. "
                     "Return the tensor, and add it outside of the compiled function."
+                    f"{computed_at([item for item in x if isinstance(item, (Value, *SYMBOLIC))])}"
                 )
         for read in self._reads:
             now = read.current() if read.name is not WHOLE else None
@@ -247,6 +249,7 @@ class PythonState:
                 f"the program reads and assigns {what}, and what it assigns is a tensor that "
                 "it computes. A graph would not do that. Let it write to the tensor by copy_(), "
                 "or return the new one, or use runtime.jit, which assigns it in each call."
+                f"{computed_at([place.current() for place in places if place.key in read])}"
             )
         for place in places:
             place.put(self._before(place))

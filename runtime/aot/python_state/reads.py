@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 
 from ...seam.memory_gate import elements_of
 from ...session.tensor import unwrap
@@ -151,6 +152,12 @@ class Facts(NamedTuple):
 
 
 def facts(t: torch.Tensor) -> Facts:
+    if is_lazy(t):
+        raise RuntimeError(
+            "a parameter or buffer of a lazy module, such as nn.LazyLinear, has no sizes yet. "
+            "The first call of the module makes it, in place. "
+            "Call the module once before the program is captured."
+        )
     sizes = (
         () if t.is_nested else (tuple(t.shape), t.stride() if t.layout is torch.strided else None)
     )

@@ -343,10 +343,10 @@ def test_a_refusal_names_the_line_of_the_program() -> None:
         aot_function(lambda x: x.nonzero(), nop)(torch.ones(3))
 
 
-def test_a_condition_on_an_unknown_value_names_the_line_in_a_note() -> None:
+def test_a_condition_on_an_unknown_value_names_the_line() -> None:
     with pytest.raises(GuardOnDataDependentSymNode) as refused:
         make_fx(lambda x: x if x.sum() > 0 else -x, tracing_mode="symbolic")(torch.ones(3))
-    assert "test_make_fx.py" in refused.value.__notes__[-1]
+    assert "test_make_fx.py" in str(refused.value)
 
 
 def test_a_number_may_be_made_a_constant() -> None:
