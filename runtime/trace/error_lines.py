@@ -59,6 +59,14 @@ def name_line(error: Exception, at: TracebackType | None, advice: str = "") -> N
         error.add_note(addition)
 
 
+def name_origin(error: Exception) -> None:
+    """Add to an error of a graph that runs again the line of the program that the failed call comes
+    from. Not to one that a function of the user's raises, such as what a compiler has made."""
+    line, raised_in = _innermost(error.__traceback__)
+    if line is not None and not is_of_user(raised_in):
+        name_line(error, error.__traceback__)
+
+
 def _innermost(at: TracebackType | None) -> tuple[Line | None, str]:
     """The innermost line of the user, and the file of the innermost frame."""
     line, file = None, ""

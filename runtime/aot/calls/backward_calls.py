@@ -20,7 +20,7 @@ from ...tape.nodes import Edge, Node
 from ...tape.running import RUNNING
 from ...tape.saved import FREED, HOOKS, Pack, Packed, Unpack, modified, pack, restore
 from ...tape.values import accumulator_of, edge_of
-from ...trace.error_lines import name_line
+from ...trace.error_lines import name_origin
 from ..capture.aliasing import saved_of, within_reach
 from ..capture.global_state import autocast_enabled, without_autocast
 from ..capture.joint import Joint
@@ -118,7 +118,7 @@ class Backward:
         try:
             results: Sequence[Any] = run(values)
         except Exception as error:
-            name_line(error, error.__traceback__)
+            name_origin(error)
             raise
         return results
 

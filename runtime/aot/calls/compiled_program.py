@@ -17,7 +17,7 @@ from ...session.leaf import as_leaf
 from ...session.tensor import SESSION, Tensor, unwrap
 from ...tape.inplace import unrecorded
 from ...tape.saved import refuse_inference
-from ...trace.error_lines import name_line
+from ...trace.error_lines import name_origin
 from ...trace.random_states import seeded
 from ..capture.aliasing import Group, memory_of, place_of, sharing
 from ..capture.boundary import refuse_hooked_view, write
@@ -310,7 +310,7 @@ class CompiledProgram:
                 len(call.leaves) - len(self.joint.closed_over),
             )
             if isinstance(error, Exception):
-                name_line(error, error.__traceback__)
+                name_origin(error)
             raise
         if self.direct is not None:
             return self._assembled([results[i] for i in self.direct])

@@ -130,7 +130,7 @@ def test_memory_that_the_kernel_refuses_is_refused(f: Function, transform: Any) 
             f(torch.arange(4.0))
         with pytest.raises(RuntimeError, match="unsupported operation") as found:
             transform(f)(torch.arange(4.0))
-    assert str(found.value) == str(eager.value)
+    assert str(found.value).splitlines()[0] == str(eager.value)  # the line of the program follows
 
 
 PIECES: dict[str, Function] = {
@@ -150,7 +150,7 @@ def test_a_write_of_another_piece_of_the_same_memory_is_refused_as_by_the_kernel
         PIECES[name](torch.arange(4.0))
     with pytest.raises(RuntimeError, match="unsupported operation") as found:
         transform(PIECES[name])(torch.arange(4.0))
-    assert str(found.value) == str(eager.value)
+    assert str(found.value).splitlines()[0] == str(eager.value)
 
 
 @pytest.mark.parametrize("transform", FOLLOWED)

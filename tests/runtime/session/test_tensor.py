@@ -26,6 +26,23 @@ class Named(torch.Tensor):
     pass
 
 
+class Slotted(torch.Tensor):
+    """Has a place of its own for ``mark``, beside the dictionary of attributes."""
+
+    __slots__ = ("mark",)
+
+
+def _slotted(lib: Any, **attributes: Any) -> Any:
+    x = lib.leaf(2).detach().as_subclass(Slotted)
+    for name, value in attributes.items():
+        setattr(x, name, value)
+    return x
+
+
+def _attributes(x: Any) -> Any:
+    return isinstance(x, Slotted), getattr(x, "owner", None), getattr(x, "mark", None), x.tolist()
+
+
 def _told(program: Callable[[Any], Any], lib: Any) -> Any:
     """What a program gives, or the type of its error; with the warnings that it makes.
 
@@ -318,6 +335,31 @@ COPIES: dict[str, Callable[[Any], Any]] = {
     )[2:],
     "a backward to an input": lambda lib: (x := lib.leaf(2), y := x * 2,
         (y * y).sum().backward(inputs=[y]), x.grad, y.grad)[3:],
+    **{
+        f"shallow of a class with slots and {sorted(attributes)}":
+            lambda lib, attributes=attributes: _attributes(copy.copy(_slotted(lib, **attributes)))
+        for attributes in ({}, {"mark": 1}, {"owner": 2}, {"mark": 1, "owner": 2})
+    },
+    **{
+        f"state of a class with slots and {sorted(attributes)}":
+            lambda lib, attributes=attributes: _slotted(lib, **attributes).__getstate__()
+        for attributes in ({}, {"mark": 1}, {"owner": 2}, {"mark": 1, "owner": 2})
+    },
+    "state of a leaf": lambda lib: lib.leaf(2).__getstate__(),
+    "state of a leaf with an attribute": lambda lib: _set(lib.leaf(2), "owner", 1).__getstate__(),
+    "deep with a gradient": lambda lib: (
+        x := lib.leaf(2), (x * x).sum().backward(), y := copy.deepcopy([x, x]), y[0].grad,
+        y[0].grad is x.grad, y[0] is y[1],
+    )[3:],
+    "deep of aliases": lambda lib: (
+        x := lib.leaf(3).detach(), y := copy.deepcopy([x, x[1:]]), y[0].add_(1), y[1],
+    )[3:],
+    "deep attributes": lambda lib: (
+        x := _set(lib.leaf(2), "owner", [1]), y := copy.deepcopy(x), y.owner, y.owner is x.owner,
+    )[2:],
+    "deep of a frozen parameter": lambda lib: (
+        y := copy.deepcopy(nn.Parameter(lib.leaf(2).detach(), False)), y.requires_grad, y.is_leaf,
+    )[1:],
     "new ones": lambda lib: [(t, t.requires_grad, t.dtype) for t in (
         lib.leaf(2).new_ones(2), lib.leaf(2).new_zeros(2, requires_grad=True),
         lib.leaf(2).new_full((2,), 3.0, dtype=torch.float32),
@@ -493,7 +535,42 @@ PICKLED: dict[str, Callable[[Any], Any]] = {
     "frozen parameter": lambda lib: _parameter(lib, requires_grad=False),
     "parameter with an attribute": lambda lib: _parameter(lib, owner="me"),
     "leaf with an attribute": lambda lib: _set(lib.leaf(2), "owner", "me"),
+    "constant with an attribute": lambda lib: _set(lib.leaf(2).detach(), "owner", "me"),
+    "frozen parameter with an attribute": lambda lib: _parameter(
+        lib, requires_grad=False, owner="me"
+    ),
+    "leaf of whole numbers": lambda lib: lib.leaf(2).detach().long(),
 }
+
+
+@pytest.mark.parametrize(
+    "attributes", [{}, {"mark": 1}, {"owner": 2}, {"mark": 1, "owner": 2}], ids=str
+)
+def test_slots_and_attributes_of_a_class_are_pickled(attributes: dict[str, int]) -> None:
+    found = [
+        _attributes(pickle.loads(pickle.dumps(_slotted(lib, **attributes))))
+        for lib in (TORCH, OURS)
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("attributes", [{}, {"mark": 1}, {"owner": [2]}], ids=str)
+def test_slots_and_attributes_of_a_class_are_copied_deep(attributes: dict[str, Any]) -> None:
+    """Torch refuses a deep copy of such a class, which does not say how it is made."""
+    with pytest.raises(RuntimeError, match="new_empty"):
+        copy.deepcopy(_slotted(TORCH, **attributes))
+    x = _slotted(OURS, **attributes)
+    copied = copy.deepcopy(x)
+    assert _attributes(copied) == _attributes(x)
+    assert "owner" not in attributes or copied.owner is not x.owner
+
+
+def test_a_tensor_with_hooks_is_pickled_with_torchs_warning() -> None:
+    for lib in (TORCH, OURS):
+        x = lib.leaf(2)
+        x.register_hook(lambda g: g)
+        with pytest.warns(UserWarning, match="backward hook .* will not be serialized"):
+            pickle.dumps(x)
 
 
 @pytest.mark.parametrize("name", PICKLED)
