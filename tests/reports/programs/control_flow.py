@@ -5,6 +5,7 @@ right value is that of a loop in Python."""
 
 import torch
 import torch.autograd.forward_ad as fwAD
+from functorch.compile import aot_function, nop
 
 from tests.reports.report import report
 
@@ -51,6 +52,25 @@ def gradient_of_a_while_loop_without_steps():
     x = torch.tensor(2.0, requires_grad=True)
     (last,) = torch.ops.higher_order.while_loop(lambda x: x < 0, lambda x: (3 * x,), (x,), ())
     return torch.autograd.grad(last, x)[0], torch.tensor(1.0)
+
+
+@report("F105.1", raises="scan might be aliasing the input or the output")
+def aot_function_of_a_scan_that_computes_with_its_new_state():
+    """aot_function refuses a scan that computes with its new state.
+
+    The backward pass wants the new state, so the forward pass gives it twice: as the state and as
+    what is saved. The check for aliases finds the two. The sum of 1 and 2 is 3, and its square 9.
+    """
+
+    def step(state, row):
+        new = state + row
+        return [new, new * new]
+
+    def squares(state, rows):
+        return torch.ops.higher_order.scan(step, [state], [rows], ())[1]
+
+    state = torch.ones(1, requires_grad=True)
+    return aot_function(squares, nop)(state, torch.tensor([[2.0]])), torch.tensor([[9.0]])
 
 
 @report("F75.1")
