@@ -85,16 +85,18 @@ def run(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
             uncounted(level.outward, op, inner, level.lowered_kwargs(kwargs))
     else:
         level.outward(op, inner, level.lowered_kwargs(kwargs))
+    # an op of a library may write and return nothing
+    returned = target if op.func._schema.returns else None
     if node is None:
         unrecorded(target)
-        return target
+        return returned
     if isinstance(node, OpNode):
         if shares_counter:
             _save_counted(node, saved, kwargs, inner[0])
         else:
             node.save(saved, kwargs, inner[0])
     rebase(level, target, (node, 0), 0 if wanted & 1 else None)
-    return target
+    return returned
 
 
 def unrecorded(target: Any) -> None:

@@ -282,8 +282,16 @@ def _of_values(body: Any, init: Sequence[Any], xs: Sequence[Any], rest: Sequence
 
 @stands_for(torch.ops.higher_order.map_impl)
 def _mapped(body: Any, xs: Sequence[Any], rest: Sequence[Any] = ()) -> Any:
-    """``torch.ops.higher_order.map_impl`` for values of any level."""
-    return _of_values(body, (), xs, rest)
+    """``torch.ops.higher_order.map_impl`` for values of any level. A graph returns a tuple, and a
+    function any pytree."""
+    spec: Any = None
+
+    def flat(*given: Any) -> list[Any]:
+        nonlocal spec
+        leaves, spec = pytree.tree_flatten(body(*given))
+        return leaves
+
+    return pytree.tree_unflatten(list(_of_values(flat, (), xs, rest)), spec)
 
 
 class _Scan(ControlFlow):
