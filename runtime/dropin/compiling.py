@@ -31,7 +31,7 @@ from ..aot.calls import simplified
 from ..aot.compilers import graph_names
 from ..jit import jit
 from ..seam.ambient import Ambient
-from ..session.tensor import Tensor, wrap
+from ..session.tensor import SESSION, Tensor, wrap
 from .patches import Patches
 from .stepping_aside import Exchange, aside, ours_unless_aside
 
@@ -39,13 +39,20 @@ _compile = torch.compile
 _OWN_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
-def _in_session(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """``compiled``, with results that are tensors of the session even if no argument is one."""
+def _in_session(compiled: Callable[..., Any], graph: Callable[..., Any]) -> Callable[..., Any]:
+    """``compiled``, with results that are tensors of the session even if no argument is one.
+
+    ``graph`` is what a backend has compiled. It runs in place of ``compiled`` if an argument has a
+    tangent, which a compiled graph would lose.
+    """
 
     @functools.wraps(compiled, updated=())
     def run(*args: Any) -> Any:
+        dual = any(isinstance(t, Tensor) and SESSION.tangent_of(t) is not None for t in args)
         return pytree.tree_map_only(
-            torch.Tensor, lambda t: wrap(t) if type(t) is torch.Tensor else t, compiled(*args)
+            torch.Tensor,
+            lambda t: wrap(t) if type(t) is torch.Tensor else t,
+            (graph if dual else compiled)(*args),
         )
 
     return run
@@ -189,9 +196,10 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
     original_backend = output_graph.OutputGraph._call_user_compiler
 
     def wrap_variable(variable: Any, value: Any) -> Any:
-        return (
-            variable.wrap_tensor(value) if type(value) is Tensor else original_wrap(variable, value)
-        )
+        if type(value) is Tensor:
+            return variable.wrap_tensor(value)
+        # a closure may hold a name of torch since before the drop-in stood aside
+        return original_wrap(variable, patches.original(value))
 
     def call_backend(graph: Any, module: Any, examples: list[Any]) -> Any:
         exchange = _exchange(graph.fake_mode)
@@ -202,12 +210,13 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
             if made is not t and t in contexts:
                 contexts[made] = contexts[t]
         with _backend_runs(exchange):
-            return _in_session(original_backend(graph, module, plain))
+            return _in_session(original_backend(graph, module, plain), module)
 
     for name in ("id_match_unchecked", "CLOSURE_MATCH"):
         dynamo.set(
             guards.GuardBuilder, name, _unless_replaced(getattr(guards.GuardBuilder, name), patches)
         )
+    dynamo.set(guards.GuardBuilder, "TENSOR_MATCH", _with_history(guards))
     dynamo.set(guards.GuardManager, "grad_manager", _by_attribute)
     dynamo.set(builder.VariableBuilder, "_wrap", wrap_variable)
     dynamo.set(
@@ -262,15 +271,46 @@ def _aside_for(method: Callable[..., Any], patches: Patches) -> Callable[..., An
 
 
 def _unless_replaced(guard_on: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
-    """``guard_on``, without the names that the drop-in replaces: they are torch's in a capture
-    and ours at a call."""
+    """``guard_on``, which compares identities. A name that the drop-in replaces is torch's in a
+    capture and ours at a call, so what is compared is torch's object for either."""
 
     @functools.wraps(guard_on)
     def guarded(guards: Any, guard: Any, *args: Any, **kwargs: Any) -> Any:
-        return (
-            None
-            if patches.replaces(guards.get(guard))
-            else guard_on(guards, guard, *args, **kwargs)
+        known = patches.original(guards.get(guard))
+        if not patches.replaces(known):
+            return guard_on(guards, guard, *args, **kwargs)
+        guards.get_guard_manager(guard).add_lambda_guard(
+            lambda now: patches.original(now) is known,
+            [f"{guards.arg_ref(guard)} is {known} or what replaces it"],
+            guard.user_stack,
+        )
+
+    return guarded
+
+
+def _history(t: torch.Tensor) -> tuple[bool, ...]:
+    """What a graph of Dynamo depends on, of what the session keeps for a tensor."""
+    return t.requires_grad, t.is_leaf, t.is_inference()
+
+
+def _with_history(guards: Any) -> Callable[..., Any]:
+    """The guard on a tensor. Dynamo's own compares what is below Python, where no tensor of the
+    session requires grad."""
+    guard_on = guards.GuardBuilder.TENSOR_MATCH
+
+    @functools.wraps(guard_on)
+    def guarded(builder: Any, guard: Any, value: Any = None) -> None:
+        guard_on(builder, guard, value)
+        t = value() if isinstance(value, guards.TensorWeakRef) else value
+        t = builder.get(guard) if t is None else t
+        if not isinstance(t, Tensor):
+            return
+        known = _history(t)
+        said = f"requires_grad, is_leaf, is_inference() of {builder.arg_ref(guard)} are {known}"
+        builder.get_guard_manager(guard).add_lambda_guard(
+            lambda t: _history(t) == known,
+            guards.get_verbose_code_parts([said], guard),
+            guard.user_stack,
         )
 
     return guarded

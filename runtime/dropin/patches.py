@@ -26,6 +26,7 @@ class Patches:
         # names that modules have imported from torch since then
         self._taken: list[tuple[Any, str, Any]] = []
         self._table: Table = {}
+        self._back: Table = {}
         self._scanned: dict[str, tuple[ModuleType, int]] = {}
         self._lock = threading.RLock()
         self._suspensions = 0
@@ -49,7 +50,7 @@ class Patches:
 
         ``table``: ``{id of an object: (object, replacement)}``. So a name that a module has
         imported before is routed as well."""
-        self._table = table
+        self._table, self._back = table, _turned(table)
         for module, name, replacement in self._bound_to(table):
             self.set(module, name, replacement)
 
@@ -70,6 +71,11 @@ class Patches:
         if isinstance(value, functools.partial) and self.replaces(value.func):
             return functools.partial(self.replacement(value.func), *value.args, **value.keywords)
         return self._table[id(value)][1] if self.replaces(value) else value
+
+    def original(self, value: Any) -> Any:
+        """What ``value`` replaces everywhere, or ``value`` itself."""
+        found = self._back.get(id(value))
+        return found[1] if found is not None and found[0] is value else value
 
     def _bound_to(self, table: Table) -> Iterator[tuple[ModuleType, str, Any]]:
         """The names of the objects in ``table``: (module, name, replacement). Modules without new
@@ -100,7 +106,7 @@ class Patches:
         with self._lock:
             self._suspensions += 1
             if self._suspensions == 1:
-                self._taken += self._bound_to(_turned(self._table))
+                self._taken += self._bound_to(self._back)
                 replaced = [
                     (owner, name, _current(owner, name))
                     for owner, name, _ in self._done + self._taken
@@ -116,7 +122,7 @@ class Patches:
                     self.replace_everywhere(self._table)
 
     def undo(self) -> None:
-        self._taken += self._bound_to(_turned(self._table))
+        self._taken += self._bound_to(self._back)
         # a user's module may have imported the name from us; torch's modules have not
         in_torch = [taken for taken in self._taken if taken[0].__name__.partition(".")[0] in _TORCH]
         self._put_back(self._done + in_torch)
