@@ -275,10 +275,11 @@ def _unless_replaced(guard_on: Callable[..., Any], patches: Patches) -> Callable
     capture and ours at a call, so what is compared is torch's object for either."""
 
     @functools.wraps(guard_on)
-    def guarded(guards: Any, guard: Any, *args: Any, **kwargs: Any) -> Any:
+    def guarded(guards: Any, guard: Any, *args: Any, **kwargs: Any) -> None:
         known = patches.original(guards.get(guard))
         if not patches.replaces(known):
-            return guard_on(guards, guard, *args, **kwargs)
+            guard_on(guards, guard, *args, **kwargs)
+            return
         guards.get_guard_manager(guard).add_lambda_guard(
             lambda now: patches.original(now) is known,
             [f"{guards.arg_ref(guard)} is {known} or what replaces it"],

@@ -248,9 +248,7 @@ class Value(torch.Tensor):
     _shown: type = torch.Tensor
     # A value stands for a tensor of torch. Libraries choose what they do for an object by its
     # class: by ``x.__class__``, or by the module of it.
-    __class__ = property(  # type: ignore[assignment]
-        attrgetter("_shown"), lambda self, kind: self._become(kind)
-    )
+    __class__ = property(attrgetter("_shown"), lambda self, kind: self._become(kind))
 
     _level: Level
     _inner: torch.Tensor

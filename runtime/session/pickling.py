@@ -88,4 +88,4 @@ def _reduced_class(cls: type) -> Any:
 
 # the metaclasses of tensors and of parameters
 for _meta in (type(torch.Tensor), type(torch.nn.Parameter)):
-    copyreg.pickle(_meta, _reduced_class)  # type: ignore[arg-type]
+    copyreg.pickle(_meta, _reduced_class)

@@ -55,7 +55,8 @@ class Subclassed(Tensor):
         if has_torch_function_unary(self):
             public = PUBLIC.get("__repr__", Tensor.__repr__)
             return _handle(public, (self,), self, tensor_contents=tensor_contents)  # type: ignore[no-any-return]
-        return super().__repr__(tensor_contents=tensor_contents)
+        own: Any = super()
+        return str(own.__repr__(tensor_contents=tensor_contents))
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]

@@ -437,7 +437,7 @@ class Tensor(GradValue):
                 text[:-1], suffixes, text.index("(") + 1, force_newline=self._inner.is_sparse
             )
         if not isinstance(self, torch.nn.Parameter):
-            return text
+            return str(text)
         return f"Parameter containing:\n{text}" if kind is torch.Tensor else f"Parameter({text})"
 
 

@@ -129,7 +129,7 @@ def _lacking(cls: type) -> list[str]:
 
 def _define_round() -> None:
     """Torch rounds an integer to itself, whatever the digits."""
-    theirs = torch.SymInt.__round__
+    theirs: Any = torch.SymInt.__round__
 
     def rounded(self: Any, ndigits: Any = None) -> Any:
         if ndigits is not None and _is_ours(self):

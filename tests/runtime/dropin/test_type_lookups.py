@@ -85,7 +85,7 @@ def a_class_is_pickled_by_its_name() -> Any:
 
 @case
 def a_function_that_is_registered_to_pickle_tensors() -> Any:
-    copyreg.pickle(torch.Tensor, lambda t: (list, (t.tolist(),)))  # type: ignore[arg-type]
+    copyreg.pickle(torch.Tensor, lambda t: (list, (t.tolist(),)))  # type: ignore[arg-type,return-value]
     try:
         return pickle.loads(pickle.dumps(torch.ones(2)))
     finally:
@@ -95,7 +95,7 @@ def a_function_that_is_registered_to_pickle_tensors() -> Any:
 @case
 def the_class_makes_another_tensor() -> Any:
     made = [type(t)(torch.zeros(2)) for t in tensors()[:4]]
-    parameter = type(nn.Parameter(torch.ones(1)))(torch.zeros(2), requires_grad=True)  # type: ignore[call-arg]
+    parameter = type(nn.Parameter(torch.ones(1)))(torch.zeros(2), requires_grad=True)
     return made, parameter, [t.__class__(torch.zeros(2)) for t in tensors()]
 
 

@@ -59,7 +59,7 @@ def masked_tensors_of_sparse_layouts() -> Any:
 class Answering(torch.Tensor):
     """Says its sizes, its device and its layout itself, by what ``__init__`` stores."""
 
-    inner: torch.Tensor
+    inner: torch.Tensor  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls: Any, inner: torch.Tensor, policy: Any, requires_grad: bool = False) -> Any:

@@ -39,6 +39,14 @@ def _slotted(lib: Any, **attributes: Any) -> Any:
     return x
 
 
+def _shallow_copy(lib: Any, attributes: dict[str, int]) -> Any:
+    return _attributes(copy.copy(_slotted(lib, **attributes)))
+
+
+def _state(lib: Any, attributes: dict[str, int]) -> Any:
+    return _slotted(lib, **attributes).__getstate__()
+
+
 def _attributes(x: Any) -> Any:
     return isinstance(x, Slotted), getattr(x, "owner", None), getattr(x, "mark", None), x.tolist()
 
@@ -337,12 +345,12 @@ COPIES: dict[str, Callable[[Any], Any]] = {
         (y * y).sum().backward(inputs=[y]), x.grad, y.grad)[3:],
     **{
         f"shallow of a class with slots and {sorted(attributes)}":
-            lambda lib, attributes=attributes: _attributes(copy.copy(_slotted(lib, **attributes)))
+            functools.partial(_shallow_copy, attributes=attributes)
         for attributes in ({}, {"mark": 1}, {"owner": 2}, {"mark": 1, "owner": 2})
     },
     **{
         f"state of a class with slots and {sorted(attributes)}":
-            lambda lib, attributes=attributes: _slotted(lib, **attributes).__getstate__()
+            functools.partial(_state, attributes=attributes)
         for attributes in ({}, {"mark": 1}, {"owner": 2}, {"mark": 1, "owner": 2})
     },
     "state of a leaf": lambda lib: lib.leaf(2).__getstate__(),

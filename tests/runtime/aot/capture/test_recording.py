@@ -160,6 +160,7 @@ def test_a_trace_leaves_gradients_as_they_are_and_a_replay_adds_to_them() -> Non
 
     def program(x: Any) -> Any:
         (p * x).sum().backward()
+        assert p.grad is not None
         return p.grad * 1
 
     module = make_fx(program)(torch.tensor([1.0, 2.0]))

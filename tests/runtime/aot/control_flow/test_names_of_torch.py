@@ -17,6 +17,11 @@ from runtime.aot import aot_function, make_fx, nop
 from runtime.func import grad
 from tests.runtime.trace.graphs import close, targets
 
+
+def _doubled_sine(row: Any, *others: Any) -> Any:
+    return row.sin() * 2
+
+
 HIGHER = torch.ops.higher_order
 FLAG = torch.tensor(True)
 PROGRAMS: dict[str, Callable[[Any], Any]] = {
@@ -28,7 +33,7 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "loop": lambda x: while_loop(
         lambda i, y: i < 3, lambda i, y: (i + 1, y * 1.5), (torch.tensor(0), x)
     )[1],
-    "map": lambda x: map(lambda row: row.sin() * 2, x),
+    "map": lambda x: map(_doubled_sine, x),
     "scan": lambda x: scan(lambda c, r: (c + r, c * r), x[0] * 1, x)[1],
 }
 WAYS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
