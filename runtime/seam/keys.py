@@ -14,6 +14,7 @@ from torch._C import DispatchKey
 
 set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 CONJUGATE, NEGATIVE = DispatchKey.Conjugate, DispatchKey.Negative
+ZERO = DispatchKey.ZeroTensor
 VIEWS = DispatchKey.ADInplaceOrView
 
 # Composite ops whose results the key `ADInplaceOrView` marks as views itself. The ops in them must
@@ -22,11 +23,13 @@ NARROW, CHUNK = torch.ops.aten.narrow.default, torch.ops.aten.chunk.default
 
 
 def reopen_keys(func: torch._ops.OpOverload) -> None:
-    """Switch three keys on again for the rule of ``func``. Two handle lazy conjugate and negative
-    bits: without them kernels read unconjugated memory. The third lets a tensor and its views share
-    a version counter. It stays off for ``narrow`` and ``chunk``."""
+    """Switch four keys on again for the rule of ``func``. Two handle lazy conjugate and negative
+    bits: without them kernels read unconjugated memory. One handles zeros without memory, such as
+    tangents of torch's forward mode: without it kernels read where nothing is. The last lets a
+    tensor and its views share a version counter. It stays off for ``narrow`` and ``chunk``."""
     set_excluded(CONJUGATE, False)
     set_excluded(NEGATIVE, False)
+    set_excluded(ZERO, False)
     set_excluded(VIEWS, func is NARROW or func is CHUNK)
 
 

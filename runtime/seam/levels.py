@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _pop_mode_tempo
 
 from ..errors import EscapedValue, InplaceError
 from .ambient import Ambient
-from .keys import CHUNK, CONJUGATE, NARROW, NEGATIVE, VIEWS, set_excluded, uncounted
+from .keys import CHUNK, CONJUGATE, NARROW, NEGATIVE, VIEWS, ZERO, set_excluded, uncounted
 from .literals import has_values, readable, stacked
 from .memory import guard_methods, refuse_access
 from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape
@@ -390,6 +390,7 @@ class Value(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         set_excluded(CONJUGATE, False)  # reopen_keys(func), without its frame
         set_excluded(NEGATIVE, False)
+        set_excluded(ZERO, False)
         set_excluded(VIEWS, func is NARROW or func is CHUNK)
         level = (cls._home if len(types) == 1 else None) or innermost(args, kwargs)
         if len(types) > 1 and level.leaves_classes and composes(types):
