@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from ...seam.levels import SCOPE
 from ...session.tensor import unwrap
 from ...trace.error_lines import naming_line
+from ...tape.running import current_dual
 from ...trace.graph_module import LateGraphModule
 from ...trace.number_reads import on_side
 from ...trace.stack_room import with_room
@@ -96,8 +97,8 @@ def aot_function(
 
     What ``fn`` does at its boundary happens as without the compiler: writes to arguments and to
     closed-over tensors, changes of their geometry, results that are arguments or views, random
-    draws. Results are ``runtime.Tensor`` where a gradient flows through them. Inside a transform or
-    a dispatch mode ``fn`` itself runs.
+    draws. Results are ``runtime.Tensor`` where a gradient flows through them. Inside a transform, a
+    dispatch mode or a dual level of ``forward_ad`` ``fn`` itself runs.
 
     ``num_params_buffers``: how many leading arguments stay alive in any case, so that min cut saves
     them for nothing. ``keep_primals``: whether a call keeps arguments and random numbers that only
@@ -514,8 +515,9 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
     def compiled(*args: Any, **kwargs: Any) -> Any:
         given, spec = flatten(args, kwargs)
         recording, autocast = _grad_enabled(), autocast_enabled()
-        if SCOPE.levels or _dispatch_modes() or _transform_of_torch():
-            return fn(*args, **kwargs)  # a transform, or a mode, sees the calls of the program
+        if SCOPE.levels or _dispatch_modes() or _transform_of_torch() or current_dual() is not None:
+            # a transform, a mode or a dual level sees the calls of the program
+            return fn(*args, **kwargs)
         flags = () if recording else flags_of(given)
         around = (
             spec,

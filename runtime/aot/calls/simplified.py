@@ -22,6 +22,7 @@ from ...func.functional_call import functional_call
 from ...seam.levels import SCOPE
 from ...session.tensor import unwrap
 from ...trace.error_lines import naming_line
+from ...tape.running import current_dual
 from ...trace.symbols import SYMBOLIC, Given
 from ..cache.cuts import Cache
 from ..capture.aliasing import Group, sharing
@@ -212,10 +213,12 @@ class OneProgram:
             if SCOPE.levels
             or torch._C._len_torch_dispatch_stack()
             or torch._C._functorch.peek_interpreter_stack()
+            or current_dual() is not None
             else enter(leaves, recording, self.dynamic)
         )
         if entered is None:
-            return self.mod(*given)  # a transform, or a mode, sees the calls of the program
+            # a transform, a mode or a dual level sees the calls of the program
+            return self.mod(*given)
         self._check(entered, autocast)
         call = self.program.takes(self._aligned(entered), recording)
         if call is None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import runtime
-from runtime import unwrap, wrap
+from runtime import aot, unwrap, wrap
 from runtime.autograd import forward_ad as fw
 from runtime.errors import InplaceError
 
@@ -499,3 +499,31 @@ def test_a_tangent_is_shared_with_nobody_else(level: None) -> None:
     z = wrap(torch.zeros(2, dtype=torch.float64)).copy_(d)
     z *= 3
     close(unwrap(tangent(d)), torch.ones(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("way", ["aot_function", "aot_module", "jit"])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_compiled_program_has_the_tangents_of_the_program(way: str, requires_grad: bool) -> None:
+    def f(x: Any, y: Any) -> Any:
+        return x.sin() * y
+
+    class Module(torch.nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            return f(x, y)
+
+    compiled: Any = {
+        "aot_function": lambda: aot.aot_function(f, aot.nop),
+        "aot_module": lambda: aot.aot_module(Module(), aot.nop),
+        "jit": lambda: runtime.jit(f),
+    }[way]()
+    x = runtime.tensor([1.0, 2.0], requires_grad=requires_grad)
+    y = runtime.tensor([3.0, 4.0])
+    compiled(x, y)  # compiled before there is a dual level
+    with fw.dual_level():
+        found = fw.unpack_dual(compiled(fw.make_dual(x, runtime.tensor([1.0, 0.5])), y)).tangent
+        assert found is not None and found.requires_grad is requires_grad
+        torch.testing.assert_close(
+            runtime.unwrap(found.detach()),
+            runtime.unwrap((x.cos() * runtime.tensor([1.0, 0.5]) * y).detach()),
+        )
+    assert fw.unpack_dual(compiled(x, y)).tangent is None
