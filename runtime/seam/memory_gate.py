@@ -39,7 +39,7 @@ class MemoryGate(TorchFunctionMode):
         self.shared: dict[int, str] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        access = _ACCESSES.get(func)
+        access = _ACCESSES.get(func) or _access_by_name(func)
         if access is None or not args or not _is_outside(args[0]):
             return func(*args, **kwargs or {})
         return access(self, func, args, kwargs or {})
@@ -150,9 +150,17 @@ _BY_NAME: dict[_Access, tuple[str, ...]] = {
     _move: ("share_memory_", "data_ptr"),
     _refuse: ("apply_", "map_", "map2_"),
 }
+_METHODS = {name: access for access, names in _BY_NAME.items() for name in names}
 _ACCESSES: dict[Any, _Access] = {
-    getattr(torch.Tensor, name): access for access, names in _BY_NAME.items() for name in names
+    getattr(torch.Tensor, name): access for name, access in _METHODS.items()
 } | {torch._C.TensorBase.data.__set__: _refuse_data}  # type: ignore[attr-defined]
+
+
+def _access_by_name(func: Any) -> _Access | None:
+    """The access of a method that something has put in the place of torch's, as a drop-in does."""
+    name = str(getattr(func, "__name__", ""))
+    access = _METHODS.get(name)
+    return access if access is not None and getattr(torch.Tensor, name) is func else None
 
 
 def elements_of(t: torch.Tensor) -> bytes:

@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..rules.ops import DIFFERENTIABLE
 from ..rules.record import extent
-from ..seam.level_mode import entering
+from ..seam.level_mode import entering, entering_mode
 from ..seam.levels import SCOPE, Value, constant_of, lifted
 from ..seam.shells import make_subclass
 from ..seam.surgery import refit, set_class
@@ -51,6 +51,13 @@ def _refuse_in_capture(what: str) -> None:
             f"the program {what} a tensor that it closes over. A compiled program would do so "
             "when it is captured, and in no later call. Do that before or after the call."
         )
+
+
+def _note_elements(t: Any) -> None:
+    """Tell a capture that the program reads the elements of ``t``."""
+    mode = entering_mode()
+    if mode is not None:
+        mode.note_elements(t)
 
 
 class Tensor(GradValue):
@@ -383,6 +390,10 @@ class Tensor(GradValue):
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
+        value = entering()
+        if value is not None and not self.requires_grad and (inside := value(self)) is not self:
+            memo[id(self)] = inside.clone()  # a call that a capture sees
+            return memo[id(self)]  # type: ignore[no-any-return]
         # as in torch, the copy has neither gradient nor attributes
         if type(self) is Tensor and isinstance(self, torch.nn.Parameter):
             memo[id(self)] = copied = torch.nn.Parameter(
@@ -401,6 +412,7 @@ class Tensor(GradValue):
         return copied  # type: ignore[no-any-return]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        _note_elements(self)
         return pickling.reduced(self, torch.Tensor, protocol)
 
     def __getstate__(self) -> Any:
@@ -408,6 +420,7 @@ class Tensor(GradValue):
         return pickling.state_of(self, _STATE)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        _note_elements(self)
         kind = getattr(type(self), "_kind", torch.Tensor)
         suffixes = []
         try:

@@ -19,8 +19,8 @@ from torch.utils import _pytree as pytree
 
 from ...seam.levels import SCOPE
 from ...session.tensor import unwrap
-from ...trace.error_lines import naming_line
 from ...tape.running import current_dual
+from ...trace.error_lines import naming_line
 from ...trace.graph_module import LateGraphModule
 from ...trace.number_reads import on_side
 from ...trace.stack_room import with_room

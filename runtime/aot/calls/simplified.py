@@ -21,8 +21,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from ...func.functional_call import functional_call
 from ...seam.levels import SCOPE
 from ...session.tensor import unwrap
-from ...trace.error_lines import naming_line
 from ...tape.running import current_dual
+from ...trace.error_lines import naming_line
 from ...trace.symbols import SYMBOLIC, Given
 from ..cache.cuts import Cache
 from ..capture.aliasing import Group, sharing
