@@ -37,7 +37,7 @@ def stacked(data: Any, dtype: torch.dtype | None, device: Any) -> Any:
     the type that holds all of them."""
     if dtype is None:
         dtype = functools.reduce(torch.promote_types, map(_dtype, tree_leaves(data)))
-    if type(data) in VALUES:
+    if isinstance(data, torch.Tensor):  # of a plain one, too, `torch.tensor` would warn
         return data.detach().to(device, dtype)
     if isinstance(data, list) and has_values(data):
         return torch.stack([stacked(d, dtype, device) for d in data])

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import (
 from ..errors import InplaceError, called_from
 from .level_mode import EnteringMode, LevelMode
 from .levels import Level, bottom
+from .literals import has_values, readable, stacked
 from .memory import place, storage_of
 from .shells import VALUES
 
@@ -39,6 +40,8 @@ class MemoryGate(TorchFunctionMode):
         self.shared: dict[int, str] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _OF_LISTS and args and has_values(data := readable(args[0])):
+            return _made_of_list(func, data, *args[1:], **kwargs or {})
         access = _ACCESSES.get(func) or _access_by_name(func)
         if access is None or not args or not _is_outside(args[0]):
             return func(*args, **kwargs or {})
@@ -70,6 +73,13 @@ def _is_outside(t: Any) -> bool:
             return False
         t = t._inner
     return isinstance(t, torch.Tensor)
+
+
+def _made_of_list(
+    func: Any, data: Any, dtype: Any = None, device: Any = None, *, requires_grad: bool = False
+) -> Any:
+    """``torch.tensor`` and its like of a list with values in it, whose memory torch would read."""
+    return stacked(data, dtype, device).requires_grad_(requires_grad)
 
 
 def address_of(t: Any) -> int:
@@ -142,6 +152,7 @@ def _move(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
         return func(*args, **kwargs)
 
 
+_OF_LISTS = frozenset((torch.tensor, torch.as_tensor, torch.asarray))
 _Access = Callable[[MemoryGate, Any, Any, Any], Any]
 _BY_NAME: dict[_Access, tuple[str, ...]] = {
     _read: ("tolist", "__reduce_ex__", "__repr__", "__format__"),

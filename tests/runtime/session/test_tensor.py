@@ -39,14 +39,6 @@ def _slotted(lib: Any, **attributes: Any) -> Any:
     return x
 
 
-def _shallow_copy(lib: Any, attributes: dict[str, int]) -> Any:
-    return _attributes(copy.copy(_slotted(lib, **attributes)))
-
-
-def _state(lib: Any, attributes: dict[str, int]) -> Any:
-    return _slotted(lib, **attributes).__getstate__()
-
-
 def _attributes(x: Any) -> Any:
     return isinstance(x, Slotted), getattr(x, "owner", None), getattr(x, "mark", None), x.tolist()
 
@@ -298,6 +290,17 @@ def _copied(x: Any, how: Callable[[Any], Any]) -> Any:
     return y, y.owner, y.requires_grad, y.is_leaf, y is x, shares, y.grad is None
 
 
+ATTRIBUTES: list[dict[str, int]] = [{}, {"mark": 1}, {"owner": 2}, {"mark": 1, "owner": 2}]
+
+
+def _shallow_slotted(attributes: dict[str, int], lib: Any) -> Any:
+    return _attributes(copy.copy(_slotted(lib, **attributes)))
+
+
+def _state_slotted(attributes: dict[str, int], lib: Any) -> Any:
+    return _slotted(lib, **attributes).__getstate__()
+
+
 COPIES: dict[str, Callable[[Any], Any]] = {
     "shallow": lambda lib: _copied(lib.leaf(2), copy.copy),
     "shallow constant": lambda lib: _copied(lib.leaf(2).detach(), copy.copy),
@@ -343,16 +346,9 @@ COPIES: dict[str, Callable[[Any], Any]] = {
     )[2:],
     "a backward to an input": lambda lib: (x := lib.leaf(2), y := x * 2,
         (y * y).sum().backward(inputs=[y]), x.grad, y.grad)[3:],
-    **{
-        f"shallow of a class with slots and {sorted(attributes)}":
-            functools.partial(_shallow_copy, attributes=attributes)
-        for attributes in ({}, {"mark": 1}, {"owner": 2}, {"mark": 1, "owner": 2})
-    },
-    **{
-        f"state of a class with slots and {sorted(attributes)}":
-            functools.partial(_state, attributes=attributes)
-        for attributes in ({}, {"mark": 1}, {"owner": 2}, {"mark": 1, "owner": 2})
-    },
+    **{f"shallow with {[*given]}": functools.partial(_shallow_slotted, given)
+       for given in ATTRIBUTES},
+    **{f"state with {[*given]}": functools.partial(_state_slotted, given) for given in ATTRIBUTES},
     "state of a leaf": lambda lib: lib.leaf(2).__getstate__(),
     "state of a leaf with an attribute": lambda lib: _set(lib.leaf(2), "owner", 1).__getstate__(),
     "deep with a gradient": lambda lib: (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from functools import partial
@@ -119,14 +118,17 @@ def test_a_program_without_a_line_of_its_own_gets_that_of_the_call(door: str) ->
         DOORS[door](nn.Linear(4, 2).forward)(X)
 
 
-def test_a_size_that_python_does_not_take_names_the_line_and_the_way_out() -> None:
-    def program(x: Tensor) -> Tensor:
-        json.dumps(x.shape[0])
-        return x
+def test_an_error_beside_a_size_of_any_value_names_the_line_and_the_way_out() -> None:
+    def program(x: Tensor) -> Any:
+        return x.shape[0] @ x
 
-    with pytest.raises(TypeError, match=r"int\(size\) makes one a constant\. It happened at ") as e:
-        jit(program, dynamic=True)(X)
-    assert "json" in str(e.value)
+    line = program.__code__.co_firstlineno + 1
+    with pytest.raises(TypeError) as raised:
+        make_fx(program, tracing_mode="symbolic")(X)
+    assert str(raised.value).endswith(
+        "If that is the cause, int(size) makes one a constant. "
+        f"It happened at {__file__}:{line}: return x.shape[0] @ x"
+    )
 
 
 def test_a_later_call_names_the_line_of_the_program_and_not_of_the_generated_code() -> None:
@@ -315,3 +317,20 @@ def test_transforms_of_torch_see_the_module_of_a_compiled_one() -> None:
 
     run = aot_module_simplified(Squares(), (X,), nop)
     assert torch.func.grad(lambda x: run(x)[0].sum())(X).tolist() == [2.0, 4.0, 6.0]
+
+
+@pytest.mark.parametrize("door", ["jit", "aot_function", "functionalize"])
+@pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor, torch.asarray], ids=str)
+def test_a_tensor_of_a_list_has_what_the_program_computes(
+    make: Callable[..., Tensor], door: str
+) -> None:
+    t = torch.tensor(3.0)
+
+    def program(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        nested = make([[t, x.sum()], [1.5, 2 * t]])
+        return x * make([t, 2 * t, t]), nested, make([t, x[0]], dtype=torch.float64)
+
+    captured = DOORS[door](program)
+    for x in (X, X + 1):
+        for found, wanted in zip(captured(x), program(x), strict=True):
+            assert found.dtype is wanted.dtype and torch.equal(found, wanted)
