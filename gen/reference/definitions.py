@@ -43,7 +43,7 @@ def _axis(dim: Dim, x: Array) -> tuple[int, ...]:
         if isinstance(dim, int)
         else dim
     )
-    return tuple(d % max(x.ndim, 1) for d in dims)
+    return tuple(d % x.ndim for d in dims)
 
 
 def _row(x: Array) -> Array:
@@ -96,7 +96,7 @@ def _reduction(f: Callable[..., Array]) -> Callable[..., Array]:
 
     def g(x: Array, dim: Dim = None, keepdim: bool = False, dtype: Any = None) -> Array:
         _plain(dtype=dtype)
-        return f(x, axis=_axis(dim, x) if x.ndim else None, keepdims=keepdim and x.ndim > 0)
+        return f(x, axis=_axis(dim, x) if x.ndim else None, keepdims=keepdim)
 
     return g
 

@@ -56,6 +56,7 @@ ORDINARY: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("torch.logsumexp", (X, 1, True), {}),
     ("torch.logsumexp", (T, [0, 2]), {}),
     ("torch.logsumexp", (S, 0, True), {}),
+    ("torch.logsumexp", (R, 0, True), {}),
     # --- reductions
     *(
         (op, (x,), kwargs)
@@ -66,6 +67,9 @@ ORDINARY: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
             (X, {"dim": 1}),
             (X, {"dim": 0, "keepdim": True}),
             (T, {"dim": (0, 2)}),
+            (R, {"dim": -1, "keepdim": True}),
+            (S, {"dim": 0, "keepdim": True}),
+            (T, {"dim": []}),
         )
     ),
     ("torch.prod", (X,), {}),
@@ -105,6 +109,7 @@ ORDINARY: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
         for x, kwargs in ((X, {}), (X, {"dim": 1}), (T, {"dim": (0, 2), "keepdim": True}))
     ),
     ("torch.linalg.vector_norm", (S,), {}),
+    ("torch.linalg.vector_norm", (X,), {}),
     ("torch.linalg.vector_norm", (torch.tensor([0.0, 2.0], dtype=D), 3), {}),
     ("torch.linalg.vector_norm", (torch.tensor([0.0, 2.0], dtype=D), 0), {}),
     ("torch.norm", (X,), {}),
@@ -193,6 +198,7 @@ ORDINARY: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
         for name in ["angle", "exp", "log", "sqrt", "abs", "reciprocal", "tanh", "sigmoid"]
     ),
     ("torch.pow", (Z, Z.flip(0)), {}),
+    ("torch.log", (Z * 0 - 1,), {}),
 ]
 
 
@@ -246,6 +252,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     (f"{F}.avg_pool1d", (X, 2, 1, 1), {}),
     (f"{F}.avg_pool1d", (X, 2, 1), {"ceil_mode": True}),
     (f"{F}.instance_norm", (T, B, W.abs()), {"use_input_stats": False}),
+    (f"{F}.batch_norm", (X, B, W.abs() - 1), {}),
     (f"{F}.cross_entropy", (X, torch.tensor([2, -100])), {}),
     (f"{F}.cross_entropy", (X, torch.tensor([2, -1])), {}),
     (f"{F}.cross_entropy", (X, torch.tensor([2, 1])), {"ignore_index": 1}),
