@@ -484,6 +484,9 @@ def _decomposed(op: Op) -> Callable[..., Any] | None:
         )
         if found is None and op.composite:
             found = op.func.decompose
+        if found is None and op.func.namespace == "prims":
+            # torch's Python kernels call them, also on values: for the shape of 0 * v
+            found = getattr(op.func, "impl_aten", None)
         if found is None:
             from torch._decomp import decomposition_table
 
