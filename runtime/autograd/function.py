@@ -418,13 +418,31 @@ class _Application:
         if source is not None and position_of(o, self.ctx.dirty_tensors) is not None:
             return self.written(source, edge)
         v = self.made(o, None if source is None else self.args[source], edge)
-        if _grad_enabled():
-            of = zip(self.args, self.given, strict=True)
-            bases = [a for a, x in of if self.owns(a) and view_history.aliases(o, x)]
-            if bases:
-                base = bases[0]._view.base if bases[0]._view is not None else bases[0]
-                v._view = view_history.View(base, (), "function")
+        base = self.base_of(o, source, edge) if _grad_enabled() else None
+        if base is not None:
+            base = base._view.base if base._view is not None else base
+            v._view = view_history.View(base, (), "function")
         return v
+
+    def base_of(self, o: torch.Tensor, source: int | None, edge: Edge | None) -> Any:
+        """The argument that the output ``o`` is a view of, or None. ``source``: which argument
+        ``forward`` returned as it was, if any.
+
+        An argument may share its memory with another one, as ``x.detach()`` does with ``x``. An
+        output without a history is no view of an argument that has one.
+        """
+        of = list(zip(self.args, self.given, strict=True))
+        of = of if source is None else [of[source]]
+        return next(
+            (
+                a
+                for a, x in of
+                if self.owns(a)
+                and (edge is not None or not a.requires_grad)
+                and view_history.aliases(o, x)
+            ),
+            None,
+        )
 
     def owns(self, a: object) -> bool:
         return isinstance(a, Value) and a._level is self.level

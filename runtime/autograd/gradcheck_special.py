@@ -71,14 +71,15 @@ def undefined_cotangents(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
     groups = [list(outs)] + ([[o] for o in outs] if len(outs) > 1 else [])
     for group in groups:
         try:
-            found = execute(
-                group[0]._level,
-                [(cast(Edge, edge_of(o)), None) for o in group],
-                [edge_of(x) for x in inputs],
-                create_graph=False,
-                keep_graph=True,
-                accumulate=False,
-            )
+            with torch.no_grad():  # as in a backward pass without create_graph
+                found = execute(
+                    group[0]._level,
+                    [(cast(Edge, edge_of(o)), None) for o in group],
+                    [edge_of(x) for x in inputs],
+                    create_graph=False,
+                    keep_graph=True,
+                    accumulate=False,
+                )
         except Exception as error:
             warnings.warn(
                 (

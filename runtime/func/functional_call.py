@@ -198,7 +198,12 @@ def _exchange(module: nn.Module, name: str, new: Any) -> Any:
     if isinstance(getattr(cls, name, None), property):
         module.__class__ = type(cls.__name__, (cls,), {name: new})
         return _Hidden(cls)
-    table = next((t for t in (module._parameters, module._buffers) if name in t), module.__dict__)
+    # a parameter under a name that the module does not have is one of its parameters, as by
+    # an assignment
+    unknown = module._parameters if isinstance(new, nn.Parameter) else module.__dict__
+    if name in module.__dict__:
+        unknown = module.__dict__
+    table = next((t for t in (module._parameters, module._buffers) if name in t), unknown)
     old = table.pop(name, _ABSENT) if new is _ABSENT else table.get(name, _ABSENT)
     if new is not _ABSENT:
         table[name] = new

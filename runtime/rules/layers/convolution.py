@@ -27,6 +27,20 @@ def _with_channels(bias: torch.Tensor, rank: int) -> torch.Tensor:
     return bias.reshape(*bias.shape[:-1], 1, bias.shape[-1], *[1] * (rank - 2))
 
 
+def _spread(bias: torch.Tensor, shape: Any) -> torch.Tensor:
+    """What a bias adds to an output of that shape."""
+    if shape[1] == 0:  # ATen's result for an input without channels, whatever the bias is
+        return bias.new_zeros(shape)
+    return _with_channels(bias, len(shape)).expand(shape)
+
+
+def _gathered(g: torch.Tensor, dims: list[int], sizes: Any) -> torch.Tensor:
+    """The gradient by a bias of these sizes: ``g``, summed over ``dims``."""
+    made = g.sum(dims)
+    # as above: there is a bias, and no channel to which it was added
+    return made if made.shape[-1] == sizes[0] else g.new_zeros((*made.shape[:-1], *sizes))
+
+
 def _vjp(
     g: Any, input: Any, weight: Any, bias_shape: Any, stride: Any, padding: Any, dilation: Any,
     transposed: Any, output_padding: Any, groups: Any, needs: Any,
@@ -153,9 +167,7 @@ register(
     jvp={
         "input": _without_bias,
         "weight": _by_weight,
-        "bias": lambda bias_t, result_shape: _with_channels(bias_t, len(result_shape)).expand(
-            result_shape
-        ),
+        "bias": lambda bias_t, result_shape: _spread(bias_t, result_shape),
     },
     batch=shaped_by_one(_batch),
     fresh=True,
@@ -179,7 +191,7 @@ def _backward_vjp(
         if by_weight is not None:
             parts.append(torch.convolution(input, by_weight, None, *rest))
         if by_bias is not None:
-            parts.append(_with_channels(by_bias, grad_output.dim()).expand(grad_output.shape))
+            parts.append(_spread(by_bias, grad_output.shape))
         first = sum(parts[1:], parts[0]) if parts else None
     if "input" in needs and by_weight is not None:
         second = kernels.convolution_backward(
@@ -194,8 +206,8 @@ def _backward_vjp(
 
 def _backward_jvp(
     grad_output_t: Any, input_t: Any, weight_t: Any, grad_output: Any, input: Any, weight: Any,
-    stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any,
-    output_mask: Any,
+    bias_sizes: Any, stride: Any, padding: Any, dilation: Any, transposed: Any,
+    output_padding: Any, groups: Any, output_mask: Any,
 ) -> Any:  # fmt: skip
     rest = (stride, padding, dilation, transposed, output_padding, groups)
 
@@ -222,13 +234,13 @@ def _backward_jvp(
         outs.append(total)
     bias = None
     if output_mask[2] and grad_output_t is not None:
-        bias = grad_output_t.sum([d for d in range(grad_output.dim()) if d != 1])
+        dims = [d for d in range(grad_output.dim()) if d != 1]
+        bias = _gathered(grad_output_t, dims, bias_sizes)
     return (*outs, bias)
 
 
 def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    g, input, weight, _, stride, padding, dilation, transposed, output_padding, groups, mask = args
-    rest = (stride, padding, dilation, transposed, output_padding)
+    g, input, weight, sizes, *rest, groups, mask = args
     full = expand(g, batched[0], size)
     inputs = expand(input, batched[1], size)
     by_input = by_weight = by_bias = None
@@ -249,7 +261,7 @@ def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
     if mask[1]:
         by_weight = _from_samples(func(*grouped, [False, True, False])[1], size)
     if mask[2]:
-        by_bias = full.sum([d for d in range(full.dim()) if d not in (0, 2)])
+        by_bias = _gathered(full, [d for d in range(full.dim()) if d not in (0, 2)], sizes)
     return by_input, by_weight, by_bias
 
 

@@ -107,7 +107,9 @@ def _masked_softmax(
 ) -> Any:
     """``mask`` is true for elements that are left out. Its shape is (L, L) for type 0, (B, L) for
     type 1, full for type 2."""
-    if mask_type == 0:
+    if mask.shape == self.shape:
+        pass  # a full mask is one for every type
+    elif mask_type == 0:
         mask = mask.expand(self.shape)
     elif mask_type == 1:
         mask = mask[:, None, None, :].expand(self.shape)

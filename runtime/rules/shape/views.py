@@ -512,7 +512,5 @@ register(
 )
 register(
     "narrow_copy",
-    decomposition=lambda self, dim, start, length: aten.slice(
-        self, dim, start, start + length
-    ).clone(),
+    decomposition=lambda self, dim, start, length: torch.narrow(self, dim, start, length).clone(),
 )

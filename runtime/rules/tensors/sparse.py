@@ -103,6 +103,7 @@ linear(
     {"self": _to_sparse_back},
 )
 linear("_to_dense", {"self": _to_dense_back})
+linear("to_mkldnn", {"self": lambda g: _dense(g)})
 register(
     "sparse_sampled_addmm",
     cost="high",

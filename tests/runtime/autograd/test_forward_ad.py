@@ -511,7 +511,7 @@ def test_a_compiled_program_has_the_tangents_of_the_program(way: str, requires_g
         def forward(self, x: Any, y: Any) -> Any:
             return f(x, y)
 
-    compiled: Any = {
+    compiled: Any = {  # type: ignore[no-untyped-call]
         "aot_function": lambda: aot.aot_function(f, aot.nop),
         "aot_module": lambda: aot.aot_module(Module(), aot.nop),  # type: ignore[no-untyped-call]
         "jit": lambda: runtime.jit(f),
