@@ -34,7 +34,7 @@ _no_dispatch = torch.Tensor.__torch_dispatch__
 _numbers = itertools.count(1)
 # torch's own: under the drop-in the names of `torch.Tensor` lead here
 _new_tensor = torch.Tensor.new_tensor
-_tolist, _numpy, _dlpack = torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__dlpack__
+_dlpack = torch.Tensor.__dlpack__
 
 
 class Level:
