@@ -11,8 +11,8 @@ from ..autograd import function
 from ..seam.levels import constant_of
 from ..seam.literals import readable
 from ..seam.shells import VALUES
-from ..seam.surgery import set_class
-from ..session.subclasses import HOOKS, note_policy, unnoted, wrapper_subclass
+from ..seam.surgery import exchange, set_class
+from ..session.subclasses import HOOKS, holds_instance, note_policy, unnoted, wrapper_subclass
 from ..session.tensor import Tensor, as_kind, dispatches, unwrap, wrap
 from .patches import Patches
 from .tensor_attributes import UNINITIALIZED, patch_attributes
@@ -40,9 +40,12 @@ def become_runtime(t: torch.Tensor) -> torch.Tensor:
 
 def swap(a: torch.Tensor, b: torch.Tensor) -> None:
     """``torch.utils.swap_tensors``. It exchanges what the two say for ``__class__``. Their
-    types are exchanged here."""
+    types are exchanged here. So are slots of a user's class, which the instances have."""
     of_a, of_b = type(a), type(b)
     with unnoted(a, b):
+        if holds_instance(a) and holds_instance(b):
+            exchange(a, b)
+            return
         _swap_tensors(a, b)
         set_class(a, of_b)
         set_class(b, of_a)

@@ -411,6 +411,11 @@ def wrapper_subclass(make: Callable[..., Any], cls: Any, options: dict[str, Any]
     return v
 
 
+def holds_instance(t: object) -> bool:
+    """Whether ``t`` is a value that holds an instance of a class with ``__torch_dispatch__``."""
+    return isinstance(t, _Wrapper)
+
+
 @contextmanager
 def unnoted(*tensors: Any) -> Iterator[None]:
     """A block in which no instance of a user's class knows its value. Torch exchanges no tensors

@@ -25,11 +25,18 @@ _MESSAGE = (
 )
 
 
+def _has_mark(t: Value) -> bool:
+    """:func:`recorded_by_torch` of a value of any class. A user's class is not asked: it would
+    tell what the session knows."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return bool(recorded_by_torch(t))
+
+
 def refuse_lost_gradients(outputs: Iterable[Any]) -> None:
     """Raise if an output has torch's mark. Called before a pass in which all leaves get
     their gradients."""
     for i, t in enumerate(outputs):
-        if isinstance(t, Value) and recorded_by_torch(t):
+        if isinstance(t, Value) and _has_mark(t):
             raise RuntimeError(_MESSAGE.format(what=f"element {i} of tensors was computed from"))
 
 
@@ -44,7 +51,7 @@ def refuse_plain_inputs(inputs: Iterable[Any]) -> None:
 def pass_mark_on(args: Iterable[Any], output: Any) -> None:
     """Set torch's mark on ``output`` if one of ``args`` has it. For a custom Function or a
     transform, whose computation torch does not see."""
-    if torch.is_grad_enabled() and any(isinstance(a, Value) and recorded_by_torch(a) for a in args):
+    if torch.is_grad_enabled() and any(isinstance(a, Value) and _has_mark(a) for a in args):
         for o in output if isinstance(output, tuple) else (output,):
             if (
                 isinstance(o, Value)

@@ -46,7 +46,9 @@ def masked_gradients() -> Any:
     m, x = masked(True), torch.arange(1.0, 7).reshape(2, 3).requires_grad_()
     (m * 2 + m.exp()).sum().backward()
     (as_masked_tensor(x, torch.tensor(_MASK)) ** 2).mean(1).sum().backward()
-    return m.grad, x.grad, m.get_data()
+    n = masked(True)
+    n.get_data().sum().backward()
+    return m.grad, x.grad, m.get_data(), n.grad
 
 
 @case
@@ -131,6 +133,13 @@ def the_calls_that_a_class_sees_have_the_tensors_of_the_program() -> Any:
         y = x.split(2)[0] * x[:2]
         torch.stack([y, y]).sum()
     return list(calls)
+
+
+@case
+def tensors_of_a_class_with_slots_are_exchanged() -> Any:
+    x, y = LoggingTensor(torch.ones(1)), LoggingTensor(torch.zeros(2))
+    torch.utils.swap_tensors(x, y)
+    return x.elem, y.elem, x.shape, repr(x)
 
 
 class Aliasing(torch.Tensor):
