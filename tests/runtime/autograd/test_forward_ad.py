@@ -513,7 +513,7 @@ def test_a_compiled_program_has_the_tangents_of_the_program(way: str, requires_g
 
     compiled: Any = {  # type: ignore[no-untyped-call]
         "aot_function": lambda: aot.aot_function(f, aot.nop),
-        "aot_module": lambda: aot.aot_module(Module(), aot.nop),  # type: ignore[no-untyped-call]
+        "aot_module": lambda: aot.aot_module(Module(), aot.nop),
         "jit": lambda: runtime.jit(f),
     }[way]()
     x = runtime.tensor([1.0, 2.0], requires_grad=requires_grad)
