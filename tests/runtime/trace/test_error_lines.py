@@ -320,7 +320,11 @@ def test_transforms_of_torch_see_the_module_of_a_compiled_one() -> None:
 
 
 @pytest.mark.parametrize("door", ["jit", "aot_function", "functionalize"])
-@pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor, torch.asarray], ids=str)
+@pytest.mark.parametrize(
+    "make",
+    [torch.tensor, torch.as_tensor, torch.asarray],
+    ids=["tensor", "as_tensor", "asarray"],
+)
 def test_a_tensor_of_a_list_has_what_the_program_computes(
     make: Callable[..., Tensor], door: str
 ) -> None:
