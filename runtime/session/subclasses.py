@@ -27,6 +27,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..errors import NestedTensor
 from ..rules.ops import Op
 from ..seam.ambient import Ambient
 from ..seam.keys import reopen_keys
@@ -186,7 +187,7 @@ def _handles(kind: Any) -> bool:
 def _has_memory(t: torch.Tensor) -> bool:
     """Whether ``t``, an instance of a user's class, has elements of its own. An instance of
     ``_make_wrapper_subclass`` has none."""
-    return not t.is_nested and t.layout is torch.strided and t.data_ptr() != 0
+    return t.layout is torch.strided and t.data_ptr() != 0
 
 
 def _value_of(t: Any) -> Any:
@@ -280,6 +281,8 @@ class _Wrapper(Subclassed):
         if v is not None:
             return v
         with torch._C.DisableTorchFunctionSubclass():
+            if inner.is_nested:
+                raise NestedTensor
             if cls._asks:
                 v = _make_wrapper(
                     cls,
@@ -401,6 +404,8 @@ def wrapper_subclass(make: Callable[..., Any], cls: Any, options: dict[str, Any]
     kind = getattr(cls, "_kind", cls)
     requires_grad = options.pop("requires_grad", False)
     held: Any = session_class(kind)
+    if options.get("layout") is torch.jagged:
+        raise NestedTensor
     inner = make(kind, **options)
     if not dispatches(kind):
         with torch._C.DisableTorchFunctionSubclass():
