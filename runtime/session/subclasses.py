@@ -281,7 +281,7 @@ class _Wrapper(Subclassed):
         if v is not None:
             return v
         with torch._C.DisableTorchFunctionSubclass():
-            if inner.is_nested:
+            if inner.layout is torch.jagged:
                 raise NestedTensor
             if cls._asks:
                 v = _make_wrapper(
