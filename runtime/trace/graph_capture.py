@@ -22,7 +22,7 @@ from .graph_edits import without_unused
 from .graph_module import GraphModule
 from .provenance import Provenance
 from .stack_room import with_room
-from .symbol_values import running
+from .symbol_values import paused, running
 from .symbols import SYMBOLIC, Abstraction, Given
 from .trace_level import Trace
 
@@ -109,7 +109,8 @@ def _run(level: Trace, f: Callable[..., Sequence[Any]], given: Sequence[Any]) ->
         with running(environment):
             outs: Sequence[Any] = provenance.run(f, level, *given)
     except Exception as e:
-        name_line(e, e.__traceback__, _advice(level, e))
+        with paused():  # an error may hold sizes of a program around
+            name_line(e, e.__traceback__, _advice(level, e))
         raise
     return outs
 

@@ -53,6 +53,17 @@ def running(environment: Any) -> Iterator[None]:
         _PROGRAMS.environments = before
 
 
+@contextmanager
+def paused() -> Iterator[None]:
+    """While entered, no program runs: a text of a symbol is its name, and fixes nothing."""
+    before = _PROGRAMS.environments
+    _PROGRAMS.environments = ()
+    try:
+        yield
+    finally:
+        _PROGRAMS.environments = before
+
+
 def _is_ours(symbol: Any) -> bool:
     """Whether ``symbol`` is one of a program that runs."""
     node = symbol.node
