@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..errors import NestedTensor
 from ..rules.ops import VIEW, Op, generator_of
 from ..seam.shells import VALUES
+from ..trace.symbol_values import has_symbols, symbols_may_occur
 
 # signatures per op; the set is cleared when it is full, since a program may pass a new
 # number in every call
@@ -47,11 +48,9 @@ def check(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     if kwargs:
         signature.extend((name, _described(a)) for name, a in kwargs.items())
     key = tuple(signature)
-    try:
-        if key in accepted:
-            return
-    except TypeError:
-        # symbolic sizes of a dynamic trace have no hash; reading them would specialize the trace
+    if symbols_may_occur() and any(map(has_symbols, key)):
+        return  # a hash of such a size would fix it
+    if key in accepted:
         return
     run(op, args, kwargs)
     if len(accepted) >= REMEMBERED:

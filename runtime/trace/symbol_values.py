@@ -64,6 +64,18 @@ def paused() -> Iterator[None]:
         _PROGRAMS.environments = before
 
 
+def symbols_may_occur() -> bool:
+    """Whether a program runs whose sizes may be symbols."""
+    return any(environment is not None for environment in _PROGRAMS.environments)
+
+
+def has_symbols(x: Any) -> bool:
+    """Whether ``x`` is a symbol, or a tuple or list that has one at any depth."""
+    if isinstance(x, (tuple, list)):
+        return any(map(has_symbols, x))
+    return type(x) in KINDS
+
+
 def _is_ours(symbol: Any) -> bool:
     """Whether ``symbol`` is one of a program that runs."""
     node = symbol.node
