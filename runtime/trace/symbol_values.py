@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from ..seam.ambient import Ambient
-from .number_reads import TracedNumber
+from .number_reads import AskedForNumber, TracedNumber
 from .provenance import is_of_user
 
 Number = int | float | bool
@@ -107,6 +107,8 @@ def _define(cls: type, name: str) -> None:
 
     def method(self: Any, *args: Any) -> Any:
         if _is_ours(self):
+            if name in _OF_TEXT and isinstance(self.node, TracedNumber):
+                raise AskedForNumber(self.node, "str(), or print(),")
             return ours(_value(self), *map(_plain, args))
         if theirs is not None:
             return theirs(self, *args)
@@ -118,6 +120,7 @@ def _define(cls: type, name: str) -> None:
     setattr(cls, name, method)
 
 
+_OF_TEXT = frozenset(("__format__", "__repr__", "__str__"))
 _OF_OBJECTS = frozenset(
     [
         "__class__",

@@ -21,6 +21,7 @@ from runtime.trace.number_reads import (
     on_side,
     with_values,
 )
+from runtime.trace.symbol_values import running
 
 
 def number(value: float) -> tuple[fx.Graph, Any]:
@@ -106,7 +107,7 @@ ASKED: dict[str, list[Callable[[Any], Any]]] = {
 )
 def test_asking_for_the_value_is_an_error(message: str, ask: Callable[[Any], Any]) -> None:
     _, n = number(3.0)
-    with pytest.raises(AskedForNumber, match=message) as error:
+    with running(None), pytest.raises(AskedForNumber, match=message) as error:
         ask(n)
     assert error.value.number.sources
 
