@@ -41,7 +41,7 @@ from .torch_functions import Functions
 Line = tuple[str, int, str]  # file, line, function
 
 _USER, _LAYER, _INSIDE, _CALL, _BACKWARD, _START = range(6)
-_TORCH, _LAYERS, _OURS = (  # with a separator at the end: torchvision is not torch
+_TORCH, _LAYERS, PACKAGE = (  # with a separator at the end: torchvision is not torch
     str(folder) + os.sep
     for folder in (
         Path(torch.__file__).parent,
@@ -71,7 +71,7 @@ def _kind(file: str) -> int:
     """What the functions of a file are."""
     if file.startswith(_LAYERS):
         kind = _LAYER
-    elif file.startswith((_TORCH, _OURS, *_GENERATED)) or (
+    elif file.startswith((_TORCH, PACKAGE, *_GENERATED)) or (
         file.startswith(_STANDARD) and "-packages" not in file
     ):
         kind = _INSIDE
@@ -89,7 +89,7 @@ def is_of_user(file: str) -> bool:
 
 def is_of_package(file: str) -> bool:
     """Whether functions of this file are those of this package."""
-    return file.startswith(_OURS)
+    return file.startswith(PACKAGE)
 
 
 class _Call(Ambient):

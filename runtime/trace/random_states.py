@@ -34,7 +34,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..seam.ambient import Ambient
-from .provenance import here
+from .provenance import PACKAGE, here
 
 _SET = (
     "the program sets the state of a random generator (manual_seed, set_rng_state, fork_rng, "
@@ -136,14 +136,17 @@ def _seed_in(state: torch.Tensor) -> int | None:
 
 
 def _in_variables(generator: Any) -> Any:
-    """The object that running functions have for ``generator``: a variable, or an element or
-    attribute of one. None if there is none.
+    """The object that running functions, but for those of this package, have for ``generator``: a
+    variable, or an element or attribute of one. None if there is none.
 
     ``generator`` is the object that a call of ATen is given, which is another one.
     """
     frame: Any = sys._getframe(1)
     address = generator._cdata
     while frame is not None:
+        if frame.f_code.co_filename.startswith(PACKAGE):
+            frame = frame.f_back
+            continue
         names = (frame.f_globals.get(name) for name in frame.f_code.co_names)
         for x in (*frame.f_locals.values(), *names):
             held = (
