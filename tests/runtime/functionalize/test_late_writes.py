@@ -67,7 +67,13 @@ def test_a_trace_leaves_what_its_program_writes_to_as_it_was(
     if name.endswith("of the session"):
         closed = runtime.wrap(closed, requires_grad=name.startswith("a leaf"))
     write = WRITES.get(name, WRITES["add_"])
-    traced = make_fx(lambda x: (write(x if name == "an argument" else closed), x * 1)[1], **options)
+
+    def program(x: Tensor) -> Tensor:
+        with torch.set_grad_enabled(name != "a leaf of the session"):
+            write(x if name == "an argument" else closed)
+        return x * 1
+
+    traced = make_fx(program, **options)
     traced(closed if name == "an argument" else torch.ones(4, 4))
     assert closed.flatten().tolist() == list(range(1, 17)) and closed._version == 0
 
