@@ -351,9 +351,7 @@ def test_calls_keep_nothing() -> None:
 def test_a_function_that_does_not_know_numbers_of_a_program_is_refused_with_its_line(
     use: Any,
 ) -> None:
-    with pytest.raises(
-        RuntimeError, match=r"read of a tensor by item\(\). Compute with tensors.*test_steps.py"
-    ):
+    with pytest.raises(RuntimeError, match=r"read of a tensor by item\(\)\. .*test_steps.py"):
         jit(lambda x: use(x.sum().item()))(torch.ones(3))
 
 

@@ -27,7 +27,7 @@ READS: dict[str, Callable[[Tensor], Any]] = {
     "numpy": lambda b: float(b.numpy().sum()),
     "asarray": lambda b: float(np.asarray(b).sum()),
     "tolist": lambda b: sum(b.tolist()),
-    "dlpack": lambda b: float(np.from_dlpack(b).sum()),  # type: ignore[arg-type]
+    "dlpack": lambda b: float(np.from_dlpack(b).sum()),
     "text": lambda b: len(str(b)),
 }
 
