@@ -26,7 +26,7 @@ from typing import Any, cast
 import torch
 
 from gen.checks.compare import Tally
-from gen.outcomes import Mismatch, Unsuitable
+from gen.outcomes import Lacking, Mismatch
 from gen.samples.samples import Sample
 from gen.targets.protocol import Flat, Jitting, Target
 
@@ -77,7 +77,7 @@ def assert_kept(
     tally: Tally,
 ) -> None:
     """Raise Mismatch if the pipeline gives other elements than the plain program, or an error that
-    does not name a line of it. Raise Unsuitable if the plain program raises."""
+    does not name a line of it. Raise Lacking if the plain program raises."""
     reach, dynamic = axes["reach"], axes.get("shapes") == "dynamic"
     x = sample.inputs[0].detach()
     with warnings.catch_warnings():
@@ -117,7 +117,7 @@ def _expected(run: _Run, x: Tensor) -> list[tuple[Tensor, bytes]]:
     try:
         return [(run(x.clone())[0].detach(), _bytes(run.held)) for _ in range(_CALLS)]
     except Exception as error:
-        raise Unsuitable(f"the plain program raises {type(error).__name__}") from None
+        raise Lacking(f"the plain program raises {type(error).__name__}") from None
 
 
 def _assert_named(sample: Sample, error: Exception) -> None:
