@@ -26,6 +26,7 @@ from .level_mode import EnteringMode, LevelMode
 from .levels import Level, bottom
 from .literals import has_values, readable, stacked
 from .memory import place, storage_of
+from .padded_rows import Encoders
 from .shells import VALUES
 
 
@@ -38,6 +39,15 @@ class MemoryGate(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.shared: dict[int, str] = {}
+
+    def __enter__(self) -> MemoryGate:
+        _ENCODERS.enter()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        _ENCODERS.exit()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _OF_LISTS and args and has_values(data := readable(args[0])):
@@ -60,10 +70,18 @@ class MemoryGate(TorchFunctionMode):
 
 def memory_gate() -> AbstractContextManager[MemoryGate]:
     """The gate of this thread, which a program enters that is captured."""
+    gate = _gate()
+    return MemoryGate() if gate is None else nullcontext(gate)
+
+
+def _gate() -> MemoryGate | None:
     for mode in reversed(_get_current_function_mode_stack()):
         if isinstance(mode, MemoryGate):
-            return nullcontext(mode)
-    return MemoryGate()
+            return mode
+    return None
+
+
+_ENCODERS = Encoders(captures=lambda: _gate() is not None)
 
 
 def _is_outside(t: Any) -> bool:

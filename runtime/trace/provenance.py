@@ -24,6 +24,7 @@ import sys
 import sysconfig
 from bisect import bisect_right
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -50,7 +51,10 @@ _TORCH, _LAYERS, PACKAGE = (  # with a separator at the end: torchvision is not 
     )
 )
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
-_GENERATED = ("<eval_with_key>", "<frozen", "<replay", "<__array_function__")
+# which torch imports with its first symbol
+_SYMPY = os.path.dirname(getattr(find_spec("sympy"), "origin", "sympy")) + os.sep
+_GENERATED = ("<eval_with_key>", "<replay", "<__array_function__")
+_FROZEN = "<frozen"
 _kinds: dict[str, int] = {
     torch.nn.modules.module.__file__: _CALL,
     engine.__file__: _BACKWARD,
@@ -71,14 +75,22 @@ def _kind(file: str) -> int:
     """What the functions of a file are."""
     if file.startswith(_LAYERS):
         kind = _LAYER
-    elif file.startswith((_TORCH, PACKAGE, *_GENERATED)) or (
-        file.startswith(_STANDARD) and "-packages" not in file
-    ):
+    elif computes_with_symbols(file) or is_of_python(file):
         kind = _INSIDE
     else:
         kind = _USER
     _kinds[file] = kind
     return kind
+
+
+def is_of_python(file: str) -> bool:
+    """Whether functions of this file are those of Python's own modules."""
+    return file.startswith(_FROZEN) or (file.startswith(_STANDARD) and "-packages" not in file)
+
+
+def computes_with_symbols(file: str) -> bool:
+    """Whether functions of this file know the symbols of sizes: torch's, sympy's and ours."""
+    return file.startswith((_TORCH, _SYMPY, PACKAGE, *_GENERATED))
 
 
 def is_of_user(file: str) -> bool:

@@ -8,7 +8,8 @@ for it. A text of it would be the name of a symbol, and it has no hash, no ``div
 That fixes the size: the graph gets a guard, and another size is traced again. What still fails on a
 symbol, such as ``json.dumps``, is traced again with numbers (:class:`.symbols.Fixed`).
 
-``isinstance(n, int)`` is true where the program asks. ``type(n)`` is the class of the symbol.
+``isinstance(n, int)`` is true, except where torch, sympy or this package asks: their code tells
+symbols from numbers by it. ``type(n)`` is the class of the symbol.
 
 The methods are put into torch's classes once. They act on symbols of the trace that this thread
 runs (:func:`running`), and while its program runs: the graph shows symbols by their names. For any
@@ -20,13 +21,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
 
 from ..seam.ambient import Ambient
 from .number_reads import AskedForNumber, TracedNumber
-from .provenance import is_of_user
+from .provenance import computes_with_symbols, is_of_python
 
 Number = int | float | bool
 KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
@@ -165,6 +167,18 @@ def _define_round() -> None:
     torch.SymInt.__round__ = rounded  # type: ignore[method-assign]
 
 
+def _define_pow() -> None:
+    """Torch has no power modulo a third number."""
+    theirs: Callable[..., Any] = torch.SymInt.__pow__
+
+    def power(self: Any, other: Any, modulus: Any = None) -> Any:
+        if modulus is not None and _is_ours(self):
+            return pow(_value(self), _plain(other), _plain(modulus))
+        return theirs(self, other) if modulus is None else NotImplemented
+
+    torch.SymInt.__pow__ = power  # type: ignore[method-assign]
+
+
 def _define_mod(cls: type, name: str) -> None:
     """Torch takes the remainder of a real number for one of integers: ``k % 2.5`` is at most
     1.5."""
@@ -198,17 +212,17 @@ def _define_attributes(cls: type) -> None:
 
 
 def _define_class(cls: type) -> None:
-    """Let ``isinstance(n, int)`` be true where the program asks. Torch's own code is to see its
-    symbols."""
+    """Let ``isinstance(n, int)`` be true, except in code that computes with symbols. Python's own
+    code, such as ``functools.singledispatch``, asks for who calls it."""
     kind, attribute = KINDS[cls], object.__getattribute__
 
     def shown(self: Any, name: str) -> Any:
-        if name != "__class__" or not _PROGRAMS.environments:
+        if name != "__class__" or not _PROGRAMS.environments or not _is_ours(self):
             return attribute(self, name)
-        frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_globals.get("__name__") == "abc":
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and is_of_python(frame.f_code.co_filename):
             frame = frame.f_back
-        return kind if is_of_user(frame.f_code.co_filename) and _is_ours(self) else cls
+        return cls if frame is None or computes_with_symbols(frame.f_code.co_filename) else kind
 
     # a property of this name cannot be put into a class that there is
     cls.__getattribute__ = shown  # type: ignore[method-assign, assignment]
@@ -221,6 +235,7 @@ def _install() -> None:
         _define_attributes(cls)
         _define_class(cls)
     _define_round()
+    _define_pow()
     for cls in (torch.SymInt, torch.SymFloat):
         for name in ("__mod__", "__rmod__"):
             if hasattr(cls, name):

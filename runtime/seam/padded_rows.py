@@ -1,0 +1,93 @@
+"""What ``nn.TransformerEncoder`` returns for padded rows, in a program that is captured.
+
+    encoder.eval()
+    with torch.no_grad():
+        encoder(x, src_key_padding_mask=mask)  # zeros where the mask is true
+
+In eval mode without gradients the encoder leaves padded rows out: its layers compute with nested
+tensors, and what is padded is zero at the end. Torch does so if no mode of functions is on. The
+gate to memory is such a mode, and a graph takes no nested tensors. So the rows are computed in a
+capture, and replaced here. Whether the mask ends each row, which torch asks first, is a condition
+in the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import nn
+
+_DEVICES = ("cpu", "cuda", "xpu", torch._C._get_privateuse1_backend_name())
+
+
+class Encoders:
+    """``nn.TransformerEncoder.forward``, exchanged while a thread captures a program.
+
+    ``captures``: whether this thread does. For any other thread the method is torch's."""
+
+    def __init__(self, captures: Callable[[], bool]) -> None:
+        self.captures = captures
+        self._lock = Lock()
+        self._running = 0  # captures, in all threads
+        self._torchs = nn.TransformerEncoder.forward
+
+    def enter(self) -> None:
+        with self._lock:
+            if not self._running:
+                self._torchs = nn.TransformerEncoder.forward
+                nn.TransformerEncoder.forward = self._exchanged()  # type: ignore[method-assign]
+            self._running += 1
+
+    def exit(self) -> None:
+        with self._lock:
+            self._running -= 1
+            if not self._running:
+                nn.TransformerEncoder.forward = self._torchs  # type: ignore[method-assign]
+
+    def _exchanged(self) -> Callable[..., Any]:
+        torchs = self._torchs
+
+        def forward(
+            encoder: Any,
+            src: Any,
+            mask: Any = None,
+            src_key_padding_mask: Any = None,
+            is_causal: Any = None,
+        ) -> Any:
+            output = torchs(encoder, src, mask, src_key_padding_mask, is_causal)
+            if src_key_padding_mask is None or mask is not None or not self.captures():
+                return output
+            if not _leaves_out(encoder, src):
+                return output
+            return _without_rows(encoder, src_key_padding_mask, output)
+
+        return forward
+
+
+def _leaves_out(encoder: Any, src: Any) -> bool:
+    """Whether the encoder leaves padded rows out in eager mode, if they are the last ones."""
+    first = encoder.layers[0]
+    if not torch.backends.mha.get_fastpath_enabled() or first.training:
+        return False
+    if not getattr(encoder, "use_nested_tensor", False) or torch.is_autocast_enabled():
+        return False
+    if src.dim() != 3 or src.device.type not in _DEVICES:
+        return False
+    weights = (first.self_attn, first.norm1, first.norm2, first.linear1, first.linear2)
+    leaves = [src, *(p for part in weights for p in part.parameters())]
+    return not (torch.is_grad_enabled() and any(t.requires_grad for t in leaves))
+
+
+def _without_rows(encoder: Any, padding: Any, output: Any) -> Any:
+    """``output`` with what eager mode gives for padded rows."""
+    there = padding.logical_not()
+    left_out = there.logical_not()
+    if getattr(encoder, "mask_check", True):
+        left_out = left_out & (there[:, 1:] <= there[:, :-1]).all()
+    rows = torch.zeros_like(output)
+    if encoder.norm is not None:
+        rows = encoder.norm(rows)
+    return torch.where(left_out.unsqueeze(-1), rows, output)
