@@ -1,6 +1,5 @@
-"""Checkpoint a function, in one of three ways: by frames, as a region of a trace, or reentrant.
-
-The frames, which are the default, are in :mod:`.frame`.
+"""Checkpoint a function, in one of three ways: by frames (:mod:`.frame`), which is the
+default, as a region of a program that is captured (:mod:`.captured`), or reentrant.
 """
 
 from __future__ import annotations
@@ -11,24 +10,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import fx
 
 from .. import autograd
 from ..autograd.function import Function
 from ..seam.ambient import Ambient
 from ..tape.running import RUNNING
-from ..trace.regions import region, running_traces
+from ..trace.regions import running_traces
+from .captured import captured
 from .frame import Frame
 from .op_log import OpLog
-from .selective import (
-    OFFLOADED,
-    SAC_IGNORED_OPS,
-    CheckpointPolicy,
-    Policy,
-    SelectiveCheckpointContext,
-    policy_of_context,
-    runs_again,
-)
 from .state import Surroundings
 
 # --- reentrant ------------------------------------------------------------------------------------
@@ -100,48 +90,6 @@ class CheckpointFunction(Function):
             )
         autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
         return (None, None, *(x.grad if isinstance(x, torch.Tensor) else None for x in leaves))
-
-
-# --- a region of a trace --------------------------------------------------------------------------
-#
-# In a program that is being traced a checkpoint is a region of the graph. Its calls say whether the
-# partition is to save their results.
-
-
-def traced(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    first: AbstractContextManager[Any],
-) -> Any:
-    """``function(*args, **kwargs)`` as a region. ``first``: the context of the first run; that of a
-    policy is asked for each call."""
-    policy = policy_of_context(first)
-    with region(lambda n: _wish(policy, n)), nullcontext() if policy is not None else first:
-        return function(*args, **kwargs)
-
-
-def _wish(policy: Policy | None, n: fx.Node) -> CheckpointPolicy:
-    func: Any = n.target
-    if policy is None:
-        return CheckpointPolicy.MUST_RECOMPUTE
-    if not isinstance(func, torch._ops.OpOverload) or func in SAC_IGNORED_OPS or runs_again(func):
-        return CheckpointPolicy.PREFER_RECOMPUTE
-    args, kwargs = fx.map_arg((n.args, n.kwargs), lambda a: a.meta.get("val"))
-    wish = policy(
-        SelectiveCheckpointContext(is_recompute=False, op_output=n.meta.get("val")),
-        func,
-        *args,
-        **kwargs,
-    )
-    if wish in OFFLOADED:
-        raise RuntimeError(
-            f"a checkpoint policy asks for {wish} of {func}. "
-            "A compiled function has no offloading; use MUST_SAVE."
-        )
-    if isinstance(wish, CheckpointPolicy):
-        return wish
-    return CheckpointPolicy.MUST_SAVE if wish else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 # --- the public functions -------------------------------------------------------------------------
@@ -220,7 +168,8 @@ def checkpoint(
     :class:`CheckpointError` if the runs differ.
 
     Inside a function that is compiled (``runtime.aot``) the call marks its part of the graph. The
-    compiled backward computes the values of this part again. Random numbers are drawn once.
+    compiled backward computes the values of this part again. Random numbers are drawn once. What
+    the function writes to older tensors, such as the statistics of batch norm, it writes twice.
     """
     if use_reentrant is None:
         _warn("torch.utils.checkpoint")
@@ -234,18 +183,19 @@ def checkpoint(
                 "Passing `context_fn` or `debug` is only supported when use_reentrant=False."
             )
         if running_traces():
-            return traced(function, args, {}, nullcontext())
+            return captured(function, args, {}, nullcontext(), nullcontext(), stops=False)
         return CheckpointFunction.apply(function, preserve_rng_state, *args)
     if determinism_check not in ("default", "none"):
         raise ValueError(
             f"determinism_check should be one of ['default', 'none'], but got {determinism_check}"
         )
     debug = debug if POLICY.debug is None else POLICY.debug
+    early_stop = early_stop if POLICY.early_stop is None else POLICY.early_stop
     if debug and context_fn is not noop_context_fn:
         raise ValueError("debug=True is incompatible with non-default context_fn")
     first, again = context_fn()
     if running_traces():
-        return traced(function, args, kwargs, first)
+        return captured(function, args, kwargs, first, again, stops=early_stop)
     if not torch.is_grad_enabled():
         with first:
             return function(*args, **kwargs)
@@ -257,7 +207,7 @@ def checkpoint(
         Surroundings((*args, *kwargs.values()), preserve_rng_state),
         again,
         check=determinism_check == "default",
-        early_stop=early_stop if POLICY.early_stop is None else POLICY.early_stop,
+        early_stop=early_stop,
         log=log,
     )
     with frame.recording(), first, log or nullcontext():

@@ -30,6 +30,7 @@ from ..seam.memory_gate import address_of, memory_gate
 from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry, refit
 from ..tape.inplace import METADATA
+from ..tape.saved import HOOKS
 from ..trace.error_lines import naming_line
 from ..trace.provenance import here, user_line
 from .memory_order import draws_in_turn, in_order_of_memory, laid_out_as
@@ -41,6 +42,7 @@ from .stores import (
     Pieces,
     Replaced,
     Store,
+    WriteWatch,
     agree,
     has_gradient,
     has_history,
@@ -52,6 +54,7 @@ from .writes import (
     copying_form,
     grow,
     put_back,
+    refuse_in_checkpoint,
     refuse_shared_by,
     refuse_unfit,
     write_out,
@@ -126,6 +129,7 @@ class FunctionalLevel(Level):
         "replaced",
         "replaces",
         "views",
+        "watches",
         "whole",
     )
     what = "functionalize"
@@ -140,6 +144,7 @@ class FunctionalLevel(Level):
         self.replaces = False
         self.releases = False  # whether `released` is called
         self.replaced: dict[int, Replaced] = {}
+        self.watches: list[WriteWatch] = []
         # values that a store took of another store of its memory, in place of its own
         self.overtaken: list[torch.Tensor] = []
         # whether a write went through a view that shows an element several times
@@ -224,6 +229,8 @@ class FunctionalLevel(Level):
         refuse_overlapping_piece(store.memory)
         old = self.present(store)
         recorded = torch.is_grad_enabled()
+        if recorded and not store.memory.whole.made_inside and HOOKS.are_of_torchs_checkpoint():
+            refuse_in_checkpoint()
         if v._unrecorded and recorded and (has_gradient(old) or has_gradient(new)):
             raise RuntimeError(
                 "A view was created in no_grad mode and is being "
@@ -242,6 +249,8 @@ class FunctionalLevel(Level):
         store.memory.written_at = user_line()
         store.memory.generation += 1
         store.seen = store.memory.generation
+        for watch in self.watches:
+            watch.note(store.memory)
 
     def viewed(self, base: torch.Tensor, chain: Chain) -> torch.Tensor:
         """The view of ``base`` to which ``chain`` leads."""

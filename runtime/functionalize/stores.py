@@ -10,6 +10,7 @@ the other one was written to.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any, Protocol
 
 import torch
@@ -30,6 +31,8 @@ UNSAFE = {
 # For each view op: func, arguments after self, kwargs, output number.
 Chain = tuple[tuple[Any, tuple[Any, ...], dict[str, Any], int | None], ...]
 
+_NUMBERS = count()
+
 
 class Memory:
     """Memory that aliases share: how often it was written to, and the base's value
@@ -41,12 +44,14 @@ class Memory:
     histories of their own, how often one of them was written to; what is saved of the others is
     then no more what it was. Else None. ``inference``: whether the tensor is one of inference mode,
     which writes do not change. ``taken``: where the program took its memory as an array.
-    ``written_at``: the user's line of the last write."""
+    ``written_at``: the user's line of the last write. ``number``: greater than that of any memory
+    that was seen before."""
 
     __slots__ = (
         "generation",
         "inference",
         "made_inside",
+        "number",
         "part_of",
         "pieces",
         "restrided",
@@ -58,6 +63,7 @@ class Memory:
 
     def __init__(self, value: Any) -> None:
         self.generation = 0
+        self.number = next(_NUMBERS)
         self.inference = torch.is_inference_mode_enabled() and _is_inference(value)
         self.restrided = False
         self.made_inside = False
@@ -76,6 +82,22 @@ class Memory:
     def whole(self) -> Memory:
         """The memory that this one is a piece of a piece of, or this one."""
         return self if self.part_of is None else self.part_of.store.memory.whole
+
+
+class WriteWatch:
+    """Whether the program writes to a memory that is older than the watch, while it is one of the
+    watches of the level. ``found``: the last one that it has written to."""
+
+    __slots__ = ("found", "number")
+
+    def __init__(self) -> None:
+        self.number = next(_NUMBERS)
+        self.found: Memory | None = None
+
+    def note(self, memory: Memory) -> None:
+        whole = memory.whole
+        if not whole.made_inside or whole.number < self.number:
+            self.found = memory
 
 
 def _is_inference(t: Any) -> bool:

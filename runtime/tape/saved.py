@@ -36,6 +36,10 @@ _pushed_to_torch: Callable[[bool], tuple[Pack, Unpack] | None] = (
 )
 
 
+def _is_of_checkpoint(hooks: tuple[Pack, Unpack]) -> bool:
+    return getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint"
+
+
 class _Hooks(Ambient):
     """Pack and unpack hooks of this thread. ``disabled``: the error message while hooks are
     forbidden. ``about_to_bump``: the result of an in-place op while it is packed. The dispatcher
@@ -61,16 +65,18 @@ class _Hooks(Ambient):
         was given without the drop-in.
 
         That of ``torch.utils.checkpoint`` counts what torch's own nodes save. Without it the
-        values are the same.
+        values are the same, but for what :meth:`are_of_torchs_checkpoint` is asked for.
         """
         if self.stack:
             return self.stack[-1]
         hooks = _pushed_to_torch(True)
-        return (
-            None
-            if hooks is None or getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint"
-            else hooks
-        )
+        return None if hooks is None or _is_of_checkpoint(hooks) else hooks
+
+    def are_of_torchs_checkpoint(self) -> bool:
+        """Whether torch's own checkpoint runs its function. No pass of ours runs it again, so what
+        it writes it does not write twice."""
+        hooks = _pushed_to_torch(True)
+        return not self.stack and hooks is not None and _is_of_checkpoint(hooks)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..seam.level_mode import LevelMode
-from ..seam.levels import levels_of
+from ..seam.levels import Level, levels_of
 from .pre_dispatch import suspended
 from .trace_level import Trace
 
@@ -24,14 +24,18 @@ _KEY = "ac_graph_id"
 _numbers = itertools.count(1)
 
 
-def running_traces() -> list[Trace]:
-    """The traces that run on this thread, outermost first."""
+def running_levels() -> list[Level]:
+    """The levels whose modes run on this thread, outermost first."""
     modes: list[Any] = _get_current_dispatch_mode_stack()
     if _len_torch_dispatch_stack_pre_dispatch():
         with suspended() as before_dispatch:
             modes = [before_dispatch, *modes]
-    levels = (mode.level for mode in modes if isinstance(mode, LevelMode))
-    return [level for level in levels if isinstance(level, Trace)]
+    return [mode.level for mode in modes if isinstance(mode, LevelMode)]
+
+
+def running_traces() -> list[Trace]:
+    """The traces that run on this thread, outermost first."""
+    return [level for level in running_levels() if isinstance(level, Trace)]
 
 
 def traced(args: Iterable[Any], kwargs: Mapping[str, Any] = MappingProxyType({})) -> bool:
@@ -47,15 +51,16 @@ def traced(args: Iterable[Any], kwargs: Mapping[str, Any] = MappingProxyType({})
 
 
 @contextmanager
-def region(mark: Callable[[fx.Node], Any]) -> Generator[None]:
+def region(mark: Callable[[fx.Node], Any]) -> Generator[list[fx.Node]]:
     """Number the calls that running traces write down meanwhile, and set ``meta["recompute"]``
-    to ``mark(call)``.
+    to ``mark(call)``. The list that it yields has these calls at the end.
 
     A region inside another one belongs to the outer one.
     """
     traces = running_traces()
     before = [next(iter(reversed(trace.graph.nodes)), None) for trace in traces]
-    yield
+    calls: list[fx.Node] = []
+    yield calls
     number = next(_numbers)
     for trace, last in zip(traces, before, strict=True):
         new = list(
@@ -66,6 +71,7 @@ def region(mark: Callable[[fx.Node], Any]) -> Generator[None]:
             if n.op == "call_function":
                 n.meta[_KEY] = number
                 n.meta["recompute"] = mark(n)
+                calls.append(n)
 
 
 def region_of(n: fx.Node) -> int | None:

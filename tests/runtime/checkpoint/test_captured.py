@@ -1,0 +1,161 @@
+"""A function that is checkpointed in a captured program writes to older tensors as often as in
+eager mode: once in the forward pass, and once more when the backward pass runs it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint as torchs_checkpoint
+
+from runtime import jit
+from runtime.aot import aot_function, nop
+from runtime.checkpoint import checkpoint
+from runtime.errors import InplaceError
+
+Tensor = torch.Tensor
+Program = Callable[[Callable[..., Any], nn.BatchNorm1d, Tensor, Tensor], None]
+
+
+def one(cp: Callable[..., Any], m: nn.BatchNorm1d, w: Tensor, x: Tensor) -> None:
+    cp(lambda x: m(x * w), x).square().sum().backward()
+
+
+def nested(cp: Callable[..., Any], m: nn.BatchNorm1d, w: Tensor, x: Tensor) -> None:
+    cp(lambda x: cp(m, x * w).sin() * 2, x).square().sum().backward()
+
+
+def in_a_row(cp: Callable[..., Any], m: nn.BatchNorm1d, w: Tensor, x: Tensor) -> None:
+    cp(m, cp(m, x * w).sin()).square().sum().backward()
+
+
+def two_results(cp: Callable[..., Any], m: nn.BatchNorm1d, w: Tensor, x: Tensor) -> None:
+    a, b = cp(lambda x: (m(x * w), x.sin()), x)
+    (a.square().sum() + b.sum()).backward()
+
+
+def one_result_without_gradient(
+    cp: Callable[..., Any], m: nn.BatchNorm1d, w: Tensor, x: Tensor
+) -> None:
+    _, b = cp(lambda x: (m(x), (x * w).sin()), x)
+    b.sum().backward()
+
+
+def no_backward(cp: Callable[..., Any], m: nn.BatchNorm1d, w: Tensor, x: Tensor) -> None:
+    cp(m, x * w)
+    (x * w).sum().backward()
+
+
+def two_passes(cp: Callable[..., Any], m: nn.BatchNorm1d, w: Tensor, x: Tensor) -> None:
+    y = cp(lambda x: m(x * w), x).square().sum()
+    y.backward(retain_graph=True)
+    y.backward()
+
+
+def without_grad_mode(cp: Callable[..., Any], m: nn.BatchNorm1d, w: Tensor, x: Tensor) -> None:
+    with torch.no_grad():
+        cp(m, x)
+    (x * w).sum().backward()
+
+
+def after_the_last_saved(cp: Callable[..., Any], m: nn.BatchNorm1d, w: Tensor, x: Tensor) -> None:
+    def f(x: Tensor) -> Tensor:
+        y = (x * w).sin()
+        assert m.running_mean is not None
+        m.running_mean += 1
+        return y
+
+    cp(f, x).sum().backward()
+
+
+def to_a_tensor_of_the_step(
+    cp: Callable[..., Any], m: nn.BatchNorm1d, w: Tensor, x: Tensor
+) -> None:
+    total = torch.zeros(2)
+
+    def f(x: Tensor) -> Tensor:
+        total.add_(x.detach().sum(0))
+        return (x * w).sin().exp()
+
+    cp(f, x).sum().backward()
+    assert m.running_mean is not None
+    m.running_mean += total
+
+
+PROGRAMS: dict[str, Program] = {
+    f.__name__: f
+    for f in (
+        one,
+        nested,
+        in_a_row,
+        two_results,
+        one_result_without_gradient,
+        no_backward,
+        two_passes,
+        without_grad_mode,
+        after_the_last_saved,
+        to_a_tensor_of_the_step,
+    )
+}
+
+
+def trained(program: Program, wrap: Callable[..., Any], cp: Any, **how: Any) -> list[Tensor]:
+    m = nn.BatchNorm1d(2)
+    w = torch.tensor([1.5, -0.5], requires_grad=True)
+
+    def called(f: Any, *args: Any) -> Any:
+        return cp(f, *args, **how)
+
+    step = wrap(lambda x: program(called, m, w, x))
+    for k in range(3):
+        step(torch.tensor([[1.0, 2.0], [3.0, 5.0]]) + k)
+    assert m.running_mean is not None and m.running_var is not None and w.grad is not None
+    assert m.num_batches_tracked is not None
+    return [m.running_mean, m.running_var, m.num_batches_tracked, w.grad]
+
+
+@pytest.mark.parametrize("early_stop", [True, False], ids=["stops early", "does not"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_compiled_step_writes_as_often_as_torchs(name: str, early_stop: bool) -> None:
+    how = {"use_reentrant": False, "early_stop": early_stop}
+    expected = trained(PROGRAMS[name], lambda f: f, torchs_checkpoint, **how)
+    torch.testing.assert_close(trained(PROGRAMS[name], jit, checkpoint, **how), expected)
+
+
+def test_a_reentrant_checkpoint_writes_twice() -> None:
+    def program(cp: Callable[..., Any], m: nn.BatchNorm1d, w: Tensor, x: Tensor) -> None:
+        cp(m, x * w).square().sum().backward()
+
+    expected = trained(program, lambda f: f, torchs_checkpoint, use_reentrant=True)
+    torch.testing.assert_close(trained(program, jit, checkpoint, use_reentrant=True), expected)
+
+
+def test_a_function_that_also_draws_is_refused() -> None:
+    m = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout())
+
+    def step(x: Tensor) -> None:
+        checkpoint(m, x, use_reentrant=False).sum().backward()
+
+    with pytest.raises(RuntimeError, match=r"draws random numbers and writes .*test_captured\.py"):
+        jit(step)(torch.ones(2, 2))
+
+
+def test_a_compiled_forward_pass_alone_is_refused() -> None:
+    m = nn.BatchNorm1d(2)
+    f = aot_function(lambda x: checkpoint(m, x, use_reentrant=False), nop)
+    with pytest.raises(RuntimeError, match=r"writes to a tensor that it closes over"):
+        f(torch.ones(2, 2))
+
+
+def test_a_write_under_torchs_own_checkpoint_is_refused() -> None:
+    m = nn.BatchNorm1d(2)
+
+    def step(x: Tensor) -> None:
+        torchs_checkpoint(m, x, use_reentrant=False).sum().backward()
+
+    with pytest.raises(InplaceError, match=r"under runtime\.dropin.*test_captured\.py"):
+        jit(step)(torch.ones(2, 2))
+    assert m.num_batches_tracked is not None and not m.num_batches_tracked.item()
