@@ -6,7 +6,8 @@ results. So the values of the region are computed again without a second run of 
     checkpoint(nn.BatchNorm1d(2), x)        # eager mode updates the statistics twice
 
 What the function writes to tensors that are older than the call, the second run writes again. Such
-a function does run twice in the capture: the second time when a gradient first comes to a result.
+a function does run twice in the capture: the second time when the backward pass first asks for a
+tensor that the first run has saved.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from .selective import (
 )
 
 
+@contextmanager
 def captured(
     function: Callable[..., Any],
     args: tuple[Any, ...],
@@ -47,42 +49,22 @@ def captured(
     again: AbstractContextManager[Any],
     *,
     stops: bool,
-) -> Any:
-    """``function(*args, **kwargs)`` as a region. ``first``, ``again``: the contexts of the two
-    runs; those of a policy are asked for each call. ``stops``: whether the second run ends after
-    the last tensor that it saves."""
+) -> Iterator[SecondRun]:
+    """While entered, ``function(*args, **kwargs)`` runs as a region. ``first``, ``again``: the
+    contexts of the two runs; those of a policy are asked for each call. ``stops``: whether the
+    second run ends after the last tensor that it saves."""
     policy = policy_of_context(first)
     if policy is not None:
         first = again = nullcontext()
-    saves = _Saves()
+    run = SecondRun(function, args, kwargs, again)
     with ExitStack() as around:
         watches = [around.enter_context(_watched(level)) for level in _functional_levels()]
         calls = around.enter_context(region(lambda n: _wish(policy, n)))
         around.enter_context(first)
-        around.enter_context(saved_tensors_hooks(saves.pack, _unpack))
-        results = function(*args, **kwargs)
-    if _writes(watches) and torch.is_grad_enabled():
-        run = _SecondRun(function, args, kwargs, again, saves.number if stops else None)
-        run.prepare(results, calls)
-    return results
-
-
-class _Saves:
-    """Pack hook that counts what is saved. ``stop_at``: the number after which it stops the run."""
-
-    def __init__(self, stop_at: int | None = None) -> None:
-        self.number = 0
-        self.stop_at = stop_at
-
-    def pack(self, t: torch.Tensor) -> Saved:
-        self.number += 1
-        if self.number == self.stop_at:
-            raise _Stop
-        return Saved(t)
-
-
-def _unpack(saved: Saved) -> torch.Tensor:
-    return saved.check(None)
+        around.enter_context(saved_tensors_hooks(run.pack, run.unpack))
+        yield run
+    if torch.is_grad_enabled() and any(watch.found is not None for watch in watches):
+        run.prepare(calls, stops)
 
 
 def _functional_levels() -> list[FunctionalLevel]:
@@ -99,17 +81,16 @@ def _watched(level: FunctionalLevel) -> Iterator[WriteWatch]:
         level.watches.remove(watch)
 
 
-def _writes(watches: list[WriteWatch]) -> bool:
-    return any(watch.found is not None for watch in watches)
-
-
 class _Stop(BaseException):
     """Stops the second run, see :class:`.frame._Stop`."""
 
 
-class _SecondRun:
-    """The second run of a function that writes to older tensors. ``saves``: after how many saved
-    tensors it ends; None: it does not. ``passes``: the backward passes in which it has run."""
+class SecondRun:
+    """The second run of a function that writes to older tensors.
+
+    ``saves``: how many tensors the first run has saved. ``stop_at``: after how many the second one
+    ends; None: it does not. ``passes``: the backward passes in which it has run; None: the function
+    does not write to older tensors, or is still running."""
 
     def __init__(
         self,
@@ -117,40 +98,58 @@ class _SecondRun:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         again: AbstractContextManager[Any],
-        saves: int | None,
     ) -> None:
         self.function = function
         self.args = args
         self.kwargs = kwargs
         self.again = again
-        self.saves = saves
-        self.passes: WeakSet[Any] = WeakSet()
+        self.saves = 0
+        self.stop_at: int | None = None
+        self.passes: WeakSet[Any] | None = None
 
-    def prepare(self, results: Any, calls: list[fx.Node]) -> None:
-        """Run when a gradient comes to one of ``results``. ``calls``: those of the first run."""
-        given = {id(a) for a in pytree.tree_leaves((self.args, self.kwargs))}
-        recorded = [
-            t
-            for t in pytree.tree_leaves(results)
-            if isinstance(t, Value) and t.requires_grad and id(t) not in given
-        ]
-        if not recorded or self.saves == 0:
-            return
-        _refuse_draws(calls)
-        for t in recorded:
-            t.register_hook(self._at_gradient)  # type: ignore[no-untyped-call]
+    def pack(self, t: torch.Tensor) -> Saved:
+        """The pack hook of the first run."""
+        self.saves += 1
+        return Saved(t)
 
-    def _at_gradient(self, gradient: torch.Tensor) -> None:
-        if RUNNING.task in self.passes:
+    def unpack(self, saved: Saved) -> torch.Tensor:
+        self._run()
+        return saved.check(None)
+
+    def prepare(self, calls: list[fx.Node], stops: bool) -> None:
+        """Run when a backward pass first asks for a saved tensor. ``calls``: those of the first
+        run."""
+        if self.saves:
+            _refuse_draws(calls)
+        self.stop_at = self.saves if stops else None
+        self.passes = WeakSet()
+
+    def follow(self, results: Any) -> None:
+        """Run also when a gradient comes to one of ``results``, as a reentrant checkpoint does."""
+        if self.passes is None:
             return
-        if RUNNING.task is not None:
-            self.passes.add(RUNNING.task)
-        with (
-            suppress(_Stop),
-            saved_tensors_hooks(_Saves(self.saves).pack, _unpack),
-            self.again,
-            torch.enable_grad(),
-        ):
+        for t in pytree.tree_leaves(results):
+            if isinstance(t, Value) and t.requires_grad:
+                t.register_hook(lambda gradient: self._run())  # type: ignore[no-untyped-call]
+
+    def _run(self) -> None:
+        task = RUNNING.task
+        if self.passes is None or task in self.passes:
+            return
+        if task is not None:
+            self.passes.add(task)
+        left = self.stop_at
+
+        def pack(t: torch.Tensor) -> torch.Tensor:
+            nonlocal left
+            if left is not None:
+                left -= 1
+                if not left:
+                    raise _Stop
+            return t
+
+        hooks = saved_tensors_hooks(pack, lambda t: t)
+        with suppress(_Stop), hooks, self.again, torch.enable_grad():
             self.function(*self.args, **self.kwargs)
 
 

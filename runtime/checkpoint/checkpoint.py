@@ -92,6 +92,8 @@ class CheckpointFunction(Function):
         return (None, None, *(x.grad if isinstance(x, torch.Tensor) else None for x in leaves))
 
 
+Contexts = Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]
+
 # --- the public functions -------------------------------------------------------------------------
 
 
@@ -147,9 +149,7 @@ def checkpoint(
     function: Callable[..., Any],
     *args: Any,
     use_reentrant: bool | None = None,
-    context_fn: Callable[
-        [], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
-    ] = noop_context_fn,
+    context_fn: Contexts = noop_context_fn,
     determinism_check: str = "default",
     debug: bool = False,
     early_stop: bool = True,
@@ -183,8 +183,39 @@ def checkpoint(
                 "Passing `context_fn` or `debug` is only supported when use_reentrant=False."
             )
         if running_traces():
-            return captured(function, args, {}, nullcontext(), nullcontext(), stops=False)
+            first, again = noop_context_fn()
+            with captured(function, args, {}, first, again, stops=False) as run:
+                results = function(*args)
+            run.follow(results)
+            return results
         return CheckpointFunction.apply(function, preserve_rng_state, *args)
+    with surroundings(
+        function,
+        args,
+        kwargs,
+        preserve_rng_state=preserve_rng_state,
+        context_fn=context_fn,
+        determinism_check=determinism_check,
+        debug=debug,
+        early_stop=early_stop,
+    ):
+        return function(*args, **kwargs)
+
+
+@contextmanager
+def surroundings(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    preserve_rng_state: bool,
+    context_fn: Contexts,
+    determinism_check: str,
+    debug: bool,
+    early_stop: bool,
+) -> Generator[None]:
+    """While entered, the call of ``function`` with these arguments is a checkpoint that is not
+    reentrant. For the options see :func:`checkpoint`."""
     if determinism_check not in ("default", "none"):
         raise ValueError(
             f"determinism_check should be one of ['default', 'none'], but got {determinism_check}"
@@ -195,10 +226,13 @@ def checkpoint(
         raise ValueError("debug=True is incompatible with non-default context_fn")
     first, again = context_fn()
     if running_traces():
-        return captured(function, args, kwargs, first, again, stops=early_stop)
+        with captured(function, args, kwargs, first, again, stops=early_stop):
+            yield
+        return
     if not torch.is_grad_enabled():
         with first:
-            return function(*args, **kwargs)
+            yield
+        return
     log = OpLog() if debug else None
     frame = Frame(
         function,
@@ -211,7 +245,7 @@ def checkpoint(
         log=log,
     )
     with frame.recording(), first, log or nullcontext():
-        return function(*args, **kwargs)
+        yield
 
 
 def checkpoint_sequential(

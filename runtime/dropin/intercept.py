@@ -1,34 +1,41 @@
 """Intercepts calls of torch's own autograd with tensors of this package, while the drop-in
-is not installed.
+is not installed, and its own checkpoint.
 
     class Square(torch.autograd.Function): ...
     runtime.func.grad(lambda x: Square.apply(x).sum())(x)   # runs Square's backward
 
 Torch's engine does not know our tapes. It would run ``forward`` and record nothing, so gradients
-would silently be zero. ``import runtime`` therefore replaces two functions of torch:
+would silently be zero. ``import runtime`` therefore replaces three functions of torch:
 
 - ``Function.apply`` forwards a call that has our values among its arguments to
   :mod:`runtime.autograd.function`.
 - The entry of the engine refuses a backward pass whose outputs or inputs are our values.
+- What surrounds a function that is checkpointed is ours, if an argument is a value of ours or a
+  program is captured. Torch's runs the function again for a pass of torch's engine alone.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
 
 from ..autograd import function, function_node
+from ..checkpoint.checkpoint import noop_context_fn, surroundings
 from ..seam.shells import VALUES
 from ..session.tensor import Tensor
+from ..trace.regions import running_traces
 
 _Function: Any = torch.autograd.function.Function
 _graph: Any = torch.autograd.graph
 _record = _Function.__dict__["apply"].__func__
 _run_backward = _graph._engine_run_backward
+_checkpoint: Any = sys.modules["torch.utils.checkpoint"]  # which torch imports
+_SURROUNDINGS = "_checkpoint_without_reentrant_generator"
+_checkpointed = getattr(_checkpoint, _SURROUNDINGS)
 
 
 @functools.wraps(_record)
@@ -58,6 +65,34 @@ def _backward(
     return _run_backward(outputs, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
 
 
+def _surroundings(
+    function: Callable[..., Any],
+    preserve_rng_state: bool = True,
+    context_fn: Any = noop_context_fn,
+    determinism_check: str = "default",
+    debug: bool = False,
+    early_stop: bool = True,
+    *args: Any,
+    **kwargs: Any,
+) -> Iterator[None]:
+    """As torch's: a generator that stops once, where the function runs."""
+    if not running_traces() and not any(type(a) in VALUES for a in (*args, *kwargs.values())):
+        options = (preserve_rng_state, context_fn, determinism_check, debug, early_stop)
+        yield from _checkpointed(function, *options, *args, **kwargs)
+        return
+    with surroundings(
+        function,
+        args,
+        kwargs,
+        preserve_rng_state=preserve_rng_state,
+        context_fn=noop_context_fn if context_fn is _checkpoint.noop_context_fn else context_fn,
+        determinism_check=determinism_check,
+        debug=debug,
+        early_stop=early_stop,
+    ):
+        yield
+
+
 def _refuse(t: Any) -> NoReturn:
     where = "of the session" if isinstance(t, Tensor) else f"a value of {t._level.what}"
     raise RuntimeError(
@@ -73,11 +108,12 @@ def _replace(module: Any, name: str, old: Callable[..., Any], new: Callable[...,
 
 
 def intercept_torch_autograd() -> None:
-    """Replace ``Function.apply`` and the entry of torch's engine. ``import runtime``
-    calls this once."""
+    """Replace ``Function.apply``, the entry of torch's engine and what surrounds a function that
+    is checkpointed. ``import runtime`` calls this once."""
     function_node.INTERFACES.update(
         c for c in _Function.__mro__ if c is not object
     )  # so subclasses of torch's Function work as subclasses of ours
     _Function.apply = classmethod(_apply)
     for name in ("torch.autograd", "torch.autograd.graph"):
         _replace(sys.modules[name], "_engine_run_backward", _run_backward, _backward)
+    _replace(_checkpoint, _SURROUNDINGS, _checkpointed, _surroundings)

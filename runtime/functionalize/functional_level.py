@@ -30,7 +30,6 @@ from ..seam.memory_gate import address_of, memory_gate
 from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry, refit
 from ..tape.inplace import METADATA
-from ..tape.saved import HOOKS
 from ..trace.error_lines import naming_line
 from ..trace.provenance import here, user_line
 from .memory_order import draws_in_turn, in_order_of_memory, laid_out_as
@@ -54,7 +53,6 @@ from .writes import (
     copying_form,
     grow,
     put_back,
-    refuse_in_checkpoint,
     refuse_shared_by,
     refuse_unfit,
     write_out,
@@ -229,8 +227,6 @@ class FunctionalLevel(Level):
         refuse_overlapping_piece(store.memory)
         old = self.present(store)
         recorded = torch.is_grad_enabled()
-        if recorded and not store.memory.whole.made_inside and HOOKS.are_of_torchs_checkpoint():
-            refuse_in_checkpoint()
         if v._unrecorded and recorded and (has_gradient(old) or has_gradient(new)):
             raise RuntimeError(
                 "A view was created in no_grad mode and is being "

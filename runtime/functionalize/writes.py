@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.utils import _pytree as pytree
@@ -22,7 +22,6 @@ from ..rules.functional_forms import factory_options, functional_of
 from ..rules.ops import Op, op_of
 from ..rules.record import parameters
 from ..seam.surgery import refit
-from ..trace.provenance import here
 from .memory_order import filled
 from .overlap import shows_twice
 
@@ -313,16 +312,6 @@ def refuse_shared_by(
         kwargs,
         targets,
         lambda t: t._store.memory.whole if getattr(t, "_level", None) is level else None,
-    )
-
-
-def refuse_in_checkpoint() -> NoReturn:
-    """Refuse a write of a function that torch's own checkpoint calls to a tensor from outside."""
-    raise InplaceError(
-        "a function that torch.utils.checkpoint calls writes to a tensor from outside, such as "
-        "the statistics of batch norm. The backward pass of torch runs the function again, and "
-        "writes a second time; that of this package does not. Use checkpoint of "
-        f"runtime.checkpoint, or run the program under runtime.dropin.{here()}"
     )
 
 

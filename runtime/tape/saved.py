@@ -65,18 +65,13 @@ class _Hooks(Ambient):
         was given without the drop-in.
 
         That of ``torch.utils.checkpoint`` counts what torch's own nodes save. Without it the
-        values are the same, but for what :meth:`are_of_torchs_checkpoint` is asked for.
+        values are the same. Functions that write to older tensors would write twice: a call
+        with our values, and one in a capture, is ours (``dropin/intercept.py``).
         """
         if self.stack:
             return self.stack[-1]
         hooks = _pushed_to_torch(True)
         return None if hooks is None or _is_of_checkpoint(hooks) else hooks
-
-    def are_of_torchs_checkpoint(self) -> bool:
-        """Whether torch's own checkpoint runs its function. No pass of ours runs it again, so what
-        it writes it does not write twice."""
-        hooks = _pushed_to_torch(True)
-        return not self.stack and hooks is not None and _is_of_checkpoint(hooks)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
