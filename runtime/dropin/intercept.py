@@ -24,10 +24,8 @@ from typing import Any, NoReturn
 import torch
 
 from ..autograd import function, function_node
-from ..checkpoint.checkpoint import noop_context_fn, surroundings
 from ..seam.shells import VALUES
 from ..session.tensor import Tensor
-from ..trace.regions import running_traces
 
 _Function: Any = torch.autograd.function.Function
 _graph: Any = torch.autograd.graph
@@ -68,7 +66,7 @@ def _backward(
 def _surroundings(
     function: Callable[..., Any],
     preserve_rng_state: bool = True,
-    context_fn: Any = noop_context_fn,
+    context_fn: Any = _checkpoint.noop_context_fn,
     determinism_check: str = "default",
     debug: bool = False,
     early_stop: bool = True,
@@ -76,6 +74,10 @@ def _surroundings(
     **kwargs: Any,
 ) -> Iterator[None]:
     """As torch's: a generator that stops once, where the function runs."""
+    # here, since traces import sympy
+    from ..checkpoint.checkpoint import noop_context_fn, surroundings
+    from ..trace.regions import running_traces
+
     if not running_traces() and not any(type(a) in VALUES for a in (*args, *kwargs.values())):
         options = (preserve_rng_state, context_fn, determinism_check, debug, early_stop)
         yield from _checkpointed(function, *options, *args, **kwargs)
