@@ -5,13 +5,16 @@ is not installed, and its own checkpoint.
     runtime.func.grad(lambda x: Square.apply(x).sum())(x)   # runs Square's backward
 
 Torch's engine does not know our tapes. It would run ``forward`` and record nothing, so gradients
-would silently be zero. ``import runtime`` therefore replaces three functions of torch:
+would silently be zero. ``import runtime`` therefore replaces functions of torch:
 
 - ``Function.apply`` forwards a call that has our values among its arguments to
   :mod:`runtime.autograd.function`.
 - The entry of the engine refuses a backward pass whose outputs or inputs are our values.
 - What surrounds a function that is checkpointed is ours, if an argument is a value of ours or a
   program is captured. Torch's runs the function again for a pass of torch's engine alone.
+- A trace of torch's, such as that of ``torch.func.linearize``, refuses a call with a value of ours
+  that is no input of it, and to begin inside of a program that is captured. Its graph would lack
+  calls, and hold their results as constants.
 """
 
 from __future__ import annotations
@@ -22,10 +25,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..autograd import function, function_node
+from ..seam.level_mode import LevelMode
 from ..seam.shells import VALUES
 from ..session.tensor import Tensor
+from ..trace.provenance import here
 
 _Function: Any = torch.autograd.function.Function
 _graph: Any = torch.autograd.graph
@@ -34,6 +40,8 @@ _run_backward = _graph._engine_run_backward
 _checkpoint: Any = sys.modules["torch.utils.checkpoint"]  # which torch imports
 _SURROUNDINGS = "_checkpoint_without_reentrant_generator"
 _checkpointed = getattr(_checkpoint, _SURROUNDINGS)
+_ProxyMode: Any = sys.modules["torch.fx.experimental.proxy_tensor"].ProxyTorchDispatchMode
+_traced, _entered = _ProxyMode.__torch_dispatch__, _ProxyMode.__enter__
 
 
 @functools.wraps(_record)
@@ -95,6 +103,30 @@ def _surroundings(
         yield
 
 
+def _trace(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    result = _traced(self, func, types, args, kwargs)
+    if result is NotImplemented and not VALUES.isdisjoint(types):
+        _refuse_trace(f"meets {func} of a runtime tensor that is no input of it")
+    return result
+
+
+def _enter_trace(self: Any) -> Any:
+    modes: list[Any] = _get_current_dispatch_mode_stack()
+    # torch puts the modes of its traces below those of users: ours would see the calls first
+    for mode in modes:
+        if isinstance(mode, LevelMode):
+            _refuse_trace(f"begins inside of {mode.level.what}, where it would see no calls")
+    return _entered(self)
+
+
+def _refuse_trace(why: str) -> NoReturn:
+    raise RuntimeError(
+        f"a trace of torch's, that of make_fx or torch.func.linearize, {why}. Call "
+        "runtime.func.linearize or runtime.aot.make_fx, or run the program under "
+        f"runtime.dropin.{here()}"
+    )
+
+
 def _refuse(t: Any) -> NoReturn:
     where = "of the session" if isinstance(t, Tensor) else f"a value of {t._level.what}"
     raise RuntimeError(
@@ -118,4 +150,5 @@ def intercept_torch_autograd() -> None:
     _Function.apply = classmethod(_apply)
     for name in ("torch.autograd", "torch.autograd.graph"):
         _replace(sys.modules[name], "_engine_run_backward", _run_backward, _backward)
+    _ProxyMode.__torch_dispatch__, _ProxyMode.__enter__ = _trace, _enter_trace
     _replace(_checkpoint, _SURROUNDINGS, _checkpointed, _surroundings)

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx as torch_make_fx
 from torch.utils.checkpoint import checkpoint
 
 import runtime
+from runtime import jit
+from runtime.aot import make_fx
+from runtime.func import functionalize, grad, vmap
 
 
 def applied(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
@@ -118,3 +122,35 @@ def test_torchs_checkpoint_gives_the_gradient_or_an_error() -> None:
     y = checkpoint(lambda v: v.exp() * v, leaf, use_reentrant=True)
     with pytest.raises(RuntimeError, match=r"Call runtime\.autograd\.backward"):
         y.sum().backward()
+
+
+def _linear(x: Any) -> Any:
+    _, push = torch.func.linearize(lambda y: (y * y).sum(), x)
+    return push(torch.ones_like(x))
+
+
+def _traced(x: Any) -> Any:
+    return torch_make_fx(lambda y: y * 2 + x)(torch.ones(2))(x)
+
+
+@pytest.mark.parametrize("program", [_linear, _traced], ids=["linearize", "make_fx"])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        jit,
+        functionalize,
+        lambda f: make_fx(f),
+        vmap,
+        lambda f: lambda x: grad(lambda y: f(y).sum())(x),
+        lambda f: lambda x: f(runtime.tensor(x.tolist(), requires_grad=True)),
+    ],
+    ids=["jit", "functionalize", "make_fx", "vmap", "grad", "session"],
+)
+def test_a_trace_of_torchs_that_would_miss_calls_is_refused(transform: Any, program: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"a trace of torch's, .*test_intercept\.py"):
+        transform(program)(torch.tensor([[1.0, 2.0]]))
+
+
+def test_a_trace_of_torchs_sees_calls_inside_of_a_transform_of_ours() -> None:
+    graph = torch_make_fx(lambda x: functionalize(lambda y: (y + 1).mul_(x))(x))(torch.ones(2))
+    assert torch.equal(graph(torch.full((2,), 3.0)), torch.full((2,), 12.0))
