@@ -72,7 +72,7 @@ def _opened(
         if create_graph and v.requires_grad:
             out.append(v.view_as(v))
         else:
-            out.append(v.detach().requires_grad_() if track else v.detach())
+            out.append(v.detach().start_leaf() if track else v.detach())
     return tuple(out)
 
 
@@ -184,7 +184,7 @@ def _push(
 ) -> tuple[Any, ...]:
     """The Jacobian of ``outs`` times ``v``: the derivative of the vector-Jacobian product by its
     cotangent, in which it is linear."""
-    cotangents = [torch.zeros_like(o.detach()).requires_grad_() for o in map(_value, outs)]
+    cotangents = [_value(torch.zeros_like(_value(o).detach())).start_leaf() for o in outs]
     pulled = _pull(outs, inputs, cotangents, True)
     if strict:
         _filled(pulled, inputs, none)
@@ -482,7 +482,7 @@ def hessian(
 
     def gradient(*xs: Any) -> tuple[Any, ...]:
         if outer_jacobian_strategy == "forward-mode":
-            xs = tuple(x if x.requires_grad else x.requires_grad_() for x in xs)
+            xs = tuple(x if x.requires_grad else _value(x).start_leaf() for x in xs)
         found: tuple[Any, ...] = jacobian(lambda *xs: scalar(*xs).squeeze(), xs, create_graph=True)
         for i, g in enumerate(found):
             if strict and not _tracked(g):

@@ -14,11 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import NestedTensor
 from ..seam.ambient import Ambient
-from ..seam.levels import bottom
+from ..seam.levels import SCOPE, bottom
 from ..seam.memory import storage_of
 from ..tape.gradient_edges import GradientEdge, get_gradient_edge, register_multi_grad_hook
 from ..tape.nodes import Node
 from ..tape.saved import HOOKS
+from ..tape.tape import Tape
 
 __all__ = [
     "GradientEdge",
@@ -39,8 +40,11 @@ class saved_tensors_hooks:
 
     When the tensor is needed, it is ``unpack_hook`` of the stored object. Of nested pairs only the
     innermost one applies. A pack hook must not return an output of the op itself, which would be a
-    reference cycle, but its ``detach()``.
+    reference cycle, but its ``detach()``. ``RuntimeError`` inside a transform, whose saved tensors
+    no hook sees.
     """
+
+    for_transforms = False  # whether it may be entered there, without effect
 
     def __init__(
         self, pack_hook: Callable[[torch.Tensor], Any], unpack_hook: Callable[[Any], torch.Tensor]
@@ -49,10 +53,20 @@ class saved_tensors_hooks:
         self.unpack_hook = unpack_hook
 
     def __enter__(self) -> None:
+        if not self.for_transforms and _inside_transform():
+            raise RuntimeError(
+                "hooks for saved tensors inside of grad, vjp or jacrev do not see what the "
+                "transform saves. Leave them out, or differentiate by backward() or autograd.grad."
+            )
         HOOKS.push(self.pack_hook, self.unpack_hook)
 
     def __exit__(self, *exc: object) -> None:
         HOOKS.stack.pop()
+
+
+def _inside_transform() -> bool:
+    """Whether ``grad``, ``vjp`` or ``jacrev`` runs this code."""
+    return any(isinstance(level, Tape) and not level.starts_leaves for level in SCOPE.levels)
 
 
 class save_on_cpu(saved_tensors_hooks):

@@ -14,6 +14,7 @@ import torch
 from .. import autograd
 from ..autograd.function import Function
 from ..seam.ambient import Ambient
+from ..seam.levels import Value
 from ..tape.running import RUNNING
 from ..trace.regions import running_traces
 from .captured import captured
@@ -27,6 +28,15 @@ from .state import Surroundings
 # inside the outer one.
 
 
+def _leaf(x: torch.Tensor) -> torch.Tensor:
+    made = x.detach()
+    if x.requires_grad and isinstance(made, Value):
+        made.start_leaf()
+    elif x.requires_grad:
+        made.requires_grad_()
+    return made
+
+
 def detach_variable(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """As ``torch.utils.checkpoint.detach_variable``: leaves that share the data of the tensors
     among ``inputs``."""
@@ -35,10 +45,7 @@ def detach_variable(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
             "Only tuple of tensors is supported. Got Unsupported input type: "
             f"{type(inputs).__name__}"
         )
-    return tuple(
-        x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
-        for x in inputs
-    )
+    return tuple(_leaf(x) if isinstance(x, torch.Tensor) else x for x in inputs)
 
 
 def check_backward_validity(inputs: Iterable[Any]) -> None:

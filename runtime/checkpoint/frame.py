@@ -46,6 +46,12 @@ def _metadata(t: torch.Tensor) -> Metadata:
     return {"shape": extent(t), "dtype": t.dtype, "device": t.device}
 
 
+class _Hooks(saved_tensors_hooks):
+    """Hooks of a frame. A transform, which they do not see, saves what it needs."""
+
+    for_transforms = True
+
+
 class _Stop(BaseException):
     """Stops the second run after the last tensor that is needed. A BaseException, so that no
     ``except Exception`` of the user catches it."""
@@ -140,7 +146,7 @@ class Frame:
     @contextmanager
     def recording(self) -> Generator[None]:
         """The first run."""
-        with saved_tensors_hooks(self._pack, _unpack):
+        with _Hooks(self._pack, _unpack):
             yield
         self.complete = True
 
@@ -192,7 +198,7 @@ class Frame:
         args, kwargs = map(_given, self.args), {name: _given(a) for name, a in self.kwargs.items()}
         log = self.log.second_run() if self.log is not None else None
         # only hooks of the innermost frame are called, so a stop is always its own
-        hooks = saved_tensors_hooks(pack, _same)
+        hooks = _Hooks(pack, _same)
         with (
             suppress(_Stop),
             hooks,

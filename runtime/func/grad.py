@@ -133,13 +133,26 @@ def _pull(
 
 
 def with_aux(what: str, result: trees.Tree) -> tuple[trees.Tree, trees.Tree]:
-    """``result`` if it is a pair (output, aux), which ``has_aux=True`` requires. Raise
-    ``RuntimeError`` if it is not."""
+    """``result`` if it is a pair (output, aux), which ``has_aux=True`` requires, and aux holds
+    tensors only. Raise ``RuntimeError`` if it is not."""
     if not (isinstance(result, tuple) and len(result) == 2):
         raise RuntimeError(
             f"{what}: output of function f should be a tuple: (output, aux) if has_aux is True"
         )
+    for x in trees.flatten(result[1])[0]:
+        if not isinstance(x, torch.Tensor):
+            raise RuntimeError(
+                f"{what}: Expected tensors, got unsupported type {type(x)} in aux. Return "
+                "tensors, or store what is none in a variable of the function around."
+            )
     return result
+
+
+class Transform(GradLevel):
+    """The level of :func:`grad` and :func:`vjp`. Its leaves are the inputs."""
+
+    __slots__ = ()
+    starts_leaves = False
 
 
 def check_outputs(what: str, flat: list[Any]) -> None:
@@ -172,7 +185,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     (outputs, aux), and ``vjp`` returns (outputs, pullback, aux). ``RuntimeError`` for outputs that
     are not floating-point or complex tensors, and for cotangents of another structure or shape.
     """
-    level = GradLevel()
+    level = Transform()
     try:
         given = _as_inputs(level, primals)
         outs = _recorded(level, func, given, {})
@@ -252,7 +265,7 @@ def grad_and_value(
     @wraps(func)
     def transformed(*args: Any, **kwargs: Any) -> Any:
         which = normalize_argnums(argnums, len(args))
-        level = GradLevel()
+        level = Transform()
         try:
             given = list(args)
             for i in which if isinstance(which, tuple) else (which,):

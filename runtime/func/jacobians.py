@@ -14,8 +14,6 @@ from .grad import normalize_argnums, vjp
 from .jvp import jvp
 from .vmap import vmap
 
-_TENSOR = object()
-
 
 def _basis(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """A one-hot tensor for every element of all ``tensors`` together, split by tensor: one of shape
@@ -179,16 +177,14 @@ def jacfwd(
         _require_real("jacfwd", "inputs", flat)
 
         aux_spec: trees.Spec = None
-        constants: list[Any] = []  # the leaves of aux, with ``_TENSOR`` in place of each tensor
 
         def push(*tangents: Any) -> Any:
-            nonlocal aux_spec, constants
+            nonlocal aux_spec
             outs, out_t, *aux = jvp(
                 f, chosen, trees.unflatten(list(tangents), spec), has_aux=has_aux
             )
             leaves, aux_spec = trees.flatten(aux)
-            constants = [_TENSOR if isinstance(x, torch.Tensor) else x for x in leaves]
-            return out_t, outs, [x for x in leaves if isinstance(x, torch.Tensor)]
+            return out_t, outs, leaves
 
         # Outputs and aux do not depend on the batch of tangents, so the first element is right.
         columns, _, aux_tensors = vmap(push, randomness=randomness, chunk_size=chunk_size)(
@@ -208,10 +204,7 @@ def jacfwd(
         result = trees.unflatten(per_output, out_spec)
         if not has_aux:
             return result
-        first = iter([t[0] for t in aux_tensors])
-        return result, trees.unflatten(
-            [next(first) if c is _TENSOR else c for c in constants], aux_spec
-        )[0]
+        return result, trees.unflatten([t[0] for t in aux_tensors], aux_spec)[0]
 
     return transformed
 

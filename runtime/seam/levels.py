@@ -301,6 +301,10 @@ class Value(torch.Tensor):
             )
         return self
 
+    def start_leaf(self) -> Any:
+        """``requires_grad_()`` for code of the runtime."""
+        return self.requires_grad_()
+
     def _set_requires_grad(self, requires_grad: bool) -> None:
         self.requires_grad_(requires_grad)
 

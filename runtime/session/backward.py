@@ -19,7 +19,7 @@ from ..tape.foreign import refuse_lost_gradients, refuse_plain_inputs
 from ..tape.gradient_edges import GradientEdge
 from ..tape.hooks import for_users
 from ..tape.nodes import AccumulateGrad, Edge, Node, Sink
-from ..tape.values import edge_of
+from ..tape.values import GradValue, edge_of
 from .captures import CAPTURE
 
 _CYCLE = (
@@ -250,10 +250,22 @@ def backward(
     if captures is None:
         refuse_lost_gradients(outputs)
     edges = [_edge(t) for t in outputs]
+    _refuse_transforms(outputs)
     cotangents = cotangents_of(outputs, edges, grad_tensors)
     if create_graph:
         _warn_once(_CYCLE)
     run_pass(edges, cotangents, captures, retain_graph, create_graph, True)
+
+
+def _refuse_transforms(outputs: Sequence[Any]) -> None:
+    """``backward()`` adds to the ``.grad`` of leaves, and the inputs of a transform have none."""
+    for t in outputs:
+        level: Any = t._level if isinstance(t, GradValue) else None
+        if level is not None and not level.starts_leaves:
+            raise RuntimeError(
+                f"backward() of a tensor inside {level.what}, whose inputs have no .grad. "
+                "Use grad or vjp in it, or autograd.grad by the inputs."
+            )
 
 
 def grad(

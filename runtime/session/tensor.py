@@ -113,6 +113,9 @@ class Tensor(GradValue):
     def requires_grad(self) -> None:
         raise RuntimeError("requires_grad must be a bool")
 
+    def start_leaf(self) -> Any:
+        return self.requires_grad_()
+
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         value = entering()
         # a program that is compiled does it by every call

@@ -27,6 +27,8 @@ class Tape(Level):
     """
 
     __slots__ = ("outer_mode",)
+    # whether a program may make a leaf of a value, and run a backward pass to the leaves
+    starts_leaves = True
     what = "grad, vjp or jacrev"
     keeps_history = True
     # results of these dtypes become values even without a history

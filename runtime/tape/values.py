@@ -84,7 +84,7 @@ class GradValue(Value):
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        self.requires_grad_(value)
+        self._set_flag(value)  # as in torch, which allows it in a transform
 
     @property
     def grad_fn(self) -> Any:  # type: ignore[override]
@@ -120,9 +120,25 @@ class GradValue(Value):
         tape: Any = self._level
         tape.refuse_data()
 
-    def requires_grad_(self, requires_grad: bool = True) -> Any:
-        if requires_grad and edge_of(self) is None:
+    def start_leaf(self) -> Any:
+        """Begin a history. For code of the runtime, in a transform too."""
+        if edge_of(self) is None:
             self._edge = (Input(self._level, self._inner), 0)
+        return self
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        tape: Any = self._level
+        if not tape.starts_leaves:
+            raise RuntimeError(
+                "You are attempting to call Tensor.requires_grad_() inside of a function being "
+                f"transformed by {tape.what}, whose leaves are its inputs. Use a transform in it "
+                "(grad, vjp, jacrev), or call it on what the transform is given."
+            )
+        return self._set_flag(requires_grad)
+
+    def _set_flag(self, requires_grad: bool) -> Any:
+        if requires_grad:
+            self.start_leaf()
         elif not requires_grad and edge_of(self) is not None:
             which = (
                 f"a leaf inside {self._level.what} keeps its flag"

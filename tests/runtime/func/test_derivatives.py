@@ -76,7 +76,7 @@ def test_argnums_that_name_no_argument_or_one_twice_are_refused(
 )
 @pytest.mark.parametrize("has_aux", [False, True])
 def test_grad_needs_one_real_number(function: Any, has_aux: bool) -> None:
-    run: Any = (lambda x: (function(x), 1)) if has_aux else function
+    run: Any = (lambda x: (function(x), x)) if has_aux else function
     assert as_torch(lambda lib: lib.grad_and_value(run, has_aux=has_aux)(X))[0] == "RuntimeError"
 
 
@@ -197,10 +197,10 @@ class TestPullback:
 
 
 def test_aux_is_of_the_level_outside() -> None:
-    _, _, aux = vjp(lambda x: (x, {"twice": 2 * x, "word": "w"}), X, has_aux=True)
-    assert type(aux["twice"]) is torch.Tensor and aux["word"] == "w"
-    *_, aux = jvp(lambda x: (x, [2 * x, "w"]), (X,), (X,), has_aux=True)
-    assert type(aux[0]) is torch.Tensor and aux[1] == "w"
+    _, _, aux = vjp(lambda x: (x, {"twice": 2 * x}), X, has_aux=True)
+    assert type(aux["twice"]) is torch.Tensor
+    *_, aux = jvp(lambda x: (x, [2 * x]), (X,), (X,), has_aux=True)
+    assert type(aux[0]) is torch.Tensor
     found = grad(lambda y: grad(lambda x: (x.sum(), (y * x).sum()), has_aux=True)(X)[1])(Y)
     # aux has no history at the inner level, and one at the outer
     torch.testing.assert_close(found, X)
