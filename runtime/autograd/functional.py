@@ -72,7 +72,7 @@ def _opened(
         if create_graph and v.requires_grad:
             out.append(v.view_as(v))
         else:
-            out.append(v.detach().start_leaf() if track else v.detach())
+            out.append(v.detach().requires_grad_() if track else v.detach())
     return tuple(out)
 
 

@@ -89,11 +89,10 @@ class BatchedValue(Value):
         )
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
-        raise RuntimeError(
-            "You are attempting to call Tensor.requires_grad_() inside of a function being "
-            "transformed by vmap, where it has no effect. Use the transforms (grad, vjp, jacrev, "
-            "jacfwd, hessian), or call it on what vmap is given."
-        )
+        self._refuse_leaf()
+
+    def _set_requires_grad(self, requires_grad: bool) -> None:
+        Value.requires_grad_(self, requires_grad)  # to assign False changes nothing
 
     @property
     def data(self) -> Any:

@@ -136,11 +136,11 @@ def _raise_in_vmap_mode(op: Op) -> None:
     _refusals.impl(op.func, kernel)
 
 
-for _func, _record in RECORDS.items():
-    if (
-        _record.draws
-        and _func.namespace == "aten"
-        and not torch._C._dispatch_has_kernel_for_dispatch_key(_func._name, "VmapMode")
+# ops that draw and have no record of their own: in-place forms of ops that have one
+_WITHOUT_RECORD = (torch.ops.aten.rrelu_with_noise_.default,)
+for _func in (*(func for func, record in RECORDS.items() if record.draws), *_WITHOUT_RECORD):
+    if _func.namespace == "aten" and not torch._C._dispatch_has_kernel_for_dispatch_key(
+        _func._name, "VmapMode"
     ):
         _raise_in_vmap_mode(op_of(_func))
 

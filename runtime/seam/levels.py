@@ -288,18 +288,24 @@ class Value(torch.Tensor):
     def retain_grad(self) -> None:
         """Raise: a value has no ``.grad``, and torch would say that it does not require grad."""
         raise RuntimeError(
-            f"retain_grad() of a tensor inside {self._level.what} is not possible. Return it "
-            "and call retain_grad() of the result, or ask for the gradient with respect to it."
+            "You are attempting to call Tensor.retain_grad() inside of a function being "
+            f"transformed by {self._level.what}, whose tensors have no .grad. Return it and "
+            "call retain_grad() of the result, or ask for the gradient with respect to it."
         )
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """Raise: with torch's flag on a value, torch's engine would record what the level does."""
         if requires_grad:
-            raise RuntimeError(
-                f"requires_grad_() of a tensor inside {self._level.what} is not possible. "
-                "Differentiate by runtime.func.grad, or pass in a tensor that requires grad."
-            )
+            self._refuse_leaf()
         return self
+
+    def _refuse_leaf(self) -> NoReturn:
+        raise RuntimeError(
+            "You are attempting to call Tensor.requires_grad_() inside of a function being "
+            f"transformed by {self._level.what}, whose leaves are its inputs. "
+            "torch.autograd.functional calls it unless create_graph=True. Use a transform in the "
+            "function (grad, vjp, jacrev), or call it on what the transform is given."
+        )
 
     def start_leaf(self) -> Any:
         """``requires_grad_()`` for code of the runtime."""
@@ -308,7 +314,10 @@ class Value(torch.Tensor):
     def _set_requires_grad(self, requires_grad: bool) -> None:
         self.requires_grad_(requires_grad)
 
-    requires_grad = property(torch._C.TensorBase.requires_grad.__get__, _set_requires_grad)  # type: ignore[attr-defined]
+    requires_grad = property(
+        torch._C.TensorBase.requires_grad.__get__,  # type: ignore[attr-defined]
+        lambda self, flag: self._set_requires_grad(flag),
+    )
 
     def new_tensor(self, data: Any, **options: Any) -> Any:  # type: ignore[override]
         """As ``torch.Tensor.new_tensor``. Torch's own dispatches nothing, so no level would
@@ -327,7 +336,9 @@ class Value(torch.Tensor):
         func, types = torch.ops.aten.detach_.default, (type(self),)
         if not torch._C._len_torch_dispatch_stack():
             return Value.__torch_dispatch__(func, types, (self,))
-        with _pop_mode_temporarily() as mode:
+        # below torch's autograd, as the dispatcher runs a mode: one that calls `func` again would
+        # detach from torch's engine alone
+        with _pop_mode_temporarily() as mode, torch._C._AutoDispatchBelowAutograd():
             return mode.__torch_dispatch__(func, types, (self,), {})
 
     def swapaxes_(self, axis0: int, axis1: int) -> Any:

@@ -84,6 +84,8 @@ class GradValue(Value):
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
+        if value and not self.is_leaf:
+            raise RuntimeError("you can only change requires_grad flags of leaf variables.")
         self._set_flag(value)  # as in torch, which allows it in a transform
 
     @property
@@ -129,11 +131,7 @@ class GradValue(Value):
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         tape: Any = self._level
         if not tape.starts_leaves:
-            raise RuntimeError(
-                "You are attempting to call Tensor.requires_grad_() inside of a function being "
-                f"transformed by {tape.what}, whose leaves are its inputs. Use a transform in it "
-                "(grad, vjp, jacrev), or call it on what the transform is given."
-            )
+            self._refuse_leaf()
         return self._set_flag(requires_grad)
 
     def _set_flag(self, requires_grad: bool) -> Any:
