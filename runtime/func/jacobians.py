@@ -12,6 +12,7 @@ import torch
 from . import trees
 from .grad import normalize_argnums, vjp
 from .jvp import jvp
+from .outside_writes import OutsideWrites
 from .vmap import vmap
 
 
@@ -167,7 +168,8 @@ def jacfwd(
 
     Shapes, ``argnums`` and errors are those of :func:`jacrev`. It costs less than :func:`jacrev` if
     outputs are larger than inputs. ``randomness`` and ``chunk_size``: as for
-    :func:`~runtime.func.vmap`, which runs over the columns.
+    :func:`~runtime.func.vmap`, which runs over the columns. ``func`` runs once for each chunk,
+    and each run finds the tensors that it writes to as the first one did.
     """
 
     @wraps(func)
@@ -177,11 +179,15 @@ def jacfwd(
         _require_real("jacfwd", "inputs", flat)
 
         aux_spec: trees.Spec = None
+        writes = OutsideWrites() if chunk_size is not None else None
+        run = f if writes is None else writes.noting(f)
 
         def push(*tangents: Any) -> Any:
             nonlocal aux_spec
+            if writes is not None:
+                writes.undo("jacfwd with a chunk_size")  # those of the chunk before
             outs, out_t, *aux = jvp(
-                f, chosen, trees.unflatten(list(tangents), spec), has_aux=has_aux
+                run, chosen, trees.unflatten(list(tangents), spec), has_aux=has_aux
             )
             leaves, aux_spec = trees.flatten(aux)
             return out_t, outs, leaves

@@ -16,6 +16,7 @@ from ..trace.graph_module import GraphModule
 from .dual_level import DualLevel, tangent_of
 from .grad import outside_inference, versioned
 from .jvp import own_memory
+from .outside_writes import OutsideWrites
 
 
 @outside_inference
@@ -39,9 +40,11 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
             raise RuntimeError(
                 f"linearize(f, *primals): Expected all primals to be Tensors, got {type(p)}"
             )
+    writes = OutsideWrites()
     try:
-        output, push = _linearized(func, flat, spec, copying=False)
+        output, push = _linearized(writes.noting(func), flat, spec, copying=False)
     except _Overwritten:  # the program writes to a tensor that its derivative needs
+        writes.undo("linearize")
         output, push = _linearized(func, flat, spec, copying=True)
 
     def jvp_fn(*tangents: Any) -> Any:

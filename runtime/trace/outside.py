@@ -57,7 +57,7 @@ class OutsideMemory:
     def before(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Before a call of ``op`` that writes: copy the memory that it writes to, if it comes from
         outside, and end literals in it."""
-        for t in _written(op, args, kwargs):
+        for t in written_by(op, args, kwargs):
             for part in _parts(t):
                 fresh = [
                     s
@@ -98,7 +98,7 @@ class OutsideMemory:
         self.literals.clear()
 
 
-def _written(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+def written_by(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """The tensors that a call of ``op`` writes to."""
     names = [
         a.name

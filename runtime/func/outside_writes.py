@@ -1,0 +1,120 @@
+"""``OutsideWrites``: what a function writes to tensors from outside, so that it can run again.
+
+Example: ``def f(x): total.add_(1.0); return x * total``. ``jacfwd(f, chunk_size=1)`` runs ``f`` for
+each column. Without this, ``total`` would grow in each run, and the columns would belong to
+different functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from ..errors import InplaceError, called_from
+from ..rules.ops import FUNCTIONAL, Op, op_of
+from ..seam.keys import VIEWS, reopen_keys, set_excluded
+from ..seam.levels import Level, Value
+from ..trace.outside import OutsideMemory, address, written_by
+from . import trees
+
+_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+
+
+class OutsideWrites(TorchDispatchMode):
+    """Copies memory from outside before the first write to it.
+
+    ``own``: the addresses of the storages that calls in the mode have made. ``lasting``: a write
+    that cannot be undone, because it changed a history as well; what it was and where.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else every call passes through a wrapper that costs more than the dispatch
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.own: set[int] = set()
+        self.memory = OutsideMemory()
+        self.lasting = ""
+        self.start = Level().number  # the levels of the runs have higher ones
+        # a program that is captured has its own view of what is in memory
+        self.inside_modes = torch._C._len_torch_dispatch_stack() > 0
+
+    def noting(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """``func``, whose writes are noted."""
+
+        @wraps(func)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return func(*args, **kwargs)
+
+        return noted
+
+    def undo(self, what: str) -> None:
+        """Put back what the function has written over. ``what`` is going to run it again.
+        ``InplaceError`` if that is impossible."""
+        if self.lasting:
+            raise InplaceError(
+                f"{what} runs the function several times, and {self.lasting} writes to a tensor "
+                "from outside, whose history or program would show each run. Return the new value "
+                "instead."
+            )
+        with _disable_current_modes():
+            self.memory.restore()
+        self.memory = OutsideMemory()
+        self.own.clear()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        op = op_of(func)
+        outside = [
+            self._below(t)
+            for t in _strided(written_by(op, args, kwargs))
+            if address(t) not in self.own
+        ]
+        if outside and not self.inside_modes:
+            self._save(outside, op, args, kwargs)
+        before = _is_excluded(VIEWS)
+        reopen_keys(func)
+        set_excluded(VIEWS, True)  # the dispatcher has already counted a write to a plain tensor
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            set_excluded(VIEWS, before)
+        if not self.lasting and any(self.inside_modes or _changes_history(t) for t in outside):
+            self.lasting = f"{func}{called_from()}"
+        if op.kind is FUNCTIONAL:
+            given = {address(t) for t in _strided(pytree.tree_leaves((args, kwargs)))}
+            made = {address(t) for t in _strided(pytree.tree_leaves(result))}
+            self.own |= made - given
+        return result
+
+    def _below(self, t: Any) -> Any:
+        """The tensor that the levels of the run found as they began: ``t``, or what it holds."""
+        while isinstance(t, Value) and t._level.number > self.start:
+            t = t._inner
+        return t
+
+    def _save(self, outside: list[Any], op: Op, args: Any, kwargs: dict[str, Any]) -> None:
+        with _disable_current_modes():  # a vmap in the run, which draws, has one
+            for t in outside:
+                if address(t) not in self.memory.tensors:
+                    self.memory.hold(t)
+            self.memory.before(op, *trees.map_tensors(self._below, (args, kwargs)))
+
+
+def _changes_history(t: torch.Tensor) -> bool:
+    """Whether a write to ``t``, a tensor from outside, is more than a write to memory."""
+    if isinstance(t, Value) and t._level.number:
+        return True
+    return t.requires_grad and torch.is_grad_enabled()
+
+
+def _strided(each: Any) -> Iterator[torch.Tensor]:
+    """The tensors among ``each`` that have one storage."""
+    return (t for t in each if isinstance(t, torch.Tensor) and t.layout is torch.strided)
