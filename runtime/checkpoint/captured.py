@@ -21,7 +21,6 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from ..autograd.graph import saved_tensors_hooks
 from ..functionalize.functional_level import FunctionalLevel
 from ..functionalize.stores import WriteWatch
 from ..seam.levels import Value
@@ -29,6 +28,7 @@ from ..tape.running import RUNNING
 from ..tape.saved import Saved
 from ..trace.provenance import here
 from ..trace.regions import region, running_levels
+from .frame import FrameHooks
 from .selective import (
     OFFLOADED,
     SAC_IGNORED_OPS,
@@ -61,7 +61,7 @@ def captured(
         watches = [around.enter_context(_watched(level)) for level in _functional_levels()]
         calls = around.enter_context(region(lambda n: _wish(policy, n)))
         around.enter_context(first)
-        around.enter_context(saved_tensors_hooks(run.pack, run.unpack))
+        around.enter_context(FrameHooks(run.pack, run.unpack))
         yield run
     if torch.is_grad_enabled() and any(watch.found is not None for watch in watches):
         run.prepare(calls, stops)
@@ -148,7 +148,7 @@ class SecondRun:
                     raise _Stop
             return t
 
-        hooks = saved_tensors_hooks(pack, lambda t: t)
+        hooks = FrameHooks(pack, lambda t: t)
         with suppress(_Stop), hooks, self.again, torch.enable_grad():
             self.function(*self.args, **self.kwargs)
 

@@ -46,7 +46,7 @@ def _metadata(t: torch.Tensor) -> Metadata:
     return {"shape": extent(t), "dtype": t.dtype, "device": t.device}
 
 
-class _Hooks(saved_tensors_hooks):
+class FrameHooks(saved_tensors_hooks):
     """Hooks of a frame. A transform, which they do not see, saves what it needs."""
 
     for_transforms = True
@@ -146,7 +146,7 @@ class Frame:
     @contextmanager
     def recording(self) -> Generator[None]:
         """The first run."""
-        with _Hooks(self._pack, _unpack):
+        with FrameHooks(self._pack, _unpack):
             yield
         self.complete = True
 
@@ -198,7 +198,7 @@ class Frame:
         args, kwargs = map(_given, self.args), {name: _given(a) for name, a in self.kwargs.items()}
         log = self.log.second_run() if self.log is not None else None
         # only hooks of the innermost frame are called, so a stop is always its own
-        hooks = _Hooks(pack, _same)
+        hooks = FrameHooks(pack, _same)
         with (
             suppress(_Stop),
             hooks,
