@@ -14,11 +14,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..rules.ops import Op, op_of
 from ..rules.shape.packing import padded
 from ..seam.level_mode import entering
 from ..seam.levels import SCOPE, Value, innermost, levels_of, lifted, run_layer
+from ..seam.memory import is_shell
 from ..tape import view_history
 from ..tape.nodes import OpNode
 from .composite import (
@@ -371,6 +373,16 @@ def _intercepted_cell(cell: Cell, native: Any, overload: Any) -> Callable[..., A
     return single
 
 
+def _with_memory(sizes: torch.Tensor) -> torch.Tensor:
+    """The sizes of the steps of a packed sequence, as a plain tensor if they are a shell: ATen
+    reads their memory."""
+    if not is_shell(sizes):
+        return sizes
+    numbers = sizes.tolist()
+    with _disable_current_modes():
+        return torch.tensor(numbers, dtype=torch.int64)
+
+
 def _intercepted_packed(overload: Any) -> Callable[..., Any]:
     pass_on = overload._handle.redispatch_boxed
 
@@ -380,7 +392,7 @@ def _intercepted_packed(overload: Any) -> Callable[..., Any]:
         if result is not NotImplemented:
             return result
         data, hx = _batched_alike(data, hx, params)
-        return pass_on(keys & BELOW, data, sizes, hx, params, *options)
+        return pass_on(keys & BELOW, data, _with_memory(sizes), hx, params, *options)
 
     return packed
 
@@ -393,6 +405,7 @@ def _pad_packed(
     # as pack_padded_sequence gives them for a tensor of the session
     if isinstance(sizes, Value) and sizes._level is SESSION:
         sizes = sizes._inner
+    sizes = _with_memory(sizes)
     if not isinstance(data, Value) or isinstance(sizes, Value):
         return _pass_on_pad_packed(keys & BELOW, data, sizes, batch_first, value, length)
     steps = sizes.tolist()

@@ -518,3 +518,19 @@ def test_an_input_of_the_session_has_its_gradient_through_a_plain_module(name: s
         runtime.unwrap(gradient(runtime.wrap(x, requires_grad=True), runtime.autograd.grad)),
         expected,
     )
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_a_packed_sequence_runs_inside_of_functionalize(kind: str) -> None:
+    layer = getattr(nn, kind)(3, 4, dtype=torch.float64).requires_grad_(False)
+
+    def program(x: torch.Tensor) -> Any:
+        packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]))
+        padded, lengths = nn.utils.rnn.pad_packed_sequence(layer(packed)[0])
+        return padded, lengths * 1
+
+    x = torch.linspace(-1, 1, 18, dtype=torch.float64).reshape(3, 2, 3)
+    expected = program(x)
+    torch.testing.assert_close(runtime.func.functionalize(program)(x), expected)
+    batched = runtime.func.vmap(runtime.func.functionalize(lambda x: program(x)[0]))(x[None])
+    torch.testing.assert_close(batched[0], expected[0])
