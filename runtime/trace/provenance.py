@@ -27,7 +27,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import fx
@@ -179,6 +179,15 @@ def line_in(error: BaseException) -> str:
             found = code.co_filename, trace.tb_lineno, code.co_name
         trace = trace.tb_next
     return happened_at(found)
+
+
+def refuse_default_dtype() -> NoReturn:
+    """Raise: a program that is captured has set the default dtype, which calls without a dtype
+    have. Each call of its graph finds its own."""
+    raise RuntimeError(
+        "the program computes with a default dtype that it has set. "
+        f"Set it outside, or give the dtype to each call.{here()}"
+    )
 
 
 def here() -> str:

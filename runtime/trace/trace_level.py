@@ -38,13 +38,14 @@ from .call_facts import OTHERWISE, CallFacts, facts_of, size_depends_on_values
 from .graph_edits import add_call
 from .number_reads import TracedNumber, number_of, with_values
 from .outside import OutsideMemory, private_copy, refuse_made_of_values
-from .provenance import Provenance, here
+from .provenance import Provenance, here, refuse_default_dtype
 from .random_states import RandomStates
 from .symbols import SYMBOLIC, Abstraction
 from .torch_checks import complaint
 from .trace_value import TracedValue, escape
 
 aten = torch.ops.aten
+_default_dtype = torch.get_default_dtype  # by one look-up
 _READS = ("item", "_local_scalar_dense", "is_nonzero")
 LITERAL_KINDS = frozenset(
     (
@@ -95,6 +96,7 @@ class Trace(Level):
         "composites",
         "constants",
         "decompositions",
+        "default_dtype",
         "fixed_sizes",
         "graph",
         "held",
@@ -137,6 +139,7 @@ class Trace(Level):
             None if abstraction is None else abstraction.mode, late and abstraction is None
         )
         self.mode: Any = LevelMode(self)
+        self.default_dtype = _default_dtype()
 
     def wrap(self, inner: torch.Tensor, node: fx.Node | None = None, /) -> TracedValue:
         """The tensor of ``node``; without one a constant of the program."""
@@ -239,6 +242,8 @@ class Trace(Level):
         return known
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if _default_dtype() is not self.default_dtype:
+            refuse_default_dtype()
         facts = facts_of(func)
         if not facts.special and not self.decompositions:
             return self.record(func, args, kwargs)

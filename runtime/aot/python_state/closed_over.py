@@ -25,7 +25,7 @@ from ...seam.memory_gate import address_of, elements_of, memory_gate
 from ...seam.shells import VALUES
 from ...session.tensor import SESSION
 from ...trace.number_reads import number_of
-from ...trace.provenance import CALL, here, line_of
+from ...trace.provenance import CALL, line_of, refuse_default_dtype
 from ...trace.symbols import SYMBOLIC
 from ...trace.trace_value import TracedValue
 
@@ -93,10 +93,7 @@ class ClosedOver(EnteringMode):
             return func(*args)  # a literal of the program's text: no tensor from outside
         # which calls without a dtype have, and each call of the graph finds its own
         if _default_dtype() is not self._dtype:
-            raise RuntimeError(
-                "the program computes with a default dtype that it has set. "
-                f"Set it outside, or give the dtype to each call.{here()}"
-            )
+            refuse_default_dtype()
         around = CALL.made_by
         CALL.made_by = sys._getframe(1)
         try:

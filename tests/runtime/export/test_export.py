@@ -364,3 +364,15 @@ def test_parameters_of_the_session_are_plain_in_the_program() -> None:
         and len(list(program.parameters())) == 2
     )
     torch.testing.assert_close(loaded(program).module()(torch.ones(3, 2)).detach(), expected)
+
+
+def test_a_default_dtype_that_the_program_sets_is_refused_with_its_line() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        torch.set_default_dtype(torch.float64)
+        try:
+            return x + torch.ones(2) / 3
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    with pytest.raises(RuntimeError, match=r"default dtype that it has set.*test_export.py"):
+        export(program, (torch.ones(2),))
