@@ -72,6 +72,27 @@ register(
     ),
     **_FACTORY,
 )
+
+
+# --- what torch's forward mode asks of a primal and its tangent -----------------------------------
+
+
+def _zeros_as_other(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """Zeros of the shape of `other`, in front of it the batch dimensions of `self`."""
+    if batched[1]:
+        return func(*args, **kwargs)
+    among = kwargs.get("self_num_batch_dims", 0) + 1
+    return func(*args, **{**kwargs, "self_num_batch_dims": among})
+
+
+def _same_memory(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> bool:
+    """Whether both have as much memory. If one alone is batched, torch makes a copy."""
+    return bool(all(batched[:2]) and func(*args, **kwargs))
+
+
+register("_new_zeros_with_same_feature_meta", batch=_zeros_as_other, **_FACTORY)
+register("_has_same_storage_numel", batch=_same_memory, nondiff=True, family="reading")
+
 register("empty.memory_format", batch=batch.sizes(0), unfilled=True, **_FACTORY)
 register(
     "zeros ones full arange arange.start arange.start_step linspace scalar_tensor eye eye.m",
