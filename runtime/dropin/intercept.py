@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from ..autograd import function, function_node
 from ..seam.level_mode import LevelMode
 from ..seam.shells import VALUES
+from ..seam.transforms_of_torch import DualLevelOfTorch
 from ..session.tensor import Tensor
 from ..trace.provenance import here
 
@@ -42,6 +43,7 @@ _SURROUNDINGS = "_checkpoint_without_reentrant_generator"
 _checkpointed = getattr(_checkpoint, _SURROUNDINGS)
 _ProxyMode: Any = sys.modules["torch.fx.experimental.proxy_tensor"].ProxyTorchDispatchMode
 _traced, _entered = _ProxyMode.__torch_dispatch__, _ProxyMode.__enter__
+_forward_ad: Any = vars(torch.autograd.forward_ad)
 
 
 @functools.wraps(_record)
@@ -148,6 +150,9 @@ def intercept_torch_autograd() -> None:
         c for c in _Function.__mro__ if c is not object
     )  # so subclasses of torch's Function work as subclasses of ours
     _Function.apply = classmethod(_apply)
+    # the drop-in answers `_current_level` by the class of the module, and this dictionary goes on
+    # to say what torch's own level is
+    DualLevelOfTorch.is_open = lambda: _forward_ad["_current_level"] >= 0
     for name in ("torch.autograd", "torch.autograd.graph"):
         _replace(sys.modules[name], "_engine_run_backward", _run_backward, _backward)
     _ProxyMode.__torch_dispatch__, _ProxyMode.__enter__ = _trace, _enter_trace

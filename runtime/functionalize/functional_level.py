@@ -29,6 +29,7 @@ from ..seam.levels import Level, Value, rewrapped
 from ..seam.memory_gate import address_of, memory_gate
 from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry, refit
+from ..seam.transforms_of_torch import refuse_value_of_torch
 from ..tape.inplace import METADATA
 from ..trace.error_lines import naming_line
 from ..trace.provenance import here, user_line
@@ -574,6 +575,8 @@ def run_functional(
     to, each as its number and new value; the closed-over tensors that were written to, each
     with its new value.
     """
+    for x in inputs:
+        refuse_value_of_torch(x)
     level = FunctionalLevel(remove)
     try:
         given = [level.wrap(x) if isinstance(x, torch.Tensor) else x for x in inputs]

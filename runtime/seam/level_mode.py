@@ -12,9 +12,11 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from .keys import reopen_keys
 from .levels import Level, composes, hand_over, innermost
 from .shells import VALUES
+from .transforms_of_torch import refuse_value_of_torch
 
 n_modes, mode_at = torch._C._len_torch_dispatch_stack, torch._C._get_dispatch_stack_at
 _push, _pop = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
+_ZEROS_WITHOUT_MEMORY = torch.ops.aten._efficientzerotensor.default
 
 
 class EnteringMode(TorchDispatchMode):
@@ -70,6 +72,7 @@ def entered(t: Any) -> Any:
     not recognize in a value, become zeros with memory."""
     if not isinstance(t, torch.Tensor):
         return t
+    refuse_value_of_torch(t)
     mode = entering_mode()
     if mode is not None:
         t = mode.value(t)
@@ -99,6 +102,10 @@ class LevelMode(TorchDispatchMode):
         if level.leaves_classes and composes(types):
             return NotImplemented
         reopen_keys(func)
+        # The tangent of a number, in torch's forward mode: torch reads the number that is in it,
+        # which a value of a level does not have.
+        if func is _ZEROS_WITHOUT_MEMORY and not args[0]:
+            return func(*args, **kwargs or {})
         return hand_over(level, func, args, kwargs or {})
 
     def handled_inside(self, level: Level, func: Any, types: Any, args: Any, kwargs: Any) -> Any:

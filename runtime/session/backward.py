@@ -14,6 +14,7 @@ from ..rules.record import NestedMeta, extent
 from ..rules.tensors.sparse import in_layout
 from ..seam.levels import Value, constant_of
 from ..seam.shells import VALUES
+from ..seam.transforms_of_torch import refuse_tangent_of_torch
 from ..tape.engine import execute
 from ..tape.foreign import refuse_lost_gradients, refuse_plain_inputs
 from ..tape.gradient_edges import GradientEdge
@@ -38,10 +39,19 @@ def _warn_once(message: str) -> None:
         warnings.warn(message, stacklevel=3)
 
 
+def _own_edge(t: Any) -> Any:
+    """``t``, as an edge of this package if torch's ``get_gradient_edge`` has made it."""
+    if isinstance(t, tuple) and isinstance(node := getattr(t, "node", None), Node):
+        return GradientEdge(node, t.output_nr)  # type: ignore[attr-defined]
+    return t
+
+
 def listed(x: Any) -> tuple[Any, ...]:
     """The tensors of an argument as a tuple. A value without a history of its transform is
     unwrapped, so that the session may find one."""
-    return tuple(map(constant_of, (x,) if isinstance(x, (torch.Tensor, GradientEdge)) else x))
+    x = _own_edge(x)
+    several = (x,) if isinstance(x, (torch.Tensor, GradientEdge)) else map(_own_edge, x)
+    return tuple(map(constant_of, several))
 
 
 def _inputs(inputs: Any, caller: str) -> tuple[Any, ...]:
@@ -123,6 +133,8 @@ def cotangents_of(
 ) -> list[torch.Tensor | None]:
     """One cotangent per output, by default one for a scalar. Raise unless it has the shape of the
     output, with ``batched`` after the first dimension."""
+    for t in (*outputs, *(() if given is None else listed(given))):
+        refuse_tangent_of_torch(t)
     if given is None:
         return [_ones(t, edge) for t, edge in zip(outputs, edges, strict=True)]
     given = listed(given)

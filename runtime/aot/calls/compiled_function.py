@@ -18,6 +18,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from ...seam.levels import SCOPE
+from ...seam.transforms_of_torch import transform_of_torch
 from ...session.tensor import unwrap
 from ...tape.running import current_dual
 from ...trace.error_lines import naming_line
@@ -55,7 +56,6 @@ from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
 # by one look-up each
 _grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
-_transform_of_torch = torch._C._functorch.peek_interpreter_stack
 
 _WAYS = 4  # how many generated guards a call tries before it looks its program up
 # how many programs there are for numbers under conditions, such as the sides of a branch, before
@@ -515,7 +515,7 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
     def compiled(*args: Any, **kwargs: Any) -> Any:
         given, spec = flatten(args, kwargs)
         recording, autocast = _grad_enabled(), autocast_enabled()
-        if SCOPE.levels or _dispatch_modes() or _transform_of_torch() or current_dual() is not None:
+        if SCOPE.levels or _dispatch_modes() or transform_of_torch() or current_dual() is not None:
             # a transform, a mode or a dual level sees the calls of the program
             return fn(*args, **kwargs)
         flags = () if recording else flags_of(given)

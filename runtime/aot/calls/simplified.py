@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ...func.functional_call import functional_call
 from ...seam.levels import SCOPE
+from ...seam.transforms_of_torch import transform_of_torch
 from ...session.tensor import unwrap
 from ...tape.running import current_dual
 from ...trace.error_lines import naming_line
@@ -212,7 +213,7 @@ class OneProgram:
             None
             if SCOPE.levels
             or torch._C._len_torch_dispatch_stack()
-            or torch._C._functorch.peek_interpreter_stack()
+            or transform_of_torch()
             or current_dual() is not None
             else enter(leaves, recording, self.dynamic)
         )

@@ -17,6 +17,7 @@ from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.fx.proxy import GraphAppendingTracer
 from torch.utils import _pytree as pytree
 
+from ...seam.transforms_of_torch import refuse_value_of_torch
 from ...trace.error_lines import naming_line
 from ...trace.graph_capture import module_of, run_trace
 from ...trace.pre_dispatch import PreDispatchTrace
@@ -128,6 +129,8 @@ def make_fx(
     @naming_line()
     def traced(*args: Any) -> fx.GraphModule:
         flat, spec = pytree.tree_flatten((args, {}))
+        for x in flat:
+            refuse_value_of_torch(x, line=False)
         out_spec: Any = None
         inputs = [x for x in flat if isinstance(x, torch.Tensor)]
         abstraction = Abstraction.of(

@@ -16,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.passes.shape_prop import TensorMetadata
 
 from runtime.aot import aot_function, make_fx, nop
+from runtime.autograd.graph import get_gradient_edge
 from runtime.func import grad, hessian, jacfwd, jacrev, linearize
 from tests.runtime.aot.conftest import generated_at_once  # noqa: F401  programs are called once
 from tests.runtime.trace.graphs import Net, close, names, node, targets
@@ -559,3 +560,17 @@ def test_metadata_of_a_tensor_of_any_size_tells_no_gradient_quantization_or_memo
         None,
         {},
     )
+
+
+@pytest.mark.parametrize(
+    "edge_of",
+    [torch.autograd.graph.get_gradient_edge, get_gradient_edge],
+    ids=["torch", "runtime"],
+)
+def test_a_gradient_edge_stands_for_its_tensor(edge_of: Any) -> None:
+    def program(x: torch.Tensor) -> Any:
+        leaf = x.detach().requires_grad_()
+        return torch.autograd.grad([edge_of(leaf.sin())], [leaf], [torch.ones(3)])
+
+    x = torch.linspace(0, 1, 3)
+    torch.testing.assert_close(make_fx(program)(x + 1)(x), (x.cos(),))
