@@ -13,6 +13,7 @@ makes one call of them after other rewrites have chosen where results lie.
 
 from __future__ import annotations
 
+import heapq
 import operator
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
@@ -56,29 +57,23 @@ def gather(graph: fx.Graph) -> list[list[fx.Node]]:
         distance[n] = 1 + max((distance[u] for u in after[n]), default=0)
         for u in after[n]:
             missing[u] += 1
-    agenda: dict[Hashable, list[fx.Node]] = {}
+    agenda = _Agenda(place, distance)
     ready: list[fx.Node] = []
 
     def reach(n: fx.Node) -> None:
         key = _key(n)
-        (ready if key is None else agenda.setdefault(key, [])).append(n)
+        if key is None:
+            ready.append(n)
+        else:
+            agenda.add(key, n)
 
     for n in nodes:
         if not missing[n]:
             reach(n)
     batches: list[list[fx.Node]] = []
-    earlier: dict[fx.Node, int] = {}
     while ready or agenda:
         if not ready:
-            key = max(agenda, key=lambda key: max(distance[n] for n in agenda[key]))
-            found = agenda.pop(key)
-            farthest = max(distance[n] for n in found)
-            last = max(place[n] for n in found if distance[n] == farthest)
-            nearer = [n for n in found if distance[n] < farthest and _is_free_at(n, last, place)]
-            earlier.update(dict.fromkeys(nearer, last))
-            ready = [n for n in found if distance[n] == farthest or n in earlier]
-            if len(ready) < len(found):
-                agenda[key] = [n for n in found if n not in ready]
+            ready = agenda.take()
             batches.append(_within(sorted(ready)))
         for u in after[ready.pop()]:
             missing[u] -= 1
@@ -86,24 +81,86 @@ def gather(graph: fx.Graph) -> list[list[fx.Node]]:
                 reach(u)
     batches = [b for b in batches if len(b) > 1]
     if batches:
-        nodes.sort(key=lambda n: (earlier.get(n, place[n]), place[n]))
+        nodes.sort(key=lambda n: (agenda.earlier.get(n, place[n]), place[n]))
         bring_together(graph, nodes, after, batches)
     return batches
 
 
-def _is_free_at(n: fx.Node, last: int, place: Mapping[fx.Node, int]) -> bool:
-    """Whether ``n`` needs no more memory at ``last`` than at its own place: its arguments are
-    there, and it frees one that is as large as its result."""
+class _Agenda:
+    """The calls whose arguments are computed, until a batch takes them.
 
-    def ends(a: fx.Node) -> bool:
-        large = fresh(a) and static(a) and a.meta["val"].nbytes >= n.meta["val"].nbytes
-        return large and all(
-            u is n or (place.get(u, len(place)) < last and not may_alias(u)) for u in a.users
-        )
+    Each call is looked at a few times, however many wait: the calls of a chain's backward pass all
+    wait from its beginning, and one by one they are the farthest.
+    """
 
-    return all(place.get(a, -1) < last for a in n.all_input_nodes) and any(
-        map(ends, n.all_input_nodes)
-    )
+    def __init__(self, place: Mapping[fx.Node, int], distance: Mapping[fx.Node, int]) -> None:
+        self.earlier: dict[fx.Node, int] = {}  # where calls stand that a farther batch has taken
+        self._place = place
+        self._distance = distance
+        self._lifetimes = _Lifetimes(place)
+        self._waiting: dict[fx.Node, int] = {}  # how many calls had come before each
+        self._n_added = 0
+        self._farthest: list[tuple[int, int, Hashable]] = []  # a heap by negative distance
+        self._alike: dict[tuple[Hashable, int], list[fx.Node]] = {}  # by key and distance
+        self._free_after: dict[Hashable, list[tuple[int, int, fx.Node]]] = {}  # heaps
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, key: Hashable, n: fx.Node) -> None:
+        number = self._waiting[n] = self._n_added
+        self._n_added += 1
+        distance = self._distance[n]
+        heapq.heappush(self._farthest, (-distance, number, key))
+        self._alike.setdefault((key, distance), []).append(n)
+        free = self._free_after.setdefault(key, [])
+        heapq.heappush(free, (self._lifetimes.free_after(n), number, n))
+
+    def take(self) -> list[fx.Node]:
+        """The farthest calls of one key, and the nearer ones that cost no memory beside them."""
+        farthest: list[fx.Node] = []
+        while not farthest:
+            distance, _, key = heapq.heappop(self._farthest)
+            alike = self._alike.pop((key, -distance), ())
+            farthest = [n for n in alike if n in self._waiting]
+        taken = {n: self._waiting.pop(n) for n in farthest}
+        last = max(self._place[n] for n in farthest)
+        free = self._free_after[key]
+        while free and free[0][0] < last:
+            _, number, n = heapq.heappop(free)
+            if n in self._waiting:
+                taken[n] = self._waiting.pop(n)
+                self.earlier[n] = last
+        return sorted(taken, key=taken.__getitem__)
+
+
+class _Lifetimes:
+    """Where the tensors of a graph are used last."""
+
+    def __init__(self, place: Mapping[fx.Node, int]) -> None:
+        self._place = place
+        self._never = len(place)  # the output stands here, and no call stands behind it
+        self._last_uses: dict[fx.Node, list[tuple[int, fx.Node]]] = {}
+
+    def free_after(self, n: fx.Node) -> int:
+        """The place behind which ``n`` needs no more memory than at its own: its arguments are
+        there, and it frees one that is as large as its result."""
+        size = n.meta["val"].nbytes
+        arguments = n.all_input_nodes
+        freed = [a for a in arguments if fresh(a) and static(a) and a.meta["val"].nbytes >= size]
+        if not freed:
+            return self._never
+        ends = min(self._last_use_beside(n, a) for a in freed)
+        return max(ends, *(self._place.get(a, -1) for a in arguments))
+
+    def _last_use_beside(self, n: fx.Node, a: fx.Node) -> int:
+        """The place of the last use of ``a`` by another call than ``n``."""
+        if a not in self._last_uses:  # two: a tensor may have thousands of uses, and each asks
+            self._last_uses[a] = heapq.nlargest(2, ((self._end(u), u) for u in a.users))
+        return next((end for end, u in self._last_uses[a] if u is not n), -1)
+
+    def _end(self, user: fx.Node) -> int:
+        return self._never if may_alias(user) else self._place.get(user, self._never)
 
 
 def _key(n: fx.Node) -> Hashable | None:

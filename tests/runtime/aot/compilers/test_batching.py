@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from runtime import aot, jit
-from runtime.aot.compilers.batching import LIST, NUMBERS, ONE, _is_free_at, batch, form, gather
+from runtime.aot.compilers.batching import LIST, NUMBERS, ONE, _Lifetimes, batch, form, gather
 from runtime.aot.compilers.peephole import rewritten
 
 from .random_graphs import bits
@@ -418,7 +418,7 @@ def test_a_nearer_call_is_taken_where_it_ends_an_argument_of_its_size(
     values["x"].meta["val"] = X
     graph.output([values[name] for name in returned])
     place = {n: i for i, n in enumerate(n for n in graph.nodes if n.op == "call_function")}
-    assert _is_free_at(values["n"], place[values["far"]], place) is free
+    assert (_Lifetimes(place).free_after(values["n"]) < place[values["far"]]) is free
 
 
 def _graph(*calls: tuple[Any, ...]) -> tuple[fx.Graph, list[list[fx.Node]]]:
