@@ -7,7 +7,7 @@ everything else in it. No caller here has any."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -50,6 +50,19 @@ def copy_of(graph: fx.Graph) -> fx.Graph:
             _set_kwargs(new, fx.map_arg(n.kwargs, nodes.__getitem__))
         new.meta.update(n.meta)
     return copied
+
+
+def replace_each(by: Mapping[fx.Node, Any]) -> None:
+    """Let all users of the keys take the values. A user that takes thousands of them, as an output
+    does, gets its arguments once; ``replace_all_uses_with`` would make them anew for each."""
+
+    def replaced(n: fx.Node) -> Any:
+        return by.get(n, n)
+
+    for user in dict.fromkeys(u for n in by for u in n.users):
+        _set_args(user, fx.map_arg(user.args, replaced))
+        if user.kwargs:
+            _set_kwargs(user, fx.map_arg(user.kwargs, replaced))
 
 
 def without_unused(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None:

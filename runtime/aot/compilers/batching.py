@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...trace.graph_edits import add_call
+from ...trace.graph_edits import add_call, replace_each
 from ..capture.aliasing import fresh, may_alias
 from .ordering import NUMBERS_OF_PYTHON, bring_together, movable, successors
 from .overloads import SETS, aten, in_place, on_cpu, static, with_out
@@ -325,14 +325,15 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> None:
     with graph.inserting_after(last):
         merged = add_call(graph, target, args, kwargs)
     merged.meta = {**first.meta, "val": [n.meta["val"] for n in calls]}
+    results: dict[fx.Node, Any] = {}
     for i, n in enumerate(calls):
         if target._schema.is_mutable:
-            result: Any = n.args[0]
+            results[n] = n.args[0]
         else:
             with graph.inserting_after(merged):
-                result = add_call(graph, operator.getitem, (merged, i))
-            result.meta = dict(n.meta)
-        n.replace_all_uses_with(result)
+                results[n] = add_call(graph, operator.getitem, (merged, i))
+            results[n].meta = dict(n.meta)
+    replace_each(results)
     for n in calls:
         graph.erase_node(n)
 

@@ -14,6 +14,7 @@ use of it says so on the function that it returns: ``function.placed``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,13 +69,14 @@ def place(graph: fx.Graph, wanted: Sequence[Destination]) -> Mapping[int, int]:
         return {}
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
     results: Any = graph.output_node().args[0]
+    times = Counter(n for n in results if isinstance(n, fx.Node))
     order = {n: i for i, n in enumerate(graph.nodes)}
     # until here a call may be for another program
     refusal = max((i for n, i in order.items() if n.target is on_side), default=-1)
     found: list[tuple[Destination, list[fx.Node]]] = []
     for d in wanted:
         new, target = results[d.result], inputs[d.argument]
-        if isinstance(new, fx.Node) and results.count(new) == 1 and _placeable(target):
+        if isinstance(new, fx.Node) and times[new] == 1 and _placeable(target):
             calls = _calls_into(target, new, graph.output_node(), order)
             found.append((d, [n for n in calls if order[n] > refusal][: d.counted]))
     # after all have been found: a call that writes is taken for a view of what it reads

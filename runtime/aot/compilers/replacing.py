@@ -25,8 +25,11 @@ _COPIES = frozenset(
 def shown(n: fx.Node) -> list[fx.Node]:
     """``n`` and all that may share memory with it and is computed from it."""
     found = [n]
+    known = {n}
     for v in found:
-        found += [u for u in v.users if u.op == "call_function" and may_alias(u) and u not in found]
+        new = [u for u in v.users if u.op == "call_function" and may_alias(u) and u not in known]
+        found += new
+        known.update(new)
     return found
 
 

@@ -10,7 +10,7 @@ exactly that call.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,6 +52,7 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
         for used in n.all_input_nodes:
             last_use.setdefault(used, n)
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    numbers = {n: i for i, n in enumerate(inputs)}
     lines = [
         f"[{', '.join(source.name(n) for n in inputs)}] = args",
         "args.clear()",
@@ -62,7 +63,7 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
     writes: dict[int, int] = {}
     origins: dict[int, Line] = {}  # by number of the line, of which the signature is the first
     for n in graph.nodes:
-        for i in _written(n, inputs) if placed else ():
+        for i in _written(n, numbers) if placed else ():
             writes.setdefault(i, len(lines) + 2)  # for Python the first line is 1
         if n.op == "output":
             lines.append(f"    return {source.text(n.args[0])}")
@@ -98,17 +99,17 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
     return run
 
 
-def _written(n: fx.Node, inputs: Sequence[fx.Node]) -> Iterator[int]:
-    """The numbers of the inputs that the call ``n`` writes to."""
+def _written(n: fx.Node, numbers: Mapping[fx.Node, int]) -> Iterator[int]:
+    """The numbers of the inputs that the call ``n`` writes to. ``numbers``: those of each."""
     if not isinstance(n.target, torch._ops.OpOverload):
         return
     for i, a in enumerate(n.target._schema.arguments):
         if a.alias_info is not None and a.alias_info.is_write:
             given: Any = n.args[i] if i < len(n.args) else n.kwargs.get(a.name)
             yield from (
-                inputs.index(x)
+                numbers[x]
                 for x in (given if isinstance(given, (list, tuple)) else (given,))
-                if x in inputs
+                if x in numbers
             )
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ...trace.graph_edits import add_call
+from ...trace.graph_edits import add_call, replace_each
 from ..capture.aliasing import functional_pointwise
 from .ordering import bring_together, movable, successors
 from .overloads import on_cpu
@@ -108,6 +108,8 @@ def _stacked(graph: fx.Graph, calls: Sequence[fx.Node]) -> None:
     stacked = made(calls[-1], aten.stack.default, (given,), values[0])
     total = made(stacked, aten.sum.dim_IntList, (stacked, [1]), values[1])
     each = made(total, aten.unbind.int, (total,), [after] * len(calls))
-    for i, n in enumerate(calls):
-        n.replace_all_uses_with(made(each, operator.getitem, (each, i), after))
+    replace_each(
+        {n: made(each, operator.getitem, (each, i), after) for i, n in enumerate(calls)}
+    )
+    for n in calls:
         graph.erase_node(n)

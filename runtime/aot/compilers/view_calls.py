@@ -91,13 +91,21 @@ def _shorten(
     if geometry == _geometry(root, root):
         if fresh(root) and results_in(root) == [n]:  # then the result may be the value itself
             n.replace_all_uses_with(root)
-        replace(n, root, same_memory=True)
+        _leave_for(n, root)
         return
     first = known.setdefault((root, geometry), n)
     if first is not n:
-        replace(n, first, same_memory=True)
+        _leave_for(n, first)
     elif source is not root and n.target is not operator.getitem and _viewable(root, geometry):
         n.target, n.args, n.kwargs = _VIEW, (root, list(geometry[0])), {}
+
+
+def _leave_for(n: fx.Node, same: fx.Node) -> None:
+    """Let the users of ``n`` take ``same``, the same part of the same memory. An unused view goes
+    at once: a root may have thousands of them, and each look at its views would see them all."""
+    replace(n, same, same_memory=True)
+    if not n.users:
+        n.graph.erase_node(n)
 
 
 def _viewable(root: fx.Node, geometry: Geometry) -> bool:
