@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import heapq
 import operator
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -127,7 +128,7 @@ class _Agenda:
         last = max(self._place[n] for n in farthest)
         free = self._free_after[key]
         while free and free[0][0] < last:
-            _, number, n = heapq.heappop(free)
+            _, _, n = heapq.heappop(free)
             if n in self._waiting:
                 taken[n] = self._waiting.pop(n)
                 self.earlier[n] = last
@@ -234,15 +235,22 @@ def batch(graph: fx.Graph, batches: Sequence[Sequence[fx.Node]]) -> None:
     """Make one call of the calls of each batch that take the same form. The last batch is
     first: so the arguments of a batch still come from calls of their own, and are known to
     share no memory."""
-    for group in reversed(batches):
-        if _conflict(group):
-            continue
+    known: dict[fx.Node, frozenset[fx.Node]] = {}  # of the graph in which no calls are one yet
+    independent = [group for group in batches if not _conflict(group, known)]
+    results: dict[fx.Node, fx.Node] = {}
+    for group in reversed(independent):
         same: dict[Hashable, list[fx.Node]] = {}
         for n in group:
             same.setdefault((n.target, *_common(n)), []).append(n)
         for calls in same.values():
             if len(calls) > 1:
-                _merge(graph, calls, group[-1])
+                results.update(_merge(graph, calls, group[-1]))
+    # at the end, because one user may take results of thousands of batches
+    for n in reversed(results):  # the first batch is first: a write gives what an earlier one gives
+        results[n] = results.get(results[n], results[n])
+    replace_each(results)
+    for n in results:
+        graph.erase_node(n)
 
 
 def _common(n: fx.Node) -> tuple[Hashable, ...]:
@@ -254,17 +262,17 @@ def _common(n: fx.Node) -> tuple[Hashable, ...]:
     return ()
 
 
-def _conflict(group: Sequence[fx.Node]) -> bool:
-    """Whether a call writes to what another one reads or writes."""
-    known: dict[fx.Node, frozenset[fx.Node]] = {}
+def _conflict(group: Sequence[fx.Node], known: dict[fx.Node, frozenset[fx.Node]]) -> bool:
+    """Whether a call writes to what another one reads or writes. ``known``: see :func:`_memory`."""
     reads = [
         frozenset[fx.Node]().union(*(_memory(a, known) for a in n.all_input_nodes)) for n in group
     ]
-    for i, n in enumerate(group):
-        if n.target._schema.is_mutable:  # type: ignore[union-attr]
-            written = _memory(n, known)
-            if any(j != i and written & other for j, other in enumerate(reads)):
-                return True
+    readers = Counter(memory for read in reads for memory in read)
+    for n, read in zip(group, reads, strict=True):
+        if not n.target._schema.is_mutable:  # type: ignore[union-attr]
+            continue
+        if any(readers[memory] > (memory in read) for memory in _memory(n, known)):
+            return True
     return False
 
 
@@ -302,7 +310,9 @@ def _may_show(n: fx.Node) -> Sequence[fx.Node]:
     return (_argument(n, written),)
 
 
-def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> None:
+def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> Mapping[fx.Node, fx.Node]:
+    """Make one call of ``calls`` behind ``last``. For each of them, what has its result; nothing
+    if they have no common form."""
     first = calls[0]
     second = first.args[1] if len(first.args) > 1 else None
     once = bool(_common(first)) or (isinstance(second, torch.Tensor) and not second.dim())
@@ -310,7 +320,7 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> None:
         first.target, _ways(first)
     )
     if found is None:
-        return
+        return {}
     target, ways = found
     arguments: list[Any] = []
     for i, way in enumerate(ways):
@@ -319,23 +329,21 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> None:
     taken = target._schema.arguments
     alpha = arguments[len(taken) :]
     if any(a != 1 for a in alpha):
-        return
+        return {}
     args = tuple(a for a, t in zip(arguments, taken, strict=False) if not t.kwarg_only)
     kwargs = {t.name: a for a, t in zip(arguments, taken, strict=False) if t.kwarg_only}
     with graph.inserting_after(last):
         merged = add_call(graph, target, args, kwargs)
     merged.meta = {**first.meta, "val": [n.meta["val"] for n in calls]}
-    results: dict[fx.Node, Any] = {}
+    results: dict[fx.Node, fx.Node] = {}
     for i, n in enumerate(calls):
         if target._schema.is_mutable:
-            results[n] = n.args[0]
+            results[n] = _argument(n, 0)
         else:
             with graph.inserting_after(merged):
                 results[n] = add_call(graph, operator.getitem, (merged, i))
             results[n].meta = dict(n.meta)
-    replace_each(results)
-    for n in calls:
-        graph.erase_node(n)
+    return results
 
 
 @cache

@@ -108,8 +108,6 @@ def _stacked(graph: fx.Graph, calls: Sequence[fx.Node]) -> None:
     stacked = made(calls[-1], aten.stack.default, (given,), values[0])
     total = made(stacked, aten.sum.dim_IntList, (stacked, [1]), values[1])
     each = made(total, aten.unbind.int, (total,), [after] * len(calls))
-    replace_each(
-        {n: made(each, operator.getitem, (each, i), after) for i, n in enumerate(calls)}
-    )
+    replace_each({n: made(each, operator.getitem, (each, i), after) for i, n in enumerate(calls)})
     for n in calls:
         graph.erase_node(n)

@@ -131,6 +131,8 @@ def without_round_trips(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None
 
     A forward result that is such a view stays one: a program's results are tensors of their own,
     not its arguments or one another."""
+    output = graph.output_node()
+    results = set(output.all_input_nodes)
     for n in graph.nodes:
         first = n.args[0] if n.op == "call_function" and n.args else None
         if isinstance(first, fx.Node) and first.op == "call_function" and first.args:
@@ -139,9 +141,9 @@ def without_round_trips(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None
                 continue
             if swapped is not None and swapped == _swapped(first):
                 source: Any = first.args[0]
-                keep = source.op != "call_function" or any(
-                    user.op == "output" for user in source.users
-                )
+                keep = source.op != "call_function" or source in results
+                if output in n.users and not keep:
+                    results.add(source)
                 n.replace_all_uses_with(
                     source, lambda user, keep=keep: not (keep and user.op == "output")
                 )
