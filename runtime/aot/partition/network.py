@@ -11,7 +11,7 @@ source change (Gallo, Grigoriadis and Tarjan 1989). :func:`min_cut` finds the ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from torch import fx
 
 from ...checkpoint.selective import CheckpointPolicy
 from .halves import Parts
-from .recompute import Again, again, call_of, is_item, is_size, n_bytes, policy_of, viewed, work
+from .recompute import Again, again, call_of, is_item, is_size, is_view, n_bytes, policy_of, work
 
 # --- minimum cuts ---------------------------------------------------------------------------------
 #
@@ -72,6 +72,16 @@ def min_cut(
 AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
+def _views_of_inputs(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """The views of arguments, and views of these. ``nodes``: in program order."""
+    found: set[fx.Node] = set()
+    for n in nodes:
+        source = n.args[0] if is_view(n) else None
+        if isinstance(source, fx.Node) and (source.op == "placeholder" or source in found):
+            found.add(n)
+    return found
+
+
 class Network:
     """``static``: inputs that cost nothing to save. ``allowed``: which calls may be computed
     again for nothing."""
@@ -86,6 +96,7 @@ class Network:
         self.vertex = {n: 2 * i for i, n in enumerate(parts.candidates)}
         self.source = 2 * len(self.vertex)
         self.sink = self.source + 1
+        self.views_of_inputs = _views_of_inputs(parts.nodes)
         self.edges = self._edges()
         self.works: dict[fx.Node, int] = {}
 
@@ -118,9 +129,7 @@ class Network:
             return INFINITE
         # of two that take the same: rather an argument than a view of it, rather what the forward
         # needs than what it does not
-        behind = n not in self.parts.forward_set or (
-            viewed(n) is not n and viewed(n).op == "placeholder"
-        )
+        behind = n not in self.parts.forward_set or n in self.views_of_inputs
         return max(1, n_bytes(value)) + behind
 
     def inside(self, n: fx.Node) -> bool:
