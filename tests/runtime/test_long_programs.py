@@ -96,7 +96,9 @@ def _of_torch(program: Callable[[Tensor, int], Tensor]) -> tuple[Tensor, Tensor]
 
 @each_program
 def test_the_session_differentiates_twice(program: Callable[[Tensor, int], Tensor]) -> None:
-    f = lambda x: program(x, LENGTH)  # noqa: E731
+    def f(x: Tensor) -> Tensor:
+        return program(x, LENGTH)
+
     found = _derivatives(f, _leaf(), runtime.autograd.grad)
     assert_close([runtime.unwrap(t) for t in found], list(_of_torch(program)))
 
@@ -105,7 +107,9 @@ def test_the_session_differentiates_twice(program: Callable[[Tensor, int], Tenso
 def test_transforms_differentiate_twice_and_batch(
     program: Callable[[Tensor, int], Tensor],
 ) -> None:
-    f = lambda x: program(x, LENGTH)  # noqa: E731
+    def f(x: Tensor) -> Tensor:
+        return program(x, LENGTH)
+
     expected = _of_torch(program)
     assert_close(func.jvp(func.grad(f), (X,), (V,)), expected)
     assert_close(func.vmap(f)(torch.stack([X, V])), torch.stack([f(X), f(V)]))
