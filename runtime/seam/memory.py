@@ -53,6 +53,14 @@ def place() -> str:
     return f" It happened{called_from()}"
 
 
+def refuse_data() -> NoReturn:
+    """Raise: a program that is captured assigns to ``.data`` of a tensor."""
+    raise RuntimeError(
+        "the program assigns to .data of a tensor. Let it use copy_(), which keeps the memory. "
+        f"In place of p.grad.data = new it may assign p.grad = new.{place()}"
+    )
+
+
 # --- the methods of values ------------------------------------------------------------------------
 
 # What reaches for the memory without a call of ATen. The values of some levels have better answers

@@ -25,7 +25,7 @@ from ..errors import InplaceError, called_from
 from .level_mode import EnteringMode, LevelMode
 from .levels import Level, bottom
 from .literals import has_values, readable, stacked
-from .memory import place, storage_of
+from .memory import place, refuse_data, storage_of
 from .padded_rows import Encoders
 from .shells import VALUES
 
@@ -158,13 +158,6 @@ def _refuse(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
     )
 
 
-def _refuse_data(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
-    raise RuntimeError(
-        "the program assigns to .data of a tensor. Let it use copy_(), which keeps the memory. "
-        f"In place of p.grad.data = new it may assign p.grad = new.{place()}"
-    )
-
-
 def _move(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
     with _disable_current_modes():
         return func(*args, **kwargs)
@@ -182,7 +175,7 @@ _BY_NAME: dict[_Access, tuple[str, ...]] = {
 _METHODS = {name: access for access, names in _BY_NAME.items() for name in names}
 _ACCESSES: dict[Any, _Access] = {
     getattr(torch.Tensor, name): access for name, access in _METHODS.items()
-} | {torch._C.TensorBase.data.__set__: _refuse_data}  # type: ignore[attr-defined]
+} | {torch._C.TensorBase.data.__set__: lambda gate, func, args, kwargs: refuse_data()}  # type: ignore[attr-defined]
 
 
 def _access_by_name(func: Any) -> _Access | None:

@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 from ...functionalize.functional_level import FunctionalValue
 from ...seam.level_mode import EnteringMode, entering_mode
 from ...seam.levels import Value
+from ...seam.memory import refuse_data
 from ...session import backward as session
 from ...session.captures import CAPTURE
 from ...session.subclasses import NATIVE
@@ -41,7 +42,7 @@ from ...trace.outside import address
 from ...trace.provenance import here
 from ...trace.trace_value import TracedValue
 from .global_state import without_autocast
-from .program_tape import Argument, ProgramTape, refuse_data
+from .program_tape import Argument, ProgramTape
 
 _grad: Any = (
     torch._C.TensorBase.grad

@@ -7,18 +7,11 @@ from typing import Any, NoReturn
 
 import torch
 
+from ...seam.memory import refuse_data
 from ...session.captures import CAPTURE
 from ...tape.grad_level import GradLevel
 from ...tape.metas import meta_of
 from ...tape.nodes import Node
-from ...trace.provenance import here
-
-
-def refuse_data() -> NoReturn:
-    raise RuntimeError(
-        "the program assigns to .data of a tensor. Let it use copy_(), which keeps the memory. "
-        f"In place of p.grad.data = new it may assign p.grad = new.{here()}"
-    )
 
 
 class Argument(Node):
