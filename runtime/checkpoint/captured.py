@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import fx
@@ -28,7 +28,7 @@ from ..tape.running import RUNNING
 from ..tape.saved import Saved
 from ..trace.provenance import here
 from ..trace.regions import region, running_levels
-from .frame import FrameHooks
+from .frame import CheckpointError, FrameHooks
 from .selective import (
     OFFLOADED,
     SAC_IGNORED_OPS,
@@ -89,8 +89,8 @@ class SecondRun:
     """The second run of a function that writes to older tensors.
 
     ``saves``: how many tensors the first run has saved. ``stop_at``: after how many the second one
-    ends; None: it does not. ``passes``: the backward passes in which it has run; None: the function
-    does not write to older tensors, or is still running."""
+    ends; None: it does not. ``passes``: by the backward passes in which it has run, what it has
+    saved there; None: the function does not write to older tensors, or is still running."""
 
     def __init__(
         self,
@@ -105,16 +105,27 @@ class SecondRun:
         self.again = again
         self.saves = 0
         self.stop_at: int | None = None
-        self.passes: WeakSet[Any] | None = None
+        self.passes: WeakKeyDictionary[Any, list[Saved]] | None = None
 
-    def pack(self, t: torch.Tensor) -> Saved:
-        """The pack hook of the first run."""
+    def pack(self, t: torch.Tensor) -> tuple[int, Saved]:
+        """The pack hook of the first run: the position of ``t`` among what it saves, and ``t``."""
         self.saves += 1
-        return Saved(t)
+        return self.saves - 1, Saved(t)
 
-    def unpack(self, saved: Saved) -> torch.Tensor:
-        self._run()
-        return saved.check(None)
+    def unpack(self, packed: tuple[int, Saved]) -> torch.Tensor:
+        """What the second run has saved here. It may have read what the first one wrote."""
+        position, first = packed
+        if self.passes is None:
+            return first.check(None)
+        second = self._run()
+        if len(second) <= position:
+            raise CheckpointError(
+                "a function that is checkpointed in a program that is captured writes to an older "
+                f"tensor, and saves {len(second)} of {self.saves} tensors when it runs again. If "
+                "the backward pass is outside of the program, take it in: jit the whole step."
+                f"{here()}"
+            )
+        return second[position].check(None)
 
     def prepare(self, calls: list[fx.Node], stops: bool) -> None:
         """Run when a backward pass first asks for a saved tensor. ``calls``: those of the first
@@ -122,7 +133,7 @@ class SecondRun:
         if self.saves:
             _refuse_draws(calls)
         self.stop_at = self.saves if stops else None
-        self.passes = WeakSet()
+        self.passes = WeakKeyDictionary()
 
     def follow(self, results: Any) -> None:
         """Run also when a gradient comes to one of ``results``, as a reentrant checkpoint does."""
@@ -130,27 +141,32 @@ class SecondRun:
             return
         for t in pytree.tree_leaves(results):
             if isinstance(t, Value) and t.requires_grad:
-                t.register_hook(lambda gradient: self._run())  # type: ignore[no-untyped-call]
+                t.register_hook(self._at_gradient)  # type: ignore[no-untyped-call]
 
-    def _run(self) -> None:
+    def _at_gradient(self, gradient: torch.Tensor) -> None:
+        self._run()
+
+    def _run(self) -> list[Saved]:
+        """Run once in this backward pass. What it saves there."""
+        assert self.passes is not None
         task = RUNNING.task
-        if self.passes is None or task in self.passes:
-            return
+        known = None if task is None else self.passes.get(task)
+        if known is not None:
+            return known
+        saved: list[Saved] = []
         if task is not None:
-            self.passes.add(task)
-        left = self.stop_at
+            self.passes[task] = saved
 
         def pack(t: torch.Tensor) -> torch.Tensor:
-            nonlocal left
-            if left is not None:
-                left -= 1
-                if not left:
-                    raise _Stop
+            saved.append(Saved(t))
+            if len(saved) == self.stop_at:
+                raise _Stop
             return t
 
         hooks = FrameHooks(pack, lambda t: t)
         with suppress(_Stop), hooks, self.again, torch.enable_grad():
             self.function(*self.args, **self.kwargs)
+        return saved
 
 
 def _refuse_draws(calls: list[fx.Node]) -> None:

@@ -48,13 +48,20 @@ _forward_ad: Any = vars(torch.autograd.forward_ad)
 
 @functools.wraps(_record)
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    for a in args:
+    for a in (*args, *kwargs.values()):
         if type(a) in VALUES:
-            return function.apply(cls, args, kwargs)
-    for a in kwargs.values():
-        if type(a) in VALUES:
-            return function.apply(cls, args, kwargs)
+            return _ours(cls, args, kwargs)
     return _record(cls, *args, **kwargs)
+
+
+def _ours(cls: Any, args: Any, kwargs: Any) -> Any:
+    if cls is not _checkpoint.CheckpointFunction:
+        return function.apply(cls, args, kwargs)
+    # its backward pass makes leaves of what requires grad, which values of a tape do not show there
+    from ..checkpoint import checkpoint
+
+    run, preserve, *given = args
+    return checkpoint(run, *given, use_reentrant=True, preserve_rng_state=preserve)
 
 
 @functools.wraps(_run_backward)

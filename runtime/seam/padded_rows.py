@@ -48,7 +48,7 @@ class Encoders:
                 nn.TransformerEncoder.forward = self._torchs  # type: ignore[method-assign]
 
     def _exchanged(self) -> Callable[..., Any]:
-        torchs = self._torchs
+        torchs: Any = self._torchs
 
         def forward(
             encoder: Any,
@@ -57,12 +57,22 @@ class Encoders:
             src_key_padding_mask: Any = None,
             is_causal: Any = None,
         ) -> Any:
-            output = torchs(encoder, src, mask, src_key_padding_mask, is_causal)
-            if src_key_padding_mask is None or mask is not None or not self.captures():
-                return output
-            if not _leaves_out(encoder, src):
-                return output
-            return _without_rows(encoder, src_key_padding_mask, output)
+            padding = src_key_padding_mask
+            if (
+                padding is None
+                or mask is not None
+                or not self.captures()
+                or not _leaves_out(encoder, src)
+            ):
+                return torchs(encoder, src, mask, padding, is_causal)
+            applies = _ends_rows(encoder, padding)
+            if padding.is_floating_point():  # a row that is left out has no weight at all
+                dropped = padding.masked_fill(padding != 0, -torch.inf)
+                padding = torch.where(applies, dropped, padding)
+            output = torchs(_WithoutNorm(encoder), src, None, padding, is_causal)
+            left_out = padding.bool() & applies
+            output = torch.where(left_out.unsqueeze(-1), torch.zeros_like(output), output)
+            return output if encoder.norm is None else encoder.norm(output)
 
         return forward
 
@@ -81,13 +91,21 @@ def _leaves_out(encoder: Any, src: Any) -> bool:
     return not (torch.is_grad_enabled() and any(t.requires_grad for t in leaves))
 
 
-def _without_rows(encoder: Any, padding: Any, output: Any) -> Any:
-    """``output`` with what eager mode gives for padded rows."""
+class _WithoutNorm:
+    """An encoder that ends with its layers: the norm comes after the rows are left out."""
+
+    norm = None
+
+    def __init__(self, encoder: Any) -> None:
+        self._encoder = encoder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
+
+
+def _ends_rows(encoder: Any, padding: Any) -> Any:
+    """Whether the mask is true at the ends of rows alone, which torch asks unless told not to."""
     there = padding.logical_not()
-    left_out = there.logical_not()
-    if getattr(encoder, "mask_check", True):
-        left_out = left_out & (there[:, 1:] <= there[:, :-1]).all()
-    rows = torch.zeros_like(output)
-    if encoder.norm is not None:
-        rows = encoder.norm(rows)
-    return torch.where(left_out.unsqueeze(-1), rows, output)
+    if not getattr(encoder, "mask_check", True):
+        return torch.ones_like(there[0, 0])
+    return (there[:, 1:] <= there[:, :-1]).all()

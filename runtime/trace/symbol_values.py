@@ -18,6 +18,7 @@ other symbol each does what torch's method does.
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -198,6 +199,53 @@ def _define_mod(cls: type, name: str) -> None:
     setattr(cls, name, remainder)
 
 
+_INTEGER = (operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor)
+_ARITHMETIC = (
+    *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv),
+    *(operator.mod, operator.pow, *_INTEGER),
+)
+_COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+_OWN = (int, float, bool, *KINDS, torch.Tensor)
+"""What torch's methods of symbols know, or leave to the other operand."""
+
+
+def _operators() -> Iterator[tuple[str, Callable[[Any, Any], Any]]]:
+    """The names of the methods of two numbers, with what each computes."""
+    for f in (*_ARITHMETIC, *_COMPARISONS):
+        yield f"__{f.__name__.strip('_')}__", f
+    for f in _ARITHMETIC:
+        yield f"__r{f.__name__.strip('_')}__", _reflected(f)
+
+
+def _reflected(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda a, b: f(b, a)
+
+
+def _is_foreign(x: Any) -> bool:
+    """Whether ``x`` is a number of another class: of an enumeration, of NumPy, a Decimal. Torch
+    compares by the class alone, so that a size of 8 would not equal ``IntEnum`` 8."""
+    kind = type(x)
+    if kind in _OWN or isinstance(x, torch.Tensor):
+        return False
+    return isinstance(x, complex) or hasattr(kind, "__float__")
+
+
+def _define_of_two(cls: type, name: str, of_two: Callable[[Any, Any], Any]) -> None:
+    """Let the method compute with the value, if the other number is of a class that torch does not
+    know."""
+    theirs: Callable[..., Any] | None = getattr(cls, name, None)
+    if theirs is None:
+        return
+
+    def method(self: Any, other: Any, *rest: Any) -> Any:
+        if _is_foreign(other) and _is_ours(self):
+            return of_two(_value(self), other)
+        return theirs(self, other, *rest)
+
+    method.__name__, method.__qualname__ = name, f"{cls.__name__}.{name}"
+    setattr(cls, name, method)
+
+
 def _define_attributes(cls: type) -> None:
     """The attributes of numbers that torch's class lacks: ``numerator``, ``bit_count``."""
     kind = KINDS[cls]
@@ -240,6 +288,9 @@ def _install() -> None:
         for name in ("__mod__", "__rmod__"):
             if hasattr(cls, name):
                 _define_mod(cls, name)
+    for cls in KINDS:
+        for name, of_two in _operators():
+            _define_of_two(cls, name, of_two)
 
 
 _install()

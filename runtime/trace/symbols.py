@@ -8,10 +8,11 @@ import math
 import operator
 import re
 import types
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 from torch._C import _len_torch_dispatch_stack
@@ -33,6 +34,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+from torch.utils._sympy.functions import IntTrueDiv, TruncToInt
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
@@ -106,10 +108,20 @@ def _called(f: Callable[..., Any], *given: Any) -> Any:
     return f(*given) if proxy is None else proxy.tracer.create_proxy("call_function", f, given, {})
 
 
+def _cut_below_zero(expr: Any) -> Iterator[Any]:
+    """The integer parts of quotients in ``expr`` that may be negative."""
+    for part in expr.atoms(TruncToInt) if isinstance(expr, sympy.Basic) else ():
+        quotient = part.args[0]
+        if isinstance(quotient, IntTrueDiv) and not all(x.is_nonnegative for x in quotient.args):
+            yield part
+
+
 class _ByHint(ShapeEnv):
     """A shape environment in which a condition on a real number becomes a guard, and is never
     decided by the ranges of its parts. Torch's ranges are those of integers: it finds that
     ``k % 1.5`` is at most 0.5.
+
+    Torch also takes the integer part of a quotient for its floor, which is another one below zero.
 
     Torch's caches of what follows from conditions are of the class, and keep environments alive.
     Here each has its own. ``checked``: whether calls of the graph check the conditions."""
@@ -138,6 +150,15 @@ class _ByHint(ShapeEnv):
 
         by_hint.cache_clear = decided.cache_clear  # type: ignore[attr-defined]
         self._maybe_evaluate_static = by_hint  # type: ignore[assignment]
+        simplified: Any = self.simplify
+
+        def exact(expr: Any, *given: Any, **options: Any) -> Any:
+            hidden = {part: sympy.Dummy(integer=True) for part in _cut_below_zero(expr)}
+            found = simplified(expr.xreplace(hidden) if hidden else expr, *given, **options)
+            return found.xreplace({name: part for part, name in hidden.items()})
+
+        exact.cache_clear = simplified.cache_clear  # type: ignore[attr-defined]
+        self.simplify = exact  # type: ignore[assignment]
 
     def _cache(self, name: str, cache: Callable[[Any], Any]) -> None:
         uncached = getattr(getattr(ShapeEnv, name, None), "__wrapped__", None)

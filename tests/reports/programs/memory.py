@@ -18,7 +18,7 @@ def array_of_a_value_of_functionalize():
     return actual, x * 12.0
 
 
-@report("F106.2")
+@report("F106.2", runtime="refuses such a write")
 def storage_of_a_tensor_from_outside_under_functionalize():
     """Under functionalize a write to the storage of a tensor is lost.
 

@@ -61,6 +61,25 @@ def test_one_program_is_right_for_masks_of_both_kinds() -> None:
         torch.testing.assert_close(compiled(x, padding), expected, rtol=1e-4, atol=1e-4)
 
 
+def test_a_padding_of_real_numbers_leaves_rows_out_too() -> None:
+    module = encoder(norm=True, trained=False)
+    x = torch.arange(80.0).reshape(2, 5, 8).sin()
+    padding = torch.tensor([[0.0, 0.0, 0.0, -1.0, -torch.inf], [0.0, 0.0, 0.0, 0.0, -2.0]])
+    expected = module(x, src_key_padding_mask=padding)
+    found = jit(lambda x, p: module(x, src_key_padding_mask=p))(x, padding)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_norm_runs_once() -> None:
+    module = encoder(norm=True, trained=False)
+    runs: list[int] = []
+    module.norm.register_forward_hook(lambda *_: runs.append(1))
+    make_fx(lambda x, p: module(x, src_key_padding_mask=p))(
+        torch.ones(2, 5, 8), torch.tensor(MASKS["at the end"]).bool()
+    )
+    assert len(runs) == 1
+
+
 def test_a_capture_that_fails_leaves_the_method_of_torch() -> None:
     module, method = encoder(norm=False, trained=False), nn.TransformerEncoder.forward
     with pytest.raises(AssertionError, match="expecting embedding dimension"):

@@ -186,7 +186,7 @@ def test_a_mode_of_the_program_sees_its_calls_with_and_without_a_history() -> No
     [
         (lambda x: setattr(x, "data", x * 2), "assigns to .data of a tensor"),
         (lambda x: setattr(x * 2, "data", x), "assigns to .data of a tensor"),
-        (lambda x: (x * 2).retain_grad(), r"retain_grad\(\) of a tensor inside"),
+        (lambda x: (x * 2).retain_grad(), r"Tensor\.retain_grad\(\) inside of a function"),
     ],
 )
 def test_what_a_graph_cannot_do_to_a_value_is_refused(act: Callable[[Any], Any], why: str) -> None:
