@@ -26,6 +26,7 @@ from ..functionalize.stores import WriteWatch
 from ..seam.levels import Value
 from ..tape.running import RUNNING
 from ..tape.saved import Saved
+from ..trace.call_facts import facts_of
 from ..trace.provenance import here
 from ..trace.regions import region, running_levels
 from .frame import CheckpointError, FrameHooks
@@ -63,7 +64,9 @@ def captured(
         around.enter_context(first)
         around.enter_context(FrameHooks(run.pack, run.unpack))
         yield run
-    if torch.is_grad_enabled() and any(watch.found is not None for watch in watches):
+    if not torch.is_grad_enabled():
+        return
+    if any(watch.found for watch in watches) or _write_to_older(calls):
         run.prepare(calls, stops)
 
 
@@ -79,6 +82,30 @@ def _watched(level: FunctionalLevel) -> Iterator[WriteWatch]:
         yield watch
     finally:
         level.watches.remove(watch)
+
+
+def _write_to_older(calls: list[fx.Node]) -> bool:
+    """Whether the calls, which a trace without functionalization has, write to a tensor that none
+    of them made."""
+    inside = set(calls)
+    for n in calls:
+        func: Any = n.target
+        if not isinstance(func, torch._ops.OpOverload) or not (facts := facts_of(func)).may_write:
+            continue
+        # an op that hides its writes may write to any argument
+        targets = [n.args[i] for i in facts.written if i < len(n.args)] or n.all_input_nodes
+        if any(isinstance(t, fx.Node) and _origin(t, inside) not in inside for t in targets):
+            return True
+    return False
+
+
+def _origin(n: fx.Node, inside: set[fx.Node]) -> fx.Node:
+    """The call whose memory ``n`` shows, or a node from before."""
+    while n in inside and isinstance(n.target, torch._ops.OpOverload) and runs_again(n.target):
+        if not n.all_input_nodes:
+            break
+        n = n.all_input_nodes[0]
+    return n
 
 
 class _Stop(BaseException):

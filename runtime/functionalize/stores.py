@@ -86,18 +86,18 @@ class Memory:
 
 class WriteWatch:
     """Whether the program writes to a memory that is older than the watch, while it is one of the
-    watches of the level. ``found``: the last one that it has written to."""
+    watches of the level, as ``found`` says."""
 
     __slots__ = ("found", "number")
 
     def __init__(self) -> None:
         self.number = next(_NUMBERS)
-        self.found: Memory | None = None
+        self.found = False
 
     def note(self, memory: Memory) -> None:
         whole = memory.whole
         if not whole.made_inside or whole.number < self.number:
-            self.found = memory
+            self.found = True
 
 
 def _is_inference(t: Any) -> bool:

@@ -107,5 +107,5 @@ def _ends_rows(encoder: Any, padding: Any) -> Any:
     """Whether the mask is true at the ends of rows alone, which torch asks unless told not to."""
     there = padding.logical_not()
     if not getattr(encoder, "mask_check", True):
-        return torch.ones_like(there[0, 0])
+        return there.new_ones(())
     return (there[:, 1:] <= there[:, :-1]).all()

@@ -205,8 +205,8 @@ _ARITHMETIC = (
     *(operator.mod, operator.pow, *_INTEGER),
 )
 _COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
-_OWN = (int, float, bool, *KINDS, torch.Tensor)
-"""What torch's methods of symbols know, or leave to the other operand."""
+_OWN = (int, float, bool, *KINDS)
+"""What torch's methods of symbols know. A tensor has its own for symbols."""
 
 
 def _operators() -> Iterator[tuple[str, Callable[[Any, Any], Any]]]:

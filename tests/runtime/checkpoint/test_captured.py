@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint as torchs_checkpoint
 
 import runtime
 from runtime import jit
-from runtime.aot import aot_function, nop
+from runtime.aot import aot_function, make_fx, nop
 from runtime.checkpoint import checkpoint
 
 Tensor = torch.Tensor
@@ -159,6 +159,36 @@ def test_a_reentrant_checkpoint_writes_twice(name: str, whose: Any) -> None:
 
     expected = trained(program, lambda f: f, torchs_checkpoint, use_reentrant=True)
     torch.testing.assert_close(trained(program, jit, whose, use_reentrant=True), expected)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("whose", [checkpoint, torchs_checkpoint], ids=["ours", "torch's"])
+def test_the_graph_of_make_fx_writes_twice(whose: Any, reentrant: bool) -> None:
+    def step(m: nn.BatchNorm1d, cp: Any) -> Callable[[Tensor], Tensor | None]:
+        def run(x: Tensor) -> Tensor | None:
+            leaf = x.detach().clone().requires_grad_()
+            cp(m, leaf, use_reentrant=reentrant).square().sum().backward()
+            return leaf.grad
+
+        return run
+
+    x = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
+    m, eager = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+    graph = make_fx(step(m, whose))(x)
+    m.load_state_dict(eager.state_dict())
+    found, expected = graph(x), step(eager, torchs_checkpoint)(x)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(dict(m.named_buffers()), dict(eager.named_buffers()))
+
+
+def test_a_write_to_what_the_function_made_may_go_with_draws() -> None:
+    f = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True), nn.Dropout())
+
+    def step(x: Tensor) -> None:
+        checkpoint(f, x, use_reentrant=False).sum().backward()
+
+    make_fx(step)(torch.ones(2, 2))
+    jit(step)(torch.ones(2, 2))
 
 
 def test_a_function_that_also_draws_is_refused() -> None:
