@@ -3,6 +3,9 @@
     RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)
     It happened at model.py:12: return x @ self.weight
 
+A line of another package that is installed, such as ``scipy``, is followed by the line of the
+program that called it.
+
 A capture runs a program under several levels. What fails there is often a call inside torch or
 inside this package, and its error speaks of neither the program nor the capture. So every way out
 of a capture is a block of :class:`naming_line`. The class of an error stays, and so do the lines
@@ -20,7 +23,7 @@ from contextlib import ContextDecorator
 from types import FrameType, TracebackType
 
 from .generated_code import origin
-from .provenance import Line, is_of_package, is_of_user, text_of
+from .provenance import Line, is_installed, is_of_package, is_of_user, text_of
 
 # What calls of torch and of Python raise for an operand that they do not take.
 _OF_CALLS = (RuntimeError, TypeError, AttributeError, IndexError)
@@ -48,37 +51,67 @@ def name_line(error: Exception, at: TracebackType | None, advice: str = "") -> N
     """Add the user's line to ``error``, unless its message names one. If no function of the user's
     ran, it is the line that has called the package. ``at``: the traceback, from the frame on that
     catches the error. ``advice``: a sentence before the line."""
-    line, raised_in = _innermost(at)
-    where = f"{advice} It happened at".lstrip()
-    if line is None:
-        line, where = _caller(), "The call is at"
-    if line is None or any(f"{line[0]}:" in text for text in _texts(error)):
+    trail = _Trail(at)
+    said = _texts(error)
+    additions = [
+        f"{where} {text_of(line)}"
+        for where, line in trail.lines() or _lines_of_caller()
+        if not any(f"{line[0]}:" in text for text in said)
+    ]
+    if not additions:
         return
-    addition = f"{where} {text_of(line)}"
-    if not (_takes_more(error, raised_in) and _extended(error, addition)):
+    addition = "\n".join(additions)
+    if trail.innermost is not None:
+        addition = f"{advice} {addition}".lstrip()
+    if not (_takes_more(error, trail.raised_in) and _extended(error, addition)):
         error.add_note(addition)
 
 
 def name_origin(error: Exception) -> None:
     """Add to an error of a graph that runs again the line of the program that the failed call comes
     from. Not to one that a function of the user's raises, such as what a compiler has made."""
-    line, raised_in = _innermost(error.__traceback__)
-    if line is not None and not is_of_user(raised_in):
+    trail = _Trail(error.__traceback__)
+    if trail.innermost is not None and not is_of_user(trail.raised_in):
         name_line(error, error.__traceback__)
 
 
-def _innermost(at: TracebackType | None) -> tuple[Line | None, str]:
-    """The innermost line of the user, and the file of the innermost frame."""
-    line, file = None, ""
-    while at is not None:
+class _Trail:
+    """The lines that an error passed on its way out.
+
+    Attributes: ``innermost``, the innermost line of the user; ``of_program``, the innermost of
+    these that no installed package has; ``raised_in``, the file of the innermost frame."""
+
+    def __init__(self, at: TracebackType | None) -> None:
+        self.innermost: Line | None = None
+        self.of_program: Line | None = None
+        self.raised_in = ""
+        while at is not None:
+            self._pass(at)
+            at = at.tb_next
+
+    def _pass(self, at: TracebackType) -> None:
         code = at.tb_frame.f_code
-        file = code.co_filename
-        if is_of_user(file):
-            line = file, at.tb_lineno, code.co_name
-        else:
-            line = origin(at.tb_frame, at.tb_lineno) or line
-        at = at.tb_next
-    return line, file
+        self.raised_in = code.co_filename
+        if not is_of_user(code.co_filename):
+            self.innermost = origin(at.tb_frame, at.tb_lineno) or self.innermost
+            return
+        self.innermost = code.co_filename, at.tb_lineno, code.co_name
+        if not is_installed(code.co_filename):
+            self.of_program = self.innermost
+
+    def lines(self) -> list[tuple[str, Line]]:
+        """What to say of each line: of the one that failed, and of the program's that led to it."""
+        if self.innermost is None:
+            return []
+        lines = [("It happened at", self.innermost)]
+        if is_installed(self.innermost[0]) and self.of_program is not None:
+            lines.append(("It was called at", self.of_program))
+        return lines
+
+
+def _lines_of_caller() -> list[tuple[str, Line]]:
+    caller = _caller()
+    return [] if caller is None else [("The call is at", caller)]
 
 
 def _caller() -> Line | None:

@@ -51,6 +51,7 @@ _TORCH, _LAYERS, PACKAGE = (  # with a separator at the end: torchvision is not 
     )
 )
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
+_INSTALLED = tuple(sysconfig.get_paths()[key] + os.sep for key in ("purelib", "platlib"))
 # which torch imports with its first symbol
 _SYMPY = os.path.dirname(getattr(find_spec("sympy"), "origin", "sympy")) + os.sep
 _GENERATED = ("<eval_with_key>", "<replay", "<__array_function__")
@@ -97,6 +98,11 @@ def is_of_user(file: str) -> bool:
     """Whether functions of this file are the user's: neither torch's, nor ours, nor Python's."""
     kind = _kinds.get(file)
     return (_kind(file) if kind is None else kind) is _USER
+
+
+def is_installed(file: str) -> bool:
+    """Whether functions of this file are those of an installed package."""
+    return file.startswith(_INSTALLED)
 
 
 def is_of_package(file: str) -> bool:
