@@ -48,8 +48,8 @@ def check_origin(op: Op, args: Any) -> None:
 
 
 def refuse_recorded(func: Any, t: torch.Tensor) -> None:
-    """Raise if ``t``, a plain tensor in a call with nested values, requires grad."""
-    if t.requires_grad:
+    """Raise if torch's engine would record a call of nested values with the plain tensor ``t``."""
+    if t.requires_grad and torch.is_grad_enabled():
         raise RuntimeError(
             f"{func} takes or returns a nested tensor of this package, "
             "and one of its arguments requires grad by torch's own autograd. Make that one with "

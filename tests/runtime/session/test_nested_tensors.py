@@ -99,6 +99,22 @@ def test_a_program_with_nested_tensors_runs_on_the_runtime_under_the_drop_in() -
     )
 
 
+@cases("without_grad", [torch.no_grad, torch.inference_mode])
+def test_an_encoder_from_before_skips_padding_under_the_drop_in(
+    without_grad: Callable[[], Any],
+) -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 2).eval()
+    x = torch.linspace(-1, 1, 96).reshape(3, 4, 8)
+    padding = torch.tensor([[False] * 2 + [True] * 2, [False] * 4, [False] * 3 + [True]])
+    with without_grad():
+        expected = encoder(x, src_key_padding_mask=padding)
+    with installed(), without_grad():
+        result = encoder(wrap(x), src_key_padding_mask=padding)
+    assert torch.equal(unwrap(result), expected)
+    assert not expected[0, 2:].any() and expected[0, :2].all()
+
+
 @pytest.mark.usefixtures("routed")
 @cases(
     "data",
