@@ -367,7 +367,9 @@ class Steps:
                 "the program calls retain_grad() of a tensor that it returns. "
                 "Call it of the result, or return the gradient."
             )
-        if not (changed or gradients.used or gradients.frozen or used or self.places):
+        if not (
+            changed or gradients.used or gradients.spent or gradients.frozen or used or self.places
+        ):
             self._beside = Beside(
                 of_scalers, partial(self._beginning, (), (), ()) if self.donates else None
             )

@@ -268,14 +268,13 @@ class LeafGradients:
     ) -> Any:
         """As ``torch.autograd.grad``."""
         outputs, inputs = self.inside(outputs), self.inside(inputs)
-        edges = [edge_of(t) for t in session.listed(outputs) if isinstance(t, GradValue)]
-        reached = _behind([e[0] for e in edges if e is not None])
+        reached = _behind(_nodes(outputs))
         with without_autocast():
             found = session.gradients_of(
                 outputs, inputs, self.inside(grad_outputs), retain_graph, create_graph, **options
             )
         if not (create_graph if retain_graph is None else retain_graph):
-            self.spent |= {n for n in reached if not isinstance(n, (Argument, Input))}
+            self.spent |= _leading(reached, _nodes(inputs))
         return found
 
     # leaves
@@ -384,6 +383,29 @@ def _behind(nodes: Iterable[Node]) -> dict[Node, None]:
         if node not in found:
             found[node] = None
             stack.extend(edge[0] for edge in node.edges if edge is not None)
+    return found
+
+
+def _nodes(values: Any) -> list[Node]:
+    """The nodes that made the values with a history."""
+    edges = [edge_of(v) for v in session.listed(values) if isinstance(v, GradValue)]
+    return [edge[0] for edge in edges if edge is not None]
+
+
+def _leading(nodes: Iterable[Node], ends: Iterable[Node]) -> set[Node]:
+    """Those of ``nodes`` that lead to ``ends``, which a pass from ``nodes`` to ``ends`` runs."""
+    users: dict[Node, list[Node]] = {}
+    for node in nodes:
+        for edge in node.edges:
+            if edge is not None:
+                users.setdefault(edge[0], []).append(node)
+    found: set[Node] = set()
+    stack = list(ends)
+    while stack:
+        for node in users.get(stack.pop(), ()):
+            if node not in found:
+                found.add(node)
+                stack.append(node)
     return found
 
 

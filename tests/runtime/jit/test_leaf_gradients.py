@@ -377,3 +377,24 @@ def test_a_result_whose_history_a_pass_has_freed_has_it_no_more() -> None:
         kept.backward()
         with pytest.raises(RuntimeError, match="a second time"):
             spent.backward()
+
+
+def test_a_result_has_no_history_that_a_gradient_in_the_program_has_freed() -> None:
+    w, v = params()
+
+    def step(x: Any) -> Any:
+        beside = x * v
+        y = (beside * w * w).sum()
+        (g,) = torch.autograd.grad(y, w)
+        return y, beside, g
+
+    results = []
+    for f in (step, jit(step), jit(step)):
+        spent, beside, g = f(torch.ones(2))
+        beside.sum().backward()  # the pass has not come to what it is made of
+        with pytest.raises(RuntimeError, match="a second time"):
+            spent.backward()
+        assert v.grad is not None
+        results.append((spent.item(), g.tolist(), v.grad.tolist()))
+        v.grad = None
+    assert results[0] == results[1] == results[2]
