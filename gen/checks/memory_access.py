@@ -21,6 +21,7 @@ import inspect
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import torch
@@ -109,6 +110,27 @@ def assert_kept(
                 raise Mismatch(f"call {call} leaves other elements in the tensor from outside")
     tally.entries += 1
     tally.nonzero += 1
+
+
+def warm(target: Target) -> None:
+    """Run a program through every pipeline, so that a process which is forked later has the modules
+    that the target loads at the first use. They take up to four seconds, a cell some hundredths.
+
+    What the target cannot do is left to its cells."""
+
+    def double(*args: Any) -> tuple[Any, ...]:
+        return (args[0] * 2,)
+
+    x = torch.ones(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for dynamic in (False, True):
+            for through in _THROUGH.values():
+                with suppress(Exception):
+                    through(target, double, x, dynamic)
+            for stages in ((), ("aot.function",)):
+                with suppress(Exception):
+                    _compiled(target, double, stages, dynamic)(x)
 
 
 def _compiled(target: Target, run: Flat, stages: Sequence[str], dynamic: bool) -> Flat:

@@ -359,12 +359,15 @@ def _load(items: Sequence[pytest.Item], run: Run, here: bool) -> None:
         import torch
 
         # it imports what running a cell needs
+        from gen.checks.memory_access import warm
         from gen.run import verdict  # noqa: F401
         from gen.samples import opinfo
 
         torch.set_num_threads(1)
         if here or built_in(run.settings.target):
             run.target()
+            if any(cell.alone for _, cell in cells):
+                warm(run.target())
         opinfo.preload(
             (cell.op, family_of(_module(item)).ops.get(cell.op, {})) for item, cell in cells
         )
