@@ -35,8 +35,8 @@ here = partial(inductor, isolated=False)
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
-def test_layers_copies_and_training_steps_are_as_eager(tmp_path: Path) -> None:
-    names = ["cnn", "copies", "steps"]
+def test_copies_and_training_steps_are_as_eager(tmp_path: Path) -> None:
+    names = ["copies", "steps"]
     command = [sys.executable, "-m", "tests.runtime.aot.compilers.inductor_programs", *names]
     environment = {
         **os.environ,

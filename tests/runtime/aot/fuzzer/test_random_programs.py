@@ -22,7 +22,7 @@ from .surroundings import SESSION, TORCH
 
 # random programs do much that torch warns of
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
-NUMBER, FIRST = int(os.environ.get("PROGRAMS", "90")), int(os.environ.get("SEED", "0"))
+NUMBER, FIRST = int(os.environ.get("PROGRAMS", "45")), int(os.environ.get("SEED", "0"))
 
 
 def described(case: Case, found: Outcome) -> str:

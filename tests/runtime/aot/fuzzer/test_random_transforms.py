@@ -25,7 +25,7 @@ from .statements import KINDS, LOCAL, PURE
 from .surroundings import values
 from .ways import WAYS, Step
 
-NUMBER, FIRST = int(os.environ.get("PROGRAMS", "120")) // 2, int(os.environ.get("SEED", "0"))
+NUMBER, FIRST = int(os.environ.get("PROGRAMS", "60")) // 2, int(os.environ.get("SEED", "0"))
 Program = Callable[[Any, Any], Any]
 REFUSED = (
     # a mask that is written through: its number of elements depends on values
