@@ -239,7 +239,7 @@ def number_formatted(x: Tensor, t: Any) -> Any:
 def _numbers_in(text: str, t: Any) -> Any:
     """The sum of the elements that a text shows. One that says what the tensor is shows none."""
     if not text.startswith(("tensor(", "Parameter containing")):
-        return t.detach().sum().round(decimals=4)
+        return t.detach().round(decimals=4).sum().round(decimals=4)
     shown = re.search(r"\[(.*?)\]", text, re.DOTALL)
     assert shown is not None, text
     found = torch.tensor([float(n) for n in shown[1].split(",")], dtype=torch.float64)
