@@ -107,6 +107,16 @@ def test_an_op_that_writes_to_its_input_is_a_function_all_the_same() -> None:
     assert sample.inputs[0].tolist() == [0.0] * 3
 
 
+def test_an_op_may_change_the_size_of_its_input() -> None:
+    def shortened(x: torch.Tensor) -> torch.Tensor:
+        x.data = torch.ones(2)
+        return x * 3
+
+    sample = from_call(Op("shortened", shortened), 0, (torch.zeros(3),), {})
+    assert sample.facts.mutated == (True,)
+    assert sample.inputs[0].tolist() == [0.0] * 3
+
+
 def test_drawing_random_numbers_is_noticed_even_where_the_state_is_restored() -> None:
     assert any(sample.facts.random for sample in pool("torch.nn.functional.dropout"))
     assert not pool("torch.sin")[0].facts.random
