@@ -221,9 +221,31 @@ def dispatch(cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
         raise escaped(level, cls.__name__)
     acting = level.acting()
     found = next((_rules[c] for c in type(acting).__mro__ if c in _rules), None)
+    counts = [] if isinstance(level, Session) else _counts(level, args)
     with scope_outside(level):
         output, ctx = run_forward(cls, args) if found is None else found(acting, cls, args)
+    _count_writes(counts)
     return (_lifted(output, args, level.number) if SCOPE.levels else output), ctx
+
+
+_Count = tuple[Value, int, torch.Tensor, int]  # a value and the tensor that it holds, with versions
+
+
+def _counts(level: Level, args: tuple[Any, ...]) -> list[_Count]:
+    return [
+        (a, a._version, a._inner, a._inner._version)
+        for a in args
+        if isinstance(a, Value) and a._level is level and not a._inner.is_inference()
+    ]
+
+
+def _count_writes(before: list[_Count]) -> None:
+    """Count on each value the writes to the tensor that it holds, which no call has shown to its
+    level. A value with the memory of that tensor has its counter, too."""
+    for value, version, inner, inner_version in before:
+        if value._inner is inner:
+            for _ in range(inner._version - inner_version - (value._version - version)):
+                value.count_write()
 
 
 def _lifted(output: Any, args: tuple[Any, ...], number: int) -> Any:
@@ -233,6 +255,14 @@ def _lifted(output: Any, args: tuple[Any, ...], number: int) -> Any:
         return tuple(_lifted(o, args, number) for o in output)
     returned = position_of(output, args) is not None or getattr(output, "_view", None) is not None
     return output if returned else lifted(output, number)
+
+
+def _written_itself(output: Any) -> Any:
+    """``output`` with the written argument itself in place of the alias that a caller gets for it.
+    ``setup_context`` marks the argument, and the tape makes an alias of its own."""
+    return pytree.tree_map_only(
+        Value, lambda v: v if v.released_from is None else v.released_from, output
+    )
 
 
 def require_setup_context(cls: FunctionClass) -> None:
@@ -312,7 +342,7 @@ def _record(level: GradLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tupl
             if old_style:
                 output, _ = run_forward(cls, given, ctx)
             else:
-                output, _ = dispatch(cls, given)
+                output = _written_itself(dispatch(cls, given)[0])
                 cls.setup_context(ctx, given, output)
     finally:
         torch._C._set_grad_enabled(was)

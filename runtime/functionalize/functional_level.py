@@ -80,7 +80,6 @@ class FunctionalValue(Value):
     _chain: Chain
     _seen: int
     _unrecorded: bool
-    released_from: FunctionalValue | None = None  # see FunctionalLevel.released
 
     @property
     def _version(self) -> int:  # type: ignore[override]

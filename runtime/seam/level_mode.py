@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from .keys import reopen_keys
-from .levels import Level, composes, hand_over, innermost
+from .levels import Level, hand_over, innermost
 from .shells import VALUES
 from .transforms_of_torch import refuse_value_of_torch
 
@@ -99,7 +99,7 @@ class LevelMode(TorchDispatchMode):
         found = innermost(args, kwargs)
         if found is not None and found.number > level.number:
             return self.handled_inside(found, func, types, args, kwargs)
-        if level.leaves_classes and composes(types):
+        if level.leaves(types, args, kwargs):
             return NotImplemented
         reopen_keys(func)
         # The tangent of a number, in torch's forward mode: torch reads the number that is in it,
@@ -111,7 +111,7 @@ class LevelMode(TorchDispatchMode):
     def handled_inside(self, level: Level, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """A call that ``level``, an inner one, handles. The calls that its rule makes come to
         this mode again."""
-        if level.leaves_classes and composes(types):
+        if level.leaves(types, args, kwargs):
             return NotImplemented
         # `with self` takes ten times as long: it also notes that a mode is on, which is known here
         _push(self)

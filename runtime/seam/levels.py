@@ -21,8 +21,9 @@ import torch
 from torch._C import _disabled_torch_function_impl
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes, _pop_mode_temporarily
+from torch.utils._pytree import tree_leaves
 
-from ..errors import EscapedValue, InplaceError
+from ..errors import EscapedValue, InplaceError, called_from
 from .ambient import Ambient
 from .keys import CHUNK, CONJUGATE, NARROW, NEGATIVE, VIEWS, ZERO, set_excluded, uncounted
 from .literals import has_values, readable, stacked
@@ -55,6 +56,9 @@ class Level:
     # whether a call with a tensor of a user's class that handles its own calls is
     # left to that class
     leaves_classes = False
+    # whether it is left to that class if the tensor consists of values of this level or of an
+    # inner one. A capture has a place of its own for such tensors.
+    leaves_parts = True
     packs = False  # whether pack hooks see the tensors that this level saves
     finalizers: list[Callable[[], None]]  # called when the transform returns, in order
 
@@ -80,6 +84,28 @@ class Level:
             return self.valued(func(*inner, **options))
         # the dispatcher counts the write on the value
         return self.written(func, args, kwargs, uncounted(func, *inner, **options))
+
+    def leaves(self, types: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> bool:
+        """Whether a call with arguments of ``types`` is left to a user's class that handles its own
+        calls. Example: ``x * MaskedTensor(x, mask)``, where ``x`` is a value of this level."""
+        if VALUES.issuperset(types) or not composes(types):
+            return False
+        return self.leaves_classes or (self.leaves_parts and self._is_inside_of(args, kwargs or {}))
+
+    def _is_inside_of(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        """Whether one of the arguments is no value, and consists of values of this level or of an
+        inner one."""
+        tensors = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+        if not any(v._level.number >= self.number for t in tensors for v in _parts_of(t)):
+            return False
+        for t in tensors:
+            if isinstance(t, Value) and composes((type(bottom(t)),)):
+                raise RuntimeError(
+                    f"a {type(bottom(t)).__name__} that comes from outside of {self.what} meets a "
+                    "tensor of a user's class that is made inside of it. Make both inside, or "
+                    f"both outside. It happened{called_from()}"
+                )
+        return True
 
     def wrap(self, inner: torch.Tensor, history: Any = None, /) -> Any:
         """A value of this level that holds ``inner``, a tensor of the outer levels.
@@ -240,8 +266,9 @@ class Value(torch.Tensor):
     follow its base (see ``runtime.tape.view_history``). ``_reshaped``: how often its sizes or
     strides have changed in place. ``_earlier``: by that number, the sizes, strides and offset that
     it had. ``_geometry``: from what :mod:`.shells` made it. ``_faithful``: whether they have the
-    strides of the inner tensor. ``_home``: a class attribute, the one level of all values of the
-    class, which never closes. ``_shown``: the class that the value is for users.
+    strides of the inner tensor. ``released_from``: the value that this is an alias of, if a
+    Function wrote to that value and returned it. ``_home``: a class attribute, the one level of all
+    values of the class, which never closes. ``_shown``: the class that the value is for users.
     """
 
     _home: Level | None = None
@@ -257,6 +284,7 @@ class Value(torch.Tensor):
     _earlier: dict[int, tuple[Any, Any, Any]] | None = None
     _geometry: Geometry | None = None
     _faithful = False
+    released_from: Value | None = None
 
     __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -408,7 +436,7 @@ class Value(torch.Tensor):
         set_excluded(ZERO, False)
         set_excluded(VIEWS, func is NARROW or func is CHUNK)
         level = (cls._home if len(types) == 1 else None) or innermost(args, kwargs)
-        if len(types) > 1 and level.leaves_classes and composes(types):
+        if len(types) > 1 and level.leaves(types, args, kwargs):
             return NotImplemented
         if level.alive and not SCOPE.levels:  # the common case of `hand_over`, without its frame
             return level.call(func, args, kwargs or {})
@@ -533,6 +561,17 @@ def values_of(t: Any) -> Iterator[Value]:
     while isinstance(t, Value):
         yield t
         t = t._inner
+
+
+def _parts_of(t: Any) -> Iterator[Value]:
+    """The values that ``t`` holds in attributes, if it is a tensor of a user's class."""
+    if type(t) in VALUES or type(t) is torch.Tensor:
+        return
+    for part in vars(t).values():
+        if isinstance(part, Value):
+            yield part
+        elif isinstance(part, torch.Tensor):
+            yield from _parts_of(part)
 
 
 def levels_of(t: Any) -> Iterator[Level]:

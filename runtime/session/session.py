@@ -27,6 +27,7 @@ class Session(GradLevel):
     what = "the session"
     wrapped_dtypes = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype))
     packs = shows_values = restrides_views = releases_written = True
+    leaves_parts = False
 
     def __init__(self, value_class: type[Value]) -> None:
         Level.__init__(self)

@@ -108,6 +108,7 @@ class Trace(Level):
         "reads",
     )
     what = "trace (make_fx, aot_function or export)"
+    leaves_parts = False
 
     def __init__(
         self,

@@ -26,6 +26,9 @@ class TracedValue(Value):
         # views are shells of their own; what they stand for shares one counter
         return self._inner._version
 
+    def count_write(self) -> None:
+        torch._C._increment_version([self._inner])
+
     def tolist(self) -> Any:
         if self._literal is not None:
             with _disable_current_modes():

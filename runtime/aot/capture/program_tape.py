@@ -29,6 +29,7 @@ class ProgramTape(GradLevel):
 
     __slots__ = ()
     runs_ctx_forward = packs = releases_written = follows_bases = True
+    leaves_parts = False
 
     def input(self, outer: torch.Tensor) -> Any:
         return self.wrap(outer, (Argument(self, (), (meta_of(outer, outer.dtype),)), 0))

@@ -74,6 +74,7 @@ class WholeTensorsLevel(FunctionalLevel):
     many custom Functions have run at this level."""
 
     __slots__ = ("applied",)
+    leaves_parts = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

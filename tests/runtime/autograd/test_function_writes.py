@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+import runtime
+from runtime.aot import export, make_fx
 from runtime.errors import InplaceError
+from runtime.func import functionalize, grad, jvp, vmap
 
 from ..scenarios import OURS, outcome, same
 
@@ -265,3 +268,61 @@ def test_a_dual_input_that_is_returned_as_it_is_keeps_its_tangent() -> None:
             return list(fw.unpack_dual(passing.apply(x)))
 
     assert same(scenario) == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def _doubled_apart(lib: Any) -> Any:
+    """Of both styles the one that transforms take."""
+
+    def batch(info: Any, in_dims: Any, x: Any) -> Any:
+        return apart.apply(x), 0
+
+    apart: Any = writing(
+        lib,
+        forward=lambda x: x.mul_(2),
+        setup_context=lambda ctx, inputs, output: ctx.mark_dirty(inputs[0]),
+        vmap=batch,
+    )
+    return apart
+
+
+@pytest.mark.parametrize(
+    "through",
+    [
+        lambda f, x: make_fx(f)(x)(x),
+        lambda f, x: runtime.jit(f)(x),
+        lambda f, x: export(f, (x,)).module()(x),
+        lambda f, x: functionalize(f)(x),
+        lambda f, x: tuple(t[0] for t in vmap(f)(x[None])),
+        lambda f, x: jvp(f, (x,), (x,))[0],
+    ],
+    ids=["make_fx", "jit", "export", "functionalize", "vmap", "jvp"],
+)
+def test_a_level_counts_the_writes_of_a_function_as_torch_does(through: Any) -> None:
+    """One for the write, one for the mark; those to a view are those of its base."""
+
+    def times_versions(x: torch.Tensor) -> Any:
+        whole, base = x * 1, x * 1
+        doubled = _doubled_apart(torch)
+        doubled.apply(whole)
+        doubled.apply(base[1:])
+        return whole * whole._version, base * base._version
+
+    x = torch.tensor([1.0, 2.0, 3.0])
+    torch.testing.assert_close(through(times_versions, x), times_versions(x))
+
+
+@pytest.mark.parametrize("nested", ["vmap of grad", "grad of vmap", "make_fx of grad"])
+def test_a_function_in_a_transform_overwrites_no_saved_tensor_in_silence(nested: str) -> None:
+    def lost(x: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        saved = y.sin()
+        _doubled_apart(torch).apply(y)
+        return saved.sum()
+
+    ways: dict[str, Callable[[Any], Any]] = {
+        "vmap of grad": vmap(grad(lost)),
+        "grad of vmap": grad(lambda x: vmap(lost)(x).sum()),
+        "make_fx of grad": make_fx(grad(lost)),
+    }
+    with pytest.raises(RuntimeError, match="has been modified by an inplace operation"):
+        ways[nested](torch.ones(2, 3))
