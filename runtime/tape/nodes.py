@@ -192,13 +192,25 @@ class AccumulateGrad(Node):
 
 class Input(Node):
     """The last node of a path to an input of a transform. It does nothing: the engine
-    returns the cotangent."""
+    returns the cotangent. A program that walks to the leaves of a graph sees what it sees in torch:
+    the name ``AccumulateGrad`` and the ``variable``. ``value``: a weak reference to that, as the
+    value holds the node."""
 
-    __slots__ = ()
+    namespace = "torch::autograd::"
+    __slots__ = ("value",)
 
     def __init__(self, level: Level, inner: torch.Tensor) -> None:
         super().__init__(level, (), (meta_of(inner, inner.dtype),))
         self.seq = LAST
+        self.value: weakref.ref[Any] | None = None
+
+    @property
+    def variable(self) -> Any:
+        """The leaf, or None if it is gone."""
+        return None if self.value is None else self.value()
+
+
+Input.__name__ = Input.__qualname__ = AccumulateGrad.__name__
 
 
 class Sink(Input):

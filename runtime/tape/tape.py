@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
@@ -91,7 +92,10 @@ class Tape(Level):
 
     def input(self, outer: torch.Tensor) -> Any:
         """An input of the transform: a value that requires grad, with an ``Input`` node."""
-        return self.wrap(outer, (Input(self, outer), 0))
+        node = Input(self, outer)
+        v = self.wrap(outer, (node, 0))
+        node.value = weakref.ref(v)
+        return v
 
     def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
         """Run ``op`` on inner tensors, in the grad mode of the outer levels."""

@@ -125,7 +125,9 @@ class GradValue(Value):
     def start_leaf(self) -> Any:
         """Begin a history. For code of the runtime, in a transform too."""
         if edge_of(self) is None:
-            self._edge = (Input(self._level, self._inner), 0)
+            node = Input(self._level, self._inner)
+            node.value = weakref.ref(self)
+            self._edge = (node, 0)
         return self
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 import runtime
+from runtime.aot import make_fx
 from runtime.autograd import graph
+from runtime.func import grad
 from runtime.tape.node_names import _numbered, node_name
 
 from ..scenarios import OURS, TORCH, same
@@ -292,3 +294,20 @@ def test_a_leaf_whose_storage_is_replaced_is_not_the_one_that_was_recorded() -> 
         )
 
     assert "appears to not have been used" in same(scenario)[1]
+
+
+@pytest.mark.parametrize("way", ["grad", "make_fx"])
+def test_the_ends_of_a_graph_inside_of_a_transform_are_leaves(way: str) -> None:
+    """A program that walks to the leaves finds them by the name and the variable of their nodes."""
+    found: list[tuple[str, str, bool]] = []
+
+    def walk(x: Any) -> Any:
+        leaf = x.detach().requires_grad_() if way == "make_fx" else x
+        y = leaf.sin().sum()
+        end = y.grad_fn.next_functions[0][0].next_functions[0][0]
+        found.append((type(end).__name__, end.name(), end.variable is leaf))
+        return y
+
+    x = torch.ones(3)
+    make_fx(walk)(x) if way == "make_fx" else grad(walk)(x)
+    assert set(found) == {("AccumulateGrad", "torch::autograd::AccumulateGrad", True)}
