@@ -15,6 +15,7 @@ from ..rules.ops import INPLACE, Op, generator_of, op_of
 from ..rules.record import RECORDS
 from ..seam.keys import VIEWS, reopen_keys, set_excluded
 from ..seam.levels import hand_over, innermost, lifted, scope_outside
+from ..trace.error_lines import name_line
 from . import element_check
 
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
@@ -167,7 +168,9 @@ class Randomness:
         elif self.randomness == "error":
             torch._C._vmapmode_decrement_nesting()
             if isinstance(error, RuntimeError) and "random operations inside of vmap" in str(error):
-                raise BatchingError(ERROR) from error
+                refusal = BatchingError(ERROR)
+                name_line(refusal, tb)
+                raise refusal from error
 
 
 _DRAWING: dict[Op, bool] = {}

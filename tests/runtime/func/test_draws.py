@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import runtime
 from runtime.aot import make_fx
 from runtime.errors import BatchingError
-from runtime.func import functionalize, grad, jvp, vjp, vmap
+from runtime.func import functionalize, grad, jacfwd, jvp, vjp, vmap
 from runtime.rules.ops import _OPS
 
 X = torch.ones(2, 200)
@@ -412,3 +412,10 @@ def test_an_error_of_the_program_stays_what_it_is(randomness: str) -> None:
     with pytest.raises(RuntimeError, match="of the program") as found:
         vmap(f, randomness=randomness)(X)
     assert type(found.value) is RuntimeError and found.value.__cause__ is None
+
+
+@pytest.mark.parametrize("transform", [vmap, jacfwd], ids=["vmap", "jacfwd"])
+def test_a_refused_draw_names_its_line(transform: Any) -> None:
+    """A program that vmap runs for it is deep below the line that has called jacfwd."""
+    with pytest.raises(BatchingError, match=r"randomness error mode(?s:.*)test_draws.py:"):
+        transform(DRAWS["rand"])(torch.ones(200, 200) if transform is vmap else torch.ones(200))
