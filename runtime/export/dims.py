@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
+from ..trace.abstract_values import faked
 from ..trace.symbols import Abstraction
 
 Spec = Mapping[int, Any]  # per dimension of a tensor: a Dim, a hint, or a number
@@ -114,7 +115,7 @@ class ExportedSizes(Abstraction):
         kinds = [DimDynamic.DYNAMIC if i in dims else DimDynamic.STATIC for i in range(t.dim())]
         context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
         source = ConstantSource(f"input_{len(self.inputs)}")
-        fake: Any = self.mode.from_tensor(t, symbolic_context=context, source=source)
+        fake: Any = faked(self.mode, t, symbolic_context=context, source=source)
         self.inputs.append(fake)
         for i, dim in dims.items():
             self._constrain(_Named(dim, name, i, fake.shape[i]), int(t.shape[i]))

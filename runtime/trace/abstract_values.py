@@ -33,6 +33,13 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _guard_pointer = torch._C._set_throw_on_mutable_data_ptr
 
 
+def faked(mode: FakeTensorMode, t: torch.Tensor, **options: Any) -> Any:
+    """Return ``mode.from_tensor(t, **options)``. For it torch reads all that ``t`` has, such as
+    ``.grad``. A program that is captured around this trace does not."""
+    with torch._C.DisableTorchFunction():
+        return mode.from_tensor(t, **options)
+
+
 class _Thread(Ambient):
     """What the traces on real values of one thread share, because it takes as long as twenty
     abstract values."""
@@ -134,7 +141,7 @@ class AbstractValues:
     def _other_layout(self, t: torch.Tensor) -> Any:
         with _disable_current_modes():
             try:
-                return self.mode.from_tensor(t.detach(), static_shapes=True)
+                return faked(self.mode, t.detach(), static_shapes=True)
             except (NotImplementedError, RuntimeError, AssertionError):
                 return None
 

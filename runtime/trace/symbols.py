@@ -40,6 +40,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from ..seam import factories
 from ..seam.levels import Value
+from .abstract_values import faked
 from .generated_code import function
 from .outside import held_by_session
 from .provenance import here
@@ -284,12 +285,12 @@ class Abstraction:
             if fixed or t._is_view():
                 t = t.detach().requires_grad_(t.requires_grad)
             if fixed or not self.dynamic:
-                fake = self.mode.from_tensor(t, static_shapes=True)
+                fake = faked(self.mode, t, static_shapes=True)
             else:  # without a context the sizes of a sparse tensor would be numbers
                 context: Any = StatelessSymbolicContext(
                     dynamic_sizes=[DimDynamic.DYNAMIC] * t.dim()
                 )
-                fake = self.mode.from_tensor(t, symbolic_context=context)
+                fake = faked(self.mode, t, symbolic_context=context)
         if not fixed and self.dynamic:
             self.inputs.append(fake)
         return fake
@@ -329,7 +330,7 @@ class Abstraction:
                 f"With _allow_non_fake_inputs=True it becomes a constant of the graph.{here()}"
             )
         with _disable_current_modes():
-            return self.mode.from_tensor(_plain_like(t), static_shapes=True)
+            return faked(self.mode, _plain_like(t), static_shapes=True)
 
     def bind(self, fake: Any, node: fx.Node) -> None:
         """Know where to read the sizes and strides of a placeholder, for the symbols that it is
@@ -458,7 +459,7 @@ class Given(Abstraction):
 
     def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
         # an alias of its own, whose geometry the program may change
-        fake: Any = t if isinstance(t, FakeTensor) else self.mode.from_tensor(t, static_shapes=True)
+        fake: Any = t if isinstance(t, FakeTensor) else faked(self.mode, t, static_shapes=True)
         with self.mode, torch.no_grad():
             return fake.detach()  # type: ignore[no-any-return]
 
