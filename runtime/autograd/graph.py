@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import NestedTensor
 from ..seam.ambient import Ambient
-from ..seam.levels import SCOPE, bottom
+from ..seam.levels import SCOPE, Value, bottom
 from ..seam.memory import storage_of
 from ..tape.gradient_edges import GradientEdge, get_gradient_edge, register_multi_grad_hook
 from ..tape.nodes import Node
@@ -113,7 +113,8 @@ def increment_version(tensor: torch.Tensor | Sequence[torch.Tensor]) -> None:
     """As ``torch.autograd.graph.increment_version``: count a write to the data of a tensor that the
     dispatcher did not see."""
     tensors = (tensor,) if isinstance(tensor, torch.Tensor) else tuple(tensor)
-    torch._C._increment_version([bottom(t) for t in tensors])
+    for t in tensors:
+        t.count_write() if isinstance(t, Value) else torch._C._increment_version([t])
 
 
 class _Handle:

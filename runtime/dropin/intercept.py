@@ -34,6 +34,8 @@ from ..seam.transforms_of_torch import DualLevelOfTorch
 from ..session.tensor import Tensor
 from ..trace.provenance import here
 
+_in_functorch = torch._C._are_functorch_transforms_active
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _Function: Any = torch.autograd.function.Function
 _graph: Any = torch.autograd.graph
 _record = _Function.__dict__["apply"].__func__
@@ -48,10 +50,17 @@ _forward_ad: Any = vars(torch.autograd.forward_ad)
 
 @functools.wraps(_record)
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    for a in (*args, *kwargs.values()):
+    given = (*args, *kwargs.values())
+    for a in given:
         if type(a) in VALUES:
-            return _ours(cls, args, kwargs)
-    return _record(cls, *args, **kwargs)
+            break
+    else:
+        return _record(cls, *args, **kwargs)
+    # A transform of torch's own that runs inside of a level comes first, as at an ATen call. It
+    # applies another class to what it has around.
+    if _in_functorch() and any(isinstance(a, torch.Tensor) and _is_wrapped(a) for a in given):
+        return _record(cls, *args, **kwargs)
+    return _ours(cls, args, kwargs)
 
 
 def _ours(cls: Any, args: Any, kwargs: Any) -> Any:

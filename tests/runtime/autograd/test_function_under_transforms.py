@@ -568,3 +568,32 @@ def test_forward_ad_asks_jvp_with_either_style_and_both_orders_of_nesting() -> N
             (g,) = runtime.autograd.grad(scalar(fn)(dual, wrap(Y)), dual)  # forward over reverse
             of_g: Any = fw.unpack_dual(g).tangent
             torch.testing.assert_close(unwrap(of_g), expected_grad)
+
+
+@pytest.mark.parametrize("in_dims", [(0, None), (None, 0)])
+def test_torchs_vmap_of_a_function_goes_before_the_level_around(in_dims: Any) -> None:
+    """The argument without a batch is a value of the level, the other one torch's batch of one."""
+
+    class Product(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x: Any, y: Any) -> Any:
+            return x * y
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            x, y = ctx.saved_tensors
+            return g * y, g * x
+
+    def total(x: Any, apply: Any) -> Any:
+        given = [x[0] if dim is None else x for dim in in_dims]
+        return torch.func.vmap(apply, in_dims)(*given).sum()
+
+    x = torch.arange(6.0).reshape(2, 3)
+    found = runtime.func.grad(lambda x: total(x, Product.apply))(x)
+    torch.testing.assert_close(found, torch.func.grad(lambda x: total(x, torch.mul))(x))
