@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from gen.checks import batch_axis, forms, illformed, memory_access, ranges
+from gen.checks import batch_axis, forms, illformed, memory_access, ranges, refusals
 from gen.checks.compare import Rule, Tally
 from gen.checks.entries import Known
 from gen.checks.evaluate import OF_ITSELF, Comparison, run_target
@@ -180,6 +180,7 @@ class Case:
             *(("cuts",) if self.axes.get("cuts") == "loaded" else ()),
             *(("per_sample_answer",) if "of" in self.axes else ()),
             *(("fake",) if "fake" in words else ()),
+            *(("refusal",) if "refusal" in self.axes else ()),
             *(("jit",) if self.axes.get("trains", "").startswith("jitted") else ()),
             *(("out_dims",) if self.axes.get("batch") in ("out_dims", "mistaken") else ()),
         )
@@ -324,7 +325,10 @@ class Case:
                 continue
             for word in words:
                 try:
-                    comparison.against(word, tally)
+                    if "refusal" in axes:
+                        refusals.assert_right_or_refused(comparison, word, tally)
+                    else:
+                        comparison.against(word, tally)
                 except Unsuitable as reason:
                     reasons[f"against {word}: {reason}"] = None
                 except RuntimeError as error:
@@ -576,5 +580,5 @@ def _asks_beside_values(axes: Mapping[str, str], words: Sequence[str]) -> bool:
     return (
         OF_ITSELF.issuperset(words)
         or axes["form"] in forms.BESIDE
-        or not {"under", "batch"}.isdisjoint(axes)
+        or not {"under", "batch", "refusal"}.isdisjoint(axes)
     )

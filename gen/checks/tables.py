@@ -58,7 +58,7 @@ class Cell:
     @property
     def alone(self) -> bool:
         """Whether the cell runs in a process of its own: it may spoil the memory of others."""
-        return any(axis == "reach" for axis, _ in self.axes)
+        return any(axis in ("reach", "refusal") for axis, _ in self.axes)
 
     @property
     def id(self) -> str:

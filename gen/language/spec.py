@@ -80,6 +80,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "batch": ("ordinary", "out_dims", "negative", "empty", "mistaken"),
     "under": ("dispatch_mode", "function_mode", "inference_mode"),
     "reach": ("value", "outside", "view", "parameter"),
+    "refusal": ("named",),
     "optimizer": (
         "sgd", "momentum", "nesterov", "momentum_foreach", "adam", "adam_foreach", "adam_fused",
         "adamw", "amsgrad", "adamax", "nadam", "radam", "adagrad", "adadelta", "rmsprop", "rprop",

@@ -34,6 +34,7 @@ class CompiledTarget:
         ("jit", "functionalize", "trace", "joint", "export", "saved", "per_sample", "fake")
     ) | {
         "linearize",
+        "refusal",
         "dual",
         "checkpoint",
         "functional",

@@ -1,0 +1,45 @@
+"""A program inside of a transform: the right results, or a refusal that names a line of it.
+
+With the axis ``refusal: named`` a cell passes if the target gives what the reference gives, or
+raises an error whose traceback, message or notes show a line of the program. It fails if the error
+shows none, if a result is another, or if the process dies or takes too long."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from pathlib import Path
+
+from gen.checks.compare import Tally, compare_kinds
+from gen.checks.evaluate import Comparison
+from gen.outcomes import Lacking, Mismatch, Unsuitable
+from gen.samples.samples import Sample
+
+
+def assert_right_or_refused(comparison: Comparison, word: str, tally: Tally) -> None:
+    """Raise Mismatch if the target gives something else than the reference, or an error without a
+    line of the program. Of a program that draws only shapes and dtypes are compared."""
+    try:
+        found = comparison.actual
+    except (Lacking, Mismatch, Unsuitable):
+        raise
+    except Exception as error:
+        assert_named(comparison.sample, error)
+        tally.entries += 1
+        tally.nonzero += 1
+        return
+    if comparison.program.deterministic:
+        comparison.against(word, tally)
+    else:
+        compare_kinds(found, comparison.program.on_reference(), tally)
+
+
+def assert_named(sample: Sample, error: Exception) -> None:
+    """Raise Mismatch unless ``error`` shows a line of the program, or of a module beside it."""
+    folder = Path(inspect.getsourcefile(sample.op.call) or ".").parent
+    frames = traceback.extract_tb(error.__traceback__)
+    texts = (str(error), *getattr(error, "__notes__", ()))
+    if any(Path(frame.filename).parent == folder for frame in frames):
+        return
+    if not any(f"{folder}/" in text for text in texts):
+        raise Mismatch(f"an error without a line of the program: {error!r}") from error
