@@ -33,7 +33,7 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _guard_pointer = torch._C._set_throw_on_mutable_data_ptr
 
 
-def faked(mode: FakeTensorMode, t: torch.Tensor, **options: Any) -> Any:
+def faked(mode: FakeTensorMode, t: torch.Tensor, **options: Any) -> FakeTensor:
     """Return ``mode.from_tensor(t, **options)``. For it torch reads all that ``t`` has, such as
     ``.grad``. A program that is captured around this trace does not."""
     with torch._C.DisableTorchFunction():

@@ -19,7 +19,7 @@ ORDERS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def product(x: Tensor, order: Callable[[Any, Any], Any]) -> tuple[Tensor, Tensor]:
-    both = order(x, TwoTensor(x, x.cos())) * 2  # type: ignore[no-untyped-call]
+    both = order(x, TwoTensor(x, x.cos())) * 2
     return both.a, both.b
 
 
@@ -49,7 +49,7 @@ def test_the_class_handles_a_call_with_a_value_beside_it(way: str, order: str) -
 def test_a_write_to_it_is_a_write_to_its_parts() -> None:
     def written(x: Tensor) -> tuple[Tensor, ...]:
         y = x * 1
-        two = TwoTensor(y, y.cos())  # type: ignore[no-untyped-call]
+        two = TwoTensor(y, y.cos())
         two.mul_(2)
         two[0].add_(1)
         return two.a, two.b, y
@@ -60,10 +60,10 @@ def test_a_write_to_it_is_a_write_to_its_parts() -> None:
 @pytest.mark.parametrize("transform", [functionalize, vmap])
 def test_one_from_outside_beside_one_made_inside_is_refused(transform: Any) -> None:
     def sum_of_both(x: Tensor, two: Any) -> Any:
-        return two + TwoTensor(x, x)  # type: ignore[no-untyped-call]
+        return two + TwoTensor(x, x)
 
     with pytest.raises(RuntimeError, match=r"(?s)a TwoTensor that comes from .*test_user_classes"):
-        transform(sum_of_both)(X, TwoTensor(X, X))  # type: ignore[no-untyped-call]
+        transform(sum_of_both)(X, TwoTensor(X, X))
 
 
 def test_tensors_of_the_session_inside_of_one_have_their_gradients() -> None:
