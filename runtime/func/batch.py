@@ -114,6 +114,7 @@ class BatchLevel(Level):
     __slots__ = ("randomness", "size")
     what = "vmap"
     hidden = 1
+    shows_strides = True
 
     def __init__(self, size: int, randomness: str) -> None:
         super().__init__()

@@ -71,7 +71,7 @@ def tangent_of(v: Any) -> torch.Tensor | None:
         view.generation = view.base._generation
         base = view.base._tangent
         with torch.enable_grad():  # whoever asks first, under no_grad perhaps
-            v._tangent = None if base is None else view.replay(base)
+            v._tangent = None if base is None else view.replay(base, v)
     tangent: torch.Tensor | None = v._tangent
     return tangent
 
@@ -81,7 +81,7 @@ class DualLevel(Level):
 
     __slots__ = ()
     what = "jvp or jacfwd"
-    keeps_history = True
+    keeps_history = shows_strides = True
 
     def wrap(self, inner: torch.Tensor, tangent: torch.Tensor | None = None, /) -> DualValue:
         v: DualValue = same_shape(DualValue, inner)
@@ -289,7 +289,7 @@ class DualLevel(Level):
                     # made from t, so that it is batched if t is
                     new = t.new_zeros(base.shape, dtype=base.dtype)
                     new = new if old is None else new + old
-            part = new if view is None else view.replay(new)
+            part = new if view is None else view.replay(new, v)
             part.zero_() if t is None else part.copy_(t)
             base._tangent = new
         base._generation += 1

@@ -35,6 +35,7 @@ class Samples(BatchLevel):
 
     __slots__ = ("tape", "uses")
     what = "per_sample_grads"
+    shows_strides = False  # a parameter's uses are calls that it knows
 
     def __init__(self, size: int, randomness: str, tape: GradLevel) -> None:
         super().__init__(size, randomness)

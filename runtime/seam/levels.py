@@ -59,6 +59,9 @@ class Level:
     # whether it is left to that class if the tensor consists of values of this level or of an
     # inner one. A capture has a place of its own for such tensors.
     leaves_parts = True
+    # whether a value shows the strides and the offset that its inner tensor has, so that
+    # `as_strided` of it shows the memory that it says
+    shows_strides = False
     packs = False  # whether pack hooks see the tensors that this level saves
     finalizers: list[Callable[[], None]]  # called when the transform returns, in order
 

@@ -89,7 +89,7 @@ class Tangents:
         if held is None or held[0] is not self or held[1] is None:
             return None
         with torch.enable_grad():  # the result is stored, and the first call may come under no_grad
-            tangent = view.replay(held[1])
+            tangent = view.replay(held[1], v)
         self.put(v._inner, tangent)
         return tangent
 

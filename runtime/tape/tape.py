@@ -31,7 +31,7 @@ class Tape(Level):
     # whether a program may make a leaf of a value, and run a backward pass to the leaves
     starts_leaves = True
     what = "grad, vjp or jacrev"
-    keeps_history = True
+    keeps_history = shows_strides = True
     # results of these dtypes become values even without a history
     wrapped_dtypes: frozenset[torch.dtype] = DIFFERENTIABLE
     # whether a user's backward gets values of this level also if the pass is not recorded

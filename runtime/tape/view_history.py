@@ -30,6 +30,9 @@ from .values import edge_of
 _as_strided = torch.ops.aten.as_strided.default
 _grad_enabled = torch.is_grad_enabled
 
+# A longer path is one `as_strided` step where that shows the same memory: a program that writes to
+# each of thousands of nested views would else run all of their steps for each.
+MANY_STEPS = 8
 WRITTEN = "is being"
 STALE = "its base or another view of its base has been"
 
@@ -59,17 +62,32 @@ class View:
         if self.reshaped == base._reshaped:
             return self.chain
         if _comparable(v, base):
-            return ((_as_strided, (v.shape, v.stride(), v.storage_offset()), {}, None),)
+            return (_strided_step(v),)
         earlier = (base._earlier or {}).get(self.reshaped)
         if earlier is None:
             self._lost()
         return ((_as_strided, earlier, {}, None), *self.chain)
 
-    def replay(self, t: Any) -> Any:
-        """The same view of ``t``, a tensor of the base's shape. Example: its tangent, whose
-        strides may differ."""
-        if self.reshaped != self.base._reshaped:
+    def short_path(self, v: Any) -> tuple[Any, ...]:
+        """:meth:`path`, or one step in place of many."""
+        path = self.path(v)
+        if len(path) > MANY_STEPS and _comparable(v, self.base):
+            return (_strided_step(v),)
+        return path
+
+    def replay(self, t: Any, v: Any) -> Any:
+        """The view of ``t``, a tensor of the base's shape, that ``v`` is of the base. Example: its
+        tangent, whose strides may differ."""
+        base = self.base
+        if self.reshaped != base._reshaped:
             self._lost()
+        if (
+            len(self.chain) > MANY_STEPS
+            and _comparable(v, base)
+            and _is_strided(t)
+            and (t.stride(), t.storage_offset()) == (base.stride(), base.storage_offset())
+        ):
+            return replay((_strided_step(v),), t)
         return replay(self.chain, t)
 
     def _lost(self) -> NoReturn:
@@ -106,9 +124,9 @@ class View:
                 and not torch._C._is_view_replay_enabled()
                 and _comparable(v, base)
             ):
-                v._edge = _as_strided(base, v.shape, v.stride(), v.storage_offset())._edge
+                v._edge = replay((_strided_step(v),), base)._edge
             else:
-                v._edge = replay(self.path(v), base)._edge
+                v._edge = replay(self.short_path(v), base)._edge
         v._req = False
         if v._retains and v._edge is not None:
             hooks.follow(v, before)
@@ -122,9 +140,26 @@ def replay(chain: tuple[Any, ...], base: Any) -> Any:
     return base
 
 
+def _strided_step(v: Any) -> tuple[Any, ...]:
+    """The memory that ``v`` shows, as a step of a chain."""
+    return (_as_strided, (v.shape, v.stride(), v.storage_offset()), {}, None)
+
+
+def _is_strided(t: Any) -> bool:
+    """Whether ``t`` is a plain strided tensor or a value, at any levels, that shows one's
+    strides."""
+    while type(t) in VALUES and t._level.shows_strides:
+        t = t._inner
+    return type(t) is torch.Tensor and t.layout is torch.strided and not t.is_nested
+
+
 def _comparable(v: Any, base: Any) -> bool:
     """Whether sizes and strides alone determine which part of ``base`` the view ``v`` shows."""
     a, b = v._inner, base._inner
+    while type(a) in VALUES and type(b) in VALUES and a._level is b._level:
+        if not a._level.shows_strides:
+            return False
+        a, b = a._inner, b._inner
     return (
         type(a) is torch.Tensor
         and type(b) is torch.Tensor
@@ -162,9 +197,7 @@ def follow(v: Any, source: Any, step: tuple[Any, ...], creation: str = "") -> No
         v._view = View(source, (step,), creation)
     elif step[0] is _as_strided and _comparable(v, of.base):
         # it may reach beside ``source``, so its chain does not lead through that
-        v._view = View(
-            of.base, ((_as_strided, (v.shape, v.stride(), v.storage_offset()), {}, None),), creation
-        )
+        v._view = View(of.base, (_strided_step(v),), creation)
     else:
         v._view = View(of.base, (*of.path(source), step), creation)
 
@@ -301,7 +334,7 @@ class CopySlices(Node):
         edges = node.edges if self_edge is None else tuple([node.edges[i] for i in self.others])
         Node.__init__(self, level, (of_base, *edges), ((base.shape, base.dtype),))
         # without the base itself, to which a reference would close a cycle
-        self.chain = target._view.path(target)
+        self.chain = target._view.short_path(target)
         # as_strided counts places from the start of the storage, so it needs the base's offset
         offset = base.storage_offset() if _as_strided in [step[0] for step in self.chain] else None
         self.geometry = (base.shape, base.stride(), offset)

@@ -333,25 +333,28 @@ def _candidates(shape: Sequence[int], size: int) -> list[Place]:
     ]
 
 
+def _owners_in_view(v: Any, of_base: Place, size: int) -> torch.Tensor:
+    """Which sample owns each element of the view ``v`` of a base with samples in ``of_base``."""
+    owned: torch.Tensor = v._view.replay(owners(of_base, v._view.base.shape, size, v.device), v)
+    return owned
+
+
 def place_in_view(v: Any, of_base: Place, size: int) -> Place | None:
     """The place in the view ``v`` of a tensor. None if it shows elements of several
     samples in no order."""
-    return place_of(v._view.replay(owners(of_base, v._view.base.shape, size, v.device)), size)
+    return place_of(_owners_in_view(v, of_base, size), size)
 
 
 def fits(v: Any, place: Place, of_base: Place, size: int) -> bool:
     """Whether the view ``v`` with samples in ``place`` is a part of a base with
     samples in ``of_base``."""
-    return torch.equal(
-        v._view.replay(owners(of_base, v._view.base.shape, size, v.device)),
-        owners(place, v.shape, size, v.device),
-    )
+    return torch.equal(_owners_in_view(v, of_base, size), owners(place, v.shape, size, v.device))
 
 
 def place_in_base(v: Any, place: Place, size: int) -> Place | None:
     """The place in the base of the view ``v`` that fits that in ``v``. None if there is none."""
     mine = owners(place, v.shape, size, v.device)
     for candidate in _candidates(v._view.base.shape, size):
-        if torch.equal(v._view.replay(owners(candidate, v._view.base.shape, size, v.device)), mine):
+        if torch.equal(_owners_in_view(v, candidate, size), mine):
             return candidate
     return None
