@@ -68,12 +68,10 @@ def fresh(n: fx.Node) -> bool:
         return True
     if n.target is operator.getitem:
         several: Any = n.args[0]
-        others = [
-            u
+        return _fresh(several.target) and not any(
+            u is not n and (u.target is not operator.getitem or u.args[1] == n.args[1])
             for u in several.users
-            if u is not n and (u.target is not operator.getitem or u.args[1] == n.args[1])
-        ]
-        return _fresh(several.target) and not others
+        )
     return _fresh(n.target)
 
 

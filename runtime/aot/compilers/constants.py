@@ -16,7 +16,7 @@ from torch import fx
 
 from ...seam import factories
 from .overloads import aten, calls_of, on_cpu, same_layout, static
-from .replacing import replace, returned
+from .replacing import Returned
 
 _ELEMENTS = 1 << 12  # of a constant, which lives as long as the program
 _LIKE = frozenset((
@@ -52,8 +52,9 @@ def fold(graph: fx.Graph) -> None:
                 found = _computed(n, values)
                 if _fits(found, n):
                     values[n] = found
+    results = Returned(graph)
     for n, value in values.items():
-        if not returned(n):
+        if n not in results:
             for user in [u for u in n.users if u not in values]:
                 user.args = fx.map_arg(
                     user.args,
@@ -107,6 +108,7 @@ def _fits(found: torch.Tensor, n: fx.Node) -> bool:
 def without_neutral(graph: fx.Graph) -> None:
     """Leave out arithmetic that changes no bit, and take a number for a tensor whose elements
     are all the same."""
+    results = Returned(graph)
     for n in calls_of(graph):
         if (
             n.target not in _ARITHMETIC
@@ -123,7 +125,7 @@ def without_neutral(graph: fx.Graph) -> None:
         if not isinstance(x, fx.Node) or not static(x) or number is None or not same_layout(n, x):
             continue
         if _neutral(n.target, number):
-            replace(n, x)
+            results.replace(n, x)
         elif isinstance(other, torch.Tensor) and other.dim():
             n.args = (x, factories.tensor(number, dtype=other.dtype, device="cpu"))
 

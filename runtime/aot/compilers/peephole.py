@@ -188,7 +188,7 @@ def overwrites(graph: fx.Graph) -> None:
     """A pointwise call writes its result over its first argument, or either of two that commute,
     where that is a buffer that the graph made itself, to which no view refers and which nothing
     uses later: neither a call nor the caller, since the output uses what is returned."""
-    order = {n: i for i, n in enumerate(graph.nodes)}
+    last_use = {a: n for n in graph.nodes for a in n.all_input_nodes}
     own = {n for n in graph.nodes if fresh(n)}
     views = {n for n in graph.nodes if may_alias(n)}
     for n in calls_of(graph):
@@ -203,7 +203,7 @@ def overwrites(graph: fx.Graph) -> None:
                 or not same_layout(first, n)
             ):
                 continue
-            if max(order[u] for u in first.users) == order[n] and views.isdisjoint(first.users):
+            if last_use[first] is n and views.isdisjoint(first.users):
                 n.args = (first, *(n.args[1:] if first is n.args[0] else n.args[:1]))
                 if func is not None:
                     n.target = func

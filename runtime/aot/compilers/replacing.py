@@ -33,9 +33,15 @@ def shown(n: fx.Node) -> list[fx.Node]:
     return found
 
 
+def is_result(n: fx.Node) -> bool:
+    """Whether a result of the graph is ``n``."""
+    return n.graph.output_node() in n.users
+
+
 def returned(n: fx.Node) -> bool:
-    """Whether a result of the graph is ``n``, or may share memory with it."""
-    return any(user.op == "output" for v in shown(n) for user in v.users)
+    """Whether a result of the graph is ``n``, or may share memory with it. For one value:
+    :class:`Returned` answers for all values of a graph in one walk."""
+    return any(map(is_result, shown(n)))
 
 
 def results_in(n: fx.Node) -> list[fx.Node]:
@@ -45,22 +51,58 @@ def results_in(n: fx.Node) -> list[fx.Node]:
     return [r for r in results if r in views] if isinstance(results, (list, tuple)) else list(views)
 
 
-def replace(n: fx.Node, by: Any, same_memory: bool = False) -> None:
-    """Let the users of ``n`` take ``by``, which has the same elements and layout. What makes
-    results of the graph of ``n`` takes it only where no other result is ``by``, an argument or
-    memory of one of these.
-    ``same_memory``: they are two names of the same memory."""
-    if not same_memory and isinstance(by, fx.Node) and fresh(by) and not returned(by):
-        n.replace_all_uses_with(by)
-        return
+class Returned:
+    """The values of a graph with which a result may share memory, while a pass replaces some.
+
+    Example: of ``y = x.t(); return y`` these are ``y`` and ``x``.
+    """
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._nodes: set[fx.Node] = set()
+        self._add(graph.output_node().all_input_nodes)
+
+    def __contains__(self, n: fx.Node) -> bool:
+        return n in self._nodes
+
+    def _add(self, nodes: list[fx.Node]) -> None:
+        """Note ``nodes`` and whatever they may be views of."""
+        new = [n for n in nodes if n not in self._nodes]
+        for n in new:  # grows
+            if n not in self._nodes:
+                self._nodes.add(n)
+                new += n.all_input_nodes if n.op == "call_function" and may_alias(n) else ()
+
+    def replace(self, n: fx.Node, by: Any) -> None:
+        """Let the users of ``n`` take ``by``, which has the same elements and layout. What makes
+        results of the graph of ``n`` takes it only where no other result is ``by``, an argument or
+        memory of one of these."""
+        if isinstance(by, fx.Node) and fresh(by) and by not in self:
+            n.replace_all_uses_with(by)
+            if n in self:
+                self._add([by])
+            return
+        for user in list(n.users):
+            if user.op != "output" and not (may_alias(user) and user in self):
+                user.replace_input_with(n, by)
+
+    def replace_alias(self, n: fx.Node, by: fx.Node) -> None:
+        """Let the users of ``n`` take ``by``, another name of the same memory. A result stays the
+        tensor that it is."""
+        replace_alias(n, by)
+        if n in self:
+            self._add([by])
+
+
+def replace_alias(n: fx.Node, by: fx.Node) -> None:
+    """:meth:`Returned.replace_alias`, for a pass that does not ask what is returned."""
     for user in list(n.users):
-        if user.op == "output" or (not same_memory and may_alias(user) and returned(user)):
-            continue
-        user.replace_input_with(n, by)
+        if user.op != "output":
+            user.replace_input_with(n, by)
 
 
 def without_copies(graph: fx.Graph) -> None:
     """A copy of a value that nothing writes to is the value. ``neg(neg(x))`` is ``x``."""
+    results = Returned(graph)
     for n in calls_of(graph):
         source: Any = n.args[0] if n.args else None
         if n.target is aten.copy.default:
@@ -81,7 +123,7 @@ def without_copies(graph: fx.Graph) -> None:
             or source.meta["val"].requires_grad
         ):
             continue
-        replace(n, source)
+        results.replace(n, source)
 
 
 def _lazy(n: fx.Node) -> bool:
@@ -94,6 +136,7 @@ def without_repetitions(graph: fx.Graph) -> None:
     memory may be what a checkpoint saves."""
     order = {n: i for i, n in enumerate(graph.nodes)}
     known: dict[Hashable, fx.Node] = {}
+    results = Returned(graph)
     for n in calls_of(graph):
         if not _pure(n):
             continue
@@ -103,7 +146,10 @@ def without_repetitions(graph: fx.Graph) -> None:
         if first is not n and (
             alias or _small(n) or any(order[u] > order[n] for v in shown(first) for u in v.users)
         ):
-            replace(n, first, same_memory=alias)
+            if alias:
+                results.replace_alias(n, first)
+            else:
+                results.replace(n, first)
 
 
 def _pure(n: fx.Node) -> bool:

@@ -19,7 +19,7 @@ from torch import fx
 from ...trace.graph_edits import add_call
 from ..capture.aliasing import fresh, functional_pointwise
 from .overloads import aten, calls_of, static
-from .replacing import replace, results_in, returned
+from .replacing import is_result, replace_alias, results_in, returned
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
 _VIEW = aten.view.default
@@ -89,7 +89,7 @@ def _shorten(
     root = roots[n] = roots.get(source, source)
     geometry = _geometry(n, root)
     if geometry == _geometry(root, root):
-        if fresh(root) and results_in(root) == [n]:  # then the result may be the value itself
+        if is_result(n) and fresh(root) and results_in(root) == [n]:  # then the result may be the value itself
             n.replace_all_uses_with(root)
         _leave_for(n, root)
         return
@@ -103,7 +103,7 @@ def _shorten(
 def _leave_for(n: fx.Node, same: fx.Node) -> None:
     """Let the users of ``n`` take ``same``, the same part of the same memory. An unused view goes
     at once: a root may have thousands of them, and each look at its views would see them all."""
-    replace(n, same, same_memory=True)
+    replace_alias(n, same)
     if not n.users:
         n.graph.erase_node(n)
 
