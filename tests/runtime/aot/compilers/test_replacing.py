@@ -13,9 +13,10 @@ from torch import Tensor, fx
 from runtime import aot
 from runtime.aot.capture.aliasing import LINEAR
 from runtime.aot.compilers.replacing import (
+    Returned,
     _pure,
     _small,
-    replace,
+    replace_alias,
     results_in,
     returned,
     shown,
@@ -154,7 +155,27 @@ def test_what_shows_a_value_and_which_results_do() -> None:
     assert set(results_in(nodes[1])) == set(nodes[1:4])
 
 
+def test_what_replaces_a_returned_value_is_returned_from_then_on() -> None:
+    graph, (x, sin, t, twice, exp) = _chain()
+    cos = graph.call_function(aten.cos.default, (sin,))
+    graph.output([twice])
+    results = Returned(graph)
+    assert [n in results for n in (x, sin, t, twice, exp, cos)] == [
+        returned(n) for n in (x, sin, t, twice, exp, cos)
+    ]
+    with graph.inserting_before(t):
+        other = graph.call_function(aten.sin.default, (x,))
+        alias = graph.call_function(aten.alias.default, (other,))
+    results.replace_alias(sin, alias)
+    assert t.args == (alias,) and alias in results and other in results and exp not in results
+    results.replace(cos, exp)
+    assert exp not in results, "cos was not returned"
+
+
 def test_a_result_takes_another_value_only_where_nobody_can_tell() -> None:
+    def replace(n: fx.Node, by: fx.Node) -> None:
+        Returned(n.graph).replace(n, by)
+
     def graph(*, other_is_returned: bool) -> tuple[fx.Node, fx.Node, fx.Node]:
         made = fx.Graph()
         x = node_of(X, made)
@@ -173,7 +194,8 @@ def test_a_result_takes_another_value_only_where_nobody_can_tell() -> None:
     assert len(b.users) == 1, "two results are two tensors"
     replace(b, x)
     assert len(b.users) == 1, "a result is no argument"
-    user = b.graph.call_function(aten.cos.default, (b,))
+    with b.graph.inserting_before(b.graph.output_node()):
+        user = b.graph.call_function(aten.cos.default, (b,))
     replace(b, x)
     assert user.args == (x,) and len(b.users) == 1
 
@@ -184,7 +206,10 @@ def test_a_returned_view_takes_another_value_only_if_that_is_the_same_memory(
 ) -> None:
     graph, (x, sin, t, _, exp) = _chain()
     graph.output([t, exp])
-    replace(sin, x, same_memory)
+    if same_memory:
+        replace_alias(sin, x)
+    else:
+        Returned(graph).replace(sin, x)
     assert (t.args == (x,)) is expected
 
 
