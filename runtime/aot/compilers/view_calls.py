@@ -89,7 +89,9 @@ def _shorten(
     root = roots[n] = roots.get(source, source)
     geometry = _geometry(n, root)
     if geometry == _geometry(root, root):
-        if is_result(n) and fresh(root) and results_in(root) == [n]:  # then the result may be the value itself
+        if (
+            is_result(n) and fresh(root) and results_in(root) == [n]
+        ):  # then the result may be the value itself
             n.replace_all_uses_with(root)
         _leave_for(n, root)
         return
