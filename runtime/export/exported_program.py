@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import (
@@ -32,7 +33,7 @@ from ..aot.python_state.reads import generators_in
 from ..func.functional_call import functional_call
 from ..seam.shells import make_subclass
 from ..trace.error_lines import naming_line
-from ..trace.provenance import line_of
+from ..trace.provenance import happened_at, line_of, origin_of
 from ..trace.symbols import SYMBOLIC
 from .dims import ExportedSizes, specs_of
 from .flat_export import Loss, captured, refuse_missing_gradients
@@ -231,6 +232,19 @@ def _names(f: Callable[..., Any], paths: Sequence[pytree.KeyPath]) -> list[str]:
     return names
 
 
+def _refuse_writes_in_place(graph: fx.Graph) -> None:
+    """Raise for a call that writes to its argument. A capture leaves those to memory that shows an
+    element twice, such as ``x.unfold(0, 2, 1)``."""
+    for node in graph.nodes:
+        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+            raise RuntimeError(
+                f"{node.target} writes to its argument, and an exported graph cannot: the argument "
+                "shows an element twice, or the op has no functional form. "
+                "Compute the new elements with an op that returns them."
+                f"{happened_at(origin_of(node))}"
+            )
+
+
 class _Container:
     """Puts a captured graph into the form of an ``ExportedProgram``."""
 
@@ -246,6 +260,7 @@ class _Container:
             sizes.write_conditions(self.graph)
             ranges |= sizes.ranges_of_values(self.graph)
         _describe_sizes(self.graph)
+        _refuse_writes_in_place(self.graph)
         inputs, placeholders = self._inputs()
         self._check_layouts(placeholders)
         outputs = self._outputs(placeholders)

@@ -251,6 +251,7 @@ def _refuse_writes(joint: Joint, given: Sequence[Any], names: Sequence[str]) -> 
                 f"Found an input that received a metadata mutation: {name} has other sizes "
                 f"or strides after the call ({record.reshaped[0].func._schema.name}_). "
                 "An exported graph cannot change them. Use the op that returns a view."
+                f"{happened_at(record.written_at)}"
             )
         if record.written and record.differentiated:
             raise RuntimeError(
@@ -271,7 +272,7 @@ def _refuse_writes(joint: Joint, given: Sequence[Any], names: Sequence[str]) -> 
     if boundary.seedings:
         raise RuntimeError(
             "the program sets the state of a random generator, and an exported graph cannot. "
-            "Do that before the call."
+            f"Do that before the call.{boundary.seedings[0].where}"
         )
     if boundary.backward_written:
         raise RuntimeError(

@@ -18,7 +18,7 @@ import torch
 from ..errors import InplaceError
 from ..seam.levels import Value
 from ..tape.values import GradValue, edge_of
-from ..trace.provenance import Line, here
+from ..trace.provenance import Line, here, user_line
 from .overlap import has_gaps, shows_twice
 
 # Ops whose results share memory with the argument although their schemas do not say so, and the
@@ -242,10 +242,10 @@ class Replaced:
 
     ``store`` and ``chain``: its first place. ``generation``: how often that memory was written
     to before. ``count``: how often the value was given memory. ``version``: that of the value
-    after the last time.
+    after the last time. ``set_at``: the user's line of it.
     """
 
-    __slots__ = ("chain", "count", "generation", "store", "value", "version")
+    __slots__ = ("chain", "count", "generation", "set_at", "store", "value", "version")
 
     def __init__(self, value: Any, store: Store, chain: Chain) -> None:
         self.value = value
@@ -253,12 +253,14 @@ class Replaced:
         self.chain = chain
         self.generation = store.memory.generation
         self.count = self.version = 0
+        self.set_at: Line | None = None
 
     def by(self, source: Store, present: Any, version: int) -> Store:
         """A store of the memory of ``source``, whose value is ``present``, for the value that is
         given this memory."""
         self.count += 1
         self.version = version
+        self.set_at = user_line()
         store = Store(None, source)
         store.value, store.seen, store.counter = present, source.memory.generation, [version]
         return store

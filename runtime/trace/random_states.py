@@ -27,7 +27,7 @@ import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -74,12 +74,14 @@ _DEFAULT_SEED = torch.Generator().initial_seed()
 class Seeding:
     """What a call does with the state of ``generator``. ``first``: the seed that it sets before the
     draws of the graph. ``restores``: whether it gives back the state from before the call
-    afterwards. ``last``: the seed that it sets afterwards."""
+    afterwards. ``last``: the seed that it sets afterwards. ``where``: the user's line of the first
+    draw after ``first``, as the end of an error message."""
 
     generator: Any
     first: int | None
     restores: bool
     last: int | None
+    where: str = field(default="", compare=False)
 
 
 @contextmanager
@@ -212,6 +214,7 @@ class RandomStates:
         self.drawn: set[int] = set()
         # by address of a generator: the seed that it had at the first draw
         self.first: dict[int, int] = {}
+        self.where: dict[int, str] = {}  # the user's line of that draw
         self.met: dict[int, _Met] = {}  # by address
 
     @contextmanager
@@ -237,7 +240,7 @@ class RandomStates:
                 raise RuntimeError(f"{_TAKEN} It was before this draw.{here()}")
             if seed is None:
                 raise RuntimeError(f"{_SET} It was before this draw.{here()}")
-            self.first[generator._cdata] = seed
+            self.first[generator._cdata], self.where[generator._cdata] = seed, here()
 
     def refuse_state(self, t: Any) -> None:
         """Raise if ``t``, which the graph has from outside, is the state of a
@@ -319,15 +322,15 @@ class RandomStates:
         """What a call does with the state of the generator at this address, if it does
         anything beside draws."""
         generator, _ = self.states[cdata]
-        first = self.first.get(cdata)
+        first, where = self.first.get(cdata), self.where.get(cdata, "")
         if self._unset(generator):
-            return None if first is None else Seeding(generator, first, False, None)
+            return None if first is None else Seeding(generator, first, False, None, where)
         with _disable_current_modes():
             if cdata in self.entered and torch.equal(self.entered[cdata], generator.get_state()):
-                return Seeding(generator, first, True, None)
+                return Seeding(generator, first, True, None, where)
             last = _seed_of(generator)
         if self._is_taken(generator.initial_seed(), cdata):
             raise RuntimeError(_TAKEN)
         if last is None:
             raise RuntimeError(_SET)
-        return Seeding(generator, first, False, last)
+        return Seeding(generator, first, False, last, where)

@@ -24,7 +24,7 @@ from ...seam.keys import uncounted
 from ...session.leaf import plain_of
 from ...session.tensor import SESSION, Tensor, unwrap, wrap
 from ...tape.values import edge_of
-from ...trace.provenance import Line
+from ...trace.provenance import Line, happened_at
 from ...trace.random_states import Seeding
 
 
@@ -154,6 +154,7 @@ class Input:
                 "the program calls set_() on an argument that is a leaf of torch's own autograd, "
                 "whose memory this package does not replace. "
                 "Make it with runtime.wrap(x, requires_grad=True)."
+                f"{happened_at(self.written_at)}"
             )
         if source is not target:
             with torch.no_grad():

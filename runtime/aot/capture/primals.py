@@ -351,11 +351,13 @@ class Primals:
             "the program gives an argument other memory by set_(), "
             "but the input has other mutations that we cannot carry out with that"
         )
+        at = happened_at(replaced.set_at)
         if replaced.store.memory.generation != replaced.generation:
             raise RuntimeError(
                 "cannot mutate tensors with frozen storage: "
                 "the program gives an argument other memory by set_(), "
                 "and then writes to a view of the memory that it had. Write to a copy."
+                f"{at}"
             )
         if (
             replaced.generation
@@ -365,12 +367,12 @@ class Primals:
         ):
             raise AssertionError(
                 f"{what}: a write, or a change of sizes or strides. "
-                "Let the program return the new tensor instead."
+                f"Let the program return the new tensor instead.{at}"
             )
         if self.layouts[i] is not None or found.shape != self.shapes[i]:
             raise AssertionError(
                 f"{what}: other sizes, or a tensor subclass. "
-                "Let the program return the new tensor instead."
+                f"Let the program return the new tensor instead.{at}"
             )
         v = self.values[i]
         if (
@@ -379,9 +381,9 @@ class Primals:
             or (self.edges[i] is not None and self.edge(v) != self.edges[i])
         ):
             raise AssertionError(
-                f"{what}: another history. Let the program return the new tensor instead."
+                f"{what}: another history. Let the program return the new tensor instead.{at}"
             )
-        return Input(self.flags[i], counted=replaced.count)
+        return Input(self.flags[i], counted=replaced.count, written_at=replaced.set_at)
 
     def _changes_of_geometry(self, i: int) -> Chain:
         """The view ops that the program has applied to primal ``i`` in place."""

@@ -259,6 +259,21 @@ def test_a_constant_that_no_file_holds_is_refused_with_the_line() -> None:
         export(lambda x: x * torch.rand(2, generator=generator), (torch.ones(2),))
 
 
+def test_a_write_to_rows_that_overlap_is_refused_with_the_line() -> None:
+    def program(x: Tensor) -> Tensor:
+        y = torch.cat([x, x.sin()])
+        with torch.no_grad():
+            y[:3].unfold(0, 2, 1).add_(x.sum())
+        return y
+
+    with pytest.raises(
+        RuntimeError,
+        match=r"aten\.add_\.Tensor writes to its argument, and an exported graph cannot.*"
+        r"It happened at .*test_exported_program\.py:\d+: y\[:3\]\.unfold",
+    ):
+        export(program, (torch.ones(3, 3),))
+
+
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_a_parameter_of_the_session_stays_frozen_or_not(requires_grad: bool) -> None:
     with dropin.installed():

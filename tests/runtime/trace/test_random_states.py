@@ -253,9 +253,11 @@ def test_the_state_is_given_back_if_the_graph_fails() -> None:
     assert torch.get_rng_state().equal(state)
 
 
-def test_an_exported_graph_with_a_seed_is_refused() -> None:
+def test_an_exported_graph_with_a_seed_is_refused_by_the_line_that_draws() -> None:
     with pytest.raises(
-        RuntimeError, match="sets the state of a random generator, and an exported graph cannot"
+        RuntimeError,
+        match=r"(?s)sets the state of a random generator, and an exported graph cannot.*"
+        r"It happened at .*test_random_states\.py:\d+: .*rand",
     ):
         export(forks_and_seeds, (torch.ones(2),))
 
