@@ -21,7 +21,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..seam.level_mode import entering
-from ..seam.levels import SCOPE, Level, Value, escaped, lifted, scope_outside
+from ..seam.levels import SCOPE, Level, Value, bottom, escaped, lifted, scope_outside
 from ..session.leaf import as_leaf
 from ..session.session import Session
 from ..tape import inplace, view_history
@@ -235,7 +235,7 @@ def _counts(level: Level, args: tuple[Any, ...]) -> list[_Count]:
     return [
         (a, a._version, a._inner, a._inner._version)
         for a in args
-        if isinstance(a, Value) and a._level is level and not a._inner.is_inference()
+        if isinstance(a, Value) and a._level is level and not bottom(a).is_inference()
     ]
 
 

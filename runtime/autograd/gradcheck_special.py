@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 
 from ..func import vmap
-from ..func.draws import ERROR
+from ..func.draws import DrawError
 from ..session.backward import grad
 from ..tape.engine import execute
 from ..tape.nodes import Edge
@@ -158,7 +158,9 @@ def batched_tangents(func: Callable[..., Any], inputs: Sequence[Any], i: int) ->
 def _failed(error: RuntimeError, option: str) -> GradcheckError:
     """The error to show. For a random op it is that of the kernel, because the one of ``vmap``
     names options that the caller does not have."""
-    said = error.__cause__ if str(error) == ERROR and error.__cause__ is not None else error
+    said: BaseException = error
+    if isinstance(error, DrawError) and error.__cause__ is not None:
+        said = error.__cause__
     return GradcheckError(
         f"While computing batched gradients, got: {said}\n\n{_BATCHED.format(option)}"
     )

@@ -341,7 +341,7 @@ class BatchLevel(Level):
             )
         random = draws.is_random(op, args, kwargs)
         if random and self.randomness == "error":
-            raise BatchingError(draws.ERROR)
+            raise draws.DrawError()
         self._count_fallback(op)
         physical, batched = self.physical(args)
         named, named_batched = self.physical(kwargs.values())

@@ -19,10 +19,19 @@ from ..trace.error_lines import name_line
 from . import element_check
 
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
-ERROR = (
+
+
+_UNSAID = (
     "vmap: called random operation while in randomness error mode. Say with randomness='same' "
     "or 'different' whether the elements of the batch share a draw, or draw outside of vmap."
 )
+
+
+class DrawError(BatchingError):
+    """A draw inside of ``vmap``, of which nobody has said what the elements of the batch draw."""
+
+    def __init__(self, message: str = _UNSAID) -> None:
+        super().__init__(message)
 
 
 class Batch(Protocol):
@@ -67,7 +76,7 @@ def draw(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     """Run a random op on batched values, with one draw per element or one draw for all, as
     ``randomness`` says."""
     if level.randomness == "error":
-        raise BatchingError(ERROR)
+        raise DrawError()
     by_shape = op.record.draws == "shape"  # type: ignore[union-attr]
     if not by_shape:
         element_check.check(op, args, kwargs)
@@ -84,7 +93,7 @@ def fill(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     """Run a random op that overwrites its first argument, as ``x.bernoulli_(p)`` does.
     ``randomness`` decides how often it draws."""
     if level.randomness == "error":
-        raise BatchingError(ERROR)
+        raise DrawError()
     target, *parameters = args
     parameters = [p.expand(target.shape) if isinstance(p, torch.Tensor) else p for p in parameters]
     (inner, *parameters), batched = level.physical([target, *parameters])
@@ -130,7 +139,7 @@ def _raise_in_vmap_mode(op: Op) -> None:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         if is_random(op, args, kwargs):
-            raise BatchingError(ERROR)
+            raise DrawError()
         with torch._C._ExcludeDispatchKeyGuard(_VMAP_MODE):
             return op.func(*args, **kwargs)
 
@@ -168,7 +177,7 @@ class Randomness:
         elif self.randomness == "error":
             torch._C._vmapmode_decrement_nesting()
             if isinstance(error, RuntimeError) and "random operations inside of vmap" in str(error):
-                refusal = BatchingError(ERROR)
+                refusal = DrawError()
                 name_line(refusal, tb)
                 raise refusal from error
 
