@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from ..rules.samples.factors import Dense, Outer, Rows, Tensor, Term, flat
+from ..trace.random_states import own_generator
 
 _ENTRIES = 1 << 21  # of the gradient of a sample, at a time
 _COPIES = 4  # of these that exist at once: as they are, with signs, padded and transformed
@@ -170,13 +171,12 @@ def _signs(place: Sequence[int], shape: Sequence[int]) -> Tensor:
 
 
 def _generator(place: Sequence[int]) -> torch.Generator:
-    """A source of random numbers that follow from ``place``. Its seed has 40 bits, as compiled
-    programs ask of those that they make."""
+    """A source of random numbers that follow from ``place``."""
     mixed = 0
     for number in place:
         mixed = (mixed ^ (number + 1)) * 0x9E37_79B9_7F4A_7C15 & 0xFFFF_FFFF_FFFF_FFFF
         mixed ^= mixed >> 29
-    return torch.Generator().manual_seed(mixed >> 24)
+    return own_generator(mixed >> 24)
 
 
 def checked(k: int | tuple[int, int]) -> None:

@@ -137,14 +137,29 @@ def _seed_in(state: torch.Tensor) -> int | None:
     return generator.initial_seed()
 
 
+# by address; of functions of this package
+_OWN: weakref.WeakValueDictionary[int, torch.Generator] = weakref.WeakValueDictionary()
+
+
+def own_generator(seed: int) -> torch.Generator:
+    """A generator that a function of this package makes and draws from. A trace finds it, as it
+    finds those in variables of users. ``seed``: of 40 bits at most, as a graph can set."""
+    made = torch.Generator().manual_seed(seed)
+    _OWN[made._cdata] = made  # type: ignore[attr-defined]
+    return made
+
+
 def _in_variables(generator: Any) -> Any:
-    """The object that running functions, but for those of this package, have for ``generator``: a
-    variable, or an element or attribute of one. None if there is none.
+    """The object that running functions have for ``generator``: a variable, or an element or
+    attribute of one. None if there is none. Of this package's functions only those of
+    :func:`own_generator` count.
 
     ``generator`` is the object that a call of ATen is given, which is another one.
     """
     frame: Any = sys._getframe(1)
     address = generator._cdata
+    if address in _OWN:
+        return _OWN[address]
     while frame is not None:
         if frame.f_code.co_filename.startswith(PACKAGE):
             frame = frame.f_back

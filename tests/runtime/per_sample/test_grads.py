@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from runtime.jit import jit
 from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads, projections
 from runtime.per_sample.grads import Parameter
 from runtime.rules.samples.factors import Dense, Outer
@@ -480,3 +481,20 @@ def test_every_random_part_of_a_projection_has_a_generator_of_its_own(
     monkeypatch.setattr(projections, "_generator", noted)
     both[0].project(5, seed=1)
     assert places and len(places) == len(set(places))
+
+
+@pytest.mark.parametrize("k", [5, (3, 2)])
+def test_a_projection_is_jitted(k: int | tuple[int, int]) -> None:
+    x, w = torch.linspace(-1, 1, 12).reshape(4, 3), torch.linspace(1, 2, 6).reshape(2, 3)
+
+    def loss(params: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, params[0]).sin().sum()
+
+    def projected(x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = per_sample_grads(loss)([w], x).project(k, seed=3)
+        return found
+
+    expected, step = projected(x), jit(projected)
+    for _ in range(2):
+        torch.testing.assert_close(step(x), expected)
+    torch.testing.assert_close(step(x.cos()), projected(x.cos()))
