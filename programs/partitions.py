@@ -256,7 +256,7 @@ def cuts_by_choice(x: Tensor) -> Results:
 
     options: list[dict[str, Any]] = [
         {"recomputable_ops": [aten.sin]},
-        {"recomputable_ops": [aten.mm, aten.sin, aten.cos, aten.transpose, aten.exp.default]},
+        {"recomputable_ops": [aten.mm, aten.sin, aten.cos, aten.t, aten.exp.default]},
         {"may_recompute": lambda n: n.target is aten.tanh.default},
         {"may_recompute": lambda n: True},
         {"memory_budget": 0.0},
@@ -277,7 +277,7 @@ def cuts_by_choice(x: Tensor) -> Results:
     ]
     flags = [
         again[0] <= {"sin"},
-        {"mm", "exp"} <= again[1] <= {"mm", "sin", "exp", "cos", "transpose.int"},
+        {"mm", "exp"} <= again[1] <= {"mm", "sin", "exp", "cos", "t"},
         again[2] <= {"tanh"},
         again[3] > {"mm", "tanh", "_softmax"},
     ]
