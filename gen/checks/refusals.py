@@ -36,10 +36,15 @@ def assert_right_or_refused(comparison: Comparison, word: str, tally: Tally) -> 
 
 def assert_named(sample: Sample, error: Exception) -> None:
     """Raise Mismatch unless ``error`` shows a line of the program, or of a module beside it."""
+    if not names_line(sample, error):
+        raise Mismatch(f"an error without a line of the program: {error!r}") from error
+
+
+def names_line(sample: Sample, error: Exception) -> bool:
+    """Whether the traceback, the message or a note shows a line of the program's folder."""
     folder = Path(inspect.getsourcefile(sample.op.call) or ".").parent
     frames = traceback.extract_tb(error.__traceback__)
     texts = (str(error), *getattr(error, "__notes__", ()))
-    if any(Path(frame.filename).parent == folder for frame in frames):
-        return
-    if not any(f"{folder}/" in text for text in texts):
-        raise Mismatch(f"an error without a line of the program: {error!r}") from error
+    return any(Path(frame.filename).parent == folder for frame in frames) or any(
+        f"{folder}/" in text for text in texts
+    )
