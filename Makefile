@@ -8,6 +8,8 @@ TARGET  ?= runtime
 TIER    ?= default
 DEVICE  ?= cpu
 WORKERS ?= 2
+# each worker begins with a half of its own: neighbours share samples, references and fixtures
+PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 ARGS    ?=
 MODULES := $(if $(filter all,$(TIER)),.cache/all,generated_tests)
 LAST    := .cache/matrix/last
@@ -33,7 +35,7 @@ generate: $(READY)  ## matrix.yaml -> generated_tests/
 	@$(BIN)/python -m gen generate $(if $(filter all,$(TIER)),--every --out $(MODULES))
 
 matrix: generate  ## generate, run and report the matrix (TARGET, TIER, DEVICE)
-	@rm -f $(LAST); status=0; $(BIN)/python -m pytest $(MODULES) -n $(WORKERS) -q --target $(TARGET) --tier $(TIER) --device $(DEVICE) $(ARGS) || status=$$?; \
+	@rm -f $(LAST); status=0; $(PYTEST) $(MODULES) --target $(TARGET) --tier $(TIER) --device $(DEVICE) $(ARGS) || status=$$?; \
 	test ! -e $(LAST) || $(BIN)/python -m gen report --last --out report/index.html; exit $$status
 
 test: $(READY)  ## the project's own tests, the linters and the check that generated_tests/ is current
@@ -41,8 +43,8 @@ test: $(READY)  ## the project's own tests, the linters and the check that gener
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest tests -n $(WORKERS) -q $(ARGS)
-	@$(BIN)/python -m pytest generated_tests -n $(WORKERS) -q --target $(TARGET) --tier smoke
+	@$(PYTEST) tests $(ARGS)
+	@$(PYTEST) generated_tests --target $(TARGET) --tier smoke
 
 check: $(READY)  ## is generated_tests/ what matrix.yaml says? shows the difference
 	@$(BIN)/python -m gen check
