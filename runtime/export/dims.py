@@ -251,6 +251,7 @@ class ExportedSizes(Abstraction):
         found = [env.replace(guard.expr) for guard in env.guards]
         conditions = [c for c in found if env._maybe_evaluate_static(c, axioms=()) is None]
         conditions += [sympy.Ge(s, r.lower) for s, r in self.ranges().items() if r.lower >= 2]
+        self.forget_removed(graph)
         with graph.inserting_before(graph.output_node()):
             self._write_relations(graph)
             for condition in dict.fromkeys(conditions):

@@ -370,6 +370,15 @@ class Abstraction:
             if place.source is node:
                 place.read(self._tracer(node))
 
+    def forget_removed(self, graph: fx.Graph) -> None:
+        """Forget the nodes of numbers that passes over ``graph`` have removed, since nothing used
+        them any more. :meth:`lower` makes new ones."""
+        present = set(graph.nodes)
+        self.computed = {e: node for e, node in self.computed.items() if node in present}
+        for place in self.symbols.values():
+            if place.proxy is not None and place.proxy.node not in present:
+                place.proxy = None
+
     def knows(self, size: Any) -> bool:
         """Whether a symbolic number is one of this trace, and not of an outer one."""
         return size.node.shape_env is self.shape_env

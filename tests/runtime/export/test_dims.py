@@ -359,6 +359,27 @@ def test_an_argument_with_gaps_may_have_any_size() -> None:
             assert run(x).equal(x * 2)
 
 
+def _unused_view(x: Any) -> Any:
+    x.view(x.shape)
+    return x * 1
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        _unused_view,
+        lambda x: x.view(x.shape) * 1,
+        lambda x: (x * 2, x.new_zeros(x.shape[0] * 2).sum())[0],
+    ],
+)
+def test_a_size_that_only_removed_calls_use_is_still_checked(f: Any) -> None:
+    program = export(f, (ones(4, 3),), dynamic=True)
+    for run in (program.module(), reloaded(program)):
+        assert run(ones(7, 5)).equal(f(ones(7, 5)))
+        with pytest.raises(RuntimeError, match="2 alone|to be >= 2"):
+            run(ones(1, 5))
+
+
 def test_an_example_beyond_a_computed_dim_is_told_the_sizes_that_this_may_have() -> None:
     with pytest.raises(ValueError, match="has size 5 in the example, which is not between 0 and 2"):
         export(lambda x: x.sum(), (ones(5),), dynamic_shapes={"x": {0: Dim("n", max=4) - 2}})
