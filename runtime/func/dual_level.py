@@ -71,7 +71,7 @@ def tangent_of(v: Any) -> torch.Tensor | None:
         view.generation = view.base._generation
         base = view.base._tangent
         with torch.enable_grad():  # whoever asks first, under no_grad perhaps
-            v._tangent = None if base is None else view.replay(base, v)
+            v._tangent = None if base is None else view.replay(view.laid_out(base), v)
     tangent: torch.Tensor | None = v._tangent
     return tangent
 
@@ -289,6 +289,7 @@ class DualLevel(Level):
                     # made from t, so that it is batched if t is
                     new = t.new_zeros(base.shape, dtype=base.dtype)
                     new = new if old is None else new + old
+                new = new if view is None else view.laid_out(new)
             part = new if view is None else view.replay(new, v)
             part.zero_() if t is None else part.copy_(t)
             base._tangent = new

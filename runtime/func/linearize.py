@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from ..seam.levels import Value
 from ..tape.running import with_forward_mode
 from ..tape.saved import Saved, store
+from ..tape.view_history import OF_MEMORY
 from ..trace.graph_module import GraphModule
 from .dual_level import DualLevel, tangent_of
 from .grad import outside_inference, versioned
@@ -85,10 +86,11 @@ def _linearized(
     level = DualLevel()
     results: list[Any] = []
     active: list[bool] = []  # which results have a tangent
+    examples = [torch.zeros_like(p) for p in flat]
     try:
         given = [
-            level.wrap(versioned(p), trace.input(torch.zeros_like(p), f"tangent{i}"))
-            for i, p in enumerate(flat)
+            level.wrap(versioned(p), trace.input(example, f"tangent{i}"))
+            for i, (p, example) in enumerate(zip(flat, examples, strict=True))
         ]
         flat_out, out_spec = pytree.tree_flatten(
             with_forward_mode(level, func, pytree.tree_unflatten(given, spec))
@@ -115,9 +117,13 @@ def _linearized(
         for saved in saved_constants
     ):
         raise _Overwritten
+    strides = [None] * len(flat)
+    if any(node.target in OF_MEMORY for node in trace.graph.nodes):
+        strides = [_strides_of(example) for example in examples]
     linear_part = GraphModule(torch.nn.Module(), trace.graph, "LinearPart")
 
     def push(tangents: list[Any]) -> Any:
+        tangents = [_laid_out(t, stride) for t, stride in zip(tangents, strides, strict=True)]
         found = iter(linear_part(*tangents, *map(_constant, saved_constants)))
         return pytree.tree_unflatten(
             [
@@ -186,6 +192,22 @@ def _linear_part() -> Any:
             return taken
 
     return LinearPart
+
+
+def _strides_of(t: torch.Tensor) -> Any:
+    """The strides of ``t``, None if it has none."""
+    return t.stride() if t.layout is torch.strided and not t.is_nested else None
+
+
+def _laid_out(t: torch.Tensor, stride: Any) -> torch.Tensor:
+    """``t`` in memory like that of the tangent with which the graph was recorded. Calls of the
+    graph such as ``as_strided`` show other elements of other memory."""
+    mine = _strides_of(t)
+    if stride is None or mine is None:
+        return t
+    if mine == stride and t.storage_offset() == 0 and not (t.is_conj() or t.is_neg()):
+        return t
+    return t.new_empty_strided(t.shape, stride).copy_(t)
 
 
 def _constant(saved: Any) -> Any:

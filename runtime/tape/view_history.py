@@ -29,6 +29,17 @@ from .values import edge_of
 
 _as_strided = torch.ops.aten.as_strided.default
 _grad_enabled = torch.is_grad_enabled
+# What these show of a tensor, or whether they show it at all, depends on its strides and on
+# whether it is conjugated lazily.
+OF_MEMORY = frozenset(
+    (
+        _as_strided,
+        torch.ops.aten.view.default,
+        torch.ops.aten.view.dtype,
+        torch.ops.aten.view_as_complex.default,
+        torch.ops.aten.view_as_real.default,
+    )
+)
 
 # A longer path is one `as_strided` step where that shows the same memory: a program that writes to
 # each of thousands of nested views would else run all of their steps for each.
@@ -90,6 +101,20 @@ class View:
             return replay((_strided_step(v),), t)
         return replay(self.chain, t)
 
+    def laid_out(self, t: Any) -> Any:
+        """``t``, a tensor of the base's shape and dtype, or a copy of it in memory like the base's
+        where the view would show other elements of ``t``, or none. Example: a transposed tangent
+        of which the view is ``as_strided``."""
+        base = self.base
+        funcs = [step[0] for step in self.chain]
+        if OF_MEMORY.isdisjoint(funcs) or not (_has_strides(t) and _has_strides(base)):
+            return t
+        offset = _offset_of(base, funcs)
+        lazy = _lazy(base)
+        if t.stride() == base.stride() and _offset_of(t, funcs) == offset and _lazy(t) == lazy:
+            return t
+        return _shown_lazily(_memory_like(t, (base.shape, base.stride(), offset)), lazy).copy_(t)
+
     def _lost(self) -> NoReturn:
         raise InplaceError(
             f"the base of a view has changed its geometry in place ({list(self.base.shape)} now), "
@@ -138,6 +163,40 @@ def replay(chain: tuple[Any, ...], base: Any) -> Any:
         if which is not None:
             base = base[which]
     return base
+
+
+def _has_strides(t: Any) -> bool:
+    return t.layout is torch.strided and not t.is_nested
+
+
+def _offset_of(t: Any, funcs: Sequence[Any]) -> Any:
+    """The offset of ``t``, if it matters for a view by ``funcs``. ``as_strided`` counts places
+    from the start of the storage."""
+    return t.storage_offset() if _as_strided in funcs else None
+
+
+def _lazy(t: Any) -> tuple[bool, bool]:
+    """Whether ``t`` is conjugated and whether it is negated lazily. View ops differ for it then."""
+    return t.dtype.is_complex and t.is_conj(), t.is_neg()
+
+
+def _shown_lazily(t: Any, lazy: tuple[bool, bool]) -> Any:
+    conjugated, negated = lazy
+    t = t.conj() if conjugated else t
+    return torch._neg_view(t) if negated else t
+
+
+def _memory_like(t: Any, geometry: tuple[Any, Any, Any], dtype: torch.dtype | None = None) -> Any:
+    """Memory made from ``t`` with the ``geometry`` of a tensor, which views can be taken of."""
+    shape, stride, offset = geometry
+    if offset is not None:
+        reach = (
+            offset + 1 + sum(step * max(n - 1, 0) for n, step in zip(shape, stride, strict=True))
+        )
+        return t.new_zeros(reach, dtype=dtype).as_strided(shape, stride, offset)
+    if dense(shape, stride):
+        return t.new_empty_strided(shape, stride, dtype=dtype)
+    return t.new_empty(shape, dtype=dtype)
 
 
 def _strided_step(v: Any) -> tuple[Any, ...]:
@@ -335,11 +394,12 @@ class CopySlices(Node):
         Node.__init__(self, level, (of_base, *edges), ((base.shape, base.dtype),))
         # without the base itself, to which a reference would close a cycle
         self.chain = target._view.short_path(target)
-        # as_strided counts places from the start of the storage, so it needs the base's offset
-        offset = base.storage_offset() if _as_strided in [step[0] for step in self.chain] else None
-        self.geometry = (base.shape, base.stride(), offset)
-        # view ops differ for what is conjugated lazily
-        self.lazy = (base.dtype.is_complex and base.is_conj(), base.is_neg())
+        self.geometry = (
+            base.shape,
+            base.stride(),
+            _offset_of(base, [step[0] for step in self.chain]),
+        )
+        self.lazy = _lazy(base)
         self.inner_node = node
         self.self_edge = self_edge
 
@@ -347,11 +407,7 @@ class CopySlices(Node):
         g = grads[0]
         if g is None:
             return (None,) * len(self.edges)
-        base = self._like_base(g)
-        conjugated, negated = self.lazy
-        base = base.conj() if conjugated else base
-        base = torch._neg_view(base) if negated else base
-        base = base.copy_(g)
+        base = _shown_lazily(_memory_like(g, self.geometry), self.lazy).copy_(g)
         part = replay(self.chain, base)
         inner_wanted = None
         if wanted is not None:
@@ -380,20 +436,6 @@ class CopySlices(Node):
                 part.copy_(conform(own, (part.shape, part.dtype), self.inner_node, 0))
         return (base if self.edges[0] is not None else None, *(out[i] for i in self.others))
 
-    def _like_base(self, g: Any, dtype: torch.dtype | None = None) -> Any:
-        """Memory with the geometry of the base, which the views of the chain can be taken of."""
-        shape, stride, offset = self.geometry
-        if offset is not None:
-            reach = (
-                offset
-                + 1
-                + sum(step * max(n - 1, 0) for n, step in zip(shape, stride, strict=True))
-            )
-            return g.new_zeros(reach, dtype=dtype).as_strided(shape, stride, offset)
-        if dense(shape, stride):
-            return g.new_empty_strided(shape, stride, dtype=dtype)
-        return g.new_empty(shape, dtype=dtype)
-
     def _shown_once(self, g: Any, own: Any) -> Any:
         """``g`` with the written part replaced by ``own``, where the view shows a
         place several times.
@@ -404,7 +446,10 @@ class CopySlices(Node):
         shape = self.geometry[0]
         numbers = torch.arange(shape.numel(), device=own.device)
         shown = (
-            replay(self.chain, self._like_base(numbers, torch.long).copy_(numbers.view(shape)))
+            replay(
+                self.chain,
+                _memory_like(numbers, self.geometry, torch.long).copy_(numbers.view(shape)),
+            )
             .reshape(-1)
             .abs()
         )

@@ -335,7 +335,9 @@ def _candidates(shape: Sequence[int], size: int) -> list[Place]:
 
 def _owners_in_view(v: Any, of_base: Place, size: int) -> torch.Tensor:
     """Which sample owns each element of the view ``v`` of a base with samples in ``of_base``."""
-    owned: torch.Tensor = v._view.replay(owners(of_base, v._view.base.shape, size, v.device), v)
+    view = v._view
+    in_base = owners(of_base, view.base.shape, size, v.device)
+    owned: torch.Tensor = view.replay(view.laid_out(in_base), v)
     return owned
 
 
