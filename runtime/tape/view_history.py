@@ -106,12 +106,15 @@ class View:
         where the view would show other elements of ``t``, or none. Example: a transposed tangent
         of which the view is ``as_strided``."""
         base = self.base
-        funcs = [step[0] for step in self.chain]
-        if OF_MEMORY.isdisjoint(funcs) or not (_has_strides(t) and _has_strides(base)):
+        if not (_has_strides(t) and _has_strides(base)):
             return t
-        offset = _offset_of(base, funcs)
         lazy = _lazy(base)
-        if t.stride() == base.stride() and _offset_of(t, funcs) == offset and _lazy(t) == lazy:
+        alike = t.stride() == base.stride() and _lazy(t) == lazy
+        if alike and t.storage_offset() == base.storage_offset():
+            return t  # without a look at the chain, which may have thousands of steps
+        funcs = [step[0] for step in self.chain]
+        offset = _offset_of(base, funcs)
+        if OF_MEMORY.isdisjoint(funcs) or (alike and _offset_of(t, funcs) == offset):
             return t
         return _shown_lazily(_memory_like(t, (base.shape, base.stride(), offset)), lazy).copy_(t)
 
