@@ -27,6 +27,7 @@ from ..rules.tensors import foreach
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value, rewrapped
 from ..seam.memory_gate import address_of, memory_gate
+from ..seam.nested_views import view_of
 from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry, refit
 from ..seam.transforms_of_torch import refuse_value_of_torch
@@ -251,7 +252,7 @@ class FunctionalLevel(Level):
     def viewed(self, base: torch.Tensor, chain: Chain) -> torch.Tensor:
         """The view of ``base`` to which ``chain`` leads."""
         for func, rest, kwargs, which in chain:
-            out = self._view_op(func)(base, *rest, **kwargs)
+            out = view_of(self._view_op(func), base, rest, kwargs)
             base = out if which is None else out[which]
         return base
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from .keys import reopen_keys
 from .levels import Level, hand_over, innermost
+from .nested_views import reopen_for
 from .shells import VALUES
 from .transforms_of_torch import refuse_value_of_torch
 
@@ -101,7 +101,7 @@ class LevelMode(TorchDispatchMode):
             return self.handled_inside(found, func, types, args, kwargs)
         if level.leaves(types, args, kwargs):
             return NotImplemented
-        reopen_keys(func)
+        reopen_for(func, args)
         # The tangent of a number, in torch's forward mode: torch reads the number that is in it,
         # which a value of a level does not have.
         if func is _ZEROS_WITHOUT_MEMORY and not args[0]:
@@ -116,7 +116,7 @@ class LevelMode(TorchDispatchMode):
         # `with self` takes ten times as long: it also notes that a mode is on, which is known here
         _push(self)
         try:
-            reopen_keys(func)
+            reopen_for(func, args)
             return hand_over(level, func, args, kwargs or {})
         finally:
             _pop(None)
@@ -133,7 +133,7 @@ def call_below(func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     found = innermost(args, kwargs)
     # the mode is on for the calls of an inner level
     if found is not None and found.number > mode.level.number:
-        reopen_keys(func)
+        reopen_for(func, args)
         return hand_over(found, func, args, kwargs)
     _pop(None)
     try:

@@ -25,9 +25,10 @@ from torch.utils._pytree import tree_leaves
 
 from ..errors import EscapedValue, InplaceError, called_from
 from .ambient import Ambient
-from .keys import CHUNK, CONJUGATE, NARROW, NEGATIVE, VIEWS, ZERO, set_excluded, uncounted
+from .keys import CONJUGATE, NEGATIVE, VIEWS, ZERO, set_excluded, uncounted
 from .literals import has_values, readable, stacked
 from .memory import guard_methods, refuse_access
+from .nested_views import is_view_op, leaves_unmarked, note_views, root_of
 from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape
 from .surgery import GEOMETRY, change_geometry, set_class
 
@@ -269,7 +270,8 @@ class Value(torch.Tensor):
     follow its base (see ``runtime.tape.view_history``). ``_reshaped``: how often its sizes or
     strides have changed in place. ``_earlier``: by that number, the sizes, strides and offset that
     it had. ``_geometry``: from what :mod:`.shells` made it. ``_faithful``: whether they have the
-    strides of the inner tensor. ``released_from``: the value that this is an alias of, if a
+    strides of the inner tensor. ``_nesting`` and ``_root``: how many views of views it is, and of what,
+see :mod:`.nested_views`. ``released_from``: the value that this is an alias of, if a
     Function wrote to that value and returned it. ``_home``: a class attribute, the one level of all
     values of the class, which never closes. ``_shown``: the class that the value is for users.
     """
@@ -287,6 +289,8 @@ class Value(torch.Tensor):
     _earlier: dict[int, tuple[Any, Any, Any]] | None = None
     _geometry: Geometry | None = None
     _faithful = False
+    _nesting = 0
+    _root: Value | None = None
     released_from: Value | None = None
 
     __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]
@@ -311,6 +315,14 @@ class Value(torch.Tensor):
                 f"__class__ of a tensor inside {self._level.what} is assigned. "
                 "as_subclass() gives a tensor of another class."
             )
+
+    @property
+    def _base(self) -> Any:  # type: ignore[override]
+        """As ``torch.Tensor._base``."""
+        return root_of(self)
+
+    def _is_view(self) -> bool:
+        return self._base is not None
 
     def count_write(self) -> None:
         """Count a write that the dispatcher has not seen."""
@@ -437,11 +449,12 @@ class Value(torch.Tensor):
         set_excluded(CONJUGATE, False)  # reopen_keys(func), without its frame
         set_excluded(NEGATIVE, False)
         set_excluded(ZERO, False)
-        set_excluded(VIEWS, func is NARROW or func is CHUNK)
+        set_excluded(VIEWS, (view := is_view_op(func)) and leaves_unmarked(func, args))
         level = (cls._home if len(types) == 1 else None) or innermost(args, kwargs)
         if len(types) > 1 and level.leaves(types, args, kwargs):
             return NotImplemented
-        if level.alive and not SCOPE.levels:  # the common case of `hand_over`, without its frame
+        # the common case of `hand_over`, without its frame
+        if level.alive and not SCOPE.levels and not view:
             return level.call(func, args, kwargs or {})
         return hand_over(level, func, args, kwargs or {})
 
@@ -476,6 +489,13 @@ def hand_over(
 ) -> Any:
     """Run a call whose innermost level is ``level``, which need not be one of the levels in scope.
     All calls come here: ``Value.__torch_dispatch__`` decides the common case itself."""
+    result = _handed_over(level, func, args, kwargs)
+    return note_views(result, args[0]) if args and is_view_op(func) else result
+
+
+def _handed_over(
+    level: Level, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
     around = SCOPE.levels
     if not level.alive:
         return outlived(level, func, args, kwargs)

@@ -19,6 +19,7 @@ from ..rules.ops import Op
 from ..rules.shape.views import without_overlap
 from ..seam.levels import Level, Value
 from ..seam.memory import storage_of
+from ..seam.nested_views import view_of
 from ..seam.shells import VALUES
 from . import hooks
 from .accumulate import dense
@@ -162,7 +163,7 @@ class View:
 
 def replay(chain: tuple[Any, ...], base: Any) -> Any:
     for func, rest, kwargs, which in chain:
-        base = func(base, *rest, **kwargs)
+        base = view_of(func, base, rest, kwargs)
         if which is not None:
             base = base[which]
     return base

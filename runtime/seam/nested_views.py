@@ -1,0 +1,176 @@
+"""Long chains of views of views, without a chain in the dispatcher.
+
+    for _ in range(5000):
+        y = y.t()
+
+The dispatcher marks the result of each view op as a view. For a tensor of a Python class the mark
+holds the argument of the op, and a copy of the functions of all views before: quadratic memory,
+gigabytes for the program above. What a value is a view of, its level knows itself. So after
+:data:`MOST` views of views the next one is not marked: the marks begin again there. It shares the
+version counter with its base, as a marked view does.
+
+The dispatcher marks what ``__torch_dispatch__`` returns, when the call is over. So whoever calls
+the op decides. For a call of a rule this is :func:`leaves_unmarked`. For a call of a program it is
+a kernel for the key of tensors with a ``__torch_dispatch__``, which is there only in processes with
+such programs: it would cost each view op some microseconds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._C import DispatchKey, DispatchKeySet
+
+from .keys import CHUNK, NARROW, VIEWS, reopen_keys, set_excluded
+from .shells import VALUES, make_subclass
+from .surgery import refit
+
+# How many views of views the dispatcher marks.
+MOST = 32
+# View ops that the dispatcher takes apart, or whose results never continue a chain, are not here.
+INTERCEPTED = (
+    "_conj",
+    "_neg_view",
+    "_reshape_alias",
+    "alias",
+    "as_strided",
+    "chunk",
+    "diagonal",
+    "expand",
+    "narrow",
+    "permute",
+    "select.int",
+    "slice.Tensor",
+    "split.Tensor",
+    "split_with_sizes",
+    "squeeze",
+    "squeeze.dim",
+    "squeeze.dims",
+    "t",
+    "transpose.int",
+    "unbind.int",
+    "unfold",
+    "unsqueeze",
+    "view",
+    "view.dtype",
+    "view_as_complex",
+    "view_as_real",
+)
+_below = torch._C._dispatch_keyset_full_after(DispatchKey.PythonTLSSnapshot)
+_unmarked = _below - DispatchKeySet(VIEWS)
+_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+_inference = torch.is_inference_mode_enabled
+_base_by_dispatcher: Any = torch._C.TensorBase.__dict__["_base"].__get__
+_lock = threading.Lock()
+_libraries: list[torch.library.Library] = []  # their kernels last as long as they do
+_views: dict[int, bool] = {}  # by id of the overload, which lives as long as the process
+
+
+def is_view_op(func: torch._ops.OpOverload) -> bool:
+    """Whether results of ``func`` are views of its first argument."""
+    known = _views.get(id(func))
+    if known is None:
+        schema = func._schema
+        known = _views[id(func)] = not schema.is_mutable and any(
+            r.alias_info is not None for r in schema.returns
+        )
+    return known
+
+
+def leaves_unmarked(func: torch._ops.OpOverload, args: Sequence[Any]) -> bool:
+    """Whether the calls that a level makes for ``func``, a view op on ``args``, are not marked as
+    views by the dispatcher."""
+    if func is NARROW or func is CHUNK:
+        return True
+    inner = getattr(args[0], "_inner", None) if args else None
+    return type(inner) in VALUES and inner._nesting >= MOST
+
+
+def reopen_for(func: torch._ops.OpOverload, args: Sequence[Any]) -> None:
+    """As :func:`.keys.reopen_keys`, for the call of ``func`` on ``args``."""
+    reopen_keys(func)
+    if is_view_op(func) and leaves_unmarked(func, args):
+        set_excluded(VIEWS, True)
+
+
+def view_of(func: Callable[..., Any], t: Any, rest: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """``func(t, *rest, **kwargs)``, a view of ``t``, as one step of many. For code of a level."""
+    if type(t) not in VALUES or t._nesting < MOST:
+        return func(t, *rest, **kwargs)
+    before = _is_excluded(VIEWS)
+    set_excluded(VIEWS, True)
+    try:
+        return func(t, *rest, **kwargs)
+    finally:
+        set_excluded(VIEWS, before)
+
+
+def note_views(result: Any, source: Any) -> Any:
+    """``result``, what a view op has returned for ``source``, after the views are counted."""
+    if type(source) not in VALUES or source.layout is not torch.strided:
+        return result
+    nesting = source._nesting + 1
+    if nesting == MOST:
+        _intercept()
+    for v in result if isinstance(result, (list, tuple)) else (result,):
+        if type(v) in VALUES and v is not source:
+            if nesting <= MOST:
+                v._nesting = nesting
+            else:
+                _begin_again(v, source)
+    return result
+
+
+def _begin_again(v: Any, source: Any) -> None:
+    """Let ``v``, a view of ``source`` that is not marked, have its base and version counter."""
+    base = root_of(source)
+    v._root = source if base is None else base
+    # a value with memory has the counter of its inner tensor; no counter is older than a value
+    # of inference mode
+    if v._geometry is None or _inference() or source.is_inference():
+        return
+    with torch._C._DisableTorchDispatch():
+        counted = make_subclass(type(v), source)
+    refit(counted, v)
+    torch._C._swap_tensor_impl(v, counted)
+
+
+def root_of(v: Any) -> Any:
+    """The base of a value, as the dispatcher would know it if it had marked all views. None: it is
+    no view."""
+    base = _base_by_dispatcher(v)
+    marked = v if base is None else base
+    root = getattr(marked, "_root", None)
+    return base if root is None else root
+
+
+def _intercept() -> None:
+    """Let the calls of programs pass through :func:`_passing`, from now on."""
+    # Before torch 2.13 the dispatcher failed with an internal assertion if no key was active
+    # between the kernel and `__torch_dispatch__`.
+    if _libraries or torch.__version__ < (2, 13):  # type: ignore[operator]
+        return
+    with _lock:
+        if _libraries:
+            return
+        library = torch.library.Library("aten", "IMPL")
+        for name in INTERCEPTED:
+            packet, _, overload = name.partition(".")
+            func = getattr(getattr(torch.ops.aten, packet), overload or "default")
+            library.impl(name, _passing(func), "PythonTLSSnapshot", with_keyset=True)
+        _libraries.append(library)
+
+
+def _passing(func: torch._ops.OpOverload) -> Callable[..., Any]:
+    """A kernel that passes a call of ``func`` on, below the key that marks views if the argument is
+    a value with many marks."""
+    redispatch = func._handle.redispatch_boxed
+
+    def passed_on(keys: Any, t: Any, *rest: Any, **kwargs: Any) -> Any:
+        many = type(t) in VALUES and t._nesting >= MOST
+        return redispatch(keys & (_unmarked if many else _below), t, *rest, **kwargs)
+
+    return passed_on
