@@ -28,7 +28,7 @@ from .ambient import Ambient
 from .keys import CONJUGATE, NEGATIVE, VIEWS, ZERO, set_excluded, uncounted
 from .literals import has_values, readable, stacked
 from .memory import guard_methods, refuse_access
-from .nested_views import is_view_op, leaves_unmarked, note_views, root_of
+from .nested_views import VIEW_OPS, leaves_unmarked, note_views, root_of
 from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape
 from .surgery import GEOMETRY, change_geometry, set_class
 
@@ -270,8 +270,8 @@ class Value(torch.Tensor):
     follow its base (see ``runtime.tape.view_history``). ``_reshaped``: how often its sizes or
     strides have changed in place. ``_earlier``: by that number, the sizes, strides and offset that
     it had. ``_geometry``: from what :mod:`.shells` made it. ``_faithful``: whether they have the
-    strides of the inner tensor. ``_nesting`` and ``_root``: how many views of views it is, and of what,
-see :mod:`.nested_views`. ``released_from``: the value that this is an alias of, if a
+    strides of the inner tensor. ``_nesting`` and ``_root``: see
+    :mod:`.nested_views`. ``released_from``: the value that this is an alias of, if a
     Function wrote to that value and returned it. ``_home``: a class attribute, the one level of all
     values of the class, which never closes. ``_shown``: the class that the value is for users.
     """
@@ -449,13 +449,14 @@ see :mod:`.nested_views`. ``released_from``: the value that this is an alias of,
         set_excluded(CONJUGATE, False)  # reopen_keys(func), without its frame
         set_excluded(NEGATIVE, False)
         set_excluded(ZERO, False)
-        set_excluded(VIEWS, (view := is_view_op(func)) and leaves_unmarked(func, args))
+        set_excluded(VIEWS, (view := id(func) in VIEW_OPS) and leaves_unmarked(func, args))
         level = (cls._home if len(types) == 1 else None) or innermost(args, kwargs)
         if len(types) > 1 and level.leaves(types, args, kwargs):
             return NotImplemented
         # the common case of `hand_over`, without its frame
-        if level.alive and not SCOPE.levels and not view:
-            return level.call(func, args, kwargs or {})
+        if level.alive and not SCOPE.levels:
+            result = level.call(func, args, kwargs or {})
+            return note_views(result, args[0]) if view else result
         return hand_over(level, func, args, kwargs or {})
 
 
@@ -490,7 +491,7 @@ def hand_over(
     """Run a call whose innermost level is ``level``, which need not be one of the levels in scope.
     All calls come here: ``Value.__torch_dispatch__`` decides the common case itself."""
     result = _handed_over(level, func, args, kwargs)
-    return note_views(result, args[0]) if args and is_view_op(func) else result
+    return note_views(result, args[0]) if id(func) in VIEW_OPS else result
 
 
 def _handed_over(

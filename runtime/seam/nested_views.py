@@ -28,10 +28,12 @@ from .keys import CHUNK, NARROW, VIEWS, reopen_keys, set_excluded
 from .shells import VALUES, make_subclass
 from .surgery import refit
 
-# How many views of views the dispatcher marks.
+# How many views of views the dispatcher marks. The attributes of a value: ``_nesting`` counts them,
+# and ``_root``, where the marks begin again, is the base of all.
 MOST = 32
-# View ops that the dispatcher takes apart, or whose results never continue a chain, are not here.
-INTERCEPTED = (
+# The view ops that the dispatcher marks, but those of sparse and nested tensors and of torch's
+# forward mode. `detach` marks nothing.
+MARKED = (
     "_conj",
     "_neg_view",
     "_reshape_alias",
@@ -59,25 +61,23 @@ INTERCEPTED = (
     "view_as_complex",
     "view_as_real",
 )
+
+
+def _overload(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+# by id, because the overloads live as long as the process
+VIEW_OPS = {id(func): func for func in map(_overload, MARKED)}
 _below = torch._C._dispatch_keyset_full_after(DispatchKey.PythonTLSSnapshot)
 _unmarked = _below - DispatchKeySet(VIEWS)
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 _inference = torch.is_inference_mode_enabled
+_recorded_by_torch: Any = torch._C.TensorBase.__dict__["requires_grad"].__get__
 _base_by_dispatcher: Any = torch._C.TensorBase.__dict__["_base"].__get__
 _lock = threading.Lock()
 _libraries: list[torch.library.Library] = []  # their kernels last as long as they do
-_views: dict[int, bool] = {}  # by id of the overload, which lives as long as the process
-
-
-def is_view_op(func: torch._ops.OpOverload) -> bool:
-    """Whether results of ``func`` are views of its first argument."""
-    known = _views.get(id(func))
-    if known is None:
-        schema = func._schema
-        known = _views[id(func)] = not schema.is_mutable and any(
-            r.alias_info is not None for r in schema.returns
-        )
-    return known
 
 
 def leaves_unmarked(func: torch._ops.OpOverload, args: Sequence[Any]) -> bool:
@@ -85,14 +85,14 @@ def leaves_unmarked(func: torch._ops.OpOverload, args: Sequence[Any]) -> bool:
     views by the dispatcher."""
     if func is NARROW or func is CHUNK:
         return True
-    inner = getattr(args[0], "_inner", None) if args else None
+    inner = getattr(args[0], "_inner", None)
     return type(inner) in VALUES and inner._nesting >= MOST
 
 
 def reopen_for(func: torch._ops.OpOverload, args: Sequence[Any]) -> None:
     """As :func:`.keys.reopen_keys`, for the call of ``func`` on ``args``."""
     reopen_keys(func)
-    if is_view_op(func) and leaves_unmarked(func, args):
+    if id(func) in VIEW_OPS and leaves_unmarked(func, args):
         set_excluded(VIEWS, True)
 
 
@@ -132,8 +132,13 @@ def _begin_again(v: Any, source: Any) -> None:
     # of inference mode
     if v._geometry is None or _inference() or source.is_inference():
         return
-    with torch._C._DisableTorchDispatch():
-        counted = make_subclass(type(v), source)
+    before = _is_excluded(VIEWS)
+    set_excluded(VIEWS, False)  # else it would get a counter of its own
+    try:
+        with torch._C._DisableTorchDispatch():
+            counted = make_subclass(type(v), source)
+    finally:
+        set_excluded(VIEWS, before)
     refit(counted, v)
     torch._C._swap_tensor_impl(v, counted)
 
@@ -157,9 +162,7 @@ def _intercept() -> None:
         if _libraries:
             return
         library = torch.library.Library("aten", "IMPL")
-        for name in INTERCEPTED:
-            packet, _, overload = name.partition(".")
-            func = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        for name, func in zip(MARKED, VIEW_OPS.values(), strict=True):
             library.impl(name, _passing(func), "PythonTLSSnapshot", with_keyset=True)
         _libraries.append(library)
 
@@ -170,7 +173,8 @@ def _passing(func: torch._ops.OpOverload) -> Callable[..., Any]:
     redispatch = func._handle.redispatch_boxed
 
     def passed_on(keys: Any, t: Any, *rest: Any, **kwargs: Any) -> Any:
-        many = type(t) in VALUES and t._nesting >= MOST
+        # torch's own engine needs the mark for a write to the view
+        many = type(t) in VALUES and t._nesting >= MOST and not _recorded_by_torch(t)
         return redispatch(keys & (_unmarked if many else _below), t, *rest, **kwargs)
 
     return passed_on

@@ -77,6 +77,8 @@ def change_geometry(view_op: Any, target: Any, args: Sequence[Any], kwargs: dict
         }
     refit(target, fresh)
     state = dict(fresh.__dict__)
+    for name in ("_nesting", "_root"):  # which are about `fresh` as a view of `target`
+        state.pop(name, None)
     if target._view is None:
         state.pop("_view", None)
     target.__dict__.update(state)
