@@ -12,7 +12,8 @@ version counter with its base, as a marked view does.
 The dispatcher marks what ``__torch_dispatch__`` returns, when the call is over. So whoever calls
 the op decides. For a call of a rule this is :func:`leaves_unmarked`. For a call of a program it is
 a kernel for the key of tensors with a ``__torch_dispatch__``, which is there only in processes with
-such programs: it would cost each view op some microseconds.
+such programs: it would cost each view op some microseconds. Under torch's Python dispatcher, as in
+a symbolic trace, the results are marked all the same, so memory is quadratic there.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def leaves_unmarked(func: torch._ops.OpOverload, args: Sequence[Any]) -> bool:
     views by the dispatcher."""
     if func is NARROW or func is CHUNK:
         return True
-    inner = getattr(args[0], "_inner", None)
+    inner: Any = getattr(args[0], "_inner", None)
     return type(inner) in VALUES and inner._nesting >= MOST
 
 
