@@ -288,8 +288,8 @@ class Value(torch.Tensor):
     _reshaped: int = 0
     _earlier: dict[int, tuple[Any, Any, Any]] | None = None
     _geometry: Geometry | None = None
-    _faithful = False
-    _nesting = 0
+    _faithful: bool = False
+    _nesting: int = 0
     _root: Value | None = None
     released_from: Value | None = None
 
