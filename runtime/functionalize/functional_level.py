@@ -116,7 +116,8 @@ class FunctionalLevel(Level):
     """One running functionalization. ``views``: whether views are replaced by copies, too.
     ``whole``: composite ops, without writes or results that are views, which are not decomposed.
     ``replaces``: whether values may be given other memory by ``set_``. ``replaced``: by id,
-    those that were."""
+    those that were. ``turns``: by the id of an argument's value, the calls that have changed its
+    geometry in place."""
 
     __slots__ = (
         "closed_over",
@@ -127,6 +128,7 @@ class FunctionalLevel(Level):
         "releases",
         "replaced",
         "replaces",
+        "turns",
         "views",
         "watches",
         "whole",
@@ -143,6 +145,7 @@ class FunctionalLevel(Level):
         self.replaces = False
         self.releases = False  # whether `released` is called
         self.replaced: dict[int, Replaced] = {}
+        self.turns: dict[int, list[Callable[[torch.Tensor], Any]]] = {}
         self.watches: list[WriteWatch] = []
         # values that a store took of another store of its memory, in place of its own
         self.overtaken: list[torch.Tensor] = []
@@ -283,8 +286,11 @@ class FunctionalLevel(Level):
         for store in stores:
             agree(store.memory, self)
 
-    def written_back(self, store: Store) -> WrittenBack:
-        return WrittenBack(self.present(store), store.recorded, store.counter[0] > 0)
+    def written_back(
+        self, store: Store, turns: Sequence[Callable[[torch.Tensor], Any]] = ()
+    ) -> WrittenBack:
+        value = self.present(store) if store.memory.generation else None
+        return WrittenBack(value, store.recorded, store.counter[0] > len(turns), turns)
 
     def released(self, v: FunctionalValue) -> FunctionalValue:
         """What a Function returns after it wrote to ``v`` without grad mode: ``v``, or an alias if
@@ -543,12 +549,16 @@ class FunctionalLevel(Level):
 
     def _geometry(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         functional: Any = op.functional
-        if not (isinstance(args[0], FunctionalValue) and args[0]._level is self):
+        target, *rest = args
+        if not (isinstance(target, FunctionalValue) and target._level is self):
             raise InplaceError(
                 f"{op.func} changes the geometry of a tensor that the program closes over; "
                 "use the out-of-place op"
             )
-        return change_geometry(functional.func, args[0], args[1:], kwargs)
+        target.count_write()  # the dispatcher counts it for the value, which has no version
+        if id(target) in self.turns:
+            self.turns[id(target)].append(lambda t: op.func(t, *rest, **kwargs))
+        return change_geometry(functional.func, target, rest, kwargs)
 
     def _hidden_writes(
         self, op: Op, hidden: HiddenWrites, args: Sequence[Any], kwargs: dict[str, Any]
@@ -572,8 +582,8 @@ def run_functional(
     """Run ``f`` on functional values of ``inputs``.
 
     Returns three things: its results, at the next outer level; the inputs that were written
-    to, each as its number and new value; the closed-over tensors that were written to, each
-    with its new value.
+    to, each as its number and what was written; the closed-over tensors that were written to, each
+    with what was written.
     """
     for x in inputs:
         refuse_value_of_torch(x)
@@ -584,14 +594,17 @@ def run_functional(
             v._store if isinstance(x, torch.Tensor) else None
             for v, x in zip(given, inputs, strict=True)
         ]
+        level.turns = {
+            id(v): [] for v, store in zip(given, roots, strict=True) if store is not None
+        }
         with memory_gate() as gate, level.mode:
             outs = f(*given)
         results = [level.lowered(o) for o in outs]
         level.settle((*(s for s in roots if s is not None), *(s for _, s in level.held)))
         changed = [
-            (i, level.written_back(store))
-            for i, store in enumerate(roots)
-            if store is not None and store.memory.generation
+            (i, level.written_back(store, turns))
+            for i, (v, store) in enumerate(zip(given, roots, strict=True))
+            if store is not None and ((turns := level.turns[id(v)]) or store.memory.generation)
         ]
         outside = [
             (t, level.written_back(store)) for t, store in level.held if store.memory.generation
@@ -611,8 +624,8 @@ def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Cal
 
     Results and gradients are those of ``func``. Each write becomes a functional op, whose result is
     put into the base. With ``remove="mutations_and_views"`` views become copies, too. An argument
-    that ``func`` writes to gets its final value at the end, by one ``copy_``. ``RuntimeError`` for
-    another ``remove``.
+    that ``func`` writes to gets its final value at the end, by one ``copy_``. Then the calls follow
+    that have changed its geometry, such as ``t_()``. ``RuntimeError`` for another ``remove``.
     """
     if remove not in ("mutations", "mutations_and_views"):
         raise RuntimeError(

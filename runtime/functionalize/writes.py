@@ -215,17 +215,22 @@ def _applied(
 
 
 class WrittenBack(NamedTuple):
-    """The final value of a tensor from outside that the program wrote to. ``recorded``: whether
-    a write to it was made with grad mode. ``counted``: whether a write was made other than
-    through ``.data``."""
+    """What the program wrote to a tensor from outside. ``value``: its final value, None if only
+    its geometry has changed. ``recorded``: whether a write to it was made with grad mode.
+    ``counted``: whether a write was made other than through ``.data``. ``turns``: the calls that
+    have changed its geometry in place."""
 
-    value: torch.Tensor
+    value: torch.Tensor | None
     recorded: bool
     counted: bool
+    turns: Sequence[Callable[[torch.Tensor], Any]] = ()
 
     def into(self, t: torch.Tensor) -> None:
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.recorded):
-            (t if self.counted else t.data).copy_(self.value)
+        if self.value is not None:
+            with torch.set_grad_enabled(torch.is_grad_enabled() and self.recorded):
+                (t if self.counted else t.data).copy_(self.value)
+        for turn in self.turns:
+            turn(t)
 
 
 # --- out= -----------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 import runtime
 from runtime.aot import make_fx
 from runtime.autograd import Function
-from runtime.func import functionalize
+from runtime.func import functionalize, grad
 from runtime.functionalize.functional_level import FunctionalLevel
 from runtime.functionalize.memory_order import draws_in_turn, laid_out_as
 from tests.runtime.trace.graphs import CallsSeen
@@ -183,6 +183,14 @@ COUNTED: dict[str, Callable[[Tensor], Any]] = {
     "elements shown several times": lambda y: y.unfold(0, 2, 1).mul_(2),
     "a draw into gaps": lambda y: y.repeat(5, 5)[:, ::2].normal_(),
     "polygamma_": lambda y: y.polygamma_(1),
+    "t_": lambda y: y.t_(),
+    "transpose_": lambda y: y.transpose_(0, 1),
+    "squeeze_": lambda y: y.squeeze_(0),
+    "unsqueeze_": lambda y: y.unsqueeze_(0).unsqueeze_(0),
+    "swapaxes_": lambda y: y.swapaxes_(0, 1),
+    "swapdims_": lambda y: y.swapdims_(0, 1),
+    "as_strided_": lambda y: y.as_strided_((3,), (1,)),
+    "t_ of a view": lambda y: y[:1].t_(),
     "statistics": lambda y: torch.nn.functional.batch_norm(
         torch.ones(3, 2), y[0], y[1], training=True
     ),
@@ -279,3 +287,44 @@ def test_a_trace_leaves_an_instance_of_a_class_as_it_was_and_the_replay_writes_t
         3.0,
         3.0,
     ]
+
+
+TURNED: dict[str, Callable[[Tensor], Any]] = {
+    "t_": lambda x: x.t_(),
+    "unsqueeze_": lambda x: x.unsqueeze_(0),
+    "as_strided_": lambda x: x.as_strided_((2, 2), (2, 1), 1),
+    "t_ and a write": lambda x: x.t_().mul_(torch.arange(6.0).view(3, 2)),
+    "a write and t_": lambda x: x.mul_(torch.arange(6.0).view(2, 3)).t_(),
+    "a write to a view of before": lambda x: (x[0], x.t_())[0].add_(1),
+    "two changes": lambda x: x.t_().unsqueeze_(1).add_(1),
+    "a write to its data": lambda x: x.t_().data.mul_(2),
+    "t_ of a view": lambda x: x[:1].t_().add_(1),
+}
+BY: dict[str, Callable[[Any], Any]] = {
+    "functionalize": functionalize,
+    "copies": lambda f: functionalize(f, remove="mutations_and_views"),
+    "twice": lambda f: functionalize(functionalize(f)),
+    "a trace": lambda f: make_fx(functionalize(f))(torch.ones(2, 3)),
+    "the session": functionalize,
+}
+
+
+@pytest.mark.parametrize("by", BY)
+@pytest.mark.parametrize("name", TURNED)
+def test_an_argument_has_the_geometry_that_the_program_gave_it(name: str, by: str) -> None:
+    def f(x: Tensor) -> Tensor:
+        TURNED[name](x)
+        return x * 1
+
+    def run(f: Any) -> tuple[Tensor, Tensor]:
+        x = torch.arange(6.0).view(2, 3)
+        given = runtime.wrap(x) if by == "the session" else x
+        return f(given), given * 1
+
+    for found, expected in zip(run(BY[by](f)), run(f), strict=True):
+        assert found.shape == expected.shape and found.tolist() == expected.tolist()
+
+
+def test_the_geometry_of_a_leaf_that_requires_grad_is_not_changed() -> None:
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        grad(functionalize(lambda x: x.t_().sum()))(torch.ones(2, 3))
