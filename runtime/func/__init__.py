@@ -9,7 +9,7 @@ package imports ``trace``, ``functionalize``, ``tape``, ``rules`` and ``seam``. 
 ``vmap.py`` and ``batch.py``, or with ``grad.py``.
 """
 
-from ..functionalize.functional_level import functionalize
+from ..functionalize.transform import functionalize
 from . import grid_sampler_backward as grid_sampler_backward
 from .functional_call import functional_call, replace_all_batch_norm_modules_, stack_module_state
 from .grad import grad, grad_and_value, vjp

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from ..seam.levels import Value
 from ..tape.running import with_forward_mode
 from ..tape.saved import Saved, store
-from ..tape.view_history import OF_MEMORY
+from ..tape.view_history import OF_MEMORY, has_strides
 from ..trace.graph_module import GraphModule
 from .dual_level import DualLevel, tangent_of
 from .grad import outside_inference, versioned
@@ -196,7 +196,7 @@ def _linear_part() -> Any:
 
 def _strides_of(t: torch.Tensor) -> Any:
     """The strides of ``t``, None if it has none."""
-    return t.stride() if t.layout is torch.strided and not t.is_nested else None
+    return t.stride() if has_strides(t) else None
 
 
 def _laid_out(t: torch.Tensor, stride: Any) -> torch.Tensor:

@@ -13,11 +13,9 @@ its history at outer levels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..errors import InplaceError, called_from
 from ..rules.functional_forms import defaults_of, drops_nothing, functional_of
@@ -26,13 +24,11 @@ from ..rules.record import HiddenWrites, overload, parameters
 from ..rules.tensors import foreach
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value, rewrapped
-from ..seam.memory_gate import address_of, memory_gate
+from ..seam.memory_gate import address_of
 from ..seam.nested_views import view_of
 from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry, refit
-from ..seam.transforms_of_torch import refuse_value_of_torch
 from ..tape.inplace import METADATA
-from ..trace.error_lines import naming_line
 from ..trace.provenance import here, user_line
 from .memory_order import draws_in_turn, in_order_of_memory, laid_out_as
 from .overlap import overlaps, refuse_gaps, same_strides, through_copy
@@ -574,83 +570,3 @@ class FunctionalLevel(Level):
             # the schema does not show this write, so the dispatcher would not count it
             self.write_each(op.argument(op.positions[name], args, kwargs), new, counted=False)
         return self.valued(tuple(results[: op.n_results]))
-
-
-def run_functional(
-    f: Callable[..., Sequence[Any]], inputs: Sequence[Any], remove: str = "mutations"
-) -> tuple[list[Any], list[tuple[int, WrittenBack]], list[tuple[torch.Tensor, WrittenBack]]]:
-    """Run ``f`` on functional values of ``inputs``.
-
-    Returns three things: its results, at the next outer level; the inputs that were written
-    to, each as its number and what was written; the closed-over tensors that were written to, each
-    with what was written.
-    """
-    for x in inputs:
-        refuse_value_of_torch(x)
-    level = FunctionalLevel(remove)
-    try:
-        given = [level.wrap(x) if isinstance(x, torch.Tensor) else x for x in inputs]
-        roots = [
-            v._store if isinstance(x, torch.Tensor) else None
-            for v, x in zip(given, inputs, strict=True)
-        ]
-        level.turns = {
-            id(v): [] for v, store in zip(given, roots, strict=True) if store is not None
-        }
-        with memory_gate() as gate, level.mode:
-            outs = f(*given)
-        results = [level.lowered(o) for o in outs]
-        level.settle((*(s for s in roots if s is not None), *(s for _, s in level.held)))
-        changed = [
-            (i, level.written_back(store, turns))
-            for i, (v, store) in enumerate(zip(given, roots, strict=True))
-            if store is not None and ((turns := level.turns[id(v)]) or store.memory.generation)
-        ]
-        outside = [
-            (t, level.written_back(store)) for t, store in level.held if store.memory.generation
-        ]
-        for t, _ in outside:
-            gate.refuse_written(t)
-    finally:
-        level.close()
-    return results, changed, outside
-
-
-def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Callable[..., Any]:
-    """``func`` without writes inside, as ``torch.func.functionalize``.
-
-    >>> functionalize(lambda x: x.clone().add_(1))(torch.zeros(2))
-    tensor([1., 1.])
-
-    Results and gradients are those of ``func``. Each write becomes a functional op, whose result is
-    put into the base. With ``remove="mutations_and_views"`` views become copies, too. An argument
-    that ``func`` writes to gets its final value at the end, by one ``copy_``. Then the calls follow
-    that have changed its geometry, such as ``t_()``. ``RuntimeError`` for another ``remove``.
-    """
-    if remove not in ("mutations", "mutations_and_views"):
-        raise RuntimeError(
-            "functionalize(f, remove='mutations'): "
-            f"received invalid argument for remove={remove}. "
-            "'mutations' leaves no write in the function, 'mutations_and_views' no view either."
-        )
-
-    @wraps(func)
-    def transformed(*args: Any, **kwargs: Any) -> Any:
-        flat, spec = pytree.tree_flatten((args, kwargs))
-        out_spec: Any = None
-
-        def run(*values: Any) -> list[Any]:
-            nonlocal out_spec
-            a, k = pytree.tree_unflatten(list(values), spec)
-            outs, out_spec = pytree.tree_flatten(func(*a, **k))
-            return outs
-
-        with naming_line():
-            results, changed, outside = run_functional(run, flat, remove)
-            for i, new in changed:
-                new.into(flat[i])
-            for t, new in outside:
-                new.into(t)
-        return pytree.tree_unflatten(results, out_spec)
-
-    return transformed

@@ -11,9 +11,11 @@ version counter with its base, as a marked view does.
 
 The dispatcher marks what ``__torch_dispatch__`` returns, when the call is over. So whoever calls
 the op decides. For a call of a rule this is :func:`leaves_unmarked`. For a call of a program it is
-a kernel for the key of tensors with a ``__torch_dispatch__``, which is there only in processes with
-such programs: it would cost each view op some microseconds. Under torch's Python dispatcher, as in
-a symbolic trace, the results are marked all the same, so memory is quadratic there.
+a kernel for ``PythonTLSSnapshot``, the key of tensors with a ``__torch_dispatch__``, which is there
+only in processes with such programs: it would cost each view op some microseconds. It stands in
+the place of torch's kernel, which notes the state of the thread for ``enable_reentrant_dispatch``.
+So tensors of users' classes pass through that one by another op. Under torch's Python dispatcher,
+as in a symbolic trace, the results are marked all the same, so memory is quadratic there.
 """
 
 from __future__ import annotations
@@ -29,49 +31,47 @@ from .keys import CHUNK, NARROW, VIEWS, reopen_keys, set_excluded
 from .shells import VALUES, make_subclass
 from .surgery import refit
 
+aten = torch.ops.aten
+
 # How many views of views the dispatcher marks. The attributes of a value: ``_nesting`` counts them,
 # and ``_root``, where the marks begin again, is the base of all.
 MOST = 32
 # The view ops that the dispatcher marks, but those of sparse and nested tensors and of torch's
 # forward mode. `detach` marks nothing.
-MARKED = (
-    "_conj",
-    "_neg_view",
-    "_reshape_alias",
-    "alias",
-    "as_strided",
-    "chunk",
-    "diagonal",
-    "expand",
-    "narrow",
-    "permute",
-    "select.int",
-    "slice.Tensor",
-    "split.Tensor",
-    "split_with_sizes",
-    "squeeze",
-    "squeeze.dim",
-    "squeeze.dims",
-    "t",
-    "transpose.int",
-    "unbind.int",
-    "unfold",
-    "unsqueeze",
-    "view",
-    "view.dtype",
-    "view_as_complex",
-    "view_as_real",
-)
-
-
-def _overload(name: str) -> Any:
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, packet), overload or "default")
-
-
-# by id, because the overloads live as long as the process
-VIEW_OPS = {id(func): func for func in map(_overload, MARKED)}
-_below = torch._C._dispatch_keyset_full_after(DispatchKey.PythonTLSSnapshot)
+VIEW_OPS = {
+    id(func): func  # by id, because the overloads live as long as the process
+    for func in (
+        aten._conj.default,
+        aten._neg_view.default,
+        aten._reshape_alias.default,
+        aten.alias.default,
+        aten.as_strided.default,
+        aten.chunk.default,
+        aten.diagonal.default,
+        aten.expand.default,
+        aten.narrow.default,
+        aten.permute.default,
+        aten.select.int,
+        aten.slice.Tensor,
+        aten.split.Tensor,
+        aten.split_with_sizes.default,
+        aten.squeeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.t.default,
+        aten.transpose.int,
+        aten.unbind.int,
+        aten.unfold.default,
+        aten.unsqueeze.default,
+        aten.view.default,
+        aten.view.dtype,
+        aten.view_as_complex.default,
+        aten.view_as_real.default,
+    )
+}
+_SNAPSHOT = DispatchKey.PythonTLSSnapshot
+_below = torch._C._dispatch_keyset_full_after(_SNAPSHOT)
+_from_snapshot = _below | DispatchKeySet(_SNAPSHOT)
 _unmarked = _below - DispatchKeySet(VIEWS)
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 _inference = torch.is_inference_mode_enabled
@@ -163,19 +163,37 @@ def _intercept() -> None:
         if _libraries:
             return
         library = torch.library.Library("aten", "IMPL")
-        for name, func in zip(MARKED, VIEW_OPS.values(), strict=True):
-            library.impl(name, _passing(func), "PythonTLSSnapshot", with_keyset=True)
-        _libraries.append(library)
+        detour = torch.library.Library("runtime_views", "DEF")
+        for func in VIEW_OPS.values():
+            by_snapshot = _by_snapshot(func, detour)
+            library.impl(func, _passing(func, by_snapshot), _SNAPSHOT.name, with_keyset=True)
+        _libraries.extend((library, detour))
 
 
-def _passing(func: torch._ops.OpOverload) -> Callable[..., Any]:
+def _by_snapshot(func: torch._ops.OpOverload, detour: torch.library.Library) -> Callable[..., Any]:
+    """``func`` on the keys from ``PythonTLSSnapshot`` on, with torch's own kernel for that key: the
+    call of an op of ``detour`` that has no other kernels."""
+    redispatch = func._handle.redispatch_boxed
+    name = func._name.removeprefix("aten::").replace(".", "_")
+    detour.define(name + str(func._schema)[len(func._name) :])
+
+    def passed_on(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        return redispatch(keys & _below, *args, **kwargs)
+
+    detour.impl(name, passed_on, "CompositeImplicitAutograd", with_keyset=True)
+    return getattr(torch.ops.runtime_views, name).default._handle.redispatch_boxed  # type: ignore[no-any-return]
+
+
+def _passing(func: torch._ops.OpOverload, by_snapshot: Callable[..., Any]) -> Callable[..., Any]:
     """A kernel that passes a call of ``func`` on, below the key that marks views if the argument is
     a value with many marks."""
     redispatch = func._handle.redispatch_boxed
 
     def passed_on(keys: Any, t: Any, *rest: Any, **kwargs: Any) -> Any:
+        if type(t) not in VALUES:
+            return by_snapshot(keys & _from_snapshot, t, *rest, **kwargs)
         # torch's own engine needs the mark for a write to the view
-        many = type(t) in VALUES and t._nesting >= MOST and not _recorded_by_torch(t)
+        many = t._nesting >= MOST and not _recorded_by_torch(t)
         return redispatch(keys & (_unmarked if many else _below), t, *rest, **kwargs)
 
     return passed_on

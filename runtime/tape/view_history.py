@@ -107,7 +107,7 @@ class View:
         where the view would show other elements of ``t``, or none. Example: a transposed tangent
         of which the view is ``as_strided``."""
         base = self.base
-        if not (_has_strides(t) and _has_strides(base)):
+        if not (has_strides(t) and has_strides(base)):
             return t
         lazy = _lazy(base)
         alike = t.stride() == base.stride() and _lazy(t) == lazy
@@ -169,7 +169,7 @@ def replay(chain: tuple[Any, ...], base: Any) -> Any:
     return base
 
 
-def _has_strides(t: Any) -> bool:
+def has_strides(t: Any) -> bool:
     return t.layout is torch.strided and not t.is_nested
 
 

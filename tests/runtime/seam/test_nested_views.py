@@ -4,16 +4,18 @@ those before it."""
 import gc
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import enable_reentrant_dispatch
 from torch.testing import assert_close
 
 import runtime
 from runtime import aot, func
-from runtime.seam.nested_views import MARKED, MOST
+from runtime.rules.record import overload
+from runtime.seam.nested_views import MOST, VIEW_OPS
 from runtime.seam.shells import VALUES
 
 X = torch.arange(9.0, dtype=torch.float64).reshape(3, 3)
@@ -43,11 +45,6 @@ WAYS: dict[str, Callable[[Callable[[Tensor], Tensor]], object]] = {
 each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
-def _overload(name: str) -> Any:
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, packet), overload or "default")
-
-
 def test_all_view_ops_are_known() -> None:
     marked = {
         name.removeprefix("aten::")
@@ -58,10 +55,10 @@ def test_all_view_ops_are_known() -> None:
     views = {
         name
         for name in marked
-        if not (schema := _overload(name)._schema).is_mutable
+        if not (schema := overload(name)._schema).is_mutable
         and any(r.alias_info is not None for r in schema.returns)
     }
-    assert views == {*MARKED, *OTHERS}
+    assert views == {*(f._name.removeprefix("aten::") for f in VIEW_OPS.values()), *OTHERS}
 
 
 def _views(x: Tensor, n: int) -> list[Tensor]:
@@ -140,3 +137,37 @@ def test_classes_of_users_handle_views_in_the_same_process() -> None:
     assert_close(torch.Tensor.t(x), X.t())
     torch.split(x, 2)
     assert calls[-2:] == [torch.ops.aten.t.default, torch.ops.aten.split.Tensor]
+
+
+class Inner(torch.Tensor):
+    """Computes by a leaf that torch's engine records, as ``enable_reentrant_dispatch`` allows."""
+
+    held: Tensor
+    recorded: ClassVar[list[bool]] = []
+
+    @staticmethod
+    def __new__(cls, t: Tensor) -> Any:
+        made = torch.Tensor._make_wrapper_subclass(cls, t.shape, dtype=t.dtype)
+        made.held = t
+        return made
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        with enable_reentrant_dispatch():
+            leaf = args[0].held.clone().requires_grad_()
+            result = func(leaf, *args[1:], **kwargs or {})
+        cls.recorded.append(result.requires_grad)
+        return Inner(result.detach())
+
+
+def test_classes_of_users_dispatch_again_in_the_state_of_the_thread() -> None:
+    _views(runtime.wrap(X.clone(), requires_grad=True), 2 * MOST)
+    Inner.recorded.clear()
+    x = Inner(X)
+    x.t()
+    x.view(9)
+    x[0]
+    torch.narrow(x, 0, 1, 2)
+    assert Inner.recorded == [True] * 4

@@ -1,0 +1,92 @@
+"""``functionalize``: runs a program at a functionalize level, and does its writes at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..seam.memory_gate import memory_gate
+from ..seam.transforms_of_torch import refuse_value_of_torch
+from ..trace.error_lines import naming_line
+from .functional_level import FunctionalLevel
+from .writes import WrittenBack
+
+
+def _run(
+    f: Callable[..., Sequence[Any]], inputs: Sequence[Any], remove: str = "mutations"
+) -> tuple[list[Any], list[tuple[int, WrittenBack]], list[tuple[torch.Tensor, WrittenBack]]]:
+    """Run ``f`` on functional values of ``inputs``.
+
+    Returns three things: its results, at the next outer level; the inputs that were written
+    to, each as its number and what was written; the closed-over tensors that were written to, each
+    with what was written.
+    """
+    for x in inputs:
+        refuse_value_of_torch(x)
+    level = FunctionalLevel(remove)
+    try:
+        values = {i: level.wrap(x) for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)}
+        # `set_` gives a value another store
+        stores = {i: v._store for i, v in values.items()}
+        level.turns = {id(v): [] for v in values.values()}
+        with memory_gate() as gate, level.mode:
+            outs = f(*(values.get(i, x) for i, x in enumerate(inputs)))
+        results = [level.lowered(o) for o in outs]
+        level.settle((*stores.values(), *(s for _, s in level.held)))
+        changed = [
+            (i, level.written_back(stores[i], turns))
+            for i, v in values.items()
+            if (turns := level.turns[id(v)]) or stores[i].memory.generation
+        ]
+        outside = [
+            (t, level.written_back(store)) for t, store in level.held if store.memory.generation
+        ]
+        for t, _ in outside:
+            gate.refuse_written(t)
+    finally:
+        level.close()
+    return results, changed, outside
+
+
+def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Callable[..., Any]:
+    """``func`` without writes inside, as ``torch.func.functionalize``.
+
+    >>> functionalize(lambda x: x.clone().add_(1))(torch.zeros(2))
+    tensor([1., 1.])
+
+    Results and gradients are those of ``func``. Each write becomes a functional op, whose result is
+    put into the base. With ``remove="mutations_and_views"`` views become copies, too. An argument
+    that ``func`` writes to gets its final value at the end, by one ``copy_``. Then the calls follow
+    that have changed its geometry, such as ``t_()``. ``RuntimeError`` for another ``remove``.
+    """
+    if remove not in ("mutations", "mutations_and_views"):
+        raise RuntimeError(
+            "functionalize(f, remove='mutations'): "
+            f"received invalid argument for remove={remove}. "
+            "'mutations' leaves no write in the function, 'mutations_and_views' no view either."
+        )
+
+    @wraps(func)
+    def transformed(*args: Any, **kwargs: Any) -> Any:
+        flat, spec = pytree.tree_flatten((args, kwargs))
+        out_spec: Any = None
+
+        def run(*values: Any) -> list[Any]:
+            nonlocal out_spec
+            a, k = pytree.tree_unflatten(list(values), spec)
+            outs, out_spec = pytree.tree_flatten(func(*a, **k))
+            return outs
+
+        with naming_line():
+            results, changed, outside = _run(run, flat, remove)
+            for i, new in changed:
+                new.into(flat[i])
+            for t, new in outside:
+                new.into(t)
+        return pytree.tree_unflatten(results, out_spec)
+
+    return transformed
