@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import conv2d, conv_transpose2d
 
 from runtime.per_sample import per_sample
@@ -129,3 +129,20 @@ def test_samples_that_meet_are_refused(name: str) -> None:
 
     with per_sample([p]) as grads, pytest.raises(RuntimeError, match="mixes samples"):
         program(grads.batch(x)).square().sum().backward()
+
+
+def test_a_view_by_strides_of_a_transposed_tensor_shows_its_samples() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 4, dtype=torch.float64)
+    xs = torch.randn(5, 3, dtype=torch.float64)
+
+    def output(x: Tensor) -> Tensor:
+        y: Tensor = layer(x).t().clone().t()  # the samples are the columns of memory
+        y.as_strided(y.shape, y.stride()).mul_(2)
+        return y.sin()
+
+    with per_sample(layer.parameters()) as grads:
+        output(grads.batch(xs)).sum().backward()
+    for place, found in enumerate(grads.materialize()):
+        each = [torch.autograd.grad(output(x[None]).sum(), list(layer.parameters())) for x in xs]
+        torch.testing.assert_close(found, torch.stack([g[place] for g in each]))
