@@ -155,10 +155,20 @@ def _foreach(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -
     ):
         foreach.run(op, args, kwargs)
     else:
+        mine = [t for t in args[0] if isinstance(t, Value) and t._level is level]
+        before = [None if t.is_inference() else t._version for t in mine]
         level.outward(op, inner, level.lowered_kwargs(kwargs))
-        for t in args[0]:
-            if isinstance(t, Value) and t._level is level:
-                unrecorded(t)
+        # The dispatcher counts no call of several tensors. The kernel counts the writes to the
+        # inner ones, whose counter a value without memory does not share.
+        uncounted = [
+            t
+            for t, version in zip(mine, before, strict=True)
+            if version is not None and t._version == version
+        ]
+        for t in uncounted:
+            t.count_write()
+        for t in mine:
+            unrecorded(t)
 
 
 def _change_geometry(op: Op, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
