@@ -73,6 +73,22 @@ def results_in_places(x: Tensor) -> Results:
     return tuple(found)
 
 
+def copies_of_parts(x: Tensor) -> Results:
+    """Views of copies, which begin their memory, of parts, which begin in the middle of that of
+    the whole; beside views of the first part."""
+
+    def f(a: Tensor) -> Results:
+        whole = torch.stack([a, a.sin(), a.cos()])
+        rows = [part.clone()[0] + whole[0][0] for part in whole]
+        turned = whole[1].clone().t()[0] * whole[0].t()[0]
+        return *rows, turned, whole[2].neg().neg()[1] - whole[0][1]
+
+    run, found = compiled(f), list[Any]()
+    for factor in (1.0, 2.0, 0.5):
+        found += run(x * factor)
+    return tuple(found)
+
+
 def writes_in_places(x: Tensor) -> Results:
     """Assignments by masks and lists, ``out=``, chains of views of views, and forms of many
     tensors, to arguments and inside."""

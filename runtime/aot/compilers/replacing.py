@@ -75,14 +75,16 @@ class Returned:
     def replace(self, n: fx.Node, by: Any) -> None:
         """Let the users of ``n`` take ``by``, which has the same elements and layout. What makes
         results of the graph of ``n`` takes it only where no other result is ``by``, an argument or
-        memory of one of these."""
+        memory of one of these. Views of ``n`` take it only where it begins at the same place of
+        its memory: what is known of a view counts from there."""
         if isinstance(by, fx.Node) and fresh(by) and by not in self:
             n.replace_all_uses_with(by)
             if n in self:
                 self._add([by])
             return
+        viewable = not isinstance(by, fx.Node) or _offset(by) == _offset(n)
         for user in list(n.users):
-            if user.op != "output" and not (may_alias(user) and user in self):
+            if user.op != "output" and not (may_alias(user) and (user in self or not viewable)):
                 user.replace_input_with(n, by)
 
     def replace_alias(self, n: fx.Node, by: fx.Node) -> None:
@@ -91,6 +93,11 @@ class Returned:
         replace_alias(n, by)
         if n in self:
             self._add([by])
+
+
+def _offset(n: fx.Node) -> Any:
+    """Where ``n`` begins in its memory, None if it is no tensor of known sizes."""
+    return n.meta["val"].storage_offset() if static(n) else None
 
 
 def replace_alias(n: fx.Node, by: fx.Node) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from runtime import aot
+from runtime import aot, jit
 from runtime.aot.capture.aliasing import LINEAR
 from runtime.aot.compilers.replacing import (
     Returned,
@@ -323,3 +323,37 @@ def test_a_value_of_up_to_2_to_the_14_elements_is_kept_for_a_later_call() -> Non
     assert runs(again, (1 << 14,)).count("exp") == 1
     assert runs(again, (1 << 14 | 1,)).count("exp") == 2
     assert runs(again, (3, 1 << 12)).count("exp") == 1
+
+
+COPIES: dict[str, Any] = {
+    "clone": lambda part: part.clone(),
+    "to": lambda part: part.to(part.dtype, copy=True),
+    "copy_": lambda part: torch.empty_like(part).copy_(part),
+    "neg twice": lambda part: part.neg().neg(),
+    "expand": lambda part: part.expand(4, 3).clone(),
+    "flip twice": lambda part: part.t().clone().t(),
+    "times one": lambda part: part * 1,
+    "contiguous": lambda part: part.contiguous(),
+}
+
+
+@pytest.mark.parametrize("made", [False, True], ids=["of an argument", "of a value"])
+@pytest.mark.parametrize("name", COPIES)
+def test_a_view_of_a_copied_part_is_no_view_of_the_first_part(name: str, made: bool) -> None:
+    """A copy begins its memory, and the part begins in the middle of that of the whole."""
+
+    def program(x: Tensor) -> Tensor:
+        x = x.sin() if made else x
+        copied = COPIES[name](x[1])
+        row: Tensor = copied[0] + x[0][0] * 2 + copied.reshape(12)[:3] * x[0].reshape(12)[:3]
+        return row
+
+    f = aot.aot_function(program, aot.nop)
+    jitted = jit(program)
+    for _ in range(3):
+        x = torch.randn(2, 4, 3)
+        whole = torch.randn(3, 2, 4, 3)
+        for given in (x, whole[1]):  # which begins in the middle of its memory
+            assert torch.equal(f(given), program(given)) and torch.equal(
+                jitted(given), program(given)
+            )
