@@ -71,7 +71,7 @@ VIEW_OPS = {
 }
 _SNAPSHOT = DispatchKey.PythonTLSSnapshot
 _below = torch._C._dispatch_keyset_full_after(_SNAPSHOT)
-_from_snapshot = _below | DispatchKeySet(_SNAPSHOT)
+_snapshot = DispatchKeySet(_SNAPSHOT)
 _unmarked = _below - DispatchKeySet(VIEWS)
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 _inference = torch.is_inference_mode_enabled
@@ -171,17 +171,24 @@ def _intercept() -> None:
 
 
 def _by_snapshot(func: torch._ops.OpOverload, detour: torch.library.Library) -> Callable[..., Any]:
-    """``func`` on the keys from ``PythonTLSSnapshot`` on, with torch's own kernel for that key: the
-    call of an op of ``detour`` that has no other kernels."""
+    """``func`` with torch's own kernel for ``PythonTLSSnapshot``: the call of an op of ``detour``
+    that has no other kernel. It goes by that key alone, since the kernels of other keys, as of
+    torch's vmap, know only ``func``. So the keys of ``func`` are an argument."""
     redispatch = func._handle.redispatch_boxed
     name = func._name.removeprefix("aten::").replace(".", "_")
-    detour.define(name + str(func._schema)[len(func._name) :])
+    arguments = str(func._schema)[len(func._name) :].removeprefix("(")
+    detour.define(f"{name}(int keys, {arguments}")
 
-    def passed_on(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        return redispatch(keys & _below, *args, **kwargs)
+    def passed_on(keys: int, *args: Any, **kwargs: Any) -> Any:
+        return redispatch(DispatchKeySet.from_raw_repr(keys), *args, **kwargs)
 
-    detour.impl(name, passed_on, "CompositeImplicitAutograd", with_keyset=True)
-    return getattr(torch.ops.runtime_views, name).default._handle.redispatch_boxed  # type: ignore[no-any-return]
+    detour.impl(name, passed_on, "CompositeImplicitAutograd")
+    through = getattr(torch.ops.runtime_views, name).default._handle.redispatch_boxed
+
+    def by_snapshot(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        return through(_snapshot, (keys & _below).raw_repr(), *args, **kwargs)
+
+    return by_snapshot
 
 
 def _passing(func: torch._ops.OpOverload, by_snapshot: Callable[..., Any]) -> Callable[..., Any]:
@@ -191,7 +198,7 @@ def _passing(func: torch._ops.OpOverload, by_snapshot: Callable[..., Any]) -> Ca
 
     def passed_on(keys: Any, t: Any, *rest: Any, **kwargs: Any) -> Any:
         if type(t) not in VALUES:
-            return by_snapshot(keys & _from_snapshot, t, *rest, **kwargs)
+            return by_snapshot(keys, t, *rest, **kwargs)
         # torch's own engine needs the mark for a write to the view
         many = t._nesting >= MOST and not _recorded_by_torch(t)
         return redispatch(keys & (_unmarked if many else _below), t, *rest, **kwargs)

@@ -26,7 +26,7 @@ def test_it_gives_new_values_of_arguments_and_then_all_results() -> None:
 
     x, y, z = torch.ones(2, 3), torch.ones(2, 3), torch.ones(1)
     joint = traced_before_dispatch(f, [x, 3, y, z], None, False)
-    assert text(joint.boundary) == "_w*2 _ _[t] _ -> r0 r1 r2 r3 | - - - -" and (
+    assert text(joint.boundary) == "_w*2 _ _*1[t] _ -> r0 r1 r2 r3 | - - - -" and (
         joint.n_forward,
         joint.n_primals,
     ) == (5, 4)

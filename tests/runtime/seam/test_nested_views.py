@@ -17,6 +17,7 @@ from runtime import aot, func
 from runtime.rules.record import overload
 from runtime.seam.nested_views import MOST, VIEW_OPS
 from runtime.seam.shells import VALUES
+from tests.runtime.trace.graphs import CallsSeen
 
 X = torch.arange(9.0, dtype=torch.float64).reshape(3, 3)
 OTHERS = {
@@ -171,3 +172,15 @@ def test_classes_of_users_dispatch_again_in_the_state_of_the_thread() -> None:
     x[0]
     torch.narrow(x, 0, 1, 2)
     assert Inner.recorded == [True] * 4
+
+
+def test_torch_maps_programs_under_modes_of_users_in_the_same_process() -> None:
+    _views(runtime.wrap(X.clone(), requires_grad=True), 2 * MOST)
+    with CallsSeen():
+        assert_close(torch.vmap(lambda v: v.view(3, 1).t().sin())(X), X.sin()[:, None])
+        rows = torch.autograd.functional.hessian(
+            lambda v: v.sin().sum(), X, vectorize=True, outer_jacobian_strategy="forward-mode"
+        )
+    assert_close(rows, torch.diag(-X.reshape(9).sin()).view(3, 3, 3, 3))
+    with torch.inference_mode():
+        assert type(Inner(X).view(9)) is Inner
