@@ -15,6 +15,8 @@ MODULES := $(if $(filter all,$(TIER)),.cache/all,generated_tests)
 LAST    := .cache/matrix/last
 
 export OMP_NUM_THREADS ?= 1
+# empty: the many processes that tests start load compiled modules
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help generate matrix test check bench lint types house docs site audit clean
