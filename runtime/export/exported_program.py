@@ -33,7 +33,7 @@ from ..aot.python_state.reads import generators_in
 from ..func.functional_call import functional_call
 from ..seam.shells import make_subclass
 from ..trace.error_lines import naming_line
-from ..trace.provenance import happened_at, line_of, origin_of
+from ..trace.provenance import happened_at, made_at, origin_of
 from ..trace.symbols import SYMBOLIC
 from .dims import ExportedSizes, specs_of
 from .flat_export import Loss, captured, refuse_missing_gradients
@@ -346,11 +346,11 @@ class _Container:
             if isinstance(value, fx.GraphModule):
                 continue
             if not isinstance(value, torch.Tensor):
-                line = next(filter(None, map(line_of, node.users)), None)
+                where = next(filter(None, map(made_at, node.users)), "")
                 raise RuntimeError(
                     f"the program has a constant of type {type(value).__name__}, "
                     f"which a saved program cannot hold: {value!r}. Leave it out, or compute it "
-                    f"from tensors.{'' if line is None else f' It happened at {line}'}"
+                    f"from tensors.{where}"
                 )
             with self.graph.inserting_before(before):
                 lifted = self.graph.placeholder(f"c{name}")

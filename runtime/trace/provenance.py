@@ -159,6 +159,18 @@ def line_of(node: fx.Node) -> str | None:
     return None if line is None else text_of(line)
 
 
+def made_at(node: fx.Node) -> str:
+    """The line that made the value of ``node``, as the end of an error message: that of the nearest
+    call before, where a level has added ``node``. Empty for arguments."""
+    nearest = [node]
+    while nearest:
+        lines = [line for n in nearest if (line := origin_of(n)) is not None]
+        if lines:
+            return happened_at(lines[0])
+        nearest = list(dict.fromkeys(n for before in nearest for n in before.all_input_nodes))
+    return ""
+
+
 def origin_of(node: fx.Node) -> Line | None:
     """The user's line that made ``node``. For a call of a backward pass: the line of
     the forward call.

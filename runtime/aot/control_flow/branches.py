@@ -30,7 +30,7 @@ from ...seam.levels import Value, bottom, innermost, levels_of
 from ...trace.call_facts import facts_of
 from ...trace.graph_capture import module_of, run_trace
 from ...trace.pre_dispatch import note_modes, suspended
-from ...trace.provenance import Provenance, here, line_of
+from ...trace.provenance import Provenance, here, made_at
 from ...trace.random_states import RandomStates
 from ...trace.symbols import SYMBOLIC, Given
 from ...trace.trace_level import Trace
@@ -123,11 +123,10 @@ def refuse_draws(what: str, *branches: Branch) -> None:
     """Refuse a derivative of branches that draw. It runs them once more, so it would be
     that of other draws."""
     for n in filter(None, map(_draw_in, branches)):
-        line = line_of(n)
         raise RuntimeError(
             f"{what} draws random numbers, and is differentiated. "
             "A derivative runs it once more, and would draw others. Draw the numbers outside, "
-            f"and let it use them.{'' if line is None else f' It happened at {line}'}"
+            f"and let it use them.{made_at(n)}"
         )
 
 
@@ -388,22 +387,16 @@ def _apart(piece: Piece, outs: Sequence[Any], given: Sequence[Any], call: str) -
                 o = o.contiguous()
             if id(o._store.memory) in seen:
                 if not piece.copies:
+                    made: Any = o._inner._node
                     raise RuntimeError(
                         f"{piece.what} returns a tensor that shares memory with one that it "
                         f"is given, closes over or returns besides (result {i}). In a graph it "
-                        f"is a tensor of its own. Return a .clone() of it.{_made_at(o) or call}"
+                        f"is a tensor of its own. Return a .clone() of it.{made_at(made) or call}"
                     )
                 o = o.clone()
             seen.add(id(o._store.memory))
         found.append(o)
     return found
-
-
-def _made_at(v: FunctionalValue) -> str:
-    """The line that made ``v``, as the end of an error message. Empty for an argument."""
-    made: Any = v._inner
-    line = line_of(made._node)
-    return "" if line is None else f" It happened at {line}"
 
 
 def _fake_mode(tensors: Sequence[Any]) -> FakeTensorMode | None:

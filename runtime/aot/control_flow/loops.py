@@ -22,7 +22,7 @@ from ...func.jvp import jvp
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.levels import levels_of
 from ...trace.graph_module import GraphModule
-from ...trace.provenance import here, line_of
+from ...trace.provenance import here, made_at
 from ...trace.regions import running_traces, traced
 from ...trace.symbols import undecided
 from ...trace.trace_level import Trace
@@ -144,8 +144,7 @@ def check_carry(
             for x in (a, b)
         ]
         if kinds[0] != kinds[1]:
-            line = line_of(nodes[i]) if i < len(nodes) else None
-            where = here() if line is None else f" It happened at {line}"
+            where = "".join(map(made_at, nodes[i : i + 1])) or here()
             raise RuntimeError(
                 f"{what}: body_fn returns {kinds[1]} for value {i} of the carry, "
                 f"which is {kinds[0]}. Keep shape and dtype.{where}"
