@@ -22,6 +22,8 @@ from ..tape.running import computes_tangents
 from ..tape.view_history import STALE, WRITTEN, View, aliases, refuse_rebase
 from .tangent_rules import fit, tangent_rule
 
+_AS_STRIDED = torch.ops.aten.as_strided.default
+
 
 class DualValue(Value):
     """A primal (``_inner``) and its tangent (``_tangent``): a tensor of the outer levels,
@@ -120,7 +122,10 @@ class DualLevel(Level):
             ts = tangent_rule(op)(op, primals, tangents, kwargs, result)
             if op.kind is not VIEW and any(ts is t for t in tangents if t is not None):
                 ts = ts.clone()  # who is given both tangents may write to one
-            return self._wrap(op, args, kwargs, result, ts)
+            made = self._wrap(op, args, kwargs, result, ts)
+            if func is _AS_STRIDED:
+                _show_memory_of_base(made)
+            return made
         except RuntimeError as error:
             refuse_nested(args, error)
             raise
@@ -304,6 +309,18 @@ class DualLevel(Level):
             )
         op.func(*self.lowered_args(args), **self.lowered_kwargs(kwargs))
         return kwargs.get("out")
+
+
+def _show_memory_of_base(v: DualValue) -> None:
+    """Let the tangent of ``v``, which ``as_strided`` has made of a view, show elements of the
+    tangent of the base: ``as_strided`` reaches beside the view. ``x.diagonal().as_strided((2,),
+    (1,))`` is the start of the first row."""
+    view = v._view
+    if view is None or view.reshaped != view.base._reshaped or view.base._tangent is None:
+        return
+    memory = view.laid_out(view.base._tangent)
+    if memory is not view.base._tangent:
+        v._tangent = view.replay(memory, v)
 
 
 def _write(op: Op, primals: Sequence[Any], kwargs: dict[str, Any]) -> None:

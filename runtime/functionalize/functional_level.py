@@ -31,7 +31,7 @@ from ..seam.surgery import GEOMETRY, change_geometry, refit
 from ..tape.inplace import METADATA
 from ..trace.provenance import here, user_line
 from .memory_order import draws_in_turn, in_order_of_memory, laid_out_as
-from .overlap import overlaps, refuse_gaps, same_strides, through_copy
+from .overlap import overlaps, refuse_gaps, same_start, same_strides, through_copy
 from .pure_calls import is_pure
 from .stores import (
     UNSAFE,
@@ -237,7 +237,9 @@ class FunctionalLevel(Level):
             with torch.enable_grad():
                 copied = old.clone()
             new = copied.copy_(new)
-        store.memory.restrided = store.memory.restrided or not same_strides(old, new)
+        memory = store.memory
+        memory.restrided = memory.restrided or not same_strides(old, new)
+        memory.moved = memory.moved or not same_start(old, new)
         store.value = new
         store.recorded = store.recorded or recorded
         store.count(counted)

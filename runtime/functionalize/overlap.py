@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..errors import InplaceError
 from ..seam.levels import Value
+from ..seam.memory import storage_of
 from ..trace.provenance import here
 
 aten = torch.ops.aten
@@ -94,6 +96,45 @@ def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.layout is not torch.strided or b.layout is not torch.strided:
         return True
     return all(n == 1 or p == q for n, p, q in zip(a.shape, a.stride(), b.stride(), strict=True))
+
+
+def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a write to ``one`` changes an element of ``other``, as far as the memory under their
+    levels tells."""
+    if one is other:
+        return True
+    a, b = _memory_of(one), _memory_of(other)
+    if a is None or b is None or not a.numel() or not b.numel():
+        return False
+    if storage_of(a).data_ptr() != storage_of(b).data_ptr():
+        return False
+    if a.dtype is not b.dtype:
+        return True
+    ends = [
+        t.storage_offset() + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+        for t in (a, b)
+    ]
+    if a.storage_offset() > ends[1] or b.storage_offset() > ends[0]:
+        return False
+    with _disable_current_modes(), torch._C._DisableTorchDispatch():
+        shown = torch.zeros(max(ends) + 1, dtype=torch.bool)
+        shown.as_strided(b.shape, b.stride(), b.storage_offset()).fill_(True)
+        return bool(shown.as_strided(a.shape, a.stride(), a.storage_offset()).any())
+
+
+def _memory_of(t: Any) -> torch.Tensor | None:
+    """The plain tensor in whose memory the elements of ``t`` lie. None if there is none."""
+    while isinstance(t, Value):
+        t = t._inner
+    known = type(t) in (torch.Tensor, torch.nn.Parameter) and t.layout is torch.strided
+    return t if known and t.device.type != "meta" else None
+
+
+def same_start(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors begin at the same place of their storages."""
+    if a.layout is not torch.strided or b.layout is not torch.strided:
+        return True
+    return bool(a.storage_offset() == b.storage_offset())
 
 
 def through_copy(

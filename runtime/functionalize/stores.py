@@ -40,7 +40,8 @@ class Memory:
 
     ``pieces``: what it was split into by ``unsafe_split``. ``part_of``: of what it is a piece.
     ``restrided``: whether the value has other strides than the memory, which a write leaves as they
-    are. ``made_inside``: whether an op of the program made it. ``writes``: for arguments with
+    are. ``moved``: whether the value begins at another place of its storage than the memory.
+    ``made_inside``: whether an op of the program made it. ``writes``: for arguments with
     histories of their own, how often one of them was written to; what is saved of the others is
     then no more what it was. Else None. ``inference``: whether the tensor is one of inference mode,
     which writes do not change. ``taken``: where the program took its memory as an array.
@@ -51,6 +52,7 @@ class Memory:
         "generation",
         "inference",
         "made_inside",
+        "moved",
         "number",
         "part_of",
         "pieces",
@@ -66,6 +68,7 @@ class Memory:
         self.number = next(_NUMBERS)
         self.inference = torch.is_inference_mode_enabled() and _is_inference(value)
         self.restrided = False
+        self.moved = False
         self.made_inside = False
         self.taken: str | None = None
         self.value = value
@@ -177,14 +180,27 @@ def refuse_overlapping_piece(memory: Memory) -> None:
 
 def refuse_restrided(memory: Memory, chain: Chain) -> None:
     """Refuse ``as_strided`` of a value that a write has given other strides than the memory has, or
-    other elements between its own."""
-    if not any(func is torch.ops.aten.as_strided.default for func, *_ in chain):
+    other elements between its own, or another place to count an offset from."""
+    steps = [step for step in chain if step[0] is torch.ops.aten.as_strided.default]
+    if not steps:
         return
+    if memory.moved and any(_names_offset(rest, kwargs) for _, rest, kwargs, _ in steps):
+        raise InplaceError(
+            "as_strided with a storage_offset, of a tensor that does not begin where its storage "
+            "does, and to which the program has written. Leave the offset out, or take a part by "
+            f"narrow or by an index.{here()}"
+        )
     if memory.restrided or (memory.generation and has_gaps(memory.value)):
         raise InplaceError(
             "as_strided of a tensor with gaps, which the program has written to. "
             f"Take as_strided of the tensor that it is a view of, or of a contiguous copy.{here()}"
         )
+
+
+def _names_offset(rest: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether ``as_strided`` is given a place of the storage."""
+    given = rest[2] if len(rest) > 2 else kwargs.get("storage_offset")
+    return given is not None
 
 
 class Views(Protocol):

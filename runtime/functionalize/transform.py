@@ -12,7 +12,9 @@ from torch.utils import _pytree as pytree
 from ..seam.memory_gate import memory_gate
 from ..seam.transforms_of_torch import refuse_value_of_torch
 from ..trace.error_lines import naming_line
+from ..trace.provenance import Line, happened_at
 from .functional_level import FunctionalLevel
+from .overlap import share_elements
 from .writes import WrittenBack
 
 
@@ -42,6 +44,8 @@ def _run(
             for i, v in values.items()
             if (turns := level.turns[id(v)]) or stores[i].memory.generation
         ]
+        for i, _ in changed:
+            _refuse_shared(inputs, i, stores[i].memory.written_at)
         outside = [
             (t, level.written_back(store)) for t, store in level.held if store.memory.generation
         ]
@@ -50,6 +54,17 @@ def _run(
     finally:
         level.close()
     return results, changed, outside
+
+
+def _refuse_shared(inputs: Sequence[Any], i: int, written_at: Line | None) -> None:
+    """Refuse a write to input ``i`` if another input shows an element of its memory: that one has
+    not followed the write."""
+    for j, other in enumerate(inputs):
+        if j != i and isinstance(other, torch.Tensor) and share_elements(inputs[i], other):
+            raise RuntimeError(
+                f"functionalize: the program writes to argument {i}, which shares memory with "
+                f"argument {j}. Pass one of them, or a clone.{happened_at(written_at)}"
+            )
 
 
 def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Callable[..., Any]:

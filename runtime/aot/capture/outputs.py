@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from ...functionalize.functional_level import FunctionalValue
 from ...tape.values import GradValue
+from ...trace.provenance import made_at
 from ...trace.symbols import SYMBOLIC
 from ..python_state.closed_over import computed_at, holds_values
 from .boundary import Made, Output, Size, ViewStep
@@ -169,10 +170,11 @@ class Computed:
         )
         own = len(chain)  # what has changed the geometry of the base in place
         if any(a is not b for a, b in zip(v._chain, chain, strict=False)) or len(v._chain) < own:
+            made: Any = v._inner
             raise RuntimeError(
                 "the program returns a view of an argument that is older "
                 "than a change of the argument's sizes or strides in place. "
-                "Return a copy, or take the view after the change."
+                f"Return a copy, or take the view after the change.{made_at(made._node)}"
             )
         detached = (
             () if v._store is store else (ViewStep(torch.ops.aten.detach.default, (), {}, None),)

@@ -25,6 +25,8 @@ from .joint_level import JointLevel
 from .shown import WholeTensorsLevel, registered
 from .subclass_parts import Layout, composed, count, flattened, layout_of, refuse_opaque
 
+_as_strided = torch.ops.aten.as_strided.default
+
 
 class Primals:
     """The inputs of one run of a program under trace ⊃ functionalize ⊃ grad: arguments, bases of
@@ -295,6 +297,12 @@ class Primals:
         if not store.memory.generation:
             return Input(
                 flag, reshaped=reshaped, reshaped_unseen=unseen, hooks=hooks, begins=begins
+            )
+        if any(step.func is _as_strided for step in reshaped):
+            raise RuntimeError(
+                f"the program writes to argument {i}, and calls as_strided_() of it, after which "
+                "it may show other elements of its memory. Take as_strided(), which is a view."
+                f"{happened_at(store.memory.written_at)}"
             )
         layout, new = self.layouts[i], layout_of(self.read(v))
         if (layout and layout.key) != (new and new.key):

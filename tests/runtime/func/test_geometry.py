@@ -126,3 +126,29 @@ def _shown(y: Any) -> Any:
         y.numel(),
         y.dim(),
     )
+
+
+BESIDE: dict[str, Op] = {
+    "diagonal": lambda y: y.diagonal().as_strided((2,), (1,), 1),
+    "columns": lambda y: y[:, ::2].as_strided((2,), (1,), 0),
+    "another row": lambda y: y[0].as_strided((2,), (3,), 0),
+    "after a write": lambda y: y.mul_(2)[1].as_strided((2,), (2,), 0),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_view_by_strides_beside_a_view_has_the_tangent_of_the_base(
+    name: str, turned: bool
+) -> None:
+    def f(x: Any) -> Any:
+        return BESIDE[name](x * 1)
+
+    x = torch.rand(2, 3, dtype=torch.float64)
+    t = torch.arange(1.0, 7.0, dtype=torch.float64).view(2, 3)
+    expected = f(t)  # it is linear
+    for given in (t, t.t().contiguous().t(), t[:1].expand(2, 3) + t - t[:1]):
+        torch.testing.assert_close(jvp(f, (x,), (given,))[1], expected)
+    if turned:
+        x, expected = x.t().contiguous().t(), f(t.t().contiguous().t())
+        torch.testing.assert_close(jvp(f, (x,), (t,))[1], expected)
