@@ -122,10 +122,7 @@ class DualLevel(Level):
             ts = tangent_rule(op)(op, primals, tangents, kwargs, result)
             if op.kind is not VIEW and any(ts is t for t in tangents if t is not None):
                 ts = ts.clone()  # who is given both tangents may write to one
-            made = self._wrap(op, args, kwargs, result, ts)
-            if func is _AS_STRIDED:
-                _show_memory_of_base(made)
-            return made
+            return self._wrap(op, args, kwargs, result, ts)
         except RuntimeError as error:
             refuse_nested(args, error)
             raise
@@ -201,6 +198,8 @@ class DualLevel(Level):
                 if of is None
                 else View(of.base, of.chain + step, of.creation)
             )
+            if op.func is _AS_STRIDED:
+                _show_memory_of_base(v)
 
     def _inplace(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         target = args[0]

@@ -108,18 +108,23 @@ def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     if storage_of(a).data_ptr() != storage_of(b).data_ptr():
         return False
+    (a_start, a_end), (b_start, b_end) = _bytes_of(a), _bytes_of(b)
+    if a_start >= b_end or b_start >= a_end:
+        return False
     if a.dtype is not b.dtype:
         return True
-    ends = [
-        t.storage_offset() + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
-        for t in (a, b)
-    ]
-    if a.storage_offset() > ends[1] or b.storage_offset() > ends[0]:
-        return False
+    start, end = min(a_start, b_start) // a.itemsize, max(a_end, b_end) // a.itemsize
     with _disable_current_modes(), torch._C._DisableTorchDispatch():
-        shown = torch.zeros(max(ends) + 1, dtype=torch.bool)
-        shown.as_strided(b.shape, b.stride(), b.storage_offset()).fill_(True)
-        return bool(shown.as_strided(a.shape, a.stride(), a.storage_offset()).any())
+        shown = torch.zeros(end - start, dtype=torch.bool)
+        shown.as_strided(b.shape, b.stride(), b.storage_offset() - start).fill_(True)
+        return bool(shown.as_strided(a.shape, a.stride(), a.storage_offset() - start).any())
+
+
+def _bytes_of(t: torch.Tensor) -> tuple[int, int]:
+    """Where in its storage the first element of ``t`` begins, and where the last one ends."""
+    last = sum((int(n) - 1) * int(s) for n, s in zip(t.shape, t.stride(), strict=True))
+    first = int(t.storage_offset())
+    return first * t.itemsize, (first + last + 1) * t.itemsize
 
 
 def _memory_of(t: Any) -> torch.Tensor | None:

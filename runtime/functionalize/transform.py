@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from itertools import product
 from typing import Any
 
 import torch
@@ -12,9 +13,10 @@ from torch.utils import _pytree as pytree
 from ..seam.memory_gate import memory_gate
 from ..seam.transforms_of_torch import refuse_value_of_torch
 from ..trace.error_lines import naming_line
-from ..trace.provenance import Line, happened_at
+from ..trace.provenance import happened_at
 from .functional_level import FunctionalLevel
 from .overlap import share_elements
+from .stores import Store
 from .writes import WrittenBack
 
 
@@ -44,8 +46,7 @@ def _run(
             for i, v in values.items()
             if (turns := level.turns[id(v)]) or stores[i].memory.generation
         ]
-        for i, _ in changed:
-            _refuse_shared(inputs, i, stores[i].memory.written_at)
+        _refuse_shared(inputs, changed, stores)
         outside = [
             (t, level.written_back(store)) for t, store in level.held if store.memory.generation
         ]
@@ -56,14 +57,17 @@ def _run(
     return results, changed, outside
 
 
-def _refuse_shared(inputs: Sequence[Any], i: int, written_at: Line | None) -> None:
-    """Refuse a write to input ``i`` if another input shows an element of its memory: that one has
-    not followed the write."""
-    for j, other in enumerate(inputs):
+def _refuse_shared(
+    inputs: Sequence[Any], changed: Sequence[tuple[int, WrittenBack]], stores: Mapping[int, Store]
+) -> None:
+    """Refuse a change of an input if another input shows an element of its memory: that one has
+    not followed the change."""
+    for (i, _), (j, other) in product(changed, enumerate(inputs)):
         if j != i and isinstance(other, torch.Tensor) and share_elements(inputs[i], other):
             raise RuntimeError(
                 f"functionalize: the program writes to argument {i}, which shares memory with "
-                f"argument {j}. Pass one of them, or a clone.{happened_at(written_at)}"
+                f"argument {j}. Pass one of them, or a clone."
+                f"{happened_at(stores[i].memory.written_at)}"
             )
 
 

@@ -342,9 +342,9 @@ def refuse_written_pieces(
         # a graph splits an intermediate after the write to it
         others = (*arguments, *returned) if memory.generation else arguments
         if any(t._store.memory is not memory and t._store.memory.whole is whole for t in others):
-            made: Any = v._inner._node  # type: ignore[attr-defined]
+            made: Any = v._inner
             raise RuntimeError(
                 "the program writes to memory that an argument or another result shares "
                 "with a result of unsafe_split or unsafe_chunk, and returns that. "
-                f"Return a clone of it, or use split or chunk.{made_at(made)}"
+                f"Return a clone of it, or use split or chunk.{made_at(made._node)}"
             )

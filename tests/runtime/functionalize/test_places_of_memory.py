@@ -71,8 +71,9 @@ def test_a_geometry_that_another_argument_shows_is_refused_before_it_changes() -
         lambda a: (a.view(3, 2)[:, 0], a.view(3, 2)[:, 1]),
         lambda a: (a, a.clone()),
         lambda a: (a, a[:0]),
+        lambda a: (a[:3], a.view(torch.int32)[3:]),
     ],
-    ids=["parts", "columns", "a copy", "nothing"],
+    ids=["parts", "columns", "a copy", "nothing", "parts of another dtype"],
 )
 def test_arguments_with_elements_of_their_own_may_be_written(
     given: Callable[[Tensor], tuple[Tensor, Tensor]],
