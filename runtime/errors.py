@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import torch
 
@@ -118,3 +119,12 @@ def called_from() -> str:
     file, line = frame.f_code.co_filename, frame.f_lineno
     source = linecache.getline(file, line).strip()
     return f" at {file}:{line} in {frame.f_code.co_name}{f': `{source}`' if source else ''}"
+
+
+def refuse_data_write() -> NoReturn:
+    """Refuse ``x.data = new`` of a value of a transform, as torch does."""
+    raise RuntimeError(
+        "mutating directly with `.data` inside functorch transform is not allowed. "
+        "Write the elements by x.copy_(new), or go on with the new tensor in place of x. "
+        f"It happened{called_from()}"
+    )

@@ -11,7 +11,14 @@ from typing import Any
 
 import torch
 
-from ..errors import OWN_ERRORS, BatchingError, MissingRule, called_from, users_frame
+from ..errors import (
+    OWN_ERRORS,
+    BatchingError,
+    MissingRule,
+    called_from,
+    refuse_data_write,
+    users_frame,
+)
 from ..rules.derive.batch_rules import elementwise
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
 from ..rules.tensors import foreach
@@ -100,9 +107,7 @@ class BatchedValue(Value):
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
-        raise RuntimeError(
-            "mutating directly with `.data` inside functorch transform is not allowed."
-        )
+        refuse_data_write()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"BatchedValue(level={self._level.number}, size={self._level.size}, {self._inner!r})"

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..errors import InplaceError, MissingRule
+from ..errors import InplaceError, MissingRule, refuse_data_write
 from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
 from ..rules.tensors import foreach
 from ..seam.keys import uncounted
@@ -46,9 +46,7 @@ class DualValue(Value):
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
-        raise RuntimeError(
-            "mutating directly with `.data` inside functorch transform is not allowed."
-        )
+        refuse_data_write()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return (

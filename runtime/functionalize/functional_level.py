@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import InplaceError, called_from
+from ..errors import InplaceError, called_from, refuse_data_write
 from ..rules.functional_forms import defaults_of, drops_nothing, functional_of
 from ..rules.ops import INPLACE, OUT, VIEW, Op, op_of
 from ..rules.record import HiddenWrites, overload, parameters
@@ -93,9 +93,7 @@ class FunctionalValue(Value):
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
-        raise RuntimeError(
-            "mutating directly with `.data` inside functorch transform is not allowed."
-        )
+        refuse_data_write()
 
     def numpy(self, *, force: bool = False) -> Any:
         """As ``torch.Tensor.numpy``. The array has the memory of the present value, so no later
@@ -110,6 +108,7 @@ class FunctionalValue(Value):
 
 class FunctionalLevel(Level):
     """One running functionalization. ``views``: whether views are replaced by copies, too.
+    ``copied``: whether that was done, so that strides are no more those of the program.
     ``whole``: composite ops, without writes or results that are views, which are not decomposed.
     ``replaces``: whether values may be given other memory by ``set_``. ``replaced``: by id,
     those that were. ``turns``: by the id of an argument's value, the calls that have changed its
@@ -117,6 +116,7 @@ class FunctionalLevel(Level):
 
     __slots__ = (
         "closed_over",
+        "copied",
         "held",
         "mode",
         "overlapped",
@@ -135,6 +135,7 @@ class FunctionalLevel(Level):
         super().__init__()
         self.whole = whole
         self.views = remove == "mutations_and_views"
+        self.copied = False
         self.mode = LevelMode(self)
         self.closed_over: dict[int, FunctionalValue] = {}
         self.held: list[tuple[torch.Tensor, Store]] = []
@@ -357,6 +358,9 @@ class FunctionalLevel(Level):
         source = self.own(args[0])
         rest = tuple(args[1:])
         refuse_restrided(source._store.memory, ((op.func, rest, kwargs, None),))
+        if op.func is aten.as_strided.default:
+            self._refuse_strides_of_copies(source)
+        self.copied = self.copied or self.views
         out = self._view_op(op.func)(self.read(source), *rest, **kwargs)
         if op.func is aten.detach.default:
             return self.wrap(out, Place(Store(None, source._store), source._chain))
@@ -368,6 +372,19 @@ class FunctionalLevel(Level):
                 t, Place(store, (*chain, (op.func, rest, kwargs, i)), unrecorded)
             ),
         )
+
+    def _refuse_strides_of_copies(self, source: FunctionalValue) -> None:
+        """Refuse ``as_strided`` where the strides of ``source`` may come of a copy that stands for
+        a view, and are not those that the program means."""
+        store = source._store
+        given = store.value is store.memory.value and not store.memory.made_inside
+        if self.copied and (source._chain or not given):
+            raise InplaceError(
+                "as_strided of a view, or of what was computed after a view: "
+                'functionalize(remove="mutations_and_views") has copies for views, whose strides '
+                'are others. Take as_strided of an argument, or let remove="mutations" keep '
+                f"the views.{here()}"
+            )
 
     def _unsafe_view(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The results of ``unsafe_split``, or the one of ``_unsafe_view``, which ATen's own

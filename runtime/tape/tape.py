@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from ..errors import refuse_data_write
 from ..rules.ops import DIFFERENTIABLE, Op
 from ..seam.levels import Level, Value
 from ..seam.shells import VALUES, make_subclass, same_shape
@@ -116,9 +117,7 @@ class Tape(Level):
 
     def refuse_data(self) -> NoReturn:
         """Refuse an assignment to ``.data`` of a value."""
-        raise RuntimeError(
-            "mutating directly with `.data` inside functorch transform is not allowed."
-        )
+        refuse_data_write()
 
     def copy_before_write(self, inner: torch.Tensor) -> torch.Tensor:
         """A copy of an inner tensor before a write, for a node whose formula needs the value from

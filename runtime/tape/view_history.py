@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..errors import InplaceError
+from ..errors import InplaceError, called_from
 from ..rules.ops import Op
 from ..rules.shape.views import without_overlap
 from ..seam.levels import Level, Value
@@ -123,7 +123,8 @@ class View:
         raise InplaceError(
             f"the base of a view has changed its geometry in place ({list(self.base.shape)} now), "
             "and the view cannot follow it at this level; "
-            "use the out-of-place op (t, transpose, squeeze, …)"
+            "use the out-of-place op (t, transpose, squeeze, …). "
+            f"It happened{called_from()}"
         )
 
     def refresh(self, v: Any) -> None:

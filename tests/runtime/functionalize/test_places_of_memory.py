@@ -148,3 +148,31 @@ def test_a_compiled_program_refuses_to_write_an_argument_that_shows_less_at_the_
     with pytest.raises(RuntimeError, match=rf"as_strided_\(\).*{HERE}"):
         level(f)(x)
     assert_close(x, numbers())
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        lambda x: x.t(),
+        lambda x: x.t() + 1,
+        lambda x: x.detach(),
+        lambda x: x[:, ::2].clone(),
+    ],
+    ids=["a view", "computed of a view", "detached", "a clone of a part"],
+)
+def test_as_strided_by_strides_of_copies_is_refused(shown: Callable[[Tensor], Tensor]) -> None:
+    f = functionalize(lambda x: shown(x).as_strided((2,), (1,)), remove="mutations_and_views")
+    for x in (numbers().view(2, 3), numbers().view(2, 3).t()):
+        with pytest.raises(RuntimeError, match=rf"has copies for views.*{HERE}"):
+            f(x)
+
+
+def test_as_strided_of_an_argument_takes_its_strides_where_views_are_copies() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        x.t().add_(1)
+        part = x.as_strided((2,), (1,))
+        part.mul_(3)
+        return x * 1, part * 1
+
+    for x in (numbers().view(2, 3), numbers().view(2, 3).t()):
+        assert_close(functionalize(f, remove="mutations_and_views")(x.clone()), f(x.clone()))
