@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils import _pytree as pytree
 
 from ..errors import InplaceError, called_from, refuse_data_write
 from ..rules.functional_forms import defaults_of, drops_nothing, functional_of
@@ -108,7 +109,6 @@ class FunctionalValue(Value):
 
 class FunctionalLevel(Level):
     """One running functionalization. ``views``: whether views are replaced by copies, too.
-    ``copied``: whether that was done, so that strides are no more those of the program.
     ``whole``: composite ops, without writes or results that are views, which are not decomposed.
     ``replaces``: whether values may be given other memory by ``set_``. ``replaced``: by id,
     those that were. ``turns``: by the id of an argument's value, the calls that have changed its
@@ -116,7 +116,6 @@ class FunctionalLevel(Level):
 
     __slots__ = (
         "closed_over",
-        "copied",
         "held",
         "mode",
         "overlapped",
@@ -135,7 +134,6 @@ class FunctionalLevel(Level):
         super().__init__()
         self.whole = whole
         self.views = remove == "mutations_and_views"
-        self.copied = False
         self.mode = LevelMode(self)
         self.closed_over: dict[int, FunctionalValue] = {}
         self.held: list[tuple[torch.Tensor, Store]] = []
@@ -310,6 +308,21 @@ class FunctionalLevel(Level):
         return known
 
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        result = self._called(func, args, kwargs)
+        if self.views:
+            given = pytree.tree_leaves((list(args), kwargs))
+            if any(map(self._has_strides_of_copy, given)):
+                known = {id(x) for x in given}
+                self._note_copies(x for x in pytree.tree_leaves(result) if id(x) not in known)
+        return result
+
+    def _note_copies(self, results: Iterable[Any]) -> None:
+        """Note that the strides of ``results`` follow those of copies."""
+        for v in results:
+            if isinstance(v, FunctionalValue) and not v._chain:
+                v._store.memory.of_copies = True
+
+    def _called(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         op = op_of(func)
         if is_pure(func):
             return self.valued(op.run(self.lowered_args(args), self.lowered_kwargs(kwargs)))
@@ -358,9 +371,13 @@ class FunctionalLevel(Level):
         source = self.own(args[0])
         rest = tuple(args[1:])
         refuse_restrided(source._store.memory, ((op.func, rest, kwargs, None),))
-        if op.func is aten.as_strided.default:
-            self._refuse_strides_of_copies(source)
-        self.copied = self.copied or self.views
+        if op.func is aten.as_strided.default and self._has_strides_of_copy(source):
+            raise InplaceError(
+                "as_strided of a view, or of what was computed of one: "
+                'functionalize(remove="mutations_and_views") has copies for views, whose strides '
+                'are others. Take as_strided of an argument, or let remove="mutations" keep '
+                f"the views.{here()}"
+            )
         out = self._view_op(op.func)(self.read(source), *rest, **kwargs)
         if op.func is aten.detach.default:
             return self.wrap(out, Place(Store(None, source._store), source._chain))
@@ -373,18 +390,14 @@ class FunctionalLevel(Level):
             ),
         )
 
-    def _refuse_strides_of_copies(self, source: FunctionalValue) -> None:
-        """Refuse ``as_strided`` where the strides of ``source`` may come of a copy that stands for
-        a view, and are not those that the program means."""
-        store = source._store
-        given = store.value is store.memory.value and not store.memory.made_inside
-        if self.copied and (source._chain or not given):
-            raise InplaceError(
-                "as_strided of a view, or of what was computed after a view: "
-                'functionalize(remove="mutations_and_views") has copies for views, whose strides '
-                'are others. Take as_strided of an argument, or let remove="mutations" keep '
-                f"the views.{here()}"
-            )
+    def _has_strides_of_copy(self, v: Any) -> bool:
+        """Whether the strides of ``v`` may come of a copy that stands for a view, and are not those
+        that the program means."""
+        if not self.views or not isinstance(v, FunctionalValue) or v._level is not self:
+            return False
+        store = v._store
+        shared = store.value is not store.memory.value  # as that of detach()
+        return bool(v._chain) or shared or store.memory.of_copies
 
     def _unsafe_view(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The results of ``unsafe_split``, or the one of ``_unsafe_view``, which ATen's own

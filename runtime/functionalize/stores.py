@@ -41,6 +41,7 @@ class Memory:
     ``pieces``: what it was split into by ``unsafe_split``. ``part_of``: of what it is a piece.
     ``restrided``: whether the value has other strides than the memory, which a write leaves as they
     are. ``moved``: whether the value begins at another place of its storage than the memory.
+    ``of_copies``: whether its strides may come of a copy that stands for a view.
     ``made_inside``: whether an op of the program made it. ``writes``: for arguments with
     histories of their own, how often one of them was written to; what is saved of the others is
     then no more what it was. Else None. ``inference``: whether the tensor is one of inference mode,
@@ -54,6 +55,7 @@ class Memory:
         "made_inside",
         "moved",
         "number",
+        "of_copies",
         "part_of",
         "pieces",
         "restrided",
@@ -70,6 +72,7 @@ class Memory:
         self.restrided = False
         self.moved = False
         self.made_inside = False
+        self.of_copies = False
         self.taken: str | None = None
         self.value = value
         self.pieces: list[Pieces] = []
