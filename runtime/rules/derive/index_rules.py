@@ -192,7 +192,8 @@ def _masked_put(x: Any, mask: Any, values: Any, flags: Any, size: int, accumulat
     """``x[mask] = values`` by ``where``, for a mask over the first dimensions and values that are
     the same at every true element."""
     rest = x.dim() - mask.dim()
-    mask = mask.reshape(*mask.shape, *[1] * rest)
+    # a mask on the CPU may index a tensor elsewhere
+    mask = mask.reshape(*mask.shape, *[1] * rest).to(x.device)
     if flags:
         values = values.reshape(size, *[1] * (x.dim() - values.dim()), *values.shape[1:])
     values = values.to(x.dtype)

@@ -166,8 +166,9 @@ def _put_values_back(g: torch.Tensor, indices: Any, values_shape: Any) -> Any:
     mask = indices[0]
     if len(indices) == 1 and mask.dtype is torch.bool and len(values_shape) <= g.dim() - mask.dim():
         # The values broadcast over the true elements. The engine sums over these, so no shape
-        # depends on the mask.
-        return torch.where(mask.reshape(*mask.shape, *[1] * (g.dim() - mask.dim())), g, 0)
+        # depends on the mask. A mask on the CPU may index a tensor elsewhere.
+        mask = mask.reshape(*mask.shape, *[1] * (g.dim() - mask.dim()))
+        return torch.where(mask.to(g.device), g, 0)
     return aten.index(g, indices)
 
 
