@@ -32,11 +32,14 @@ def _bag_starts(offsets: Tensor, n: int, size: int) -> Tensor:
     indices and the offsets (B, bags).
 
     The kernel refuses a list whose first bag does not start at 0. So if the offsets of any element
-    do not start at 0, the list does not either.
+    do not start at 0, the list does not either. CUDA's kernel starts the first bag at 0 instead,
+    whatever the first offset is.
     """
     if not offsets.shape[1]:
         return offsets.reshape(-1)
     start = torch.arange(size, device=offsets.device, dtype=offsets.dtype).unsqueeze(1) * n
+    if offsets.is_cuda:
+        return torch.cat([start, offsets[:, 1:] + start], dim=1).reshape(-1)
     starts = torch.where((offsets >= 0) & (offsets <= n), offsets + start, size * n + 1).reshape(-1)
     return torch.cat([offsets[:, 0].abs().amax().reshape(1), starts[1:]])
 
@@ -137,9 +140,9 @@ linear(
 
 def _bag_of(indices: Tensor, offsets: Tensor, bags: int) -> Tensor:
     """The bag of each index. The last bag extends to the end, also if ``offsets`` ends with
-    the total length."""
+    the total length. The first one starts at 0, also if CUDA's kernel was given another offset."""
     at = torch.arange(indices.shape[0], device=indices.device, dtype=offsets.dtype)
-    return (torch.searchsorted(offsets, at, right=True) - 1).clamp(max=bags - 1)
+    return (torch.searchsorted(offsets, at, right=True) - 1).clamp(0, bags - 1)
 
 
 def _weight_vjp(
