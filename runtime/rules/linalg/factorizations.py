@@ -160,7 +160,9 @@ def _linalg_lu_jvp(
     result2: torch.Tensor,
     pivot: bool,
 ) -> Any:
-    return None, *_lu_jvp(_permuted(result0.mT, A_t, pivot), result1, result2)
+    if pivot:  # without, which CUDA has, the permutation is an empty vector
+        A_t = result0.mT @ A_t
+    return None, *_lu_jvp(A_t, result1, result2)
 
 
 register(
