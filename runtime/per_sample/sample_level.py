@@ -178,4 +178,7 @@ class Samples(BatchLevel):
         tap = Tap(self.tape, edges, tuple(meta_of(t, t.dtype) for t in lowered), found)
         for i, t in zip(at, lowered, strict=True):
             flat[i] = self.wrap(self.tape.wrap(t, (tap, number[i])))
-        return flat[0] if one else type(outs)(flat)
+        if one:
+            return flat[0]
+        # a rule may return a namedtuple, which takes its fields one by one
+        return type(outs)(*flat) if hasattr(outs, "_fields") else type(outs)(flat)
