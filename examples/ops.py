@@ -54,6 +54,7 @@ def smoothed_cross_entropy(logits: Tensor, target: Tensor, smoothing: float = 0.
 def moving_average(x: Tensor, decay: float = 0.75) -> Tensor:
     """y_t = decay·y_{t−1} + (1 − decay)·x_t over the last dimension, y_{−1} = 0; x [..., T]."""
     steps = x.shape[-1]
-    lag = torch.arange(steps).unsqueeze(-1) - torch.arange(steps)
+    places = torch.arange(steps, device=x.device)
+    lag = places.unsqueeze(-1) - places
     weights = torch.where(lag >= 0, decay ** lag.clamp(min=0).to(x.dtype), 0.0) * (1 - decay)
     return x @ weights.to(x.dtype).mT

@@ -4,6 +4,7 @@ that tails count."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -42,6 +43,8 @@ def compare_with_exact(
     """
     if not points.is_scalar(sample):
         raise Unsuitable(f"{sample.op.name} has no exact definition on these inputs")
+    actual = [a.cpu() for a in actual]  # exact values are computed on the CPU
+    program = replace(program, inputs=tuple(x.cpu() for x in program.inputs))
     function = points.function(sample)
     exact = Exact()
     symbols = tuple(map(Symbol, range(len(program.inputs))))

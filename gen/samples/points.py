@@ -154,14 +154,14 @@ def _vectors(inputs: Inputs, word: str) -> Inputs:
     info = torch.finfo(inputs[0].dtype)
     numbers = NUMBERS[word](info)
     if len(inputs) == 1:
-        return (torch.tensor(numbers, dtype=inputs[0].dtype),)
+        return (torch.tensor(numbers, dtype=inputs[0].dtype, device=inputs[0].device),)
     count = PAIRED if len(inputs) == 2 else TRIPLED
     if word == "tails":
         far = [-80.0, 1e-3, 1e4] if inputs[0].dtype is torch.float32 else [-80.0, 1e-8, 1e15]
         numbers = [0.0, 0.3, -1.0, 2.0, -2.5, 20.0, *far]
     rows = list(product(numbers[:count], repeat=len(inputs)))
     return tuple(
-        torch.tensor(column, dtype=x.dtype)
+        torch.tensor(column, dtype=x.dtype, device=x.device)
         for column, x in zip(zip(*rows, strict=True), inputs, strict=True)
     )
 
@@ -181,7 +181,8 @@ def _defined(sample: Sample, vectors: Inputs) -> Inputs:
         [
             defined.partial((0,) * len(vectors), point) is not None
             for point in zip(*value, strict=True)
-        ]
+        ],
+        device=vectors[0].device,
     )
     return tuple(x[mask] for x in vectors) if bool(mask.any()) else vectors
 
@@ -203,7 +204,7 @@ def _inexact(x: Tensor) -> bool:
 def _ties(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     def some(x: Tensor) -> Tensor:
         drawn = torch.randint(1, 3, x.shape, generator=generator(sample.seed, "ties"))
-        return drawn.to(x.dtype)
+        return drawn.to(x)
 
     yield _each(sample, "ties", some)
     yield _each(sample, "all equal", torch.ones_like)
@@ -321,7 +322,7 @@ def _largest(sample: Sample) -> Iterator[tuple[str, Inputs]]:
         signs = torch.tensor(-1.0, dtype=torch.float64) ** (
             torch.arange(x.numel()) + next(floating)
         )
-        return (signs * 0.9 * torch.finfo(x.dtype).max).to(x.dtype).reshape(x.shape)
+        return (signs * 0.9 * torch.finfo(x.dtype).max).to(x).reshape(x.shape)
 
     yield _each(sample, "at both ends of the range", ends)
 
@@ -357,13 +358,11 @@ def _matrices(
 def _equal_singular_values(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     def orthogonal(x: Tensor) -> Tensor:
         tall = x.mT if x.shape[-2] < x.shape[-1] else x
-        q: Tensor = torch.linalg.qr(tall + torch.eye(*tall.shape[-2:], dtype=x.dtype))[0]
+        q: Tensor = torch.linalg.qr(tall + _eye(tall))[0]
         return q.mT if tall is not x else q
 
     yield from _matrices(sample, "all singular values 1", orthogonal)
-    yield from _matrices(
-        sample, "the identity", lambda x: torch.eye(*x.shape[-2:], dtype=x.dtype).expand(x.shape)
-    )
+    yield from _matrices(sample, "the identity", lambda x: _eye(x).expand(x.shape))
 
 
 def _unit_triangular(sample: Sample) -> Iterator[tuple[str, Inputs]]:
@@ -372,7 +371,7 @@ def _unit_triangular(sample: Sample) -> Iterator[tuple[str, Inputs]]:
 
 
 def _eye(x: Tensor) -> Tensor:
-    return torch.eye(*x.shape[-2:], dtype=x.dtype)
+    return torch.eye(*x.shape[-2:], dtype=x.dtype, device=x.device)
 
 
 def _far_from_identity(sample: Sample) -> Iterator[tuple[str, Inputs]]:

@@ -165,6 +165,14 @@ def flat_tensors(result: Any) -> Values:
     return tuple(leaves)
 
 
+def _states() -> list[Tensor]:
+    """The states of the global generators, of the CPU and of an accelerator that has started."""
+    device = torch.accelerator.current_accelerator()
+    module: Any = None if device is None else torch.get_device_module(device)
+    started = getattr(module, "is_initialized", lambda: False)()
+    return [torch.get_rng_state(), *([module.get_rng_state()] if started else [])]
+
+
 class _RandomSpy(TorchDispatchMode):
     """Notes whether any kernel drew from the global generator, even if a wrapper restores the
     generator's state afterwards."""
@@ -182,9 +190,9 @@ class _RandomSpy(TorchDispatchMode):
         # a branch or a loop has no tags
         if isinstance(func, OpOverload) and torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **(kwargs or {}))
-        before = torch.get_rng_state()
+        before = _states()
         result = func(*args, **(kwargs or {}))
-        self.drew |= not torch.equal(before, torch.get_rng_state())
+        self.drew |= not all(map(torch.equal, before, _states()))
         return result
 
 
